@@ -1,0 +1,6 @@
+package ipam
+
+import "github.com/cilium/hive/cell"
+
+// Cell is the module.
+var Cell = cell.Module("ipam", "Pod addresses")

@@ -1,0 +1,86 @@
+// Package daemon composes the agent. It lists the cells and does nothing else: the order in which things happen is a
+// consequence of which table is initialized, not of this list.
+package daemon
+
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/cells/apiserver"
+	"github.com/waggle-net/waggle/cells/basedevices"
+	"github.com/waggle-net/waggle/cells/cniconf"
+	"github.com/waggle-net/waggle/cells/desiredroutes"
+	"github.com/waggle-net/waggle/cells/devices"
+	"github.com/waggle-net/waggle/cells/endpointmanager"
+	"github.com/waggle-net/waggle/cells/endpointmaps"
+	"github.com/waggle-net/waggle/cells/endpointstate"
+	"github.com/waggle-net/waggle/cells/health"
+	"github.com/waggle-net/waggle/cells/healthz"
+	"github.com/waggle-net/waggle/cells/ipam"
+	"github.com/waggle-net/waggle/cells/ipcache"
+	"github.com/waggle-net/waggle/cells/k8stables"
+	"github.com/waggle-net/waggle/cells/loader"
+	"github.com/waggle-net/waggle/cells/localnode"
+	"github.com/waggle-net/waggle/cells/maps"
+	"github.com/waggle-net/waggle/cells/metrics"
+	"github.com/waggle-net/waggle/cells/monitor"
+	"github.com/waggle-net/waggle/cells/mtu"
+	"github.com/waggle-net/waggle/cells/nodeaddresses"
+	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/shell"
+	"github.com/waggle-net/waggle/cells/synchostips"
+	"github.com/waggle-net/waggle/cells/sysctl"
+	"github.com/waggle-net/waggle/pkg/settings"
+)
+
+// Agent is everything that runs on a node.
+var Agent = cell.Group(
+	Infrastructure,
+	ControlPlane,
+	Datapath,
+	Interfaces,
+)
+
+// Infrastructure is what every other cell stands on.
+var Infrastructure = cell.Group(
+	statedb.Cell, // the tables
+	job.Cell,     // background work with a name
+	settings.Cell,
+	health.Cell,
+	metrics.Cell,
+)
+
+// ControlPlane turns Kubernetes objects, CNI requests and files into desired rows.
+var ControlPlane = cell.Group(
+	k8stables.Cell,
+	nodecidr.Cell,
+	ipam.Cell,
+	localnode.Cell,
+	endpointmanager.Cell,
+	endpointstate.Cell,
+)
+
+// Datapath observes the kernel and pushes desired rows into it.
+var Datapath = cell.Group(
+	devices.Cell,
+	nodeaddresses.Cell,
+	mtu.Cell,
+	basedevices.Cell,
+	desiredroutes.Cell,
+	sysctl.Cell,
+	maps.Cell,
+	ipcache.Cell,
+	endpointmaps.Cell,
+	synchostips.Cell,
+	loader.Cell,
+	monitor.Cell,
+)
+
+// Interfaces is how the world talks to the agent. They come last, so that their start hooks run when all else has.
+var Interfaces = cell.Group(
+	healthz.Cell,
+	shell.Cell,
+	apiserver.Cell,
+	cniconf.Cell,
+)

@@ -1,0 +1,77 @@
+// Package celltest runs script tests of cells: a hive with a database, jobs and in-memory health, a script engine with
+// the commands of statedb and of the cells under test, and nothing that needs privileges.
+package celltest
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/hive/script/scripttest"
+	"github.com/cilium/statedb"
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/hive"
+)
+
+// timeout bounds one script.
+const timeout = 30 * time.Second
+
+// health hands out scopes of one in-memory health.
+type health struct{ root cell.Health }
+
+func (h health) ForModule(id cell.FullModuleID) cell.Health { return h.root.NewScope(id.String()) }
+
+// Infrastructure is what every cell needs: database, jobs, health, and the script command "health".
+func Infrastructure() cell.Cell {
+	return cell.Group(
+		statedb.Cell,
+		job.Cell,
+		cell.Provide(
+			cell.NewSimpleHealth,
+			func(root cell.Health) hive.HealthSource { return health{root} },
+			func(h *cell.SimpleHealth) upstream.ScriptCmdOut {
+				return upstream.NewScriptCmd("health", cell.SimpleHealthCmd(h))
+			},
+		),
+	)
+}
+
+// Run runs each script that matches pattern (say "testdata/*.txtar") against a hive of its own. The cells come from a
+// function because each script needs fresh ones. Arguments on the script's "#!" line are flags of the hive.
+func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
+	t.Helper()
+	setup := func(t testing.TB, args []string) *script.Engine {
+		log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
+		h := hive.New(append([]cell.Cell{Infrastructure()}, cells(t)...)...)
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		h.RegisterFlags(flags)
+		if err := flags.Parse(args); err != nil {
+			t.Fatalf("parse the script's flags: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := h.Stop(log, context.Background()); err != nil {
+				t.Errorf("stop the hive: %v", err)
+			}
+		})
+		cmds, err := h.ScriptCommands(log)
+		if err != nil {
+			t.Fatalf("build the hive: %v", err)
+		}
+		for name, cmd := range script.DefaultCmds() {
+			if _, taken := cmds[name]; !taken {
+				cmds[name] = cmd
+			}
+		}
+		return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: 100 * time.Millisecond}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	t.Cleanup(cancel)
+	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
+}

@@ -1,0 +1,46 @@
+// Package hive holds what every hive of this project has in common, the agent's and those of cell tests: the prefix of
+// environment variables, time-outs, and the objects that each module gets for itself.
+package hive
+
+import (
+	"log/slog"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+)
+
+// EnvPrefix stands before the name of a flag in the environment; its underscore belongs to it.
+const EnvPrefix = "WAGGLE_"
+
+const (
+	// startTimeout bounds all start hooks together. None of them waits for anything remote.
+	startTimeout = time.Minute
+	// stopTimeout leaves a second of the 5 that a SIGTERM may take; on expiry the remaining hooks are skipped.
+	stopTimeout = 4 * time.Second
+	// slowHook is the duration from which a hook deserves a line in the log.
+	slowHook = 500 * time.Millisecond
+)
+
+// HealthSource makes the health reporter of a module. The agent has one that writes a table; tests have one in memory.
+type HealthSource interface {
+	ForModule(id cell.FullModuleID) cell.Health
+}
+
+// New makes a hive from cells. One of them must provide a [HealthSource].
+func New(cells ...cell.Cell) *upstream.Hive {
+	return upstream.NewWithOptions(upstream.Options{
+		EnvPrefix:    EnvPrefix,
+		StartTimeout: startTimeout,
+		StopTimeout:  stopTimeout,
+		LogThreshold: slowHook,
+		ModuleDecorators: cell.ModuleDecorators{
+			func(log *slog.Logger, id cell.ModuleID) *slog.Logger { return log.With("module", string(id)) },
+		},
+		ModulePrivateProviders: cell.ModulePrivateProviders{
+			func(source HealthSource, id cell.FullModuleID) cell.Health { return source.ForModule(id) },
+			func(registry job.Registry, health cell.Health) job.Group { return registry.NewGroup(health) },
+		},
+	}, cells...)
+}

@@ -1,0 +1,27 @@
+// Package identity names the security identities that are fixed. The numbers are Cilium's, so that tools agree.
+package identity
+
+// Reserved identities.
+const (
+	Unknown    uint32 = 0
+	Host       uint32 = 1
+	World      uint32 = 2 // of both families, when only one is enabled
+	Unmanaged  uint32 = 3
+	Health     uint32 = 4
+	Init       uint32 = 5 // an endpoint whose identity is not known yet
+	RemoteNode uint32 = 6
+	WorldIPv4  uint32 = 9
+	WorldIPv6  uint32 = 10
+)
+
+// WorldOf returns the identity of "everything else" in a family. With one family enabled that is [World], with both
+// each has its own, as in Cilium.
+func WorldOf(ipv6, dualStack bool) uint32 {
+	switch {
+	case !dualStack:
+		return World
+	case ipv6:
+		return WorldIPv6
+	}
+	return WorldIPv4
+}

@@ -1,0 +1,97 @@
+// Package settings holds the handful of flags that many cells read: where the agent keeps its files and which
+// address families it serves. A flag that only one cell reads belongs to that cell.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/hive/cell"
+	"github.com/spf13/pflag"
+)
+
+// Cell provides [Agent] to every cell.
+var Cell = cell.Module("settings", "Flags that many cells read",
+	cell.Config(DefaultFlags),
+	cell.Provide(New),
+)
+
+// Flags is what was typed.
+type Flags struct {
+	EnableIPv4 bool   `mapstructure:"enable-ipv4"`
+	EnableIPv6 bool   `mapstructure:"enable-ipv6"`
+	StateDir   string `mapstructure:"state-dir"`
+	BPFRoot    string `mapstructure:"bpf-root"`
+	Procfs     string `mapstructure:"procfs"`
+	NodeName   string `mapstructure:"node-name"`
+}
+
+// DefaultFlags are the defaults. Paths follow Cilium's with waggle in the place of cilium.
+var DefaultFlags = Flags{
+	EnableIPv4: true,
+	EnableIPv6: true,
+	StateDir:   "/var/run/waggle",
+	BPFRoot:    "/sys/fs/bpf",
+	Procfs:     "/proc",
+}
+
+// Flags registers the flags.
+func (f Flags) Flags(flags *pflag.FlagSet) {
+	flags.Bool("enable-ipv4", f.EnableIPv4, "Give pods IPv4 addresses")
+	flags.Bool("enable-ipv6", f.EnableIPv6, "Give pods IPv6 addresses")
+	flags.String("state-dir", f.StateDir, "Directory for endpoint files, queues and the default sockets (a tmpfs)")
+	flags.String("bpf-root", f.BPFRoot, "Mount point of the BPF file system; mounted when nothing is mounted there")
+	flags.String("procfs", f.Procfs, "Mount point of procfs, under which sysctls are written")
+	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
+}
+
+// Agent is the checked form of [Flags]. It never changes while the agent runs.
+type Agent struct {
+	EnableIPv4, EnableIPv6 bool   // at least one is true
+	StateDir               string // absolute
+	BPFRoot                string // absolute mount point of bpffs
+	Procfs                 string // absolute
+	NodeName               string // never empty
+	// NodeNameSource says where NodeName came from: "flag", "K8S_NODE_NAME" or "hostname".
+	NodeNameSource string
+}
+
+// New checks flags and fills in the node name.
+func New(f Flags) (Agent, error) {
+	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag"}
+	if !a.EnableIPv4 && !a.EnableIPv6 {
+		return Agent{}, errors.New("--enable-ipv4 and --enable-ipv6 are both false: enable at least one address family")
+	}
+	for _, p := range []struct {
+		flag, value string
+		into        *string
+	}{{"state-dir", f.StateDir, &a.StateDir}, {"bpf-root", f.BPFRoot, &a.BPFRoot}, {"procfs", f.Procfs, &a.Procfs}} {
+		if !filepath.IsAbs(p.value) {
+			return Agent{}, fmt.Errorf("--%s=%q: must be an absolute path", p.flag, p.value)
+		}
+		*p.into = filepath.Clean(p.value)
+	}
+	if a.NodeName == "" {
+		a.NodeName, a.NodeNameSource = os.Getenv("K8S_NODE_NAME"), "K8S_NODE_NAME"
+	}
+	if a.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return Agent{}, fmt.Errorf("find a node name: set --node-name or K8S_NODE_NAME: %w", err)
+		}
+		a.NodeName, a.NodeNameSource = strings.ToLower(name), "hostname"
+	}
+	return a, nil
+}
+
+// EndpointsDir is where endpoint state files lie.
+func (a Agent) EndpointsDir() string { return filepath.Join(a.StateDir, "endpoints") }
+
+// DeleteQueueDir is where the plugin leaves DELs that the agent could not take.
+func (a Agent) DeleteQueueDir() string { return filepath.Join(a.StateDir, "deleteQueue") }
+
+// PinDir is the directory under the BPF file system that holds everything the agent pins.
+func (a Agent) PinDir() string { return filepath.Join(a.BPFRoot, "waggle") }

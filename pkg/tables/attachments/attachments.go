@@ -1,0 +1,96 @@
+// Package attachments holds which program hangs on which hook: desired by the loader, with what came of it.
+package attachments
+
+import (
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+)
+
+// Kind of an attachment.
+type Kind string
+
+const (
+	PodLink Kind = "pod-link" // clsact with the two shared blocks on the host end of a pod's link, which is then set up
+	Block   Kind = "block"    // the cls_bpf filter of one shared block
+	TCX     Kind = "tcx"      // a tcx link on a long-lived device
+)
+
+// Attachment is one row.
+type Attachment struct {
+	Kind       Kind              `json:"kind"`
+	Device     string            `json:"device"`     // interface name, or the block's name
+	IfIndex    int               `json:"ifIndex"`    // of Device; for a block its number
+	Hook       string            `json:"hook"`       // "ingress", "egress", or "both" for a pod link
+	Program    string            `json:"program"`    // name of the program; empty for a pod link, which shares the blocks'
+	Generation uint64            `json:"generation"` // of the programs; rises with every load
+	EndpointID uint16            `json:"endpointID"` // of a pod link; else 0
+	Status     reconciler.Status `json:"status"`
+}
+
+// Key identifies a row: "<kind>/<device>/<hook>".
+func (a *Attachment) Key() string { return string(a.Kind) + "/" + a.Device + "/" + a.Hook }
+
+// Clone returns a copy that may be changed and inserted.
+func (a *Attachment) Clone() *Attachment { c := *a; return &c }
+
+// Equal compares the desired part.
+func (a *Attachment) Equal(o *Attachment) bool {
+	x, y := *a, *o
+	x.Status, y.Status = reconciler.Status{}, reconciler.Status{}
+	return x == y
+}
+
+// GetStatus returns the status of the row.
+func (a *Attachment) GetStatus() reconciler.Status { return a.Status }
+
+// WithStatus sets the status of a clone.
+func (a *Attachment) WithStatus(s reconciler.Status) *Attachment { a.Status = s; return a }
+
+// TableHeader implements statedb.TableWritable.
+func (*Attachment) TableHeader() []string {
+	return []string{"Kind", "Device", "Hook", "Program", "Generation", "Endpoint", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (a *Attachment) TableRow() []string {
+	program := a.Program
+	if program == "" {
+		program = "-"
+	}
+	return []string{string(a.Kind), a.Device, a.Hook, program, strconv.FormatUint(a.Generation, 10),
+		strconv.Itoa(int(a.EndpointID)), a.Status.Kind.String()}
+}
+
+var keyIndex = statedb.Index[*Attachment, string]{
+	Name:       "key",
+	FromObject: func(a *Attachment) index.KeySet { return index.NewKeySet(index.String(a.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var endpointIndex = statedb.Index[*Attachment, uint16]{
+	Name: "endpoint",
+	FromObject: func(a *Attachment) index.KeySet {
+		if a.EndpointID == 0 {
+			return index.KeySet{}
+		}
+		return index.NewKeySet(index.Uint16(a.EndpointID))
+	},
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+}
+
+// Queries.
+var (
+	ByKey      = keyIndex.Query
+	ByEndpoint = endpointIndex.Query
+)
+
+// NewTable makes the table "attachments".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Attachment], error) {
+	return statedb.NewTable(db, "attachments", keyIndex, endpointIndex)
+}

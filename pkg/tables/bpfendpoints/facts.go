@@ -1,0 +1,85 @@
+// Package bpfendpoints holds the desired contents of the three maps that tell the datapath about endpoints:
+// endpoint_facts (by local id), bpf-links (by ifindex) and bpf-endpoints (by address).
+package bpfendpoints
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// AllowAll is the policy id that lets everything pass; it stands until policies exist. Id 0 drops.
+const AllowAll uint32 = 1
+
+// Facts is what the programs know of one endpoint: one slot of the array endpoint_facts.
+type Facts struct {
+	ID            uint16            `json:"id"`
+	IfIndex       uint32            `json:"ifIndex"` // host end of the pod's link
+	PodMAC        mac.Addr          `json:"podMAC"`
+	HostMAC       mac.Addr          `json:"hostMAC"`
+	IPv4          netip.Addr        `json:"ipv4"` // invalid when the pod has none
+	IPv6          netip.Addr        `json:"ipv6"`
+	GatewayIPv4   netip.Addr        `json:"gatewayIPv4"` // for which the programs answer ARP
+	GatewayIPv6   netip.Addr        `json:"gatewayIPv6"` // and neighbour solicitations
+	Identity      uint32            `json:"identity"`
+	PolicyIngress uint32            `json:"policyIngress"` // policy id; 0 drops, 1 allows all
+	PolicyEgress  uint32            `json:"policyEgress"`
+	Status        reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (f *Facts) Clone() *Facts { c := *f; return &c }
+
+// Equal compares the desired part.
+func (f *Facts) Equal(o *Facts) bool {
+	a, b := *f, *o
+	a.Status, b.Status = reconciler.Status{}, reconciler.Status{}
+	return a == b
+}
+
+// GetStatus returns the status of the row.
+func (f *Facts) GetStatus() reconciler.Status { return f.Status }
+
+// WithStatus returns a copy with another status; [Facts] handed in is a clone already.
+func (f *Facts) WithStatus(s reconciler.Status) *Facts { f.Status = s; return f }
+
+// TableHeader implements statedb.TableWritable.
+func (*Facts) TableHeader() []string {
+	return []string{"ID", "IfIndex", "IPv4", "IPv6", "PodMAC", "Identity", "Ingress", "Egress", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (f *Facts) TableRow() []string {
+	return []string{strconv.Itoa(int(f.ID)), u32(f.IfIndex), addr(f.IPv4), addr(f.IPv6), f.PodMAC.String(),
+		u32(f.Identity), u32(f.PolicyIngress), u32(f.PolicyEgress), f.Status.Kind.String()}
+}
+
+func u32(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
+
+func addr(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}
+
+var factsIndex = statedb.Index[*Facts, uint16]{
+	Name:       "id",
+	FromObject: func(f *Facts) index.KeySet { return index.NewKeySet(index.Uint16(f.ID)) },
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+	Unique:     true,
+}
+
+// FactsByID finds the facts of one endpoint.
+var FactsByID = factsIndex.Query
+
+// NewFactsTable makes the table "endpoint-facts".
+func NewFactsTable(db *statedb.DB) (statedb.RWTable[*Facts], error) {
+	return statedb.NewTable(db, "endpoint-facts", factsIndex)
+}

@@ -1,0 +1,95 @@
+// Package desiredroutes holds the routes that the agent wants in the kernel.
+package desiredroutes
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+)
+
+// Protocol marks our routes and rules in the kernel (rtm_protocol). Whatever carries another number is foreign.
+const Protocol = 87
+
+// Route is one row.
+type Route struct {
+	Owner  string            `json:"owner"`  // the feature that wants it
+	Table  int               `json:"table"`  // routing table; 254 is main
+	Dst    netip.Prefix      `json:"dst"`    // masked
+	Device string            `json:"device"` // interface name
+	Gw     netip.Addr        `json:"gw"`     // invalid: directly on the link
+	Src    netip.Addr        `json:"src"`    // preferred source; invalid: the kernel's choice
+	MTU    int               `json:"mtu"`    // bytes; 0: the device's
+	Scope  uint8             `json:"scope"`  // RT_SCOPE_*; 0 global, 253 link
+	Status reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (r *Route) Clone() *Route { c := *r; return &c }
+
+// Equal compares the desired part.
+func (r *Route) Equal(o *Route) bool {
+	a, b := *r, *o
+	a.Status, b.Status = reconciler.Status{}, reconciler.Status{}
+	return a == b
+}
+
+// GetStatus returns the status of the row.
+func (r *Route) GetStatus() reconciler.Status { return r.Status }
+
+// WithStatus sets the status of a clone.
+func (r *Route) WithStatus(s reconciler.Status) *Route { r.Status = s; return r }
+
+// TableHeader implements statedb.TableWritable.
+func (*Route) TableHeader() []string {
+	return []string{"Destination", "Table", "Device", "Gateway", "Source", "MTU", "Owner", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (r *Route) TableRow() []string {
+	return []string{r.Dst.String(), strconv.Itoa(r.Table), r.Device, addr(r.Gw), addr(r.Src), strconv.Itoa(r.MTU), r.Owner, r.Status.Kind.String()}
+}
+
+func addr(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}
+
+var keyIndex = statedb.Index[*Route, string]{
+	Name: "key",
+	FromObject: func(r *Route) index.KeySet {
+		return index.NewKeySet(index.String(strconv.Itoa(r.Table) + "/" + r.Dst.String()))
+	},
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var ownerIndex = statedb.Index[*Route, string]{
+	Name:       "owner",
+	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.String(r.Owner)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// Queries. ByKey takes "<table>/<destination>".
+var (
+	ByKey   = keyIndex.Query
+	ByOwner = ownerIndex.Query
+)
+
+// NewTable makes the table "desired-routes".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Route], error) {
+	return statedb.NewTable(db, "desired-routes", keyIndex, ownerIndex)
+}
+
+// Writer lets features contribute routes; each owner has a set of its own.
+type Writer interface {
+	// Replace makes routes the complete set of owner, in one commit. A route whose key another owner has is left out
+	// and named in the error.
+	Replace(owner string, routes []Route) error
+}

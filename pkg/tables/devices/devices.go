@@ -1,0 +1,66 @@
+// Package devices mirrors the links of the kernel.
+package devices
+
+import (
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// Device is one link in the agent's network namespace, as last seen.
+type Device struct {
+	Index       int      `json:"index"`
+	Name        string   `json:"name"`
+	Type        string   `json:"type"` // "veth", "device", "bridge", ...
+	MTU         int      `json:"mtu"`
+	MAC         mac.Addr `json:"mac"`
+	Flags       uint32   `json:"flags"`       // IFF_*
+	Up          bool     `json:"up"`          // administratively
+	Group       uint32   `json:"group"`       // link group
+	MasterIndex int      `json:"masterIndex"` // 0 when none
+	ParentIndex int      `json:"parentIndex"` // peer of a veth, lower device of a VLAN; 0 when none
+	// Selected means the device leads out of the node: it gets netdev programs. Reason says why or why not.
+	Selected bool   `json:"selected"`
+	Reason   string `json:"reason"`
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Device) TableHeader() []string {
+	return []string{"Index", "Name", "Type", "MTU", "MAC", "Up", "Selected", "Reason"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (d *Device) TableRow() []string {
+	return []string{strconv.Itoa(d.Index), d.Name, d.Type, strconv.Itoa(d.MTU), d.MAC.String(),
+		strconv.FormatBool(d.Up), strconv.FormatBool(d.Selected), d.Reason}
+}
+
+var indexIndex = statedb.Index[*Device, int]{
+	Name:       "id",
+	FromObject: func(d *Device) index.KeySet { return index.NewKeySet(index.Int(d.Index)) },
+	FromKey:    index.Int,
+	FromString: index.IntString,
+	Unique:     true,
+}
+
+// The name index is not unique: while a device is renamed two rows may carry one name for a moment.
+var nameIndex = statedb.Index[*Device, string]{
+	Name:       "name",
+	FromObject: func(d *Device) index.KeySet { return index.NewKeySet(index.String(d.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// Queries.
+var (
+	ByIndex = indexIndex.Query
+	ByName  = nameIndex.Query
+)
+
+// NewTable makes the table "devices".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Device], error) {
+	return statedb.NewTable(db, "devices", indexIndex, nameIndex)
+}

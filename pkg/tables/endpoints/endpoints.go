@@ -1,0 +1,110 @@
+// Package endpoints holds the intent: which attachments of pods to the network were asked for. What has become of
+// them stands in endpoint-states.
+package endpoints
+
+import (
+	"maps"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// Endpoint is one attachment of a container to the network.
+type Endpoint struct {
+	ID uint16 `json:"id"` // local id, 1 to 4095; index into the map endpoint_facts
+
+	ContainerID string `json:"containerID"` // as the runtime names the sandbox
+	IfName      string `json:"ifName"`      // name inside the pod, usually eth0
+	NetnsPath   string `json:"netnsPath"`   // as given at ADD; empty when unknown
+	NetnsCookie uint64 `json:"netnsCookie"` // SO_NETNS_COOKIE of the pod's namespace; 0 when unknown
+	NetnsInode  uint64 `json:"netnsInode"`  // inode of NetnsPath at ADD; 0 when unknown
+
+	HostIfName  string   `json:"hostIfName"`  // host end, "lxc" + 12 hex digits
+	HostIfIndex int      `json:"hostIfIndex"` // of the host end, in the agent's namespace
+	HostMAC     mac.Addr `json:"hostMAC"`     // of the host end
+	PodMAC      mac.Addr `json:"podMAC"`      // of the pod's end
+
+	IPv4     netip.Addr `json:"ipv4"` // invalid when the pod has none
+	IPv6     netip.Addr `json:"ipv6"` // invalid when the pod has none
+	IPv4Pool string     `json:"ipv4Pool,omitempty"`
+	IPv6Pool string     `json:"ipv6Pool,omitempty"`
+
+	K8sNamespace string            `json:"k8sNamespace,omitempty"`
+	K8sPodName   string            `json:"k8sPodName,omitempty"`
+	K8sUID       string            `json:"k8sUID,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"` // "source:key" -> value; never changed in place
+
+	CreatedAt time.Time `json:"createdAt"`
+	// Restored is true when the row came from a state file of an earlier run.
+	Restored bool `json:"restored,omitempty"`
+	// Quarantine says why the endpoint could not be restored; its addresses stay held. Empty when all is well.
+	Quarantine string `json:"quarantine,omitempty"`
+}
+
+// AttachmentID is how the CNI names it: "<container id>:<interface>".
+func (e *Endpoint) AttachmentID() string { return e.ContainerID + ":" + e.IfName }
+
+// PodName is "namespace/pod", or empty for a container that is no pod.
+func (e *Endpoint) PodName() string {
+	if e.K8sPodName == "" {
+		return ""
+	}
+	return e.K8sNamespace + "/" + e.K8sPodName
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (e *Endpoint) Clone() *Endpoint { c := *e; return &c }
+
+// Equal compares everything.
+func (e *Endpoint) Equal(o *Endpoint) bool {
+	a, b := *e, *o
+	a.Labels, b.Labels = nil, nil
+	a.CreatedAt, b.CreatedAt = time.Time{}, time.Time{}
+	return maps.Equal(e.Labels, o.Labels) && e.CreatedAt.Equal(o.CreatedAt) && withoutMap(a) == withoutMap(b)
+}
+
+// comparableEndpoint is an Endpoint without its map, so that == works.
+type comparableEndpoint struct {
+	ID                                                        uint16
+	ContainerID, IfName, NetnsPath                            string
+	NetnsCookie, NetnsInode                                   uint64
+	HostIfName                                                string
+	HostIfIndex                                               int
+	HostMAC, PodMAC                                           mac.Addr
+	IPv4, IPv6                                                netip.Addr
+	IPv4Pool, IPv6Pool, K8sNamespace, K8sPodName, K8sUID, Why string
+	Restored                                                  bool
+}
+
+func withoutMap(e Endpoint) comparableEndpoint {
+	return comparableEndpoint{e.ID, e.ContainerID, e.IfName, e.NetnsPath, e.NetnsCookie, e.NetnsInode, e.HostIfName,
+		e.HostIfIndex, e.HostMAC, e.PodMAC, e.IPv4, e.IPv6, e.IPv4Pool, e.IPv6Pool, e.K8sNamespace, e.K8sPodName,
+		e.K8sUID, e.Quarantine, e.Restored}
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Endpoint) TableHeader() []string {
+	return []string{"ID", "Pod", "Attachment", "IPv4", "IPv6", "HostInterface", "Quarantine"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (e *Endpoint) TableRow() []string {
+	return []string{strconv.Itoa(int(e.ID)), orDash(e.PodName()), e.AttachmentID(), addr(e.IPv4), addr(e.IPv6),
+		e.HostIfName, orDash(e.Quarantine)}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func addr(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}

@@ -1,0 +1,67 @@
+package endpoints
+
+import (
+	"net/netip"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+var idIndex = statedb.Index[*Endpoint, uint16]{
+	Name:       "id",
+	FromObject: func(e *Endpoint) index.KeySet { return index.NewKeySet(index.Uint16(e.ID)) },
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+	Unique:     true,
+}
+
+var attachmentIndex = stringIndex("attachment", (*Endpoint).AttachmentID, true)
+var containerIndex = stringIndex("container", func(e *Endpoint) string { return e.ContainerID }, false)
+var podIndex = stringIndex("pod", (*Endpoint).PodName, false)
+
+var addressIndex = statedb.Index[*Endpoint, netip.Addr]{
+	Name: "address",
+	FromObject: func(e *Endpoint) index.KeySet {
+		var keys []index.Key
+		for _, a := range []netip.Addr{e.IPv4, e.IPv6} {
+			if a.IsValid() {
+				keys = append(keys, index.NetIPAddr(a))
+			}
+		}
+		return index.NewKeySet(keys...)
+	},
+	FromKey:    index.NetIPAddr,
+	FromString: index.NetIPAddrString,
+	Unique:     true,
+}
+
+// stringIndex leaves rows with an empty key out of the index.
+func stringIndex(name string, key func(*Endpoint) string, unique bool) statedb.Index[*Endpoint, string] {
+	return statedb.Index[*Endpoint, string]{
+		Name: name,
+		FromObject: func(e *Endpoint) index.KeySet {
+			k := key(e)
+			if k == "" {
+				return index.KeySet{}
+			}
+			return index.NewKeySet(index.String(k))
+		},
+		FromKey:    index.String,
+		FromString: index.FromString,
+		Unique:     unique,
+	}
+}
+
+// Queries.
+var (
+	ByID         = idIndex.Query         // local id
+	ByAttachment = attachmentIndex.Query // "<container id>:<interface>"
+	ByContainer  = containerIndex.Query  // container id; all its attachments
+	ByPod        = podIndex.Query        // "namespace/pod"; old and new sandboxes may overlap
+	ByAddress    = addressIndex.Query    // IPv4 or IPv6
+)
+
+// NewTable makes the table "endpoints".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
+	return statedb.NewTable(db, "endpoints", idIndex, attachmentIndex, containerIndex, podIndex, addressIndex)
+}

@@ -1,0 +1,99 @@
+// Package endpointstates holds what has become of each endpoint: its state, identity, health and recent history.
+package endpointstates
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// State of an endpoint; the words are Cilium's.
+type State string
+
+const (
+	WaitingForIdentity  State = "waiting-for-identity"
+	NotReady            State = "not-ready"
+	WaitingToRegenerate State = "waiting-to-regenerate"
+	Regenerating        State = "regenerating"
+	Restoring           State = "restoring"
+	Ready               State = "ready"
+	Disconnecting       State = "disconnecting"
+	Disconnected        State = "disconnected"
+	Invalid             State = "invalid"
+)
+
+// LogEntry is one line of an endpoint's history.
+type LogEntry struct {
+	Time    time.Time `json:"time"`
+	Failed  bool      `json:"failed,omitempty"`
+	State   State     `json:"state"`
+	Message string    `json:"message"`
+}
+
+// MaxLog is how many log entries a row keeps; the oldest go first.
+const MaxLog = 64
+
+// EndpointState is one row; it has the id of its row in endpoints.
+type EndpointState struct {
+	ID       uint16 `json:"id"`
+	State    State  `json:"state"`
+	Identity uint32 `json:"identity"` // numeric security identity; 5 is reserved:init
+	// Revision is the policy revision that the kernel enforces; 0 before the first.
+	Revision uint64 `json:"revision"`
+	// Error is why the endpoint is not ready, with what is being retried; empty when all is well.
+	Error string     `json:"error,omitempty"`
+	Log   []LogEntry `json:"log,omitempty"` // oldest first; never changed in place
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (s *EndpointState) Clone() *EndpointState { c := *s; return &c }
+
+// Equal compares everything but the log.
+func (s *EndpointState) Equal(o *EndpointState) bool {
+	return s.ID == o.ID && s.State == o.State && s.Identity == o.Identity && s.Revision == o.Revision && s.Error == o.Error
+}
+
+// WithLog returns a copy with one more log entry.
+func (s *EndpointState) WithLog(e LogEntry) *EndpointState {
+	c := s.Clone()
+	keep := s.Log
+	if len(keep) >= MaxLog {
+		keep = keep[len(keep)-MaxLog+1:]
+	}
+	c.Log = append(slices.Clone(keep), e)
+	return c
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*EndpointState) TableHeader() []string {
+	return []string{"ID", "Identity", "Revision", "State", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (s *EndpointState) TableRow() []string {
+	e := s.Error
+	if e == "" {
+		e = "-"
+	}
+	return []string{strconv.Itoa(int(s.ID)), strconv.FormatUint(uint64(s.Identity), 10),
+		strconv.FormatUint(s.Revision, 10), string(s.State), e}
+}
+
+var idIndex = statedb.Index[*EndpointState, uint16]{
+	Name:       "id",
+	FromObject: func(s *EndpointState) index.KeySet { return index.NewKeySet(index.Uint16(s.ID)) },
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+	Unique:     true,
+}
+
+// ByID finds the state of one endpoint.
+var ByID = idIndex.Query
+
+// NewTable makes the table "endpoint-states".
+func NewTable(db *statedb.DB) (statedb.RWTable[*EndpointState], error) {
+	return statedb.NewTable(db, "endpoint-states", idIndex)
+}

@@ -1,0 +1,57 @@
+// Package ipcache holds which security identity stands behind which prefix.
+package ipcache
+
+import (
+	"net/netip"
+
+	"github.com/cilium/statedb/reconciler"
+)
+
+// Source ranks claims to the same prefix; a higher one wins.
+type Source uint8
+
+const (
+	SourceGenerated Source = 1 // derived, e.g. the world
+	SourceCustom    Source = 2 // CIDRs that policies name
+	SourceRemote    Source = 3 // CiliumEndpoint, kvstore
+	SourceLocal     Source = 4 // endpoints and addresses of this node
+)
+
+// String names the source as Cilium does.
+func (s Source) String() string {
+	switch s {
+	case SourceGenerated:
+		return "generated"
+	case SourceCustom:
+		return "custom-resource"
+	case SourceRemote:
+		return "kvstore"
+	case SourceLocal:
+		return "local"
+	}
+	return "unspec"
+}
+
+// Entry is one prefix.
+type Entry struct {
+	Prefix     netip.Prefix      `json:"prefix"` // masked; /32 and /128 go to the hash, others to the LPM map
+	Identity   uint32            `json:"identity"`
+	TunnelPeer netip.Addr        `json:"tunnelPeer"` // invalid when the address is on this node or not behind a tunnel
+	Source     Source            `json:"source"`
+	Owner      string            `json:"owner"` // who contributed the row
+	Status     reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (e *Entry) Clone() *Entry { c := *e; return &c }
+
+// Equal compares the desired part.
+func (e *Entry) Equal(o *Entry) bool {
+	return e.Prefix == o.Prefix && e.Identity == o.Identity && e.TunnelPeer == o.TunnelPeer && e.Source == o.Source && e.Owner == o.Owner
+}
+
+// GetStatus returns the status of the row.
+func (e *Entry) GetStatus() reconciler.Status { return e.Status }
+
+// WithStatus sets the status of a clone.
+func (e *Entry) WithStatus(s reconciler.Status) *Entry { e.Status = s; return e }

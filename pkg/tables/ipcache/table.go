@@ -1,0 +1,64 @@
+package ipcache
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// TableHeader implements statedb.TableWritable.
+func (*Entry) TableHeader() []string {
+	return []string{"Prefix", "Identity", "TunnelPeer", "Source", "Owner", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (e *Entry) TableRow() []string {
+	peer := "-"
+	if e.TunnelPeer.IsValid() {
+		peer = e.TunnelPeer.String()
+	}
+	return []string{e.Prefix.String(), strconv.FormatUint(uint64(e.Identity), 10), peer, e.Source.String(), e.Owner, e.Status.Kind.String()}
+}
+
+var prefixIndex = statedb.Index[*Entry, netip.Prefix]{
+	Name:       "prefix",
+	FromObject: func(e *Entry) index.KeySet { return index.NewKeySet(index.NetIPPrefix(e.Prefix)) },
+	FromKey:    index.NetIPPrefix,
+	FromString: index.NetIPPrefixString,
+	Unique:     true,
+}
+
+var ownerIndex = statedb.Index[*Entry, string]{
+	Name:       "owner",
+	FromObject: func(e *Entry) index.KeySet { return index.NewKeySet(index.String(e.Owner)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// Queries.
+var (
+	ByPrefix = prefixIndex.Query
+	ByOwner  = ownerIndex.Query
+)
+
+// NewTable makes the table "ipcache".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Entry], error) {
+	return statedb.NewTable(db, "ipcache", prefixIndex, ownerIndex)
+}
+
+// Claim is what one owner says of one prefix.
+type Claim struct {
+	Prefix     netip.Prefix
+	Identity   uint32
+	TunnelPeer netip.Addr
+	Source     Source
+}
+
+// Writer lets features contribute prefixes. Where several owners claim a prefix, the highest source wins, then the
+// owner whose name sorts first; the losing claims are remembered and come back when the winner goes.
+type Writer interface {
+	// Replace makes claims the complete set of owner, in one commit.
+	Replace(owner string, claims []Claim)
+}

@@ -1,0 +1,59 @@
+// Package k8s holds the rows that stand for Kubernetes objects, trimmed to what the agent reads.
+package k8s
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Pod is a pod of this node. Maps and slices are never changed in place.
+type Pod struct {
+	Namespace      string            `json:"namespace"`
+	Name           string            `json:"name"`
+	UID            string            `json:"uid,omitempty"`
+	NodeName       string            `json:"nodeName,omitempty"`
+	ServiceAccount string            `json:"serviceAccount,omitempty"`
+	HostNetwork    bool              `json:"hostNetwork,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	Annotations    map[string]string `json:"annotations,omitempty"`
+	PodIPs         []netip.Addr      `json:"podIPs,omitempty"` // from the status; empty before it is known
+}
+
+// Key is "namespace/name".
+func (p *Pod) Key() string { return p.Namespace + "/" + p.Name }
+
+// Equal compares everything.
+func (p *Pod) Equal(o *Pod) bool {
+	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID && p.NodeName == o.NodeName &&
+		p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork && maps.Equal(p.Labels, o.Labels) &&
+		maps.Equal(p.Annotations, o.Annotations) && slices.Equal(p.PodIPs, o.PodIPs)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Pod) TableHeader() []string { return []string{"Pod", "UID", "Node", "HostNetwork"} }
+
+// TableRow implements statedb.TableWritable.
+func (p *Pod) TableRow() []string {
+	return []string{p.Key(), p.UID, p.NodeName, strconv.FormatBool(p.HostNetwork)}
+}
+
+var podIndex = statedb.Index[*Pod, string]{
+	Name:       "name",
+	FromObject: func(p *Pod) index.KeySet { return index.NewKeySet(index.String(p.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// PodByName finds a pod by "namespace/name".
+var PodByName = podIndex.Query
+
+// NewPodTable makes the table "k8s-pods".
+func NewPodTable(db *statedb.DB) (statedb.RWTable[*Pod], error) {
+	return statedb.NewTable(db, "k8s-pods", podIndex)
+}

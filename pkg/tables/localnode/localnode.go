@@ -1,0 +1,77 @@
+// Package localnode holds the one row that describes this node to everybody else.
+package localnode
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Family is what this node has in one address family. The zero value means the family is off or not known yet.
+type Family struct {
+	AllocRange netip.Prefix `json:"allocRange"` // addresses for pods
+	Router     netip.Addr   `json:"router"`     // address of waggle_host, the gateway of all pods here
+	NodeIP     netip.Addr   `json:"nodeIP"`     // primary address of the node; invalid when it has none
+}
+
+// LocalNode is this node.
+type LocalNode struct {
+	Name      string       `json:"name"`
+	IPv4      Family       `json:"ipv4"`
+	IPv6      Family       `json:"ipv6"`
+	Addresses []netip.Addr `json:"addresses"` // all addresses of the node, sorted
+	// Ready is true once every enabled family has a range and a router address.
+	Ready bool `json:"ready"`
+	// WaitingFor says what is missing while Ready is false.
+	WaitingFor string `json:"waitingFor,omitempty"`
+}
+
+// Equal compares everything.
+func (n *LocalNode) Equal(o *LocalNode) bool {
+	return n.Name == o.Name && n.IPv4 == o.IPv4 && n.IPv6 == o.IPv6 && n.Ready == o.Ready &&
+		n.WaitingFor == o.WaitingFor && slices.Equal(n.Addresses, o.Addresses)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*LocalNode) TableHeader() []string {
+	return []string{"Name", "IPv4Range", "IPv4Router", "IPv6Range", "IPv6Router", "Addresses", "WaitingFor"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (n *LocalNode) TableRow() []string {
+	addrs := make([]string, len(n.Addresses))
+	for i, a := range n.Addresses {
+		addrs[i] = a.String()
+	}
+	return []string{n.Name, show(n.IPv4.AllocRange), show(n.IPv4.Router), show(n.IPv6.AllocRange), show(n.IPv6.Router),
+		strings.Join(addrs, ","), n.WaitingFor}
+}
+
+func show(v interface {
+	IsValid() bool
+	String() string
+}) string {
+	if !v.IsValid() {
+		return "-"
+	}
+	return v.String()
+}
+
+var nameIndex = statedb.Index[*LocalNode, string]{
+	Name:       "name",
+	FromObject: func(n *LocalNode) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByName finds the row; there is at most one.
+var ByName = nameIndex.Query
+
+// NewTable makes the table "local-node".
+func NewTable(db *statedb.DB) (statedb.RWTable[*LocalNode], error) {
+	return statedb.NewTable(db, "local-node", nameIndex)
+}

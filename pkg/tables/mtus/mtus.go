@@ -1,0 +1,45 @@
+// Package mtus holds the sizes that links and routes of pods get.
+package mtus
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// MTU is one row; today there is one, for the prefix 0.0.0.0/0 and ::/0 alike.
+type MTU struct {
+	Prefix    netip.Prefix `json:"prefix"`    // what it applies to; 0.0.0.0/0 is the default
+	DeviceMTU int          `json:"deviceMTU"` // bytes, of pod links
+	RouteMTU  int          `json:"routeMTU"`  // bytes, of the pods' default routes; smaller behind a tunnel
+	Source    string       `json:"source"`    // "flag", the device it was read from, or "default"
+}
+
+// TableHeader implements statedb.TableWritable.
+func (MTU) TableHeader() []string { return []string{"Prefix", "DeviceMTU", "RouteMTU", "Source"} }
+
+// TableRow implements statedb.TableWritable.
+func (m MTU) TableRow() []string {
+	return []string{m.Prefix.String(), strconv.Itoa(m.DeviceMTU), strconv.Itoa(m.RouteMTU), m.Source}
+}
+
+var prefixIndex = statedb.Index[MTU, netip.Prefix]{
+	Name:       "prefix",
+	FromObject: func(m MTU) index.KeySet { return index.NewKeySet(index.NetIPPrefix(m.Prefix)) },
+	FromKey:    index.NetIPPrefix,
+	FromString: index.NetIPPrefixString,
+	Unique:     true,
+}
+
+// Default is the prefix of the row that every pod uses.
+var Default = netip.MustParsePrefix("0.0.0.0/0")
+
+// ByPrefix finds one row.
+var ByPrefix = prefixIndex.Query
+
+// NewTable makes the table "mtus".
+func NewTable(db *statedb.DB) (statedb.RWTable[MTU], error) {
+	return statedb.NewTable(db, "mtus", prefixIndex)
+}

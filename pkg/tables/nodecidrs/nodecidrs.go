@@ -1,0 +1,62 @@
+// Package nodecidrs holds every candidate for this node's pod CIDRs, and why it won or lost.
+package nodecidrs
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Candidate is one CIDR that was offered for pods on this node.
+type Candidate struct {
+	Family string `json:"family"` // "ipv4", "ipv6", or "unknown" when Raw does not parse
+	// Source: "flag", "spec.podCIDRs[0]", "spec.podCIDRs[1]", "spec.podCIDR", an annotation key, or "derived".
+	Source string       `json:"source"`
+	Raw    string       `json:"raw"`    // as it was written
+	Prefix netip.Prefix `json:"prefix"` // masked; invalid when Raw does not parse
+	Chosen bool         `json:"chosen"` // at most one row of each family
+	Reason string       `json:"reason"` // why it won or lost, for people
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Candidate) TableHeader() []string {
+	return []string{"Family", "Source", "CIDR", "Chosen", "Reason"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (c Candidate) TableRow() []string {
+	return []string{c.Family, c.Source, c.Raw, strconv.FormatBool(c.Chosen), c.Reason}
+}
+
+var sourceIndex = statedb.Index[Candidate, string]{
+	Name: "source",
+	FromObject: func(c Candidate) index.KeySet {
+		return index.NewKeySet(index.String(c.Family + "/" + c.Source))
+	},
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var chosenIndex = statedb.Index[Candidate, string]{
+	Name: "chosen",
+	FromObject: func(c Candidate) index.KeySet {
+		if !c.Chosen {
+			return index.KeySet{}
+		}
+		return index.NewKeySet(index.String(c.Family))
+	},
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// Chosen finds the winning row of a family ("ipv4" or "ipv6").
+var Chosen = chosenIndex.Query
+
+// NewTable makes the table "node-cidrs".
+func NewTable(db *statedb.DB) (statedb.RWTable[Candidate], error) {
+	return statedb.NewTable(db, "node-cidrs", sourceIndex, chosenIndex)
+}

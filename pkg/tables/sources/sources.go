@@ -1,0 +1,55 @@
+// Package sources says, for each table that is filled from outside the agent, whether its rows may be used already.
+// That is another fact than statedb's Initialized, which only permits pruning.
+package sources
+
+import (
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// State of a source.
+type State string
+
+const (
+	Waiting  State = "waiting"  // nothing was read yet
+	Snapshot State = "snapshot" // the rows are the last known good copy
+	Synced   State = "synced"   // the rows are the source's own, complete list
+)
+
+// Source is one row: who fills a table and how far it has come.
+type Source struct {
+	Table      string    `json:"table"`                // name of the table that is filled
+	Producer   string    `json:"producer"`             // "manifests", "reflectors" or "snapshot"
+	State      State     `json:"state"`                // see the constants
+	Since      time.Time `json:"since"`                // when State was entered
+	WaitingFor string    `json:"waitingFor,omitempty"` // what is missing, in words; empty unless Waiting
+}
+
+// Usable tells whether derived tables and ADD may rely on the rows.
+func (s Source) Usable() bool { return s.State == Snapshot || s.State == Synced }
+
+// TableHeader implements statedb.TableWritable.
+func (Source) TableHeader() []string { return []string{"Table", "Producer", "State", "WaitingFor"} }
+
+// TableRow implements statedb.TableWritable.
+func (s Source) TableRow() []string {
+	return []string{s.Table, s.Producer, string(s.State), s.WaitingFor}
+}
+
+var tableIndex = statedb.Index[Source, string]{
+	Name:       "table",
+	FromObject: func(s Source) index.KeySet { return index.NewKeySet(index.String(s.Table)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByTable finds the source of one table.
+var ByTable = tableIndex.Query
+
+// NewTable makes the table "sources".
+func NewTable(db *statedb.DB) (statedb.RWTable[Source], error) {
+	return statedb.NewTable(db, "sources", tableIndex)
+}
