@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/cells/ipam"
 	"github.com/waggle-net/waggle/cells/ipcache"
 	"github.com/waggle-net/waggle/cells/k8stables"
+	"github.com/waggle-net/waggle/cells/linkreaper"
 	"github.com/waggle-net/waggle/cells/loader"
 	"github.com/waggle-net/waggle/cells/localnode"
 	"github.com/waggle-net/waggle/cells/maps"
@@ -74,6 +75,7 @@ var Datapath = cell.Group(
 	endpointmaps.Cell,
 	synchostips.Cell,
 	loader.Cell,
+	linkreaper.Cell,
 	monitor.Cell,
 )
 
