@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// machine describes what the demonstration must not change outside its own namespaces, one fact a line.
+func machine() (facts []string, err error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		facts = append(facts, fmt.Sprintf("link %d %s", l.Attrs().Index, l.Attrs().Name))
+	}
+	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range routes {
+		facts = append(facts, "route "+r.String())
+	}
+	rules, err := netlink.RuleList(netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		facts = append(facts, "rule "+r.String())
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		facts = append(facts, "mount "+strings.TrimSpace(line))
+	}
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv4/conf/all/rp_filter"} {
+		value, err := os.ReadFile("/proc/sys/" + name)
+		if err != nil {
+			return nil, err
+		}
+		facts = append(facts, "sysctl "+name+" "+strings.TrimSpace(string(value)))
+	}
+	return facts, nil
+}
+
+func compareMachine(before []string) error {
+	after, err := machine()
+	if err != nil {
+		return err
+	}
+	var changes []string
+	for _, fact := range before {
+		if !slices.Contains(after, fact) {
+			changes = append(changes, "gone: "+fact)
+		}
+	}
+	for _, fact := range after {
+		if !slices.Contains(before, fact) {
+			changes = append(changes, "new: "+fact)
+		}
+	}
+	if len(changes) > 0 {
+		return fmt.Errorf("the machine has changed:\n%s", strings.Join(changes, "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,228 @@
+// Command demo shows the whole of Waggle on one machine in some seconds: it makes a private node, starts the agent,
+// attaches three pods by running the plugin as a container runtime does, sends packets, shows a dropped one with its
+// reason, and takes everything down again. It ends with an error when any step is not as it should be.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+func main() {
+	bin := flag.String("bin", "bin", "folder with waggle-agent, waggle-cni and waggle")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	if err := run(ctx, os.Stdout, *bin); err != nil {
+		fmt.Fprintf(os.Stderr, "\nthe demonstration failed: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// demo is one run: its node, its pods and the clock of its progress.
+type demo struct {
+	out   io.Writer
+	bin   string
+	start time.Time
+	steps int
+	node  *nodekit.Node
+	pods  []*nodekit.Pod
+}
+
+func run(ctx context.Context, out io.Writer, bin string) (err error) {
+	d := &demo{out: out, bin: bin, start: time.Now()}
+	before, err := machine()
+	if err != nil {
+		return fmt.Errorf("look at the machine: %w", err)
+	}
+	defer func() {
+		err = errors.Join(err, d.close())
+		if err == nil {
+			err = d.step(ctx, "the machine is as it was before", func(context.Context) error { return compareMachine(before) })
+		}
+		if err == nil {
+			d.say("all steps went well")
+		}
+	}()
+	for _, s := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"make a private node: namespaces, an uplink, a Node manifest", d.makeNode},
+		{"start the agent and wait until it is ready", d.startAgent},
+		{"attach three pods through the CNI plugin", d.attachPods},
+		{"ping between all pods, IPv4 and IPv6", d.pingPods},
+		{"ping between pods and the node, both ways", d.pingNode},
+		{"waggle status", d.show("status")},
+		{"waggle endpoint list", d.show("endpoint", "list")},
+		{"waggle ipam list", d.show("ipam", "list")},
+		{"a pod sends with a false source address: dropped, with its reason", d.spoof},
+		{"detach the pods: nothing of them is left", d.detachPods},
+		{"stop the agent", d.stopAgent},
+	} {
+		if err := d.step(ctx, s.name, s.do); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// say prints one line of progress with the seconds since the start.
+func (d *demo) say(format string, args ...any) {
+	fmt.Fprintf(d.out, "[%5.1f s] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (d *demo) step(ctx context.Context, name string, do func(context.Context) error) error {
+	d.steps++
+	d.say("%2d. %s", d.steps, name)
+	if err := do(ctx); err != nil {
+		return fmt.Errorf("step %d, %s: %w", d.steps, name, err)
+	}
+	return nil
+}
+
+func (d *demo) makeNode(context.Context) (err error) {
+	d.node, err = nodekit.New(nodekit.Options{BinDir: d.bin})
+	return err
+}
+
+func (d *demo) startAgent(ctx context.Context) error {
+	if err := d.node.StartAgent(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	return d.node.WaitReady(ctx)
+}
+
+func (d *demo) attachPods(ctx context.Context) error {
+	for _, name := range []string{"bee", "drone", "queen"} {
+		begin := time.Now()
+		pod, err := d.node.AddPod(ctx, name)
+		if err != nil {
+			return err
+		}
+		d.pods = append(d.pods, pod)
+		d.say("    %-5s has %s and %s after %d ms", name, pod.Addr(false), pod.Addr(true), time.Since(begin).Milliseconds())
+	}
+	return nil
+}
+
+func (d *demo) pingPods(context.Context) error {
+	for _, from := range d.pods {
+		for _, to := range d.pods {
+			for _, ipv6 := range []bool{false, true} {
+				if err := nodekit.Ping(from, to.Addr(ipv6), 56); err != nil {
+					return fmt.Errorf("%s to %s: %w", from.Name, to.Name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (d *demo) pingNode(context.Context) error {
+	for _, pod := range d.pods {
+		for _, ipv6 := range []bool{false, true} {
+			if err := nodekit.Ping(pod, pod.Gateway(ipv6), 56); err != nil {
+				return fmt.Errorf("%s to the node: %w", pod.Name, err)
+			}
+			if err := nodekit.Ping(d.node.Host(), pod.Addr(ipv6), 56); err != nil {
+				return fmt.Errorf("the node to %s: %w", pod.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// show runs the operator's command and prints its output, indented.
+func (d *demo) show(args ...string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		text, err := d.node.Waggle(ctx, args...)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(text) == "" {
+			return errors.New("the command printed nothing")
+		}
+		fmt.Fprintln(d.out, indent(text))
+		return nil
+	}
+}
+
+func (d *demo) spoof(ctx context.Context) error {
+	from, to := d.pods[0], d.pods[1]
+	for _, ipv6 := range []bool{false, true} {
+		// The third pod's address: a lie that only a check of each sender can find.
+		if err := nodekit.Spoof(from, d.pods[2].Addr(ipv6), to.Addr(ipv6)); err != nil {
+			return err
+		}
+	}
+	const reason = "Invalid source ip"
+	for {
+		text, err := d.node.Waggle(ctx, "drops")
+		if err != nil {
+			return err
+		}
+		if strings.Count(text, reason) >= 2 {
+			fmt.Fprintln(d.out, indent(text))
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no drop with the reason %q was shown:\n%s", reason, text)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func (d *demo) detachPods(ctx context.Context) error {
+	for _, pod := range d.pods {
+		if err := pod.Detach(ctx); err != nil {
+			return err
+		}
+		if err := pod.Close(); err != nil {
+			return err
+		}
+	}
+	d.pods = nil
+	for {
+		links, err := d.node.PodLinks()
+		if err != nil || len(links) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("links are left: %v", links)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func (d *demo) stopAgent(ctx context.Context) error { return d.node.StopAgent(ctx) }
+
+func (d *demo) close() (err error) {
+	for _, pod := range d.pods {
+		err = errors.Join(err, pod.Close())
+	}
+	if d.node != nil {
+		err = errors.Join(err, d.node.Close())
+	}
+	return err
+}
+
+func indent(text string) string {
+	return "          " + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n          ")
+}

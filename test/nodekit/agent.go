@@ -1,0 +1,122 @@
+package nodekit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// process is a child that runs inside a node.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // of Wait; valid once done is closed
+}
+
+// StartAgent starts the agent and returns at once; see [Node.WaitReady].
+func (n *Node) StartAgent() error {
+	var output io.Writer = n.options.Output
+	if output == nil {
+		file, err := os.OpenFile(n.path("agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		output = file
+	}
+	args := append([]string{"--state-dir", n.StateDir(), "--bpf-root", n.BPFRoot(), "--manifests-dir", n.ManifestsDir(),
+		"--node-name", "node-1"}, n.options.AgentArgs...)
+	cmd := exec.Command(filepath.Join(n.options.BinDir, "waggle-agent"), args...)
+	cmd.Stdout, cmd.Stderr = output, output
+	if err := n.Do(cmd.Start); err != nil {
+		return fmt.Errorf("start the agent: %w", err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	go func() { p.err = cmd.Wait(); close(p.done) }()
+	n.agent = p
+	return nil
+}
+
+// AgentPID is the process id of the running agent.
+func (n *Node) AgentPID() int { return n.agent.cmd.Process.Pid }
+
+// AgentLog returns what the agent wrote to its log file.
+func (n *Node) AgentLog() string {
+	text, err := os.ReadFile(n.path("agent.log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// WaitReady waits until the agent says that pods can be attached.
+func (n *Node) WaitReady(ctx context.Context) error {
+	var last error
+	for {
+		_, last = n.Waggle(ctx, "status", "--brief")
+		if last == nil {
+			return nil
+		}
+		select {
+		case <-n.agent.done:
+			return fmt.Errorf("the agent ended while it started: %w\n%s", n.agent.err, n.AgentLog())
+		case <-ctx.Done():
+			return fmt.Errorf("the agent is not ready: %w", last)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// StopAgent ends the agent with SIGTERM and waits for it.
+func (n *Node) StopAgent(ctx context.Context) error {
+	return n.endAgent(ctx, syscall.SIGTERM)
+}
+
+// KillAgent ends the agent with SIGKILL.
+func (n *Node) KillAgent(ctx context.Context) error {
+	err := n.endAgent(ctx, syscall.SIGKILL)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !exit.Exited() {
+		return nil
+	}
+	return err
+}
+
+func (n *Node) endAgent(ctx context.Context, signal os.Signal) error {
+	p := n.agent
+	if p == nil {
+		return nil
+	}
+	n.agent = nil
+	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		return fmt.Errorf("the agent did not end within 10 s of %v", signal)
+	}
+}
+
+// Waggle runs the operator's command against the node's agent and returns what it printed.
+func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
+	args = append([]string{"--host", "unix://" + filepath.Join(n.StateDir(), "waggle.sock")}, args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(n.options.BinDir, "waggle"), args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := n.Do(cmd.Run); err != nil {
+		return stdout.String(), fmt.Errorf("waggle %v: %w: %s", args[2:], err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.String(), nil
+}

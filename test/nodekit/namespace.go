@@ -1,0 +1,118 @@
+package nodekit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// namespaces is a pair of open namespaces that threads can enter.
+type namespaces struct {
+	net, mnt *os.File // mnt is nil when only the network namespace differs
+}
+
+func (n namespaces) Close() error {
+	err := n.net.Close()
+	if n.mnt != nil {
+		err = errors.Join(err, n.mnt.Close())
+	}
+	return err
+}
+
+// newNamespaces makes a network namespace with lo up and a mount namespace whose mounts nobody else sees.
+func newNamespaces() (ns namespaces, err error) {
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("unshare network and mount namespace: %w (are you root?)", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make all mounts private: %w", err)
+		}
+		if err := loopbackUp(); err != nil {
+			return err
+		}
+		if ns.net, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			return err
+		}
+		ns.mnt, err = os.Open("/proc/thread-self/ns/mnt")
+		return err
+	})
+	return ns, err
+}
+
+// Do runs f on a thread inside the namespaces. Processes that f starts and sockets that it opens are inside too;
+// goroutines that it starts are not.
+func (n namespaces) Do(f func() error) error {
+	return onThread(func() error {
+		if err := n.enter(); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+func (n namespaces) enter() error {
+	if n.mnt != nil {
+		if err := unix.Setns(int(n.mnt.Fd()), unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("enter mount namespace: %w", err)
+		}
+	}
+	if err := unix.Setns(int(n.net.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace: %w", err)
+	}
+	return nil
+}
+
+// bindNetwork makes a network namespace and mounts it at path, as container runtimes do. It must run inside the mount
+// namespace in which path is to appear.
+func bindNetwork(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("make the mount point of a namespace: %w", err)
+	}
+	_ = file.Close()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("unshare network namespace: %w", err)
+	}
+	if err := loopbackUp(); err != nil {
+		return err
+	}
+	if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("mount network namespace at %s: %w", path, err)
+	}
+	return nil
+}
+
+func loopbackUp() error {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("set up lo: %w", err)
+	}
+	return nil
+}
+
+// onThread runs f on a thread of its own, which ends with f and so never carries a namespace to other goroutines.
+func onThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		// Threads share the view of the file system, and setns refuses a mount namespace as long as they do.
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			result <- fmt.Errorf("unshare the view of the file system: %w", err)
+			return
+		}
+		result <- f()
+	}()
+	return <-result
+}

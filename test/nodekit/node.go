@@ -1,0 +1,189 @@
+// Package nodekit makes whole nodes for tests, the demonstration and benchmarks: private network and mount namespaces,
+// an uplink to a host outside, the real agent, and pods that the real plugin attaches as a container runtime does.
+// Nothing of a node is visible outside it, so several can run side by side.
+package nodekit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Options say how a node differs from the default, which is dual-stack with room for 254 pods.
+type Options struct {
+	BinDir    string    // holds waggle-agent, waggle-cni and waggle
+	IPv4CIDR  string    // pods' range; "" means 10.244.1.0/24, "-" none
+	IPv6CIDR  string    // pods' range; "" means fd00:10:244:1::/64, "-" none
+	AgentArgs []string  // further flags of the agent
+	Output    io.Writer // of the agent; nil keeps it in a file, see [Node.AgentLog]
+}
+
+// Addresses of the uplink.
+var (
+	UplinkIPv4  = netip.MustParsePrefix("192.0.2.10/24")
+	UplinkIPv6  = netip.MustParsePrefix("2001:db8:2::10/64")
+	OutsideIPv4 = netip.MustParsePrefix("192.0.2.1/24")
+	OutsideIPv6 = netip.MustParsePrefix("2001:db8:2::1/64")
+)
+
+// Node is one machine, as far as networking goes.
+type Node struct {
+	Dir     string // everything the node writes
+	options Options
+	ns      namespaces
+	outside namespaces
+	agent   *process
+}
+
+// New makes the namespaces, the uplink and the manifest of the Node object. The agent is not started yet.
+func New(options Options) (_ *Node, err error) {
+	bins, err := filepath.Abs(options.BinDir)
+	if err != nil {
+		return nil, err
+	}
+	options.BinDir = bins
+	dir, err := os.MkdirTemp("", "waggle-node-")
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Dir: dir, options: options}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	if n.ns, err = newNamespaces(); err != nil {
+		return nil, err
+	}
+	if n.outside, err = newNamespaces(); err != nil {
+		return nil, err
+	}
+	if err := n.connectUplink(); err != nil {
+		return nil, fmt.Errorf("connect the uplink: %w", err)
+	}
+	return n, n.writeNodeManifest()
+}
+
+// Do runs f inside the node's namespaces.
+func (n *Node) Do(f func() error) error { return n.ns.Do(f) }
+
+// Outside runs f on the host at the other end of the uplink.
+func (n *Node) Outside(f func() error) error { return n.outside.Do(f) }
+
+func (n *Node) path(elem ...string) string {
+	return filepath.Join(append([]string{n.Dir}, elem...)...)
+}
+
+// StateDir, ManifestsDir and BPFRoot are where the node's agent keeps things.
+func (n *Node) StateDir() string     { return n.path("run") }
+func (n *Node) ManifestsDir() string { return n.path("manifests") }
+func (n *Node) BPFRoot() string      { return n.path("bpf") }
+
+func (n *Node) connectUplink() error {
+	if err := n.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
+			PeerNamespace: netlink.NsFd(int(n.outside.net.Fd()))})
+	}); err != nil {
+		return err
+	}
+	if err := n.Do(func() error { return address("eth0", OutsideIPv4, UplinkIPv4, UplinkIPv6) }); err != nil {
+		return err
+	}
+	return n.Outside(func() error { return address("eth0", UplinkIPv4, OutsideIPv4, OutsideIPv6) })
+}
+
+// address gives a link its addresses, sets it up and, for the gateway's family, adds a default route.
+func address(name string, gateway netip.Prefix, addrs ...netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		parsed, err := netlink.ParseAddr(a.String())
+		if err != nil {
+			return err
+		}
+		parsed.Flags = 0x02 // IFA_F_NODAD: usable at once
+		if err := netlink.AddrAdd(link, parsed); err != nil {
+			return fmt.Errorf("add %s to %s: %w", a, name, err)
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return err
+	}
+	return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()})
+}
+
+func (n *Node) writeNodeManifest() error {
+	cidrs := []string{}
+	for _, c := range []struct{ chosen, standard string }{
+		{n.options.IPv4CIDR, "10.244.1.0/24"}, {n.options.IPv6CIDR, "fd00:10:244:1::/64"}} {
+		switch c.chosen {
+		case "-":
+		case "":
+			cidrs = append(cidrs, c.standard)
+		default:
+			cidrs = append(cidrs, c.chosen)
+		}
+	}
+	if err := os.MkdirAll(n.ManifestsDir(), 0o755); err != nil {
+		return err
+	}
+	manifest := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\nspec:\n  podCIDR: %s\n  podCIDRs: [%s]\n"+
+		"status:\n  addresses:\n  - {type: InternalIP, address: %s}\n  - {type: InternalIP, address: \"%s\"}\n",
+		cidrs[0], strings.Join(cidrs, ", "), UplinkIPv4.Addr(), UplinkIPv6.Addr())
+	return os.WriteFile(filepath.Join(n.ManifestsDir(), "node.yaml"), []byte(manifest), 0o644)
+}
+
+// Close stops the agent and removes everything.
+func (n *Node) Close() error {
+	var err error
+	if n.agent != nil {
+		err = n.StopAgent(context.Background())
+	}
+	for _, ns := range []namespaces{n.ns, n.outside} {
+		if ns.net != nil {
+			err = errors.Join(err, ns.Close())
+		}
+	}
+	return errors.Join(err, os.RemoveAll(n.Dir))
+}
+
+// place is a pair of namespaces as an end of traffic.
+type place struct{ ns namespaces }
+
+func (p place) Do(f func() error) error { return p.ns.Do(f) }
+
+// Host is the node itself as an end of traffic.
+func (n *Node) Host() Place { return place{n.ns} }
+
+// OutsideHost is the host at the other end of the uplink.
+func (n *Node) OutsideHost() Place { return place{n.outside} }
+
+// RouteFromOutside gives the host outside a route to each prefix by way of the node.
+func (n *Node) RouteFromOutside(prefixes ...string) error {
+	return n.Outside(func() error {
+		for _, p := range prefixes {
+			prefix, err := netip.ParsePrefix(p)
+			if err != nil {
+				return err
+			}
+			dst, gateway := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}, UplinkIPv4.Addr()
+			if prefix.Addr().Is6() {
+				gateway = UplinkIPv6.Addr()
+			}
+			if err := netlink.RouteReplace(&netlink.Route{Dst: dst, Gw: gateway.AsSlice()}); err != nil {
+				return fmt.Errorf("route %s by way of the node: %w", p, err)
+			}
+		}
+		return nil
+	})
+}

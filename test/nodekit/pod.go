@@ -1,0 +1,144 @@
+package nodekit
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+)
+
+// Pod is a network namespace on a node, with what the runtime remembers of it.
+type Pod struct {
+	node        *Node
+	ns          namespaces
+	Name        string
+	ContainerID string
+	NetnsPath   string
+	Result      *types100.Result // of the last ADD
+}
+
+// NewPod makes a pod's namespace without attaching it.
+func (n *Node) NewPod(name string) (*Pod, error) {
+	id := make([]byte, 32)
+	_, _ = rand.Read(id) // never fails
+	p := &Pod{node: n, Name: name, ContainerID: hex.EncodeToString(id), NetnsPath: n.path("netns", "cni-"+hex.EncodeToString(id[:8]))}
+	err := n.Do(func() error {
+		if err := bindNetwork(p.NetnsPath); err != nil {
+			return err
+		}
+		var err error
+		p.ns.net, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the namespace of pod %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// AddPod makes a pod and attaches it.
+func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
+	p, err := n.NewPod(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Attach(ctx); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
+}
+
+// Do runs f inside the pod's network namespace.
+func (p *Pod) Do(f func() error) error { return p.ns.Do(f) }
+
+// Runtime is what a runtime passes to the plugin for this pod.
+func (p *Pod) Runtime() *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: p.ContainerID, NetNS: p.NetnsPath, IfName: "eth0", Args: [][2]string{
+		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.ContainerID}}}
+}
+
+// CNI returns a runtime's library and network list for this node. Calls must be made inside [Node.Do].
+func (n *Node) CNI(version string) (*libcni.CNIConfig, *libcni.NetworkConfigList, error) {
+	conf, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion":%q,"name":"waggle","plugins":[{"type":"waggle-cni",`+
+		`"socket-path":%q,"state-dir":%q}]}`, version, filepath.Join(n.StateDir(), "waggle.sock"), n.StateDir()))
+	if err != nil {
+		return nil, nil, err
+	}
+	return libcni.NewCNIConfigWithCacheDir([]string{n.options.BinDir}, n.path("cni-cache"), nil), conf, nil
+}
+
+// Attach calls ADD.
+func (p *Pod) Attach(ctx context.Context) error {
+	return p.node.Do(func() error {
+		cni, conf, err := p.node.CNI("1.1.0")
+		if err != nil {
+			return err
+		}
+		raw, err := cni.AddNetworkList(ctx, conf, p.Runtime())
+		if err != nil {
+			return fmt.Errorf("ADD of pod %s: %w", p.Name, err)
+		}
+		p.Result, err = types100.NewResultFromResult(raw)
+		return err
+	})
+}
+
+// Check calls CHECK.
+func (p *Pod) Check(ctx context.Context) error {
+	return p.node.Do(func() error {
+		cni, conf, err := p.node.CNI("1.1.0")
+		if err != nil {
+			return err
+		}
+		return cni.CheckNetworkList(ctx, conf, p.Runtime())
+	})
+}
+
+// Detach calls DEL.
+func (p *Pod) Detach(ctx context.Context) error {
+	return p.node.Do(func() error {
+		cni, conf, err := p.node.CNI("1.1.0")
+		if err != nil {
+			return err
+		}
+		if err := cni.DelNetworkList(ctx, conf, p.Runtime()); err != nil {
+			return fmt.Errorf("DEL of pod %s: %w", p.Name, err)
+		}
+		return nil
+	})
+}
+
+// Close removes the namespace, as a runtime does after DEL.
+func (p *Pod) Close() error {
+	return errors.Join(p.ns.Close(), p.node.Do(func() error {
+		return errors.Join(unix.Unmount(p.NetnsPath, unix.MNT_DETACH), os.Remove(p.NetnsPath))
+	}))
+}
+
+// Addr returns the pod's address in a family; invalid when it has none.
+func (p *Pod) Addr(ipv6 bool) netip.Addr {
+	for _, ip := range p.Result.IPs {
+		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok && addr.Unmap().Is6() == ipv6 {
+			return addr.Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// Gateway returns the router address that the pod was given in a family.
+func (p *Pod) Gateway(ipv6 bool) netip.Addr {
+	for _, ip := range p.Result.IPs {
+		if addr, ok := netip.AddrFromSlice(ip.Gateway); ok && addr.Unmap().Is6() == ipv6 {
+			return addr.Unmap()
+		}
+	}
+	return netip.Addr{}
+}

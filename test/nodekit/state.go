@@ -1,0 +1,58 @@
+package nodekit
+
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
+)
+
+// PodLinks lists the host ends of pod links that are on the node, those waiting for deletion included.
+func (n *Node) PodLinks() (names []string, err error) {
+	err = n.Do(func() error {
+		links, err := netlink.LinkList()
+		for _, l := range links {
+			if g := l.Attrs().Group; g == podlink.Group || g == podlink.DeletedGroup || strings.HasPrefix(l.Attrs().Name, podlink.Prefix) {
+				names = append(names, l.Attrs().Name)
+			}
+		}
+		return err
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// Snapshot describes what a node's kernel and file system hold, one fact a line, so that two moments can be compared.
+func (n *Node) Snapshot() (lines []string, err error) {
+	err = n.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("list links: %w", err)
+		}
+		for _, l := range links {
+			lines = append(lines, "link "+l.Attrs().Name)
+		}
+		routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range routes {
+			if r.Dst != nil && !r.Dst.IP.IsLinkLocalUnicast() && !r.Dst.IP.IsMulticast() {
+				lines = append(lines, "route "+r.Dst.String())
+			}
+		}
+		return filepath.WalkDir(n.StateDir(), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				lines = append(lines, "file "+strings.TrimPrefix(path, n.Dir))
+			}
+			return err
+		})
+	})
+	slices.Sort(lines)
+	return lines, err
+}

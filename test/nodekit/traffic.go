@@ -1,0 +1,255 @@
+package nodekit
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Place is where traffic starts or ends: a pod, the node (a [Place] from [Node.Place]) or the host outside.
+type Place interface {
+	Do(f func() error) error
+}
+
+// packetTimeout is long enough for a packet on a busy machine of two cores.
+const packetTimeout = 2 * time.Second
+
+// Ping sends one ICMP echo with size bytes of data from a place and waits for its reply.
+func Ping(from Place, to netip.Addr, size int) error {
+	return from.Do(func() error {
+		if err := ping(to, size); err != nil {
+			return fmt.Errorf("ping %s with %d bytes: %w", to, size, err)
+		}
+		return nil
+	})
+}
+
+func ping(to netip.Addr, size int) error {
+	request, reply, network := byte(8), byte(0), "ip4:icmp"
+	if to.Is6() {
+		request, reply, network = 128, 129, "ip6:ipv6-icmp"
+	}
+	conn, err := net.DialIP(network, nil, &net.IPAddr{IP: to.AsSlice()})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	id := uint16(os.Getpid())
+	packet := make([]byte, 8+size)
+	packet[0] = request
+	binary.BigEndian.PutUint16(packet[4:], id)
+	binary.BigEndian.PutUint16(packet[6:], 1)
+	if !to.Is6() { // the kernel fills in the checksum of ICMPv6
+		binary.BigEndian.PutUint16(packet[2:], checksum(packet))
+	}
+	if _, err := conn.Write(packet); err != nil {
+		return err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(packetTimeout)); err != nil {
+		return err
+	}
+	buffer := make([]byte, len(packet)+128)
+	for {
+		n, _, err := conn.ReadFrom(buffer) // Read would leave the IPv4 header in front
+		if err != nil {
+			return err
+		}
+		if n >= 8 && buffer[0] == reply && binary.BigEndian.Uint16(buffer[4:]) == id {
+			if n != len(packet) {
+				return fmt.Errorf("the reply has %d bytes, want %d", n, len(packet))
+			}
+			return nil
+		}
+	}
+}
+
+// checksum is the Internet checksum (RFC 1071).
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// TCP opens a listener at to, connects to addr from another place, sends size bytes and compares the echo.
+func TCP(from, to Place, addr netip.Addr, size int) error {
+	var listener net.Listener
+	if err := to.Do(func() (err error) {
+		listener, err = net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+		return err
+	}); err != nil {
+		return err
+	}
+	defer listener.Close()
+	go func() {
+		if conn, err := listener.Accept(); err == nil {
+			defer conn.Close()
+			_, _ = io.Copy(conn, conn)
+		}
+	}()
+	var conn net.Conn
+	if err := from.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", listener.Addr().String(), packetTimeout)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer conn.Close()
+	return echo(conn, size)
+}
+
+// UDP does the same with one datagram.
+func UDP(from, to Place, addr netip.Addr, size int) error {
+	var server net.PacketConn
+	if err := to.Do(func() (err error) {
+		server, err = net.ListenPacket("udp", netip.AddrPortFrom(addr, 0).String())
+		return err
+	}); err != nil {
+		return err
+	}
+	defer server.Close()
+	go func() {
+		buffer := make([]byte, 65536)
+		if n, peer, err := server.ReadFrom(buffer); err == nil {
+			_, _ = server.WriteTo(buffer[:n], peer)
+		}
+	}()
+	var conn net.Conn
+	if err := from.Do(func() (err error) {
+		conn, err = net.Dial("udp", server.LocalAddr().String())
+		return err
+	}); err != nil {
+		return err
+	}
+	defer conn.Close()
+	return echo(conn, size)
+}
+
+func echo(conn net.Conn, size int) error {
+	sent := make([]byte, size)
+	for i := range sent {
+		sent[i] = byte(i)
+	}
+	if err := conn.SetDeadline(time.Now().Add(packetTimeout)); err != nil {
+		return err
+	}
+	written := make(chan error, 1)
+	go func() { _, err := conn.Write(sent); written <- err }()
+	received := make([]byte, size)
+	_, err := io.ReadFull(conn, received)
+	if err = errors.Join(err, <-written); err != nil {
+		return fmt.Errorf("echo %d bytes over %s to %s: %w", size, conn.LocalAddr().Network(), conn.RemoteAddr(), err)
+	}
+	if string(sent) != string(received) {
+		return errors.New("the echo differs from what was sent")
+	}
+	return nil
+}
+
+// Spoof sends one UDP datagram whose source address is not the sender's.
+func Spoof(from Place, src, dst netip.Addr) error {
+	return from.Do(func() error {
+		packet, family := udpPacket(src, dst)
+		level, option := unix.IPPROTO_IP, unix.IP_HDRINCL
+		if family == unix.AF_INET6 {
+			level, option = unix.IPPROTO_IPV6, unix.IPV6_HDRINCL
+		}
+		fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return fmt.Errorf("open a raw socket: %w", err)
+		}
+		defer unix.Close(fd)
+		if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
+			return fmt.Errorf("ask to write headers: %w", err)
+		}
+		var to unix.Sockaddr = &unix.SockaddrInet4{Addr: to4(dst)}
+		if family == unix.AF_INET6 {
+			to = &unix.SockaddrInet6{Addr: dst.As16()}
+		}
+		return unix.Sendto(fd, packet, 0, to)
+	})
+}
+
+func to4(a netip.Addr) (b [4]byte) {
+	if a.Is4() {
+		b = a.As4()
+	}
+	return b
+}
+
+// udpPacket builds an IP packet with an empty UDP datagram from port 1111 to port 2222.
+func udpPacket(src, dst netip.Addr) (packet []byte, family int) {
+	udp := []byte{0x04, 0x57, 0x08, 0xae, 0, 8, 0, 0}
+	if dst.Is6() {
+		header := make([]byte, 8, 48)
+		header[0], header[6], header[7] = 0x60, unix.IPPROTO_UDP, 64
+		binary.BigEndian.PutUint16(header[4:], uint16(len(udp)))
+		header = append(append(header, src.AsSlice()...), dst.AsSlice()...)
+		return append(header, udp...), unix.AF_INET6
+	}
+	header := make([]byte, 12, 28)
+	header[0], header[8], header[9] = 0x45, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(header[2:], uint16(20+len(udp)))
+	header = append(append(header, src.AsSlice()...), dst.AsSlice()...)
+	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	return append(header, udp...), unix.AF_INET
+}
+
+// ClosedPort sends a datagram to a port on which nobody listens, and wants the ICMP error back.
+func ClosedPort(from Place, to netip.Addr) error {
+	return from.Do(func() error {
+		conn, err := net.Dial("udp", netip.AddrPortFrom(to, 9).String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("?")); err != nil {
+			return err
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(packetTimeout))
+		if _, err = conn.Read(make([]byte, 1)); errors.Is(err, unix.ECONNREFUSED) {
+			return nil
+		}
+		return fmt.Errorf("send to a closed port: got %v, want connection refused", err)
+	})
+}
+
+// Listen opens a UDP port at a place and tells where each datagram came from, until the test ends.
+func Listen(t testing.TB, at Place, addr netip.Addr, port uint16) <-chan netip.Addr {
+	t.Helper()
+	var conn *net.UDPConn
+	if err := at.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, port)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	from := make(chan netip.Addr, 16)
+	go func() {
+		defer close(from)
+		for {
+			_, peer, err := conn.ReadFromUDPAddrPort(make([]byte, 2048))
+			if err != nil {
+				return
+			}
+			from <- peer.Addr().Unmap()
+		}
+	}()
+	return from
+}
