@@ -1,0 +1,90 @@
+package nftguard
+
+import (
+	"testing"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+var rule = Rule{Group: 7, Mark: 0x0f00, Mask: 0x0f00}
+
+func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
+	t.Parallel()
+	testnet.New(t).Do(func() {
+		expect(t, "before", rule, false)
+		for range 2 { // a second time replaces
+			if err := Install(rule); err != nil {
+				t.Error(err)
+				return
+			}
+			expect(t, "installed", rule, true)
+		}
+		expect(t, "another rule than wanted", Rule{Group: 8, Mark: 0x0f00, Mask: 0x0f00}, false)
+		for range 2 { // gone already is success
+			if err := Delete(); err != nil {
+				t.Error(err)
+			}
+			expect(t, "deleted", rule, false)
+		}
+	})
+}
+
+func TestPrivilegedGuard_LeavesOtherTablesAlone(t *testing.T) {
+	t.Parallel()
+	testnet.New(t).Do(func() {
+		conn, err := nftables.New()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		other := conn.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
+		same := conn.AddTable(&nftables.Table{Name: TableName, Family: nftables.TableFamilyIPv4})
+		if err := conn.Flush(); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := Install(rule); err != nil {
+			t.Error(err)
+		}
+		if err := Delete(); err != nil {
+			t.Error(err)
+		}
+		for _, table := range []*nftables.Table{other, same} {
+			if _, err := conn.ListTableOfFamily(table.Name, table.Family); err != nil {
+				t.Errorf("table %s of family %d is gone: %v", table.Name, table.Family, err)
+			}
+		}
+	})
+}
+
+func TestPrivilegedGuard_ForeignRuleInOurTableIsSeen(t *testing.T) {
+	t.Parallel()
+	testnet.New(t).Do(func() {
+		if err := Install(rule); err != nil {
+			t.Error(err)
+			return
+		}
+		conn, err := nftables.New()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		conn.InsertRule(&nftables.Rule{Table: ours(), Chain: &nftables.Chain{Name: ChainName, Table: ours()},
+			Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+		if err := conn.Flush(); err != nil {
+			t.Error(err)
+		}
+		expect(t, "with a rule before ours", rule, false)
+	})
+}
+
+func expect(t *testing.T, when string, r Rule, installed bool) {
+	t.Helper()
+	s, err := Read(r)
+	if err != nil || s.Installed != installed || s.Packets != 0 {
+		t.Errorf("%s: read %+v, error %v; want installed %v", when, s, err, installed)
+	}
+}

@@ -1,0 +1,123 @@
+package tc
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// clsact is the kind of the queueing discipline that carries both hooks of a device.
+const clsact = "clsact"
+
+// clsactHandle is the handle of every clsact, ffff:.
+const clsactHandle = 0xffff0000
+
+// Blocks are the shared blocks of a clsact. Zero means that the hook has filters of its own.
+type Blocks struct{ Ingress, Egress uint32 }
+
+// ErrNoDevice means that the device of a request does not exist.
+var ErrNoDevice = errors.New("no such device")
+
+// EnsureClsact gives a device a clsact with exactly these blocks. One with other blocks is taken away first, because
+// the kernel cannot change them in place.
+func (h *Handle) EnsureClsact(ifindex int, want Blocks) error {
+	err := h.createClsact(ifindex, want)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	have, found, err := h.Clsact(ifindex)
+	if err != nil || (found && have == want) {
+		return err
+	}
+	if err := h.DeleteClsact(ifindex); err != nil {
+		return err
+	}
+	return h.createClsact(ifindex, want)
+}
+
+func (h *Handle) createClsact(ifindex int, b Blocks) error {
+	parts := []nl.NetlinkRequestData{
+		tcMsg(int32(ifindex), netlink.HANDLE_CLSACT, clsactHandle, 0),
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(clsact)),
+	}
+	if b.Ingress != 0 {
+		parts = append(parts, nl.NewRtAttr(nl.TCA_INGRESS_BLOCK, nl.Uint32Attr(b.Ingress)))
+	}
+	if b.Egress != 0 {
+		parts = append(parts, nl.NewRtAttr(nl.TCA_EGRESS_BLOCK, nl.Uint32Attr(b.Egress)))
+	}
+	_, err := h.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, parts...)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENODEV):
+		return fmt.Errorf("create clsact on ifindex %d: %w", ifindex, ErrNoDevice)
+	}
+	return fmt.Errorf("create clsact on ifindex %d: %w", ifindex, err)
+}
+
+// DeleteClsact takes the clsact off a device. A device or clsact that is gone is success.
+func (h *Handle) DeleteClsact(ifindex int) error {
+	_, err := h.request(unix.RTM_DELQDISC, unix.NLM_F_ACK, 0,
+		tcMsg(int32(ifindex), netlink.HANDLE_CLSACT, clsactHandle, 0),
+		nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(clsact)))
+	if err != nil && !gone(err) {
+		return fmt.Errorf("delete clsact of ifindex %d: %w", ifindex, err)
+	}
+	return nil
+}
+
+// Clsact reads the blocks of one device. It is not found when the device has none, or is gone.
+func (h *Handle) Clsact(ifindex int) (Blocks, bool, error) {
+	// Without NLM_F_ECHO kernels before 6.7 answer nothing but the acknowledgement.
+	msgs, err := h.request(unix.RTM_GETQDISC, unix.NLM_F_ECHO|unix.NLM_F_ACK, unix.RTM_NEWQDISC,
+		tcMsg(int32(ifindex), netlink.HANDLE_CLSACT, 0, 0))
+	if err != nil {
+		if gone(err) {
+			return Blocks{}, false, nil
+		}
+		return Blocks{}, false, fmt.Errorf("read clsact of ifindex %d: %w", ifindex, err)
+	}
+	for _, m := range msgs {
+		if _, blocks, ok := parseClsact(m); ok {
+			return blocks, true, nil
+		}
+	}
+	return Blocks{}, false, nil
+}
+
+// Clsacts reads the blocks of all devices, by ifindex, in one dump.
+func (h *Handle) Clsacts() (map[int]Blocks, error) {
+	msgs, err := h.request(unix.RTM_GETQDISC, unix.NLM_F_DUMP, unix.RTM_NEWQDISC, tcMsg(0, 0, 0, 0))
+	if err != nil {
+		return nil, fmt.Errorf("list queueing disciplines: %w", err)
+	}
+	all := make(map[int]Blocks)
+	for _, m := range msgs {
+		if ifindex, blocks, ok := parseClsact(m); ok {
+			all[ifindex] = blocks
+		}
+	}
+	return all, nil
+}
+
+// parseClsact reads one RTM_NEWQDISC message; ok is false for other kinds and for what is cut short.
+func parseClsact(m []byte) (ifindex int, b Blocks, ok bool) {
+	if len(m) < nl.SizeofTcMsg {
+		return 0, Blocks{}, false
+	}
+	for kind, value := range attributes(m[nl.SizeofTcMsg:]) {
+		switch kind {
+		case nl.TCA_KIND:
+			ok = text(value) == clsact
+		case nl.TCA_INGRESS_BLOCK:
+			b.Ingress = number(value)
+		case nl.TCA_EGRESS_BLOCK:
+			b.Egress = number(value)
+		}
+	}
+	return int(nl.DeserializeTcMsg(m).Ifindex), b, ok
+}

@@ -1,0 +1,146 @@
+package tc
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// blockIfindex in place of a device's index says that the parent is the number of a shared block
+// (TCM_IFINDEX_MAGIC_BLOCK of the kernel).
+const blockIfindex = -1
+
+// What identifies our filter at a place. The same three every time are what makes a replacement atomic: the kernel then
+// swaps the program in the filter that is there.
+const (
+	priority     = 1
+	filterHandle = 1
+	protocol     = unix.ETH_P_ALL
+)
+
+// Place is where filters hang: a shared block or one hook of a device.
+type Place struct {
+	ifindex int32
+	parent  uint32
+	name    string
+}
+
+// Block is the place of all devices that share a block.
+func Block(number uint32) Place {
+	return Place{blockIfindex, number, fmt.Sprintf("block %#x", number)}
+}
+
+// Ingress is what one device receives.
+func Ingress(ifindex int) Place {
+	return Place{int32(ifindex), netlink.HANDLE_MIN_INGRESS, fmt.Sprintf("ingress of ifindex %d", ifindex)}
+}
+
+// Egress is what one device sends.
+func Egress(ifindex int) Place {
+	return Place{int32(ifindex), netlink.HANDLE_MIN_EGRESS, fmt.Sprintf("egress of ifindex %d", ifindex)}
+}
+
+// String names the place for messages.
+func (p Place) String() string { return p.name }
+
+// Filter is one classifier as the kernel shows it.
+type Filter struct {
+	Kind         string // "bpf" for ours
+	Priority     uint16 // lower runs first
+	Handle       uint32
+	Name         string // as given at attachment, "pod_egress"
+	ProgramID    uint32 // 0 when it is no BPF filter
+	DirectAction bool
+}
+
+// Ours tells whether the filter stands where [Handle.ReplaceFilter] puts it.
+func (f Filter) Ours() bool {
+	return f.Kind == "bpf" && f.Priority == priority && f.Handle == filterHandle && f.DirectAction
+}
+
+// ReplaceFilter makes a program the direct-action filter of a place. Where ours stands already, the kernel exchanges
+// the program in one step: no packet sees a place without a filter.
+func (h *Handle) ReplaceFilter(at Place, name string, programFD int) error {
+	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	options.AddRtAttr(nl.TCA_BPF_FD, nl.Uint32Attr(uint32(programFD)))
+	options.AddRtAttr(nl.TCA_BPF_NAME, nl.ZeroTerminated(name))
+	options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
+	_, err := h.request(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK, 0,
+		tcMsg(at.ifindex, at.parent, filterHandle, info()), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("bpf")), options)
+	if err != nil {
+		return fmt.Errorf("attach %s to %s: %w", name, at, err)
+	}
+	return nil
+}
+
+// DeleteFilter removes our filter from a place. A filter, block or device that is gone is success.
+func (h *Handle) DeleteFilter(at Place) error {
+	_, err := h.request(unix.RTM_DELTFILTER, unix.NLM_F_ACK, 0,
+		tcMsg(at.ifindex, at.parent, filterHandle, info()), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("bpf")))
+	if err != nil && !gone(err) {
+		return fmt.Errorf("delete filter of %s: %w", at, err)
+	}
+	return nil
+}
+
+// Filters lists all filters of a place in the order in which they run, ours and those of others. A place that does not
+// exist has none.
+func (h *Handle) Filters(at Place) ([]Filter, error) {
+	msgs, err := h.request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER, tcMsg(at.ifindex, at.parent, 0, 0))
+	if err != nil {
+		if gone(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("list filters of %s: %w", at, err)
+	}
+	var filters []Filter
+	for _, m := range msgs {
+		if f, ok := parseFilter(m); ok {
+			filters = append(filters, f)
+		}
+	}
+	return filters, nil
+}
+
+// info packs priority and protocol the way tcm_info wants them; the protocol is in network order.
+func info() uint32 { return netlink.MakeHandle(priority, nl.Swap16(protocol)) }
+
+// parseFilter reads one RTM_NEWTFILTER message. A message with handle 0 announces a priority, not a filter.
+func parseFilter(m []byte) (f Filter, ok bool) {
+	if len(m) < nl.SizeofTcMsg {
+		return Filter{}, false
+	}
+	head := nl.DeserializeTcMsg(m)
+	if head.Handle == 0 {
+		return Filter{}, false
+	}
+	f.Priority, _ = netlink.MajorMinor(head.Info)
+	f.Handle = head.Handle
+	for kind, value := range attributes(m[nl.SizeofTcMsg:]) {
+		switch kind {
+		case nl.TCA_KIND:
+			f.Kind = text(value)
+		case nl.TCA_OPTIONS:
+			if f.Kind == "bpf" {
+				f.parseBPF(value)
+			}
+		}
+	}
+	return f, true
+}
+
+// parseBPF reads the options of a cls_bpf filter.
+func (f *Filter) parseBPF(options []byte) {
+	for kind, value := range attributes(options) {
+		switch kind {
+		case nl.TCA_BPF_NAME:
+			f.Name = text(value)
+		case nl.TCA_BPF_ID:
+			f.ProgramID = number(value)
+		case nl.TCA_BPF_FLAGS:
+			f.DirectAction = number(value)&nl.TCA_BPF_FLAG_ACT_DIRECT != 0
+		}
+	}
+}
