@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// agent measures the start, cold and with 100 endpoints to restore, and what an agent at rest costs.
+func (b *bench) agent(ctx context.Context) error {
+	var cold []time.Duration
+	for range 5 {
+		took, err := b.coldStart(ctx)
+		if err != nil {
+			return err
+		}
+		cold = append(cold, took)
+	}
+	b.report("agent start to ready, cold, p50", show(median(cold)), "1 s")
+
+	node, err := b.startNode(ctx)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	for i := range 100 {
+		pod, err := node.AddPod(ctx, fmt.Sprintf("rest-%d", i))
+		if err != nil {
+			return err
+		}
+		defer pod.Close()
+	}
+	if err := b.atRest(node); err != nil {
+		return err
+	}
+	if err := node.StopAgent(ctx); err != nil {
+		return err
+	}
+	took, err := startToReady(ctx, node)
+	b.report("agent start to ready, 100 endpoints restored", show(took), "2 s for 250")
+	return err
+}
+
+func (b *bench) coldStart(ctx context.Context) (time.Duration, error) {
+	node, err := nodekit.New(nodekit.Options{BinDir: b.bin})
+	if err != nil {
+		return 0, err
+	}
+	defer node.Close()
+	return startToReady(ctx, node)
+}
+
+func startToReady(ctx context.Context, node *nodekit.Node) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return timed(func() error {
+		if err := node.StartAgent(); err != nil {
+			return err
+		}
+		return node.WaitReady(ctx)
+	})
+}
+
+// atRest reads the agent's resident memory and the CPU it takes while nothing happens.
+func (b *bench) atRest(node *nodekit.Node) error {
+	time.Sleep(3 * time.Second)
+	before, err := cpuTicks(node.AgentPID())
+	if err != nil {
+		return err
+	}
+	const window = 20 * time.Second
+	time.Sleep(window)
+	after, err := cpuTicks(node.AgentPID())
+	if err != nil {
+		return err
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", node.AgentPID()))
+	if err != nil {
+		return err
+	}
+	rss := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
+	if rss == nil {
+		return fmt.Errorf("no VmRSS in the status of process %d", node.AgentPID())
+	}
+	kilobytes, err := strconv.Atoi(string(rss[1]))
+	if err != nil {
+		return err
+	}
+	b.report("agent at rest, resident, 100 endpoints", fmt.Sprintf("%.1f MB", float64(kilobytes)/1024), "55 MB")
+	const hertz = 100 // USER_HZ, fixed by the kernel's interface
+	b.report("agent at rest, CPU", fmt.Sprintf("%.2f %%", float64(after-before)/hertz/window.Seconds()*100), "0.1 % of a core")
+	return nil
+}
+
+// cpuTicks is utime + stime of a process (proc(5), fields 14 and 15).
+func cpuTicks(pid int) (int, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(fields[12])
+	return user + system, err
+}
+
+// programs runs the benchmarks of package bpf, which feed packets to the loaded programs.
+func (b *bench) programs(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", ".", "-count", "3", "./bpf").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go test -bench ./bpf: %w\n%s", err, out)
+	}
+	values := map[string][]time.Duration{}
+	var order []string
+	for _, m := range regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s.*?([\d.]+) ns/packet`).FindAllStringSubmatch(string(out), -1) {
+		ns, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			return err
+		}
+		if values[m[1]] == nil {
+			order = append(order, m[1])
+		}
+		values[m[1]] = append(values[m[1]], time.Duration(ns*float64(time.Nanosecond)))
+	}
+	if len(order) == 0 {
+		return fmt.Errorf("no figures in the output:\n%s", out)
+	}
+	for _, name := range order {
+		b.report("per packet, "+name, fmt.Sprintf("%d ns", median(values[name]).Nanoseconds()), "350 ns")
+	}
+	return nil
+}
+
+func (b *bench) sizes(context.Context) error {
+	for name, budget := range map[string]string{"waggle-agent": "40 MB", "waggle-cni": "8 MB", "waggle": ""} {
+		info, err := os.Stat(filepath.Join(b.bin, name))
+		if err != nil {
+			return err
+		}
+		b.report("stripped size of "+name, fmt.Sprintf("%.1f MB", float64(info.Size())/1e6), budget)
+	}
+	return nil
+}
