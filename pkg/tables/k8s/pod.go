@@ -39,7 +39,7 @@ func (*Pod) TableHeader() []string { return []string{"Pod", "UID", "Node", "Host
 
 // TableRow implements statedb.TableWritable.
 func (p *Pod) TableRow() []string {
-	return []string{p.Key(), p.UID, p.NodeName, strconv.FormatBool(p.HostNetwork)}
+	return []string{p.Key(), printable(p.UID), p.NodeName, strconv.FormatBool(p.HostNetwork)}
 }
 
 var podIndex = statedb.Index[*Pod, string]{

@@ -1,0 +1,70 @@
+package k8s
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Namespace is a namespace. Maps are never changed in place.
+type Namespace struct {
+	Name        string            `json:"name"`
+	UID         string            `json:"uid,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// Key is the name.
+func (n *Namespace) Key() string { return n.Name }
+
+// Equal compares everything.
+func (n *Namespace) Equal(o *Namespace) bool {
+	return n.Name == o.Name && n.UID == o.UID && maps.Equal(n.Labels, o.Labels) && maps.Equal(n.Annotations, o.Annotations)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Namespace) TableHeader() []string { return []string{"Namespace", "UID", "Labels"} }
+
+// TableRow implements statedb.TableWritable.
+func (n *Namespace) TableRow() []string {
+	return []string{n.Name, printable(n.UID), showMap(n.Labels)}
+}
+
+var namespaceIndex = statedb.Index[*Namespace, string]{
+	Name:       "name",
+	FromObject: func(n *Namespace) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// NamespaceByName finds a namespace.
+var NamespaceByName = namespaceIndex.Query
+
+// NewNamespaceTable makes the table "k8s-namespaces".
+func NewNamespaceTable(db *statedb.DB) (statedb.RWTable[*Namespace], error) {
+	return statedb.NewTable(db, "k8s-namespaces", namespaceIndex)
+}
+
+// showMap prints a map in a stable order.
+func showMap(m map[string]string) string {
+	parts := make([]string, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, k+"="+m[k])
+	}
+	return printable(strings.Join(parts, ","))
+}
+
+// printable quotes text that a terminal could take for commands: free text of objects reaches operators through tables.
+func printable(s string) string {
+	for _, r := range s {
+		if !strconv.IsPrint(r) {
+			return strconv.Quote(s)
+		}
+	}
+	return s
+}

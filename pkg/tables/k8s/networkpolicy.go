@@ -1,0 +1,99 @@
+package k8s
+
+import (
+	"net/netip"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Selector chooses objects by labels. The zero value chooses all of them.
+type Selector struct {
+	MatchLabels map[string]string `json:"matchLabels,omitempty"`
+	Expressions []Expression      `json:"expressions,omitempty"`
+}
+
+// Expression is one demand of a selector.
+type Expression struct {
+	Key      string   `json:"key"`
+	Operator string   `json:"operator"` // "In", "NotIn", "Exists" or "DoesNotExist"
+	Values   []string `json:"values,omitempty"`
+}
+
+// Peer is who a rule speaks of: either an address block or a choice of pods.
+type Peer struct {
+	Pods       *Selector      `json:"pods,omitempty"`       // nil: not restricted by pod
+	Namespaces *Selector      `json:"namespaces,omitempty"` // nil: the policy's own namespace
+	IPBlock    netip.Prefix   `json:"ipBlock"`              // invalid when the peer is a choice of pods
+	Except     []netip.Prefix `json:"except,omitempty"`     // parts of IPBlock that are not meant
+}
+
+// PolicyPort is a port of a rule.
+type PolicyPort struct {
+	Protocol string `json:"protocol"` // never empty
+	Port     string `json:"port"`     // a number or the name of a container port; empty means all
+	EndPort  uint16 `json:"endPort,omitempty"`
+}
+
+// PolicyRule allows peers on ports. No peers means everybody, no ports means all.
+type PolicyRule struct {
+	Peers []Peer       `json:"peers,omitempty"`
+	Ports []PolicyPort `json:"ports,omitempty"`
+}
+
+// NetworkPolicy is a policy of Kubernetes. It is never changed in place.
+type NetworkPolicy struct {
+	Namespace   string            `json:"namespace"`
+	Name        string            `json:"name"`
+	UID         string            `json:"uid,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	PodSelector Selector          `json:"podSelector"`
+	// IsIngress and IsEgress are the directions that the policy isolates, as Kubernetes defaults them.
+	IsIngress bool         `json:"isIngress,omitempty"`
+	IsEgress  bool         `json:"isEgress,omitempty"`
+	Ingress   []PolicyRule `json:"ingress,omitempty"`
+	Egress    []PolicyRule `json:"egress,omitempty"`
+}
+
+// Key is "namespace/name".
+func (p *NetworkPolicy) Key() string { return p.Namespace + "/" + p.Name }
+
+// Equal compares everything. Rules nest deeply and policies change rarely, so reflection is good enough.
+func (p *NetworkPolicy) Equal(o *NetworkPolicy) bool { return reflect.DeepEqual(p, o) }
+
+// TableHeader implements statedb.TableWritable.
+func (*NetworkPolicy) TableHeader() []string {
+	return []string{"Policy", "UID", "Directions", "IngressRules", "EgressRules"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (p *NetworkPolicy) TableRow() []string {
+	var directions []string
+	if p.IsIngress {
+		directions = append(directions, "ingress")
+	}
+	if p.IsEgress {
+		directions = append(directions, "egress")
+	}
+	return []string{p.Key(), printable(p.UID), strings.Join(directions, ","), strconv.Itoa(len(p.Ingress)),
+		strconv.Itoa(len(p.Egress))}
+}
+
+var networkPolicyIndex = statedb.Index[*NetworkPolicy, string]{
+	Name:       "name",
+	FromObject: func(p *NetworkPolicy) index.KeySet { return index.NewKeySet(index.String(p.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// NetworkPolicyByName finds a policy by "namespace/name".
+var NetworkPolicyByName = networkPolicyIndex.Query
+
+// NewNetworkPolicyTable makes the table "k8s-networkpolicies".
+func NewNetworkPolicyTable(db *statedb.DB) (statedb.RWTable[*NetworkPolicy], error) {
+	return statedb.NewTable(db, "k8s-networkpolicies", networkPolicyIndex)
+}

@@ -1,0 +1,65 @@
+package k8s
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// NodeAddress is one address of a node as Kubernetes reports it; Type "Hostname" and the DNS types hold names.
+type NodeAddress struct {
+	Type    string `json:"type"`
+	Address string `json:"address"`
+}
+
+// Node is any node of the cluster. Maps and slices are never changed in place.
+type Node struct {
+	Name        string            `json:"name"`
+	UID         string            `json:"uid,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	PodCIDR     string            `json:"podCIDR,omitempty"`  // spec.podCIDR as written; may be no CIDR at all
+	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // spec.podCIDRs as written
+	Addresses   []NodeAddress     `json:"addresses,omitempty"`
+}
+
+// Key is the name.
+func (n *Node) Key() string { return n.Name }
+
+// Equal compares everything.
+func (n *Node) Equal(o *Node) bool {
+	return n.Name == o.Name && n.UID == o.UID && n.PodCIDR == o.PodCIDR && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+		slices.Equal(n.Addresses, o.Addresses) && maps.Equal(n.Labels, o.Labels) && maps.Equal(n.Annotations, o.Annotations)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Node) TableHeader() []string { return []string{"Node", "UID", "PodCIDR", "PodCIDRs", "Addresses"} }
+
+// TableRow implements statedb.TableWritable.
+func (n *Node) TableRow() []string {
+	addresses := make([]string, len(n.Addresses))
+	for i, a := range n.Addresses {
+		addresses[i] = a.Type + "=" + a.Address
+	}
+	return []string{n.Name, printable(n.UID), printable(n.PodCIDR), printable(strings.Join(n.PodCIDRs, ",")),
+		strings.Join(addresses, ",")}
+}
+
+var nodeIndex = statedb.Index[*Node, string]{
+	Name:       "name",
+	FromObject: func(n *Node) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// NodeByName finds a node.
+var NodeByName = nodeIndex.Query
+
+// NewNodeTable makes the table "k8s-nodes".
+func NewNodeTable(db *statedb.DB) (statedb.RWTable[*Node], error) {
+	return statedb.NewTable(db, "k8s-nodes", nodeIndex)
+}

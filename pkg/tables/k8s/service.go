@@ -1,0 +1,95 @@
+package k8s
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// ServicePort is one port of a service.
+type ServicePort struct {
+	Name       string `json:"name,omitempty"`
+	Protocol   string `json:"protocol"` // "TCP", "UDP" or "SCTP"; never empty
+	Port       uint16 `json:"port"`
+	NodePort   uint16 `json:"nodePort,omitempty"` // 0 when none
+	TargetPort string `json:"targetPort"`         // a number or the name of a container port; never empty
+}
+
+// Service is a service of the cluster. Maps and slices are never changed in place.
+type Service struct {
+	Namespace   string            `json:"namespace"`
+	Name        string            `json:"name"`
+	UID         string            `json:"uid,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	Type        string            `json:"type"`               // "ClusterIP", "NodePort", "LoadBalancer" or "ExternalName"
+	Headless    bool              `json:"headless,omitempty"` // clusterIP: None
+	ClusterIPs  []netip.Addr      `json:"clusterIPs,omitempty"`
+	ExternalIPs []netip.Addr      `json:"externalIPs,omitempty"`
+	IngressIPs  []netip.Addr      `json:"ingressIPs,omitempty"` // status.loadBalancer
+	Ports       []ServicePort     `json:"ports,omitempty"`
+	Selector    map[string]string `json:"selector,omitempty"` // empty: endpoints are given by somebody else
+
+	Affinity             time.Duration  `json:"affinity,omitempty"` // of one client's address; 0 when none
+	ExternalLocal        bool           `json:"externalLocal,omitempty"`
+	InternalLocal        bool           `json:"internalLocal,omitempty"`
+	HealthCheckNodePort  uint16         `json:"healthCheckNodePort,omitempty"`
+	SourceRanges         []netip.Prefix `json:"sourceRanges,omitempty"` // empty: everybody
+	PublishNotReadyAddrs bool           `json:"publishNotReadyAddrs,omitempty"`
+}
+
+// Key is "namespace/name".
+func (s *Service) Key() string { return s.Namespace + "/" + s.Name }
+
+// Equal compares everything.
+func (s *Service) Equal(o *Service) bool {
+	return s.sameScalars(o) && maps.Equal(s.Labels, o.Labels) && maps.Equal(s.Annotations, o.Annotations) &&
+		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
+		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Ports, o.Ports) && maps.Equal(s.Selector, o.Selector) &&
+		slices.Equal(s.SourceRanges, o.SourceRanges)
+}
+
+func (s *Service) sameScalars(o *Service) bool {
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Type == o.Type && s.Headless == o.Headless &&
+		s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal &&
+		s.HealthCheckNodePort == o.HealthCheckNodePort && s.PublishNotReadyAddrs == o.PublishNotReadyAddrs
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Service) TableHeader() []string { return []string{"Service", "Type", "ClusterIPs", "Ports", "Selector"} }
+
+// TableRow implements statedb.TableWritable.
+func (s *Service) TableRow() []string {
+	ips := make([]string, len(s.ClusterIPs))
+	for i, a := range s.ClusterIPs {
+		ips[i] = a.String()
+	}
+	ports := make([]string, len(s.Ports))
+	for i, p := range s.Ports {
+		ports[i] = strconv.Itoa(int(p.Port)) + "/" + p.Protocol
+	}
+	return []string{s.Key(), s.Type, strings.Join(ips, ","), strings.Join(ports, ","), showMap(s.Selector)}
+}
+
+var serviceIndex = statedb.Index[*Service, string]{
+	Name:       "name",
+	FromObject: func(s *Service) index.KeySet { return index.NewKeySet(index.String(s.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ServiceByName finds a service by "namespace/name".
+var ServiceByName = serviceIndex.Query
+
+// NewServiceTable makes the table "k8s-services".
+func NewServiceTable(db *statedb.DB) (statedb.RWTable[*Service], error) {
+	return statedb.NewTable(db, "k8s-services", serviceIndex)
+}
