@@ -32,9 +32,9 @@ func soak(t *testing.T) int {
 
 func TestPrivilegedAttach_HundredAtOnceLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	node := startNode(t, nodekit.Options{})
+	node := startNode(t, withMetrics())
 	const count = 100
-	before := settled(t, node)
+	before, running := settled(t, node), countGoroutines(t, node)
 
 	pods := make([]*nodekit.Pod, count)
 	for i := range pods {
@@ -65,12 +65,13 @@ func TestPrivilegedAttach_HundredAtOnceLeaveNothingBehind(t *testing.T) {
 
 	inParallel(t, pods, func(p *nodekit.Pod) error { return p.Detach(t.Context()) })
 	eventuallySame(t, node, before)
+	eventuallyGoroutines(t, node, running)
 }
 
 func TestPrivilegedAttach_ManyInARowLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
-	node := startNode(t, nodekit.Options{})
-	before := settled(t, node)
+	node := startNode(t, withMetrics())
+	before, running := settled(t, node), countGoroutines(t, node)
 	for i := range 200 * soak(t) {
 		pod := addPod(t, node, fmt.Sprintf("pod-%d", i))
 		if i%20 == 0 {
@@ -86,6 +87,7 @@ func TestPrivilegedAttach_ManyInARowLeaveNothingBehind(t *testing.T) {
 		}
 	}
 	eventuallySame(t, node, before)
+	eventuallyGoroutines(t, node, running)
 }
 
 func TestPrivilegedFamilies_OneOrBoth(t *testing.T) {

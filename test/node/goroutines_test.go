@@ -1,0 +1,77 @@
+package node_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+const metricsAddress = "127.0.0.1:9962"
+
+// withMetrics makes the agent serve its metrics, the count of goroutines among them.
+func withMetrics() nodekit.Options {
+	return nodekit.Options{AgentArgs: []string{"--prometheus-serve-addr", metricsAddress}}
+}
+
+var goroutinesLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
+
+// goroutines reads how many goroutines the agent has.
+func goroutines(node *nodekit.Node) (count int, err error) {
+	err = node.Do(func() error {
+		conn, err := net.DialTimeout("tcp", metricsAddress, time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		request, err := http.NewRequest(http.MethodGet, "http://"+metricsAddress+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		request.Close = true // a connection kept alive would be a goroutine more
+		transport := &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return conn, nil }}
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			return err
+		}
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		if err != nil {
+			return err
+		}
+		match := goroutinesLine.FindSubmatch(text)
+		if match == nil {
+			return fmt.Errorf("the metrics do not say how many goroutines there are:\n%.500s", text)
+		}
+		count, err = strconv.Atoi(string(match[1]))
+		return err
+	})
+	return count, err
+}
+
+// eventuallyGoroutines wants the agent to come back to the count it had.
+func eventuallyGoroutines(t *testing.T, node *nodekit.Node, before int) {
+	t.Helper()
+	eventually(t, func() error {
+		after, err := goroutines(node)
+		if err == nil && after > before {
+			err = fmt.Errorf("the agent has %d goroutines, had %d before", after, before)
+		}
+		return err
+	})
+}
+
+func countGoroutines(t *testing.T, node *nodekit.Node) int {
+	t.Helper()
+	count, err := goroutines(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
