@@ -1,6 +1,19 @@
 package health
 
-import "github.com/cilium/hive/cell"
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/health"
+)
 
 // Cell is the module.
-var Cell = cell.Module("health", "Health of modules and duration of start hooks")
+var Cell = cell.Module("health", "Health of modules and duration of start hooks",
+	cell.ProvidePrivate(tables.NewTable, tables.NewBootstrapTable), // only this cell writes them
+	cell.Provide(
+		statedb.RWTable[tables.Status].ToTable,
+		statedb.RWTable[tables.Hook].ToTable,
+		newSource, // reporters of all modules
+	),
+	cell.Invoke(registerBootstrap),
+)

@@ -3,7 +3,6 @@
 package hive
 
 import (
-	"log/slog"
 	"time"
 
 	upstream "github.com/cilium/hive"
@@ -35,9 +34,6 @@ func New(cells ...cell.Cell) *upstream.Hive {
 		StartTimeout: startTimeout,
 		StopTimeout:  stopTimeout,
 		LogThreshold: slowHook,
-		ModuleDecorators: cell.ModuleDecorators{
-			func(log *slog.Logger, id cell.ModuleID) *slog.Logger { return log.With("module", string(id)) },
-		},
 		ModulePrivateProviders: cell.ModulePrivateProviders{
 			func(source HealthSource, id cell.FullModuleID) cell.Health { return source.ForModule(id) },
 			func(registry job.Registry, health cell.Health) job.Group { return registry.NewGroup(health) },

@@ -1,0 +1,67 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/bootlog"
+	tables "github.com/waggle-net/waggle/pkg/tables/health"
+)
+
+// settle lets the hooks that follow each other at start share a commit.
+const settle = 50 * time.Millisecond
+
+type bootstrapParams struct {
+	cell.In
+
+	DB       *statedb.DB
+	Table    statedb.RWTable[tables.Hook]
+	Jobs     job.Group
+	Recorder *bootlog.Recorder `optional:"true"` // made with the root logger, before the hive; absent in tests of other cells
+}
+
+// registerBootstrap moves what the recorder has seen into the table. The job runs as long as the agent, because the
+// hooks that follow its own start are reported after it.
+func registerBootstrap(p bootstrapParams) {
+	if p.Recorder == nil {
+		return
+	}
+	p.Jobs.Add(job.OneShot("record-hooks", func(ctx context.Context, health cell.Health) error {
+		for order := 1; ; {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-p.Recorder.Recorded():
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(settle):
+			}
+			hooks := p.Recorder.Take()
+			if err := insertHooks(p.DB, p.Table, hooks, order); err != nil {
+				return err
+			}
+			order += len(hooks)
+			health.OK(fmt.Sprintf("%d start hooks", order-1))
+		}
+	}, job.WithRetry(-1, job.ConstantBackoff(time.Second))))
+}
+
+func insertHooks(db *statedb.DB, table statedb.RWTable[tables.Hook], hooks []bootlog.Hook, order int) error {
+	txn := db.WriteTxn(table)
+	defer txn.Abort()
+	for i, h := range hooks {
+		row := tables.Hook{Order: order + i, Hook: h.Name, Detail: h.Detail, Module: h.Module, Start: h.Start, Duration: h.Duration}
+		if _, _, err := table.Insert(txn, row); err != nil {
+			return fmt.Errorf("insert hook %s: %w", h.Name, err)
+		}
+	}
+	txn.Commit()
+	return nil
+}

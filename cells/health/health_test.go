@@ -1,0 +1,187 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/pkg/bootlog"
+	"github.com/waggle-net/waggle/pkg/hive"
+	tables "github.com/waggle-net/waggle/pkg/tables/health"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fixture is a source over a table of its own and a clock that moves a second at each look.
+type fixture struct {
+	*source
+	clock time.Time
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	db := statedb.New()
+	table, err := tables.NewTable(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{clock: time.Unix(1000, 0)}
+	f.source = &source{db: db, table: table, now: func() time.Time {
+		f.clock = f.clock.Add(time.Second)
+		return f.clock
+	}}
+	return f
+}
+
+func (f *fixture) row(t *testing.T, id string) tables.Status {
+	t.Helper()
+	row, _, found := f.table.Get(f.db.ReadTxn(), tables.ByID(id))
+	if !found {
+		t.Fatalf("no row %q", id)
+	}
+	return row
+}
+
+func (f *fixture) revision() uint64 { return f.table.Revision(f.db.ReadTxn()) }
+
+func TestReport_WritesOnlyChanges(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	h := f.ForModule(cell.FullModuleID{"agent", "routes"}).NewScope("job-sync")
+	h.OK("OK (12us)")
+	before := f.revision()
+	h.OK("OK (13us) [7]")
+	if f.revision() != before {
+		t.Error("a report that differs only in its detail was written")
+	}
+	h.OK("waiting")
+	if got := f.row(t, "agent.routes/job-sync"); got.Message != "waiting" || got.Count != 1 {
+		t.Errorf("row: %+v", got)
+	}
+	h.Degraded("sync", errors.New("no such device"))
+	before = f.revision()
+	h.Degraded("sync", errors.New("no such device"))
+	if f.revision() != before {
+		t.Error("the same failure was written twice")
+	}
+	h.Degraded("sync", errors.New("busy"))
+	got := f.row(t, "agent.routes/job-sync")
+	if got.Error != "busy" || got.Level != tables.Degraded || got.Count != 2 {
+		t.Errorf("row: %+v", got)
+	}
+	lastOK := got.LastOK
+	h.OK("works again")
+	got = f.row(t, "agent.routes/job-sync")
+	if got.Error != "" || !got.LastOK.After(lastOK) || got.Count != 3 {
+		t.Errorf("row after recovery: %+v", got)
+	}
+}
+
+func TestClose_KeepsWhatIsDegraded(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	module := f.ForModule(cell.FullModuleID{"loader"})
+	module.OK("up")
+	fine, broken := module.NewScope("job"), module.NewScope("job-2")
+	fine.OK("fine")
+	fine.NewScope("child").OK("fine too")
+	broken.Degraded("attach lxc1", errors.New("no such device"))
+	fine.Close()
+	broken.Close()
+	if n := f.table.NumObjects(f.db.ReadTxn()); n != 2 {
+		t.Errorf("%d rows are left, want the module's and the broken job's", n)
+	}
+	if got := f.row(t, "loader/job-2"); !got.Closed || got.Level != tables.Degraded {
+		t.Errorf("row: %+v", got)
+	}
+	broken.Degraded("attach lxc1", errors.New("no such device"))
+	if got := f.row(t, "loader/job-2"); got.Closed {
+		t.Error("a scope that reports again is still marked closed")
+	}
+	module.NewScope("job-2").OK("a new job of the same name works")
+	if got := f.row(t, "loader/job-2"); got.Closed || got.Level != tables.OK {
+		t.Errorf("row: %+v", got)
+	}
+}
+
+// TestCell_FillsBootstrap starts a hive of the shape that the agent has and reads both tables.
+func TestCell_FillsBootstrap(t *testing.T) {
+	t.Parallel()
+	recorder := bootlog.NewRecorder()
+	log := slog.New(bootlog.NewHandler(hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)).Handler(), recorder))
+	var (
+		db     *statedb.DB
+		hooks  statedb.Table[tables.Hook]
+		health statedb.Table[tables.Status]
+	)
+	h := hive.New(statedb.Cell, job.Cell, Cell,
+		cell.Provide(func() *bootlog.Recorder { return recorder }),
+		cell.Module("sleeper", "A module with a slow hook and a job",
+			cell.Invoke(func(lc cell.Lifecycle, jobs job.Group, own cell.Health) {
+				lc.Append(cell.Hook{OnStart: func(cell.HookContext) error {
+					time.Sleep(3 * time.Millisecond)
+					own.OK("awake")
+					return nil
+				}})
+				jobs.Add(job.OneShot("dream", func(context.Context, cell.Health) error { return errors.New("nightmare") }))
+			})),
+		cell.Invoke(func(d *statedb.DB, b statedb.Table[tables.Hook], s statedb.Table[tables.Status]) {
+			db, hooks, health = d, b, s
+		}),
+	)
+	start(t, h, log)
+
+	for {
+		row, _, watch, found := hooks.GetWatch(db.ReadTxn(), tables.ByModule("sleeper"))
+		if found {
+			if row.Duration < 3*time.Millisecond || row.Order < 1 || row.Start.IsZero() {
+				t.Errorf("row of the slow hook: %+v", row)
+			}
+			break
+		}
+		wait(t, watch)
+	}
+	for {
+		row, _, watch, found := health.GetWatch(db.ReadTxn(), tables.ByID("sleeper/job-dream"))
+		if found && row.Closed {
+			if row.Level != tables.Degraded || row.Error != "nightmare" {
+				t.Errorf("row of the failed job: %+v", row)
+			}
+			break
+		}
+		wait(t, watch)
+	}
+	if row, _, found := health.Get(db.ReadTxn(), tables.ByID("sleeper/")); !found || row.Message != "awake" {
+		t.Errorf("row of the module: %+v", row)
+	}
+}
+
+func start(t *testing.T, h *upstream.Hive, log *slog.Logger) {
+	t.Helper()
+	if err := h.Start(log, t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Stop(log, context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func wait(t *testing.T, watch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-watch:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the row did not appear")
+	}
+}

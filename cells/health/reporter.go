@@ -1,0 +1,133 @@
+package health
+
+import (
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/hive"
+	tables "github.com/waggle-net/waggle/pkg/tables/health"
+)
+
+// source makes the reporters of modules.
+type source struct {
+	db    *statedb.DB
+	table statedb.RWTable[tables.Status]
+	now   func() time.Time
+}
+
+func newSource(db *statedb.DB, table statedb.RWTable[tables.Status]) hive.HealthSource {
+	return &source{db: db, table: table, now: time.Now}
+}
+
+// ForModule implements hive.HealthSource.
+func (s *source) ForModule(id cell.FullModuleID) cell.Health {
+	return &reporter{source: s, module: id.String()}
+}
+
+// reporter implements cell.Health for one scope. It holds no state: the row is the state, so that two reporters of the
+// same scope (a job that ended and its successor) agree. Reports may come from any goroutine; the write transaction
+// orders them.
+type reporter struct {
+	*source
+	module    string
+	component string
+}
+
+// NewScope implements cell.Health. The scope has no row until it reports.
+func (r *reporter) NewScope(name string) cell.Health {
+	component := name
+	if r.component != "" {
+		component = r.component + "." + name
+	}
+	return &reporter{source: r.source, module: r.module, component: component}
+}
+
+// OK implements cell.Health.
+func (r *reporter) OK(message string) { r.report(tables.OK, message, nil) }
+
+// Degraded implements cell.Health.
+func (r *reporter) Degraded(message string, err error) { r.report(tables.Degraded, message, err) }
+
+// Stopped implements cell.Health.
+func (r *reporter) Stopped(message string) { r.report(tables.Stopped, message, nil) }
+
+func (r *reporter) report(level tables.Level, message string, err error) {
+	next := tables.Status{Module: r.module, Component: r.component, Level: level, Message: message}
+	if err != nil {
+		next.Error = err.Error()
+	}
+	if old, _, found := r.table.Get(r.db.ReadTxn(), tables.ByID(next.ID())); found && same(old, next) {
+		return
+	}
+	txn := r.db.WriteTxn(r.table)
+	defer txn.Abort()
+	old, _, found := r.table.Get(txn, tables.ByID(next.ID()))
+	if found && same(old, next) {
+		return
+	}
+	if _, _, err := r.table.Insert(txn, follow(old, next, r.now())); err != nil {
+		return
+	}
+	txn.Commit()
+}
+
+// Close implements cell.Health: the rows of this scope and of those below it go, unless they say Degraded.
+func (r *reporter) Close() {
+	txn := r.db.WriteTxn(r.table)
+	defer txn.Abort()
+	changed := false
+	prefix := tables.Status{Module: r.module, Component: r.component}.ID()
+	for row := range r.table.Prefix(txn, tables.ByID(prefix)) {
+		if !within(row, r.component) {
+			continue
+		}
+		var err error
+		switch {
+		case row.Level != tables.Degraded:
+			_, _, err = r.table.Delete(txn, row)
+		case !row.Closed:
+			row.Closed = true
+			_, _, err = r.table.Insert(txn, row)
+		default:
+			continue
+		}
+		if err != nil {
+			return
+		}
+		changed = true
+	}
+	if changed {
+		txn.Commit()
+	}
+}
+
+// within tells whether row belongs to component or to a scope below it.
+func within(row tables.Status, component string) bool {
+	return component == "" || row.Component == component || strings.HasPrefix(row.Component, component+".")
+}
+
+// same tells whether next says nothing new. What follows " (" in a message is detail: hive's jobs put run times and
+// counters there, and a timer job would otherwise write a row, and wake every watcher, at each tick.
+func same(old, next tables.Status) bool {
+	return !old.Closed && old.Level == next.Level && old.Error == next.Error && gist(old.Message) == gist(next.Message)
+}
+
+func gist(message string) string {
+	head, _, _ := strings.Cut(message, " (")
+	return head
+}
+
+// follow completes next with what it inherits from the row before it.
+func follow(old, next tables.Status, now time.Time) tables.Status {
+	next.UpdatedAt, next.LastOK, next.Count = now, old.LastOK, old.Count
+	if old.Level != next.Level {
+		next.Count++
+	}
+	if next.Level == tables.OK || old.Level == tables.OK {
+		next.LastOK = now
+	}
+	return next
+}

@@ -1,0 +1,56 @@
+package health
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Hook is a start hook that has run.
+type Hook struct {
+	Order    int           `json:"order"`            // 1 for the first hook
+	Hook     string        `json:"hook"`             // function, as hive names it, with its place in the source
+	Detail   string        `json:"detail,omitempty"` // name of the job, when the hook starts one
+	Module   string        `json:"module"`           // full module id; empty for hooks of no module
+	Start    time.Time     `json:"start"`            // when it began
+	Duration time.Duration `json:"duration"`         // nanoseconds it ran
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Hook) TableHeader() []string {
+	return []string{"Order", "Module", "Hook", "Detail", "Start", "Duration"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (h Hook) TableRow() []string {
+	return []string{strconv.Itoa(h.Order), orDash(h.Module), h.Hook, orDash(h.Detail), h.Start.UTC().Format(time.RFC3339Nano),
+		h.Duration.String()}
+}
+
+var orderIndex = statedb.Index[Hook, int]{
+	Name:       "order",
+	FromObject: func(h Hook) index.KeySet { return index.NewKeySet(index.Int(h.Order)) },
+	FromKey:    index.Int,
+	FromString: index.IntString,
+	Unique:     true,
+}
+
+var moduleIndex = statedb.Index[Hook, string]{
+	Name:       "module",
+	FromObject: func(h Hook) index.KeySet { return index.NewKeySet(index.String(h.Module)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// Queries.
+var (
+	ByOrder  = orderIndex.Query  // one hook
+	ByModule = moduleIndex.Query // all hooks of a module
+)
+
+// NewBootstrapTable makes the table "bootstrap".
+func NewBootstrapTable(db *statedb.DB) (statedb.RWTable[Hook], error) {
+	return statedb.NewTable(db, "bootstrap", orderIndex, moduleIndex)
+}

@@ -1,0 +1,97 @@
+// Package health holds what the modules say of themselves (table "health") and how long each start hook took (table
+// "bootstrap").
+package health
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Level of a report.
+type Level string
+
+const (
+	OK       Level = "OK"       // works
+	Degraded Level = "Degraded" // does not, and why
+	Stopped  Level = "Stopped"  // has ended and will report nothing more
+)
+
+// Status is what one component of one module last reported.
+type Status struct {
+	Module    string    `json:"module"`           // full module id; nested modules joined with dots
+	Component string    `json:"component"`        // scopes below the module joined with dots; empty for the module itself
+	Level     Level     `json:"level"`            // see the constants
+	Message   string    `json:"message"`          // the component's words
+	Error     string    `json:"error,omitempty"`  // cause; only when degraded
+	LastOK    time.Time `json:"lastOK,omitzero"`  // last moment it was known to be OK; while it is, when it last said so in new words
+	UpdatedAt time.Time `json:"updatedAt"`        // when this row was written
+	Count     uint64    `json:"count"`            // how often the level has changed; a high number means flapping
+	Closed    bool      `json:"closed,omitempty"` // the scope has ended; kept because it ended degraded
+}
+
+// ID is the primary key: module and component with a slash between.
+func (s Status) ID() string { return s.Module + "/" + s.Component }
+
+// Path is the place in the tree: the module ids, then the scopes.
+func (s Status) Path() []string {
+	path := strings.Split(s.Module, ".")
+	if s.Component != "" {
+		path = append(path, strings.Split(s.Component, ".")...)
+	}
+	return path
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Status) TableHeader() []string {
+	return []string{"Module", "Component", "Level", "Message", "Error", "LastOK", "UpdatedAt", "Count"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (s Status) TableRow() []string {
+	return []string{s.Module, orDash(s.Component), string(s.Level), orDash(s.Message), orDash(s.Error), stamp(s.LastOK),
+		stamp(s.UpdatedAt), strconv.FormatUint(s.Count, 10)}
+}
+
+var idIndex = statedb.Index[Status, string]{
+	Name:       "id",
+	FromObject: func(s Status) index.KeySet { return index.NewKeySet(index.String(s.ID())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var levelIndex = statedb.Index[Status, Level]{
+	Name:       "level",
+	FromObject: func(s Status) index.KeySet { return index.NewKeySet(index.String(string(s.Level))) },
+	FromKey:    func(l Level) index.Key { return index.String(string(l)) },
+	FromString: index.FromString,
+}
+
+// Queries.
+var (
+	ByID    = idIndex.Query    // "<module>/<component>"
+	ByLevel = levelIndex.Query // all rows of one level
+)
+
+// NewTable makes the table "health".
+func NewTable(db *statedb.DB) (statedb.RWTable[Status], error) {
+	return statedb.NewTable(db, "health", idIndex, levelIndex)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
