@@ -36,7 +36,9 @@ func (n *Node) Equal(o *Node) bool {
 }
 
 // TableHeader implements statedb.TableWritable.
-func (*Node) TableHeader() []string { return []string{"Node", "UID", "PodCIDR", "PodCIDRs", "Addresses"} }
+func (*Node) TableHeader() []string {
+	return []string{"Node", "UID", "PodCIDR", "PodCIDRs", "Addresses"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (n *Node) TableRow() []string {

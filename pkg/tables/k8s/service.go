@@ -63,7 +63,9 @@ func (s *Service) sameScalars(o *Service) bool {
 }
 
 // TableHeader implements statedb.TableWritable.
-func (*Service) TableHeader() []string { return []string{"Service", "Type", "ClusterIPs", "Ports", "Selector"} }
+func (*Service) TableHeader() []string {
+	return []string{"Service", "Type", "ClusterIPs", "Ports", "Selector"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (s *Service) TableRow() []string {
