@@ -1,0 +1,116 @@
+package statefile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxSize bounds what is read of one file; a document is around a kilobyte.
+	maxSize = 1 << 20
+	// badDir is where files go that cannot be used, for people to look at.
+	badDir = "bad"
+	// maxBad bounds how many of them are kept; the oldest go first.
+	maxBad = 64
+)
+
+// File is one entry of the directory, as it was found.
+type File struct {
+	Name string
+	// Document is the checked contents; nil when Err is set.
+	Document []byte
+	// Raw is whatever could be read, also of a file with an error; at most a megabyte.
+	Raw []byte
+	// Err is nil, or wraps [ErrCorrupt], [ErrForeign] or the error of the read, and says why the file is not to be used.
+	Err error
+}
+
+// ReadAll reads every file, in the order of their names. Only a directory that cannot be listed is an error of the
+// call; whatever is wrong with one file stands in that file's Err.
+func (s *Store) ReadAll() ([]File, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list state files: %w", err)
+	}
+	var files []File
+	for _, entry := range entries {
+		if entry.Name() == badDir || strings.HasPrefix(entry.Name(), tmpPrefix) {
+			continue
+		}
+		files = append(files, s.read(entry.Name()))
+	}
+	return files, nil
+}
+
+func (s *Store) read(name string) File {
+	f := File{Name: name}
+	f.Raw, f.Err = readRegular(s.path(name))
+	if f.Err == nil {
+		f.Document, f.Err = Decode(s.kind, f.Raw)
+	}
+	return f
+}
+
+// readRegular neither follows a link nor waits for the other end of a pipe.
+func readRegular(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("%w: is a symbolic link", ErrForeign)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open state file: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("stat state file: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: is no regular file (%s)", ErrForeign, info.Mode().Type())
+	}
+	raw, err := io.ReadAll(io.LimitReader(file, maxSize+1))
+	if err != nil {
+		return raw, fmt.Errorf("read state file: %w", err)
+	}
+	if len(raw) > maxSize {
+		return raw[:maxSize], fmt.Errorf("%w: larger than %d bytes", ErrForeign, maxSize)
+	}
+	return raw, nil
+}
+
+// SetAside moves an entry of the directory out of the way, into the folder "bad" inside it, and says where it lies
+// now. The folder keeps a bounded number of entries.
+func (s *Store) SetAside(name string) (string, error) {
+	bad := s.path(badDir)
+	if err := os.MkdirAll(bad, dirMode); err != nil {
+		return "", fmt.Errorf("set aside state file %s: %w", name, err)
+	}
+	// The time comes first in fixed width, so that names sort by age.
+	to := filepath.Join(bad, time.Now().UTC().Format("20060102T150405.000000000Z")+"-"+filepath.Base(name))
+	if err := os.Rename(s.path(name), to); err != nil {
+		return "", fmt.Errorf("set aside state file: %w", err)
+	}
+	return to, s.forgetOldest(bad)
+}
+
+func (s *Store) forgetOldest(bad string) error {
+	entries, err := os.ReadDir(bad)
+	if err != nil {
+		return fmt.Errorf("bound the files that were set aside: %w", err)
+	}
+	for len(entries) > maxBad {
+		err := os.RemoveAll(filepath.Join(bad, entries[0].Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("bound the files that were set aside: %w", err)
+		}
+		entries = entries[1:]
+	}
+	return nil
+}
