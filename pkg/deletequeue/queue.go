@@ -1,0 +1,78 @@
+package deletequeue
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Queue is the plugin's side. While it is open the agent does not replay.
+type Queue struct {
+	dir  string
+	lock *os.File
+}
+
+// Open makes the directory if need be and takes the lock shared. It waits until ctx ends while an agent replays.
+func Open(ctx context.Context, dir string) (*Queue, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the deletion queue: %w", err)
+	}
+	lock, err := openLock(ctx, dir, unix.F_RDLCK)
+	if err != nil {
+		return nil, fmt.Errorf("open the deletion queue: %w", err)
+	}
+	return &Queue{dir: dir, lock: lock}, nil
+}
+
+// Close gives the lock back.
+func (q *Queue) Close() error { return q.lock.Close() }
+
+// Enqueue leaves an entry for the next agent. The file appears whole or not at all.
+func (q *Queue) Enqueue(containerID string) error {
+	content, err := format(containerID)
+	if err != nil {
+		return fmt.Errorf("queue the deletion: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	path := filepath.Join(q.dir, hex.EncodeToString(sum[:])+suffix)
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	entries, err := list(q.dir)
+	if err != nil {
+		return fmt.Errorf("queue the deletion: %w", err)
+	}
+	if len(entries) >= MaxEntries {
+		return fmt.Errorf("queue the deletion: %w: %s holds %d entries; start the agent, it empties the queue",
+			ErrFull, q.dir, len(entries))
+	}
+	return writeFile(q.dir, path, content)
+}
+
+func writeFile(dir, path string, content []byte) (err error) {
+	file, err := os.CreateTemp(dir, tempPattern)
+	if err != nil {
+		return fmt.Errorf("queue the deletion: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+			err = fmt.Errorf("queue the deletion: %w", err)
+		}
+	}()
+	if _, err = file.Write(content); err == nil {
+		err = file.Chmod(0o644)
+	}
+	if closeErr := file.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(file.Name(), path)
+}

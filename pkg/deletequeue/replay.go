@@ -1,0 +1,88 @@
+package deletequeue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxErrors caps the list of errors that a replay returns.
+const maxErrors = 16
+
+// Replay is the agent's side. It takes the lock exclusively, calls remove for each entry and deletes the entry when remove
+// succeeds. The caller serves its socket and then calls release, never before, for the lock is what keeps a plugin from
+// writing an entry that nobody would read.
+//
+// Release is never nil. The error joins what went wrong and is for reporting: an entry whose removal failed stays for the
+// next start, one that cannot be read is renamed to end in ".bad". Without the lock nothing is replayed.
+func Replay(ctx context.Context, dir string, remove func(ctx context.Context, containerID string) error) (release func(), err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return func() {}, fmt.Errorf("make the deletion queue: %w", err)
+	}
+	lock, err := openLock(ctx, dir, unix.F_WRLCK)
+	if err != nil {
+		return func() {}, fmt.Errorf("open the deletion queue: %w", err)
+	}
+	release = func() { _ = lock.Close() }
+	removeLeftovers(dir)
+	entries, err := list(dir)
+	if err != nil {
+		return release, fmt.Errorf("read the deletion queue: %w", err)
+	}
+	var errs []error
+	for _, path := range entries {
+		if err := ctx.Err(); err != nil {
+			errs = append(errs, err)
+			break
+		}
+		if err := replayOne(ctx, path, remove); err != nil && len(errs) < maxErrors {
+			errs = append(errs, err)
+		}
+	}
+	return release, errors.Join(errs...)
+}
+
+func replayOne(ctx context.Context, path string, remove func(ctx context.Context, containerID string) error) error {
+	id, err := read(path)
+	if err != nil {
+		err = fmt.Errorf("deletion queue entry %s: %w; renamed to end in %s", path, err, badSuffix)
+		return errors.Join(err, os.Rename(path, path+badSuffix))
+	}
+	if err := remove(ctx, id); err != nil {
+		return fmt.Errorf("replay the deletion of container %s: %w", id, err)
+	}
+	return os.Remove(path)
+}
+
+// read parses a file without ever holding more of it than an entry may have.
+func read(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxEntrySize+1))
+	if err != nil {
+		return "", err
+	}
+	return parse(content)
+}
+
+// removeLeftovers deletes files of plugins that were killed while they wrote. Nobody writes while the lock is held.
+func removeLeftovers(dir string) {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return // the caller's own listing reports it
+	}
+	for _, f := range files {
+		if strings.HasPrefix(f.Name(), tempPattern) {
+			_ = os.Remove(filepath.Join(dir, f.Name()))
+		}
+	}
+}
