@@ -1,0 +1,81 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Sources of labels that mean something here.
+const (
+	SourceK8s      = "k8s"      // from the pod and its namespace
+	SourceReserved = "reserved" // given by the agent alone
+)
+
+const (
+	maxLabels      = 256
+	maxLabelSource = 63
+	maxLabelKey    = 512 // a namespace's label behind its prefix is longer than one of a pod
+	maxLabelValue  = 253
+)
+
+// ParseLabels reads labels of the form "source:key=value" into "source:key" -> value; "=value" may be absent. It
+// never returns an empty map.
+func ParseLabels(labels []string) (map[string]string, error) {
+	if len(labels) > maxLabels {
+		return nil, fmt.Errorf("labels: %d are given, at most %d are taken", len(labels), maxLabels)
+	}
+	var parsed map[string]string
+	var errs []error
+	for _, label := range labels {
+		key, value, err := parseLabel(label)
+		if err == nil && hasOther(parsed, key, value) {
+			err = errors.New("its key is given twice, with different values")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("labels: %s: %w", clip(label), err))
+			continue
+		}
+		if parsed == nil {
+			parsed = make(map[string]string, len(labels))
+		}
+		parsed[key] = value
+	}
+	return parsed, errors.Join(errs[:min(len(errs), 5)]...)
+}
+
+func hasOther(labels map[string]string, key, value string) bool {
+	old, found := labels[key]
+	return found && old != value
+}
+
+func parseLabel(label string) (key, value string, err error) {
+	key, value, _ = strings.Cut(label, "=")
+	source, name, found := strings.Cut(key, ":")
+	switch {
+	case !found || source == "" || name == "":
+		return "", "", errors.New("want source:key=value")
+	case source == SourceReserved:
+		return "", "", errors.New("the source reserved cannot be asked for")
+	case len(source) > maxLabelSource || len(name) > maxLabelKey || len(value) > maxLabelValue:
+		return "", "", fmt.Errorf("source, key and value may have %d, %d and %d characters", maxLabelSource, maxLabelKey,
+			maxLabelValue)
+	}
+	for _, c := range []byte(source) {
+		if !isAlnum(c) && c != '-' && c != '.' && c != '_' {
+			return "", "", errors.New("its source has characters other than letters, digits, '-', '.' and '_'")
+		}
+	}
+	for _, c := range []byte(name + value) {
+		if c <= ' ' || c > '~' || c == ';' { // ';' ends a label in the keys of identities
+			return "", "", errors.New("want printable ASCII without space and ';'")
+		}
+	}
+	return key, value, nil
+}
+
+// LabelSource returns the source of a key as [ParseLabels] makes them.
+func LabelSource(key string) string {
+	source, _, _ := strings.Cut(key, ":")
+	return source
+}
