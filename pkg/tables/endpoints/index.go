@@ -19,6 +19,8 @@ var attachmentIndex = stringIndex("attachment", (*Endpoint).AttachmentID, true)
 var containerIndex = stringIndex("container", func(e *Endpoint) string { return e.ContainerID }, false)
 var podIndex = stringIndex("pod", (*Endpoint).PodName, false)
 
+var hostInterfaceIndex = stringIndex("host-interface", func(e *Endpoint) string { return e.HostIfName }, false)
+
 var addressIndex = statedb.Index[*Endpoint, netip.Addr]{
 	Name: "address",
 	FromObject: func(e *Endpoint) index.KeySet {
@@ -59,9 +61,12 @@ var (
 	ByContainer  = containerIndex.Query  // container id; all its attachments
 	ByPod        = podIndex.Query        // "namespace/pod"; old and new sandboxes may overlap
 	ByAddress    = addressIndex.Query    // IPv4 or IPv6
+	// ByHostInterface finds by the name of the host end; a row whose link is gone may share it with a newer one.
+	ByHostInterface = hostInterfaceIndex.Query
 )
 
 // NewTable makes the table "endpoints".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
-	return statedb.NewTable(db, "endpoints", idIndex, attachmentIndex, containerIndex, podIndex, addressIndex)
+	return statedb.NewTable(db, "endpoints", idIndex, attachmentIndex, containerIndex, podIndex, addressIndex,
+		hostInterfaceIndex)
 }
