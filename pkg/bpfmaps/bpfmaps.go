@@ -1,0 +1,31 @@
+// Package bpfmaps is how cells reach the pinned BPF maps of the agent.
+package bpfmaps
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+)
+
+// Errors that callers tell apart.
+var (
+	// ErrUnknown means that no program has a map of that name.
+	ErrUnknown = errors.New("no such map")
+	// ErrNotOpen means that the maps are not opened yet, or not any more.
+	ErrNotOpen = errors.New("maps are not open")
+)
+
+// Maps gives out the maps. Nothing is open before the start hook of cells/maps has run; every cell that takes Maps
+// starts after it and stops before it.
+type Maps interface {
+	// Get returns an open map. It belongs to Maps: do not close it. A map whose pin does not fit gives an error that
+	// names the pin and the remedy, each time.
+	Get(name string) (*ebpf.Map, error)
+	// All returns the open maps by name, to be handed to programs. It fails when one of them cannot be used.
+	All() (map[string]*ebpf.Map, error)
+	// Entries prints the contents of a map, sorted by key. Errors: [ErrUnknown].
+	Entries(name string) ([]Entry, error)
+}
+
+// Entry is one element of a map, printed.
+type Entry struct{ Key, Value string }

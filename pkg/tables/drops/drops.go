@@ -1,0 +1,86 @@
+// Package drops holds the packets that the datapath refused lately, each with the reason.
+package drops
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Drop is one dropped packet that was reported. The datapath counts all and reports a share of them, by a token bucket
+// for each endpoint.
+type Drop struct {
+	Seq        uint64     `json:"seq"`        // rises by one with each row since the agent started
+	Time       time.Time  `json:"time"`       // when the agent read the event
+	Reason     uint8      `json:"reason"`     // number; Cilium's where it has one
+	ReasonText string     `json:"reasonText"` // the same in words
+	Direction  string     `json:"direction"`  // "ingress" or "egress", as the endpoint sees it
+	Endpoint   uint16     `json:"endpoint"`   // local id; 0 when no endpoint is known
+	Identity   uint32     `json:"identity"`   // of the sender
+	IfIndex    uint32     `json:"ifIndex"`    // device at whose hook it happened
+	Proto      string     `json:"proto"`      // "TCP", "UDP", "ICMPv4", "ARP", ...
+	Src        netip.Addr `json:"src"`        // invalid when the packet has no IP header
+	Dst        netip.Addr `json:"dst"`
+	SrcPort    uint16     `json:"srcPort"` // 0 when the protocol has none
+	DstPort    uint16     `json:"dstPort"`
+	Length     uint32     `json:"length"`   // bytes of the whole packet
+	Location   string     `json:"location"` // file and line of the program
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Drop) TableHeader() []string {
+	return []string{"Seq", "Time", "Reason", "Direction", "Endpoint", "Proto", "Source", "Destination", "IfIndex", "Location"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (d *Drop) TableRow() []string {
+	return []string{strconv.FormatUint(d.Seq, 10), d.Time.UTC().Format(time.RFC3339Nano), d.ReasonText, d.Direction,
+		strconv.Itoa(int(d.Endpoint)), orDash(d.Proto), side(d.Src, d.SrcPort), side(d.Dst, d.DstPort),
+		strconv.FormatUint(uint64(d.IfIndex), 10), orDash(d.Location)}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func side(a netip.Addr, port uint16) string {
+	switch {
+	case !a.IsValid():
+		return "-"
+	case port == 0:
+		return a.String()
+	}
+	return netip.AddrPortFrom(a, port).String()
+}
+
+var seqIndex = statedb.Index[*Drop, uint64]{
+	Name:       "seq",
+	FromObject: func(d *Drop) index.KeySet { return index.NewKeySet(index.Uint64(d.Seq)) },
+	FromKey:    index.Uint64,
+	FromString: index.Uint64String,
+	Unique:     true,
+}
+
+var endpointIndex = statedb.Index[*Drop, uint16]{
+	Name:       "endpoint",
+	FromObject: func(d *Drop) index.KeySet { return index.NewKeySet(index.Uint16(d.Endpoint)) },
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+}
+
+// Queries. Rows come in the order of their numbers, the oldest first.
+var (
+	BySeq      = seqIndex.Query
+	ByEndpoint = endpointIndex.Query
+)
+
+// NewTable makes the table "drops".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Drop], error) {
+	return statedb.NewTable(db, "drops", seqIndex, endpointIndex)
+}
