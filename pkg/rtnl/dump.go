@@ -1,0 +1,63 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// dumpAttempts bounds how often a dump that met a change is begun again. On a node that changes links all the time a
+// dump of hundreds may be interrupted several times in a row.
+const dumpAttempts = 20
+
+// retry repeats a dump until it was not interrupted: an interrupted one may lack objects or show some twice.
+func retry[T any](what string, dump func() ([]T, error)) ([]T, error) {
+	var err error
+	for range dumpAttempts {
+		var all []T
+		if all, err = dump(); err == nil {
+			return all, nil
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("list %s: %w", what, err)
+}
+
+// Links lists all links.
+func (h *Handle) Links() ([]netlink.Link, error) {
+	return retry("links", h.Handle.LinkList)
+}
+
+// Addresses lists the addresses of all links and both families.
+func (h *Handle) Addresses() ([]netlink.Addr, error) {
+	return retry("addresses", func() ([]netlink.Addr, error) { return h.Handle.AddrList(nil, netlink.FAMILY_ALL) })
+}
+
+// AddressesOf lists the addresses of one link.
+func (h *Handle) AddressesOf(link netlink.Link) ([]netlink.Addr, error) {
+	return retry("addresses of "+link.Attrs().Name, func() ([]netlink.Addr, error) {
+		return h.Handle.AddrList(link, netlink.FAMILY_ALL)
+	})
+}
+
+// Routes lists the routes of all tables and both families.
+func (h *Handle) Routes() ([]netlink.Route, error) {
+	return retry("routes", func() ([]netlink.Route, error) {
+		every := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+		v4, err := h.Handle.RouteListFiltered(netlink.FAMILY_V4, every, netlink.RT_FILTER_TABLE)
+		if err != nil {
+			return nil, err
+		}
+		v6, err := h.Handle.RouteListFiltered(netlink.FAMILY_V6, every, netlink.RT_FILTER_TABLE)
+		return append(v4, v6...), err
+	})
+}
+
+// Neighbors lists the neighbours of all links and both families.
+func (h *Handle) Neighbors() ([]netlink.Neigh, error) {
+	return retry("neighbours", func() ([]netlink.Neigh, error) { return h.Handle.NeighList(0, netlink.FAMILY_ALL) })
+}

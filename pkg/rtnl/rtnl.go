@@ -1,0 +1,80 @@
+// Package rtnl is the one place that talks route netlink: links, addresses, routes and neighbours. Its dumps are
+// begun again when a change interrupts them, and its handles stay in the network namespace in which they were opened.
+//
+// Nobody else calls the dump functions of package netlink; a test keeps it so.
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Handle talks to one network namespace, that of the thread that opened it. Its methods may be called from any
+// goroutine. Requests about one object (LinkAdd, AddrReplace, RouteDel, ...) are those of [netlink.Handle].
+type Handle struct {
+	*netlink.Handle
+	ns netns.NsHandle // of the moment of [Open]; subscriptions are made in it, also later ones
+}
+
+// Open opens a handle in the network namespace of the calling thread.
+func Open() (*Handle, error) {
+	ns, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("open the network namespace of the thread: %w", err)
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		_ = ns.Close()
+		return nil, fmt.Errorf("open a route netlink socket: %w", err)
+	}
+	return &Handle{Handle: h, ns: ns}, nil
+}
+
+// Close ends the handle. Subscriptions end with their contexts.
+func (h *Handle) Close() {
+	h.Handle.Close()
+	_ = h.ns.Close()
+}
+
+// within runs f on a thread in the handle's namespace. Where the thread is there already, as everywhere in the agent,
+// no privilege is needed.
+func (h *Handle) within(f func() error) error {
+	runtime.LockOSThread()
+	here, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open the network namespace of the thread: %w", err)
+	}
+	defer here.Close()
+	if here.Equal(h.ns) {
+		defer runtime.UnlockOSThread()
+		return f()
+	}
+	if err := netns.Set(h.ns); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter the network namespace: %w", err)
+	}
+	err = f()
+	if back := netns.Set(here); back != nil {
+		// The thread stays locked, and so dies with its goroutine: nobody else must meet it in this namespace.
+		return errors.Join(err, fmt.Errorf("return to the network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	return err
+}
+
+// IsGone tells whether err means that the object of a deletion (a link, an address, a route, a neighbour) does not
+// exist, or that the device it belonged to does not.
+func IsGone(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) ||
+		errors.Is(err, unix.ENODEV) || // the device
+		errors.Is(err, unix.ESRCH) || // a route
+		errors.Is(err, unix.ENOENT) || // a neighbour, a rule
+		errors.Is(err, unix.EADDRNOTAVAIL) // an address
+}

@@ -1,0 +1,59 @@
+package devices
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Address is one address of one link, as last seen. It may outlive its link's row for a moment, or precede it: the
+// kernel announces them apart.
+type Address struct {
+	LinkIndex int          `json:"linkIndex"`
+	Prefix    netip.Prefix `json:"prefix"` // the address itself and the length of its network; not masked
+	Scope     uint8        `json:"scope"`  // RT_SCOPE_*: 0 global, 253 link, 254 host
+	Secondary bool         `json:"secondary"`
+	// Tentative means that the kernel still looks whether somebody else has this IPv6 address.
+	Tentative bool `json:"tentative"`
+}
+
+// Addr is the address without its network.
+func (a Address) Addr() netip.Addr { return a.Prefix.Addr() }
+
+// TableHeader implements statedb.TableWritable.
+func (Address) TableHeader() []string { return []string{"LinkIndex", "Address", "Scope", "Secondary"} }
+
+// TableRow implements statedb.TableWritable.
+func (a Address) TableRow() []string {
+	return []string{strconv.Itoa(a.LinkIndex), a.Prefix.String(), strconv.Itoa(int(a.Scope)), strconv.FormatBool(a.Secondary)}
+}
+
+var addressIndex = statedb.Index[Address, string]{
+	Name: "id",
+	FromObject: func(a Address) index.KeySet {
+		return index.NewKeySet(index.String(a.Prefix.String() + "@" + strconv.Itoa(a.LinkIndex)))
+	},
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var addressLinkIndex = statedb.Index[Address, int]{
+	Name:       "link",
+	FromObject: func(a Address) index.KeySet { return index.NewKeySet(index.Int(a.LinkIndex)) },
+	FromKey:    index.Int,
+	FromString: index.IntString,
+}
+
+// Queries of addresses. AddressByID takes "<address>/<length>@<ifindex>".
+var (
+	AddressByID   = addressIndex.Query
+	AddressByLink = addressLinkIndex.Query
+)
+
+// NewAddressTable makes the table "device-addresses".
+func NewAddressTable(db *statedb.DB) (statedb.RWTable[Address], error) {
+	return statedb.NewTable(db, "device-addresses", addressIndex, addressLinkIndex)
+}

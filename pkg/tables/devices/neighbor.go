@@ -1,0 +1,56 @@
+package devices
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// Neighbor is one entry of the kernel's neighbour tables, as last seen.
+type Neighbor struct {
+	LinkIndex int        `json:"linkIndex"`
+	Addr      netip.Addr `json:"addr"`
+	MAC       mac.Addr   `json:"mac"`   // zero while it is not known
+	State     uint16     `json:"state"` // NUD_*: 2 reachable, 4 stale, 32 failed, 128 permanent
+	Flags     uint8      `json:"flags"` // NTF_*
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Neighbor) TableHeader() []string { return []string{"Address", "LinkIndex", "MAC", "State"} }
+
+// TableRow implements statedb.TableWritable.
+func (n Neighbor) TableRow() []string {
+	return []string{n.Addr.String(), strconv.Itoa(n.LinkIndex), n.MAC.String(), strconv.Itoa(int(n.State))}
+}
+
+var neighborIndex = statedb.Index[Neighbor, string]{
+	Name: "id",
+	FromObject: func(n Neighbor) index.KeySet {
+		return index.NewKeySet(index.String(n.Addr.String() + "@" + strconv.Itoa(n.LinkIndex)))
+	},
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var neighborLinkIndex = statedb.Index[Neighbor, int]{
+	Name:       "link",
+	FromObject: func(n Neighbor) index.KeySet { return index.NewKeySet(index.Int(n.LinkIndex)) },
+	FromKey:    index.Int,
+	FromString: index.IntString,
+}
+
+// Queries of neighbours. NeighborByID takes "<address>@<ifindex>".
+var (
+	NeighborByID   = neighborIndex.Query
+	NeighborByLink = neighborLinkIndex.Query
+)
+
+// NewNeighborTable makes the table "neighbors".
+func NewNeighborTable(db *statedb.DB) (statedb.RWTable[Neighbor], error) {
+	return statedb.NewTable(db, "neighbors", neighborIndex, neighborLinkIndex)
+}

@@ -1,0 +1,77 @@
+package devices
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Route is one next hop of one route, as last seen. A route over several next hops has a row for each.
+type Route struct {
+	Table     int          `json:"table"` // routing table; 254 is main, 255 local
+	Dst       netip.Prefix `json:"dst"`
+	Priority  int          `json:"priority"`
+	LinkIndex int          `json:"linkIndex"` // 0 when it leads nowhere (blackhole, unreachable)
+	Gw        netip.Addr   `json:"gw"`        // invalid: directly on the link
+	Src       netip.Addr   `json:"src"`       // preferred source; invalid: none
+	Scope     uint8        `json:"scope"`     // RT_SCOPE_*
+	Type      uint8        `json:"type"`      // RTN_*: 1 unicast, 2 local, ...
+	Protocol  uint8        `json:"protocol"`  // RTPROT_*: who made it
+	MTU       int          `json:"mtu"`       // bytes; 0: the device's
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Route) TableHeader() []string {
+	return []string{"Destination", "Table", "LinkIndex", "Gateway", "Source", "Priority", "Protocol", "Type", "MTU"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (r *Route) TableRow() []string {
+	return []string{r.Dst.String(), strconv.Itoa(r.Table), strconv.Itoa(r.LinkIndex), orDash(r.Gw), orDash(r.Src),
+		strconv.Itoa(r.Priority), strconv.Itoa(int(r.Protocol)), strconv.Itoa(int(r.Type)), strconv.Itoa(r.MTU)}
+}
+
+func orDash(a netip.Addr) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
+}
+
+// Destination identifies the route that a row is a next hop of. It is a prefix of the row's key.
+func (r *Route) Destination() string { return fmt.Sprintf("%d/%s/%d/", r.Table, r.Dst, r.Priority) }
+
+// Key identifies the row.
+func (r *Route) Key() string {
+	return r.Destination() + strconv.Itoa(r.LinkIndex) + "/" + orDash(r.Gw) + "/" + strconv.Itoa(int(r.Type))
+}
+
+var routeIndex = statedb.Index[*Route, string]{
+	Name:       "id",
+	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.String(r.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var routeLinkIndex = statedb.Index[*Route, int]{
+	Name:       "link",
+	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.Int(r.LinkIndex)) },
+	FromKey:    index.Int,
+	FromString: index.IntString,
+}
+
+// Queries of routes. RouteByID takes "<table>/<destination>/<priority>/<ifindex>/<gateway or ->/<type>"; as a prefix
+// query it takes the beginning of one.
+var (
+	RouteByID   = routeIndex.Query
+	RouteByLink = routeLinkIndex.Query
+)
+
+// NewRouteTable makes the table "routes".
+func NewRouteTable(db *statedb.DB) (statedb.RWTable[*Route], error) {
+	return statedb.NewTable(db, "routes", routeIndex, routeLinkIndex)
+}
