@@ -1,0 +1,63 @@
+/* The end of a packet's way through a program: count it, and report it when it is dropped. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "events.h"
+#include "metrics.h"
+#include "reasons.h"
+
+/* What is known of a packet when it is judged. Steps fill it in as they learn. */
+struct observation {
+	__u32 src_label;
+	__u32 dst_label;
+	__u32 dst_id;
+	enum direction direction;
+	__u16 endpoint;
+	__u16 pad;
+};
+
+/* Not inlined, so that the type information has the enums, and the verifier sees one copy. */
+static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason, enum source_file file, __u16 line,
+				  const struct observation *seen)
+{
+	struct drop_record record = {};
+	__u32 captured = skb->len;
+
+	if (captured > EVENT_CAPTURE_MAX)
+		captured = EVENT_CAPTURE_MAX;
+	record.event.type = EVENT_TYPE_DROP;
+	record.event.reason = reason;
+	record.event.source = seen->endpoint;
+	record.event.hash = bpf_get_hash_recalc(skb);
+	record.event.len_orig = skb->len;
+	record.event.version = EVENT_VERSION;
+	record.event.src_label = seen->src_label;
+	record.event.dst_label = seen->dst_label;
+	record.event.dst_id = seen->dst_id;
+	record.event.line = line;
+	record.event.file = file;
+	record.event.ifindex = skb->ifindex;
+	if (captured == 0 || bpf_skb_load_bytes(skb, 0, record.packet, captured))
+		captured = 0;
+	record.event.len_cap = captured;
+	return event_emit(&record, sizeof(record.event) + captured);
+}
+
+/* finish turns a verdict into what the kernel shall do; pass is the action for packets that stay on their way. */
+static __always_inline int finish(struct __sk_buff *skb, verdict v, const struct observation *seen, int pass)
+{
+	__u8 reason;
+
+	if (v >= 0) {
+		metrics_count(REASON_FORWARDED, seen->direction, skb->len);
+		return v == REDIRECTED ? TC_ACT_REDIRECT : pass;
+	}
+	reason = drop_reason_of(v);
+	metrics_count(reason, seen->direction, skb->len);
+	if (reason != REASON_HOUSEKEEPING && token_take(seen->endpoint))
+		drop_report(skb, reason, drop_file_of(v), drop_line_of(v), seen);
+	return TC_ACT_SHOT;
+}

@@ -1,0 +1,62 @@
+/* Ethernet: addresses and tags. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <bpf/bpf_endian.h>
+#include "packet.h"
+#include "reasons.h"
+
+#define ETH_PROTO_MIN 0x0600 /* smaller values are lengths (802.3) */
+
+static __always_inline int mac_equal(const __u8 *a, const __u8 *b)
+{
+	return *(const __u16 *)a == *(const __u16 *)b && *(const __u16 *)(a + 2) == *(const __u16 *)(b + 2) &&
+	       *(const __u16 *)(a + 4) == *(const __u16 *)(b + 4);
+}
+
+static __always_inline void mac_copy(__u8 *to, const __u8 *from) { __builtin_memcpy(to, from, ETH_ALEN); }
+
+/* eth_parse checks what every frame must fulfil and stores its protocol (network order). */
+static __always_inline verdict eth_parse(struct __sk_buff *skb, __be16 *proto)
+{
+	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
+
+	if (!eth)
+		return DROP(FILE_ETH, REASON_TRUNCATED);
+	/* The outer tag of a received frame is out of band, a second one is not. */
+	if (skb->vlan_present || eth->h_proto == bpf_htons(ETH_P_8021Q) || eth->h_proto == bpf_htons(ETH_P_8021AD))
+		return DROP(FILE_ETH, REASON_VLAN);
+	if (bpf_ntohs(eth->h_proto) < ETH_PROTO_MIN)
+		return DROP(FILE_ETH, REASON_UNSUPPORTED_L2);
+	*proto = eth->h_proto;
+	return CONTINUE;
+}
+
+/* eth_address gives the frame new addresses. */
+static __always_inline verdict eth_address(struct __sk_buff *skb, const __u8 *to, const __u8 *from)
+{
+	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
+
+	if (!eth)
+		return DROP(FILE_ETH, REASON_WRITE);
+	mac_copy(eth->h_dest, to);
+	mac_copy(eth->h_source, from);
+	return CONTINUE;
+}
+
+/* eth_from tells whether the frame was sent by mac. */
+static __always_inline int eth_from(struct __sk_buff *skb, const __u8 *mac)
+{
+	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
+
+	return eth && mac_equal(eth->h_source, mac);
+}
+
+/* eth_to tells whether the frame is meant for mac alone. */
+static __always_inline int eth_to(struct __sk_buff *skb, const __u8 *mac)
+{
+	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
+
+	return eth && mac_equal(eth->h_dest, mac);
+}

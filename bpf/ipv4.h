@@ -1,0 +1,67 @@
+/* IPv4: validation, multicast, time to live. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <bpf/bpf_endian.h>
+#include "packet.h"
+#include "reasons.h"
+
+#define IPV4_OFFSET ETH_HLEN
+
+/* What the programs need of a header, kept apart from the packet because helpers void its pointers. */
+struct ipv4_packet {
+	__be32 saddr;
+	__be32 daddr;
+	__u8 protocol;
+	__u8 ttl;
+};
+
+static __always_inline verdict ipv4_parse(struct __sk_buff *skb, struct ipv4_packet *packet)
+{
+	void *head = packet_head(skb, IPV4_OFFSET + sizeof(struct iphdr));
+	struct iphdr *ip;
+	__u32 header, total;
+
+	if (!head)
+		return DROP(FILE_IPV4, REASON_TRUNCATED);
+	ip = head + IPV4_OFFSET;
+	header = ip->ihl * 4;
+	total = bpf_ntohs(ip->tot_len);
+	if (ip->version != 4 || header < sizeof(*ip))
+		return DROP(FILE_IPV4, REASON_MALFORMED);
+	/* A super-packet of more than 64 kB (BIG TCP) has no total length. */
+	if (total < header && !(total == 0 && skb->gso_size))
+		return DROP(FILE_IPV4, REASON_MALFORMED);
+	if (IPV4_OFFSET + header > skb->len || IPV4_OFFSET + total > skb->len)
+		return DROP(FILE_IPV4, REASON_TRUNCATED);
+	packet->saddr = ip->saddr;
+	packet->daddr = ip->daddr;
+	packet->protocol = ip->protocol;
+	packet->ttl = ip->ttl;
+	return CONTINUE;
+}
+
+/* ipv4_is_group tells whether addr is a multicast group or the limited broadcast. */
+static __always_inline int ipv4_is_group(__be32 addr)
+{
+	return (addr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || addr == bpf_htonl(0xffffffff);
+}
+
+/* ipv4_hop takes one from the time to live, which the caller has found to be above 1, and mends the checksum. */
+static __always_inline verdict ipv4_hop(struct __sk_buff *skb)
+{
+	void *head = packet_head(skb, IPV4_OFFSET + sizeof(struct iphdr));
+	struct iphdr *ip;
+	__u32 sum;
+
+	if (!head)
+		return DROP(FILE_IPV4, REASON_WRITE);
+	ip = head + IPV4_OFFSET;
+	/* One less in the high byte of a word is one more in the complement: RFC 1624 with a carry of at most one. */
+	sum = ip->check + bpf_htons(0x0100);
+	ip->check = sum + (sum >= 0xffff);
+	ip->ttl--;
+	return CONTINUE;
+}

@@ -1,0 +1,144 @@
+/* IPv6: validation, extension headers, multicast, hop limit. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in6.h>
+#include <linux/ipv6.h>
+#include <linux/stddef.h>
+#include <bpf/bpf_endian.h>
+#include "endpoint.h"
+#include "packet.h"
+#include "reasons.h"
+
+#define IPV6_OFFSET ETH_HLEN
+#define IPV6_EXTENSIONS_MAX 6 /* more of them serve nobody but attackers */
+
+#define NEXT_HOP_BY_HOP 0
+#define NEXT_ROUTING 43
+#define NEXT_FRAGMENT 44
+#define NEXT_AUTH 51
+#define NEXT_ICMPV6 58
+#define NEXT_NONE 59
+#define NEXT_DEST_OPTIONS 60
+#define NEXT_MOBILITY 135
+#define NEXT_HIP 139
+#define NEXT_SHIM6 140
+
+#define FRAGMENT_OFFSET_MASK 0xfff8 /* the low three bits are flags */
+
+/* What the programs need of a header, kept apart from the packet because helpers void its pointers. */
+struct ipv6_packet {
+	struct in6_addr saddr;
+	struct in6_addr daddr;
+	__u8 protocol;	/* behind extension headers once ipv6_skip_extensions ran */
+	__u8 hop_limit;
+	__u8 later_part; /* a fragment that does not hold the upper header */
+	__u32 l4;	/* where the upper header begins */
+};
+
+static __always_inline verdict ipv6_parse(struct __sk_buff *skb, struct ipv6_packet *packet)
+{
+	void *head = packet_head(skb, IPV6_OFFSET + sizeof(struct ipv6hdr));
+	struct ipv6hdr *ip;
+
+	if (!head)
+		return DROP(FILE_IPV6, REASON_TRUNCATED);
+	ip = head + IPV6_OFFSET;
+	if (ip->version != 6)
+		return DROP(FILE_IPV6, REASON_MALFORMED);
+	if (IPV6_OFFSET + sizeof(*ip) + bpf_ntohs(ip->payload_len) > skb->len)
+		return DROP(FILE_IPV6, REASON_TRUNCATED);
+	packet->saddr = ip->saddr;
+	packet->daddr = ip->daddr;
+	packet->protocol = ip->nexthdr;
+	packet->hop_limit = ip->hop_limit;
+	packet->later_part = 0;
+	packet->l4 = IPV6_OFFSET + sizeof(*ip);
+	return CONTINUE;
+}
+
+static __always_inline int ipv6_is_extension(__u8 next)
+{
+	switch (next) {
+	case NEXT_HOP_BY_HOP:
+	case NEXT_ROUTING:
+	case NEXT_FRAGMENT:
+	case NEXT_AUTH:
+	case NEXT_DEST_OPTIONS:
+	case NEXT_MOBILITY:
+	case NEXT_HIP:
+	case NEXT_SHIM6:
+		return 1;
+	}
+	return 0;
+}
+
+/* ipv6_skip_extensions finds the upper protocol. Chains that are too long or leave the packet are refused: what
+ * cannot be read to its end could hide anything. */
+static __always_inline verdict ipv6_skip_extensions(struct __sk_buff *skb, struct ipv6_packet *packet)
+{
+	struct {
+		__u8 next;
+		__u8 length;
+		__be16 offset; /* meaningful in a fragment header only */
+	} extension;
+
+#pragma unroll
+	for (int i = 0; i < IPV6_EXTENSIONS_MAX; i++) {
+		if (!ipv6_is_extension(packet->protocol) || packet->later_part)
+			return CONTINUE;
+		if (bpf_skb_load_bytes(skb, packet->l4, &extension, sizeof(extension)))
+			return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
+		if (packet->protocol == NEXT_FRAGMENT) {
+			packet->later_part = !!(bpf_ntohs(extension.offset) & FRAGMENT_OFFSET_MASK);
+			packet->l4 += 8;
+		} else if (packet->protocol == NEXT_AUTH) {
+			packet->l4 += (extension.length + 2) * 4;
+		} else {
+			packet->l4 += (extension.length + 1) * 8;
+		}
+		packet->protocol = extension.next;
+	}
+	if (ipv6_is_extension(packet->protocol) && !packet->later_part)
+		return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
+	return CONTINUE;
+}
+
+static __always_inline int ipv6_equal(const struct in6_addr *a, const __u8 *b)
+{
+	const __u32 *other = (const __u32 *)b;
+
+	return a->s6_addr32[0] == other[0] && a->s6_addr32[1] == other[1] && a->s6_addr32[2] == other[2] &&
+	       a->s6_addr32[3] == other[3];
+}
+
+static __always_inline int ipv6_is_group(const struct in6_addr *addr) { return addr->s6_addr[0] == 0xff; }
+
+static __always_inline int ipv6_is_unspecified(const struct in6_addr *addr)
+{
+	return !(addr->s6_addr32[0] | addr->s6_addr32[1] | addr->s6_addr32[2] | addr->s6_addr32[3]);
+}
+
+static __always_inline int ipv6_is_link_local(const struct in6_addr *addr)
+{
+	return (addr->s6_addr32[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+static __always_inline int endpoint_has_ipv6(const struct endpoint_facts *facts, const struct in6_addr *addr)
+{
+	return (facts->flags & ENDPOINT_IPV6) && ipv6_equal(addr, facts->ipv6);
+}
+
+/* ipv6_hop takes one from the hop limit, which the caller has found to be above 1. */
+static __always_inline verdict ipv6_hop(struct __sk_buff *skb)
+{
+	void *head = packet_head(skb, IPV6_OFFSET + sizeof(struct ipv6hdr));
+	struct ipv6hdr *ip;
+
+	if (!head)
+		return DROP(FILE_IPV6, REASON_WRITE);
+	ip = head + IPV6_OFFSET;
+	ip->hop_limit--;
+	return CONTINUE;
+}

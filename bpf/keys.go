@@ -1,0 +1,85 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// lpmStaticBits is what family and pad add to the length of each prefix in an [LpmKey].
+const lpmStaticBits = 32
+
+// NewAddrKey makes the key of one address. An IPv4 address mapped into IPv6 becomes plain IPv4.
+func NewAddrKey(addr netip.Addr) AddrKey {
+	addr = addr.Unmap()
+	key := AddrKey{Family: family(addr)}
+	copy(key.Addr[:], addr.AsSlice())
+	return key
+}
+
+// AddrOf is the inverse of [NewAddrKey]; the result is invalid when the key's family is neither 4 nor 6.
+func AddrOf(key AddrKey) netip.Addr { return addrOf(key.Family, key.Addr) }
+
+// NewLpmKey makes the key of one prefix, whose host bits are ignored.
+func NewLpmKey(prefix netip.Prefix) LpmKey {
+	prefix = prefix.Masked()
+	key := LpmKey{Prefixlen: uint32(lpmStaticBits + prefix.Bits()), Family: family(prefix.Addr())}
+	copy(key.Addr[:], prefix.Addr().AsSlice())
+	return key
+}
+
+// PrefixOf is the inverse of [NewLpmKey]; the result is invalid when no prefix makes such a key.
+func PrefixOf(key LpmKey) netip.Prefix {
+	addr := addrOf(key.Family, key.Addr)
+	if !addr.IsValid() || key.Prefixlen < lpmStaticBits || key.Prefixlen > lpmStaticBits+128 {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(addr, int(key.Prefixlen)-lpmStaticBits)
+}
+
+// IPv4Word is an IPv4 address as the programs keep it: four bytes in wire order, read as one native integer. Anything
+// but IPv4 is 0.
+func IPv4Word(addr netip.Addr) uint32 {
+	if !addr.Is4() {
+		return 0
+	}
+	b := addr.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+// IPv4OfWord is the inverse of [IPv4Word]; 0 is the invalid address.
+func IPv4OfWord(word uint32) netip.Addr {
+	if word == 0 {
+		return netip.Addr{}
+	}
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], word)
+	return netip.AddrFrom4(b)
+}
+
+// IPv6Bytes is an IPv6 address as the programs keep it. Anything but IPv6 is all zeros.
+func IPv6Bytes(addr netip.Addr) (b [16]byte) {
+	if addr.Is6() {
+		b = addr.As16()
+	}
+	return b
+}
+
+func family(addr netip.Addr) uint8 {
+	switch {
+	case addr.Is4():
+		return 4
+	case addr.Is6():
+		return 6
+	}
+	return 0
+}
+
+func addrOf(family uint8, b [16]byte) netip.Addr {
+	switch family {
+	case 4:
+		return netip.AddrFrom4([4]byte(b[:4]))
+	case 6:
+		return netip.AddrFrom16(b)
+	}
+	return netip.Addr{}
+}

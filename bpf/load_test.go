@@ -1,0 +1,84 @@
+package bpf
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// The verifier's budget for one program, in processed instructions.
+const verifierBudget = 20_000
+
+func TestMapSpecs_AreTheContract(t *testing.T) {
+	t.Parallel()
+	specs, err := MapSpecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]struct {
+		kind       ebpf.MapType
+		key, value uint32
+	}{
+		MapEndpointFacts:   {ebpf.Array, 4, 76},
+		MapLinks:           {ebpf.Hash, 4, 4},
+		MapEndpoints:       {ebpf.Hash, 20, 8},
+		MapIpcache:         {ebpf.Hash, 20, 8},
+		MapIpcachePrefixes: {ebpf.LPMTrie, 24, 8},
+		MapMetrics:         {ebpf.PerCPUArray, 4, 16},
+		MapEvents:          {ebpf.RingBuf, 0, 0},
+		MapEventsLost:      {ebpf.PerCPUArray, 4, 8},
+		MapDropTokens:      {ebpf.Array, 4, 16},
+	}
+	for name, w := range want {
+		m := specs[name]
+		if m == nil {
+			t.Errorf("map %s: not declared by any program", name)
+			continue
+		}
+		if m.Type != w.kind || m.KeySize != w.key || m.ValueSize != w.value {
+			t.Errorf("map %s: %v with key %d, value %d; want %v, %d, %d", name, m.Type, m.KeySize, m.ValueSize, w.kind, w.key, w.value)
+		}
+		delete(specs, name)
+	}
+	for name := range specs {
+		t.Errorf("map %s: nobody expects it", name)
+	}
+}
+
+func TestLoad_UnknownProgram(t *testing.T) {
+	t.Parallel()
+	if _, err := Load("nothing"); !errors.Is(err, errUnknownProgram) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	for _, name := range Programs() {
+		spec, err := Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		coll, err := ebpf.NewCollection(spec)
+		if err != nil {
+			t.Fatalf("%+v", err)
+		}
+		defer coll.Close()
+		info, err := coll.Programs[name].Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Skip("the kernel does not tell how many instructions it verified: needs 5.16")
+		}
+		t.Logf("%s: %d instructions processed by the verifier", name, n)
+		if n > verifierBudget {
+			t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, verifierBudget)
+		}
+	}
+}

@@ -1,0 +1,12 @@
+/* The packet mark, by which the rest of the node knows that our programs have judged a packet. */
+#pragma once
+
+#include <linux/types.h>
+
+#define MARK_MAGIC_IDENTITY 0x0f00
+
+/* mark_of puts an identity into Cilium's layout: its low 16 bits on top, its high 8 bits at the bottom. */
+static __always_inline __u32 mark_of(__u32 identity)
+{
+	return ((identity & 0xffff) << 16) | ((identity >> 16) & 0xff) | MARK_MAGIC_IDENTITY;
+}

@@ -1,0 +1,33 @@
+/* Access to the bytes of a packet. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+/* The kernel turns a 32-bit load of these two fields into a load of a pointer. The compiler, which knows only the 32
+ * bits, likes to keep and widen what it loaded, and the verifier then sees a number; so it must not know the load. */
+#define PACKET_FIELD(skb, field)                                                                                     \
+	({                                                                                                           \
+		void *pointer;                                                                                       \
+		asm volatile("%0 = *(u32 *)(%1 + %2)"                                                                \
+			     : "=r"(pointer)                                                                         \
+			     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)));                          \
+		pointer;                                                                                             \
+	})
+
+/* packet_head returns the first len bytes, readable and writable, or NULL when the packet is shorter. It pulls them
+ * into the linear part when they are not there, so every earlier pointer into the packet is void afterwards. */
+static __always_inline void *packet_head(struct __sk_buff *skb, __u32 len)
+{
+	void *data = PACKET_FIELD(skb, data);
+
+	if (data + len <= PACKET_FIELD(skb, data_end))
+		return data;
+	if (bpf_skb_pull_data(skb, len))
+		return NULL;
+	data = PACKET_FIELD(skb, data);
+	if (data + len <= PACKET_FIELD(skb, data_end))
+		return data;
+	return NULL;
+}

@@ -1,0 +1,100 @@
+//go:build ignore
+
+/* Egress of the host end of each pod's link: what the node's stack sends to a pod. */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "drop.h"
+#include "endpoint.h"
+#include "eth.h"
+#include "ipcache.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "nd.h"
+#include "policy.h"
+#include "reasons.h"
+
+static __always_inline verdict to_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
+{
+	struct ipv4_packet packet;
+	struct addr_key source;
+	verdict v;
+
+	if ((v = ipv4_parse(skb, &packet)) != CONTINUE)
+		return v;
+	if (ipv4_is_group(packet.daddr))
+		return packet.protocol == IPPROTO_IGMP ? DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING) :
+							 DROP(FILE_POD_INGRESS, REASON_MULTICAST);
+	if (!endpoint_has_ipv4(self, packet.daddr))
+		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_TARGET);
+	source = addr_key_ipv4(packet.saddr);
+	seen->src_label = source_identity(skb, &source);
+	return policy_judge(self->policy_ingress);
+}
+
+static __always_inline verdict to_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
+{
+	struct ipv6_packet packet;
+	struct addr_key source;
+	verdict v;
+
+	if ((v = ipv6_parse(skb, &packet)) != CONTINUE)
+		return v;
+	if ((v = ipv6_skip_extensions(skb, &packet)) != CONTINUE)
+		return v;
+	if ((v = nd_from_host(skb, &packet)) != CONTINUE)
+		return v;
+	if (ipv6_is_group(&packet.daddr))
+		return DROP(FILE_POD_INGRESS, REASON_MULTICAST);
+	if (!endpoint_has_ipv6(self, &packet.daddr))
+		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_TARGET);
+	source = addr_key_ipv6(&packet.saddr);
+	seen->src_label = source_identity(skb, &source);
+	return policy_judge(self->policy_ingress);
+}
+
+static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+{
+	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	__be16 proto;
+	verdict v;
+
+	if (!self)
+		return DROP(FILE_POD_INGRESS, REASON_NO_ENDPOINT);
+	seen->endpoint = self->id;
+	seen->dst_id = self->id;
+	seen->dst_label = self->identity;
+	if ((v = eth_parse(skb, &proto)) != CONTINUE)
+		return v;
+	switch (proto) {
+	case bpf_htons(ETH_P_IP):
+		v = to_ipv4(skb, self, seen);
+		break;
+	case bpf_htons(ETH_P_IPV6):
+		v = to_ipv6(skb, self, seen);
+		break;
+	case bpf_htons(ETH_P_ARP):
+		return DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING); /* the node has no need to ask */
+	default:
+		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_L3);
+	}
+	if (v != CONTINUE)
+		return v;
+	/* The stack does not resolve neighbours on these links, so it may have left any address. */
+	v = eth_address(skb, self->pod_mac, self->host_mac);
+	return v == CONTINUE ? PASS : v;
+}
+
+SEC("tc")
+int pod_ingress(struct __sk_buff *skb)
+{
+	struct observation seen = { .direction = DIRECTION_INGRESS };
+	verdict v = judge(skb, &seen);
+
+	return finish(skb, v, &seen, TC_ACT_OK);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,65 @@
+/* Why a packet was dropped, and where. Mirrored by the Go package events; a test compares both. */
+#pragma once
+
+#include <linux/types.h>
+
+/* Numbers up to 239 are Cilium's and mean what they mean there. Cilium counts upwards from 130 and stays far below 240,
+ * from where our own begin. All of them fit the eight bits that an event has for them. */
+enum drop_reason {
+	REASON_FORWARDED = 0,
+	REASON_SOURCE_MAC = 130,
+	REASON_DESTINATION_MAC = 131,
+	REASON_SOURCE_IP = 132,
+	REASON_POLICY = 133,
+	REASON_MALFORMED = 134,		 /* a header contradicts itself or the length of the packet */
+	REASON_TRUNCATED = 135,		 /* the packet ends inside a header */
+	REASON_UNKNOWN_L3 = 139,	 /* neither IP nor ARP */
+	REASON_WRITE = 141,		 /* the kernel did not let us change the packet */
+	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
+	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it */
+	REASON_NO_ENDPOINT = 152,	 /* no local endpoint has the address */
+	REASON_IPV6_EXTENSION = 156,
+	REASON_UNSUPPORTED_L2 = 166,	 /* a length where the EtherType belongs */
+	REASON_UNKNOWN_SENDER = 172,	 /* the link belongs to no endpoint */
+	REASON_FORBIDDEN_ICMPV6 = 176,
+	REASON_VLAN = 182,
+	REASON_MULTICAST = 240,		 /* multicast and broadcast stay on the pod's link */
+	REASON_HOUSEKEEPING = 241,	 /* group reports, router solicitations, address probes: expected, without an event */
+	REASON_NEIGHBOUR_TARGET = 242,	 /* ARP or ND about somebody who is not the gateway */
+};
+
+enum direction {
+	DIRECTION_UNKNOWN = 0,
+	DIRECTION_INGRESS = 1,	/* towards a pod */
+	DIRECTION_EGRESS = 2,	/* from a pod, or from the node through waggle_host */
+	DIRECTIONS = 3,
+};
+
+/* Numbers from 200 are ours; Cilium's own files have other ones. */
+enum source_file {
+	FILE_ARP = 200,
+	FILE_DELIVER = 201,
+	FILE_ENDPOINT = 202,
+	FILE_ETH = 203,
+	FILE_HOST_EGRESS = 204,
+	FILE_IPV4 = 205,
+	FILE_IPV6 = 206,
+	FILE_ND = 207,
+	FILE_POD_EGRESS = 208,
+	FILE_POD_INGRESS = 209,
+	FILE_POLICY = 210,
+};
+
+/* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the
+ * line in bits 8-22 and the file in bits 23-30. */
+typedef __s32 verdict;
+
+#define CONTINUE 0	/* the next step decides */
+#define PASS 1		/* on its way, as the hook understands it */
+#define REDIRECTED 7	/* what bpf_redirect and bpf_redirect_peer return when they take a packet */
+
+#define DROP(file, reason) ((verdict)((1U << 31) | ((__u32)(file) << 23) | ((__u32)__LINE__ << 8) | (__u32)(reason)))
+
+static inline __attribute__((always_inline)) __u8 drop_reason_of(verdict v) { return (__u8)v; }
+static inline __attribute__((always_inline)) __u16 drop_line_of(verdict v) { return ((__u32)v >> 8) & 0x7fff; }
+static inline __attribute__((always_inline)) __u8 drop_file_of(verdict v) { return ((__u32)v >> 23) & 0xff; }

@@ -1,0 +1,44 @@
+package bpf
+
+// What Go and C share, generated from the type information of the objects.
+type (
+	// EndpointFacts is a value of endpoint_facts. A slot whose Ifindex is 0 is free.
+	EndpointFacts = podEgressEndpointFacts
+	// EndpointRef is a value of bpf_endpoints.
+	EndpointRef = podEgressEndpointRef
+	// AddrKey is a key of bpf_endpoints and of ipcache; see [NewAddrKey].
+	AddrKey = podEgressAddrKey
+	// LpmKey is a key of ipcache_prefixes; see [NewLpmKey].
+	LpmKey = podIngressLpmKey
+	// IpcacheEntry is a value of ipcache and of ipcache_prefixes.
+	IpcacheEntry = podIngressIpcacheEntry
+	// MetricsValue is a value of metrics, one per CPU; see [MetricsSlot].
+	MetricsValue = podEgressMetricsValue
+	// TokenBucket is a value of drop_tokens.
+	TokenBucket = podEgressTokenBucket
+	// DropEvent is what a record of the ring buffer begins with.
+	DropEvent = podEgressDropEvent
+)
+
+const (
+	// FlagIPv4 and FlagIPv6 say in [EndpointFacts] which addresses count.
+	FlagIPv4 uint16 = 1
+	FlagIPv6 uint16 = 2
+	// FlagHost says in [EndpointRef] that the node itself has the address.
+	FlagHost uint32 = 1
+
+	// Directions of [MetricsSlot].
+	DirectionUnknown uint8 = 0
+	DirectionIngress uint8 = 1
+	DirectionEgress  uint8 = 2
+
+	directions = 3
+)
+
+// MetricsSlot is the index in metrics of one reason in one direction. Reason 0 counts what was forwarded.
+func MetricsSlot(reason, direction uint8) uint32 { return uint32(reason)*directions + uint32(direction) }
+
+// MetricsReason takes a slot of metrics apart.
+func MetricsReason(slot uint32) (reason, direction uint8) {
+	return uint8(slot / directions), uint8(slot % directions)
+}
