@@ -24,7 +24,7 @@ import (
 const timeout = 30 * time.Second
 
 // health hands out scopes of one in-memory health.
-type health struct{ root cell.Health }
+type health struct{ root *cell.SimpleHealth }
 
 func (h health) ForModule(id cell.FullModuleID) cell.Health { return h.root.NewScope(id.String()) }
 
@@ -35,7 +35,7 @@ func Infrastructure() cell.Cell {
 		job.Cell,
 		cell.Provide(
 			cell.NewSimpleHealth,
-			func(root cell.Health) hive.HealthSource { return health{root} },
+			func(root *cell.SimpleHealth) hive.HealthSource { return health{root} }, // the interface is what each module gets
 			func(h *cell.SimpleHealth) upstream.ScriptCmdOut {
 				return upstream.NewScriptCmd("health", cell.SimpleHealthCmd(h))
 			},

@@ -1,0 +1,87 @@
+package hive
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"go.uber.org/dig"
+)
+
+// Build is [New] for programs: what hive panics with becomes an error that says in one sentence which constructor is
+// doubled, which flag is declared twice or which constructors need each other.
+func Build(cells ...cell.Cell) (h *upstream.Hive, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			h, err = nil, explainPanic(r)
+		}
+	}()
+	return New(cells...), nil
+}
+
+// Populate builds all objects of h. Its error says in one sentence which constructor is missing or failed. Nothing is
+// started, so nothing has changed when it fails.
+func Populate(h *upstream.Hive, log *slog.Logger) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = explainPanic(r)
+		}
+	}()
+	return explain(h.Populate(log))
+}
+
+var (
+	provided     = regexp.MustCompile(`cannot provide function (.+?): cannot provide (\S+) from \S+: already provided by (.+)`)
+	needs        = regexp.MustCompile(`missing dependencies for function (.+?): missing type`)
+	failed       = regexp.MustCompile(`received non-nil error from function (.+?): `)
+	suggestion   = regexp.MustCompile(` \(did you mean [^)]*\)`)
+	doubledFlag  = regexp.MustCompile(`'([^']+)' declared twice`)
+	cyclicCaller = regexp.MustCompile(`provided by ("[^"]+"\.\S+)`)
+)
+
+// explain words an error of dig. The type of a missing dependency is private to dig; its words are pinned by a test.
+func explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	root := dig.RootCause(err)
+	var fromDig dig.Error
+	if !errors.As(root, &fromDig) {
+		if m := failed.FindAllStringSubmatch(err.Error(), -1); m != nil {
+			return fmt.Errorf("constructor %s failed: %w", m[len(m)-1][1], root)
+		}
+		return root
+	}
+	if strings.HasPrefix(root.Error(), "missing type") {
+		_, types, _ := strings.Cut(suggestion.ReplaceAllString(root.Error(), ""), ": ")
+		if m := needs.FindAllStringSubmatch(err.Error(), -1); m != nil {
+			return fmt.Errorf("no constructor provides %s, which %s needs", types, m[len(m)-1][1])
+		}
+		return fmt.Errorf("no constructor provides %s", types)
+	}
+	return oneLine(root.Error())
+}
+
+func explainPanic(r any) error {
+	text := strings.TrimPrefix(fmt.Sprint(r), "Failed to apply cell: ")
+	if m := provided.FindStringSubmatch(text); m != nil {
+		return fmt.Errorf("%s is provided twice: by %s and by %s", m[2], m[3], m[1])
+	}
+	if m := doubledFlag.FindStringSubmatch(text); m != nil {
+		return fmt.Errorf("flag --%s is declared by two cells", m[1])
+	}
+	if strings.Contains(text, "cycle detected") {
+		var chain []string
+		for _, m := range cyclicCaller.FindAllStringSubmatch(text, -1) {
+			chain = append(chain, m[1])
+		}
+		return fmt.Errorf("constructors need each other: %s", strings.Join(chain, " needs "))
+	}
+	return oneLine(text)
+}
+
+func oneLine(text string) error { return errors.New(strings.Join(strings.Fields(text), " ")) }
