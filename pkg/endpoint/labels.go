@@ -3,6 +3,8 @@ package endpoint
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -78,4 +80,13 @@ func parseLabel(label string) (key, value string, err error) {
 func LabelSource(key string) string {
 	source, _, _ := strings.Cut(key, ":")
 	return source
+}
+
+// FormatLabels is the reverse of [ParseLabels]; the result is sorted.
+func FormatLabels(labels map[string]string) []string {
+	list := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		list = append(list, key+"="+labels[key])
+	}
+	return list
 }

@@ -87,14 +87,20 @@ func readRegular(path string) ([]byte, error) {
 
 // SetAside moves an entry of the directory out of the way, into the folder "bad" inside it, and says where it lies
 // now. The folder keeps a bounded number of entries.
-func (s *Store) SetAside(name string) (string, error) {
+func (s *Store) SetAside(name string) (string, error) { return s.keep(name, os.Rename) }
+
+// Preserve is [Store.SetAside] for a file that is written again next: it stays in its place until then, so that at no
+// moment its contents are in neither.
+func (s *Store) Preserve(name string) (string, error) { return s.keep(name, os.Link) }
+
+func (s *Store) keep(name string, move func(from, to string) error) (string, error) {
 	bad := s.path(badDir)
 	if err := os.MkdirAll(bad, dirMode); err != nil {
 		return "", fmt.Errorf("set aside state file %s: %w", name, err)
 	}
 	// The time comes first in fixed width, so that names sort by age.
 	to := filepath.Join(bad, time.Now().UTC().Format("20060102T150405.000000000Z")+"-"+filepath.Base(name))
-	if err := os.Rename(s.path(name), to); err != nil {
+	if err := move(s.path(name), to); err != nil {
 		return "", fmt.Errorf("set aside state file: %w", err)
 	}
 	return to, s.forgetOldest(bad)

@@ -1,0 +1,99 @@
+package endpointmanager
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+
+	"github.com/waggle-net/waggle/pkg/statefile"
+)
+
+// resolveConflicts sees to it that no two files claim the same id, attachment, link or address. The more trustworthy
+// one keeps it; the other becomes a quarantined row that holds the rest of what it had, or is set aside when no address
+// is left to hold.
+func resolveConflicts(list []found) {
+	taken := map[any]uint16{} // an attachment, a link's name or an address -> the endpoint that has it
+	ids := map[uint16]bool{}
+	order := trusted(list)
+	var homeless []*found // need an id that nobody has
+	for _, f := range order {
+		if f.ep.ID == 0 || ids[f.ep.ID] {
+			f.ep.ID = 0
+			homeless = append(homeless, f)
+			continue
+		}
+		ids[f.ep.ID] = true
+	}
+	giveIDs(homeless, ids)
+	for _, f := range order {
+		if f.ep != nil {
+			f.yield(taken)
+		}
+	}
+}
+
+func giveIDs(homeless []*found, ids map[uint16]bool) {
+	id := uint16(0)
+	for _, f := range homeless {
+		for id++; id <= maxID && ids[id]; id++ {
+		}
+		if id > maxID {
+			f.ep = nil
+			continue
+		}
+		f.ep.ID = id
+	}
+}
+
+type (
+	attachmentKey string
+	linkKey       string
+)
+
+// yield gives up what somebody else has and takes the rest.
+func (f *found) yield(taken map[any]uint16) {
+	ep := f.ep
+	if ep.ContainerID == "" {
+		ep.ContainerID, ep.IfName = nameless(ep.ID)
+	}
+	if other, found := taken[attachmentKey(ep.AttachmentID())]; found {
+		f.lose("attachment "+ep.AttachmentID(), other)
+		ep.ContainerID, ep.IfName = nameless(ep.ID)
+	}
+	if other, found := taken[linkKey(ep.HostIfName)]; found && ep.HostIfName != "" {
+		f.lose("link "+ep.HostIfName, other)
+		ep.HostIfName, ep.HostIfIndex = "", 0
+	}
+	for _, a := range []*netip.Addr{&ep.IPv4, &ep.IPv6} {
+		if other, found := taken[*a]; found && a.IsValid() {
+			f.lose("address "+a.String(), other)
+			*a = netip.Addr{}
+		}
+	}
+	if f.damage != nil && !ep.IPv4.IsValid() && !ep.IPv6.IsValid() && !f.named() {
+		f.ep = nil // nothing to hold and nobody who would ever delete it
+		return
+	}
+	taken[attachmentKey(ep.AttachmentID())], taken[linkKey(ep.HostIfName)] = ep.ID, ep.ID
+	taken[ep.IPv4], taken[ep.IPv6] = ep.ID, ep.ID
+}
+
+func (f *found) lose(what string, other uint16) {
+	err := fmt.Errorf("%w: %s belongs to endpoint %d", statefile.ErrCorrupt, what, other)
+	f.damage = errors.Join(f.damage, err)
+	if f.ep.Quarantine == "" {
+		f.ep.Quarantine = what + " belongs to endpoint " + strconv.Itoa(int(other)) + " as well"
+	}
+}
+
+// named tells whether a runtime could ever ask for the endpoint's deletion.
+func (f *found) named() bool {
+	container, _ := nameless(f.ep.ID)
+	return f.ep.ContainerID != container
+}
+
+// nameless names an endpoint whose attachment is not known, so that an operator can see and delete it.
+func nameless(id uint16) (container, ifName string) {
+	return "unknown-" + strconv.Itoa(int(id)), "unknown"
+}

@@ -1,0 +1,140 @@
+package endpointmanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// Create implements [endpoint.Manager].
+func (m *manager) Create(ctx context.Context, req endpoint.Request) (*endpoints.Endpoint, error) {
+	if err := req.Validate(); err != nil {
+		return nil, fmt.Errorf("create endpoint: %w", err)
+	}
+	ep := fromRequest(req)
+	fail := func(err error) (*endpoints.Endpoint, error) {
+		return nil, fmt.Errorf("create endpoint %s: %w", describe(ep), err)
+	}
+	if err := m.waitRestored(ctx); err != nil {
+		return fail(err)
+	}
+	if err := m.admit(ep, req); err != nil {
+		return fail(err)
+	}
+	if !req.Wait {
+		return ep, nil
+	}
+	if err := m.waitReady(ctx, ep); err != nil {
+		return fail(errors.Join(err, m.remove(ep)))
+	}
+	return ep, nil
+}
+
+func fromRequest(req endpoint.Request) *endpoints.Endpoint {
+	labels, _ := endpoint.ParseLabels(req.Labels) // checked by Validate
+	return &endpoints.Endpoint{
+		ContainerID: req.ContainerID, IfName: req.IfName,
+		NetnsPath: req.NetnsPath, NetnsCookie: req.NetnsCookie, NetnsInode: req.NetnsInode,
+		HostIfName: req.HostIfName, HostIfIndex: req.HostIfIndex, HostMAC: req.HostMAC, PodMAC: req.PodMAC,
+		IPv4: req.IPv4, IPv6: req.IPv6, IPv4Pool: req.IPv4Pool, IPv6Pool: req.IPv6Pool,
+		K8sNamespace: req.K8sNamespace, K8sPodName: req.K8sPodName, K8sUID: req.K8sUID,
+		Labels: labels, CreatedAt: time.Now().UTC(),
+	}
+}
+
+// admit gives ep an id, its addresses and labels, and stores it; or it leaves everything as it was.
+func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	txn := m.DB.ReadTxn()
+	err := m.conflict(txn, ep)
+	if err != nil {
+		return err
+	}
+	if ep.ID, err = m.nextID(txn); err != nil {
+		return err
+	}
+	ep.Labels = m.withPodLabels(txn, ep)
+	if err := m.Addresses.Claim(claims(ep, req.IPv4UUID, req.IPv6UUID)); err != nil {
+		return fmt.Errorf("claim its addresses: %w", err)
+	}
+	if err := m.store(ep); err != nil {
+		return errors.Join(err, m.files.Remove(fileName(ep.ID)), m.release(ep))
+	}
+	return nil
+}
+
+// conflict names what ep wants and another endpoint has.
+func (m *manager) conflict(txn statedb.ReadTxn, ep *endpoints.Endpoint) error {
+	taken := func(what string, q statedb.Query[*endpoints.Endpoint]) error {
+		other, _, found := m.Endpoints.Get(txn, q)
+		if !found {
+			return nil
+		}
+		return fmt.Errorf("%s belongs to endpoint %d (%s): %w", what, other.ID, describe(other), endpoint.ErrExists)
+	}
+	if err := taken("the attachment", endpoints.ByAttachment(ep.AttachmentID())); err != nil {
+		return err
+	}
+	if err := taken("interface "+ep.HostIfName, endpoints.ByHostInterface(ep.HostIfName)); err != nil {
+		return err
+	}
+	for _, a := range []netip.Addr{ep.IPv4, ep.IPv6} {
+		if !a.IsValid() {
+			continue
+		}
+		if err := taken("address "+a.String(), endpoints.ByAddress(a)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claims lists the addresses of an endpoint as the allocator wants them.
+func claims(ep *endpoints.Endpoint, uuid4, uuid6 string) []ipam.Claim {
+	var list []ipam.Claim
+	add := func(a netip.Addr, pool, uuid string) {
+		if a.IsValid() {
+			list = append(list, ipam.Claim{Addr: a, Pool: pool, UUID: uuid, Owner: owner(ep), Attachment: ep.AttachmentID()})
+		}
+	}
+	add(ep.IPv4, ep.IPv4Pool, uuid4)
+	add(ep.IPv6, ep.IPv6Pool, uuid6)
+	return list
+}
+
+// release gives back what claims has taken. An address that is somebody else's by now, as a restored endpoint may find
+// it, is not ours to give.
+func (m *manager) release(ep *endpoints.Endpoint) error {
+	var errs []error
+	for _, c := range claims(ep, "", "") {
+		_, err := m.Addresses.Release(c.Addr, c.Pool, c.Attachment)
+		if err != nil && !errors.Is(err, ipam.ErrInUse) && !errors.Is(err, ipam.ErrExcluded) {
+			errs = append(errs, fmt.Errorf("release address %s of endpoint %d: %w", c.Addr, ep.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// owner is how people call an endpoint.
+func owner(ep *endpoints.Endpoint) string {
+	if pod := ep.PodName(); pod != "" {
+		return pod
+	}
+	return ep.AttachmentID()
+}
+
+func describe(ep *endpoints.Endpoint) string {
+	if pod := ep.PodName(); pod != "" {
+		return ep.AttachmentID() + ", pod " + pod
+	}
+	return ep.AttachmentID()
+}

@@ -1,0 +1,64 @@
+package endpointmanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// Delete implements [endpoint.Manager].
+func (m *manager) Delete(ctx context.Context, id string) error {
+	if err := m.waitRestored(ctx); err != nil {
+		return fmt.Errorf("delete endpoint: %w", err)
+	}
+	ep, err := m.Lookup(id)
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	return m.remove(ep)
+}
+
+// DeleteContainer implements [endpoint.Manager].
+func (m *manager) DeleteContainer(ctx context.Context, containerID string) (int, error) {
+	if err := m.waitRestored(ctx); err != nil {
+		return 0, fmt.Errorf("delete the endpoints of a container: %w", err)
+	}
+	return m.removeContainer(containerID)
+}
+
+func (m *manager) removeContainer(containerID string) (int, error) {
+	var errs []error
+	n := 0
+	for ep := range m.Endpoints.List(m.DB.ReadTxn(), endpoints.ByContainer(containerID)) {
+		n++
+		errs = append(errs, m.remove(ep))
+	}
+	return n, errors.Join(errs...)
+}
+
+// remove deletes the file and the row of ep and gives its addresses back, all of them whatever fails. It does nothing
+// when the row is gone or belongs to another endpoint by now.
+//
+// The file goes first: after a crash in between nothing is left that would bring the endpoint back. The addresses go
+// last, when the datapath has been told.
+func (m *manager) remove(ep *endpoints.Endpoint) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	row, _, found := m.Endpoints.Get(m.DB.ReadTxn(), endpoints.ByID(ep.ID))
+	if !found || !same(row, ep) {
+		return nil
+	}
+	return errors.Join(m.files.Remove(fileName(row.ID)), m.deleteRow(row), m.release(row))
+}
+
+func (m *manager) deleteRow(ep *endpoints.Endpoint) error {
+	txn := m.DB.WriteTxn(m.Endpoints)
+	defer txn.Abort()
+	if _, _, err := m.Endpoints.Delete(txn, ep); err != nil {
+		return fmt.Errorf("delete endpoint %d: %w", ep.ID, err)
+	}
+	txn.Commit()
+	return nil
+}

@@ -1,0 +1,87 @@
+package endpointmanager
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/statefile"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// fileKind marks the state files of endpoints.
+const fileKind = "endpoint"
+
+type params struct {
+	cell.In
+
+	Log        *slog.Logger
+	DB         *statedb.DB
+	Settings   settings.Agent
+	Addresses  ipam.Allocator
+	Endpoints  statedb.RWTable[*endpoints.Endpoint]
+	States     statedb.Table[*endpointstates.EndpointState]
+	Pods       statedb.Table[*k8s.Pod]
+	Namespaces statedb.Table[*k8s.Namespace]
+}
+
+// manager implements [endpoint.Manager].
+type manager struct {
+	params
+	files    *statefile.Store
+	restored chan struct{} // closed once rows, ids and addresses of an earlier run are held
+
+	// mu is held by everyone who changes rows, files or claims, from the check to the commit, so that two requests never
+	// both find the same thing free. It is held neither while a request waits for its endpoint nor by readers. Below it
+	// only the allocator's own lock is taken.
+	mu     sync.Mutex
+	lastID uint16
+}
+
+func newManager(p params) *manager {
+	return &manager{
+		params:   p,
+		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
+		restored: make(chan struct{}),
+	}
+}
+
+var _ endpoint.Manager = (*manager)(nil)
+
+// Restored implements [endpoint.Manager].
+func (m *manager) Restored() <-chan struct{} { return m.restored }
+
+func (m *manager) waitRestored(ctx context.Context) error {
+	select {
+	case <-m.restored:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait until the state files are read: %w", context.Cause(ctx))
+	}
+}
+
+// store writes one endpoint's file and then its row: what the datapath may know is always on file. Call it with mu held.
+func (m *manager) store(ep *endpoints.Endpoint) error {
+	if err := m.files.Write(fileName(ep.ID), ep); err != nil {
+		return err
+	}
+	txn := m.DB.WriteTxn(m.Endpoints)
+	defer txn.Abort()
+	if _, _, err := m.Endpoints.Insert(txn, ep); err != nil {
+		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
+	}
+	txn.Commit()
+	return nil
+}
+
+func fileName(id uint16) string { return strconv.Itoa(int(id)) + ".json" }

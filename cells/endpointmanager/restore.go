@@ -1,0 +1,219 @@
+package endpointmanager
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/statefile"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// maxReports bounds the lines that a start logs about bad files; one line says how many more there were.
+const maxReports = 16
+
+// found is one file of an earlier run on its way to become a row.
+type found struct {
+	name string // of the file
+	// damage is why the file cannot be used as it is; ep then holds what could be read of it, or is nil.
+	damage error
+	ep     *endpoints.Endpoint
+}
+
+// restore makes rows of the state files. Ids and addresses are held before the rows appear, and only then may anybody
+// allocate. Whatever is wrong with one file is reported and costs nothing but the use of that endpoint; an error means
+// that nobody can know which addresses are in use, so the agent must not start.
+func (m *manager) restore(k kernel, done initialize) error {
+	if err := m.files.Open(); err != nil {
+		return fmt.Errorf("restore endpoints: %w", err)
+	}
+	files, err := m.files.ReadAll()
+	if err != nil {
+		return fmt.Errorf("restore endpoints: %w", err)
+	}
+	list := make([]found, len(files))
+	for i, f := range files {
+		list[i] = parse(f)
+	}
+	resolveConflicts(list)
+	m.checkLinks(k, list)
+	for _, f := range list {
+		if f.ep != nil {
+			m.hold(f.ep)
+		}
+	}
+	if err := m.insertRestored(list, done); err != nil {
+		return err
+	}
+	m.repairFiles(list)
+	m.Addresses.RestoreDone()
+	close(m.restored)
+	return nil
+}
+
+// parse reads one file. Its name says the id: a copy under another name must not take the id of its original.
+func parse(f statefile.File) found {
+	r := found{name: f.Name, damage: f.Err}
+	id, named := idOf(f.Name)
+	if f.Err == nil {
+		r.ep = new(endpoints.Endpoint)
+		if err := json.Unmarshal(f.Document, r.ep); err != nil {
+			r.damage = fmt.Errorf("%w: %w", statefile.ErrCorrupt, err)
+		} else if err := complete(r.ep, id, named); err != nil {
+			r.damage = fmt.Errorf("%w: %w", statefile.ErrCorrupt, err)
+		}
+	}
+	if r.damage != nil {
+		r.ep = nil
+		if !errors.Is(r.damage, statefile.ErrForeign) {
+			r.ep = salvage(f.Raw, id)
+		}
+		return r
+	}
+	r.ep.Restored = true
+	return r
+}
+
+// complete tells whether a row that was read can stand in the table.
+func complete(ep *endpoints.Endpoint, id uint16, named bool) error {
+	switch {
+	case !named:
+		return errors.New("its name is not the number of an endpoint")
+	case ep.ID != id:
+		return fmt.Errorf("it holds endpoint %d", ep.ID)
+	case ep.ContainerID == "" || ep.IfName == "":
+		return errors.New("it names no attachment")
+	}
+	return nil
+}
+
+func idOf(name string) (uint16, bool) {
+	number, ok := strings.CutSuffix(name, ".json")
+	if !ok {
+		return 0, false
+	}
+	id, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || id < 1 || id > maxID || fileName(uint16(id)) != name {
+		return 0, false
+	}
+	return uint16(id), true
+}
+
+// checkLinks quarantines endpoints whose link is gone: the pod may have ended while the agent was away, or somebody
+// deleted the link of a living one. The runtime's DEL or GC decides; until then the address stays held.
+func (m *manager) checkLinks(k kernel, list []found) {
+	names, err := k.links()
+	if err != nil {
+		m.Log.Warn("Cannot tell whether the links of restored endpoints exist", "error", err)
+		return
+	}
+	for _, f := range list {
+		if f.ep == nil || f.ep.Quarantine != "" || names[f.ep.HostIfIndex] == f.ep.HostIfName {
+			continue
+		}
+		f.ep.Quarantine = fmt.Sprintf("link %s with index %d is gone", f.ep.HostIfName, f.ep.HostIfIndex)
+	}
+}
+
+// hold takes the addresses of an endpoint before anybody else can.
+func (m *manager) hold(ep *endpoints.Endpoint) {
+	if err := m.Addresses.Restore(claims(ep, "", "")); err != nil && ep.Quarantine == "" {
+		ep.Quarantine = "its address is taken: " + err.Error()
+	}
+}
+
+// insertRestored stores all rows in the commit that also says that they are all.
+func (m *manager) insertRestored(list []found, done initialize) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	txn := m.DB.WriteTxn(m.Endpoints)
+	defer txn.Abort()
+	newest := &endpoints.Endpoint{}
+	for _, f := range list {
+		if f.ep == nil {
+			continue
+		}
+		if _, _, err := m.Endpoints.Insert(txn, f.ep); err != nil {
+			return fmt.Errorf("restore endpoint %d: %w", f.ep.ID, err)
+		}
+		if f.ep.CreatedAt.After(newest.CreatedAt) {
+			newest = f.ep
+		}
+	}
+	m.lastID = newest.ID // new ids go on behind the last one that was given
+	done(txn)
+	txn.Commit()
+	return nil
+}
+
+// repairFiles sets damaged files aside, reports them, and writes down what was salvaged, so that the next start holds
+// it too.
+func (m *manager) repairFiles(list []found) {
+	reports := 0
+	for _, f := range list {
+		if f.damage == nil && (f.ep == nil || f.ep.Quarantine == "") {
+			continue
+		}
+		kept, err := m.repair(f)
+		if reports++; reports > maxReports {
+			continue
+		}
+		attrs := []any{"file", f.name, "reason", f.damage, "keptAs", kept, "error", err}
+		if f.ep != nil {
+			attrs = append(attrs, "endpointID", f.ep.ID, "quarantine", f.ep.Quarantine)
+		}
+		m.Log.Warn("A restored endpoint cannot be used as it is", attrs...)
+	}
+	if reports > maxReports {
+		m.Log.Warn("More restored endpoints cannot be used", "count", reports-maxReports)
+	}
+}
+
+func (m *manager) repair(f found) (kept string, err error) {
+	if f.damage == nil {
+		return "", nil
+	}
+	if f.ep == nil {
+		return m.files.SetAside(f.name)
+	}
+	target := fileName(f.ep.ID)
+	if f.name == target {
+		kept, err = m.files.Preserve(f.name)
+		return kept, errors.Join(err, m.files.Write(target, f.ep))
+	}
+	if err := m.files.Write(target, f.ep); err != nil {
+		return "", err
+	}
+	return m.files.SetAside(f.name)
+}
+
+// byTrust orders files such that whole ones come before damaged ones and newer ones before older ones.
+func byTrust(a, b *found) int {
+	if whole := cmp.Compare(flag(a.damage != nil), flag(b.damage != nil)); whole != 0 {
+		return whole
+	}
+	return cmp.Or(b.ep.CreatedAt.Compare(a.ep.CreatedAt), cmp.Compare(a.ep.ID, b.ep.ID))
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// trusted returns those that hold an endpoint, the most trustworthy first.
+func trusted(list []found) []*found {
+	var order []*found
+	for i := range list {
+		if list[i].ep != nil {
+			order = append(order, &list[i])
+		}
+	}
+	slices.SortStableFunc(order, byTrust)
+	return order
+}

@@ -1,0 +1,57 @@
+package endpointmanager
+
+import (
+	"net/netip"
+	"regexp"
+	"strconv"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// fieldPattern finds fields of a damaged file, wherever they are whole; the values we need hold no escapes.
+var fieldPattern = regexp.MustCompile(`"(\w+)":(?:"([^"\\]*)"|(\d+)\b)`)
+
+// salvage reads what can be read of a damaged file, to keep its addresses from others. The row is in quarantine: the
+// datapath is not told what may be wrong. It returns nil when the file tells neither an address nor an attachment.
+// An id of 0 means that one is still to be given.
+func salvage(raw []byte, id uint16) *endpoints.Endpoint {
+	fields := map[string]string{}
+	for _, match := range fieldPattern.FindAllSubmatch(raw, -1) {
+		fields[string(match[1])] = string(match[2]) + string(match[3])
+	}
+	ep := &endpoints.Endpoint{
+		ID: id, Restored: true,
+		Quarantine: "its state file is damaged; delete the endpoint when its pod is gone",
+		IPv4:       addressOf(fields["ipv4"], netip.Addr.Is4),
+		IPv6:       addressOf(fields["ipv6"], isIPv6),
+		IPv4Pool:   fields["ipv4Pool"], IPv6Pool: fields["ipv6Pool"],
+	}
+	if _, err := endpoint.ParseRef("cni-attachment-id:" + fields["containerID"] + ":" + fields["ifName"]); err == nil {
+		ep.ContainerID, ep.IfName = fields["containerID"], fields["ifName"]
+	}
+	if _, err := endpoint.ParseRef("pod-name:" + fields["k8sNamespace"] + "/" + fields["k8sPodName"]); err == nil {
+		ep.K8sNamespace, ep.K8sPodName = fields["k8sNamespace"], fields["k8sPodName"]
+	}
+	if !ep.IPv4.IsValid() && !ep.IPv6.IsValid() && ep.ContainerID == "" {
+		return nil
+	}
+	ep.HostIfName = fields["hostIfName"]
+	ep.HostIfIndex, _ = strconv.Atoi(fields["hostIfIndex"]) // zero when it cannot be read, as the others
+	ep.HostMAC, _ = mac.Parse(fields["hostMAC"])
+	ep.PodMAC, _ = mac.Parse(fields["podMAC"])
+	ep.CreatedAt, _ = time.Parse(time.RFC3339Nano, fields["createdAt"])
+	return ep
+}
+
+func addressOf(s string, family func(netip.Addr) bool) netip.Addr {
+	a, err := netip.ParseAddr(s)
+	if err != nil || !family(a) {
+		return netip.Addr{}
+	}
+	return a
+}
+
+func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }

@@ -1,0 +1,57 @@
+package endpointmanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+)
+
+// readyTimeout bounds the wait of one request; a healthy node needs milliseconds.
+const readyTimeout = 30 * time.Second
+
+var errTimeout = fmt.Errorf("gave up after %s", readyTimeout)
+
+// waitReady returns when the datapath has everything of ep, or an error that says what was missing last.
+func (m *manager) waitReady(ctx context.Context, ep *endpoints.Endpoint) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errTimeout)
+	defer cancel()
+	for {
+		txn := m.DB.ReadTxn()
+		row, _, rowChanged, wanted := m.Endpoints.GetWatch(txn, endpoints.ByID(ep.ID))
+		if !wanted || !same(row, ep) {
+			return fmt.Errorf("deleted by another request while it was being attached: %w", endpoint.ErrNotReady)
+		}
+		state, _, stateChanged, known := m.States.GetWatch(txn, endpointstates.ByID(ep.ID))
+		known = known && state.Attachment == ep.AttachmentID()
+		if known && state.State == endpointstates.Ready {
+			return nil
+		}
+		select {
+		case <-rowChanged:
+		case <-stateChanged:
+		case <-ctx.Done():
+			return notReady(state, known, context.Cause(ctx))
+		}
+	}
+}
+
+func notReady(s *endpointstates.EndpointState, known bool, cause error) error {
+	switch {
+	case !known:
+		return fmt.Errorf("%w: %w: nothing took the endpoint up; see the module endpoint-state in the agent's health",
+			endpoint.ErrNotReady, cause)
+	case s.Error != "":
+		return fmt.Errorf("%w: %w: %w", endpoint.ErrNotReady, cause, errors.New(s.Error))
+	}
+	return fmt.Errorf("%w: %w: state %s, waiting for %s", endpoint.ErrNotReady, cause, s.State, s.Waiting)
+}
+
+// same tells whether two rows are of one endpoint, for ids are reused.
+func same(a, b *endpoints.Endpoint) bool {
+	return a.ID == b.ID && a.AttachmentID() == b.AttachmentID() && a.CreatedAt.Equal(b.CreatedAt)
+}
