@@ -1,0 +1,184 @@
+package devices
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+)
+
+const (
+	// settle is the least time between two commits. The first change after a pause is committed at once.
+	settle = 10 * time.Millisecond
+	// quiet is how long announcements must pause before routes are listed again, so that none from before the list is
+	// applied after it.
+	quiet = 30 * time.Millisecond
+	// verify is the interval of full lists, which repair what the kernel did not announce.
+	verify = time.Minute
+	// maxBatch bounds one transaction.
+	maxBatch = 1000
+)
+
+// observer mirrors the kernel.
+type observer struct {
+	kernel kernel
+	store  *store
+	log    *slog.Logger
+	health cell.Health
+}
+
+func registerObserver(jobs job.Group, k kernel, s *store, log *slog.Logger) {
+	o := &observer{kernel: k, store: s, log: log}
+	jobs.Add(job.OneShot("mirror-kernel", o.run))
+}
+
+// run follows the kernel until the context ends, and begins again whenever that fails.
+func (o *observer) run(ctx context.Context, health cell.Health) error {
+	o.health = health
+	backoff := &job.ExponentialBackoff{Min: 20 * time.Millisecond, Max: 5 * time.Second}
+	for {
+		begun := time.Now()
+		err := o.follow(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		health.Degraded("starting again from the list", err)
+		o.log.Warn("Observation of the network interrupted, starting again from the list", "error", err)
+		if time.Since(begun) > verify {
+			backoff = &job.ExponentialBackoff{Min: 20 * time.Millisecond, Max: 5 * time.Second}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff.Wait()):
+		}
+	}
+}
+
+// errLost means that the kernel dropped announcements because we did not read them in time.
+var errLost = errors.New("announcements of the kernel were lost")
+
+// follow subscribes, lists, then applies. It returns when the subscription ends.
+func (o *observer) follow(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f, err := o.kernel.Subscribe(ctx)
+	if err != nil {
+		return err
+	}
+	// The feed's goroutines wait for a reader until its channel is closed.
+	defer func() {
+		cancel()
+		for range f.Changes() {
+		}
+	}()
+	if err := o.list(); err != nil {
+		return err
+	}
+	full, relist := time.NewTicker(verify), time.NewTimer(quiet)
+	defer full.Stop()
+	relist.Stop()
+	defer relist.Stop()
+	wanted, committed := false, time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case c, ok := <-f.Changes():
+			if !ok {
+				return errors.Join(errLost, f.Err())
+			}
+			changes := gather(ctx, f, c, settle-time.Since(committed))
+			again, err := o.apply(changes)
+			if err != nil {
+				return err
+			}
+			committed = time.Now()
+			if wanted = wanted || again; wanted {
+				relist.Reset(quiet)
+			}
+		case <-relist.C:
+			wanted = false
+			if err := o.listRoutes(); err != nil {
+				return err
+			}
+		case <-full.C:
+			if err := o.list(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// gather collects what is announced within wait, beginning with first. Without a wait it takes what is there already.
+func gather(ctx context.Context, f feed, first change, wait time.Duration) []change {
+	changes := []change{first}
+	deadline := time.After(max(wait, 0))
+	for len(changes) < maxBatch {
+		select {
+		case c, ok := <-f.Changes():
+			if !ok {
+				return changes // the caller meets the closed channel again
+			}
+			changes = append(changes, c)
+			continue
+		default:
+		}
+		if wait <= 0 {
+			return changes
+		}
+		select {
+		case c, ok := <-f.Changes():
+			if !ok {
+				return changes
+			}
+			changes = append(changes, c)
+		case <-deadline:
+			return changes
+		case <-ctx.Done():
+			return changes
+		}
+	}
+	return changes
+}
+
+func (o *observer) apply(changes []change) (relist bool, err error) {
+	b := o.store.begin()
+	defer b.txn.Abort()
+	for _, c := range changes {
+		b.apply(c)
+	}
+	return b.commit()
+}
+
+// list reads everything and makes the tables equal to it.
+func (o *observer) list() error {
+	all, err := o.kernel.List()
+	if err != nil {
+		return err
+	}
+	b := o.store.begin()
+	defer b.txn.Abort()
+	b.replaceAll(all)
+	b.complete(b.txn)
+	if _, err := b.commit(); err != nil {
+		return err
+	}
+	o.health.OK("Following the kernel")
+	return nil
+}
+
+func (o *observer) listRoutes() error {
+	routes, err := o.kernel.Routes()
+	if err != nil {
+		return err
+	}
+	b := o.store.begin()
+	defer b.txn.Abort()
+	b.replaceRoutes(routes)
+	_, err = b.commit()
+	return err
+}

@@ -1,0 +1,102 @@
+package devices
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/rtnl"
+	tables "github.com/waggle-net/waggle/pkg/tables/devices"
+)
+
+// toChange translates one event; ok is false for what is not mirrored.
+func toChange(e rtnl.Event) (c change, ok bool) {
+	switch {
+	case e.Link != nil:
+		// A bridge announces its ports in messages of its own family, which say little and delete nothing.
+		if e.Link.IfInfomsg.Family != unix.AF_UNSPEC {
+			return change{}, false
+		}
+		return change{device: deviceRow(e.Link.Link), gone: e.Link.Header.Type == unix.RTM_DELLINK}, true
+	case e.Addr != nil:
+		a := addressRow(netlink.Addr{IPNet: &e.Addr.LinkAddress, Flags: e.Addr.Flags, Scope: e.Addr.Scope, LinkIndex: e.Addr.LinkIndex})
+		return change{address: &a, gone: !e.Addr.NewAddr}, true
+	case e.Route != nil:
+		if e.Route.Flags&unix.RTM_F_CLONED != 0 {
+			return change{}, false
+		}
+		return change{route: routeRows(e.Route.Route), gone: e.Route.Type == unix.RTM_DELROUTE,
+			replacing: e.Route.NlFlags&unix.NLM_F_REPLACE != 0}, true
+	case e.Neigh != nil:
+		n, ok := neighborRow(e.Neigh.Neigh)
+		return change{neighbor: &n, gone: e.Neigh.Type == unix.RTM_DELNEIGH}, ok
+	}
+	return change{}, false
+}
+
+func deviceRow(l netlink.Link) *tables.Device {
+	a := l.Attrs()
+	hw, _ := mac.FromHardwareAddr(a.HardwareAddr) // tunnels have an address of another length: none of Ethernet
+	return &tables.Device{Index: a.Index, Name: a.Name, Type: l.Type(), MTU: a.MTU, MAC: hw, Flags: a.RawFlags,
+		Up: a.RawFlags&unix.IFF_UP != 0, Group: a.Group, MasterIndex: a.MasterIndex, ParentIndex: a.ParentIndex}
+}
+
+func addressRow(a netlink.Addr) tables.Address {
+	ones, _ := a.Mask.Size()
+	addr := ip(a.IP)
+	row := tables.Address{LinkIndex: a.LinkIndex, Prefix: netip.PrefixFrom(addr, ones), Scope: uint8(a.Scope),
+		Tentative: a.Flags&unix.IFA_F_TENTATIVE != 0}
+	// In IPv6 the same bit means "temporary" (RFC 8981), which is no less an address of its own.
+	row.Secondary = addr.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
+	return row
+}
+
+func routeRows(r netlink.Route) []*tables.Route {
+	row := tables.Route{Table: r.Table, Dst: destination(r), Priority: r.Priority, LinkIndex: r.LinkIndex, Gw: ip(r.Gw),
+		Src: ip(r.Src), Scope: uint8(r.Scope), Type: uint8(r.Type), Protocol: uint8(r.Protocol), MTU: r.MTU}
+	if via, ok := r.Via.(*netlink.Via); ok {
+		row.Gw = ip(via.Addr)
+	}
+	if len(r.MultiPath) == 0 {
+		return []*tables.Route{&row}
+	}
+	rows := make([]*tables.Route, len(r.MultiPath))
+	for i, hop := range r.MultiPath {
+		c := row
+		c.LinkIndex, c.Gw = hop.LinkIndex, ip(hop.Gw)
+		rows[i] = &c
+	}
+	return rows
+}
+
+// destination is the route's prefix; the default route is the one of length zero.
+func destination(r netlink.Route) netip.Prefix {
+	if r.Dst == nil {
+		if r.Family == netlink.FAMILY_V6 {
+			return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(ip(r.Dst.IP), ones)
+}
+
+// neighborRow leaves out multicast addresses, which are computed and not neighbours, and bridge entries without one.
+func neighborRow(n netlink.Neigh) (tables.Neighbor, bool) {
+	addr := ip(n.IP)
+	if !addr.IsValid() || addr.IsMulticast() {
+		return tables.Neighbor{}, false
+	}
+	hw, _ := mac.FromHardwareAddr(n.HardwareAddr)
+	return tables.Neighbor{LinkIndex: n.LinkIndex, Addr: addr, MAC: hw, State: uint16(n.State), Flags: uint8(n.Flags)}, true
+}
+
+// ip converts an address; nil becomes the zero value. An IPv4 address in 16 bytes loses its wrapping, as everything
+// that netlink hands out in that form is IPv4.
+func ip(b net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(b)
+	return a.Unmap()
+}
