@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/hive"
+)
+
+// hiveCommand inspects the hive without starting it. The flags are the agent's, so that what is shown is what would run.
+func (a *agent) hiveCommand() *cobra.Command {
+	show := &cobra.Command{
+		Use:   "hive",
+		Short: "Print cells, what they provide, their configuration and hooks; start nothing",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.populate(cmd); err != nil {
+				return err
+			}
+			return a.hive.PrintObjects(a.stdout, slog.New(slog.DiscardHandler))
+		},
+	}
+	show.AddCommand(&cobra.Command{
+		Use:   "dot-graph",
+		Short: "Print the graph of constructors for graphviz; start nothing",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.populate(cmd); err != nil {
+				return err
+			}
+			return a.hive.PrintDotGraph()
+		},
+	})
+	return show
+}
+
+func (a *agent) populate(cmd *cobra.Command) error {
+	if _, err := a.prepare(cmd); err != nil {
+		return err
+	}
+	if err := hive.Populate(a.hive, slog.New(slog.DiscardHandler)); err != nil {
+		return fmt.Errorf("the agent cannot be built: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/bootlog"
+	"github.com/waggle-net/waggle/pkg/config"
+	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// exitWithin bounds the time from a signal to the end of the process. The stop hooks have a second less.
+const exitWithin = 5 * time.Second
+
+// serve is the agent: it returns when a signal or a cell ends it.
+func (a *agent) serve(cmd *cobra.Command) error {
+	log, err := a.prepare(cmd)
+	if err != nil {
+		return err
+	}
+	for _, warning := range a.config.Warnings {
+		log.Warn("Configuration", "warning", warning)
+	}
+	if err := hive.Populate(a.hive, log); err != nil {
+		return fmt.Errorf("the agent cannot be built: %w", err)
+	}
+	stateDir, err := cmd.Flags().GetString("state-dir")
+	if err != nil {
+		return err
+	}
+	unlock, err := lockStateDir(filepath.Clean(stateDir))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	defer a.watchSignals(log)()
+	log.Info("Starting waggle-agent", "version", version.String(), "stateDir", stateDir)
+	return a.hive.Run(log)
+}
+
+// prepare reads the configuration and makes the logger.
+func (a *agent) prepare(cmd *cobra.Command) (*slog.Logger, error) {
+	var err error
+	if a.config, err = config.Load(cmd.Flags(), a.environ); err != nil {
+		return nil, err
+	}
+	level := slog.LevelInfo
+	if debug, err := cmd.Flags().GetBool("debug"); err == nil && debug {
+		level = slog.LevelDebug
+	}
+	text := slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level})
+	return slog.New(bootlog.NewHandler(text, a.recorder)), nil
+}
+
+// watchSignals asks the hive to stop at the first signal, ends the process at the second one, and when stopping takes
+// too long. Hive itself listens only once every start hook is done; a signal before that must not be lost.
+func (a *agent) watchSignals(log *slog.Logger) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	wg.Go(func() {
+		select {
+		case <-done:
+			return
+		case <-signals:
+		}
+		a.hive.Shutdown()
+		select {
+		case <-done:
+			return
+		case s := <-signals:
+			log.Error("Ended by a second signal before everything had stopped", "signal", s)
+		case <-time.After(exitWithin):
+			log.Error("Ended before everything had stopped", "after", exitWithin)
+		}
+		os.Exit(1)
+	})
+	return func() {
+		signal.Stop(signals)
+		close(done)
+		wg.Wait()
+	}
+}

@@ -1,0 +1,153 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// DirFlag names the flag that holds the directory.
+const DirFlag = "config-dir"
+
+// Source is where the value of an option came from; a smaller number wins.
+type Source int
+
+const (
+	Flag Source = iota
+	Environment
+	Directory
+	Default
+)
+
+// String is the word that tables show.
+func (s Source) String() string {
+	return [...]string{"flag", "environment", "directory", "default"}[s]
+}
+
+// Option is one option with the value that the agent uses.
+type Option struct {
+	Key     string
+	Value   string
+	Default string
+	Source  Source
+	Origin  string // "--key", the name of the variable, the path of the file; empty for a default
+}
+
+// Effective is the outcome.
+type Effective struct {
+	Options  []Option // by key
+	Ignored  []string // origins of keys that only Cilium knows, sorted
+	Warnings []string // one sentence each
+}
+
+// entry is a value that was found somewhere.
+type entry struct {
+	key, value, origin string
+	source             Source
+}
+
+// Load reads the environment (in the form of os.Environ) and the directory that the flags or the environment name, and
+// sets each flag that was not typed to the value that wins. Flags must be parsed already, and [AddForeign] must have
+// been called before that when flags of Cilium are to be accepted. All mistakes are reported at once.
+func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
+	var eff Effective
+	fromEnv, warnings := environment(flags, environ)
+	eff.Warnings = append(eff.Warnings, warnings...)
+	dir, origin := directoryName(flags, fromEnv)
+	fromDir, err := readDirectory(dir, origin)
+	if err != nil {
+		return Effective{}, err
+	}
+
+	var errs []error
+	origins := map[string]entry{}
+	for _, e := range slices.Concat(typed(flags), fromEnv, fromDir) {
+		flag := flags.Lookup(e.key)
+		switch {
+		case e.source == Directory && e.key == DirFlag:
+			errs = append(errs, fmt.Errorf("%s: the directory cannot name a directory; set --%s", e.origin, DirFlag))
+		case flag == nil && foreign(e.key):
+			eff.Ignored = append(eff.Ignored, e.origin)
+		case flag == nil:
+			errs = append(errs, unknownKey(e, flags))
+		case isForeign(flag):
+			eff.Ignored = append(eff.Ignored, e.origin)
+		default:
+			if _, decided := origins[e.key]; decided || e.value == "" && flag.Value.Type() != "string" {
+				continue // an earlier source won; an empty value for what is no string is no value
+			}
+			origins[e.key] = e
+			if e.source != Flag {
+				if err := flags.Set(e.key, e.value); err != nil {
+					errs = append(errs, badValue(e, flag, err))
+				}
+			}
+		}
+	}
+	if err := joinCapped(errs); err != nil {
+		return Effective{}, err
+	}
+	eff.Options = realized(flags, origins)
+	slices.Sort(eff.Ignored)
+	eff.Ignored = slices.Compact(eff.Ignored)
+	if len(eff.Ignored) > 0 {
+		eff.Warnings = append(eff.Warnings, "options of Cilium that mean nothing here are ignored: "+strings.Join(eff.Ignored, ", "))
+	}
+	return eff, nil
+}
+
+// typed lists the flags of the command line.
+func typed(flags *pflag.FlagSet) []entry {
+	var out []entry
+	flags.Visit(func(f *pflag.Flag) {
+		out = append(out, entry{key: f.Name, value: f.Value.String(), origin: "--" + f.Name, source: Flag})
+	})
+	return out
+}
+
+// directoryName finds the directory and what named it.
+func directoryName(flags *pflag.FlagSet, fromEnv []entry) (dir, origin string) {
+	flag := flags.Lookup(DirFlag)
+	if flag == nil {
+		return "", ""
+	}
+	if !flag.Changed {
+		for _, e := range fromEnv {
+			if e.key == DirFlag {
+				return e.value, e.origin
+			}
+		}
+	}
+	return flag.Value.String(), "--" + DirFlag
+}
+
+// realized lists every option that means something.
+func realized(flags *pflag.FlagSet, origins map[string]entry) []Option {
+	var out []Option
+	flags.VisitAll(func(f *pflag.Flag) {
+		if isForeign(f) || f.Name == "help" {
+			return
+		}
+		o := Option{Key: f.Name, Value: f.Value.String(), Default: f.DefValue, Source: Default}
+		if e, ok := origins[f.Name]; ok {
+			o.Source, o.Origin = e.source, e.origin
+		}
+		out = append(out, o)
+	})
+	slices.SortFunc(out, func(a, b Option) int { return cmp.Compare(a.Key, b.Key) })
+	return out
+}
+
+// maxErrors caps what is reported at once; a directory that holds something else altogether has hundreds.
+const maxErrors = 10
+
+func joinCapped(errs []error) error {
+	if more := len(errs) - maxErrors; more > 0 {
+		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
+}
