@@ -25,7 +25,7 @@ func (c *Client) PatchConfig(ctx context.Context, spec models.DaemonConfiguratio
 // Status returns the health of the agent; brief asks for the overall status only.
 func (c *Client) Status(ctx context.Context, brief bool) (*models.StatusResponse, error) {
 	return call[*models.StatusResponse](ctx, c, "get the status", func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetHealthz(ctx, &models.GetHealthzParams{Brief: brief, RequireK8SConnectivity: true})
+		return c.api.GetHealthz(ctx, &models.GetHealthzParams{Brief: &brief})
 	})
 }
 
@@ -39,7 +39,8 @@ type Allocation struct {
 
 // AllocateIP takes the next free addresses.
 func (c *Client) AllocateIP(ctx context.Context, a Allocation) (*models.IPAMResponse, error) {
-	params := models.PostIPAMParams{Family: models.PostIPAMParamsFamily(a.Family), Owner: a.Owner, Pool: a.Pool, Expiration: a.Expire}
+	params := models.PostIPAMParams{Family: given(models.PostIPAMParamsFamily(a.Family)), Owner: given(a.Owner), Pool: given(a.Pool),
+		Expiration: given(a.Expire)}
 	return call[*models.IPAMResponse](ctx, c, "allocate an address", func(ctx context.Context) (*http.Response, error) {
 		return c.api.PostIPAM(ctx, &params)
 	})
@@ -48,7 +49,7 @@ func (c *Client) AllocateIP(ctx context.Context, a Allocation) (*models.IPAMResp
 // AllocateSpecificIP takes one address.
 func (c *Client) AllocateSpecificIP(ctx context.Context, ip, owner, pool string) error {
 	_, err := c.do(ctx, "allocate address "+ip, func(ctx context.Context) (*http.Response, error) {
-		return c.api.PostIPAMIP(ctx, ip, &models.PostIPAMIPParams{Owner: owner, Pool: pool})
+		return c.api.PostIPAMIP(ctx, ip, &models.PostIPAMIPParams{Owner: given(owner), Pool: given(pool)})
 	})
 	return err
 }
@@ -56,7 +57,7 @@ func (c *Client) AllocateSpecificIP(ctx context.Context, ip, owner, pool string)
 // ReleaseIP gives one address back. It is no error when nobody had it.
 func (c *Client) ReleaseIP(ctx context.Context, ip, pool string) error {
 	_, err := c.do(ctx, "release address "+ip, func(ctx context.Context) (*http.Response, error) {
-		return c.api.DeleteIPAMIP(ctx, ip, &models.DeleteIPAMIPParams{Pool: pool})
+		return c.api.DeleteIPAMIP(ctx, ip, &models.DeleteIPAMIPParams{Pool: given(pool)})
 	})
 	return err
 }
@@ -82,4 +83,13 @@ func (c *Client) DeleteContainer(ctx context.Context, containerID string) error 
 		return c.api.DeleteEndpoint(ctx, models.EndpointBatchDeleteRequest{ContainerID: containerID})
 	})
 	return err
+}
+
+// given leaves a parameter out of the request when it has its zero value.
+func given[T comparable](v T) *T {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return &v
 }

@@ -1002,31 +1002,31 @@ type TooMany = Error
 // GetClusterNodesParams defines parameters for GetClusterNodes.
 type GetClusterNodesParams struct {
 	// ClientID From an earlier answer; 0 asks for all nodes
-	ClientID int64 `json:"client-id,omitempty,omitzero"`
+	ClientID *int64 `json:"client-id,omitempty"`
 }
 
 // GetHealthzParams defines parameters for GetHealthz.
 type GetHealthzParams struct {
 	// Brief Answer only with the overall status
-	Brief bool `json:"brief,omitempty,omitzero"`
+	Brief *bool `json:"brief,omitempty"`
 
 	// RequireK8SConnectivity A source of Kubernetes objects that is not usable makes the status a failure
-	RequireK8SConnectivity bool `json:"require-k8s-connectivity,omitempty,omitzero"`
+	RequireK8SConnectivity *bool `json:"require-k8s-connectivity,omitempty"`
 }
 
 // PostIPAMParams defines parameters for PostIPAM.
 type PostIPAMParams struct {
 	// Family Only this family
-	Family PostIPAMParamsFamily `form:"family,omitempty" json:"family,omitempty,omitzero"`
+	Family *PostIPAMParamsFamily `form:"family,omitempty" json:"family,omitempty"`
 
 	// Owner Who will have the addresses
-	Owner string `form:"owner,omitempty" json:"owner,omitempty,omitzero"`
+	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
 
 	// Pool Pool to take them from
-	Pool string `form:"pool,omitempty" json:"pool,omitempty,omitzero"`
+	Pool *string `form:"pool,omitempty" json:"pool,omitempty"`
 
 	// Expiration Take them back after 10 minutes without an endpoint
-	Expiration bool `json:"expiration,omitempty,omitzero"`
+	Expiration *bool `json:"expiration,omitempty"`
 }
 
 // PostIPAMParamsFamily defines parameters for PostIPAM.
@@ -1035,16 +1035,16 @@ type PostIPAMParamsFamily string
 // DeleteIPAMIPParams defines parameters for DeleteIPAMIP.
 type DeleteIPAMIPParams struct {
 	// Pool Pool of the address
-	Pool string `form:"pool,omitempty" json:"pool,omitempty,omitzero"`
+	Pool *string `form:"pool,omitempty" json:"pool,omitempty"`
 }
 
 // PostIPAMIPParams defines parameters for PostIPAMIP.
 type PostIPAMIPParams struct {
 	// Owner Who will have the address
-	Owner string `form:"owner,omitempty" json:"owner,omitempty,omitzero"`
+	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
 
 	// Pool Pool of the address
-	Pool string `form:"pool,omitempty" json:"pool,omitempty,omitzero"`
+	Pool *string `form:"pool,omitempty" json:"pool,omitempty"`
 }
 
 // PatchConfigJSONRequestBody defines body for PatchConfig for application/json ContentType.

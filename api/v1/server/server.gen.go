@@ -116,7 +116,7 @@ func (siw *ServerInterfaceWrapper) GetClusterNodes(w http.ResponseWriter, r *htt
 			return
 		}
 
-		params.ClientID = ClientID
+		params.ClientID = &ClientID
 
 	}
 
@@ -447,7 +447,7 @@ func (siw *ServerInterfaceWrapper) GetHealthz(w http.ResponseWriter, r *http.Req
 			return
 		}
 
-		params.Brief = Brief
+		params.Brief = &Brief
 
 	}
 
@@ -466,7 +466,7 @@ func (siw *ServerInterfaceWrapper) GetHealthz(w http.ResponseWriter, r *http.Req
 			return
 		}
 
-		params.RequireK8SConnectivity = RequireK8SConnectivity
+		params.RequireK8SConnectivity = &RequireK8SConnectivity
 
 	}
 
@@ -546,7 +546,7 @@ func (siw *ServerInterfaceWrapper) PostIPAM(w http.ResponseWriter, r *http.Reque
 			return
 		}
 
-		params.Expiration = Expiration
+		params.Expiration = &Expiration
 
 	}
 
