@@ -1,0 +1,165 @@
+package events
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Types of records; the first byte.
+const (
+	TypeDrop  uint8 = 1
+	TypeTrace uint8 = 4
+)
+
+// Versions of layouts, as their headers say them.
+const (
+	versionDrop    = 1
+	versionTraceV0 = 0
+	versionTraceV1 = 1
+)
+
+const (
+	headerLen  = 16 // of all records that carry a packet
+	dropLen    = 36
+	traceV0Len = 32
+	traceV1Len = 48
+
+	traceFlagIPv6 = 1
+)
+
+// Errors of [Decode].
+var (
+	ErrShort   = errors.New("record ends early")
+	ErrUnknown = errors.New("unknown record")
+)
+
+// Header begins every record that carries a packet.
+type Header struct {
+	Endpoint uint16 // local id of the endpoint at whose link this happened; 0 when it is unknown
+	Hash     uint32 // of the flow
+	Length   uint32 // of the packet, before capture
+	Packet   []byte // its first bytes, from the Ethernet header on; shares memory with the record
+}
+
+// Direction is where the packet was going, seen from the pod: "ingress" when a target is named, else "egress".
+func (d *Drop) Direction() string {
+	if d.TargetID != 0 {
+		return "ingress"
+	}
+	return "egress"
+}
+
+// Event is a [Drop] or a [Trace].
+type Event interface{ header() Header }
+
+func (h Header) header() Header { return h }
+
+// Drop says that a packet ended here.
+type Drop struct {
+	Header
+	Reason         Reason
+	SourceIdentity uint32 // identities; 0 when the program had not learnt them yet
+	TargetIdentity uint32
+	TargetID       uint32 // endpoint that it was meant for; 0 on the way out of a pod
+	File           File
+	Line           uint16
+	ExtError       int8
+	IfIndex        uint32
+}
+
+// Trace says that a packet passed an observation point.
+type Trace struct {
+	Header
+	Point          uint8
+	SourceIdentity uint32
+	TargetIdentity uint32
+	TargetID       uint16
+	Reason         uint8
+	Flags          uint8
+	IfIndex        uint32
+	OriginalIP     netip.Addr // source before translation; invalid when the record has none
+}
+
+// Decode takes one record of the ring buffer apart. Bytes behind the captured packet are ignored.
+func Decode(record []byte) (Event, error) {
+	if len(record) < headerLen {
+		return nil, fmt.Errorf("decode event of %d bytes: %w", len(record), ErrShort)
+	}
+	version := binary.NativeEndian.Uint16(record[14:])
+	switch kind := record[0]; {
+	case kind == TypeDrop && version == versionDrop:
+		return decodeDrop(record)
+	case kind == TypeTrace && version == versionTraceV0:
+		return decodeTrace(record, traceV0Len)
+	case kind == TypeTrace && version == versionTraceV1:
+		return decodeTrace(record, traceV1Len)
+	default:
+		return nil, fmt.Errorf("decode event of type %d, version %d: %w", kind, version, ErrUnknown)
+	}
+}
+
+func decodeDrop(b []byte) (Event, error) {
+	header, err := decodeHeader(b, dropLen)
+	if err != nil {
+		return nil, err
+	}
+	return &Drop{
+		Header:         header,
+		Reason:         Reason(b[1]),
+		SourceIdentity: binary.NativeEndian.Uint32(b[16:]),
+		TargetIdentity: binary.NativeEndian.Uint32(b[20:]),
+		TargetID:       binary.NativeEndian.Uint32(b[24:]),
+		Line:           binary.NativeEndian.Uint16(b[28:]),
+		File:           File(b[30]),
+		ExtError:       int8(b[31]),
+		IfIndex:        binary.NativeEndian.Uint32(b[32:]),
+	}, nil
+}
+
+func decodeTrace(b []byte, length int) (Event, error) {
+	header, err := decodeHeader(b, length)
+	if err != nil {
+		return nil, err
+	}
+	trace := &Trace{
+		Header:         header,
+		Point:          b[1],
+		SourceIdentity: binary.NativeEndian.Uint32(b[16:]),
+		TargetIdentity: binary.NativeEndian.Uint32(b[20:]),
+		TargetID:       binary.NativeEndian.Uint16(b[24:]),
+		Reason:         b[26],
+		Flags:          b[27],
+		IfIndex:        binary.NativeEndian.Uint32(b[28:]),
+	}
+	if length == traceV1Len {
+		trace.OriginalIP = originalIP([16]byte(b[32:48]), trace.Flags&traceFlagIPv6 != 0)
+	}
+	return trace, nil
+}
+
+// decodeHeader reads the common part, which the caller has found to be there, and finds the packet behind length bytes.
+func decodeHeader(b []byte, length int) (Header, error) {
+	captured := int(binary.NativeEndian.Uint16(b[12:]))
+	if len(b) < length+captured {
+		return Header{}, fmt.Errorf("decode event of %d bytes: %w, want %d", len(b), ErrShort, length+captured)
+	}
+	return Header{
+		Endpoint: binary.NativeEndian.Uint16(b[2:]),
+		Hash:     binary.NativeEndian.Uint32(b[4:]),
+		Length:   binary.NativeEndian.Uint32(b[8:]),
+		Packet:   b[length : length+captured : length+captured],
+	}, nil
+}
+
+// originalIP reads an address whose family stands elsewhere; all zeros mean that there is none.
+func originalIP(b [16]byte, ipv6 bool) netip.Addr {
+	switch {
+	case b == [16]byte{}:
+		return netip.Addr{}
+	case ipv6:
+		return netip.AddrFrom16(b)
+	}
+	return netip.AddrFrom4([4]byte(b[:4]))
+}

@@ -1,0 +1,121 @@
+package events_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// record lays bytes out by hand, as the kernel writes them.
+type record []byte
+
+func newRecord(n int) record { return make(record, n) }
+
+func (r record) u8(at int, v uint8) record   { r[at] = v; return r }
+func (r record) u16(at int, v uint16) record { binary.NativeEndian.PutUint16(r[at:], v); return r }
+func (r record) u32(at int, v uint32) record { binary.NativeEndian.PutUint32(r[at:], v); return r }
+
+func drop(packet []byte) record {
+	r := newRecord(36).u8(0, 1).u8(1, 132).u16(2, 11).u32(4, 0xabcd).u32(8, 1500).u16(12, uint16(len(packet))).u16(14, 1).
+		u32(16, 5).u32(20, 7).u32(24, 12).u16(28, 321).u8(30, 208).u8(31, 0xff).u32(32, 101)
+	return append(r, packet...)
+}
+
+func TestDecode_Drop(t *testing.T) {
+	t.Parallel()
+	got, err := events.Decode(drop([]byte{1, 2, 3}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &events.Drop{
+		Header: events.Header{Endpoint: 11, Hash: 0xabcd, Length: 1500, Packet: []byte{1, 2, 3}},
+		Reason: events.SourceIP, SourceIdentity: 5, TargetIdentity: 7, TargetID: 12,
+		File: events.FilePodEgress, Line: 321, ExtError: -1, IfIndex: 101,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if d := want.Direction(); d != "ingress" {
+		t.Errorf("direction of a drop with a target: %s", d)
+	}
+}
+
+func TestDecode_TraceVersions(t *testing.T) {
+	t.Parallel()
+	v6 := netip.MustParseAddr("fd00::7")
+	base := func(n int, version uint16) record {
+		return newRecord(n).u8(0, 4).u8(1, 3).u16(2, 11).u32(8, 90).u16(12, 2).u16(14, version).
+			u32(16, 5).u32(20, 2).u16(24, 12).u8(26, 1).u32(28, 101)
+	}
+	want := events.Trace{
+		Header: events.Header{Endpoint: 11, Length: 90, Packet: []byte{8, 9}},
+		Point:  3, SourceIdentity: 5, TargetIdentity: 2, TargetID: 12, Reason: 1, IfIndex: 101,
+	}
+	wantV4, wantV6 := want, want
+	wantV4.OriginalIP = netip.MustParseAddr("10.1.0.7")
+	wantV6.OriginalIP, wantV6.Flags = v6, 1
+	v6record := base(48, 1).u8(27, 1)
+	copy(v6record[32:], v6.AsSlice())
+	for name, c := range map[string]struct {
+		in   record
+		want events.Trace
+	}{
+		"version 0":                       {base(32, 0), want},
+		"version 1 without translation":   {base(48, 1), want},
+		"version 1, translated from IPv4": {base(48, 1).u8(32, 10).u8(33, 1).u8(35, 7), wantV4},
+		"version 1, translated from IPv6": {v6record, wantV6},
+	} {
+		got, err := events.Decode(append(c.in, 8, 9))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if diff := cmp.Diff(&c.want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestDecode_Refuses(t *testing.T) {
+	t.Parallel()
+	whole := drop([]byte{1, 2, 3})
+	for n := range whole {
+		if _, err := events.Decode(whole[:n]); !errors.Is(err, events.ErrShort) {
+			t.Fatalf("the first %d bytes: %v", n, err)
+		}
+	}
+	for name, r := range map[string]record{
+		"other type":     newRecord(64).u8(0, 9),
+		"newer drop":     newRecord(64).u8(0, 1).u16(14, 2),
+		"newer trace":    newRecord(64).u8(0, 4).u16(14, 7),
+		"drop version 0": newRecord(64).u8(0, 1),
+	} {
+		if _, err := events.Decode(r); !errors.Is(err, events.ErrUnknown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(drop([]byte{1, 2, 3})))
+	f.Add([]byte(newRecord(48).u8(0, 4).u16(14, 1)))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		event, err := events.Decode(b)
+		if (event == nil) == (err == nil) {
+			t.Fatalf("event %v with error %v", event, err)
+		}
+		if drop, ok := event.(*events.Drop); ok {
+			if len(drop.Packet) > len(b)-36 || cap(drop.Packet) != len(drop.Packet) {
+				t.Fatalf("the packet reaches beyond the record: %d of %d", len(drop.Packet), len(b))
+			}
+			_ = drop.Reason.String() + drop.File.String() + drop.Direction()
+		}
+	})
+}

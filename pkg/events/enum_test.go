@@ -1,0 +1,110 @@
+package events_test
+
+import (
+	"strconv"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// enum reads a C enum from the type information of each program, and demands that all have the same.
+func enum(t *testing.T, name string) map[string]uint64 {
+	t.Helper()
+	values := map[string]uint64{}
+	for _, program := range bpf.Programs() {
+		spec, err := bpf.Load(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var e *btf.Enum
+		if err := spec.Types.TypeByName(name, &e); err != nil {
+			t.Fatalf("enum %s of %s: %v", name, program, err)
+		}
+		for _, v := range e.Values {
+			if old, ok := values[v.Name]; ok && old != v.Value {
+				t.Errorf("%s is %d in %s and %d elsewhere", v.Name, v.Value, program, old)
+			}
+			values[v.Name] = v.Value
+		}
+	}
+	return values
+}
+
+func TestReason_EqualsC(t *testing.T) {
+	t.Parallel()
+	want := map[string]events.Reason{
+		"REASON_FORWARDED": events.Forwarded, "REASON_SOURCE_MAC": events.SourceMAC,
+		"REASON_DESTINATION_MAC": events.DestinationMAC, "REASON_SOURCE_IP": events.SourceIP,
+		"REASON_POLICY": events.PolicyDenied, "REASON_MALFORMED": events.Malformed,
+		"REASON_TRUNCATED": events.Truncated, "REASON_UNKNOWN_L3": events.UnknownL3,
+		"REASON_WRITE": events.WriteFailed, "REASON_UNKNOWN_TARGET": events.UnknownTarget,
+		"REASON_STALE_IP": events.StaleIP, "REASON_NO_ENDPOINT": events.NoEndpoint,
+		"REASON_IPV6_EXTENSION": events.IPv6Extension, "REASON_UNSUPPORTED_L2": events.UnsupportedL2,
+		"REASON_UNKNOWN_SENDER": events.UnknownSender, "REASON_FORBIDDEN_ICMPV6": events.ForbiddenICMPv6,
+		"REASON_VLAN": events.VLANFilter, "REASON_MULTICAST": events.MulticastRefused,
+		"REASON_HOUSEKEEPING": events.Housekeeping, "REASON_NEIGHBOUR_TARGET": events.UnknownNeighbour,
+	}
+	got := enum(t, "drop_reason")
+	for name, value := range got {
+		reason, ok := want[name]
+		if !ok || uint64(reason) != value {
+			t.Errorf("%s is %d in C and %d in Go (known: %v)", name, value, reason, ok)
+		}
+		if reason.String() == strconv.Itoa(int(reason)) {
+			t.Errorf("%s has no text", name)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("C has %d reasons, Go has %d", len(got), len(want))
+	}
+}
+
+func TestFile_EqualsC(t *testing.T) {
+	t.Parallel()
+	want := map[string]events.File{
+		"FILE_ARP": events.FileARP, "FILE_DELIVER": events.FileDeliver, "FILE_ENDPOINT": events.FileEndpoint,
+		"FILE_ETH": events.FileEth, "FILE_HOST_EGRESS": events.FileHostEgress, "FILE_IPV4": events.FileIPv4,
+		"FILE_IPV6": events.FileIPv6, "FILE_ND": events.FileND, "FILE_POD_EGRESS": events.FilePodEgress,
+		"FILE_POD_INGRESS": events.FilePodIngress, "FILE_POLICY": events.FilePolicy,
+	}
+	got := enum(t, "source_file")
+	for name, value := range got {
+		file, ok := want[name]
+		if !ok || uint64(file) != value {
+			t.Errorf("%s is %d in C and %d in Go (known: %v)", name, value, file, ok)
+		}
+		if file.String() == strconv.Itoa(int(file)) {
+			t.Errorf("%s has no name", name)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("C has %d files, Go has %d", len(got), len(want))
+	}
+}
+
+func TestDirection_EqualsC(t *testing.T) {
+	t.Parallel()
+	got := enum(t, "direction")
+	for name, want := range map[string]uint8{
+		"DIRECTION_UNKNOWN": bpf.DirectionUnknown, "DIRECTION_INGRESS": bpf.DirectionIngress, "DIRECTION_EGRESS": bpf.DirectionEgress,
+	} {
+		if v, ok := got[name]; !ok || v != uint64(want) {
+			t.Errorf("%s is %d in C (known: %v) and %d in Go", name, v, ok, want)
+		}
+	}
+}
+
+func TestReason_Texts(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[events.Reason]string{
+		0: "Success", 130: "Invalid source mac", 133: "Policy denied", 176: "Forbidden ICMPv6 message",
+		182: "VLAN traffic disallowed by VLAN filter", 204: "No Egress IP configured", 241: "Link housekeeping", 239: "239",
+	} {
+		if got := reason.String(); got != want {
+			t.Errorf("reason %d: %q, want %q", uint8(reason), got, want)
+		}
+	}
+}

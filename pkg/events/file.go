@@ -1,0 +1,50 @@
+package events
+
+import "strconv"
+
+// File is the source file in which a packet was dropped. Numbers below [FileARP] are Cilium's files.
+type File uint8
+
+// Our own files.
+const (
+	FileARP        File = 200
+	FileDeliver    File = 201
+	FileEndpoint   File = 202
+	FileEth        File = 203
+	FileHostEgress File = 204
+	FileIPv4       File = 205
+	FileIPv6       File = 206
+	FileND         File = 207
+	FilePodEgress  File = 208
+	FilePodIngress File = 209
+	FilePolicy     File = 210
+)
+
+// String is the name of the file below bpf/.
+func (f File) String() string {
+	switch f {
+	case FileARP:
+		return "arp.h"
+	case FileDeliver:
+		return "deliver.h"
+	case FileEndpoint:
+		return "endpoint.h"
+	case FileEth:
+		return "eth.h"
+	case FileHostEgress:
+		return "host_egress.c"
+	case FileIPv4:
+		return "ipv4.h"
+	case FileIPv6:
+		return "ipv6.h"
+	case FileND:
+		return "nd.h"
+	case FilePodEgress:
+		return "pod_egress.c"
+	case FilePodIngress:
+		return "pod_ingress.c"
+	case FilePolicy:
+		return "policy.h"
+	}
+	return strconv.Itoa(int(f))
+}

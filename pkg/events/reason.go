@@ -1,0 +1,73 @@
+package events
+
+import "strconv"
+
+// Reason says why a packet was dropped; 0 means that it was forwarded. Numbers and texts below [FirstOwn] are
+// Cilium's.
+type Reason uint8
+
+// Reasons that our programs give.
+const (
+	Forwarded        Reason = 0
+	SourceMAC        Reason = 130
+	DestinationMAC   Reason = 131
+	SourceIP         Reason = 132
+	PolicyDenied     Reason = 133
+	Malformed        Reason = 134 // a header contradicts itself or the length of the packet
+	Truncated        Reason = 135 // the packet ends inside a header, or its header promises more than there is
+	UnknownL3        Reason = 139 // neither IP nor ARP
+	WriteFailed      Reason = 141 // the kernel did not let the program change the packet
+	UnknownTarget    Reason = 150 // sent to a pod that does not have the address
+	StaleIP          Reason = 151 // the address leads to an endpoint that no longer has it
+	NoEndpoint       Reason = 152 // no local endpoint has the address
+	IPv6Extension    Reason = 156 // too many extension headers, or they leave the packet
+	UnsupportedL2    Reason = 166 // a length where the EtherType belongs
+	UnknownSender    Reason = 172 // the link belongs to no endpoint
+	ForbiddenICMPv6  Reason = 176 // router advertisements and the like
+	VLANFilter       Reason = 182
+	MulticastRefused Reason = 240 // multicast and broadcast stay on the pod's link
+	Housekeeping     Reason = 241 // group reports, router solicitations, address probes: counted, without an event
+	UnknownNeighbour Reason = 242 // ARP or neighbour discovery about somebody who is not the gateway
+)
+
+// FirstOwn is the first reason that Cilium does not have.
+const FirstOwn Reason = 240
+
+// FirstDrop is the first reason that means a drop in Cilium's numbering; those below count other things.
+const FirstDrop Reason = 130
+
+// String is Cilium's text, or ours for our own reasons.
+func (r Reason) String() string {
+	if text, ok := r.text(); ok {
+		return text
+	}
+	return strconv.Itoa(int(r))
+}
+
+// text knows every number that may be met on a node where both agents ran.
+func (r Reason) text() (string, bool) {
+	switch {
+	case r == Forwarded:
+		return "Success", true
+	case r >= FirstDrop && int(r-FirstDrop) < len(dropTexts):
+		text := dropTexts[r-FirstDrop]
+		return text, text != ""
+	}
+	switch r {
+	case 2:
+		return "Invalid packet", true
+	case 3:
+		return "Interface", true
+	case 4:
+		return "Interface Decrypted", true
+	case 9:
+		return "Fragmented packet", true
+	case MulticastRefused:
+		return "Multicast not carried", true
+	case Housekeeping:
+		return "Link housekeeping", true
+	case UnknownNeighbour:
+		return "Neighbour is not the gateway", true
+	}
+	return "", false
+}
