@@ -1,6 +1,36 @@
 package ipam
 
-import "github.com/cilium/hive/cell"
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
 
-// Cell is the module.
-var Cell = cell.Module("ipam", "Pod addresses")
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+// Cell gives out pod addresses from the ranges in node-cidrs.
+var Cell = cell.Module("ipam", "Pod addresses",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		ipamaddresses.NewTable, // only this cell may write
+		newSettings,            // checked flags
+		newRouterFile,          // router addresses over restarts
+		newAllocator,
+	),
+	cell.Provide(
+		statedb.RWTable[ipamaddresses.Address].ToTable, // anyone may read
+		func(a *allocator) ipam.Allocator { return a }, // for the API and for endpoints
+		commandsOf, // "ipam/dump"
+	),
+	cell.ProvidePrivate(newRanges),
+	cell.Invoke(register),
+)
+
+// register adds the two loops: one follows the ranges, the other ends what has an expiry.
+func register(group job.Group, r *ranges, a *allocator) {
+	group.Add(
+		job.OneShot("follow-ranges", r.follow, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
+		job.OneShot("expire-addresses", a.expireLoop, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
+	)
+}

@@ -1,6 +1,27 @@
 package localnode
 
-import "github.com/cilium/hive/cell"
+import (
+	"time"
 
-// Cell is the module.
-var Cell = cell.Module("local-node", "This node as one row")
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+)
+
+// Cell keeps the row of local-node.
+var Cell = cell.Module("local-node", "This node as one row",
+	cell.ProvidePrivate(localnode.NewTable, newController), // only this cell may write
+	cell.Provide(statedb.RWTable[*localnode.LocalNode].ToTable),
+	cell.Invoke(register),
+)
+
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = 10 * time.Second
+)
+
+func register(group job.Group, c *controller) {
+	group.Add(job.OneShot("describe-node", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+}

@@ -1,6 +1,32 @@
 package nodecidr
 
-import "github.com/cilium/hive/cell"
+import (
+	"time"
 
-// Cell is the module.
-var Cell = cell.Module("node-cidr", "Pod CIDRs of this node")
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+)
+
+// Cell keeps node-cidrs.
+var Cell = cell.Module("node-cidr", "Pod CIDRs of this node",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		nodecidrs.NewTable, // only this cell may write
+		newSettings,        // checked flags
+		newController,
+	),
+	cell.Provide(statedb.RWTable[nodecidrs.Candidate].ToTable),
+	cell.Invoke(register),
+)
+
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = 10 * time.Second
+)
+
+func register(group job.Group, c *controller) {
+	group.Add(job.OneShot("choose-cidrs", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+}

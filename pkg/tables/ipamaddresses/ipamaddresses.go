@@ -15,7 +15,7 @@ type State string
 const (
 	Allocated   State = "allocated"   // handed out, not claimed by an endpoint yet; expires when Expiry is set
 	Claimed     State = "claimed"     // an endpoint uses it
-	Reserved    State = "reserved"    // the node itself uses it (router, restored before the range is known)
+	Reserved    State = "reserved"    // the node itself uses it (router)
 	Excluded    State = "excluded"    // never handed out; Owner says why
 	Quarantined State = "quarantined" // released; free again at Expiry
 )

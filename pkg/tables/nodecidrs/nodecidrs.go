@@ -9,10 +9,17 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
+// Sources that are not a field or an annotation of the Node.
+const (
+	Flag    = "flag"    // --ipv4-range, --ipv6-range
+	Kept    = "kept"    // chosen earlier in this run, and nothing names a range any more
+	Derived = "derived" // made from the node's own address when nothing else is offered or required
+)
+
 // Candidate is one CIDR that was offered for pods on this node.
 type Candidate struct {
 	Family string `json:"family"` // "ipv4", "ipv6", or "unknown" when Raw does not parse
-	// Source: "flag", "spec.podCIDRs[0]", "spec.podCIDRs[1]", "spec.podCIDR", an annotation key, or "derived".
+	// Source: "flag", "spec.podCIDRs[0]", "spec.podCIDRs[1]", "spec.podCIDR", an annotation key, "kept", or "derived".
 	Source string       `json:"source"`
 	Raw    string       `json:"raw"`    // as it was written
 	Prefix netip.Prefix `json:"prefix"` // masked; invalid when Raw does not parse
@@ -53,10 +60,22 @@ var chosenIndex = statedb.Index[Candidate, string]{
 	Unique:     true,
 }
 
-// Chosen finds the winning row of a family ("ipv4" or "ipv6").
-var Chosen = chosenIndex.Query
+// Queries. Chosen finds the winning row of a family ("ipv4" or "ipv6"); BySource takes "<family>/<source>".
+var (
+	Chosen   = chosenIndex.Query
+	BySource = sourceIndex.Query
+)
 
 // NewTable makes the table "node-cidrs".
 func NewTable(db *statedb.DB) (statedb.RWTable[Candidate], error) {
 	return statedb.NewTable(db, "node-cidrs", sourceIndex, chosenIndex)
+}
+
+// WaitingFor says, for people, why no range of a family is chosen. The family's last candidate in order of preference
+// knows best: it is the derived one, and it is always there.
+func WaitingFor(txn statedb.ReadTxn, table statedb.Table[Candidate], family string) string {
+	if c, _, ok := table.Get(txn, BySource(family+"/"+Derived)); ok && !c.Chosen {
+		return c.Reason
+	}
+	return "the pod CIDRs of this node were not looked at yet"
 }

@@ -1,0 +1,145 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/ipalloc"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+type (
+	address = ipamaddresses.Address
+	table   = statedb.RWTable[address]
+)
+
+// family is the state of one address family. The allocator's lock guards it.
+type family struct {
+	name    string // "ipv4" or "ipv6", as in node-cidrs
+	enabled bool
+	// free finds free addresses of the range; nil before a range is known. Everything inside the range that has a row
+	// is taken there.
+	free        *ipalloc.Allocator
+	router      netip.Addr // invalid before there is one
+	waitingFor  string     // what is missing while free or router is
+	unclaimed   *queue     // allocations with an expiry
+	quarantined *queue
+	reused      uint64 // quarantines that were cut short because nothing else was free
+}
+
+func (f *family) ready() bool { return f.free != nil && f.router.IsValid() }
+
+// contains tells whether addr lies in the range.
+func (f *family) contains(addr netip.Addr) bool {
+	return f.free != nil && f.free.Prefix().Contains(addr)
+}
+
+// allocator implements [ipam.Allocator].
+//
+// Every change holds mu and a write transaction, in this order, and changes rows, bitmaps and queues together: rows
+// first, and the others only when nothing can fail any more. Nobody waits while holding either.
+type allocator struct {
+	db       *statedb.DB
+	table    table
+	settings settings
+	log      *slog.Logger
+
+	mu           sync.Mutex
+	restored     bool
+	initialized  func(statedb.WriteTxn)
+	ipv4, ipv6   family
+	changed      chan struct{} // closed and made anew when a waiting request should look again
+	restoredDone chan struct{} // closed by RestoreDone
+	wake         chan struct{} // tells the loop that ends addresses to look again
+}
+
+type allocatorParams struct {
+	cell.In
+
+	DB       *statedb.DB
+	Table    table
+	Settings settings
+	Agent    agent.Agent
+	Log      *slog.Logger
+}
+
+func newAllocator(p allocatorParams) *allocator {
+	txn := p.DB.WriteTxn(p.Table)
+	defer txn.Abort()
+	a := &allocator{
+		db: p.DB, table: p.Table, settings: p.Settings, log: p.Log,
+		ipv4:         newFamily("ipv4", p.Agent.EnableIPv4),
+		ipv6:         newFamily("ipv6", p.Agent.EnableIPv6),
+		changed:      make(chan struct{}),
+		restoredDone: make(chan struct{}),
+		wake:         make(chan struct{}, 1),
+		initialized:  p.Table.RegisterInitializer(txn, "ipam"),
+	}
+	txn.Commit()
+	return a
+}
+
+func newFamily(name string, enabled bool) family {
+	return family{name: name, enabled: enabled, unclaimed: newQueue(), quarantined: newQueue(),
+		waitingFor: "the pod CIDRs of this node were not looked at yet"}
+}
+
+// RestoreDone implements [ipam.Allocator].
+func (a *allocator) RestoreDone() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.restored {
+		return
+	}
+	txn := a.db.WriteTxn(a.table)
+	a.initialized(txn)
+	txn.Commit()
+	a.restored = true
+	close(a.restoredDone)
+	a.lookAgain()
+}
+
+// lookAgain wakes everybody in [allocator.wait]. The caller holds mu.
+func (a *allocator) lookAgain() {
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// wait returns nil once addresses of the families can be given, with mu held.
+func (a *allocator) wait(ctx context.Context, families ...*family) error {
+	for {
+		a.mu.Lock()
+		missing := a.missing(families)
+		if missing == nil {
+			return nil
+		}
+		changed := a.changed
+		a.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%w (gave up waiting: %w)", missing, context.Cause(ctx))
+		}
+	}
+}
+
+// missing says why addresses cannot be given yet. The caller holds mu.
+func (a *allocator) missing(families []*family) error {
+	if !a.restored {
+		return errRestoring
+	}
+	for _, f := range families {
+		if !f.ready() {
+			return fmt.Errorf("%s: %w: waiting for %s", f.name, ipam.ErrNoRange, f.waitingFor)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package ipam
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/ipalloc"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+// Owners of addresses that no pod has.
+const (
+	ownerRouter  = "router"
+	ownerNetwork = "network"   // the first address of a range
+	ownerLast    = "broadcast" // the last one; IPv6 has no broadcast, but the two families are treated alike
+	ownerNode    = "node-ip"
+)
+
+// apply makes the allocator follow what is wanted and returns the router addresses in use. Addresses that endpoints
+// have stay theirs, also outside a new range; only new ones come from it.
+func (a *allocator) apply(ipv4, ipv6 wanted) (routers, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range []struct {
+		*family
+		wanted
+	}{{&a.ipv4, ipv4}, {&a.ipv6, ipv6}} {
+		if !f.enabled {
+			continue
+		}
+		if err := a.applyFamily(f.family, f.wanted); err != nil {
+			return routers{}, fmt.Errorf("apply %s range %s: %w", f.name, f.prefix, err)
+		}
+	}
+	a.lookAgain()
+	return routers{a.ipv4.router, a.ipv6.router}, nil
+}
+
+func (a *allocator) applyFamily(f *family, w wanted) error {
+	f.waitingFor = w.waitingFor
+	if !w.prefix.IsValid() {
+		return nil // keeps the range it had, if any
+	}
+	txn := a.db.WriteTxn(a.table)
+	defer txn.Abort()
+	free := f.free
+	if free == nil || free.Prefix() != w.prefix {
+		free = ipalloc.New(w.prefix, a.settings.strategy, newGenerator())
+	}
+	if err := a.exclude(txn, f.name, w); err != nil {
+		return err
+	}
+	a.takeRows(txn, free)
+	router, err := a.router(txn, f, free, w)
+	if err != nil && !errors.Is(err, ipam.ErrExhausted) {
+		return err
+	}
+	f.router, f.waitingFor = router, ""
+	if err != nil {
+		f.waitingFor = err.Error()
+	}
+	txn.Commit()
+	f.free = free
+	return nil
+}
+
+// exclude makes the excluded rows of a family those that are wanted. A row that somebody has is left alone.
+func (a *allocator) exclude(txn statedb.WriteTxn, family string, w wanted) error {
+	owners := map[netip.Addr]string{}
+	for _, addr := range w.nodeIPs {
+		owners[addr] = ownerNode
+	}
+	if ipalloc.Size(w.prefix) > 2 {
+		owners[w.prefix.Addr()], owners[ipalloc.Last(w.prefix)] = ownerNetwork, ownerLast
+	}
+	for row := range a.table.All(txn) {
+		if row.Addr.Is4() == (family == "ipv4") && row.State == ipamaddresses.Excluded && owners[row.Addr] != row.Owner {
+			if _, _, err := a.table.Delete(txn, row); err != nil {
+				return err
+			}
+			if f := a.anyFamilyOf(row.Addr); f.free != nil {
+				f.free.Free(row.Addr)
+			}
+		}
+	}
+	for addr, owner := range owners {
+		if _, _, taken := a.table.Get(txn, ipamaddresses.ByAddr(addr)); taken {
+			continue
+		}
+		row := address{Addr: addr, Pool: a.settings.pool, State: ipamaddresses.Excluded, Owner: owner, Since: time.Now()}
+		if _, _, err := a.table.Insert(txn, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeRows takes everything that has a row.
+func (a *allocator) takeRows(txn statedb.ReadTxn, free *ipalloc.Allocator) {
+	for row := range a.table.All(txn) {
+		free.Take(row.Addr) // false outside the range or when it is taken already
+	}
+}
+
+// router returns the row of the router inside the range, and makes it when there is none: from where the address was
+// seen before, else the first free address.
+func (a *allocator) router(txn statedb.WriteTxn, f *family, free *ipalloc.Allocator, w wanted) (netip.Addr, error) {
+	if f.router.IsValid() {
+		if w.prefix.Contains(f.router) {
+			return f.router, nil
+		}
+		if _, _, err := a.table.Delete(txn, address{Addr: f.router}); err != nil {
+			return netip.Addr{}, err
+		}
+	}
+	addr, err := a.routerIn(txn, f, free, w)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	free.Take(addr)
+	row := address{Addr: addr, Pool: a.settings.pool, State: ipamaddresses.Reserved, Owner: ownerRouter, Since: time.Now()}
+	_, _, err = a.table.Insert(txn, row)
+	return addr, err
+}
+
+func (a *allocator) routerIn(txn statedb.ReadTxn, f *family, free *ipalloc.Allocator, w wanted) (netip.Addr, error) {
+	for _, addr := range w.routers {
+		if w.prefix.Contains(addr) && !free.Has(addr) {
+			return addr, nil
+		}
+	}
+	first := ipalloc.New(w.prefix, ipalloc.Sequential, nil)
+	a.takeRows(txn, first)
+	if addr, ok := first.Next(); ok {
+		return addr, nil
+	}
+	return netip.Addr{}, fmt.Errorf("an address for the router: %s: %w", w.prefix, ipam.ErrExhausted)
+}
+
+// lacksRouter tells whether a family has a range and no address in it for the router.
+func (a *allocator) lacksRouter() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	lacks := func(f *family) bool { return f.free != nil && !f.router.IsValid() }
+	return lacks(&a.ipv4) || lacks(&a.ipv6)
+}
+
+// report tells health how the families stand.
+func (a *allocator) report(health cell.Health) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var ready, missing []string
+	for _, f := range []*family{&a.ipv4, &a.ipv6} {
+		switch {
+		case !f.enabled:
+		case f.ready():
+			ready = append(ready, f.free.Prefix().String())
+		default:
+			missing = append(missing, f.name+" waits for "+f.waitingFor)
+		}
+	}
+	if len(missing) > 0 {
+		health.Degraded("no addresses for pods", fmt.Errorf("%w: %s", ipam.ErrNoRange, strings.Join(missing, "; ")))
+		return
+	}
+	health.OK("Giving addresses from " + strings.Join(ready, " and "))
+}
+
+// newGenerator makes a generator that nobody can predict from outside.
+func newGenerator() *mathrand.Rand {
+	var seed [16]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	return mathrand.New(mathrand.NewPCG(binary.LittleEndian.Uint64(seed[:8]), binary.LittleEndian.Uint64(seed[8:])))
+}

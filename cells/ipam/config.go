@@ -1,0 +1,74 @@
+package ipam
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/ipalloc"
+	"github.com/waggle-net/waggle/pkg/ipam"
+)
+
+const (
+	// minQuarantine is how long an address rests even when nothing else is free.
+	minQuarantine = 2 * time.Second
+
+	retryMin = 100 * time.Millisecond
+	retryMax = 10 * time.Second
+)
+
+// Config is what was typed.
+type Config struct {
+	Mode        string        `mapstructure:"ipam"`
+	DefaultPool string        `mapstructure:"ipam-default-ip-pool"`
+	Strategy    string        `mapstructure:"ipam-allocation-strategy"`
+	Quarantine  time.Duration `mapstructure:"ipam-release-quarantine"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{
+	Mode:        "cluster-pool",
+	DefaultPool: ipam.DefaultPool,
+	Strategy:    string(ipalloc.Random),
+	Quarantine:  30 * time.Second,
+}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.String("ipam", c.Mode, "Where pod addresses come from: kubernetes and cluster-pool both mean the node's pod CIDRs")
+	flags.String("ipam-default-ip-pool", c.DefaultPool, "Name of the pool of the node's pod CIDRs")
+	flags.String("ipam-allocation-strategy", c.Strategy, "Which free address is next: random or sequential")
+	flags.Duration("ipam-release-quarantine", c.Quarantine, "How long a released address is not given to anybody else")
+}
+
+// settings is the checked form of [Config].
+type settings struct {
+	pool       string
+	strategy   ipalloc.Strategy
+	quarantine time.Duration
+}
+
+func newSettings(c Config) (settings, error) {
+	switch c.Mode {
+	case "kubernetes", "cluster-pool":
+	default:
+		return settings{}, fmt.Errorf("--ipam=%q: use kubernetes or cluster-pool", c.Mode)
+	}
+	if c.DefaultPool == "" || strings.ContainsFunc(c.DefaultPool, notInName) {
+		return settings{}, fmt.Errorf("--ipam-default-ip-pool=%q: use letters, digits, dots and dashes", c.DefaultPool)
+	}
+	strategy, err := ipalloc.ParseStrategy(c.Strategy)
+	if err != nil {
+		return settings{}, fmt.Errorf("--ipam-allocation-strategy: %w", err)
+	}
+	if c.Quarantine < 0 || c.Quarantine > time.Hour {
+		return settings{}, fmt.Errorf("--ipam-release-quarantine=%v: use 0s to 1h", c.Quarantine)
+	}
+	return settings{c.DefaultPool, strategy, c.Quarantine}, nil
+}
+
+func notInName(r rune) bool {
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-')
+}

@@ -1,0 +1,121 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+// quarantine changes a row; [allocator.rest] completes it after the commit.
+func (a *allocator) quarantine(txn statedb.WriteTxn, row address, now time.Time) error {
+	row.State, row.Since, row.Expiry = ipamaddresses.Quarantined, now, now.Add(a.settings.quarantine)
+	row.UUID = ""
+	_, _, err := a.table.Insert(txn, row)
+	return err
+}
+
+// rest moves an address into the queue of those that wait to be free. A family that was switched off since the
+// endpoint was made has a queue as well.
+func (a *allocator) rest(addr netip.Addr, now time.Time) {
+	f := a.anyFamilyOf(addr)
+	f.unclaimed.remove(addr)
+	if f.quarantined.push(addr, now.Add(a.settings.quarantine)) {
+		a.wakeExpiry()
+	}
+}
+
+func (a *allocator) anyFamilyOf(addr netip.Addr) *family {
+	if addr.Is4() {
+		return &a.ipv4
+	}
+	return &a.ipv6
+}
+
+func (a *allocator) wakeExpiry() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // it looks again anyway
+	}
+}
+
+// expireLoop ends allocations that nobody claimed and quarantines that are over.
+func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
+	for {
+		next, err := a.expire(time.Now())
+		if err != nil {
+			health.Degraded("end addresses", err)
+			return err
+		}
+		health.OK("Running")
+		var timer <-chan time.Time
+		if !next.IsZero() {
+			timer = time.After(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		case <-timer:
+		}
+	}
+}
+
+// expire does what is due and says when to come again; zero means when woken.
+func (a *allocator) expire(now time.Time) (time.Time, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range []*family{&a.ipv4, &a.ipv6} {
+		if err := a.expireFamily(f, now); err != nil {
+			return time.Time{}, err
+		}
+	}
+	var next time.Time
+	for _, q := range []*queue{a.ipv4.unclaimed, a.ipv4.quarantined, a.ipv6.unclaimed, a.ipv6.quarantined} {
+		if at, ok := q.next(); ok && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	return next, nil
+}
+
+func (a *allocator) expireFamily(f *family, now time.Time) error {
+	txn := a.db.WriteTxn(a.table)
+	defer txn.Abort()
+	var unclaimed, free []netip.Addr
+	for d := range f.unclaimed.ended(now) {
+		row, _, ok := a.table.Get(txn, ipamaddresses.ByAddr(d.addr))
+		if !ok {
+			continue
+		}
+		if err := a.quarantine(txn, row, now); err != nil {
+			return fmt.Errorf("end the allocation of %s: %w", d.addr, err)
+		}
+		unclaimed = append(unclaimed, d.addr)
+	}
+	for d := range f.quarantined.ended(now) {
+		if _, _, err := a.table.Delete(txn, address{Addr: d.addr}); err != nil {
+			return fmt.Errorf("end the quarantine of %s: %w", d.addr, err)
+		}
+		free = append(free, d.addr)
+	}
+	if len(unclaimed) == 0 && len(free) == 0 {
+		return nil
+	}
+	txn.Commit()
+	for _, addr := range free {
+		f.quarantined.remove(addr)
+		if f.free != nil {
+			f.free.Free(addr)
+		}
+	}
+	for _, addr := range unclaimed {
+		a.rest(addr, now)
+	}
+	return nil
+}

@@ -1,0 +1,207 @@
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/google/uuid"
+
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+// given is an address that was found for a request and has no row yet.
+type given struct {
+	family *family
+	addr   netip.Addr
+	reused bool // it comes out of quarantine, so its row and queue entry are still there
+}
+
+// Next implements [ipam.Allocator].
+func (a *allocator) Next(ctx context.Context, req ipam.Request) (ipam.Result, error) {
+	pool, err := a.pool(req.Pool)
+	if err != nil {
+		return ipam.Result{}, err
+	}
+	families, err := a.families(req)
+	if err != nil {
+		return ipam.Result{}, err
+	}
+	if err := a.wait(ctx, families...); err != nil {
+		return ipam.Result{}, fmt.Errorf("allocate address: %w", err)
+	}
+	defer a.mu.Unlock()
+	txn := a.db.WriteTxn(a.table)
+	defer txn.Abort()
+
+	now := time.Now()
+	var found []given
+	for _, f := range families {
+		g, err := a.find(txn, f, now)
+		if err != nil {
+			putBack(found)
+			return ipam.Result{}, fmt.Errorf("allocate address: %w", err)
+		}
+		found = append(found, g)
+	}
+	var result ipam.Result
+	for _, g := range found {
+		row := address{Addr: g.addr, Pool: pool, State: ipamaddresses.Allocated, Owner: req.Owner, Since: now}
+		if req.Expire {
+			row.UUID, row.Expiry = uuid.NewString(), now.Add(ipam.ExpireAfter)
+		}
+		if _, _, err := a.table.Insert(txn, row); err != nil {
+			putBack(found)
+			return ipam.Result{}, fmt.Errorf("allocate address %s: %w", g.addr, err)
+		}
+		g.family.fill(&result, row)
+	}
+	txn.Commit()
+	for _, g := range found {
+		a.keep(g, req.Expire, now)
+	}
+	return result, nil
+}
+
+// families resolves a request; IPv6 comes first because it is the roomier.
+func (a *allocator) families(req ipam.Request) ([]*family, error) {
+	all := !req.IPv4 && !req.IPv6
+	var families []*family
+	for _, f := range []struct {
+		*family
+		asked bool
+	}{{&a.ipv6, req.IPv6}, {&a.ipv4, req.IPv4}} {
+		if f.asked && !f.enabled {
+			return nil, fmt.Errorf("allocate address: %s is disabled (--enable-%s=false)", f.name, f.name)
+		}
+		if f.asked || all && f.enabled {
+			families = append(families, f.family)
+		}
+	}
+	return families, nil
+}
+
+// find takes a free address, or else the one that has been in quarantine longest, if that is long enough.
+func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, error) {
+	if addr, ok := f.free.Next(); ok {
+		return given{f, addr, false}, nil
+	}
+	// An address released at t is due at t + quarantine; it may be taken from t + minQuarantine.
+	early := now.Add(max(0, a.settings.quarantine-minQuarantine))
+	for d := range f.quarantined.ended(early) {
+		if f.contains(d.addr) {
+			return given{f, d.addr, true}, nil
+		}
+	}
+	return given{}, a.exhausted(txn, f, now)
+}
+
+// putBack undoes find.
+func putBack(found []given) {
+	for _, g := range found {
+		if !g.reused {
+			g.family.free.Free(g.addr)
+		}
+	}
+}
+
+// keep completes find after the row is committed.
+func (a *allocator) keep(g given, expire bool, now time.Time) {
+	if g.reused {
+		g.family.quarantined.remove(g.addr)
+		g.family.reused++
+	}
+	if expire && g.family.unclaimed.push(g.addr, now.Add(ipam.ExpireAfter)) {
+		a.wakeExpiry()
+	}
+}
+
+// fill puts a row into a result.
+func (f *family) fill(result *ipam.Result, row address) {
+	allocation := &ipam.Allocation{Addr: row.Addr, Range: f.free.Prefix(), Gateway: f.router, Pool: row.Pool, UUID: row.UUID}
+	if row.Addr.Is4() {
+		result.IPv4 = allocation
+		return
+	}
+	result.IPv6 = allocation
+}
+
+// Specific implements [ipam.Allocator].
+func (a *allocator) Specific(ctx context.Context, addr netip.Addr, owner, pool string) error {
+	pool, err := a.pool(pool)
+	if err != nil {
+		return err
+	}
+	f, err := a.familyOf(addr)
+	if err != nil {
+		return fmt.Errorf("allocate address %s: %w", addr, err)
+	}
+	if err := a.wait(ctx, f); err != nil {
+		return fmt.Errorf("allocate address %s: %w", addr, err)
+	}
+	defer a.mu.Unlock()
+	txn := a.db.WriteTxn(a.table)
+	defer txn.Abort()
+	if err := a.available(txn, f, addr); err != nil {
+		return fmt.Errorf("allocate address %s: %w", addr, err)
+	}
+	row := address{Addr: addr, Pool: pool, State: ipamaddresses.Allocated, Owner: owner, Since: time.Now()}
+	if _, _, err := a.table.Insert(txn, row); err != nil {
+		return fmt.Errorf("allocate address %s: %w", addr, err)
+	}
+	txn.Commit()
+	f.free.Take(addr)
+	return nil
+}
+
+// available tells whether addr may be taken by somebody who names it.
+func (a *allocator) available(txn statedb.ReadTxn, f *family, addr netip.Addr) error {
+	if !f.ready() {
+		return fmt.Errorf("%w: waiting for %s", ipam.ErrNoRange, f.waitingFor)
+	}
+	if row, _, ok := a.table.Get(txn, ipamaddresses.ByAddr(addr)); ok {
+		return takenBy(row)
+	}
+	if !f.contains(addr) {
+		return fmt.Errorf("%w. The range of valid IPs is %s", ipam.ErrNotInRange, f.free.Prefix())
+	}
+	return nil
+}
+
+// takenBy is the error for an address that has a row.
+func takenBy(row address) error {
+	switch row.State {
+	case ipamaddresses.Excluded, ipamaddresses.Reserved:
+		return fmt.Errorf("%w, owned by %s", ipam.ErrExcluded, quote(row.Owner))
+	case ipamaddresses.Quarantined:
+		return fmt.Errorf("%w: in quarantine until %s, released by %s", ipam.ErrTaken,
+			row.Expiry.UTC().Format(time.RFC3339), quote(row.Owner))
+	}
+	return fmt.Errorf("%w: %s by %s", ipam.ErrTaken, row.State, quote(row.Owner))
+}
+
+// familyOf finds the family of an address.
+func (a *allocator) familyOf(addr netip.Addr) (*family, error) {
+	f := &a.ipv6
+	switch {
+	case !addr.IsValid(), addr.Is4In6(), addr.Zone() != "":
+		return nil, fmt.Errorf("%w: not a plain IPv4 or IPv6 address", ipam.ErrNotInRange)
+	case addr.Is4():
+		f = &a.ipv4
+	}
+	if !f.enabled {
+		return nil, fmt.Errorf("%w: %s is disabled (--enable-%s=false)", ipam.ErrNotInRange, f.name, f.name)
+	}
+	return f, nil
+}
+
+// pool checks a pool's name and fills in the default.
+func (a *allocator) pool(name string) (string, error) {
+	if name != "" && name != a.settings.pool {
+		return "", fmt.Errorf("%w %s: this node has only %q", ipam.ErrBadPool, quote(name), a.settings.pool)
+	}
+	return a.settings.pool, nil
+}

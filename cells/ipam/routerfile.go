@@ -1,0 +1,70 @@
+package ipam
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/statefile"
+)
+
+// routers are the router addresses that are kept over restarts.
+type routers struct {
+	IPv4 netip.Addr `json:"ipv4"`
+	IPv6 netip.Addr `json:"ipv6"`
+}
+
+// of gives the address of one family.
+func (r routers) of(family string) netip.Addr {
+	if family == "ipv4" {
+		return r.IPv4
+	}
+	return r.IPv6
+}
+
+// routerFile remembers them in the state directory.
+type routerFile struct {
+	store *statefile.Store
+}
+
+const routerDocument = "routers.json"
+
+func newRouterFile(s agent.Agent) *routerFile {
+	return &routerFile{statefile.New(filepath.Join(s.StateDir, "ipam"), "ipam-routers")}
+}
+
+// read returns what the last run wrote. A file that cannot be trusted is set aside and reported; the addresses are then
+// looked for on waggle_host, or chosen afresh.
+func (f *routerFile) read() (routers, error) {
+	var r routers
+	if err := f.store.Open(); err != nil {
+		return r, err
+	}
+	files, err := f.store.ReadAll()
+	if err != nil {
+		return r, err
+	}
+	for _, file := range files {
+		if file.Name != routerDocument {
+			continue
+		}
+		err := file.Err
+		if err == nil {
+			err = json.Unmarshal(file.Document, &r)
+		}
+		if err != nil {
+			aside, asideErr := f.store.SetAside(file.Name)
+			return routers{}, fmt.Errorf("read router addresses (set aside as %s, %v): %w", aside, asideErr, err)
+		}
+	}
+	return r, nil
+}
+
+func (f *routerFile) write(r routers) error {
+	if err := f.store.Write(routerDocument, r); err != nil {
+		return fmt.Errorf("keep router addresses for the next run: %w", err)
+	}
+	return nil
+}

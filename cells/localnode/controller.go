@@ -1,0 +1,148 @@
+package localnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+)
+
+// routerOwner is who has the router addresses in ipam-addresses.
+const routerOwner = "router"
+
+type params struct {
+	cell.In
+
+	DB            *statedb.DB
+	Table         statedb.RWTable[*localnode.LocalNode]
+	CIDRs         statedb.Table[nodecidrs.Candidate]
+	NodeAddresses statedb.Table[nodeaddresses.Address]
+	PodAddresses  statedb.Table[ipamaddresses.Address]
+	Agent         settings.Agent
+}
+
+type controller struct {
+	params
+	initialized func(statedb.WriteTxn)
+}
+
+func newController(p params) *controller {
+	txn := p.DB.WriteTxn(p.Table)
+	defer txn.Abort()
+	c := &controller{params: p, initialized: p.Table.RegisterInitializer(txn, "local-node")}
+	txn.Commit()
+	return c
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	for {
+		txn := c.DB.ReadTxn()
+		watch := statedb.NewWatchSet()
+		node := c.describe(txn, watch)
+		if err := c.commit(node); err != nil {
+			health.Degraded("write local-node", err)
+			return err
+		}
+		if node.Ready {
+			health.OK("Ready")
+		} else {
+			health.Degraded("not ready", errors.New("waiting for "+node.WaitingFor))
+		}
+		if _, err := watch.Wait(ctx, 0); err != nil {
+			return nil
+		}
+	}
+}
+
+// commit inserts the row if it changed, and completes the table with the first one that is ready.
+func (c *controller) commit(node *localnode.LocalNode) error {
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	old, _, ok := c.Table.Get(txn, localnode.ByName(node.Name))
+	if ok && old.Equal(node) {
+		return nil
+	}
+	if _, _, err := c.Table.Insert(txn, node); err != nil {
+		return fmt.Errorf("insert %s: %w", node.Name, err)
+	}
+	if node.Ready {
+		c.initialized(txn)
+	}
+	txn.Commit()
+	return nil
+}
+
+// describe computes the row from the tables and watches what it read.
+func (c *controller) describe(txn statedb.ReadTxn, watch *statedb.WatchSet) *localnode.LocalNode {
+	node := &localnode.LocalNode{Name: c.Agent.NodeName}
+	var missing []string
+	for _, f := range []struct {
+		name    string
+		enabled bool
+		into    *localnode.Family
+	}{{"ipv4", c.Agent.EnableIPv4, &node.IPv4}, {"ipv6", c.Agent.EnableIPv6, &node.IPv6}} {
+		if !f.enabled {
+			continue
+		}
+		var lacks string
+		if *f.into, lacks = c.family(txn, watch, f.name); lacks != "" {
+			missing = append(missing, f.name+": "+lacks)
+		}
+	}
+	node.Addresses = c.nodeAddresses(txn, watch, node)
+	node.Ready, node.WaitingFor = len(missing) == 0, strings.Join(missing, "; ")
+	return node
+}
+
+// family finds the range and the router of one family, or says what is missing.
+func (c *controller) family(txn statedb.ReadTxn, watch *statedb.WatchSet, name string) (localnode.Family, string) {
+	var f localnode.Family
+	_, changed := c.CIDRs.AllWatch(txn)
+	watch.Add(changed)
+	chosen, _, ok := c.CIDRs.Get(txn, nodecidrs.Chosen(name))
+	if !ok {
+		return f, nodecidrs.WaitingFor(txn, c.CIDRs, name)
+	}
+	f.AllocRange = chosen.Prefix
+	routers, changed := c.PodAddresses.ListWatch(txn, ipamaddresses.ByOwner(routerOwner))
+	watch.Add(changed)
+	for row := range routers {
+		if row.State == ipamaddresses.Reserved && f.AllocRange.Contains(row.Addr) {
+			f.Router = row.Addr
+			return f, ""
+		}
+	}
+	return f, "an address for the router out of " + f.AllocRange.String()
+}
+
+// nodeAddresses lists the addresses of the node, less the router's, and sets the primary one of each family.
+func (c *controller) nodeAddresses(txn statedb.ReadTxn, watch *statedb.WatchSet, node *localnode.LocalNode) []netip.Addr {
+	rows, changed := c.NodeAddresses.AllWatch(txn)
+	watch.Add(changed)
+	var addresses []netip.Addr
+	for row := range rows {
+		if row.Addr != node.IPv4.Router && row.Addr != node.IPv6.Router {
+			addresses = append(addresses, row.Addr)
+		}
+		switch {
+		case !row.Primary:
+		case row.Addr.Is4() && c.Agent.EnableIPv4:
+			node.IPv4.NodeIP = row.Addr
+		case row.Addr.Is6() && c.Agent.EnableIPv6:
+			node.IPv6.NodeIP = row.Addr
+		}
+	}
+	slices.SortFunc(addresses, netip.Addr.Compare)
+	return slices.Compact(addresses)
+}

@@ -1,0 +1,133 @@
+package nodecidr
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+)
+
+const (
+	unknown  = "unknown"    // family of what does not parse
+	rejected = "rejected: " // begins the reason of what cannot be used
+)
+
+// annotations that carry a pod CIDR, in order of preference. Either may hold a CIDR of either family, but only its own
+// is accepted.
+var annotations = []struct{ key, family string }{
+	{"network.cilium.io/ipv4-pod-cidr", "ipv4"},
+	{"io.cilium.network.ipv4-pod-cidr", "ipv4"},
+	{"network.cilium.io/ipv6-pod-cidr", "ipv6"},
+	{"io.cilium.network.ipv6-pod-cidr", "ipv6"},
+}
+
+// offered lists what flags and the Node offer, in order of preference. A candidate with a Reason is rejected already.
+func offered(in input) []nodecidrs.Candidate {
+	var out []nodecidrs.Candidate
+	for _, prefix := range []netip.Prefix{in.settings.ipv4Range, in.settings.ipv6Range} {
+		if prefix.IsValid() {
+			out = append(out, candidate(nodecidrs.Flag, prefix.String()))
+		}
+	}
+	if in.node == nil {
+		return out
+	}
+	out = append(out, podCIDRs(in.node)...)
+	if in.node.PodCIDR != "" {
+		out = append(out, candidate("spec.podCIDR", in.node.PodCIDR))
+	}
+	for _, a := range annotations {
+		raw, ok := in.node.Annotations[a.key]
+		if !ok {
+			continue
+		}
+		c := candidate(a.key, raw)
+		if c.Reason == "" && c.Family != a.family {
+			c.Reason = rejected + "the annotation is for " + display(a.family)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// maxPodCIDRs is how many entries Kubernetes allows, one of each family.
+const maxPodCIDRs = 2
+
+// podCIDRs reads spec.podCIDRs. A list that Kubernetes would not accept is rejected as a whole, since nobody can tell
+// which of its entries was meant.
+func podCIDRs(node *k8s.Node) []nodecidrs.Candidate {
+	var out []nodecidrs.Candidate
+	perFamily := map[string]int{}
+	for i, raw := range node.PodCIDRs {
+		c := candidate("spec.podCIDRs["+strconv.Itoa(i)+"]", raw)
+		if c.Reason == "" {
+			perFamily[c.Family]++
+		}
+		out = append(out, c)
+	}
+	for i := range out {
+		c := &out[i]
+		switch {
+		case c.Reason != "":
+		case len(out) > maxPodCIDRs:
+			c.Reason = rejected + fmt.Sprintf("spec.podCIDRs has %d entries, at most %d are allowed", len(out), maxPodCIDRs)
+		case perFamily[c.Family] > 1:
+			c.Reason = rejected + "spec.podCIDRs has two entries of " + display(c.Family)
+		}
+	}
+	return out
+}
+
+// candidate parses what was written.
+func candidate(source, raw string) nodecidrs.Candidate {
+	c := nodecidrs.Candidate{Family: unknown, Source: source, Raw: shorten(raw)}
+	prefix, family, err := parse(raw)
+	if err != nil {
+		c.Reason = rejected + err.Error()
+		return c
+	}
+	c.Family, c.Prefix = family, prefix
+	return c
+}
+
+// parse accepts a CIDR that pods can have addresses of. Host bits are cut off, as Kubernetes does.
+func parse(raw string) (netip.Prefix, string, error) {
+	prefix, err := netip.ParsePrefix(strings.TrimSpace(raw))
+	if err != nil {
+		return netip.Prefix{}, "", errors.New("not a CIDR such as 10.1.0.0/24 or fd00:1::/64")
+	}
+	prefix = prefix.Masked()
+	addr := prefix.Addr()
+	switch {
+	case addr.Is4In6():
+		return netip.Prefix{}, "", errors.New("an IPv4 range written as IPv6")
+	case prefix.Bits() < 8:
+		return netip.Prefix{}, "", errors.New("too large: a prefix length of 8 or more is needed")
+	case addr.IsLoopback(), addr.IsMulticast(), addr.IsLinkLocalUnicast(), addr.IsUnspecified():
+		return netip.Prefix{}, "", errors.New("pods cannot have loopback, link-local, multicast or unspecified addresses")
+	}
+	if addr.Is4() {
+		return prefix, "ipv4", nil
+	}
+	return prefix, "ipv6", nil
+}
+
+// shorten keeps what a table shows of free text short and printable.
+func shorten(raw string) string {
+	const longest = 64
+	if len(raw) > longest {
+		raw = raw[:longest] + "..."
+	}
+	if strings.ContainsFunc(raw, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(raw)
+	}
+	return raw
+}
+
+func display(family string) string {
+	return map[string]string{"ipv4": "IPv4", "ipv6": "IPv6"}[family]
+}

@@ -1,0 +1,120 @@
+package nodecidr
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+)
+
+// input is everything that the choice depends on.
+type input struct {
+	settings                 settings
+	enableIPv4, enableIPv6   bool
+	nodeName                 string
+	node                     *k8s.Node    // nil while there is no row of this node
+	waitingFor               string       // why k8s-nodes or node-addresses may not be used yet; empty when they may
+	nodeIPv4                 netip.Addr   // primary address of the node; invalid when it has none
+	chosenIPv4, chosenIPv6   netip.Prefix // by the previous choice of this run; invalid at first
+	derivedIPv4, derivedIPv6 bool         // whether those were derived
+}
+
+// choose returns all candidates, each with the reason why it won or lost. In order of preference: flag,
+// spec.podCIDRs, spec.podCIDR, annotations, what was chosen before, and what can be derived.
+func choose(in input) []nodecidrs.Candidate {
+	out := offered(in)
+	ipv4 := pick(out, "ipv4", in.enableIPv4)
+	ipv6 := pick(out, "ipv6", in.enableIPv6)
+
+	if !ipv4.IsValid() {
+		c := last(in, "ipv4", in.chosenIPv4, in.derivedIPv4, in.settings.requireIPv4, in.enableIPv4, deriveIPv4(in, ipv6))
+		ipv4 = c.Prefix
+		out = append(out, c)
+	} else {
+		out = append(out, needless("ipv4"))
+	}
+	if ipv6.IsValid() {
+		return append(out, needless("ipv6"))
+	}
+	if !ipv4.IsValid() {
+		ipv4 = deriveIPv4(in, ipv6) // IPv4 may be disabled, but the rule needs its number
+	}
+	return append(out, last(in, "ipv6", in.chosenIPv6, in.derivedIPv6, in.settings.requireIPv6, in.enableIPv6,
+		deriveIPv6(in.settings.ipv6Cluster, ipv4)))
+}
+
+// pick chooses the first acceptable candidate of a family and fills in all reasons.
+func pick(candidates []nodecidrs.Candidate, family string, enabled bool) netip.Prefix {
+	var winner nodecidrs.Candidate
+	for i := range candidates {
+		c := &candidates[i]
+		switch {
+		case c.Family != family || c.Reason != "":
+		case !enabled:
+			c.Reason = fmt.Sprintf("not used: %s is disabled (--enable-%s=false)", display(family), family)
+		case winner.Chosen:
+			c.Reason = "not used: " + winner.Source + " comes first"
+		default:
+			c.Chosen, c.Reason = true, "chosen: the first that is acceptable"
+			winner = *c
+		}
+	}
+	return winner.Prefix
+}
+
+// last is the candidate for a family that nobody offered a range for.
+func last(in input, family string, before netip.Prefix, wasDerived, required, enabled bool,
+	derived netip.Prefix) nodecidrs.Candidate {
+	c := nodecidrs.Candidate{Family: family, Source: nodecidrs.Derived}
+	switch {
+	case !enabled:
+		c.Reason = fmt.Sprintf("not used: %s is disabled (--enable-%s=false)", display(family), family)
+	case before.IsValid() && !wasDerived:
+		c.Source, c.Raw, c.Prefix, c.Chosen = nodecidrs.Kept, before.String(), before, true
+		c.Reason = "chosen: nothing names a range any more, and the one in use stays until the agent restarts"
+	case before.IsValid():
+		c.Raw, c.Prefix, c.Chosen = before.String(), before, true
+		c.Reason = "chosen: derived earlier, and it stays until the agent restarts or a range is offered"
+	case in.waitingFor != "":
+		c.Reason = in.waitingFor
+	case required && in.node == nil:
+		c.Reason = fmt.Sprintf("the Node %s, whose %s pod CIDR is required (--k8s-require-%s-pod-cidr)",
+			in.nodeName, display(family), family)
+	case required:
+		c.Reason = fmt.Sprintf("an %s pod CIDR in the Node %s: it is required (--k8s-require-%s-pod-cidr)",
+			display(family), in.nodeName, family)
+	default:
+		c.Raw, c.Prefix, c.Chosen = derived.String(), derived, true
+		c.Reason = "chosen: nothing is offered and nothing is required"
+	}
+	return c
+}
+
+func needless(family string) nodecidrs.Candidate {
+	return nodecidrs.Candidate{Family: family, Source: nodecidrs.Derived, Reason: "not used: a range is offered"}
+}
+
+// fallbackOctet stands in a derived IPv4 range when the node has no IPv4 address and no IPv6 range is known.
+const fallbackOctet = 15
+
+// deriveIPv4 is 10.X.0.0/16, where X is the last octet of the node's IPv4 address, or byte 11 of its IPv6 range.
+func deriveIPv4(in input, ipv6 netip.Prefix) netip.Prefix {
+	octet := byte(fallbackOctet)
+	switch {
+	case in.settings.ipv4Node.IsValid():
+		octet = in.settings.ipv4Node.As4()[3]
+	case in.nodeIPv4.Is4():
+		octet = in.nodeIPv4.As4()[3]
+	case ipv6.IsValid():
+		octet = ipv6.Addr().As16()[11]
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, octet, 0, 0}), 16)
+}
+
+// deriveIPv6 is a /96 inside the cluster's range with the four bytes of the IPv4 range behind its first 64 bits.
+func deriveIPv6(cluster, ipv4 netip.Prefix) netip.Prefix {
+	b, v4 := cluster.Addr().As16(), ipv4.Addr().As4()
+	copy(b[8:12], v4[:])
+	return netip.PrefixFrom(netip.AddrFrom16(b), 96)
+}

@@ -1,0 +1,79 @@
+package nodecidr
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+)
+
+// auto is the value of a flag that leaves the choice to the agent.
+const auto = "auto"
+
+// Config is what was typed.
+type Config struct {
+	IPv4Range        string `mapstructure:"ipv4-range"`
+	IPv6Range        string `mapstructure:"ipv6-range"`
+	IPv4Node         string `mapstructure:"ipv4-node"`
+	RequireIPv4      bool   `mapstructure:"k8s-require-ipv4-pod-cidr"`
+	RequireIPv6      bool   `mapstructure:"k8s-require-ipv6-pod-cidr"`
+	IPv6ClusterRange string `mapstructure:"ipv6-cluster-alloc-cidr"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{IPv4Range: auto, IPv6Range: auto, IPv4Node: auto, IPv6ClusterRange: "f00d::/64"}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.String("ipv4-range", c.IPv4Range, "IPv4 CIDR of the pods of this node; auto takes it from the Node")
+	flags.String("ipv6-range", c.IPv6Range, "IPv6 CIDR of the pods of this node; auto takes it from the Node")
+	flags.String("ipv4-node", c.IPv4Node, "IPv4 address of this node that a derived CIDR is made from; auto finds it")
+	flags.Bool("k8s-require-ipv4-pod-cidr", c.RequireIPv4, "Wait until the Node offers an IPv4 pod CIDR instead of deriving one")
+	flags.Bool("k8s-require-ipv6-pod-cidr", c.RequireIPv6, "Wait until the Node offers an IPv6 pod CIDR instead of deriving one")
+	flags.String("ipv6-cluster-alloc-cidr", c.IPv6ClusterRange, "IPv6 /64 out of which a derived IPv6 CIDR is taken")
+}
+
+// settings is the checked form of [Config].
+type settings struct {
+	ipv4Range, ipv6Range     netip.Prefix // invalid when auto
+	ipv4Node                 netip.Addr   // invalid when auto
+	requireIPv4, requireIPv6 bool
+	ipv6Cluster              netip.Prefix
+}
+
+func newSettings(c Config) (settings, error) {
+	s := settings{requireIPv4: c.RequireIPv4, requireIPv6: c.RequireIPv6}
+	var err error
+	if s.ipv4Range, err = rangeFlag("ipv4-range", c.IPv4Range, "ipv4"); err != nil {
+		return settings{}, err
+	}
+	if s.ipv6Range, err = rangeFlag("ipv6-range", c.IPv6Range, "ipv6"); err != nil {
+		return settings{}, err
+	}
+	if c.IPv4Node != auto && c.IPv4Node != "" {
+		if s.ipv4Node, err = netip.ParseAddr(c.IPv4Node); err != nil || !s.ipv4Node.Is4() {
+			return settings{}, fmt.Errorf("--ipv4-node=%q: must be an IPv4 address or auto", c.IPv4Node)
+		}
+	}
+	s.ipv6Cluster, err = netip.ParsePrefix(c.IPv6ClusterRange)
+	if err != nil || !s.ipv6Cluster.Addr().Is6() || s.ipv6Cluster.Bits() != 64 {
+		return settings{}, fmt.Errorf("--ipv6-cluster-alloc-cidr=%q: must be an IPv6 CIDR of length 64", c.IPv6ClusterRange)
+	}
+	s.ipv6Cluster = s.ipv6Cluster.Masked()
+	return s, nil
+}
+
+// rangeFlag parses a range; a bad one ends the agent, because it was given on purpose.
+func rangeFlag(flag, value, family string) (netip.Prefix, error) {
+	if value == auto || value == "" {
+		return netip.Prefix{}, nil
+	}
+	prefix, got, err := parse(value)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("--%s=%q: %w", flag, value, err)
+	}
+	if got != family {
+		return netip.Prefix{}, fmt.Errorf("--%s=%q: must be an %s CIDR or auto", flag, value, display(family))
+	}
+	return prefix, nil
+}

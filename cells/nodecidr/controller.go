@@ -1,0 +1,158 @@
+package nodecidr
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+type params struct {
+	cell.In
+
+	DB        *statedb.DB
+	Table     statedb.RWTable[nodecidrs.Candidate]
+	Nodes     statedb.Table[*k8s.Node]
+	Sources   statedb.Table[sources.Source]
+	Addresses statedb.Table[nodeaddresses.Address]
+	Settings  settings
+	Agent     agent.Agent
+}
+
+type controller struct {
+	params
+	initialized func(statedb.WriteTxn)
+}
+
+func newController(p params) *controller {
+	txn := p.DB.WriteTxn(p.Table)
+	defer txn.Abort()
+	c := &controller{params: p, initialized: p.Table.RegisterInitializer(txn, "node-cidr")}
+	txn.Commit()
+	return c
+}
+
+// settle turns the burst of a start, or of a Node that is written in several steps, into one choice.
+const settle = time.Millisecond
+
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	for {
+		watch := statedb.NewWatchSet()
+		in := c.read(c.DB.ReadTxn(), watch)
+		candidates := choose(in)
+		if err := c.commit(candidates, in.waitingFor == ""); err != nil {
+			health.Degraded("write node-cidrs", err)
+			return err
+		}
+		report(health, candidates)
+		if _, err := watch.Wait(ctx, settle); err != nil {
+			return nil
+		}
+	}
+}
+
+// report says which ranges are chosen, or that something that was written is unusable.
+func report(health cell.Health, candidates []nodecidrs.Candidate) {
+	chosen, text := 0, "No range is chosen"
+	for _, candidate := range candidates {
+		if strings.HasPrefix(candidate.Reason, rejected) {
+			health.Degraded("a pod CIDR is unusable",
+				fmt.Errorf("%s %s: %s", candidate.Source, candidate.Raw, candidate.Reason))
+			return
+		}
+		if candidate.Chosen {
+			chosen++
+			text = fmt.Sprintf("%d chosen, the last from %s", chosen, candidate.Source)
+		}
+	}
+	health.OK(text)
+}
+
+// read collects the input of the choice and watches where it came from.
+func (c *controller) read(txn statedb.ReadTxn, watch *statedb.WatchSet) input {
+	in := input{settings: c.Settings, enableIPv4: c.Agent.EnableIPv4, enableIPv6: c.Agent.EnableIPv6,
+		nodeName: c.Agent.NodeName}
+	node, _, changed, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
+	in.node = node
+	watch.Add(changed)
+
+	source, _, changed, _ := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))
+	watch.Add(changed)
+	addressesRead, initialized := c.Addresses.Initialized(txn)
+	if !addressesRead {
+		watch.Add(initialized)
+	}
+	switch {
+	case !source.Usable():
+		in.waitingFor = "the Nodes of the cluster to be read"
+		if source.WaitingFor != "" {
+			in.waitingFor = "the Nodes of the cluster: " + source.WaitingFor
+		}
+	case !addressesRead:
+		in.waitingFor = "the addresses of this node"
+	}
+	in.nodeIPv4 = c.primaryIPv4(txn, watch)
+	in.chosenIPv4, in.derivedIPv4 = c.before(txn, "ipv4")
+	in.chosenIPv6, in.derivedIPv6 = c.before(txn, "ipv6")
+	return in
+}
+
+// primaryIPv4 finds the node's address, never one of ours.
+func (c *controller) primaryIPv4(txn statedb.ReadTxn, watch *statedb.WatchSet) netip.Addr {
+	rows, changed := c.Addresses.AllWatch(txn)
+	watch.Add(changed)
+	for row := range rows {
+		if row.Primary && row.Addr.Is4() && row.Device != podlink.HostDevice {
+			return row.Addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// before is what the previous choice gave. Only this cell writes the table, so it cannot change meanwhile.
+func (c *controller) before(txn statedb.ReadTxn, family string) (netip.Prefix, bool) {
+	row, _, _ := c.Table.Get(txn, nodecidrs.Chosen(family))
+	return row.Prefix, row.Source == nodecidrs.Derived
+}
+
+// commit makes the table what was computed. The old winner of a family is removed before a new one is inserted,
+// because at most one row of a family may be chosen.
+func (c *controller) commit(candidates []nodecidrs.Candidate, complete bool) error {
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	want := map[string]nodecidrs.Candidate{}
+	for _, candidate := range candidates {
+		want[candidate.Family+"/"+candidate.Source] = candidate
+	}
+	for row := range c.Table.All(txn) {
+		key := row.Family + "/" + row.Source
+		if want[key] == row {
+			delete(want, key)
+			continue
+		}
+		if _, _, err := c.Table.Delete(txn, row); err != nil {
+			return fmt.Errorf("delete candidate %s: %w", key, err)
+		}
+	}
+	for key, row := range want {
+		if _, _, err := c.Table.Insert(txn, row); err != nil {
+			return fmt.Errorf("insert candidate %s: %w", key, err)
+		}
+	}
+	if complete {
+		c.initialized(txn)
+	}
+	txn.Commit()
+	return nil
+}

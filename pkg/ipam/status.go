@@ -1,0 +1,93 @@
+package ipam
+
+import (
+	"fmt"
+	"math/big"
+	"net/netip"
+	"strings"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+)
+
+// Usage counts the addresses of one family. Everything but Outside lies inside Range.
+type Usage struct {
+	Family      string       // "ipv4" or "ipv6"
+	Range       netip.Prefix // the chosen pod CIDR
+	Usable      *big.Int     // addresses of Range less network and broadcast
+	Allocated   int          // given and not claimed yet
+	Claimed     int          // used by endpoints
+	Reserved    int          // used by the node, such as the router
+	Quarantined int          // released a short time ago
+	Excluded    int          // never given
+	Outside     int          // still used, of a range that was chosen earlier
+}
+
+// Used counts what pods and the node have.
+func (u Usage) Used() int { return u.Allocated + u.Claimed + u.Reserved }
+
+// String is one part of the line that status commands print.
+func (u Usage) String() string {
+	name := map[string]string{"ipv4": "IPv4", "ipv6": "IPv6"}[u.Family]
+	return fmt.Sprintf("%s: %d/%d allocated from %s", name, u.Used(), u.Usable, u.Range)
+}
+
+// Usages counts the rows of ipam-addresses by the ranges that are chosen. A family without a range is left out.
+func Usages(txn statedb.ReadTxn, cidrs statedb.Table[nodecidrs.Candidate],
+	addresses statedb.Table[ipamaddresses.Address]) []Usage {
+	var usages []Usage
+	for _, family := range []string{"ipv4", "ipv6"} {
+		chosen, _, ok := cidrs.Get(txn, nodecidrs.Chosen(family))
+		if !ok {
+			continue
+		}
+		usages = append(usages, Count(txn, addresses, family, chosen.Prefix))
+	}
+	return usages
+}
+
+// Count counts the rows of one family.
+func Count(txn statedb.ReadTxn, addresses statedb.Table[ipamaddresses.Address], family string, prefix netip.Prefix) Usage {
+	u := Usage{Family: family, Range: prefix, Usable: usable(prefix)}
+	for row := range addresses.All(txn) {
+		if row.Addr.Is4() != (family == "ipv4") {
+			continue
+		}
+		if !prefix.Contains(row.Addr) {
+			u.Outside++
+			continue
+		}
+		switch row.State {
+		case ipamaddresses.Allocated:
+			u.Allocated++
+		case ipamaddresses.Claimed:
+			u.Claimed++
+		case ipamaddresses.Reserved:
+			u.Reserved++
+		case ipamaddresses.Quarantined:
+			u.Quarantined++
+		case ipamaddresses.Excluded:
+			u.Excluded++
+		}
+	}
+	return u
+}
+
+// StatusLine is the summary of all families, such as "IPv4: 5/254 allocated from 10.0.0.0/24, IPv6: ...".
+func StatusLine(usages []Usage) string {
+	parts := make([]string, len(usages))
+	for i, u := range usages {
+		parts[i] = u.String()
+	}
+	return strings.Join(parts, ", ")
+}
+
+func usable(prefix netip.Prefix) *big.Int {
+	size := new(big.Int).Lsh(big.NewInt(1), uint(prefix.Addr().BitLen()-prefix.Bits()))
+	if two := big.NewInt(2); size.Cmp(two) > 0 {
+		size.Sub(size, two)
+	}
+	return size
+}
