@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/cells/apiserver"
 	"github.com/waggle-net/waggle/cells/basedevices"
 	"github.com/waggle-net/waggle/cells/cniconf"
+	"github.com/waggle-net/waggle/cells/configs"
 	"github.com/waggle-net/waggle/cells/desiredroutes"
 	"github.com/waggle-net/waggle/cells/devices"
 	"github.com/waggle-net/waggle/cells/endpointmanager"
@@ -48,6 +49,7 @@ var Infrastructure = cell.Group(
 	statedb.Cell, // the tables
 	job.Cell,     // background work with a name
 	settings.Cell,
+	configs.Cell,
 	health.Cell,
 	metrics.Cell,
 )

@@ -1,0 +1,47 @@
+// Package configs shows the options of the agent, with the values it runs with and where each came from.
+//
+// It writes the table "configs" once, in its start hook, from what main found ([config.Effective]); it reads no table
+// and owns nothing in the kernel. After a restart the table is written anew. In a hive without main, as in tests of
+// other cells, the table stays empty.
+package configs
+
+import (
+	"fmt"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/config"
+	tables "github.com/waggle-net/waggle/pkg/tables/configs"
+)
+
+// Cell is the module.
+var Cell = cell.Module("configs", "Options and where their values came from",
+	cell.ProvidePrivate(tables.NewTable), // only this cell writes it
+	cell.Provide(statedb.RWTable[tables.Config].ToTable),
+	cell.Invoke(register),
+)
+
+type params struct {
+	cell.In
+
+	Lifecycle cell.Lifecycle
+	DB        *statedb.DB
+	Table     statedb.RWTable[tables.Config]
+	Config    config.Effective `optional:"true"`
+}
+
+func register(p params) {
+	p.Lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error {
+		txn := p.DB.WriteTxn(p.Table)
+		defer txn.Abort()
+		for _, o := range p.Config.Options {
+			row := tables.Config{Key: o.Key, Value: o.Value, Default: o.Default, Source: o.Source.String(), Origin: o.Origin}
+			if _, _, err := p.Table.Insert(txn, row); err != nil {
+				return fmt.Errorf("insert option %s: %w", o.Key, err)
+			}
+		}
+		txn.Commit()
+		return nil
+	}})
+}

@@ -1,0 +1,21 @@
+package configs
+
+import (
+	"testing"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/config"
+)
+
+func TestScripts(t *testing.T) {
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{Cell, cell.Provide(func() config.Effective {
+			return config.Effective{Options: []config.Option{
+				{Key: "enable-ipv6", Value: "false", Default: "true", Source: config.Environment, Origin: "WAGGLE_ENABLE_IPV6"},
+				{Key: "node-name", Source: config.Default},
+			}}
+		})}
+	})
+}
