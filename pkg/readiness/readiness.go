@@ -1,0 +1,124 @@
+// Package readiness judges from tables whether pods can be attached. The API, the health port and the CNI configuration
+// ask the same function, so they never disagree.
+package readiness
+
+import (
+	"fmt"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// Tables are what the judgement is made from.
+type Tables struct {
+	cell.In
+
+	Sources     statedb.Table[sources.Source]
+	LocalNode   statedb.Table[*localnode.LocalNode]
+	MTUs        statedb.Table[mtus.MTU]
+	Endpoints   statedb.Table[*endpoints.Endpoint]
+	Attachments statedb.Table[*attachments.Attachment]
+	Health      statedb.Table[health.Status]
+}
+
+// Verdict holds one sentence for each thing that is not as it should be.
+type Verdict struct {
+	Sources  []string // sources of Kubernetes objects whose rows may not be used yet
+	Missing  []string // what else must come before pods can be attached
+	Degraded []string // what is broken and being retried; pods can be attached all the same
+}
+
+// Waiting is everything that must come before pods can be attached.
+func (v Verdict) Waiting() []string { return append(append([]string(nil), v.Sources...), v.Missing...) }
+
+// Ready tells whether pods can be attached.
+func (v Verdict) Ready() bool { return len(v.Sources) == 0 && len(v.Missing) == 0 }
+
+// Judge reads one snapshot. It has no side effects and remembers nothing.
+func Judge(txn statedb.ReadTxn, t Tables) Verdict {
+	v := Verdict{Sources: unusable(txn, t.Sources)}
+	missing := func(why string) {
+		if why != "" {
+			v.Missing = append(v.Missing, why)
+		}
+	}
+	if init, _ := t.Endpoints.Initialized(txn); !init {
+		missing("the endpoints of the run before to be restored")
+	}
+	missing(node(txn, t.LocalNode))
+	if _, _, found := t.MTUs.Get(txn, mtus.ByPrefix(mtus.Default)); !found {
+		missing("the MTU of the network to be known")
+	}
+	missing(programs(txn, t.Attachments))
+	for s := range t.Health.List(txn, health.ByLevel(health.Degraded)) {
+		v.Degraded = append(v.Degraded, degraded(s))
+	}
+	return v
+}
+
+func unusable(txn statedb.ReadTxn, table statedb.Table[sources.Source]) (out []string) {
+	for s := range table.All(txn) {
+		if s.Usable() {
+			continue
+		}
+		why := s.WaitingFor
+		if why == "" {
+			why = "its first list"
+		}
+		out = append(out, fmt.Sprintf("table %s: %s: %s", s.Table, s.Producer, why))
+	}
+	return out
+}
+
+func node(txn statedb.ReadTxn, table statedb.Table[*localnode.LocalNode]) string {
+	for n := range table.All(txn) {
+		switch {
+		case n.Ready:
+			return ""
+		case n.WaitingFor != "":
+			return n.WaitingFor
+		}
+	}
+	return "the pod CIDR and the router address of this node"
+}
+
+// programs wants the filters of the shared blocks: a pod's link that is attached before them passes nothing.
+func programs(txn statedb.ReadTxn, table statedb.Table[*attachments.Attachment]) string {
+	blocks := 0
+	for a := range table.All(txn) {
+		if a.Kind != attachments.Block {
+			continue
+		}
+		blocks++
+		switch a.Status.Kind {
+		case reconciler.StatusKindDone:
+		case reconciler.StatusKindError:
+			return fmt.Sprintf("program %s on %s: %s", a.Program, a.Device, a.Status.GetError())
+		default:
+			return fmt.Sprintf("program %s to be attached to %s", a.Program, a.Device)
+		}
+	}
+	if blocks == 0 {
+		return "the datapath's programs to be loaded"
+	}
+	return ""
+}
+
+func degraded(s health.Status) string {
+	name := s.Module
+	if s.Component != "" {
+		name += "." + s.Component
+	}
+	if s.Error == "" {
+		return name + ": " + s.Message
+	}
+	return name + ": " + s.Message + ": " + s.Error
+}

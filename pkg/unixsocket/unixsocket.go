@@ -1,0 +1,144 @@
+// Package unixsocket makes the sockets that the agent serves.
+package unixsocket
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// maxPath is what sun_path holds, less its terminator and the suffix of the temporary name.
+const maxPath = 107 - len(suffix)
+
+// suffix of the name under which a socket is made before it is complete.
+const suffix = ".new"
+
+// Options of a socket.
+type Options struct {
+	Mode  fs.FileMode // e.g. 0o660
+	Group string      // owning group, when it exists and we are root; empty for none
+}
+
+// Listener accepts connections on a socket and removes its file when it closes.
+type Listener struct {
+	*net.UnixListener
+	path  string
+	inode uint64
+	once  sync.Once
+}
+
+// Listen makes the socket at path, with its directory. The file appears with its owner and mode already set. A socket
+// that nobody listens on is replaced; a living one and a file of another kind are errors.
+func Listen(path string, o Options) (*Listener, error) {
+	l, err := listen(path, o)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func listen(path string, o Options) (*Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("the path has %d bytes, at most %d are possible: choose a shorter directory", len(path), maxPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o775); err != nil {
+		return nil, err
+	}
+	if err := checkFree(path); err != nil {
+		return nil, err
+	}
+	tmp := path + suffix
+	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	inode, err := publish(tmp, path, o)
+	if err != nil {
+		return nil, errors.Join(err, l.Close(), os.Remove(tmp))
+	}
+	return &Listener{UnixListener: l, path: path, inode: inode}, nil
+}
+
+// publish gives the finished socket its name.
+func publish(tmp, path string, o Options) (inode uint64, err error) {
+	if gid, found := groupID(o.Group); found && os.Geteuid() == 0 {
+		if err := os.Chown(tmp, 0, gid); err != nil {
+			return 0, err
+		}
+	}
+	if err := os.Chmod(tmp, o.Mode); err != nil {
+		return 0, err
+	}
+	info, err := os.Lstat(tmp)
+	if err != nil {
+		return 0, err
+	}
+	return inodeOf(info), os.Rename(tmp, path)
+}
+
+// checkFree tells whether path may be taken: it is absent, or a socket that nobody serves.
+func checkFree(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return errors.New("a file that is no socket is in the way: remove it or choose another path")
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		conn.Close()
+		return errors.New("another process serves this socket: stop it or choose another path")
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("find out whether somebody serves the socket: %w", err)
+}
+
+func groupID(name string) (int, bool) {
+	if name == "" {
+		return 0, false
+	}
+	group, err := user.LookupGroup(name)
+	if err != nil {
+		return 0, false
+	}
+	gid, err := strconv.Atoi(group.Gid)
+	return gid, err == nil
+}
+
+// Path is where the socket is.
+func (l *Listener) Path() string { return l.path }
+
+// Close stops listening and removes the file, unless somebody else has put another one there.
+func (l *Listener) Close() error {
+	err := l.UnixListener.Close()
+	l.once.Do(func() {
+		if info, statErr := os.Lstat(l.path); statErr == nil && inodeOf(info) == l.inode {
+			err = errors.Join(err, os.Remove(l.path))
+		}
+	})
+	return err
+}
+
+func inodeOf(info fs.FileInfo) uint64 {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return stat.Ino
+	}
+	return 0
+}
