@@ -1,0 +1,63 @@
+package desiredroutes
+
+import (
+	"context"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+)
+
+// pruneInterval is how often routes of ours that nobody wants are looked for.
+const pruneInterval = 30 * time.Minute
+
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Route], o *ops) error {
+	r, err := reconciler.Register(params, table,
+		(*tables.Route).Clone, (*tables.Route).WithStatus, (*tables.Route).GetStatus, o, nil,
+		reconciler.WithName("routes"),
+		reconciler.WithRefreshing(0, nil), // the repair job sees what is missing, in the observed table
+		reconciler.WithPruning(pruneInterval),
+		// Most failures wait for a device, whose appearance marks the row; a minute would be long for the others.
+		reconciler.WithRetry(100*time.Millisecond, 10*time.Second),
+		reconciler.WithRoundLimits(1000, rate.NewLimiter(1000, 1)),
+	)
+	if err != nil {
+		return err
+	}
+	params.JobGroup.Add(job.OneShot("retry-prune", func(ctx context.Context, health cell.Health) error {
+		retryPrune(ctx, health, o.pruned, r.Prune)
+		return nil
+	}))
+	return nil
+}
+
+// retryPrune calls prune again after a failure, at growing intervals, and says so until one succeeds.
+func retryPrune(ctx context.Context, health cell.Health, outcomes <-chan error, prune func()) {
+	var backoff job.ExponentialBackoff
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-outcomes:
+			if err == nil {
+				backoff, again = job.ExponentialBackoff{Min: time.Second, Max: time.Minute}, nil
+				health.OK("Nothing of ours is left over")
+				continue
+			}
+			if backoff.Min == 0 {
+				backoff = job.ExponentialBackoff{Min: time.Second, Max: time.Minute}
+			}
+			health.Degraded("routes of ours that nobody wants could not be removed", err)
+			again = time.After(backoff.Wait())
+		case <-again:
+			again = nil
+			prune()
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package desiredroutes
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+)
+
+// writer implements [tables.Writer]. The write transaction of the table guards expected too.
+type writer struct {
+	db       *statedb.DB
+	table    statedb.RWTable[*tables.Route]
+	expected map[string]func(statedb.WriteTxn)
+}
+
+func newWriter(db *statedb.DB, table statedb.RWTable[*tables.Route]) tables.Writer {
+	return &writer{db: db, table: table, expected: make(map[string]func(statedb.WriteTxn))}
+}
+
+// Expect implements [tables.Writer].
+func (w *writer) Expect(owner string) {
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Abort()
+	if _, ok := w.expected[owner]; !ok {
+		w.expected[owner] = w.table.RegisterInitializer(txn, owner)
+	}
+	txn.Commit()
+}
+
+// Replace implements [tables.Writer].
+func (w *writer) Replace(owner string, routes []tables.Route) error {
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Abort()
+	wanted := make(map[string]struct{}, len(routes))
+	var errs []error
+	for _, r := range routes {
+		r.Owner, r.Dst = owner, r.Dst.Masked()
+		wanted[key(&r)] = struct{}{}
+		old, _, found := w.table.Get(txn, tables.ByKey(key(&r)))
+		switch {
+		case found && old.Owner != owner:
+			errs = append(errs, fmt.Errorf("want route %s in table %d: %s has one", r.Dst, r.Table, old.Owner))
+			continue
+		case found && old.Equal(&r):
+			continue
+		}
+		if _, _, err := w.table.Insert(txn, r.WithStatus(reconciler.StatusPending())); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for old := range w.table.List(txn, tables.ByOwner(owner)) {
+		if _, ok := wanted[key(old)]; ok {
+			continue
+		}
+		if _, _, err := w.table.Delete(txn, old); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if done, ok := w.expected[owner]; ok {
+		done(txn)
+	}
+	txn.Commit()
+	return errors.Join(errs...)
+}
+
+// key is what [tables.ByKey] takes.
+func key(r *tables.Route) string { return strconv.Itoa(r.Table) + "/" + r.Dst.String() }
