@@ -1,0 +1,219 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+)
+
+// addition is one ADD under way.
+type addition struct {
+	*plugin
+	args   *skel.CmdArgs
+	conf   *netConf
+	podArg podArgs
+	undo   undo
+
+	host *netlink.Handle
+	ns   *podNamespace
+	pod  *podHandle
+
+	config *models.DaemonConfigurationStatus
+	spec   linkSpec
+	link   *hostLink
+	net    network
+}
+
+// add attaches a pod, or leaves everything as it was.
+func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
+	conf, failed := parseConf(args.StdinData)
+	if failed != nil {
+		return failed
+	}
+	if conf.RawPrevResult != nil {
+		return failure(types.ErrInvalidNetworkConfig,
+			errors.New("network configuration: prevResult: this plugin makes the link itself and must be the first of its list"),
+			"put waggle-cni first in the conflist")
+	}
+	if failed := checkAttachment(args); failed != nil {
+		return failed
+	}
+	pod, err := parseArgs(args.Args)
+	if err != nil {
+		return failure(types.ErrInvalidEnvironmentVariables, err, "")
+	}
+	a := &addition{plugin: p, args: args, conf: conf, podArg: pod}
+	if failed := a.run(ctx); failed != nil {
+		if err := a.undo.run(); err != nil {
+			failed.Details += fmt.Sprintf(" (and what was done could not be undone: %v; DEL will)", err)
+		}
+		return failed
+	}
+	return nil
+}
+
+// run does the steps in order. What fails in the kernel after the checks is worth no more than an undo.
+func (a *addition) run(ctx context.Context) *types.Error {
+	var failed *types.Error
+	if a.ns, failed = openNamespace(a.args.Netns); failed != nil {
+		return failed
+	}
+	defer a.ns.Close()
+	if a.config, failed = waitReady(ctx, a.agent(a.conf), a.conf.SocketPath); failed != nil {
+		return failed
+	}
+	for _, step := range []func(context.Context) *types.Error{
+		a.openHandles, a.checkFree, a.allocate, a.createLink, a.configurePod, a.createEndpoint, a.printResult} {
+		if failed := step(ctx); failed != nil {
+			return failed
+		}
+		if err := ctx.Err(); err != nil {
+			return failure(types.ErrTryAgainLater, fmt.Errorf("ADD was interrupted: %w", context.Cause(ctx)), "")
+		}
+	}
+	return nil
+}
+
+func (a *addition) openHandles(context.Context) *types.Error {
+	var err error
+	if a.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return failure(codeKernel, fmt.Errorf("open netlink: %w", err), "")
+	}
+	if a.pod, err = a.ns.enter(a.config.Addressing.Ipv6.IP != ""); err != nil {
+		return failure(codeKernel, err, "")
+	}
+	return nil
+}
+
+// checkFree refuses before anything is allocated what could not be attached.
+func (a *addition) checkFree(context.Context) *types.Error {
+	name, err := freeHostName(a.host, a.args.ContainerID, a.args.IfName)
+	if err != nil {
+		return a.linkFailure(err)
+	}
+	if _, err := a.pod.LinkByName(a.args.IfName); err == nil {
+		return a.linkFailure(errPodLinkTaken)
+	} else if !isLinkGone(err) {
+		return failure(codeKernel, fmt.Errorf("look up %s in the pod: %w", a.args.IfName, err), "")
+	}
+	mtu := a.conf.MTU
+	if mtu == 0 {
+		mtu = a.config.DeviceMTU
+	}
+	a.spec = linkSpec{hostName: name, podName: a.args.IfName, mtu: mtu, hostMAC: randomMAC(), podMAC: randomMAC(), pod: a.ns}
+	return nil
+}
+
+// linkFailure gives the errors of names their code.
+func (a *addition) linkFailure(err error) *types.Error {
+	switch {
+	case errors.Is(err, errAttached):
+		return failure(types.ErrInvalidEnvironmentVariables,
+			fmt.Errorf("CNI_CONTAINERID %s, CNI_IFNAME %s: %w", a.args.ContainerID, a.args.IfName, err),
+			"send DEL for this attachment before another ADD")
+	case errors.Is(err, errPodLinkTaken):
+		return failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_IFNAME %s: %w", a.args.IfName, err),
+			"choose another name, or send DEL for the attachment that has it")
+	case errors.Is(err, errManyPending):
+		return failure(types.ErrTryAgainLater, fmt.Errorf("CNI_CONTAINERID %s: %w", a.args.ContainerID, err),
+			"the agent deletes them; see waggle status")
+	default:
+		return failure(codeKernel, err, "")
+	}
+}
+
+// createLink makes both ends in one message.
+func (a *addition) createLink(context.Context) *types.Error {
+	if err := a.links.create(a.host, a.spec); err != nil {
+		err = fmt.Errorf("create link %s with its peer %s in the pod: %w", a.spec.hostName, a.spec.podName, err)
+		remedy := "is CAP_NET_ADMIN missing, or the veth module?"
+		if errors.Is(err, unix.EEXIST) { // somebody was faster since checkFree
+			return failure(types.ErrTryAgainLater, err, "another ADD is under way for the same attachment or interface name")
+		}
+		return failure(codeKernel, err, remedy)
+	}
+	a.undo.add(func(context.Context) error { return deleteLink(a.host, a.spec.hostName) })
+	var err error
+	if a.link, err = findHostLink(a.host, a.spec.hostName); err == nil && a.link == nil {
+		err = fmt.Errorf("link %s went away", a.spec.hostName)
+	}
+	if err != nil {
+		return failure(codeKernel, err, "is another program deleting links?")
+	}
+	return nil
+}
+
+func (a *addition) configurePod(context.Context) *types.Error {
+	if err := a.pod.configure(a.spec.podName, a.link.peer, a.net); err != nil {
+		return failure(codeKernel, err, "")
+	}
+	return nil
+}
+
+// createEndpoint returns when the agent has the endpoint in the kernel.
+func (a *addition) createEndpoint(ctx context.Context) *types.Error {
+	req := &models.EndpointChangeRequest{
+		ContainerID:            a.args.ContainerID,
+		ContainerInterfaceName: a.args.IfName,
+		InterfaceName:          a.link.name,
+		InterfaceIndex:         int64(a.link.index),
+		MAC:                    a.spec.podMAC.String(),
+		HostMAC:                a.spec.hostMAC.String(),
+		K8SNamespace:           a.podArg.Namespace,
+		K8SPodName:             a.podArg.Name,
+		K8SUid:                 a.podArg.UID,
+		State:                  models.EndpointStateWaitingForIdentity,
+		SyncBuildEndpoint:      true,
+		NetnsCookie:            strconv.FormatUint(a.pod.cookie, 10),
+		Properties: map[string]any{
+			"netns-path":  a.ns.path,
+			"netns-inode": strconv.FormatUint(a.ns.inode, 10),
+		},
+	}
+	for _, f := range a.net.families {
+		if f.addr.Is6() {
+			req.Addressing.Ipv6, req.Addressing.Ipv6PoolName, req.Addressing.Ipv6ExpirationUUID = f.addr.String(), f.pool, f.uuid
+		} else {
+			req.Addressing.Ipv4, req.Addressing.Ipv4PoolName, req.Addressing.Ipv4ExpirationUUID = f.addr.String(), f.pool, f.uuid
+		}
+	}
+	agent := a.agent(a.conf)
+	forget := func(ctx context.Context) error {
+		err := agent.DeleteEndpoint(ctx, attachmentID(a.args.ContainerID, a.args.IfName))
+		if isStatus(err, 404) {
+			return nil
+		}
+		return err
+	}
+	err := agent.CreateEndpoint(ctx, req)
+	if err == nil {
+		a.undo.add(forget)
+		return nil
+	}
+	// An agent that refuses has undone its part, and what it has under this name would be somebody else's.
+	if !isAnswer(err) {
+		a.undo.add(forget)
+	}
+	return agentFailure(codeRefused, a.conf.SocketPath, "create the endpoint", err)
+}
+
+// deleteLink removes a link by name; one that is gone is fine.
+func deleteLink(host *netlink.Handle, name string) error {
+	link, err := findHostLink(host, name)
+	if err != nil || link == nil {
+		return err
+	}
+	err = host.LinkDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: link.index}})
+	if err != nil && !isLinkGone(err) {
+		return fmt.Errorf("delete link %s: %w", name, err)
+	}
+	return nil
+}

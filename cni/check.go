@@ -1,0 +1,147 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/podlink"
+)
+
+const checkRemedy = "the attachment is damaged: delete the pod, or send DEL and ADD"
+
+// check compares what the agent and the kernel have with the result of the ADD.
+func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
+	conf, failed := parseConf(args.StdinData)
+	if failed != nil {
+		return failed
+	}
+	if failed := checkAttachment(args); failed != nil {
+		return failed
+	}
+	want, failed := expectation(conf, args.IfName)
+	if failed != nil {
+		return failed
+	}
+	agent := p.agent(conf)
+	if _, failed := waitReady(ctx, agent, conf.SocketPath); failed != nil {
+		return failed
+	}
+	if failed := checkEndpoint(ctx, agent, conf, args); failed != nil {
+		return failed
+	}
+	ns, failed := openNamespace(args.Netns)
+	if failed != nil {
+		return failed
+	}
+	defer ns.Close()
+	if err := want.checkKernel(ns); err != nil {
+		return failure(codeUnhealthy, err, checkRemedy)
+	}
+	return nil
+}
+
+// checkEndpoint asks the agent how the endpoint is.
+func checkEndpoint(ctx context.Context, agent agent, conf *netConf, args *skel.CmdArgs) *types.Error {
+	health, err := agent.EndpointHealth(ctx, attachmentID(args.ContainerID, args.IfName))
+	switch {
+	case isStatus(err, http.StatusNotFound):
+		return failure(codeUnhealthy, fmt.Errorf("the agent has no endpoint for container %s, interface %s",
+			args.ContainerID, args.IfName), checkRemedy)
+	case err != nil:
+		return agentFailure(codeHealthUnknown, conf.SocketPath, "ask for the endpoint's health", err)
+	case health.OverallHealth == models.EndpointHealthStatusFailure:
+		return failure(codeUnhealthy, fmt.Errorf("the endpoint is not healthy: datapath %s, policy %s", health.BPF, health.Policy),
+			"see waggle endpoint list and waggle status")
+	}
+	return nil
+}
+
+// expected is what a result says about one attachment.
+type expected struct {
+	host, pod *types100.Interface
+	ips       []*types100.IPConfig
+	routes    []*types.Route
+}
+
+// expectation reads prevResult, which CHECK must have.
+func expectation(conf *netConf, ifName string) (*expected, *types.Error) {
+	bad := func(err error) (*expected, *types.Error) {
+		return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: prevResult: %w", err),
+			"the runtime must pass the result of the ADD")
+	}
+	if conf.RawPrevResult == nil {
+		return bad(errors.New("is missing"))
+	}
+	if err := version.ParsePrevResult(&conf.PluginConf); err != nil {
+		return bad(err)
+	}
+	result, err := types100.NewResultFromResult(conf.PrevResult)
+	if err != nil {
+		return bad(err)
+	}
+	want := &expected{routes: result.Routes}
+	for i, link := range result.Interfaces {
+		switch {
+		case link == nil:
+			return bad(fmt.Errorf("interfaces[%d]: is null", i))
+		case link.Sandbox == "" && podlink.IsHostName(link.Name):
+			want.host = link
+		case link.Sandbox != "" && link.Name == ifName:
+			want.pod = link
+			for _, ip := range result.IPs {
+				if ip != nil && ip.Interface != nil && *ip.Interface == i {
+					want.ips = append(want.ips, ip)
+				}
+			}
+		}
+	}
+	if want.pod == nil || want.host == nil || len(want.ips) == 0 {
+		return bad(fmt.Errorf("interfaces: has no interface %s with addresses, or no host end", ifName))
+	}
+	return want, nil
+}
+
+func (e *expected) checkKernel(ns *podNamespace) error {
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer host.Close()
+	link, err := findHostLink(host, e.host.Name)
+	if err != nil {
+		return err
+	}
+	if link == nil || link.group != podlink.Group {
+		return fmt.Errorf("host end %s: is gone", e.host.Name)
+	}
+	pod, err := ns.enter(false)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	end, err := pod.LinkByName(e.pod.Name)
+	if err != nil {
+		return fmt.Errorf("interface %s in the pod: %w", e.pod.Name, err)
+	}
+	attrs := end.Attrs()
+	switch {
+	case attrs.ParentIndex != link.index || link.peer != attrs.Index:
+		return fmt.Errorf("interface %s in the pod: is not the other end of %s", e.pod.Name, e.host.Name)
+	case e.pod.Mac != "" && attrs.HardwareAddr.String() != e.pod.Mac:
+		return fmt.Errorf("interface %s in the pod: has address %s, not %s", e.pod.Name, attrs.HardwareAddr, e.pod.Mac)
+	case attrs.Flags&net.FlagUp == 0:
+		return fmt.Errorf("interface %s in the pod: is down", e.pod.Name)
+	}
+	return errors.Join(e.checkAddresses(pod, end), e.checkRoutes(pod, end), e.checkNeighbors(pod, end))
+}

@@ -1,0 +1,156 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/deletequeue"
+	"github.com/waggle-net/waggle/pkg/podlink"
+)
+
+const (
+	// deleteTimeout is how long an agent that answers may take to delete one endpoint.
+	deleteTimeout = 30 * time.Second
+	// lockTimeout is how long a starting agent may replay the queue before a DEL gives up.
+	lockTimeout = 10 * time.Second
+)
+
+// del detaches a pod. What is gone already is no error, so a runtime may repeat it.
+func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
+	conf, failed := parseConf(args.StdinData)
+	if failed != nil {
+		return failed
+	}
+	if failed := checkAttachment(args); failed != nil {
+		return failed
+	}
+	queued, err := p.forget(ctx, conf, args.ContainerID, args.IfName)
+	var ns *podNamespace
+	if args.Netns != "" {
+		if ns, _ = openNamespace(args.Netns); ns != nil { // a namespace that is gone has taken its link with it
+			defer ns.Close()
+		}
+	}
+	// The link goes even if the agent failed: a pod that the runtime has given up must not send.
+	err = errors.Join(err, detach(args.ContainerID, args.IfName, ns, queued))
+	if err != nil {
+		return failure(types.ErrTryAgainLater, fmt.Errorf("detach %s %s: %w", args.ContainerID, args.IfName, err),
+			"the runtime repeats DEL; see waggle status and the agent's log")
+	}
+	return nil
+}
+
+// forget has the agent delete an endpoint, or leaves that in the deletion queue when there is no agent.
+func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName string) (queued bool, err error) {
+	agent := p.agent(conf)
+	if err := deleteEndpoint(ctx, agent, containerID, ifName); err == nil || isAnswer(err) || ctx.Err() != nil {
+		return false, err
+	}
+	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
+	defer cancel()
+	queue, err := deletequeue.Open(lockCtx, conf.queueDir())
+	if err != nil {
+		return false, err
+	}
+	defer queue.Close()
+	// An agent that replayed the queue a moment ago listens by now.
+	err = deleteEndpoint(ctx, agent, containerID, ifName)
+	if err == nil || !isAbsent(err) {
+		return false, err
+	}
+	return true, queue.Enqueue(containerID)
+}
+
+// deleteEndpoint treats an endpoint that does not exist as deleted.
+func deleteEndpoint(ctx context.Context, agent agent, containerID, ifName string) error {
+	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+	defer cancel()
+	err := agent.DeleteEndpoint(ctx, attachmentID(containerID, ifName))
+	// An id that the agent cannot even read is none that it gave an endpoint to.
+	if isStatus(err, http.StatusNotFound, http.StatusBadRequest) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("delete the endpoint: %w", err)
+	}
+	return nil
+}
+
+// detach removes the link of an attachment: its pod's end is put aside, and its host end goes into the group that the agent
+// deletes at once with many others. With nobody there to do that (now), the link is deleted here.
+func detach(containerID, ifName string, ns *podNamespace, now bool) error {
+	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer host.Close()
+	var errs []error
+	for attempt := range maxAttempts {
+		name := podlink.HostName(containerID, ifName, attempt)
+		link, err := findHostLink(host, name)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case link == nil || link.group != podlink.Group && link.group != podlink.DeletedGroup:
+			// gone, or nobody has proof that it is ours
+		case now:
+			errs = append(errs, deleteLink(host, name))
+		case link.group == podlink.Group:
+			errs = append(errs, retire(host, link, ns))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// retire takes a link out of use without the long wait of its deletion.
+func retire(host *netlink.Handle, link *hostLink, ns *podNamespace) error {
+	silent := false
+	if ns != nil {
+		var err error
+		if silent, err = putAside(ns, link); err != nil {
+			return err
+		}
+	}
+	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: link.name, Index: link.index}}
+	if !silent {
+		if err := host.LinkSetDown(device); err != nil && !isLinkGone(err) {
+			return fmt.Errorf("set down link %s: %w", link.name, err)
+		}
+	}
+	if err := host.LinkSetGroup(device, int(podlink.DeletedGroup)); err != nil && !isLinkGone(err) {
+		return fmt.Errorf("move link %s to the group of deleted links: %w", link.name, err)
+	}
+	return nil
+}
+
+// putAside takes the pod's end down, which removes its routes, and gives its name free for another ADD. It reports
+// whether the end was found.
+func putAside(ns *podNamespace, link *hostLink) (found bool, err error) {
+	pod, err := ns.enter(false)
+	if err != nil {
+		return false, err
+	}
+	defer pod.Close()
+	end, err := pod.LinkByIndex(link.peer)
+	if isLinkGone(err) || err == nil && end.Attrs().ParentIndex != link.index {
+		return false, nil // the pod's end is in another namespace
+	}
+	if err != nil {
+		return false, fmt.Errorf("look up the pod's end of %s: %w", link.name, err)
+	}
+	if err := pod.LinkSetDown(end); err != nil && !isLinkGone(err) {
+		return false, fmt.Errorf("set down %s in the pod: %w", end.Attrs().Name, err)
+	}
+	if err := pod.LinkSetName(end, link.name); err != nil && !isLinkGone(err) {
+		return false, fmt.Errorf("rename %s in the pod: %w", end.Attrs().Name, err)
+	}
+	return true, nil
+}

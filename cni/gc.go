@@ -1,0 +1,108 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/statefile"
+)
+
+// maxReported caps the list of errors of one GC.
+const maxReported = 16
+
+// gc deletes every attachment that the runtime does not list.
+func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
+	conf, failed := parseConf(args.StdinData)
+	if failed != nil {
+		return failed
+	}
+	if !hasField(args.StdinData, "cni.dev/valid-attachments") {
+		return failure(types.ErrInvalidNetworkConfig, errors.New("network configuration: cni.dev/valid-attachments: is missing"),
+			"without the list every attachment would be deleted; the runtime must pass it, empty or not")
+	}
+	valid := map[types.GCAttachment]bool{}
+	for _, a := range conf.ValidAttachments {
+		valid[a] = true
+	}
+	known, err := p.attachments(ctx, conf)
+	if err != nil {
+		return agentFailure(codeRefused, conf.SocketPath, "list the endpoints", err)
+	}
+	var errs []error
+	for _, a := range known {
+		if valid[a] {
+			continue
+		}
+		queued, err := p.forget(ctx, conf, a.ContainerID, a.IfName)
+		err = errors.Join(err, detach(a.ContainerID, a.IfName, nil, queued))
+		if err != nil && len(errs) < maxReported {
+			errs = append(errs, fmt.Errorf("detach %s %s: %w", a.ContainerID, a.IfName, err))
+		}
+	}
+	if len(errs) > 0 {
+		return failure(codeRefused, errors.Join(errs...), "the others are deleted; the next GC tries these again")
+	}
+	return nil
+}
+
+// hasField tells whether the configuration has a field at all; null is how an empty list may be written.
+func hasField(data []byte, name string) bool {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return false
+	}
+	_, ok := fields[name]
+	return ok
+}
+
+// attachments lists what the agent knows, or what its state files say when there is no agent.
+func (p *plugin) attachments(ctx context.Context, conf *netConf) ([]types.GCAttachment, error) {
+	endpoints, err := p.agent(conf).Endpoints(ctx)
+	if isAbsent(err) {
+		return storedAttachments(conf)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []types.GCAttachment
+	for _, e := range endpoints {
+		if a, ok := splitAttachment(e.Status.ExternalIdentifiers.CNIAttachmentID); ok {
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}
+
+// splitAttachment reads "<container id>:<interface>". What no ADD made, such as the host's endpoint, has no such id.
+func splitAttachment(id string) (types.GCAttachment, bool) {
+	containerID, ifName, ok := strings.Cut(id, ":")
+	return types.GCAttachment{ContainerID: containerID, IfName: ifName}, ok && containerID != "" && ifName != ""
+}
+
+// storedAttachments reads the files in which the agent keeps its endpoints. A file that cannot be read is the agent's to
+// report; its attachment goes when the agent is back.
+func storedAttachments(conf *netConf) ([]types.GCAttachment, error) {
+	files, err := statefile.New(conf.endpointsDir(), "endpoint").ReadAll()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var all []types.GCAttachment
+	for _, f := range files {
+		var endpoint struct {
+			ContainerID string `json:"containerID"`
+			IfName      string `json:"ifName"`
+		}
+		if f.Err != nil || json.Unmarshal(f.Document, &endpoint) != nil || endpoint.ContainerID == "" {
+			continue
+		}
+		all = append(all, types.GCAttachment{ContainerID: endpoint.ContainerID, IfName: endpoint.IfName})
+	}
+	return all, nil
+}

@@ -1,0 +1,56 @@
+package cni
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// status tells whether an ADD could succeed now. Code 50 makes the runtime report its node as not ready.
+func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
+	conf, failed := parseConf(args.StdinData)
+	if failed != nil {
+		return failed
+	}
+	agent := p.agent(conf)
+	config, err := agent.Config(ctx)
+	if err != nil {
+		return failure(types.ErrPluginNotAvailable, fmt.Errorf("ask the agent at %s: %w", conf.SocketPath, err),
+			agentRemedy(conf.SocketPath))
+	}
+	if starting(config) {
+		return failure(types.ErrPluginNotAvailable, fmt.Errorf("the agent is starting: %s", waitingFor(config)), "see waggle status")
+	}
+	health, err := agent.Status(ctx)
+	if err != nil {
+		return failure(types.ErrPluginNotAvailable, fmt.Errorf("ask the agent at %s for its health: %w", conf.SocketPath, err),
+			"see waggle status")
+	}
+	if exhausted(health.IPAM.Status) {
+		return failure(types.ErrPluginNotAvailable, errors.New("no address is left: "+health.IPAM.Status),
+			"see waggle ipam list for who has them")
+	}
+	return nil
+}
+
+// exhausted reads "IPv4: 254/254 allocated from 10.0.0.0/24, IPv6: ...": true when any family has none left.
+func exhausted(status string) bool {
+	words := strings.Fields(status)
+	for i := 1; i < len(words); i++ {
+		if words[i] != "allocated" {
+			continue
+		}
+		used, total, ok := strings.Cut(words[i-1], "/")
+		u, err1 := strconv.ParseUint(used, 10, 64)
+		t, err2 := strconv.ParseUint(total, 10, 64)
+		if ok && err1 == nil && err2 == nil && u >= t {
+			return true
+		}
+	}
+	return false
+}
