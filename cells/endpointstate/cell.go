@@ -1,6 +1,42 @@
 package endpointstate
 
-import "github.com/cilium/hive/cell"
+import (
+	"time"
 
-// Cell is the module.
-var Cell = cell.Module("endpoint-state", "What became of each endpoint")
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+)
+
+// Cell keeps the table endpoint-states.
+var Cell = cell.Module("endpoint-state", "What became of each endpoint",
+	cell.ProvidePrivate(newTable), // only this cell writes endpoint-states
+	cell.Provide(
+		statedb.RWTable[*endpointstates.EndpointState].ToTable,
+		commands,
+	),
+	cell.Invoke(registerController), // job: endpoints and rows of the datapath -> states
+)
+
+// initialize completes the initializer of the table.
+type initialize func(statedb.WriteTxn)
+
+func newTable(db *statedb.DB) (statedb.RWTable[*endpointstates.EndpointState], initialize, error) {
+	table, err := endpointstates.NewTable(db)
+	if err != nil {
+		return nil, nil, err
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Abort()
+	done := table.RegisterInitializer(txn, "endpoint-state")
+	txn.Commit()
+	return table, done, nil
+}
+
+func registerController(jobs job.Group, p params, done initialize) {
+	c := &controller{params: p, initialize: done}
+	jobs.Add(job.OneShot("follow-endpoints", c.run,
+		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+}

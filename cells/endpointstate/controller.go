@@ -1,0 +1,210 @@
+package endpointstate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+)
+
+type params struct {
+	cell.In
+
+	DB          *statedb.DB
+	States      statedb.RWTable[*endpointstates.EndpointState]
+	Endpoints   statedb.Table[*endpoints.Endpoint]
+	Facts       statedb.Table[*bpfendpoints.Facts]
+	Links       statedb.Table[*bpfendpoints.Link]
+	Addresses   statedb.Table[*bpfendpoints.Address]
+	Attachments statedb.Table[*attachments.Attachment]
+}
+
+type controller struct {
+	params
+	initialize initialize
+	complete   bool // the table is initialized
+}
+
+// run has no settle time: requests wait for the state that it writes. Commits that come during a pass are one batch.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	report := reporter(health)
+	for {
+		txn := c.DB.ReadTxn()
+		changed, ready := c.watch(txn)
+		updates := c.compute(txn, time.Now().UTC())
+		if err := c.commit(updates, ready); err != nil {
+			health.Degraded("states of endpoints are out of date", err)
+			return err
+		}
+		report(failures(c.States.All(c.DB.ReadTxn())))
+		if updates.again {
+			continue
+		}
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			return nil // the agent stops
+		}
+	}
+}
+
+// watch returns what closes when an input changes, and whether all inputs are complete.
+func (c *controller) watch(txn statedb.ReadTxn) (*statedb.WatchSet, bool) {
+	changed := statedb.NewWatchSet()
+	_, w1 := c.Endpoints.AllWatch(txn)
+	_, w2 := c.Facts.AllWatch(txn)
+	_, w3 := c.Links.AllWatch(txn)
+	_, w4 := c.Addresses.AllWatch(txn)
+	_, w5 := c.Attachments.AllWatch(txn)
+	changed.Add(w1, w2, w3, w4, w5)
+	ready := true
+	for _, table := range []statedb.TableMeta{c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments} {
+		if ok, initialized := table.Initialized(txn); !ok {
+			ready = false
+			changed.Add(initialized)
+		}
+	}
+	return changed, ready
+}
+
+// updates is the difference between the table and what it should be.
+type updates struct {
+	insert, remove []*endpointstates.EndpointState
+	again          bool // a row was changed that another pass removes
+}
+
+// compute compares every endpoint and every state in one snapshot.
+func (c *controller) compute(txn statedb.ReadTxn, now time.Time) (u updates) {
+	for ep := range c.Endpoints.All(txn) {
+		old, _, known := c.States.Get(txn, endpointstates.ByID(ep.ID))
+		if !known || old.Attachment != ep.AttachmentID() {
+			old = &endpointstates.EndpointState{ID: ep.ID, Attachment: ep.AttachmentID()}
+		}
+		if row := advance(old, ep, c.observe(txn, ep), now); row != old {
+			u.insert = append(u.insert, row)
+		}
+	}
+	var lingering map[uint16]bool // most passes need none
+	for old := range c.States.All(txn) {
+		if _, _, wanted := c.Endpoints.Get(txn, endpoints.ByID(old.ID)); wanted {
+			continue
+		}
+		if lingering == nil {
+			lingering = c.lingering(txn)
+		}
+		c.retire(&u, old, !lingering[old.ID], now)
+	}
+	return u
+}
+
+// advance returns the state of a wanted endpoint; it is old itself when nothing has changed.
+func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observation, now time.Time,
+) *endpointstates.EndpointState {
+	next := *old
+	next.Identity, next.Error, next.Waiting = o.identity, o.err, ""
+	if ep.Quarantine != "" {
+		next.Error = "in quarantine: " + ep.Quarantine
+	}
+	through := path(old.State, situation{
+		wanted: true, restored: ep.Restored, quarantined: ep.Quarantine != "", progress: o.progress,
+	})
+	if len(through) > 0 {
+		next.State = through[len(through)-1]
+	}
+	if next.State == endpointstates.Ready {
+		next.Revision = max(next.Revision, firstRevision)
+	} else if next.Error == "" {
+		next.Waiting = o.waiting
+	}
+	if next.Equal(old) {
+		return old
+	}
+	row := withHistory(&next, through, now)
+	if row.Error != "" && row.Error != old.Error {
+		row = row.WithLog(endpointstates.LogEntry{Time: now, Failed: true, State: row.State, Message: row.Error})
+	}
+	return row
+}
+
+// withHistory returns a copy of row with one log entry for each state it went through.
+func withHistory(row *endpointstates.EndpointState, through []state, now time.Time) *endpointstates.EndpointState {
+	row = row.Clone()
+	for _, s := range through {
+		row = row.WithLog(endpointstates.LogEntry{Time: now, State: s, Message: explain(s)})
+	}
+	return row
+}
+
+// firstRevision is the revision of the policy that allows everything; it stands until policies exist.
+const firstRevision = 1
+
+// retire moves the state of a deleted endpoint to its end and then away.
+func (c *controller) retire(u *updates, old *endpointstates.EndpointState, gone bool, now time.Time) {
+	through := path(old.State, situation{gone: gone})
+	if len(through) == 0 {
+		if old.State != endpointstates.Disconnecting {
+			u.remove = append(u.remove, old)
+		}
+		return
+	}
+	row := old.Clone()
+	row.Error, row.Waiting = "", ""
+	row.State = through[len(through)-1]
+	u.insert = append(u.insert, withHistory(row, through, now))
+	u.again = true
+}
+
+// commit writes the difference, if there is one.
+func (c *controller) commit(u updates, ready bool) error {
+	ready = ready && !c.complete
+	if len(u.insert) == 0 && len(u.remove) == 0 && !ready {
+		return nil
+	}
+	txn := c.DB.WriteTxn(c.States)
+	defer txn.Abort()
+	var errs []error
+	for _, row := range u.insert {
+		_, _, err := c.States.Insert(txn, row)
+		errs = append(errs, err)
+	}
+	for _, row := range u.remove {
+		_, _, err := c.States.Delete(txn, row)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write the states of endpoints: %w", err)
+	}
+	if ready {
+		c.initialize(txn)
+		c.complete = true
+	}
+	txn.Commit()
+	return nil
+}
+
+// explain says for the endpoint's log what a state means.
+func explain(s state) string {
+	switch s {
+	case endpointstates.WaitingForIdentity:
+		return "wanted; its rows are being written"
+	case endpointstates.Restoring:
+		return "read from its state file"
+	case endpointstates.WaitingToRegenerate:
+		return "rows of the datapath are out of date"
+	case endpointstates.Regenerating:
+		return "rows of the datapath are being written"
+	case endpointstates.Ready:
+		return "the kernel has its facts, addresses and programs"
+	case endpointstates.Disconnecting:
+		return "deleted; its rows are being removed"
+	case endpointstates.Disconnected:
+		return "no row of the datapath is left"
+	}
+	return ""
+}

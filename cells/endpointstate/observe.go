@@ -1,0 +1,130 @@
+package endpointstate
+
+import (
+	"net/netip"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// observation is what the tables of the datapath say about one wanted endpoint.
+type observation struct {
+	progress progress
+	identity uint32
+	err      string // of the first row that failed, with the row's name
+	waiting  string // the first row that is missing or pending
+}
+
+// settled tells whether a row is in the kernel, as one is that is only being refreshed.
+func settled(found bool, status reconciler.Status) bool {
+	return found && (status.Kind == reconciler.StatusKindDone || status.Kind == reconciler.StatusKindRefreshing)
+}
+
+// add takes a row into account that is not settled.
+func (o *observation) add(row string, found bool, status reconciler.Status) {
+	if !found {
+		o.progress = missing
+		o.wait("a row in " + row)
+		return
+	}
+	o.progress = min(o.progress, pending)
+	o.wait(row + " to be written")
+	if text := status.GetError(); text != "" && o.err == "" {
+		o.err = row + ": " + text
+	}
+}
+
+func (o *observation) wait(what string) {
+	if o.waiting == "" {
+		o.waiting = what
+	}
+}
+
+// observe looks at the rows in the order in which they are written. A row that still describes an earlier endpoint with
+// the same id counts as missing.
+func (c *controller) observe(txn statedb.ReadTxn, ep *endpoints.Endpoint) observation {
+	o := observation{progress: done, identity: identity.Init}
+	facts, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
+	if found {
+		o.identity = facts.Identity
+		found = int(facts.IfIndex) == ep.HostIfIndex && facts.IPv4 == ep.IPv4 && facts.IPv6 == ep.IPv6
+	}
+	if status := statusOf(facts, found); !settled(found, status) {
+		o.add("endpoint-facts", found, status)
+	}
+	link, _, found := c.Links.Get(txn, bpfendpoints.LinkByIfIndex(uint32(ep.HostIfIndex)))
+	found = found && link.ID == ep.ID
+	if status := statusOf(link, found); !settled(found, status) {
+		o.add("bpf-links of "+ep.HostIfName, found, status)
+	}
+	c.observeAddress(txn, ep, ep.IPv4, &o)
+	c.observeAddress(txn, ep, ep.IPv6, &o)
+	c.observeLink(txn, ep, &o)
+	return o
+}
+
+func (c *controller) observeAddress(txn statedb.ReadTxn, ep *endpoints.Endpoint, a netip.Addr, o *observation) {
+	if !a.IsValid() {
+		return
+	}
+	row, _, found := c.Addresses.Get(txn, bpfendpoints.AddressByAddr(a))
+	found = found && row.ID == ep.ID
+	if status := statusOf(row, found); !settled(found, status) {
+		o.add("bpf-endpoints of "+a.String(), found, status)
+	}
+}
+
+// observeLink looks for the programs on the pod's link. That row comes only when the shared programs are loaded, so
+// while it is missing their errors are the endpoint's.
+func (c *controller) observeLink(txn statedb.ReadTxn, ep *endpoints.Endpoint, o *observation) {
+	for row := range c.Attachments.List(txn, attachments.ByEndpoint(ep.ID)) {
+		if row.Kind != attachments.PodLink || row.IfIndex != ep.HostIfIndex {
+			continue
+		}
+		if !settled(true, row.Status) {
+			o.add("attachments of "+ep.HostIfName, true, row.Status)
+		}
+		return
+	}
+	o.add("attachments of "+ep.HostIfName, false, reconciler.Status{})
+	if o.err != "" {
+		return
+	}
+	for row := range c.Attachments.Prefix(txn, attachments.ByKey(string(attachments.Block)+"/")) {
+		if text := row.Status.GetError(); text != "" {
+			o.err = "attachments of " + row.Device + ": " + text
+			return
+		}
+	}
+}
+
+// statusOf reads the status of a row that was found.
+func statusOf(row interface{ GetStatus() reconciler.Status }, found bool) reconciler.Status {
+	if !found {
+		return reconciler.Status{}
+	}
+	return row.GetStatus()
+}
+
+// lingering collects the ids of which a row of the datapath is left.
+func (c *controller) lingering(txn statedb.ReadTxn) map[uint16]bool {
+	ids := map[uint16]bool{}
+	for row := range c.Facts.All(txn) {
+		ids[row.ID] = true
+	}
+	for row := range c.Links.All(txn) {
+		ids[row.ID] = true
+	}
+	for row := range c.Addresses.All(txn) {
+		ids[row.ID] = true
+	}
+	for row := range c.Attachments.All(txn) {
+		ids[row.EndpointID] = true
+	}
+	return ids
+}

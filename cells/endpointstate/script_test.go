@@ -1,0 +1,30 @@
+package endpointstate
+
+import (
+	"testing"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// inputs are the tables that other cells write; scripts stand for those cells.
+func inputs() cell.Cell {
+	return cell.Provide(
+		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
+		bpfendpoints.NewFactsTable, statedb.RWTable[*bpfendpoints.Facts].ToTable,
+		bpfendpoints.NewLinkTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
+		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
+		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+	)
+}
+
+func TestScripts(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, inputs()} })
+}
