@@ -72,7 +72,9 @@ func same(a, b string) bool {
 }
 
 // Delete implements reconciler.Operations. The setting stays: its earlier value is not known.
-func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *tables.Setting) error { return nil }
+func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *tables.Setting) error {
+	return nil
+}
 
 // Prune implements reconciler.Operations and is never called.
 func (o *ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*tables.Setting, statedb.Revision]) error {

@@ -1,0 +1,139 @@
+package mtu
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
+)
+
+// settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
+const settle = 50 * time.Millisecond
+
+// fallback is the MTU when no device tells.
+const fallback = 1500
+
+// detectedLimit bounds what is read from a device, as Cilium does: the loopback of a single node has 65536.
+const detectedLimit = 65520
+
+type controller struct {
+	cell.In
+	DB        *statedb.DB
+	MTUs      statedb.RWTable[tables.MTU]
+	Devices   statedb.Table[*devices.Device]
+	Addresses statedb.Table[devices.Address]
+	Routes    statedb.Table[*devices.Route]
+	LocalNode statedb.Table[*localnode.LocalNode]
+	Settings  settings
+}
+
+func registerController(jobs job.Group, c controller) {
+	txn := c.DB.WriteTxn(c.MTUs)
+	done := c.MTUs.RegisterInitializer(txn, "mtu")
+	txn.Commit()
+	jobs.Add(job.OneShot("compute-mtu", func(ctx context.Context, health cell.Health) error {
+		return c.run(ctx, health, done)
+	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for {
+		txn := c.DB.ReadTxn()
+		_, devicesChanged := c.Devices.AllWatch(txn)
+		_, nodeChanged := c.LocalNode.AllWatch(txn)
+		_, routesChanged := c.Routes.AllWatch(txn)
+		ready, initialized := c.Devices.Initialized(txn)
+		if ready || c.Settings.flag != 0 {
+			if err := c.commit(c.compute(txn), done); err != nil {
+				return err
+			}
+			health.OK("MTU is known")
+		}
+		if ready {
+			initialized = nil // closed for ever
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-devicesChanged:
+		case <-nodeChanged:
+		case <-routesChanged:
+		case <-initialized:
+		}
+		if err := limiter.Wait(ctx); err != nil {
+			return nil
+		}
+	}
+}
+
+// compute finds the row. Pods leave the node through the device that has the node's address, so its size is theirs.
+func (c *controller) compute(txn statedb.ReadTxn) tables.MTU {
+	row := func(mtu int, source string) tables.MTU {
+		return tables.MTU{Prefix: tables.Default, DeviceMTU: mtu, RouteMTU: mtu, Source: source}
+	}
+	if c.Settings.flag != 0 {
+		return row(c.Settings.flag, "flag")
+	}
+	for _, index := range []int{c.withNodeIP(txn), c.withDefaultRoute(txn)} {
+		if d, _, found := c.Devices.Get(txn, devices.ByIndex(index)); found && d.MTU >= smallest {
+			return row(min(d.MTU, detectedLimit), d.Name)
+		}
+	}
+	return row(fallback, "default")
+}
+
+// withNodeIP finds the device that has the node's address: that of IPv4 before that of IPv6.
+func (c *controller) withNodeIP(txn statedb.ReadTxn) int {
+	for n := range c.LocalNode.All(txn) {
+		for _, ip := range []netip.Addr{n.IPv4.NodeIP, n.IPv6.NodeIP} {
+			for a := range c.Addresses.All(txn) {
+				if ip.IsValid() && a.Addr() == ip {
+					return a.LinkIndex
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// withDefaultRoute finds the device of the default route: the one with the lowest metric, IPv4 before IPv6.
+func (c *controller) withDefaultRoute(txn statedb.ReadTxn) int {
+	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
+		var best *devices.Route
+		for r := range c.Routes.Prefix(txn, devices.RouteByID(fmt.Sprintf("%d/%s/", mainTable, dst))) {
+			if r.LinkIndex != 0 && (best == nil || r.Priority < best.Priority) {
+				best = r
+			}
+		}
+		if best != nil {
+			return best.LinkIndex
+		}
+	}
+	return 0
+}
+
+// mainTable is RT_TABLE_MAIN.
+const mainTable = 254
+
+func (c *controller) commit(want tables.MTU, done func(statedb.WriteTxn)) error {
+	txn := c.DB.WriteTxn(c.MTUs)
+	defer txn.Abort()
+	if have, _, found := c.MTUs.Get(txn, tables.ByPrefix(tables.Default)); !found || have != want {
+		if _, _, err := c.MTUs.Insert(txn, want); err != nil {
+			return err
+		}
+	}
+	done(txn)
+	txn.Commit()
+	return nil
+}

@@ -1,0 +1,106 @@
+package nodeaddresses
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// candidate is an address of the node with what decides about its rank.
+type candidate struct {
+	tables.Address
+	device    *devices.Device
+	secondary bool
+}
+
+// ours are links whose addresses, if any, are not the node's. The host end of a pod's link has a link-local one.
+var ours = []string{podlink.NetDevice, podlink.HoldDevice, podlink.HoldPeer}
+
+func belongs(d *devices.Device) bool {
+	return !strings.HasPrefix(d.Name, podlink.Prefix) && !slices.Contains(ours, d.Name)
+}
+
+// compute finds the addresses of the node. links are all devices by index.
+func compute(r rules, links map[int]*devices.Device, addrs []devices.Address) []tables.Address {
+	var all []candidate
+	for _, a := range addrs {
+		d := links[a.LinkIndex]
+		// An address may precede its device or outlive it; there is another round when the device comes.
+		if d == nil || !belongs(d) || a.Scope > r.maxScope || a.Tentative || !r.enabled(a.Addr()) || a.Addr().IsLoopback() {
+			continue
+		}
+		all = append(all, candidate{tables.Address{Addr: a.Addr(), Device: d.Name, Scope: a.Scope}, d, a.Secondary})
+	}
+	slices.SortFunc(all, rank)
+	nodePorts(r, all)
+	primaries(all)
+	rows := make([]tables.Address, len(all))
+	for i, c := range all {
+		rows[i] = c.Address
+	}
+	return rows
+}
+
+// rank puts the better address first: of a device that leads out, not secondary, public before private, of wider
+// scope, on the older device; the last word makes the order complete.
+func rank(a, b candidate) int {
+	return cmp.Or(
+		first(a.device.Selected, b.device.Selected),
+		first(!a.secondary, !b.secondary),
+		first(public(a.Addr), public(b.Addr)),
+		cmp.Compare(a.Scope, b.Scope),
+		cmp.Compare(a.device.Index, b.device.Index),
+		a.Addr.Compare(b.Addr),
+	)
+}
+
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func public(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.IsPrivate() }
+
+// nodePorts marks the addresses that serve NodePort services: on devices that lead out, what --nodeport-addresses
+// names, or else the best of each device and family.
+func nodePorts(r rules, ranked []candidate) {
+	type slot struct {
+		device string
+		ipv4   bool
+	}
+	taken := make(map[slot]bool)
+	for i := range ranked {
+		c := &ranked[i]
+		if !c.device.Selected {
+			continue
+		}
+		if len(r.nodePort) > 0 {
+			c.NodePort = r.serves(c.Addr)
+			continue
+		}
+		s := slot{c.Device, c.Addr.Is4()}
+		c.NodePort, taken[s] = !taken[s], true
+	}
+}
+
+// primaries marks the node's address of each family: the best one that is not on the pods' gateway.
+func primaries(ranked []candidate) {
+	found := make(map[bool]bool)
+	for i := range ranked {
+		c := &ranked[i]
+		if c.Device == podlink.HostDevice || found[c.Addr.Is4()] {
+			continue
+		}
+		c.Primary, found[c.Addr.Is4()] = true, true
+	}
+}

@@ -1,0 +1,94 @@
+package nodeaddresses
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
+const settle = 20 * time.Millisecond
+
+type controller struct {
+	cell.In
+	DB        *statedb.DB
+	Table     statedb.RWTable[tables.Address]
+	Devices   statedb.Table[*devices.Device]
+	Addresses statedb.Table[devices.Address]
+	Rules     rules
+}
+
+func registerController(jobs job.Group, c controller) {
+	txn := c.DB.WriteTxn(c.Table)
+	done := c.Table.RegisterInitializer(txn, "devices")
+	txn.Commit()
+	jobs.Add(job.OneShot("compute-addresses", func(ctx context.Context, health cell.Health) error {
+		return c.run(ctx, health, done)
+	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for {
+		txn := c.DB.ReadTxn()
+		links, linksChanged := c.Devices.AllWatch(txn)
+		addrs, addrsChanged := c.Addresses.AllWatch(txn)
+		ready, initialized := c.Addresses.Initialized(txn)
+		if ready {
+			byIndex := make(map[int]*devices.Device)
+			for d := range links {
+				byIndex[d.Index] = d
+			}
+			n, err := c.commit(compute(c.Rules, byIndex, statedb.Collect(addrs)), done)
+			if err != nil {
+				return err
+			}
+			health.OK(fmt.Sprintf("%d addresses", n))
+			initialized = nil // closed for ever
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-linksChanged:
+		case <-addrsChanged:
+		case <-initialized:
+		}
+		if err := limiter.Wait(ctx); err != nil {
+			return nil
+		}
+	}
+}
+
+func (c *controller) commit(want []tables.Address, done func(statedb.WriteTxn)) (int, error) {
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	keep := make(map[tables.Address]struct{}, len(want))
+	for _, row := range want {
+		keep[row] = struct{}{}
+		old, _, found := c.Table.Get(txn, tables.ByID(row.Addr.String()+"@"+row.Device))
+		if found && old == row {
+			continue
+		}
+		if _, _, err := c.Table.Insert(txn, row); err != nil {
+			return 0, err
+		}
+	}
+	for old := range c.Table.All(txn) {
+		if _, ok := keep[old]; !ok {
+			if _, _, err := c.Table.Delete(txn, old); err != nil {
+				return 0, err
+			}
+		}
+	}
+	done(txn)
+	txn.Commit()
+	return len(keep), nil
+}
