@@ -1,6 +1,31 @@
 package ipcache
 
-import "github.com/cilium/hive/cell"
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+)
 
 // Cell is the module.
-var Cell = cell.Module("ipcache", "Identities behind prefixes")
+var Cell = cell.Module("ipcache", "Identities behind prefixes",
+	cell.ProvidePrivate(newKernel), // the real maps; tests put a fake in its place
+	implementation,
+)
+
+// implementation is the module without its way to the kernel.
+var implementation = cell.Group(
+	cell.ProvidePrivate(
+		ipcachetable.NewTable, // only this cell writes
+		newWriter,             // claims by owner, and what remains of them in the table
+		newOps,
+	),
+	cell.Provide(
+		statedb.RWTable[*ipcachetable.Entry].ToTable,     // anyone may read
+		func(w *writer) ipcachetable.Writer { return w }, // anyone may claim
+	),
+	cell.Invoke(
+		registerEndpoints,  // local endpoints as claims
+		registerReconciler, // rows into the maps
+	),
+)

@@ -16,6 +16,7 @@ const (
 	PodLink Kind = "pod-link" // clsact with the two shared blocks on the host end of a pod's link, which is then set up
 	Block   Kind = "block"    // the cls_bpf filter of one shared block
 	TCX     Kind = "tcx"      // a tcx link on a long-lived device
+	Hold    Kind = "hold"     // clsact with the two shared blocks on the device that keeps them alive, which stays down
 )
 
 // Attachment is one row.

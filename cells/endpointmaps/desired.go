@@ -1,0 +1,117 @@
+package endpointmaps
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+)
+
+// endpointOwner marks rows of bpf-endpoints that come from endpoints.
+const endpointOwner = "endpoint"
+
+// desired is what the three tables shall hold of endpoints.
+type desired struct {
+	facts     map[uint16]*bpfendpoints.Facts
+	links     map[uint32]*bpfendpoints.Link
+	addresses map[netip.Addr]*bpfendpoints.Address
+	problems  []error // endpoints without rows, and why
+}
+
+// gateways are the router addresses that the programs answer for, by family.
+type gateways struct{ ipv4, ipv6 netip.Addr }
+
+// compute derives the rows of all endpoints. An endpoint whose gateway is not known yet gets none, but one that has
+// rows keeps the gateway of before: pods are not cut off because the node looks for its range again.
+func compute(rows iter.Seq[*endpoints.Endpoint], node gateways, before func(id uint16) (gateways, bool)) desired {
+	d := desired{
+		facts:     make(map[uint16]*bpfendpoints.Facts),
+		links:     make(map[uint32]*bpfendpoints.Link),
+		addresses: make(map[netip.Addr]*bpfendpoints.Address),
+	}
+	for _, ep := range newestFirst(rows) {
+		gw := node
+		if last, found := before(ep.ID); found {
+			gw = gw.or(last)
+		}
+		if err := d.check(ep, gw); err != nil {
+			d.problems = append(d.problems, fmt.Errorf("endpoint %d (%s): %w", ep.ID, ep.AttachmentID(), err))
+			continue
+		}
+		d.add(ep, gw)
+	}
+	return d
+}
+
+// newestFirst drops endpoints in quarantine and sorts the others, so that of two which claim the same link the younger
+// has it: the older is the one whose deletion was missed.
+func newestFirst(rows iter.Seq[*endpoints.Endpoint]) []*endpoints.Endpoint {
+	var eps []*endpoints.Endpoint
+	for ep := range rows {
+		if ep.Quarantine == "" {
+			eps = append(eps, ep)
+		}
+	}
+	slices.SortFunc(eps, func(a, b *endpoints.Endpoint) int {
+		if c := b.CreatedAt.Compare(a.CreatedAt); c != 0 {
+			return c
+		}
+		return int(a.ID) - int(b.ID)
+	})
+	return eps
+}
+
+// check tells why an endpoint cannot have rows.
+func (d *desired) check(ep *endpoints.Endpoint, gw gateways) error {
+	switch {
+	case ep.HostIfIndex <= 0:
+		return errors.New("the index of its host interface is not known")
+	case ep.IPv4.IsValid() && !gw.ipv4.IsValid():
+		return errors.New("waiting for the IPv4 router address of this node (see the table local-node)")
+	case ep.IPv6.IsValid() && !gw.ipv6.IsValid():
+		return errors.New("waiting for the IPv6 router address of this node (see the table local-node)")
+	}
+	if other, taken := d.links[uint32(ep.HostIfIndex)]; taken {
+		return fmt.Errorf("endpoint %d is younger and has the same host interface, index %d", other.ID, ep.HostIfIndex)
+	}
+	return nil
+}
+
+func (d *desired) add(ep *endpoints.Endpoint, gw gateways) {
+	d.facts[ep.ID] = &bpfendpoints.Facts{
+		ID: ep.ID, IfIndex: uint32(ep.HostIfIndex), PodMAC: ep.PodMAC, HostMAC: ep.HostMAC,
+		IPv4: ep.IPv4, IPv6: ep.IPv6, GatewayIPv4: gw.ipv4, GatewayIPv6: gw.ipv6,
+		Identity: identity.Init, PolicyIngress: bpfendpoints.AllowAll, PolicyEgress: bpfendpoints.AllowAll,
+	}
+	d.links[uint32(ep.HostIfIndex)] = &bpfendpoints.Link{IfIndex: uint32(ep.HostIfIndex), ID: ep.ID}
+	for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
+		if addr.IsValid() {
+			d.addresses[addr] = &bpfendpoints.Address{Addr: addr, ID: ep.ID, Owner: endpointOwner}
+		}
+	}
+}
+
+// gatewaysOf reads the node's row; nil means that there is none.
+func gatewaysOf(n *localnode.LocalNode) gateways {
+	if n == nil {
+		return gateways{}
+	}
+	return gateways{n.IPv4.Router, n.IPv6.Router}
+}
+
+// or fills in what is missing.
+func (g gateways) or(o gateways) gateways {
+	if !g.ipv4.IsValid() {
+		g.ipv4 = o.ipv4
+	}
+	if !g.ipv6.IsValid() {
+		g.ipv6 = o.ipv6
+	}
+	return g
+}

@@ -1,0 +1,69 @@
+package endpointmaps
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+)
+
+// initializers complete the tables. Each may be called often; only its first call counts.
+type initializers struct {
+	endpoints func(statedb.WriteTxn) // all rows of endpoints are in; the transaction holds the three tables
+	hosts     func(statedb.WriteTxn) // the first set of addresses of the node is in
+}
+
+func newInitializers(
+	db *statedb.DB, facts statedb.RWTable[*bpfendpoints.Facts],
+	links statedb.RWTable[*bpfendpoints.Link], addresses statedb.RWTable[*bpfendpoints.Address],
+) *initializers {
+	txn := db.WriteTxn(facts, links, addresses)
+	defer txn.Commit()
+	const name = "endpoints"
+	f, l, a := facts.RegisterInitializer(txn, name), links.RegisterInitializer(txn, name), addresses.RegisterInitializer(txn, name)
+	return &initializers{
+		endpoints: func(txn statedb.WriteTxn) { f(txn); l(txn); a(txn) },
+		hosts:     addresses.RegisterInitializer(txn, "host-addresses"),
+	}
+}
+
+// hostWriter implements [bpfendpoints.HostWriter].
+type hostWriter struct {
+	db    *statedb.DB
+	table statedb.RWTable[*bpfendpoints.Address]
+	init  *initializers
+}
+
+func newHostWriter(db *statedb.DB, table statedb.RWTable[*bpfendpoints.Address], init *initializers) bpfendpoints.HostWriter {
+	return &hostWriter{db, table, init}
+}
+
+// ReplaceHost implements [bpfendpoints.HostWriter].
+func (w *hostWriter) ReplaceHost(owner string, addrs []netip.Addr) error {
+	if owner == "" || owner == endpointOwner {
+		return fmt.Errorf("replace host addresses: owner %q is reserved", owner)
+	}
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Commit()
+	want := make(map[netip.Addr]*bpfendpoints.Address, len(addrs))
+	var refused []netip.Addr
+	for _, addr := range addrs {
+		if row, _, found := w.table.Get(txn, bpfendpoints.AddressByAddr(addr)); found && row.Owner != owner {
+			if row.Owner == endpointOwner {
+				refused = append(refused, addr)
+			}
+			continue // another owner says the same already
+		}
+		want[addr] = &bpfendpoints.Address{Addr: addr, Host: true, Owner: owner}
+	}
+	settle(txn, w.table, objects(w.table.List(txn, bpfendpoints.AddressByOwner(owner))), want, addrOf)
+	w.init.hosts(txn)
+	if len(refused) > 0 {
+		return fmt.Errorf("replace host addresses of %s: endpoints have %v", owner, refused)
+	}
+	return nil
+}
+
+func addrOf(a *bpfendpoints.Address) netip.Addr { return a.Addr }

@@ -1,0 +1,142 @@
+package endpointmaps
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+)
+
+// kernel is the three maps.
+type kernel struct {
+	facts     slots
+	links     entries[uint32, uint16]
+	addresses entries[netip.Addr, bpf.EndpointRef]
+}
+
+// slots is the array of facts; an id is always there.
+type slots interface {
+	Get(id uint16) (bpf.EndpointFacts, error)
+	Put(id uint16, s bpf.EndpointFacts) error
+	// Dump reads the slots that are in use.
+	Dump() (map[uint16]bpf.EndpointFacts, error)
+}
+
+// entries is a hash map.
+type entries[K comparable, V any] interface {
+	Put(key K, v V) error
+	// Delete removes an entry; one that is gone is success.
+	Delete(key K) error
+	Dump() (map[K]V, error)
+}
+
+func newKernel(m bpfmaps.Maps) kernel {
+	return kernel{
+		facts: slotArray{m},
+		links: hash[uint32, uint32, uint16, uint32]{
+			maps: m, name: bpf.MapLinks,
+			key: func(k uint32) uint32 { return k }, keyOf: func(k uint32) (uint32, bool) { return k, true },
+			value: func(v uint16) uint32 { return uint32(v) }, valueOf: func(v uint32) uint16 { return uint16(v) },
+		},
+		addresses: hash[netip.Addr, bpf.AddrKey, bpf.EndpointRef, bpf.EndpointRef]{
+			maps: m, name: bpf.MapEndpoints,
+			key:   bpf.NewAddrKey,
+			keyOf: func(k bpf.AddrKey) (netip.Addr, bool) { a := bpf.AddrOf(k); return a, a.IsValid() },
+			value: func(v bpf.EndpointRef) bpf.EndpointRef { return v }, valueOf: func(v bpf.EndpointRef) bpf.EndpointRef { return v },
+		},
+	}
+}
+
+// slotArray is the map endpoint_facts.
+type slotArray struct{ maps bpfmaps.Maps }
+
+func (a slotArray) Get(id uint16) (s bpf.EndpointFacts, err error) {
+	m, err := a.maps.Get(bpf.MapEndpointFacts)
+	if err != nil {
+		return s, err
+	}
+	return s, m.Lookup(uint32(id), &s)
+}
+
+func (a slotArray) Put(id uint16, s bpf.EndpointFacts) error {
+	m, err := a.maps.Get(bpf.MapEndpointFacts)
+	if err != nil {
+		return err
+	}
+	return m.Put(uint32(id), s)
+}
+
+func (a slotArray) Dump() (map[uint16]bpf.EndpointFacts, error) {
+	m, err := a.maps.Get(bpf.MapEndpointFacts)
+	if err != nil {
+		return nil, err
+	}
+	used := make(map[uint16]bpf.EndpointFacts)
+	ids, facts := make([]uint32, m.MaxEntries()), make([]bpf.EndpointFacts, m.MaxEntries())
+	var cursor ebpf.MapBatchCursor
+	n, err := m.BatchLookup(&cursor, ids, facts, nil) // one call: the array is small
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read map %s: %w", bpf.MapEndpointFacts, err)
+	}
+	for i := range n {
+		if facts[i].Ifindex != 0 {
+			used[uint16(ids[i])] = facts[i]
+		}
+	}
+	return used, nil
+}
+
+// hash is one hash map. The programs' forms of key and value are KK and VV.
+type hash[K comparable, KK any, V, VV any] struct {
+	maps    bpfmaps.Maps
+	name    string
+	key     func(K) KK
+	keyOf   func(KK) (K, bool) // false for keys that no row makes
+	value   func(V) VV
+	valueOf func(VV) V
+}
+
+func (h hash[K, KK, V, VV]) Put(key K, v V) error {
+	m, err := h.maps.Get(h.name)
+	if err != nil {
+		return err
+	}
+	return m.Put(h.key(key), h.value(v))
+}
+
+func (h hash[K, KK, V, VV]) Delete(key K) error {
+	m, err := h.maps.Get(h.name)
+	if err != nil {
+		return err
+	}
+	if err := m.Delete(h.key(key)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (h hash[K, KK, V, VV]) Dump() (map[K]V, error) {
+	m, err := h.maps.Get(h.name)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		out   = make(map[K]V)
+		key   KK
+		value VV
+	)
+	all := m.Iterate()
+	for all.Next(&key, &value) {
+		if k, ok := h.keyOf(key); ok {
+			out[k] = h.valueOf(value)
+		}
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("read map %s: %w", h.name, err)
+	}
+	return out, nil
+}

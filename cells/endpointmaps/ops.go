@@ -1,0 +1,126 @@
+package endpointmaps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+)
+
+// factsOps pushes rows into the array of facts. Only its reconciler writes the array, so reading a slot and writing its
+// successor needs no lock.
+type factsOps struct{ slots slots }
+
+// Update implements reconciler.Operations.
+func (o factsOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, f *bpfendpoints.Facts) error {
+	return o.write(f.ID, slotOf(f))
+}
+
+// Delete implements reconciler.Operations.
+func (o factsOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, f *bpfendpoints.Facts) error {
+	return o.write(f.ID, bpf.EndpointFacts{})
+}
+
+// write makes a slot what is wanted, with a new revision, unless it is that already.
+func (o factsOps) write(id uint16, want bpf.EndpointFacts) error {
+	have, err := o.slots.Get(id)
+	if err == nil && !same(have, want) {
+		err = o.slots.Put(id, next(have, want))
+	}
+	if err != nil {
+		return fmt.Errorf("write facts of endpoint %d: %w", id, err)
+	}
+	return nil
+}
+
+// Prune implements reconciler.Operations. All slots are ours.
+func (o factsOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*bpfendpoints.Facts, statedb.Revision]) error {
+	have, err := o.slots.Dump()
+	if err != nil {
+		return err
+	}
+	for f := range rows {
+		delete(have, f.ID)
+	}
+	var errs []error
+	for id := range have {
+		errs = append(errs, o.write(id, bpf.EndpointFacts{}))
+	}
+	return errors.Join(errs...)
+}
+
+// differs tells whether a slot says something else than its row.
+func (o factsOps) differs(have map[uint16]bpf.EndpointFacts) func(*bpfendpoints.Facts) bool {
+	return func(f *bpfendpoints.Facts) bool { return !same(have[f.ID], slotOf(f)) }
+}
+
+// entryOps pushes rows of type R into a hash map.
+type entryOps[R any, K comparable, V comparable] struct {
+	what    string // for messages, "link" or "address"
+	entries entries[K, V]
+	entry   func(R) (K, V)
+}
+
+func linkOps(e entries[uint32, uint16]) entryOps[*bpfendpoints.Link, uint32, uint16] {
+	return entryOps[*bpfendpoints.Link, uint32, uint16]{"link", e,
+		func(l *bpfendpoints.Link) (uint32, uint16) { return l.IfIndex, l.ID }}
+}
+
+func addressOps(e entries[netip.Addr, bpf.EndpointRef]) entryOps[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef] {
+	return entryOps[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef]{"address", e,
+		func(a *bpfendpoints.Address) (netip.Addr, bpf.EndpointRef) { return a.Addr, refOf(a) }}
+}
+
+// Update implements reconciler.Operations.
+func (o entryOps[R, K, V]) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row R) error {
+	key, v := o.entry(row)
+	if err := o.entries.Put(key, v); err != nil {
+		return fmt.Errorf("write %s %v to its map: %w", o.what, key, err)
+	}
+	return nil
+}
+
+// Delete implements reconciler.Operations.
+func (o entryOps[R, K, V]) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row R) error {
+	key, _ := o.entry(row)
+	return o.remove(key)
+}
+
+func (o entryOps[R, K, V]) remove(key K) error {
+	if err := o.entries.Delete(key); err != nil {
+		return fmt.Errorf("delete %s %v from its map: %w", o.what, key, err)
+	}
+	return nil
+}
+
+// Prune implements reconciler.Operations. All entries are ours.
+func (o entryOps[R, K, V]) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[R, statedb.Revision]) error {
+	have, err := o.entries.Dump()
+	if err != nil {
+		return err
+	}
+	for row := range rows {
+		key, _ := o.entry(row)
+		delete(have, key)
+	}
+	var errs []error
+	for key := range have {
+		errs = append(errs, o.remove(key))
+	}
+	return errors.Join(errs...)
+}
+
+// differs tells whether the map says something else than a row.
+func (o entryOps[R, K, V]) differs(have map[K]V) func(R) bool {
+	return func(row R) bool {
+		key, want := o.entry(row)
+		v, found := have[key]
+		return !found || v != want
+	}
+}

@@ -1,0 +1,44 @@
+package endpointmaps
+
+import (
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+)
+
+// slotOf is a row as the programs read it, with revision 0.
+func slotOf(f *bpfendpoints.Facts) bpf.EndpointFacts {
+	s := bpf.EndpointFacts{
+		Ifindex: f.IfIndex, Identity: f.Identity, PolicyIngress: f.PolicyIngress, PolicyEgress: f.PolicyEgress,
+		Id: f.ID, PodMac: f.PodMAC, HostMac: f.HostMAC,
+		Ipv4: bpf.IPv4Word(f.IPv4), GatewayIpv4: bpf.IPv4Word(f.GatewayIPv4),
+		Ipv6: bpf.IPv6Bytes(f.IPv6), GatewayIpv6: bpf.IPv6Bytes(f.GatewayIPv6),
+	}
+	if f.IPv4.IsValid() {
+		s.Flags |= bpf.FlagIPv4
+	}
+	if f.IPv6.IsValid() {
+		s.Flags |= bpf.FlagIPv6
+	}
+	return s
+}
+
+// same compares two slots in all but the revision.
+func same(a, b bpf.EndpointFacts) bool {
+	a.Revision, b.Revision = 0, 0
+	return a == b
+}
+
+// next is want as the successor of have: its revision is one nobody has seen, also when the slot was freed in between.
+func next(have, want bpf.EndpointFacts) bpf.EndpointFacts {
+	want.Revision = have.Revision + 1
+	return want
+}
+
+// refOf is an address row as the programs read it.
+func refOf(a *bpfendpoints.Address) bpf.EndpointRef {
+	ref := bpf.EndpointRef{Id: uint32(a.ID)}
+	if a.Host {
+		ref.Flags = bpf.FlagHost
+	}
+	return ref
+}

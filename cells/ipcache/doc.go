@@ -1,0 +1,12 @@
+// Package ipcache knows which security identity stands behind which prefix.
+//
+// Features contribute claims through [github.com/waggle-net/waggle/pkg/tables/ipcache.Writer], each a complete set of
+// its own; where several claim a prefix the best one wins and the others are remembered until it goes. The addresses of
+// local endpoints are contributed by a controller in this cell.
+//
+// Tables: reads endpoints, writes ipcache. Kernel state: every entry of the maps ipcache (whole addresses) and
+// ipcache_prefixes (shorter prefixes); nobody else writes them.
+//
+// After a restart the maps hold what the earlier run wrote. Rows that are equal cost one read each; entries without a
+// row are removed once the endpoints and the first set of another owner are in, and not before.
+package ipcache

@@ -1,0 +1,62 @@
+package ipcache
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+)
+
+const (
+	pruneInterval  = 30 * time.Minute // what nobody wants does no harm to others; the verify job finds it earlier
+	verifyInterval = 30 * time.Second // how long a foreign change of the maps may go unnoticed
+	minRetry       = 100 * time.Millisecond
+	maxRetry       = time.Minute
+	roundSize      = 1000 // rows between two commits of statuses
+)
+
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops) error {
+	r, err := reconciler.Register(params, table,
+		(*ipcachetable.Entry).Clone, (*ipcachetable.Entry).WithStatus, (*ipcachetable.Entry).GetStatus, ops, nil,
+		reconciler.WithName("ipcache"),
+		reconciler.WithPruning(pruneInterval),
+		reconciler.WithRefreshing(0, nil), // the verify job marks what differs; nothing else needs a second write
+		reconciler.WithRetry(minRetry, maxRetry),
+		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: the next ADD may be in the table
+	)
+	if err != nil {
+		return err
+	}
+	params.JobGroup.Add(job.Timer("verify-ipcache", func(context.Context) error {
+		return verify(params.DB, table, ops.kernel, r.Prune)
+	}, verifyInterval))
+	return nil
+}
+
+// verify compares the maps with the rows that were written, marks the rows that differ and asks for a prune when there
+// is more than wanted.
+func verify(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry], k kernel, prune func()) error {
+	before := db.ReadTxn()
+	have, err := k.Dump()
+	if err != nil {
+		return fmt.Errorf("verify the map ipcache: %w", err)
+	}
+	drift.Mark(db, table, before, func(e *ipcachetable.Entry) bool {
+		v, found := have[e.Prefix]
+		return !found || v != valueOf(e)
+	})
+	for e := range table.All(before) {
+		delete(have, e.Prefix)
+	}
+	if len(have) > 0 {
+		prune()
+	}
+	return nil
+}

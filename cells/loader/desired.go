@@ -1,0 +1,101 @@
+package loader
+
+import (
+	"net/netip"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+const (
+	ingress = "ingress"
+	egress  = "egress"
+	both    = "both"
+)
+
+// The filters of the two blocks. A pod's egress is the ingress of the host end of its link.
+var blockRows = []attachments.Attachment{
+	{Kind: attachments.Block, Device: "pod-links", Hook: ingress, IfIndex: int(podlink.IngressBlock), Program: bpf.PodEgress},
+	{Kind: attachments.Block, Device: "pod-links", Hook: egress, IfIndex: int(podlink.EgressBlock), Program: bpf.PodIngress},
+}
+
+// desired computes all rows from one snapshot. Order between rows comes from their statuses: blocks follow the device
+// that holds them, pod links follow the filters of the blocks and the entries of their endpoint. A row that is there
+// stays while its reason lasts, whatever becomes of the rows that it once waited for.
+func (c *controller) desired(txn statedb.ReadTxn) map[string]*attachments.Attachment {
+	rows := make(map[string]*attachments.Attachment)
+	add := func(a attachments.Attachment) { rows[a.Key()] = &a }
+	if d, found := c.device(txn, podlink.HoldDevice); found {
+		add(attachments.Attachment{Kind: attachments.Hold, Device: d.Name, IfIndex: d.Index, Hook: both})
+	}
+	if d, found := c.device(txn, podlink.HostDevice); found {
+		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress,
+			Program: bpf.HostEgress, Generation: c.Generation.number})
+	}
+	held := c.done(txn, attachments.Attachment{Kind: attachments.Hold, Device: podlink.HoldDevice, Hook: both})
+	filtered := true
+	for _, b := range blockRows {
+		filtered = filtered && c.done(txn, b)
+		b.Generation = c.Generation.number
+		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held {
+			add(b)
+		}
+	}
+	for ep := range c.Endpoints.All(txn) {
+		a := attachments.Attachment{Kind: attachments.PodLink, Device: ep.HostIfName, IfIndex: ep.HostIfIndex, Hook: both,
+			EndpointID: ep.ID}
+		if ep.Quarantine == "" && (c.exists(txn, a) || filtered && c.inMaps(txn, ep)) {
+			add(a)
+		}
+	}
+	return rows
+}
+
+// device finds an observed device. While a device is renamed two rows may carry one name; the first is as good.
+func (c *controller) device(txn statedb.ReadTxn, name string) (*devices.Device, bool) {
+	for d := range c.Devices.List(txn, devices.ByName(name)) {
+		return d, true
+	}
+	return nil, false
+}
+
+// done tells whether a row of this key is in the kernel.
+func (c *controller) done(txn statedb.ReadTxn, a attachments.Attachment) bool {
+	row, _, found := c.Table.Get(txn, attachments.ByKey(a.Key()))
+	return found && row.Status.Kind == reconciler.StatusKindDone
+}
+
+// exists tells whether this very row is there.
+func (c *controller) exists(txn statedb.ReadTxn, a attachments.Attachment) bool {
+	row, _, found := c.Table.Get(txn, attachments.ByKey(a.Key()))
+	return found && row.Equal(&a)
+}
+
+// inMaps tells whether everything that the programs must know of an endpoint is in the maps.
+func (c *controller) inMaps(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
+	facts, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
+	if !found || facts.Status.Kind != reconciler.StatusKindDone || facts.IfIndex != uint32(ep.HostIfIndex) {
+		return false
+	}
+	link, _, found := c.Links.Get(txn, bpfendpoints.LinkByIfIndex(uint32(ep.HostIfIndex)))
+	if !found || link.Status.Kind != reconciler.StatusKindDone || link.ID != ep.ID {
+		return false
+	}
+	for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
+		if !addr.IsValid() {
+			continue
+		}
+		row, _, found := c.Addresses.Get(txn, bpfendpoints.AddressByAddr(addr))
+		if !found || row.Status.Kind != reconciler.StatusKindDone || row.ID != ep.ID {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,15 @@
+// Package loader loads the programs of the datapath and hangs them on their hooks.
+//
+// All programs of a generation are loaded before the first is attached. Pod links share two blocks of traffic control,
+// held by the device waggle_hold; joining them is one message, and a new generation is one replacement for each block.
+// Long-lived devices carry tcx links that are pinned (cls_bpf filters before Linux 6.6). A pod's link joins when the rows
+// of its endpoint are in the maps, and is set up only then.
+//
+// Tables: reads endpoints, endpoint-facts, bpf-links, bpf-endpoints and devices; writes attachments.
+// Kernel state: the clsact of waggle_hold and of pod links, the filters of the blocks, the pins in
+// <bpf-root>/waggle/links and what they attach, the nftables table "inet waggle". A pod's link itself belongs to the
+// plugin; this cell gives it its group, takes ARP off it and sets it up.
+//
+// After a restart all of this is still there and working. Filters and tcx links get the new generation in one step each;
+// nothing is detached in between. If the new generation does not load, the old one stays and pods are attached to it.
+package loader

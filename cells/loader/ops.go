@@ -1,0 +1,76 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+)
+
+// ops hangs programs on hooks.
+type ops struct {
+	kernel     kernel
+	generation *generation
+}
+
+func newOps(k kernel, g *generation) *ops { return &ops{k, g} }
+
+// Update implements reconciler.Operations.
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a *attachments.Attachment) error {
+	switch a.Kind {
+	case attachments.Hold: // the rule stands before the first pod link can be attached
+		if err := o.kernel.Pods.Guard(); err != nil {
+			return err
+		}
+		return o.kernel.Pods.Hold(a.IfIndex)
+	case attachments.Block:
+		return o.orOld(o.kernel.Pods.SetFilter(uint32(a.IfIndex), o.generation.program(a.Program)))
+	case attachments.TCX:
+		return o.orOld(o.kernel.Devices.Attach(pinName(a), a.IfIndex, o.generation.program(a.Program)))
+	case attachments.PodLink:
+		return o.kernel.Pods.Join(a.IfIndex, a.Device)
+	}
+	return fmt.Errorf("attach %s: kind %q is not known", a.Device, a.Kind)
+}
+
+// orOld puts the reason in front when there is neither a program of this run nor one of an earlier.
+func (o *ops) orOld(err error) error {
+	if errors.Is(err, errNoFilter) && o.generation.err != nil {
+		return fmt.Errorf("%w (%w)", o.generation.err, err)
+	}
+	return err
+}
+
+// Delete implements reconciler.Operations. Pod links and the device that holds the blocks keep their clsact until they
+// go themselves: without entries in the maps the programs drop everything, which a link without programs could not.
+func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a *attachments.Attachment) error {
+	if a.Kind != attachments.TCX {
+		return nil
+	}
+	return o.kernel.Devices.Detach(pinName(a))
+}
+
+// Prune implements reconciler.Operations. A pin in our directory is ours; everything else follows its device.
+func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*attachments.Attachment, statedb.Revision]) error {
+	have, err := o.kernel.Devices.Attached()
+	if err != nil {
+		return err
+	}
+	for a := range rows {
+		if a.Kind == attachments.TCX {
+			delete(have, pinName(a))
+		}
+	}
+	var errs []error
+	for key := range have {
+		errs = append(errs, o.kernel.Devices.Detach(key))
+	}
+	return errors.Join(errs...)
+}
+
+// pinName names the pin of a device's link.
+func pinName(a *attachments.Attachment) string { return a.Device + "_" + a.Hook }

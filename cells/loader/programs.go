@@ -1,0 +1,101 @@
+package loader
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/settings"
+)
+
+// newKernel is the real kernel.
+func newKernel(maps bpfmaps.Maps, agent settings.Agent) kernel {
+	objects := &objects{maps: maps, agent: agent}
+	traffic := &traffic{}
+	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent))}
+}
+
+// objects loads the embedded programs onto the pinned maps.
+type objects struct {
+	maps   bpfmaps.Maps
+	agent  settings.Agent
+	loaded []*ebpf.Program
+}
+
+// Load implements programs.
+func (o *objects) Load() (map[string]program, error) {
+	maps, err := o.maps.All()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]program)
+	for _, name := range bpf.Programs() {
+		p, err := o.load(name, maps)
+		if err != nil {
+			o.Close()
+			return nil, err
+		}
+		out[name] = p
+	}
+	return out, nil
+}
+
+// load loads one object. Maps that it does not use are left out of its replacements, which would be an error.
+func (o *objects) load(name string, maps map[string]*ebpf.Map) (program, error) {
+	spec, err := bpf.Load(name)
+	if err != nil {
+		return program{}, err
+	}
+	if err := o.configure(spec); err != nil {
+		return program{}, fmt.Errorf("configure program %s: %w", name, err)
+	}
+	options := ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
+	for m := range spec.Maps {
+		if shared, found := maps[m]; found {
+			options.MapReplacements[m] = shared
+		}
+	}
+	collection, err := ebpf.NewCollectionWithOptions(spec, options)
+	if err != nil {
+		return program{}, fmt.Errorf("load program %s: %w", name, err)
+	}
+	defer collection.Close()
+	p := collection.DetachProgram(name)
+	if p == nil {
+		return program{}, fmt.Errorf("load program %s: its object has no program of that name", name)
+	}
+	o.loaded = append(o.loaded, p)
+	info, err := p.Info()
+	if err != nil {
+		return program{}, fmt.Errorf("read back program %s: %w", name, err)
+	}
+	id, _ := info.ID()
+	return program{Name: name, ID: uint32(id), loaded: p}, nil
+}
+
+// configure sets the load-time constants that an object has.
+func (o *objects) configure(spec *ebpf.CollectionSpec) error {
+	dual := o.agent.EnableIPv4 && o.agent.EnableIPv6
+	for name, value := range map[string]uint32{
+		bpf.VariableWorldIPv4: identity.WorldOf(false, dual),
+		bpf.VariableWorldIPv6: identity.WorldOf(true, dual),
+	} {
+		if v, found := spec.Variables[name]; found {
+			if err := v.Set(value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Close implements programs. What is attached stays loaded.
+func (o *objects) Close() {
+	for _, p := range o.loaded {
+		_ = p.Close()
+	}
+	o.loaded = nil
+}
