@@ -1,6 +1,24 @@
 package basedevices
 
-import "github.com/cilium/hive/cell"
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
 
-// Cell is the module.
-var Cell = cell.Module("base-devices", "The links of the agent itself")
+	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+)
+
+// Cell makes waggle_host, waggle_net, waggle_hold and waggle_hold2.
+var Cell = cell.Module("base-devices", "Links of the agent itself",
+	cell.ProvidePrivate(newKernel), // netlink
+	Reconciler,
+)
+
+// Reconciler is the cell without its kernel, for tests that bring one of their own.
+var Reconciler = cell.Group(
+	cell.ProvidePrivate(
+		tables.NewTable, // only this cell writes
+		newOps,
+	),
+	cell.Provide(statedb.RWTable[*tables.Device].ToTable),
+	cell.Invoke(registerController, registerPodLinks, registerReconciler, registerRepair),
+)

@@ -1,0 +1,110 @@
+package basedevices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
+)
+
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Device], o *ops) error {
+	_, err := reconciler.Register(params, table,
+		(*tables.Device).Clone, (*tables.Device).WithStatus, (*tables.Device).GetStatus, o, nil,
+		reconciler.WithName("devices"),
+		reconciler.WithRefreshing(0, nil), // the repair job sees what differs, in the observed tables
+		reconciler.WithoutPruning(),       // both pairs are wanted for as long as the agent runs
+		reconciler.WithRetry(100*time.Millisecond, 10*time.Second),
+		reconciler.WithRoundLimits(10, rate.NewLimiter(1000, 1)),
+	)
+	return err
+}
+
+// ops makes pairs of links.
+type ops struct{ kernel kernel }
+
+func newOps(k kernel) *ops { return &ops{kernel: k} }
+
+// Update implements reconciler.Operations: create what is missing, change what differs, leave the rest alone.
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *tables.Device) error {
+	have, err := o.ensurePair(d)
+	if err != nil {
+		return fmt.Errorf("create device %s: %w", d.Name, err)
+	}
+	var errs []error
+	want := end{MTU: d.MTU, Up: d.Up, NoARP: true}
+	for _, name := range []string{d.Name, d.Peer} {
+		if err := o.kernel.Set(name, want); err != nil {
+			errs = append(errs, fmt.Errorf("set up device %s: %w", name, err))
+		}
+	}
+	return errors.Join(append(errs, o.addresses(d, have.Addresses))...)
+}
+
+// ensurePair returns the first end of the pair. A link that only has the name is refused.
+func (o *ops) ensurePair(d *tables.Device) (end, error) {
+	have, found, err := o.kernel.Get(d.Name)
+	if err != nil {
+		return end{}, err
+	}
+	if !found {
+		if err := o.kernel.Create(d.Name, d.Peer); err != nil {
+			return end{}, err
+		}
+		have, _, err = o.kernel.Get(d.Name)
+		return have, err
+	}
+	peer, found, err := o.kernel.Get(d.Peer)
+	switch {
+	case err != nil:
+		return end{}, err
+	case have.Type != "veth":
+		return end{}, fmt.Errorf("a %s has this name: rename or delete it", have.Type)
+	case !found || peer.Index != have.PeerIndex:
+		return end{}, fmt.Errorf("it exists, but its peer is not %s: rename or delete it", d.Peer)
+	}
+	return have, nil
+}
+
+// addresses adds what is missing, and only then removes what is not wanted, so that the node keeps an address.
+func (o *ops) addresses(d *tables.Device, have []netip.Prefix) error {
+	var errs []error
+	for _, a := range d.Addresses {
+		if slices.Contains(have, a) {
+			continue
+		}
+		if err := o.kernel.AddAddress(d.Name, a); err != nil {
+			errs = append(errs, fmt.Errorf("add address %s to %s: %w", a, d.Name, err))
+		}
+	}
+	if !d.AddressesKnown || len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for _, a := range have {
+		if slices.Contains(d.Addresses, a) {
+			continue
+		}
+		if err := o.kernel.DeleteAddress(d.Name, a); err != nil {
+			errs = append(errs, fmt.Errorf("remove address %s from %s: %w", a, d.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Delete implements reconciler.Operations. No row is ever deleted: the links outlive the agent.
+func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *tables.Device) error {
+	return nil
+}
+
+// Prune implements reconciler.Operations and is never called.
+func (o *ops) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*tables.Device, statedb.Revision]) error {
+	return nil
+}
