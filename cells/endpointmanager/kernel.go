@@ -2,7 +2,8 @@ package endpointmanager
 
 import (
 	"fmt"
-	"net"
+
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 // kernel is what restoring asks the kernel for.
@@ -15,14 +16,20 @@ type realKernel struct{}
 
 func newKernel() kernel { return realKernel{} }
 
+// links opens a handle for the one dump that a start needs.
 func (realKernel) links() (map[int]string, error) {
-	list, err := net.Interfaces()
+	handle, err := rtnl.Open()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	defer handle.Close()
+	list, err := handle.Links()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	names := make(map[int]string, len(list))
 	for _, link := range list {
-		names[link.Index] = link.Name
+		names[link.Attrs().Index] = link.Attrs().Name
 	}
 	return names, nil
 }

@@ -1,0 +1,205 @@
+package endpointmanager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/cilium/hive/hivetest"
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// fakeAllocator keeps the promises of [ipam.Allocator] about claims: all or none, and released by their owner only.
+type fakeAllocator struct {
+	mu       sync.Mutex
+	claimed  map[netip.Addr]string // address -> attachment
+	refused  map[netip.Addr]bool   // claims of these fail
+	released int
+	open     bool // RestoreDone was called
+}
+
+func newAllocator() *fakeAllocator {
+	return &fakeAllocator{claimed: map[netip.Addr]string{}, refused: map[netip.Addr]bool{}}
+}
+
+var errUnused = errors.New("not used by this cell")
+
+func (*fakeAllocator) Next(context.Context, ipam.Request) (ipam.Result, error) {
+	return ipam.Result{}, errUnused
+}
+func (*fakeAllocator) Specific(context.Context, netip.Addr, string, string) error { return errUnused }
+
+func (a *fakeAllocator) Claim(claims []ipam.Claim) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.open {
+		return errors.New("claimed before everything was restored")
+	}
+	return a.take(claims)
+}
+
+func (a *fakeAllocator) take(claims []ipam.Claim) error {
+	for _, c := range claims {
+		if _, taken := a.claimed[c.Addr]; taken || a.refused[c.Addr] {
+			return fmt.Errorf("claim %s: %w", c.Addr, ipam.ErrTaken)
+		}
+	}
+	for _, c := range claims {
+		a.claimed[c.Addr] = c.Attachment
+	}
+	return nil
+}
+
+func (a *fakeAllocator) Restore(claims []ipam.Claim) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.open {
+		return errors.New("restored too late")
+	}
+	return a.take(claims)
+}
+
+func (a *fakeAllocator) Release(addr netip.Addr, _, attachment string) (bool, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	owner, found := a.claimed[addr]
+	if !found {
+		return false, nil
+	}
+	if owner != attachment {
+		return true, ipam.ErrInUse
+	}
+	delete(a.claimed, addr)
+	a.released++
+	return true, nil
+}
+
+func (a *fakeAllocator) RestoreDone() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open = true
+}
+
+func (a *fakeAllocator) holder(addr string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.claimed[netip.MustParseAddr(addr)]
+}
+
+func (a *fakeAllocator) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.claimed)
+}
+
+// fakeKernel has links that tests put there.
+type fakeKernel struct {
+	names map[int]string
+	err   error
+}
+
+func (k fakeKernel) links() (map[int]string, error) { return k.names, k.err }
+
+// rig is a manager with real tables and files and a fake world around it.
+type rig struct {
+	*manager
+	addresses *fakeAllocator
+	states    statedb.RWTable[*endpointstates.EndpointState]
+	pods      statedb.RWTable[*k8s.Pod]
+	spaces    statedb.RWTable[*k8s.Namespace]
+	done      initialize
+}
+
+// newRig makes a manager over dir that has not been started.
+func newRig(t testing.TB, dir string) *rig {
+	t.Helper()
+	db := statedb.New()
+	table, done, err := newTable(db)
+	require.NoError(t, err)
+	states, err := endpointstates.NewTable(db)
+	require.NoError(t, err)
+	pods, err := k8s.NewPodTable(db)
+	require.NoError(t, err)
+	spaces, err := k8s.NewNamespaceTable(db)
+	require.NoError(t, err)
+	addresses := newAllocator()
+	return &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, done: done,
+		manager: newManager(params{
+			Log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), DB: db,
+			Settings: settings.Agent{StateDir: dir}, Addresses: addresses,
+			Endpoints: table, States: states, Pods: pods, Namespaces: spaces,
+		})}
+}
+
+// started is a manager that has found the files of dir; each of their links exists.
+func started(t testing.TB, dir string) *rig {
+	t.Helper()
+	r := newRig(t, dir)
+	names := map[int]string{}
+	for n := range 5000 {
+		names[n] = hostName(n)
+	}
+	require.NoError(t, r.restore(fakeKernel{names: names}, r.done))
+	return r
+}
+
+func (r *rig) setState(t testing.TB, s *endpointstates.EndpointState) {
+	t.Helper()
+	txn := r.DB.WriteTxn(r.states)
+	defer txn.Abort()
+	_, _, err := r.states.Insert(txn, s)
+	require.NoError(t, err)
+	txn.Commit()
+}
+
+// rows returns all endpoints.
+func (r *rig) rows() (list []*endpoints.Endpoint) {
+	for ep := range r.Endpoints.All(r.DB.ReadTxn()) {
+		list = append(list, ep)
+	}
+	return list
+}
+
+func (r *rig) fileNames(t testing.TB) (names []string) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(r.files.Dir(), "*.json"))
+	require.NoError(t, err)
+	for _, p := range paths {
+		names = append(names, filepath.Base(p))
+	}
+	return names
+}
+
+// requireEmpty checks that nothing of any endpoint is left.
+func (r *rig) requireEmpty(t testing.TB) {
+	t.Helper()
+	require.Empty(t, r.rows())
+	require.Empty(t, r.fileNames(t))
+	require.Zero(t, r.addresses.count())
+}
+
+func hostName(n int) string { return fmt.Sprintf("lxc%012x", n) }
+
+// request makes a request that clashes with no other number's.
+func request(n int) endpoint.Request {
+	return endpoint.Request{
+		ContainerID: fmt.Sprintf("container-%d", n), IfName: "eth0", NetnsPath: "/var/run/netns/x",
+		HostIfName: hostName(n), HostIfIndex: n, HostMAC: mac.Addr{2, 1}, PodMAC: mac.Addr{2, 2},
+		IPv4: netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}), IPv6: netip.MustParseAddr(fmt.Sprintf("fd00::%x", n)),
+		K8sNamespace: "default", K8sPodName: fmt.Sprintf("pod-%d", n), K8sUID: fmt.Sprintf("uid-%d", n),
+	}
+}
