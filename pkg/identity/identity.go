@@ -25,3 +25,28 @@ func WorldOf(ipv6, dualStack bool) uint32 {
 	}
 	return WorldIPv4
 }
+
+// Name is the name of a fixed identity behind "reserved:"; empty for every other number.
+func Name(id uint32) string {
+	switch id {
+	case Unknown:
+		return "unknown"
+	case Host:
+		return "host"
+	case World:
+		return "world"
+	case Unmanaged:
+		return "unmanaged"
+	case Health:
+		return "health"
+	case Init:
+		return "init"
+	case RemoteNode:
+		return "remote-node"
+	case WorldIPv4:
+		return "world-ipv4"
+	case WorldIPv6:
+		return "world-ipv6"
+	}
+	return ""
+}

@@ -4,6 +4,7 @@ package readiness
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
@@ -121,4 +122,15 @@ func degraded(s health.Status) string {
 		return name + ": " + s.Message
 	}
 	return name + ": " + s.Message + ": " + s.Error
+}
+
+// Summary is one line for people: Ok, Warning while something is degraded, Failure while pods cannot be attached.
+func (v Verdict) Summary(version string) (state, message string) {
+	switch {
+	case !v.Ready():
+		return "Failure", version + ": waiting for " + strings.Join(v.Waiting(), "; ")
+	case len(v.Degraded) > 0:
+		return "Warning", version + ": degraded: " + strings.Join(v.Degraded, "; ")
+	}
+	return "Ok", version
 }

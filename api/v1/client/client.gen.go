@@ -235,7 +235,7 @@ type ClientInterface interface {
 	// Corresponds with GET /map (the `GetMap` operationId).
 	GetMap(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetMapName One map with its desired entries
+	// GetMapName One map with its entries
 	//
 	// Corresponds with GET /map/{name} (the `GetMapName` operationId).
 	GetMapName(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -630,7 +630,7 @@ func (c *Client) GetMap(ctx context.Context, reqEditors ...RequestEditorFn) (*ht
 	return c.Client.Do(req)
 }
 
-// GetMapName One map with its desired entries
+// GetMapName One map with its entries
 //
 // Corresponds with GET /map/{name} (the `GetMapName` operationId).
 func (c *Client) GetMapName(ctx context.Context, name string, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1765,7 +1765,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /map (the `GetMap` operationId).
 	GetMapWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetMapResponse, error)
 
-	// GetMapNameWithResponse One map with its desired entries
+	// GetMapNameWithResponse One map with its entries
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3223,7 +3223,7 @@ func (c *ClientWithResponses) GetMapWithResponse(ctx context.Context, reqEditors
 	return ParseGetMapResponse(rsp)
 }
 
-// GetMapNameWithResponse One map with its desired entries
+// GetMapNameWithResponse One map with its entries
 //
 // Returns a wrapper object for the known response body format(s).
 //

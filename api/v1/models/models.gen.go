@@ -400,7 +400,7 @@ type BPFMap struct {
 	Path string `json:"path,omitempty,omitzero"`
 }
 
-// BPFMapEntry One desired entry of a map
+// BPFMapEntry One entry of a map
 type BPFMapEntry struct {
 	DesiredAction BPFMapEntryDesiredAction `json:"desired-action,omitempty,omitzero"`
 	Key           string                   `json:"key,omitempty,omitzero"`

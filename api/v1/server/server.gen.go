@@ -73,7 +73,7 @@ type ServerInterface interface {
 	// GetMap All maps
 	// (GET /map)
 	GetMap(w http.ResponseWriter, r *http.Request)
-	// GetMapName One map with its desired entries
+	// GetMapName One map with its entries
 	// (GET /map/{name})
 	GetMapName(w http.ResponseWriter, r *http.Request, name string)
 	// GetNodeIds Numbers that stand for nodes in the datapath

@@ -1,0 +1,116 @@
+package apiserver
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+)
+
+// options are the names that Cilium lets users change, with what is true here. None can be changed yet.
+func options() models.StringMap {
+	return models.StringMap{
+		"ConntrackAccounting": "Disabled", "Debug": "Disabled", "DebugLB": "Disabled", "DebugPolicy": "Disabled",
+		"DropNotification": "Enabled", "MonitorAggregationLevel": "None", "PolicyAccounting": "Disabled",
+		"PolicyAuditMode": "Disabled", "PolicyVerdictNotification": "Disabled", "SourceIPVerification": "Enabled",
+		"TraceNotification": "Disabled",
+	}
+}
+
+// unchanged accepts options that ask for what is true already.
+func unchanged(wanted models.StringMap) error {
+	current := options()
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		value, known := current[name]
+		if !known {
+			return fmt.Errorf("options.%s: there is no such option that can be changed", clip(name))
+		}
+		if wanted[name] != value {
+			return fmt.Errorf("options.%s: is %s and cannot be changed while the agent runs", name, value)
+		}
+	}
+	return nil
+}
+
+// GetConfig answers also while the agent starts; the field agent says so.
+func (a *api) GetConfig(w http.ResponseWriter, _ *http.Request) {
+	txn := a.DB.ReadTxn()
+	mtu, _, _ := a.Ready.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
+	spec := models.DaemonConfigurationSpec{Options: options(), PolicyEnforcement: models.DaemonConfigurationSpecPolicyEnforcementNever}
+	mode, _ := a.Flags["ipam"].(string)
+	answer(w, http.StatusOK, models.DaemonConfiguration{
+		Spec: spec,
+		Status: models.DaemonConfigurationStatus{
+			Realized:               spec,
+			Addressing:             a.addressing(txn),
+			DeviceMTU:              mtu.DeviceMTU,
+			RouteMTU:               mtu.RouteMTU,
+			DatapathMode:           models.DaemonConfigurationStatusDatapathModeVeth,
+			IPAMMode:               mode,
+			DaemonConfigurationMap: a.Flags,
+			Agent:                  agentState(readiness.Judge(txn, a.Ready)),
+		},
+	})
+}
+
+// PatchConfig accepts what changes nothing.
+func (a *api) PatchConfig(w http.ResponseWriter, r *http.Request) {
+	body, ok := readBody[models.DaemonConfigurationSpec](w, r)
+	if !ok {
+		return
+	}
+	err := unchanged(body.Options)
+	if p := body.PolicyEnforcement; err == nil && p != "" && p != models.DaemonConfigurationSpecPolicyEnforcementNever {
+		err = fmt.Errorf("policy-enforcement: is never and cannot be changed: this agent has no policies")
+	}
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	answer(w, http.StatusOK, nil)
+}
+
+func agentState(v readiness.Verdict) models.AgentState {
+	state := models.AgentStateStateReady
+	switch {
+	case !v.Ready():
+		state = models.AgentStateStateStarting
+	case len(v.Degraded) > 0:
+		state = models.AgentStateStateDegraded
+	}
+	return models.AgentState{State: state, WaitingFor: v.Waiting()}
+}
+
+// localNode is the row of this node, or an empty one while nothing is known.
+func (a *api) localNode(txn statedb.ReadTxn) *localnode.LocalNode {
+	for n := range a.Ready.LocalNode.All(txn) {
+		return n
+	}
+	return &localnode.LocalNode{Name: a.Settings.NodeName}
+}
+
+// addressing tells the plugin which families there are, and the gateway and range of each.
+func (a *api) addressing(txn statedb.ReadTxn) models.NodeAddressing {
+	node := a.localNode(txn)
+	family := func(enabled bool, f localnode.Family) models.NodeAddressingElement {
+		return models.NodeAddressingElement{Enabled: enabled, IP: text(f.Router), AllocRange: text(f.AllocRange)}
+	}
+	return models.NodeAddressing{Ipv4: family(a.Settings.EnableIPv4, node.IPv4), Ipv6: family(a.Settings.EnableIPv6, node.IPv6)}
+}
+
+// elements are addresses in the form of the node model.
+func elements(addrs []netip.Addr) []models.NodeAddressingElement {
+	out := make([]models.NodeAddressingElement, 0, len(addrs))
+	for _, addr := range addrs {
+		out = append(out, models.NodeAddressingElement{Enabled: true, IP: addr.String()})
+	}
+	return out
+}

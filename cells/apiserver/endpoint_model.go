@@ -1,0 +1,169 @@
+package apiserver
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+)
+
+// view answers from one snapshot.
+type view struct {
+	*api
+	txn statedb.ReadTxn
+}
+
+func (a *api) view() view { return view{a, a.DB.ReadTxn()} }
+
+// state of an endpoint; one whose state nobody has written yet has just been created.
+func (v view) state(id uint16) *endpointstates.EndpointState {
+	if s, _, found := v.States.Get(v.txn, endpointstates.ByID(id)); found {
+		return s
+	}
+	return &endpointstates.EndpointState{ID: id, State: endpointstates.WaitingForIdentity, Identity: identity.Init}
+}
+
+// endpoint is the model of a row and its state.
+func (v view) endpoint(ep *endpoints.Endpoint) models.Endpoint {
+	state := v.state(ep.ID)
+	return models.Endpoint{
+		ID:   int64(ep.ID),
+		Spec: endpointSpec(ep),
+		Status: models.EndpointStatus{
+			ExternalIdentifiers: identifiers(ep),
+			Identity:            models.Identity{ID: int64(state.Identity), Labels: identityLabels(state.Identity)},
+			Labels:              labelStatus(ep, state),
+			Realized:            endpointSpec(ep),
+			Networking:          v.networking(ep),
+			Policy:              policyOf(state),
+			Log:                 newest(history(state)),
+			State:               models.EndpointState(stateOf(ep, state)),
+			Health:              healthOf(state),
+		},
+	}
+}
+
+func stateOf(ep *endpoints.Endpoint, state *endpointstates.EndpointState) endpointstates.State {
+	if ep.Quarantine != "" {
+		return endpointstates.Invalid
+	}
+	return state.State
+}
+
+func endpointSpec(ep *endpoints.Endpoint) models.EndpointConfigurationSpec {
+	return models.EndpointConfigurationSpec{
+		Options:            options(),
+		LabelConfiguration: models.LabelConfigurationSpec{User: labelsFrom(ep, isUsers)},
+	}
+}
+
+func identifiers(ep *endpoints.Endpoint) models.EndpointIdentifiers {
+	return models.EndpointIdentifiers{
+		CNIAttachmentID: ep.AttachmentID(),
+		ContainerID:     ep.ContainerID,
+		PodName:         ep.PodName(),
+		K8SPodName:      ep.K8sPodName,
+		K8SNamespace:    ep.K8sNamespace,
+	}
+}
+
+func (v view) networking(ep *endpoints.Endpoint) models.EndpointNetworking {
+	return models.EndpointNetworking{
+		Addressing: []models.AddressPair{{
+			Ipv4: text(ep.IPv4), Ipv4PoolName: ep.IPv4Pool, Ipv6: text(ep.IPv6), Ipv6PoolName: ep.IPv6Pool,
+		}},
+		HostAddressing:         v.addressing(v.txn),
+		HostMAC:                ep.HostMAC.String(),
+		MAC:                    ep.PodMAC.String(),
+		InterfaceName:          ep.HostIfName,
+		InterfaceIndex:         int64(ep.HostIfIndex),
+		ContainerInterfaceName: ep.IfName,
+	}
+}
+
+func policyOf(state *endpointstates.EndpointState) models.EndpointPolicyStatus {
+	policy := models.EndpointPolicy{
+		ID: int64(state.Identity), PolicyRevision: int64(state.Revision), PolicyEnabled: models.EndpointPolicyPolicyEnabledNone,
+	}
+	return models.EndpointPolicyStatus{Spec: policy, Realized: policy}
+}
+
+// healthOf sums up the state for people and probes.
+func healthOf(state *endpointstates.EndpointState) models.EndpointHealth {
+	overall := models.EndpointHealthStatusFailure
+	switch state.State {
+	case endpointstates.Ready:
+		overall = models.EndpointHealthStatusOK
+	case endpointstates.WaitingForIdentity, endpointstates.Restoring:
+		overall = models.EndpointHealthStatusBootstrap
+	case endpointstates.WaitingToRegenerate, endpointstates.Regenerating:
+		overall = models.EndpointHealthStatusPending
+	case endpointstates.Disconnecting, endpointstates.Disconnected:
+		overall = models.EndpointHealthStatusDisabled
+	}
+	if state.Error != "" && overall != models.EndpointHealthStatusDisabled {
+		overall = models.EndpointHealthStatusFailure
+	}
+	return models.EndpointHealth{
+		OverallHealth: overall, BPF: overall, Policy: overall, Connected: state.State == endpointstates.Ready,
+	}
+}
+
+// history is the log of an endpoint, newest first.
+func history(state *endpointstates.EndpointState) []models.EndpointStatusChange {
+	out := make([]models.EndpointStatusChange, 0, len(state.Log))
+	for _, e := range slices.Backward(state.Log) {
+		code := models.EndpointStatusChangeCodeOk
+		if e.Failed {
+			code = models.EndpointStatusChangeCodeFailed
+		}
+		out = append(out, models.EndpointStatusChange{
+			Timestamp: e.Time.UTC().Format(time.RFC3339), Code: code, Message: e.Message, State: models.EndpointState(e.State),
+		})
+	}
+	return out
+}
+
+// newest is the one entry of the log that an endpoint's status carries.
+func newest(log []models.EndpointStatusChange) []models.EndpointStatusChange {
+	return log[:min(len(log), 1)]
+}
+
+func labelStatus(ep *endpoints.Endpoint, state *endpointstates.EndpointState) models.LabelConfigurationStatus {
+	return models.LabelConfigurationStatus{
+		Realized:         models.LabelConfigurationSpec{User: labelsFrom(ep, isUsers)},
+		SecurityRelevant: identityLabels(state.Identity),
+		Derived:          labelsFrom(ep, isDerived),
+	}
+}
+
+func identityLabels(id uint32) []string {
+	if name := identity.Name(id); name != "" {
+		return []string{endpoint.SourceReserved + ":" + name}
+	}
+	return nil
+}
+
+// isDerived tells labels that come from Kubernetes from those that users set.
+func isDerived(key string) bool { return endpoint.LabelSource(key) == endpoint.SourceK8s }
+func isUsers(key string) bool   { return !isDerived(key) }
+
+func labelsFrom(ep *endpoints.Endpoint, take func(key string) bool) []string {
+	return slices.DeleteFunc(endpoint.FormatLabels(ep.Labels), func(label string) bool {
+		key, _, _ := cutLabel(label)
+		return !take(key)
+	})
+}
+
+// cutLabel splits "source:key=value".
+func cutLabel(label string) (key, value string, valued bool) {
+	key, value, valued = strings.Cut(label, "=")
+	return key, value, valued
+}

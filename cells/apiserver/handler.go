@@ -1,0 +1,65 @@
+package apiserver
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/api/v1/server"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/settings"
+	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// api implements the generated interface; see the files named after paths.
+type api struct {
+	cell.In
+
+	Log       *slog.Logger
+	DB        *statedb.DB
+	Settings  settings.Agent
+	Flags     cell.AllSettings
+	Manager   endpoint.Manager
+	Allocator ipam.Allocator
+	MapReader bpfmaps.Maps
+
+	Ready         readiness.Tables
+	States        statedb.Table[*endpointstates.EndpointState]
+	Addresses     statedb.Table[ipamaddresses.Address]
+	NodeAddresses statedb.Table[nodeaddresses.Address]
+	Maps          statedb.Table[*tables.Map]
+}
+
+var _ server.ServerInterface = (*api)(nil)
+
+// newHandler builds the whole tree of routes.
+func newHandler(a api) http.Handler {
+	mux := http.NewServeMux()
+	server.HandlerWithOptions(&a, server.StdHTTPServerOptions{
+		BaseURL:          "/v1",
+		BaseRouter:       mux,
+		Middlewares:      []server.MiddlewareFunc{newLimits().limit, bounded},
+		ErrorHandlerFunc: badParameter,
+	})
+	mux.Handle("/statedb/", http.StripPrefix("/statedb", newStateDB(a.DB)))
+	return recovered(a.Log, routed(mux))
+}
+
+// bounded limits the time of a handler and the size of the body.
+func bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), handlerTimeout)
+		defer cancel()
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}

@@ -1,0 +1,114 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// GetHealthz answers with the health of the agent.
+func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHealthzParams) {
+	txn := a.DB.ReadTxn()
+	verdict := readiness.Judge(txn, a.Ready)
+	if k8s := p.RequireK8SConnectivity; k8s != nil && !*k8s {
+		verdict.Sources = nil
+	}
+	state, message := verdict.Summary(version.String())
+	status := models.StatusResponse{
+		Cilium:  models.Status{State: models.StatusState(state), Msg: message},
+		Cluster: models.ClusterStatus{CiliumHealth: models.Status{State: models.StatusStateDisabled, Msg: "nodes are not probed"}},
+		Agent:   agentState(verdict),
+	}
+	if !or(p.Brief) {
+		a.describe(txn, &status)
+	}
+	answer(w, http.StatusOK, status)
+}
+
+// describe fills in what a brief answer leaves out.
+func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
+	s.Kubernetes = a.kubernetes(txn)
+	s.DatapathMode = models.StatusResponseDatapathModeVeth
+	s.AttachMode = models.StatusResponseAttachModeTc
+	s.IPAM = a.ipamStatus(txn)
+	s.Cluster.Self = a.nodeName(txn)
+	s.Cluster.Nodes = []models.NodeElement{a.nodeElement(txn)}
+	for m := range a.Maps.All(txn) {
+		s.BPFMaps.Maps = append(s.BPFMaps.Maps, models.BPFMapProperties{Name: m.Name, Size: int64(m.MaxEntries)})
+	}
+	for h := range a.Ready.Health.All(txn) {
+		s.Modules = append(s.Modules, models.ModuleHealth{
+			ID: strings.Join(h.Path(), "."), Level: models.ModuleHealthLevel(h.Level), Message: h.Message, Error: h.Error,
+			UpdatedAt: h.UpdatedAt,
+		})
+	}
+}
+
+// kubernetes sums up the sources of Kubernetes objects.
+func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
+	var producers, waiting []string
+	for s := range a.Ready.Sources.All(txn) {
+		if !slices.Contains(producers, s.Producer) {
+			producers = append(producers, s.Producer)
+		}
+		if s.State == sources.Waiting {
+			waiting = append(waiting, s.Table)
+		}
+	}
+	switch {
+	case len(producers) == 0:
+		return models.K8SStatus{State: models.K8SStatusStateDisabled}
+	case len(waiting) > 0:
+		return models.K8SStatus{State: models.K8SStatusStateFailure, Msg: "waiting for " + strings.Join(waiting, ", ")}
+	}
+	return models.K8SStatus{State: models.K8SStatusStateOk, Msg: "from " + strings.Join(producers, ", ")}
+}
+
+// ipamStatus lists who has which address.
+func (a *api) ipamStatus(txn statedb.ReadTxn) models.IPAMStatus {
+	s := models.IPAMStatus{Allocations: models.StringMap{}}
+	for row := range a.Addresses.All(txn) {
+		switch row.State {
+		case ipamaddresses.Excluded, ipamaddresses.Quarantined:
+			continue
+		}
+		s.Allocations[row.Addr.String()] = row.Owner
+		if row.Addr.Is4() {
+			s.Ipv4 = append(s.Ipv4, row.Addr.String())
+		} else {
+			s.Ipv6 = append(s.Ipv6, row.Addr.String())
+		}
+	}
+	node := a.localNode(txn)
+	var parts []string
+	if p := node.IPv4.AllocRange; p.IsValid() {
+		parts = append(parts, fmt.Sprintf("IPv4: %d/%s allocated from %s", len(s.Ipv4), capacity(p), p))
+	}
+	if p := node.IPv6.AllocRange; p.IsValid() {
+		parts = append(parts, fmt.Sprintf("IPv6: %d/%s allocated from %s", len(s.Ipv6), capacity(p), p))
+	}
+	s.Status = strings.Join(parts, ", ")
+	return s
+}
+
+// capacity is the number of addresses of a range without its first and last, in decimal while that can be read.
+func capacity(p netip.Prefix) string {
+	bits := p.Addr().BitLen() - p.Bits()
+	switch {
+	case bits <= 1:
+		return fmt.Sprint(1 << bits)
+	case bits < 32:
+		return fmt.Sprint(uint64(1)<<bits - 2)
+	}
+	return fmt.Sprintf("2^%d", bits)
+}

@@ -1,0 +1,45 @@
+package apiserver
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+)
+
+// GetMap lists the maps without their entries.
+func (a *api) GetMap(w http.ResponseWriter, _ *http.Request) {
+	list := models.BPFMapList{Maps: []models.BPFMap{}}
+	for m := range a.Maps.All(a.DB.ReadTxn()) {
+		list.Maps = append(list.Maps, models.BPFMap{Path: m.Pin})
+	}
+	answer(w, http.StatusOK, list)
+}
+
+// GetMapName answers with the entries that a map has in the kernel.
+func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
+	row, _, found := a.Maps.Get(a.DB.ReadTxn(), tables.ByName(name))
+	if !found {
+		answer(w, http.StatusNotFound, nil)
+		return
+	}
+	entries, err := a.MapReader.Entries(name)
+	switch {
+	case errors.Is(err, bpfmaps.ErrUnknown):
+		answer(w, http.StatusNotFound, nil)
+	case err != nil:
+		fail(w, http.StatusInternalServerError, err)
+	default:
+		answer(w, http.StatusOK, models.BPFMap{Path: row.Pin, Cache: entryModels(entries)})
+	}
+}
+
+func entryModels(entries []bpfmaps.Entry) []models.BPFMapEntry {
+	out := make([]models.BPFMapEntry, 0, len(entries))
+	for _, e := range entries {
+		out = append(out, models.BPFMapEntry{Key: e.Key, Value: e.Value, DesiredAction: models.BPFMapEntryDesiredActionOk})
+	}
+	return out
+}

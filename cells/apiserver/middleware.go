@@ -1,0 +1,86 @@
+package apiserver
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+)
+
+// recovered turns a panic of a handler into an answer and a line in the log; the agent goes on.
+func recovered(log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		started := &startedWriter{ResponseWriter: w}
+		defer func() {
+			cause := recover()
+			if cause == nil {
+				return
+			}
+			if r.Context().Err() != nil { // statedb's handler panics when its client leaves
+				panic(http.ErrAbortHandler)
+			}
+			log.Error("A handler of the API panicked", "method", r.Method, "path", r.URL.Path, "cause", cause,
+				"stack", string(debug.Stack()))
+			if started.started {
+				panic(http.ErrAbortHandler) // half an answer must not look like a whole one
+			}
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			w.WriteHeader(http.StatusInternalServerError)
+			fmt.Fprintf(w, "the handler of %s panicked: %v\n", r.URL.Path, cause)
+		}()
+		next.ServeHTTP(started, r)
+	})
+}
+
+// startedWriter knows whether an answer has begun.
+type startedWriter struct {
+	http.ResponseWriter
+	started bool
+}
+
+func (w *startedWriter) WriteHeader(code int) {
+	w.started = true
+	w.ResponseWriter.WriteHeader(code)
+}
+
+func (w *startedWriter) Write(b []byte) (int, error) {
+	w.started = true
+	return w.ResponseWriter.Write(b)
+}
+
+// Flush is called by statedb's handler of changes.
+func (w *startedWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// Unwrap lets http.ResponseController reach deadlines.
+func (w *startedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// routed answers unknown paths and wrong methods in the form of the router's errors; the rest goes to mux.
+func routed(mux *http.ServeMux) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler, pattern := mux.Handler(r)
+		if pattern != "" {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		verdict := headOnly{header: w.Header(), code: http.StatusNotFound}
+		handler.ServeHTTP(&verdict, r)
+		w.Header().Del("X-Content-Type-Options")
+		if verdict.code == http.StatusMethodNotAllowed {
+			reject(w, verdict.code, fmt.Sprintf("method %s is not allowed, but [%s] are", clip(r.Method),
+				strings.ReplaceAll(w.Header().Get("Allow"), ", ", ",")))
+			return
+		}
+		reject(w, http.StatusNotFound, fmt.Sprintf("path %s was not found", clip(r.URL.Path)))
+	})
+}
+
+// headOnly takes the headers of an answer and drops the rest.
+type headOnly struct {
+	header http.Header
+	code   int
+}
+
+func (h *headOnly) Header() http.Header         { return h.header }
+func (h *headOnly) WriteHeader(code int)        { h.code = code }
+func (h *headOnly) Write(b []byte) (int, error) { return len(b), nil }

@@ -1,0 +1,105 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/unixsocket"
+)
+
+const (
+	// socketName is the file in the state directory.
+	socketName = "waggle.sock"
+	// socketGroup may use the API beside root, when it exists.
+	socketGroup = "waggle"
+
+	// apiTimeout bounds reading a request, and handling it with writing the answer.
+	apiTimeout = 60 * time.Second
+	// handlerTimeout ends a handler early enough that its error can still be written.
+	handlerTimeout = apiTimeout - 2*time.Second
+	// stopTimeout is how long requests may finish when the agent stops.
+	stopTimeout = time.Second
+)
+
+type params struct {
+	cell.In
+
+	Lifecycle cell.Lifecycle
+	Jobs      job.Group
+	Log       *slog.Logger
+	Config    Config
+	Settings  settings.Agent
+	Handler   http.Handler
+	Queue     endpoint.QueueLock
+}
+
+// listener is the open socket with what serves it.
+type listener struct {
+	params
+	server *http.Server
+	cancel context.CancelFunc // ends the contexts of all requests
+}
+
+func register(p params) {
+	l := &listener{params: p}
+	p.Lifecycle.Append(cell.Hook{OnStart: l.start, OnStop: l.stop})
+}
+
+// start opens the socket. The job begins here and not in register, because it needs the open socket. Plugins may use the
+// deletion queue only as long as nobody listens, so its lock is given back right after.
+func (l *listener) start(cell.HookContext) error {
+	defer l.Queue.Release()
+	socket, err := unixsocket.Listen(l.path(), unixsocket.Options{Mode: 0o660, Group: socketGroup})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	l.server = &http.Server{
+		Handler:      l.Handler,
+		ReadTimeout:  apiTimeout,
+		WriteTimeout: apiTimeout,
+		BaseContext:  func(net.Listener) context.Context { return ctx },
+		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
+	}
+	l.Jobs.Add(job.OneShot("serve", func(_ context.Context, health cell.Health) error {
+		health.OK("listening on " + socket.Path())
+		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}, job.WithShutdown()))
+	l.Log.Info("API is served", "socket", socket.Path())
+	return nil
+}
+
+// stop ends calls that wait, lets the others finish, and then cuts what is left.
+func (l *listener) stop(cell.HookContext) error {
+	if l.server == nil {
+		return nil
+	}
+	l.cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	if err := l.server.Shutdown(ctx); err != nil {
+		return l.server.Close()
+	}
+	return nil
+}
+
+func (l *listener) path() string {
+	if l.Config.SocketPath != "" {
+		return l.Config.SocketPath
+	}
+	return filepath.Join(l.Settings.StateDir, socketName)
+}
