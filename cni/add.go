@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 // addition is one ADD under way.
@@ -20,9 +22,10 @@ type addition struct {
 	args   *skel.CmdArgs
 	conf   *netConf
 	podArg podArgs
+	agent  *client.Client
 	undo   undo
 
-	host *netlink.Handle
+	host *rtnl.Handle
 	ns   *podNamespace
 	pod  *podHandle
 
@@ -50,7 +53,7 @@ func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
 	if err != nil {
 		return failure(types.ErrInvalidEnvironmentVariables, err, "")
 	}
-	a := &addition{plugin: p, args: args, conf: conf, podArg: pod}
+	a := &addition{plugin: p, args: args, conf: conf, podArg: pod, agent: client.New(conf.SocketPath)}
 	if failed := a.run(ctx); failed != nil {
 		if err := a.undo.run(); err != nil {
 			failed.Details += fmt.Sprintf(" (and what was done could not be undone: %v; DEL will)", err)
@@ -67,7 +70,7 @@ func (a *addition) run(ctx context.Context) *types.Error {
 		return failed
 	}
 	defer a.ns.Close()
-	if a.config, failed = waitReady(ctx, a.agent(a.conf), a.conf.SocketPath); failed != nil {
+	if a.config, failed = waitReady(ctx, a.agent); failed != nil {
 		return failed
 	}
 	for _, step := range []func(context.Context) *types.Error{
@@ -84,8 +87,8 @@ func (a *addition) run(ctx context.Context) *types.Error {
 
 func (a *addition) openHandles(context.Context) *types.Error {
 	var err error
-	if a.host, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return failure(codeKernel, fmt.Errorf("open netlink: %w", err), "")
+	if a.host, err = rtnl.Open(); err != nil {
+		return failure(codeKernel, err, "")
 	}
 	if a.pod, err = a.ns.enter(a.config.Addressing.Ipv6.IP != ""); err != nil {
 		return failure(codeKernel, err, "")
@@ -101,7 +104,7 @@ func (a *addition) checkFree(context.Context) *types.Error {
 	}
 	if _, err := a.pod.LinkByName(a.args.IfName); err == nil {
 		return a.linkFailure(errPodLinkTaken)
-	} else if !isLinkGone(err) {
+	} else if !rtnl.IsGone(err) {
 		return failure(codeKernel, fmt.Errorf("look up %s in the pod: %w", a.args.IfName, err), "")
 	}
 	mtu := a.conf.MTU
@@ -160,7 +163,7 @@ func (a *addition) configurePod(context.Context) *types.Error {
 
 // createEndpoint returns when the agent has the endpoint in the kernel.
 func (a *addition) createEndpoint(ctx context.Context) *types.Error {
-	req := &models.EndpointChangeRequest{
+	req := models.EndpointChangeRequest{
 		ContainerID:            a.args.ContainerID,
 		ContainerInterfaceName: a.args.IfName,
 		InterfaceName:          a.link.name,
@@ -185,34 +188,29 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 			req.Addressing.Ipv4, req.Addressing.Ipv4PoolName, req.Addressing.Ipv4ExpirationUUID = f.addr.String(), f.pool, f.uuid
 		}
 	}
-	agent := a.agent(a.conf)
 	forget := func(ctx context.Context) error {
-		err := agent.DeleteEndpoint(ctx, attachmentID(a.args.ContainerID, a.args.IfName))
-		if isStatus(err, 404) {
-			return nil
-		}
-		return err
+		return deleteEndpoint(ctx, a.agent, a.args.ContainerID, a.args.IfName)
 	}
-	err := agent.CreateEndpoint(ctx, req)
+	_, err := a.agent.CreateEndpoint(ctx, req)
 	if err == nil {
 		a.undo.add(forget)
 		return nil
 	}
 	// An agent that refuses has undone its part, and what it has under this name would be somebody else's.
-	if !isAnswer(err) {
+	if client.Status(err) == 0 {
 		a.undo.add(forget)
 	}
-	return agentFailure(codeRefused, a.conf.SocketPath, "create the endpoint", err)
+	return agentFailure(codeRefused, a.agent, err)
 }
 
 // deleteLink removes a link by name; one that is gone is fine.
-func deleteLink(host *netlink.Handle, name string) error {
+func deleteLink(host *rtnl.Handle, name string) error {
 	link, err := findHostLink(host, name)
 	if err != nil || link == nil {
 		return err
 	}
 	err = host.LinkDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: link.index}})
-	if err != nil && !isLinkGone(err) {
+	if err != nil && !rtnl.IsGone(err) {
 		return fmt.Errorf("delete link %s: %w", name, err)
 	}
 	return nil

@@ -9,19 +9,19 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/client"
 )
 
 // allocate asks the agent for an address of each family.
 func (a *addition) allocate(ctx context.Context) *types.Error {
-	agent := a.agent(a.conf)
-	answer, err := agent.Allocate(ctx, a.podArg.owner(a.args.ContainerID))
+	answer, err := a.agent.AllocateIP(ctx, client.Allocation{Owner: a.podArg.owner(a.args.ContainerID), Expire: true})
 	if err != nil {
-		return agentFailure(types.ErrTryAgainLater, a.conf.SocketPath, "allocate addresses", err)
+		return agentFailure(types.ErrTryAgainLater, a.agent, err)
 	}
 	for _, pair := range []struct{ ip, pool string }{
 		{answer.Address.Ipv6, answer.Address.Ipv6PoolName}, {answer.Address.Ipv4, answer.Address.Ipv4PoolName}} {
 		if pair.ip != "" {
-			a.undo.add(func(ctx context.Context) error { return agent.Release(ctx, pair.ip, poolName(pair.pool)) })
+			a.undo.add(func(ctx context.Context) error { return a.agent.ReleaseIP(ctx, pair.ip, poolName(pair.pool)) })
 		}
 	}
 	families, err := parseFamilies(answer)

@@ -3,7 +3,6 @@ package cni
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"unicode/utf8"
 
@@ -113,5 +112,5 @@ func checkAttachment(args *skel.CmdArgs) *types.Error {
 
 // attachmentID names the endpoint of an attachment in paths of the API.
 func attachmentID(containerID, ifName string) string {
-	return "cni-attachment-id:" + containerID + ":" + url.PathEscape(ifName)
+	return "cni-attachment-id:" + containerID + ":" + ifName
 }

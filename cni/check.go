@@ -5,17 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 const checkRemedy = "the attachment is damaged: delete the pod, or send DEL and ADD"
@@ -33,11 +32,11 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 	if failed != nil {
 		return failed
 	}
-	agent := p.agent(conf)
-	if _, failed := waitReady(ctx, agent, conf.SocketPath); failed != nil {
+	agent := client.New(conf.SocketPath)
+	if _, failed := waitReady(ctx, agent); failed != nil {
 		return failed
 	}
-	if failed := checkEndpoint(ctx, agent, conf, args); failed != nil {
+	if failed := checkEndpoint(ctx, agent, args); failed != nil {
 		return failed
 	}
 	ns, failed := openNamespace(args.Netns)
@@ -52,14 +51,14 @@ func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
 }
 
 // checkEndpoint asks the agent how the endpoint is.
-func checkEndpoint(ctx context.Context, agent agent, conf *netConf, args *skel.CmdArgs) *types.Error {
+func checkEndpoint(ctx context.Context, agent *client.Client, args *skel.CmdArgs) *types.Error {
 	health, err := agent.EndpointHealth(ctx, attachmentID(args.ContainerID, args.IfName))
 	switch {
-	case isStatus(err, http.StatusNotFound):
+	case errors.Is(err, client.ErrNotFound):
 		return failure(codeUnhealthy, fmt.Errorf("the agent has no endpoint for container %s, interface %s",
 			args.ContainerID, args.IfName), checkRemedy)
 	case err != nil:
-		return agentFailure(codeHealthUnknown, conf.SocketPath, "ask for the endpoint's health", err)
+		return agentFailure(codeHealthUnknown, agent, err)
 	case health.OverallHealth == models.EndpointHealthStatusFailure:
 		return failure(codeUnhealthy, fmt.Errorf("the endpoint is not healthy: datapath %s, policy %s", health.BPF, health.Policy),
 			"see waggle endpoint list and waggle status")
@@ -113,9 +112,9 @@ func expectation(conf *netConf, ifName string) (*expected, *types.Error) {
 }
 
 func (e *expected) checkKernel(ns *podNamespace) error {
-	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	host, err := rtnl.Open()
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return err
 	}
 	defer host.Close()
 	link, err := findHostLink(host, e.host.Name)

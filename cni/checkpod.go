@@ -10,26 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// maxDumps is how often a dump that the kernel interrupted is repeated.
-const maxDumps = 5
-
-// dump repeats a dump until it is whole: what changes meanwhile in the pod's namespace may interrupt it.
-func dump[T any](what string, list func() ([]T, error)) ([]T, error) {
-	var all []T
-	var err error
-	for range maxDumps {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list the %s in the pod: %w", what, err)
-	}
-	return all, nil
-}
-
 func (e *expected) checkAddresses(pod *podHandle, link netlink.Link) error {
-	have, err := dump("addresses", func() ([]netlink.Addr, error) { return pod.AddrList(link, netlink.FAMILY_ALL) })
+	have, err := pod.AddressesOf(link)
 	if err != nil {
 		return err
 	}
@@ -43,7 +25,7 @@ func (e *expected) checkAddresses(pod *podHandle, link netlink.Link) error {
 }
 
 func (e *expected) checkRoutes(pod *podHandle, link netlink.Link) error {
-	have, err := dump("routes", func() ([]netlink.Route, error) { return pod.RouteList(link, netlink.FAMILY_ALL) })
+	have, err := pod.Routes()
 	if err != nil {
 		return err
 	}
@@ -53,7 +35,7 @@ func (e *expected) checkRoutes(pod *podHandle, link netlink.Link) error {
 			continue
 		}
 		if !slices.ContainsFunc(have, func(r netlink.Route) bool {
-			return samePrefix(r.Dst, &want.Dst) && (want.GW == nil || r.Gw.Equal(want.GW))
+			return r.LinkIndex == link.Attrs().Index && samePrefix(r.Dst, &want.Dst) && (want.GW == nil || r.Gw.Equal(want.GW))
 		}) {
 			errs = append(errs, fmt.Errorf("interface %s in the pod: route %s is missing", e.pod.Name, &want.Dst))
 		}
@@ -63,7 +45,7 @@ func (e *expected) checkRoutes(pod *podHandle, link netlink.Link) error {
 
 // checkNeighbors wants the permanent entry of each gateway.
 func (e *expected) checkNeighbors(pod *podHandle, link netlink.Link) error {
-	have, err := dump("neighbours", func() ([]netlink.Neigh, error) { return pod.NeighList(link.Attrs().Index, netlink.FAMILY_ALL) })
+	have, err := pod.Neighbors()
 	if err != nil {
 		return err
 	}
@@ -73,7 +55,7 @@ func (e *expected) checkNeighbors(pod *podHandle, link netlink.Link) error {
 			continue
 		}
 		if !slices.ContainsFunc(have, func(n netlink.Neigh) bool {
-			return n.IP.Equal(ip.Gateway) && n.State&netlink.NUD_PERMANENT != 0 && n.HardwareAddr.String() == e.host.Mac
+			return n.LinkIndex == link.Attrs().Index && n.IP.Equal(ip.Gateway) && n.State&netlink.NUD_PERMANENT != 0 && n.HardwareAddr.String() == e.host.Mac
 		}) {
 			errs = append(errs, fmt.Errorf("interface %s in the pod: the neighbour entry of gateway %s is missing or changed",
 				e.pod.Name, ip.Gateway))

@@ -10,10 +10,11 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/deletequeue"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 const (
@@ -50,8 +51,10 @@ func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
 
 // forget has the agent delete an endpoint, or leaves that in the deletion queue when there is no agent.
 func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName string) (queued bool, err error) {
-	agent := p.agent(conf)
-	if err := deleteEndpoint(ctx, agent, containerID, ifName); err == nil || isAnswer(err) || ctx.Err() != nil {
+	agent := client.New(conf.SocketPath)
+	defer agent.Close()
+	err = deleteEndpoint(ctx, agent, containerID, ifName)
+	if err == nil || client.Status(err) != 0 || ctx.Err() != nil {
 		return false, err
 	}
 	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
@@ -63,33 +66,30 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	defer queue.Close()
 	// An agent that replayed the queue a moment ago listens by now.
 	err = deleteEndpoint(ctx, agent, containerID, ifName)
-	if err == nil || !isAbsent(err) {
+	if err == nil || !errors.Is(err, client.ErrUnreachable) {
 		return false, err
 	}
 	return true, queue.Enqueue(containerID)
 }
 
 // deleteEndpoint treats an endpoint that does not exist as deleted.
-func deleteEndpoint(ctx context.Context, agent agent, containerID, ifName string) error {
+func deleteEndpoint(ctx context.Context, agent *client.Client, containerID, ifName string) error {
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	err := agent.DeleteEndpoint(ctx, attachmentID(containerID, ifName))
-	// An id that the agent cannot even read is none that it gave an endpoint to.
-	if isStatus(err, http.StatusNotFound, http.StatusBadRequest) {
+	switch client.Status(err) {
+	case http.StatusNotFound, http.StatusBadRequest: // an id that the agent cannot read is none that it has
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("delete the endpoint: %w", err)
-	}
-	return nil
+	return err
 }
 
 // detach removes the link of an attachment: its pod's end is put aside, and its host end goes into the group that the agent
 // deletes at once with many others. With nobody there to do that (now), the link is deleted here.
 func detach(containerID, ifName string, ns *podNamespace, now bool) error {
-	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	host, err := rtnl.Open()
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return err
 	}
 	defer host.Close()
 	var errs []error
@@ -111,7 +111,7 @@ func detach(containerID, ifName string, ns *podNamespace, now bool) error {
 }
 
 // retire takes a link out of use without the long wait of its deletion.
-func retire(host *netlink.Handle, link *hostLink, ns *podNamespace) error {
+func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 	silent := false
 	if ns != nil {
 		var err error
@@ -121,11 +121,11 @@ func retire(host *netlink.Handle, link *hostLink, ns *podNamespace) error {
 	}
 	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: link.name, Index: link.index}}
 	if !silent {
-		if err := host.LinkSetDown(device); err != nil && !isLinkGone(err) {
+		if err := host.LinkSetDown(device); err != nil && !rtnl.IsGone(err) {
 			return fmt.Errorf("set down link %s: %w", link.name, err)
 		}
 	}
-	if err := host.LinkSetGroup(device, int(podlink.DeletedGroup)); err != nil && !isLinkGone(err) {
+	if err := host.LinkSetGroup(device, int(podlink.DeletedGroup)); err != nil && !rtnl.IsGone(err) {
 		return fmt.Errorf("move link %s to the group of deleted links: %w", link.name, err)
 	}
 	return nil
@@ -140,16 +140,16 @@ func putAside(ns *podNamespace, link *hostLink) (found bool, err error) {
 	}
 	defer pod.Close()
 	end, err := pod.LinkByIndex(link.peer)
-	if isLinkGone(err) || err == nil && end.Attrs().ParentIndex != link.index {
+	if rtnl.IsGone(err) || err == nil && end.Attrs().ParentIndex != link.index {
 		return false, nil // the pod's end is in another namespace
 	}
 	if err != nil {
 		return false, fmt.Errorf("look up the pod's end of %s: %w", link.name, err)
 	}
-	if err := pod.LinkSetDown(end); err != nil && !isLinkGone(err) {
+	if err := pod.LinkSetDown(end); err != nil && !rtnl.IsGone(err) {
 		return false, fmt.Errorf("set down %s in the pod: %w", end.Attrs().Name, err)
 	}
-	if err := pod.LinkSetName(end, link.name); err != nil && !isLinkGone(err) {
+	if err := pod.LinkSetName(end, link.name); err != nil && !rtnl.IsGone(err) {
 		return false, fmt.Errorf("rename %s in the pod: %w", end.Attrs().Name, err)
 	}
 	return true, nil

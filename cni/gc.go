@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
@@ -33,7 +34,7 @@ func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
 	}
 	known, err := p.attachments(ctx, conf)
 	if err != nil {
-		return agentFailure(codeRefused, conf.SocketPath, "list the endpoints", err)
+		return agentFailure(codeRefused, client.New(conf.SocketPath), err)
 	}
 	var errs []error
 	for _, a := range known {
@@ -64,8 +65,8 @@ func hasField(data []byte, name string) bool {
 
 // attachments lists what the agent knows, or what its state files say when there is no agent.
 func (p *plugin) attachments(ctx context.Context, conf *netConf) ([]types.GCAttachment, error) {
-	endpoints, err := p.agent(conf).Endpoints(ctx)
-	if isAbsent(err) {
+	endpoints, err := client.New(conf.SocketPath).Endpoints(ctx)
+	if errors.Is(err, client.ErrUnreachable) {
 		return storedAttachments(conf)
 	}
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 // maxAttempts is how many host ends of one attachment may exist at once: the present one, and others whose deletion is
@@ -35,13 +35,13 @@ type linkSpec struct {
 // linkType makes one kind of link. The host end is made down and in [podlink.Group]; the pod's end is born in its
 // namespace.
 type linkType interface {
-	create(host *netlink.Handle, spec linkSpec) error
+	create(host *rtnl.Handle, spec linkSpec) error
 }
 
 // veth is a pair of virtual Ethernet devices.
 type veth struct{}
 
-func (veth) create(host *netlink.Handle, spec linkSpec) error {
+func (veth) create(host *rtnl.Handle, spec linkSpec) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = spec.hostName
 	attrs.MTU = spec.mtu
@@ -75,9 +75,9 @@ type hostLink struct {
 }
 
 // findHostLink returns nil when no link of that name exists.
-func findHostLink(host *netlink.Handle, name string) (*hostLink, error) {
+func findHostLink(host *rtnl.Handle, name string) (*hostLink, error) {
 	link, err := host.LinkByName(name)
-	if isLinkGone(err) {
+	if rtnl.IsGone(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -90,15 +90,9 @@ func findHostLink(host *netlink.Handle, name string) (*hostLink, error) {
 	return &hostLink{name: name, index: a.Index, peer: a.ParentIndex, group: a.Group}, nil
 }
 
-// isLinkGone is the one place that knows how a missing link looks.
-func isLinkGone(err error) bool {
-	var notFound netlink.LinkNotFoundError
-	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
-}
-
 // freeHostName returns the first name of the attachment that no link has. A link that is not waiting for its deletion
 // means that the attachment exists.
-func freeHostName(host *netlink.Handle, containerID, ifName string) (string, error) {
+func freeHostName(host *rtnl.Handle, containerID, ifName string) (string, error) {
 	for attempt := range maxAttempts {
 		name := podlink.HostName(containerID, ifName, attempt)
 		link, err := findHostLink(host, name)

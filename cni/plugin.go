@@ -17,8 +17,6 @@ import (
 type plugin struct {
 	out   io.Writer
 	links linkType
-	// agent returns the one client of the run.
-	agent func(*netConf) agent
 }
 
 // Main does what the environment asks for and returns the exit status.
@@ -26,13 +24,7 @@ func Main(about string) int {
 	// A runtime that loses patience sends SIGTERM first, if it is kind: then what was begun is undone.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	var only agent
-	p := &plugin{out: os.Stdout, links: veth{}, agent: func(c *netConf) agent {
-		if only == nil {
-			only = newClient(c.SocketPath)
-		}
-		return only
-	}}
+	p := &plugin{out: os.Stdout, links: veth{}}
 	cniVersion, failed := p.main(ctx, about)
 	if failed == nil {
 		return 0

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 // disableIPv6 switches IPv6 off for interfaces that exist and, through its side effect on "default", for later ones.
@@ -19,7 +20,7 @@ const disableIPv6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
 
 // podHandle changes things inside a pod's network namespace, from any thread.
 type podHandle struct {
-	*netlink.Handle
+	*rtnl.Handle
 	cookie uint64
 }
 
@@ -31,9 +32,9 @@ func (ns *podNamespace) enter(ipv6 bool) (pod *podHandle, err error) {
 				return err
 			}
 		}
-		handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		handle, err := rtnl.Open()
 		if err != nil {
-			return fmt.Errorf("open netlink in %s: %w", ns.path, err)
+			return fmt.Errorf("in the pod's namespace: %w", err)
 		}
 		pod = &podHandle{handle, cookie()}
 		return nil

@@ -6,30 +6,38 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/client"
 )
+
+// statusTimeout is short because runtimes ask every few seconds.
+const statusTimeout = 5 * time.Second
 
 // status tells whether an ADD could succeed now. Code 50 makes the runtime report its node as not ready.
 func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
 	conf, failed := parseConf(args.StdinData)
 	if failed != nil {
 		return failed
 	}
-	agent := p.agent(conf)
+	agent := client.New(conf.SocketPath)
 	config, err := agent.Config(ctx)
 	if err != nil {
-		return failure(types.ErrPluginNotAvailable, fmt.Errorf("ask the agent at %s: %w", conf.SocketPath, err),
-			agentRemedy(conf.SocketPath))
+		return failure(types.ErrPluginNotAvailable, err, agentRemedy(conf.SocketPath))
 	}
-	if starting(config) {
-		return failure(types.ErrPluginNotAvailable, fmt.Errorf("the agent is starting: %s", waitingFor(config)), "see waggle status")
+	if config.Status.Agent.State == models.AgentStateStateStarting {
+		return failure(types.ErrPluginNotAvailable,
+			fmt.Errorf("the agent is starting: it waits for %s", strings.Join(config.Status.Agent.WaitingFor, "; ")), "see waggle status")
 	}
-	health, err := agent.Status(ctx)
+	health, err := agent.Status(ctx, false)
 	if err != nil {
-		return failure(types.ErrPluginNotAvailable, fmt.Errorf("ask the agent at %s for its health: %w", conf.SocketPath, err),
-			"see waggle status")
+		return failure(types.ErrPluginNotAvailable, err, "see waggle status")
 	}
 	if exhausted(health.IPAM.Status) {
 		return failure(types.ErrPluginNotAvailable, errors.New("no address is left: "+health.IPAM.Status),
