@@ -36,7 +36,9 @@ const (
 )
 
 // MetricsSlot is the index in metrics of one reason in one direction. Reason 0 counts what was forwarded.
-func MetricsSlot(reason, direction uint8) uint32 { return uint32(reason)*directions + uint32(direction) }
+func MetricsSlot(reason, direction uint8) uint32 {
+	return uint32(reason)*directions + uint32(direction)
+}
 
 // MetricsReason takes a slot of metrics apart.
 func MetricsReason(slot uint32) (reason, direction uint8) {

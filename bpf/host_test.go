@@ -1,0 +1,199 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// stackMAC is what the stack writes on links without neighbours: the device's own address.
+var stackMAC = mac.Addr{2, 7, 7, 7, 7, 7}
+
+// fromStack is a packet as the node's stack hands it to a device.
+func fromStack(src, dst netip.Addr) flow {
+	return flow{from: stackMAC, to: stackMAC, src: src, dst: dst}
+}
+
+func TestPrivilegedHostToPod(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		gw, a := gateways[family], podA.addr(family)
+
+		// The node's route leads to waggle_host, from where the packet goes to the pod's link.
+		onHost := n.run(HostEgress, ifHost, fromStack(gw, a).bytes(t))
+		n.wantPacket(onHost, actRedirect, received(podA, gw, a).bytes(t))
+
+		// The link lets it in, with the same bytes.
+		onLink := n.run(PodIngress, ifPodA, onHost.packet)
+		n.wantPacket(onLink, actOK, received(podA, gw, a).bytes(t))
+
+		// Each program counted it.
+		if c := n.count(events.Forwarded, DirectionEgress); c.Packets != 1 {
+			t.Errorf("on waggle_host: %+v", c)
+		}
+		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 1 {
+			t.Errorf("on the link: %+v", c)
+		}
+
+		// The pod's answer goes up to the stack.
+		back := sent(podA, a, gw).bytes(t)
+		n.wantPacket(n.run(PodEgress, ifPodA, back), actOK, back)
+	})
+}
+
+func TestPrivilegedHostEgress_NotForPods(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		for name, f := range map[string]flow{
+			"the node's own address": fromStack(gateways[family], gateways[family]),
+			"a group":                fromStack(gateways[family], groups[family]),
+		} {
+			in := f.bytes(t)
+			n.wantPacket(n.run(HostEgress, ifHost, in), actUnspec, in)
+			if t.Failed() {
+				t.Fatal(name)
+			}
+		}
+	})
+	t.Run("ARP", func(t *testing.T) {
+		t.Parallel()
+		n := newNode(t)
+		in := arp(t, stackMAC, broadcast, arpRequest, stackMAC, gateway4, mac.Addr{}, podA.ipv4)
+		n.wantPacket(n.run(HostEgress, ifHost, in), actUnspec, in)
+	})
+}
+
+func TestPrivilegedHostEgress_Refuses(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		gw, b := gateways[family], podB.addr(family)
+
+		// Nobody has the address, so nothing may leave for it. The node itself sent the packet.
+		in := fromStack(gw, b.Next()).bytes(t)
+		e := n.wantDrop(HostEgress, ifHost, in, events.NoEndpoint, DirectionEgress)
+		if e != nil && (e.SourceIdentity != 1 || e.Endpoint != 0 || e.IfIndex != ifHost) {
+			t.Errorf("event %+v", e)
+		}
+
+		// The address still leads to an endpoint that is gone.
+		n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 9})
+		in = fromStack(gw, b).bytes(t)
+		n.wantDrop(HostEgress, ifHost, in, events.StaleIP, DirectionEgress)
+
+		// A packet is cut off.
+		in = patch(in[:offIP+44:offIP+44], offIPv4Total, 0, 200)
+		n.wantDrop(HostEgress, ifHost, in, events.Truncated, DirectionEgress)
+	})
+}
+
+// The endpoint's slot was taken by another endpoint before the address was removed.
+func TestPrivilegedHostEgress_StaleAddress(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		moved := podB
+		moved.ipv4, moved.ipv6 = moved.ipv4.Next(), moved.ipv6.Next()
+		n.update(MapEndpointFacts, uint32(podB.id), moved.facts())
+		in := received(podB, gateways[family], podB.addr(family)).bytes(t)
+		n.wantDrop(PodIngress, ifPodB, in, events.UnknownTarget, DirectionIngress)
+	})
+}
+
+func TestPrivilegedPodIngress_Identity(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		closed := podA
+		closed.policyIn = 0
+		n.put(closed)
+		bits := map[int]int{4: 24, 6: 64}[family]
+		peer := outside[family]
+		far := map[int]netip.Addr{4: netip.MustParseAddr("203.0.113.1"), 6: netip.MustParseAddr("2a00::1")}[family]
+		n.update(MapIpcachePrefixes, NewLpmKey(netip.PrefixFrom(peer, bits)), IpcacheEntry{Identity: 700})
+		n.update(MapIpcachePrefixes, NewLpmKey(netip.PrefixFrom(peer, 8)), IpcacheEntry{Identity: 600})
+		n.update(MapIpcache, NewAddrKey(peer.Next()), IpcacheEntry{Identity: 800})
+		in := func(src netip.Addr) []byte { return received(podA, src, podA.addr(family)).bytes(t) }
+		for name, c := range map[string]struct {
+			src     netip.Addr
+			ifindex uint32 // through which the packet came to the node
+			want    uint32
+		}{
+			"made on the node":                    {gateways[family], 0, 1},
+			"made on the node, whatever source":   {peer, 0, 1},
+			"from outside, by the longest prefix": {peer, ifUplink, 700},
+			"from outside, by its address":        {peer.Next(), ifUplink, 800},
+			"from outside, unknown":               {far, ifUplink, 2},
+			"claims to be the node":               {gateways[family], ifUplink, 2},
+		} {
+			got := n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: c.ifindex}, in(c.src))
+			event := n.event()
+			if got.action != actShot || event == nil || event.Reason != events.PolicyDenied {
+				t.Fatalf("%s: action %d, event %+v", name, got.action, event)
+			}
+			if event.SourceIdentity != c.want || event.TargetIdentity != identityPod+11 || event.TargetID != 11 || event.Endpoint != 11 {
+				t.Errorf("%s: event %+v, want identity %d", name, event, c.want)
+			}
+		}
+		if c := n.count(events.PolicyDenied, DirectionIngress); c.Packets != 6 {
+			t.Errorf("counted %+v", c)
+		}
+	})
+}
+
+func TestPrivilegedPodIngress_RewritesAddresses(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		a := podA.addr(family)
+		got := n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifUplink}, fromStack(outside[family], a).bytes(t))
+		n.wantPacket(got, actOK, received(podA, outside[family], a).bytes(t))
+	})
+}
+
+func TestPrivilegedPodIngress_Refuses(t *testing.T) {
+	t.Parallel()
+	shared := newNode(t)
+	igmp := fromStack(gateway4, groups[4])
+	igmp.proto = layers.IPProtocolIGMP
+	fromGateway := func(kind uint8, dst netip.Addr) []byte {
+		return icmp6{from: stackMAC, to: stackMAC, src: gateway6, dst: dst, kind: kind}.bytes(t)
+	}
+	v4 := fromStack(gateway4, podA.ipv4).bytes(t)
+	v6 := fromStack(gateway6, podA.ipv6).bytes(t)
+	for name, c := range map[string]struct {
+		ifindex uint32
+		in      []byte
+		reason  events.Reason
+	}{
+		"IPv4 for another pod":   {ifPodA, fromStack(gateway4, podB.ipv4).bytes(t), events.UnknownTarget},
+		"IPv6 for another pod":   {ifPodA, fromStack(gateway6, podB.ipv6).bytes(t), events.UnknownTarget},
+		"IPv4 on nobody's link":  {ifStranger, v4, events.NoEndpoint},
+		"IPv6 on nobody's link":  {ifStranger, v6, events.NoEndpoint},
+		"IPv4 group":             {ifPodA, fromStack(gateway4, groups[4]).bytes(t), events.MulticastRefused},
+		"IPv6 group":             {ifPodA, fromStack(gateway6, groups[6]).bytes(t), events.MulticastRefused},
+		"IGMP":                   {ifPodA, igmp.bytes(t), events.Housekeeping},
+		"listener report":        {ifPodA, fromGateway(143, netip.MustParseAddr("ff02::16")), events.Housekeeping},
+		"neighbour solicitation": {ifPodA, fromGateway(135, solicitedNode(podA.ipv6)), events.Housekeeping},
+		"router advertisement":   {ifPodA, fromGateway(134, podA.ipv6), events.Housekeeping},
+		"ARP":                    {ifPodA, arp(t, stackMAC, broadcast, arpRequest, stackMAC, gateway4, mac.Addr{}, podA.ipv4), events.Housekeeping},
+		"LLDP":                   {ifPodA, patch(v4, offEtherType, 0x88, 0xcc), events.UnknownL3},
+		"IPv4 of version 5":      {ifPodA, patch(v4, offIP, 0x55), events.Malformed},
+		"IPv6 of version 7":      {ifPodA, patch(v6, offIP, 0x70), events.Malformed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := shared.as(t)
+			n.wantDrop(PodIngress, c.ifindex, c.in, c.reason, DirectionIngress)
+		})
+	}
+}
+
+// The kernel answers an echo request of the node by itself; pod_ingress must not take it for link housekeeping.
+func TestPrivilegedPodIngress_Echo(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	in := icmp6{from: stackMAC, to: stackMAC, src: gateway6, dst: podA.ipv6, kind: layers.ICMPv6TypeEchoRequest, hops: 64}
+	want := in
+	want.from, want.to = podA.host, podA.mac
+	n.wantPacket(n.run(PodIngress, ifPodA, in.bytes(t)), actOK, want.bytes(t))
+}

@@ -1,0 +1,313 @@
+package bpf
+
+import (
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// The node of the tests: pods a and b on links of fixed index, waggle_host, and one link that is nobody's.
+const (
+	ifPodA      = 101
+	ifPodB      = 102
+	ifStranger  = 103
+	ifHost      = 104
+	ifUplink    = 105
+	identityPod = 0x123405 // has bits in both halves of the mark
+)
+
+// Actions of the kernel.
+const (
+	actUnspec   = 0xffffffff
+	actOK       = 0
+	actShot     = 2
+	actRedirect = 7
+)
+
+type pod struct {
+	id             uint16
+	ifindex        uint32
+	mac, host      mac.Addr
+	ipv4, ipv6     netip.Addr
+	policyIn, pOut uint32
+}
+
+var (
+	gateway4 = netip.MustParseAddr("10.1.0.1")
+	gateway6 = netip.MustParseAddr("fd00:1::1")
+
+	podA = pod{11, ifPodA, mac.Addr{2, 0, 0, 0, 0, 0xa}, mac.Addr{2, 0, 0, 0, 1, 0xa},
+		netip.MustParseAddr("10.1.0.11"), netip.MustParseAddr("fd00:1::b"), 1, 1}
+	podB = pod{12, ifPodB, mac.Addr{2, 0, 0, 0, 0, 0xb}, mac.Addr{2, 0, 0, 0, 1, 0xb},
+		netip.MustParseAddr("10.1.0.12"), netip.MustParseAddr("fd00:1::c"), 1, 1}
+)
+
+func (p pod) facts() EndpointFacts {
+	return EndpointFacts{
+		Ifindex: p.ifindex, Identity: identityPod + uint32(p.id), PolicyIngress: p.policyIn, PolicyEgress: p.pOut, Revision: 1,
+		Id: p.id, Flags: FlagIPv4 | FlagIPv6, PodMac: p.mac, HostMac: p.host,
+		Ipv4: IPv4Word(p.ipv4), GatewayIpv4: IPv4Word(gateway4), Ipv6: IPv6Bytes(p.ipv6), GatewayIpv6: IPv6Bytes(gateway6),
+	}
+}
+
+// addr is the pod's address of a family, 4 or 6.
+func (p pod) addr(family int) netip.Addr {
+	if family == 4 {
+		return p.ipv4
+	}
+	return p.ipv6
+}
+
+// node is one loaded datapath with maps of its own. The test's goroutine is inside its network namespace.
+type node struct {
+	t        testing.TB
+	maps     map[string]*ebpf.Map
+	programs map[string]*ebpf.Program
+	events   *ringbuf.Reader
+	ns       *testnet.Namespace
+}
+
+// as is the same node in a sub-test, whose goroutine enters the namespace too. Its bucket of events is full again.
+func (n *node) as(t testing.TB) *node {
+	t.Helper()
+	n.ns.Enter()
+	c := *n
+	c.t = t
+	c.refill(podA.id)
+	return &c
+}
+
+func newNode(t testing.TB) *node {
+	t.Helper()
+	ns := testnet.New(t)
+	ns.Do(func() { addLinks(t) })
+	ns.Enter()
+	n := &node{t: t, maps: map[string]*ebpf.Map{}, programs: map[string]*ebpf.Program{}, ns: ns}
+	n.load()
+	n.put(podA)
+	n.put(podB)
+	n.putHost(gateway4)
+	n.putHost(gateway6)
+	return n
+}
+
+// addLinks makes the devices that programs look up by index. They carry nothing: PROG_TEST_RUN only names them.
+func addLinks(t testing.TB) {
+	for name, index := range map[string]int{"poda": ifPodA, "podb": ifPodB, "stranger": ifStranger, "host": ifHost, "uplink": ifUplink} {
+		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}, PeerName: name + "p"}
+		if err := netlink.LinkAdd(link); err != nil {
+			t.Errorf("add veth %s: %v", name, err)
+		}
+	}
+}
+
+func (n *node) load() {
+	n.t.Helper()
+	specs, err := MapSpecs()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for name, spec := range specs {
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			n.t.Fatalf("create map %s: %v", name, err)
+		}
+		n.t.Cleanup(func() { _ = m.Close() })
+		n.maps[name] = m
+	}
+	for _, name := range Programs() {
+		n.programs[name] = n.loadProgram(name)
+	}
+	if n.events, err = ringbuf.NewReader(n.maps[MapEvents]); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = n.events.Close() })
+}
+
+func (n *node) loadProgram(name string) *ebpf.Program {
+	n.t.Helper()
+	spec, err := Load(name)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	replacements := map[string]*ebpf.Map{}
+	for name := range spec.Maps {
+		if m := n.maps[name]; m != nil {
+			replacements[name] = m
+		}
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+	if err != nil {
+		n.t.Fatalf("load %s: %+v", name, err)
+	}
+	n.t.Cleanup(coll.Close)
+	return coll.Programs[name]
+}
+
+func (n *node) update(name string, key, value any) {
+	n.t.Helper()
+	if err := n.maps[name].Put(key, value); err != nil {
+		n.t.Fatalf("put into %s: %v", name, err)
+	}
+}
+
+func (n *node) put(p pod) {
+	n.t.Helper()
+	n.update(MapEndpointFacts, uint32(p.id), p.facts())
+	n.update(MapLinks, p.ifindex, uint32(p.id))
+	n.update(MapEndpoints, NewAddrKey(p.ipv4), EndpointRef{Id: uint32(p.id)})
+	n.update(MapEndpoints, NewAddrKey(p.ipv6), EndpointRef{Id: uint32(p.id)})
+}
+
+func (n *node) putHost(addr netip.Addr) {
+	n.t.Helper()
+	n.update(MapEndpoints, NewAddrKey(addr), EndpointRef{Flags: FlagHost})
+}
+
+// skBuff is struct __sk_buff of the kernel's interface, as far as tests set or read it.
+type skBuff struct {
+	Len, PktType, Mark, QueueMapping, Protocol, VlanPresent, VlanTci, VlanProto, Priority uint32
+	IngressIfindex, Ifindex, TcIndex                                                      uint32
+	Cb                                                                                    [5]uint32
+	Hash, TcClassid, Data, DataEnd, NapiID, Family, RemoteIP4, LocalIP4                   uint32
+	RemoteIP6, LocalIP6                                                                   [4]uint32
+	RemotePort, LocalPort, DataMeta                                                       uint32
+	FlowKeys, Tstamp                                                                      uint64
+	WireLen, GsoSegs                                                                      uint32
+	Sk                                                                                    uint64
+	GsoSize                                                                               uint32
+	TstampType                                                                            uint8
+	_                                                                                     [3]uint8
+	Hwtstamp                                                                              uint64
+}
+
+// outcome is what became of a packet.
+type outcome struct {
+	action uint32
+	packet []byte
+	mark   uint32
+}
+
+// run sends one packet through a program, as if on the device with that index.
+func (n *node) run(program string, ifindex uint32, packet []byte) outcome {
+	n.t.Helper()
+	return n.runSkb(program, skBuff{Ifindex: ifindex}, packet)
+}
+
+func (n *node) runSkb(program string, in skBuff, packet []byte) outcome {
+	n.t.Helper()
+	var out skBuff
+	opts := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: in, ContextOut: &out}
+	action, err := n.programs[program].Run(&opts)
+	if err != nil {
+		n.t.Fatalf("run %s over %d bytes: %v", program, len(packet), err)
+	}
+	return outcome{action, opts.DataOut, out.Mark}
+}
+
+// count reads one slot of metrics, summed over all CPUs.
+func (n *node) count(reason events.Reason, direction uint8) MetricsValue {
+	n.t.Helper()
+	var perCPU []MetricsValue
+	if err := n.maps[MapMetrics].Lookup(MetricsSlot(uint8(reason), direction), &perCPU); err != nil {
+		n.t.Fatal(err)
+	}
+	var sum MetricsValue
+	for _, v := range perCPU {
+		sum.Packets += v.Packets
+		sum.Bytes += v.Bytes
+	}
+	return sum
+}
+
+// event takes the next drop from the ring buffer; nil when there is none.
+func (n *node) event() *events.Drop {
+	n.t.Helper()
+	n.events.SetDeadline(time.Now().Add(-time.Second))
+	record, err := n.events.Read()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	event, err := events.Decode(record.RawSample)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	drop, ok := event.(*events.Drop)
+	if !ok {
+		n.t.Fatalf("an event of another kind: %+v", event)
+	}
+	if want := 36 + len(drop.Packet); len(record.RawSample) != want {
+		n.t.Fatalf("the record has %d bytes, want %d", len(record.RawSample), want)
+	}
+	return drop
+}
+
+// wantDrop sends a packet through a program and demands that it ends with a reason, is counted once, and is reported
+// unless the reason is quiet.
+func (n *node) wantDrop(program string, ifindex uint32, packet []byte, reason events.Reason, direction uint8) *events.Drop {
+	n.t.Helper()
+	before := n.count(reason, direction)
+	got := n.run(program, ifindex, packet)
+	after := n.count(reason, direction)
+	event := n.event()
+	if got.action != actShot {
+		n.t.Errorf("action %d, want a drop for %q (event %+v)", got.action, reason, event)
+		return nil
+	}
+	if after.Packets-before.Packets != 1 || after.Bytes-before.Bytes != uint64(len(packet)) {
+		n.t.Errorf("%q was counted %+v and before %+v, want 1 packet of %d bytes more; event %+v", reason, after, before, len(packet), event)
+	}
+	if reason == events.Housekeeping {
+		if event != nil {
+			n.t.Errorf("a quiet drop was reported: %+v", event)
+		}
+		return nil
+	}
+	if event == nil {
+		n.t.Errorf("drop for %q was not reported", reason)
+		return nil
+	}
+	if event.Reason != reason || event.Line == 0 || event.File.String() == "" {
+		n.t.Errorf("reported %q at %s:%d, want %q", event.Reason, event.File, event.Line, reason)
+	}
+	captured := packet[:min(len(packet), 128)]
+	if int(event.Length) != len(packet) || !cmp.Equal(event.Packet, captured) {
+		n.t.Errorf("captured %d bytes of %d: %x, want %x", len(event.Packet), event.Length, event.Packet, captured)
+	}
+	return event
+}
+
+// refill fills the bucket of drop events of an endpoint.
+func (n *node) refill(id uint16) {
+	n.t.Helper()
+	n.update(MapDropTokens, uint32(id), TokenBucket{Tokens: 32, Refilled: 1 << 62})
+}
+
+// wantPacket compares whole packets.
+func (n *node) wantPacket(got outcome, action uint32, packet []byte) {
+	n.t.Helper()
+	if event := n.event(); event != nil {
+		n.t.Errorf("dropped for %q at %s:%d", event.Reason, event.File, event.Line)
+	}
+	if got.action != action {
+		n.t.Errorf("action %d, want %d", int32(got.action), int32(action))
+	}
+	if diff := cmp.Diff(hex.Dump(packet), hex.Dump(got.packet)); diff != "" {
+		n.t.Errorf("packet (-want +got):\n%s", diff)
+	}
+}

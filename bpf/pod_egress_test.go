@@ -1,0 +1,200 @@
+package bpf
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+var (
+	families = []int{4, 6}
+	outside  = map[int]netip.Addr{4: netip.MustParseAddr("192.0.2.7"), 6: netip.MustParseAddr("2001:db8::7")}
+	gateways = map[int]netip.Addr{4: gateway4, 6: gateway6}
+	groups   = map[int]netip.Addr{4: netip.MustParseAddr("224.0.0.251"), 6: netip.MustParseAddr("ff02::fb")}
+)
+
+// eachFamily runs a test once for each family, each time on a node of its own.
+func eachFamily(t *testing.T, f func(t *testing.T, n *node, family int)) {
+	t.Helper()
+	for _, family := range families {
+		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
+			t.Parallel()
+			f(t, newNode(t), family)
+		})
+	}
+}
+
+func TestPrivilegedPodEgress_ToLocalPod(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		a, b := podA.addr(family), podB.addr(family)
+
+		// Pod a sends to pod b: one hop less, addressed from b's link to b, straight into b's namespace.
+		in := sent(podA, a, b).bytes(t)
+		got := n.runSkb(PodEgress, skBuff{Ifindex: ifPodA, Mark: 0x1234}, in)
+		n.wantPacket(got, actRedirect, received(podB, a, b).withHops(63).bytes(t))
+		if got.mark != 0 {
+			t.Errorf("the pod gets the mark %#x", got.mark)
+		}
+
+		// Pod b answers on the same way back.
+		got = n.run(PodEgress, ifPodB, sent(podB, b, a).bytes(t))
+		n.wantPacket(got, actRedirect, received(podA, b, a).withHops(63).bytes(t))
+
+		// Both packets were counted once in each direction.
+		for _, direction := range []uint8{DirectionEgress, DirectionIngress} {
+			if c := n.count(events.Forwarded, direction); c.Packets != 2 || c.Bytes != 2*uint64(len(in)) {
+				t.Errorf("direction %d: %+v", direction, c)
+			}
+		}
+	})
+}
+
+func TestPrivilegedPodEgress_UpToTheStack(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		a := podA.addr(family)
+		mark := uint32(0x34100f12) // identity 0x123410
+		for name, f := range map[string]flow{
+			"to the node":              sent(podA, a, gateways[family]),
+			"to the world":             sent(podA, a, outside[family]),
+			"expires at the next hop":  sent(podA, a, podB.addr(family)).withHops(1),
+			"to the world, last hop":   sent(podA, a, outside[family]).withHops(1),
+			"to an unused pod address": sent(podA, a, podB.addr(family).Next()),
+		} {
+			in := f.bytes(t)
+			got := n.run(PodEgress, ifPodA, in)
+			n.wantPacket(got, actOK, in)
+			if got.mark != mark {
+				t.Errorf("%s: mark %#x, want %#x", name, got.mark, mark)
+			}
+		}
+	})
+}
+
+// Every byte of the time to live leaves a right checksum, also where the sum wraps.
+func TestPrivilegedPodEgress_Hops(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		a, b := podA.addr(family), podB.addr(family)
+		for hops := 2; hops <= 255; hops++ {
+			got := n.run(PodEgress, ifPodA, sent(podA, a, b).withHops(uint8(hops)).bytes(t))
+			n.wantPacket(got, actRedirect, received(podB, a, b).withHops(uint8(hops-1)).bytes(t))
+		}
+	})
+}
+
+func TestPrivilegedPodEgress_Refuses(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, shared *node, family int) {
+		a, b := podA.addr(family), podB.addr(family)
+		wrongMAC := mac.Addr{2, 9, 9, 9, 9, 9}
+		spoofedMAC, otherMAC := sent(podA, a, b), sent(podA, a, b)
+		spoofedMAC.from, otherMAC.to = wrongMAC, wrongMAC
+		group := sent(podA, a, groups[family])
+		group.to = mac.Addr{1, 0, 0x5e, 0, 0, 0xfb}
+		for name, c := range map[string]struct {
+			flow   flow
+			reason events.Reason
+		}{
+			"another pod's source":  {sent(podA, b, outside[family]), events.SourceIP},
+			"the gateway's source":  {sent(podA, gateways[family], b), events.SourceIP},
+			"a source from outside": {sent(podA, outside[family], b), events.SourceIP},
+			"another source MAC":    {spoofedMAC, events.SourceMAC},
+			"another target MAC":    {otherMAC, events.DestinationMAC},
+			"a group":               {group, events.MulticastRefused},
+		} {
+			t.Run(name, func(t *testing.T) {
+				n := shared.as(t)
+				in := c.flow.bytes(t)
+				event := n.wantDrop(PodEgress, ifPodA, in, c.reason, DirectionEgress)
+				if event != nil && (event.Endpoint != podA.id || event.SourceIdentity != identityPod+11 || event.IfIndex != ifPodA || event.TargetID != 0) {
+					t.Errorf("event %+v", event)
+				}
+			})
+		}
+	})
+}
+
+func TestPrivilegedPodEgress_NobodysLink(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
+		n.wantDrop(PodEgress, ifStranger, in, events.UnknownSender, DirectionEgress)
+	})
+}
+
+// While a slot is being handed over, the link may already or still lead to an endpoint that is on another link.
+func TestPrivilegedPodEgress_LinkOfAnotherEndpoint(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.update(MapLinks, uint32(ifStranger), uint32(podA.id))
+		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
+		n.wantDrop(PodEgress, ifStranger, in, events.UnknownSender, DirectionEgress)
+	})
+}
+
+func TestPrivilegedPodEgress_Policy(t *testing.T) {
+	t.Parallel()
+	for _, id := range []uint32{0, 2, 77} {
+		t.Run(fmt.Sprintf("policy %d of the sender", id), func(t *testing.T) {
+			t.Parallel()
+			eachFamily(t, func(t *testing.T, n *node, family int) {
+				a := podA
+				a.pOut = id
+				n.put(a)
+				in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
+				if e := n.wantDrop(PodEgress, ifPodA, in, events.PolicyDenied, DirectionEgress); e != nil && e.TargetID != 0 {
+					t.Errorf("event %+v", e)
+				}
+			})
+		})
+		t.Run(fmt.Sprintf("policy %d of the receiver", id), func(t *testing.T) {
+			t.Parallel()
+			eachFamily(t, func(t *testing.T, n *node, family int) {
+				b := podB
+				b.policyIn = id
+				n.put(b)
+				in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
+				e := n.wantDrop(PodEgress, ifPodA, in, events.PolicyDenied, DirectionIngress)
+				if e != nil && (e.Endpoint != podA.id || e.TargetID != uint32(podB.id) || e.TargetIdentity != identityPod+12) {
+					t.Errorf("event %+v", e)
+				}
+			})
+		})
+	}
+}
+
+func TestPrivilegedPodEgress_TargetIsGoing(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
+
+		// The slot was taken by somebody with other addresses.
+		moved := podB
+		moved.ipv4, moved.ipv6 = moved.ipv4.Next(), moved.ipv6.Next()
+		n.update(MapEndpointFacts, uint32(podB.id), moved.facts())
+		n.wantDrop(PodEgress, ifPodA, in, events.StaleIP, DirectionEgress)
+
+		// The slot is free.
+		n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 9})
+		n.wantDrop(PodEgress, ifPodA, in, events.NoEndpoint, DirectionEgress)
+	})
+}
+
+// An endpoint with one family may not send in the other, nor does anything reach it there.
+func TestPrivilegedPodEgress_OtherFamily(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		facts := podA.facts()
+		facts.Flags = map[int]uint16{4: FlagIPv6, 6: FlagIPv4}[family]
+		n.update(MapEndpointFacts, uint32(podA.id), facts)
+		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
+		n.wantDrop(PodEgress, ifPodA, in, events.SourceIP, DirectionEgress)
+		in = sent(podB, podB.addr(family), podA.addr(family)).bytes(t)
+		n.wantDrop(PodEgress, ifPodB, in, events.StaleIP, DirectionEgress)
+	})
+}
