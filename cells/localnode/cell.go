@@ -12,7 +12,7 @@ import (
 
 // Cell keeps the row of local-node.
 var Cell = cell.Module("local-node", "This node as one row",
-	cell.ProvidePrivate(localnode.NewTable, newController), // only this cell may write
+	cell.ProvidePrivate(localnode.NewTable), // only this cell may write
 	cell.Provide(statedb.RWTable[*localnode.LocalNode].ToTable),
 	cell.Invoke(register),
 )
@@ -22,6 +22,7 @@ const (
 	retryMax = 10 * time.Second
 )
 
-func register(group job.Group, c *controller) {
+func register(group job.Group, p params) {
+	c := newController(p)
 	group.Add(job.OneShot("describe-node", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }

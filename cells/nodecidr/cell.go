@@ -16,7 +16,6 @@ var Cell = cell.Module("node-cidr", "Pod CIDRs of this node",
 	cell.ProvidePrivate(
 		nodecidrs.NewTable, // only this cell may write
 		newSettings,        // checked flags
-		newController,
 	),
 	cell.Provide(statedb.RWTable[nodecidrs.Candidate].ToTable),
 	cell.Invoke(register),
@@ -27,6 +26,7 @@ const (
 	retryMax = 10 * time.Second
 )
 
-func register(group job.Group, c *controller) {
+func register(group job.Group, p params) {
+	c := newController(p)
 	group.Add(job.OneShot("choose-cidrs", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }

@@ -1,0 +1,72 @@
+package k8stables
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/cilium/hive/cell"
+)
+
+// source fills the tables from the directory.
+type source struct {
+	settings settings
+	tables   *tables
+	log      *slog.Logger
+}
+
+// run reads everything whenever the directory changes, and now and then in any case.
+func (s *source) run(ctx context.Context, health cell.Health) error {
+	if err := s.tables.waiting("the first reading of " + s.settings.dir); err != nil {
+		return err
+	}
+	dir := &directory{path: s.settings.dir, nodeName: s.settings.nodeName}
+	watch := &watcher{dir: s.settings.dir}
+	defer watch.close()
+	told := 0
+	for {
+		watchErr := watch.arm()
+		documents, err := dir.read()
+		if err != nil {
+			// What was read earlier stays: a directory that cannot be listed says nothing about its objects.
+			health.Degraded("read manifests", err)
+			if err := s.tables.waiting(err.Error()); err != nil {
+				return err
+			}
+		} else {
+			all := merge(documents)
+			if err := s.tables.commit(all); err != nil {
+				health.Degraded("write tables", err)
+				return err
+			}
+			told = s.tell(all, told)
+			s.report(health, all, watchErr)
+		}
+		if !watch.wait(ctx, s.settings.reread) {
+			return nil
+		}
+	}
+}
+
+// tell logs how many objects are wrong, when that number rises.
+func (s *source) tell(all set, told int) int {
+	count, first := all.rejects()
+	if count > told {
+		s.log.Warn("Objects in manifests are rejected, see the table manifests", "count", count,
+			"file", first.File, "line", first.Line, "reason", first.Reason)
+	}
+	return count
+}
+
+func (s *source) report(health cell.Health, all set, watchErr error) {
+	if watchErr != nil {
+		health.Degraded(fmt.Sprintf("changes are seen only every %v", s.settings.reread), watchErr)
+		return
+	}
+	if count, first := all.rejects(); count > 0 {
+		health.Degraded(fmt.Sprintf("%d objects rejected, see the table manifests", count),
+			fmt.Errorf("%s line %d: %s", first.File, first.Line, first.Reason))
+		return
+	}
+	health.OK(fmt.Sprintf("%d documents", len(all.manifests)))
+}

@@ -1,0 +1,74 @@
+package k8stables
+
+import (
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// status of a document.
+type status string
+
+const (
+	used     status = "used"     // its object stands in a table
+	ignored  status = "ignored"  // well formed, but not for this agent, or an earlier file has the same object
+	rejected status = "rejected" // wrong
+)
+
+// manifest is one document of a file, or one item of a List.
+type manifest struct {
+	File   string `json:"file"` // name inside the directory
+	Line   int    `json:"line"` // where the document begins, from 1; 0 when the file as a whole is meant
+	Item   int    `json:"item"` // number inside a List, from 1; 0 when the document is no List
+	Kind   string `json:"kind,omitempty"`
+	Name   string `json:"name,omitempty"` // "name" or "namespace/name"
+	Status status `json:"status"`
+	Reason string `json:"reason,omitempty"` // why it is not used, for people; printable and short
+}
+
+// TableHeader implements statedb.TableWritable.
+func (manifest) TableHeader() []string {
+	return []string{"File", "Line", "Item", "Kind", "Name", "Status", "Reason"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (m manifest) TableRow() []string {
+	return []string{m.File, strconv.Itoa(m.Line), strconv.Itoa(m.Item), m.Kind, m.Name, string(m.Status), m.Reason}
+}
+
+// Key says where the document is; lines and items are padded so that rows are in the order of the file.
+func (m manifest) Key() string {
+	const digits = 7
+	pad := func(n int) string {
+		s := strconv.Itoa(n)
+		for len(s) < digits {
+			s = "0" + s
+		}
+		return s
+	}
+	return m.File + ":" + pad(m.Line) + ":" + pad(m.Item)
+}
+
+// Equal compares everything.
+func (m manifest) Equal(o manifest) bool { return m == o }
+
+var manifestIndex = statedb.Index[manifest, string]{
+	Name:       "place",
+	FromObject: func(m manifest) index.KeySet { return index.NewKeySet(index.String(m.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var statusIndex = statedb.Index[manifest, string]{
+	Name:       "status",
+	FromObject: func(m manifest) index.KeySet { return index.NewKeySet(index.String(string(m.Status))) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// newManifestTable makes the table "manifests".
+func newManifestTable(db *statedb.DB) (statedb.RWTable[manifest], error) {
+	return statedb.NewTable(db, "manifests", manifestIndex, statusIndex)
+}

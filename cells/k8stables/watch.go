@@ -1,0 +1,125 @@
+package k8stables
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// watcher wakes when a directory may have changed, also when it appears, vanishes or is replaced. It watches the
+// directory and its nearest parent that exists; when either becomes another one, the watch is made anew.
+type watcher struct {
+	dir    string
+	notify *fsnotify.Watcher // nil before the first arm
+	parent string            // the watched parent
+	armed  [2]inode          // of parent and dir
+}
+
+type inode struct{ dev, ino uint64 }
+
+// arm sets the watches. Call it before reading, so that a change after the reading is seen.
+func (w *watcher) arm() error {
+	parent := filepath.Dir(w.dir)
+	for inodeOf(parent) == (inode{}) && parent != filepath.Dir(parent) {
+		parent = filepath.Dir(parent)
+	}
+	now := [2]inode{inodeOf(parent), inodeOf(w.dir)}
+	if w.notify != nil && w.parent == parent && w.armed == now {
+		return nil
+	}
+	w.close()
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", w.dir, err)
+	}
+	w.notify, w.parent, w.armed = notify, parent, now
+	if err := notify.Add(parent); err != nil {
+		w.close()
+		return fmt.Errorf("watch %s: %w", parent, err)
+	}
+	if now[1] == (inode{}) {
+		return nil
+	}
+	if err := notify.Add(w.dir); err != nil {
+		w.close()
+		return fmt.Errorf("watch %s: %w", w.dir, err)
+	}
+	return nil
+}
+
+func (w *watcher) close() {
+	if w.notify != nil {
+		_ = w.notify.Close()
+		w.notify = nil
+	}
+}
+
+// inodeOf is zero when there is nothing.
+func inodeOf(path string) inode {
+	info, err := os.Stat(path)
+	if err != nil {
+		return inode{}
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return inode{}
+	}
+	return inode{stat.Dev, stat.Ino}
+}
+
+// wait returns when something may have changed or after the longest time. It is false when ctx ended.
+func (w *watcher) wait(ctx context.Context, longest time.Duration) bool {
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
+	var events chan fsnotify.Event
+	var errs chan error
+	if w.notify != nil {
+		events, errs = w.notify.Events, w.notify.Errors
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-errs: // events were lost: look
+			return true
+		case event := <-events:
+			if w.concerns(event.Name) {
+				return w.settle(ctx, events)
+			}
+		}
+	}
+}
+
+// concerns tells whether an event is about the directory, what is in it, or a parent that leads to it. The parent may
+// be a busy place.
+func (w *watcher) concerns(name string) bool {
+	if filepath.Dir(name) == w.dir {
+		return true
+	}
+	relative, err := filepath.Rel(name, w.dir)
+	return err == nil && filepath.IsLocal(relative)
+}
+
+// settleTime is how long a burst of events may go on; a file is often written in several steps.
+const settleTime = 10 * time.Millisecond
+
+func (w *watcher) settle(ctx context.Context, events chan fsnotify.Event) bool {
+	timer := time.NewTimer(settleTime)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-events:
+		case <-timer.C:
+			return true
+		}
+	}
+}
