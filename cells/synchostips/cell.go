@@ -2,5 +2,7 @@ package synchostips
 
 import "github.com/cilium/hive/cell"
 
-// Cell is the module.
-var Cell = cell.Module("sync-host-ips", "Addresses of the node for the datapath")
+// Cell contributes the node's addresses, and the world, to bpf-endpoints and ipcache.
+var Cell = cell.Module("sync-host-ips", "Addresses of the node in the datapath",
+	cell.Invoke(registerController),
+)
