@@ -1,6 +1,72 @@
 package metrics
 
-import "github.com/cilium/hive/cell"
+import (
+	"fmt"
+	"net"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/spf13/pflag"
+)
 
 // Cell is the module.
-var Cell = cell.Module("metrics", "Prometheus metrics")
+var Cell = cell.Module("metrics", "Prometheus metrics",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		newRegistry, // of all metrics
+		newCounters, // reads the datapath's counters
+	),
+	cell.Provide(newInstruments), // what hive, jobs, statedb and reconcilers count into
+	cell.Invoke(registerTables, registerServer),
+)
+
+// Config is what was typed.
+type Config struct {
+	PrometheusServeAddr string `mapstructure:"prometheus-serve-addr"`
+}
+
+// DefaultConfig serves nothing.
+var DefaultConfig = Config{}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.String("prometheus-serve-addr", c.PrometheusServeAddr,
+		"Address (host:port) on which metrics are served at /metrics; empty serves none")
+}
+
+func (c Config) enabled() bool { return c.PrometheusServeAddr != "" }
+
+func (c Config) check() error {
+	if !c.enabled() {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(c.PrometheusServeAddr); err != nil {
+		return fmt.Errorf("--prometheus-serve-addr=%q: want host:port, such as :9962: %w", c.PrometheusServeAddr, err)
+	}
+	return nil
+}
+
+// instruments are optional in the libraries that use them; a nil one would be called, so each has an idle form.
+type instruments struct {
+	cell.Out
+
+	Hive       upstream.Metrics
+	Jobs       job.Metrics
+	StateDB    statedb.Metrics
+	Reconciler reconciler.Metrics
+}
+
+func newInstruments(c Config, registry *registry) (instruments, error) {
+	if err := c.check(); err != nil {
+		return instruments{}, err
+	}
+	if !c.enabled() {
+		return instruments{Hive: upstream.NopMetrics{}, Jobs: job.NopMetrics{}, StateDB: &statedb.NopMetrics{},
+			Reconciler: noReconciler{}}, nil
+	}
+	return instruments{Hive: newHive(registry), Jobs: newJobs(registry), StateDB: newStateDB(registry),
+		Reconciler: newReconciler(registry)}, nil
+}

@@ -36,7 +36,23 @@ func New(cells ...cell.Cell) *upstream.Hive {
 		LogThreshold: slowHook,
 		ModulePrivateProviders: cell.ModulePrivateProviders{
 			func(source HealthSource, id cell.FullModuleID) cell.Health { return source.ForModule(id) },
-			func(registry job.Registry, health cell.Health) job.Group { return registry.NewGroup(health) },
+			newJobs,
 		},
 	}, cells...)
+}
+
+// jobParams is what a module's job group is made from; metrics are absent in tests of cells.
+type jobParams struct {
+	cell.In
+
+	Registry job.Registry
+	Health   cell.Health
+	Metrics  job.Metrics `optional:"true"`
+}
+
+func newJobs(p jobParams) job.Group {
+	if p.Metrics == nil {
+		return p.Registry.NewGroup(p.Health)
+	}
+	return p.Registry.NewGroup(p.Health, job.WithMetrics(p.Metrics))
 }

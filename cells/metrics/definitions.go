@@ -1,0 +1,108 @@
+package metrics
+
+import (
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// Definition describes one metric, also in the reference that is generated from it.
+type Definition struct {
+	Name   string
+	Kind   string // "counter", "gauge" or "summary"
+	Help   string
+	Labels []string
+}
+
+const (
+	counter = "counter"
+	gauge   = "gauge"
+	summary = "summary" // sum and count, no quantiles
+)
+
+// All metrics. Labels have few and fixed values.
+var (
+	hivePopulate = Definition{"waggle_hive_populate_duration_seconds", gauge, "Time it took to build all objects.", nil}
+	hiveStart    = Definition{"waggle_hive_start_duration_seconds", gauge, "Time all start hooks took.", nil}
+	hiveStatus   = Definition{"waggle_hive_status", gauge, "Components by the level of their last report.", []string{"level"}}
+
+	jobErrors   = Definition{"waggle_job_errors_total", counter, "Runs of jobs that ended in an error.", []string{"job"}}
+	jobDuration = Definition{"waggle_job_run_duration_seconds", summary, "Duration of runs of jobs.", []string{"job", "kind"}}
+
+	tableObjects   = Definition{"waggle_statedb_table_objects", gauge, "Rows.", []string{"table"}}
+	tableRevision  = Definition{"waggle_statedb_table_revision", gauge, "Revision of the newest row.", []string{"table"}}
+	tableGraveyard = Definition{"waggle_statedb_table_graveyard_objects", gauge,
+		"Deleted rows that a reader has not seen yet.", []string{"table"}}
+	tableContention = Definition{"waggle_statedb_table_contention_seconds_total", counter,
+		"Time writers waited for the lock of a table.", []string{"table"}}
+	txnDuration = Definition{"waggle_statedb_write_txn_duration_seconds", summary,
+		"Time write transactions were open.", []string{"handle"}}
+
+	reconcilerDuration = Definition{"waggle_reconciler_duration_seconds", summary,
+		"Duration of operations on the kernel.", []string{"module", "name", "operation"}}
+	reconcilerErrors = Definition{"waggle_reconciler_errors_total", counter,
+		"Operations on the kernel that failed.", []string{"module", "name"}}
+	reconcilerFailing = Definition{"waggle_reconciler_failing_objects", gauge,
+		"Rows whose last operation failed and is being retried.", []string{"module", "name"}}
+	pruneDuration = Definition{"waggle_reconciler_prune_duration_seconds", summary,
+		"Duration of comparing all that is ours in the kernel.", []string{"module", "name"}}
+	pruneErrors = Definition{"waggle_reconciler_prune_errors_total", counter,
+		"Prunings that failed.", []string{"module", "name"}}
+
+	endpointsByState = Definition{"waggle_endpoint_state", gauge, "Endpoints by state.", []string{"state"}}
+	ipamAddresses    = Definition{"waggle_ipam_addresses", gauge,
+		"Pod addresses that are not free.", []string{"family", "state"}}
+
+	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
+	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}
+	packets       = Definition{"waggle_datapath_packets_total", counter,
+		"Packets by verdict; the reason of forwarded ones is Success.", []string{"reason", "direction"}}
+	packetBytes = Definition{"waggle_datapath_bytes_total", counter,
+		"Bytes by verdict; the reason of forwarded ones is Success.", []string{"reason", "direction"}}
+	scrapeErrors = Definition{"waggle_metrics_read_errors_total", counter,
+		"Scrapes at which the datapath's counters could not be read.", nil}
+)
+
+// Definitions lists all metrics of our own by name.
+func Definitions() []Definition {
+	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
+		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
+		endpointsByState, ipamAddresses, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
+	slices.SortFunc(all, func(a, b Definition) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+func (d Definition) desc() *prometheus.Desc { return prometheus.NewDesc(d.Name, d.Help, d.Labels, nil) }
+
+// registry makes and registers metrics from definitions. Registering one twice is a mistake of the program, and panics.
+type registry struct{ *prometheus.Registry }
+
+func newRegistry() *registry {
+	r := &registry{prometheus.NewPedanticRegistry()}
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func (r *registry) counters(d Definition) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.Name, Help: d.Help}, d.Labels)
+	r.MustRegister(v)
+	return v
+}
+
+func (r *registry) gauges(d Definition) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: d.Name, Help: d.Help}, d.Labels)
+	r.MustRegister(v)
+	return v
+}
+
+func (r *registry) summaries(d Definition) *prometheus.SummaryVec {
+	v := prometheus.NewSummaryVec(prometheus.SummaryOpts{Name: d.Name, Help: d.Help}, d.Labels)
+	r.MustRegister(v)
+	return v
+}

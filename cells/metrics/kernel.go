@@ -1,0 +1,79 @@
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// counters is what this cell wants of the kernel.
+type counters interface {
+	// Read returns the datapath's counters that are not 0, summed over all CPUs.
+	Read() ([]counted, error)
+}
+
+// verdict names a counter of the datapath.
+type verdict struct{ reason, direction string }
+
+// counted is one counter.
+type counted struct {
+	verdict
+	packets, bytes uint64
+}
+
+// mapCounters reads the map "metrics".
+type mapCounters struct{ pinned bpfmaps.Maps }
+
+func newCounters(pinned bpfmaps.Maps) counters { return mapCounters{pinned} }
+
+// Read implements counters.
+func (m mapCounters) Read() ([]counted, error) {
+	opened, err := m.pinned.Get("metrics")
+	if errors.Is(err, bpfmaps.ErrNotOpen) {
+		return nil, nil // before the start and after the stop nothing is counted
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readCounters(opened)
+}
+
+// readCounters sums over CPUs, and over numbers that share a text: two samples with the same labels would spoil the
+// whole scrape.
+func readCounters(m *ebpf.Map) ([]counted, error) {
+	var (
+		slot   uint32
+		perCPU []bpf.MetricsValue
+		sums   = map[verdict]counted{}
+	)
+	slots := m.Iterate()
+	for slots.Next(&slot, &perCPU) {
+		v := verdictOf(slot)
+		sum := sums[v]
+		for _, one := range perCPU {
+			sum.packets += one.Packets
+			sum.bytes += one.Bytes
+		}
+		if sum.packets != 0 {
+			sum.verdict = v
+			sums[v] = sum
+		}
+	}
+	if err := slots.Err(); err != nil {
+		return nil, fmt.Errorf("read map metrics: %w", err)
+	}
+	return slices.Collect(maps.Values(sums)), nil
+}
+
+func verdictOf(slot uint32) verdict {
+	reason, direction := bpf.MetricsReason(slot)
+	words := [...]string{bpf.DirectionUnknown: "unknown", bpf.DirectionIngress: "ingress", bpf.DirectionEgress: "egress"}
+	return verdict{events.Reason(reason).String(), words[direction]}
+}

@@ -1,0 +1,141 @@
+package metrics
+
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+type tableParams struct {
+	cell.In
+
+	Config    Config
+	Registry  *registry
+	DB        *statedb.DB
+	Health    statedb.Table[health.Status]
+	Endpoints statedb.Table[*endpointstates.EndpointState]
+	Addresses statedb.Table[ipamaddresses.Address]
+	Maps      statedb.Table[*bpfmaps.Map]
+	Counters  counters
+}
+
+func registerTables(p tableParams) error {
+	if !p.Config.enabled() {
+		return nil
+	}
+	return p.Registry.Register(newCollector(p))
+}
+
+// collector reads one snapshot of the tables at each scrape.
+type collector struct {
+	tableParams
+	descs      map[string]*prometheus.Desc
+	readErrors prometheus.Counter
+}
+
+func newCollector(p tableParams) *collector {
+	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
+	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, mapMaxEntries,
+		mapMemory, packets, packetBytes} {
+		c.descs[d.Name] = d.desc()
+	}
+	c.readErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: scrapeErrors.Name, Help: scrapeErrors.Help})
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		out <- d
+	}
+	out <- c.readErrors.Desc()
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	txn := c.DB.ReadTxn()
+	c.collectTables(out, txn)
+	c.collectHealth(out, txn)
+	c.collectEndpoints(out, txn)
+	c.collectAddresses(out, txn)
+	c.collectMaps(out, txn)
+	c.collectPackets(out)
+	out <- c.readErrors
+}
+
+func (c *collector) send(out chan<- prometheus.Metric, d Definition, value float64, labels ...string) {
+	kind := prometheus.GaugeValue
+	if d.Kind == counter {
+		kind = prometheus.CounterValue
+	}
+	out <- prometheus.MustNewConstMetric(c.descs[d.Name], kind, value, labels...)
+}
+
+func (c *collector) collectTables(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	for _, t := range c.DB.GetTables(txn) {
+		c.send(out, tableObjects, float64(t.NumObjects(txn)), t.Name())
+		c.send(out, tableRevision, float64(t.Revision(txn)), t.Name())
+	}
+}
+
+// collectHealth sends every level, so that one with no component is 0 and not absent.
+func (c *collector) collectHealth(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	count := map[health.Level]int{health.OK: 0, health.Degraded: 0, health.Stopped: 0}
+	for row := range c.Health.All(txn) {
+		count[row.Level]++
+	}
+	for level, n := range count {
+		c.send(out, hiveStatus, float64(n), string(level))
+	}
+}
+
+func (c *collector) collectEndpoints(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	count := map[endpointstates.State]int{endpointstates.Ready: 0}
+	for row := range c.Endpoints.All(txn) {
+		count[row.State]++
+	}
+	for state, n := range count {
+		c.send(out, endpointsByState, float64(n), string(state))
+	}
+}
+
+func (c *collector) collectAddresses(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	type key struct{ family, state string }
+	count := map[key]int{}
+	for row := range c.Addresses.All(txn) {
+		family := "ipv6"
+		if row.Addr.Is4() {
+			family = "ipv4"
+		}
+		count[key{family, string(row.State)}]++
+	}
+	for k, n := range count {
+		c.send(out, ipamAddresses, float64(n), k.family, k.state)
+	}
+}
+
+func (c *collector) collectMaps(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	for row := range c.Maps.All(txn) {
+		c.send(out, mapMaxEntries, float64(row.MaxEntries), row.Name)
+		c.send(out, mapMemory, float64(row.Memory), row.Name)
+	}
+}
+
+// collectPackets leaves the counters out of a scrape at which they cannot be read: a counter that falls to 0 would look
+// like a restart of the datapath.
+func (c *collector) collectPackets(out chan<- prometheus.Metric) {
+	read, err := c.Counters.Read()
+	if err != nil {
+		c.readErrors.Inc()
+		return
+	}
+	for _, v := range read {
+		c.send(out, packets, float64(v.packets), v.reason, v.direction)
+		c.send(out, packetBytes, float64(v.bytes), v.reason, v.direction)
+	}
+}
