@@ -89,7 +89,7 @@ func newAllocator(p allocatorParams) *allocator {
 
 func newFamily(name string, enabled bool) family {
 	return family{name: name, enabled: enabled, unclaimed: newQueue(), quarantined: newQueue(),
-		waitingFor: "the pod CIDRs of this node were not looked at yet"}
+		waitingFor: "the choice of a pod CIDR"}
 }
 
 // RestoreDone implements [ipam.Allocator].

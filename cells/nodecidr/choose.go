@@ -77,12 +77,12 @@ func last(in input, family string, before netip.Prefix, wasDerived, required, en
 		c.Raw, c.Prefix, c.Chosen = before.String(), before, true
 		c.Reason = "chosen: derived earlier, and it stays until the agent restarts or a range is offered"
 	case in.waitingFor != "":
-		c.Reason = in.waitingFor
+		c.Reason = nodecidrs.Waiting + in.waitingFor
 	case required && in.node == nil:
-		c.Reason = fmt.Sprintf("the Node %s, whose %s pod CIDR is required (--k8s-require-%s-pod-cidr)",
+		c.Reason = nodecidrs.Waiting + fmt.Sprintf("the Node %s, whose %s pod CIDR is required (--k8s-require-%s-pod-cidr)",
 			in.nodeName, display(family), family)
 	case required:
-		c.Reason = fmt.Sprintf("an %s pod CIDR in the Node %s: it is required (--k8s-require-%s-pod-cidr)",
+		c.Reason = nodecidrs.Waiting + fmt.Sprintf("an %s pod CIDR in the Node %s: it is required (--k8s-require-%s-pod-cidr)",
 			display(family), in.nodeName, family)
 	default:
 		c.Raw, c.Prefix, c.Chosen = derived.String(), derived, true

@@ -4,6 +4,7 @@ package nodecidrs
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -71,11 +72,14 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Candidate], error) {
 	return statedb.NewTable(db, "node-cidrs", sourceIndex, chosenIndex)
 }
 
-// WaitingFor says, for people, why no range of a family is chosen. The family's last candidate in order of preference
-// knows best: it is the derived one, and it is always there.
+// Waiting begins the reason of a derived candidate that cannot be chosen yet.
+const Waiting = "waiting for "
+
+// WaitingFor says, for people, what must come before a range of a family is chosen. The family's last candidate in order
+// of preference knows best, which is the derived one.
 func WaitingFor(txn statedb.ReadTxn, table statedb.Table[Candidate], family string) string {
 	if c, _, ok := table.Get(txn, BySource(family+"/"+Derived)); ok && !c.Chosen {
-		return c.Reason
+		return strings.TrimPrefix(c.Reason, Waiting)
 	}
-	return "the pod CIDRs of this node were not looked at yet"
+	return "the choice of a pod CIDR"
 }
