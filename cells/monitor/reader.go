@@ -1,0 +1,172 @@
+package monitor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/dissect"
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/monitorwire"
+	"github.com/waggle-net/waggle/pkg/tables/drops"
+)
+
+const (
+	keep      = 256                    // drops in the table
+	settle    = 100 * time.Millisecond // how long drops are collected before they are committed together
+	lostEvery = 2 * time.Second        // how often the counter of lost events is read
+	minRetry  = 100 * time.Millisecond
+	maxRetry  = time.Minute
+)
+
+// pump moves events from the ring buffer to the table and the hub.
+type pump struct {
+	db     *statedb.DB
+	table  statedb.RWTable[*drops.Drop]
+	source source
+	hub    *hub
+
+	seq     uint64        // of the last drop
+	pending []*drops.Drop // not committed yet
+	since   time.Time     // when the first of them came
+	stats   stats
+	checked time.Time // when the lost events were read last
+}
+
+// stats is what the module's health tells.
+type stats struct {
+	lost     uint64 // the kernel's counter when it was read last
+	baseline bool   // lost was read once: what was lost before this run is not news
+	missed   uint64 // lost in this run
+	unknown  uint64 // records that could not be decoded
+}
+
+func registerReader(jobs job.Group, db *statedb.DB, table statedb.RWTable[*drops.Drop], s source, h *hub) {
+	p := &pump{db: db, table: table, source: s, hub: h}
+	jobs.Add(job.OneShot("read-events", p.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: minRetry, Max: maxRetry})))
+}
+
+func (p *pump) run(ctx context.Context, health cell.Health) error {
+	r, err := p.source.Open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	stop := context.AfterFunc(ctx, func() { _ = r.Close() }) // wakes the read
+	defer stop()
+	p.report(health)
+	for {
+		now := time.Now()
+		p.checkLost(r, now, health)
+		record, err := r.Read(p.deadline(now))
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			p.commit()
+			continue
+		case err != nil:
+			return fmt.Errorf("read events: %w", err)
+		}
+		p.take(record, time.Now())
+	}
+}
+
+// deadline is until when the next record may let the others wait.
+func (p *pump) deadline(now time.Time) time.Time {
+	if len(p.pending) > 0 {
+		return p.since.Add(settle)
+	}
+	return now.Add(lostEvery)
+}
+
+// take handles one record, whose memory is the reader's.
+func (p *pump) take(record []byte, now time.Time) {
+	if !p.hub.idle() {
+		p.hub.send(&monitorwire.Payload{Data: bytes.Clone(record), Type: monitorwire.TypeSample})
+	}
+	event, err := events.Decode(record)
+	if err != nil {
+		p.stats.unknown++
+		return
+	}
+	drop, ok := event.(*events.Drop)
+	if !ok {
+		return
+	}
+	if len(p.pending) == 0 {
+		p.since = now
+	}
+	p.seq++
+	p.pending = append(p.pending, rowOf(drop, p.seq, now))
+	if len(p.pending) >= keep || now.Sub(p.since) >= settle {
+		p.commit()
+	}
+}
+
+// commit moves the collected drops into the table and the oldest ones out of it.
+func (p *pump) commit() {
+	if len(p.pending) == 0 {
+		return
+	}
+	txn := p.db.WriteTxn(p.table)
+	defer txn.Commit()
+	for _, d := range p.pending {
+		_, _, _ = p.table.Insert(txn, d)
+	}
+	for d := range p.table.All(txn) { // the oldest come first
+		if d.Seq+keep > p.seq {
+			break
+		}
+		_, _, _ = p.table.Delete(txn, d)
+	}
+	p.pending = p.pending[:0]
+}
+
+// checkLost tells listeners and the module's health when the ring buffer was full.
+func (p *pump) checkLost(r reader, now time.Time, health cell.Health) {
+	if now.Sub(p.checked) < lostEvery {
+		return
+	}
+	p.checked = now
+	lost, err := r.Lost()
+	if err != nil {
+		health.Degraded("Cannot count lost events", err)
+		return
+	}
+	if n := lost - p.stats.lost; p.stats.baseline && n > 0 {
+		p.stats.missed += n
+		p.hub.send(&monitorwire.Payload{Lost: n, Type: monitorwire.TypeLost})
+	}
+	p.stats.lost, p.stats.baseline = lost, true
+	p.report(health)
+}
+
+func (p *pump) report(health cell.Health) {
+	message := "Reading events"
+	if p.stats.missed > 0 {
+		message += fmt.Sprintf(", %d lost because the ring buffer was full", p.stats.missed)
+	}
+	if p.stats.unknown > 0 {
+		message += fmt.Sprintf(", %d not understood", p.stats.unknown)
+	}
+	health.OK(message)
+}
+
+// rowOf turns an event into a row.
+func rowOf(d *events.Drop, seq uint64, now time.Time) *drops.Drop {
+	s := dissect.Ethernet(d.Packet)
+	return &drops.Drop{
+		Seq: seq, Time: now, Reason: uint8(d.Reason), ReasonText: d.Reason.String(), Direction: d.Direction(),
+		Endpoint: d.Endpoint, Identity: d.SourceIdentity, IfIndex: d.IfIndex,
+		Proto: s.Proto, Src: s.Src, Dst: s.Dst, SrcPort: s.SrcPort, DstPort: s.DstPort,
+		Length: d.Length, Location: fmt.Sprintf("%s:%d", d.File, d.Line),
+	}
+}

@@ -1,0 +1,112 @@
+package monitor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/monitorwire"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/unixsocket"
+)
+
+const (
+	socketMode = 0o660 // as the API socket
+	// maxListeners keeps a runaway client from holding all descriptors of the agent.
+	maxListeners = 64
+	// writeTimeout ends a listener that reads nothing; its queue has dropped what came meanwhile.
+	writeTimeout = 30 * time.Second
+)
+
+// server streams to the connections of the socket.
+type server struct {
+	log    *slog.Logger
+	hub    *hub
+	config derived
+	socket *unixsocket.Listener
+}
+
+func registerServer(log *slog.Logger, lifecycle cell.Lifecycle, jobs job.Group, agent settings.Agent, c Config, h *hub) error {
+	config, err := derive(c, agent)
+	if err != nil {
+		return err
+	}
+	s := &server{log: log, hub: h, config: config}
+	lifecycle.Append(cell.Hook{OnStart: s.listen, OnStop: s.close})
+	jobs.Add(job.OneShot("serve-monitor", s.serve))
+	return nil
+}
+
+func (s *server) listen(cell.HookContext) (err error) {
+	s.socket, err = unixsocket.Listen(s.config.path, unixsocket.Options{Mode: socketMode})
+	return err
+}
+
+func (s *server) close(cell.HookContext) error {
+	if err := s.socket.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// serve accepts connections until the agent stops, and returns when the last one is closed.
+func (s *server) serve(ctx context.Context, health cell.Health) error {
+	stop := context.AfterFunc(ctx, func() { _ = s.socket.Close() })
+	defer stop()
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	free := make(chan struct{}, maxListeners)
+	health.OK("Listening on " + s.config.path)
+	for {
+		conn, err := s.socket.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		select {
+		case free <- struct{}{}:
+			connections.Go(func() {
+				s.stream(ctx, conn)
+				<-free
+			})
+		default:
+			s.log.Warn("Monitor connection refused, too many listeners", "limit", maxListeners)
+			_ = conn.Close()
+		}
+	}
+}
+
+// stream writes to one listener until it leaves or the agent stops.
+func (s *server) stream(ctx context.Context, conn net.Conn) {
+	defer conn.Close()
+	l := s.hub.join(s.config.queue)
+	defer s.hub.leave(l)
+	gone := make(chan struct{})
+	go func() { // a client says nothing; a read that returns means that it has closed
+		defer close(gone)
+		_, _ = conn.Read(make([]byte, 1))
+	}()
+	defer func() { _ = conn.Close(); <-gone }()
+	out := monitorwire.NewEncoder(conn)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-gone:
+			return
+		case p := <-l.queue:
+			_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+			if err := out.Put(p); err != nil {
+				return
+			}
+		}
+	}
+}

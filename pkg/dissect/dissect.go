@@ -1,0 +1,140 @@
+// Package dissect reads from the first bytes of a packet who sent it to whom. It is for showing packets to people: what
+// is missing or malformed stays empty and is no error.
+package dissect
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+)
+
+// Summary is what could be read.
+type Summary struct {
+	Proto    string     // "TCP", "UDP", "ICMPv4", "ICMPv6", "ARP", ..., or a number; empty when not even that is there
+	Src, Dst netip.Addr // invalid when there are none; of ARP the protocol addresses
+	SrcPort  uint16     // 0 when the protocol has none, or the packet is not the first fragment
+	DstPort  uint16
+}
+
+// EtherTypes.
+const (
+	etherIPv4 = 0x0800
+	etherARP  = 0x0806
+	etherVLAN = 0x8100
+	etherQinQ = 0x88a8
+	etherIPv6 = 0x86dd
+)
+
+// Protocols of IP, and the extension headers of IPv6 that are skipped.
+const (
+	protoHopByHop    = 0
+	protoICMPv4      = 1
+	protoIGMP        = 2
+	protoTCP         = 6
+	protoUDP         = 17
+	protoRouting     = 43
+	protoFragment    = 44
+	protoICMPv6      = 58
+	protoDestination = 60
+	protoSCTP        = 132
+)
+
+const maxExtensions = 8
+
+// Ethernet reads a packet from its Ethernet header on.
+func Ethernet(b []byte) (s Summary) {
+	if len(b) < 14 {
+		return s
+	}
+	kind, rest := binary.BigEndian.Uint16(b[12:]), b[14:]
+	for kind == etherVLAN || kind == etherQinQ {
+		if len(rest) < 4 {
+			return Summary{Proto: "VLAN"}
+		}
+		kind, rest = binary.BigEndian.Uint16(rest[2:]), rest[4:]
+	}
+	switch kind {
+	case etherIPv4:
+		return ipv4(rest)
+	case etherIPv6:
+		return ipv6(rest)
+	case etherARP:
+		return arp(rest)
+	}
+	return Summary{Proto: "ethertype-0x" + strconv.FormatUint(uint64(kind), 16)}
+}
+
+func arp(b []byte) Summary {
+	s := Summary{Proto: "ARP"}
+	if len(b) >= 28 && b[4] == 6 && b[5] == 4 {
+		s.Src, s.Dst = netip.AddrFrom4([4]byte(b[14:])), netip.AddrFrom4([4]byte(b[24:]))
+	}
+	return s
+}
+
+func ipv4(b []byte) Summary {
+	if len(b) < 20 {
+		return Summary{Proto: "IPv4"}
+	}
+	s := Summary{Proto: protocol(b[9]), Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:]))}
+	header := int(b[0]&0xf) * 4
+	if first := binary.BigEndian.Uint16(b[6:])&0x1fff == 0; first && header >= 20 && header <= len(b) {
+		s.ports(b[9], b[header:])
+	}
+	return s
+}
+
+func ipv6(b []byte) Summary {
+	if len(b) < 40 {
+		return Summary{Proto: "IPv6"}
+	}
+	s := Summary{Src: netip.AddrFrom16([16]byte(b[8:])), Dst: netip.AddrFrom16([16]byte(b[24:]))}
+	next, rest := b[6], b[40:]
+	for range maxExtensions {
+		var length int
+		switch {
+		case len(rest) < 8:
+			s.Proto = protocol(next)
+			return s
+		case next == protoHopByHop || next == protoRouting || next == protoDestination:
+			length = 8 + int(rest[1])*8
+		case next == protoFragment:
+			length = 8
+			if binary.BigEndian.Uint16(rest[2:])&0xfff8 != 0 { // a later part has no ports
+				s.Proto = protocol(rest[0])
+				return s
+			}
+		default:
+			s.Proto = protocol(next)
+			s.ports(next, rest)
+			return s
+		}
+		next, rest = rest[0], rest[min(length, len(rest)):]
+	}
+	s.Proto = protocol(next)
+	return s
+}
+
+func (s *Summary) ports(proto byte, b []byte) {
+	if (proto == protoTCP || proto == protoUDP || proto == protoSCTP) && len(b) >= 4 {
+		s.SrcPort, s.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	}
+}
+
+func protocol(p byte) string {
+	switch p {
+	case protoICMPv4:
+		return "ICMPv4"
+	case protoIGMP:
+		return "IGMP"
+	case protoTCP:
+		return "TCP"
+	case protoUDP:
+		return "UDP"
+	case protoICMPv6:
+		return "ICMPv6"
+	case protoSCTP:
+		return "SCTP"
+	}
+	return "protocol-" + strconv.Itoa(int(p))
+}
