@@ -18,7 +18,7 @@ import (
 func commands(m *manager) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"endpoint/list": printing("List endpoints by local id", "", func([]string) (string, error) {
-			return m.list(m.DB.ReadTxn()), nil
+			return m.list(m.db.ReadTxn()), nil
 		}),
 		"endpoint/get": printing("Show one endpoint by [prefix:]id", "id", func(args []string) (string, error) {
 			if len(args) != 1 {
@@ -48,10 +48,10 @@ func (m *manager) list(txn statedb.ReadTxn) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tPOD\tATTACHMENT\tIPV4\tIPV6\tSTATE\tQUARANTINE")
-	for ep := range m.Endpoints.All(txn) { // the primary index yields them by id
+	for ep := range m.endpoints.All(txn) { // the primary index yields them by id
 		row := ep.TableRow()
 		state := "-"
-		if s, _, found := m.States.Get(txn, endpointstates.ByID(ep.ID)); found {
+		if s, _, found := m.states.Get(txn, endpointstates.ByID(ep.ID)); found {
 			state = string(s.State)
 		}
 		fmt.Fprintln(w, strings.Join([]string{row[0], row[1], row[2], row[3], row[4], state, row[6]}, "\t"))

@@ -54,7 +54,7 @@ func fromRequest(req endpoint.Request) *endpoints.Endpoint {
 func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	txn := m.DB.ReadTxn()
+	txn := m.db.ReadTxn()
 	err := m.conflict(txn, ep)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request) error {
 		return err
 	}
 	ep.Labels = m.withPodLabels(txn, ep)
-	if err := m.Addresses.Claim(claims(ep, req.IPv4UUID, req.IPv6UUID)); err != nil {
+	if err := m.addresses.Claim(claims(ep, req.IPv4UUID, req.IPv6UUID)); err != nil {
 		return fmt.Errorf("claim its addresses: %w", err)
 	}
 	if err := m.store(ep); err != nil {
@@ -75,7 +75,7 @@ func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request) error {
 // conflict names what ep wants and another endpoint has.
 func (m *manager) conflict(txn statedb.ReadTxn, ep *endpoints.Endpoint) error {
 	taken := func(what string, q statedb.Query[*endpoints.Endpoint]) error {
-		other, _, found := m.Endpoints.Get(txn, q)
+		other, _, found := m.endpoints.Get(txn, q)
 		if !found {
 			return nil
 		}
@@ -116,7 +116,7 @@ func claims(ep *endpoints.Endpoint, uuid4, uuid6 string) []ipam.Claim {
 func (m *manager) release(ep *endpoints.Endpoint) error {
 	var errs []error
 	for _, c := range claims(ep, "", "") {
-		_, err := m.Addresses.Release(c.Addr, c.Pool, c.Attachment)
+		_, err := m.addresses.Release(c.Addr, c.Pool, c.Attachment)
 		if err != nil && !errors.Is(err, ipam.ErrInUse) && !errors.Is(err, ipam.ErrExcluded) {
 			errs = append(errs, fmt.Errorf("release address %s of endpoint %d: %w", c.Addr, ep.ID, err))
 		}

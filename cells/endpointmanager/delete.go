@@ -31,7 +31,7 @@ func (m *manager) DeleteContainer(ctx context.Context, containerID string) (int,
 func (m *manager) removeContainer(containerID string) (int, error) {
 	var errs []error
 	n := 0
-	for ep := range m.Endpoints.List(m.DB.ReadTxn(), endpoints.ByContainer(containerID)) {
+	for ep := range m.endpoints.List(m.db.ReadTxn(), endpoints.ByContainer(containerID)) {
 		n++
 		errs = append(errs, m.remove(ep))
 	}
@@ -46,7 +46,7 @@ func (m *manager) removeContainer(containerID string) (int, error) {
 func (m *manager) remove(ep *endpoints.Endpoint) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	row, _, found := m.Endpoints.Get(m.DB.ReadTxn(), endpoints.ByID(ep.ID))
+	row, _, found := m.endpoints.Get(m.db.ReadTxn(), endpoints.ByID(ep.ID))
 	if !found || !same(row, ep) {
 		return nil
 	}
@@ -54,9 +54,9 @@ func (m *manager) remove(ep *endpoints.Endpoint) error {
 }
 
 func (m *manager) deleteRow(ep *endpoints.Endpoint) error {
-	txn := m.DB.WriteTxn(m.Endpoints)
+	txn := m.db.WriteTxn(m.endpoints)
 	defer txn.Abort()
-	if _, _, err := m.Endpoints.Delete(txn, ep); err != nil {
+	if _, _, err := m.endpoints.Delete(txn, ep); err != nil {
 		return fmt.Errorf("delete endpoint %d: %w", ep.ID, err)
 	}
 	txn.Commit()

@@ -150,7 +150,7 @@ func started(t testing.TB, dir string) *rig {
 	t.Helper()
 	r := newRig(t, dir)
 	names := map[int]string{}
-	for n := range 5000 {
+	for n := range 300 {
 		names[n] = hostName(n)
 	}
 	require.NoError(t, r.restore(fakeKernel{names: names}, r.done))
@@ -159,7 +159,7 @@ func started(t testing.TB, dir string) *rig {
 
 func (r *rig) setState(t testing.TB, s *endpointstates.EndpointState) {
 	t.Helper()
-	txn := r.DB.WriteTxn(r.states)
+	txn := r.db.WriteTxn(r.states)
 	defer txn.Abort()
 	_, _, err := r.states.Insert(txn, s)
 	require.NoError(t, err)
@@ -168,7 +168,7 @@ func (r *rig) setState(t testing.TB, s *endpointstates.EndpointState) {
 
 // rows returns all endpoints.
 func (r *rig) rows() (list []*endpoints.Endpoint) {
-	for ep := range r.Endpoints.All(r.DB.ReadTxn()) {
+	for ep := range r.endpoints.All(r.db.ReadTxn()) {
 		list = append(list, ep)
 	}
 	return list

@@ -22,8 +22,8 @@ func (m *manager) nextID(txn statedb.ReadTxn) (uint16, error) {
 		if id > maxID {
 			id = 1
 		}
-		_, _, wanted := m.Endpoints.Get(txn, endpoints.ByID(id))
-		_, _, lingers := m.States.Get(txn, endpointstates.ByID(id))
+		_, _, wanted := m.endpoints.Get(txn, endpoints.ByID(id))
+		_, _, lingers := m.states.Get(txn, endpointstates.ByID(id))
 		if !wanted && !lingers {
 			m.lastID = id
 			return id, nil

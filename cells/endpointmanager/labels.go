@@ -31,11 +31,11 @@ func (m *manager) withPodLabels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map
 	if ep.K8sPodName == "" {
 		return ep.Labels
 	}
-	pod, _, found := m.Pods.Get(txn, k8s.PodByName(ep.PodName()))
+	pod, _, found := m.pods.Get(txn, k8s.PodByName(ep.PodName()))
 	if !found || (ep.K8sUID != "" && pod.UID != "" && ep.K8sUID != pod.UID) {
 		return ep.Labels
 	}
-	namespace, _, _ := m.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
+	namespace, _, _ := m.namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
 	labels := podLabels(pod, namespace)
 	for key, value := range ep.Labels {
 		if endpoint.LabelSource(key) != endpoint.SourceK8s {
@@ -130,11 +130,11 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 func (m *manager) refreshLabels() (*statedb.WatchSet, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	txn := m.DB.ReadTxn()
-	_, podsChanged := m.Pods.AllWatch(txn)
-	_, namespacesChanged := m.Namespaces.AllWatch(txn)
+	txn := m.db.ReadTxn()
+	_, podsChanged := m.pods.AllWatch(txn)
+	_, namespacesChanged := m.namespaces.AllWatch(txn)
 	var errs []error
-	for ep := range m.Endpoints.All(txn) {
+	for ep := range m.endpoints.All(txn) {
 		_, err := m.relabel(ep, m.withPodLabels(txn, ep))
 		errs = append(errs, err)
 	}

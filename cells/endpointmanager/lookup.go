@@ -16,7 +16,7 @@ func (m *manager) Lookup(id string) (*endpoints.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	ep := m.find(m.DB.ReadTxn(), ref)
+	ep := m.find(m.db.ReadTxn(), ref)
 	if ep == nil {
 		return nil, fmt.Errorf("endpoint id %q: %w", id, endpoint.ErrNotFound)
 	}
@@ -26,15 +26,15 @@ func (m *manager) Lookup(id string) (*endpoints.Endpoint, error) {
 func (m *manager) find(txn statedb.ReadTxn, ref endpoint.Ref) *endpoints.Endpoint {
 	switch ref.Kind {
 	case endpoint.RefID:
-		return newest(m.Endpoints.List(txn, endpoints.ByID(ref.ID)))
+		return newest(m.endpoints.List(txn, endpoints.ByID(ref.ID)))
 	case endpoint.RefAttachment:
-		return newest(m.Endpoints.List(txn, endpoints.ByAttachment(ref.Name)))
+		return newest(m.endpoints.List(txn, endpoints.ByAttachment(ref.Name)))
 	case endpoint.RefContainer:
-		return newest(m.Endpoints.List(txn, endpoints.ByContainer(ref.Name)))
+		return newest(m.endpoints.List(txn, endpoints.ByContainer(ref.Name)))
 	case endpoint.RefPod:
-		return newest(m.Endpoints.List(txn, endpoints.ByPod(ref.Name)))
+		return newest(m.endpoints.List(txn, endpoints.ByPod(ref.Name)))
 	case endpoint.RefAddress:
-		return newest(m.Endpoints.List(txn, endpoints.ByAddress(ref.Addr)))
+		return newest(m.endpoints.List(txn, endpoints.ByAddress(ref.Addr)))
 	}
 	return nil
 }

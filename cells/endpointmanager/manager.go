@@ -37,9 +37,15 @@ type params struct {
 
 // manager implements [endpoint.Manager].
 type manager struct {
-	params
-	files    *statefile.Store
-	restored chan struct{} // closed once rows, ids and addresses of an earlier run are held
+	log        *slog.Logger
+	db         *statedb.DB
+	addresses  ipam.Allocator
+	endpoints  statedb.RWTable[*endpoints.Endpoint]
+	states     statedb.Table[*endpointstates.EndpointState]
+	pods       statedb.Table[*k8s.Pod]
+	namespaces statedb.Table[*k8s.Namespace]
+	files      *statefile.Store
+	restored   chan struct{} // closed once rows, ids and addresses of an earlier run are held
 
 	// mu is held by everyone who changes rows, files or claims, from the check to the commit, so that two requests never
 	// both find the same thing free. It is held neither while a request waits for its endpoint nor by readers. Below it
@@ -50,7 +56,8 @@ type manager struct {
 
 func newManager(p params) *manager {
 	return &manager{
-		params:   p,
+		log: p.Log, db: p.DB, addresses: p.Addresses,
+		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces,
 		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
 		restored: make(chan struct{}),
 	}
@@ -75,9 +82,9 @@ func (m *manager) store(ep *endpoints.Endpoint) error {
 	if err := m.files.Write(fileName(ep.ID), ep); err != nil {
 		return err
 	}
-	txn := m.DB.WriteTxn(m.Endpoints)
+	txn := m.db.WriteTxn(m.endpoints)
 	defer txn.Abort()
-	if _, _, err := m.Endpoints.Insert(txn, ep); err != nil {
+	if _, _, err := m.endpoints.Insert(txn, ep); err != nil {
 		return fmt.Errorf("store endpoint %d: %w", ep.ID, err)
 	}
 	txn.Commit()

@@ -215,9 +215,9 @@ func TestNextID_AFreedIDComesLast(t *testing.T) {
 func TestNextID_Full(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
-	txn := r.DB.WriteTxn(r.Endpoints)
+	txn := r.db.WriteTxn(r.endpoints)
 	for id := uint16(1); id <= maxID; id++ {
-		_, _, err := r.Endpoints.Insert(txn, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(id)})
+		_, _, err := r.endpoints.Insert(txn, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(id)})
 		require.NoError(t, err)
 	}
 	txn.Commit()
@@ -303,9 +303,9 @@ func TestCreateAndDelete_InParallelLeaveNothing(t *testing.T) {
 // playDatapath makes every endpoint ready and forgets deleted ones.
 func playDatapath(ctx context.Context, t *testing.T, r *rig) {
 	for {
-		txn := r.DB.ReadTxn()
-		_, changed := r.Endpoints.AllWatch(txn)
-		for ep := range r.Endpoints.All(txn) {
+		txn := r.db.ReadTxn()
+		_, changed := r.endpoints.AllWatch(txn)
+		for ep := range r.endpoints.All(txn) {
 			if _, _, known := r.states.Get(txn, endpointstates.ByID(ep.ID)); !known {
 				r.setState(t, &endpointstates.EndpointState{ID: ep.ID, Attachment: ep.AttachmentID(),
 					State: endpointstates.Ready})

@@ -50,7 +50,7 @@ func (m *manager) restore(k kernel, done initialize) error {
 		return err
 	}
 	m.repairFiles(list)
-	m.Addresses.RestoreDone()
+	m.addresses.RestoreDone()
 	close(m.restored)
 	return nil
 }
@@ -108,7 +108,7 @@ func idOf(name string) (uint16, bool) {
 func (m *manager) checkLinks(k kernel, list []found) {
 	names, err := k.links()
 	if err != nil {
-		m.Log.Warn("Cannot tell whether the links of restored endpoints exist", "error", err)
+		m.log.Warn("Cannot tell whether the links of restored endpoints exist", "error", err)
 		return
 	}
 	for _, f := range list {
@@ -121,7 +121,7 @@ func (m *manager) checkLinks(k kernel, list []found) {
 
 // hold takes the addresses of an endpoint before anybody else can.
 func (m *manager) hold(ep *endpoints.Endpoint) {
-	if err := m.Addresses.Restore(claims(ep, "", "")); err != nil && ep.Quarantine == "" {
+	if err := m.addresses.Restore(claims(ep, "", "")); err != nil && ep.Quarantine == "" {
 		ep.Quarantine = "its address is taken: " + err.Error()
 	}
 }
@@ -130,14 +130,14 @@ func (m *manager) hold(ep *endpoints.Endpoint) {
 func (m *manager) insertRestored(list []found, done initialize) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	txn := m.DB.WriteTxn(m.Endpoints)
+	txn := m.db.WriteTxn(m.endpoints)
 	defer txn.Abort()
 	newest := &endpoints.Endpoint{}
 	for _, f := range list {
 		if f.ep == nil {
 			continue
 		}
-		if _, _, err := m.Endpoints.Insert(txn, f.ep); err != nil {
+		if _, _, err := m.endpoints.Insert(txn, f.ep); err != nil {
 			return fmt.Errorf("restore endpoint %d: %w", f.ep.ID, err)
 		}
 		if f.ep.CreatedAt.After(newest.CreatedAt) {
@@ -166,10 +166,10 @@ func (m *manager) repairFiles(list []found) {
 		if f.ep != nil {
 			attrs = append(attrs, "endpointID", f.ep.ID, "quarantine", f.ep.Quarantine)
 		}
-		m.Log.Warn("A restored endpoint cannot be used as it is", attrs...)
+		m.log.Warn("A restored endpoint cannot be used as it is", attrs...)
 	}
 	if reports > maxReports {
-		m.Log.Warn("More restored endpoints cannot be used", "count", reports-maxReports)
+		m.log.Warn("More restored endpoints cannot be used", "count", reports-maxReports)
 	}
 }
 

@@ -21,12 +21,12 @@ func (m *manager) waitReady(ctx context.Context, ep *endpoints.Endpoint) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errTimeout)
 	defer cancel()
 	for {
-		txn := m.DB.ReadTxn()
-		row, _, rowChanged, wanted := m.Endpoints.GetWatch(txn, endpoints.ByID(ep.ID))
+		txn := m.db.ReadTxn()
+		row, _, rowChanged, wanted := m.endpoints.GetWatch(txn, endpoints.ByID(ep.ID))
 		if !wanted || !same(row, ep) {
 			return fmt.Errorf("deleted by another request while it was being attached: %w", endpoint.ErrNotReady)
 		}
-		state, _, stateChanged, known := m.States.GetWatch(txn, endpointstates.ByID(ep.ID))
+		state, _, stateChanged, known := m.states.GetWatch(txn, endpointstates.ByID(ep.ID))
 		known = known && state.Attachment == ep.AttachmentID()
 		if known && state.State == endpointstates.Ready {
 			return nil

@@ -1,0 +1,123 @@
+package endpointmanager
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+func (r *rig) setPod(t testing.TB, p *k8s.Pod) {
+	t.Helper()
+	txn := r.db.WriteTxn(r.pods)
+	defer txn.Abort()
+	_, _, err := r.pods.Insert(txn, p)
+	require.NoError(t, err)
+	txn.Commit()
+}
+
+func (r *rig) setNamespace(t testing.TB, n *k8s.Namespace) {
+	t.Helper()
+	txn := r.db.WriteTxn(r.spaces)
+	defer txn.Abort()
+	_, _, err := r.spaces.Insert(txn, n)
+	require.NoError(t, err)
+	txn.Commit()
+}
+
+func TestLabels_OfThePodReplaceThoseOfTheRequestWithSourceK8s(t *testing.T) {
+	t.Parallel()
+	r := started(t, t.TempDir())
+	r.setNamespace(t, &k8s.Namespace{Name: "default", Labels: map[string]string{"team": "a"}})
+	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", ServiceAccount: "sa",
+		Labels: map[string]string{"app": "web", "io.kubernetes.pod.namespace": "kube-system"}})
+	q := request(1)
+	q.Labels = []string{"k8s:app=claimed", "container:x=y"}
+	ep, err := r.Create(t.Context(), q)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"container:x=y",
+		"k8s:app=web",
+		"k8s:io.cilium.k8s.namespace.labels.team=a",
+		"k8s:io.cilium.k8s.policy.serviceaccount=sa",
+		"k8s:io.kubernetes.pod.namespace=default", // and not what the pod says of itself
+	}, endpoint.FormatLabels(ep.Labels))
+}
+
+func TestLabels_OfTheRequestWithoutAPodOrWithAnotherIncarnation(t *testing.T) {
+	t.Parallel()
+	r := started(t, t.TempDir())
+	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "another", Labels: map[string]string{"app": "old"}})
+	for n := 1; n <= 2; n++ {
+		q := request(n)
+		q.Labels = []string{"k8s:app=web"}
+		ep, err := r.Create(t.Context(), q)
+		require.NoError(t, err)
+		require.Equal(t, map[string]string{"k8s:app": "web"}, ep.Labels)
+	}
+}
+
+func TestSetLabels_ReplacesTheUsersAndKeepsThoseOfThePod(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := started(t, dir)
+	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1"})
+	q := request(1)
+	q.Labels = []string{"container:x=y"}
+	_, err := r.Create(t.Context(), q)
+	require.NoError(t, err)
+	ep, err := r.SetLabels("1", []string{"user:a=b"})
+	require.NoError(t, err)
+	want := map[string]string{"user:a": "b", "k8s:io.kubernetes.pod.namespace": "default"}
+	require.Equal(t, want, ep.Labels)
+	require.Equal(t, want, started(t, dir).rows()[0].Labels, "the file has them too")
+	revision := r.endpoints.Revision(r.db.ReadTxn())
+	_, err = r.SetLabels("1", []string{"user:a=b"})
+	require.NoError(t, err)
+	require.Equal(t, revision, r.endpoints.Revision(r.db.ReadTxn()), "equal labels wake nobody")
+	for _, bad := range []string{"reserved:host", "k8s:app=x", "nonsense"} {
+		_, err = r.SetLabels("1", []string{bad})
+		require.ErrorIs(t, err, endpoint.ErrInvalid, bad)
+	}
+	_, err = r.SetLabels("2", nil)
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	ep, err = r.SetLabels("1", nil)
+	require.NoError(t, err)
+	require.Len(t, ep.Labels, 1)
+}
+
+func TestFollowPods_LabelsComeWithThePodAndItsNamespace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t, t.TempDir())
+		_, err := r.Create(t.Context(), request(1))
+		require.NoError(t, err)
+		health, _ := cell.NewSimpleHealth()
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { ended <- r.followPods(ctx, health) }()
+		synctest.Wait()
+		require.Empty(t, r.rows()[0].Labels)
+
+		r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1"})
+		waitSettled()
+		require.Equal(t, map[string]string{"k8s:io.kubernetes.pod.namespace": "default"}, r.rows()[0].Labels)
+
+		r.setNamespace(t, &k8s.Namespace{Name: "default", Labels: map[string]string{"team": "a"}})
+		waitSettled()
+		require.Equal(t, "a", r.rows()[0].Labels["k8s:io.cilium.k8s.namespace.labels.team"])
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
+
+func waitSettled() {
+	time.Sleep(2 * settleLabels)
+	synctest.Wait()
+}

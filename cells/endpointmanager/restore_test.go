@@ -1,0 +1,247 @@
+package endpointmanager
+
+import (
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/statefile"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// earlierRun leaves endpoints 1 to n in dir.
+func earlierRun(t testing.TB, dir string, n int) {
+	t.Helper()
+	r := started(t, dir)
+	for i := 1; i <= n; i++ {
+		q := request(i)
+		q.Labels = []string{"container:app=web"}
+		_, err := r.Create(t.Context(), q)
+		require.NoError(t, err)
+	}
+}
+
+func path(dir, name string) string { return filepath.Join(dir, "endpoints", name) }
+
+func read(t testing.TB, dir, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path(dir, name))
+	require.NoError(t, err)
+	return content
+}
+
+func write(t testing.TB, dir, name string, content []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path(dir, name), content, 0o600))
+}
+
+func setAside(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(path(dir, "bad"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	require.NoError(t, err)
+	for _, e := range entries {
+		_, name, _ := strings.Cut(e.Name(), "-")
+		names = append(names, name)
+	}
+	return names
+}
+
+func TestRestore_RowsComeBackAndTheirAddressesAreHeld(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 3)
+	r := started(t, dir)
+	rows := r.rows()
+	require.Len(t, rows, 3)
+	require.True(t, rows[0].Restored)
+	require.Empty(t, rows[0].Quarantine)
+	require.Equal(t, map[string]string{"container:app": "web"}, rows[0].Labels)
+	require.Equal(t, "container-3:eth0", r.addresses.holder("10.0.0.3"))
+	require.True(t, r.addresses.open)
+	initialized, _ := r.endpoints.Initialized(r.db.ReadTxn())
+	require.True(t, initialized)
+	_, err := r.Create(t.Context(), request(3))
+	require.ErrorIs(t, err, endpoint.ErrExists)
+	ep, err := r.Create(t.Context(), request(4))
+	require.NoError(t, err)
+	require.Equal(t, uint16(4), ep.ID, "ids go on behind the last")
+	require.Empty(t, setAside(t, dir))
+}
+
+// However a file was cut, the start succeeds, and once an address can be read from what is left nobody else gets it.
+func TestRestore_FileCutAtEachByteNeverLosesAReadableAddress(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 1)
+	whole := read(t, dir, "1.json")
+	for n := range len(whole) {
+		write(t, dir, "1.json", whole[:n])
+		r := started(t, dir)
+		part := string(whole[:n])
+		require.Equal(t, strings.Contains(part, `"ipv4":"10.0.0.1"`), r.addresses.holder("10.0.0.1") != "", "cut at %d", n)
+		require.Equal(t, strings.Contains(part, `"ipv6":"fd00::1"`), r.addresses.holder("fd00::1") != "", "cut at %d", n)
+		for _, ep := range r.rows() {
+			require.NotEmpty(t, ep.Quarantine)
+		}
+		require.Contains(t, setAside(t, dir), "1.json")
+	}
+}
+
+func TestRestore_DamagedFileBecomesAQuarantinedRowThatSurvivesAnotherRestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 1)
+	damaged := []byte(strings.Replace(string(read(t, dir, "1.json")), `"pod-1"`, `"pod-x"`, 1))
+	write(t, dir, "1.json", damaged)
+	for range 2 {
+		r := started(t, dir)
+		require.Len(t, r.rows(), 1)
+		ep := r.rows()[0]
+		require.Contains(t, ep.Quarantine, "state file is damaged")
+		require.Equal(t, "container-1:eth0", ep.AttachmentID())
+		require.Equal(t, "container-1:eth0", r.addresses.holder("10.0.0.1"))
+		require.Equal(t, hostName(1), ep.HostIfName)
+	}
+	require.Equal(t, []string{"1.json"}, setAside(t, dir), "set aside once")
+	r := started(t, dir)
+	n, err := r.DeleteContainer(t.Context(), "container-1")
+	require.NoError(t, err)
+	require.Equal(t, 1, n, "the runtime's DEL ends the quarantine")
+	r.requireEmpty(t)
+}
+
+func TestRestore_OddFilesAreSetAside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 1)
+	write(t, dir, "README", []byte("hello"))
+	write(t, dir, "2.json", []byte(`{"ID":2,"IPv4":"10.0.0.9"}`))
+	write(t, dir, "3.json", nil)
+	write(t, dir, "4.json", []byte{0x7f, 'E', 'L', 'F'})
+	write(t, dir, ".tmp-123", []byte("half"))
+	require.NoError(t, os.Mkdir(path(dir, "5.json"), 0o700))
+	r := started(t, dir)
+	require.Len(t, r.rows(), 1)
+	require.Equal(t, []string{"1.json"}, r.fileNames(t))
+	require.ElementsMatch(t, []string{"README", "2.json", "3.json", "4.json", "5.json"}, setAside(t, dir))
+}
+
+func TestRestore_CopyUnderAnotherNameDoesNotTakeTheOriginal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 1)
+	for _, name := range []string{"1.json.bak", "7.json", "01.json", "4096.json"} {
+		write(t, dir, name, read(t, dir, "1.json"))
+	}
+	r := started(t, dir)
+	require.Len(t, r.rows(), 1)
+	require.Empty(t, r.rows()[0].Quarantine)
+	require.Equal(t, []string{"1.json"}, r.fileNames(t))
+	require.Len(t, setAside(t, dir), 4)
+}
+
+func TestRestore_NewerFileWinsAnAddressAndTheRestOfTheOlderStaysHeld(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 2)
+	var second endpoints.Endpoint
+	document, err := statefile.Decode(fileKind, read(t, dir, "2.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(document, &second))
+	second.IPv4 = netip.MustParseAddr("10.0.0.1")
+	require.NoError(t, statefile.New(filepath.Join(dir, "endpoints"), fileKind).Write("2.json", &second))
+
+	r := started(t, dir)
+	rows := r.rows()
+	require.Len(t, rows, 2)
+	require.Contains(t, rows[0].Quarantine, "address 10.0.0.1 belongs to endpoint 2")
+	require.False(t, rows[0].IPv4.IsValid())
+	require.Empty(t, rows[1].Quarantine)
+	require.Equal(t, "container-2:eth0", r.addresses.holder("10.0.0.1"))
+	require.Equal(t, "container-1:eth0", r.addresses.holder("fd00::1"))
+}
+
+func TestRestore_MissingLinkIsQuarantinedAndHealsWithTheLink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 2)
+	r := newRig(t, dir)
+	require.NoError(t, r.restore(fakeKernel{names: map[int]string{1: hostName(1), 2: "eth7"}}, r.done))
+	require.Empty(t, r.rows()[0].Quarantine)
+	require.Contains(t, r.rows()[1].Quarantine, "link "+hostName(2)+" with index 2 is gone")
+	require.NotEmpty(t, r.addresses.holder("10.0.0.2"))
+	require.Empty(t, started(t, dir).rows()[1].Quarantine, "the reason is found anew at each start")
+}
+
+func TestRestore_LinksThatCannotBeListedQuarantineNobody(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 1)
+	r := newRig(t, dir)
+	require.NoError(t, r.restore(fakeKernel{err: errors.New("no netlink")}, r.done))
+	require.Empty(t, r.rows()[0].Quarantine)
+}
+
+func TestRestore_AddressOfSomebodyElse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 1)
+	r := newRig(t, dir)
+	router := netip.MustParseAddr("10.0.0.1")
+	r.addresses.claimed[router] = "router"
+	require.NoError(t, r.restore(fakeKernel{names: map[int]string{1: hostName(1)}}, r.done))
+	require.Contains(t, r.rows()[0].Quarantine, "its address is taken")
+	require.NoError(t, r.Delete(t.Context(), "1"))
+	require.Equal(t, "router", r.addresses.holder("10.0.0.1"), "deletion does not give away what is not its own")
+}
+
+func TestRestore_DirectoryThatCannotBeReadStopsTheStart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "endpoints"), nil, 0o600))
+	r := newRig(t, dir)
+	require.ErrorContains(t, r.restore(fakeKernel{}, r.done), "restore endpoints")
+	require.False(t, r.addresses.open, "nobody may allocate")
+}
+
+func FuzzSalvage(f *testing.F) {
+	f.Add([]byte(`{"containerID":"a","ifName":"eth0","ipv4":"10.0.0.1","hostIfIndex":7,"createdAt":"2026-01-01T00:00:00Z"`))
+	f.Add([]byte(`"ipv6":"fe80::1%eth0"`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		ep := salvage(raw, 1)
+		if ep == nil {
+			return
+		}
+		if ep.Quarantine == "" || ep.IPv4.IsValid() && !ep.IPv4.Is4() || ep.IPv6.IsValid() && !isIPv6(ep.IPv6) {
+			t.Fatalf("salvaged %+v", ep)
+		}
+		if _, err := json.Marshal(ep); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func BenchmarkRestore250(b *testing.B) {
+	dir := b.TempDir()
+	earlierRun(b, dir, 250)
+	for b.Loop() {
+		b.StopTimer()
+		r := newRig(b, dir)
+		names := map[int]string{}
+		for n := range 251 {
+			names[n] = hostName(n)
+		}
+		b.StartTimer()
+		require.NoError(b, r.restore(fakeKernel{names: names}, r.done))
+	}
+}

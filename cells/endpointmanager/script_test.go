@@ -1,0 +1,90 @@
+package endpointmanager
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+func TestScripts(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		return []cell.Cell{
+			module(func() kernel { return fakeKernel{} }),
+			cell.Provide(
+				newAllocator, func(a *fakeAllocator) ipam.Allocator { return a },
+				func() settings.Agent { return settings.Agent{StateDir: t.TempDir()} },
+				endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
+				k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
+				k8s.NewNamespaceTable, statedb.RWTable[*k8s.Namespace].ToTable,
+				requests,
+			),
+		}
+	})
+}
+
+// requests are what the API would do for a plugin: request/create <number>, request/delete <container>,
+// request/label <id> <label...>, and state-files, which lists the directory.
+func requests(m endpoint.Manager, agent settings.Agent) hive.ScriptCmdsOut {
+	ctx := context.Background()
+	return hive.NewScriptCmds(map[string]script.Cmd{
+		"request/create": printing("Create endpoint number n", "n", func(args []string) (string, error) {
+			n, err := strconv.Atoi(args[0])
+			if err != nil {
+				return "", err
+			}
+			if _, err = m.Create(ctx, request(n)); err != nil {
+				return err.Error() + "\n", nil // for the script to look at
+			}
+			return "", nil
+		}),
+		"request/delete": printing("Delete a container", "id", func(args []string) (string, error) {
+			n, err := m.DeleteContainer(ctx, args[0])
+			return strconv.Itoa(n) + "\n", err
+		}),
+		"request/label": printing("Set labels", "id labels...", func(args []string) (string, error) {
+			_, err := m.SetLabels(args[0], args[1:])
+			return "", err
+		}),
+		"state-files": printing("List the state files", "", func([]string) (string, error) {
+			entries, err := os.ReadDir(agent.EndpointsDir())
+			text := ""
+			for _, e := range entries {
+				text += e.Name() + "\n"
+			}
+			return text, err
+		}),
+	})
+}
+
+// The file was written by the first version; every later one reads it.
+func TestRestore_FileOfTheFirstVersion(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	content, err := os.ReadFile("testdata/endpoint-v1.json")
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(path(dir, ""), 0o700))
+	write(t, dir, "1.json", content)
+	r := started(t, dir)
+	require.Len(t, r.rows(), 1)
+	require.Empty(t, r.rows()[0].Quarantine)
+	want := fromRequest(request(1))
+	want.ID, want.Restored, want.CreatedAt = 1, true, r.rows()[0].CreatedAt
+	want.Labels = map[string]string{"container:app": "web"}
+	require.True(t, want.Equal(r.rows()[0]), "%+v", r.rows()[0])
+}
