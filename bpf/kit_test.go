@@ -94,7 +94,7 @@ func newNode(t testing.TB) *node {
 	ns := testnet.New(t)
 	ns.Do(func() { addLinks(t) })
 	ns.Enter()
-	n := &node{t: t, maps: map[string]*ebpf.Map{}, programs: map[string]*ebpf.Program{}, ns: ns}
+	n := &node{t: t, ns: ns}
 	n.load()
 	n.put(podA)
 	n.put(podB)
@@ -119,6 +119,7 @@ func (n *node) load() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	n.maps, n.programs = map[string]*ebpf.Map{}, map[string]*ebpf.Program{}
 	for name, spec := range specs {
 		m, err := ebpf.NewMap(spec)
 		if err != nil {

@@ -1,0 +1,177 @@
+package bpf
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// Real sockets in real namespaces: ARP and neighbour discovery of the pods' kernels included, datagrams of one packet
+// and of several fragments.
+func TestPrivilegedReal_Datagrams(t *testing.T) {
+	t.Parallel()
+	r := newRealNode(t)
+	for _, family := range families {
+		a, b := listenUDP(t, r.a, podA.addr(family)), listenUDP(t, r.b, podB.addr(family))
+		host := listenUDP(t, r.host, gateways[family])
+		for name, f := range map[string]func(size int){
+			"pod to pod":  func(size int) { exchange(t, a, b, size) },
+			"pod to node": func(size int) { exchange(t, b, host, size) },
+			"node to pod": func(size int) { exchange(t, host, a, size) },
+		} {
+			for _, size := range []int{1, 1400, 4000} {
+				f(size)
+				if t.Failed() {
+					t.Fatalf("IPv%d, %s, %d bytes; last event %+v", family, name, size, r.event())
+				}
+			}
+		}
+	}
+	if c := r.count(events.SourceIP, DirectionEgress); c.Packets != 0 {
+		t.Errorf("%d packets were taken for spoofed", c.Packets)
+	}
+}
+
+// A stream of segmentation-offloaded packets arrives whole, between pods and from the node.
+func TestPrivilegedReal_Streams(t *testing.T) {
+	t.Parallel()
+	r := newRealNode(t)
+	data := bytes.Repeat([]byte("waggle dance "), 100_000)
+	for _, family := range families {
+		for name, from := range map[string]*testnet.Namespace{"pod": r.a, "node": r.host} {
+			if got := stream(t, from, r.b, podB.addr(family), data); !bytes.Equal(got, data) {
+				t.Errorf("IPv%d from the %s: %d of %d bytes arrived; last event %+v", family, name, len(got), len(data), r.event())
+			}
+		}
+	}
+}
+
+// stream sends data over TCP and returns what arrived.
+func stream(t *testing.T, from, to *testnet.Namespace, addr netip.Addr, data []byte) []byte {
+	t.Helper()
+	var listener *net.TCPListener
+	to.Do(func() {
+		var err error
+		listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+		check(t, err)
+	})
+	defer listener.Close()
+	var client net.Conn
+	from.Do(func() {
+		var err error
+		client, err = net.DialTimeout("tcp", listener.Addr().String(), patience)
+		check(t, err)
+	})
+	defer client.Close()
+	check(t, listener.SetDeadline(time.Now().Add(patience)))
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	check(t, server.SetDeadline(time.Now().Add(patience)))
+	go func() {
+		_, _ = client.Write(data)
+		_ = client.(*net.TCPConn).CloseWrite()
+	}()
+	got, err := io.ReadAll(server)
+	check(t, err)
+	return got
+}
+
+// A packet that expires on its way to another pod comes back as an error from the gateway, sent by the stack.
+func TestPrivilegedReal_HopsRunOut(t *testing.T) {
+	t.Parallel()
+	r := newRealNode(t)
+	for _, c := range []struct {
+		family     int
+		network    string
+		level, opt int
+		kind       byte // time exceeded
+	}{
+		{family: 4, network: "ip4:icmp", level: unix.IPPROTO_IP, opt: unix.IP_TTL, kind: 11},
+		{family: 6, network: "ip6:ipv6-icmp", level: unix.IPPROTO_IPV6, opt: unix.IPV6_UNICAST_HOPS, kind: 3},
+	} {
+		var raw net.PacketConn
+		r.a.Do(func() {
+			var err error
+			raw, err = net.ListenPacket(c.network, podA.addr(c.family).String())
+			check(t, err)
+		})
+		defer raw.Close()
+		a, b := listenUDP(t, r.a, podA.addr(c.family)), listenUDP(t, r.b, podB.addr(c.family))
+		control, err := a.SyscallConn()
+		check(t, err)
+		check(t, control.Control(func(fd uintptr) { check(t, unix.SetsockoptInt(int(fd), c.level, c.opt, 1)) }))
+		if _, err := a.WriteToUDPAddrPort([]byte("too far"), portOf(b)); err != nil {
+			t.Fatal(err)
+		}
+		check(t, raw.SetDeadline(time.Now().Add(patience)))
+		buf := make([]byte, 512)
+		for {
+			n, peer, err := raw.ReadFrom(buf)
+			if err != nil {
+				t.Fatalf("IPv%d: no error came back: %v; last event %+v", c.family, err, r.event())
+			}
+			if n > 0 && buf[0] == c.kind {
+				if got := peer.(*net.IPAddr).IP.String(); got != gateways[c.family].String() {
+					t.Errorf("IPv%d: the error came from %s", c.family, got)
+				}
+				break
+			}
+		}
+	}
+}
+
+// Frames that PROG_TEST_RUN cannot make: cut off inside the IP header, and with a tag that the kernel takes out of band.
+func TestPrivilegedReal_ShortFrames(t *testing.T) {
+	t.Parallel()
+	r := newRealNode(t)
+	v4, v6 := sent(podA, podA.ipv4, podB.ipv4).bytes(t), sent(podA, podA.ipv6, podB.ipv6).bytes(t)
+	proto, _, ip := sent(podA, podA.ipv4, podB.ipv4).network()
+	tagged := serialize(t, ether(podA.mac, podA.host, layers.EthernetTypeDot1Q),
+		&layers.Dot1Q{VLANIdentifier: 5, Type: proto}, ip, gopacket.Payload(make([]byte, 40)))
+	double := serialize(t, ether(podA.mac, podA.host, layers.EthernetTypeQinQ), &layers.Dot1Q{VLANIdentifier: 6, Type: layers.EthernetTypeDot1Q},
+		&layers.Dot1Q{VLANIdentifier: 5, Type: proto}, ip, gopacket.Payload(make([]byte, 40)))
+	for name, c := range map[string]struct {
+		in     []byte
+		reason events.Reason
+	}{
+		"no IPv4 header":      {v4[:offIP+1], events.Truncated},
+		"half an IPv4 header": {v4[:offIP+19], events.Truncated},
+		"no IPv6 header":      {v6[:offIP+1], events.Truncated},
+		"half an IPv6 header": {v6[:offIP+39], events.Truncated},
+		"one tag":             {tagged, events.VLANFilter},
+		"two tags":            {double, events.VLANFilter},
+	} {
+		before := r.count(c.reason, DirectionEgress)
+		r.a.Do(func() { check(t, sendFrame(c.in)) })
+		if after := r.count(c.reason, DirectionEgress); after.Packets != before.Packets+1 {
+			t.Errorf("%s: %q was counted %d times; last event %+v", name, c.reason, after.Packets-before.Packets, r.event())
+		}
+	}
+}
+
+// sendFrame puts a whole frame onto eth0.
+func sendFrame(frame []byte) error {
+	eth0, err := net.InterfaceByName("eth0")
+	if err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Index, Halen: 6})
+}
