@@ -72,7 +72,9 @@ func (l *listener) start(cell.HookContext) error {
 		BaseContext:  func(net.Listener) context.Context { return ctx },
 		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
-	l.Jobs.Add(job.OneShot("serve", func(_ context.Context, health cell.Health) error {
+	l.Jobs.Add(job.OneShot("serve", func(ctx context.Context, health cell.Health) error {
+		// Jobs that were added while the hive starts are stopped before any stop hook runs.
+		defer context.AfterFunc(ctx, func() { _ = l.stop(ctx) })()
 		health.OK("listening on " + socket.Path())
 		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			return err
