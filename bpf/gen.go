@@ -7,3 +7,4 @@ package bpf
 //go:generate build -output-stem pod_egress -type drop_event -type token_bucket podEgress pod_egress.c
 //go:generate build -output-stem pod_ingress podIngress pod_ingress.c
 //go:generate build -output-stem host_egress -no-global-types hostEgress host_egress.c
+//go:generate go run ./internal/record
