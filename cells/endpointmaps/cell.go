@@ -20,6 +20,7 @@ var implementation = cell.Group(
 		bpfendpoints.NewLinkTable,
 		bpfendpoints.NewAddressTable,
 		newInitializers, // what must be in before anything is pruned
+		newVerifier,     // rows into the maps, and whether they still are there
 	),
 	cell.Provide( // anyone may read
 		statedb.RWTable[*bpfendpoints.Facts].ToTable,
@@ -28,7 +29,7 @@ var implementation = cell.Group(
 		newHostWriter, // addresses of the node, from other cells
 	),
 	cell.Invoke(
-		registerController,  // endpoints and gateways into rows
-		registerReconcilers, // rows into the maps
+		registerController, // endpoints and gateways into rows
+		registerVerify,     // drift into pending rows
 	),
 )

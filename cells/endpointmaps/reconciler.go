@@ -23,34 +23,33 @@ const (
 	roundSize      = 1000 // rows between two commits of statuses
 )
 
-// tables are the three tables to reconcile.
+// verifier compares the three maps with their rows.
+type verifier struct {
+	on        tables
+	facts     reconciler.Reconciler[*bpfendpoints.Facts]
+	links     reconciler.Reconciler[*bpfendpoints.Link]
+	addresses reconciler.Reconciler[*bpfendpoints.Address]
+}
+
+// tables are the three tables and their maps.
 type tables struct {
 	cell.In
 
-	Params    reconciler.Params
+	DB        *statedb.DB
 	Facts     statedb.RWTable[*bpfendpoints.Facts]
 	Links     statedb.RWTable[*bpfendpoints.Link]
 	Addresses statedb.RWTable[*bpfendpoints.Address]
 	Kernel    kernel
 }
 
-func registerReconcilers(t tables) error {
-	facts, links, addresses := factsOps{t.Kernel.facts}, linkOps(t.Kernel.links), addressOps(t.Kernel.addresses)
-	f, err1 := register(t.Params, t.Facts, facts, "endpoint-facts")
-	l, err2 := register(t.Params, t.Links, links, "bpf-links")
-	a, err3 := register(t.Params, t.Addresses, addresses, "bpf-endpoints")
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
-	}
-	db := t.Params.DB
-	t.Params.JobGroup.Add(job.Timer("verify-endpoint-maps", func(context.Context) error {
-		return errors.Join(
-			verify(db, t.Facts, t.Kernel.facts.Dump, facts.differs, f.Prune),
-			verify(db, t.Links, t.Kernel.links.Dump, links.differs, l.Prune),
-			verify(db, t.Addresses, t.Kernel.addresses.Dump, addresses.differs, a.Prune),
-		)
-	}, verifyInterval))
-	return nil
+// newVerifier registers one reconciler for each table, and keeps them to call for a prune.
+func newVerifier(params reconciler.Params, t tables) (*verifier, error) {
+	v := &verifier{on: t}
+	var err1, err2, err3 error
+	v.facts, err1 = register(params, t.Facts, factsOps{t.Kernel.facts}, "endpoint-facts")
+	v.links, err2 = register(params, t.Links, linkOps(t.Kernel.links), "bpf-links")
+	v.addresses, err3 = register(params, t.Addresses, addressOps(t.Kernel.addresses), "bpf-endpoints")
+	return v, errors.Join(err1, err2, err3)
 }
 
 // register makes one reconciler. The three share nothing but their options, so a failure of one map delays no other.
@@ -67,6 +66,21 @@ func register[R drift.Row[R]](
 		reconciler.WithRefreshing(0, nil), // the verify job marks what differs; nothing else needs a second write
 		reconciler.WithRetry(minRetry, maxRetry),
 		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: an ADD may be in the table
+	)
+}
+
+// registerVerify runs the verifier on a timer.
+func registerVerify(jobs job.Group, v *verifier) {
+	jobs.Add(job.Timer("verify-endpoint-maps", func(context.Context) error { return v.run() }, verifyInterval))
+}
+
+// run looks at each map once.
+func (v *verifier) run() error {
+	facts, links, addresses := factsOps{v.on.Kernel.facts}, linkOps(v.on.Kernel.links), addressOps(v.on.Kernel.addresses)
+	return errors.Join(
+		verify(v.on.DB, v.on.Facts, v.on.Kernel.facts.Dump, facts.differs, v.facts.Prune),
+		verify(v.on.DB, v.on.Links, v.on.Kernel.links.Dump, links.differs, v.links.Prune),
+		verify(v.on.DB, v.on.Addresses, v.on.Kernel.addresses.Dump, addresses.differs, v.addresses.Prune),
 	)
 }
 
