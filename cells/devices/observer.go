@@ -3,6 +3,7 @@ package devices
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -61,6 +62,13 @@ func (o *observer) run(ctx context.Context, health cell.Health) error {
 // errLost means that the kernel dropped announcements because we did not read them in time.
 var errLost = errors.New("announcements of the kernel were lost")
 
+func lost(cause error) error {
+	if cause == nil {
+		return errLost
+	}
+	return fmt.Errorf("%w: %w", errLost, cause)
+}
+
 // follow subscribes, lists, then applies. It returns when the subscription ends.
 func (o *observer) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -89,7 +97,7 @@ func (o *observer) follow(ctx context.Context) error {
 			return nil
 		case c, ok := <-f.Changes():
 			if !ok {
-				return errors.Join(errLost, f.Err())
+				return lost(f.Err())
 			}
 			changes := gather(ctx, f, c, settle-time.Since(committed))
 			again, err := o.apply(changes)
