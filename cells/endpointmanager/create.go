@@ -117,7 +117,8 @@ func (m *manager) release(ep *endpoints.Endpoint) error {
 	var errs []error
 	for _, c := range claims(ep, "", "") {
 		_, err := m.addresses.Release(c.Addr, c.Pool, c.Attachment)
-		if err != nil && !errors.Is(err, ipam.ErrInUse) && !errors.Is(err, ipam.ErrExcluded) {
+		notOurs := errors.Is(err, ipam.ErrInUse) || errors.Is(err, ipam.ErrTaken) || errors.Is(err, ipam.ErrExcluded)
+		if err != nil && !notOurs {
 			errs = append(errs, fmt.Errorf("release address %s of endpoint %d: %w", c.Addr, ep.ID, err))
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -35,34 +37,48 @@ type controller struct {
 
 // run has no settle time: requests wait for the state that it writes. Commits that come during a pass are one batch.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
+	changes, err := c.subscribe()
+	if err != nil {
+		return fmt.Errorf("follow the rows of endpoints: %w", err)
+	}
+	defer changes.close()
 	report := reporter(health)
-	for {
+	var again map[uint16]bool
+	for full, alive := true, true; alive; {
 		txn := c.DB.ReadTxn()
-		changed, ready := c.watch(txn)
-		updates := c.compute(txn, time.Now().UTC())
+		changed := statedb.NewWatchSet()
+		marked := changes.next(txn, changed)
+		if full || marked.all {
+			marked = c.everything(txn)
+		}
+		maps.Copy(marked.ids, again)
+		ready := c.inputsComplete(txn, changed)
+
+		updates := c.compute(txn, marked, time.Now().UTC())
+
 		if err := c.commit(updates, ready); err != nil {
 			health.Degraded("states of endpoints are out of date", err)
 			return err
 		}
-		report(failures(c.States.All(c.DB.ReadTxn())))
-		if updates.again {
+
+		if full || !updates.empty() {
+			report(failures(c.States.All(c.DB.ReadTxn())))
+		}
+
+		if again = updates.again; len(again) > 0 {
+			full = false
 			continue
 		}
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // the agent stops
-		}
+		full, alive = wait(ctx, changed)
 	}
+	return nil
 }
 
-// watch returns what closes when an input changes, and whether all inputs are complete.
-func (c *controller) watch(txn statedb.ReadTxn) (*statedb.WatchSet, bool) {
-	changed := statedb.NewWatchSet()
-	_, w1 := c.Endpoints.AllWatch(txn)
-	_, w2 := c.Facts.AllWatch(txn)
-	_, w3 := c.Links.AllWatch(txn)
-	_, w4 := c.Addresses.AllWatch(txn)
-	_, w5 := c.Attachments.AllWatch(txn)
-	changed.Add(w1, w2, w3, w4, w5)
+// inputsComplete tells whether every endpoint and every row about one is known; it watches those that are not.
+func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	if c.complete {
+		return true
+	}
 	ready := true
 	for _, table := range []statedb.TableMeta{c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments} {
 		if ok, initialized := table.Initialized(txn); !ok {
@@ -70,35 +86,38 @@ func (c *controller) watch(txn statedb.ReadTxn) (*statedb.WatchSet, bool) {
 			changed.Add(initialized)
 		}
 	}
-	return changed, ready
+	return ready
 }
 
 // updates is the difference between the table and what it should be.
 type updates struct {
 	insert, remove []*endpointstates.EndpointState
-	again          bool // a row was changed that another pass removes
+	again          map[uint16]bool // rows on their way out, which another pass takes further
 }
 
-// compute compares every endpoint and every state in one snapshot.
-func (c *controller) compute(txn statedb.ReadTxn, now time.Time) (u updates) {
-	for ep := range c.Endpoints.All(txn) {
-		old, _, known := c.States.Get(txn, endpointstates.ByID(ep.ID))
-		if !known || old.Attachment != ep.AttachmentID() {
-			old = &endpointstates.EndpointState{ID: ep.ID, Attachment: ep.AttachmentID()}
-		}
-		if row := advance(old, ep, c.observe(txn, ep), now); row != old {
-			u.insert = append(u.insert, row)
-		}
-	}
+func (u updates) empty() bool { return len(u.insert) == 0 && len(u.remove) == 0 }
+
+// compute decides about the marked endpoints in one snapshot.
+func (c *controller) compute(txn statedb.ReadTxn, m marks, now time.Time) updates {
+	u := updates{again: map[uint16]bool{}}
 	var lingering map[uint16]bool // most passes need none
-	for old := range c.States.All(txn) {
-		if _, _, wanted := c.Endpoints.Get(txn, endpoints.ByID(old.ID)); wanted {
-			continue
+	for _, id := range slices.Sorted(maps.Keys(m.ids)) {
+		old, _, known := c.States.Get(txn, endpointstates.ByID(id))
+		ep, _, wanted := c.Endpoints.Get(txn, endpoints.ByID(id))
+		switch {
+		case wanted:
+			if !known || old.Attachment != ep.AttachmentID() {
+				old = &endpointstates.EndpointState{ID: ep.ID, Attachment: ep.AttachmentID()}
+			}
+			if row := advance(old, ep, c.observe(txn, ep), now); row != old {
+				u.insert = append(u.insert, row)
+			}
+		case known:
+			if lingering == nil {
+				lingering = c.lingering(txn)
+			}
+			u.retire(old, !lingering[id], now)
 		}
-		if lingering == nil {
-			lingering = c.lingering(txn)
-		}
-		c.retire(&u, old, !lingering[old.ID], now)
 	}
 	return u
 }
@@ -145,7 +164,7 @@ func withHistory(row *endpointstates.EndpointState, through []state, now time.Ti
 const firstRevision = 1
 
 // retire moves the state of a deleted endpoint to its end and then away.
-func (c *controller) retire(u *updates, old *endpointstates.EndpointState, gone bool, now time.Time) {
+func (u *updates) retire(old *endpointstates.EndpointState, gone bool, now time.Time) {
 	through := path(old.State, situation{gone: gone})
 	if len(through) == 0 {
 		if old.State != endpointstates.Disconnecting {
@@ -157,13 +176,13 @@ func (c *controller) retire(u *updates, old *endpointstates.EndpointState, gone 
 	row.Error, row.Waiting = "", ""
 	row.State = through[len(through)-1]
 	u.insert = append(u.insert, withHistory(row, through, now))
-	u.again = true
+	u.again[old.ID] = true
 }
 
 // commit writes the difference, if there is one.
 func (c *controller) commit(u updates, ready bool) error {
 	ready = ready && !c.complete
-	if len(u.insert) == 0 && len(u.remove) == 0 && !ready {
+	if u.empty() && !ready {
 		return nil
 	}
 	txn := c.DB.WriteTxn(c.States)

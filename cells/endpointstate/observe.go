@@ -95,10 +95,12 @@ func (c *controller) observeLink(txn statedb.ReadTxn, ep *endpoints.Endpoint, o 
 	if o.err != "" {
 		return
 	}
-	for row := range c.Attachments.Prefix(txn, attachments.ByKey(string(attachments.Block)+"/")) {
-		if text := row.Status.GetError(); text != "" {
-			o.err = "attachments of " + row.Device + ": " + text
-			return
+	for _, kind := range []attachments.Kind{attachments.Hold, attachments.Block} {
+		for row := range c.Attachments.Prefix(txn, attachments.ByKey(string(kind)+"/")) {
+			if text := row.Status.GetError(); text != "" {
+				o.err = "attachments of " + row.Key() + ": " + text
+				return
+			}
 		}
 	}
 }

@@ -1,0 +1,157 @@
+package endpointstate
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+)
+
+// world is a controller with its tables, filled with n endpoints that are wholly in the kernel.
+func world(tb testing.TB, n int) *controller {
+	tb.Helper()
+	db := statedb.New()
+	states, done, err := newTable(db)
+	require.NoError(tb, err)
+	eps, err := endpoints.NewTable(db)
+	require.NoError(tb, err)
+	facts, err := bpfendpoints.NewFactsTable(db)
+	require.NoError(tb, err)
+	links, err := bpfendpoints.NewLinkTable(db)
+	require.NoError(tb, err)
+	addresses, err := bpfendpoints.NewAddressTable(db)
+	require.NoError(tb, err)
+	attached, err := attachments.NewTable(db)
+	require.NoError(tb, err)
+	txn := db.WriteTxn(eps, facts, links, addresses, attached)
+	defer txn.Abort()
+	ok := reconciler.StatusDone()
+	for i := 1; i <= n; i++ {
+		id, name := uint16(i), fmt.Sprintf("lxc%012x", i)
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		insert(tb, txn, eps, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(i), IfName: "eth0", HostIfName: name,
+			HostIfIndex: i, IPv4: addr})
+		insert(tb, txn, facts, &bpfendpoints.Facts{ID: id, IfIndex: uint32(i), IPv4: addr, Identity: 5, Status: ok})
+		insert(tb, txn, links, &bpfendpoints.Link{IfIndex: uint32(i), ID: id, Status: ok})
+		insert(tb, txn, addresses, &bpfendpoints.Address{Addr: addr, ID: id, Owner: "endpoint", Status: ok})
+		insert(tb, txn, attached, &attachments.Attachment{Kind: attachments.PodLink, Device: name, IfIndex: i, Hook: "both",
+			EndpointID: id, Status: ok})
+	}
+	txn.Commit()
+	return &controller{initialize: done, params: params{DB: db, States: states, Endpoints: eps, Facts: facts, Links: links,
+		Addresses: addresses, Attachments: attached}}
+}
+
+// fullPass looks at every endpoint.
+func (c *controller) fullPass(now time.Time) updates {
+	txn := c.DB.ReadTxn()
+	return c.compute(txn, c.everything(txn), now)
+}
+
+func insert[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], row R) {
+	tb.Helper()
+	_, _, err := table.Insert(txn, row)
+	require.NoError(tb, err)
+}
+
+func TestCompute_SecondPassWritesNothing(t *testing.T) {
+	t.Parallel()
+	c := world(t, 10)
+	u := c.fullPass(time.Unix(1, 0))
+	require.Len(t, u.insert, 10)
+	require.NoError(t, c.commit(u, true))
+	for row := range c.States.All(c.DB.ReadTxn()) {
+		require.Equal(t, endpointstates.Ready, row.State)
+	}
+	u = c.fullPass(time.Unix(2, 0))
+	require.Empty(t, u.insert)
+	require.Empty(t, u.remove)
+}
+
+// An id that a new endpoint has got before the old one's state was removed begins anew.
+func TestCompute_ReusedIDForgetsTheEarlierEndpoint(t *testing.T) {
+	t.Parallel()
+	c := world(t, 1)
+	require.NoError(t, c.commit(updates{insert: []*endpointstates.EndpointState{{ID: 1, Attachment: "old:eth0",
+		State: endpointstates.Disconnecting, Error: "old"}}}, false))
+	u := c.fullPass(time.Unix(1, 0))
+	require.Len(t, u.insert, 1)
+	require.Equal(t, "1:eth0", u.insert[0].Attachment)
+	require.Equal(t, endpointstates.Ready, u.insert[0].State)
+	require.Len(t, u.insert[0].Log, 2)
+}
+
+func TestAdvance_LogIsBoundedAndKeepsTheNewest(t *testing.T) {
+	t.Parallel()
+	row := &endpointstates.EndpointState{ID: 1, Attachment: "1:eth0"}
+	ep := &endpoints.Endpoint{ID: 1, ContainerID: "1", IfName: "eth0"}
+	for i := range 3 * endpointstates.MaxLog {
+		row = advance(row, ep, observation{progress: pending, err: fmt.Sprint("failure ", i)}, time.Unix(int64(i), 0))
+	}
+	require.Len(t, row.Log, endpointstates.MaxLog)
+	require.Equal(t, fmt.Sprint("failure ", 3*endpointstates.MaxLog-1), row.Log[endpointstates.MaxLog-1].Message)
+}
+
+func TestFailures_NamesAFewAndCountsTheRest(t *testing.T) {
+	t.Parallel()
+	c := world(t, 0)
+	var rows []*endpointstates.EndpointState
+	for id := uint16(1); id <= 5; id++ {
+		rows = append(rows, &endpointstates.EndpointState{ID: id, Attachment: "a:eth0", Error: "broken"})
+	}
+	require.NoError(t, c.commit(updates{insert: rows}, false))
+	err := failures(c.States.All(c.DB.ReadTxn()))
+	require.ErrorContains(t, err, "endpoint 3 (a:eth0): broken\nand 2 more")
+}
+
+// BenchmarkFullPass is what the start and the slow check cost with 250 endpoints.
+func BenchmarkFullPass(b *testing.B) {
+	c := world(b, 250)
+	require.NoError(b, c.commit(c.fullPass(time.Unix(1, 0)), true))
+	b.ReportAllocs()
+	for b.Loop() {
+		c.fullPass(time.Unix(1, 0))
+	}
+}
+
+// BenchmarkOneChange is what a commit of an input costs on the path of a request, with 250 endpoints.
+func BenchmarkOneChange(b *testing.B) {
+	c := world(b, 250)
+	require.NoError(b, c.commit(c.fullPass(time.Unix(1, 0)), true))
+	b.ReportAllocs()
+	for b.Loop() {
+		c.compute(c.DB.ReadTxn(), marks{ids: map[uint16]bool{7: true}}, time.Unix(1, 0))
+	}
+}
+
+// A change that the feed did not mark is found by the full pass.
+func TestRun_FullPassRepairsWhatWasMissed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := world(t, 1)
+		health, _ := cell.NewSimpleHealth()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.run(ctx, health) }()
+		synctest.Wait()
+		stray := &endpointstates.EndpointState{ID: 9, Attachment: "stray:eth0", State: endpointstates.Ready}
+		require.NoError(t, c.commit(updates{insert: []*endpointstates.EndpointState{stray}}, false))
+		time.Sleep(2 * fullPassInterval)
+		synctest.Wait()
+		require.Equal(t, 1, c.States.NumObjects(c.DB.ReadTxn()))
+		cancel()
+		require.NoError(t, <-ended)
+	})
+}
