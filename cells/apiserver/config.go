@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/version"
 )
 
 // options are the names that Cilium lets users change, with what is true here. None can be changed yet.
@@ -86,7 +87,7 @@ func agentState(v readiness.Verdict) models.AgentState {
 	case len(v.Degraded) > 0:
 		state = models.AgentStateStateDegraded
 	}
-	return models.AgentState{State: state, WaitingFor: v.Waiting()}
+	return models.AgentState{State: state, WaitingFor: v.Waiting(), Version: version.String()}
 }
 
 // localNode is the row of this node, or an empty one while nothing is known.

@@ -1,6 +1,44 @@
 package shell
 
-import "github.com/cilium/hive/cell"
+import (
+	"log/slog"
 
-// Cell is the module.
-var Cell = cell.Module("shell", "Script shell on a unix socket")
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/shell"
+)
+
+// Cell serves the shell.
+var Cell = cell.Module("shell", "Shell on a unix socket",
+	cell.Config(DefaultConfig),
+	cell.Invoke(register), // start hook: the socket
+)
+
+// Config is what was typed.
+type Config struct {
+	SocketPath string `mapstructure:"shell-socket-path"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.String("shell-socket-path", c.SocketPath, "Path of the shell's socket; default: shell.sock in the state directory")
+}
+
+type params struct {
+	cell.In
+
+	Lifecycle cell.Lifecycle
+	Jobs      job.Group
+	Log       *slog.Logger
+	Config    Config
+	Settings  settings.Agent
+	Commands  hive.ScriptCmds
+	Printer   shell.HivePrinter `optional:"true"` // made where the hive is
+}

@@ -385,6 +385,9 @@ type AddressPair struct {
 type AgentState struct {
 	State AgentStateState `json:"state"`
 
+	// Version Version of the agent
+	Version string `json:"version,omitempty,omitzero"`
+
 	// WaitingFor One sentence each; empty when ready
 	WaitingFor []string `json:"waiting-for,omitempty,omitzero"`
 }

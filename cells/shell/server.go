@@ -1,0 +1,93 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/hive/script"
+
+	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/unixsocket"
+)
+
+// maxSessions bounds open shells.
+const maxSessions = 32
+
+// acceptPause is the pause after an accept that failed, for instance for want of file descriptors.
+const acceptPause = 100 * time.Millisecond
+
+// server is the open socket with its sessions.
+type server struct {
+	params
+	engine *script.Engine
+	socket *unixsocket.Listener
+}
+
+func register(p params) {
+	s := &server{params: p, engine: &script.Engine{Cmds: commands(p.Commands.Map(), p.Printer)}}
+	p.Lifecycle.Append(cell.Hook{OnStart: s.start, OnStop: s.stop})
+}
+
+// start opens the socket. The job begins here and not in register, because it needs the open socket.
+func (s *server) start(cell.HookContext) (err error) {
+	path := s.Config.SocketPath
+	if path == "" {
+		path = filepath.Join(s.Settings.StateDir, shell.SocketName)
+	}
+	if s.socket, err = unixsocket.Listen(path, unixsocket.Options{Mode: 0o600}); err != nil {
+		return err
+	}
+	s.Jobs.Add(job.OneShot("serve", s.serve))
+	return nil
+}
+
+// stop makes serve end, and with it the job group's stop, which follows.
+func (s *server) stop(cell.HookContext) error {
+	if s.socket == nil {
+		return nil
+	}
+	return s.socket.Close()
+}
+
+func (s *server) serve(ctx context.Context, health cell.Health) error {
+	var sessions sync.WaitGroup
+	defer sessions.Wait()
+	// Jobs that were added while the hive starts are stopped before any stop hook runs.
+	defer context.AfterFunc(ctx, func() { s.socket.Close() })()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	slots := make(chan struct{}, maxSessions)
+	health.OK("listening on " + s.socket.Path())
+	for {
+		conn, err := s.socket.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return nil
+		case err != nil:
+			health.Degraded("accept", err)
+			time.Sleep(acceptPause)
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+			sessions.Go(func() {
+				defer func() { <-slots }()
+				s.session(ctx, conn)
+			})
+		default:
+			refuse(conn)
+		}
+	}
+}
+
+func refuse(conn net.Conn) {
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = conn.Write([]byte("too many shells are open: close one" + shell.ErrorMarker + "\n"))
+	conn.Close()
+}

@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/shell"
+)
+
+// dbCommand reads tables. Columns come from the shell, which knows every table; JSON and YAML come over the API.
+func (a *app) dbCommand() *cobra.Command {
+	group := &cobra.Command{
+		Use: "db", Short: "Show the agent's tables", Args: cobra.NoArgs,
+		Long: "Show the agent's tables. Without a subcommand: their names and sizes.",
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.shellRun(cmd, "db") },
+	}
+	var columns []string
+	show := &cobra.Command{
+		Use: "show TABLE", Short: "Show the rows of a table", Args: cobra.ExactArgs(1),
+		Example: "  waggle db show endpoints\n  waggle db show attachments --columns=Device,Status\n  waggle db show health -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.output == "" {
+				command := []string{"db/show", args[0]}
+				if len(columns) > 0 {
+					command = append(command, "--columns="+strings.Join(columns, ","))
+				}
+				return a.shellRun(cmd, command...)
+			}
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+				rows, err := c.RawRows(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.show(rows, nil)
+			})
+		},
+	}
+	show.Flags().StringSliceVar(&columns, "columns", nil, "Only these columns")
+	list := &cobra.Command{
+		Use: "list", Short: "List the tables", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.shellRun(cmd, "db") },
+	}
+	get := &cobra.Command{
+		Use: "get TABLE INDEX KEY", Short: "Show the rows that an index finds", Args: cobra.ExactArgs(3),
+		Example: "  waggle db get endpoints pod default/web",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.shellRun(cmd, "db/list", "--index="+args[1], args[0], args[2])
+		},
+	}
+	group.AddCommand(list, a.withOutput(show), get)
+	a.withShellSocket(group)
+	return group
+}
+
+// withShellSocket adds the flag that names the shell's socket.
+func (a *app) withShellSocket(cmd *cobra.Command) *cobra.Command {
+	cmd.PersistentFlags().StringVar(&a.shellPath, "shell-socket", "", "Socket of the agent's shell (default: "+shell.SocketName+
+		" beside the agent's socket)")
+	return cmd
+}
+
+func (a *app) shellSocket() string {
+	if a.shellPath != "" {
+		return strings.TrimPrefix(a.shellPath, "unix://")
+	}
+	return a.beside(shell.SocketName)
+}
+
+// shellRun runs one command of the agent's shell and prints its output.
+func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
+	err := shell.Run(cmd.Context(), a.shellSocket(), shell.Quote(args), a.printLine)
+	if errors.Is(err, context.Canceled) { // Ctrl-C ends what has no end
+		return nil
+	}
+	return err
+}
+
+// printLine prints a line of the shell: tables hold names that come from outside.
+func (a *app) printLine(line string) { fmt.Fprintln(a.stdout, printable(line)) }

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/tables/drops"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+// simple is a command without arguments that asks the agent and prints.
+func (a *app) simple(use, short string, do func(context.Context, *client.Client) error) *cobra.Command {
+	return a.withOutput(&cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.ask(cmd, do) },
+	})
+}
+
+// showRows prints a table of the agent.
+func showRows[T any](a *app, name string, header []string, columns func(T) []string) func(context.Context, *client.Client) error {
+	return func(ctx context.Context, c *client.Client) error {
+		if a.output != "" { // as the agent has it, with fields that this build may not know
+			raw, err := c.RawRows(ctx, name)
+			if err != nil {
+				return err
+			}
+			return a.show(raw, nil)
+		}
+		rows, err := client.Rows[T](ctx, c, name)
+		if err != nil {
+			return err
+		}
+		lines := make([][]string, 0, len(rows))
+		for _, row := range rows {
+			lines = append(lines, columns(row))
+		}
+		table(a.stdout, header, lines)
+		return nil
+	}
+}
+
+func (a *app) ipamCommand() *cobra.Command {
+	group := &cobra.Command{Use: "ipam", Short: "Show addresses of pods"}
+	group.AddCommand(a.simple("list", "List the addresses that are not free",
+		showRows(a, "ipam-addresses", []string{"ADDRESS", "POOL", "STATE", "OWNER", "ATTACHMENT", "EXPIRES"},
+			func(r ipamaddresses.Address) []string {
+				return []string{r.Addr.String(), r.Pool, string(r.State), r.Owner, short(r.Attachment), stamp(r.Expiry)}
+			})))
+	return group
+}
+
+func (a *app) dropsCommand() *cobra.Command {
+	return a.simple("drops", "List the packets that the datapath refused lately, with the reason",
+		showRows(a, "drops", []string{"TIME", "REASON", "DIRECTION", "ENDPOINT", "PROTO", "SOURCE", "DESTINATION", "LENGTH", "LOCATION"},
+			func(d *drops.Drop) []string {
+				row := d.TableRow()
+				return []string{d.Time.Local().Format("15:04:05.000"), d.ReasonText, d.Direction, row[4], row[5], row[6], row[7],
+					strconv.FormatUint(uint64(d.Length), 10), d.Location}
+			}))
+}
+
+func (a *app) bootstrapCommand() *cobra.Command {
+	return a.simple("bootstrap", "Show how long each start hook took",
+		showRows(a, "bootstrap", []string{"ORDER", "MODULE", "HOOK", "DETAIL", "DURATION"}, func(h health.Hook) []string {
+			name := h.Hook[strings.LastIndex(h.Hook, "/")+1:]
+			return []string{strconv.Itoa(h.Order), h.Module, name, h.Detail, h.Duration.Round(time.Microsecond).String()}
+		}))
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
+}
+
+func (a *app) mapCommand() *cobra.Command {
+	group := &cobra.Command{Use: "map", Short: "Show maps of the datapath"}
+	type row struct {
+		Name, Type, Owner, Pin, Error  string
+		KeySize, ValueSize, MaxEntries uint32
+		Memory                         uint64
+	}
+	list := a.simple("list", "List all maps", showRows(a, "bpf-maps",
+		[]string{"NAME", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY", "OWNER", "PIN", "ERROR"}, func(r row) []string {
+			return []string{r.Name, r.Type, fmt.Sprint(r.KeySize), fmt.Sprint(r.ValueSize), fmt.Sprint(r.MaxEntries),
+				fmt.Sprint(r.Memory), r.Owner, r.Pin, r.Error}
+		}))
+	get := &cobra.Command{
+		Use: "get NAME", Short: "Show the entries of a map", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.mapGet(ctx, c, args[0]) })
+		},
+	}
+	group.AddCommand(list, a.withOutput(get))
+	return group
+}
+
+func (a *app) mapGet(ctx context.Context, c *client.Client, name string) error {
+	m, err := c.Map(ctx, name)
+	if err != nil {
+		return err
+	}
+	return a.show(m, func(w io.Writer) {
+		var rows [][]string
+		for _, e := range m.Cache {
+			rows = append(rows, []string{e.Key, e.Value})
+		}
+		table(w, []string{"KEY", "VALUE"}, rows)
+	})
+}
+
+func (a *app) nodeCommand() *cobra.Command {
+	group := &cobra.Command{Use: "node", Short: "Show nodes"}
+	group.AddCommand(a.simple("list", "List the nodes that this node knows", func(ctx context.Context, c *client.Client) error {
+		nodes, err := c.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		return a.show(nodes, func(w io.Writer) {
+			var rows [][]string
+			for _, n := range nodes.NodesAdded {
+				v4, v6 := n.PrimaryAddress.Ipv4, n.PrimaryAddress.Ipv6
+				rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source})
+			}
+			table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE"}, rows)
+		})
+	}))
+	return group
+}
+
+func (a *app) configCommand() *cobra.Command {
+	return a.simple("config", "Show the configuration that the agent runs with", func(ctx context.Context, c *client.Client) error {
+		config, err := c.Config(ctx)
+		if err != nil {
+			return err
+		}
+		return a.show(config, func(w io.Writer) { configText(w, config) })
+	})
+}
+
+func configText(w io.Writer, config *models.DaemonConfiguration) {
+	s := config.Status
+	rows := [][]string{
+		{"ipam-mode", s.IPAMMode}, {"datapath-mode", string(s.DatapathMode)},
+		{"device-mtu", strconv.Itoa(s.DeviceMTU)}, {"route-mtu", strconv.Itoa(s.RouteMTU)},
+	}
+	for name, value := range s.Realized.Options {
+		rows = append(rows, []string{name, value})
+	}
+	for name, value := range s.DaemonConfigurationMap {
+		rows = append(rows, []string{"--" + name, fmt.Sprint(value)})
+	}
+	slices.SortFunc(rows, func(x, y []string) int { return cmp.Compare(x[0], y[0]) })
+	table(w, []string{"NAME", "VALUE"}, rows)
+}

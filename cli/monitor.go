@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/monitorwire"
+)
+
+// monitorSocketName is the file in the state directory.
+const monitorSocketName = "monitor1_2.sock"
+
+// filter is what monitor shows.
+type filter struct {
+	kinds    []string // empty means all
+	endpoint uint16   // 0 means all
+}
+
+func (a *app) monitorCommand() *cobra.Command {
+	var socket string
+	var f filter
+	cmd := &cobra.Command{
+		Use: "monitor", Short: "Print events of the datapath as they happen", Args: cobra.NoArgs,
+		Example: "  waggle monitor -t drop\n  waggle monitor --related-to 12 -o json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, kind := range f.kinds {
+				if kind != "drop" && kind != "trace" {
+					return usage{fmt.Errorf("-t %q: use drop or trace", kind)}
+				}
+			}
+			if a.output == "yaml" {
+				return usage{errors.New("-o yaml: events are a stream; use json, one in a line")}
+			}
+			if socket == "" {
+				socket = a.beside(monitorSocketName)
+			}
+			return a.monitor(cmd.Context(), strings.TrimPrefix(socket, "unix://"), f)
+		},
+	}
+	cmd.Flags().StringSliceVarP(&f.kinds, "type", "t", nil, "Only these types: drop, trace")
+	cmd.Flags().Uint16Var(&f.endpoint, "related-to", 0, "Only events of the endpoint with this id")
+	cmd.Flags().StringVar(&socket, "monitor-socket", "", "Socket of the stream (default: "+monitorSocketName+" beside the agent's socket)")
+	return a.withOutput(cmd)
+}
+
+// monitor prints until Ctrl-C or until the agent stops.
+func (a *app) monitor(ctx context.Context, socket string, f filter) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("watch events: %w at %s: %w: check that waggle-agent runs and that its --monitor-socket-path is this",
+			client.ErrUnreachable, socket, err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	if a.output == "" {
+		fmt.Fprintln(a.stderr, "Watching events; Ctrl-C ends.")
+	}
+	stream := monitorwire.NewDecoder(conn)
+	for {
+		payload, err := stream.Next()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, io.EOF):
+			return fmt.Errorf("the agent ended the stream of events at %s", socket)
+		case err != nil:
+			return fmt.Errorf("read events from %s: %w", socket, err)
+		}
+		if err := a.printEvent(payload, f); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *app) printEvent(payload monitorwire.Payload, f filter) error {
+	e := describe(payload)
+	if !f.wants(e) {
+		return nil
+	}
+	if a.output == "json" {
+		e.Time = time.Now().UTC().Format(time.RFC3339Nano)
+		return json.NewEncoder(a.stdout).Encode(e)
+	}
+	_, err := fmt.Fprintln(a.stdout, printable(e.text()))
+	return err
+}
+
+// wants lets pass what was asked for. That events were lost is always told.
+func (f filter) wants(e event) bool {
+	if e.Type == "lost" {
+		return true
+	}
+	matches := len(f.kinds) == 0
+	for _, kind := range f.kinds {
+		matches = matches || kind == e.Type
+	}
+	return matches && (f.endpoint == 0 || e.Endpoint == f.endpoint || e.TargetEndpoint == uint32(f.endpoint))
+}

@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// Exit codes.
+const (
+	exitOK = iota
+	exitFailed
+	exitUsage
+	exitUnreachable
+)
+
+// app is one run of the command.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	host           string // as typed
+	output         string // "", "json" or "yaml"
+	timeout        time.Duration
+	shellPath      string // as typed; empty means beside the socket of the API
+}
+
+// Run runs the command and returns its exit code.
+func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err != nil && !errors.As(err, new(silent)) {
+		fmt.Fprintln(stderr, "waggle:", printable(err.Error()))
+	}
+	return exitCode(err)
+}
+
+// silent is an error that has been shown already.
+type silent struct{ error }
+
+// usage is an error of the command line.
+type usage struct{ error }
+
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, new(usage)):
+		return exitUsage
+	case errors.Is(err, client.ErrUnreachable), errors.Is(err, shell.ErrUnreachable):
+		return exitUnreachable
+	}
+	return exitFailed
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:               "waggle",
+		Short:             "Show what the Waggle agent on this node does",
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		DisableAutoGenTag: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage{err} })
+	flags := root.PersistentFlags()
+	flags.StringVarP(&a.host, "host", "H", "", "Socket of the agent, as unix://PATH or PATH (environment "+client.SocketEnv+
+		"; default "+client.DefaultSocket+")")
+	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "How long to wait for an answer; 0 means for ever")
+	root.AddCommand(
+		a.statusCommand(), a.endpointCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.configCommand(),
+		a.dbCommand(), a.shellCommand(), a.bootstrapCommand(), a.monitorCommand(), a.dropsCommand(), a.versionCommand(),
+	)
+	strictArguments(root)
+	return root
+}
+
+// strictArguments makes wrong arguments errors of the command line, and makes a group without a subcommand one too.
+func strictArguments(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return usage{fmt.Errorf("%s: %w", c.CommandPath(), err)}
+			}
+			return nil
+		}
+	}
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.RunE = func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return c.Help()
+			}
+			return usage{fmt.Errorf("%s: no such command %q; see %s --help", c.CommandPath(), args[0], c.CommandPath())}
+		}
+		cmd.Args = cobra.ArbitraryArgs
+	}
+	for _, sub := range cmd.Commands() {
+		strictArguments(sub)
+	}
+}
+
+func (a *app) checkFlags() error {
+	switch a.output {
+	case "", "json", "yaml":
+		return nil
+	}
+	return usage{fmt.Errorf("-o %q: use json or yaml", a.output)}
+}
+
+// withOutput adds the flag -o.
+func (a *app) withOutput(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVarP(&a.output, "output", "o", "", "Print for programs: json or yaml")
+	return cmd
+}
+
+func (a *app) socket() string { return client.SocketPath(a.host) }
+
+// beside is a socket in the directory of the agent's.
+func (a *app) beside(name string) string { return filepath.Join(filepath.Dir(a.socket()), name) }
+
+// ask calls do with a client and a bounded context.
+func (a *app) ask(cmd *cobra.Command, do func(context.Context, *client.Client) error) error {
+	ctx := cmd.Context()
+	if a.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+	}
+	c := client.New(a.socket())
+	defer c.Close()
+	return do(ctx, c)
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of this command and of the agent", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			fmt.Fprintln(a.stdout, version.Long("waggle"))
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+				status, err := c.Status(ctx, true)
+				switch {
+				case errors.Is(err, client.ErrUnreachable), errors.Is(err, shell.ErrUnreachable):
+					fmt.Fprintln(a.stdout, "waggle-agent does not run, or not at", a.socket())
+					return nil
+				case err != nil:
+					return err
+				}
+				fmt.Fprintln(a.stdout, "waggle-agent", printable(status.Agent.Version))
+				return nil
+			})
+		},
+	}
+}

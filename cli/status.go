@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/client"
+)
+
+func (a *app) statusCommand() *cobra.Command {
+	var brief bool
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the health of the agent; the exit code is 1 while pods cannot be attached",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.status(ctx, c, brief) })
+		},
+	}
+	cmd.Flags().BoolVar(&brief, "brief", false, "Only one line")
+	return a.withOutput(cmd)
+}
+
+func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
+	s, err := c.Status(ctx, brief)
+	if err != nil {
+		return err
+	}
+	var endpoints []models.Endpoint
+	if !brief {
+		if endpoints, err = c.Endpoints(ctx); err != nil {
+			return err
+		}
+	}
+	err = a.show(s, func(w io.Writer) {
+		if brief {
+			fmt.Fprintln(w, statusLine(s.Cilium))
+			return
+		}
+		statusText(w, s, endpoints)
+	})
+	if err == nil && s.Cilium.State == models.StatusStateFailure {
+		return silent{errors.New("the agent is not ready: " + s.Cilium.Msg)}
+	}
+	return err
+}
+
+func statusLine(s models.Status) string {
+	if s.Msg == "" {
+		return printable(string(s.State))
+	}
+	return printable(string(s.State) + " - " + s.Msg)
+}
+
+func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoint) {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	line := func(name, value string) { fmt.Fprintf(tw, "%s:\t%s\n", name, printable(value)) }
+	line("Agent", statusLine(s.Cilium))
+	for _, what := range s.Agent.WaitingFor {
+		line("  waiting for", what)
+	}
+	line("Node", s.Cluster.Self)
+	line("Kubernetes", statusLine(models.Status{State: models.StatusState(s.Kubernetes.State), Msg: s.Kubernetes.Msg}))
+	line("IPAM", orDash(s.IPAM.Status))
+	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
+	line("Endpoints", countStates(endpoints))
+	line("Modules", countLevels(s.Modules))
+	_ = tw.Flush()
+	fmt.Fprintln(w)
+	modulesTree(w, s.Modules)
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func countStates(endpoints []models.Endpoint) string {
+	ready := 0
+	for _, e := range endpoints {
+		if e.Status.State == models.EndpointStateReady {
+			ready++
+		}
+	}
+	return fmt.Sprintf("%d, %d ready", len(endpoints), ready)
+}
+
+func countLevels(modules []models.ModuleHealth) string {
+	count := map[models.ModuleHealthLevel]int{}
+	for _, m := range modules {
+		count[m.Level]++
+	}
+	parts := make([]string, 0, 3)
+	for _, level := range []models.ModuleHealthLevel{models.ModuleHealthLevelOK, models.ModuleHealthLevelDegraded, models.ModuleHealthLevelStopped} {
+		parts = append(parts, strconv.Itoa(count[level])+" "+string(level))
+	}
+	return strings.Join(parts, ", ")
+}

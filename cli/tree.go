@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+)
+
+// branch is a part of the agent with the parts below it.
+type branch struct {
+	below  map[string]*branch
+	report *models.ModuleHealth // nil when only parts below have reported
+}
+
+// modulesTree prints what each part of the agent says of itself, indented by where it belongs.
+func modulesTree(w io.Writer, modules []models.ModuleHealth) {
+	root := &branch{}
+	for i := range modules {
+		root.add(strings.Split(modules[i].ID, "."), &modules[i])
+	}
+	root.print(w, "")
+}
+
+func (b *branch) add(path []string, report *models.ModuleHealth) {
+	if len(path) == 0 {
+		b.report = report
+		return
+	}
+	if b.below == nil {
+		b.below = map[string]*branch{}
+	}
+	child := b.below[path[0]]
+	if child == nil {
+		child = &branch{}
+		b.below[path[0]] = child
+	}
+	child.add(path[1:], report)
+}
+
+func (b *branch) print(w io.Writer, indent string) {
+	names := slices.Sorted(maps.Keys(b.below))
+	for i, name := range names {
+		corner, bar := "├── ", "│   "
+		if i == len(names)-1 {
+			corner, bar = "└── ", "    "
+		}
+		child := b.below[name]
+		fmt.Fprintln(w, indent+corner+printable(name)+child.words())
+		child.print(w, indent+bar)
+	}
+}
+
+func (b *branch) words() string {
+	if b.report == nil {
+		return ""
+	}
+	words := "  [" + string(b.report.Level) + "]"
+	if b.report.Message != "" {
+		words += " " + b.report.Message
+	}
+	if b.report.Error != "" {
+		words += ": " + b.report.Error
+	}
+	return printable(words)
+}
