@@ -5,6 +5,8 @@ package celltest
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +46,8 @@ func Infrastructure() cell.Cell {
 }
 
 // Run runs each script that matches pattern (say "testdata/*.txtar") against a hive of its own. The cells come from a
-// function because each script needs fresh ones. Arguments on the script's "#!" line are flags of the hive.
+// function because each script needs fresh ones. Arguments on the script's "#!" line are flags of the hive, in which
+// $WORK stands for the script's directory.
 func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Helper()
 	setup := func(t testing.TB, args []string) *script.Engine {
@@ -52,7 +55,7 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 		h := hive.New(append([]cell.Cell{Infrastructure()}, cells(t)...)...)
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		h.RegisterFlags(flags)
-		if err := flags.Parse(args); err != nil {
+		if err := flags.Parse(expand(t, args)); err != nil {
 			t.Fatalf("parse the script's flags: %v", err)
 		}
 		t.Cleanup(func() {
@@ -74,4 +77,17 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	t.Cleanup(cancel)
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
+}
+
+// expand replaces $WORK, which the engine knows in commands only. A script's directory is the first temporary one that its
+// test has made, so it lies beside the next.
+func expand(t testing.TB, args []string) []string {
+	var out []string
+	for _, arg := range args {
+		if strings.Contains(arg, "$WORK") {
+			arg = strings.ReplaceAll(arg, "$WORK", filepath.Join(filepath.Dir(t.TempDir()), "001"))
+		}
+		out = append(out, arg)
+	}
+	return out
 }

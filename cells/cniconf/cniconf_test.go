@@ -1,0 +1,100 @@
+package cniconf
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+func TestNewOptions_RefusesByFlag(t *testing.T) {
+	t.Parallel()
+	for flag, change := range map[string]func(*Config){
+		"write-cni-conf-when-ready": func(c *Config) { c.WriteCNIConfWhenReady = "net.d/05.conflist" },
+		"read-cni-conf":             func(c *Config) { c.ReadCNIConf = "x.json" },
+		"cni-log-file":              func(c *Config) { c.CNILogFile = "cni.log" },
+		"cni-chaining-mode":         func(c *Config) { c.CNIChainingMode = "flannel" },
+	} {
+		c := DefaultConfig
+		change(&c)
+		if _, err := newOptions(c); err == nil || !strings.Contains(err.Error(), "--"+flag) {
+			t.Errorf("%s: error %v does not name the flag", flag, err)
+		}
+	}
+	c := DefaultConfig
+	c.WriteCNIConfWhenReady = "/etc/cni/net.d/05-waggle.conf"
+	if _, err := newOptions(c); err == nil {
+		t.Error("a list in a .conf file was accepted, which runtimes would not read")
+	}
+	if _, err := newOptions(DefaultConfig); err != nil {
+		t.Errorf("defaults: %v", err)
+	}
+}
+
+// A runtime of today must read the list and find the newest version in it.
+func TestContents_AreReadByLibcni(t *testing.T) {
+	t.Parallel()
+	o, err := newOptions(DefaultConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := contents(o, "/run/w", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.ConfListFromBytes(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list.CNIVersion != "1.1.0" || list.Name != "waggle" || len(list.Plugins) != 1 || list.Plugins[0].Network.Type != "waggle-cni" {
+		t.Errorf("libcni reads %+v", list)
+	}
+}
+
+func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "a", "05.conflist")
+	if wrote, err := ensure(path, []byte("one")); err != nil || !wrote {
+		t.Fatalf("first write: %v, %v", wrote, err)
+	}
+	before, _ := os.Stat(path)
+	if before.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v", before.Mode())
+	}
+	if wrote, err := ensure(path, []byte("one")); err != nil || wrote {
+		t.Errorf("an equal file was written again: %v, %v", wrote, err)
+	}
+	if err := os.WriteFile(path+temporary, []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if wrote, err := ensure(path, []byte("two")); err != nil || !wrote {
+		t.Errorf("change: %v, %v", wrote, err)
+	}
+	got, _ := os.ReadFile(path)
+	after, _ := os.Stat(path)
+	if string(got) != "two" || after.Mode().Perm() != 0o644 || os.SameFile(before, after) {
+		t.Errorf("contents %q, mode %v; it must be another file", got, after.Mode())
+	}
+	if isConf(path + temporary) {
+		t.Error("runtimes would read the file while it is written")
+	}
+}
+
+func TestPutAside_TouchesOnlyConfigurations(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"05.conflist", "10-a.conf", "11-b.json", "12-c.conflist", "notes", "13.conf.waggle_bak"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renamed, err := putAside(filepath.Join(dir, "05.conflist"))
+	if err != nil || strings.Join(renamed, " ") != "10-a.conf 11-b.json 12-c.conflist" {
+		t.Errorf("renamed %v, %v", renamed, err)
+	}
+	if again, err := putAside(filepath.Join(dir, "05.conflist")); err != nil || len(again) != 0 {
+		t.Errorf("the second time: %v, %v", again, err)
+	}
+}

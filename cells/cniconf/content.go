@@ -1,0 +1,85 @@
+package cniconf
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// maxRead bounds a file that is read, ours or somebody else's.
+const maxRead = 1 << 20
+
+// list is a CNI configuration list.
+type list struct {
+	// CNIVersion is what old runtimes (libcni before 1.2) go by; they do not know 1.1.0. Others take the highest of
+	// CNIVersions that they know.
+	CNIVersion  string   `json:"cniVersion"`
+	CNIVersions []string `json:"cniVersions"`
+	Name        string   `json:"name"`
+	Plugins     []any    `json:"plugins"`
+}
+
+// plugin is our entry in the list.
+type plugin struct {
+	Type       string `json:"type"`
+	SocketPath string `json:"socket-path"`
+	StateDir   string `json:"state-dir"`
+	LogFile    string `json:"log-file,omitempty"`
+}
+
+// portmap is the reference plugin that makes host ports.
+type portmap struct {
+	Type         string          `json:"type"`
+	Capabilities map[string]bool `json:"capabilities"`
+}
+
+// contents returns what is to stand in the file.
+func contents(o options, stateDir, socketPath string) ([]byte, error) {
+	if o.ReadCNIConf != "" {
+		return readConf(o.ReadCNIConf)
+	}
+	if socketPath == "" {
+		socketPath = filepath.Join(stateDir, "waggle.sock")
+	}
+	l := list{
+		CNIVersion:  "1.0.0",
+		CNIVersions: []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"},
+		Name:        "waggle",
+		Plugins:     []any{plugin{Type: "waggle-cni", SocketPath: socketPath, StateDir: stateDir, LogFile: o.CNILogFile}},
+	}
+	if o.CNIChainingMode == modePortmap {
+		l.Plugins = append(l.Plugins, portmap{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}})
+	}
+	data, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(data, '\n'), nil
+}
+
+// readConf returns a file as it is, if it can be a configuration at all.
+func readConf(path string) ([]byte, error) {
+	data, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--read-cni-conf: %w", err)
+	}
+	if !json.Valid(data) {
+		return nil, fmt.Errorf("--read-cni-conf: %s: is not JSON", path)
+	}
+	return data, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	data, err := io.ReadAll(io.LimitReader(file, maxRead+1))
+	if err == nil && len(data) > maxRead {
+		err = fmt.Errorf("%s: has more than %d bytes", path, maxRead)
+	}
+	return data, err
+}

@@ -1,0 +1,179 @@
+package cniconf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
+	"github.com/waggle-net/waggle/pkg/tables/configs"
+)
+
+const (
+	// settle joins the events of one change in the directory, ours among them.
+	settle = 50 * time.Millisecond
+	// verify is how often the file is looked at without an event, in case one was lost.
+	verify = time.Minute
+	// retryMin and retryMax bound the wait after a failure.
+	retryMin, retryMax = 500 * time.Millisecond, time.Minute
+)
+
+type params struct {
+	cell.In
+
+	Log       *slog.Logger
+	Jobs      job.Group
+	DB        *statedb.DB
+	Options   options
+	Agent     settings.Agent
+	Table     statedb.RWTable[cniconfig.Config]
+	Readiness readiness.Tables
+	Configs   statedb.Table[configs.Config]
+}
+
+// controller is the one job of this cell.
+type controller struct{ params }
+
+func register(p params) {
+	if p.Options.WriteCNIConfWhenReady == "" {
+		return
+	}
+	c := &controller{p}
+	p.Jobs.Add(job.OneShot("write-cni-conf", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+}
+
+// run waits until pods can be attached, then keeps the file.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	for {
+		txn := c.DB.ReadTxn()
+		changed := c.watch(txn)
+		verdict := readiness.Judge(txn, c.Readiness)
+		if verdict.Ready() {
+			return c.keep(ctx, health)
+		}
+		waiting := strings.Join(verdict.Waiting(), "; ")
+		if err := c.report(cniconfig.Waiting, waiting); err != nil {
+			return err
+		}
+		health.OK("waiting for " + waiting)
+		if _, err := changed.Wait(ctx, settle); err != nil {
+			return nil // stopping
+		}
+	}
+}
+
+// watch returns what closes when the judgement may have changed. Degraded modules do not count.
+func (c *controller) watch(txn statedb.ReadTxn) *statedb.WatchSet {
+	set := statedb.NewWatchSet()
+	_, sources := c.Readiness.Sources.AllWatch(txn)
+	_, node := c.Readiness.LocalNode.AllWatch(txn)
+	_, mtus := c.Readiness.MTUs.AllWatch(txn)
+	_, attachments := c.Readiness.Attachments.AllWatch(txn)
+	set.Add(sources, node, mtus, attachments)
+	if initialized, endpoints := c.Readiness.Endpoints.Initialized(txn); !initialized {
+		set.Add(endpoints)
+	}
+	return set
+}
+
+// keep writes the file and writes it again whenever it is not as it must be.
+func (c *controller) keep(ctx context.Context, health cell.Health) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch the directory of the CNI configuration: %w", err)
+	}
+	defer watcher.Close()
+	wait := retryMin
+	for {
+		next := verify
+		if err := c.once(watcher); err != nil {
+			health.Degraded("the CNI configuration is not as it must be", err)
+			if err := c.report(cniconfig.Failed, err.Error()); err != nil {
+				return err
+			}
+			next, wait = wait, min(2*wait, retryMax)
+		} else {
+			health.OK("the CNI configuration is written")
+			if err := c.report(cniconfig.Written, ""); err != nil {
+				return err
+			}
+			wait = retryMin
+		}
+		if !waitForChange(ctx, watcher, next) {
+			return nil
+		}
+	}
+}
+
+// once brings the directory into order and watches it. The watch comes first, so that no change falls between.
+func (c *controller) once(watcher *fsnotify.Watcher) error {
+	path := c.Options.WriteCNIConfWhenReady
+	wanted, err := contents(c.Options, c.Agent.StateDir, c.socketPath())
+	if err != nil {
+		return err
+	}
+	_ = watcher.Add(filepath.Dir(path)) // fails before the first write has made the directory
+	wrote, err := ensure(path, wanted)
+	if wrote {
+		c.Log.Info("Wrote the CNI configuration", "path", path)
+	}
+	if err == nil && c.Options.CNIExclusive {
+		var renamed []string
+		if renamed, err = putAside(path); len(renamed) > 0 {
+			c.Log.Info("Put other CNI configurations aside", "names", renamed, "suffix", backup)
+		}
+	}
+	return errors.Join(err, watcher.Add(filepath.Dir(path)))
+}
+
+// socketPath is the flag of the API's cell; empty means the default place.
+func (c *controller) socketPath() string {
+	row, _, _ := c.Configs.Get(c.DB.ReadTxn(), configs.ByKey("socket-path"))
+	return row.Value
+}
+
+// report keeps the one row; an equal row is not written again.
+func (c *controller) report(state cniconfig.State, message string) error {
+	row := cniconfig.Config{Path: c.Options.WriteCNIConfWhenReady, State: state, Message: message}
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	if old, _, found := c.Table.Get(txn, cniconfig.ByPath(row.Path)); found && old == row {
+		return nil
+	}
+	if _, _, err := c.Table.Insert(txn, row); err != nil {
+		return fmt.Errorf("insert the state of the CNI configuration: %w", err)
+	}
+	txn.Commit()
+	return nil
+}
+
+// waitForChange waits for an event that concerns a configuration, or for at most d. It returns false when ctx ends.
+func waitForChange(ctx context.Context, watcher *fsnotify.Watcher, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-watcher.Errors: // such as a lost event: look now
+			return true
+		case event := <-watcher.Events:
+			if isConf(event.Name) || event.Has(fsnotify.Remove|fsnotify.Rename) {
+				timer.Reset(settle)
+			}
+		}
+	}
+}
