@@ -1,0 +1,43 @@
+package healthz
+
+import (
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// handler answers probes from tables.
+type handler struct{ http.Handler }
+
+func newHandler(db *statedb.DB, tables readiness.Tables) handler {
+	mux := http.NewServeMux()
+	ready := func(w http.ResponseWriter, r *http.Request) {
+		verdict := readiness.Judge(db.ReadTxn(), tables)
+		// As with Cilium, a probe may leave Kubernetes out; a header that is no boolean counts as absent.
+		if k8s, err := strconv.ParseBool(r.Header.Get("require-k8s-connectivity")); err == nil && !k8s {
+			verdict.Sources = nil
+		}
+		state, message := verdict.Summary(version.String())
+		code := http.StatusOK
+		if !verdict.Ready() {
+			code = http.StatusServiceUnavailable
+		}
+		say(w, code, state+" - "+message)
+	}
+	mux.HandleFunc("GET /healthz", ready)
+	mux.HandleFunc("GET /readyz", ready)
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "Ok - "+version.String()) })
+	return handler{mux}
+}
+
+func say(w http.ResponseWriter, code int, line string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	fmt.Fprintln(w, line)
+}

@@ -1,0 +1,97 @@
+package healthz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+)
+
+// timeout bounds reading a probe and writing its answer.
+const timeout = 10 * time.Second
+
+// loopbacks are where probes come from: kubelet shares the node's network namespace.
+var loopbacks = [...]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+
+type params struct {
+	cell.In
+
+	Lifecycle cell.Lifecycle
+	Jobs      job.Group
+	Log       *slog.Logger
+	Port      port
+	Handler   handler
+}
+
+func register(p params) {
+	if p.Port == 0 {
+		return
+	}
+	p.Lifecycle.Append(cell.Hook{OnStart: p.start})
+}
+
+// start listens on both families; one that the node does not have is left out.
+func (p params) start(cell.HookContext) error {
+	listeners, err := listen(uint16(p.Port))
+	if err != nil {
+		return err
+	}
+	if len(listeners) == 0 {
+		p.Log.Warn("Probes of health are not answered: neither 127.0.0.1 nor ::1 exists, is the loopback device up?")
+	}
+	for _, l := range listeners {
+		p.Jobs.Add(job.OneShot("serve-"+family(l), func(ctx context.Context, health cell.Health) error {
+			health.OK("listening on " + l.Addr().String())
+			return p.serve(ctx, l)
+		}))
+	}
+	return nil
+}
+
+// serve ends with the job; a probe is not waited for.
+func (p params) serve(ctx context.Context, l net.Listener) error {
+	server := &http.Server{Handler: p.Handler, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
+		ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func listen(port uint16) ([]net.Listener, error) {
+	var listeners []net.Listener
+	var errs []error
+	for _, addr := range loopbacks {
+		at := netip.AddrPortFrom(addr, port)
+		l, err := net.Listen("tcp", at.String())
+		switch {
+		case err == nil:
+			listeners = append(listeners, l)
+		case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT):
+		default:
+			errs = append(errs, fmt.Errorf("--agent-health-port: listen on %s: %w: choose another port, or 0 for none", at, err))
+		}
+	}
+	if len(errs) > 0 {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}
+	return listeners, errors.Join(errs...)
+}
+
+func family(l net.Listener) string {
+	if at, err := netip.ParseAddrPort(l.Addr().String()); err == nil && at.Addr().Is6() {
+		return "ipv6"
+	}
+	return "ipv4"
+}
