@@ -1,0 +1,29 @@
+package desiredroutes
+
+import (
+	"testing"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+)
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{
+			cell.Provide(
+				devices.NewTable, devices.NewRouteTable,
+				statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[*devices.Route].ToTable,
+				newFakeKernel,
+				func(k *fakeKernel) kernel { return k },
+				(*fakeKernel).commands,
+			),
+			cell.Module("desired-routes", "Desired routes", Reconciler,
+				cell.Invoke(func(w tables.Writer) { w.Expect("pods") })),
+		}
+	})
+}
