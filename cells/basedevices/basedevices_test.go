@@ -1,0 +1,119 @@
+package basedevices
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// contributions records what the cell hands to the writers of other tables.
+type contributions struct {
+	mu       sync.Mutex
+	expected []string
+	routes   map[string][]desiredroutes.Route
+	settings map[string][]sysctls.Setting
+}
+
+func (c *contributions) Expect(o string) { c.expected = append(c.expected, o) }
+
+func (c *contributions) Replace(owner string, routes []desiredroutes.Route) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.routes[owner] = routes
+	return nil
+}
+
+// settingsWriter is the other half of contributions, whose method has the same name.
+type settingsWriter struct{ *contributions }
+
+func (w settingsWriter) Replace(owner string, settings []sysctls.Setting) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.settings[owner] = settings
+	return nil
+}
+
+func (c *contributions) print() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var lines []string
+	for owner, routes := range c.routes {
+		for _, r := range routes {
+			lines = append(lines, strings.Join([]string{owner, r.Dst.String(), "dev", r.Device, "src", r.Src.String()}, " "))
+		}
+	}
+	for owner, settings := range c.settings {
+		for _, s := range settings {
+			lines = append(lines, owner+" "+s.Name+" = "+s.Value)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func (c *contributions) command() hive.ScriptCmdOut {
+	return hive.NewScriptCmd("contributed", script.Command(script.CmdUsage{Summary: "print contributed routes and settings"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			return func(*script.State) (string, string, error) { return c.print(), "", nil }, nil
+		}))
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		c := &contributions{routes: map[string][]desiredroutes.Route{}, settings: map[string][]sysctls.Setting{}}
+		return []cell.Cell{
+			agent.Cell,
+			cell.Provide(
+				devices.NewTable, devices.NewAddressTable, localnode.NewTable, mtus.NewTable, endpoints.NewTable,
+				statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[devices.Address].ToTable,
+				statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[mtus.MTU].ToTable,
+				statedb.RWTable[*endpoints.Endpoint].ToTable,
+				func() desiredroutes.Writer { return c },
+				func() sysctls.Writer { return settingsWriter{c} },
+				c.command,
+				newFakeKernel,
+				func(k *fakeKernel) kernel { return k },
+				(*fakeKernel).commands,
+			),
+			cell.Module("base-devices", "Base devices", Reconciler),
+		}
+	})
+}
+
+// localnode that is not ready must not cost a router address of an earlier run.
+func TestDesiredDevices_AddressesAreCompleteOnlyWhenTheNodeIsReady(t *testing.T) {
+	t.Parallel()
+	router := netip.MustParseAddr("10.1.0.1")
+	for name, c := range map[string]struct {
+		node  *localnode.LocalNode
+		addrs int
+		known bool
+	}{
+		"no node yet":         {nil, 0, false},
+		"waiting for IPv6":    {&localnode.LocalNode{IPv4: localnode.Family{Router: router}}, 1, false},
+		"ready":               {&localnode.LocalNode{IPv4: localnode.Family{Router: router}, Ready: true}, 1, true},
+		"ready without range": {&localnode.LocalNode{Ready: true}, 0, true},
+	} {
+		host := desiredDevices(c.node, 0)[0]
+		if len(host.Addresses) != c.addrs || host.AddressesKnown != c.known {
+			t.Errorf("%s: addresses %v, known %v", name, host.Addresses, host.AddressesKnown)
+		}
+	}
+}
