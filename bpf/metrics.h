@@ -1,6 +1,7 @@
 /* Packets and bytes by reason and direction. */
 #pragma once
 
+#include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include "reasons.h"

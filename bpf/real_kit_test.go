@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/tc"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -39,6 +41,9 @@ func newRealNode(t *testing.T) *realNode {
 	r.host.Do(func() { check(t, r.wireHost()) })
 	r.a.Do(func() { check(t, wirePod(podA)) })
 	r.b.Do(func() { check(t, wirePod(podB)) })
+	r.host.Do(func() { check(t, waitUp("poda", "podb")) })
+	r.a.Do(func() { check(t, waitUp("eth0")) })
+	r.b.Do(func() { check(t, waitUp("eth0")) })
 	return r
 }
 
@@ -155,8 +160,41 @@ func setUp(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
+// waitUp waits until the kernel has noticed that links have a carrier. Until then it throws away what they shall send.
+func waitUp(names ...string) error {
+	deadline := time.Now().Add(patience)
+	for _, name := range names {
+		for {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			if link.Attrs().OperState == netlink.OperUp {
+				break
+			}
+			if time.Now().After(deadline) {
+				return fmt.Errorf("wait for %s: it is %s", name, link.Attrs().OperState)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return nil
+}
+
 func hostNet(addr netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+}
+
+// grows waits until more packets than before were counted: the kernel may work on a frame after the call that sent it.
+// Forwarded packets include what the node's own kernel sends through waggle_host.
+func (r *realNode) grows(before MetricsValue, reason events.Reason) bool {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if r.count(reason, DirectionEgress).Packets > before.Packets {
+			return true
+		}
+	}
+	return false
 }
 
 // listenUDP opens a socket inside a namespace.
@@ -176,7 +214,7 @@ func listenUDP(t *testing.T, ns *testnet.Namespace, addr netip.Addr) *net.UDPCon
 func portOf(conn *net.UDPConn) netip.AddrPort { return conn.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 // exchange sends a datagram from one socket to another and its echo back.
-func exchange(t *testing.T, from, to *net.UDPConn, size int) {
+func (r *realNode) exchange(t *testing.T, from, to *net.UDPConn, size int) {
 	t.Helper()
 	message := make([]byte, size)
 	for i := range message {
@@ -189,7 +227,7 @@ func exchange(t *testing.T, from, to *net.UDPConn, size int) {
 		}
 		n, peer, err := leg.to.ReadFromUDPAddrPort(buf)
 		if err != nil {
-			t.Fatalf("receive %s from %s: %v", portOf(leg.to), portOf(leg.from), err)
+			t.Fatalf("receive %d bytes at %s from %s: %v; last event %+v", size, portOf(leg.to), portOf(leg.from), err, r.event())
 		}
 		if peer != portOf(leg.from) || string(buf[:n]) != string(message) {
 			t.Fatalf("received %d bytes from %s, want %d from %s", n, peer, size, portOf(leg.from))

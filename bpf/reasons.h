@@ -39,7 +39,6 @@ enum direction {
 enum source_file {
 	FILE_ARP = 200,
 	FILE_DELIVER = 201,
-	FILE_ENDPOINT = 202,
 	FILE_ETH = 203,
 	FILE_HOST_EGRESS = 204,
 	FILE_IPV4 = 205,

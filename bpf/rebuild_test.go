@@ -165,3 +165,24 @@ func describe(spec *ebpf.CollectionSpec) (lines []string) {
 	}
 	return lines
 }
+
+// Each header includes what it uses.
+func TestHeaders_CompileAlone(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("clang-19"); err != nil {
+		t.Skip("needs the compiler: apt-get install clang-19 libbpf-dev linux-libc-dev")
+	}
+	headers, err := filepath.Glob("*.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := buildCommands(t)[0]
+	flags := args[slices.Index(args, "-cflags")+1]
+	for _, header := range headers {
+		source := filepath.Join(t.TempDir(), "alone.c")
+		if err := os.WriteFile(source, fmt.Appendf(nil, "#include %q\n", header), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(t, ".", "clang-19", append(strings.Fields(flags), "-Wno-unused-function", "-target", "bpfel", "-fsyntax-only", "-I.", source)...)
+	}
+}

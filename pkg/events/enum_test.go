@@ -65,7 +65,7 @@ func TestReason_EqualsC(t *testing.T) {
 func TestFile_EqualsC(t *testing.T) {
 	t.Parallel()
 	want := map[string]events.File{
-		"FILE_ARP": events.FileARP, "FILE_DELIVER": events.FileDeliver, "FILE_ENDPOINT": events.FileEndpoint,
+		"FILE_ARP": events.FileARP, "FILE_DELIVER": events.FileDeliver,
 		"FILE_ETH": events.FileEth, "FILE_HOST_EGRESS": events.FileHostEgress, "FILE_IPV4": events.FileIPv4,
 		"FILE_IPV6": events.FileIPv6, "FILE_ND": events.FileND, "FILE_POD_EGRESS": events.FilePodEgress,
 		"FILE_POD_INGRESS": events.FilePodIngress, "FILE_POLICY": events.FilePolicy,

@@ -9,7 +9,6 @@ type File uint8
 const (
 	FileARP        File = 200
 	FileDeliver    File = 201
-	FileEndpoint   File = 202
 	FileEth        File = 203
 	FileHostEgress File = 204
 	FileIPv4       File = 205
@@ -27,8 +26,6 @@ func (f File) String() string {
 		return "arp.h"
 	case FileDeliver:
 		return "deliver.h"
-	case FileEndpoint:
-		return "endpoint.h"
 	case FileEth:
 		return "eth.h"
 	case FileHostEgress:
