@@ -1,0 +1,214 @@
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+// model is what must be true, kept in the simplest way.
+type model struct {
+	held     map[netip.Addr]string    // "" while it is allocated and not claimed, else the attachment
+	uuids    map[netip.Addr]string    // of what is not claimed
+	released map[netip.Addr]time.Time // when it was given back
+}
+
+// TestAllocator_AgreesWithModel does random operations over faked time and compares every answer with the model.
+func TestAllocator_AgreesWithModel(t *testing.T) {
+	t.Parallel()
+	for range 3 {
+		seed := uint64(time.Now().UnixNano())
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { againstModel(t, rand.New(rand.NewPCG(seed, 0))) })
+		})
+	}
+}
+
+func againstModel(t *testing.T, r *rand.Rand) {
+	const quarantine = 30 * time.Second
+	a := newIPAM(t, quarantine)
+	ranges := []string{"10.0.0.0/27", "10.0.0.0/28", "10.9.0.0/27", "10.0.0.0/26"}
+	mustApply(t, a, ranges[0], "")
+	m := model{map[netip.Addr]string{}, map[netip.Addr]string{}, map[netip.Addr]time.Time{}}
+	for step := range 2000 {
+		switch r.IntN(8) {
+		case 0, 1, 2:
+			m.next(t, a, quarantine)
+		case 3, 4:
+			m.claim(t, a, r, step)
+		case 5:
+			m.release(t, a, r)
+		case 6:
+			time.Sleep(time.Duration(r.IntN(5000)) * time.Millisecond)
+			if _, err := a.expire(time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		case 7:
+			if r.IntN(20) == 0 {
+				mustApply(t, a, ranges[r.IntN(len(ranges))], "")
+			}
+		}
+		checkConsistent(t, a)
+		if t.Failed() {
+			t.Fatalf("after step %d", step)
+		}
+	}
+}
+
+// next asks for an address. When none is given, every address of the range must be in use or freshly released.
+func (m model) next(t *testing.T, a *allocator, quarantine time.Duration) {
+	t.Helper()
+	got, err := a.Next(t.Context(), ipam.Request{IPv4: true, Expire: true})
+	if errors.Is(err, ipam.ErrExhausted) {
+		for addr := a.ipv4.free.Prefix().Addr(); a.ipv4.contains(addr); addr = addr.Next() {
+			_, held := m.held[addr]
+			state := a.stateOf(addr)
+			reserved := state == ipamaddresses.Excluded || state == ipamaddresses.Reserved
+			if !held && !reserved && time.Since(m.released[addr]) >= minQuarantine {
+				t.Errorf("the range is said to be full, but %v is %q", addr, state)
+			}
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := got.IPv4.Addr
+	if _, held := m.held[addr]; held {
+		t.Errorf("%v was given to two", addr)
+	}
+	if at, ok := m.released[addr]; ok && time.Since(at) < quarantine {
+		if time.Since(at) < minQuarantine {
+			t.Errorf("%v was given %v after its release", addr, time.Since(at))
+		}
+		if a.ipv4.reused == 0 {
+			t.Errorf("%v came out of quarantine early and was not counted", addr)
+		}
+	}
+	delete(m.released, addr)
+	m.held[addr], m.uuids[addr] = "", got.IPv4.UUID
+}
+
+// pick chooses one of the addresses that are held, in a way that the seed repeats.
+func (m model) pick(r *rand.Rand) (netip.Addr, bool) {
+	if len(m.held) == 0 {
+		return netip.Addr{}, false
+	}
+	addrs := slices.SortedFunc(maps.Keys(m.held), netip.Addr.Compare)
+	return addrs[r.IntN(len(addrs))], true
+}
+
+func (m model) claim(t *testing.T, a *allocator, r *rand.Rand, step int) {
+	t.Helper()
+	addr, ok := m.pick(r)
+	if !ok {
+		return
+	}
+	attachment, was := fmt.Sprintf("c%d:eth0", step), m.held[addr]
+	err := a.Claim([]ipam.Claim{{Addr: addr, UUID: m.uuids[addr], Attachment: attachment}})
+	switch {
+	case was == "" && err == nil:
+		m.held[addr] = attachment
+	case was == "" && errors.Is(err, ipam.ErrExpired): // ten minutes have passed
+		delete(m.held, addr)
+	case was != "" && errors.Is(err, ipam.ErrTaken):
+	default:
+		t.Errorf("claim of %v, which %q has: %v", addr, was, err)
+	}
+}
+
+func (m model) release(t *testing.T, a *allocator, r *rand.Rand) {
+	t.Helper()
+	addr, ok := m.pick(r)
+	if !ok {
+		return
+	}
+	was := m.held[addr]
+	if was != "" {
+		if _, err := a.Release(addr, "", "somebody else"); !errors.Is(err, ipam.ErrInUse) {
+			t.Errorf("release of %v by somebody else: %v", addr, err)
+		}
+	}
+	found, err := a.Release(addr, "", was)
+	if err != nil || !found && was != "" {
+		t.Errorf("release of %v: %v, %v", addr, found, err)
+	}
+	delete(m.held, addr)
+	m.released[addr] = time.Now()
+}
+
+// TestAllocator_ManyAtOnce runs callers side by side with a loop that changes ranges and one that ends addresses.
+func TestAllocator_ManyAtOnce(t *testing.T) {
+	t.Parallel()
+	a := newIPAM(t, time.Millisecond)
+	mustApply(t, a, "10.0.0.0/24", "fd00::/64")
+	var mu sync.Mutex
+	owners := map[netip.Addr]int{}
+	var callers sync.WaitGroup
+	for caller := range 8 {
+		callers.Go(func() {
+			for i := range 50 {
+				got, err := a.Next(t.Context(), ipam.Request{Expire: true})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				attachment := fmt.Sprintf("c%d-%d:eth0", caller, i)
+				claims := []ipam.Claim{{Addr: got.IPv4.Addr, UUID: got.IPv4.UUID, Attachment: attachment},
+					{Addr: got.IPv6.Addr, UUID: got.IPv6.UUID, Attachment: attachment}}
+				if err := a.Claim(claims); err != nil {
+					t.Error(err)
+				}
+				for _, c := range claims {
+					mu.Lock()
+					if owners[c.Addr]++; owners[c.Addr] > 1 {
+						t.Errorf("%v has two owners", c.Addr)
+					}
+					mu.Unlock()
+				}
+				for _, c := range claims {
+					mu.Lock()
+					owners[c.Addr]--
+					mu.Unlock()
+					if found, err := a.Release(c.Addr, "", attachment); !found || err != nil {
+						t.Errorf("release %v: %v, %v", c.Addr, found, err)
+					}
+				}
+				if _, err := a.expire(time.Now()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	checkConsistent(t, a)
+}
+
+// BenchmarkNextAndClaim measures what an ADD asks of this cell, and the release that a DEL asks.
+func BenchmarkNextAndClaim(b *testing.B) {
+	a := newIPAM(b, 0)
+	mustApply(b, a, "10.0.0.0/16", "fd00::/64")
+	b.ReportAllocs()
+	for b.Loop() {
+		got, err := a.Next(b.Context(), ipam.Request{Owner: "default/pod", Expire: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		err = a.Claim([]ipam.Claim{{Addr: got.IPv4.Addr, UUID: got.IPv4.UUID, Attachment: "c:eth0"},
+			{Addr: got.IPv6.Addr, UUID: got.IPv6.UUID, Attachment: "c:eth0"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
