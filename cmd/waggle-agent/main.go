@@ -69,8 +69,7 @@ func (a *agent) rootCommand() *cobra.Command {
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.serve(cmd) },
 	}
 	flags := root.PersistentFlags()
-	flags.String(config.DirFlag, "", "Directory with one file for each option (a mounted ConfigMap)")
-	flags.Bool("debug", false, "Log decisions with their inputs")
+	config.AddFlags(flags)
 	a.hive.RegisterFlags(flags)
 	config.AddForeign(flags)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return config.FlagError(cmd.Flags(), err) })

@@ -13,6 +13,12 @@ import (
 // DirFlag names the flag that holds the directory.
 const DirFlag = "config-dir"
 
+// AddFlags registers the flags that belong to no cell, because they are needed before there is a hive.
+func AddFlags(flags *pflag.FlagSet) {
+	flags.String(DirFlag, "", "Directory with one file for each option (a mounted ConfigMap)")
+	flags.Bool("debug", false, "Log decisions with their inputs")
+}
+
 // Source is where the value of an option came from; a smaller number wins.
 type Source int
 

@@ -1,0 +1,269 @@
+// Package conventions holds the tree to the rules that a compiler does not know.
+package conventions
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/waggle-net/waggle/"
+
+// maxLines is where a file asks to be two.
+const maxLines = 500
+
+// file is one Go file of the tree, with generated ones left out.
+type file struct {
+	path   string // relative to the root, with slashes
+	dir    string
+	source []byte
+	syntax *ast.File
+	fset   *token.FileSet
+}
+
+func (f file) test() bool { return strings.HasSuffix(f.path, "_test.go") }
+
+func (f file) at(pos token.Pos) string {
+	return f.path + ":" + strconv.Itoa(f.fset.Position(pos).Line)
+}
+
+// root is the folder of go.mod.
+func root(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// files parses every Go file that is not generated.
+func files(t *testing.T) []file {
+	t.Helper()
+	var out []file
+	top := root(t)
+	err := filepath.WalkDir(top, func(name string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && (strings.HasPrefix(entry.Name(), ".") && name != top || entry.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		source, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		fset := token.NewFileSet()
+		syntax, err := parser.ParseFile(fset, name, source, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		if ast.IsGenerated(syntax) {
+			return nil
+		}
+		relative, err := filepath.Rel(top, name)
+		if err != nil {
+			return err
+		}
+		relative = filepath.ToSlash(relative)
+		out = append(out, file{path: relative, dir: path.Dir(relative), source: source, syntax: syntax, fset: fset})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 100 {
+		t.Fatalf("only %d files found: the search is broken", len(out))
+	}
+	return out
+}
+
+func TestPackagesHaveAComment(t *testing.T) {
+	t.Parallel()
+	documented := map[string]bool{}
+	for _, f := range files(t) {
+		if f.test() && strings.HasSuffix(f.syntax.Name.Name, "_test") {
+			continue
+		}
+		documented[f.dir] = documented[f.dir] || f.syntax.Doc != nil
+	}
+	for dir, ok := range documented {
+		if !ok {
+			t.Errorf("%s: no file has a package comment", dir)
+		}
+	}
+}
+
+// layers says what a folder may import of this module. Tests may import more: a test kit stands beside what it tests.
+var layers = map[string][]string{
+	"pkg":   {"pkg/", "api/", "bpf"},
+	"cells": {"pkg/", "api/", "bpf"},
+	"cni":   {"pkg/", "api/"},
+	"api":   {"api/"},
+	"bpf":   {"pkg/", "bpf/"},
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		if f.test() {
+			continue
+		}
+		allowed, limited := layers[strings.SplitN(f.dir, "/", 2)[0]]
+		for _, spec := range f.syntax.Imports {
+			name, _ := strconv.Unquote(spec.Path.Value)
+			local, ours := strings.CutPrefix(name, module)
+			switch {
+			case !ours || !limited:
+			case strings.HasPrefix(f.dir, "cells/") && sameCell(f.dir, local):
+			case !slices.ContainsFunc(allowed, func(p string) bool { return strings.HasPrefix(local+"/", p) || local == p }):
+				t.Errorf("%s: imports %s", f.at(spec.Pos()), local)
+			}
+		}
+	}
+}
+
+// sameCell: a cell that has outgrown its folder may import its own parts.
+func sameCell(dir, imported string) bool {
+	cell := strings.Join(strings.SplitN(dir, "/", 3)[:2], "/")
+	return strings.HasPrefix(imported+"/", cell+"/")
+}
+
+// forbiddenImports are never linked into a binary.
+var forbiddenImports = map[string]string{
+	"github.com/cilium/cilium":      "its code is not ours to use",
+	"k8s.io/client-go/kubernetes":   "the typed clientset makes the agent twice as large",
+	"k8s.io/client-go/informers":    "informers keep a second copy of all objects",
+	"k8s.io/client-go/tools/cache/": "use a reflector that writes tables",
+}
+
+// execFree are the folders whose code runs on nodes and starts no program.
+var execFree = []string{"cmd/waggle-agent", "cmd/waggle-cni", "cells/", "cni", "pkg/", "daemon"}
+
+func TestForbiddenImports(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		for _, spec := range f.syntax.Imports {
+			name, _ := strconv.Unquote(spec.Path.Value)
+			for prefix, why := range forbiddenImports {
+				if strings.HasPrefix(name+"/", strings.TrimSuffix(prefix, "/")+"/") {
+					t.Errorf("%s: imports %s: %s", f.at(spec.Pos()), name, why)
+				}
+			}
+			onNodes := slices.ContainsFunc(execFree, func(p string) bool { return strings.HasPrefix(f.dir+"/", strings.TrimSuffix(p, "/")+"/") })
+			if name == "os/exec" && onNodes && !f.test() {
+				t.Errorf("%s: imports os/exec: nothing is executed at run time", f.at(spec.Pos()))
+			}
+		}
+	}
+}
+
+func TestNoInit(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		for _, decl := range f.syntax.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				t.Errorf("%s: init(): work belongs into constructors and hooks", f.at(fn.Pos()))
+			}
+		}
+	}
+}
+
+func TestFilesAreShort(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		if lines := bytes.Count(f.source, []byte("\n")); lines >= maxLines {
+			t.Errorf("%s: %d lines, want less than %d", f.path, lines, maxLines)
+		}
+	}
+}
+
+// rawDump matches the dumps of the netlink library, which return a part of the list when the kernel interrupts them.
+var rawDump = regexp.MustCompile(`^(LinkList|AddrList|RouteList|RouteListFiltered|RuleList|NeighList|QdiscList|FilterList|ClassList)$`)
+
+func TestDumpsGoThroughTheWrapper(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		if f.dir == "pkg/rtnl" || f.test() || strings.HasPrefix(f.dir, "test/") {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.SelectorExpr)
+			if !ok || !rawDump.MatchString(call.Sel.Name) {
+				return true
+			}
+			if x, ok := call.X.(*ast.Ident); ok && x.Name == "netlink" {
+				t.Errorf("%s: netlink.%s: dump through pkg/rtnl, which retries what was interrupted", f.at(n.Pos()), call.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
+// unfinished is spelled so that this file does not match itself.
+var unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + `CK)\b|(?i)\bplace` + `holder\b|\bstub` + `bed\b|/wo` + `rk/|\.\./sha` + `red`)
+
+// TestNothingIsLeftUndone searches every text file that is tracked.
+func TestNothingIsLeftUndone(t *testing.T) {
+	t.Parallel()
+	list := exec.Command("git", "ls-files", "-z")
+	list.Dir = root(t)
+	names, err := list.Output()
+	if err != nil {
+		t.Skipf("not a git checkout (%v): run in a clone", err)
+	}
+	for name := range strings.SplitSeq(strings.Trim(string(names), "\x00"), "\x00") {
+		if strings.HasSuffix(name, ".o") || strings.HasSuffix(name, ".sum") {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(root(t), name))
+		if err != nil {
+			continue // deleted and not committed yet
+		}
+		for i, line := range bytes.Split(content, []byte("\n")) {
+			if word := unfinished.Find(line); word != nil {
+				t.Errorf("%s:%d: %q", name, i+1, word)
+			}
+		}
+	}
+}
+
+// TestFolderNames: a folder that could hold anything holds everything after a year.
+func TestFolderNames(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		for part := range strings.SplitSeq(f.dir, "/") {
+			if slices.Contains([]string{"util", "utils", "common", "helpers", "misc", "types"}, part) {
+				t.Errorf("%s: name the folder after what it does", f.dir)
+			}
+		}
+	}
+}
+
+// TestCellsHavePages: each cell has a design page.
+func TestCellsHavePages(t *testing.T) {
+	t.Parallel()
+	cells, err := os.ReadDir(filepath.Join(root(t), "cells"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cell := range cells {
+		page := filepath.Join(root(t), "Documentation", "cells", cell.Name()+".md")
+		if _, err := os.Stat(page); err != nil {
+			t.Errorf("cells/%s has no page Documentation/cells/%s.md", cell.Name(), cell.Name())
+		}
+	}
+}
