@@ -1,0 +1,225 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tc"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{
+			cell.Module("inputs", "Tables that other cells write",
+				cell.Provide(
+					newInputs, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
+					statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*devices.Device].ToTable,
+					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
+					statedb.RWTable[*bpfendpoints.Address].ToTable,
+				),
+			),
+			cell.Module("loader", "Under test",
+				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return kernel{f, f, f} }),
+				implementation,
+				cell.Provide(commands),
+			),
+		}
+	})
+}
+
+// newInputs makes the tables that decide when rows may be removed, with one initializer each.
+func newInputs(db *statedb.DB) (
+	eps statedb.RWTable[*endpoints.Endpoint], devs statedb.RWTable[*devices.Device], cmd upstream.ScriptCmdOut, err error,
+) {
+	if eps, err = endpoints.NewTable(db); err != nil {
+		return
+	}
+	if devs, err = devices.NewTable(db); err != nil {
+		return
+	}
+	txn := db.WriteTxn(eps, devs)
+	defer txn.Commit()
+	a, b := eps.RegisterInitializer(txn, "test"), devs.RegisterInitializer(txn, "test")
+	cmd = upstream.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete the inputs"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(eps, devs)
+			defer txn.Commit()
+			a(txn)
+			b(txn)
+			return nil, nil
+		}))
+	return
+}
+
+// fakeKernel holds what the kernel would, and fails as it is told.
+type fakeKernel struct {
+	mu       sync.Mutex
+	loadErr  error
+	fail     string // the call that fails, until it is changed
+	guard    bool
+	clsacts  map[int]tc.Blocks
+	up       map[string]bool
+	filters  map[uint32]uint32
+	attached map[string]uint32
+	order    []string // calls that changed something
+}
+
+func newFake() *fakeKernel {
+	return &fakeKernel{clsacts: map[int]tc.Blocks{}, up: map[string]bool{}, filters: map[uint32]uint32{}, attached: map[string]uint32{}}
+}
+
+// change runs f unless the call shall fail; f tells whether anything changed.
+func (f *fakeKernel) change(call string, do func() bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != "" && strings.HasPrefix(call, f.fail) {
+		return fmt.Errorf("%s: refused by the test", call)
+	}
+	if do() {
+		f.order = append(f.order, call)
+	}
+	return nil
+}
+
+func (f *fakeKernel) Load() (map[string]program, error) {
+	if f.loadErr != nil {
+		return nil, f.loadErr
+	}
+	out := make(map[string]program)
+	for i, name := range bpf.Programs() {
+		out[name] = program{Name: name, ID: uint32(101 + i)}
+	}
+	return out, nil
+}
+
+func (f *fakeKernel) Open() error { return nil }
+func (f *fakeKernel) Close()      {}
+
+func (f *fakeKernel) Guard() error {
+	return f.change("guard", func() bool { was := f.guard; f.guard = true; return !was })
+}
+
+func (f *fakeKernel) Hold(ifindex int) error {
+	return f.change("hold", func() bool { return f.setBlocks(ifindex) })
+}
+
+func (f *fakeKernel) setBlocks(ifindex int) bool {
+	was := f.clsacts[ifindex]
+	f.clsacts[ifindex] = blocks()
+	return was != blocks()
+}
+
+func (f *fakeKernel) SetFilter(block uint32, p *program) error {
+	return f.set(fmt.Sprintf("filter-%x", block), f.filters, block, p)
+}
+
+func (f *fakeKernel) Attach(key string, _ int, p *program) error {
+	f.mu.Lock()
+	_, found := f.attached[key]
+	f.mu.Unlock()
+	if p == nil && found {
+		return nil
+	}
+	if p == nil {
+		return fmt.Errorf("%s: %w", key, errNoFilter)
+	}
+	return f.change("attach-"+key, func() bool { was := f.attached[key]; f.attached[key] = p.ID; return was != p.ID })
+}
+
+func (f *fakeKernel) set(call string, m map[uint32]uint32, key uint32, p *program) error {
+	f.mu.Lock()
+	_, found := m[key]
+	f.mu.Unlock()
+	switch {
+	case p == nil && found:
+		return nil
+	case p == nil:
+		return fmt.Errorf("%s: %w", call, errNoFilter)
+	}
+	return f.change(call, func() bool { was := m[key]; m[key] = p.ID; return was != p.ID })
+}
+
+func (f *fakeKernel) Join(ifindex int, name string) error {
+	return f.change("join-"+name, func() bool {
+		changed := f.setBlocks(ifindex) || !f.up[name]
+		f.up[name] = true
+		return changed
+	})
+}
+
+func (f *fakeKernel) Detach(key string) error {
+	return f.change("detach-"+key, func() bool { _, found := f.attached[key]; delete(f.attached, key); return found })
+}
+
+func (f *fakeKernel) Attached() (map[string]uint32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.attached), nil
+}
+
+func (f *fakeKernel) Observe() (observed, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return observed{f.guard, maps.Clone(f.clsacts), maps.Clone(f.filters)}, nil
+}
+
+// commands let scripts look at the fake and disturb it.
+func commands(f *fakeKernel, db *statedb.DB, table statedb.RWTable[*attachments.Attachment], o *ops) upstream.ScriptCmdsOut {
+	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
+		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			out, err := run(args...)
+			return func(*script.State) (string, string, error) { return out, "", err }, nil
+		})
+	}
+	locked := func(do func(args ...string)) func(...string) (string, error) {
+		return func(args ...string) (string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			do(args...)
+			return "", nil
+		}
+	}
+	return upstream.NewScriptCmds(map[string]script.Cmd{
+		"kernel/order": simple("Show what was changed, in order, and forget it", func(...string) (string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return strings.Join(append(slices.Clone(f.order), ""), "\n"), nil
+		}),
+		"kernel/forget":   simple("Forget the order", locked(func(...string) { f.order = nil })),
+		"kernel/fail":     simple("Let a call fail; without a name none", locked(func(a ...string) { f.fail = strings.Join(a, "") })),
+		"kernel/no-load":  simple("Programs do not load", locked(func(...string) { f.loadErr = errors.New("refused by the test") })),
+		"kernel/attached": simple("Put a pinned link of an earlier run", locked(func(a ...string) { f.attached[a[0]] = 7 })),
+		"kernel/filters": simple("Put the filters of an earlier run", locked(func(...string) {
+			for _, b := range blockRows {
+				f.filters[uint32(b.IfIndex)] = 7
+			}
+		})),
+		"kernel/lose-clsact": simple("Take the clsact off a device", locked(func(a ...string) {
+			n, _ := strconv.Atoi(a[0])
+			delete(f.clsacts, n)
+		})),
+		"kernel/lose-guard": simple("Delete the nftables rule", locked(func(...string) { f.guard = false })),
+		"verify":            simple("Run the verify job now", func(...string) (string, error) { return "", o.verify(db, table) }),
+	})
+}
