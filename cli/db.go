@@ -81,4 +81,4 @@ func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
 }
 
 // printLine prints a line of the shell: tables hold names that come from outside.
-func (a *app) printLine(line string) { fmt.Fprintln(a.stdout, printable(line)) }
+func (a *app) printLine(line string) { fmt.Fprintln(a.stdout, printableLine(line)) }

@@ -68,3 +68,12 @@ func printable(s string) string {
 
 // unprintable runes: control characters, and those that reorder text.
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// printableLine is printable for a line that the agent has laid out in columns: it may hold tabs.
+func printableLine(line string) string {
+	parts := strings.Split(line, "\t")
+	for i := range parts {
+		parts[i] = printable(parts[i])
+	}
+	return strings.Join(parts, "\t")
+}

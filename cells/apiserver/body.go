@@ -34,7 +34,7 @@ func readBody[T any](w http.ResponseWriter, r *http.Request) (value T, ok bool) 
 func readBytes(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	if kind := r.Header.Get("Content-Type"); kind != "" {
 		if media, _, err := mime.ParseMediaType(kind); err != nil || media != "application/json" {
-			reject(w, http.StatusUnsupportedMediaType, fmt.Sprintf("body: content type %q: want application/json", clip(kind)))
+			reject(w, http.StatusUnsupportedMediaType, fmt.Sprintf("body: content type %s: want application/json", clip(kind)))
 			return nil, false
 		}
 	}

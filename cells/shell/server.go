@@ -52,7 +52,10 @@ func (s *server) stop(cell.HookContext) error {
 	if s.socket == nil {
 		return nil
 	}
-	return s.socket.Close()
+	if err := s.socket.Close(); !errors.Is(err, net.ErrClosed) { // the job may have closed it already
+		return err
+	}
+	return nil
 }
 
 func (s *server) serve(ctx context.Context, health cell.Health) error {

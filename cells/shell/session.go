@@ -62,8 +62,9 @@ func (s *server) run(state *script.State, line string, out *output) {
 	}()
 	err := s.engine.ExecuteLine(state, line, out)
 	if err != nil {
-		// The client takes the line with the marker for the error.
-		fmt.Fprintf(out, "%s%s\n", strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "), shell.ErrorMarker)
+		// The client takes the line with the marker for the error. Where the engine thinks the line stood is of no use.
+		text := strings.TrimPrefix(strings.TrimSpace(err.Error()), "<stdin>:0: ")
+		fmt.Fprintf(out, "%s%s\n", strings.ReplaceAll(text, "\n", "; "), shell.ErrorMarker)
 		return
 	}
 	fmt.Fprintln(out, shell.EndMarker)

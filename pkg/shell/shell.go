@@ -33,7 +33,7 @@ var ErrUnreachable = errors.New("the agent's shell cannot be reached")
 type CommandError struct{ Command, Message string }
 
 // Error implements error.
-func (e *CommandError) Error() string { return e.Command + ": " + e.Message }
+func (e *CommandError) Error() string { return "the agent's shell: " + e.Message }
 
 // Conn is an open shell.
 type Conn struct {

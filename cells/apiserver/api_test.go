@@ -1,0 +1,192 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// TestBodies holds the answers that clients see, as Cilium's clients expect them.
+func TestBodies(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, tc := range []struct {
+		method, path, body string
+		code               int
+		want               string
+	}{
+		{"GET", "/v1/nothing", "", 404, `{"code":404,"message":"path \"/v1/nothing\" was not found"}`},
+		{"GET", "/", "", 404, `{"code":404,"message":"path \"/\" was not found"}`},
+		{"PUT", "/v1/config", "{}", 405, `{"code":405,"message":"method \"PUT\" is not allowed, but [GET,HEAD,PATCH] are"}`},
+		{"GET", "/v1/endpoint/9", "", 404, ""},
+		{"GET", "/v1/endpoint/x-y", "", 400, `"endpoint id \"x-y\": invalid request: want a number from 0 to 65535, or a prefix as in pod-name:namespace/pod"`},
+		{"GET", "/v1/endpoint/cilium-global:a:b:1", "", 400, `"endpoint id \"cilium-global:a:b:1\": unsupported endpoint id prefix: cilium-global names endpoints of other nodes"`},
+		{"GET", "/v1/endpoint/7/log", "", 200, `[{"code":"ok","message":"in the kernel","state":"ready","timestamp":"2026-01-02T03:04:06Z"},` +
+			`{"code":"failed","message":"attach: busy","state":"regenerating","timestamp":"2026-01-02T03:04:05Z"}]`},
+		{"GET", "/v1/endpoint/pod-name:shop%2Fcart/healthz", "", 200, `{"bpf":"OK","connected":true,"overallHealth":"OK","policy":"OK"}`},
+		{"GET", "/v1/endpoint/cni-attachment-id:c7:eth0/labels", "", 200, `{"spec":{"user":["unspec:tier=db"]},"status":{"derived":["k8s:app=cart"],` +
+			`"realized":{"user":["unspec:tier=db"]},"security-relevant":["reserved:init"]}}`},
+		{"GET", "/v1/endpoint", `["k8s:app=other"]`, 404, ""},
+		{"GET", "/v1/endpoint", `["k8s:app=cart"]`, 200, `[{"id":7,"spec":...`},
+		{"GET", "/v1/endpoint", `{"a":1}`, 400, `{"code":400,"message":"body: json: cannot unmarshal object into Go value of type []string"}`},
+		{"DELETE", "/v1/endpoint", `{"container-id":"nobody"}`, 404, ""},
+		{"DELETE", "/v1/endpoint", `{}`, 400, `"container-id: missing"`},
+		{"PATCH", "/v1/config", `{"options":{"Debug":"Disabled"}}`, 200, ""},
+		{"PATCH", "/v1/config", `{"options":{"Debug":"Enabled"}}`, 400, `"options.Debug: is Disabled and cannot be changed while the agent runs"`},
+		{"PATCH", "/v1/config", `{"options":{"\u001b[2J":"x"}}`, 400, `"options.\"\\x1b[2J\": there is no such option that can be changed"`},
+		{"PATCH", "/v1/endpoint/7/labels", `{"user":["unspec:a=b"]}`, 200, ""},
+		{"GET", "/v1/map", "", 200, `{"maps":[{"path":"/bpf/bpf_links_v1"}]}`},
+		{"GET", "/v1/map/bpf_links", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`},
+		{"GET", "/v1/map/none", "", 404, ""},
+		{"GET", "/v1/node/ids", "", 200, `[{"id":0,"ips":["192.0.2.1"]}]`},
+		{"GET", "/statedb/dump/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
+		{"GET", "/statedb/changes/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
+		{"GET", "/statedb/dump/mtus", "", 200, "{\n  \"mtus\": [\n..."},
+		{"POST", "/statedb/dump", "", 405, `{"code":405,"message":"method \"POST\" is not allowed, but [GET,HEAD] are"}`},
+	} {
+		t.Run(tc.method+" "+tc.path, func(t *testing.T) {
+			f.t = t
+			f.expect(f.request(tc.method, tc.path, tc.body), tc.code, tc.want)
+		})
+	}
+}
+
+func TestWrongMethod_SaysWhichAreAllowed(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	if got := f.request("POST", "/v1/endpoint/7", "").Header.Get("Allow"); got != "DELETE, GET, HEAD, PUT" {
+		t.Errorf("Allow: %q", got)
+	}
+}
+
+func TestConfig_TellsThePluginWhatItNeeds(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	r := f.request("GET", "/v1/config", "")
+	body := read(t, r)
+	for _, want := range []string{
+		`"addressing":{"ipv4":{"alloc-range":"10.0.1.0/24","enabled":true,"ip":"10.0.1.1"},"ipv6":{"alloc-range":"fd00:1::/64","enabled":true,"ip":"fd00:1::1"}}`,
+		`"deviceMTU":1500`, `"routeMTU":1450`, `"datapathMode":"veth"`, `"ipam-mode":"kubernetes"`, `"state":"ready"`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%s is missing in %s", want, body)
+		}
+	}
+}
+
+func TestIPAM(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const given = `{"address":{"ipv4":"10.0.1.8","ipv4-pool-name":"default"},"host-addressing":{"ipv4":{"alloc-range":"10.0.1.0/24","enabled":true,` +
+		`"ip":"10.0.1.1"},"ipv6":{"alloc-range":"fd00:1::/64","enabled":true,"ip":"fd00:1::1"}},` +
+		`"ipv4":{"cidrs":["10.0.1.0/24"],"expiration-uuid":"u-4","gateway":"10.0.1.1","ip":"10.0.1.8"}}`
+	f.expect(f.request("POST", "/v1/ipam?family=ipv4&owner=shop%2Fcart", "", "expiration", "true"), 201, given)
+	if got := f.allocator.asked[0]; got != (ipam.Request{IPv4: true, Owner: "shop/cart", Expire: true}) {
+		t.Errorf("asked for %+v", got)
+	}
+	f.expect(f.request("POST", "/v1/ipam", ""), 201, given)
+	if got := f.allocator.asked[1]; got != (ipam.Request{}) {
+		t.Errorf("asked for %+v", got)
+	}
+	f.expect(f.request("POST", "/v1/ipam?family=ipx", ""), 422, `{"code":422,"message":"family in query: \"ipx\": want ipv4 or ipv6"}`)
+	f.expect(f.request("POST", "/v1/ipam", "", "expiration", "perhaps"), 400, `{"code":400,"message":"Invalid format for parameter expiration: ...`)
+	f.expect(f.request("DELETE", "/v1/ipam/10.0.1.200?pool=default", ""), 200, "")
+	f.expect(f.request("DELETE", "/v1/ipam/fd00:1::9", ""), 200, "")
+	f.expect(f.request("DELETE", "/v1/ipam/nonsense", ""), 400, `"ip in path: \"nonsense\": want an IPv4 or IPv6 address"`)
+	if len(f.allocator.freed) != 2 || len(f.allocator.asked) != 2 {
+		t.Errorf("freed %v, asked %v", f.allocator.freed, f.allocator.asked)
+	}
+	f.allocator.fail = fmt.Errorf("allocate: %w: 254 used", ipam.ErrExhausted)
+	f.expect(f.request("POST", "/v1/ipam", ""), 502, `"allocate: range is full: 254 used"`)
+	f.expect(f.request("POST", "/v1/ipam/10.0.1.9", ""), 500, `"allocate: range is full: 254 used"`)
+	f.expect(f.request("DELETE", "/v1/ipam/10.0.1.9", ""), 500, `"allocate: range is full: 254 used"`)
+}
+
+// put is a request as the plugin sends it.
+const put = `{"container-id":"c8","container-interface-name":"eth0","interface-name":"lxcaaaaaaaaaaaa","interface-index":13,
+ "mac":"02:00:00:00:00:04","host-mac":"02:00:00:00:00:03","addressing":{"ipv4":"10.0.1.8","ipv4-expiration-uuid":"u-4"},
+ "k8s-pod-name":"cart","k8s-namespace":"shop","netns-cookie":"42","sync-build-endpoint":true,"state":"waiting-for-identity",
+ "properties":{"netns-path":"/run/netns/x","netns-inode":"4026532000"},"a-field-of-tomorrow":[1]}`
+
+func TestPut_HandsTheRequestOver(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.expect(f.request("PUT", "/v1/endpoint/cilium-local:0", put, "Content-Type", "application/json"), 201, `{"id":8,"spec":...`)
+	want := endpoint.Request{ContainerID: "c8", IfName: "eth0", NetnsPath: "/run/netns/x", NetnsCookie: 42, NetnsInode: 4026532000,
+		HostIfName: "lxcaaaaaaaaaaaa", HostIfIndex: 13, HostMAC: mac.Addr{2, 0, 0, 0, 0, 3}, PodMAC: mac.Addr{2, 0, 0, 0, 0, 4},
+		IPv4: netip.MustParseAddr("10.0.1.8"), IPv4UUID: "u-4", K8sNamespace: "shop", K8sPodName: "cart", Wait: true}
+	if got := f.manager.created; len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestPut_RefusesBadBodiesBeforeAnythingIsMade(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	large := `{"k8s-pod-name":"` + strings.Repeat("x", maxBody) + `"}`
+	for name, tc := range map[string]struct {
+		body, kind string
+		code       int
+		want       string
+	}{
+		"empty":        {"", "", 400, `{"code":400,"message":"body: missing, want JSON"}`},
+		"truncated":    {`{"container-id":"c","addressing":{"ipv4":"10.0`, "", 400, `{"code":400,"message":"body: unexpected end of JSON input in or after field \"addressing.ipv4\", at byte 46"}`},
+		"garbage":      {`{"container-id":"c",]`, "", 400, `{"code":400,"message":"body: invalid character ']' looking for beginning of object key string in or after field \"container-id\", at byte 21"}`},
+		"trailing":     {`{} {}`, "", 400, `{"code":400,"message":"body: invalid character '{' after top-level value at byte 4"}`},
+		"wrong type":   {`{"addressing":{"ipv4":17}}`, "", 400, `{"code":400,"message":"body: field \"addressing.ipv4\": is a JSON number, want string"}`},
+		"too large":    {large, "", 413, `{"code":413,"message":"body: larger than 1048576 bytes"}`},
+		"other type":   {`{}`, "text/xml", 415, `{"code":415,"message":"body: content type \"text/xml\": want application/json"}`},
+		"bad fields":   {`{"mac":"no","addressing":{"ipv6":"x"},"properties":{"netns-inode":"-1"}}`, "", 400, `"invalid request: properties.netns-inode: \"-1\": want a decimal number\nmac: \"no\": want an Ethernet address\naddressing.ipv6: \"x\": want an IP address"`},
+		"bad property": {`{"properties":{"netns-path":7}}`, "", 400, `"invalid request: properties.netns-path: want a string"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.t = t
+			f.expect(f.request("PUT", "/v1/endpoint/cilium-local:0", tc.body, "Content-Type", tc.kind), tc.code, tc.want)
+		})
+	}
+	if len(f.manager.created) != 0 {
+		t.Errorf("endpoints were made: %+v", f.manager.created)
+	}
+}
+
+func TestPut_StatusOfErrors(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, tc := range []struct {
+		err  error
+		code int
+	}{
+		{endpoint.ErrExists, 400}, {endpoint.ErrInvalid, 400}, {ipam.ErrExpired, 400}, {ipam.ErrTaken, 400},
+		{endpoint.ErrNotReady, 500}, {errors.New("disk full"), 500},
+	} {
+		f.manager.fail = fmt.Errorf("create: %w", tc.err)
+		f.expect(f.request("PUT", "/v1/endpoint/cilium-local:0", put), tc.code, `"create: `+tc.err.Error()+`"`)
+	}
+}
+
+func TestDelete_CountsErrorsThatDidNotPreventIt(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.manager.fail = errors.Join(errPartly, errors.New("release 10.0.1.7: nobody has it"))
+	f.expect(f.request("DELETE", "/v1/endpoint/7", ""), http.StatusPartialContent, "2")
+	f.expect(f.request("DELETE", "/v1/endpoint/7", ""), 404, "")
+	f.manager.insert(pod())
+	f.manager.fail = errors.New("nothing was done")
+	f.expect(f.request("DELETE", "/v1/endpoint/7", ""), 500, `"nothing was done"`)
+	f.manager.fail = nil
+	f.expect(f.request("DELETE", "/v1/endpoint", `{"container-id":"c7"}`), 200, "")
+}
+
+func TestClusterNodes_TellsNewsOnce(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.expect(f.request("GET", "/v1/cluster/nodes", ""), 200, `{"client-id":2,"nodes-added":[{"name":"default/node-1",...`)
+	f.expect(f.request("GET", "/v1/cluster/nodes", "", "client-id", "2"), 200, `{"client-id":2,"self":"default/node-1"}`)
+}

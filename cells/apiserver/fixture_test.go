@@ -1,0 +1,268 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// fixture is an API over tables of its own, a manager and an allocator that remember what they were asked.
+type fixture struct {
+	t         *testing.T
+	api       api
+	handler   http.Handler
+	manager   *fakeManager
+	allocator *fakeAllocator
+}
+
+// at is the time of everything in the tables.
+var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	db := statedb.New()
+	f := &fixture{t: t, allocator: &fakeAllocator{}}
+	eps := table(t, db, endpoints.NewTable)
+	f.manager = &fakeManager{db: db, table: eps, restored: make(chan struct{})}
+	close(f.manager.restored)
+	f.api = api{
+		Log: slog.New(slog.DiscardHandler), DB: db, Manager: f.manager, Allocator: f.allocator, MapReader: fakeMaps{},
+		Settings: settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1"},
+		Flags:    map[string]any{"ipam": "kubernetes"},
+	}
+	f.api.Ready.Endpoints = eps
+	f.api.Ready.LocalNode = filled(t, db, localnode.NewTable, &localnode.LocalNode{
+		Name: "node-1", Ready: true, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+		IPv4: localnode.Family{AllocRange: netip.MustParsePrefix("10.0.1.0/24"), Router: netip.MustParseAddr("10.0.1.1"),
+			NodeIP: netip.MustParseAddr("192.0.2.1")},
+		IPv6: localnode.Family{AllocRange: netip.MustParsePrefix("fd00:1::/64"), Router: netip.MustParseAddr("fd00:1::1")},
+	})
+	f.api.Ready.MTUs = filled(t, db, mtus.NewTable, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450})
+	f.api.Ready.Sources = filled(t, db, sources.NewTable, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Synced})
+	f.api.Ready.Attachments = filled(t, db, attachments.NewTable,
+		&attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Status: reconciler.StatusDone()})
+	f.api.Ready.Health = filled(t, db, health.NewTable,
+		health.Status{Module: "agent.ipam", Component: "job-x", Level: health.OK, Message: "fine", UpdatedAt: at})
+	f.api.Addresses = filled(t, db, ipamaddresses.NewTable,
+		ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.1.1"), Pool: "default", State: ipamaddresses.Reserved, Owner: "router"},
+		ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.1.9"), Pool: "default", State: ipamaddresses.Quarantined, Owner: "a/gone"})
+	f.api.NodeAddresses = table(t, db, nodeaddresses.NewTable)
+	f.api.Maps = filled(t, db, tables.NewTable, &tables.Map{Name: "bpf_links", MaxEntries: 4096, Pin: "/bpf/bpf_links_v1"})
+	f.api.States = filled(t, db, endpointstates.NewTable, &endpointstates.EndpointState{
+		ID: 7, State: endpointstates.Ready, Identity: identity.Init, Revision: 3,
+		Log: []endpointstates.LogEntry{
+			{Time: at, State: endpointstates.Regenerating, Failed: true, Message: "attach: busy"},
+			{Time: at.Add(time.Second), State: endpointstates.Ready, Message: "in the kernel"},
+		},
+	})
+	f.manager.insert(pod())
+	f.handler = newHandler(f.api)
+	return f
+}
+
+func table[T any](t *testing.T, db *statedb.DB, make func(*statedb.DB) (statedb.RWTable[T], error)) statedb.RWTable[T] {
+	t.Helper()
+	tbl, err := make(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tbl
+}
+
+func filled[T any](t *testing.T, db *statedb.DB, make func(*statedb.DB) (statedb.RWTable[T], error), rows ...T) statedb.RWTable[T] {
+	t.Helper()
+	tbl := table(t, db, make)
+	txn := db.WriteTxn(tbl)
+	for _, row := range rows {
+		if _, _, err := tbl.Insert(txn, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	txn.Commit()
+	return tbl
+}
+
+// pod is the endpoint that exists.
+func pod() *endpoints.Endpoint {
+	return &endpoints.Endpoint{
+		ID: 7, ContainerID: "c7", IfName: "eth0", HostIfName: "lxc0123456789ab", HostIfIndex: 12,
+		HostMAC: mac.Addr{2, 0, 0, 0, 0, 1}, PodMAC: mac.Addr{2, 0, 0, 0, 0, 2},
+		IPv4: netip.MustParseAddr("10.0.1.7"), IPv6: netip.MustParseAddr("fd00:1::7"), IPv4Pool: "default", IPv6Pool: "default",
+		K8sNamespace: "shop", K8sPodName: "cart", Labels: map[string]string{"k8s:app": "cart", "unspec:tier": "db"},
+	}
+}
+
+// request sends a request and returns status, headers and body.
+func (f *fixture) request(method, path, body string, headers ...string) *http.Response {
+	f.t.Helper()
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	w := httptest.NewRecorder()
+	f.handler.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// expect compares status and body; a body that ends in "..." is compared up to there.
+func (f *fixture) expect(r *http.Response, code int, body string) {
+	f.t.Helper()
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	got := strings.TrimSuffix(string(data), "\n")
+	if start, cut := strings.CutSuffix(body, "..."); cut && len(got) > len(start) {
+		got, body = got[:len(start)], start
+	}
+	if r.StatusCode != code || got != body {
+		f.t.Errorf("got  %d %s\nwant %d %s", r.StatusCode, got, code, body)
+	}
+}
+
+// fakeManager keeps endpoints in a table and fails as told.
+type fakeManager struct {
+	db       *statedb.DB
+	table    statedb.RWTable[*endpoints.Endpoint]
+	restored chan struct{}
+
+	mu      sync.Mutex
+	created []endpoint.Request
+	fail    error         // of Create, Delete and SetLabels
+	block   chan struct{} // Create waits for it when set
+}
+
+func (m *fakeManager) insert(ep *endpoints.Endpoint) {
+	txn := m.db.WriteTxn(m.table)
+	_, _, _ = m.table.Insert(txn, ep)
+	txn.Commit()
+}
+
+func (m *fakeManager) remove(ep *endpoints.Endpoint) {
+	txn := m.db.WriteTxn(m.table)
+	_, _, _ = m.table.Delete(txn, ep)
+	txn.Commit()
+}
+
+func (m *fakeManager) Create(ctx context.Context, r endpoint.Request) (*endpoints.Endpoint, error) {
+	if m.block != nil {
+		select {
+		case <-m.block:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", endpoint.ErrNotReady, ctx.Err())
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.created = append(m.created, r)
+	if m.fail != nil {
+		return nil, m.fail
+	}
+	ep := pod()
+	ep.ID, ep.ContainerID, ep.IPv4, ep.IPv6, ep.Labels = 8, r.ContainerID, r.IPv4, r.IPv6, nil
+	return ep, nil
+}
+
+func (m *fakeManager) Lookup(id string) (*endpoints.Endpoint, error) {
+	ref, err := endpoint.ParseRef(id)
+	if err != nil {
+		return nil, err
+	}
+	queries := map[endpoint.RefKind]statedb.Query[*endpoints.Endpoint]{
+		endpoint.RefID: endpoints.ByID(ref.ID), endpoint.RefAttachment: endpoints.ByAttachment(ref.Name),
+		endpoint.RefContainer: endpoints.ByContainer(ref.Name), endpoint.RefPod: endpoints.ByPod(ref.Name),
+	}
+	if ep, _, found := m.table.Get(m.db.ReadTxn(), queries[ref.Kind]); found {
+		return ep, nil
+	}
+	return nil, endpoint.ErrNotFound
+}
+
+func (m *fakeManager) Delete(_ context.Context, id string) error {
+	ep, err := m.Lookup(id)
+	if err != nil {
+		return err
+	}
+	if m.fail == nil || errors.Is(m.fail, errPartly) {
+		m.remove(ep)
+	}
+	return m.fail
+}
+
+// errPartly is an error in spite of which the endpoint is gone.
+var errPartly = errors.New("remove its file: read-only file system")
+
+func (m *fakeManager) DeleteContainer(_ context.Context, id string) (n int, err error) {
+	for ep := range m.table.List(m.db.ReadTxn(), endpoints.ByContainer(id)) {
+		n++
+		m.remove(ep)
+	}
+	return n, m.fail
+}
+
+func (m *fakeManager) SetLabels(string, []string) (*endpoints.Endpoint, error) { return pod(), m.fail }
+func (m *fakeManager) Restored() <-chan struct{}                               { return m.restored }
+
+// fakeAllocator gives one address and fails as told.
+type fakeAllocator struct {
+	ipam.Allocator // the methods that the API does not call
+
+	asked []ipam.Request
+	freed []netip.Addr
+	fail  error
+}
+
+func (a *fakeAllocator) Next(_ context.Context, r ipam.Request) (result ipam.Result, err error) {
+	a.asked = append(a.asked, r)
+	if a.fail != nil {
+		return result, a.fail
+	}
+	result.IPv4 = &ipam.Allocation{Addr: netip.MustParseAddr("10.0.1.8"), Range: netip.MustParsePrefix("10.0.1.0/24"),
+		Gateway: netip.MustParseAddr("10.0.1.1"), Pool: "default", UUID: "u-4"}
+	return result, nil
+}
+
+func (a *fakeAllocator) Specific(context.Context, netip.Addr, string, string) error { return a.fail }
+
+func (a *fakeAllocator) Release(addr netip.Addr, _, _ string) (bool, error) {
+	a.freed = append(a.freed, addr)
+	return false, a.fail
+}
+
+type fakeMaps struct{}
+
+func (fakeMaps) Get(string) (*ebpf.Map, error)      { return nil, bpfmaps.ErrNotOpen }
+func (fakeMaps) All() (map[string]*ebpf.Map, error) { return nil, bpfmaps.ErrNotOpen }
+func (fakeMaps) Entries(string) ([]bpfmaps.Entry, error) {
+	return []bpfmaps.Entry{{Key: "12", Value: "7"}}, nil
+}
