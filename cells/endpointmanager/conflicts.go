@@ -1,9 +1,11 @@
 package endpointmanager
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/waggle-net/waggle/pkg/statefile"
@@ -96,4 +98,31 @@ func (f *found) named() bool {
 // nameless names an endpoint whose attachment is not known, so that an operator can see and delete it.
 func nameless(id uint16) (container, ifName string) {
 	return "unknown-" + strconv.Itoa(int(id)), "unknown"
+}
+
+// byTrust orders files such that whole ones come before damaged ones and newer ones before older ones.
+func byTrust(a, b *found) int {
+	if whole := cmp.Compare(flag(a.damage != nil), flag(b.damage != nil)); whole != 0 {
+		return whole
+	}
+	return cmp.Or(b.ep.CreatedAt.Compare(a.ep.CreatedAt), cmp.Compare(a.ep.ID, b.ep.ID))
+}
+
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// trusted returns those that hold an endpoint, the most trustworthy first.
+func trusted(list []found) []*found {
+	var order []*found
+	for i := range list {
+		if list[i].ep != nil {
+			order = append(order, &list[i])
+		}
+	}
+	slices.SortStableFunc(order, byTrust)
+	return order
 }

@@ -1,20 +1,15 @@
 package endpointmanager
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/statefile"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
-
-// maxReports bounds the lines that a start logs about bad files; one line says how many more there were.
-const maxReports = 16
 
 // found is one file of an earlier run on its way to become a row.
 type found struct {
@@ -148,72 +143,4 @@ func (m *manager) insertRestored(list []found, done initialize) error {
 	done(txn)
 	txn.Commit()
 	return nil
-}
-
-// repairFiles sets damaged files aside, reports them, and writes down what was salvaged, so that the next start holds
-// it too.
-func (m *manager) repairFiles(list []found) {
-	reports := 0
-	for _, f := range list {
-		if f.damage == nil && (f.ep == nil || f.ep.Quarantine == "") {
-			continue
-		}
-		kept, err := m.repair(f)
-		if reports++; reports > maxReports {
-			continue
-		}
-		attrs := []any{"file", f.name, "reason", f.damage, "keptAs", kept, "error", err}
-		if f.ep != nil {
-			attrs = append(attrs, "endpointID", f.ep.ID, "quarantine", f.ep.Quarantine)
-		}
-		m.log.Warn("A restored endpoint cannot be used as it is", attrs...)
-	}
-	if reports > maxReports {
-		m.log.Warn("More restored endpoints cannot be used", "count", reports-maxReports)
-	}
-}
-
-func (m *manager) repair(f found) (kept string, err error) {
-	if f.damage == nil {
-		return "", nil
-	}
-	if f.ep == nil {
-		return m.files.SetAside(f.name)
-	}
-	target := fileName(f.ep.ID)
-	if f.name == target {
-		kept, err = m.files.Preserve(f.name)
-		return kept, errors.Join(err, m.files.Write(target, f.ep))
-	}
-	if err := m.files.Write(target, f.ep); err != nil {
-		return "", err
-	}
-	return m.files.SetAside(f.name)
-}
-
-// byTrust orders files such that whole ones come before damaged ones and newer ones before older ones.
-func byTrust(a, b *found) int {
-	if whole := cmp.Compare(flag(a.damage != nil), flag(b.damage != nil)); whole != 0 {
-		return whole
-	}
-	return cmp.Or(b.ep.CreatedAt.Compare(a.ep.CreatedAt), cmp.Compare(a.ep.ID, b.ep.ID))
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// trusted returns those that hold an endpoint, the most trustworthy first.
-func trusted(list []found) []*found {
-	var order []*found
-	for i := range list {
-		if list[i].ep != nil {
-			order = append(order, &list[i])
-		}
-	}
-	slices.SortStableFunc(order, byTrust)
-	return order
 }

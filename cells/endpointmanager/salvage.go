@@ -11,8 +11,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// fieldPattern finds fields of a damaged file, wherever they are whole; the values we need hold no escapes.
-var fieldPattern = regexp.MustCompile(`"(\w+)":(?:"([^"\\]*)"|(\d+)\b)`)
+// fieldPattern finds fields of a damaged file, wherever they are whole; the values we need are short printable ASCII
+// without escapes.
+var fieldPattern = regexp.MustCompile(`"(\w+)":(?:"([ !#-\[\]-~]{0,256})"|(\d+)\b)`)
 
 // salvage reads what can be read of a damaged file, to keep its addresses from others. The row is in quarantine: the
 // datapath is not told what may be wrong. It returns nil when the file tells neither an address nor an attachment.

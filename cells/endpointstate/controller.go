@@ -122,63 +122,6 @@ func (c *controller) compute(txn statedb.ReadTxn, m marks, now time.Time) update
 	return u
 }
 
-// advance returns the state of a wanted endpoint; it is old itself when nothing has changed.
-func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observation, now time.Time,
-) *endpointstates.EndpointState {
-	next := *old
-	next.Identity, next.Error, next.Waiting = o.identity, o.err, ""
-	if ep.Quarantine != "" {
-		next.Error = "in quarantine: " + ep.Quarantine
-	}
-	through := path(old.State, situation{
-		wanted: true, restored: ep.Restored, quarantined: ep.Quarantine != "", progress: o.progress,
-	})
-	if len(through) > 0 {
-		next.State = through[len(through)-1]
-	}
-	if next.State == endpointstates.Ready {
-		next.Revision = max(next.Revision, firstRevision)
-	} else if next.Error == "" {
-		next.Waiting = o.waiting
-	}
-	if next.Equal(old) {
-		return old
-	}
-	row := withHistory(&next, through, now)
-	if row.Error != "" && row.Error != old.Error {
-		row = row.WithLog(endpointstates.LogEntry{Time: now, Failed: true, State: row.State, Message: row.Error})
-	}
-	return row
-}
-
-// withHistory returns a copy of row with one log entry for each state it went through.
-func withHistory(row *endpointstates.EndpointState, through []state, now time.Time) *endpointstates.EndpointState {
-	row = row.Clone()
-	for _, s := range through {
-		row = row.WithLog(endpointstates.LogEntry{Time: now, State: s, Message: explain(s)})
-	}
-	return row
-}
-
-// firstRevision is the revision of the policy that allows everything; it stands until policies exist.
-const firstRevision = 1
-
-// retire moves the state of a deleted endpoint to its end and then away.
-func (u *updates) retire(old *endpointstates.EndpointState, gone bool, now time.Time) {
-	through := path(old.State, situation{gone: gone})
-	if len(through) == 0 {
-		if old.State != endpointstates.Disconnecting {
-			u.remove = append(u.remove, old)
-		}
-		return
-	}
-	row := old.Clone()
-	row.Error, row.Waiting = "", ""
-	row.State = through[len(through)-1]
-	u.insert = append(u.insert, withHistory(row, through, now))
-	u.again[old.ID] = true
-}
-
 // commit writes the difference, if there is one.
 func (c *controller) commit(u updates, ready bool) error {
 	ready = ready && !c.complete
@@ -205,25 +148,4 @@ func (c *controller) commit(u updates, ready bool) error {
 	}
 	txn.Commit()
 	return nil
-}
-
-// explain says for the endpoint's log what a state means.
-func explain(s state) string {
-	switch s {
-	case endpointstates.WaitingForIdentity:
-		return "wanted; its rows are being written"
-	case endpointstates.Restoring:
-		return "read from its state file"
-	case endpointstates.WaitingToRegenerate:
-		return "rows of the datapath are out of date"
-	case endpointstates.Regenerating:
-		return "rows of the datapath are being written"
-	case endpointstates.Ready:
-		return "the kernel has its facts, addresses and programs"
-	case endpointstates.Disconnecting:
-		return "deleted; its rows are being removed"
-	case endpointstates.Disconnected:
-		return "no row of the datapath is left"
-	}
-	return ""
 }

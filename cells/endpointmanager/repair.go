@@ -1,0 +1,47 @@
+package endpointmanager
+
+import "errors"
+
+// maxReports bounds the lines that a start logs about bad files; one line says how many more there were.
+const maxReports = 16
+
+// repairFiles sets damaged files aside, reports them, and writes down what was salvaged, so that the next start holds
+// it too.
+func (m *manager) repairFiles(list []found) {
+	reports := 0
+	for _, f := range list {
+		if f.damage == nil && (f.ep == nil || f.ep.Quarantine == "") {
+			continue
+		}
+		kept, err := m.repair(f)
+		if reports++; reports > maxReports {
+			continue
+		}
+		attrs := []any{"file", f.name, "reason", f.damage, "keptAs", kept, "error", err}
+		if f.ep != nil {
+			attrs = append(attrs, "endpointID", f.ep.ID, "quarantine", f.ep.Quarantine)
+		}
+		m.log.Warn("A restored endpoint cannot be used as it is", attrs...)
+	}
+	if reports > maxReports {
+		m.log.Warn("More restored endpoints cannot be used", "count", reports-maxReports)
+	}
+}
+
+func (m *manager) repair(f found) (kept string, err error) {
+	if f.damage == nil {
+		return "", nil
+	}
+	if f.ep == nil {
+		return m.files.SetAside(f.name)
+	}
+	target := fileName(f.ep.ID)
+	if f.name == target {
+		kept, err = m.files.Preserve(f.name)
+		return kept, errors.Join(err, m.files.Write(target, f.ep))
+	}
+	if err := m.files.Write(target, f.ep); err != nil {
+		return "", err
+	}
+	return m.files.SetAside(f.name)
+}
