@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -36,11 +37,7 @@ type addition struct {
 }
 
 // add attaches a pod, or leaves everything as it was.
-func (p *plugin) add(ctx context.Context, args *skel.CmdArgs) error {
-	conf, failed := parseConf(args.StdinData)
-	if failed != nil {
-		return failed
-	}
+func (p *plugin) add(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if conf.RawPrevResult != nil {
 		return failure(types.ErrInvalidNetworkConfig,
 			errors.New("network configuration: prevResult: this plugin makes the link itself and must be the first of its list"),
@@ -73,14 +70,26 @@ func (a *addition) run(ctx context.Context) *types.Error {
 	if a.config, failed = waitReady(ctx, a.agent); failed != nil {
 		return failed
 	}
-	for _, step := range []func(context.Context) *types.Error{
-		a.openHandles, a.checkFree, a.allocate, a.createLink, a.configurePod, a.createEndpoint, a.printResult} {
-		if failed := step(ctx); failed != nil {
-			return failed
-		}
-		if err := ctx.Err(); err != nil {
+	for _, step := range []struct {
+		name string
+		run  func(context.Context) *types.Error
+	}{
+		{"open netlink", a.openHandles},
+		{"look for names in use", a.checkFree},
+		{"allocate addresses", a.allocate},
+		{"create the link", a.createLink},
+		{"configure the pod", a.configurePod},
+		{"create the endpoint", a.createEndpoint},
+		{"print the result", a.printResult},
+	} {
+		if ctx.Err() != nil {
 			return failure(types.ErrTryAgainLater, fmt.Errorf("ADD was interrupted: %w", context.Cause(ctx)), "")
 		}
+		begin := time.Now()
+		if failed := step.run(ctx); failed != nil {
+			return failed
+		}
+		a.log.Debug("A step is done", "step", step.name, "duration", time.Since(begin))
 	}
 	return nil
 }

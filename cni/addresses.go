@@ -30,6 +30,9 @@ func (a *addition) allocate(ctx context.Context) *types.Error {
 			"do the plugin and the agent have the same version?")
 	}
 	a.net = network{families: families, routeMTU: a.config.RouteMTU, hostMAC: a.spec.hostMAC}
+	if a.conf.MTU != 0 { // a route's may not exceed the link's
+		a.net.routeMTU = min(a.net.routeMTU, a.conf.MTU)
+	}
 	return nil
 }
 

@@ -20,11 +20,7 @@ import (
 const checkRemedy = "the attachment is damaged: delete the pod, or send DEL and ADD"
 
 // check compares what the agent and the kernel have with the result of the ADD.
-func (p *plugin) check(ctx context.Context, args *skel.CmdArgs) error {
-	conf, failed := parseConf(args.StdinData)
-	if failed != nil {
-		return failed
-	}
+func (p *plugin) check(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if failed := checkAttachment(args); failed != nil {
 		return failed
 	}

@@ -25,11 +25,7 @@ const (
 )
 
 // del detaches a pod. What is gone already is no error, so a runtime may repeat it.
-func (p *plugin) del(ctx context.Context, args *skel.CmdArgs) error {
-	conf, failed := parseConf(args.StdinData)
-	if failed != nil {
-		return failed
-	}
+func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if failed := checkAttachment(args); failed != nil {
 		return failed
 	}

@@ -19,11 +19,7 @@ import (
 const maxReported = 16
 
 // gc deletes every attachment that the runtime does not list.
-func (p *plugin) gc(ctx context.Context, args *skel.CmdArgs) error {
-	conf, failed := parseConf(args.StdinData)
-	if failed != nil {
-		return failed
-	}
+func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if !hasField(args.StdinData, "cni.dev/valid-attachments") {
 		return failure(types.ErrInvalidNetworkConfig, errors.New("network configuration: cni.dev/valid-attachments: is missing"),
 			"without the list every attachment would be deleted; the runtime must pass it, empty or not")

@@ -2,6 +2,7 @@ package cni
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -192,4 +193,14 @@ func del(containerID string, p pod) call {
 	return call{command: "DEL", containerID: containerID, netns: p.path, ifName: "eth0"}
 }
 
-func hostName(containerID string, attempt int) string { return podlink.HostName(containerID, "eth0", attempt) }
+func hostName(containerID string, attempt int) string {
+	return podlink.HostName(containerID, "eth0", attempt)
+}
+
+// deleteInto collects what a replay asks to delete.
+func deleteInto(ids *[]string) func(context.Context, string) error {
+	return func(_ context.Context, id string) error {
+		*ids = append(*ids, id)
+		return nil
+	}
+}

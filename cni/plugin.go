@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
@@ -17,6 +19,7 @@ import (
 type plugin struct {
 	out   io.Writer
 	links linkType
+	log   *slog.Logger
 }
 
 // Main does what the environment asks for and returns the exit status.
@@ -34,30 +37,52 @@ func Main(about string) int {
 }
 
 func (p *plugin) main(ctx context.Context, about string) (cniVersion string, failed *types.Error) {
-	if cmd := os.Getenv("CNI_COMMAND"); cmd != "" && cmd != "VERSION" {
+	command := os.Getenv("CNI_COMMAND")
+	conf := &netConf{}
+	if command != "" && command != "VERSION" {
 		data, failed := readConf(os.Stdin)
 		if failed != nil {
 			return "", failed
 		}
-		conf, failed := parseConf(data)
-		if failed != nil {
+		if conf, failed = parseConf(data); failed != nil {
 			return "", failed
 		}
-		cniVersion = conf.CNIVersion
 		if err := replaceStdin(data); err != nil {
-			return cniVersion, failure(types.ErrIOFailure, err, "")
+			return conf.CNIVersion, failure(types.ErrIOFailure, err, "")
 		}
 	}
-	with := func(f func(context.Context, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
-		return func(args *skel.CmdArgs) error { return f(ctx, args) }
+	with := func(run handler) func(*skel.CmdArgs) error {
+		return func(args *skel.CmdArgs) error { return p.logged(ctx, command, conf, args, run) }
 	}
-	return cniVersion, skel.PluginMainFuncsWithError(skel.CNIFuncs{
+	return conf.CNIVersion, skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add:    with(p.add),
 		Del:    with(p.del),
 		Check:  with(p.check),
 		Status: with(p.status),
 		GC:     with(p.gc),
 	}, version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
+}
+
+// handler is one command.
+type handler func(context.Context, *netConf, *skel.CmdArgs) error
+
+// logged runs a command and writes a line about it. Runtimes ask STATUS and CHECK all the time, so only their failures
+// are worth one.
+func (p *plugin) logged(ctx context.Context, command string, conf *netConf, args *skel.CmdArgs, run handler) error {
+	log, closeLog := openLog(conf, command, args)
+	defer closeLog()
+	p.log = log
+	begin := time.Now()
+	if err := run(ctx, conf, args); err != nil {
+		log.Error("The command failed", "duration", time.Since(begin), "error", err)
+		return err
+	}
+	level := slog.LevelInfo
+	if command == "STATUS" || command == "CHECK" {
+		level = slog.LevelDebug
+	}
+	log.Log(ctx, level, "The command succeeded", "duration", time.Since(begin))
+	return nil
 }
 
 // replaceStdin lets skel, which reads without a limit, read what has been read within it.

@@ -19,13 +19,9 @@ import (
 const statusTimeout = 5 * time.Second
 
 // status tells whether an ADD could succeed now. Code 50 makes the runtime report its node as not ready.
-func (p *plugin) status(ctx context.Context, args *skel.CmdArgs) error {
+func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	conf, failed := parseConf(args.StdinData)
-	if failed != nil {
-		return failed
-	}
 	agent := client.New(conf.SocketPath)
 	config, err := agent.Config(ctx)
 	if err != nil {

@@ -1,0 +1,176 @@
+package cni
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/podlink"
+)
+
+// check repeats the result of an ADD to the plugin.
+func check(containerID string, p pod, result []byte) call {
+	return call{command: "CHECK", containerID: containerID, netns: p.path, ifName: "eth0", extra: `,"prevResult":` + string(result)}
+}
+
+func TestPrivilegedCheck_FindsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	inPod := func(change func(link netlink.Link) error) func(*testing.T, *node, pod) {
+		return func(t *testing.T, _ *node, p pod) {
+			p.Do(func() {
+				link, err := netlink.LinkByName("eth0")
+				if err == nil {
+					err = change(link)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		damage func(*testing.T, *node, pod)
+		words  string
+	}{
+		{"nothing", nil, ""},
+		{"endpoint gone", func(_ *testing.T, n *node, _ pod) { n.agent.set(func() { clear(n.agent.endpoints) }) }, "no endpoint"},
+		{"endpoint unhealthy", func(_ *testing.T, n *node, _ pod) {
+			n.agent.set(func() { n.agent.health = models.EndpointHealthStatusFailure })
+		}, "not healthy"},
+		{"interface gone", inPod(netlink.LinkDel), "is gone"},
+		{"interface down", inPod(netlink.LinkSetDown), "is down"},
+		{"address gone", inPod(func(l netlink.Link) error {
+			return netlink.AddrDel(l, &netlink.Addr{IPNet: hostPrefix(mustAddr("10.9.0.11"))})
+		}), "address 10.9.0.11/32 is missing"},
+		{"route gone", inPod(func(l netlink.Link) error {
+			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: everything(mustAddr("fd09::1"))})
+		}), "route ::/0 is missing"},
+		{"neighbour changed", inPod(func(l netlink.Link) error {
+			return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: mustAddr("10.9.0.1").AsSlice(),
+				State: netlink.NUD_PERMANENT, HardwareAddr: randomMAC().HardwareAddr()})
+		}), "gateway 10.9.0.1"},
+		{"host end put aside", func(t *testing.T, n *node, _ pod) {
+			n.net.Do(func() {
+				link, err := netlink.LinkByName(hostName("c1", 0))
+				if err == nil {
+					err = netlink.LinkSetGroup(link, int(podlink.DeletedGroup))
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}, "host end"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n, p := newNode(t), newPod(t)
+			result := n.must(add("c1", p))
+			if c.damage == nil {
+				n.must(check("c1", p, result))
+				return
+			}
+			c.damage(t, n, p)
+			n.refuse(check("c1", p, result), codeUnhealthy, c.words)
+		})
+	}
+}
+
+func TestPrivilegedCheck_BadInput(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.refuse(call{command: "CHECK", containerID: "c1", netns: p.path, ifName: "eth0"}, 7, "prevResult", "missing")
+	n.refuse(check("c1", p, []byte(`{"cniVersion":"1.1.0","interfaces":[null]}`)), 7, "prevResult")
+	result := n.must(add("c1", p))
+	n.refuse(check("c1", pod{path: "/nowhere"}, result), 8, "CNI_NETNS")
+	n.agent.stop()
+	n.refuse(check("c1", p, result), 11, n.agent.socket())
+}
+
+func TestPrivilegedStatus(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.must(call{command: "STATUS"})
+	n.agent.set(func() {
+		n.agent.ipam = "IPv4: 254/254 allocated from 10.9.0.0/24, IPv6: 3/65534 allocated from fd09::/112"
+	})
+	n.refuse(call{command: "STATUS"}, 50, "no address is left", "254/254")
+	n.agent.stop()
+	n.refuse(call{command: "STATUS"}, 50, n.agent.socket(), "waggle-agent")
+}
+
+func TestPrivilegedGC_DeletesWhatIsNotListed(t *testing.T) {
+	t.Parallel()
+	n, p1, p2, p3 := newNode(t), newPod(t), newPod(t), newPod(t)
+	n.must(add("c1", p1))
+	n.must(add("c2", p2))
+	n.must(add("c3", p3))
+	gc := call{command: "GC", extra: `,"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`}
+	n.agent.set(func() {
+		n.agent.fail = func(method, path string) (int, string) {
+			if method == "DELETE" && strings.Contains(path, "c1") {
+				return 500, "the disk is full"
+			}
+			return 0, ""
+		}
+	})
+	n.refuse(gc, codeRefused, "c1", "the disk is full")
+	if _, endpoints := n.agent.left(); strings.Join(endpoints, " ") != "c1:eth0 c2:eth0" {
+		t.Errorf("one failed; of the others %v are left", endpoints)
+	}
+	n.agent.set(func() { n.agent.fail = nil })
+	n.must(gc)
+	if _, endpoints := n.agent.left(); strings.Join(endpoints, " ") != "c2:eth0" {
+		t.Errorf("left: %v", endpoints)
+	}
+	links := strings.Join(n.links(), ";")
+	if !strings.Contains(links, groupOf("c2", 0, podlink.Group)) || !strings.Contains(links, groupOf("c1", 0, podlink.DeletedGroup)) {
+		t.Errorf("links: %s", links)
+	}
+}
+
+func TestPrivilegedGC_WithoutListDeletesNothing(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.must(add("c1", p))
+	n.refuse(call{command: "GC"}, 7, "cni.dev/valid-attachments")
+	if _, endpoints := n.agent.left(); len(endpoints) != 1 {
+		t.Errorf("left: %v", endpoints)
+	}
+	n.must(call{command: "GC", extra: `,"cni.dev/valid-attachments":null`}) // how libcni passes an empty list
+	if _, endpoints := n.agent.left(); len(endpoints) != 0 {
+		t.Errorf("left: %v", endpoints)
+	}
+}
+
+func TestPrivilegedGC_AgentAbsent(t *testing.T) {
+	t.Parallel()
+	n, p1, p2 := newNode(t), newPod(t), newPod(t)
+	n.must(add("c1", p1))
+	n.must(add("c2", p2))
+	storeEndpoint(t, n.dir, "1.json", "c1")
+	storeEndpoint(t, n.dir, "2.json", "c2")
+	n.agent.stop()
+	n.must(call{command: "GC", extra: `,"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`})
+	if got := strings.Join(replay(t, n.dir), ";"); got != "c1" {
+		t.Errorf("the queue had %q", got)
+	}
+	if got := strings.Join(n.links(), ";"); got != groupOf("c2", 0, podlink.Group) {
+		t.Errorf("links: %s", got)
+	}
+}
+
+func TestExhausted(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[string]bool{
+		"": false, "IPv4: 5/254 allocated from 10.0.0.0/24": false, "IPv4: 254/254 allocated from 10.0.0.0/24": true,
+		"IPv4: 1/254 allocated from 10.0.0.0/24, IPv6: 14/14 allocated from fd00::/124": true,
+		"IPv6: 7/2^64 allocated from fd00::/64":                                         false, "allocated": false, "x allocated": false,
+	} {
+		if got := exhausted(status); got != want {
+			t.Errorf("%q: %v, want %v", status, got, want)
+		}
+	}
+}
