@@ -1,0 +1,391 @@
+package loader
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpffs"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+const (
+	podName    = "lxc000000000007"
+	endpointID = 7
+)
+
+var (
+	podAddr = netip.MustParseAddr("10.1.0.7")
+	router  = netip.MustParseAddr("10.1.0.1")
+	hostMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	podMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+)
+
+// memoryMaps are the real maps without pins.
+type memoryMaps map[string]*ebpf.Map
+
+func newMemoryMaps(t *testing.T) memoryMaps {
+	t.Helper()
+	specs, err := bpf.MapSpecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps := memoryMaps{}
+	for name, spec := range specs {
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			t.Fatalf("create map %s: %v", name, err)
+		}
+		t.Cleanup(func() { _ = m.Close() })
+		maps[name] = m
+	}
+	return maps
+}
+
+func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
+func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
+func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
+
+// node is a namespace with our devices and one pod, and the real kernel in it.
+type node struct {
+	t          *testing.T
+	host, pod  *testnet.Namespace
+	maps       memoryMaps
+	kernel     kernel
+	hold, link int // ifindexes
+	hostIndex  int
+	server     *net.UDPConn // in the node
+	client     *net.UDPConn // in the pod
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t)}
+	n.kernel = newKernel(n.maps, settings.Agent{EnableIPv4: true, BPFRoot: filepath.Join(t.TempDir(), "bpf")})
+	n.host.Do(func() {
+		n.hold = n.veth(podlink.HoldDevice, podlink.HoldPeer)
+		n.hostIndex = n.veth(podlink.HostDevice, podlink.NetDevice)
+		n.makePod()
+		n.check(n.kernel.Pods.Open())
+	})
+	n.pod.Do(n.configurePod)
+	n.host.Do(func() {
+		for _, name := range []string{podlink.HostDevice, podlink.NetDevice} {
+			link, err := netlink.LinkByName(name)
+			n.check(err)
+			n.check(netlink.LinkSetUp(link))
+			if name == podlink.HostDevice {
+				n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: host(router)}))
+			}
+		}
+		server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: router.AsSlice(), Port: 7777})
+		n.check(err)
+		n.server = server
+	})
+	t.Cleanup(func() {
+		n.kernel.Programs.Close()
+		n.kernel.Pods.Close()
+		_ = n.server.Close()
+		_ = n.client.Close()
+	})
+	n.writeFacts()
+	return n
+}
+
+func (n *node) check(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Error(err)
+	}
+}
+
+func host(a netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
+}
+
+func (n *node) veth(name, peer string) int {
+	n.check(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer}))
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		n.t.Error(err)
+		return 0
+	}
+	return link.Attrs().Index
+}
+
+// makePod makes the link as the plugin does: its group is ours, its peer is born in the pod, the host end stays down.
+func (n *node) makePod() {
+	n.check(netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: podName, HardwareAddr: hostMAC, Group: podlink.Group}, PeerName: "eth0",
+		PeerHardwareAddr: podMAC, PeerNamespace: netlink.NsFd(int(n.pod.Handle())),
+	}))
+	link, err := netlink.LinkByName(podName)
+	if err != nil {
+		n.t.Error(err)
+		return
+	}
+	n.link = link.Attrs().Index
+}
+
+func (n *node) configurePod() {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		n.t.Error(err)
+		return
+	}
+	n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: host(podAddr)}))
+	n.check(netlink.LinkSetUp(link))
+	index := link.Attrs().Index
+	n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(router), Scope: netlink.SCOPE_LINK}))
+	n.check(netlink.NeighAdd(&netlink.Neigh{LinkIndex: index, IP: router.AsSlice(), HardwareAddr: hostMAC, State: netlink.NUD_PERMANENT}))
+	client, err := net.DialUDP("udp4", &net.UDPAddr{IP: podAddr.AsSlice()}, &net.UDPAddr{IP: router.AsSlice(), Port: 7777})
+	n.check(err)
+	n.client = client
+}
+
+// writeFacts does what endpointmaps does.
+func (n *node) writeFacts() {
+	n.check(n.maps[bpf.MapEndpointFacts].Put(uint32(endpointID), bpf.EndpointFacts{
+		Ifindex: uint32(n.link), Id: endpointID, Identity: 5, PolicyIngress: 1, PolicyEgress: 1, Revision: 1,
+		Flags: bpf.FlagIPv4, PodMac: [6]byte(podMAC), HostMac: [6]byte(hostMAC),
+		Ipv4: bpf.IPv4Word(podAddr), GatewayIpv4: bpf.IPv4Word(router),
+	}))
+	n.check(n.maps[bpf.MapLinks].Put(uint32(n.link), uint32(endpointID)))
+	n.check(n.maps[bpf.MapEndpoints].Put(bpf.NewAddrKey(podAddr), bpf.EndpointRef{Id: endpointID}))
+	n.check(n.maps[bpf.MapEndpoints].Put(bpf.NewAddrKey(router), bpf.EndpointRef{Flags: bpf.FlagHost}))
+}
+
+// attach loads a generation and attaches everything, in the order of the controller.
+func (n *node) attach() (programs map[string]program) {
+	n.t.Helper()
+	n.host.Do(func() {
+		var err error
+		programs, err = n.kernel.Programs.Load()
+		n.check(err)
+		n.check(n.kernel.Pods.Guard())
+		n.check(n.kernel.Pods.Hold(n.hold))
+		for _, b := range blockRows {
+			p := programs[b.Program]
+			n.check(n.kernel.Pods.SetFilter(uint32(b.IfIndex), &p))
+		}
+		n.check(n.kernel.Pods.Join(n.link, podName))
+	})
+	return programs
+}
+
+// send sends packets from the pod one after the other and counts what the node's stack delivers.
+func (n *node) send(count int) (received int) {
+	n.t.Helper()
+	buffer := make([]byte, 16)
+	for range count {
+		if _, err := n.client.Write([]byte("x")); err != nil {
+			n.t.Fatalf("send from the pod: %v", err)
+		}
+	}
+	for {
+		_ = n.server.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		if _, err := n.server.Read(buffer); err != nil {
+			return received
+		}
+		received++
+	}
+}
+
+func (n *node) dropped() (packets uint64) {
+	n.host.Do(func() {
+		state, err := nftguard.Read(guardRule())
+		n.check(err)
+		packets = state.Packets
+	})
+	return packets
+}
+
+func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
+	t.Parallel()
+	const packets = 50
+	n := newNode(t)
+	n.attach()
+	if got := n.send(packets); got != packets {
+		t.Fatalf("with the filter %d of %d packets reached the node", got, packets)
+	}
+	if got := n.dropped(); got != 0 {
+		t.Fatalf("the rule dropped %d packets of an attached link", got)
+	}
+	traffic := n.kernel.Pods.(*traffic)
+	if err := traffic.tc.DeleteClsact(n.link); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.send(packets); got != 0 {
+		t.Fatalf("without the filter %d packets reached the node", got)
+	}
+	if got := n.dropped(); got != packets {
+		t.Fatalf("the rule counted %d packets, want %d", got, packets)
+	}
+	n.host.Do(func() {
+		seen, err := n.kernel.Pods.Observe()
+		n.check(err)
+		if seen.Blocks[n.link] == blocks() || seen.Blocks[n.hold] != blocks() || !seen.Guard {
+			t.Errorf("the loss is not seen: %+v", seen)
+		}
+		n.check(n.kernel.Pods.Join(n.link, podName)) // as the verify job has it done
+	})
+	if got := n.send(packets); got != packets {
+		t.Fatalf("after the repair %d of %d packets reached the node", got, packets)
+	}
+}
+
+func TestPrivilegedGeneration_ReplacedWithoutLosingAPacket(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	first := n.attach()
+	done := make(chan int)
+	go func() { // packets all the while
+		sent := 0
+		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); sent++ {
+			_, _ = n.client.Write([]byte("x"))
+			time.Sleep(time.Millisecond)
+		}
+		done <- sent
+	}()
+	var second map[string]program
+	for range 5 {
+		second = n.attach()
+		time.Sleep(30 * time.Millisecond)
+	}
+	sent := <-done
+	if got := n.send(0); got != sent {
+		t.Errorf("%d of %d packets arrived while programs were replaced", got, sent)
+	}
+	n.host.Do(func() {
+		seen, err := n.kernel.Pods.Observe()
+		n.check(err)
+		for _, b := range blockRows {
+			if id := seen.Filters[uint32(b.IfIndex)]; id != second[b.Program].ID || id == first[b.Program].ID {
+				t.Errorf("%s runs program %d, want %d", b.Hook, id, second[b.Program].ID)
+			}
+		}
+	})
+}
+
+func TestPrivilegedJoin_RefusesAnotherDevice(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.attach()
+	n.host.Do(func() {
+		for name, err := range map[string]error{
+			"another name":  n.kernel.Pods.Join(n.hold, podName),
+			"no such index": n.kernel.Pods.Join(99999, podName),
+		} {
+			if !errors.Is(err, errWrongDevice) {
+				t.Errorf("%s: %v, want %v", name, err, errWrongDevice)
+			}
+		}
+		link, err := netlink.LinkByName(podName)
+		n.check(err)
+		if a := link.Attrs(); a.RawFlags&unix.IFF_UP == 0 || a.RawFlags&unix.IFF_NOARP == 0 || a.Group != podlink.Group {
+			t.Errorf("the link is not up without ARP in our group: %+v", a)
+		}
+		n.check(netlink.LinkSetGroup(link, int(podlink.DeletedGroup)))
+		if err := n.kernel.Pods.Join(n.link, podName); !errors.Is(err, errWrongDevice) {
+			t.Errorf("a link that is being deleted: %v, want %v", err, errWrongDevice)
+		}
+	})
+}
+
+func TestPrivilegedSetFilter_WithoutAProgramAsksForAnOldOne(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.host.Do(func() {
+		n.check(n.kernel.Pods.Hold(n.hold))
+		if err := n.kernel.Pods.SetFilter(podlink.IngressBlock, nil); !errors.Is(err, errNoFilter) {
+			t.Errorf("an empty block: %v, want %v", err, errNoFilter)
+		}
+	})
+	n.attach()
+	n.host.Do(func() { n.check(n.kernel.Pods.SetFilter(podlink.IngressBlock, nil)) })
+}
+
+func TestPrivilegedDeviceLink_TakenOverAndUpdated(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	links := n.kernel.Devices.(*tcxLinks)
+	n.host.Do(func() {
+		// The thread gets mounts of its own, which end with it: so do the pins.
+		n.check(unix.Unshare(unix.CLONE_NEWNS))
+		n.check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+		if _, err := bpffs.Ensure(filepath.Dir(filepath.Dir(links.dir))); err != nil {
+			t.Error(err)
+			return
+		}
+		const key = "waggle_host_egress"
+		if err := links.Attach(key, n.hostIndex, nil); !errors.Is(err, errNoFilter) {
+			t.Errorf("nothing is attached: %v, want %v", err, errNoFilter)
+		}
+		for range 3 { // first attached, then taken over by later runs
+			programs, err := n.kernel.Programs.Load()
+			n.check(err)
+			p := programs[bpf.HostEgress]
+			n.check(links.Attach(key, n.hostIndex, &p))
+			n.check(links.Attach(key, n.hostIndex, nil)) // a run whose programs do not load
+			have, err := links.Attached()
+			if err != nil || len(have) != 1 || have[key] != p.ID {
+				t.Errorf("attached %v, error %v; want program %d", have, err, p.ID)
+			}
+		}
+		n.moveToNewDevice(links, key)
+		for range 2 {
+			n.check(links.Detach(key))
+		}
+		if have, err := links.Attached(); err != nil || len(have) != 0 {
+			t.Errorf("after Detach: %v, error %v", have, err)
+		}
+	})
+}
+
+// moveToNewDevice makes the device anew, as after somebody deleted it: the pin of the old one is in the way.
+func (n *node) moveToNewDevice(links *tcxLinks, key string) {
+	link, err := netlink.LinkByName(podlink.HostDevice)
+	n.check(err)
+	n.check(netlink.LinkDel(link))
+	n.hostIndex = n.veth(podlink.HostDevice, podlink.NetDevice)
+	programs, err := n.kernel.Programs.Load()
+	n.check(err)
+	p := programs[bpf.HostEgress]
+	n.check(links.Attach(key, n.hostIndex, &p))
+	if have, err := links.Attached(); err != nil || have[key] != p.ID {
+		n.t.Errorf("on the new device: %v, error %v; want program %d", have, err, p.ID)
+	}
+}
+
+func TestPrivilegedDeviceLink_FilterInPlaceOfTCX(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	links := n.kernel.Devices.(*tcxLinks)
+	n.host.Do(func() {
+		for range 2 {
+			programs, err := n.kernel.Programs.Load()
+			n.check(err)
+			p := programs[bpf.HostEgress]
+			n.check(links.attachFilter("waggle_host_egress", n.hostIndex, &p))
+			if have, err := links.Attached(); err != nil || have["waggle_host_egress"] != p.ID {
+				t.Errorf("attached %v, error %v; want program %d", have, err, p.ID)
+			}
+		}
+		n.check(links.Detach("waggle_host_egress"))
+		if have, err := links.Attached(); err != nil || len(have) != 0 {
+			t.Errorf("after Detach: %v, error %v", have, err)
+		}
+	})
+}
