@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"testing"
 )
@@ -13,4 +14,13 @@ func read(t *testing.T, r *http.Response) string {
 		t.Fatal(err)
 	}
 	return string(data)
+}
+
+func dial(t *testing.T, socket string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
 }
