@@ -14,18 +14,32 @@
 #include "eth.h"
 #include "ipv4.h"
 #include "ipv6.h"
+#include "metrics.h"
 #include "nd.h"
 #include "policy.h"
 #include "reasons.h"
 
 /* admit_at judges a packet once more, as the endpoint that it is for sees it. */
-static __always_inline verdict admit_at(struct __sk_buff *skb, const struct endpoint_facts *to, struct observation *seen)
+static __always_inline verdict admit_at(const struct endpoint_facts *to, struct observation *seen)
 {
-	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len); /* it has left the sender, whatever comes now */
 	seen->direction = DIRECTION_INGRESS;
 	seen->dst_id = to->id;
 	seen->dst_label = to->identity;
 	return policy_judge(to->policy_ingress);
+}
+
+/* expired hands a packet whose hops run out to the stack, which tells the sender. */
+static __always_inline verdict expired(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
+{
+	seen->direction = DIRECTION_EGRESS;
+	return deliver_stack(skb, self);
+}
+
+/* deliver_local counts a packet as sent; it will be counted as received when its way ends. */
+static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct endpoint_facts *to)
+{
+	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
+	return deliver_peer(skb, to);
 }
 
 static __always_inline verdict from_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
@@ -56,13 +70,13 @@ static __always_inline verdict from_ipv4(struct __sk_buff *skb, const struct end
 		return DROP(FILE_POD_EGRESS, REASON_NO_ENDPOINT);
 	if (!endpoint_has_ipv4(to, packet.daddr))
 		return DROP(FILE_POD_EGRESS, REASON_STALE_IP);
-	if ((v = admit_at(skb, to, seen)) != CONTINUE)
+	if ((v = admit_at(to, seen)) != CONTINUE)
 		return v;
 	if (packet.ttl <= 1)
-		return deliver_stack(skb, self); /* which tells the sender */
+		return expired(skb, self, seen);
 	if ((v = ipv4_hop(skb)) != CONTINUE)
 		return v;
-	return deliver_peer(skb, to);
+	return deliver_local(skb, to);
 }
 
 static __always_inline verdict from_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
@@ -97,13 +111,13 @@ static __always_inline verdict from_ipv6(struct __sk_buff *skb, const struct end
 		return DROP(FILE_POD_EGRESS, REASON_NO_ENDPOINT);
 	if (!endpoint_has_ipv6(to, &packet.daddr))
 		return DROP(FILE_POD_EGRESS, REASON_STALE_IP);
-	if ((v = admit_at(skb, to, seen)) != CONTINUE)
+	if ((v = admit_at(to, seen)) != CONTINUE)
 		return v;
 	if (packet.hop_limit <= 1)
-		return deliver_stack(skb, self); /* which tells the sender */
+		return expired(skb, self, seen);
 	if ((v = ipv6_hop(skb)) != CONTINUE)
 		return v;
-	return deliver_peer(skb, to);
+	return deliver_local(skb, to);
 }
 
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)

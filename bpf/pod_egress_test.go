@@ -58,6 +58,7 @@ func TestPrivilegedPodEgress_UpToTheStack(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		a := podA.addr(family)
 		mark := uint32(0x34100f12) // identity 0x123410
+		passed := uint64(0)
 		for name, f := range map[string]flow{
 			"to the node":              sent(podA, a, gateways[family]),
 			"to the world":             sent(podA, a, outside[family]),
@@ -70,6 +71,11 @@ func TestPrivilegedPodEgress_UpToTheStack(t *testing.T) {
 			n.wantPacket(got, actOK, in)
 			if got.mark != mark {
 				t.Errorf("%s: mark %#x, want %#x", name, got.mark, mark)
+			}
+			passed++
+			out, received := n.count(events.Forwarded, DirectionEgress), n.count(events.Forwarded, DirectionIngress)
+			if out.Packets != passed || received.Packets != 0 {
+				t.Errorf("%s: %d packets sent and %d received, want %d and none", name, out.Packets, received.Packets, passed)
 			}
 		}
 	})

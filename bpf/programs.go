@@ -31,8 +31,8 @@ const (
 	MapDropTokens      = "drop_tokens"
 )
 
-// Load-time constants of [PodIngress], set through the spec's Variables: the identity of what no ipcache entry covers.
-// Both begin as "world" (2), which is right for one family; with two, Cilium's numbers are 9 and 10.
+// Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry
+// covers. Both begin as "world" (2), which is right for one family; with two, Cilium's numbers are 9 and 10.
 const (
 	VariableWorldIPv4 = "world_ipv4"
 	VariableWorldIPv6 = "world_ipv6"
