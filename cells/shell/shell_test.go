@@ -1,0 +1,215 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// started runs the cell with one table and commands that panic and wait, and returns its socket.
+func started(t *testing.T) (socket string, stop func() error) {
+	t.Helper()
+	dir := t.TempDir()
+	h := hive.New(celltest.Infrastructure(), Cell,
+		cell.Provide(
+			func() settings.Agent { return settings.Agent{StateDir: dir} },
+			func() shell.HivePrinter {
+				return func(w io.Writer) error { _, err := io.WriteString(w, "cells\n"); return err }
+			},
+			func() upstream.ScriptCmdsOut {
+				return upstream.NewScriptCmds(map[string]script.Cmd{"test/panic": script.Command(script.CmdUsage{Summary: "panic"},
+					func(*script.State, ...string) (script.WaitFunc, error) { panic("ouch") })})
+			},
+		),
+		cell.Invoke(func(db *statedb.DB) error {
+			table, err := sources.NewTable(db)
+			if err != nil {
+				return err
+			}
+			txn := db.WriteTxn(table)
+			_, _, err = table.Insert(txn, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Synced})
+			txn.Commit()
+			return err
+		}),
+	)
+	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError+1))
+	if err := h.Start(log, t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stopped := false
+	stop = func() error {
+		if stopped {
+			return nil
+		}
+		stopped = true
+		return h.Stop(log, context.Background())
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(dir, shell.SocketName), stop
+}
+
+// run runs one command and returns its output.
+func run(t *testing.T, socket, command string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var out strings.Builder
+	err := shell.Run(ctx, socket, command, func(line string) { out.WriteString(line + "\n") })
+	return out.String(), err
+}
+
+func TestShell_Reads(t *testing.T) {
+	t.Parallel()
+	socket, _ := started(t)
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("socket: %v, %v", info, err)
+	}
+	for command, want := range map[string]string{
+		"db/show sources":                 "Table       Producer    State    WaitingFor\nk8s-nodes   manifests   synced   \n",
+		"db/show --columns=State sources": "State\nsynced\n",
+		"db/get sources k8s-nodes":        "Table       Producer    State    WaitingFor\nk8s-nodes   manifests   synced   \n",
+		"hive":                            "cells\n",
+		"":                                "",
+	} {
+		if got, err := run(t, socket, command); err != nil || got != want {
+			t.Errorf("%q: got %q, %v; want %q", command, got, err, want)
+		}
+	}
+}
+
+// TestShell_Refuses holds what an operator must not be able to do: the list of names is that of the engine and of statedb.
+func TestShell_Refuses(t *testing.T) {
+	t.Parallel()
+	socket, _ := started(t)
+	names := []string{"db/insert", "db/delete", "db/cmp", "hive/start", "hive/stop"}
+	for name := range script.DefaultCmds() {
+		if name != "help" && name != "stop" { // stop ends the session
+			names = append(names, name)
+		}
+	}
+	if !slices.Contains(names, "exec") || !slices.Contains(names, "cat") {
+		t.Fatal("the engine has no exec and cat any more: look at what it has instead")
+	}
+	for _, name := range names {
+		if out, err := run(t, socket, name+" sources x"); err == nil || !strings.Contains(err.Error(), "unknown command") {
+			t.Errorf("%s can be run: %q, %v", name, out, err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "out")
+	for _, command := range []string{"db/show -o " + file + " sources", "db/show --out=" + file + " sources", "db/dump -o " + file,
+		"db/get --delete sources k8s-nodes", "db/list --delete=true sources k8s-nodes", "db/prefix --delete sources k"} {
+		if out, err := run(t, socket, command); err == nil || !strings.Contains(err.Error(), "cannot be used") {
+			t.Errorf("%s: %q, %v", command, out, err)
+		}
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("a file was written")
+	}
+	if out, _ := run(t, socket, "db/show sources"); !strings.Contains(out, "k8s-nodes") {
+		t.Error("a row was deleted")
+	}
+}
+
+func TestShell_SurvivesPanicsAndLongLines(t *testing.T) {
+	t.Parallel()
+	socket, _ := started(t)
+	if _, err := run(t, socket, "test/panic"); err == nil || !strings.Contains(err.Error(), "panicked: ouch") {
+		t.Errorf("panic: %v", err)
+	}
+	if _, err := run(t, socket, strings.Repeat("x", shell.MaxLine+1)); err == nil {
+		t.Error("a line without end was taken")
+	}
+	if _, err := run(t, socket, "db/show sources"); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// TestShell_StopEndsWatching stops the agent while a command without end runs.
+func TestShell_StopEndsWatching(t *testing.T) {
+	t.Parallel()
+	socket, stop := started(t)
+	c, err := shell.Dial(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	first, ended := make(chan string, 10), make(chan error, 1)
+	go func() { ended <- c.Run(t.Context(), "db/watch sources", func(l string) { first <- l }) }()
+	<-first
+	begin := time.Now()
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if d := time.Since(begin); d > 2*time.Second {
+		t.Errorf("stopping took %v", d)
+	}
+	<-ended // whether as an error or as the end of the command
+}
+
+// TestShell_ClientThatLeavesEndsItsCommand fills all sessions with clients that watch and leave; then one more gets in.
+func TestShell_ClientThatLeavesEndsItsCommand(t *testing.T) {
+	t.Parallel()
+	socket, _ := started(t)
+	for range maxSessions {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := shell.Run(ctx, socket, "db/watch sources", func(string) { cancel() })
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("watching: %v", err)
+		}
+	}
+	for range 100 {
+		if _, err := run(t, socket, "db/show sources"); err == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Error("sessions of clients that left are still taken")
+}
+
+// TestShell_AnswersAClientThatOnlySends is what "echo db | nc -U" does.
+func TestShell_AnswersAClientThatOnlySends(t *testing.T) {
+	t.Parallel()
+	socket, _ := started(t)
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "db/show sources\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*net.UnixConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(conn)
+	if err != nil || !strings.Contains(string(out), "synced") || !strings.HasSuffix(string(out), shell.EndMarker+"\n") {
+		t.Errorf("%q, %v", out, err)
+	}
+}
