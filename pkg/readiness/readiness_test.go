@@ -1,0 +1,135 @@
+package readiness
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// world is the tables, all empty, with the ways to write them.
+type world struct {
+	db       *statedb.DB
+	tables   Tables
+	sources  statedb.RWTable[sources.Source]
+	node     statedb.RWTable[*localnode.LocalNode]
+	mtus     statedb.RWTable[mtus.MTU]
+	programs statedb.RWTable[*attachments.Attachment]
+	health   statedb.RWTable[health.Status]
+	restored func(statedb.WriteTxn)
+	eps      statedb.RWTable[*endpoints.Endpoint]
+}
+
+func must[T any](t *testing.T, db *statedb.DB, make func(*statedb.DB) (statedb.RWTable[T], error)) statedb.RWTable[T] {
+	t.Helper()
+	table, err := make(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	db := statedb.New()
+	w := &world{db: db, sources: must(t, db, sources.NewTable), node: must(t, db, localnode.NewTable), mtus: must(t, db, mtus.NewTable),
+		programs: must(t, db, attachments.NewTable), health: must(t, db, health.NewTable), eps: must(t, db, endpoints.NewTable)}
+	txn := db.WriteTxn(w.eps)
+	w.restored = w.eps.RegisterInitializer(txn, "state-files")
+	txn.Commit()
+	w.tables = Tables{Sources: w.sources, LocalNode: w.node, MTUs: w.mtus, Endpoints: w.eps, Attachments: w.programs, Health: w.health}
+	return w
+}
+
+func insert[T any](t *testing.T, db *statedb.DB, table statedb.RWTable[T], row T) {
+	t.Helper()
+	txn := db.WriteTxn(table)
+	if _, _, err := table.Insert(txn, row); err != nil {
+		t.Fatal(err)
+	}
+	txn.Commit()
+}
+
+func (w *world) waiting() []string { return Judge(w.db.ReadTxn(), w.tables).Waiting() }
+
+// TestJudge_EachThingThatIsMissing lets an agent start, one fact after the other.
+func TestJudge_EachThingThatIsMissing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want := []string{
+		"table k8s-nodes: manifests: the directory /m",
+		"the endpoints of the run before to be restored",
+		"the pod CIDR and the router address of this node",
+		"the MTU of the network to be known",
+		"the datapath's programs to be loaded",
+	}
+	insert(t, w.db, w.sources, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Waiting, WaitingFor: "the directory /m"})
+	block := &attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Program: "pod_egress"}
+	steps := []func(){
+		func() {
+			insert(t, w.db, w.sources, sources.Source{Table: "k8s-nodes", Producer: "snapshot", State: sources.Snapshot})
+		},
+		func() {
+			txn := w.db.WriteTxn(w.eps)
+			w.restored(txn)
+			txn.Commit()
+		},
+		func() { insert(t, w.db, w.node, &localnode.LocalNode{Name: "n", Ready: true}) },
+		func() { insert(t, w.db, w.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500}) },
+		func() { insert(t, w.db, w.programs, block.Clone().WithStatus(reconciler.StatusDone())) },
+	}
+	for i, step := range steps {
+		if got := w.waiting(); !slices.Equal(got, want[i:]) {
+			t.Fatalf("after %d steps: %q, want %q", i, got, want[i:])
+		}
+		step()
+	}
+	if v := Judge(w.db.ReadTxn(), w.tables); !v.Ready() || len(v.Waiting()) != 0 {
+		t.Fatalf("in the end: %+v", v)
+	}
+	insert(t, w.db, w.programs, block.Clone().WithStatus(reconciler.StatusError(errors.New("busy"))))
+	if got := w.waiting(); len(got) != 1 || got[0] != "program pod_egress on pod-links: busy" {
+		t.Errorf("a program that cannot be attached: %q", got)
+	}
+	insert(t, w.db, w.node, &localnode.LocalNode{Name: "n", WaitingFor: "the Node object n"})
+	if got := w.waiting(); !slices.Contains(got, "the Node object n") {
+		t.Errorf("a node that says what it waits for: %q", got)
+	}
+}
+
+func TestSummary(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		v              Verdict
+		state, message string
+	}{
+		{Verdict{}, "Ok", "1.2"},
+		{Verdict{Degraded: []string{"loader: attach: busy"}}, "Warning", "1.2: degraded: loader: attach: busy"},
+		{Verdict{Sources: []string{"a"}, Missing: []string{"b"}, Degraded: []string{"c"}}, "Failure", "1.2: waiting for a; b"},
+	} {
+		if state, message := tc.v.Summary("1.2"); state != tc.state || message != tc.message {
+			t.Errorf("%+v: %s %s", tc.v, state, message)
+		}
+	}
+}
+
+// TestJudge_DegradedDoesNotKeepPodsWaiting has a module that fails while all that ADD needs is there.
+func TestJudge_DegradedDoesNotKeepPodsWaiting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	insert(t, w.db, w.health, health.Status{Module: "agent.loader", Component: "job-x", Level: health.Degraded, Message: "attach", Error: "busy"})
+	insert(t, w.db, w.health, health.Status{Module: "agent.ipam", Level: health.OK})
+	v := Judge(w.db.ReadTxn(), w.tables)
+	if want := []string{"agent.loader.job-x: attach: busy"}; !slices.Equal(v.Degraded, want) || slices.Contains(v.Waiting(), want[0]) {
+		t.Errorf("%+v", v)
+	}
+}
