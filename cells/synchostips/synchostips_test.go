@@ -1,0 +1,118 @@
+package synchostips
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// contributions records what the cell hands to the writers. One address may be an endpoint's.
+type contributions struct {
+	mu     sync.Mutex
+	hosts  []netip.Addr
+	claims []ipcache.Claim
+	taken  netip.Addr
+}
+
+func (c *contributions) ReplaceHost(_ string, addrs []netip.Addr) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hosts = slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a == c.taken })
+	if len(c.hosts) < len(addrs) {
+		return errors.New("an endpoint has it")
+	}
+	return nil
+}
+
+func (c *contributions) Replace(_ string, claims []ipcache.Claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claims = claims
+}
+
+func (c *contributions) command() hive.ScriptCmdOut {
+	return hive.NewScriptCmd("contributed", script.Command(script.CmdUsage{Summary: "print contributed addresses and prefixes"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			var out strings.Builder
+			for _, a := range c.hosts {
+				fmt.Fprintln(&out, "host", a)
+			}
+			for _, cl := range c.claims {
+				fmt.Fprintln(&out, cl.Prefix, cl.Identity, cl.Source)
+			}
+			return func(*script.State) (string, string, error) { return out.String(), "", nil }, nil
+		}))
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		c := &contributions{taken: netip.MustParseAddr("10.1.0.66")}
+		return []cell.Cell{
+			settings.Cell,
+			cell.Provide(
+				nodeaddresses.NewTable, localnode.NewTable,
+				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+				func() bpfendpoints.HostWriter { return c },
+				func() ipcache.Writer { return c },
+				c.command,
+			),
+			Cell,
+		}
+	})
+}
+
+// Nothing is contributed before the addresses are complete: the maps of an earlier run must not be emptied.
+func TestController_WaitsForAllAddresses(t *testing.T) {
+	t.Parallel()
+	c := &contributions{}
+	var db *statedb.DB
+	var table statedb.RWTable[nodeaddresses.Address]
+	var done func(statedb.WriteTxn)
+	celltest.Run(t, "testdata/waits/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{
+			settings.Cell,
+			cell.Provide(
+				nodeaddresses.NewTable, localnode.NewTable,
+				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+				func() bpfendpoints.HostWriter { return c },
+				func() ipcache.Writer { return c },
+				c.command,
+				func() hive.ScriptCmdOut {
+					return hive.NewScriptCmd("complete", script.Command(script.CmdUsage{Summary: "complete node-addresses"},
+						func(*script.State, ...string) (script.WaitFunc, error) {
+							txn := db.WriteTxn(table)
+							done(txn)
+							txn.Commit()
+							return nil, nil
+						}))
+				},
+			),
+			cell.Invoke(func(d *statedb.DB, rw statedb.RWTable[nodeaddresses.Address]) {
+				db, table = d, rw
+				txn := d.WriteTxn(rw)
+				done = rw.RegisterInitializer(txn, "test")
+				txn.Commit()
+			}),
+			Cell,
+		}
+	})
+}

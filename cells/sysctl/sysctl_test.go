@@ -1,0 +1,179 @@
+package sysctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// fakeKernel is a [kernel] with state. A setting named "net/clamped" keeps its value whatever is written.
+type fakeKernel struct {
+	mu     sync.Mutex
+	values map[string]string
+	fail   int // how many of the next writes fail
+	writes int
+}
+
+func newFakeKernel() *fakeKernel { return &fakeKernel{values: map[string]string{}} }
+
+func (k *fakeKernel) Read(name string) (string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	v, found := k.values[name]
+	if !found {
+		return "", fs.ErrNotExist
+	}
+	return v, nil
+}
+
+func (k *fakeKernel) Write(name, value string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writes++
+	if k.fail > 0 {
+		k.fail--
+		return errors.New("procfs is tired")
+	}
+	if name != "net/clamped" {
+		k.values[name] = value
+	}
+	return nil
+}
+
+func (k *fakeKernel) commands(w tables.Writer) hive.ScriptCmdsOut {
+	return hive.NewScriptCmds(map[string]script.Cmd{
+		"want": script.Command(script.CmdUsage{Summary: "replace the settings of an owner", Args: "owner [name=value]... (?name=value is optional)"},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				var settings []tables.Setting
+				for _, spec := range args[1:] {
+					name, value, _ := strings.Cut(spec, "=")
+					name, optional := strings.CutPrefix(name, "?")
+					settings = append(settings, tables.Setting{Name: name, Value: value, Optional: optional})
+				}
+				return nil, w.Replace(args[0], settings)
+			}),
+		"set": script.Command(script.CmdUsage{Summary: "somebody sets values in the fake kernel", Args: "name=value..."},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				for _, spec := range args {
+					name, value, _ := strings.Cut(spec, "=")
+					k.values[name] = value
+				}
+				return nil, nil
+			}),
+		"fail": script.Command(script.CmdUsage{Summary: "make the next two writes fail"},
+			func(*script.State, ...string) (script.WaitFunc, error) {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				k.fail = 2
+				return nil, nil
+			}),
+		"kernel": script.Command(script.CmdUsage{Summary: "print the fake kernel"},
+			func(*script.State, ...string) (script.WaitFunc, error) {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				var out strings.Builder
+				for _, name := range slices.Sorted(maps.Keys(k.values)) {
+					fmt.Fprintf(&out, "%s = %s\n", name, k.values[name])
+				}
+				fmt.Fprintln(&out, "writes:", k.writes)
+				return func(*script.State) (string, string, error) { return out.String(), "", nil }, nil
+			}),
+	})
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		k := newFakeKernel()
+		return []cell.Cell{
+			cell.Provide(func() kernel { return k }, k.commands),
+			cell.Module("sysctl", "Sysctl", Reconciler),
+		}
+	})
+}
+
+// tree is a procfs in a temporary directory, beside a secret that names must not reach.
+func tree(t *testing.T) procfs {
+	t.Helper()
+	dir := t.TempDir()
+	for name, value := range map[string]string{"sys/net/ipv4/ip_forward": "0\n", "sys/kernel/secret": "1\n", "secret": "1\n"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(value), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "sys/net/link")); err != nil {
+		t.Fatal(err)
+	}
+	return procfs{filepath.Join(dir, "sys")}
+}
+
+func TestProcfs_WritesAndReadsBack(t *testing.T) {
+	t.Parallel()
+	p := tree(t)
+	s := &tables.Setting{Name: "net/ipv4/ip_forward", Value: "1"}
+	if err := newOps(p).Update(context.Background(), nil, 0, s); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.Read(s.Name); got != "1" || err != nil {
+		t.Fatalf("read %q, error %v", got, err)
+	}
+	missing := &tables.Setting{Name: "net/ipv4/nothing", Value: "1"}
+	if err := newOps(p).Update(context.Background(), nil, 0, missing); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("a missing setting gives %v", err)
+	}
+	missing.Optional = true
+	if err := newOps(p).Update(context.Background(), nil, 0, missing); err != nil {
+		t.Fatalf("a missing optional setting gives %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(p.dir, missing.Name)); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal("a file was made for it")
+	}
+}
+
+func TestProcfs_NothingLeadsOut(t *testing.T) {
+	t.Parallel()
+	p := tree(t)
+	for _, name := range []string{"net/../../secret", "net/../kernel/secret", "kernel/secret", "net/link", "/etc/passwd", "net//ipv4", "net/", ""} {
+		if err := newOps(p).Update(context.Background(), nil, 0, &tables.Setting{Name: name, Value: "2"}); err == nil {
+			t.Errorf("%q was written", name)
+		}
+	}
+	for _, name := range []string{"../secret", "kernel/secret"} {
+		if b, err := os.ReadFile(filepath.Join(p.dir, name)); string(b) != "1\n" || err != nil {
+			t.Errorf("%s is %q, error %v", name, b, err)
+		}
+	}
+}
+
+// FuzzValidName holds accepted names against what they must never mean.
+func FuzzValidName(f *testing.F) {
+	for _, s := range []string{"net/ipv4/ip_forward", "net/../x", "net/./a", "/net/a", "net", "net/a/..", "net/a\x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if validName(name) != nil {
+			return
+		}
+		if !filepath.IsLocal(name) || filepath.Join("/proc/sys", name) != "/proc/sys/"+name || !strings.HasPrefix(name, "net/") {
+			t.Fatalf("%q was accepted", name)
+		}
+	})
+}
