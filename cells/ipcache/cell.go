@@ -19,13 +19,14 @@ var implementation = cell.Group(
 		ipcachetable.NewTable, // only this cell writes
 		newWriter,             // claims by owner, and what remains of them in the table
 		newOps,
+		newReconciler, // rows into the maps
 	),
 	cell.Provide(
 		statedb.RWTable[*ipcachetable.Entry].ToTable,     // anyone may read
 		func(w *writer) ipcachetable.Writer { return w }, // anyone may claim
 	),
 	cell.Invoke(
-		registerEndpoints,  // local endpoints as claims
-		registerReconciler, // rows into the maps
+		registerEndpoints, // local endpoints as claims
+		registerVerify,    // drift into pending rows
 	),
 )

@@ -22,8 +22,11 @@ const (
 	roundSize      = 1000 // rows between two commits of statuses
 )
 
-func registerReconciler(params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops) error {
-	r, err := reconciler.Register(params, table,
+// newReconciler pushes rows into the maps.
+func newReconciler(
+	params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops,
+) (reconciler.Reconciler[*ipcachetable.Entry], error) {
+	return reconciler.Register(params, table,
 		(*ipcachetable.Entry).Clone, (*ipcachetable.Entry).WithStatus, (*ipcachetable.Entry).GetStatus, ops, nil,
 		reconciler.WithName("ipcache"),
 		reconciler.WithPruning(pruneInterval),
@@ -31,13 +34,16 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*ipcache
 		reconciler.WithRetry(minRetry, maxRetry),
 		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: the next ADD may be in the table
 	)
-	if err != nil {
-		return err
-	}
-	params.JobGroup.Add(job.Timer("verify-ipcache", func(context.Context) error {
-		return verify(params.DB, table, ops.kernel, r.Prune)
+}
+
+// registerVerify compares on a timer.
+func registerVerify(
+	jobs job.Group, db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry], k kernel,
+	r reconciler.Reconciler[*ipcachetable.Entry],
+) {
+	jobs.Add(job.Timer("verify-ipcache", func(context.Context) error {
+		return verify(db, table, k, r.Prune)
 	}, verifyInterval))
-	return nil
 }
 
 // verify compares the maps with the rows that were written, marks the rows that differ and asks for a prune when there

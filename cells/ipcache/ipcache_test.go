@@ -1,0 +1,245 @@
+package ipcache
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{
+			cell.Module("inputs", "Tables that other cells write",
+				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable),
+			),
+			cell.Module("ipcache", "Under test",
+				cell.ProvidePrivate(newFake, func(f *fakeMaps) kernel { return f }),
+				implementation,
+				cell.Provide(commands),
+			),
+		}
+	})
+}
+
+func newInputs(db *statedb.DB) (eps statedb.RWTable[*endpoints.Endpoint], cmd upstream.ScriptCmdOut, err error) {
+	if eps, err = endpoints.NewTable(db); err != nil {
+		return
+	}
+	txn := db.WriteTxn(eps)
+	defer txn.Commit()
+	done := eps.RegisterInitializer(txn, "test")
+	cmd = upstream.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete the endpoints"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(eps)
+			defer txn.Commit()
+			done(txn)
+			return nil, nil
+		}))
+	return
+}
+
+// fakeMaps holds what the two maps would, and fails as often as it is told.
+type fakeMaps struct {
+	mu       sync.Mutex
+	entries  map[netip.Prefix]value
+	failures int
+}
+
+func newFake() *fakeMaps { return &fakeMaps{entries: map[netip.Prefix]value{}} }
+
+func (f *fakeMaps) write(change func()) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failures > 0 {
+		f.failures--
+		return errors.New("full, says the test")
+	}
+	change()
+	return nil
+}
+
+func (f *fakeMaps) Put(p netip.Prefix, v value) error { return f.write(func() { f.entries[p] = v }) }
+func (f *fakeMaps) Delete(p netip.Prefix) error       { return f.write(func() { delete(f.entries, p) }) }
+
+func (f *fakeMaps) Dump() (map[netip.Prefix]value, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.entries), nil
+}
+
+// commands let scripts look at the fake, disturb it, and claim prefixes.
+func commands(
+	f *fakeMaps, w ipcachetable.Writer, db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry],
+	r reconciler.Reconciler[*ipcachetable.Entry],
+) upstream.ScriptCmdsOut {
+	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
+		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			out, err := run(args...)
+			return func(*script.State) (string, string, error) { return out, "", err }, nil
+		})
+	}
+	return upstream.NewScriptCmds(map[string]script.Cmd{
+		"kernel/show": simple("Show the maps", func(...string) (string, error) {
+			have, _ := f.Dump()
+			var lines []string
+			for p, v := range have {
+				lines = append(lines, fmt.Sprintf("%s %d\n", p, v.Identity))
+			}
+			slices.Sort(lines)
+			return strings.Join(lines, ""), nil
+		}),
+		"kernel/fail": simple("Let the next n writes fail", func(args ...string) (string, error) {
+			n, err := strconv.Atoi(args[0])
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failures = n
+			return "", err
+		}),
+		"kernel/put": simple("Put an entry past the agent: prefix identity", func(args ...string) (string, error) {
+			id, err := strconv.ParseUint(args[1], 10, 32)
+			return "", errors.Join(err, f.Put(netip.MustParsePrefix(args[0]), value{Identity: uint32(id)}))
+		}),
+		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", verify(db, table, f, r.Prune) }),
+		"claim": simple("Replace the claims of an owner: owner source [prefix=identity]...", func(args ...string) (string, error) {
+			source, err := strconv.ParseUint(args[1], 10, 8)
+			var claims []ipcachetable.Claim
+			for _, arg := range args[2:] {
+				prefix, id, _ := strings.Cut(arg, "=")
+				n, err := strconv.ParseUint(id, 10, 32)
+				if err != nil {
+					return "", err
+				}
+				claims = append(claims, ipcachetable.Claim{Prefix: netip.MustParsePrefix(prefix), Identity: uint32(n),
+					Source: ipcachetable.Source(source)})
+			}
+			w.Replace(args[0], claims)
+			return "", err
+		}),
+	})
+}
+
+// TestWriter_AgreesWithANaiveModel replaces random sets and compares the table with a winner that is searched anew.
+func TestWriter_AgreesWithANaiveModel(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	db := statedb.New()
+	table, err := ipcachetable.NewTable(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWriter(db, table)
+	model := map[string][]ipcachetable.Claim{}
+	for range 500 {
+		owner := string(rune('a' + random.IntN(4)))
+		var list []ipcachetable.Claim
+		for i := range random.IntN(6) {
+			addr := netip.AddrFrom4([4]byte{10, 0, byte(i), 0})
+			list = append(list, ipcachetable.Claim{Prefix: netip.PrefixFrom(addr, 24), Identity: random.Uint32N(4),
+				Source: ipcachetable.Source(1 + random.IntN(4))})
+		}
+		model[owner] = list
+		w.Replace(owner, list)
+		compareWithModel(t, db, table, model)
+	}
+}
+
+func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcachetable.Entry], model map[string][]ipcachetable.Claim) {
+	t.Helper()
+	want := map[netip.Prefix]ipcachetable.Entry{}
+	for _, owner := range slices.Sorted(maps.Keys(model)) { // in this order a later owner must be strictly better
+		for _, c := range model[owner] {
+			if have, found := want[c.Prefix]; !found || c.Source > have.Source {
+				want[c.Prefix] = ipcachetable.Entry{Prefix: c.Prefix, Identity: c.Identity, Source: c.Source, Owner: owner}
+			}
+		}
+	}
+	n := 0
+	for e := range table.All(db.ReadTxn()) {
+		n++
+		if w, found := want[e.Prefix]; !found || !w.Equal(e) {
+			t.Fatalf("%s: have %+v, want %+v", e.Prefix, e, w)
+		}
+	}
+	if n != len(want) {
+		t.Fatalf("%d rows, want %d", n, len(want))
+	}
+}
+
+// memoryMaps are the real maps without pins.
+type memoryMaps map[string]*ebpf.Map
+
+func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
+func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
+func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
+
+func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	specs, err := bpf.MapSpecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := memoryMaps{}
+	for _, name := range []string{bpf.MapIpcache, bpf.MapIpcachePrefixes} {
+		m, err := ebpf.NewMap(specs[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		all[name] = m
+	}
+	k := newKernel(all)
+	want := map[netip.Prefix]value{
+		netip.MustParsePrefix("10.1.0.7/32"): {Identity: 5},
+		netip.MustParsePrefix("fd00::7/128"): {Identity: 5},
+		netip.MustParsePrefix("10.1.0.0/16"): {Identity: 9, TunnelPeer: netip.MustParseAddr("192.0.2.1")},
+		netip.MustParsePrefix("0.0.0.0/0"):   {Identity: 2},
+		netip.MustParsePrefix("fd00::/8"):    {Identity: 10},
+	}
+	for p, v := range want {
+		if err := k.Put(p, v); err != nil {
+			t.Fatalf("put %s: %v", p, err)
+		}
+	}
+	have, err := k.Dump()
+	if err != nil || !maps.Equal(have, want) {
+		t.Fatalf("have %v, error %v; want %v", have, err, want)
+	}
+	for p := range want {
+		for range 2 { // gone already is success
+			if err := k.Delete(p); err != nil {
+				t.Fatalf("delete %s: %v", p, err)
+			}
+		}
+	}
+	if have, err := k.Dump(); err != nil || len(have) != 0 {
+		t.Fatalf("left %v, error %v", have, err)
+	}
+}
