@@ -212,7 +212,7 @@ func TestSize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const budget = 8 << 20
+	const budget = 8_000_000
 	if info.Size() > budget {
 		t.Errorf("the stripped program has %d bytes, more than %d", info.Size(), budget)
 	}

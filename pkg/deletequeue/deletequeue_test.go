@@ -1,0 +1,263 @@
+package deletequeue
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// enqueue opens the queue for each id, as each DEL does.
+func enqueue(t *testing.T, dir string, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		q, err := Open(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.Enqueue(id); err != nil {
+			t.Fatal(err)
+		}
+		_ = q.Close()
+	}
+}
+
+// replayAll returns what a replay deletes, sorted.
+func replayAll(t *testing.T, dir string) []string {
+	t.Helper()
+	var ids []string
+	release, err := Replay(t.Context(), dir, func(_ context.Context, id string) error {
+		ids = append(ids, id)
+		return nil
+	})
+	defer release()
+	if err != nil {
+		t.Error(err)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func TestReplay_GivesEachEntryOnce(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "queue")
+	enqueue(t, dir, "b", "a", "b", "a")
+	if got := replayAll(t, dir); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("got %v", got)
+	}
+	if got := replayAll(t, dir); len(got) != 0 {
+		t.Errorf("the second replay gave %v", got)
+	}
+}
+
+func TestEnqueue_WritesTheDocumentedFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	enqueue(t, dir, "abc")
+	// As sha256sum computes it from the content.
+	const name = "ca3d0dc2900b429cc3717396dc059b05cb3af7e094f0b159ad2d331afddc8007.delete"
+	entries, err := list(dir)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("entries %v, %v", entries, err)
+	}
+	content, _ := os.ReadFile(entries[0])
+	if string(content) != `{"container-id":"abc"}` {
+		t.Errorf("content %s", content)
+	}
+	if filepath.Base(entries[0]) != name {
+		t.Errorf("name %s", entries[0])
+	}
+	info, _ := os.Stat(entries[0])
+	if info.Mode().Perm() != 0o644 {
+		t.Errorf("mode %v", info.Mode())
+	}
+}
+
+func TestEnqueue_IsBounded(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var ids []string
+	for i := range MaxEntries {
+		ids = append(ids, fmt.Sprint("c", i))
+	}
+	enqueue(t, dir, ids...)
+	q, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if err := q.Enqueue("one-more"); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v", err)
+	}
+	if err := q.Enqueue("c7"); err != nil {
+		t.Errorf("an entry that is there already: %v", err)
+	}
+}
+
+func TestReplay_SetsAsideWhatItCannotReadAndKeepsWhatFails(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	enqueue(t, dir, "good", "stubborn")
+	for name, content := range map[string]string{
+		"empty.delete": "", "half.delete": `{"container-id":"a`, "path.delete": `{"container-id":"../x"}`,
+		"huge.delete": strings.Repeat("x", maxEntrySize+1), "old.delete": "container-id:legacy\n",
+		tempPattern + "123": "left by a killed plugin", "notes.txt": "not ours",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var ids []string
+	busy := errors.New("busy")
+	release, err := Replay(t.Context(), dir, func(_ context.Context, id string) error {
+		if id == "stubborn" {
+			return busy
+		}
+		ids = append(ids, id)
+		return nil
+	})
+	release()
+	slices.Sort(ids)
+	if !slices.Equal(ids, []string{"good", "legacy"}) {
+		t.Errorf("deleted %v", ids)
+	}
+	if !errors.Is(err, busy) || strings.Count(err.Error(), badSuffix) != 4 {
+		t.Errorf("errors: %v", err)
+	}
+	files, _ := os.ReadDir(dir)
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name())
+	}
+	for _, want := range []string{"empty.delete.bad", "half.delete.bad", "path.delete.bad", "huge.delete.bad", "notes.txt", lockName} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%s is missing in %v", want, names)
+		}
+	}
+	if len(names) != 7 { // and the stubborn one
+		t.Errorf("files: %v", names)
+	}
+	if got := replayAll(t, dir); !slices.Equal(got, []string{"stubborn"}) {
+		t.Errorf("the next replay gave %v", got)
+	}
+}
+
+func TestLock_SharedTogetherExclusiveAlone(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatalf("two plugins at once: %v", err)
+	}
+	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	never := func(context.Context, string) error { t.Error("replayed without the lock"); return nil }
+	enqueueLocked(t, a)
+	if release, err := Replay(brief, dir, never); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("replay under a plugin's lock: %v", err)
+		release()
+	}
+	_, _ = a.Close(), b.Close()
+	release, err := Replay(t.Context(), dir, func(context.Context, string) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	brief, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Open(brief, dir); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a plugin got the queue before the agent listened: %v", err)
+	}
+	release()
+	c, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatalf("after release: %v", err)
+	}
+	_ = c.Close()
+}
+
+func enqueueLocked(t *testing.T, q *Queue) {
+	t.Helper()
+	if err := q.Enqueue("x"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holdEnv makes the test program hold the lock of a directory, as another process.
+const holdEnv = "DELETEQUEUE_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(holdEnv); dir != "" {
+		if _, err := Replay(context.Background(), dir, func(context.Context, string) error { return nil }); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println("holding")
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// An agent that is killed while it replays must not lock plugins out.
+func TestLock_EndsWithItsProcess(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	holder := exec.Command(self)
+	holder.Env = append(os.Environ(), holdEnv+"="+dir)
+	out, err := holder.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = holder.Process.Kill() }()
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "holding\n" {
+		t.Fatalf("the holder said %q, %v", line, err)
+	}
+	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Open(brief, dir); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the lock of another process did not hold: %v", err)
+	}
+	time.AfterFunc(50*time.Millisecond, func() { _ = holder.Process.Kill() })
+	q, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatalf("after the death of the holder: %v", err)
+	}
+	_ = q.Close()
+	_ = holder.Wait()
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"container-id":"abc"}`))
+	f.Add([]byte(`container-id:abc`))
+	f.Add([]byte(`{"container-id":"../../etc"}`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		id, err := parse(content)
+		if err != nil {
+			return
+		}
+		again, err := format(id)
+		if err != nil {
+			t.Fatalf("accepted %q, which cannot be written: %v", id, err)
+		}
+		if back, err := parse(again); err != nil || back != id {
+			t.Errorf("%q came back as %q, %v", id, back, err)
+		}
+	})
+}
