@@ -40,7 +40,9 @@ func (e *Error) Error() string {
 }
 
 // Is makes errors.Is(err, ErrNotFound) true for answers with status 404.
-func (e *Error) Is(target error) bool { return target == ErrNotFound && e.Status == http.StatusNotFound }
+func (e *Error) Is(target error) bool {
+	return target == ErrNotFound && e.Status == http.StatusNotFound
+}
 
 // Status returns the HTTP status inside err, or 0 when the agent gave none.
 func Status(err error) int {
