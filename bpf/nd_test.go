@@ -76,6 +76,8 @@ func TestPrivilegedND_Refuses(t *testing.T) {
 		"redirect":                   {message(137, linkLocal, podB.ipv6), events.ForbiddenICMPv6},
 		"listener query":             {message(130, linkLocal, allNodes), events.ForbiddenICMPv6},
 		"inverse solicitation":       {message(141, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
+		"inverse advertisement":      {message(142, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
+		"certification path":         {message(149, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
 		"multicast router":           {message(152, podA.ipv6, podB.ipv6), events.ForbiddenICMPv6},
 	} {
 		t.Run(name, func(t *testing.T) {

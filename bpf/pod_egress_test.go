@@ -1,9 +1,13 @@
 package bpf
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 
 	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/mac"
@@ -91,6 +95,30 @@ func TestPrivilegedPodEgress_Hops(t *testing.T) {
 			n.wantPacket(got, actRedirect, received(podB, a, b).withHops(uint8(hops-1)).bytes(t))
 		}
 	})
+}
+
+// The checksum that makes the sum of one hop less wrap around: it becomes 0, never 0xffff.
+func TestPrivilegedPodEgress_ChecksumWraps(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	build := func(f flow, id uint16) []byte {
+		proto, network, ip := f.network()
+		network.(*layers.IPv4).Id = id
+		return serialize(t, ether(f.from, f.to, proto), ip, gopacket.Payload("some bytes"))
+	}
+	wrapped := 0
+	for id := range 1 << 16 {
+		in := build(sent(podA, podA.ipv4, podB.ipv4), uint16(id))
+		if check := binary.BigEndian.Uint16(in[offIPv4Check:]); check < 0xfe00 {
+			continue
+		}
+		wrapped++
+		want := build(received(podB, podA.ipv4, podB.ipv4).withHops(63), uint16(id))
+		n.wantPacket(n.run(PodEgress, ifPodA, in), actRedirect, want)
+	}
+	if wrapped == 0 {
+		t.Error("no identification gave such a checksum")
+	}
 }
 
 func TestPrivilegedPodEgress_Refuses(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/events"
@@ -38,6 +39,28 @@ func TestPrivilegedReal_Datagrams(t *testing.T) {
 	if c := r.count(events.SourceIP, DirectionEgress); c.Packets != 0 {
 		t.Errorf("%d packets were taken for spoofed", c.Packets)
 	}
+}
+
+// The pod's kernel believes the answers of the programs at once: it does not have to ask again.
+func TestPrivilegedReal_GatewayIsReachable(t *testing.T) {
+	t.Parallel()
+	r := newRealNode(t)
+	for _, family := range families {
+		r.exchange(t, listenUDP(t, r.a, podA.addr(family)), listenUDP(t, r.b, podB.addr(family)), 10)
+	}
+	r.a.Do(func() {
+		entries, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+		check(t, err)
+		states := map[string]int{}
+		for _, e := range entries {
+			states[e.IP.String()] = e.State
+		}
+		for _, gw := range gateways {
+			if got := states[gw.String()]; got != netlink.NUD_REACHABLE {
+				t.Errorf("gateway %s is in state %#x, want reachable", gw, got)
+			}
+		}
+	})
 }
 
 // A stream of segmentation-offloaded packets arrives whole, between pods and from the node.
