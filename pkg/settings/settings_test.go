@@ -1,0 +1,59 @@
+package settings
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestNew_Refuses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*Flags)
+		want   string
+	}{
+		"no family":             {func(f *Flags) { f.EnableIPv4, f.EnableIPv6 = false, false }, "--enable-ipv4 and --enable-ipv6 are both false"},
+		"relative state dir":    {func(f *Flags) { f.StateDir = "run" }, `--state-dir="run": must be an absolute path`},
+		"relative bpf root":     {func(f *Flags) { f.BPFRoot = "./bpf" }, `--bpf-root="./bpf"`},
+		"empty procfs":          {func(f *Flags) { f.Procfs = "" }, `--procfs=""`},
+		"relative after a name": {func(f *Flags) { f.NodeName, f.StateDir = "bee", "x" }, "--state-dir"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			flags := DefaultFlags
+			c.change(&flags)
+			if _, err := New(flags); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestNew_Paths(t *testing.T) {
+	t.Parallel()
+	flags := DefaultFlags
+	flags.NodeName, flags.StateDir, flags.BPFRoot = "bee", "/run//waggle/", "/sys/fs/bpf/"
+	a, err := New(flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for got, want := range map[string]string{
+		a.StateDir: "/run/waggle", a.EndpointsDir(): "/run/waggle/endpoints", a.DeleteQueueDir(): "/run/waggle/deleteQueue",
+		a.PinDir(): "/sys/fs/bpf/waggle", a.NodeName: "bee", a.NodeNameSource: "flag",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// TestNew_NodeName is not parallel: it changes the environment.
+func TestNew_NodeName(t *testing.T) {
+	t.Setenv("K8S_NODE_NAME", "from-environment")
+	if a, err := New(DefaultFlags); err != nil || a.NodeName != "from-environment" || a.NodeNameSource != "K8S_NODE_NAME" {
+		t.Errorf("with the variable: %+v, %v", a, err)
+	}
+	t.Setenv("K8S_NODE_NAME", "")
+	if a, err := New(DefaultFlags); err != nil || a.NodeName == "" || a.NodeNameSource != "hostname" {
+		t.Errorf("without: %+v, %v", a, err)
+	}
+}

@@ -1,0 +1,62 @@
+package health
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// FuzzRows: rows survive JSON and YAML, and have as many columns as their header.
+func FuzzRows(f *testing.F) {
+	f.Add("agent.loader", "job-x", "Degraded", "attach lxc1", "no such device", int64(0), uint64(3), true)
+	f.Add("", "", "", "a: b\n\"c\"", "\x1b[31m", int64(1<<40), uint64(0), false)
+	f.Fuzz(func(t *testing.T, module, component, level, message, problem string, seconds int64, count uint64, closed bool) {
+		for _, s := range []string{module, component, level, message, problem} {
+			if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' }) {
+				t.Skip("neither JSON nor YAML holds it")
+			}
+		}
+		at := time.Unix(seconds&(1<<36-1), 0).UTC()
+		roundTrip(t, Status{Module: module, Component: component, Level: Level(level), Message: message, Error: problem,
+			LastOK: at, UpdatedAt: at, Count: count, Closed: closed})
+		roundTrip(t, Hook{Order: int(count & 0xffff), Hook: message, Detail: component, Module: module, Start: at,
+			Duration: time.Duration(seconds)})
+	})
+}
+
+func roundTrip[T interface {
+	TableHeader() []string
+	TableRow() []string
+}](t *testing.T, row T) {
+	t.Helper()
+	var fromJSON, fromYAML T
+	if b, err := json.Marshal(row); err != nil || json.Unmarshal(b, &fromJSON) != nil || !reflect.DeepEqual(row, fromJSON) {
+		t.Errorf("JSON: %+v became %+v (%v)", row, fromJSON, err)
+	}
+	if b, err := yaml.Marshal(row); err != nil || yaml.Unmarshal(b, &fromYAML) != nil || !reflect.DeepEqual(row, fromYAML) {
+		t.Errorf("YAML: %+v became %+v (%v)", row, fromYAML, err)
+	}
+	if len(row.TableHeader()) != len(row.TableRow()) {
+		t.Errorf("header %q, row %q", row.TableHeader(), row.TableRow())
+	}
+}
+
+func TestStatus_Path(t *testing.T) {
+	t.Parallel()
+	s := Status{Module: "agent.loader", Component: "job-x.pod-1"}
+	if got := s.Path(); !slices.Equal(got, []string{"agent", "loader", "job-x", "pod-1"}) {
+		t.Errorf("path %q", got)
+	}
+	if got := (Status{Module: "maps"}).Path(); !slices.Equal(got, []string{"maps"}) {
+		t.Errorf("path %q", got)
+	}
+	if s.ID() == (Status{Module: "agent", Component: "loader.job-x.pod-1"}).ID() {
+		t.Error("two components share an id")
+	}
+}
