@@ -1,0 +1,263 @@
+package k8stables
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+func TestSplit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, text string
+		want       []string // "line: data"
+	}{
+		{"nothing", "", nil},
+		{"only markers", "---\n---\n...\n", nil},
+		{"one without a marker", "a: 1\nb: 2\n", []string{"1: a: 1\nb: 2\n"}},
+		{"no newline at the end", "a: 1\n---\nb: 2", []string{"1: a: 1\n", "3: b: 2"}},
+		{"carriage returns", "a: 1\r\n---\r\nb: 2\r\n", []string{"1: a: 1\r\n", "3: b: 2\r\n"}},
+		{"a document on the line of its marker", "--- {a: 1}\n--- {b: 2}\n", []string{"1:  {a: 1}\n", "2:  {b: 2}\n"}},
+		{"a comment behind the marker", "--- # first\na: 1\n", []string{"2: a: 1\n"}},
+		{"an end marker", "a: 1\n...\nb: 2\n", []string{"1: a: 1\n", "3: b: 2\n"}},
+		{"more dashes are text", "----\na---: 1\n", []string{"1: ----\na---: 1\n"}},
+		{"indented dashes are text", "a: |\n  ---\n  b\n", []string{"1: a: |\n  ---\n  b\n"}},
+	} {
+		var got []string
+		for _, d := range split([]byte(test.text)) {
+			got = append(got, fmt.Sprintf("%d: %s", d.line, d.data))
+		}
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%s: %s", test.name, diff)
+		}
+	}
+}
+
+// one parses a file that holds one object.
+func one(t *testing.T, text string) parsed {
+	t.Helper()
+	out := parse("x.yaml", "one", []byte(text))
+	if len(out) != 1 {
+		t.Fatalf("got %d documents of %q", len(out), text)
+	}
+	return out[0]
+}
+
+func TestParse_Rejects(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ text, reason string }{
+		"no kind":             {"apiVersion: v1", "kind: Required value"},
+		"a scalar":            {"hello", "cannot unmarshal"},
+		"a doubled key":       {"apiVersion: v1\nkind: Pod\nkind: Pod", "line 3"},
+		"an unknown field":    {"{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodename: x}}", `unknown field "spec.nodename"`},
+		"wrong case":          {"{apiVersion: v1, kind: Pod, metadata: {Name: a}}", `unknown field "metadata.Name"`},
+		"a wrong type":        {"{apiVersion: v1, kind: Pod, metadata: {name: 5}}", "cannot unmarshal number"},
+		"no name":             {"{apiVersion: v1, kind: Pod}", "metadata.name: Required value"},
+		"a path as name":      {"{apiVersion: v1, kind: Pod, metadata: {name: ../../etc}}", "metadata.name: Invalid value"},
+		"a slash in a name":   {"{apiVersion: v1, kind: Pod, metadata: {name: a/b}}", "metadata.name: Invalid value"},
+		"a separator":         {"{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: \"b:c\"}}", "metadata.namespace: Invalid value"},
+		"a long name":         {"{apiVersion: v1, kind: Pod, metadata: {name: " + strings.Repeat("a", 10_000) + "}}", "metadata.name: Invalid value"},
+		"a bad label":         {"{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {x: \"y=z\"}}}", "metadata.labels: Invalid value"},
+		"a bad label key":     {"{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {\"x;y\": z}}}", "metadata.labels: Invalid value"},
+		"a bad annotation":    {"{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {\"x y\": z}}}", "metadata.annotations: Invalid value"},
+		"a node in a space":   {"{apiVersion: v1, kind: Node, metadata: {name: a, namespace: b}}", "metadata.namespace: Forbidden"},
+		"another version":     {"{apiVersion: v1beta1, kind: Pod, metadata: {name: a}}", "apiVersion: Unsupported value"},
+		"a bad address":       {"{apiVersion: v1, kind: Node, metadata: {name: a}, status: {addresses: [{type: InternalIP, address: 1.2.3}]}}", "must be an IP address"},
+		"a bad host name":     {"{apiVersion: v1, kind: Node, metadata: {name: a}, status: {addresses: [{type: Hostname, address: \"a\\e[2J\"}]}}", "status.addresses[0].address: Invalid value"},
+		"a bad node name":     {"{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: \"a b\"}}", "spec.nodeName: Invalid value"},
+		"a bad pod address":   {"{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: x}}", "status.podIPs[0]"},
+		"a bad service port":  {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 70000}]}}", "spec.ports[0].port: Invalid value"},
+		"a bad cluster IP":    {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {clusterIP: none}}", "spec.clusterIPs[0]"},
+		"a bad type":          {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {type: Odd}}", "spec.type: Unsupported value"},
+		"a bad protocol":      {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 1, protocol: ICMP}]}}", "spec.ports[0].protocol: Unsupported value"},
+		"a bad affinity":      {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}}}", "must be between"},
+		"a bad source range":  {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {loadBalancerSourceRanges: [all]}}", "must be a CIDR"},
+		"a peer of two kinds": {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]}}", "may not specify both"},
+		"an empty peer":       {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, egress: [{to: [{}]}]}}", "must specify a peer"},
+		"except outside":      {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/9]}}]}]}}", "strict subset"},
+		"a bad end of ports":  {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, egress: [{ports: [{port: 90, endPort: 80}]}]}}", "endPort: Invalid value"},
+		"a bad operator":      {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {matchExpressions: [{key: a, operator: Like}]}}}", "operator"},
+		"a bad direction":     {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, policyTypes: [Sideways]}}", "spec.policyTypes[0]: Unsupported value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := one(t, test.text)
+			if got.Status != rejected || !strings.Contains(got.Reason, test.reason) || got.object != nil {
+				t.Errorf("got %s: %s, want a rejection with %q", got.Status, got.Reason, test.reason)
+			}
+			checkShown(t, got.manifest)
+		})
+	}
+}
+
+// comparable lets cmp look at addresses.
+var comparable = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
+
+func TestParse_Rows(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		text string
+		want any
+	}{
+		{`{apiVersion: v1, kind: Node, metadata: {name: one, uid: u, labels: {a: b}, annotations: {c/d: e}},
+  spec: {podCIDR: rubbish, podCIDRs: [10.0.0.0/24]}, status: {addresses: [{type: Hostname, address: one.example}]}}`,
+			&k8s.Node{Name: "one", UID: "u", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c/d": "e"},
+				PodCIDR: "rubbish", PodCIDRs: []string{"10.0.0.0/24"}, Addresses: []k8s.NodeAddress{{Type: "Hostname", Address: "one.example"}}}},
+		{`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: one, hostNetwork: true, serviceAccountName: sa, containers: []},
+  status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}`,
+			&k8s.Pod{Namespace: "default", Name: "a", NodeName: "one", ServiceAccount: "sa", HostNetwork: true,
+				PodIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}},
+		{`{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: {type: NodePort, clusterIP: 10.96.0.1, selector: {x: z},
+  externalTrafficPolicy: Local, internalTrafficPolicy: Local, sessionAffinity: ClientIP, loadBalancerSourceRanges: [192.0.2.1/24],
+  ports: [{name: web, port: 80, targetPort: http, nodePort: 30080}, {port: 53, protocol: UDP}]}}`,
+			&k8s.Service{Namespace: "b", Name: "a", Type: "NodePort", ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+				Selector: map[string]string{"x": "z"}, ExternalLocal: true, InternalLocal: true, Affinity: 3 * time.Hour,
+				SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+				Ports: []k8s.ServicePort{{Name: "web", Protocol: "TCP", Port: 80, NodePort: 30080, TargetPort: "http"},
+					{Protocol: "UDP", Port: 53, TargetPort: "53"}}}},
+		{`{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {clusterIP: None}}`,
+			&k8s.Service{Namespace: "default", Name: "a", Type: "ClusterIP", Headless: true}},
+		{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {matchLabels: {x: z}},
+  ingress: [{from: [{namespaceSelector: {}}, {ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}], ports: [{port: 80, endPort: 90}]}]}}`,
+			&k8s.NetworkPolicy{Namespace: "default", Name: "a", PodSelector: k8s.Selector{MatchLabels: map[string]string{"x": "z"}},
+				IsIngress: true, Ingress: []k8s.PolicyRule{{
+					Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}, {IPBlock: netip.MustParsePrefix("10.0.0.0/8"),
+						Except: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}},
+					Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "80", EndPort: 90}}}}}},
+		{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, egress: [{}]}}`,
+			&k8s.NetworkPolicy{Namespace: "default", Name: "a", IsIngress: true, IsEgress: true, Egress: []k8s.PolicyRule{{}}}},
+	} {
+		got := one(t, test.text)
+		if got.Status != used {
+			t.Errorf("%.60s: %s: %s", test.text, got.Status, got.Reason)
+			continue
+		}
+		if diff := cmp.Diff(test.want, got.object, comparable); diff != "" {
+			t.Errorf("%.60s: %s", test.text, diff)
+		}
+	}
+}
+
+func TestParse_BoundsAFile(t *testing.T) {
+	t.Parallel()
+	text := "apiVersion: v1\nkind: List\nitems:\n" + strings.Repeat("- {kind: X}\n", maxDocuments+5)
+	out := parse("x.yaml", "one", []byte(text))
+	if last := out[len(out)-1]; len(out) != maxDocuments+1 || !strings.Contains(last.Reason, "more than 10000 objects") {
+		t.Errorf("%d documents, the last says %q", len(out), last.Reason)
+	}
+}
+
+func TestParse_RefusesAliasesThatGrow(t *testing.T) {
+	t.Parallel()
+	text := "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+	for i := 1; i < 12; i++ {
+		text += fmt.Sprintf("a%d: &a%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10), ", "))
+	}
+	if got := one(t, text); got.Status != rejected || !strings.Contains(got.Reason, "alias") {
+		t.Errorf("got %s: %s", got.Status, got.Reason)
+	}
+}
+
+func TestDirectory_OddEntries(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	for _, dir := range []string{"folder.yaml", ".hidden.yaml"} {
+		if err := os.Mkdir(filepath.Join(path, dir), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("nowhere", filepath.Join(path, "dangling.yml")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(touch(t, path, "huge.json"), maxFileSize+1); err != nil {
+		t.Fatal(err)
+	}
+	touch(t, path, "esc\x1b[2J.yaml")
+	d := &directory{path: path, nodeName: "one"}
+	out, err := d.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"folder.yaml": "no regular file", "dangling.yml": "no such file", "huge.json": "larger than"}
+	for _, p := range out {
+		if p.Status != rejected || !strings.Contains(p.Reason, want[p.File]) || want[p.File] == "" {
+			t.Errorf("%s: %s: %s", p.File, p.Status, p.Reason)
+		}
+		delete(want, p.File)
+		checkShown(t, p.manifest)
+	}
+	if len(want) > 0 {
+		t.Errorf("nothing is said about %v", want)
+	}
+}
+
+func touch(t *testing.T, dir, name string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// checkShown holds that a row is fit for a terminal and says why.
+func checkShown(t *testing.T, m manifest) {
+	t.Helper()
+	for _, column := range m.TableRow() {
+		if strings.ContainsFunc(column, func(r rune) bool { return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 }) {
+			t.Errorf("%q is not fit to be shown", column)
+		}
+		if len(column) > 4*maxReason+10 {
+			t.Errorf("a column has %d bytes", len(column))
+		}
+	}
+	if (m.Status == used) != (m.Reason == "") {
+		t.Errorf("%s for the reason %q", m.Status, m.Reason)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("a.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\nkind: [\n"))
+	f.Add("a.json", []byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}},null,5]}`))
+	f.Add("a.yaml", []byte("--- &a [*a]\n...\n--- !!binary x\n\x00"))
+	f.Fuzz(func(t *testing.T, name string, data []byte) {
+		out := parse(printable(name), "one", data)
+		for _, p := range out {
+			checkShown(t, p.manifest)
+			if (p.Status == used) != (p.object != nil) {
+				t.Errorf("%s with the object %v", p.Status, p.object)
+			}
+		}
+		s := merge(out)
+		if len(s.manifests) > len(out) {
+			t.Errorf("%d rows of %d documents", len(s.manifests), len(out))
+		}
+	})
+}
+
+// FuzzSplit holds that nothing but markers is lost and that lines are counted right.
+func FuzzSplit(f *testing.F) {
+	f.Add([]byte("a\n---\nb\n--- c\n...\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		at := 0
+		for _, d := range split(data) {
+			i := strings.Index(string(data[at:]), string(d.data))
+			if i < 0 {
+				t.Fatalf("%q is not a part of the file", d.data)
+			}
+			if line := lineAt(data, int64(at+i)); line > d.line {
+				t.Errorf("%q begins on line %d, not %d", d.data, line, d.line)
+			}
+			at += i + len(d.data)
+		}
+	})
+}
