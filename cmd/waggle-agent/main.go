@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 
 	upstream "github.com/cilium/hive"
@@ -15,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/config"
 	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/shell"
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
@@ -55,6 +57,9 @@ func (a *agent) outside() cell.Cell {
 	return cell.Provide(
 		func() *bootlog.Recorder { return a.recorder },
 		func() config.Effective { return a.config },
+		func() shell.HivePrinter { // for the command "hive" of the agent's shell
+			return func(w io.Writer) error { return a.hive.PrintObjects(w, slog.New(slog.DiscardHandler)) }
+		},
 	)
 }
 
