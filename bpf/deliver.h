@@ -20,8 +20,8 @@ static __always_inline verdict deliver_peer(struct __sk_buff *skb, const struct 
 	return bpf_redirect_peer(to->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_DELIVER, REASON_WRITE);
 }
 
-/* deliver_answer returns to a pod what it asked of its gateway. The question may have been a broadcast, and the kernel
- * believes replies only when they are addressed to it. */
+/* deliver_answer returns to a pod what it asked of its gateway. The question may have been a broadcast, and the pod's
+ * kernel believes replies at once only when they are addressed to it. Newer kernels forget the type on the way. */
 static __always_inline verdict deliver_answer(struct __sk_buff *skb, const struct endpoint_facts *self)
 {
 	bpf_skb_change_type(skb, PACKET_HOST);
