@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/waggle-net/waggle/pkg/monitorwire"
+	"github.com/waggle-net/waggle/pkg/shell"
+)
+
+var update = flag.Bool("update", false, "write what is compared instead of comparing it")
+
+// answers is an agent that has one body for each path.
+type answers map[string]string
+
+func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, found := a[r.Method+" "+r.URL.Path]
+	if !found {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	if code, rest, coded := strings.Cut(body, " "); coded && len(code) == 3 {
+		status := 0
+		if _, err := fmt.Sscan(code, &status); err == nil {
+			w.WriteHeader(status)
+			body = rest
+		}
+	}
+	fmt.Fprint(w, body)
+}
+
+// serve runs handlers on the sockets of a state directory, and returns the API's socket.
+func serve(t *testing.T, api answers) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "waggle.sock")
+	l := listen(t, socket)
+	server := &http.Server{Handler: api}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { server.Close() })
+	return socket
+}
+
+func listen(t *testing.T, socket string) net.Listener {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// run runs the command and returns its exit code and output.
+func run(t *testing.T, socket string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = Run(append([]string{"--host", "unix://" + socket}, args...), strings.NewReader(""), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+const healthy = `{"cilium":{"state":"Ok","msg":"1.2"},"kubernetes":{"state":"Ok","msg":"from manifests"},"datapath-mode":"veth","attach-mode":"tc",
+"ipam":{"status":"IPv4: 1/254 allocated from 10.0.1.0/24"},"cluster":{"self":"default/node-1"},"agent":{"state":"ready"},
+"modules":[{"id":"ipam.job-x","level":"OK","message":"fine"},{"id":"loader","level":"Degraded","message":"attach \u001b[31m","error":"busy"}]}`
+
+const oneEndpoint = `[{"id":7,"status":{"state":"ready","identity":{"id":5,"labels":["reserved:init"]},
+"external-identifiers":{"pod-name":"shop/cart","cni-attachment-id":"0123456789abcdef0123456789abcdef:eth0"},
+"networking":{"addressing":[{"ipv4":"10.0.1.7","ipv6":"fd00::7"}],"interface-name":"lxc1"}}}]`
+
+// TestOutput holds what people see.
+func TestOutput(t *testing.T) {
+	t.Parallel()
+	socket := serve(t, answers{
+		"GET /v1/healthz": healthy, "GET /v1/endpoint": oneEndpoint,
+		"GET /v1/endpoint/7/log": `[{"timestamp":"2026-01-02T03:04:05Z","code":"ok","state":"ready","message":"in the kernel"}]`,
+		"GET /v1/map/bpf_links":  `{"path":"/p","cache":[{"key":"12","value":"7"}]}`,
+		"GET /statedb/dump/ipam-addresses": `{"ipam-addresses":[{"addr":"10.0.1.7","pool":"default","state":"claimed","owner":"shop/cart\u001b[2J",` +
+			`"attachment":"c7:eth0"}]}`,
+		"GET /statedb/dump/drops": `{"drops":[{"reasonText":"Invalid source ip","direction":"egress","endpoint":7,"proto":"UDP","src":"10.0.1.9",` +
+			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
+	})
+	for _, tc := range []struct{ args, want string }{
+		{"status --brief", "Ok - 1.2\n"},
+		{"status", "Agent:       Ok - 1.2\nNode:        default/node-1\nKubernetes:  Ok - from manifests\n" +
+			"IPAM:        IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:    veth links, programs attached with tc, 0 maps\n" +
+			"Endpoints:   1, 1 ready\nModules:     1 OK, 1 Degraded, 0 Stopped\n\n" +
+			"├── ipam\n│   └── job-x  [OK] fine\n└── loader  [Degraded] attach \\x1b[31m: busy\n"},
+		{"endpoint list", "ID  IDENTITY           STATE  POD        IPV4      IPV6     INTERFACE  ATTACHMENT\n" +
+			"7   5 (reserved:init)  ready  shop/cart  10.0.1.7  fd00::7  lxc1       0123456789ab..bcdef:eth0\n"},
+		{"endpoint log 7", "TIME                  CODE  STATE  MESSAGE\n2026-01-02T03:04:05Z  ok    ready  in the kernel\n"},
+		{"map get bpf_links", "KEY  VALUE\n12   7\n"},
+		{"map get bpf_links -o yaml", "cache:\n- key: \"12\"\n  value: \"7\"\npath: /p\n"},
+		{"ipam list", "ADDRESS   POOL     STATE    OWNER             ATTACHMENT  EXPIRES\n10.0.1.7  default  claimed  shop/cart\\x1b[2J  c7:eth0     -\n"},
+	} {
+		code, out, errs := run(t, socket, strings.Fields(tc.args)...)
+		if code != 0 || out != tc.want {
+			t.Errorf("%s: exit %d\ngot  %q\nwant %q\n%s", tc.args, code, out, tc.want, errs)
+		}
+	}
+	if _, out, _ := run(t, socket, "drops"); !strings.Contains(out, "Invalid source ip  egress     7         UDP    10.0.1.9:1  10.0.1.8:2   60") {
+		t.Errorf("drops:\n%s", out)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	socket := serve(t, answers{
+		"GET /v1/healthz":       `{"cilium":{"state":"Failure","msg":"1.2: waiting for a Node"},"agent":{"state":"starting"}}`,
+		"DELETE /v1/endpoint/7": `500 "disk full"`,
+	})
+	for _, tc := range []struct {
+		args           string
+		code           int
+		stdout, stderr string
+	}{
+		{"status --brief", exitFailed, "Failure - 1.2: waiting for a Node\n", ""},
+		{"endpoint get 9", exitFailed, "", "waggle: get endpoint 9: the agent answered 404 Not Found\n"},
+		{"endpoint delete 7", exitFailed, "", "waggle: delete endpoint 7: disk full (status 500)\n"},
+		{"endpoint get", exitUsage, "", "waggle: waggle endpoint get: accepts 1 arg(s), received 0\n"},
+		{"endpoint nonsense", exitUsage, "", "waggle: waggle endpoint: no such command \"nonsense\"; see waggle endpoint --help\n"},
+		{"status --nonsense", exitUsage, "", "waggle: unknown flag: --nonsense\n"},
+		{"ipam list -o xml", exitUsage, "", "waggle: -o \"xml\": use json or yaml\n"},
+		{"monitor -t nonsense", exitUsage, "", "waggle: -t \"nonsense\": use drop or trace\n"},
+	} {
+		code, out, errs := run(t, socket, strings.Fields(tc.args)...)
+		if code != tc.code || out != tc.stdout || errs != tc.stderr {
+			t.Errorf("%s: exit %d, stdout %q, stderr %q", tc.args, code, out, errs)
+		}
+	}
+	for _, args := range [][]string{{"status"}, {"db"}, {"shell", "--", "db"}, {"monitor"}, {"ipam", "list"}} {
+		socket := filepath.Join(t.TempDir(), "none.sock")
+		code, _, errs := run(t, socket, args...)
+		if code != exitUnreachable || !strings.Contains(errs, "check that waggle-agent runs") {
+			t.Errorf("%v without an agent: exit %d, %s", args, code, errs)
+		}
+	}
+}
+
+// TestShell runs commands of the shell against an agent that echoes.
+func TestShell(t *testing.T) {
+	t.Parallel()
+	socket := serve(t, nil)
+	l := listen(t, filepath.Join(filepath.Dir(socket), shell.SocketName))
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			buf := make([]byte, 1000)
+			n, _ := conn.Read(buf)
+			line := strings.TrimSuffix(string(buf[:n]), "\n")
+			if strings.HasPrefix(line, "fail") {
+				fmt.Fprintf(conn, "no%s\n", shell.ErrorMarker)
+			} else {
+				fmt.Fprintf(conn, "[stdout]\n%s\tx\x1b[0m\nno newline%s\n", line, shell.EndMarker)
+			}
+			conn.Close()
+		}
+	}()
+	for args, want := range map[string]string{
+		"shell -- db/show endpoints":         "db/show endpoints\tx\\x1b[0m\nno newline\n",
+		"db show endpoints":                  "db/show endpoints\tx\\x1b[0m\nno newline\n",
+		"db show endpoints --columns=ID,Pod": "db/show endpoints --columns=ID,Pod\tx\\x1b[0m\nno newline\n",
+		"db get endpoints pod it's":          "db/list --index=pod endpoints 'it''s'\tx\\x1b[0m\nno newline\n",
+	} {
+		if code, out, errs := run(t, socket, strings.Fields(args)...); code != 0 || out != want {
+			t.Errorf("%s: exit %d, %q %s", args, code, out, errs)
+		}
+	}
+	if code, _, errs := run(t, socket, "shell", "--", "fail"); code != exitFailed || errs != "waggle: the agent's shell: no\n" {
+		t.Errorf("a command that fails: exit %d, %q", code, errs)
+	}
+}
+
+// TestMonitor reads a stream with a drop, a loss and something unknown.
+func TestMonitor(t *testing.T) {
+	t.Parallel()
+	socket := serve(t, nil)
+	l := listen(t, filepath.Join(filepath.Dir(socket), monitorSocketName))
+	drop := make([]byte, 36)
+	drop[0], drop[1], drop[2], drop[14] = 1, 132, 7, 1
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			enc := monitorwire.NewEncoder(conn)
+			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeSample, Data: drop})
+			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeLost, Lost: 3})
+			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeSample, Data: []byte{200}})
+			conn.Close()
+		}
+	}()
+	code, out, errs := run(t, socket, "monitor")
+	if want := "xx drop (Invalid source ip) egress endpoint 7, identity 0->0, ifindex 0: - - -> -, 0 bytes at "; !strings.HasPrefix(out, want) {
+		t.Errorf("got %q", out)
+	}
+	if !strings.Contains(out, "!! 3 events were lost") || !strings.Contains(out, "?? decode event of 1 bytes") {
+		t.Errorf("got %q", out)
+	}
+	if code != exitFailed || !strings.Contains(errs, "ended the stream") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+	_, out, _ = run(t, socket, "monitor", "-t", "drop", "--related-to", "7", "-o", "json")
+	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"type":"drop","reason":"Invalid source ip","reasonCode":132`) {
+		t.Errorf("got %q", out)
+	}
+}
+
+// TestReference keeps Documentation/cmdref.md true.
+func TestReference(t *testing.T) {
+	t.Parallel()
+	const file = "../Documentation/cmdref.md"
+	var want bytes.Buffer
+	Reference(&want)
+	if *update {
+		if err := os.WriteFile(file, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("%s is not what the command says: run go generate ./cli", file)
+	}
+}
+
+// FuzzPrintable hands over names of any kind: nothing that a terminal obeys may come out.
+func FuzzPrintable(f *testing.F) {
+	f.Add("a\x1b[31mb\x07\u202e\xff\ufffd")
+	f.Fuzz(func(t *testing.T, s string) {
+		out := printable(s)
+		if i := strings.IndexFunc(out, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+			t.Fatalf("%q became %q", s, out)
+		}
+		table(io.Discard, []string{"A"}, [][]string{{s}})
+	})
+}

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Reference writes the description of all commands as Markdown. Documentation/cmdref.md is its output.
+func Reference(w io.Writer) {
+	fmt.Fprint(w, "# Command reference\n\nGenerated from the command itself: `go generate ./cli`.\n\n"+
+		"Exit codes: 0 done, 1 the agent is not well or refused, 2 the command line is wrong, 3 nobody answers.\n")
+	root := (&app{}).root()
+	root.InitDefaultCompletionCmd()
+	reference(w, root)
+}
+
+func reference(w io.Writer, cmd *cobra.Command) {
+	cmd.InitDefaultHelpFlag()
+	fmt.Fprintf(w, "\n## %s\n\n%s\n", cmd.CommandPath(), description(cmd))
+	fmt.Fprintf(w, "\n```\n%s\n```\n", cmd.UseLine())
+	if cmd.Example != "" {
+		fmt.Fprintf(w, "\nExamples:\n\n```\n%s\n```\n", cmd.Example)
+	}
+	if flags := cmd.LocalFlags().FlagUsages(); flags != "" {
+		fmt.Fprintf(w, "\n```\n%s```\n", flags)
+	}
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() && cmd.Name() != "completion" {
+			reference(w, sub)
+		}
+	}
+}
+
+// description is the long text, without what completion explains about each shell.
+func description(cmd *cobra.Command) string {
+	if cmd.Long == "" || cmd.Name() == "completion" {
+		return strings.TrimSuffix(cmd.Short, ".") + "."
+	}
+	return cmd.Long
+}
