@@ -39,18 +39,20 @@ func TestPrivilegedARP_Refuses(t *testing.T) {
 		in     []byte
 		reason events.Reason
 	}{
-		"for another pod":            {request(podA.mac, podA.ipv4, podB.ipv4), events.UnknownNeighbour},
-		"for the world":              {request(podA.mac, podA.ipv4, outside[4]), events.UnknownNeighbour},
-		"as another pod":             {request(podA.mac, podB.ipv4, gateway4), events.SourceIP},
-		"as the gateway":             {request(podA.mac, gateway4, gateway4), events.SourceIP},
-		"with another's MAC inside":  {request(other, podA.ipv4, gateway4), events.SourceMAC},
-		"with another's MAC outside": {arp(t, other, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4), events.SourceMAC},
-		"announcement":               {request(podA.mac, podA.ipv4, podA.ipv4), events.Housekeeping},
-		"probe for its own address":  {request(podA.mac, netip.IPv4Unspecified(), podA.ipv4), events.Housekeeping},
-		"reply":                      {arp(t, podA.mac, podA.host, arpReply, podA.mac, podA.ipv4, podA.host, gateway4), events.Housekeeping},
-		"spoofed reply":              {arp(t, podA.mac, podA.host, arpReply, podA.mac, gateway4, podA.host, gateway4), events.SourceIP},
-		"cut off":                    {request(podA.mac, podA.ipv4, gateway4)[:40], events.Truncated},
-		"of another hardware":        {token, events.Malformed},
+		"for another pod":           {request(podA.mac, podA.ipv4, podB.ipv4), events.UnknownNeighbour},
+		"for the world":             {request(podA.mac, podA.ipv4, outside[4]), events.UnknownNeighbour},
+		"as another pod":            {request(podA.mac, podB.ipv4, gateway4), events.SourceIP},
+		"as the gateway":            {request(podA.mac, gateway4, gateway4), events.SourceIP},
+		"with another's MAC inside": {request(other, podA.ipv4, gateway4), events.SourceMAC},
+		"with another's MAC outside": {arp(t, other, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4),
+			events.SourceMAC},
+		"announcement":              {request(podA.mac, podA.ipv4, podA.ipv4), events.Housekeeping},
+		"probe for its own address": {request(podA.mac, netip.IPv4Unspecified(), podA.ipv4), events.Housekeeping},
+		"reply": {arp(t, podA.mac, podA.host, arpReply, podA.mac, podA.ipv4, podA.host, gateway4),
+			events.Housekeeping},
+		"spoofed reply":       {arp(t, podA.mac, podA.host, arpReply, podA.mac, gateway4, podA.host, gateway4), events.SourceIP},
+		"cut off":             {request(podA.mac, podA.ipv4, gateway4)[:40], events.Truncated},
+		"of another hardware": {token, events.Malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := shared.as(t)

@@ -176,10 +176,11 @@ func TestPrivilegedPodIngress_Refuses(t *testing.T) {
 		"listener report":        {ifPodA, fromGateway(143, netip.MustParseAddr("ff02::16")), events.Housekeeping},
 		"neighbour solicitation": {ifPodA, fromGateway(135, solicitedNode(podA.ipv6)), events.Housekeeping},
 		"router advertisement":   {ifPodA, fromGateway(134, podA.ipv6), events.Housekeeping},
-		"ARP":                    {ifPodA, arp(t, stackMAC, broadcast, arpRequest, stackMAC, gateway4, mac.Addr{}, podA.ipv4), events.Housekeeping},
-		"LLDP":                   {ifPodA, patch(v4, offEtherType, 0x88, 0xcc), events.UnknownL3},
-		"IPv4 of version 5":      {ifPodA, patch(v4, offIP, 0x55), events.Malformed},
-		"IPv6 of version 7":      {ifPodA, patch(v6, offIP, 0x70), events.Malformed},
+		"ARP": {ifPodA, arp(t, stackMAC, broadcast, arpRequest, stackMAC, gateway4, mac.Addr{},
+			podA.ipv4), events.Housekeeping},
+		"LLDP":              {ifPodA, patch(v4, offEtherType, 0x88, 0xcc), events.UnknownL3},
+		"IPv4 of version 5": {ifPodA, patch(v4, offIP, 0x55), events.Malformed},
+		"IPv6 of version 7": {ifPodA, patch(v6, offIP, 0x70), events.Malformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := shared.as(t)

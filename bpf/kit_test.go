@@ -105,7 +105,8 @@ func newNode(t testing.TB) *node {
 
 // addLinks makes the devices that programs look up by index. They carry nothing: PROG_TEST_RUN only names them.
 func addLinks(t testing.TB) {
-	for name, index := range map[string]int{"poda": ifPodA, "podb": ifPodB, "stranger": ifStranger, "host": ifHost, "uplink": ifUplink} {
+	for name, index := range map[string]int{"poda": ifPodA, "podb": ifPodB, "stranger": ifStranger, "host": ifHost,
+		"uplink": ifUplink} {
 		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}, PeerName: name + "p"}
 		if err := netlink.LinkAdd(link); err != nil {
 			t.Errorf("add veth %s: %v", name, err)
@@ -271,7 +272,8 @@ func (n *node) wantDrop(program string, ifindex uint32, packet []byte, reason ev
 		return nil
 	}
 	if after.Packets-before.Packets != 1 || after.Bytes-before.Bytes != uint64(len(packet)) {
-		n.t.Errorf("%q was counted %+v and before %+v, want 1 packet of %d bytes more; event %+v", reason, after, before, len(packet), event)
+		n.t.Errorf("%q was counted %+v and before %+v, want 1 packet of %d bytes more; event %+v", reason, after, before,
+			len(packet), event)
 	}
 	if reason == events.Housekeeping {
 		if event != nil {

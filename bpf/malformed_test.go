@@ -34,7 +34,8 @@ func TestPrivilegedPodEgress_BadFrames(t *testing.T) {
 	v6 := sent(podA, podA.ipv6, podB.ipv6).bytes(t)
 	tagged := func(f flow, kind layers.EthernetType) []byte {
 		proto, _, ip := f.network()
-		return serialize(t, ether(f.from, f.to, kind), &layers.Dot1Q{VLANIdentifier: 5, Type: proto}, ip, gopacket.Payload(make([]byte, 20)))
+		return serialize(t, ether(f.from, f.to, kind), &layers.Dot1Q{VLANIdentifier: 5, Type: proto}, ip,
+			gopacket.Payload(make([]byte, 20)))
 	}
 	cut := func(b []byte, n int) []byte { return b[:n:n] }
 	for name, c := range map[string]struct {
@@ -108,7 +109,8 @@ func TestPrivilegedPodEgress_IPv4Options(t *testing.T) {
 	n := newNode(t)
 	build := func(f flow) []byte {
 		proto, network, ip := f.network()
-		network.(*layers.IPv4).Options = []layers.IPv4Option{{OptionType: 7, OptionLength: 7, OptionData: make([]byte, 5)}, {OptionType: 0}}
+		network.(*layers.IPv4).Options = []layers.IPv4Option{{OptionType: 7, OptionLength: 7, OptionData: make([]byte, 5)},
+			{OptionType: 0}}
 		return serialize(t, ether(f.from, f.to, proto), ip, gopacket.Payload(make([]byte, 20)))
 	}
 	got := n.run(PodEgress, ifPodA, build(sent(podA, podA.ipv4, podB.ipv4)))

@@ -27,11 +27,14 @@ func TestPrivilegedND_GatewayIsAnswered(t *testing.T) {
 	for name, c := range map[string]struct {
 		in, want icmp6
 	}{
-		"question":              {solicitation(podA, podA.ipv6, solicitedNode(gateway6), gateway6), advertisement(podA, podA.ipv6, naAnswer)},
-		"from link-local":       {solicitation(podA, linkLocal, solicitedNode(gateway6), gateway6), advertisement(podA, linkLocal, naAnswer)},
-		"is it still there":     {bare, advertisement(podA, podA.ipv6, naAnswer)},
-		"with more options":     {long, advertisement(podA, podA.ipv6, naAnswer)},
-		"probe for its address": {solicitation(podA, unspecified, solicitedNode(gateway6), gateway6), advertisement(podA, allNodes, naDefence)},
+		"question": {solicitation(podA, podA.ipv6, solicitedNode(gateway6), gateway6),
+			advertisement(podA, podA.ipv6, naAnswer)},
+		"from link-local": {solicitation(podA, linkLocal, solicitedNode(gateway6), gateway6),
+			advertisement(podA, linkLocal, naAnswer)},
+		"is it still there": {bare, advertisement(podA, podA.ipv6, naAnswer)},
+		"with more options": {long, advertisement(podA, podA.ipv6, naAnswer)},
+		"probe for its address": {solicitation(podA, unspecified, solicitedNode(gateway6), gateway6),
+			advertisement(podA, allNodes, naDefence)},
 	} {
 		n.wantPacket(n.run(PodEgress, ifPodA, c.in.bytes(t)), actRedirect, c.want.bytes(t))
 		if t.Failed() {
@@ -129,15 +132,18 @@ func TestPrivilegedIPv6_ExtensionHeaders(t *testing.T) {
 		in     []byte
 		reason events.Reason // 0 when the packet shall pass
 	}{
-		"advertisement behind options":            {chain(t, f, icmp, icmpBytes(134), hopByHop()), events.ForbiddenICMPv6},
-		"advertisement behind all kinds":          {chain(t, f, icmp, icmpBytes(134), hopByHop(), routing(), auth(), destOptions(3)), events.ForbiddenICMPv6},
-		"advertisement in a first fragment":       {chain(t, f, icmp, icmpBytes(134), fragment(1)), events.ForbiddenICMPv6},
-		"redirect behind six":                     {chain(t, f, icmp, icmpBytes(137), many[:6]...), events.ForbiddenICMPv6},
-		"solicitation behind options":             {chain(t, f, icmp, icmpBytes(135), destOptions(0)), events.ForbiddenICMPv6},
-		"more than six":                           {chain(t, f, icmp, icmpBytes(128), many...), events.IPv6Extension},
-		"ends inside an extension":                {chain(t, f, udp, nil, hopByHop(), routing()[:2]), events.IPv6Extension},
-		"length leads out":                        {chain(t, f, icmp, icmpBytes(134), append([]byte{60, 200}, make([]byte, 6)...)), events.Truncated},
-		"extension that leads out to another":     {chain(t, f, 60, icmpBytes(134), append([]byte{60, 200}, make([]byte, 6)...)), events.IPv6Extension},
+		"advertisement behind options": {chain(t, f, icmp, icmpBytes(134), hopByHop()), events.ForbiddenICMPv6},
+		"advertisement behind all kinds": {chain(t, f, icmp, icmpBytes(134), hopByHop(), routing(), auth(),
+			destOptions(3)), events.ForbiddenICMPv6},
+		"advertisement in a first fragment": {chain(t, f, icmp, icmpBytes(134), fragment(1)), events.ForbiddenICMPv6},
+		"redirect behind six":               {chain(t, f, icmp, icmpBytes(137), many[:6]...), events.ForbiddenICMPv6},
+		"solicitation behind options":       {chain(t, f, icmp, icmpBytes(135), destOptions(0)), events.ForbiddenICMPv6},
+		"more than six":                     {chain(t, f, icmp, icmpBytes(128), many...), events.IPv6Extension},
+		"ends inside an extension":          {chain(t, f, udp, nil, hopByHop(), routing()[:2]), events.IPv6Extension},
+		"length leads out": {chain(t, f, icmp, icmpBytes(134),
+			append([]byte{60, 200}, make([]byte, 6)...)), events.Truncated},
+		"extension that leads out to another": {chain(t, f, 60, icmpBytes(134),
+			append([]byte{60, 200}, make([]byte, 6)...)), events.IPv6Extension},
 		"echo behind six":                         {chain(t, f, icmp, icmpBytes(128), many[:6]...), 0},
 		"a later fragment of anything":            {chain(t, f, icmp, icmpBytes(134), fragment(8)), 0},
 		"first fragment of a datagram":            {chain(t, f, udp, make([]byte, 24), fragment(1)), 0},

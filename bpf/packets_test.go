@@ -56,7 +56,8 @@ func (f flow) network() (layers.EthernetType, gopacket.NetworkLayer, gopacket.Se
 		proto = layers.IPProtocolUDP
 	}
 	if f.src.Is4() {
-		ip := &layers.IPv4{Version: 4, Id: 7, TTL: hops, Protocol: proto, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice(), FragOffset: f.fragmentAt}
+		ip := &layers.IPv4{Version: 4, Id: 7, TTL: hops, Protocol: proto, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice(),
+			FragOffset: f.fragmentAt}
 		if f.fragmentMore {
 			ip.Flags = layers.IPv4MoreFragments
 		}
@@ -84,11 +85,13 @@ func (f flow) bytes(t testing.TB) []byte {
 }
 
 // arp builds an ARP message inside a frame.
-func arp(t testing.TB, from, to mac.Addr, op uint16, senderMAC mac.Addr, sender netip.Addr, targetMAC mac.Addr, target netip.Addr) []byte {
+func arp(t testing.TB, from, to mac.Addr, op uint16, senderMAC mac.Addr, sender netip.Addr, targetMAC mac.Addr,
+	target netip.Addr) []byte {
 	t.Helper()
 	return serialize(t, ether(from, to, layers.EthernetTypeARP), &layers.ARP{
 		AddrType: layers.LinkTypeEthernet, Protocol: layers.EthernetTypeIPv4, HwAddressSize: 6, ProtAddressSize: 4, Operation: op,
-		SourceHwAddress: senderMAC[:], SourceProtAddress: sender.AsSlice(), DstHwAddress: targetMAC[:], DstProtAddress: target.AsSlice(),
+		SourceHwAddress: senderMAC[:], SourceProtAddress: sender.AsSlice(), DstHwAddress: targetMAC[:],
+		DstProtAddress: target.AsSlice(),
 	})
 }
 
@@ -124,7 +127,8 @@ type icmp6 struct {
 
 func (m icmp6) bytes(t testing.TB) []byte {
 	t.Helper()
-	ip := &layers.IPv6{Version: 6, HopLimit: m.hops, NextHeader: layers.IPProtocolICMPv6, SrcIP: m.src.AsSlice(), DstIP: m.dst.AsSlice()}
+	ip := &layers.IPv6{Version: 6, HopLimit: m.hops, NextHeader: layers.IPProtocolICMPv6, SrcIP: m.src.AsSlice(),
+		DstIP: m.dst.AsSlice()}
 	if m.hops == 0 {
 		ip.HopLimit = 255
 	}

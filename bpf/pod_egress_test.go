@@ -145,7 +145,8 @@ func TestPrivilegedPodEgress_Refuses(t *testing.T) {
 				n := shared.as(t)
 				in := c.flow.bytes(t)
 				event := n.wantDrop(PodEgress, ifPodA, in, c.reason, DirectionEgress)
-				if event != nil && (event.Endpoint != podA.id || event.SourceIdentity != identityPod+11 || event.IfIndex != ifPodA || event.TargetID != 0) {
+				if event != nil &&
+					(event.Endpoint != podA.id || event.SourceIdentity != identityPod+11 || event.IfIndex != ifPodA || event.TargetID != 0) {
 					t.Errorf("event %+v", event)
 				}
 			})

@@ -162,7 +162,8 @@ func TestPrivilegedReal_ShortFrames(t *testing.T) {
 	proto, _, ip := sent(podA, podA.ipv4, podB.ipv4).network()
 	tagged := serialize(t, ether(podA.mac, podA.host, layers.EthernetTypeDot1Q),
 		&layers.Dot1Q{VLANIdentifier: 5, Type: proto}, ip, gopacket.Payload(make([]byte, 40)))
-	double := serialize(t, ether(podA.mac, podA.host, layers.EthernetTypeQinQ), &layers.Dot1Q{VLANIdentifier: 6, Type: layers.EthernetTypeDot1Q},
+	double := serialize(t, ether(podA.mac, podA.host, layers.EthernetTypeQinQ), &layers.Dot1Q{VLANIdentifier: 6,
+		Type: layers.EthernetTypeDot1Q},
 		&layers.Dot1Q{VLANIdentifier: 5, Type: proto}, ip, gopacket.Payload(make([]byte, 40)))
 	for name, c := range map[string]struct {
 		in     []byte

@@ -160,7 +160,8 @@ func describe(spec *ebpf.CollectionSpec) (lines []string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
 		for i, ins := range spec.Programs[name].Instructions {
-			lines = append(lines, fmt.Sprint(name, " ", i, ": ", ins.Symbol(), " ", ins.OpCode, ins.Dst, ins.Src, ins.Offset, ins.Constant, ins.Reference()))
+			lines = append(lines, fmt.Sprint(name, " ", i, ": ", ins.Symbol(), " ", ins.OpCode, ins.Dst, ins.Src, ins.Offset,
+				ins.Constant, ins.Reference()))
 		}
 	}
 	return lines
@@ -183,6 +184,7 @@ func TestHeaders_CompileAlone(t *testing.T) {
 		if err := os.WriteFile(source, fmt.Appendf(nil, "#include %q\n", header), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		run(t, ".", "clang-19", append(strings.Fields(flags), "-Wno-unused-function", "-target", "bpfel", "-fsyntax-only", "-I.", source)...)
+		run(t, ".", "clang-19", append(strings.Fields(flags), "-Wno-unused-function", "-target", "bpfel", "-fsyntax-only",
+			"-I.", source)...)
 	}
 }
