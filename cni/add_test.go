@@ -3,7 +3,9 @@ package cni
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -54,6 +56,43 @@ func TestPrivilegedAdd_DualStack(t *testing.T) {
 		t.Errorf("owner of the address: %q", owner)
 	}
 	p.checkPod(t, host.Mac)
+}
+
+func TestPrivilegedAdd_OneFamily(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name       string
+		ipv4, ipv6 bool
+		want       string
+	}{{"IPv4", true, false, "10.9.0.11/32"}, {"IPv6", false, true, "fd09::11/128"}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			n, p := newNode(t), newPod(t)
+			n.agent.set(func() { n.agent.ipv4, n.agent.ipv6 = c.ipv4, c.ipv6 })
+			// A runtime may have switched IPv6 off in the namespace; only a pod that gets an IPv6 address has it on again.
+			p.Do(func() {
+				if err := os.WriteFile(disableIPv6, []byte("1"), 0); err != nil {
+					t.Error(err)
+				}
+			})
+			out := n.must(add("c1", p))
+			var result types100.Result
+			if err := json.Unmarshal(out, &result); err != nil {
+				t.Fatal(err)
+			}
+			if len(result.IPs) != 1 || result.IPs[0].Address.String() != c.want || len(result.Routes) != 2 {
+				t.Errorf("result: %s", out)
+			}
+			p.Do(func() {
+				off, err := os.ReadFile(disableIPv6)
+				if err != nil || (strings.TrimSpace(string(off)) == "0") != c.ipv6 {
+					t.Errorf("disable_ipv6 is %q, %v", off, err)
+				}
+			})
+			n.must(check("c1", p, out))
+			n.must(del("c1", p))
+		})
+	}
 }
 
 // checkPod wants addresses, routes and neighbours of both families.

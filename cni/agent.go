@@ -13,13 +13,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/client"
 )
 
-// patience of ADD and CHECK. An agent that is being restarted is back sooner than Absent; one that says that it is
-// starting gets as long as an agent may take. Runtimes repeat the call later in any case.
-var patience = client.Patience{Absent: 1500 * time.Millisecond, Starting: 30 * time.Second}
+// Patience of ADD and CHECK; runtimes repeat the call later in any case.
+const (
+	absentPatience   = 1500 * time.Millisecond // an agent that is being restarted is back sooner
+	startingPatience = 30 * time.Second        // for an agent that says that it is starting
+)
 
 // waitReady returns the agent's configuration once pods can be attached.
 func waitReady(ctx context.Context, agent *client.Client) (*models.DaemonConfigurationStatus, *types.Error) {
-	config, err := agent.WaitConfig(ctx, patience)
+	config, err := agent.WaitConfig(ctx, client.Patience{Absent: absentPatience, Starting: startingPatience})
 	if err != nil {
 		return nil, agentFailure(types.ErrTryAgainLater, agent, err)
 	}
@@ -43,5 +45,5 @@ func agentFailure(refused uint, agent *client.Client, err error) *types.Error {
 }
 
 func agentRemedy(socket string) string {
-	return "check that waggle-agent runs on this node, that its --socket-path (or --state-dir) gives " + socket + ", and its log"
+	return "check that waggle-agent runs on this node and serves " + socket + " (its --socket-path or --state-dir), and its log"
 }

@@ -55,7 +55,8 @@ func (e *expected) checkNeighbors(pod *podHandle, link netlink.Link) error {
 			continue
 		}
 		if !slices.ContainsFunc(have, func(n netlink.Neigh) bool {
-			return n.LinkIndex == link.Attrs().Index && n.IP.Equal(ip.Gateway) && n.State&netlink.NUD_PERMANENT != 0 && n.HardwareAddr.String() == e.host.Mac
+			return n.LinkIndex == link.Attrs().Index && n.IP.Equal(ip.Gateway) &&
+				n.State&netlink.NUD_PERMANENT != 0 && n.HardwareAddr.String() == e.host.Mac
 		}) {
 			errs = append(errs, fmt.Errorf("interface %s in the pod: the neighbour entry of gateway %s is missing or changed",
 				e.pod.Name, ip.Gateway))
