@@ -53,6 +53,7 @@ type wanted struct {
 // follow applies the ranges whenever they change. It starts when the addresses of earlier endpoints are held, so that
 // a fresh router address never takes one of them.
 func (r *ranges) follow(ctx context.Context, health cell.Health) error {
+	health.OK("Waiting until the addresses of earlier endpoints are held")
 	select {
 	case <-ctx.Done():
 		return nil
