@@ -198,12 +198,15 @@ const holdEnv = "DELETEQUEUE_TEST_HOLD"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holdEnv); dir != "" {
-		if _, err := Replay(context.Background(), dir, func(context.Context, string) error { return nil }); err != nil {
+		release, err := Replay(context.Background(), dir, func(context.Context, string) error { return nil })
+		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
 		fmt.Println("holding")
-		select {}
+		time.Sleep(time.Hour) // the test kills us
+		release()
+		return
 	}
 	os.Exit(m.Run())
 }

@@ -15,13 +15,14 @@ import (
 // maxErrors caps the list of errors that a replay returns.
 const maxErrors = 16
 
-// Replay is the agent's side. It takes the lock exclusively, calls remove for each entry and deletes the entry when remove
-// succeeds. The caller serves its socket and then calls release, never before, for the lock is what keeps a plugin from
-// writing an entry that nobody would read.
+// Replay is the agent's side. It takes the lock exclusively, calls remove with the container id of each entry, and deletes
+// the entry when that succeeds. The caller serves its socket and then calls release, never before, for the lock is what
+// keeps a plugin from writing an entry that nobody would read.
 //
-// Release is never nil. The error joins what went wrong and is for reporting: an entry whose removal failed stays for the
-// next start, one that cannot be read is renamed to end in ".bad". Without the lock nothing is replayed.
-func Replay(ctx context.Context, dir string, remove func(ctx context.Context, containerID string) error) (release func(), err error) {
+// Release is never nil, and whoever drops it without a call drops the lock at some garbage collection. The error joins what
+// went wrong and is for reporting: an entry whose removal failed stays for the next start, one that cannot be read is
+// renamed to end in ".bad". Without the lock nothing is replayed.
+func Replay(ctx context.Context, dir string, remove func(context.Context, string) error) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return func() {}, fmt.Errorf("make the deletion queue: %w", err)
 	}
