@@ -198,11 +198,17 @@ func (m *fakeManager) Lookup(id string) (*endpoints.Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	queries := map[endpoint.RefKind]statedb.Query[*endpoints.Endpoint]{
+	if ref.Kind == endpoint.RefAddress {
+		return m.get(endpoints.ByAddress(ref.Addr))
+	}
+	return m.get(map[endpoint.RefKind]statedb.Query[*endpoints.Endpoint]{
 		endpoint.RefID: endpoints.ByID(ref.ID), endpoint.RefAttachment: endpoints.ByAttachment(ref.Name),
 		endpoint.RefContainer: endpoints.ByContainer(ref.Name), endpoint.RefPod: endpoints.ByPod(ref.Name),
-	}
-	if ep, _, found := m.table.Get(m.db.ReadTxn(), queries[ref.Kind]); found {
+	}[ref.Kind])
+}
+
+func (m *fakeManager) get(q statedb.Query[*endpoints.Endpoint]) (*endpoints.Endpoint, error) {
+	if ep, _, found := m.table.Get(m.db.ReadTxn(), q); found {
 		return ep, nil
 	}
 	return nil, endpoint.ErrNotFound

@@ -4,6 +4,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 )
 
@@ -23,4 +25,15 @@ func dial(t *testing.T, socket string) net.Conn {
 		t.Fatal(err)
 	}
 	return conn
+}
+
+// validRequest tells whether httptest can make the request; it panics on others.
+func validRequest(method, path string) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	r := httptest.NewRequest(method, path, nil)
+	return strings.HasPrefix(path, "/") && !strings.Contains(r.URL.Path, "changes") // a stream has no end
 }

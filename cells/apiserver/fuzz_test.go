@@ -1,0 +1,46 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// FuzzPut sends bodies of any kind through the whole handler: the answer is JSON of an expected status, nothing that a
+// terminal obeys comes back in it, and no endpoint is made of a body that was refused.
+func FuzzPut(f *testing.F) {
+	f.Add(put)
+	f.Add(`{"container-id":"` + strings.Repeat("x", 10_000) + `","mac":"\u001b[2J"}`)
+	f.Add(`{"addressing":{"ipv4":"::ffff:1.2.3.4%eth0"},"properties":{"netns-path":"../../etc"}}`)
+	f.Add(`{"labels":["a","reserved:host=","=;"],"interface-index":-1,"netns-cookie":"99999999999999999999"}`)
+	f.Fuzz(func(t *testing.T, body string) {
+		fx := newFixture(t)
+		r := fx.request("PUT", "/v1/endpoint/cilium-local:0", body)
+		text := read(t, r)
+		if !json.Valid([]byte(text)) || strings.ContainsRune(text, '\x1b') || len(text) > 16<<10 {
+			t.Fatalf("%d %q", r.StatusCode, text)
+		}
+		switch made := len(fx.manager.created); {
+		case r.StatusCode == 201 && made == 1, (r.StatusCode == 400 || r.StatusCode == 413) && made == 0:
+		default:
+			t.Fatalf("answered %d and made %d endpoints", r.StatusCode, made)
+		}
+	})
+}
+
+// FuzzRoutes sends requests to any path: whatever is answered, nothing panics.
+func FuzzRoutes(f *testing.F) {
+	f.Add("GET", "/v1/endpoint/ipv4:1.2.3.4")
+	f.Add("DELETE", "/v1/ipam/fe80::1%25eth0")
+	f.Add("GET", "/v1//endpoint/%2e%2e/%00")
+	f.Add("GET", "/statedb/dump/x/../y")
+	f.Fuzz(func(t *testing.T, method, path string) {
+		if !validRequest(method, path) {
+			t.Skip("no HTTP client can send this")
+		}
+		fx := newFixture(t)
+		if r := fx.request(method, path, ""); r.StatusCode == 500 && strings.Contains(read(t, r), "panicked") {
+			t.Fatalf("%s %s: %s", method, path, read(t, r))
+		}
+	})
+}
