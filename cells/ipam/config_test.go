@@ -36,7 +36,8 @@ func TestNewSettings(t *testing.T) {
 func TestQuote_MakesOwnersSafe(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"default/pod": "default/pod", "": `""`, "a\x1b[2J": `"a\x1b[2J"`, strings.Repeat("a", 10_000): strings.Repeat("a", 80) + "...",
+		"default/pod": "default/pod", "": `""`, "a\x1b[2J": `"a\x1b[2J"`,
+		strings.Repeat("a", 10_000): strings.Repeat("a", 80) + "...",
 	} {
 		if got := quote(in); got != want {
 			t.Errorf("quote(%.20q) = %s, want %s", in, got, want)

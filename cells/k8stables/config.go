@@ -22,7 +22,8 @@ var DefaultConfig = Config{Reread: 30 * time.Second}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("manifests-dir", c.Dir, "Directory of YAML and JSON files with Kubernetes objects (default <state-dir>/manifests)")
+	flags.String("manifests-dir", c.Dir,
+		"Directory of YAML and JSON files with Kubernetes objects (default <state-dir>/manifests)")
 	flags.Duration("manifests-resync-interval", c.Reread, "How often all manifests are read again, whatever the watch says")
 }
 

@@ -52,41 +52,110 @@ func one(t *testing.T, text string) parsed {
 	return out[0]
 }
 
+// named is an object with a name and further fields; policy is a NetworkPolicy with further fields of its spec.
+func named(kind, fields string) string {
+	return fmt.Sprintf("{apiVersion: v1, kind: %s, metadata: {name: a}, %s}", kind, fields)
+}
+
+func policy(fields string) string {
+	return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a},\n spec: {podSelector: {}, " + fields + "}}"
+}
+
 func TestParse_Rejects(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ text, reason string }{
-		"no kind":             {"apiVersion: v1", "kind: Required value"},
-		"a scalar":            {"hello", "cannot unmarshal"},
-		"a doubled key":       {"apiVersion: v1\nkind: Pod\nkind: Pod", "line 3"},
-		"an unknown field":    {"{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodename: x}}", `unknown field "spec.nodename"`},
-		"wrong case":          {"{apiVersion: v1, kind: Pod, metadata: {Name: a}}", `unknown field "metadata.Name"`},
-		"a wrong type":        {"{apiVersion: v1, kind: Pod, metadata: {name: 5}}", "cannot unmarshal number"},
-		"no name":             {"{apiVersion: v1, kind: Pod}", "metadata.name: Required value"},
-		"a path as name":      {"{apiVersion: v1, kind: Pod, metadata: {name: ../../etc}}", "metadata.name: Invalid value"},
-		"a slash in a name":   {"{apiVersion: v1, kind: Pod, metadata: {name: a/b}}", "metadata.name: Invalid value"},
-		"a separator":         {"{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: \"b:c\"}}", "metadata.namespace: Invalid value"},
-		"a long name":         {"{apiVersion: v1, kind: Pod, metadata: {name: " + strings.Repeat("a", 10_000) + "}}", "metadata.name: Invalid value"},
-		"a bad label":         {"{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {x: \"y=z\"}}}", "metadata.labels: Invalid value"},
-		"a bad label key":     {"{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {\"x;y\": z}}}", "metadata.labels: Invalid value"},
-		"a bad annotation":    {"{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {\"x y\": z}}}", "metadata.annotations: Invalid value"},
-		"a node in a space":   {"{apiVersion: v1, kind: Node, metadata: {name: a, namespace: b}}", "metadata.namespace: Forbidden"},
-		"another version":     {"{apiVersion: v1beta1, kind: Pod, metadata: {name: a}}", "apiVersion: Unsupported value"},
-		"a bad address":       {"{apiVersion: v1, kind: Node, metadata: {name: a}, status: {addresses: [{type: InternalIP, address: 1.2.3}]}}", "must be an IP address"},
-		"a bad host name":     {"{apiVersion: v1, kind: Node, metadata: {name: a}, status: {addresses: [{type: Hostname, address: \"a\\e[2J\"}]}}", "status.addresses[0].address: Invalid value"},
-		"a bad node name":     {"{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: \"a b\"}}", "spec.nodeName: Invalid value"},
-		"a bad pod address":   {"{apiVersion: v1, kind: Pod, metadata: {name: a}, status: {podIP: x}}", "status.podIPs[0]"},
-		"a bad service port":  {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 70000}]}}", "spec.ports[0].port: Invalid value"},
-		"a bad cluster IP":    {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {clusterIP: none}}", "spec.clusterIPs[0]"},
-		"a bad type":          {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {type: Odd}}", "spec.type: Unsupported value"},
-		"a bad protocol":      {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {ports: [{port: 1, protocol: ICMP}]}}", "spec.ports[0].protocol: Unsupported value"},
-		"a bad affinity":      {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}}}", "must be between"},
-		"a bad source range":  {"{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {loadBalancerSourceRanges: [all]}}", "must be a CIDR"},
-		"a peer of two kinds": {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]}}", "may not specify both"},
-		"an empty peer":       {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, egress: [{to: [{}]}]}}", "must specify a peer"},
-		"except outside":      {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/9]}}]}]}}", "strict subset"},
-		"a bad end of ports":  {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, egress: [{ports: [{port: 90, endPort: 80}]}]}}", "endPort: Invalid value"},
-		"a bad operator":      {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {matchExpressions: [{key: a, operator: Like}]}}}", "operator"},
-		"a bad direction":     {"{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {}, policyTypes: [Sideways]}}", "spec.policyTypes[0]: Unsupported value"},
+		"no kind":          {"apiVersion: v1", "kind: Required value"},
+		"a scalar":         {"hello", "cannot unmarshal"},
+		"a doubled key":    {"apiVersion: v1\nkind: Pod\nkind: Pod", "line 3"},
+		"an unknown field": {named("Pod", "spec: {nodename: x}"), `unknown field "spec.nodename"`},
+		"wrong case": {
+			"{apiVersion: v1, kind: Pod, metadata: {Name: a}}",
+			`unknown field "metadata.Name"`,
+		},
+		"a wrong type": {"{apiVersion: v1, kind: Pod, metadata: {name: 5}}", "cannot unmarshal number"},
+		"no name":      {"{apiVersion: v1, kind: Pod}", "metadata.name: Required value"},
+		"a path as name": {
+			"{apiVersion: v1, kind: Pod, metadata: {name: ../../etc}}",
+			"metadata.name: Invalid value",
+		},
+		"a slash in a name": {
+			"{apiVersion: v1, kind: Pod, metadata: {name: a/b}}",
+			"metadata.name: Invalid value",
+		},
+		"a separator": {
+			"{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: \"b:c\"}}",
+			"metadata.namespace: Invalid value",
+		},
+		"a long name": {
+			"{apiVersion: v1, kind: Pod, metadata: {name: " + strings.Repeat("a", 10_000) + "}}",
+			"metadata.name: Invalid value",
+		},
+		"a bad label": {
+			"{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {x: \"y=z\"}}}",
+			"metadata.labels: Invalid value",
+		},
+		"a bad label key": {
+			"{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {\"x;y\": z}}}",
+			"metadata.labels: Invalid value",
+		},
+		"a bad annotation": {
+			"{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {\"x y\": z}}}",
+			"metadata.annotations: Invalid value",
+		},
+		"a node in a space": {
+			"{apiVersion: v1, kind: Node, metadata: {name: a, namespace: b}}",
+			"metadata.namespace: Forbidden",
+		},
+		"another version": {
+			"{apiVersion: v1beta1, kind: Pod, metadata: {name: a}}",
+			"apiVersion: Unsupported value",
+		},
+		"a bad address": {
+			named("Node", "status: {addresses: [{type: InternalIP, address: 1.2.3}]}"),
+			"must be an IP address",
+		},
+		"a bad host name": {
+			named("Node", "status: {addresses: [{type: Hostname, address: \"a\\e[2J\"}]}"),
+			"status.addresses[0].address: Invalid value",
+		},
+		"a bad node name":   {named("Pod", "spec: {nodeName: \"a b\"}"), "spec.nodeName: Invalid value"},
+		"a bad pod address": {named("Pod", "status: {podIP: x}"), "status.podIPs[0]"},
+		"a bad service port": {
+			named("Service", "spec: {ports: [{port: 70000}]}"),
+			"spec.ports[0].port: Invalid value",
+		},
+		"a bad cluster IP": {named("Service", "spec: {clusterIP: none}"), "spec.clusterIPs[0]"},
+		"a bad type":       {named("Service", "spec: {type: Odd}"), "spec.type: Unsupported value"},
+		"a bad protocol": {
+			named("Service", "spec: {ports: [{port: 1, protocol: ICMP}]}"),
+			"spec.ports[0].protocol: Unsupported value",
+		},
+		"a bad affinity": {
+			named("Service", "spec: {sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 0}}}"),
+			"must be between",
+		},
+		"a bad source range": {
+			named("Service", "spec: {loadBalancerSourceRanges: [all]}"),
+			"must be a CIDR",
+		},
+		"a peer of two kinds": {
+			policy("ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]"),
+			"may not specify both",
+		},
+		"an empty peer": {policy("egress: [{to: [{}]}]"), "must specify a peer"},
+		"except outside": {
+			policy("egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/9]}}]}]"),
+			"strict subset",
+		},
+		"a bad end of ports": {
+			policy("egress: [{ports: [{port: 90, endPort: 80}]}]"),
+			"endPort: Invalid value",
+		},
+		"a bad operator": {
+			policy("ingress: [{from: [{podSelector: {matchExpressions: [{key: a, operator: Like}]}}]}]"),
+			"operator",
+		},
+		"a bad direction": {policy("policyTypes: [Sideways]"), "spec.policyTypes[0]: Unsupported value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,13 +180,15 @@ func TestParse_Rows(t *testing.T) {
 		{`{apiVersion: v1, kind: Node, metadata: {name: one, uid: u, labels: {a: b}, annotations: {c/d: e}},
   spec: {podCIDR: rubbish, podCIDRs: [10.0.0.0/24]}, status: {addresses: [{type: Hostname, address: one.example}]}}`,
 			&k8s.Node{Name: "one", UID: "u", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c/d": "e"},
-				PodCIDR: "rubbish", PodCIDRs: []string{"10.0.0.0/24"}, Addresses: []k8s.NodeAddress{{Type: "Hostname", Address: "one.example"}}}},
-		{`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: one, hostNetwork: true, serviceAccountName: sa, containers: []},
+				PodCIDR: "rubbish", PodCIDRs: []string{"10.0.0.0/24"},
+				Addresses: []k8s.NodeAddress{{Type: "Hostname", Address: "one.example"}}}},
+		{`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: one, hostNetwork: true, serviceAccountName: sa},
   status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}`,
 			&k8s.Pod{Namespace: "default", Name: "a", NodeName: "one", ServiceAccount: "sa", HostNetwork: true,
 				PodIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}},
-		{`{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: {type: NodePort, clusterIP: 10.96.0.1, selector: {x: z},
-  externalTrafficPolicy: Local, internalTrafficPolicy: Local, sessionAffinity: ClientIP, loadBalancerSourceRanges: [192.0.2.1/24],
+		{`{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: {type: NodePort, clusterIP: 10.96.0.1,
+  selector: {x: z},  externalTrafficPolicy: Local, internalTrafficPolicy: Local, sessionAffinity: ClientIP,
+  loadBalancerSourceRanges: [192.0.2.1/24],
   ports: [{name: web, port: 80, targetPort: http, nodePort: 30080}, {port: 53, protocol: UDP}]}}`,
 			&k8s.Service{Namespace: "b", Name: "a", Type: "NodePort", ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 				Selector: map[string]string{"x": "z"}, ExternalLocal: true, InternalLocal: true, Affinity: 3 * time.Hour,
@@ -126,8 +197,10 @@ func TestParse_Rows(t *testing.T) {
 					{Protocol: "UDP", Port: 53, TargetPort: "53"}}}},
 		{`{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {clusterIP: None}}`,
 			&k8s.Service{Namespace: "default", Name: "a", Type: "ClusterIP", Headless: true}},
-		{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a}, spec: {podSelector: {matchLabels: {x: z}},
-  ingress: [{from: [{namespaceSelector: {}}, {ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}], ports: [{port: 80, endPort: 90}]}]}}`,
+		{`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a},
+  spec: {podSelector: {matchLabels: {x: z}},
+  ingress: [{from: [{namespaceSelector: {}}, {ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}],
+  ports: [{port: 80, endPort: 90}]}]}}`,
 			&k8s.NetworkPolicy{Namespace: "default", Name: "a", PodSelector: k8s.Selector{MatchLabels: map[string]string{"x": "z"}},
 				IsIngress: true, Ingress: []k8s.PolicyRule{{
 					Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}, {IPBlock: netip.MustParsePrefix("10.0.0.0/8"),
@@ -227,7 +300,8 @@ func checkShown(t *testing.T, m manifest) {
 
 func FuzzParse(f *testing.F) {
 	f.Add("a.yaml", []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\nkind: [\n"))
-	f.Add("a.json", []byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}},null,5]}`))
+	f.Add("a.json", []byte(`{"apiVersion":"v1","kind":"List",
+"items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}},null,5]}`))
 	f.Add("a.yaml", []byte("--- &a [*a]\n...\n--- !!binary x\n\x00"))
 	f.Fuzz(func(t *testing.T, name string, data []byte) {
 		out := parse(printable(name), "one", data)

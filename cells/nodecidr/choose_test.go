@@ -258,7 +258,8 @@ func checkRows(t *testing.T, rows []nodecidrs.Candidate, reasons map[string]stri
 
 func TestParse_Rejects(t *testing.T) {
 	t.Parallel()
-	for _, raw := range []string{"", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/-1", "fd00::/129", "fe80::%eth0/64", "::ffff:10.0.0.0/120",
+	for _, raw := range []string{"", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/-1", "fd00::/129", "fe80::%eth0/64",
+		"::ffff:10.0.0.0/120",
 		"127.0.0.0/8", "224.0.0.0/8", "169.254.0.0/16", "0.0.0.0/0", "::/0", "fe80::/64", "::1/128", "10.0.0.0/8/8",
 		"010.0.0.0/8", strings.Repeat("1", 10_000)} {
 		if prefix, _, err := parse(raw); err == nil {

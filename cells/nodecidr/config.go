@@ -28,8 +28,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-range", c.IPv4Range, "IPv4 CIDR of the pods of this node; auto takes it from the Node")
 	flags.String("ipv6-range", c.IPv6Range, "IPv6 CIDR of the pods of this node; auto takes it from the Node")
 	flags.String("ipv4-node", c.IPv4Node, "IPv4 address of this node that a derived CIDR is made from; auto finds it")
-	flags.Bool("k8s-require-ipv4-pod-cidr", c.RequireIPv4, "Wait until the Node offers an IPv4 pod CIDR instead of deriving one")
-	flags.Bool("k8s-require-ipv6-pod-cidr", c.RequireIPv6, "Wait until the Node offers an IPv6 pod CIDR instead of deriving one")
+	flags.Bool("k8s-require-ipv4-pod-cidr", c.RequireIPv4, "Wait for an IPv4 pod CIDR in the Node instead of deriving one")
+	flags.Bool("k8s-require-ipv6-pod-cidr", c.RequireIPv6, "Wait for an IPv6 pod CIDR in the Node instead of deriving one")
 	flags.String("ipv6-cluster-alloc-cidr", c.IPv6ClusterRange, "IPv6 /64 out of which a derived IPv6 CIDR is taken")
 }
 
