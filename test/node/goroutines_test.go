@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -35,7 +36,8 @@ func goroutines(node *nodekit.Node) (count int, err error) {
 			return err
 		}
 		request.Close = true // a connection kept alive would be a goroutine more
-		transport := &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return conn, nil }}
+		dial := func(context.Context, string, string) (net.Conn, error) { return conn, nil }
+		transport := &http.Transport{DisableKeepAlives: true, DialContext: dial}
 		response, err := transport.RoundTrip(request)
 		if err != nil {
 			return err
