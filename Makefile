@@ -54,7 +54,7 @@ demo: build ## three pods in a private network namespace; needs root
 	$(GO) run ./test/demo
 
 soak: build packages ## the counts that do not fit into test; needs root
-	WAGGLE_TEST_SOAK=1 $(GO) test -count=1 -timeout 60m -v -run 'Privileged' ./test/node/...
+	WAGGLE_TEST_SOAK=10 $(GO) test -count=1 -timeout 60m -v -run 'Privileged' ./test/node/...
 
 clean:
 	rm -rf bin
