@@ -297,6 +297,27 @@ func TestApply_RouterComesFromWhereItWasSeen(t *testing.T) {
 	}
 }
 
+func TestOwners_AreBoundedAndShownQuoted(t *testing.T) {
+	t.Parallel()
+	a := newIPAM(t, 0)
+	mustApply(t, a, "10.0.0.0/24", "")
+	long := strings.Repeat("a", 10_000)
+	if _, err := a.Next(t.Context(), ipam.Request{IPv4: true, Owner: long}); err == nil {
+		t.Error("an owner of 10,000 bytes is accepted by Next")
+	}
+	if err := a.Specific(t.Context(), netip.MustParseAddr("10.0.0.9"), long, ""); err == nil {
+		t.Error("an owner of 10,000 bytes is accepted by Specific")
+	}
+	got, err := a.Next(t.Context(), ipam.Request{IPv4: true, Owner: "\x1b[2J"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, _, _ := a.table.Get(a.db.ReadTxn(), ipamaddresses.ByAddr(got.IPv4.Addr))
+	if shown := strings.Join(row.TableRow(), " ") + a.dump(); strings.Contains(shown, "\x1b") {
+		t.Errorf("%q is not fit to be shown", shown)
+	}
+}
+
 func TestRestore_HoldsAddressesOfAFamilyThatIsOff(t *testing.T) {
 	t.Parallel()
 	a := newIPAM(t, 0)

@@ -3,6 +3,8 @@ package ipamaddresses
 
 import (
 	"net/netip"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -39,7 +41,15 @@ func (Address) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (a Address) TableRow() []string {
-	return []string{a.Addr.String(), a.Pool, a.Owner, a.Attachment, string(a.State)}
+	return []string{a.Addr.String(), a.Pool, printable(a.Owner), printable(a.Attachment), string(a.State)}
+}
+
+// printable quotes what a terminal could take for commands: owners are named by whoever asks for an address.
+func printable(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
 }
 
 var addrIndex = statedb.Index[Address, netip.Addr]{
