@@ -57,7 +57,8 @@ func describe(p monitorwire.Payload) event {
 		if int(d.Point) < len(points) {
 			e.Point = points[d.Point]
 		}
-		e.TargetEndpoint, e.SourceIdentity, e.TargetIdentity, e.IfIndex = uint32(d.TargetID), d.SourceIdentity, d.TargetIdentity, d.IfIndex
+		e.TargetEndpoint, e.IfIndex = uint32(d.TargetID), d.IfIndex
+		e.SourceIdentity, e.TargetIdentity = d.SourceIdentity, d.TargetIdentity
 		return e
 	}
 	return event{Type: "unknown", Error: fmt.Sprintf("event of type %T", decoded)}

@@ -48,7 +48,8 @@ func (a *app) monitorCommand() *cobra.Command {
 	}
 	cmd.Flags().StringSliceVarP(&f.kinds, "type", "t", nil, "Only these types: drop, trace")
 	cmd.Flags().Uint16Var(&f.endpoint, "related-to", 0, "Only events of the endpoint with this id")
-	cmd.Flags().StringVar(&socket, "monitor-socket", "", "Socket of the stream (default: "+monitorSocketName+" beside the agent's socket)")
+	cmd.Flags().StringVar(&socket, "monitor-socket", "",
+		"Socket of the stream (default: "+monitorSocketName+" beside the agent's socket)")
 	return a.withOutput(cmd)
 }
 

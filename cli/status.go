@@ -101,7 +101,9 @@ func countLevels(modules []models.ModuleHealth) string {
 		count[m.Level]++
 	}
 	parts := make([]string, 0, 3)
-	for _, level := range []models.ModuleHealthLevel{models.ModuleHealthLevelOK, models.ModuleHealthLevelDegraded, models.ModuleHealthLevelStopped} {
+	for _, level := range [...]models.ModuleHealthLevel{
+		models.ModuleHealthLevelOK, models.ModuleHealthLevelDegraded, models.ModuleHealthLevelStopped,
+	} {
 		parts = append(parts, strconv.Itoa(count[level])+" "+string(level))
 	}
 	return strings.Join(parts, ", ")

@@ -9,44 +9,38 @@ import (
 
 // Endpoints returns all endpoints.
 func (c *Client) Endpoints(ctx context.Context) ([]models.Endpoint, error) {
-	return call[[]models.Endpoint](ctx, c, "list the endpoints", func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetEndpoint(ctx)
-	})
+	return call[[]models.Endpoint](ctx, c, "list the endpoints",
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpoint(ctx) })
 }
 
 // Endpoint returns one endpoint; id is "[prefix:]id".
 func (c *Client) Endpoint(ctx context.Context, id string) (*models.Endpoint, error) {
-	return call[*models.Endpoint](ctx, c, "get endpoint "+id, func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetEndpointID(ctx, id)
-	})
+	return call[*models.Endpoint](ctx, c, "get endpoint "+id,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointID(ctx, id) })
 }
 
 // EndpointHealth returns the health of one endpoint.
 func (c *Client) EndpointHealth(ctx context.Context, id string) (*models.EndpointHealth, error) {
-	return call[*models.EndpointHealth](ctx, c, "get the health of endpoint "+id, func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetEndpointIDHealthz(ctx, id)
-	})
+	return call[*models.EndpointHealth](ctx, c, "get the health of endpoint "+id,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDHealthz(ctx, id) })
 }
 
 // EndpointLog returns what happened to one endpoint, newest first.
 func (c *Client) EndpointLog(ctx context.Context, id string) ([]models.EndpointStatusChange, error) {
-	return call[[]models.EndpointStatusChange](ctx, c, "get the log of endpoint "+id, func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetEndpointIDLog(ctx, id)
-	})
+	return call[[]models.EndpointStatusChange](ctx, c, "get the log of endpoint "+id,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDLog(ctx, id) })
 }
 
 // EndpointConfig returns the options of one endpoint.
 func (c *Client) EndpointConfig(ctx context.Context, id string) (*models.EndpointConfigurationStatus, error) {
-	return call[*models.EndpointConfigurationStatus](ctx, c, "get the options of endpoint "+id, func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetEndpointIDConfig(ctx, id)
-	})
+	return call[*models.EndpointConfigurationStatus](ctx, c, "get the options of endpoint "+id,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDConfig(ctx, id) })
 }
 
 // EndpointLabels returns the labels of one endpoint.
 func (c *Client) EndpointLabels(ctx context.Context, id string) (*models.LabelConfiguration, error) {
-	return call[*models.LabelConfiguration](ctx, c, "get the labels of endpoint "+id, func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetEndpointIDLabels(ctx, id)
-	})
+	return call[*models.LabelConfiguration](ctx, c, "get the labels of endpoint "+id,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDLabels(ctx, id) })
 }
 
 // SetEndpointLabels replaces the labels that users set on an endpoint.
@@ -59,21 +53,20 @@ func (c *Client) SetEndpointLabels(ctx context.Context, id string, labels []stri
 
 // Maps returns all maps, without their entries.
 func (c *Client) Maps(ctx context.Context) (*models.BPFMapList, error) {
-	return call[*models.BPFMapList](ctx, c, "list the maps", func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetMap(ctx)
-	})
+	return call[*models.BPFMapList](ctx, c, "list the maps",
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetMap(ctx) })
 }
 
 // Map returns one map with its entries.
 func (c *Client) Map(ctx context.Context, name string) (*models.BPFMap, error) {
-	return call[*models.BPFMap](ctx, c, "get map "+name, func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetMapName(ctx, name)
-	})
+	return call[*models.BPFMap](ctx, c, "get map "+name,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetMapName(ctx, name) })
 }
 
 // Nodes returns all nodes of the cluster.
 func (c *Client) Nodes(ctx context.Context) (*models.ClusterNodeStatus, error) {
-	return call[*models.ClusterNodeStatus](ctx, c, "list the nodes", func(ctx context.Context) (*http.Response, error) {
-		return c.api.GetClusterNodes(ctx, &models.GetClusterNodesParams{})
-	})
+	return call[*models.ClusterNodeStatus](ctx, c, "list the nodes",
+		func(ctx context.Context) (*http.Response, error) {
+			return c.api.GetClusterNodes(ctx, &models.GetClusterNodesParams{})
+		})
 }
