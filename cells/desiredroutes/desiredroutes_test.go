@@ -16,7 +16,7 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			cell.Provide(
-				devices.NewTable, devices.NewRouteTable,
+				devices.NewTable, devices.NewRouteTable, devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,
 				statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[*devices.Route].ToTable,
 				newFakeKernel,
 				func(k *fakeKernel) kernel { return k },

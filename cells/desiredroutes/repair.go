@@ -20,29 +20,26 @@ const grace = 250 * time.Millisecond
 
 // repair compares desired routes with observed ones and marks those that must be written again.
 type repair struct {
-	db      *statedb.DB
-	table   statedb.RWTable[*tables.Route]
-	routes  statedb.Table[*devices.Route]
-	devices statedb.Table[*devices.Device]
+	cell.In
+	DB        *statedb.DB
+	Table     statedb.RWTable[*tables.Route]
+	Routes    statedb.Table[*devices.Route]
+	Devices   statedb.Table[*devices.Device]
+	Addresses statedb.Table[devices.Address]
 }
 
-func registerRepair(jobs job.Group, db *statedb.DB, table statedb.RWTable[*tables.Route],
-	routes statedb.Table[*devices.Route], links statedb.Table[*devices.Device],
-) {
-	r := &repair{db: db, table: table, routes: routes, devices: links}
-	jobs.Add(job.OneShot("repair-routes", r.run))
-}
+func registerRepair(jobs job.Group, r repair) { jobs.Add(job.OneShot("repair-routes", r.run)) }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {
 	repaired := 0
-	var last map[string]link
+	tried := make(map[string]needs)
 	for {
-		txn := r.db.ReadTxn()
-		_, routesChanged := r.routes.AllWatch(txn)
-		_, linksChanged := r.devices.AllWatch(txn)
-		links := r.links(txn)
-		rows, recheck := r.broken(txn, links, last, time.Now())
-		last = links
+		txn := r.DB.ReadTxn()
+		_, wantedChanged := r.Table.AllWatch(txn)
+		_, routesChanged := r.Routes.AllWatch(txn)
+		_, linksChanged := r.Devices.AllWatch(txn)
+		_, addrsChanged := r.Addresses.AllWatch(txn)
+		rows, recheck := r.broken(txn, tried, time.Now())
 		repaired += r.mark(rows)
 		health.OK(fmt.Sprintf("Routes are as wanted (%d marked)", repaired))
 
@@ -53,42 +50,50 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-wantedChanged:
 		case <-routesChanged:
 		case <-linksChanged:
+		case <-addrsChanged:
 		case <-later:
 		}
 	}
 }
 
-// link is what matters of a device.
-type link struct {
-	index int
-	up    bool
+// needs is what a route asks of the node: its device, up, and its source address.
+type needs struct {
+	index  int
+	up     bool
+	source bool
 }
 
-func (r *repair) links(txn statedb.ReadTxn) map[string]link {
-	links := make(map[string]link)
-	for d := range r.devices.All(txn) {
-		links[d.Name] = link{d.Index, d.Up}
+func (r *repair) needs(txn statedb.ReadTxn, row *tables.Route) (n needs) {
+	if d, _, found := r.Devices.Get(txn, devices.ByName(row.Device)); found {
+		n.index, n.up = d.Index, d.Up
 	}
-	return links
+	for a := range r.Addresses.All(txn) {
+		n.source = n.source || a.Addr() == row.Src
+	}
+	return n
 }
 
-// broken finds rows that should be written again: Done but not seen in the kernel, or failed and their device has come
-// or changed since the last look. The second result is when to look again, 0 for not before a change.
-func (r *repair) broken(txn statedb.ReadTxn, links, last map[string]link, now time.Time) (rows []*tables.Route, recheck time.Duration) {
-	if ok, _ := r.routes.Initialized(txn); !ok {
+// broken finds rows that should be written again: Done but not seen in the kernel, or failed and not tried since their
+// device or source address came or changed. A row may fail after that was seen, so tried holds with what each row was
+// tried last. The second result is when to look again, 0 for not before a change.
+func (r *repair) broken(txn statedb.ReadTxn, tried map[string]needs, now time.Time) (rows []*tables.Route, recheck time.Duration) {
+	if ok, _ := r.Routes.Initialized(txn); !ok {
 		return nil, 0
 	}
-	for row := range r.table.All(txn) {
-		l, present := links[row.Device]
+	for row := range r.Table.All(txn) {
 		switch row.Status.Kind {
 		case reconciler.StatusKindError:
-			if present && last[row.Device] != l {
+			if n := r.needs(txn, row); n.index != 0 && tried[key(row)] != n {
+				tried[key(row)] = n
 				rows = append(rows, row)
 			}
 		case reconciler.StatusKindDone:
-			if present && r.seen(txn, wanted(row, l.index)) {
+			delete(tried, key(row))
+			d, _, present := r.Devices.Get(txn, devices.ByName(row.Device))
+			if present && r.seen(txn, wanted(row, d.Index)) {
 				continue
 			}
 			if age := now.Sub(row.Status.UpdatedAt); age < grace {
@@ -103,7 +108,7 @@ func (r *repair) broken(txn statedb.ReadTxn, links, last map[string]link, now ti
 
 // seen tells whether the observed routes hold this one.
 func (r *repair) seen(txn statedb.ReadTxn, want route) bool {
-	for have := range r.routes.List(txn, devices.RouteByLink(want.Link)) {
+	for have := range r.Routes.List(txn, devices.RouteByLink(want.Link)) {
 		if want == (route{Table: have.Table, Dst: have.Dst, Priority: have.Priority, Link: have.LinkIndex, Gw: have.Gw,
 			Src: have.Src, MTU: have.MTU, Scope: have.Scope, Protocol: int(have.Protocol)}) {
 			return true
@@ -117,14 +122,14 @@ func (r *repair) mark(rows []*tables.Route) (marked int) {
 	if len(rows) == 0 {
 		return 0
 	}
-	txn := r.db.WriteTxn(r.table)
+	txn := r.DB.WriteTxn(r.Table)
 	defer txn.Abort()
 	for _, row := range rows {
-		now, _, found := r.table.Get(txn, tables.ByKey(key(row)))
+		now, _, found := r.Table.Get(txn, tables.ByKey(key(row)))
 		if !found || now != row {
 			continue
 		}
-		if _, _, err := r.table.Insert(txn, row.Clone().WithStatus(reconciler.StatusPending())); err == nil {
+		if _, _, err := r.Table.Insert(txn, row.Clone().WithStatus(reconciler.StatusPending())); err == nil {
 			marked++
 		}
 	}
