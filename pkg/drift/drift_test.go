@@ -1,0 +1,42 @@
+package drift
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+)
+
+func TestMark_OnlyRowsThatWereWrittenAndHaveNotChangedSince(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	table, err := bpfendpoints.NewLinkTable(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(ifindex uint32, s reconciler.Status) {
+		txn := db.WriteTxn(table)
+		defer txn.Commit()
+		_, _, _ = table.Insert(txn, &bpfendpoints.Link{IfIndex: ifindex, ID: 1, Status: s})
+	}
+	for ifindex := range uint32(3) {
+		put(ifindex, reconciler.StatusDone())
+	}
+	put(3, reconciler.StatusError(errors.New("full")))
+	before := db.ReadTxn()
+	put(2, reconciler.StatusDone()) // written after the look began
+
+	n := Mark(db, table, before, func(l *bpfendpoints.Link) bool { return l.IfIndex != 0 })
+	if n != 1 {
+		t.Errorf("%d rows marked, want 1", n)
+	}
+	want := []string{"Done", "Pending", "Done", "Error"}
+	for l := range table.All(db.ReadTxn()) {
+		if got := l.Status.Kind.String(); got != want[l.IfIndex] {
+			t.Errorf("row %d is %s, want %s", l.IfIndex, got, want[l.IfIndex])
+		}
+	}
+}
