@@ -170,6 +170,14 @@ func (a *addition) configurePod(context.Context) *types.Error {
 	return nil
 }
 
+// awaitCarrier returns when the pod can send.
+func (a *addition) awaitCarrier(ctx context.Context) *types.Error {
+	if err := a.pod.awaitCarrier(ctx, a.spec.podName, a.link.peer); err != nil {
+		return failure(codeKernel, err, "did somebody set the host end down?")
+	}
+	return nil
+}
+
 // createEndpoint returns when the agent has the endpoint in the kernel.
 func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 	req := models.EndpointChangeRequest{

@@ -23,9 +23,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
@@ -34,6 +37,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
 // fixture is an API over tables of its own, a manager and an allocator that remember what they were asked.
@@ -70,7 +74,14 @@ func newFixture(t *testing.T) *fixture {
 	f.api.Ready.MTUs = filled(t, db, mtus.NewTable, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450})
 	f.api.Ready.Sources = filled(t, db, sources.NewTable, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Synced})
 	f.api.Ready.Attachments = filled(t, db, attachments.NewTable,
-		&attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Status: reconciler.StatusDone()})
+		&attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Status: reconciler.StatusDone()},
+		&attachments.Attachment{Kind: attachments.TCX, Device: podlink.HostDevice, Hook: "egress", Status: reconciler.StatusDone()})
+	f.api.Ready.Devices = filled(t, db, desireddevices.NewTable,
+		&desireddevices.Device{Name: podlink.HostDevice, Status: reconciler.StatusDone()})
+	f.api.Ready.Routes = filled(t, db, desiredroutes.NewTable,
+		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("10.0.1.0/24"), Status: reconciler.StatusDone()},
+		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("fd00:1::/64"), Status: reconciler.StatusDone()})
+	f.api.Ready.Sysctls = table(t, db, sysctls.NewTable)
 	f.api.Ready.Health = filled(t, db, health.NewTable,
 		health.Status{Module: "agent.ipam", Component: "job-x", Level: health.OK, Message: "fine", UpdatedAt: at})
 	f.api.Addresses = filled(t, db, ipamaddresses.NewTable,

@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	mainTable = 254 // RT_TABLE_MAIN
 	linkScope = 253 // RT_SCOPE_LINK
 )
 
@@ -38,7 +37,7 @@ func desiredRoutes(node *localnode.LocalNode) []desiredroutes.Route {
 		if !f.AllocRange.IsValid() || !f.Router.IsValid() {
 			continue
 		}
-		r := desiredroutes.Route{Table: mainTable, Dst: f.AllocRange.Masked(), Device: podlink.HostDevice, Src: f.Router}
+		r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: f.AllocRange.Masked(), Device: podlink.HostDevice, Src: f.Router}
 		if f.Router.Is4() {
 			r.Scope = linkScope
 		}

@@ -16,7 +16,7 @@ import (
 )
 
 // podLinksOwner names the settings of pod links.
-const podLinksOwner = "pod-links"
+const podLinksOwner = sysctls.OwnerPodLinks
 
 // podLinksInterval is the least time between two computations; the first after a pause does not wait.
 const podLinksInterval = 20 * time.Millisecond

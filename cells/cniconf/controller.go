@@ -57,7 +57,7 @@ func register(p params) {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
 		txn := c.DB.ReadTxn()
-		changed := c.watch(txn)
+		changed := c.Readiness.Watch(txn)
 		verdict := readiness.Judge(txn, c.Readiness)
 		if verdict.Ready() {
 			return c.keep(ctx, health)
@@ -71,20 +71,6 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			return nil // stopping
 		}
 	}
-}
-
-// watch returns what closes when the judgement may have changed. Degraded modules do not count.
-func (c *controller) watch(txn statedb.ReadTxn) *statedb.WatchSet {
-	set := statedb.NewWatchSet()
-	_, sources := c.Readiness.Sources.AllWatch(txn)
-	_, node := c.Readiness.LocalNode.AllWatch(txn)
-	_, mtus := c.Readiness.MTUs.AllWatch(txn)
-	_, attachments := c.Readiness.Attachments.AllWatch(txn)
-	set.Add(sources, node, mtus, attachments)
-	if initialized, endpoints := c.Readiness.Endpoints.Initialized(txn); !initialized {
-		set.Add(endpoints)
-	}
-	return set
 }
 
 // keep writes the file and writes it again whenever it is not as it must be.

@@ -11,11 +11,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
 // inputs are the tables that other cells write; scripts stand for those cells.
@@ -27,6 +30,9 @@ func inputs() cell.Cell {
 		mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+		desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
+		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
+		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 		configs.NewTable, statedb.RWTable[configs.Config].ToTable,
 	)

@@ -19,21 +19,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tables are those that readiness reads, all empty: an agent that has just begun.
 var tables = cell.Group(
-	cell.ProvidePrivate(sources.NewTable, localnode.NewTable, mtus.NewTable, endpoints.NewTable, attachments.NewTable, health.NewTable),
+	cell.ProvidePrivate(sources.NewTable, localnode.NewTable, mtus.NewTable, endpoints.NewTable, attachments.NewTable, health.NewTable,
+		desireddevices.NewTable, desiredroutes.NewTable, sysctls.NewTable),
 	cell.Provide(
 		statedb.RWTable[sources.Source].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[mtus.MTU].ToTable,
 		statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*attachments.Attachment].ToTable, statedb.RWTable[health.Status].ToTable,
+		statedb.RWTable[*desireddevices.Device].ToTable, statedb.RWTable[*desiredroutes.Route].ToTable, statedb.RWTable[*sysctls.Setting].ToTable,
 	),
 )
 

@@ -20,8 +20,8 @@ const topOwners = 3
 // exhausted says who has the addresses of a family. The caller holds mu.
 func (a *allocator) exhausted(txn statedb.ReadTxn, f *family, now time.Time) error {
 	u := ipam.Count(txn, a.table, f.name, f.free.Prefix())
-	text := fmt.Sprintf("%d claimed by endpoints, %d allocated and not claimed yet, %d reserved, %d quarantined, %d excluded",
-		u.Claimed, u.Allocated, u.Reserved, u.Quarantined, u.Excluded)
+	text := fmt.Sprintf("%d used (%d by endpoints, %d allocated and not claimed yet, %d by the node), %d quarantined, %d excluded",
+		u.Claimed+u.Allocated+u.Reserved, u.Claimed, u.Allocated, u.Reserved, u.Quarantined, u.Excluded)
 	if owners := a.owners(txn, f); owners != "" {
 		text += "; by " + owners
 	}

@@ -13,7 +13,7 @@ import (
 // lockStateDir makes the state directory and takes its lock, so that two agents never share endpoint files and
 // sockets. The kernel drops the lock with the process, so a file that is left behind locks nothing.
 func lockStateDir(dir string) (unlock func(), err error) {
-	if err := os.MkdirAll(dir, 0o770); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
 	path := filepath.Join(dir, "agent.lock")

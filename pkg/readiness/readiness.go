@@ -8,14 +8,16 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
 // Tables are what the judgement is made from.
@@ -27,6 +29,9 @@ type Tables struct {
 	MTUs        statedb.Table[mtus.MTU]
 	Endpoints   statedb.Table[*endpoints.Endpoint]
 	Attachments statedb.Table[*attachments.Attachment]
+	Devices     statedb.Table[*desireddevices.Device]
+	Routes      statedb.Table[*desiredroutes.Route]
+	Sysctls     statedb.Table[*sysctls.Setting]
 	Health      statedb.Table[health.Status]
 }
 
@@ -59,10 +64,28 @@ func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 		missing("the MTU of the network to be known")
 	}
 	missing(programs(txn, t.Attachments))
+	missing(hostPath(txn, t))
 	for s := range t.Health.List(txn, health.ByLevel(health.Degraded)) {
 		v.Degraded = append(v.Degraded, degraded(s))
 	}
 	return v
+}
+
+// Watch returns what closes when [Verdict.Ready] may have changed. Degraded modules do not count.
+func (t Tables) Watch(txn statedb.ReadTxn) *statedb.WatchSet {
+	set := statedb.NewWatchSet()
+	_, sources := t.Sources.AllWatch(txn)
+	_, node := t.LocalNode.AllWatch(txn)
+	_, mtus := t.MTUs.AllWatch(txn)
+	_, attachments := t.Attachments.AllWatch(txn)
+	_, devices := t.Devices.AllWatch(txn)
+	_, routes := t.Routes.AllWatch(txn)
+	_, sysctls := t.Sysctls.AllWatch(txn)
+	set.Add(sources, node, mtus, attachments, devices, routes, sysctls)
+	if initialized, endpoints := t.Endpoints.Initialized(txn); !initialized {
+		set.Add(endpoints)
+	}
+	return set
 }
 
 func unusable(txn statedb.ReadTxn, table statedb.Table[sources.Source]) (out []string) {
@@ -99,12 +122,8 @@ func programs(txn statedb.ReadTxn, table statedb.Table[*attachments.Attachment])
 			continue
 		}
 		blocks++
-		switch a.Status.Kind {
-		case reconciler.StatusKindDone:
-		case reconciler.StatusKindError:
-			return fmt.Sprintf("program %s on %s: %s", a.Program, a.Device, a.Status.GetError())
-		default:
-			return fmt.Sprintf("program %s to be attached to %s", a.Program, a.Device)
+		if why := pending(fmt.Sprintf("program %s on %s", a.Program, a.Device), a.Status); why != "" {
+			return why
 		}
 	}
 	if blocks == 0 {

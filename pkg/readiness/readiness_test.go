@@ -2,18 +2,23 @@ package readiness
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"testing"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
 // world is the tables, all empty, with the ways to write them.
@@ -24,6 +29,9 @@ type world struct {
 	node     statedb.RWTable[*localnode.LocalNode]
 	mtus     statedb.RWTable[mtus.MTU]
 	programs statedb.RWTable[*attachments.Attachment]
+	devices  statedb.RWTable[*desireddevices.Device]
+	routes   statedb.RWTable[*desiredroutes.Route]
+	sysctls  statedb.RWTable[*sysctls.Setting]
 	health   statedb.RWTable[health.Status]
 	restored func(statedb.WriteTxn)
 	eps      statedb.RWTable[*endpoints.Endpoint]
@@ -42,11 +50,13 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	db := statedb.New()
 	w := &world{db: db, sources: must(t, db, sources.NewTable), node: must(t, db, localnode.NewTable), mtus: must(t, db, mtus.NewTable),
-		programs: must(t, db, attachments.NewTable), health: must(t, db, health.NewTable), eps: must(t, db, endpoints.NewTable)}
+		programs: must(t, db, attachments.NewTable), devices: must(t, db, desireddevices.NewTable),
+		routes: must(t, db, desiredroutes.NewTable), sysctls: must(t, db, sysctls.NewTable), health: must(t, db, health.NewTable), eps: must(t, db, endpoints.NewTable)}
 	txn := db.WriteTxn(w.eps)
 	w.restored = w.eps.RegisterInitializer(txn, "state-files")
 	txn.Commit()
-	w.tables = Tables{Sources: w.sources, LocalNode: w.node, MTUs: w.mtus, Endpoints: w.eps, Attachments: w.programs, Health: w.health}
+	w.tables = Tables{Sources: w.sources, LocalNode: w.node, MTUs: w.mtus, Endpoints: w.eps, Attachments: w.programs,
+		Devices: w.devices, Routes: w.routes, Sysctls: w.sysctls, Health: w.health}
 	return w
 }
 
@@ -71,9 +81,21 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 		"the pod CIDR and the router address of this node",
 		"the MTU of the network to be known",
 		"the datapath's programs to be loaded",
+		"the link waggle_host to be wanted",
+		"link waggle_host to be in the kernel",
+		"the program of waggle_host to be wanted",
+		"program host_egress on waggle_host to be in the kernel",
+		"a route to 10.1.0.0/24 to be wanted",
+		"route 10.1.0.0/24: network is down",
+		"kernel setting net/ipv4/ip_forward to be in the kernel",
 	}
 	insert(t, w.db, w.sources, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Waiting, WaitingFor: "the directory /m"})
 	block := &attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Program: "pod_egress"}
+	host := &attachments.Attachment{Kind: attachments.TCX, Device: podlink.HostDevice, Hook: "egress", Program: "host_egress"}
+	device := &desireddevices.Device{Name: podlink.HostDevice}
+	prefix := netip.MustParsePrefix("10.1.0.0/24")
+	route := &desiredroutes.Route{Table: desiredroutes.MainTable, Dst: prefix}
+	forward := &sysctls.Setting{Name: "net/ipv4/ip_forward", Owner: "base-devices"}
 	steps := []func(){
 		func() {
 			insert(t, w.db, w.sources, sources.Source{Table: "k8s-nodes", Producer: "snapshot", State: sources.Snapshot})
@@ -83,13 +105,27 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 			w.restored(txn)
 			txn.Commit()
 		},
-		func() { insert(t, w.db, w.node, &localnode.LocalNode{Name: "n", Ready: true}) },
+		func() {
+			insert(t, w.db, w.node, &localnode.LocalNode{Name: "n", Ready: true, IPv4: localnode.Family{AllocRange: prefix}})
+			// A setting of one pod's link keeps nobody waiting.
+			insert(t, w.db, w.sysctls, &sysctls.Setting{Name: "net/ipv4/conf/lxc1/rp_filter", Owner: sysctls.OwnerPodLinks})
+			insert(t, w.db, w.sysctls, forward.Clone())
+		},
 		func() { insert(t, w.db, w.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500}) },
 		func() { insert(t, w.db, w.programs, block.Clone().WithStatus(reconciler.StatusDone())) },
+		func() { insert(t, w.db, w.devices, device.Clone()) },
+		func() { insert(t, w.db, w.devices, device.Clone().WithStatus(reconciler.StatusDone())) },
+		func() { insert(t, w.db, w.programs, host.Clone()) },
+		func() { insert(t, w.db, w.programs, host.Clone().WithStatus(reconciler.StatusDone())) },
+		func() {
+			insert(t, w.db, w.routes, route.Clone().WithStatus(reconciler.StatusError(errors.New("network is down"))))
+		},
+		func() { insert(t, w.db, w.routes, route.Clone().WithStatus(reconciler.StatusRefreshing())) },
+		func() { insert(t, w.db, w.sysctls, forward.Clone().WithStatus(reconciler.StatusDone())) },
 	}
 	for i, step := range steps {
-		if got := w.waiting(); !slices.Equal(got, want[i:]) {
-			t.Fatalf("after %d steps: %q, want %q", i, got, want[i:])
+		if got := w.waiting(); len(got) == 0 || got[0] != want[i] {
+			t.Fatalf("after %d steps: %q, want %q first", i, got, want[i])
 		}
 		step()
 	}

@@ -200,6 +200,9 @@ func udpPacket(src, dst netip.Addr) (packet []byte, family int) {
 		header[0], header[6], header[7] = 0x60, unix.IPPROTO_UDP, 64
 		binary.BigEndian.PutUint16(header[4:], uint16(len(udp)))
 		header = append(append(header, src.AsSlice()...), dst.AsSlice()...)
+		// IPv6 does not let UDP go without a checksum (RFC 8200, section 8.1), which covers a header of its own.
+		pseudo := append(append(src.AsSlice(), dst.AsSlice()...), 0, 0, 0, byte(len(udp)), 0, 0, 0, unix.IPPROTO_UDP)
+		binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
 		return append(header, udp...), unix.AF_INET6
 	}
 	header := make([]byte, 12, 28)

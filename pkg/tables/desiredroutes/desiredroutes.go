@@ -13,6 +13,9 @@ import (
 // Protocol marks our routes and rules in the kernel (rtm_protocol). Whatever carries another number is foreign.
 const Protocol = 87
 
+// MainTable is the routing table that everything without a rule of its own uses (RT_TABLE_MAIN, rtnetlink(7)).
+const MainTable = 254
+
 // Route is one row.
 type Route struct {
 	Owner  string            `json:"owner"`  // the feature that wants it

@@ -7,6 +7,9 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
+// OwnerPodLinks is the owner of the settings of single pods' links; they come and go with each pod.
+const OwnerPodLinks = "pod-links"
+
 // Setting is one row. Only settings of the network namespace are allowed.
 type Setting struct {
 	Name     string            `json:"name"`     // path below /proc/sys with slashes, e.g. "net/ipv4/conf/all/rp_filter"

@@ -1,0 +1,81 @@
+package readiness
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// hostPath wants the way between the node and its pods: without it a new pod reaches other pods but not the node, and
+// nobody outside. Rows that belong to single pods do not count, or each ADD would make the agent unready for the next.
+func hostPath(txn statedb.ReadTxn, t Tables) string {
+	if node(txn, t.LocalNode) != "" {
+		return "" // which is said already, and nothing of the way can be wanted before
+	}
+	device, _, found := t.Devices.Get(txn, desireddevices.ByName(podlink.HostDevice))
+	if !found {
+		return "the link " + podlink.HostDevice + " to be wanted"
+	}
+	if why := pending("link "+device.Name, device.Status); why != "" {
+		return why
+	}
+	key := attachments.Attachment{Kind: attachments.TCX, Device: podlink.HostDevice, Hook: "egress"}
+	program, _, found := t.Attachments.Get(txn, attachments.ByKey(key.Key()))
+	if !found {
+		return "the program of " + podlink.HostDevice + " to be wanted"
+	}
+	if why := pending(fmt.Sprintf("program %s on %s", program.Program, program.Device), program.Status); why != "" {
+		return why
+	}
+	if why := routes(txn, t); why != "" {
+		return why
+	}
+	for s := range t.Sysctls.All(txn) {
+		if s.Owner == sysctls.OwnerPodLinks {
+			continue
+		}
+		if why := pending("kernel setting "+s.Name, s.Status); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// routes wants the route to each pod CIDR of this node.
+func routes(txn statedb.ReadTxn, t Tables) string {
+	for n := range t.LocalNode.All(txn) {
+		for _, prefix := range []netip.Prefix{n.IPv4.AllocRange, n.IPv6.AllocRange} {
+			if !prefix.IsValid() {
+				continue
+			}
+			key := fmt.Sprintf("%d/%s", desiredroutes.MainTable, prefix.Masked())
+			route, _, found := t.Routes.Get(txn, desiredroutes.ByKey(key))
+			if !found {
+				return fmt.Sprintf("a route to %s to be wanted", prefix.Masked())
+			}
+			if why := pending("route "+route.Dst.String(), route.Status); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
+}
+
+// pending says why a row is not in the kernel, or nothing when it is. A row that is being refreshed is in the kernel.
+func pending(what string, status reconciler.Status) string {
+	switch status.Kind {
+	case reconciler.StatusKindDone, reconciler.StatusKindRefreshing:
+		return ""
+	case reconciler.StatusKindError:
+		return what + ": " + status.GetError()
+	}
+	return what + " to be in the kernel"
+}
