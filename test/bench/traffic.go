@@ -83,10 +83,10 @@ func (p path) requestResponse() (time.Duration, error) {
 	err := p.connected(func(fd int) error {
 		buffer := make([]byte, 1)
 		for {
-			if n, err := unix.Read(fd, buffer); n <= 0 {
+			if n, err := read(fd, buffer); n <= 0 {
 				return err
 			}
-			if _, err := unix.Write(fd, buffer); err != nil {
+			if _, err := write(fd, buffer); err != nil {
 				return err
 			}
 		}
@@ -94,10 +94,10 @@ func (p path) requestResponse() (time.Duration, error) {
 		buffer := make([]byte, 1)
 		for range requests {
 			d, err := timed(func() error {
-				if _, err := unix.Write(fd, buffer); err != nil {
+				if _, err := write(fd, buffer); err != nil {
 					return err
 				}
-				_, err := unix.Read(fd, buffer)
+				_, err := read(fd, buffer)
 				return err
 			})
 			if err != nil {
@@ -115,25 +115,25 @@ func (p path) stream() (took time.Duration, err error) {
 	err = p.connected(func(fd int) error {
 		buffer := make([]byte, 256<<10)
 		for left := streamSize; left > 0; {
-			n, err := unix.Read(fd, buffer)
+			n, err := read(fd, buffer)
 			if err != nil || n == 0 {
 				return err
 			}
 			left -= n
 		}
-		_, err := unix.Write(fd, buffer[:1])
+		_, err := write(fd, buffer[:1])
 		return err
 	}, func(fd int) (err error) {
 		buffer := make([]byte, 256<<10)
 		took, err = timed(func() error {
 			for left := streamSize; left > 0; {
-				n, err := unix.Write(fd, buffer[:min(left, len(buffer))])
+				n, err := write(fd, buffer[:min(left, len(buffer))])
 				if err != nil {
 					return err
 				}
 				left -= n
 			}
-			_, err := unix.Read(fd, buffer[:1])
+			_, err := read(fd, buffer[:1])
 			return err
 		})
 		return err
@@ -189,6 +189,20 @@ func (p path) connected(serve, call func(fd int) error, oneCPU bool) error {
 		return err
 	}
 	return <-served
+}
+
+// read and write try again when a signal of Go's scheduler interrupted them: with a time limit on a socket the kernel
+// does not do that itself (signal(7)).
+func read(fd int, buffer []byte) (int, error)  { return retried(unix.Read, fd, buffer) }
+func write(fd int, buffer []byte) (int, error) { return retried(unix.Write, fd, buffer) }
+
+func retried(call func(int, []byte) (int, error), fd int, buffer []byte) (int, error) {
+	for {
+		n, err := call(fd, buffer)
+		if err != unix.EINTR {
+			return n, err
+		}
+	}
 }
 
 // prepare sets a time limit, turns Nagle's algorithm off and, if asked, binds the thread to the first CPU.
