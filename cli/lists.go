@@ -73,9 +73,14 @@ func (a *app) dropsCommand() *cobra.Command {
 func (a *app) bootstrapCommand() *cobra.Command {
 	return a.simple("bootstrap", "Show how long each start hook took",
 		showRows(a, "bootstrap", []string{"ORDER", "MODULE", "HOOK", "DETAIL", "DURATION"}, func(h health.Hook) []string {
-			name := h.Hook[strings.LastIndex(h.Hook, "/")+1:]
-			return []string{strconv.Itoa(h.Order), h.Module, name, h.Detail, h.Duration.Round(time.Microsecond).String()}
+			return []string{strconv.Itoa(h.Order), h.Module, function(h.Hook), function(h.Detail), h.Duration.Round(time.Microsecond).String()}
 		}))
+}
+
+// function shortens what hive calls a hook, "path/package.function (place)", to "package.function". The table has it all.
+func function(name string) string {
+	name, _, _ = strings.Cut(name, " (")
+	return name[strings.LastIndex(name, "/")+1:]
 }
 
 func stamp(t time.Time) string {
