@@ -80,6 +80,7 @@ func (a *addition) run(ctx context.Context) *types.Error {
 		{"create the link", a.createLink},
 		{"configure the pod", a.configurePod},
 		{"create the endpoint", a.createEndpoint},
+		{"wait for the carrier", a.awaitCarrier},
 		{"print the result", a.printResult},
 	} {
 		if ctx.Err() != nil {

@@ -35,6 +35,8 @@ type fakeAgent struct {
 	fail func(method, path string) (int, string)
 	// before runs before a request is answered, without the lock.
 	before func(method, path string)
+	// attach does what the datapath does with the host end of a new endpoint.
+	attach func(hostEnd string) error
 }
 
 func newFakeAgent(t testing.TB, stateDir string) *fakeAgent {
@@ -175,6 +177,10 @@ func (a *fakeAgent) putEndpoint(w http.ResponseWriter, r *http.Request) {
 	}
 	if !req.SyncBuildEndpoint || req.NetnsCookie == "" || req.Properties["netns-inode"] == nil {
 		answer(w, 400, "the test wants sync-build-endpoint, netns-cookie and netns-inode")
+		return
+	}
+	if err := a.attach(req.InterfaceName); err != nil {
+		answer(w, 500, err.Error())
 		return
 	}
 	a.endpoints[id] = req

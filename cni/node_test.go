@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,7 +65,23 @@ func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{t: t, net: testnet.New(t), dir: t.TempDir()}
 	n.agent = newFakeAgent(t, n.dir)
+	n.agent.set(func() { n.agent.attach = n.setUp })
 	return n
+}
+
+// setUp sets a link up, as the agent does with a host end once its programs are there.
+func (n *node) setUp(name string) (err error) {
+	n.net.Do(func() {
+		var link netlink.Link
+		if link, err = netlink.LinkByName(name); err != nil {
+			return
+		}
+		if link.Attrs().Flags&net.FlagUp != 0 {
+			n.t.Errorf("%s is up before the agent has it in its maps", name)
+		}
+		err = netlink.LinkSetUp(link)
+	})
+	return err
 }
 
 // call is one run of the plugin.

@@ -84,6 +84,15 @@ func TestPrivilegedAdd_FailureIsUndone(t *testing.T) {
 	}
 }
 
+// The agent says that the endpoint is there, and the link cannot send.
+func TestPrivilegedAdd_NoCarrierIsUndone(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.agent.set(func() { n.agent.attach = func(string) error { return nil } })
+	n.refuse(add("c1", p), codeKernel, "carrier of eth0")
+	n.wantNothing()
+}
+
 // The answer to PUT is lost: the agent may have the endpoint, and must forget it.
 func TestPrivilegedAdd_AgentDiesDuringPut(t *testing.T) {
 	t.Parallel()
