@@ -161,6 +161,9 @@ func (a *addition) createLink(context.Context) *types.Error {
 	if err != nil {
 		return failure(codeKernel, err, "is another program deleting links?")
 	}
+	if err := relaxReversePath(a.spec.hostName); err != nil {
+		return failure(codeKernel, err, "is /proc/sys writable?")
+	}
 	return nil
 }
 
