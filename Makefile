@@ -51,7 +51,8 @@ bench: build packages ## figures beside those of Debian's reference plugins; nee
 	$(GO) run ./test/bench
 
 demo: build ## three pods in a private network namespace; needs root
-	$(GO) run ./test/demo
+	@$(GO) build -o bin/demo ./test/demo
+	@bin/demo
 
 soak: build packages ## the counts that do not fit into test; needs root
 	WAGGLE_TEST_SOAK=10 $(GO) test -count=1 -timeout 60m -v -run 'Privileged' ./test/node/...

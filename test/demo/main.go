@@ -21,14 +21,37 @@ import (
 func main() {
 	bin := flag.String("bin", "bin", "folder with waggle-agent, waggle-cni and waggle")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	if err := run(ctx, os.Stdout, *bin); err != nil {
-		fmt.Fprintf(os.Stderr, "\nthe demonstration failed: %v\n", err)
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "the demonstration makes network namespaces: run it as root")
 		os.Exit(1)
 	}
+	os.Exit(failed(compared(*bin)))
+}
+
+// failed prints an error and makes it an exit code.
+func failed(err error) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "\nthe demonstration failed: %v\n", err)
+	return 1
+}
+
+// compared looks at the machine before and after the run, which is a process of its own.
+func compared(bin string) error {
+	d := &demo{out: os.Stdout, bin: bin, start: time.Now()}
+	before, err := machine()
+	if err != nil {
+		return fmt.Errorf("look at the machine: %w", err)
+	}
+	if code := nodekit.Contain(func() int { return failed(d.run()) }); code != 0 {
+		os.Exit(code) // the process inside has said why
+	}
+	if err := compareMachine(before); err != nil {
+		return err
+	}
+	d.say("all steps went well; links, routes, rules, mounts and sysctls of the machine are as they were before")
+	return nil
 }
 
 // demo is one run: its node, its pods and the clock of its progress.
@@ -41,21 +64,12 @@ type demo struct {
 	pods  []*nodekit.Pod
 }
 
-func run(ctx context.Context, out io.Writer, bin string) (err error) {
-	d := &demo{out: out, bin: bin, start: time.Now()}
-	before, err := machine()
-	if err != nil {
-		return fmt.Errorf("look at the machine: %w", err)
-	}
-	defer func() {
-		err = errors.Join(err, d.close())
-		if err == nil {
-			err = d.step(ctx, "the machine is as it was before", func(context.Context) error { return compareMachine(before) })
-		}
-		if err == nil {
-			d.say("all steps went well")
-		}
-	}()
+func (d *demo) run() (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	defer func() { err = errors.Join(err, d.close()) }()
 	for _, s := range []struct {
 		name string
 		do   func(context.Context) error
@@ -65,10 +79,10 @@ func run(ctx context.Context, out io.Writer, bin string) (err error) {
 		{"attach three pods through the CNI plugin", d.attachPods},
 		{"ping between all pods, IPv4 and IPv6", d.pingPods},
 		{"ping between pods and the node, both ways", d.pingNode},
-		{"waggle status", d.show("status")},
+		{"waggle status", d.showHead("status")},
 		{"waggle endpoint list", d.show("endpoint", "list")},
 		{"waggle ipam list", d.show("ipam", "list")},
-		{"a pod sends with a false source address: dropped, with its reason", d.spoof},
+		{"a pod sends with a false source address: dropped, with its reason (waggle drops)", d.spoof},
 		{"detach the pods: nothing of them is left", d.detachPods},
 		{"stop the agent", d.stopAgent},
 	} {
@@ -115,12 +129,13 @@ func (d *demo) attachPods(ctx context.Context) error {
 			return err
 		}
 		d.pods = append(d.pods, pod)
-		d.say("    %-5s has %s and %s after %d ms", name, pod.Addr(false), pod.Addr(true), time.Since(begin).Milliseconds())
+		d.say("    %-5s has %s and %s after %.1f ms", name, pod.Addr(false), pod.Addr(true), ms(begin))
 	}
 	return nil
 }
 
 func (d *demo) pingPods(context.Context) error {
+	begin := time.Now()
 	for _, from := range d.pods {
 		for _, to := range d.pods {
 			for _, ipv6 := range []bool{false, true} {
@@ -130,10 +145,14 @@ func (d *demo) pingPods(context.Context) error {
 			}
 		}
 	}
+	d.say("    %d pings in %.1f ms", 2*len(d.pods)*len(d.pods), ms(begin))
 	return nil
 }
 
+func ms(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1e3 }
+
 func (d *demo) pingNode(context.Context) error {
+	begin := time.Now()
 	for _, pod := range d.pods {
 		for _, ipv6 := range []bool{false, true} {
 			if err := nodekit.Ping(pod, pod.Gateway(ipv6), 56); err != nil {
@@ -144,6 +163,7 @@ func (d *demo) pingNode(context.Context) error {
 			}
 		}
 	}
+	d.say("    %d pings in %.1f ms", 4*len(d.pods), ms(begin))
 	return nil
 }
 
@@ -151,13 +171,28 @@ func (d *demo) pingNode(context.Context) error {
 func (d *demo) show(args ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		text, err := d.node.Waggle(ctx, args...)
+		if err == nil && strings.TrimSpace(text) == "" {
+			err = errors.New("the command printed nothing")
+		}
+		if err == nil {
+			fmt.Fprintln(d.out, indent(text))
+		}
+		return err
+	}
+}
+
+// showHead prints the output up to its first blank line, and how much follows.
+func (d *demo) showHead(args ...string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		text, err := d.node.Waggle(ctx, args...)
 		if err != nil {
 			return err
 		}
-		if strings.TrimSpace(text) == "" {
-			return errors.New("the command printed nothing")
+		head, rest, ok := strings.Cut(text, "\n\n")
+		if !ok {
+			return fmt.Errorf("want paragraphs, the command printed: %s", text)
 		}
-		fmt.Fprintln(d.out, indent(text))
+		fmt.Fprintf(d.out, "%s\n%s\n", indent(head), indent(fmt.Sprintf("(and %d lines about its modules)", strings.Count(rest, "\n"))))
 		return nil
 	}
 }
