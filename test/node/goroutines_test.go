@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +25,35 @@ func withMetrics() nodekit.Options {
 var goroutinesLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
 
 // goroutines reads how many goroutines the agent has.
-func goroutines(node *nodekit.Node) (count int, err error) {
+func goroutines(node *nodekit.Node) (int, error) {
+	text, err := readMetrics(node)
+	if err != nil {
+		return 0, err
+	}
+	match := goroutinesLine.FindSubmatch(text)
+	if match == nil {
+		return 0, fmt.Errorf("the metrics do not say how many goroutines there are:\n%.500s", text)
+	}
+	return strconv.Atoi(string(match[1]))
+}
+
+// scrape reads every sample of the agent, by name and labels.
+func scrape(node *nodekit.Node) (map[string]float64, error) {
+	text, err := readMetrics(node)
+	samples := make(map[string]float64)
+	for line := range strings.Lines(string(text)) {
+		at := strings.LastIndexByte(line, ' ')
+		if strings.HasPrefix(line, "#") || at < 0 {
+			continue
+		}
+		if value, err := strconv.ParseFloat(strings.TrimSpace(line[at:]), 64); err == nil {
+			samples[line[:at]] = value
+		}
+	}
+	return samples, err
+}
+
+func readMetrics(node *nodekit.Node) (text []byte, err error) {
 	err = node.Do(func() error {
 		conn, err := net.DialTimeout("tcp", metricsAddress, time.Second)
 		if err != nil {
@@ -43,18 +72,10 @@ func goroutines(node *nodekit.Node) (count int, err error) {
 			return err
 		}
 		defer response.Body.Close()
-		text, err := io.ReadAll(response.Body)
-		if err != nil {
-			return err
-		}
-		match := goroutinesLine.FindSubmatch(text)
-		if match == nil {
-			return fmt.Errorf("the metrics do not say how many goroutines there are:\n%.500s", text)
-		}
-		count, err = strconv.Atoi(string(match[1]))
+		text, err = io.ReadAll(response.Body)
 		return err
 	})
-	return count, err
+	return text, err
 }
 
 // eventuallyGoroutines wants the agent to come back to the count it had.

@@ -1,0 +1,92 @@
+package nodekit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const ethPAll = 0x0300 // ETH_P_ALL in network order
+
+// packetSocket opens a raw socket on a device of the calling thread's namespace.
+func packetSocket(device string) (int, error) {
+	link, err := net.InterfaceByName(device)
+	if err != nil {
+		return -1, err
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, ethPAll)
+	if err != nil {
+		return -1, fmt.Errorf("open a packet socket: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: ethPAll, Ifindex: link.Index}); err != nil {
+		return -1, errors.Join(fmt.Errorf("bind a packet socket to %s: %w", device, err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// SendFrame puts a frame onto a device of a place, whatever the kernel would think of it.
+func SendFrame(from Place, device string, frame []byte) error {
+	return from.Do(func() error {
+		fd, err := packetSocket(device)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if _, err := unix.Write(fd, frame); err != nil {
+			return fmt.Errorf("send a frame of %d bytes from %s: %w", len(frame), device, err)
+		}
+		return nil
+	})
+}
+
+// Capture collects the frames that a device of a place receives, and sends, while f runs and a moment longer.
+func Capture(at Place, device string, f func() error) (frames [][]byte, err error) {
+	var fd int
+	if err := at.Do(func() (err error) { fd, err = packetSocket(device); return err }); err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	if err := f(); err != nil {
+		return nil, err
+	}
+	const settle = 100 * time.Millisecond // for what is still on its way
+	pause := unix.NsecToTimeval(int64(settle))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &pause); err != nil {
+		return nil, err
+	}
+	for buffer := make([]byte, 1<<16); ; {
+		n, err := unix.Read(fd, buffer)
+		if errors.Is(err, unix.EAGAIN) {
+			return frames, nil
+		}
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return frames, fmt.Errorf("read from %s: %w", device, err)
+		}
+		frames = append(frames, append([]byte(nil), buffer[:n]...))
+	}
+}
+
+// StreamWaggle starts the operator's command for something that does not end by itself. The caller reads its output and
+// calls stop.
+func (n *Node) StreamWaggle(output io.Writer, args ...string) (stop func(), err error) {
+	args = append([]string{"--host", "unix://" + filepath.Join(n.StateDir(), "waggle.sock")}, args...)
+	cmd := exec.Command(filepath.Join(n.options.BinDir, "waggle"), args...)
+	cmd.Stdout, cmd.Stderr = output, output
+	if err := n.Do(cmd.Start); err != nil {
+		return nil, err
+	}
+	return func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait() // it was told to end
+	}, nil
+}
