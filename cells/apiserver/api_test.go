@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 )
 
 // TestBodies holds the answers that clients see, as Cilium's clients expect them.
@@ -35,6 +36,8 @@ func TestBodies(t *testing.T) {
 			`"realized":{"user":["unspec:tier=db"]},"security-relevant":["reserved:init"]}}`},
 		{"GET", "/v1/endpoint", `["k8s:app=other"]`, 404, ""},
 		{"GET", "/v1/endpoint", `["k8s:app=cart"]`, 200, `[{"id":7,"spec":...`},
+		{"GET", "/v1/endpoint", `["reserved:init"]`, 200, `[{"id":7,"spec":...`},
+		{"GET", "/v1/endpoint", `["reserved:init","k8s:app=other"]`, 404, ""},
 		{"GET", "/v1/endpoint", `{"a":1}`, 400, `{"code":400,"message":"body: json: cannot unmarshal object into Go value of type []string"}`},
 		{"DELETE", "/v1/endpoint", `{"container-id":"nobody"}`, 404, ""},
 		{"DELETE", "/v1/endpoint", `{}`, 400, `"container-id: missing"`},
@@ -49,6 +52,11 @@ func TestBodies(t *testing.T) {
 		{"GET", "/statedb/dump/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
 		{"GET", "/statedb/changes/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
 		{"GET", "/statedb/dump/mtus", "", 200, "{\n  \"mtus\": [\n..."},
+		{"GET", "/statedb/query", `{"table":"mtus","index":"color","key":""}`, 400,
+			`{"rev":0,"obj":null,"err":"table mtus has no index \"color\": use one of __revision__, prefix"}`},
+		{"GET", "/statedb/query", `{"table":"mtus","index":"","key":""}`, 400, `{"rev":0,"obj":null,"err":"table mtus has no index...`},
+		{"GET", "/statedb/query", `{"table":"none","index":"id","key":""}`, 404, `{"rev":0,"obj":null,"err":"Table...`},
+		{"GET", "/statedb/query", `{"table":"mtus","index":"__revision__","lowerbound":true,"key":"AAAAAAAAAAA="}`, 200, `{"rev":1,"obj":...`},
 		{"POST", "/statedb/dump", "", 405, `{"code":405,"message":"method \"POST\" is not allowed, but [GET,HEAD] are"}`},
 	} {
 		t.Run(tc.method+" "+tc.path, func(t *testing.T) {
@@ -76,6 +84,25 @@ func TestConfig_TellsThePluginWhatItNeeds(t *testing.T) {
 		`"deviceMTU":1500`, `"routeMTU":1450`, `"datapathMode":"veth"`, `"ipam-mode":"kubernetes"`, `"state":"ready"`,
 	} {
 		if !strings.Contains(body, want) {
+			t.Errorf("%s is missing in %s", want, body)
+		}
+	}
+}
+
+func TestHealthz_SaysWhatBecameOfTheCNIFile(t *testing.T) {
+	t.Parallel()
+	for want, row := range map[string]*cniconfig.Config{
+		`"cni-file":{"msg":"CNI configuration management disabled","state":"Disabled"}`: nil,
+		`"cni-file":{"msg":"written to /x/w.conflist","state":"Ok"}`:                    {State: cniconfig.Written},
+		`"cni-file":{"msg":"not written yet, waiting for the node","state":"Warning"}`:  {State: cniconfig.Waiting, Message: "the node"},
+		`"cni-file":{"msg":"no space left","state":"Failure"}`:                          {State: cniconfig.Failed, Message: "no space left"},
+	} {
+		f := newFixture(t)
+		if row != nil {
+			row.Path = "/x/w.conflist"
+			f.fillCNIConfig(*row)
+		}
+		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
 			t.Errorf("%s is missing in %s", want, body)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/endpoint"
@@ -53,7 +54,7 @@ func (a *api) GetEndpoint(w http.ResponseWriter, r *http.Request) {
 	v := a.view()
 	list := make([]models.Endpoint, 0, a.Ready.Endpoints.NumObjects(v.txn))
 	for ep := range a.Ready.Endpoints.All(v.txn) {
-		if carries(ep, labels) {
+		if carries(ep, labels, identityLabels(v.state(ep.ID).Identity)) {
 			list = append(list, v.endpoint(ep))
 		}
 	}
@@ -64,9 +65,12 @@ func (a *api) GetEndpoint(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, list)
 }
 
-// carries tells whether ep has all labels; "source:key" without a value stands for any value.
-func carries(ep *endpoints.Endpoint, labels []string) bool {
+// carries tells whether ep, or its identity, has all labels; "source:key" without a value stands for any value.
+func carries(ep *endpoints.Endpoint, labels, identity []string) bool {
 	for _, label := range labels {
+		if slices.Contains(identity, label) {
+			continue
+		}
 		key, value, valued := cutLabel(label)
 		got, found := ep.Labels[key]
 		if !found || valued && got != value {

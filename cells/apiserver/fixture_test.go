@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -47,6 +48,8 @@ type fixture struct {
 	handler   http.Handler
 	manager   *fakeManager
 	allocator *fakeAllocator
+
+	fillCNIConfig func(cniconfig.Config) // inserts the one row of cni-config
 }
 
 // at is the time of everything in the tables.
@@ -87,6 +90,13 @@ func newFixture(t *testing.T) *fixture {
 	f.api.Addresses = filled(t, db, ipamaddresses.NewTable,
 		ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.1.1"), Pool: "default", State: ipamaddresses.Reserved, Owner: "router"},
 		ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.1.9"), Pool: "default", State: ipamaddresses.Quarantined, Owner: "a/gone"})
+	cniConfig := table(t, db, cniconfig.NewTable)
+	f.api.CNIConfig = cniConfig
+	f.fillCNIConfig = func(row cniconfig.Config) {
+		txn := db.WriteTxn(cniConfig)
+		_, _, _ = cniConfig.Insert(txn, row)
+		txn.Commit()
+	}
 	f.api.NodeAddresses = table(t, db, nodeaddresses.NewTable)
 	f.api.Maps = filled(t, db, tables.NewTable, &tables.Map{Name: "bpf_links", MaxEntries: 4096, Pin: "/bpf/bpf_links_v1"})
 	f.api.States = filled(t, db, endpointstates.NewTable, &endpointstates.EndpointState{

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -37,6 +38,7 @@ type api struct {
 	Addresses     statedb.Table[ipamaddresses.Address]
 	NodeAddresses statedb.Table[nodeaddresses.Address]
 	Maps          statedb.Table[*tables.Map]
+	CNIConfig     statedb.Table[cniconfig.Config]
 }
 
 var _ server.ServerInterface = (*api)(nil)

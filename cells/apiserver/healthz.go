@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/version"
@@ -38,6 +39,7 @@ func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHea
 // describe fills in what a brief answer leaves out.
 func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	s.Kubernetes = a.kubernetes(txn)
+	s.CNIFile = a.cniFile(txn)
 	s.DatapathMode = models.StatusResponseDatapathModeVeth
 	s.AttachMode = models.StatusResponseAttachModeTc
 	s.IPAM = a.ipamStatus(txn)
@@ -72,6 +74,20 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 		return models.K8SStatus{State: models.K8SStatusStateFailure, Msg: "waiting for " + strings.Join(waiting, ", ")}
 	}
 	return models.K8SStatus{State: models.K8SStatusStateOk, Msg: "from " + strings.Join(producers, ", ")}
+}
+
+// cniFile says what has become of the CNI configuration list.
+func (a *api) cniFile(txn statedb.ReadTxn) models.Status {
+	for row := range a.CNIConfig.All(txn) {
+		switch row.State {
+		case cniconfig.Written:
+			return models.Status{State: models.StatusStateOk, Msg: "written to " + row.Path}
+		case cniconfig.Waiting:
+			return models.Status{State: models.StatusStateWarning, Msg: "not written yet, waiting for " + row.Message}
+		}
+		return models.Status{State: models.StatusStateFailure, Msg: row.Message}
+	}
+	return models.Status{State: models.StatusStateDisabled, Msg: "CNI configuration management disabled"}
 }
 
 // ipamStatus lists who has which address.

@@ -1,8 +1,14 @@
 package apiserver
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -40,7 +46,14 @@ func newStateDB(db *statedb.DB) http.Handler {
 	}
 	mux.HandleFunc("GET /dump", dump)
 	mux.HandleFunc("GET /dump/{table}", known(dump))
-	mux.HandleFunc("GET /query", dump)
+	mux.HandleFunc("GET /query", func(w http.ResponseWriter, r *http.Request) {
+		if err := checkIndex(db, w, r); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			_ = json.NewEncoder(w).Encode(statedb.QueryResponse{Err: err.Error()})
+			return
+		}
+		dump(w, r)
+	})
 	mux.HandleFunc("GET /changes/{table}", known(func(w http.ResponseWriter, r *http.Request) {
 		if !streams.TryAcquire(1) {
 			fail(w, http.StatusTooManyRequests, errStreams)
@@ -52,6 +65,26 @@ func newStateDB(db *statedb.DB) http.Handler {
 		inner.ServeHTTP(&stream{w, controller}, r)
 	}))
 	return routed(mux)
+}
+
+// checkIndex refuses a query by an index that the table has not; statedb would panic. Whatever else is wrong with the
+// query, statedb answers well.
+func checkIndex(db *statedb.DB, w http.ResponseWriter, r *http.Request) error {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	var query statedb.QueryRequest
+	if json.Unmarshal(body, &query) != nil {
+		return nil
+	}
+	table := db.GetTable(db.ReadTxn(), query.Table)
+	if table == nil || query.Index == statedb.RevisionIndex || slices.Contains(table.Indexes(), query.Index) {
+		return nil
+	}
+	return fmt.Errorf("table %s has no index %s: use one of %s, %s", query.Table, clip(query.Index), statedb.RevisionIndex,
+		strings.Join(table.Indexes(), ", "))
 }
 
 // stream renews the deadline at each write.

@@ -44,9 +44,10 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 
 		want := compute(objects(rows), gatewaysOf(node), c.lastGateways(txn))
 
+		count := len(want.facts) // commit takes want apart
 		problems := append(want.problems, c.commit(want, complete)...)
 
-		report(health, problems, len(want.facts))
+		report(health, problems, count)
 
 		select {
 		case <-ctx.Done():
