@@ -1,7 +1,6 @@
 package nodekit
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -69,8 +68,8 @@ func startInside() (code int, err error) {
 		case s := <-signals:
 			_ = cmd.Process.Signal(s) // that it has ended is reported below
 		case err := <-ended:
-			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.Exited() {
-				return exit.ExitCode(), nil
+			if cmd.ProcessState.Exited() {
+				return cmd.ProcessState.ExitCode(), nil
 			}
 			return 0, fmt.Errorf("%s was ended: %w", os.Args[0], err)
 		}

@@ -21,7 +21,9 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(asProgram) {
 	case "":
 		os.Exit(m.Run())
-	case "exit":
+	case "exit 0":
+		os.Exit(Contain(func() int { return 0 }))
+	case "exit 7":
 		os.Exit(Contain(func() int { return 7 }))
 	case "wait":
 		os.Exit(Contain(startAndWait))
@@ -71,9 +73,11 @@ func program(t *testing.T, does string) (*exec.Cmd, io.Reader) {
 
 func TestPrivilegedContain_ReturnsTheExitCode(t *testing.T) {
 	t.Parallel()
-	cmd, _ := program(t, "exit")
-	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {
-		t.Errorf("want exit code 7: %v", err)
+	for does, want := range map[string]int{"exit 0": 0, "exit 7": 7} {
+		cmd, _ := program(t, does)
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != want {
+			t.Errorf("%s: %v", does, err)
+		}
 	}
 }
 
