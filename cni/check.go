@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
@@ -120,6 +121,9 @@ func (e *expected) checkKernel(ns *podNamespace) error {
 	if link == nil || link.group != podlink.Group {
 		return fmt.Errorf("host end %s: is gone", e.host.Name)
 	}
+	if err := checkLink("host end "+e.host.Name, link.attrs, e.host); err != nil {
+		return err
+	}
 	pod, err := ns.enter(false)
 	if err != nil {
 		return err
@@ -130,13 +134,24 @@ func (e *expected) checkKernel(ns *podNamespace) error {
 		return fmt.Errorf("interface %s in the pod: %w", e.pod.Name, err)
 	}
 	attrs := end.Attrs()
-	switch {
-	case attrs.ParentIndex != link.index || link.peer != attrs.Index:
+	if attrs.ParentIndex != link.index || link.peer != attrs.Index {
 		return fmt.Errorf("interface %s in the pod: is not the other end of %s", e.pod.Name, e.host.Name)
-	case e.pod.Mac != "" && attrs.HardwareAddr.String() != e.pod.Mac:
-		return fmt.Errorf("interface %s in the pod: has address %s, not %s", e.pod.Name, attrs.HardwareAddr, e.pod.Mac)
-	case attrs.Flags&net.FlagUp == 0:
-		return fmt.Errorf("interface %s in the pod: is down", e.pod.Name)
+	}
+	if err := checkLink("interface "+e.pod.Name+" in the pod", attrs, e.pod); err != nil {
+		return err
 	}
 	return errors.Join(e.checkAddresses(pod, end), e.checkRoutes(pod, end), e.checkNeighbors(pod, end))
+}
+
+// checkLink compares one end with the result. Versions before 1.1 do not tell the MTU.
+func checkLink(what string, have *netlink.LinkAttrs, want *types100.Interface) error {
+	switch {
+	case want.Mac != "" && have.HardwareAddr.String() != want.Mac:
+		return fmt.Errorf("%s: has address %s, not %s", what, have.HardwareAddr, want.Mac)
+	case want.Mtu != 0 && have.MTU != want.Mtu:
+		return fmt.Errorf("%s: has MTU %d, not %d", what, have.MTU, want.Mtu)
+	case have.Flags&net.FlagUp == 0:
+		return fmt.Errorf("%s: is down", what)
+	}
+	return nil
 }

@@ -72,6 +72,7 @@ type hostLink struct {
 	index int
 	peer  int // index of the pod's end in its namespace
 	group uint32
+	attrs *netlink.LinkAttrs
 }
 
 // findHostLink returns nil when no link of that name exists.
@@ -87,7 +88,7 @@ func findHostLink(host *rtnl.Handle, name string) (*hostLink, error) {
 	if a.Name != name { // found by another name that it also has
 		return nil, fmt.Errorf("look up link %s: %s carries that name as an alternative one", name, a.Name)
 	}
-	return &hostLink{name: name, index: a.Index, peer: a.ParentIndex, group: a.Group}, nil
+	return &hostLink{name: name, index: a.Index, peer: a.ParentIndex, group: a.Group, attrs: a}, nil
 }
 
 // freeHostName returns the first name of the attachment that no link has. A link that is not waiting for its deletion
