@@ -143,12 +143,12 @@ func (b *bench) programs(ctx context.Context) error {
 }
 
 func (b *bench) sizes(context.Context) error {
-	for name, budget := range map[string]string{"waggle-agent": "40 MB", "waggle-cni": "8 MB", "waggle": ""} {
-		info, err := os.Stat(filepath.Join(b.bin, name))
+	for _, program := range []struct{ name, budget string }{{"waggle-agent", "40 MB"}, {"waggle-cni", "8 MB"}, {"waggle", ""}} {
+		info, err := os.Stat(filepath.Join(b.bin, program.name))
 		if err != nil {
 			return err
 		}
-		b.report("stripped size of "+name, fmt.Sprintf("%.1f MB", float64(info.Size())/1e6), budget)
+		b.report("stripped size of "+program.name, fmt.Sprintf("%.1f MB", float64(info.Size())/1e6), program.budget)
 	}
 	return nil
 }

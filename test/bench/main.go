@@ -9,8 +9,11 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
 )
 
 func main() {
@@ -18,16 +21,22 @@ func main() {
 	plugins := flag.String("reference", "/usr/lib/cni", "folder with the reference plugins ptp and host-local")
 	rounds := flag.Int("rounds", 30, "rounds of each measurement")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
 	b := &bench{bin: *bin, plugins: *plugins, rounds: *rounds, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
+	os.Exit(nodekit.Contain(b.main))
+}
+
+// main runs as a process of its own, so that nothing of an interrupted benchmark stays on the machine.
+func (b *bench) main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	fmt.Fprintln(b.table, "WHAT\tWAGGLE\tCONTROL\tRATIO\tBUDGET\t")
-	if err := b.run(ctx); err != nil {
-		_ = b.table.Flush()
-		fmt.Fprintf(os.Stderr, "the benchmark failed: %v\n", err)
-		os.Exit(1)
-	}
+	err := b.run(ctx)
 	_ = b.table.Flush()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "the benchmark failed: %v\n", err)
+		return 1
+	}
+	return 0
 }
 
 // bench is one run.
