@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
 
 type (
@@ -32,7 +33,7 @@ type family struct {
 	waitingFor  string     // what is missing while free or router is
 	unclaimed   *queue     // allocations with an expiry
 	quarantined *queue
-	reused      uint64 // quarantines that were cut short because nothing else was free
+	events      ipamusage.Events
 }
 
 func (f *family) ready() bool { return f.free != nil && f.router.IsValid() }

@@ -207,8 +207,8 @@ func TestQuarantine_IsCutShortOnlyWhenNothingElseIsFree(t *testing.T) {
 		if got := mustNext(t, a, false); got.Addr != all[0].Addr {
 			t.Errorf("got %v, want the oldest %v", got.Addr, all[0].Addr)
 		}
-		if a.ipv4.reused != 1 {
-			t.Errorf("%d quarantines were counted as cut short", a.ipv4.reused)
+		if a.ipv4.events.EarlyReuses != 1 {
+			t.Errorf("%d quarantines were counted as cut short", a.ipv4.events.EarlyReuses)
 		}
 		time.Sleep(29 * time.Second)
 		synctest.Wait()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
 
 // Cell gives out pod addresses from the ranges in node-cidrs.
@@ -14,12 +15,14 @@ var Cell = cell.Module("ipam", "Pod addresses",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		ipamaddresses.NewTable, // only this cell may write
+		ipamusage.NewTable,     // likewise
 		newSettings,            // checked flags
 		newRouterFile,          // router addresses over restarts
 		newAllocator,
 	),
 	cell.Provide(
 		statedb.RWTable[ipamaddresses.Address].ToTable, // anyone may read
+		statedb.RWTable[ipamusage.Usage].ToTable,       // for metrics
 		func(a *allocator) ipam.Allocator { return a }, // for the API and for endpoints
 		commandsOf, // "ipam/dump"
 	),
@@ -27,9 +30,10 @@ var Cell = cell.Module("ipam", "Pod addresses",
 	cell.Invoke(register),
 )
 
-// register adds the two loops: one follows the ranges, the other ends what has an expiry.
-func register(group job.Group, r *ranges, a *allocator) {
+// register adds the loops: one follows the ranges, one ends what has an expiry, one counts.
+func register(group job.Group, r *ranges, a *allocator, usage statedb.RWTable[ipamusage.Usage]) {
 	group.Add(
+		job.OneShot("count-addresses", a.usageLoop(usage), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
 		job.OneShot("follow-ranges", r.follow, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
 		job.OneShot("expire-addresses", a.expireLoop, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
 	)

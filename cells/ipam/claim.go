@@ -148,5 +148,6 @@ func (a *allocator) Release(addr netip.Addr, pool, attachment string) (bool, err
 	}
 	txn.Commit()
 	a.rest(addr, now)
+	a.anyFamilyOf(addr).events.Releases++
 	return true, nil
 }

@@ -116,6 +116,7 @@ func (a *allocator) expireFamily(f *family, now time.Time) error {
 	}
 	for _, addr := range unclaimed {
 		a.rest(addr, now)
+		f.events.Expirations++
 	}
 	return nil
 }

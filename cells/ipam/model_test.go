@@ -92,7 +92,7 @@ func (m model) next(t *testing.T, a *allocator, quarantine time.Duration) {
 		if time.Since(at) < minQuarantine {
 			t.Errorf("%v was given %v after its release", addr, time.Since(at))
 		}
-		if a.ipv4.reused == 0 {
+		if a.ipv4.events.EarlyReuses == 0 {
 			t.Errorf("%v came out of quarantine early and was not counted", addr)
 		}
 	}

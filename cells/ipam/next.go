@@ -126,8 +126,9 @@ func putBack(found []given) {
 func (a *allocator) keep(g given, expire bool, now time.Time) {
 	if g.reused {
 		g.family.quarantined.remove(g.addr)
-		g.family.reused++
+		g.family.events.EarlyReuses++
 	}
+	g.family.events.Allocations++
 	if expire && g.family.unclaimed.push(g.addr, now.Add(ipam.ExpireAfter)) {
 		a.wakeExpiry()
 	}

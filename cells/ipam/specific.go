@@ -40,6 +40,7 @@ func (a *allocator) Specific(ctx context.Context, addr netip.Addr, owner, pool s
 	}
 	txn.Commit()
 	f.free.Take(addr)
+	f.events.Allocations++
 	return nil
 }
 

@@ -53,6 +53,11 @@ var (
 	endpointsByState = Definition{"waggle_endpoint_state", gauge, "Endpoints by state.", []string{"state"}}
 	ipamAddresses    = Definition{"waggle_ipam_addresses", gauge,
 		"Pod addresses that are not free.", []string{"family", "state"}}
+	ipamCapacity = Definition{"waggle_ipam_capacity", gauge,
+		"Addresses of the range that pods get theirs from, less network and broadcast.", []string{"family"}}
+	ipamEvents = Definition{"waggle_ipam_events_total", counter,
+		"What happened to addresses: allocate, release, expire (nobody claimed it), reuse-early (out of quarantine).",
+		[]string{"family", "action"}}
 
 	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
 	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}
@@ -68,7 +73,7 @@ var (
 func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
-		endpointsByState, ipamAddresses, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
+		endpointsByState, ipamAddresses, ipamCapacity, ipamEvents, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {
 		if a.Name < b.Name {
 			return -1

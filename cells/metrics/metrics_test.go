@@ -58,13 +58,7 @@ func serve(t *testing.T, maps bpfmaps.Maps, args ...string) (url string, err err
 	t.Helper()
 	var reports *cell.SimpleHealth
 	h := hive.New(celltest.Infrastructure(), Cell,
-		cell.Provide(
-			health.NewTable, statedb.RWTable[health.Status].ToTable,
-			endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
-			ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
-			mapsTable.NewTable, statedb.RWTable[*mapsTable.Map].ToTable,
-			func() bpfmaps.Maps { return maps },
-		),
+		inputs(maps),
 		cell.Invoke(fill, func(s *cell.SimpleHealth) { reports = s }),
 		cell.Module("bees", "A module whose job fails", cell.Invoke(func(jobs job.Group) {
 			jobs.Add(job.OneShot("dance", func(context.Context, cell.Health) error { return errors.New("no floor") }))

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strconv"
+
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
 
 type tableParams struct {
@@ -20,6 +23,7 @@ type tableParams struct {
 	Health    statedb.Table[health.Status]
 	Endpoints statedb.Table[*endpointstates.EndpointState]
 	Addresses statedb.Table[ipamaddresses.Address]
+	Usage     statedb.Table[ipamusage.Usage]
 	Maps      statedb.Table[*bpfmaps.Map]
 	Counters  counters
 }
@@ -40,8 +44,8 @@ type collector struct {
 
 func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
-	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, mapMaxEntries,
-		mapMemory, packets, packetBytes} {
+	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
+		mapMaxEntries, mapMemory, packets, packetBytes} {
 		c.descs[d.Name] = d.desc()
 	}
 	c.readErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: scrapeErrors.Name, Help: scrapeErrors.Help})
@@ -63,6 +67,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectHealth(out, txn)
 	c.collectEndpoints(out, txn)
 	c.collectAddresses(out, txn)
+	c.collectUsage(out, txn)
 	c.collectMaps(out, txn)
 	c.collectPackets(out)
 	out <- c.readErrors
@@ -116,6 +121,18 @@ func (c *collector) collectAddresses(out chan<- prometheus.Metric, txn statedb.R
 	}
 	for k, n := range count {
 		c.send(out, ipamAddresses, float64(n), k.family, k.state)
+	}
+}
+
+func (c *collector) collectUsage(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	for row := range c.Usage.All(txn) {
+		if capacity, err := strconv.ParseFloat(row.Capacity, 64); err == nil {
+			c.send(out, ipamCapacity, capacity, row.Family)
+		}
+		for action, n := range map[string]uint64{"allocate": row.Allocations, "release": row.Releases,
+			"expire": row.Expirations, "reuse-early": row.EarlyReuses} {
+			c.send(out, ipamEvents, float64(n), row.Family, action)
+		}
 	}
 }
 

@@ -1,0 +1,72 @@
+package metrics
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/celltest"
+	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
+)
+
+// inputs are the tables that other cells write.
+func inputs(maps bpfmaps.Maps) cell.Cell {
+	return cell.Provide(
+		health.NewTable, statedb.RWTable[health.Status].ToTable,
+		endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
+		ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
+		ipamusage.NewTable, statedb.RWTable[ipamusage.Usage].ToTable,
+		mapsTable.NewTable, statedb.RWTable[*mapsTable.Map].ToTable,
+		func() bpfmaps.Maps { return maps },
+	)
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{Cell, inputs(noMaps{bpfmaps.ErrNotOpen}), cell.Provide(scrapeCommand)}
+	})
+}
+
+// scrapeCommand is "scrape prefix": what the server says about the metrics whose names begin so, without the comments.
+func scrapeCommand(reports *cell.SimpleHealth) upstream.ScriptCmdsOut {
+	return upstream.NewScriptCmds(map[string]script.Cmd{"scrape": script.Command(script.CmdUsage{Summary: "Scrape"},
+		func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			job := reports.GetChild("metrics.job-serve")
+			if job == nil {
+				return func(*script.State) (string, string, error) { return "nothing is served\n", "", nil }, nil
+			}
+			address, serving := strings.CutPrefix(job.Status, "serving on ")
+			if !serving {
+				return nil, errors.New(job.Status)
+			}
+			response, err := http.Get("http://" + address + "/metrics")
+			if err != nil {
+				return nil, err
+			}
+			defer response.Body.Close()
+			text, err := io.ReadAll(response.Body)
+			if err != nil {
+				return nil, err
+			}
+			var out strings.Builder
+			for line := range strings.Lines(string(text)) {
+				if strings.HasPrefix(line, args[0]) {
+					out.WriteString(line)
+				}
+			}
+			return func(*script.State) (string, string, error) { return out.String(), "", nil }, nil
+		})})
+}
