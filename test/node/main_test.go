@@ -16,30 +16,35 @@ import (
 // binDir holds the programs under test; TestMain builds them once.
 var binDir string
 
+// TestMain runs the tests as a process of its own, so that agents and nodes end with it, also when it is interrupted.
 func TestMain(m *testing.M) {
-	code, err := buildAndRun(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
+	if os.Geteuid() != 0 {
+		os.Exit(m.Run()) // each test says why it is skipped
 	}
-	os.Exit(code)
+	os.Exit(nodekit.Contain(func() int {
+		if err := build(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}))
 }
 
-func buildAndRun(m *testing.M) (int, error) {
+// build uses the flags of the Makefile, whose compiled packages are then used again.
+func build() error {
 	dir, err := os.MkdirTemp("", "waggle-bin-")
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer os.RemoveAll(dir)
 	binDir = dir
 	for _, name := range []string{"waggle-agent", "waggle-cni", "waggle"} {
-		cmd := exec.Command("go", "build", "-o", dir+"/"+name, "github.com/waggle-net/waggle/cmd/"+name)
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/"+name, "github.com/waggle-net/waggle/cmd/"+name)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return 0, fmt.Errorf("build %s: %w\n%s", name, err, out)
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
 		}
 	}
-	return m.Run(), nil
+	return nil
 }
 
 // startNode makes a node with a running agent.
