@@ -154,7 +154,7 @@ func TestPrivilegedGC_AgentAbsent(t *testing.T) {
 	storeEndpoint(t, n.dir, "2.json", "c2")
 	n.agent.stop()
 	n.must(call{command: "GC", extra: `,"cni.dev/valid-attachments":[{"containerID":"c2","ifname":"eth0"}]`})
-	if got := strings.Join(replay(t, n.dir), ";"); got != "c1" {
+	if got := strings.Join(replay(t, n.dir), ";"); got != "c1:eth0" {
 		t.Errorf("the queue had %q", got)
 	}
 	if got := strings.Join(n.links(), ";"); got != groupOf("c2", 0, podlink.Group) {

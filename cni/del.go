@@ -65,7 +65,7 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	if err == nil || !errors.Is(err, client.ErrUnreachable) {
 		return false, err
 	}
-	return true, queue.Enqueue(containerID)
+	return true, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName})
 }
 
 // deleteEndpoint treats an endpoint that does not exist as deleted.

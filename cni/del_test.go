@@ -97,7 +97,7 @@ func TestPrivilegedDel_AgentAbsent(t *testing.T) {
 	if got := strings.Join(n.links(), ";"); got != groupOf("c2", 0, podlink.Group) {
 		t.Errorf("links: %s", got)
 	}
-	if got := strings.Join(replay(t, n.dir), ";"); got != "c1" {
+	if got := strings.Join(replay(t, n.dir), ";"); got != "c1:eth0" {
 		t.Errorf("the queue had %q", got)
 	}
 }

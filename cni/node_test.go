@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/pkg/deletequeue"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -215,9 +216,9 @@ func hostName(containerID string, attempt int) string {
 }
 
 // deleteInto collects what a replay asks to delete.
-func deleteInto(ids *[]string) func(context.Context, string) error {
-	return func(_ context.Context, id string) error {
-		*ids = append(*ids, id)
+func deleteInto(ids *[]string) func(context.Context, deletequeue.Entry) error {
+	return func(_ context.Context, e deletequeue.Entry) error {
+		*ids = append(*ids, e.String())
 		return nil
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/waggle-net/waggle/pkg/deletequeue"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
@@ -36,6 +37,19 @@ func (m *manager) removeContainer(containerID string) (int, error) {
 		errs = append(errs, m.remove(ep))
 	}
 	return n, errors.Join(errs...)
+}
+
+// removeQueued does what an entry of the deletion queue asks for.
+func (m *manager) removeQueued(e deletequeue.Entry) error {
+	if e.IfName == "" {
+		_, err := m.removeContainer(e.ContainerID)
+		return err
+	}
+	ep, _, found := m.endpoints.Get(m.db.ReadTxn(), endpoints.ByAttachment(e.String()))
+	if !found {
+		return nil
+	}
+	return m.remove(ep)
 }
 
 // remove deletes the file and the row of ep and gives its addresses back, all of them whatever fails. It does nothing

@@ -52,9 +52,8 @@ func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 func (r *replay) run(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, replayWait)
 	defer cancel()
-	release, err := deletequeue.Replay(ctx, r.dir, func(_ context.Context, containerID string) error {
-		_, err := r.manager.removeContainer(containerID)
-		return err
+	release, err := deletequeue.Replay(ctx, r.dir, func(_ context.Context, e deletequeue.Entry) error {
+		return r.manager.removeQueued(e)
 	})
 	locked := err == nil || ctx.Err() == nil
 	if err != nil {

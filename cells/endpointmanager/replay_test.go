@@ -17,7 +17,7 @@ func enqueue(t *testing.T, dir, container string) {
 	t.Helper()
 	q, err := deletequeue.Open(t.Context(), filepath.Join(dir, "deleteQueue"))
 	require.NoError(t, err)
-	require.NoError(t, q.Enqueue(container))
+	require.NoError(t, q.Enqueue(deletequeue.Entry{ContainerID: container}))
 	require.NoError(t, q.Close())
 }
 
@@ -56,7 +56,7 @@ func TestReplay_APluginThatHoldsTheQueueDelaysTheStartOnlyBriefly(t *testing.T) 
 	require.Len(t, r.rows(), 1)
 
 	// The plugin finds no socket, queues and lets go; the job takes it from there and does not keep the lock.
-	require.NoError(t, q.Enqueue("container-1"))
+	require.NoError(t, q.Enqueue(deletequeue.Entry{ContainerID: "container-1"}))
 	require.NoError(t, q.Close())
 	health, _ := cell.NewSimpleHealth()
 	require.NoError(t, replay.retry(t.Context(), health))

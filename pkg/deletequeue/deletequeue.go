@@ -5,8 +5,9 @@
 // exclusively from before it reads the directory until its socket listens. So an entry is either read by that replay or
 // its writer finds the socket: none is left lying. The locks belong to open files (OFD), so they end with their process.
 //
-// An entry is a file named <sha256 of its content>.delete that holds {"container-id":"..."}, or in an older form
-// "container-id:..." as plain text. Writing the same entry twice leaves one file.
+// An entry is a file named <sha256 of its content>.delete that holds {"container-id":"...","interface-name":"..."}, without
+// the interface when all of the container's are meant, or in an older form "container-id:..." as plain text. Writing the
+// same entry twice leaves one file.
 package deletequeue
 
 import (
@@ -17,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
@@ -28,43 +30,58 @@ const (
 	badSuffix    = ".bad"    // an entry that could not be read, set aside for a person
 	maxEntrySize = 4096      // bytes; a container id has at most maxContainerID
 	maxContainer = 1024      // bytes
+	maxInterface = 15        // bytes, of Linux
 	tempPattern  = ".entry-" // a file that is being written; the agent removes leftovers
 )
 
 // ErrFull means that the queue holds [MaxEntries] entries already.
 var ErrFull = errors.New("the deletion queue is full")
 
-// entry is the body of DELETE /endpoint, which is also the format of a file.
-type entry struct {
+// Entry is one deletion. As JSON it is the content of a file, and a body of DELETE /endpoint.
+type Entry struct {
 	ContainerID string `json:"container-id"`
+	IfName      string `json:"interface-name,omitempty"` // in the pod; empty means all of the container's
 }
+
+// String names the attachment.
+func (e Entry) String() string { return strings.TrimSuffix(e.ContainerID+":"+e.IfName, ":") }
 
 // format returns the content of an entry's file.
-func format(containerID string) ([]byte, error) {
-	if err := validate(containerID); err != nil {
+func format(e Entry) ([]byte, error) {
+	if err := e.validate(); err != nil {
 		return nil, err
 	}
-	return json.Marshal(entry{ContainerID: containerID})
+	return json.Marshal(e)
 }
 
-// parse returns the container id of an entry's file.
-func parse(content []byte) (string, error) {
+// parse reads an entry's file.
+func parse(content []byte) (e Entry, err error) {
 	if len(content) > maxEntrySize {
-		return "", fmt.Errorf("entry has more than %d bytes", maxEntrySize)
+		return Entry{}, fmt.Errorf("entry has more than %d bytes", maxEntrySize)
 	}
 	content = bytes.TrimSpace(content)
 	if id, ok := bytes.CutPrefix(content, []byte("container-id:")); ok {
-		return string(id), validate(string(id))
+		e.ContainerID = string(id)
+	} else if err := json.Unmarshal(content, &e); err != nil {
+		return Entry{}, fmt.Errorf("decode entry: %w", err)
 	}
-	var e entry
-	if err := json.Unmarshal(content, &e); err != nil {
-		return "", fmt.Errorf("decode entry: %w", err)
+	if err := e.validate(); err != nil {
+		return Entry{}, err
 	}
-	return e.ContainerID, validate(e.ContainerID)
+	return e, nil
 }
 
-// validate accepts what the CNI specification allows as a container id, and nothing longer than a sane one.
-func validate(containerID string) error {
+// validate accepts what the CNI specification and Linux allow as names.
+func (e Entry) validate() error {
+	if len(e.IfName) > maxInterface || !utf8.ValidString(e.IfName) ||
+		strings.ContainsFunc(e.IfName, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' || r == ':' }) {
+		return fmt.Errorf("interface-name: %.40q is none", e.IfName)
+	}
+	return validateContainer(e.ContainerID)
+}
+
+// validateContainer accepts what the CNI specification allows as a container id, and nothing longer than a sane one.
+func validateContainer(containerID string) error {
 	if containerID == "" {
 		return errors.New("container-id: is empty")
 	}

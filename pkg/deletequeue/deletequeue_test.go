@@ -22,7 +22,7 @@ func enqueue(t *testing.T, dir string, ids ...string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := q.Enqueue(id); err != nil {
+		if err := q.Enqueue(Entry{ContainerID: id}); err != nil {
 			t.Fatal(err)
 		}
 		_ = q.Close()
@@ -33,7 +33,8 @@ func enqueue(t *testing.T, dir string, ids ...string) {
 func replayAll(t *testing.T, dir string) []string {
 	t.Helper()
 	var ids []string
-	release, err := Replay(t.Context(), dir, func(_ context.Context, id string) error {
+	release, err := Replay(t.Context(), dir, func(_ context.Context, e Entry) error {
+		id := e.String()
 		ids = append(ids, id)
 		return nil
 	})
@@ -93,10 +94,10 @@ func TestEnqueue_IsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	if err := q.Enqueue("one-more"); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), dir) {
+	if err := q.Enqueue(Entry{ContainerID: "one-more"}); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)
 	}
-	if err := q.Enqueue("c7"); err != nil {
+	if err := q.Enqueue(Entry{ContainerID: "c7"}); err != nil {
 		t.Errorf("an entry that is there already: %v", err)
 	}
 }
@@ -116,7 +117,8 @@ func TestReplay_SetsAsideWhatItCannotReadAndKeepsWhatFails(t *testing.T) {
 	}
 	var ids []string
 	busy := errors.New("busy")
-	release, err := Replay(t.Context(), dir, func(_ context.Context, id string) error {
+	release, err := Replay(t.Context(), dir, func(_ context.Context, e Entry) error {
+		id := e.String()
 		if id == "stubborn" {
 			return busy
 		}
@@ -162,14 +164,14 @@ func TestLock_SharedTogetherExclusiveAlone(t *testing.T) {
 	}
 	brief, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	never := func(context.Context, string) error { t.Error("replayed without the lock"); return nil }
+	never := func(context.Context, Entry) error { t.Error("replayed without the lock"); return nil }
 	enqueueLocked(t, a)
 	if release, err := Replay(brief, dir, never); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("replay under a plugin's lock: %v", err)
 		release()
 	}
 	_, _ = a.Close(), b.Close()
-	release, err := Replay(t.Context(), dir, func(context.Context, string) error { return nil })
+	release, err := Replay(t.Context(), dir, func(context.Context, Entry) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +190,7 @@ func TestLock_SharedTogetherExclusiveAlone(t *testing.T) {
 
 func enqueueLocked(t *testing.T, q *Queue) {
 	t.Helper()
-	if err := q.Enqueue("x"); err != nil {
+	if err := q.Enqueue(Entry{ContainerID: "x"}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -198,7 +200,7 @@ const holdEnv = "DELETEQUEUE_TEST_HOLD"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holdEnv); dir != "" {
-		release, err := Replay(context.Background(), dir, func(context.Context, string) error { return nil })
+		release, err := Replay(context.Background(), dir, func(context.Context, Entry) error { return nil })
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -248,6 +250,7 @@ func TestLock_EndsWithItsProcess(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"container-id":"abc"}`))
+	f.Add([]byte(`{"container-id":"abc","interface-name":"eth0"}`))
 	f.Add([]byte(`container-id:abc`))
 	f.Add([]byte(`{"container-id":"../../etc"}`))
 	f.Fuzz(func(t *testing.T, content []byte) {
@@ -263,4 +266,21 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q came back as %q, %v", id, back, err)
 		}
 	})
+}
+
+// One container may have several interfaces, and a DEL is of one of them.
+func TestEntry_OfOneInterface(t *testing.T) {
+	t.Parallel()
+	content, err := format(Entry{ContainerID: "abc", IfName: "net1"})
+	if err != nil || string(content) != `{"container-id":"abc","interface-name":"net1"}` {
+		t.Errorf("content %s, %v", content, err)
+	}
+	if e, err := parse(content); err != nil || e.String() != "abc:net1" {
+		t.Errorf("read as %s, %v", e, err)
+	}
+	for _, name := range []string{"a/b", "a:b", "a b", "sixteen-letters-", "\x1b[31m", "\xff"} {
+		if _, err := format(Entry{ContainerID: "abc", IfName: name}); err == nil {
+			t.Errorf("interface %q is accepted", name)
+		}
+	}
 }

@@ -33,8 +33,8 @@ func Open(ctx context.Context, dir string) (*Queue, error) {
 func (q *Queue) Close() error { return q.lock.Close() }
 
 // Enqueue leaves an entry for the next agent. The file appears whole or not at all.
-func (q *Queue) Enqueue(containerID string) error {
-	content, err := format(containerID)
+func (q *Queue) Enqueue(e Entry) error {
+	content, err := format(e)
 	if err != nil {
 		return fmt.Errorf("queue the deletion: %w", err)
 	}

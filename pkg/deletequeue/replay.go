@@ -15,14 +15,14 @@ import (
 // maxErrors caps the list of errors that a replay returns.
 const maxErrors = 16
 
-// Replay is the agent's side. It takes the lock exclusively, calls remove with the container id of each entry, and deletes
-// the entry when that succeeds. The caller serves its socket and then calls release, never before, for the lock is what
+// Replay is the agent's side. It takes the lock exclusively, calls remove with each entry, and deletes its file when that
+// succeeds. The caller serves its socket and then calls release, never before, for the lock is what
 // keeps a plugin from writing an entry that nobody would read.
 //
 // Release is never nil, and whoever drops it without a call drops the lock at some garbage collection. The error joins what
 // went wrong and is for reporting: an entry whose removal failed stays for the next start, one that cannot be read is
 // renamed to end in ".bad". Without the lock nothing is replayed.
-func Replay(ctx context.Context, dir string, remove func(context.Context, string) error) (release func(), err error) {
+func Replay(ctx context.Context, dir string, remove func(context.Context, Entry) error) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return func() {}, fmt.Errorf("make the deletion queue: %w", err)
 	}
@@ -49,28 +49,28 @@ func Replay(ctx context.Context, dir string, remove func(context.Context, string
 	return release, errors.Join(errs...)
 }
 
-func replayOne(ctx context.Context, path string, remove func(ctx context.Context, containerID string) error) error {
-	id, err := read(path)
+func replayOne(ctx context.Context, path string, remove func(context.Context, Entry) error) error {
+	e, err := read(path)
 	if err != nil {
 		err = fmt.Errorf("deletion queue entry %s: %w; renamed to end in %s", path, err, badSuffix)
 		return errors.Join(err, os.Rename(path, path+badSuffix))
 	}
-	if err := remove(ctx, id); err != nil {
-		return fmt.Errorf("replay the deletion of container %s: %w", id, err)
+	if err := remove(ctx, e); err != nil {
+		return fmt.Errorf("replay the deletion of %s: %w", e, err)
 	}
 	return os.Remove(path)
 }
 
 // read parses a file without ever holding more of it than an entry may have.
-func read(path string) (string, error) {
+func read(path string) (Entry, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return "", err
+		return Entry{}, err
 	}
 	defer file.Close()
 	content, err := io.ReadAll(io.LimitReader(file, maxEntrySize+1))
 	if err != nil {
-		return "", err
+		return Entry{}, err
 	}
 	return parse(content)
 }

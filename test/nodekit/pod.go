@@ -22,6 +22,7 @@ type Pod struct {
 	Name        string
 	ContainerID string
 	NetnsPath   string
+	IfName      string           // of the pod's end
 	Result      *types100.Result // of the last ADD
 }
 
@@ -29,7 +30,7 @@ type Pod struct {
 func (n *Node) NewPod(name string) (*Pod, error) {
 	id := make([]byte, 32)
 	_, _ = rand.Read(id) // never fails
-	p := &Pod{node: n, Name: name, ContainerID: hex.EncodeToString(id), NetnsPath: n.path("netns", "cni-"+hex.EncodeToString(id[:8]))}
+	p := &Pod{node: n, Name: name, IfName: "eth0", ContainerID: hex.EncodeToString(id), NetnsPath: n.path("netns", "cni-"+hex.EncodeToString(id[:8]))}
 	err := n.Do(func() error {
 		if err := bindNetwork(p.NetnsPath); err != nil {
 			return err
@@ -61,7 +62,7 @@ func (p *Pod) Do(f func() error) error { return p.ns.Do(f) }
 
 // Runtime is what a runtime passes to the plugin for this pod.
 func (p *Pod) Runtime() *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: p.ContainerID, NetNS: p.NetnsPath, IfName: "eth0", Args: [][2]string{
+	return &libcni.RuntimeConf{ContainerID: p.ContainerID, NetNS: p.NetnsPath, IfName: p.IfName, Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.ContainerID}}}
 }
 

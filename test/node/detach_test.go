@@ -1,0 +1,174 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+func TestPrivilegedDel_WhateverIsGone(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	before := settled(t, node)
+	t.Run("twice", func(t *testing.T) {
+		pod := addPod(t, node, "twice")
+		if err := errors.Join(pod.Detach(t.Context()), pod.Detach(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("never attached", func(t *testing.T) {
+		if err := newPod(t, node, "unknown").Detach(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("namespace gone", func(t *testing.T) {
+		pod, err := node.AddPod(t.Context(), "nowhere")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(pod.Close(), pod.Detach(t.Context()), pod.Detach(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("namespace not told", func(t *testing.T) {
+		pod := addPod(t, node, "untold")
+		pod.NetnsPath = ""
+		err := pod.Detach(t.Context())
+		pod.NetnsPath = pod.Result.Interfaces[1].Sandbox
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	eventuallySame(t, node, before)
+}
+
+// The namespace is attached again at once, many times, while the deletions of earlier links are pending.
+func TestPrivilegedAdd_BehindAPendingDeletion(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	before := settled(t, node)
+	pod := newPod(t, node, "again")
+	other := addPod(t, node, "other")
+	for range 20 {
+		if err := pod.Attach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		pingBoth(t, pod, other)
+		if err := pod.Detach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := other.Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventuallySame(t, node, before)
+}
+
+// A runtime makes a new sandbox of a pod and sends the old one's DEL when it gets round to it.
+func TestPrivilegedDel_OfAnOldSandboxLeavesTheNewOne(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	old, renewed, other := addPod(t, node, "web"), addPod(t, node, "web"), addPod(t, node, "other")
+	for range 2 {
+		if err := old.Detach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pingBoth(t, renewed, other)
+	if err := renewed.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := nodekit.Ping(other, old.Addr(false), 56); err == nil {
+		t.Error("the old sandbox still answers")
+	}
+}
+
+// GC deletes what is not listed, with an agent and without one, and nothing else.
+func TestPrivilegedGC_DeletesTheStaleAndNothingElse(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	keep, stale := addPod(t, node, "keep"), addPod(t, node, "stale")
+	collect(t, node, keep)
+	requireEndpoints(t, node, 1)
+	if err := stale.Check(t.Context()); err == nil {
+		t.Error("the stale attachment is whole")
+	}
+	later := addPod(t, node, "later")
+	pingBoth(t, keep, later)
+
+	if err := node.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	collect(t, node, keep)
+	if err := node.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	requireEndpoints(t, node, 1)
+	if err := keep.Check(t.Context()); err != nil {
+		t.Errorf("the attachment that was listed: %v", err)
+	}
+	if err := nodekit.Ping(node.Host(), keep.Addr(false), 56); err != nil {
+		t.Error(err)
+	}
+}
+
+// collect calls GC with what is valid.
+func collect(t *testing.T, node *nodekit.Node, valid ...*nodekit.Pod) {
+	t.Helper()
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, pod := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: pod.ContainerID, IfName: pod.IfName})
+	}
+	if err := node.Do(func() error {
+		cni, list, err := node.CNI("1.1.0")
+		if err != nil {
+			return err
+		}
+		return cni.GCNetworkList(context.Background(), list, args)
+	}); err != nil {
+		t.Fatalf("GC: %v", err)
+	}
+}
+
+func requireEndpoints(t *testing.T, node *nodekit.Node, want int) {
+	t.Helper()
+	eventually(t, func() error {
+		files, err := filepath.Glob(filepath.Join(node.StateDir(), "endpoints", "*.json"))
+		if err != nil {
+			return err
+		}
+		list, err := node.Waggle(t.Context(), "endpoint", "list")
+		if err == nil && (len(files) != want || strings.Count(list, "default/") != want) {
+			err = fmt.Errorf("%d files, want %d endpoints:\n%s", len(files), want, list)
+		}
+		return err
+	})
+}
+
+// A second interface in a pod is refused, and the DEL that the runtime sends for it, with no agent there to ask, must not
+// take the first one away.
+func TestPrivilegedDel_OfASecondInterfaceLeavesTheFirst(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	pod := addPod(t, node, "web")
+	second := *pod
+	second.IfName = "net1"
+	requireCNIError(t, second.Attach(t.Context()), 0, "")
+	if err := errors.Join(second.Detach(t.Context()), node.StopAgent(t.Context()), second.Detach(t.Context()), node.StartAgent()); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	requireEndpoints(t, node, 1)
+	if err := errors.Join(pod.Check(t.Context()), nodekit.Ping(node.Host(), pod.Addr(false), 56)); err != nil {
+		t.Error(err)
+	}
+}
