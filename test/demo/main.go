@@ -65,7 +65,7 @@ type demo struct {
 }
 
 func (d *demo) run() (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
@@ -87,6 +87,9 @@ func (d *demo) run() (err error) {
 		{"stop the agent", d.stopAgent},
 	} {
 		if err := d.step(ctx, s.name, s.do); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("interrupted, or longer than two minutes, at step %d, %s", d.steps, s.name)
+			}
 			return err
 		}
 	}
