@@ -80,7 +80,7 @@ func (a *addition) run(ctx context.Context) *types.Error {
 		{"create the link", a.createLink},
 		{"configure the pod", a.configurePod},
 		{"create the endpoint", a.createEndpoint},
-		{"wait for the carrier", a.awaitCarrier},
+		{"wait for the kernel", a.awaitUsable},
 		{"print the result", a.printResult},
 	} {
 		if ctx.Err() != nil {
@@ -174,10 +174,10 @@ func (a *addition) configurePod(context.Context) *types.Error {
 	return nil
 }
 
-// awaitCarrier returns when the pod can send.
-func (a *addition) awaitCarrier(ctx context.Context) *types.Error {
-	if err := a.pod.awaitCarrier(ctx, a.spec.podName, a.link.peer); err != nil {
-		return failure(codeKernel, err, "did somebody set the host end down?")
+// awaitUsable returns when the pod can send and receive.
+func (a *addition) awaitUsable(ctx context.Context) *types.Error {
+	if err := a.pod.awaitUsable(ctx, a.spec.podName, a.link.peer, a.net); err != nil {
+		return failure(codeKernel, err, "did somebody set an end of the link down?")
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func TestPrivilegedAdd_NoCarrierIsUndone(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.agent.set(func() { n.agent.attach = func(string) error { return nil } })
-	n.refuse(add("c1", p), codeKernel, "carrier of eth0")
+	n.refuse(add("c1", p), codeKernel, "wait for eth0", "carrier")
 	n.wantNothing()
 }
 
