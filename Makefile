@@ -11,9 +11,12 @@ RACE := ./pkg/hive ./pkg/bootlog ./cells/health ./cells/metrics ./cells/ipam ./c
 
 FUZZTIME ?= 1m
 
-.PHONY: all build generate docs packages vet lint test test-race fuzz bench demo soak clean
+.PHONY: all help build generate docs packages vet lint test test-race fuzz bench demo soak clean
 
 all: build
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## static, stripped binaries in bin/
 	$(BUILD) -o bin/waggle-agent ./cmd/waggle-agent
@@ -29,22 +32,22 @@ docs: ## the generated pages of Documentation/
 packages: ## Debian packages that tests and generators need
 	hack/packages
 
-vet:
+vet: ## go vet and gofmt
 	$(GO) vet ./...
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 
-lint: vet
+lint: vet ## staticcheck as well
 	$(GO) tool staticcheck ./...
 
 test: packages lint ## everything that must hold; needs root
 	$(GO) test -p 2 -timeout 10m ./...
 	$(MAKE) test-race
 
-test-race:
+test-race: ## the packages with the most goroutines, under the race detector
 	$(GO) test -race -p 2 -timeout 5m $(RACE)
 
-fuzz: ## each fuzz target for FUZZTIME
+fuzz: ## each fuzz target for FUZZTIME, by default 1m
 	hack/fuzz $(FUZZTIME)
 
 bench: build packages ## figures beside those of Debian's reference plugins; needs root
@@ -57,5 +60,5 @@ demo: build ## three pods in a private network namespace; needs root
 soak: build packages ## the counts that do not fit into test; needs root
 	WAGGLE_TEST_SOAK=10 $(GO) test -count=1 -timeout 60m -v -run 'Privileged' ./test/node/...
 
-clean:
+clean: ## removes bin/
 	rm -rf bin
