@@ -97,7 +97,9 @@ func detach(containerID, ifName string, ns *podNamespace, now bool) error {
 			errs = append(errs, err)
 		case link == nil || link.group != podlink.Group && link.group != podlink.DeletedGroup:
 			// gone, or nobody has proof that it is ours
-		case now:
+		case now || link.group == podlink.Group && !link.up():
+			// Nobody, or nobody who is told: the kernel does not announce the new group of a link that is down, such as
+			// that of an ADD that was killed. Deleting it takes long, but is rare.
 			errs = append(errs, deleteLink(host, name))
 		case link.group == podlink.Group:
 			errs = append(errs, retire(host, link, ns))
@@ -116,13 +118,14 @@ func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 		}
 	}
 	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: link.name, Index: link.index}}
+	// The group before the state: once the link is down the kernel would not tell the agent of its group.
+	if err := host.LinkSetGroup(device, int(podlink.DeletedGroup)); err != nil && !rtnl.IsGone(err) {
+		return fmt.Errorf("move link %s to the group of deleted links: %w", link.name, err)
+	}
 	if !silent {
 		if err := host.LinkSetDown(device); err != nil && !rtnl.IsGone(err) {
 			return fmt.Errorf("set down link %s: %w", link.name, err)
 		}
-	}
-	if err := host.LinkSetGroup(device, int(podlink.DeletedGroup)); err != nil && !rtnl.IsGone(err) {
-		return fmt.Errorf("move link %s to the group of deleted links: %w", link.name, err)
 	}
 	return nil
 }

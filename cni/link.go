@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink"
 
@@ -74,6 +75,8 @@ type hostLink struct {
 	group uint32
 	attrs *netlink.LinkAttrs
 }
+
+func (l *hostLink) up() bool { return l.attrs.Flags&net.FlagUp != 0 }
 
 // findHostLink returns nil when no link of that name exists.
 func findHostLink(host *rtnl.Handle, name string) (*hostLink, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,12 +41,14 @@ func TestPrivilegedDel_WhateverIsGone(t *testing.T) {
 	})
 	t.Run("namespace not told", func(t *testing.T) {
 		pod := addPod(t, node, "untold")
+		path := pod.NetnsPath
 		pod.NetnsPath = ""
 		err := pod.Detach(t.Context())
-		pod.NetnsPath = pod.Result.Interfaces[1].Sandbox
+		pod.NetnsPath = path
 		if err != nil {
 			t.Error(err)
 		}
+		eventuallySame(t, node, before) // while the namespace is still there: it would take the link with it
 	})
 	eventuallySame(t, node, before)
 }
@@ -98,6 +101,13 @@ func TestPrivilegedGC_DeletesTheStaleAndNothingElse(t *testing.T) {
 	keep, stale := addPod(t, node, "keep"), addPod(t, node, "stale")
 	collect(t, node, keep)
 	requireEndpoints(t, node, 1)
+	eventually(t, func() error {
+		links, err := node.PodLinks()
+		if err == nil && !slices.Equal(links, []string{keep.Result.Interfaces[0].Name}) {
+			err = fmt.Errorf("links %v are left", links)
+		}
+		return err
+	})
 	if err := stale.Check(t.Context()); err == nil {
 		t.Error("the stale attachment is whole")
 	}

@@ -1,0 +1,177 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// A plugin that is killed at any point of ADD leaves nothing behind once the runtime has sent DEL and what was
+// allocated and never claimed expires.
+func TestPrivilegedAdd_KilledAtAnyPointLeavesNothing(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	before := settled(t, node)
+	for _, c := range []struct{ name, request, answer string }{
+		{name: "before it asks for addresses", request: "POST /v1/ipam"},
+		{name: "behind the addresses", answer: "POST /v1/ipam"},
+		{name: "behind the link, before PUT", request: "PUT /v1/endpoint"},
+		{name: "during PUT", answer: "PUT /v1/endpoint"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			pod := newPod(t, node, "killed")
+			killAdd(t, node, pod, c.request, c.answer)
+			if err := pod.Detach(t.Context()); err != nil {
+				t.Fatalf("DEL: %v", err)
+			}
+			if err := pod.Do(func() error {
+				if _, err := netlink.LinkByName("eth0"); err == nil {
+					return errors.New("eth0 is left in the pod")
+				}
+				return nil
+			}); err != nil {
+				t.Error(err)
+			}
+			eventuallySame(t, node, before)
+			if err := pod.Attach(t.Context()); err != nil {
+				t.Fatalf("ADD again: %v", err)
+			}
+			if err := errors.Join(nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56), pod.Detach(t.Context())); err != nil {
+				t.Error(err)
+			}
+			eventuallySame(t, node, before)
+		})
+	}
+	requireNothingClaimed(t, node)
+}
+
+// killAdd runs an ADD and kills it the moment it has sent a request, which then never arrives, or would get an answer.
+func killAdd(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, request, answer string) {
+	t.Helper()
+	proxy := newProxy(t, node, request, answer)
+	rt := pod.Runtime()
+	var args []string
+	for _, pair := range rt.Args {
+		args = append(args, pair[0]+"="+pair[1])
+	}
+	cmd := exec.Command(filepath.Join(binDir, "waggle-cni"))
+	cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + rt.ContainerID, "CNI_NETNS=" + rt.NetNS, "CNI_IFNAME=" + rt.IfName,
+		"CNI_ARGS=" + strings.Join(args, ";"), "CNI_PATH=" + binDir}
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"waggle","type":"waggle-cni","socket-path":%q,"state-dir":%q}`,
+		proxy.socket, node.StateDir()))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := node.Do(cmd.Start); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-proxy.reached:
+	case <-time.After(10 * time.Second):
+		t.Errorf("the plugin never came that far: %s", &out)
+	}
+	_ = cmd.Process.Kill()
+	if err := cmd.Wait(); err == nil {
+		t.Error("the ADD succeeded")
+	}
+	close(proxy.killed)
+}
+
+// proxy stands between the plugin and the agent, and holds back one request or its answer.
+type proxy struct {
+	socket          string
+	request, answer string
+	reached, killed chan struct{}
+	once            sync.Once
+}
+
+func newProxy(t *testing.T, node *nodekit.Node, request, answer string) *proxy {
+	t.Helper()
+	dir, err := os.MkdirTemp(node.Dir, "proxy-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{socket: filepath.Join(dir, "s"), request: request, answer: answer,
+		reached: make(chan struct{}), killed: make(chan struct{})}
+	listener, err := net.Listen("unix", p.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go p.serve(client, filepath.Join(node.StateDir(), "waggle.sock"))
+		}
+	}()
+	return p
+}
+
+func (p *proxy) serve(client net.Conn, socket string) {
+	defer client.Close()
+	agent, err := net.Dial("unix", socket)
+	if err != nil {
+		return
+	}
+	defer agent.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { defer cancel(); p.copy(agent, client, p.request, true) }()
+	p.copy(client, agent, "", false)
+	<-ctx.Done()
+}
+
+// copy passes on what it reads, until the request to hold back is seen. Requests are small enough to come in one piece.
+func (p *proxy) copy(to, from net.Conn, hold string, requests bool) {
+	defer func() { _ = to.(*net.UnixConn).CloseWrite() }()
+	for buffer := make([]byte, 1<<16); ; {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		if hold != "" && bytes.HasPrefix(buffer[:n], []byte(hold)) {
+			p.stop()
+			return
+		}
+		if _, err := to.Write(buffer[:n]); err != nil {
+			return
+		}
+		if requests && p.answer != "" && bytes.HasPrefix(buffer[:n], []byte(p.answer)) {
+			time.Sleep(5 * time.Millisecond) // the agent works on it
+			p.stop()
+		}
+	}
+}
+
+func (p *proxy) stop() {
+	p.once.Do(func() { close(p.reached) })
+	<-p.killed
+}
+
+// requireNothingClaimed wants that every address of a pod is on its way back: in quarantine, or about to expire.
+func requireNothingClaimed(t *testing.T, node *nodekit.Node) {
+	t.Helper()
+	text, err := node.Waggle(t.Context(), "ipam", "list")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "default/") && strings.HasSuffix(strings.TrimSpace(line), "-") {
+			t.Errorf("an address stays with nobody: %s", line)
+		}
+	}
+}
