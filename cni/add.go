@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentcall"
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
@@ -23,14 +23,14 @@ type addition struct {
 	args   *skel.CmdArgs
 	conf   *netConf
 	podArg podArgs
-	agent  *client.Client
+	agent  *agentcall.Client
 	undo   undo
 
 	host *rtnl.Handle
 	ns   *podNamespace
 	pod  *podHandle
 
-	config *models.DaemonConfigurationStatus
+	config *agentcall.Config
 	spec   linkSpec
 	link   *hostLink
 	net    network
@@ -50,7 +50,7 @@ func (p *plugin) add(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 	if err != nil {
 		return failure(types.ErrInvalidEnvironmentVariables, err, "")
 	}
-	a := &addition{plugin: p, args: args, conf: conf, podArg: pod, agent: client.New(conf.SocketPath)}
+	a := &addition{plugin: p, args: args, conf: conf, podArg: pod, agent: agentcall.New(conf.SocketPath)}
 	if failed := a.run(ctx); failed != nil {
 		if err := a.undo.run(); err != nil {
 			failed.Details += fmt.Sprintf(" (and what was done could not be undone: %v; DEL will)", err)
@@ -212,13 +212,13 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 	forget := func(ctx context.Context) error {
 		return deleteEndpoint(ctx, a.agent, a.args.ContainerID, a.args.IfName)
 	}
-	_, err := a.agent.CreateEndpoint(ctx, req)
+	err := a.agent.CreateEndpoint(ctx, req)
 	if err == nil {
 		a.undo.add(forget)
 		return nil
 	}
 	// An agent that refuses has undone its part, and what it has under this name would be somebody else's.
-	if client.Status(err) == 0 {
+	if agentcall.Status(err) == 0 {
 		a.undo.add(forget)
 	}
 	return agentFailure(codeRefused, a.agent, err)

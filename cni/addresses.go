@@ -9,12 +9,11 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
 )
 
 // allocate asks the agent for an address of each family.
 func (a *addition) allocate(ctx context.Context) *types.Error {
-	answer, err := a.agent.AllocateIP(ctx, client.Allocation{Owner: a.podArg.owner(a.args.ContainerID), Expire: true})
+	answer, err := a.agent.AllocateIP(ctx, a.podArg.owner(a.args.ContainerID))
 	if err != nil {
 		return agentFailure(types.ErrTryAgainLater, a.agent, err)
 	}

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentcall"
 	"github.com/waggle-net/waggle/pkg/deletequeue"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/rtnl"
@@ -47,10 +46,9 @@ func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 
 // forget has the agent delete an endpoint, or leaves that in the deletion queue when there is no agent.
 func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName string) (queued bool, err error) {
-	agent := client.New(conf.SocketPath)
-	defer agent.Close()
+	agent := agentcall.New(conf.SocketPath)
 	err = deleteEndpoint(ctx, agent, containerID, ifName)
-	if err == nil || client.Status(err) != 0 || ctx.Err() != nil {
+	if err == nil || agentcall.Status(err) != 0 || ctx.Err() != nil {
 		return false, err
 	}
 	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
@@ -62,19 +60,19 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	defer queue.Close()
 	// An agent that replayed the queue a moment ago listens by now.
 	err = deleteEndpoint(ctx, agent, containerID, ifName)
-	if err == nil || !errors.Is(err, client.ErrUnreachable) {
+	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) {
 		return false, err
 	}
 	return true, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName})
 }
 
 // deleteEndpoint treats an endpoint that does not exist as deleted.
-func deleteEndpoint(ctx context.Context, agent *client.Client, containerID, ifName string) error {
+func deleteEndpoint(ctx context.Context, agent *agentcall.Client, containerID, ifName string) error {
 	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
 	defer cancel()
 	err := agent.DeleteEndpoint(ctx, attachmentID(containerID, ifName))
-	switch client.Status(err) {
-	case http.StatusNotFound, http.StatusBadRequest: // an id that the agent cannot read is none that it has
+	switch agentcall.Status(err) {
+	case notFound, badRequest: // an id that the agent cannot read is none that it has
 		return nil
 	}
 	return err

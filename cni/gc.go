@@ -11,7 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentcall"
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
@@ -30,7 +30,7 @@ func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) erro
 	}
 	known, err := p.attachments(ctx, conf)
 	if err != nil {
-		return agentFailure(codeRefused, client.New(conf.SocketPath), err)
+		return agentFailure(codeRefused, agentcall.New(conf.SocketPath), err)
 	}
 	var errs []error
 	for _, a := range known {
@@ -61,16 +61,16 @@ func hasField(data []byte, name string) bool {
 
 // attachments lists what the agent knows, or what its state files say when there is no agent.
 func (p *plugin) attachments(ctx context.Context, conf *netConf) ([]types.GCAttachment, error) {
-	endpoints, err := client.New(conf.SocketPath).Endpoints(ctx)
-	if errors.Is(err, client.ErrUnreachable) {
+	ids, err := agentcall.New(conf.SocketPath).Attachments(ctx)
+	if errors.Is(err, agentcall.ErrUnreachable) {
 		return storedAttachments(conf)
 	}
 	if err != nil {
 		return nil, err
 	}
 	var all []types.GCAttachment
-	for _, e := range endpoints {
-		if a, ok := splitAttachment(e.Status.ExternalIdentifiers.CNIAttachmentID); ok {
+	for _, id := range ids {
+		if a, ok := splitAttachment(id); ok {
 			all = append(all, a)
 		}
 	}

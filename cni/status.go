@@ -12,7 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/agentcall"
 )
 
 // statusTimeout is short because runtimes ask every few seconds.
@@ -22,16 +22,16 @@ const statusTimeout = 5 * time.Second
 func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	agent := client.New(conf.SocketPath)
+	agent := agentcall.New(conf.SocketPath)
 	config, err := agent.Config(ctx)
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, agentRemedy(conf.SocketPath))
 	}
-	if config.Status.Agent.State == models.AgentStateStateStarting {
+	if config.Agent.State == models.AgentStateStateStarting {
 		return failure(types.ErrPluginNotAvailable,
-			fmt.Errorf("the agent is starting: it waits for %s", strings.Join(config.Status.Agent.WaitingFor, "; ")), "see waggle status")
+			fmt.Errorf("the agent is starting: it waits for %s", strings.Join(config.Agent.WaitingFor, "; ")), "see waggle status")
 	}
-	health, err := agent.Status(ctx, false)
+	health, err := agent.Status(ctx)
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, "see waggle status")
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	api "github.com/waggle-net/waggle/api/v1/client"
+	"github.com/waggle-net/waggle/pkg/agentcall"
 )
 
 const (
@@ -86,7 +87,7 @@ func (c *Client) do(ctx context.Context, op string, send request) ([]byte, error
 	}
 	response, err := send(ctx)
 	if err != nil {
-		return nil, c.sendError(op, err)
+		return nil, agentcall.Unanswered(op, c.socket, err)
 	}
 	defer response.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
@@ -94,7 +95,7 @@ func (c *Client) do(ctx context.Context, op string, send request) ([]byte, error
 		return nil, fmt.Errorf("%s: read the answer of the agent at %s: %w", op, c.socket, err)
 	}
 	if response.StatusCode >= 300 {
-		return nil, &Error{Op: op, Status: response.StatusCode, Message: message(body)}
+		return nil, agentcall.Refused(op, response.StatusCode, response.Status, body)
 	}
 	return body, nil
 }

@@ -9,11 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/waggle-net/waggle/api/v1/models"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,81 +35,25 @@ func TestErrors_SayWhatToCheck(t *testing.T) {
 	t.Parallel()
 	missing := New(filepath.Join(t.TempDir(), "none.sock"))
 	_, err := missing.Config(t.Context())
-	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), missing.Socket()) || !strings.Contains(err.Error(), "check that waggle-agent runs") {
+	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), missing.Socket()) {
 		t.Errorf("no socket: %v", err)
 	}
-	stale := filepath.Join(t.TempDir(), "stale.sock")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale, Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.SetUnlinkOnClose(false)
-	l.Close()
-	if err := New(stale).ReleaseIP(t.Context(), "10.0.0.1", ""); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "left over") {
-		t.Errorf("a stale socket: %v", err)
-	}
-	for body, want := range map[string]string{
-		`"range is full"`:                   "allocate an address: range is full (status 502)",
-		`{"code":502,"message":"no bread"}`: "allocate an address: no bread (status 502)",
-		``:                                  "allocate an address: the agent answered 502 Bad Gateway",
-		"the handler panicked: index\n":     "allocate an address: the handler panicked: index (status 502)",
-	} {
-		c := agent(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(502); fmt.Fprint(w, body) })
-		_, err := c.AllocateIP(t.Context(), Allocation{})
-		if err == nil || err.Error() != want || Status(err) != 502 {
-			t.Errorf("body %q: got %v, want %s", body, err, want)
-		}
+	c := agent(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404); fmt.Fprint(w, `"no such thing"`) })
+	if _, err := c.Endpoint(t.Context(), "7"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "no such thing") {
+		t.Errorf("an answer with status 404: %v", err)
 	}
 }
 
-func TestRequests_LeaveOutWhatIsNotGiven(t *testing.T) {
+func TestRequests_EscapeNames(t *testing.T) {
 	t.Parallel()
 	var seen atomic.Value
 	c := agent(t, func(w http.ResponseWriter, r *http.Request) {
-		seen.Store(r.Method + " " + r.RequestURI + " expiration=" + r.Header.Get("expiration"))
-		w.WriteHeader(201)
+		seen.Store(r.Method + " " + r.RequestURI)
+		fmt.Fprint(w, "{}")
 	})
-	for want, a := range map[string]Allocation{
-		"POST /v1/ipam expiration=":                                    {},
-		"POST /v1/ipam?family=ipv6&owner=a%2Fb&pool=p expiration=true": {Family: "ipv6", Owner: "a/b", Pool: "p", Expire: true},
-	} {
-		if _, err := c.AllocateIP(t.Context(), a); err != nil || seen.Load() != want {
-			t.Errorf("got %v, %v; want %s", seen.Load(), err, want)
-		}
-	}
 	_, _ = c.Endpoint(t.Context(), "pod-name:a/b")
-	if got := seen.Load(); got != "GET /v1/endpoint/pod-name:a%2Fb expiration=" {
+	if got := seen.Load(); got != "GET /v1/endpoint/pod-name:a%2Fb" {
 		t.Errorf("a name with a slash: %v", got)
-	}
-}
-
-func TestWaitConfig_WaitsForAStartingAgent(t *testing.T) {
-	t.Parallel()
-	var calls atomic.Int32
-	c := agent(t, func(w http.ResponseWriter, _ *http.Request) {
-		state := models.AgentStateStateStarting
-		if calls.Add(1) == 3 {
-			state = models.AgentStateStateReady
-		}
-		fmt.Fprintf(w, `{"status":{"deviceMTU":1500,"agent":{"state":%q,"waiting-for":["a Node"]}}}`, state)
-	})
-	config, err := c.WaitConfig(t.Context(), Patience{Starting: 10 * time.Second})
-	if err != nil || config.Status.DeviceMTU != 1500 || calls.Load() != 3 {
-		t.Fatalf("%+v, %v after %d calls", config, err, calls.Load())
-	}
-	calls.Store(100)
-	_, err = c.WaitConfig(t.Context(), Patience{Starting: 100 * time.Millisecond})
-	if !errors.Is(err, ErrStarting) || !strings.Contains(err.Error(), "a Node") {
-		t.Errorf("an agent that stays starting: %v", err)
-	}
-}
-
-func TestWaitConfig_BoundsItsPatience(t *testing.T) {
-	t.Parallel()
-	begin := time.Now()
-	_, err := New(filepath.Join(t.TempDir(), "none.sock")).WaitConfig(t.Context(), Patience{Absent: 200 * time.Millisecond, Starting: time.Minute})
-	if d := time.Since(begin); !errors.Is(err, ErrUnreachable) || d > 2*time.Second {
-		t.Errorf("an absent agent: %v after %v", err, d)
 	}
 }
 
@@ -125,15 +66,4 @@ func TestSocketPath(t *testing.T) {
 			t.Errorf("%+v: %s", tc, got)
 		}
 	}
-}
-
-// FuzzMessage hands over error bodies of any kind.
-func FuzzMessage(f *testing.F) {
-	f.Add([]byte(`"x"`))
-	f.Add([]byte(`{"code":1,"message":"m"}`))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		if got := message(body); len(got) > 2*len(body)+6 {
-			t.Fatalf("%d bytes became %d", len(body), len(got))
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package client
+package agentcall
 
 import (
 	"context"
@@ -21,7 +21,7 @@ const pollInterval = 50 * time.Millisecond
 
 // WaitConfig gets the configuration once pods can be attached. An agent that does not answer, or that is starting, is
 // asked again within patience; then the error is [ErrUnreachable] or [ErrStarting], with what is missing.
-func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*models.DaemonConfiguration, error) {
+func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, error) {
 	begin := time.Now()
 	for {
 		// An agent that takes the connection and then says nothing must not hold us longer than a starting one.
@@ -30,10 +30,10 @@ func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*models.Dae
 		cancel()
 		limit := patience.Starting
 		switch {
-		case err == nil && config.Status.Agent.State != models.AgentStateStateStarting:
+		case err == nil && config.Agent.State != models.AgentStateStateStarting:
 			return config, nil
 		case err == nil:
-			err = fmt.Errorf("%w: it waits for %s", ErrStarting, orNothing(config.Status.Agent.WaitingFor))
+			err = fmt.Errorf("%w: it waits for %s", ErrStarting, orNothing(config.Agent.WaitingFor))
 		case errors.Is(err, ErrUnreachable):
 			limit = patience.Absent
 		case Status(err) != 503:

@@ -1,0 +1,123 @@
+package agentcall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+)
+
+// requestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 60 s.
+const requestTimeout = 90 * time.Second
+
+// Client calls one agent. It may be used from any goroutine.
+type Client struct{ socket string }
+
+// New makes a client for the agent behind a socket; nothing is opened before the first call.
+func New(socket string) *Client { return &Client{socket} }
+
+// Socket is the path of the agent's socket.
+func (c *Client) Socket() string { return c.socket }
+
+// Config is what the plugin needs of the agent's configuration. Decoding all of it takes longer than the call.
+type Config struct {
+	Addressing models.NodeAddressing `json:"addressing"`
+	DeviceMTU  int                   `json:"deviceMTU"`
+	RouteMTU   int                   `json:"routeMTU"`
+	Agent      models.AgentState     `json:"agent"`
+}
+
+// Config returns the agent's configuration, also while it is starting; see [Client.WaitConfig].
+func (c *Client) Config(ctx context.Context) (*Config, error) {
+	var config struct {
+		Status Config `json:"status"`
+	}
+	err := c.call(ctx, "get the configuration", request{method: "GET", target: "/v1/config"}, &config)
+	return &config.Status, err
+}
+
+// Status returns the health of the agent.
+func (c *Client) Status(ctx context.Context) (*models.StatusResponse, error) {
+	var status models.StatusResponse
+	err := c.call(ctx, "get the status", request{method: "GET", target: "/v1/healthz"}, &status)
+	return &status, err
+}
+
+// AllocateIP takes the next free address of every enabled family for owner, "namespace/pod". They are given back after
+// ten minutes without an endpoint; the answer holds a UUID for it.
+func (c *Client) AllocateIP(ctx context.Context, owner string) (*models.IPAMResponse, error) {
+	r := request{method: "POST", target: "/v1/ipam", header: "expiration: true\r\n"}
+	if owner != "" {
+		r.target += "?owner=" + url.QueryEscape(owner)
+	}
+	var given models.IPAMResponse
+	err := c.call(ctx, "allocate an address", r, &given)
+	return &given, err
+}
+
+// ReleaseIP gives one address back. It is no error when nobody had it.
+func (c *Client) ReleaseIP(ctx context.Context, ip, pool string) error {
+	return c.call(ctx, "release address "+ip, request{method: "DELETE",
+		target: "/v1/ipam/" + url.PathEscape(ip) + "?pool=" + url.QueryEscape(pool)}, nil)
+}
+
+// CreateEndpoint attaches a container. With SyncBuildEndpoint it returns when packets can pass.
+func (c *Client) CreateEndpoint(ctx context.Context, endpoint models.EndpointChangeRequest) error {
+	return c.call(ctx, "create the endpoint", request{method: "PUT", target: "/v1/endpoint/cilium-local:0", body: endpoint}, nil)
+}
+
+// DeleteEndpoint removes one endpoint; id is "[prefix:]id".
+func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
+	return c.call(ctx, "delete endpoint "+id, request{method: "DELETE", target: "/v1/endpoint/" + url.PathEscape(id)}, nil)
+}
+
+// EndpointHealth returns how one endpoint is.
+func (c *Client) EndpointHealth(ctx context.Context, id string) (*models.EndpointHealth, error) {
+	var health models.EndpointHealth
+	err := c.call(ctx, "get the health of endpoint "+id,
+		request{method: "GET", target: "/v1/endpoint/" + url.PathEscape(id) + "/healthz"}, &health)
+	return &health, err
+}
+
+// Attachments lists the ids of all attachments, "<container id>:<interface>".
+func (c *Client) Attachments(ctx context.Context) ([]string, error) {
+	var endpoints []struct {
+		Status struct {
+			Identifiers models.EndpointIdentifiers `json:"external-identifiers"`
+		} `json:"status"`
+	}
+	if err := c.call(ctx, "list the endpoints", request{method: "GET", target: "/v1/endpoint"}, &endpoints); err != nil {
+		return nil, err
+	}
+	ids := make([]string, 0, len(endpoints))
+	for _, e := range endpoints {
+		ids = append(ids, e.Status.Identifiers.CNIAttachmentID)
+	}
+	return ids, nil
+}
+
+// call sends a request and decodes a successful answer into value, unless that is nil. Op says what is attempted, for
+// errors.
+func (c *Client) call(ctx context.Context, op string, r request, value any) error {
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+		defer cancel()
+	}
+	a, err := exchange(ctx, c.socket, r)
+	switch {
+	case err != nil:
+		return Unanswered(op, c.socket, err)
+	case a.status >= 300:
+		return Refused(op, a.status, a.line, a.body)
+	case value == nil || len(a.body) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(a.body, value); err != nil {
+		return fmt.Errorf("%s: read the answer of the agent at %s: %w", op, c.socket, err)
+	}
+	return nil
+}

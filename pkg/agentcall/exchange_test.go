@@ -1,0 +1,95 @@
+package agentcall
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// silent takes connections, says what is given and hangs up, or says nothing at all.
+func silent(t *testing.T, say string) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if say == "" {
+				_, _ = io.Copy(io.Discard, conn) // until the other end goes
+			} else {
+				_, _ = conn.Read(make([]byte, 4096))
+				_, _ = io.WriteString(conn, say)
+			}
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return socket
+}
+
+func TestExchange_ReadsAnswersOfAnySize(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{0, 1, 100, 3000, 1 << 20} {
+		c := agent(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", size)) })
+		a, err := exchange(t.Context(), c.socket, request{method: "GET", target: "/"})
+		if err != nil || a.status != 200 || string(a.body) != strings.Repeat("x", size) {
+			t.Errorf("%d bytes: status %d, %d bytes, error %v", size, a.status, len(a.body), err)
+		}
+	}
+}
+
+func TestExchange_RefusesWhatIsNoWholeAnswer(t *testing.T) {
+	t.Parallel()
+	for say, want := range map[string]error{ // nil stands for any error
+		"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nabcd": io.ErrUnexpectedEOF,
+		"HTTP/1.0 200 OK\r\nContent-":                      nil,
+		"HTTP/1.0 200":                                     io.EOF,
+		"SSH-2.0-x\r\n\r\n":                                errNoHTTP,
+		"HTTP/1.0 OK\r\n\r\n":                              errNoHTTP,
+		"HTTP/1.0 100 Continue\r\n\r\n":                    errNoHTTP,
+	} {
+		_, err := exchange(t.Context(), silent(t, say), request{method: "GET", target: "/"})
+		if err == nil || want != nil && !errors.Is(err, want) {
+			t.Errorf("%q: got %v, want %v", say, err, want)
+		}
+	}
+}
+
+func TestExchange_EndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_, err := exchange(ctx, silent(t, ""), request{method: "GET", target: "/"})
+	if d := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || d > 5*time.Second {
+		t.Errorf("got %v after %v", err, d)
+	}
+}
+
+// FuzzReadAnswer hands over what no agent would say.
+func FuzzReadAnswer(f *testing.F) {
+	f.Add([]byte("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
+	f.Add([]byte("HTTP/1.1 404 \r\n\r\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		a, err := readAnswer(bytes.NewReader(data))
+		if err == nil && (a.status < 200 || !bytes.HasSuffix(data, a.body)) {
+			t.Fatalf("status %d, body %q", a.status, a.body)
+		}
+	})
+}
