@@ -1,0 +1,46 @@
+package health
+
+import (
+	"errors"
+	"testing"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/hive"
+	tables "github.com/waggle-net/waggle/pkg/tables/health"
+)
+
+// TestScripts runs the reporters as modules use them. The hive of script tests has a health of its own, so the source
+// hides behind commands instead of being provided.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{cell.Module("health", "Health under test", cell.ProvidePrivate(tables.NewTable), cell.Provide(reports))}
+	})
+}
+
+// reports are "say/ok scope message", "say/degraded scope message error", "say/stopped scope message" and "say/close
+// scope"; a scope is "job" of the module bees.comb, or "-" for the module itself.
+func reports(db *statedb.DB, table statedb.RWTable[tables.Status]) upstream.ScriptCmdsOut {
+	var source hive.HealthSource = newSource(db, table)
+	say := func(do func(h cell.Health, args []string)) script.Cmd {
+		return script.Command(script.CmdUsage{Summary: "Report"}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			h := source.ForModule(cell.FullModuleID{"bees", "comb"})
+			if args[0] != "-" {
+				h = h.NewScope(args[0])
+			}
+			do(h, args[1:])
+			return nil, nil
+		})
+	}
+	return upstream.NewScriptCmds(map[string]script.Cmd{
+		"say/ok":       say(func(h cell.Health, args []string) { h.OK(args[0]) }),
+		"say/degraded": say(func(h cell.Health, args []string) { h.Degraded(args[0], errors.New(args[1])) }),
+		"say/stopped":  say(func(h cell.Health, args []string) { h.Stopped(args[0]) }),
+		"say/close":    say(func(h cell.Health, _ []string) { h.Close() }),
+	})
+}

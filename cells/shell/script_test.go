@@ -1,0 +1,53 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/shell"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		dir := t.TempDir()
+		return []cell.Cell{Cell, cell.Provide(
+			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
+			func() settings.Agent { return settings.Agent{StateDir: dir} },
+			func() shell.HivePrinter {
+				return func(w io.Writer) error { _, err := io.WriteString(w, "the cells\n"); return err }
+			},
+			func() upstream.ScriptCmdsOut { return operator(filepath.Join(dir, shell.SocketName)) },
+		), cell.Invoke(func(statedb.Table[sources.Source]) {})} // nobody else asks for the table
+	})
+}
+
+// operator is "ask command...": what somebody at the socket gets. It must not be one of those commands itself.
+func operator(socket string) upstream.ScriptCmdsOut {
+	return upstream.NewScriptCmds(map[string]script.Cmd{"ask": script.Command(script.CmdUsage{Summary: "Ask the shell"},
+		func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			return func(*script.State) (string, string, error) {
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				defer cancel()
+				var out strings.Builder
+				err := shell.Run(ctx, socket, shell.Quote(args), func(line string) { out.WriteString(line + "\n") })
+				if err != nil {
+					return out.String(), err.Error() + "\n", errors.New("refused")
+				}
+				return out.String(), "", nil
+			}, nil
+		})})
+}
