@@ -1,0 +1,81 @@
+package apiserver
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// TestScripts runs the API over tables that scripts fill.
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{inputs(), cell.Module("api-server", "API under test",
+			cell.ProvidePrivate(newHandler), cell.Provide(callCommand))}
+	})
+}
+
+// inputs are the tables that other cells write, and fakes of what the API calls.
+func inputs() cell.Cell {
+	return cell.Provide(
+		func() settings.Agent { return settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1"} },
+		func(db *statedb.DB, table statedb.RWTable[*endpoints.Endpoint]) (endpoint.Manager, ipam.Allocator, bpfmaps.Maps) {
+			m := &fakeManager{db: db, table: table, restored: make(chan struct{})}
+			close(m.restored)
+			return m, &fakeAllocator{}, fakeMaps{}
+		},
+		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
+		localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+		mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
+		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
+		endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
+		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+		desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
+		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
+		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
+		health.NewTable, statedb.RWTable[health.Status].ToTable,
+		ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
+		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+		tables.NewTable, statedb.RWTable[*tables.Map].ToTable,
+		cniconfig.NewTable, statedb.RWTable[cniconfig.Config].ToTable,
+	)
+}
+
+// callCommand is "call method path [body]": it prints the status and the body of the answer.
+func callCommand(h http.Handler) upstream.ScriptCmdsOut {
+	return upstream.NewScriptCmds(map[string]script.Cmd{"call": script.Command(script.CmdUsage{Summary: "Call the API"},
+		func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			return func(*script.State) (string, string, error) {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequest(args[0], args[1], strings.NewReader(strings.Join(args[2:], " "))))
+				return fmt.Sprintf("%d %s\n", w.Code, strings.TrimSpace(w.Body.String())), "", nil
+			}, nil
+		})})
+}
