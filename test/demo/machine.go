@@ -3,10 +3,11 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/test/nodekit"
 )
 
 // machine describes what the demonstration must not change outside its own namespaces, one fact a line.
@@ -51,22 +52,11 @@ func machine() (facts []string, err error) {
 
 func compareMachine(before []string) error {
 	after, err := machine()
+	if err == nil {
+		err = nodekit.Changes(before, after)
+	}
 	if err != nil {
-		return err
-	}
-	var changes []string
-	for _, fact := range before {
-		if !slices.Contains(after, fact) {
-			changes = append(changes, "gone: "+fact)
-		}
-	}
-	for _, fact := range after {
-		if !slices.Contains(before, fact) {
-			changes = append(changes, "new: "+fact)
-		}
-	}
-	if len(changes) > 0 {
-		return fmt.Errorf("the machine has changed:\n%s", strings.Join(changes, "\n"))
+		return fmt.Errorf("the machine is not as it was before: %w", err)
 	}
 	return nil
 }

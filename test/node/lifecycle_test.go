@@ -232,19 +232,8 @@ func eventuallySame(t *testing.T, node *nodekit.Node, before []string) {
 		if err != nil {
 			return err
 		}
-		var changes []string
-		for _, line := range after {
-			if !slices.Contains(before, line) {
-				changes = append(changes, "new: "+line)
-			}
-		}
-		for _, line := range before {
-			if !slices.Contains(after, line) {
-				changes = append(changes, "gone: "+line)
-			}
-		}
-		if len(changes) > 0 {
-			return fmt.Errorf("the node has changed:\n%s", strings.Join(changes, "\n"))
+		if err := nodekit.Changes(before, after); err != nil {
+			return fmt.Errorf("the node has changed:\n%w", err)
 		}
 		return nil
 	})

@@ -1,6 +1,7 @@
 package nodekit
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -55,4 +56,23 @@ func (n *Node) Snapshot() (lines []string, err error) {
 	})
 	slices.Sort(lines)
 	return lines, err
+}
+
+// Changes says what differs between two lists of facts; nil when nothing does.
+func Changes(before, after []string) error {
+	var changes []string
+	for _, fact := range before {
+		if !slices.Contains(after, fact) {
+			changes = append(changes, "gone: "+fact)
+		}
+	}
+	for _, fact := range after {
+		if !slices.Contains(before, fact) {
+			changes = append(changes, "new: "+fact)
+		}
+	}
+	if len(changes) > 0 {
+		return errors.New(strings.Join(changes, "\n"))
+	}
+	return nil
 }
