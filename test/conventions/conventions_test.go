@@ -253,8 +253,8 @@ func TestFolderNames(t *testing.T) {
 	}
 }
 
-// TestCellsHavePages: each cell has a design page.
-func TestCellsHavePages(t *testing.T) {
+// TestCellsHavePagesAndScripts: each cell has a design page, and a script that shows what it does.
+func TestCellsHavePagesAndScripts(t *testing.T) {
 	t.Parallel()
 	cells, err := os.ReadDir(filepath.Join(root(t), "cells"))
 	if err != nil {
@@ -264,6 +264,25 @@ func TestCellsHavePages(t *testing.T) {
 		page := filepath.Join(root(t), "Documentation", "cells", cell.Name()+".md")
 		if _, err := os.Stat(page); err != nil {
 			t.Errorf("cells/%s has no page Documentation/cells/%s.md", cell.Name(), cell.Name())
+		}
+		scripts, err := filepath.Glob(filepath.Join(root(t), "cells", cell.Name(), "testdata", "*.txtar"))
+		if err != nil || len(scripts) == 0 {
+			t.Errorf("cells/%s has no script in testdata (%v)", cell.Name(), err)
+		}
+	}
+}
+
+// TestDaemonOnlyLists: package daemon composes and does nothing else.
+func TestDaemonOnlyLists(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		if f.dir != "daemon" || f.test() {
+			continue
+		}
+		for _, decl := range f.syntax.Decls {
+			if d, ok := decl.(*ast.GenDecl); !ok || d.Tok != token.IMPORT && d.Tok != token.VAR {
+				t.Errorf("%s: only lists of cells belong here", f.at(decl.Pos()))
+			}
 		}
 	}
 }
