@@ -13,9 +13,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// guardRule is the rule without which no pod link is attached.
+// guardRule is the rule without which no pod link is attached. A link that waits for its deletion is covered as well.
 func guardRule() nftguard.Rule {
-	return nftguard.Rule{Group: podlink.Group, Mark: podlink.MarkMagic, Mask: podlink.MarkMask}
+	return nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask}
 }
 
 // traffic implements podLinks with netlink, in the network namespace in which it was opened.

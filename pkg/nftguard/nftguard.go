@@ -22,17 +22,18 @@ const (
 	ChainName = "prerouting"
 )
 
-// Rule is what the guard lets pass: packets that are from no link of the group, or that bear the mark.
+// Rule is what the guard lets pass: packets that are from no link of the groups, or that bear the mark. The kernel holds
+// one rule for each group.
 type Rule struct {
-	Group      uint32 // link group of pod links
-	Mark, Mask uint32 // a marked packet has mark&Mask == Mark
+	Groups     []uint32 // link groups of pod links
+	Mark, Mask uint32   // a marked packet has mark&Mask == Mark
 }
 
 // State is what the kernel has.
 type State struct {
-	// Installed is true when the table holds exactly our chain with exactly our rule.
+	// Installed is true when the table holds exactly our chain with exactly our rules.
 	Installed bool
-	// Packets and Bytes is what the rule has dropped since it was installed.
+	// Packets and Bytes is what the rules have dropped since they were installed.
 	Packets, Bytes uint64
 }
 
@@ -52,7 +53,9 @@ func Install(r Rule) error {
 		Name: ChainName, Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw, Policy: &accept,
 	})
-	conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.expressions(0, 0)})
+	for _, group := range r.Groups {
+		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.expressions(group, 0, 0)})
+	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("install nftables table inet %s: %w%s", TableName, err, remedy(err))
 	}
@@ -82,10 +85,18 @@ func Read(r Rule) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("list rules of nftables table inet %s: %w", TableName, err)
 	}
-	if len(rules) != 1 {
+	if len(rules) != len(r.Groups) {
 		return State{}, nil
 	}
-	return r.compare(rules[0]), nil
+	s := State{Installed: true}
+	for i, group := range r.Groups {
+		packets, bytes, same := r.compare(group, rules[i])
+		if !same {
+			return State{}, nil
+		}
+		s.Packets, s.Bytes = s.Packets+packets, s.Bytes+bytes
+	}
+	return s, nil
 }
 
 // Delete removes our table. One that is gone is success.
@@ -111,12 +122,12 @@ func isGuardChain(c *nftables.Chain) bool {
 		c.Priority != nil && *c.Priority == *nftables.ChainPriorityRaw
 }
 
-// expressions spells the rule: iifgroup is ours, mark&mask is not the magic, count, drop.
-func (r Rule) expressions(packets, bytes uint64) []expr.Any {
+// expressions spells the rule of a group: iifgroup is it, mark&mask is not the magic, count, drop.
+func (r Rule) expressions(group uint32, packets, bytes uint64) []expr.Any {
 	u32 := binaryutil.NativeEndian.PutUint32
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: u32(r.Group)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: u32(group)},
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: u32(r.Mask), Xor: u32(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: u32(r.Mark)},
@@ -126,18 +137,13 @@ func (r Rule) expressions(packets, bytes uint64) []expr.Any {
 }
 
 // compare tells whether rule is ours in all but the counter, and reads the counter.
-func (r Rule) compare(rule *nftables.Rule) State {
-	var s State
+func (r Rule) compare(group uint32, rule *nftables.Rule) (packets, bytes uint64, same bool) {
 	for _, e := range rule.Exprs {
 		if c, ok := e.(*expr.Counter); ok {
-			s.Packets, s.Bytes = c.Packets, c.Bytes
+			packets, bytes = c.Packets, c.Bytes
 		}
 	}
-	if !reflect.DeepEqual(rule.Exprs, r.expressions(s.Packets, s.Bytes)) {
-		return State{}
-	}
-	s.Installed = true
-	return s
+	return packets, bytes, reflect.DeepEqual(rule.Exprs, r.expressions(group, packets, bytes))
 }
 
 func remedy(err error) string {

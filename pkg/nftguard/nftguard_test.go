@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-var rule = Rule{Group: 7, Mark: 0x0f00, Mask: 0x0f00}
+var rule = Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00}
 
 func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
 	t.Parallel()
@@ -22,7 +22,8 @@ func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
 			}
 			expect(t, "installed", rule, true)
 		}
-		expect(t, "another rule than wanted", Rule{Group: 8, Mark: 0x0f00, Mask: 0x0f00}, false)
+		expect(t, "another rule than wanted", Rule{Groups: []uint32{8}, Mark: 0x0f00, Mask: 0x0f00}, false)
+		expect(t, "a rule too few", Rule{Groups: []uint32{7, 8}, Mark: 0x0f00, Mask: 0x0f00}, false)
 		for range 2 { // gone already is success
 			if err := Delete(); err != nil {
 				t.Error(err)
