@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 
@@ -149,3 +150,33 @@ func FuzzParseLabels(f *testing.F) {
 		}
 	})
 }
+
+// FuzzValidate holds every name of a request to what can be stored, printed and put into paths of the API.
+func FuzzValidate(f *testing.F) {
+	f.Add("abc", "eth0", "/run/netns/x", "default", "web", "uid", "pool")
+	f.Add("../../etc", "a:b", "\x1b[2J", "a/b", "..", "\x00", strings.Repeat("x", 10_000))
+	f.Fuzz(func(t *testing.T, container, ifName, netns, namespace, pod, uid, pool string) {
+		r := good()
+		r.ContainerID, r.IfName, r.HostIfName, r.NetnsPath, r.IPv4UUID = container, ifName, ifName, netns, uid
+		r.K8sNamespace, r.K8sPodName, r.K8sUID, r.IPv4Pool = namespace, pod, uid, pool
+		if err := r.Validate(); err != nil {
+			if !errors.Is(err, ErrInvalid) || len(err.Error()) > 3_000 || strings.ContainsFunc(err.Error(), unprintable) {
+				t.Fatalf("error %q", err)
+			}
+			return
+		}
+		for _, name := range []string{container, ifName, namespace, pod, pool} {
+			if strings.ContainsAny(name, "/: ") || name == "." || name == ".." || len(name) > 256 {
+				t.Fatalf("accepted %q", name)
+			}
+		}
+		if strings.ContainsFunc(container+ifName+netns+namespace+pod+uid+pool, unprintable) {
+			t.Fatalf("accepted %+v", r)
+		}
+		if ref, err := ParseRef("cni-attachment-id:" + container + ":" + ifName); err != nil || ref.Name != container+":"+ifName {
+			t.Fatalf("the accepted attachment cannot be looked up: %+v, %v", ref, err)
+		}
+	})
+}
+
+func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
