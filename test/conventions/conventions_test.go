@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -47,12 +48,23 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// files parses every Go file that is not generated.
+// files are all Go files that are not generated.
 func files(t *testing.T) []file {
 	t.Helper()
-	var out []file
-	top := root(t)
-	err := filepath.WalkDir(top, func(name string, entry os.DirEntry, err error) error {
+	out, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 100 {
+		t.Fatalf("only %d files found: the search is broken", len(out))
+	}
+	return out
+}
+
+// parsed reads the tree once for all tests.
+var parsed = sync.OnceValues(func() (out []file, err error) {
+	const top = "../.."
+	err = filepath.WalkDir(top, func(name string, entry os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -82,14 +94,8 @@ func files(t *testing.T) []file {
 		out = append(out, file{path: relative, dir: path.Dir(relative), source: source, syntax: syntax, fset: fset})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out) < 100 {
-		t.Fatalf("only %d files found: the search is broken", len(out))
-	}
-	return out
-}
+	return out, err
+})
 
 func TestPackagesHaveAComment(t *testing.T) {
 	t.Parallel()
