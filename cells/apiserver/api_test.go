@@ -45,6 +45,13 @@ func TestBodies(t *testing.T) {
 		{"PATCH", "/v1/config", `{"options":{"Debug":"Enabled"}}`, 400, `"options.Debug: is Disabled and cannot be changed while the agent runs"`},
 		{"PATCH", "/v1/config", `{"options":{"\u001b[2J":"x"}}`, 400, `"options.\"\\x1b[2J\": there is no such option that can be changed"`},
 		{"PATCH", "/v1/endpoint/7/labels", `{"user":["unspec:a=b"]}`, 200, ""},
+		{"PATCH", "/v1/endpoint/7", `{"container-id":"c7","interface-index":12,"mac":"02:00:00:00:00:02","addressing":{"ipv4":"10.0.1.7"}}`, 200, ""},
+		{"PATCH", "/v1/endpoint/7", `{"interface-index":13}`, 400,
+			`"invalid request: interface-index: is \"12\" and cannot be changed; delete the endpoint and create it again"`},
+		{"PATCH", "/v1/endpoint/7", `{"addressing":{"ipv6":"fd00:1::8"}}`, 400, `"invalid request: addressing.ipv6: is \"fd00:1::7\" and cannot...`},
+		{"PATCH", "/v1/endpoint/7", `{"labels":["a:b=c"]}`, 400, `"invalid request: labels: use PATCH /endpoint/{id}/labels"`},
+		{"PATCH", "/v1/endpoint/7", `{"mac":"no"}`, 400, `"invalid request: mac: \"no\": want an Ethernet address"`},
+		{"PATCH", "/v1/endpoint/9", `{}`, 404, ""},
 		{"GET", "/v1/map", "", 200, `{"maps":[{"path":"/bpf/bpf_links_v1"}]}`},
 		{"GET", "/v1/map/bpf_links", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`},
 		{"GET", "/v1/map/none", "", 404, ""},
@@ -69,7 +76,7 @@ func TestBodies(t *testing.T) {
 func TestWrongMethod_SaysWhichAreAllowed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if got := f.request("POST", "/v1/endpoint/7", "").Header.Get("Allow"); got != "DELETE, GET, HEAD, PUT" {
+	if got := f.request("POST", "/v1/endpoint/7", "").Header.Get("Allow"); got != "DELETE, GET, HEAD, PATCH, PUT" {
 		t.Errorf("Allow: %q", got)
 	}
 }

@@ -144,6 +144,28 @@ type ClientInterface interface {
 	// Corresponds with GET /endpoint/{id} (the `GetEndpointID` operationId).
 	GetEndpointID(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// PatchEndpointIDWithBody Confirm what an endpoint is
+	//
+	// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+	//
+	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+	PatchEndpointIDWithBody(ctx context.Context, id EndpointID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PatchEndpointID Confirm what an endpoint is
+	//
+	// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+	//
+	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+	PatchEndpointID(ctx context.Context, id EndpointID, body PatchEndpointIDJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PutEndpointIDWithBody Create an endpoint
 	//
 	// The id in the path is not used; clients send cilium-local:0.
@@ -379,6 +401,46 @@ func (c *Client) DeleteEndpointID(ctx context.Context, id EndpointID, reqEditors
 // Corresponds with GET /endpoint/{id} (the `GetEndpointID` operationId).
 func (c *Client) GetEndpointID(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetEndpointIDRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PatchEndpointIDWithBody Confirm what an endpoint is
+//
+// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+func (c *Client) PatchEndpointIDWithBody(ctx context.Context, id EndpointID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPatchEndpointIDRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PatchEndpointID Confirm what an endpoint is
+//
+// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+func (c *Client) PatchEndpointID(ctx context.Context, id EndpointID, body PatchEndpointIDJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPatchEndpointIDRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -900,6 +962,53 @@ func NewGetEndpointIDRequest(server string, id EndpointID) (*http.Request, error
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewPatchEndpointIDRequest calls the generic PatchEndpointID builder with application/json body
+func NewPatchEndpointIDRequest(server string, id EndpointID, body PatchEndpointIDJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPatchEndpointIDRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewPatchEndpointIDRequestWithBody constructs an http.Request for the PatchEndpointID method, with any body, and a specified content type
+func NewPatchEndpointIDRequestWithBody(server string, id EndpointID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/endpoint/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -1656,6 +1765,28 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /endpoint/{id} (the `GetEndpointID` operationId).
 	GetEndpointIDWithResponse(ctx context.Context, id EndpointID, reqEditors ...RequestEditorFn) (*GetEndpointIDResponse, error)
 
+	// PatchEndpointIDWithBodyWithResponse Confirm what an endpoint is
+	//
+	// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+	//
+	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+	PatchEndpointIDWithBodyWithResponse(ctx context.Context, id EndpointID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PatchEndpointIDResponse, error)
+
+	// PatchEndpointIDWithResponse Confirm what an endpoint is
+	//
+	// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+	//
+	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+	PatchEndpointIDWithResponse(ctx context.Context, id EndpointID, body PatchEndpointIDJSONRequestBody, reqEditors ...RequestEditorFn) (*PatchEndpointIDResponse, error)
+
 	// PutEndpointIDWithBodyWithResponse Create an endpoint
 	//
 	// The id in the path is not used; clients send cilium-local:0.
@@ -2131,6 +2262,68 @@ func (r GetEndpointIDResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetEndpointIDResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PatchEndpointIDResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *TooMany
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Failed
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r PatchEndpointIDResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r PatchEndpointIDResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r PatchEndpointIDResponse) GetJSON429() *TooMany {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r PatchEndpointIDResponse) GetJSON500() *Failed {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r PatchEndpointIDResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PatchEndpointIDResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PatchEndpointIDResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PatchEndpointIDResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3024,6 +3217,39 @@ func (c *ClientWithResponses) GetEndpointIDWithResponse(ctx context.Context, id 
 	return ParseGetEndpointIDResponse(rsp)
 }
 
+// PatchEndpointIDWithBodyWithResponse Confirm what an endpoint is
+//
+// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+//
+// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+func (c *ClientWithResponses) PatchEndpointIDWithBodyWithResponse(ctx context.Context, id EndpointID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PatchEndpointIDResponse, error) {
+	rsp, err := c.PatchEndpointIDWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePatchEndpointIDResponse(rsp)
+}
+
+// PatchEndpointIDWithResponse Confirm what an endpoint is
+//
+// Deprecated. Fields that are given must be as they are: what an endpoint is made of never changes. Labels and options have paths of their own.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /endpoint/{id} (the `PatchEndpointID` operationId).
+// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+func (c *ClientWithResponses) PatchEndpointIDWithResponse(ctx context.Context, id EndpointID, body PatchEndpointIDJSONRequestBody, reqEditors ...RequestEditorFn) (*PatchEndpointIDResponse, error) {
+	rsp, err := c.PatchEndpointID(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePatchEndpointIDResponse(rsp)
+}
+
 // PutEndpointIDWithBodyWithResponse Create an endpoint
 //
 // The id in the path is not used; clients send cilium-local:0.
@@ -3516,6 +3742,59 @@ func ParseGetEndpointIDResponse(rsp *http.Response) (*GetEndpointIDResponse, err
 			return nil, err
 		}
 		response.JSON429 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePatchEndpointIDResponse parses an HTTP response from a PatchEndpointIDWithResponse call
+func ParsePatchEndpointIDResponse(rsp *http.Response) (*PatchEndpointIDResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PatchEndpointIDResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case rsp.StatusCode == 404:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooMany
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Failed
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
 
 	}
 

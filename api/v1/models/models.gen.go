@@ -1056,6 +1056,11 @@ type PatchConfigJSONRequestBody = DaemonConfigurationSpec
 // DeleteEndpointJSONRequestBody defines body for DeleteEndpoint for application/json ContentType.
 type DeleteEndpointJSONRequestBody = EndpointBatchDeleteRequest
 
+// PatchEndpointIDJSONRequestBody defines body for PatchEndpointID for application/json ContentType.
+//
+// Deprecated: this type has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+type PatchEndpointIDJSONRequestBody = EndpointChangeRequest
+
 // PutEndpointIDJSONRequestBody defines body for PutEndpointID for application/json ContentType.
 type PutEndpointIDJSONRequestBody = EndpointChangeRequest
 

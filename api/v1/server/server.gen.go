@@ -37,6 +37,11 @@ type ServerInterface interface {
 	// GetEndpointID One endpoint
 	// (GET /endpoint/{id})
 	GetEndpointID(w http.ResponseWriter, r *http.Request, id EndpointID)
+	// PatchEndpointID Confirm what an endpoint is
+	// (PATCH /endpoint/{id})
+	//
+	// Deprecated: this operation has been marked as deprecated upstream, but no `x-deprecated-reason` was set
+	PatchEndpointID(w http.ResponseWriter, r *http.Request, id EndpointID)
 	// PutEndpointID Create an endpoint
 	// (PUT /endpoint/{id})
 	PutEndpointID(w http.ResponseWriter, r *http.Request, id EndpointID)
@@ -230,6 +235,32 @@ func (siw *ServerInterfaceWrapper) GetEndpointID(w http.ResponseWriter, r *http.
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetEndpointID(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PatchEndpointID operation middleware
+func (siw *ServerInterfaceWrapper) PatchEndpointID(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id EndpointID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PatchEndpointID(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -842,6 +873,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/endpoint", wrapper.GetEndpoint)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/endpoint/{id}", wrapper.DeleteEndpointID)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/endpoint/{id}", wrapper.GetEndpointID)
+	m.HandleFunc(http.MethodPatch+" "+options.BaseURL+"/endpoint/{id}", wrapper.PatchEndpointID)
 	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/endpoint/{id}", wrapper.PutEndpointID)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/endpoint/{id}/config", wrapper.GetEndpointIDConfig)
 	m.HandleFunc(http.MethodPatch+" "+options.BaseURL+"/endpoint/{id}/config", wrapper.PatchEndpointIDConfig)
