@@ -3,6 +3,8 @@ package loader
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -106,8 +108,8 @@ func (c *controller) commit(rows map[string]*attachments.Attachment, complete bo
 			delete(rows, have.Key())
 		}
 	}
-	for _, want := range rows {
-		_, _, _ = c.Table.Insert(txn, want.WithStatus(reconciler.StatusPending()))
+	for _, key := range slices.Sorted(maps.Keys(rows)) { // the reconciler keeps this order
+		_, _, _ = c.Table.Insert(txn, rows[key].WithStatus(reconciler.StatusPending()))
 		wrote = true
 	}
 	done, _ := c.Table.Initialized(txn)
