@@ -107,6 +107,10 @@ func checkAttachment(args *skel.CmdArgs) *types.Error {
 		return failure(types.ErrInvalidEnvironmentVariables,
 			fmt.Errorf("CNI_IFNAME: %q: contains a character that cannot be printed", args.IfName), "")
 	}
+	if strings.Contains(args.IfName, "%") {
+		return failure(types.ErrInvalidEnvironmentVariables,
+			fmt.Errorf("CNI_IFNAME: %q: contains %%, of which the kernel would make a number", args.IfName), "")
+	}
 	return nil
 }
 
