@@ -3,6 +3,7 @@ package loader
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
@@ -50,55 +51,56 @@ type controller struct {
 
 func registerController(c controller) { c.Jobs.Add(job.OneShot("plan-attachments", c.run)) }
 
+// run has no settle time: an ADD waits for its attachment. Commits that come during a pass are one batch.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	for {
+	changes, err := c.subscribe()
+	if err != nil {
+		return fmt.Errorf("follow the rows of endpoints: %w", err)
+	}
+	defer changes.close()
+	filtered := false
+	for full, alive := true, true; alive; {
 		txn := c.DB.ReadTxn()
-		changed := c.watch(txn)
-
-		rows := c.desired(txn)
-
-		n := len(rows)
-		c.commit(rows, c.complete(txn))
-
-		c.report(health, txn, n)
-
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // the agent stops
+		changed := statedb.NewWatchSet()
+		marked := changes.next(txn, changed)
+		shared := c.shared(txn, changed)
+		if full || shared.filtered != filtered {
+			marked, filtered = c.everything(txn), shared.filtered
 		}
+		complete := c.complete(txn, changed)
+
+		rows := c.desired(txn, shared, marked)
+
+		wrote := c.commit(rows, marked, complete)
+
+		if full || wrote {
+			c.report(health)
+		}
+
+		full, alive = wait(ctx, changed)
 	}
+	return nil
 }
 
-// watch collects all that the rows are computed from.
-func (c *controller) watch(txn statedb.ReadTxn) *statedb.WatchSet {
-	_, d := c.Devices.AllWatch(txn)
-	_, e := c.Endpoints.AllWatch(txn)
-	_, f := c.Facts.AllWatch(txn)
-	_, l := c.Links.AllWatch(txn)
-	_, a := c.Addresses.AllWatch(txn)
-	_, t := c.Table.AllWatch(txn)
-	set := statedb.NewWatchSet()
-	set.Add(d, e, f, l, a, t)
-	if done, w := c.Devices.Initialized(txn); !done {
-		set.Add(w)
+// complete tells whether every device and endpoint is known; it watches what is not.
+func (c *controller) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	d, devicesIn := c.Devices.Initialized(txn)
+	if !d {
+		changed.Add(devicesIn)
 	}
-	if done, w := c.Endpoints.Initialized(txn); !done {
-		set.Add(w)
+	e, endpointsIn := c.Endpoints.Initialized(txn)
+	if !e {
+		changed.Add(endpointsIn)
 	}
-	return set
-}
-
-func (c *controller) complete(txn statedb.ReadTxn) bool {
-	d, _ := c.Devices.Initialized(txn)
-	e, _ := c.Endpoints.Initialized(txn)
 	return d && e
 }
 
-// commit writes what differs and leaves the rest, with its status, alone. It takes rows apart.
-func (c *controller) commit(rows map[string]*attachments.Attachment, complete bool) {
+// commit writes what differs in the shared rows and those of the marked endpoints, and leaves the rest, with its status,
+// alone. It takes rows apart, and reports whether it wrote any.
+func (c *controller) commit(rows map[string]*attachments.Attachment, m marks, complete bool) (wrote bool) {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	wrote := false
-	for have := range c.Table.All(txn) {
+	for have := range c.concerned(txn, m) {
 		want, wanted := rows[have.Key()]
 		switch {
 		case !wanted:
@@ -120,9 +122,31 @@ func (c *controller) commit(rows map[string]*attachments.Attachment, complete bo
 	if wrote { // a commit without a change would only cost
 		txn.Commit()
 	}
+	return wrote
 }
 
-func (c *controller) report(health cell.Health, txn statedb.ReadTxn, n int) {
+// concerned gives the shared rows and those of the marked endpoints.
+func (c *controller) concerned(txn statedb.ReadTxn, m marks) iter.Seq[*attachments.Attachment] {
+	return func(yield func(*attachments.Attachment) bool) {
+		for _, kind := range sharedKinds {
+			for row := range c.Table.Prefix(txn, attachments.ByKey(string(kind)+"/")) {
+				if !yield(row) {
+					return
+				}
+			}
+		}
+		for id := range m {
+			for row := range c.Table.List(txn, attachments.ByEndpoint(id)) {
+				if !yield(row) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (c *controller) report(health cell.Health) {
+	txn := c.DB.ReadTxn()
 	_, held := c.device(txn, podlink.HoldDevice)
 	switch {
 	case c.Generation.err != nil:
@@ -130,6 +154,6 @@ func (c *controller) report(health cell.Health, txn statedb.ReadTxn, n int) {
 	case !held:
 		health.OK("Waiting for the device " + podlink.HoldDevice)
 	default:
-		health.OK(fmt.Sprintf("%d attachments", n))
+		health.OK(fmt.Sprintf("%d attachments", c.Table.NumObjects(txn)))
 	}
 }

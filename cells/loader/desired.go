@@ -26,33 +26,60 @@ var blockRows = []attachments.Attachment{
 	{Kind: attachments.Block, Device: "pod-links", Hook: egress, IfIndex: int(podlink.EgressBlock), Program: bpf.PodIngress},
 }
 
-// desired computes all rows from one snapshot. Order between rows comes from their statuses: blocks follow the device
-// that holds them, pod links follow the filters of the blocks and the entries of their endpoint. A row that is there
-// stays while its reason lasts, whatever becomes of the rows that it once waited for.
-func (c *controller) desired(txn statedb.ReadTxn) map[string]*attachments.Attachment {
-	rows := make(map[string]*attachments.Attachment)
-	add := func(a attachments.Attachment) { rows[a.Key()] = &a }
+// sharedKinds are the kinds of rows that belong to no single endpoint.
+var sharedKinds = []attachments.Kind{attachments.Hold, attachments.Block, attachments.TCX}
+
+// shared is what all endpoints have in common.
+type shared struct {
+	rows     []attachments.Attachment
+	filtered bool // both blocks have their filter
+}
+
+// shared computes the rows of no single endpoint, and watches what they come from. Blocks follow the device that holds
+// them.
+func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s shared) {
+	for _, kind := range sharedKinds {
+		_, more := c.Table.PrefixWatch(txn, attachments.ByKey(string(kind)+"/"))
+		changed.Add(more)
+	}
+	for _, name := range []string{podlink.HoldDevice, podlink.HostDevice} {
+		_, more := c.Devices.ListWatch(txn, devices.ByName(name))
+		changed.Add(more)
+	}
 	if d, found := c.device(txn, podlink.HoldDevice); found {
-		add(attachments.Attachment{Kind: attachments.Hold, Device: d.Name, IfIndex: d.Index, Hook: both})
+		s.rows = append(s.rows, attachments.Attachment{Kind: attachments.Hold, Device: d.Name, IfIndex: d.Index, Hook: both})
 	}
 	if d, found := c.device(txn, podlink.HostDevice); found {
-		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress,
+		s.rows = append(s.rows, attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress,
 			Program: bpf.HostEgress, Generation: c.Generation.number})
 	}
 	held := c.done(txn, attachments.Attachment{Kind: attachments.Hold, Device: podlink.HoldDevice, Hook: both})
-	filtered := true
+	s.filtered = true
 	for _, b := range blockRows {
-		filtered = filtered && c.done(txn, b)
+		s.filtered = s.filtered && c.done(txn, b)
 		b.Generation = c.Generation.number
 		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held {
-			add(b)
+			s.rows = append(s.rows, b)
 		}
 	}
-	for ep := range c.Endpoints.All(txn) {
-		a := attachments.Attachment{Kind: attachments.PodLink, Device: ep.HostIfName, IfIndex: ep.HostIfIndex, Hook: both,
-			EndpointID: ep.ID}
-		if ep.Quarantine == "" && (c.exists(txn, a) || filtered && c.inMaps(txn, ep)) {
-			add(a)
+	return s
+}
+
+// desired adds the pod links of the marked endpoints to the shared rows. Order between rows comes from their statuses:
+// pod links follow the filters of the blocks and the entries of their endpoint. A row that is there stays while its
+// reason lasts, whatever becomes of the rows that it once waited for.
+func (c *controller) desired(txn statedb.ReadTxn, s shared, m marks) map[string]*attachments.Attachment {
+	rows := make(map[string]*attachments.Attachment)
+	for _, a := range s.rows {
+		rows[a.Key()] = &a
+	}
+	for id := range m {
+		for ep := range c.Endpoints.List(txn, endpoints.ByID(id)) {
+			a := attachments.Attachment{Kind: attachments.PodLink, Device: ep.HostIfName, IfIndex: ep.HostIfIndex, Hook: both,
+				EndpointID: ep.ID}
+			if ep.Quarantine == "" && (c.exists(txn, a) || s.filtered && c.inMaps(txn, ep)) {
+				rows[a.Key()] = &a
+			}
 		}
 	}
 	return rows
