@@ -26,7 +26,7 @@ func (b *bench) agent(ctx context.Context) error {
 	}
 	b.report("agent start to ready, cold, p50", show(median(cold)), "1 s")
 
-	node, err := b.startNode(ctx)
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}

@@ -12,29 +12,59 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// attach compares dual-stack ADD and DEL with the reference plugins, one call of each in turn, on the same private node.
-func (b *bench) attach(ctx context.Context) error {
-	node, err := b.startNode(ctx)
-	if err != nil {
-		return err
-	}
-	defer node.Close()
+// crowd is how many pods stand on a node while the cost of one more is measured.
+const crowd = 200
 
-	var ours, control pair
-	for i := range b.rounds {
-		if err := ours.round(ctx, node, fmt.Sprintf("w%d", i), waggleList); err != nil {
+// attach compares ADD and DEL with the reference plugins, one call of each in turn. Their like is a node with IPv4 only;
+// beside it stand one with both families and one that is full of pods.
+func (b *bench) attach(ctx context.Context) error {
+	var ipv4, dual, crowded, control pair
+	only4 := nodekit.Options{IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}}
+	sides := []struct {
+		name    string
+		options nodekit.Options
+		pods    int // that stand there before
+		list    listFunc
+		pair    *pair
+	}{
+		{"ipv4", only4, 0, waggleList, &ipv4}, {"control", only4, 0, b.referenceList, &control},
+		{"dual", nodekit.Options{}, 0, waggleList, &dual}, {"crowded", nodekit.Options{}, crowd, waggleList, &crowded},
+	}
+	nodes := make([]*nodekit.Node, len(sides))
+	for i, side := range sides {
+		node, err := b.startNode(ctx, side.options)
+		if err != nil {
 			return err
 		}
-		if err := control.round(ctx, node, fmt.Sprintf("p%d", i), b.referenceList); err != nil {
-			return fmt.Errorf("reference plugins: %w", err)
+		defer node.Close()
+		nodes[i] = node
+		for n := range side.pods {
+			pod, err := node.AddPod(ctx, fmt.Sprintf("crowd-%d", n))
+			if err != nil {
+				return err
+			}
+			defer pod.Close()
 		}
 	}
-	b.compare("ADD, one after the other, p50", ours.adds, control.adds, "0.5x")
-	b.compare("DEL, p50", ours.dels, control.dels, "0.4x")
-	b.compare("ADD and DEL together, p50", ours.both, control.both, "")
+	for i := range b.rounds {
+		for n, side := range sides {
+			if err := side.pair.round(ctx, nodes[n], fmt.Sprintf("%s-%d", side.name, i), side.list); err != nil {
+				return fmt.Errorf("%s: %w", side.name, err)
+			}
+		}
+	}
+	for _, line := range []struct {
+		what     string
+		ours     pair
+		add, del string // budgets
+	}{{"IPv4", ipv4, "", ""}, {"dual-stack", dual, "0.5x", "0.4x"}, {fmt.Sprintf("dual-stack, %d pods there", crowd), crowded, "", ""}} {
+		b.compare("ADD, "+line.what+", p50", line.ours.adds, control.adds, line.add)
+		b.compare("DEL, "+line.what+", p50", line.ours.dels, control.dels, line.del)
+	}
+	b.compare("ADD and DEL together, dual-stack, p50", dual.both, control.both, "")
 	b.report("ADD+DEL pairs per second", fmt.Sprintf("%.0f (control %.0f)",
-		1/median(ours.both).Seconds(), 1/median(control.both).Seconds()), "")
-	return b.burst(ctx, node)
+		1/median(dual.both).Seconds(), 1/median(control.both).Seconds()), "")
+	return b.burst(ctx, nodes[2])
 }
 
 // burst attaches 100 pods at once.
@@ -97,8 +127,8 @@ func waggleList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.NetworkConfigLis
 	return node.CNI("1.0.0")
 }
 
-// referenceList is ptp with host-local. It serves IPv4 only, half of what ours does: with IPv6 ptp waits more than a
-// second for duplicate address detection, which would flatter us.
+// referenceList is ptp with host-local. It serves IPv4 only: with IPv6 ptp waits more than a second for duplicate address
+// detection, which would flatter us.
 func (b *bench) referenceList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.NetworkConfigList, error) {
 	conf, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"reference","plugins":[{"type":"ptp",
 		"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.99.0.0/16"}]],
@@ -109,8 +139,10 @@ func (b *bench) referenceList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.Ne
 	return libcni.NewCNIConfigWithCacheDir([]string{b.plugins}, filepath.Join(node.Dir, "reference-cache"), nil), conf, nil
 }
 
-func (b *bench) startNode(ctx context.Context) (*nodekit.Node, error) {
-	node, err := nodekit.New(nodekit.Options{BinDir: b.bin})
+// startNode starts an agent with room for thousands of pods: addresses rest after each round before they are free.
+func (b *bench) startNode(ctx context.Context, options nodekit.Options) (*nodekit.Node, error) {
+	options.BinDir, options.IPv4CIDR = b.bin, "10.244.0.0/20"
+	node, err := nodekit.New(options)
 	if err != nil {
 		return nil, err
 	}

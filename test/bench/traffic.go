@@ -18,7 +18,7 @@ const (
 
 // traffic compares two pods with two namespaces that one bare veth pair joins.
 func (b *bench) traffic(ctx context.Context) error {
-	node, err := b.startNode(ctx)
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}
