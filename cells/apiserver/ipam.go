@@ -10,8 +10,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 )
 
-// waitRestored waits until the addresses of the run before are held, so that none of them is given out again.
+// waitRestored waits until the addresses of the run before are held, so that none of them is given out again. Only what
+// waits ends with its request: a client that has closed its sending side counts as gone, and still reads the answer.
 func (a *api) waitRestored(r *http.Request) error {
+	select {
+	case <-a.Manager.Restored():
+		return nil
+	default:
+	}
 	select {
 	case <-a.Manager.Restored():
 		return nil

@@ -39,6 +39,20 @@ func TestCreate_StoresRowFileAndClaims(t *testing.T) {
 	require.Zero(t, n)
 }
 
+// TestCreate_AnswersAClientThatSendsNoMore: the server ends the context of a client that closes its sending side.
+func TestCreate_AnswersAClientThatSendsNoMore(t *testing.T) {
+	t.Parallel()
+	r := started(t, t.TempDir())
+	_, err := r.Create(t.Context(), request(1))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 { // a select of two that are ready takes either
+		_, err := r.Create(ctx, request(1))
+		require.ErrorIs(t, err, endpoint.ErrExists)
+	}
+}
+
 func TestCreate_ConflictNamesBothSidesAndLeavesTheFirstAlone(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
