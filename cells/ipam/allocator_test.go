@@ -221,6 +221,31 @@ func TestQuarantine_IsCutShortOnlyWhenNothingElseIsFree(t *testing.T) {
 	})
 }
 
+// TestQuarantine_ThatIsOverIsNotCutShort: the loop that ends quarantines may be late.
+func TestQuarantine_ThatIsOverIsNotCutShort(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newIPAM(t, 3*time.Second)
+		mustApply(t, a, "10.0.0.0/30", "") // one address besides the router
+		one := mustNext(t, a, false)
+		for i, c := range []struct {
+			rest  time.Duration
+			early uint64
+		}{{3 * time.Second, 0}, {3*time.Second - 1, 1}} {
+			if _, err := a.Release(one.Addr, "", ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(c.rest)
+			if got := mustNext(t, a, false); got.Addr != one.Addr {
+				t.Errorf("got %v", got)
+			}
+			if got := a.ipv4.events.EarlyReuses; got != c.early {
+				t.Errorf("round %d: %d quarantines were counted as cut short, want %d", i, got, c.early)
+			}
+		}
+	})
+}
+
 func TestApply_NewRangeKeepsWhatRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

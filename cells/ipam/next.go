@@ -18,6 +18,7 @@ type given struct {
 	family *family
 	addr   netip.Addr
 	reused bool // it comes out of quarantine, so its row and queue entry are still there
+	early  bool // and that quarantine was not over
 }
 
 // Next implements [ipam.Allocator].
@@ -101,13 +102,13 @@ func (a *allocator) families(req ipam.Request) ([]*family, error) {
 // find takes a free address, or else the one that has been in quarantine longest, if that is long enough.
 func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, error) {
 	if addr, ok := f.free.Next(); ok {
-		return given{f, addr, false}, nil
+		return given{family: f, addr: addr}, nil
 	}
 	// An address released at t is due at t + quarantine; it may be taken from t + minQuarantine.
 	early := now.Add(max(0, a.settings.quarantine-minQuarantine))
 	for d := range f.quarantined.ended(early) {
 		if f.contains(d.addr) {
-			return given{f, d.addr, true}, nil
+			return given{family: f, addr: d.addr, reused: true, early: d.at.After(now)}, nil
 		}
 	}
 	return given{}, a.exhausted(txn, f, now)
@@ -126,6 +127,8 @@ func putBack(found []given) {
 func (a *allocator) keep(g given, expire bool, now time.Time) {
 	if g.reused {
 		g.family.quarantined.remove(g.addr)
+	}
+	if g.early {
 		g.family.events.EarlyReuses++
 	}
 	g.family.events.Allocations++
