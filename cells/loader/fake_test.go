@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -83,10 +84,12 @@ type fakeKernel struct {
 	filters  map[uint32]uint32
 	attached map[string]uint32
 	order    []string // calls that changed something
+	removed  chan int // devices that somebody takes the blocks off
 }
 
 func newFake() *fakeKernel {
-	return &fakeKernel{clsacts: map[int]tc.Blocks{}, up: map[string]bool{}, filters: map[uint32]uint32{}, attached: map[string]uint32{}}
+	return &fakeKernel{clsacts: map[int]tc.Blocks{}, up: map[string]bool{}, filters: map[uint32]uint32{}, attached: map[string]uint32{},
+		removed: make(chan int)}
 }
 
 // change runs f unless the call shall fail; f tells whether anything changed.
@@ -115,6 +118,15 @@ func (f *fakeKernel) Load() (map[string]program, error) {
 
 func (f *fakeKernel) Open() error { return nil }
 func (f *fakeKernel) Close()      {}
+
+func (f *fakeKernel) Removed(ctx context.Context) ([]int, error) {
+	select {
+	case ifindex := <-f.removed:
+		return []int{ifindex}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
 
 func (f *fakeKernel) Guard() error {
 	return f.change("guard", func() bool { was := f.guard; f.guard = true; return !was })
@@ -219,6 +231,11 @@ func commands(f *fakeKernel, db *statedb.DB, table statedb.RWTable[*attachments.
 			n, _ := strconv.Atoi(a[0])
 			delete(f.clsacts, n)
 		})),
+		"kernel/announce": simple("Announce that a device has lost its clsact", func(a ...string) (string, error) {
+			n, err := strconv.Atoi(a[0])
+			f.removed <- n
+			return "", err
+		}),
 		"kernel/lose-guard": simple("Delete the nftables rule", locked(func(...string) { f.guard = false })),
 		"verify":            simple("Run the verify job now", func(...string) (string, error) { return "", o.verify(db, table) }),
 	})

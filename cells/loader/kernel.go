@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"context"
 	"errors"
 
 	"github.com/cilium/ebpf"
@@ -42,6 +43,8 @@ type podLinks interface {
 	SetFilter(block uint32, p *program) error
 	// Join verifies that the device is the one meant, gives it the blocks and sets it up: [errWrongDevice].
 	Join(ifindex int, name string) error
+	// Removed waits for devices that somebody takes the blocks off; [tc.ErrLost] when it may have missed some.
+	Removed(ctx context.Context) ([]int, error)
 	// Observe reads back what the other methods have done.
 	Observe() (observed, error)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tc"
 )
 
 const (
@@ -38,7 +41,32 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*attachm
 	params.JobGroup.Add(job.Timer("verify-attachments", func(context.Context) error {
 		return o.verify(params.DB, table)
 	}, verifyInterval))
+	params.JobGroup.Add(job.OneShot("follow-removals", func(ctx context.Context, health cell.Health) error {
+		return o.followRemovals(ctx, health, params.DB, table)
+	}))
 	return nil
+}
+
+// followRemovals repairs at once what verify would find later. The qdisc of a link that goes is announced as well; its
+// row is gone by then.
+func (o *ops) followRemovals(ctx context.Context, health cell.Health, db *statedb.DB, table statedb.RWTable[*attachments.Attachment]) error {
+	health.OK("Listening")
+	for {
+		gone, err := o.kernel.Pods.Removed(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, tc.ErrLost):
+			err = o.verify(db, table)
+		}
+		if err != nil {
+			health.Degraded("A qdisc that somebody removes is found every half minute only", err)
+			return nil
+		}
+		drift.Mark(db, table, db.ReadTxn(), func(a *attachments.Attachment) bool {
+			return (a.Kind == attachments.PodLink || a.Kind == attachments.Hold) && slices.Contains(gone, a.IfIndex)
+		})
+	}
 }
 
 // verify reads the kernel back and marks the rows that it no longer agrees with.

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -20,8 +21,9 @@ func guardRule() nftguard.Rule {
 
 // traffic implements podLinks with netlink, in the network namespace in which it was opened.
 type traffic struct {
-	tc    *tc.Handle
-	links *rtnl.Handle
+	tc       *tc.Handle
+	links    *rtnl.Handle
+	removals *tc.Removals
 }
 
 // Open implements podLinks.
@@ -31,6 +33,11 @@ func (t *traffic) Open() (err error) {
 	}
 	if t.links, err = rtnl.Open(); err != nil {
 		t.tc.Close()
+		return err
+	}
+	if t.removals, err = tc.OpenRemovals(); err != nil {
+		t.tc.Close()
+		t.links.Close()
 	}
 	return err
 }
@@ -39,7 +46,11 @@ func (t *traffic) Open() (err error) {
 func (t *traffic) Close() {
 	t.tc.Close()
 	t.links.Close()
+	t.removals.Close()
 }
+
+// Removed implements podLinks.
+func (t *traffic) Removed(ctx context.Context) ([]int, error) { return t.removals.Next(ctx) }
 
 // Guard implements podLinks.
 func (t *traffic) Guard() error {

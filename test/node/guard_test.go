@@ -23,8 +23,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A link whose clsact somebody deletes passes nothing to the node, and has it back within the half minute of the
-// loader's next look.
+// A link whose clsact somebody deletes passes nothing to the node, and has it back as soon as an agent is there.
 func TestPrivilegedGuard_LinkWithoutItsClsactPassesNothing(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -74,6 +73,14 @@ func TestPrivilegedGuard_LinkWithoutItsClsactPassesNothing(t *testing.T) {
 	if err := errors.Join(nodekit.Ping(a, from.gw4, 56), nodekit.Ping(a, from.gw6, 56)); err != nil {
 		t.Error(err)
 	}
+
+	// With an agent it is back at once: the kernel announces what it takes away.
+	begin := time.Now()
+	if err := node.Do(func() error { return deleteClsact(ifindex) }); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error { return hasClsact(node, ifindex) })
+	t.Logf("the agent put the clsact back after %v", time.Since(begin))
 }
 
 func listenAtGateway(t *testing.T, node *nodekit.Node, addr netip.Addr) <-chan netip.Addr {
