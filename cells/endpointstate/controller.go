@@ -100,7 +100,7 @@ func (u updates) empty() bool { return len(u.insert) == 0 && len(u.remove) == 0 
 // compute decides about the marked endpoints in one snapshot.
 func (c *controller) compute(txn statedb.ReadTxn, m marks, now time.Time) updates {
 	u := updates{again: map[uint16]bool{}}
-	var lingering map[uint16]bool // most passes need none
+	var rest map[uint16]bool // most passes need none
 	for _, id := range slices.Sorted(maps.Keys(m.ids)) {
 		old, _, known := c.States.Get(txn, endpointstates.ByID(id))
 		ep, _, wanted := c.Endpoints.Get(txn, endpoints.ByID(id))
@@ -113,10 +113,11 @@ func (c *controller) compute(txn statedb.ReadTxn, m marks, now time.Time) update
 				u.insert = append(u.insert, row)
 			}
 		case known:
-			if lingering == nil {
-				lingering = c.lingering(txn)
+			gone := old.State == endpointstates.Disconnecting && !c.holds(txn, id)
+			if gone && rest == nil {
+				rest = c.lingering(txn)
 			}
-			u.retire(old, !lingering[id], now)
+			u.retire(old, gone && !rest[id], now)
 		}
 	}
 	return u

@@ -113,20 +113,24 @@ func statusOf(row interface{ GetStatus() reconciler.Status }, found bool) reconc
 	return row.GetStatus()
 }
 
-// lingering collects the ids of which a row of the datapath is left.
+// holds tells whether a row of the datapath that can be looked up by the endpoint's id is left.
+func (c *controller) holds(txn statedb.ReadTxn, id uint16) bool {
+	if _, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(id)); found {
+		return true
+	}
+	_, _, found := c.Attachments.Get(txn, attachments.ByEndpoint(id))
+	return found
+}
+
+// lingering collects the ids of which another row of the datapath is left: all are looked at, so ask [controller.holds]
+// first.
 func (c *controller) lingering(txn statedb.ReadTxn) map[uint16]bool {
 	ids := map[uint16]bool{}
-	for row := range c.Facts.All(txn) {
-		ids[row.ID] = true
-	}
 	for row := range c.Links.All(txn) {
 		ids[row.ID] = true
 	}
 	for row := range c.Addresses.All(txn) {
 		ids[row.ID] = true
-	}
-	for row := range c.Attachments.All(txn) {
-		ids[row.EndpointID] = true
 	}
 	return ids
 }
