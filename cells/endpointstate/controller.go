@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -43,15 +44,15 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer changes.close()
 	report := reporter(health)
-	var again map[uint16]bool
+	var again endpointfeed.Marks
 	for full, alive := true, true; alive; {
 		txn := c.DB.ReadTxn()
 		changed := statedb.NewWatchSet()
-		marked := changes.next(txn, changed)
-		if full || marked.all {
+		marked, all := changes.next(txn, changed)
+		if full || all {
 			marked = c.everything(txn)
 		}
-		maps.Copy(marked.ids, again)
+		maps.Copy(marked, again)
 		ready := c.inputsComplete(txn, changed)
 
 		updates := c.compute(txn, marked, time.Now().UTC())
@@ -69,7 +70,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			full = false
 			continue
 		}
-		full, alive = wait(ctx, changed)
+		full, alive = endpointfeed.Wait(ctx, changed)
 	}
 	return nil
 }
@@ -92,16 +93,16 @@ func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchS
 // updates is the difference between the table and what it should be.
 type updates struct {
 	insert, remove []*endpointstates.EndpointState
-	again          map[uint16]bool // rows on their way out, which another pass takes further
+	again          endpointfeed.Marks // rows on their way out, which another pass takes further
 }
 
 func (u updates) empty() bool { return len(u.insert) == 0 && len(u.remove) == 0 }
 
 // compute decides about the marked endpoints in one snapshot.
-func (c *controller) compute(txn statedb.ReadTxn, m marks, now time.Time) updates {
-	u := updates{again: map[uint16]bool{}}
+func (c *controller) compute(txn statedb.ReadTxn, m endpointfeed.Marks, now time.Time) updates {
+	u := updates{again: endpointfeed.Marks{}}
 	var rest map[uint16]bool // most passes need none
-	for _, id := range slices.Sorted(maps.Keys(m.ids)) {
+	for _, id := range slices.Sorted(maps.Keys(m)) {
 		old, _, known := c.States.Get(txn, endpointstates.ByID(id))
 		ep, _, wanted := c.Endpoints.Get(txn, endpoints.ByID(id))
 		switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -132,7 +133,7 @@ func BenchmarkOneChange(b *testing.B) {
 	require.NoError(b, c.commit(c.fullPass(time.Unix(1, 0)), true))
 	b.ReportAllocs()
 	for b.Loop() {
-		c.compute(c.DB.ReadTxn(), marks{ids: map[uint16]bool{7: true}}, time.Unix(1, 0))
+		c.compute(c.DB.ReadTxn(), endpointfeed.Marks{7: true}, time.Unix(1, 0))
 	}
 }
 
@@ -148,7 +149,7 @@ func TestRun_FullPassRepairsWhatWasMissed(t *testing.T) {
 		synctest.Wait()
 		stray := &endpointstates.EndpointState{ID: 9, Attachment: "stray:eth0", State: endpointstates.Ready}
 		require.NoError(t, c.commit(updates{insert: []*endpointstates.EndpointState{stray}}, false))
-		time.Sleep(2 * fullPassInterval)
+		time.Sleep(2 * endpointfeed.FullPassInterval)
 		synctest.Wait()
 		require.Equal(t, 1, c.States.NumObjects(c.DB.ReadTxn()))
 		cancel()

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -57,12 +58,12 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err != nil {
 		return fmt.Errorf("follow the rows of endpoints: %w", err)
 	}
-	defer changes.close()
+	defer changes.Close()
 	filtered := false
 	for full, alive := true, true; alive; {
 		txn := c.DB.ReadTxn()
 		changed := statedb.NewWatchSet()
-		marked := changes.next(txn, changed)
+		marked := changes.Next(txn, changed)
 		shared := c.shared(txn, changed)
 		if full || shared.filtered != filtered {
 			marked, filtered = c.everything(txn), shared.filtered
@@ -77,7 +78,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			c.report(health)
 		}
 
-		full, alive = wait(ctx, changed)
+		full, alive = endpointfeed.Wait(ctx, changed)
 	}
 	return nil
 }
@@ -97,7 +98,7 @@ func (c *controller) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bo
 
 // commit writes what differs in the shared rows and those of the marked endpoints, and leaves the rest, with its status,
 // alone. It takes rows apart, and reports whether it wrote any.
-func (c *controller) commit(rows map[string]*attachments.Attachment, m marks, complete bool) (wrote bool) {
+func (c *controller) commit(rows map[string]*attachments.Attachment, m endpointfeed.Marks, complete bool) (wrote bool) {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	for have := range c.concerned(txn, m) {
@@ -126,7 +127,7 @@ func (c *controller) commit(rows map[string]*attachments.Attachment, m marks, co
 }
 
 // concerned gives the shared rows and those of the marked endpoints.
-func (c *controller) concerned(txn statedb.ReadTxn, m marks) iter.Seq[*attachments.Attachment] {
+func (c *controller) concerned(txn statedb.ReadTxn, m endpointfeed.Marks) iter.Seq[*attachments.Attachment] {
 	return func(yield func(*attachments.Attachment) bool) {
 		for _, kind := range sharedKinds {
 			for row := range c.Table.Prefix(txn, attachments.ByKey(string(kind)+"/")) {

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -68,7 +69,7 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 // desired adds the pod links of the marked endpoints to the shared rows. Order between rows comes from their statuses:
 // pod links follow the filters of the blocks and the entries of their endpoint. A row that is there stays while its
 // reason lasts, whatever becomes of the rows that it once waited for.
-func (c *controller) desired(txn statedb.ReadTxn, s shared, m marks) map[string]*attachments.Attachment {
+func (c *controller) desired(txn statedb.ReadTxn, s shared, m endpointfeed.Marks) map[string]*attachments.Attachment {
 	rows := make(map[string]*attachments.Attachment)
 	for _, a := range s.rows {
 		rows[a.Key()] = &a

@@ -1,4 +1,4 @@
-package loader
+package endpointfeed
 
 import (
 	"maps"
@@ -34,15 +34,15 @@ func TestFeed_MarksOnlyEndpointsWithAChange(t *testing.T) {
 	}
 	insert(1)
 	insert(2)
-	c := &controller{DB: db, Endpoints: eps, Facts: facts, Links: links, Addresses: addresses}
-	f, err := c.subscribe()
+	tables := Tables{Endpoints: eps, Facts: facts, Links: links, Addresses: addresses}
+	f, err := Subscribe(db, tables)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.close()
+	defer f.Close()
 	marked := func(want ...uint16) {
 		t.Helper()
-		got := f.next(db.ReadTxn(), statedb.NewWatchSet())
+		got := f.Next(db.ReadTxn(), statedb.NewWatchSet())
 		if ids := slices.Sorted(maps.Keys(got)); !slices.Equal(ids, want) {
 			t.Fatalf("marked %v, want %v", ids, want)
 		}
