@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -130,29 +131,49 @@ func (p *proxy) serve(client net.Conn, socket string) {
 	}
 	defer agent.Close()
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { defer cancel(); p.copy(agent, client, p.request, true) }()
-	p.copy(client, agent, "", false)
+	var silent atomic.Bool // the agent's answer must not pass
+	go func() { defer cancel(); p.requests(agent, client, &silent) }()
+	p.answers(client, agent, &silent)
 	<-ctx.Done()
 }
 
-// copy passes on what it reads, until the request to hold back is seen. Requests are small enough to come in one piece.
-func (p *proxy) copy(to, from net.Conn, hold string, requests bool) {
-	defer func() { _ = to.(*net.UnixConn).CloseWrite() }()
+// requests passes on what the plugin sends, until the one that it is killed at. Each is small enough to come in one
+// piece. Where the answer is what never arrives, the agent is at work when the plugin dies.
+func (p *proxy) requests(agent, plugin net.Conn, silent *atomic.Bool) {
+	defer func() { _ = agent.(*net.UnixConn).CloseWrite() }()
 	for buffer := make([]byte, 1<<16); ; {
-		n, err := from.Read(buffer)
+		n, err := plugin.Read(buffer)
 		if err != nil {
 			return
 		}
-		if hold != "" && bytes.HasPrefix(buffer[:n], []byte(hold)) {
+		if p.request != "" && bytes.HasPrefix(buffer[:n], []byte(p.request)) {
 			p.stop()
 			return
 		}
-		if _, err := to.Write(buffer[:n]); err != nil {
+		last := p.answer != "" && bytes.HasPrefix(buffer[:n], []byte(p.answer))
+		silent.Store(last)
+		if _, err := agent.Write(buffer[:n]); err != nil {
 			return
 		}
-		if requests && p.answer != "" && bytes.HasPrefix(buffer[:n], []byte(p.answer)) {
-			time.Sleep(5 * time.Millisecond) // the agent works on it
+		if last {
 			p.stop()
+		}
+	}
+}
+
+func (p *proxy) answers(plugin, agent net.Conn, silent *atomic.Bool) {
+	defer func() { _ = plugin.(*net.UnixConn).CloseWrite() }()
+	for buffer := make([]byte, 1<<16); ; {
+		n, err := agent.Read(buffer)
+		if err != nil {
+			return
+		}
+		if silent.Load() {
+			<-p.killed
+			return
+		}
+		if _, err := plugin.Write(buffer[:n]); err != nil {
+			return
 		}
 	}
 }
