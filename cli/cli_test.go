@@ -122,7 +122,7 @@ func TestExitCodes(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"status --brief", exitFailed, "Failure - 1.2: waiting for a Node\n", ""},
-		{"endpoint get 9", exitFailed, "", "waggle: get endpoint 9: the agent answered 404 Not Found\n"},
+		{"endpoint get 9", exitFailed, "", "waggle: get endpoint 9: the agent answered 404 Not Found; waggle endpoint list shows those that there are\n"},
 		{"endpoint delete 7", exitFailed, "", "waggle: delete endpoint 7: disk full (status 500)\n"},
 		{"endpoint get", exitUsage, "", "waggle: waggle endpoint get: accepts 1 arg(s), received 0\n"},
 		{"endpoint nonsense", exitUsage, "", "waggle: waggle endpoint: no such command \"nonsense\"; see waggle endpoint --help\n"},

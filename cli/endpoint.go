@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -52,9 +53,19 @@ func (a *app) endpointByID(use, short string, do func(context.Context, *client.C
 		Long: short + ".\n\nID is a number, or one of cni-attachment-id:CONTAINER:INTERFACE, container-id:CONTAINER,\n" +
 			"pod-name:NAMESPACE/POD, cep-name:NAMESPACE/POD, ipv4:ADDRESS, ipv6:ADDRESS.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return do(ctx, c, args[0]) })
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+				return hinted(do(ctx, c, args[0]), "waggle endpoint list shows those that there are")
+			})
 		},
 	}
+}
+
+// hinted adds to the answer that a thing is not there where to find out what is.
+func hinted(err error, where string) error {
+	if errors.Is(err, client.ErrNotFound) {
+		return fmt.Errorf("%w; %s", err, where)
+	}
+	return err
 }
 
 func (a *app) endpointList(ctx context.Context, c *client.Client) error {

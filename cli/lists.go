@@ -105,7 +105,9 @@ func (a *app) mapCommand() *cobra.Command {
 	get := &cobra.Command{
 		Use: "get NAME", Short: "Show the entries of a map", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.mapGet(ctx, c, args[0]) })
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
+				return hinted(a.mapGet(ctx, c, args[0]), "waggle map list shows those that there are")
+			})
 		},
 	}
 	group.AddCommand(list, a.withOutput(get))
