@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
 )
 
 // TestEqual_SeesEveryField changes one field after the other: a field that Equal forgets would never reach the tables.
@@ -67,6 +69,9 @@ func FuzzRows(f *testing.F) {
 	f.Add("a\x1b[2J", "\n", "fd00::1", uint16(0))
 	f.Fuzz(func(t *testing.T, name, text, cidr string, port uint16) {
 		name, text, cidr = strings.ToValidUTF8(name, ""), strings.ToValidUTF8(text, ""), strings.ToValidUTF8(cidr, "")
+		if !celltest.YAMLKeeps(name, text, cidr) {
+			t.Skip("the YAML library loses a text of it")
+		}
 		prefix, _ := netip.ParsePrefix(cidr)
 		survives(t, Node{Name: name, UID: text, PodCIDR: cidr, PodCIDRs: []string{cidr, text}})
 		survives(t, Service{Name: name, UID: text, Type: text, SourceRanges: []netip.Prefix{prefix},
