@@ -1,8 +1,6 @@
 package endpointstate
 
 import (
-	"slices"
-
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
@@ -10,31 +8,6 @@ type state = endpointstates.State
 
 // unborn is the state of an endpoint that has no row yet.
 const unborn state = ""
-
-// successors lists the legal changes out of a state, as Cilium has them. Disconnected and invalid are ends.
-func successors(from state) []state {
-	switch from {
-	case unborn:
-		return []state{endpointstates.WaitingForIdentity, endpointstates.Restoring}
-	case endpointstates.WaitingForIdentity:
-		return []state{endpointstates.Ready, endpointstates.Disconnecting, endpointstates.Invalid}
-	case endpointstates.Ready:
-		return []state{endpointstates.WaitingForIdentity, endpointstates.Disconnecting,
-			endpointstates.WaitingToRegenerate, endpointstates.Restoring}
-	case endpointstates.WaitingToRegenerate:
-		return []state{endpointstates.Disconnecting, endpointstates.Restoring, endpointstates.Regenerating}
-	case endpointstates.Regenerating:
-		return []state{endpointstates.WaitingForIdentity, endpointstates.Disconnecting,
-			endpointstates.WaitingToRegenerate, endpointstates.Restoring, endpointstates.Ready}
-	case endpointstates.Restoring:
-		return []state{endpointstates.Disconnecting, endpointstates.Regenerating}
-	case endpointstates.Disconnecting:
-		return []state{endpointstates.Disconnected}
-	}
-	return nil
-}
-
-func legal(from, to state) bool { return slices.Contains(successors(from), to) }
 
 // progress is how far the datapath is with an endpoint.
 type progress int

@@ -1,6 +1,7 @@
 package endpointstate
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,3 +79,28 @@ func TestLegal_IsCiliumsTable(t *testing.T) {
 	require.False(t, legal(endpointstates.Restoring, endpointstates.Ready), "a restored endpoint regenerates first")
 	require.False(t, legal(endpointstates.Invalid, endpointstates.Disconnecting))
 }
+
+// successors lists the legal changes out of a state, as Cilium has them. Disconnected and invalid are ends.
+func successors(from state) []state {
+	switch from {
+	case unborn:
+		return []state{endpointstates.WaitingForIdentity, endpointstates.Restoring}
+	case endpointstates.WaitingForIdentity:
+		return []state{endpointstates.Ready, endpointstates.Disconnecting, endpointstates.Invalid}
+	case endpointstates.Ready:
+		return []state{endpointstates.WaitingForIdentity, endpointstates.Disconnecting,
+			endpointstates.WaitingToRegenerate, endpointstates.Restoring}
+	case endpointstates.WaitingToRegenerate:
+		return []state{endpointstates.Disconnecting, endpointstates.Restoring, endpointstates.Regenerating}
+	case endpointstates.Regenerating:
+		return []state{endpointstates.WaitingForIdentity, endpointstates.Disconnecting,
+			endpointstates.WaitingToRegenerate, endpointstates.Restoring, endpointstates.Ready}
+	case endpointstates.Restoring:
+		return []state{endpointstates.Disconnecting, endpointstates.Regenerating}
+	case endpointstates.Disconnecting:
+		return []state{endpointstates.Disconnected}
+	}
+	return nil
+}
+
+func legal(from, to state) bool { return slices.Contains(successors(from), to) }

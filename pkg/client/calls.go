@@ -14,14 +14,6 @@ func (c *Client) Config(ctx context.Context) (*models.DaemonConfiguration, error
 	})
 }
 
-// PatchConfig changes options of the agent.
-func (c *Client) PatchConfig(ctx context.Context, spec models.DaemonConfigurationSpec) error {
-	_, err := c.do(ctx, "change the configuration", func(ctx context.Context) (*http.Response, error) {
-		return c.api.PatchConfig(ctx, spec)
-	})
-	return err
-}
-
 // Status returns the health of the agent; brief asks for the overall status only.
 func (c *Client) Status(ctx context.Context, brief bool) (*models.StatusResponse, error) {
 	return call[*models.StatusResponse](ctx, c, "get the status", func(ctx context.Context) (*http.Response, error) {

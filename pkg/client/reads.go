@@ -31,30 +31,10 @@ func (c *Client) EndpointLog(ctx context.Context, id string) ([]models.EndpointS
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDLog(ctx, id) })
 }
 
-// EndpointConfig returns the options of one endpoint.
-func (c *Client) EndpointConfig(ctx context.Context, id string) (*models.EndpointConfigurationStatus, error) {
-	return call[*models.EndpointConfigurationStatus](ctx, c, "get the options of endpoint "+id,
-		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDConfig(ctx, id) })
-}
-
 // EndpointLabels returns the labels of one endpoint.
 func (c *Client) EndpointLabels(ctx context.Context, id string) (*models.LabelConfiguration, error) {
 	return call[*models.LabelConfiguration](ctx, c, "get the labels of endpoint "+id,
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDLabels(ctx, id) })
-}
-
-// SetEndpointLabels replaces the labels that users set on an endpoint.
-func (c *Client) SetEndpointLabels(ctx context.Context, id string, labels []string) error {
-	_, err := c.do(ctx, "label endpoint "+id, func(ctx context.Context) (*http.Response, error) {
-		return c.api.PatchEndpointIDLabels(ctx, id, models.LabelConfigurationSpec{User: labels})
-	})
-	return err
-}
-
-// Maps returns all maps, without their entries.
-func (c *Client) Maps(ctx context.Context) (*models.BPFMapList, error) {
-	return call[*models.BPFMapList](ctx, c, "list the maps",
-		func(ctx context.Context) (*http.Response, error) { return c.api.GetMap(ctx) })
 }
 
 // Map returns one map with its entries.
