@@ -1,0 +1,28 @@
+package capabilities
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// That all threads drop them is tested on whole nodes, with processes to spare.
+
+func TestSet_String(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[Set]string{0: "none", Agent: "NET_ADMIN,PERFMON,BPF", 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_BPF: "21,BPF"} {
+		if got := set.String(); got != want {
+			t.Errorf("%#x: %s, want %s", uint64(set), got, want)
+		}
+	}
+}
+
+func TestCurrent_RefusesWhatProcDoesNotSay(t *testing.T) {
+	t.Parallel()
+	if _, err := current("CapNone"); err == nil {
+		t.Error("a set that the kernel does not have was read")
+	}
+	if _, err := Effective(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,190 @@
+// Package cidrpool finds free subnets of one size in a list of CIDRs, and subnets that overlap. It is pure: what is taken
+// is an argument.
+package cidrpool
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// Pool is a list of CIDRs of one family that is cut into subnets of one size. It never changes.
+type Pool struct {
+	cidrs []netip.Prefix
+	size  int // prefix length of the subnets
+}
+
+// maxBits bounds how many subnets a CIDR has, so that they can be counted.
+const maxBits = 62
+
+// New checks that the CIDRs are of one family, do not overlap and can be cut. Their order is that in which they are used.
+func New(cidrs []netip.Prefix, size int) (Pool, error) {
+	if len(cidrs) == 0 {
+		return Pool{}, errors.New("no CIDR is given")
+	}
+	p := Pool{size: size}
+	for _, c := range cidrs {
+		if !c.IsValid() || c.Addr().Is4In6() {
+			return Pool{}, fmt.Errorf("%s: not a CIDR such as 10.0.0.0/8", c)
+		}
+		c = c.Masked()
+		switch {
+		case c.Addr().BitLen() != cidrs[0].Addr().BitLen():
+			return Pool{}, fmt.Errorf("%s and %s are of different families", cidrs[0], c)
+		case size < c.Bits() || size > c.Addr().BitLen():
+			return Pool{}, fmt.Errorf("%s cannot be cut into subnets of length %d", c, size)
+		case size-c.Bits() > maxBits:
+			return Pool{}, fmt.Errorf("%s has too many subnets of length %d: a length of at most %d will do", c, size, c.Bits()+maxBits)
+		}
+		if i := slices.IndexFunc(p.cidrs, c.Overlaps); i >= 0 {
+			return Pool{}, fmt.Errorf("%s and %s overlap", p.cidrs[i], c)
+		}
+		p.cidrs = append(p.cidrs, c)
+	}
+	return p, nil
+}
+
+// CIDRs are what the pool is made of; the caller does not change them.
+func (p Pool) CIDRs() []netip.Prefix { return p.cidrs }
+
+// Size is the prefix length of the subnets.
+func (p Pool) Size() int { return p.size }
+
+// Contains tells whether prefix lies in one of the CIDRs altogether.
+func (p Pool) Contains(prefix netip.Prefix) bool {
+	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return c.Bits() <= prefix.Bits() && c.Overlaps(prefix) })
+}
+
+// Total is the number of subnets.
+func (p Pool) Total() uint64 {
+	total := uint64(0)
+	for _, c := range p.cidrs {
+		sum, carry := bits.Add64(total, 1<<(p.size-c.Bits()), 0)
+		if carry > 0 {
+			return ^uint64(0)
+		}
+		total = sum
+	}
+	return total
+}
+
+// Free yields the subnets that overlap nothing in taken, in the order of the CIDRs and then the lowest first. taken may
+// hold anything, in any order. The first subnet costs as much as sorting taken; then each costs what it skips.
+func (p Pool) Free(taken []netip.Prefix) iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		sorted := outermost(taken)
+		for _, c := range p.cidrs {
+			if !p.freeIn(c, sorted, yield) {
+				return
+			}
+		}
+	}
+}
+
+// freeIn yields the free subnets of one CIDR. It says whether more are wanted.
+func (p Pool) freeIn(c netip.Prefix, sorted []netip.Prefix, yield func(netip.Prefix) bool) bool {
+	// The first one that could reach into c is the last one that begins at or before it.
+	i, _ := slices.BinarySearchFunc(sorted, c.Addr(), func(t netip.Prefix, a netip.Addr) int { return t.Addr().Compare(a) })
+	i = max(i-1, 0)
+	for at := c.Addr(); at.IsValid() && c.Contains(at); {
+		subnet := netip.PrefixFrom(at, p.size)
+		for i < len(sorted) && last(sorted[i]).Less(at) {
+			i++
+		}
+		if i < len(sorted) && sorted[i].Overlaps(subnet) {
+			end := last(subnet)
+			if taken := last(sorted[i]); end.Less(taken) {
+				end = taken
+			}
+			at = end.Next()
+			continue
+		}
+		if !yield(subnet) {
+			return false
+		}
+		at = last(subnet).Next()
+	}
+	return true
+}
+
+// Taken counts the subnets that overlap something in taken.
+func (p Pool) Taken(taken []netip.Prefix) uint64 {
+	count, end := uint64(0), netip.Addr{}
+	for _, t := range outermost(taken) {
+		for _, c := range p.cidrs {
+			switch {
+			case !c.Overlaps(t):
+			case t.Bits() <= c.Bits():
+				count += 1 << (p.size - c.Bits())
+			case t.Bits() <= p.size:
+				count += 1 << (p.size - t.Bits())
+			case !end.IsValid() || end.Less(t.Addr()): // smaller than a subnet, and the first one in it
+				end = last(netip.PrefixFrom(t.Addr(), p.size).Masked())
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// outermost sorts prefixes by address and drops those that lie in another one.
+func outermost(prefixes []netip.Prefix) []netip.Prefix {
+	sorted := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		if p.IsValid() {
+			sorted = append(sorted, p.Masked())
+		}
+	}
+	slices.SortFunc(sorted, compare)
+	kept := sorted[:0]
+	for _, p := range sorted {
+		if len(kept) == 0 || !kept[len(kept)-1].Overlaps(p) {
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+// compare sorts by address, and what contains before what is contained.
+func compare(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// last is the highest address of a prefix.
+func last(p netip.Prefix) netip.Addr {
+	raw := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(raw)*8; bit++ {
+		raw[bit/8] |= 0x80 >> (bit % 8)
+	}
+	addr, _ := netip.AddrFromSlice(raw)
+	return addr
+}
+
+// Overlaps returns, for each index of prefixes that overlaps another one, the index of one that it overlaps. Invalid
+// prefixes overlap nothing.
+func Overlaps(prefixes []netip.Prefix) map[int]int {
+	order := make([]int, 0, len(prefixes))
+	for i, p := range prefixes {
+		if p.IsValid() {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return compare(prefixes[a].Masked(), prefixes[b].Masked()) })
+	out := map[int]int{}
+	cover := -1 // prefixes nest or are disjoint, so the last one that is in no other decides
+	for _, i := range order {
+		if cover < 0 || !prefixes[cover].Overlaps(prefixes[i]) {
+			cover = i
+			continue
+		}
+		out[i] = cover
+		if _, found := out[cover]; !found {
+			out[cover] = i
+		}
+	}
+	return out
+}

@@ -1,0 +1,31 @@
+package ciliumv2
+
+import (
+	"encoding/json"
+	"hash/fnv"
+)
+
+// Labels of the objects that we make.
+const (
+	NodeLabel      = "waggle.io/node" // of a CiliumEndpoint: the node that writes it
+	ManagedByLabel = "app.kubernetes.io/managed-by"
+	ManagedByUs    = "waggle"
+)
+
+// Digest stands for all that a node writes into a CiliumEndpoint: labels, the pod that owns it and the status, without the
+// ports, which others add. It is never 0.
+func Digest(o *CiliumEndpoint) uint64 {
+	status := o.Status
+	status.NamedPorts = nil
+	var owners []string
+	for _, owner := range o.OwnerReferences {
+		owners = append(owners, owner.Kind, string(owner.UID))
+	}
+	text, err := json.Marshal([]any{o.Labels, owners, status})
+	if err != nil {
+		panic(err) // none of these types can fail
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(text) // never fails
+	return max(1, h.Sum64())
+}

@@ -1,0 +1,134 @@
+package ciliumv2
+
+import (
+	"encoding/json"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion of all objects here.
+var GroupVersion = schema.GroupVersion{Group: "cilium.io", Version: "v2"}
+
+// AddToScheme registers all objects and the options that every group needs.
+func AddToScheme(scheme *runtime.Scheme) error {
+	scheme.AddKnownTypes(GroupVersion,
+		&CiliumNode{}, &CiliumNodeList{}, &CiliumEndpoint{}, &CiliumEndpointList{}, &CiliumIdentity{}, &CiliumIdentityList{},
+		&CiliumNetworkPolicy{}, &CiliumNetworkPolicyList{}, &CiliumClusterwideNetworkPolicy{},
+		&CiliumClusterwideNetworkPolicyList{})
+	metav1.AddToGroupVersion(scheme, GroupVersion)
+	return nil
+}
+
+// CiliumNode describes one node to all others. It is named as the Node is.
+type CiliumNode struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              NodeSpec `json:"spec"`
+}
+
+// NodeSpec is what a node says of itself, and the pod CIDRs it was given.
+type NodeSpec struct {
+	Addresses []NodeAddress  `json:"addresses,omitempty"`
+	Health    AddressPair    `json:"health,omitzero"`
+	Ingress   AddressPair    `json:"ingress,omitzero"`
+	IPAM      NodeIPAM       `json:"ipam,omitzero"`
+	Encrypt   NodeEncryption `json:"encryption,omitzero"`
+	BootID    string         `json:"bootid,omitempty"`
+}
+
+// NodeAddress is one address of a node. Type is that of a Node's address, or "CiliumInternalIP" for the router.
+type NodeAddress struct {
+	Type string `json:"type,omitempty"`
+	IP   string `json:"ip,omitempty"`
+}
+
+// CiliumInternalIP is the type of the router's address in [NodeAddress].
+const CiliumInternalIP = "CiliumInternalIP"
+
+// NodeIPAM holds the node's pod CIDRs, at most one of each family in use.
+type NodeIPAM struct {
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+}
+
+// NodeEncryption is the key index of the node; 0 means none.
+type NodeEncryption struct {
+	Key int `json:"key,omitempty"`
+}
+
+// AddressPair is an address of each family; empty when the family is off.
+type AddressPair struct {
+	IPv4 string `json:"ipv4,omitempty"`
+	IPv6 string `json:"ipv6,omitempty"`
+}
+
+// CiliumEndpoint describes one pod to all other nodes. It is named as the Pod is.
+type CiliumEndpoint struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Status            EndpointStatus `json:"status,omitzero"`
+}
+
+// EndpointStatus is the one part of a CiliumEndpoint beside its metadata.
+type EndpointStatus struct {
+	ID             int64                `json:"id,omitempty"` // of the endpoint, on its node
+	ExternalIDs    *EndpointIdentifiers `json:"external-identifiers,omitempty"`
+	Identity       *EndpointIdentity    `json:"identity,omitempty"`
+	Networking     *EndpointNetworking  `json:"networking,omitempty"`
+	Encryption     NodeEncryption       `json:"encryption"`
+	State          string               `json:"state,omitempty"`
+	NamedPorts     []NamedPort          `json:"named-ports,omitempty"`
+	ServiceAccount string               `json:"service-account,omitempty"`
+}
+
+// EndpointIdentifiers are the names of an endpoint outside the agent.
+type EndpointIdentifiers struct {
+	CNIAttachmentID string `json:"cni-attachment-id,omitempty"`
+	ContainerID     string `json:"container-id,omitempty"`
+	PodNamespace    string `json:"k8s-namespace,omitempty"`
+	PodName         string `json:"k8s-pod-name,omitempty"`
+	Pod             string `json:"pod-name,omitempty"` // "namespace/name"
+}
+
+// EndpointIdentity is the security identity of an endpoint.
+type EndpointIdentity struct {
+	ID     int64    `json:"id,omitempty"`
+	Labels []string `json:"labels,omitempty"` // "source:key=value", sorted
+}
+
+// EndpointNetworking says where a pod is reached.
+type EndpointNetworking struct {
+	Addressing []AddressPair `json:"addressing"`
+	Node       string        `json:"node,omitempty"` // address of the node
+}
+
+// NamedPort is a named container port.
+type NamedPort struct {
+	Name     string `json:"name,omitempty"`
+	Port     uint16 `json:"port,omitempty"`
+	Protocol string `json:"protocol,omitempty"`
+}
+
+// CiliumIdentity gives a number, which is its name, to a set of labels.
+type CiliumIdentity struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	SecurityLabels    map[string]string `json:"security-labels"` // "source:key" -> value
+}
+
+// CiliumNetworkPolicy is a policy of one namespace. Its rules are kept as they are written.
+type CiliumNetworkPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              json.RawMessage `json:"spec,omitempty"`  // one rule
+	Specs             json.RawMessage `json:"specs,omitempty"` // a list of rules
+}
+
+// CiliumClusterwideNetworkPolicy is a policy of the whole cluster.
+type CiliumClusterwideNetworkPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              json.RawMessage `json:"spec,omitempty"`
+	Specs             json.RawMessage `json:"specs,omitempty"`
+}

@@ -1,0 +1,155 @@
+package crds
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+)
+
+// TestAll_AreTheResourcesOfTheClient: what the client calls cilium.io is defined, and nothing else.
+func TestAll_AreTheResourcesOfTheClient(t *testing.T) {
+	t.Parallel()
+	if group != ciliumv2.GroupVersion.Group || version != ciliumv2.GroupVersion.Version {
+		t.Errorf("%s/%s is not %s", group, version, ciliumv2.GroupVersion)
+	}
+	var want, have []string
+	for _, r := range kubeapi.Resources() {
+		if r.GroupVersion == ciliumv2.GroupVersion {
+			want = append(want, r.String())
+		}
+	}
+	slices.Sort(want)
+	for _, d := range All() {
+		have = append(have, d.Metadata.Name)
+		if d.Metadata.Labels[VersionLabel] != Version || d.Metadata.Name != d.Spec.Names.Plural+"."+d.Spec.Group {
+			t.Errorf("%s: %+v", d.Metadata.Name, d.Metadata)
+		}
+	}
+	if !slices.Equal(want, have) || !slices.Equal(want, NamesInCluster()) {
+		t.Errorf("the client knows %q, defined are %q, named are %q", want, have, NamesInCluster())
+	}
+}
+
+// schemaOf is the schema of a kind.
+func schemaOf(t *testing.T, kind string) Schema {
+	t.Helper()
+	for _, d := range All() {
+		if d.Spec.Names.Kind == kind {
+			return d.Spec.Versions[0].Schema["openAPIV3Schema"]
+		}
+	}
+	t.Fatalf("no definition of %s", kind)
+	return Schema{}
+}
+
+// TestSchemas_HaveEveryFieldOfTheTypes: a field that is not in the schema would be dropped by the API server in silence.
+func TestSchemas_HaveEveryFieldOfTheTypes(t *testing.T) {
+	t.Parallel()
+	for _, object := range []any{ciliumv2.CiliumNode{}, ciliumv2.CiliumEndpoint{}, ciliumv2.CiliumIdentity{},
+		ciliumv2.CiliumNetworkPolicy{}, ciliumv2.CiliumClusterwideNetworkPolicy{}} {
+		kind := reflect.TypeOf(object)
+		if fields := compare(t, kind.Name(), kind, schemaOf(t, kind.Name())); fields < 4 {
+			t.Errorf("%s: only %d fields were compared", kind.Name(), fields)
+		}
+	}
+}
+
+// compare walks a type beside its schema and counts the fields.
+func compare(t *testing.T, path string, kind reflect.Type, s Schema) (fields int) {
+	t.Helper()
+	wants := map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Int64: "integer", reflect.Uint16: "integer",
+		reflect.Bool: "boolean", reflect.Slice: "array", reflect.Map: "object", reflect.Struct: "object"}
+	if kind.Kind() == reflect.Pointer {
+		kind = kind.Elem()
+	}
+	if kind == reflect.TypeFor[json.RawMessage]() || kind == reflect.TypeFor[metav1.ObjectMeta]() {
+		return 1
+	}
+	if s.Type != wants[kind.Kind()] {
+		t.Errorf("%s: the type is %s, the schema says %q", path, kind, s.Type)
+		return 0
+	}
+	switch kind.Kind() {
+	case reflect.Slice:
+		return compare(t, path+"[]", kind.Elem(), *s.Items)
+	case reflect.Map:
+		return compare(t, path+"{}", kind.Elem(), *s.AdditionalProperties)
+	case reflect.Struct:
+		for i := range kind.NumField() {
+			field := kind.Field(i)
+			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if options == "inline" {
+				fields += compare(t, path, field.Type, s)
+				continue
+			}
+			below, known := s.Properties[name]
+			if !known {
+				t.Errorf("%s.%s is not in the schema", path, name)
+				continue
+			}
+			fields += compare(t, path+"."+name, field.Type, below)
+		}
+		return fields
+	}
+	return 1
+}
+
+// TestSchemas_AreStructural holds the schemas to what the API server demands of them.
+func TestSchemas_AreStructural(t *testing.T) {
+	t.Parallel()
+	for _, d := range All() {
+		root := d.Spec.Versions[0].Schema["openAPIV3Schema"]
+		structural(t, d.Spec.Names.Kind, root)
+		if d.Spec.Versions[0].Subresources != nil && len(root.AnyOf)+len(root.OneOf) > 0 {
+			t.Errorf("%s: no alternatives are allowed at the root beside a status subresource", d.Spec.Names.Kind)
+		}
+	}
+}
+
+func structural(t *testing.T, path string, s Schema) {
+	t.Helper()
+	switch {
+	case s.Type == "" && !s.IntOrString:
+		t.Errorf("%s has no type", path)
+	case s.Type == "array" && s.Items == nil:
+		t.Errorf("%s has no items", path)
+	case s.Type == "object" && s.Properties == nil && s.AdditionalProperties == nil && !s.PreserveUnknown && !strings.HasSuffix(path, ".metadata"):
+		t.Errorf("%s is an object of nothing", path)
+	case s.Properties != nil && s.AdditionalProperties != nil:
+		t.Errorf("%s has both properties and additional ones", path)
+	}
+	for _, required := range s.Required {
+		if _, ok := s.Properties[required]; !ok {
+			t.Errorf("%s wants %s, which it does not have", path, required)
+		}
+	}
+	for _, either := range slices.Concat(s.AnyOf, s.OneOf) {
+		if either.Description != "" || either.Properties != nil || either.Type != "" && !s.IntOrString {
+			t.Errorf("%s: an alternative says more than it may", path)
+		}
+		for _, required := range either.Required {
+			if _, ok := s.Properties[required]; !ok {
+				t.Errorf("%s: an alternative wants %s, which is not there", path, required)
+			}
+		}
+	}
+	for name, below := range s.Properties {
+		if below.Description == "" && name != "metadata" {
+			t.Errorf("%s.%s has no description", path, name)
+		}
+		structural(t, path+"."+name, below)
+	}
+	if s.Items != nil {
+		structural(t, path+"[]", *s.Items)
+	}
+	if s.AdditionalProperties != nil {
+		structural(t, path+"{}", *s.AdditionalProperties)
+	}
+}

@@ -1,0 +1,101 @@
+package crds
+
+// authentication of a peer, only where something is allowed.
+func authentication() map[string]Schema {
+	return map[string]Schema{"authentication": object("Whether the peer must prove who it is.", map[string]Schema{
+		"mode": oneOf("What is wanted.", "disabled", "required", "test-always-fail"),
+	}).require("mode")}
+}
+
+func ingressAllow() Schema { return ingress(allowedPorts()).with(authentication()) }
+func egressAllow() Schema  { return egress(allowedPorts()).with(authentication()) }
+
+// ingress is an entry of the rules for what comes in. No peer means all peers, no port means all ports.
+func ingress(ports Schema) Schema {
+	return object("", map[string]Schema{
+		"fromEndpoints": list("Pods, in the policy's namespace unless they name another.", selector("")),
+		"fromRequires":  list("Labels that every peer must have.", selector("")),
+		"fromCIDR":      list("CIDRs or addresses.", cidr("")),
+		"fromCIDRSet":   list("CIDRs with exceptions.", cidrSet()),
+		"fromEntities":  list("Kinds of peers.", entity()),
+		"fromGroups":    list("Groups of a cloud provider.", groups()),
+		"fromNodes":     list("Nodes, by their labels.", selector("")),
+		"toPorts":       ports,
+		"icmps":         icmps(),
+	})
+}
+
+// egress is an entry of the rules for what goes out.
+func egress(ports Schema) Schema {
+	return object("", map[string]Schema{
+		"toEndpoints": list("Pods, in the policy's namespace unless they name another.", selector("")),
+		"toRequires":  list("Labels that every peer must have.", selector("")),
+		"toCIDR":      list("CIDRs or addresses.", cidr("")),
+		"toCIDRSet":   list("CIDRs with exceptions.", cidrSet()),
+		"toEntities":  list("Kinds of peers.", entity()),
+		"toServices":  list("Services of Kubernetes.", service()),
+		"toFQDNs":     list("Names of the DNS.", fqdn()),
+		"toGroups":    list("Groups of a cloud provider.", groups()),
+		"toNodes":     list("Nodes, by their labels.", selector("")),
+		"toPorts":     ports,
+		"icmps":       icmps(),
+	})
+}
+
+// selector chooses by labels; keys may begin with a source and a colon.
+func selector(description string) Schema {
+	expression := object("", map[string]Schema{
+		"key":      words("Key of the label."),
+		"operator": oneOf("What must hold.", "In", "NotIn", "Exists", "DoesNotExist"),
+		"values":   list("Values, for In and NotIn.", words("")),
+	}).require("key", "operator")
+	return object(description, map[string]Schema{
+		"matchLabels":      dictionary("Labels that must be there.", Schema{Type: "string", MaxLength: 63}),
+		"matchExpressions": list("Conditions that must all hold.", expression),
+	})
+}
+
+func cidr(description string) Schema {
+	s := words(description)
+	s.AnyOf = []Schema{{Format: "cidr"}, {Format: "ipv4"}, {Format: "ipv6"}}
+	return s
+}
+
+func cidrSet() Schema {
+	return object("", map[string]Schema{
+		"cidr":              cidr("The CIDR."),
+		"except":            list("CIDRs in it that are not meant.", cidr("")),
+		"cidrGroupRef":      Schema{Type: "string", Description: "Name of a CiliumCIDRGroup.", MaxLength: 253},
+		"cidrGroupSelector": selector("CiliumCIDRGroups, by their labels."),
+	}).exactlyOne("cidr", "cidrGroupRef", "cidrGroupSelector")
+}
+
+func entity() Schema {
+	return oneOf("", "all", "world", "world-ipv4", "world-ipv6", "cluster", "host", "init", "ingress", "unmanaged", "remote-node",
+		"health", "none", "kube-apiserver")
+}
+
+func service() Schema {
+	namespace := words("Its namespace; by default the policy's.")
+	return object("", map[string]Schema{
+		"k8sService": object("A Service by name.", map[string]Schema{
+			"serviceName": words("Its name."), "namespace": namespace,
+		}),
+		"k8sServiceSelector": object("Services by labels.", map[string]Schema{
+			"selector": selector("Their labels."), "namespace": namespace,
+		}).require("selector"),
+	})
+}
+
+// groups of a cloud provider are kept as they are; nothing here resolves them.
+func groups() Schema {
+	return object("", map[string]Schema{"aws": foreign("A group of AWS.")})
+}
+
+func fqdn() Schema {
+	const name = `[-a-zA-Z0-9_.]+\.?`
+	return object("", map[string]Schema{
+		"matchName":    Schema{Type: "string", Description: "A name, whole.", Pattern: `^(` + name + `)$`, MaxLength: 255},
+		"matchPattern": Schema{Type: "string", Description: "A name in which * stands for anything.", Pattern: `^[-a-zA-Z0-9_.*]+$`, MaxLength: 255},
+	}).exactlyOne("matchName", "matchPattern")
+}

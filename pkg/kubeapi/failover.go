@@ -1,0 +1,153 @@
+package kubeapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+)
+
+// failover sends each request to the server in use, and to the next one when there is no connection to be had:
+//
+//   - No connection, or one that broke: the next server is in use from now on, and the watches of the old one are cut,
+//     so that nobody goes on reading what that one believes. What certainly was not sent, and what only reads, is sent
+//     to the next server at once; of other requests the caller hears and decides.
+//   - 502, 503 and 504 that no API server has written (their answers are JSON or protobuf): a load balancer without a
+//     server behind it; as above.
+//   - Any other 5xx, a request that took too long, a watch that broke: the server is asked whether it is ready, by
+//     [Client.Run]. If it says no, the next one is in use.
+//   - Whoever works stays in use; there is no favourite to return to.
+type failover struct {
+	*servers
+	transport *reloading
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f failover) RoundTrip(request *http.Request) (*http.Response, error) {
+	var failures unreachable
+	for attempt := range f.urls {
+		i, era := f.current()
+		response, err := f.try(request, i, era, attempt)
+		if err == nil {
+			if response, err = f.judge(request, i, response); response != nil {
+				return response, nil
+			}
+		}
+		if ctxErr := request.Context().Err(); ctxErr != nil {
+			if errors.Is(ctxErr, context.DeadlineExceeded) {
+				f.suspect()
+			}
+			return nil, err
+		}
+		failures = append(failures, failure{f.urls[i].String(), err})
+		moved := f.failed(i, apiservers.No, explain(err))
+		if !moved || !repeatable(request, err) {
+			break
+		}
+	}
+	return nil, failures
+}
+
+// try sends a request to one server. A watch ends with the era.
+func (f failover) try(request *http.Request, i int, era context.Context, attempt int) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(request.Context())
+	release := cancel
+	if watches(request) {
+		stop := context.AfterFunc(era, cancel)
+		release = func() { stop(); cancel() }
+	}
+	sent := request.Clone(ctx)
+	sent.URL.Scheme, sent.URL.Host, sent.Host = f.urls[i].Scheme, f.urls[i].Host, ""
+	if attempt > 0 && request.GetBody != nil {
+		body, err := request.GetBody()
+		if err != nil {
+			release()
+			return nil, err
+		}
+		sent.Body = body
+	}
+	response, err := f.transport.RoundTrip(sent)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	response.Body = &body{ReadCloser: response.Body, caller: request.Context(), era: era, release: release, suspect: f.suspect}
+	return response, nil
+}
+
+// judge records what an answer says about the server. No response means that the server counts as away.
+func (f failover) judge(request *http.Request, i int, response *http.Response) (*http.Response, error) {
+	code := response.StatusCode
+	ours := strings.HasPrefix(response.Header.Get("Content-Type"), "application/")
+	switch {
+	case !ours && (code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout):
+		_ = response.Body.Close()
+		return nil, fmt.Errorf("%w: %s", errNoServer, response.Status)
+	case !ours && code == http.StatusBadRequest && f.urls[i].Scheme == "http":
+		_ = response.Body.Close()
+		return nil, errWantsTLS
+	case code == http.StatusUnauthorized:
+		f.answered(i, "401 Unauthorized: "+credentialsRemedy)
+	case code >= http.StatusInternalServerError:
+		f.suspect()
+	case request.URL.Path != readyPath:
+		f.answered(i, "")
+	}
+	return response, nil
+}
+
+var (
+	errNoServer = errors.New("something that is no API server answers")
+	errWantsTLS = errors.New("it does not understand http: write https:// in front of the address (without a scheme, http is meant)")
+)
+
+// repeatable says whether a request may be sent again: it never left, or it changes nothing.
+func repeatable(request *http.Request, err error) bool {
+	if request.Body != nil && request.Body != http.NoBody && request.GetBody == nil {
+		return false
+	}
+	var dial *net.OpError
+	var certificate *tls.CertificateVerificationError
+	return request.Method == http.MethodGet || errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &certificate) ||
+		errors.Is(err, errWantsTLS)
+}
+
+func watches(request *http.Request) bool {
+	return strings.Contains("&"+request.URL.RawQuery+"&", "&watch=")
+}
+
+// body is that of a response. When it breaks, or ends with the era, it looks as if the connection had been closed.
+type body struct {
+	io.ReadCloser
+	caller  context.Context // of the request, to tell who ended it
+	era     context.Context
+	release func()
+	suspect func()
+	closed  atomic.Bool // by the caller, who then is told of a broken read as well
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil || errors.Is(err, io.EOF) || b.caller.Err() != nil {
+		return n, err
+	}
+	if b.era.Err() == nil && !b.closed.Load() {
+		b.suspect()
+	}
+	return n, io.ErrUnexpectedEOF // unwrapped, since client-go compares it
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.closed.Store(true)
+	b.release()
+	return b.ReadCloser.Close()
+}

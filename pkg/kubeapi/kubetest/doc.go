@@ -1,0 +1,12 @@
+// Package kubetest is an API server in memory for tests: real HTTP, real watches, no validation of objects. It keeps to
+// what a kube-apiserver does where a client can notice (resourceVersions, conflicts, the status subresource, expired
+// versions, selectors), and fails on demand.
+//
+//	s := kubetest.New(t)
+//	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})
+//	client := s.Client(t)
+//	...
+//	s.Await(t, "the annotation is written", func() bool { ... s.Get(kubeapi.Nodes, "", "one", &node) ... })
+//
+// Several servers may share their objects ([Server.Replica]), as the API servers of a cluster do.
+package kubetest

@@ -1,0 +1,128 @@
+package kubetest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+)
+
+// Server is one API server. Its methods may be called from any goroutine.
+type Server struct {
+	store   *store
+	address string      // host:port, kept over Stop and Start
+	tls     *tls.Config // nil means plain HTTP
+	ca      []byte      // PEM; empty without TLS
+
+	mu       sync.Mutex // guards what follows
+	http     *http.Server
+	done     chan struct{} // closed when http has ended
+	token    string        // what clients must show; empty lets everybody in
+	fault    Fault
+	denied   map[denial]bool
+	requests []Request
+}
+
+// Option changes how New makes a server.
+type Option func(t testing.TB, s *Server)
+
+// New starts a server without objects; it ends with the test.
+func New(t testing.TB, options ...Option) *Server {
+	t.Helper()
+	return start(t, newStore(), options)
+}
+
+// Replica starts another server with the same objects and another address. It has faults and requests of its own.
+func (s *Server) Replica(t testing.TB, options ...Option) *Server {
+	t.Helper()
+	return start(t, s.store, options)
+}
+
+func start(t testing.TB, shared *store, options []Option) *Server {
+	t.Helper()
+	s := &Server{store: shared, address: "127.0.0.1:0", denied: map[denial]bool{}}
+	for _, option := range options {
+		option(t, s)
+	}
+	s.Start(t)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Start listens again where the server listened before Stop.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.address)
+	if err != nil {
+		t.Fatalf("start the fake API server: %v", err)
+	}
+	s.address = listener.Addr().String()
+	server := &http.Server{Handler: s, TLSConfig: s.tls, ReadHeaderTimeout: time.Minute, ErrorLog: quiet}
+	done := make(chan struct{})
+	s.mu.Lock()
+	s.http, s.done = server, done
+	s.mu.Unlock()
+	go func() {
+		defer close(done)
+		serve := func() error { return server.Serve(listener) }
+		if s.tls != nil {
+			serve = func() error { return server.ServeTLS(listener, "", "") }
+		}
+		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("the fake API server ended: %v", err)
+		}
+	}()
+}
+
+// Stop closes the port and every connection, watches among them. The objects stay.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	server, done := s.http, s.done
+	s.http = nil
+	s.mu.Unlock()
+	if server == nil {
+		return
+	}
+	_ = server.Close() // it only repeats what the listener says
+	<-done
+}
+
+// Address is the server's host:port.
+func (s *Server) Address() string { return s.address }
+
+// URL is the server's address with its scheme.
+func (s *Server) URL() string {
+	if s.tls != nil {
+		return "https://" + s.address
+	}
+	return "http://" + s.address
+}
+
+// CA is the certificate, in PEM, that signed the server's; empty without TLS.
+func (s *Server) CA() []byte { return s.ca }
+
+// Config is what a client needs to reach the server.
+func (s *Server) Config() *rest.Config {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &rest.Config{Host: s.URL(), BearerToken: s.token, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca},
+		QPS: -1, UserAgent: "kubetest"}
+}
+
+// Client reaches the server; it has no rate limit.
+func (s *Server) Client(t testing.TB) *kubeapi.Client {
+	t.Helper()
+	client, err := kubeapi.New(s.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}

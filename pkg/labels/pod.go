@@ -1,0 +1,62 @@
+package labels
+
+import (
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// Keys of the labels that come from what surrounds a pod; they are Cilium's.
+const (
+	KeyNamespace       = "io.kubernetes.pod.namespace"
+	KeyServiceAccount  = "io.cilium.k8s.policy.serviceaccount"
+	KeyCluster         = "io.cilium.k8s.policy.cluster"
+	KeyNamespaceLabels = "io.cilium.k8s.namespace.labels" // behind it a dot and the namespace's own key
+)
+
+// ours begins every key under which only the agent may speak, other than [KeyNamespace].
+const ours = "io.cilium.k8s."
+
+const k8sPrefix = endpoint.SourceK8s + ":"
+
+// OfNamespace is what is known of a pod before it is known itself: where it runs.
+func OfNamespace(cluster, namespace string) map[string]string {
+	labels := map[string]string{k8sPrefix + KeyNamespace: namespace}
+	if cluster != "" {
+		labels[k8sPrefix+KeyCluster] = cluster
+	}
+	return labels
+}
+
+// OfPod collects what Kubernetes says about a pod, with the source k8s; namespace may be nil. What surrounds the pod comes
+// from its metadata alone: a label of the pod itself under one of those keys is left out, whether or not the true one is
+// there. Labels that cannot stand in the key of an identity are left out as well; the API server accepts none of these.
+func OfPod(cluster string, pod *k8s.Pod, namespace *k8s.Namespace) map[string]string {
+	labels := OfNamespace(cluster, pod.Namespace)
+	if pod.ServiceAccount != "" {
+		labels[k8sPrefix+KeyServiceAccount] = pod.ServiceAccount
+	}
+	if namespace != nil {
+		for key, value := range namespace.Labels {
+			add(labels, KeyNamespaceLabels+"."+key, value)
+		}
+	}
+	for key, value := range pod.Labels {
+		if !Surrounding(key) {
+			add(labels, key, value)
+		}
+	}
+	return labels
+}
+
+func add(labels map[string]string, key, value string) {
+	if _, err := endpoint.ParseLabels([]string{k8sPrefix + key + "=" + value}); err == nil && !strings.Contains(key, "=") {
+		labels[k8sPrefix+key] = value
+	}
+}
+
+// Surrounding tells whether a key, without its source, is one that a pod may not give to itself.
+func Surrounding(key string) bool {
+	return key == KeyNamespace || strings.HasPrefix(key, ours)
+}
