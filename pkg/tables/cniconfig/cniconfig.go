@@ -14,13 +14,15 @@ const (
 	Waiting State = "waiting" // pods cannot be attached yet; a file of an earlier run stays
 	Written State = "written" // the file is there with the contents that are wanted
 	Failed  State = "failed"  // it could not be written; this is tried again
+	// Shadowed is written in vain: another configuration comes before it by name, and runtimes use the first one.
+	Shadowed State = "shadowed"
 )
 
 // Config is the file. There is no row while the agent manages no file.
 type Config struct {
 	Path    string `json:"path"`
 	State   State  `json:"state"`
-	Message string `json:"message,omitempty"` // what is waited for, or the error
+	Message string `json:"message,omitempty"` // what is waited for, which file comes before ours, or the error
 }
 
 // TableHeader implements statedb.TableWritable.

@@ -31,10 +31,17 @@ type Endpoint struct {
 	IPv4Pool string     `json:"ipv4Pool,omitempty"`
 	IPv6Pool string     `json:"ipv6Pool,omitempty"`
 
+	// Router addresses that the pod was told, one for each address; they stay when the node's change. Invalid when not
+	// known: then they are those of the node.
+	GatewayIPv4 netip.Addr `json:"gatewayIPv4,omitzero"`
+	GatewayIPv6 netip.Addr `json:"gatewayIPv6,omitzero"`
+
 	K8sNamespace string            `json:"k8sNamespace,omitempty"`
 	K8sPodName   string            `json:"k8sPodName,omitempty"`
 	K8sUID       string            `json:"k8sUID,omitempty"`
 	Labels       map[string]string `json:"labels,omitempty"` // "source:key" -> value; never changed in place
+	// LabelsMissing says which labels are not known and why; empty when Labels are all.
+	LabelsMissing string `json:"labelsMissing,omitempty"`
 
 	CreatedAt time.Time `json:"createdAt"`
 	// Restored is true when the row came from a state file of an earlier run.
@@ -73,15 +80,16 @@ type comparableEndpoint struct {
 	HostIfName                                                string
 	HostIfIndex                                               int
 	HostMAC, PodMAC                                           mac.Addr
-	IPv4, IPv6                                                netip.Addr
+	IPv4, IPv6, GatewayIPv4, GatewayIPv6                      netip.Addr
 	IPv4Pool, IPv6Pool, K8sNamespace, K8sPodName, K8sUID, Why string
+	Missing                                                   string
 	Restored                                                  bool
 }
 
 func withoutMap(e Endpoint) comparableEndpoint {
 	return comparableEndpoint{e.ID, e.ContainerID, e.IfName, e.NetnsPath, e.NetnsCookie, e.NetnsInode, e.HostIfName,
-		e.HostIfIndex, e.HostMAC, e.PodMAC, e.IPv4, e.IPv6, e.IPv4Pool, e.IPv6Pool, e.K8sNamespace, e.K8sPodName,
-		e.K8sUID, e.Quarantine, e.Restored}
+		e.HostIfIndex, e.HostMAC, e.PodMAC, e.IPv4, e.IPv6, e.GatewayIPv4, e.GatewayIPv6, e.IPv4Pool, e.IPv6Pool, e.K8sNamespace, e.K8sPodName,
+		e.K8sUID, e.Quarantine, e.LabelsMissing, e.Restored}
 }
 
 // TableHeader implements statedb.TableWritable.

@@ -18,7 +18,8 @@ func full() *Endpoint {
 		ID: 7, ContainerID: "abc", IfName: "eth0", NetnsPath: "/run/netns/x", NetnsCookie: 1 << 63, NetnsInode: 9,
 		HostIfName: "lxc0123456789ab", HostIfIndex: 12, HostMAC: mac.Addr{2, 1}, PodMAC: mac.Addr{2, 2},
 		IPv4: netip.MustParseAddr("10.0.0.7"), IPv6: netip.MustParseAddr("fd00::7"), IPv4Pool: "p4", IPv6Pool: "p6",
-		K8sNamespace: "default", K8sPodName: "web", K8sUID: "u", Labels: map[string]string{"k8s:app": "web"},
+		GatewayIPv4: netip.MustParseAddr("10.0.0.1"), GatewayIPv6: netip.MustParseAddr("fd00::1"),
+		K8sNamespace: "default", K8sPodName: "web", K8sUID: "u", Labels: map[string]string{"k8s:app": "web"}, LabelsMissing: "why",
 		CreatedAt: time.Unix(1, 5).UTC(), Restored: true, Quarantine: "why",
 	}
 }

@@ -42,14 +42,16 @@ type EndpointState struct {
 	// Attachment is "<container id>:<interface>". It tells an endpoint from a later one with the same id.
 	Attachment string `json:"attachment"`
 	State      State  `json:"state"`
-	Identity   uint32 `json:"identity"` // numeric security identity; 5 is reserved:init
+	Identity   uint32 `json:"identity"` // numeric security identity; 0 while it has none
 	// Revision is the policy revision that the kernel enforces; 0 before the first.
 	Revision uint64 `json:"revision"`
 	// Error is why the endpoint is not ready, with what is being retried; empty when all is well.
 	Error string `json:"error,omitempty"`
 	// Waiting is what is missing while the endpoint is neither ready nor in error; empty otherwise.
-	Waiting string     `json:"waiting,omitempty"`
-	Log     []LogEntry `json:"log,omitempty"` // oldest first; never changed in place
+	Waiting string `json:"waiting,omitempty"`
+	// Notice is what should be known though the endpoint works, such as a provisional identity; empty otherwise.
+	Notice string     `json:"notice,omitempty"`
+	Log    []LogEntry `json:"log,omitempty"` // oldest first; never changed in place
 }
 
 // Clone returns a copy that may be changed and inserted.
@@ -58,7 +60,7 @@ func (s *EndpointState) Clone() *EndpointState { c := *s; return &c }
 // Equal compares everything but the log.
 func (s *EndpointState) Equal(o *EndpointState) bool {
 	return s.ID == o.ID && s.Attachment == o.Attachment && s.State == o.State && s.Identity == o.Identity &&
-		s.Revision == o.Revision && s.Error == o.Error && s.Waiting == o.Waiting
+		s.Revision == o.Revision && s.Error == o.Error && s.Waiting == o.Waiting && s.Notice == o.Notice
 }
 
 // WithLog returns a copy with one more log entry.

@@ -11,7 +11,7 @@ import (
 )
 
 func full() *EndpointState {
-	return &EndpointState{ID: 7, Attachment: "abc:eth0", State: Ready, Identity: 5, Revision: 1, Error: "e", Waiting: "w",
+	return &EndpointState{ID: 7, Attachment: "abc:eth0", State: Ready, Identity: 5, Revision: 1, Error: "e", Waiting: "w", Notice: "n",
 		Log: []LogEntry{{Time: time.Unix(1, 0).UTC(), Failed: true, State: Ready, Message: "m"}}}
 }
 

@@ -3,12 +3,12 @@ package ipamaddresses
 
 import (
 	"net/netip"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // State of an address that is not free.
@@ -41,15 +41,7 @@ func (Address) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (a Address) TableRow() []string {
-	return []string{a.Addr.String(), a.Pool, printable(a.Owner), printable(a.Attachment), string(a.State)}
-}
-
-// printable quotes what a terminal could take for commands: owners are named by whoever asks for an address.
-func printable(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return strconv.Quote(s)
-	}
-	return s
+	return []string{a.Addr.String(), a.Pool, printable.Text(a.Owner), printable.Text(a.Attachment), string(a.State)}
 }
 
 var addrIndex = statedb.Index[Address, netip.Addr]{

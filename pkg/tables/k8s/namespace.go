@@ -3,11 +3,12 @@ package k8s
 import (
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // Namespace is a namespace. Maps are never changed in place.
@@ -31,7 +32,7 @@ func (*Namespace) TableHeader() []string { return []string{"Namespace", "UID", "
 
 // TableRow implements statedb.TableWritable.
 func (n *Namespace) TableRow() []string {
-	return []string{n.Name, printable(n.UID), showMap(n.Labels)}
+	return []string{n.Name, printable.Text(n.UID), showMap(n.Labels)}
 }
 
 var namespaceIndex = statedb.Index[*Namespace, string]{
@@ -56,15 +57,5 @@ func showMap(m map[string]string) string {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		parts = append(parts, k+"="+m[k])
 	}
-	return printable(strings.Join(parts, ","))
-}
-
-// printable quotes text that a terminal could take for commands: free text of objects reaches operators through tables.
-func printable(s string) string {
-	for _, r := range s {
-		if !strconv.IsPrint(r) {
-			return strconv.Quote(s)
-		}
-	}
-	return s
+	return printable.Text(strings.Join(parts, ","))
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // Selector chooses objects by labels. The zero value chooses all of them.
@@ -78,7 +80,7 @@ func (p *NetworkPolicy) TableRow() []string {
 	if p.IsEgress {
 		directions = append(directions, "egress")
 	}
-	return []string{p.Key(), printable(p.UID), strings.Join(directions, ","), strconv.Itoa(len(p.Ingress)),
+	return []string{p.Key(), printable.Text(p.UID), strings.Join(directions, ","), strconv.Itoa(len(p.Ingress)),
 		strconv.Itoa(len(p.Egress))}
 }
 

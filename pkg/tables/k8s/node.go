@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // NodeAddress is one address of a node as Kubernetes reports it; Type "Hostname" and the DNS types hold names.
@@ -24,6 +26,9 @@ type Node struct {
 	PodCIDR     string            `json:"podCIDR,omitempty"`  // spec.podCIDR as written; may be no CIDR at all
 	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // spec.podCIDRs as written
 	Addresses   []NodeAddress     `json:"addresses,omitempty"`
+	TaintKeys   []string          `json:"taintKeys,omitempty"` // of spec.taints, in its order
+	// NetworkUnavailable is the status of the condition of this name: "True", "False" or "Unknown"; empty without one.
+	NetworkUnavailable string `json:"networkUnavailable,omitempty"`
 }
 
 // Key is the name.
@@ -31,7 +36,8 @@ func (n *Node) Key() string { return n.Name }
 
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
-	return n.Name == o.Name && n.UID == o.UID && n.PodCIDR == o.PodCIDR && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+	return n.Name == o.Name && n.UID == o.UID && n.PodCIDR == o.PodCIDR &&
+		n.NetworkUnavailable == o.NetworkUnavailable && slices.Equal(n.TaintKeys, o.TaintKeys) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		slices.Equal(n.Addresses, o.Addresses) && maps.Equal(n.Labels, o.Labels) && maps.Equal(n.Annotations, o.Annotations)
 }
 
@@ -46,7 +52,7 @@ func (n *Node) TableRow() []string {
 	for i, a := range n.Addresses {
 		addresses[i] = a.Type + "=" + a.Address
 	}
-	return []string{n.Name, printable(n.UID), printable(n.PodCIDR), printable(strings.Join(n.PodCIDRs, ",")),
+	return []string{n.Name, printable.Text(n.UID), printable.Text(n.PodCIDR), printable.Text(strings.Join(n.PodCIDRs, ",")),
 		strings.Join(addresses, ",")}
 }
 

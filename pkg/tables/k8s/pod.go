@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // Pod is a pod of this node. Maps and slices are never changed in place.
@@ -16,9 +18,11 @@ type Pod struct {
 	Namespace      string            `json:"namespace"`
 	Name           string            `json:"name"`
 	UID            string            `json:"uid,omitempty"`
+	StaticUID      string            `json:"staticUID,omitempty"` // that the runtime knows it by, of a static pod; the object has another
 	NodeName       string            `json:"nodeName,omitempty"`
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
 	HostNetwork    bool              `json:"hostNetwork,omitempty"`
+	Phase          string            `json:"phase,omitempty"` // "Running" and so on; empty when not known
 	Labels         map[string]string `json:"labels,omitempty"`
 	Annotations    map[string]string `json:"annotations,omitempty"`
 	PodIPs         []netip.Addr      `json:"podIPs,omitempty"` // from the status; empty before it is known
@@ -27,10 +31,15 @@ type Pod struct {
 // Key is "namespace/name".
 func (p *Pod) Key() string { return p.Namespace + "/" + p.Name }
 
+// HasUID tells whether a runtime's UID may be the pod's. Not every runtime passes it on, and not every row has it.
+func (p *Pod) HasUID(uid string) bool {
+	return uid == "" || p.UID == "" || uid == p.UID || uid == p.StaticUID
+}
+
 // Equal compares everything.
 func (p *Pod) Equal(o *Pod) bool {
-	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID && p.NodeName == o.NodeName &&
-		p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork && maps.Equal(p.Labels, o.Labels) &&
+	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID && p.StaticUID == o.StaticUID && p.NodeName == o.NodeName &&
+		p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork && p.Phase == o.Phase && maps.Equal(p.Labels, o.Labels) &&
 		maps.Equal(p.Annotations, o.Annotations) && slices.Equal(p.PodIPs, o.PodIPs)
 }
 
@@ -39,7 +48,7 @@ func (*Pod) TableHeader() []string { return []string{"Pod", "UID", "Node", "Host
 
 // TableRow implements statedb.TableWritable.
 func (p *Pod) TableRow() []string {
-	return []string{p.Key(), printable(p.UID), p.NodeName, strconv.FormatBool(p.HostNetwork)}
+	return []string{p.Key(), printable.Text(p.UID), p.NodeName, strconv.FormatBool(p.HostNetwork)}
 }
 
 var podIndex = statedb.Index[*Pod, string]{

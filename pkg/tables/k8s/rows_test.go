@@ -23,6 +23,9 @@ func TestEqual_SeesEveryField(t *testing.T) {
 	everyField(t, Namespace{}, func(a, b *Namespace) bool { return a.Equal(b) })
 	everyField(t, Service{}, func(a, b *Service) bool { return a.Equal(b) })
 	everyField(t, NetworkPolicy{}, func(a, b *NetworkPolicy) bool { return a.Equal(b) })
+	everyField(t, EndpointSlice{}, func(a, b *EndpointSlice) bool { return a.Equal(b) })
+	everyField(t, SliceEndpoint{}, func(a, b *SliceEndpoint) bool { return a.equal(*b) })
+	everyField(t, Ingress{}, func(a, b *Ingress) bool { return a.Equal(b) })
 }
 
 func everyField[T any](t *testing.T, zero T, equal func(a, b *T) bool) {

@@ -14,6 +14,7 @@ import (
 type Family struct {
 	AllocRange netip.Prefix `json:"allocRange"` // addresses for pods
 	Router     netip.Addr   `json:"router"`     // address of waggle_host, the gateway of all pods here
+	Health     netip.Addr   `json:"health"`     // second address of waggle_host, for other nodes to ask; invalid when it has none
 	NodeIP     netip.Addr   `json:"nodeIP"`     // primary address of the node; invalid when it has none
 }
 
@@ -37,7 +38,7 @@ func (n *LocalNode) Equal(o *LocalNode) bool {
 
 // TableHeader implements statedb.TableWritable.
 func (*LocalNode) TableHeader() []string {
-	return []string{"Name", "IPv4Range", "IPv4Router", "IPv6Range", "IPv6Router", "Addresses", "WaitingFor"}
+	return []string{"Name", "IPv4Range", "IPv4Router", "IPv6Range", "IPv6Router", "Health", "Addresses", "WaitingFor"}
 }
 
 // TableRow implements statedb.TableWritable.
@@ -46,8 +47,14 @@ func (n *LocalNode) TableRow() []string {
 	for i, a := range n.Addresses {
 		addrs[i] = a.String()
 	}
+	var health []string
+	for _, addr := range []netip.Addr{n.IPv4.Health, n.IPv6.Health} {
+		if addr.IsValid() {
+			health = append(health, addr.String())
+		}
+	}
 	return []string{n.Name, show(n.IPv4.AllocRange), show(n.IPv4.Router), show(n.IPv6.AllocRange), show(n.IPv6.Router),
-		strings.Join(addrs, ","), n.WaitingFor}
+		strings.Join(health, ","), strings.Join(addrs, ","), n.WaitingFor}
 }
 
 func show(v interface {

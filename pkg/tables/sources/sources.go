@@ -24,18 +24,29 @@ type Source struct {
 	Producer   string    `json:"producer"`             // "manifests", "reflectors" or "snapshot"
 	State      State     `json:"state"`                // see the constants
 	Since      time.Time `json:"since"`                // when State was entered
-	WaitingFor string    `json:"waitingFor,omitempty"` // what is missing, in words; empty unless Waiting
+	WaitingFor string    `json:"waitingFor,omitempty"` // what is missing, in words; empty when Synced
+	Copy       time.Time `json:"copy,omitzero"`        // when the copy on disk was written; zero when there is none
 }
 
 // Usable tells whether derived tables and ADD may rely on the rows.
 func (s Source) Usable() bool { return s.State == Snapshot || s.State == Synced }
 
 // TableHeader implements statedb.TableWritable.
-func (Source) TableHeader() []string { return []string{"Table", "Producer", "State", "WaitingFor"} }
+func (Source) TableHeader() []string {
+	return []string{"Table", "Producer", "State", "Since", "Copy", "WaitingFor"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (s Source) TableRow() []string {
-	return []string{s.Table, s.Producer, string(s.State), s.WaitingFor}
+	return []string{s.Table, s.Producer, string(s.State), clock(s.Since), clock(s.Copy), s.WaitingFor}
+}
+
+// clock writes a time; "-" when there is none.
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format(time.RFC3339)
 }
 
 var tableIndex = statedb.Index[Source, string]{

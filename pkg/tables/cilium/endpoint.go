@@ -1,0 +1,67 @@
+package cilium
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Endpoint is a CiliumEndpoint: a pod anywhere in the cluster, this node's own among them. There may be tens of
+// thousands, so a row holds no more than the datapath needs. Slices are never changed in place.
+type Endpoint struct {
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	UID       string       `json:"uid,omitempty"`
+	Identity  uint32       `json:"identity"`        // 0 when it has none yet
+	Node      netip.Addr   `json:"node"`            // address of the pod's node; invalid when not known
+	Addrs     []netip.Addr `json:"addrs,omitempty"` // of the pod
+	// Written is the [Digest] of an object that this node writes; 0 for those of others.
+	Written uint64 `json:"written,omitempty"`
+}
+
+// Key is "namespace/name".
+func (e *Endpoint) Key() string { return e.Namespace + "/" + e.Name }
+
+// Equal compares everything.
+func (e *Endpoint) Equal(o *Endpoint) bool {
+	return e.Namespace == o.Namespace && e.Name == o.Name && e.UID == o.UID && e.Identity == o.Identity && e.Node == o.Node && e.Written == o.Written &&
+		slices.Equal(e.Addrs, o.Addrs)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Endpoint) TableHeader() []string {
+	return []string{"CiliumEndpoint", "Identity", "Addresses", "Node"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (e *Endpoint) TableRow() []string {
+	addrs := make([]string, len(e.Addrs))
+	for i, a := range e.Addrs {
+		addrs[i] = a.String()
+	}
+	node := "-"
+	if e.Node.IsValid() {
+		node = e.Node.String()
+	}
+	return []string{e.Key(), strconv.FormatUint(uint64(e.Identity), 10), strings.Join(addrs, ","), node}
+}
+
+var endpointIndex = statedb.Index[*Endpoint, string]{
+	Name:       "name",
+	FromObject: func(o *Endpoint) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// EndpointByName finds a row by "namespace/name".
+var EndpointByName = endpointIndex.Query
+
+// NewEndpointTable makes the table "cilium-endpoints".
+func NewEndpointTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
+	return statedb.NewTable(db, "cilium-endpoints", endpointIndex)
+}

@@ -1,0 +1,66 @@
+package cilium
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// NodeAddress is one address of a node; Type "CiliumInternalIP" is the router's.
+type NodeAddress struct {
+	Type string `json:"type"`
+	IP   string `json:"ip"` // as written
+}
+
+// Node is a CiliumNode. Slices are never changed in place.
+type Node struct {
+	Name        string            `json:"name"`
+	UID         string            `json:"uid,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"` // our own ones only: what the agent wrote itself is marked there
+	Addresses   []NodeAddress     `json:"addresses,omitempty"`
+	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // as written; may be no CIDRs at all
+	HealthIPv4  string            `json:"healthIPv4,omitempty"`
+	HealthIPv6  string            `json:"healthIPv6,omitempty"`
+}
+
+// Key is the name.
+func (n *Node) Key() string { return n.Name }
+
+// Equal compares everything.
+func (n *Node) Equal(o *Node) bool {
+	return n.Name == o.Name && n.UID == o.UID && n.HealthIPv4 == o.HealthIPv4 && n.HealthIPv6 == o.HealthIPv6 &&
+		slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) && maps.Equal(n.Annotations, o.Annotations)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Node) TableHeader() []string { return []string{"CiliumNode", "PodCIDRs", "Addresses"} }
+
+// TableRow implements statedb.TableWritable.
+func (n *Node) TableRow() []string {
+	addresses := make([]string, len(n.Addresses))
+	for i, a := range n.Addresses {
+		addresses[i] = a.Type + "=" + a.IP
+	}
+	return []string{n.Name, printable.Text(strings.Join(n.PodCIDRs, ",")), printable.Text(strings.Join(addresses, ","))}
+}
+
+var nodeIndex = statedb.Index[*Node, string]{
+	Name:       "name",
+	FromObject: func(o *Node) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// NodeByName finds a row by its name.
+var NodeByName = nodeIndex.Query
+
+// NewNodeTable makes the table "cilium-nodes".
+func NewNodeTable(db *statedb.DB) (statedb.RWTable[*Node], error) {
+	return statedb.NewTable(db, "cilium-nodes", nodeIndex)
+}

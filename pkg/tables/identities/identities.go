@@ -1,0 +1,152 @@
+// Package identities holds the security identities that this node knows, and which of them each endpoint has.
+package identities
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// Source says who gave a number to a set of labels.
+type Source string
+
+const (
+	Reserved    Source = "reserved"    // it is fixed
+	CRD         Source = "crd"         // a CiliumIdentity: the same on all nodes
+	Memory      Source = "memory"      // this agent, without Kubernetes
+	Provisional Source = "provisional" // this agent, until there is a CiliumIdentity
+)
+
+// Identity is a number for a set of labels. Labels may have two rows while one number replaces another.
+type Identity struct {
+	ID     uint32            `json:"id"`
+	Labels map[string]string `json:"labels,omitempty"` // "source:key" -> value; never changed in place
+	Source Source            `json:"source"`
+	Since  time.Time         `json:"since"` // when this agent learnt of it
+}
+
+// Equal compares everything but Since.
+func (i *Identity) Equal(o *Identity) bool {
+	return i.ID == o.ID && i.Source == o.Source && maps.Equal(i.Labels, o.Labels)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Identity) TableHeader() []string { return []string{"Identity", "Source", "Labels"} }
+
+// TableRow implements statedb.TableWritable.
+func (i *Identity) TableRow() []string {
+	return []string{strconv.FormatUint(uint64(i.ID), 10), string(i.Source), text(i.Labels)}
+}
+
+func text(labels map[string]string) string {
+	return printable.Text(strings.Join(List(labels), ","))
+}
+
+var idIndex = statedb.Index[*Identity, uint32]{
+	Name:       "id",
+	FromObject: func(i *Identity) index.KeySet { return index.NewKeySet(index.Uint32(i.ID)) },
+	FromKey:    index.Uint32,
+	FromString: index.Uint32String,
+	Unique:     true,
+}
+
+var labelsIndex = statedb.Index[*Identity, string]{
+	Name:       "labels",
+	FromObject: func(i *Identity) index.KeySet { return index.NewKeySet(index.String(cilium.LabelsKey(i.Labels))) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// ByID finds an identity; ByLabels finds those of a set of labels by its [cilium.LabelsKey].
+var (
+	ByID     = idIndex.Query
+	ByLabels = labelsIndex.Query
+)
+
+// NewTable makes the table "identities".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Identity], error) {
+	return statedb.NewTable(db, "identities", idIndex, labelsIndex)
+}
+
+// EndpointIdentity is the identity that an endpoint has.
+type EndpointIdentity struct {
+	EndpointID uint16            `json:"endpointID"`
+	Attachment string            `json:"attachment"` // tells an endpoint from a later one with the same id
+	Identity   uint32            `json:"identity"`
+	Source     Source            `json:"source"`
+	Labels     map[string]string `json:"labels,omitempty"` // those that make the identity; never changed in place
+}
+
+// Equal compares everything.
+func (e *EndpointIdentity) Equal(o *EndpointIdentity) bool {
+	return e.EndpointID == o.EndpointID && e.Attachment == o.Attachment && e.Identity == o.Identity && e.Source == o.Source &&
+		maps.Equal(e.Labels, o.Labels)
+}
+
+// List returns the labels as "source:key=value", sorted; without "=" when the value is empty and the source reserved, as
+// everybody writes these.
+func List(labels map[string]string) []string {
+	list := make([]string, 0, len(labels))
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if value := labels[key]; value != "" || endpoint.LabelSource(key) != endpoint.SourceReserved {
+			key += "=" + value
+		}
+		list = append(list, key)
+	}
+	return list
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*EndpointIdentity) TableHeader() []string {
+	return []string{"Endpoint", "Attachment", "Identity", "Source", "Labels"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (e *EndpointIdentity) TableRow() []string {
+	return []string{strconv.Itoa(int(e.EndpointID)), e.Attachment, strconv.FormatUint(uint64(e.Identity), 10), string(e.Source),
+		text(e.Labels)}
+}
+
+var endpointIndex = statedb.Index[*EndpointIdentity, uint16]{
+	Name:       "endpoint",
+	FromObject: func(e *EndpointIdentity) index.KeySet { return index.NewKeySet(index.Uint16(e.EndpointID)) },
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+	Unique:     true,
+}
+
+var endpointIdentityIndex = statedb.Index[*EndpointIdentity, uint32]{
+	Name:       "identity",
+	FromObject: func(e *EndpointIdentity) index.KeySet { return index.NewKeySet(index.Uint32(e.Identity)) },
+	FromKey:    index.Uint32,
+	FromString: index.Uint32String,
+}
+
+// ByEndpoint finds the identity of an endpoint by its local id; ByIdentity finds the endpoints that have one.
+var (
+	ByEndpoint = endpointIndex.Query
+	ByIdentity = endpointIdentityIndex.Query
+)
+
+// NewEndpointTable makes the table "endpoint-identities".
+func NewEndpointTable(db *statedb.DB) (statedb.RWTable[*EndpointIdentity], error) {
+	return statedb.NewTable(db, "endpoint-identities", endpointIndex, endpointIdentityIndex)
+}
+
+// Of finds the identity of one attachment; a row of an earlier endpoint with the same id is not it.
+func Of(txn statedb.ReadTxn, table statedb.Table[*EndpointIdentity], id uint16, attachment string) (*EndpointIdentity, bool) {
+	row, _, found := table.Get(txn, ByEndpoint(id))
+	if !found || row.Attachment != attachment {
+		return nil, false
+	}
+	return row, true
+}

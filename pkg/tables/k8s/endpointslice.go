@@ -1,0 +1,101 @@
+package k8s
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// SlicePort is one port of all endpoints of a slice.
+type SlicePort struct {
+	Name     string `json:"name,omitempty"` // as the port of the service
+	Protocol string `json:"protocol"`       // never empty
+	Port     uint16 `json:"port,omitempty"` // 0 means all ports
+}
+
+// SliceEndpoint is one backend of a slice.
+type SliceEndpoint struct {
+	Addrs       []netip.Addr `json:"addrs,omitempty"`
+	Ready       bool         `json:"ready,omitempty"` // conditions as Kubernetes defaults them
+	Serving     bool         `json:"serving,omitempty"`
+	Terminating bool         `json:"terminating,omitempty"`
+	NodeName    string       `json:"nodeName,omitempty"`
+	Zone        string       `json:"zone,omitempty"`
+	ForZones    []string     `json:"forZones,omitempty"` // hints: zones that should use it
+	Pod         string       `json:"pod,omitempty"`      // "namespace/name"; empty when it is no pod
+}
+
+func (e SliceEndpoint) equal(o SliceEndpoint) bool {
+	return e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating && e.NodeName == o.NodeName &&
+		e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.ForZones, o.ForZones)
+}
+
+// EndpointSlice is a part of the backends of a service. Slices are never changed in place.
+type EndpointSlice struct {
+	Namespace   string          `json:"namespace"`
+	Name        string          `json:"name"`
+	UID         string          `json:"uid,omitempty"`
+	Service     string          `json:"service,omitempty"` // name, in the same namespace; empty when it belongs to none
+	AddressType string          `json:"addressType"`       // "IPv4", "IPv6" or "FQDN"; the last has no endpoints here
+	Ports       []SlicePort     `json:"ports,omitempty"`
+	Endpoints   []SliceEndpoint `json:"endpoints,omitempty"`
+}
+
+// Key is "namespace/name".
+func (s *EndpointSlice) Key() string { return s.Namespace + "/" + s.Name }
+
+// Equal compares everything.
+func (s *EndpointSlice) Equal(o *EndpointSlice) bool {
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Service == o.Service &&
+		s.AddressType == o.AddressType && slices.Equal(s.Ports, o.Ports) &&
+		slices.EqualFunc(s.Endpoints, o.Endpoints, SliceEndpoint.equal)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*EndpointSlice) TableHeader() []string {
+	return []string{"Slice", "Service", "Ports", "Endpoints"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (s *EndpointSlice) TableRow() []string {
+	ports := make([]string, len(s.Ports))
+	for i, p := range s.Ports {
+		ports[i] = strconv.Itoa(int(p.Port)) + "/" + p.Protocol
+	}
+	return []string{s.Key(), s.Service, strings.Join(ports, ","), strconv.Itoa(len(s.Endpoints))}
+}
+
+var endpointSliceIndex = statedb.Index[*EndpointSlice, string]{
+	Name:       "name",
+	FromObject: func(s *EndpointSlice) index.KeySet { return index.NewKeySet(index.String(s.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// EndpointSliceByName finds a slice by "namespace/name".
+var EndpointSliceByName = endpointSliceIndex.Query
+
+var sliceServiceIndex = statedb.Index[*EndpointSlice, string]{
+	Name: "service",
+	FromObject: func(s *EndpointSlice) index.KeySet {
+		if s.Service == "" {
+			return index.KeySet{}
+		}
+		return index.NewKeySet(index.String(s.Namespace + "/" + s.Service))
+	},
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// EndpointSlicesByService finds the slices of a service by "namespace/name".
+var EndpointSlicesByService = sliceServiceIndex.Query
+
+// NewEndpointSliceTable makes the table "k8s-endpointslices".
+func NewEndpointSliceTable(db *statedb.DB) (statedb.RWTable[*EndpointSlice], error) {
+	return statedb.NewTable(db, "k8s-endpointslices", endpointSliceIndex, sliceServiceIndex)
+}

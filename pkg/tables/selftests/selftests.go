@@ -1,0 +1,51 @@
+// Package selftests holds the outcome of the last real attach that was tried on this node: a namespace, ADD, a ping and DEL.
+package selftests
+
+import (
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Attach is the name of the one self-test there is.
+const Attach = "attach"
+
+// State of a self-test.
+type State string
+
+const (
+	Waiting State = "waiting" // nobody has reported an outcome yet, or only one of an earlier boot
+	Passed  State = "passed"
+	Failed  State = "failed"
+)
+
+// SelfTest is one row.
+type SelfTest struct {
+	Name    string    `json:"name"`
+	State   State     `json:"state"`
+	At      time.Time `json:"at"`                // when the outcome was reported; zero while Waiting
+	Message string    `json:"message,omitempty"` // what is waited for, or the step that failed and why
+}
+
+// TableHeader implements statedb.TableWritable.
+func (SelfTest) TableHeader() []string { return []string{"Name", "State", "Message"} }
+
+// TableRow implements statedb.TableWritable.
+func (s SelfTest) TableRow() []string { return []string{s.Name, string(s.State), s.Message} }
+
+var nameIndex = statedb.Index[SelfTest, string]{
+	Name:       "name",
+	FromObject: func(s SelfTest) index.KeySet { return index.NewKeySet(index.String(s.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByName finds a self-test.
+var ByName = nameIndex.Query
+
+// NewTable makes the table "self-tests".
+func NewTable(db *statedb.DB) (statedb.RWTable[SelfTest], error) {
+	return statedb.NewTable(db, "self-tests", nameIndex)
+}

@@ -1,0 +1,48 @@
+// Package staleobjects holds objects that describe what no longer exists.
+package staleobjects
+
+import (
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Object is an object that nobody stands behind, as far as is known.
+type Object struct {
+	Resource string `json:"resource"` // as in RBAC, e.g. "ciliumendpoints.cilium.io"
+	Name     string `json:"name"`     // "namespace/name", or "name"
+	UID      string `json:"uid"`
+	Reason   string `json:"reason"`
+	Rounds   int    `json:"rounds"` // how many rounds in a row have found it so
+	Error    string `json:"error,omitempty"`
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Object) TableHeader() []string {
+	return []string{"Resource", "Name", "Reason", "Rounds", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (o Object) TableRow() []string {
+	return []string{o.Resource, o.Name, o.Reason, strconv.Itoa(o.Rounds), o.Error}
+}
+
+// Key is "resource/name".
+func (o Object) Key() string { return o.Resource + "/" + o.Name }
+
+var nameIndex = statedb.Index[Object, string]{
+	Name:       "name",
+	FromObject: func(o Object) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByName finds a row by its Key.
+var ByName = nameIndex.Query
+
+// NewTable makes the table "stale-objects".
+func NewTable(db *statedb.DB) (statedb.RWTable[Object], error) {
+	return statedb.NewTable(db, "stale-objects", nameIndex)
+}

@@ -1,0 +1,119 @@
+// Package writeback runs the loop of a cell that writes to an object of Kubernetes.
+package writeback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+)
+
+const (
+	pause     = 100 * time.Millisecond // the least time between two passes; the first after a pause does not wait
+	firstWait = 100 * time.Millisecond // after the first failure in a row
+	longWait  = 5 * time.Second        // at most
+	patience  = 15 * time.Second       // for all requests of a pass
+)
+
+// Pass does what is to be done now. It adds to the set what a further pass depends on.
+type Pass func(ctx context.Context, watch *statedb.WatchSet) []nodeupdates.Update
+
+// Loop calls pass whenever something that it watches has changed, and again after a while when something failed: a server
+// that is away is not asked more often because a table changes. The rows of table are those of the last pass.
+func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb.RWTable[nodeupdates.Update], pass Pass) error {
+	limiter := rate.NewLimiter(rate.Every(pause), 1)
+	failures := 0
+	for limiter.Wait(ctx) == nil {
+		watch := statedb.NewWatchSet()
+		limited, cancel := context.WithTimeout(ctx, patience)
+		updates := pass(limited, watch)
+		cancel()
+		if ctx.Err() != nil {
+			return nil // the failures are those of the agent's own end
+		}
+		if err := commit(db, table, updates); err != nil {
+			health.Degraded("write "+table.Name(), err)
+			return err
+		}
+		if report(health, updates) {
+			failures = 0
+			_, _ = watch.Wait(ctx, 0) // fails when ctx ends, which the limiter sees
+			continue
+		}
+		failures++
+		sleep(ctx, failures)
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, failures int) {
+	wait := min(longWait, firstWait<<min(failures-1, 10))
+	timer := time.NewTimer(wait/2 + rand.N(wait/2+1)) // all nodes come back at once when the server does
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// report tells health, and whether all went well.
+func report(health cell.Health, updates []nodeupdates.Update) bool {
+	var errs []error
+	var waiting []string
+	for _, u := range updates {
+		switch u.State {
+		case nodeupdates.Failed:
+			errs = append(errs, fmt.Errorf("%s: %s", u.Name, u.Message))
+		case nodeupdates.Waiting:
+			waiting = append(waiting, u.Name+" waits for "+u.Message)
+		}
+	}
+	switch {
+	case len(errs) > 0:
+		health.Degraded("not all could be written", errors.Join(errs...))
+	case len(waiting) > 0:
+		health.OK(strings.Join(waiting, "; "))
+	default:
+		health.OK("All is written")
+	}
+	return len(errs) == 0
+}
+
+// commit makes the rows those of the last pass.
+func commit(db *statedb.DB, table statedb.RWTable[nodeupdates.Update], updates []nodeupdates.Update) error {
+	txn := db.WriteTxn(table)
+	defer txn.Abort()
+	names := map[string]bool{}
+	for _, u := range updates {
+		names[u.Name] = true
+		old, _, found := table.Get(txn, nodeupdates.ByName(u.Name))
+		if found && old.Same(u) {
+			continue
+		}
+		u.Since = time.Now()
+		if found && old.State == u.State {
+			u.Since = old.Since
+		}
+		if _, _, err := table.Insert(txn, u); err != nil {
+			return fmt.Errorf("insert %s: %w", u.Name, err)
+		}
+	}
+	for row := range table.All(txn) {
+		if names[row.Name] {
+			continue
+		}
+		if _, _, err := table.Delete(txn, row); err != nil {
+			return fmt.Errorf("delete %s: %w", row.Name, err)
+		}
+	}
+	txn.Commit()
+	return nil
+}
