@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"unicode"
 
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/shell"
@@ -68,7 +66,7 @@ func run(t *testing.T, socket string, args ...string) (code int, stdout, stderr 
 }
 
 const healthy = `{"cilium":{"state":"Ok","msg":"1.2"},"kubernetes":{"state":"Ok","msg":"from manifests"},"datapath-mode":"veth","attach-mode":"tc",
-"ipam":{"status":"IPv4: 1/254 allocated from 10.0.1.0/24"},"cluster":{"self":"default/node-1"},"agent":{"state":"ready"},
+"ipam":{"status":"IPv4: 1/254 allocated from 10.0.1.0/24"},"cluster":{"self":"default/node-1"},"agent":{"state":"ready"},"unmanaged-pods":["shop/old"],
 "modules":[{"id":"ipam.job-x","level":"OK","message":"fine"},{"id":"loader","level":"Degraded","message":"attach \u001b[31m","error":"busy"}]}`
 
 const oneEndpoint = `[{"id":7,"status":{"state":"ready","identity":{"id":5,"labels":["reserved:init"]},
@@ -84,6 +82,9 @@ func TestOutput(t *testing.T) {
 		"GET /v1/map/bpf_links":  `{"path":"/p","cache":[{"key":"12","value":"7"}]}`,
 		"GET /statedb/dump/ipam-addresses": `{"ipam-addresses":[{"addr":"10.0.1.7","pool":"default","state":"claimed","owner":"shop/cart\u001b[2J",` +
 			`"attachment":"c7:eth0"}]}`,
+		"GET /statedb/dump/self-tests": `{"self-tests":[{"name":"attach","state":"failed","at":"2026-01-02T03:04:05Z","message":"ping: no answer"}]}`,
+		"GET /statedb/dump/identities": `{"identities":[{"id":300,"source":"crd","labels":{"k8s:app":"web","k8s:x":""}}]}`,
+		"GET /v1/identity/300":         `{"id":300}`,
 		"GET /statedb/dump/drops": `{"drops":[{"reasonText":"Invalid source ip","direction":"egress","endpoint":7,"proto":"UDP","src":"10.0.1.9",` +
 			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
 	})
@@ -91,11 +92,13 @@ func TestOutput(t *testing.T) {
 		{"status --brief", "Ok - 1.2\n"},
 		{"status", "Agent:       Ok - 1.2\nNode:        default/node-1\nKubernetes:  Ok - from manifests\n" +
 			"IPAM:        IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:    veth links, programs attached with tc, 0 maps\n" +
-			"Endpoints:   1, 1 ready\nModules:     1 OK, 1 Degraded, 0 Stopped\n\n" +
+			"Endpoints:   1, 1 ready\nPods:        1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:   attach failed - ping: no answer\nModules:     1 OK, 1 Degraded, 0 Stopped\n\n" +
 			"├── ipam\n│   └── job-x  [OK] fine\n└── loader  [Degraded] attach \\x1b[31m: busy\n"},
 		{"endpoint list", "ID  IDENTITY           STATE  POD        IPV4      IPV6     INTERFACE  ATTACHMENT\n" +
 			"7   5 (reserved:init)  ready  shop/cart  10.0.1.7  fd00::7  lxc1       0123456789ab..bcdef:eth0\n"},
 		{"endpoint log 7", "TIME                  CODE  STATE  MESSAGE\n2026-01-02T03:04:05Z  ok    ready  in the kernel\n"},
+		{"identity list", "ID   SOURCE  LABELS\n300  crd     k8s:app=web,k8s:x=\n"},
+		{"identity get 300", "{\n  \"id\": 300\n}\n"},
 		{"map get bpf_links", "KEY  VALUE\n12   7\n"},
 		{"map get bpf_links -o yaml", "cache:\n- key: \"12\"\n  value: \"7\"\npath: /p\n"},
 		{"ipam list", "ADDRESS   POOL     STATE    OWNER             ATTACHMENT  EXPIRES\n10.0.1.7  default  claimed  shop/cart\\x1b[2J  c7:eth0     -\n"},
@@ -235,16 +238,4 @@ func TestReference(t *testing.T) {
 	if !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("%s is not what the command says: run go generate ./cli", file)
 	}
-}
-
-// FuzzPrintable hands over names of any kind: nothing that a terminal obeys may come out.
-func FuzzPrintable(f *testing.F) {
-	f.Add("a\x1b[31mb\x07\u202e\xff\ufffd")
-	f.Fuzz(func(t *testing.T, s string) {
-		out := printable(s)
-		if i := strings.IndexFunc(out, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
-			t.Fatalf("%q became %q", s, out)
-		}
-		table(io.Discard, []string{"A"}, [][]string{{s}})
-	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 func (a *app) endpointCommand() *cobra.Command {
@@ -39,7 +40,7 @@ func (a *app) endpointCommand() *cobra.Command {
 			if err := c.DeleteEndpoint(ctx, id); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stdout, "endpoint %s is deleted; its pod has no network now\n", printable(id))
+			fmt.Fprintf(a.stdout, "endpoint %s is deleted; its pod has no network now\n", printable.Text(id))
 			return nil
 		})
 	group.AddCommand(a.withOutput(list), a.withOutput(get), a.withOutput(history), a.withOutput(health), a.withOutput(labels), remove)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // monitorSocketName is the file in the state directory.
@@ -91,7 +92,7 @@ func (a *app) printEvent(payload monitorwire.Payload, f filter) error {
 		e.Time = time.Now().UTC().Format(time.RFC3339Nano)
 		return json.NewEncoder(a.stdout).Encode(e)
 	}
-	_, err := fmt.Fprintln(a.stdout, printable(e.text()))
+	_, err := fmt.Fprintln(a.stdout, printable.Text(e.text()))
 	return err
 }
 

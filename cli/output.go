@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // show prints a value as JSON or YAML when -o asks for it, and otherwise calls text.
@@ -38,7 +38,7 @@ func table(w io.Writer, header []string, rows [][]string) {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			if cells[i] = printable(cell); cell == "" {
+			if cells[i] = printable.Text(cell); cell == "" {
 				cells[i] = "-"
 			}
 		}
@@ -47,33 +47,11 @@ func table(w io.Writer, header []string, rows [][]string) {
 	_ = tw.Flush() // errors of stdout show up nowhere better
 }
 
-// printable escapes what could move the cursor, change colours or break a column: names come from outside.
-func printable(s string) string {
-	if !strings.ContainsFunc(s, unprintable) && strings.ToValidUTF8(s, "") == s {
-		return s
-	}
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case r == unicode.ReplacementChar && !strings.HasPrefix(s[i:], string(unicode.ReplacementChar)):
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		case unprintable(r):
-			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-// unprintable runes: control characters, and those that reorder text.
-func unprintable(r rune) bool { return !unicode.IsPrint(r) }
-
-// printableLine is printable for a line that the agent has laid out in columns: it may hold tabs.
+// printableLine is printable.Text for a line that the agent has laid out in columns: it may hold tabs.
 func printableLine(line string) string {
 	parts := strings.Split(line, "\t")
 	for i := range parts {
-		parts[i] = printable(parts[i])
+		parts[i] = printable.Text(parts[i])
 	}
 	return strings.Join(parts, "\t")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/shell"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -47,7 +48,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.As(err, new(silent)) {
-		fmt.Fprintln(stderr, "waggle:", printable(err.Error()))
+		fmt.Fprintln(stderr, "waggle:", printable.Text(err.Error()))
 	}
 	return exitCode(err)
 }
@@ -85,8 +86,8 @@ func (a *app) root() *cobra.Command {
 		"; default "+client.DefaultSocket+")")
 	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "How long to wait for an answer; 0 means for ever")
 	root.AddCommand(
-		a.statusCommand(), a.endpointCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.configCommand(),
-		a.dbCommand(), a.shellCommand(), a.bootstrapCommand(), a.monitorCommand(), a.dropsCommand(), a.versionCommand(),
+		a.statusCommand(), a.endpointCommand(), a.identityCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.configCommand(),
+		a.dbCommand(), a.shellCommand(), a.bootstrapCommand(), a.monitorCommand(), a.dropsCommand(), a.installCommand(), a.versionCommand(),
 	)
 	strictArguments(root)
 	return root
@@ -162,7 +163,7 @@ func (a *app) versionCommand() *cobra.Command {
 				case err != nil:
 					return err
 				}
-				fmt.Fprintln(a.stdout, "waggle-agent", printable(status.Agent.Version))
+				fmt.Fprintln(a.stdout, "waggle-agent", printable.Text(status.Agent.Version))
 				return nil
 			})
 		},

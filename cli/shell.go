@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/shell"
 )
 
@@ -83,7 +84,7 @@ func (a *app) runLine(line string) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := shell.Run(ctx, a.shellSocket(), line, a.printLine); err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(a.stdout, "error:", printable(err.Error()))
+		fmt.Fprintln(a.stdout, "error:", printable.Text(err.Error()))
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -35,8 +37,12 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 		return err
 	}
 	var endpoints []models.Endpoint
+	var tests []selftests.SelfTest
 	if !brief {
 		if endpoints, err = c.Endpoints(ctx); err != nil {
+			return err
+		}
+		if tests, err = client.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
 			return err
 		}
 	}
@@ -45,7 +51,7 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 			fmt.Fprintln(w, statusLine(s.Cilium))
 			return
 		}
-		statusText(w, s, endpoints)
+		statusText(w, s, endpoints, tests)
 	})
 	if err == nil && s.Cilium.State == models.StatusStateFailure {
 		return silent{errors.New("the agent is not ready: " + s.Cilium.Msg)}
@@ -55,14 +61,14 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 
 func statusLine(s models.Status) string {
 	if s.Msg == "" {
-		return printable(string(s.State))
+		return printable.Text(string(s.State))
 	}
-	return printable(string(s.State) + " - " + s.Msg)
+	return printable.Text(string(s.State) + " - " + s.Msg)
 }
 
-func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoint) {
+func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoint, tests []selftests.SelfTest) {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	line := func(name, value string) { fmt.Fprintf(tw, "%s:\t%s\n", name, printable(value)) }
+	line := func(name, value string) { fmt.Fprintf(tw, "%s:\t%s\n", name, printable.Text(value)) }
 	line("Agent", statusLine(s.Cilium))
 	for _, what := range s.Agent.WaitingFor {
 		line("  waiting for", what)
@@ -72,6 +78,12 @@ func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoi
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
 	line("Endpoints", countStates(endpoints))
+	if len(s.UnmanagedPods) > 0 {
+		line("Pods", unmanagedText(s))
+	}
+	for _, t := range tests {
+		line("Self-test", statusLine(models.Status{State: models.StatusState(t.Name + " " + string(t.State)), Msg: t.Message}))
+	}
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
 	fmt.Fprintln(w)

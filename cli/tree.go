@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // branch is a part of the agent with the parts below it.
@@ -49,7 +50,7 @@ func (b *branch) print(w io.Writer, indent string) {
 			corner, bar = "└── ", "    "
 		}
 		child := b.below[name]
-		fmt.Fprintln(w, indent+corner+printable(name)+child.words())
+		fmt.Fprintln(w, indent+corner+printable.Text(name)+child.words())
 		child.print(w, indent+bar)
 	}
 }
@@ -65,5 +66,5 @@ func (b *branch) words() string {
 	if b.report.Error != "" {
 		words += ": " + b.report.Error
 	}
-	return printable(words)
+	return printable.Text(words)
 }

@@ -52,5 +52,5 @@ func agentFailure(refused uint, agent *agentcall.Client, err error) *types.Error
 }
 
 func agentRemedy(socket string) string {
-	return "check that waggle-agent runs on this node and serves " + socket + " (its --socket-path or --state-dir), and its log"
+	return "the agent of this node serves " + socket + " while it runs (its --socket-path or --state-dir); see its log"
 }

@@ -9,8 +9,11 @@ import (
 
 	"github.com/waggle-net/waggle/cells/apiserver"
 	"github.com/waggle-net/waggle/cells/basedevices"
+	"github.com/waggle-net/waggle/cells/ciliumendpoints"
+	"github.com/waggle-net/waggle/cells/ciliumnode"
 	"github.com/waggle-net/waggle/cells/cniconf"
 	"github.com/waggle-net/waggle/cells/configs"
+	"github.com/waggle-net/waggle/cells/crds"
 	"github.com/waggle-net/waggle/cells/desiredroutes"
 	"github.com/waggle-net/waggle/cells/devices"
 	"github.com/waggle-net/waggle/cells/endpointmanager"
@@ -18,8 +21,11 @@ import (
 	"github.com/waggle-net/waggle/cells/endpointstate"
 	"github.com/waggle-net/waggle/cells/health"
 	"github.com/waggle-net/waggle/cells/healthz"
+	"github.com/waggle-net/waggle/cells/identity"
 	"github.com/waggle-net/waggle/cells/ipam"
 	"github.com/waggle-net/waggle/cells/ipcache"
+	"github.com/waggle-net/waggle/cells/k8sclient"
+	"github.com/waggle-net/waggle/cells/k8snode"
 	"github.com/waggle-net/waggle/cells/k8stables"
 	"github.com/waggle-net/waggle/cells/linkreaper"
 	"github.com/waggle-net/waggle/cells/loader"
@@ -30,9 +36,11 @@ import (
 	"github.com/waggle-net/waggle/cells/mtu"
 	"github.com/waggle-net/waggle/cells/nodeaddresses"
 	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/shell"
 	"github.com/waggle-net/waggle/cells/synchostips"
 	"github.com/waggle-net/waggle/cells/sysctl"
+	"github.com/waggle-net/waggle/cells/unmanagedpods"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
@@ -52,6 +60,8 @@ var Infrastructure = cell.Group(
 	configs.Cell,
 	health.Cell,
 	metrics.Cell,
+	k8sclient.Cell,
+	crds.Cell,
 )
 
 // ControlPlane turns Kubernetes objects, CNI requests and files into desired rows.
@@ -60,8 +70,14 @@ var ControlPlane = cell.Group(
 	nodecidr.Cell,
 	ipam.Cell,
 	localnode.Cell,
+	ciliumnode.Cell,
 	endpointmanager.Cell,
+	identity.Cell,
 	endpointstate.Cell,
+	ciliumendpoints.Cell,
+	unmanagedpods.Cell,
+	selftest.Cell,
+	k8snode.Cell,
 )
 
 // Datapath observes the kernel and pushes desired rows into it.

@@ -7,11 +7,14 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // TestBodies holds the answers that clients see, as Cilium's clients expect them.
@@ -55,6 +58,11 @@ func TestBodies(t *testing.T) {
 		{"GET", "/v1/map", "", 200, `{"maps":[{"path":"/bpf/bpf_links_v1"}]}`},
 		{"GET", "/v1/map/bpf_links", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`},
 		{"GET", "/v1/map/none", "", 404, ""},
+		{"GET", "/v1/identity", "", 200, `[{"id":5,"labels":["reserved:init"]},{"id":300,"labels":["k8s:app=web"]}]`},
+		{"GET", "/v1/identity/300", "", 200, `{"id":300,"labels":["k8s:app=web"]}`},
+		{"GET", "/v1/identity/301", "", 404, ""},
+		{"GET", "/v1/identity/web", "", 400, `"identity \"web\": want a number"`},
+		{"GET", "/v1/identity/endpoints", "", 200, `[{"identity":{"id":5,"labels":["reserved:init"]},"refCount":1}]`},
 		{"GET", "/v1/node/ids", "", 200, `[{"id":0,"ips":["192.0.2.1"]}]`},
 		{"GET", "/statedb/dump/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
 		{"GET", "/statedb/changes/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
@@ -103,11 +111,48 @@ func TestHealthz_SaysWhatBecameOfTheCNIFile(t *testing.T) {
 		`"cni-file":{"msg":"written to /x/w.conflist","state":"Ok"}`:                    {State: cniconfig.Written},
 		`"cni-file":{"msg":"not written yet, waiting for the node","state":"Warning"}`:  {State: cniconfig.Waiting, Message: "the node"},
 		`"cni-file":{"msg":"no space left","state":"Failure"}`:                          {State: cniconfig.Failed, Message: "no space left"},
+		`"cni-file":{"msg":"00.conf comes first","state":"Warning"}`:                    {State: cniconfig.Shadowed, Message: "00.conf comes first"},
 	} {
 		f := newFixture(t)
 		if row != nil {
 			row.Path = "/x/w.conflist"
 			f.fillCNIConfig(*row)
+		}
+		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
+			t.Errorf("%s is missing in %s", want, body)
+		}
+	}
+}
+
+func TestHealthz_SaysWhatIsFromTheCopy(t *testing.T) {
+	t.Parallel()
+	copied := sources.Source{Table: "k8s-nodes", Producer: "snapshot", State: sources.Snapshot, Since: at.Add(time.Minute), Copy: at}
+	later := "from the copy on disk of 2026-01-02T03:04:05Z, since 2026-01-02T03:05:05Z; "
+	f := newFixture(t)
+	f.fillAPIServers(apiservers.Server{Server: "https://192.0.2.1", Active: true, Reachable: apiservers.Unknown})
+	f.fillSources(copied)
+	if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, `"msg":"all objects `+later) {
+		t.Errorf("one of one table is from the copy: %s", body)
+	}
+	f.fillSources(sources.Source{Table: "k8s-pods", Producer: "reflectors", State: sources.Synced, Since: at, Copy: at})
+	if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, `"msg":"k8s-nodes `+later) {
+		t.Errorf("one of two tables is from the copy: %s", body)
+	}
+}
+
+func TestHealthz_SaysWhichAPIServerAnswers(t *testing.T) {
+	t.Parallel()
+	second := apiservers.Server{Server: "https://192.0.2.2", Reachable: apiservers.No, Error: "refused", Since: at}
+	for want, first := range map[string]apiservers.Server{
+		`"kubernetes":{"msg":"from manifests","state":"Ok"}`:                                                           {},
+		`"kubernetes":{"msg":"from manifests, https://192.0.2.1","state":"Ok"}`:                                        {Reachable: apiservers.Yes},
+		`"kubernetes":{"msg":"https://192.0.2.1 has not answered yet","state":"Failure"}`:                              {Reachable: apiservers.Unknown},
+		`"kubernetes":{"msg":"https://192.0.2.1 is of no use since 2026-01-02T03:04:05Z: no route","state":"Failure"}`: {Reachable: apiservers.No, Error: "no route", Since: at},
+	} {
+		f := newFixture(t)
+		if first.Reachable != "" {
+			first.Server, first.Active = "https://192.0.2.1", true
+			f.fillAPIServers(first, second)
 		}
 		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
 			t.Errorf("%s is missing in %s", want, body)

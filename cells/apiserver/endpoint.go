@@ -54,7 +54,7 @@ func (a *api) GetEndpoint(w http.ResponseWriter, r *http.Request) {
 	v := a.view()
 	list := make([]models.Endpoint, 0, a.Ready.Endpoints.NumObjects(v.txn))
 	for ep := range a.Ready.Endpoints.All(v.txn) {
-		if carries(ep, labels, identityLabels(v.state(ep.ID).Identity)) {
+		if carries(ep, labels, v.identity(ep).Labels) {
 			list = append(list, v.endpoint(ep))
 		}
 	}
@@ -137,7 +137,7 @@ func (a *api) PatchEndpointIDConfig(w http.ResponseWriter, r *http.Request, id s
 // GetEndpointIDLabels answers with the labels of an endpoint.
 func (a *api) GetEndpointIDLabels(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) {
-		status := labelStatus(ep, a.view().state(ep.ID))
+		status := labelStatus(ep, a.view().identity(ep).Labels)
 		answer(w, http.StatusOK, models.LabelConfiguration{Spec: status.Realized, Status: status})
 	})
 }

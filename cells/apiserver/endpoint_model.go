@@ -9,9 +9,9 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/endpoint"
-	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
 // view answers from one snapshot.
@@ -27,19 +27,19 @@ func (v view) state(id uint16) *endpointstates.EndpointState {
 	if s, _, found := v.States.Get(v.txn, endpointstates.ByID(id)); found {
 		return s
 	}
-	return &endpointstates.EndpointState{ID: id, State: endpointstates.WaitingForIdentity, Identity: identity.Init}
+	return &endpointstates.EndpointState{ID: id, State: endpointstates.WaitingForIdentity}
 }
 
 // endpoint is the model of a row and its state.
 func (v view) endpoint(ep *endpoints.Endpoint) models.Endpoint {
-	state := v.state(ep.ID)
+	state, number := v.state(ep.ID), v.identity(ep)
 	return models.Endpoint{
 		ID:   int64(ep.ID),
 		Spec: endpointSpec(ep),
 		Status: models.EndpointStatus{
 			ExternalIdentifiers: identifiers(ep),
-			Identity:            models.Identity{ID: int64(state.Identity), Labels: identityLabels(state.Identity)},
-			Labels:              labelStatus(ep, state),
+			Identity:            number,
+			Labels:              labelStatus(ep, number.Labels),
 			Realized:            endpointSpec(ep),
 			Networking:          v.networking(ep),
 			Policy:              policyOf(state),
@@ -48,6 +48,15 @@ func (v view) endpoint(ep *endpoints.Endpoint) models.Endpoint {
 			Health:              healthOf(state),
 		},
 	}
+}
+
+// identity of an endpoint; without a number while it has none.
+func (v view) identity(ep *endpoints.Endpoint) models.Identity {
+	row, found := identities.Of(v.txn, v.EndpointIdentities, ep.ID, ep.AttachmentID())
+	if !found {
+		return models.Identity{}
+	}
+	return models.Identity{ID: int64(row.Identity), Labels: identities.List(row.Labels)}
 }
 
 func stateOf(ep *endpoints.Endpoint, state *endpointstates.EndpointState) endpointstates.State {
@@ -136,19 +145,12 @@ func newest(log []models.EndpointStatusChange) []models.EndpointStatusChange {
 	return log[:min(len(log), 1)]
 }
 
-func labelStatus(ep *endpoints.Endpoint, state *endpointstates.EndpointState) models.LabelConfigurationStatus {
+func labelStatus(ep *endpoints.Endpoint, relevant []string) models.LabelConfigurationStatus {
 	return models.LabelConfigurationStatus{
 		Realized:         models.LabelConfigurationSpec{User: labelsFrom(ep, isUsers)},
-		SecurityRelevant: identityLabels(state.Identity),
+		SecurityRelevant: relevant,
 		Derived:          labelsFrom(ep, isDerived),
 	}
-}
-
-func identityLabels(id uint32) []string {
-	if name := identity.Name(id); name != "" {
-		return []string{endpoint.SourceReserved + ":" + name}
-	}
-	return nil
 }
 
 // isDerived tells labels that come from Kubernetes from those that users set.

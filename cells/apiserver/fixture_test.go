@@ -25,6 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
@@ -33,12 +34,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
 // fixture is an API over tables of its own, a manager and an allocator that remember what they were asked.
@@ -49,7 +52,9 @@ type fixture struct {
 	manager   *fakeManager
 	allocator *fakeAllocator
 
-	fillCNIConfig func(cniconfig.Config) // inserts the one row of cni-config
+	fillCNIConfig  func(cniconfig.Config) // inserts the one row of cni-config
+	fillSources    func(...sources.Source)
+	fillAPIServers func(...apiservers.Server) // inserts rows of api-servers
 }
 
 // at is the time of everything in the tables.
@@ -64,7 +69,7 @@ func newFixture(t *testing.T) *fixture {
 	close(f.manager.restored)
 	f.api = api{
 		Log: slog.New(slog.DiscardHandler), DB: db, Manager: f.manager, Allocator: f.allocator, MapReader: fakeMaps{},
-		Settings: settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1"},
+		Settings: settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default"},
 		Flags:    map[string]any{"ipam": "kubernetes"},
 	}
 	f.api.Ready.Endpoints = eps
@@ -75,7 +80,16 @@ func newFixture(t *testing.T) *fixture {
 		IPv6: localnode.Family{AllocRange: netip.MustParsePrefix("fd00:1::/64"), Router: netip.MustParseAddr("fd00:1::1")},
 	})
 	f.api.Ready.MTUs = filled(t, db, mtus.NewTable, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450})
-	f.api.Ready.Sources = filled(t, db, sources.NewTable, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Synced})
+	from := table(t, db, sources.NewTable)
+	f.api.Ready.Sources = from
+	f.fillSources = func(rows ...sources.Source) {
+		txn := db.WriteTxn(from)
+		for _, row := range rows {
+			_, _, _ = from.Insert(txn, row)
+		}
+		txn.Commit()
+	}
+	f.fillSources(sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Synced})
 	f.api.Ready.Attachments = filled(t, db, attachments.NewTable,
 		&attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Status: reconciler.StatusDone()},
 		&attachments.Attachment{Kind: attachments.TCX, Device: podlink.HostDevice, Hook: "egress", Status: reconciler.StatusDone()})
@@ -92,6 +106,15 @@ func newFixture(t *testing.T) *fixture {
 		ipamaddresses.Address{Addr: netip.MustParseAddr("10.0.1.9"), Pool: "default", State: ipamaddresses.Quarantined, Owner: "a/gone"})
 	cniConfig := table(t, db, cniconfig.NewTable)
 	f.api.CNIConfig = cniConfig
+	servers := table(t, db, apiservers.NewTable)
+	f.api.APIServers = servers
+	f.fillAPIServers = func(rows ...apiservers.Server) {
+		txn := db.WriteTxn(servers)
+		for _, row := range rows {
+			_, _, _ = servers.Insert(txn, row)
+		}
+		txn.Commit()
+	}
 	f.fillCNIConfig = func(row cniconfig.Config) {
 		txn := db.WriteTxn(cniConfig)
 		_, _, _ = cniConfig.Insert(txn, row)
@@ -106,6 +129,12 @@ func newFixture(t *testing.T) *fixture {
 			{Time: at.Add(time.Second), State: endpointstates.Ready, Message: "in the kernel"},
 		},
 	})
+	f.api.Identities = filled(t, db, identities.NewTable,
+		&identities.Identity{ID: identity.Init, Labels: map[string]string{"reserved:init": ""}, Source: identities.Reserved},
+		&identities.Identity{ID: 300, Labels: map[string]string{"k8s:app": "web"}, Source: identities.CRD})
+	f.api.EndpointIdentities = filled(t, db, identities.NewEndpointTable, &identities.EndpointIdentity{EndpointID: 7,
+		Attachment: pod().AttachmentID(), Identity: identity.Init, Source: identities.Reserved, Labels: map[string]string{"reserved:init": ""}})
+	f.api.Unmanaged = filled(t, db, unmanagedpods.NewTable, &unmanagedpods.Pod{Namespace: "shop", Name: "old"})
 	f.manager.insert(pod())
 	f.handler = newHandler(f.api)
 	return f

@@ -14,11 +14,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
 // api implements the generated interface; see the files named after paths.
@@ -33,12 +36,16 @@ type api struct {
 	Allocator ipam.Allocator
 	MapReader bpfmaps.Maps
 
-	Ready         readiness.Tables
-	States        statedb.Table[*endpointstates.EndpointState]
-	Addresses     statedb.Table[ipamaddresses.Address]
-	NodeAddresses statedb.Table[nodeaddresses.Address]
-	Maps          statedb.Table[*tables.Map]
-	CNIConfig     statedb.Table[cniconfig.Config]
+	Ready              readiness.Tables
+	Identities         statedb.Table[*identities.Identity]
+	EndpointIdentities statedb.Table[*identities.EndpointIdentity]
+	Unmanaged          statedb.Table[*unmanagedpods.Pod]
+	States             statedb.Table[*endpointstates.EndpointState]
+	Addresses          statedb.Table[ipamaddresses.Address]
+	NodeAddresses      statedb.Table[nodeaddresses.Address]
+	Maps               statedb.Table[*tables.Map]
+	CNIConfig          statedb.Table[cniconfig.Config]
+	APIServers         statedb.Table[apiservers.Server]
 }
 
 var _ server.ServerInterface = (*api)(nil)

@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -48,6 +50,9 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	for m := range a.Maps.All(txn) {
 		s.BPFMaps.Maps = append(s.BPFMaps.Maps, models.BPFMapProperties{Name: m.Name, Size: int64(m.MaxEntries)})
 	}
+	for pod := range a.Unmanaged.All(txn) {
+		s.UnmanagedPods = append(s.UnmanagedPods, pod.Key())
+	}
 	for h := range a.Ready.Health.All(txn) {
 		s.Modules = append(s.Modules, models.ModuleHealth{
 			ID: strings.Join(h.Path(), "."), Level: models.ModuleHealthLevel(h.Level), Message: h.Message, Error: h.Error,
@@ -56,24 +61,63 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	}
 }
 
-// kubernetes sums up the sources of Kubernetes objects.
+// kubernetes sums up the API server in use, if there is one, and the sources of Kubernetes objects.
 func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
-	var producers, waiting []string
+	server, failure := a.apiServer(txn)
+	var producers, waiting, copied []string
+	var since, written time.Time
+	tables := 0
 	for s := range a.Ready.Sources.All(txn) {
 		if !slices.Contains(producers, s.Producer) {
 			producers = append(producers, s.Producer)
 		}
-		if s.State == sources.Waiting {
-			waiting = append(waiting, s.Table)
+		tables++
+		switch s.State {
+		case sources.Waiting:
+			waiting = append(waiting, s.Table+" since "+s.Since.UTC().Format(time.RFC3339))
+		case sources.Snapshot:
+			copied, since = append(copied, s.Table), s.Since
+		}
+		if !s.Copy.IsZero() {
+			written = s.Copy
 		}
 	}
+	if !written.IsZero() {
+		server += "; copy on disk of " + written.UTC().Format(time.RFC3339)
+	}
 	switch {
+	case len(copied) > 0 && len(waiting) == 0:
+		which := "all objects"
+		if len(copied) < tables {
+			which = strings.Join(copied, ", ")
+		}
+		text := fmt.Sprintf("%s from the copy on disk of %s, since %s", which, written.UTC().Format(time.RFC3339),
+			since.UTC().Format(time.RFC3339))
+		return models.K8SStatus{State: models.K8SStatusStateWarning, Msg: strings.TrimSuffix(text+"; "+failure, "; ")}
+	case failure != "":
+		return models.K8SStatus{State: models.K8SStatusStateFailure, Msg: failure}
 	case len(producers) == 0:
 		return models.K8SStatus{State: models.K8SStatusStateDisabled}
 	case len(waiting) > 0:
 		return models.K8SStatus{State: models.K8SStatusStateFailure, Msg: "waiting for " + strings.Join(waiting, ", ")}
 	}
-	return models.K8SStatus{State: models.K8SStatusStateOk, Msg: "from " + strings.Join(producers, ", ")}
+	return models.K8SStatus{State: models.K8SStatusStateOk, Msg: "from " + strings.Join(producers, ", ") + server}
+}
+
+// apiServer says which API server is in use, or what is wrong with it. With Kubernetes off both are empty.
+func (a *api) apiServer(txn statedb.ReadTxn) (server, failure string) {
+	for s := range a.APIServers.All(txn) {
+		switch {
+		case !s.Active:
+		case s.Error != "":
+			return "", fmt.Sprintf("%s is of no use since %s: %s", s.Server, s.Since.UTC().Format(time.RFC3339), s.Error)
+		case s.Reachable != apiservers.Yes:
+			return "", s.Server + " has not answered yet"
+		default:
+			return ", " + s.Server, ""
+		}
+	}
+	return "", ""
 }
 
 // cniFile says what has become of the CNI configuration list.
@@ -84,6 +128,8 @@ func (a *api) cniFile(txn statedb.ReadTxn) models.Status {
 			return models.Status{State: models.StatusStateOk, Msg: "written to " + row.Path}
 		case cniconfig.Waiting:
 			return models.Status{State: models.StatusStateWarning, Msg: "not written yet, waiting for " + row.Message}
+		case cniconfig.Shadowed:
+			return models.Status{State: models.StatusStateWarning, Msg: row.Message}
 		}
 		return models.Status{State: models.StatusStateFailure, Msg: row.Message}
 	}

@@ -8,9 +8,6 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// cluster is the name of the cluster in the names of nodes.
-const cluster = "default"
-
 // GetNodeIds answers with the numbers of nodes in the datapath. This node has 0, as in Cilium; it knows no others.
 func (a *api) GetNodeIds(w http.ResponseWriter, _ *http.Request) {
 	id := models.NodeID{Ips: []string{}}
@@ -32,7 +29,9 @@ func (a *api) GetClusterNodes(w http.ResponseWriter, _ *http.Request, p models.G
 	answer(w, http.StatusOK, status)
 }
 
-func (a *api) nodeName(txn statedb.ReadTxn) string { return cluster + "/" + a.localNode(txn).Name }
+func (a *api) nodeName(txn statedb.ReadTxn) string {
+	return a.Settings.ClusterName + "/" + a.localNode(txn).Name
+}
 
 func (a *api) nodeElement(txn statedb.ReadTxn) models.NodeElement {
 	node := a.localNode(txn)

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
@@ -25,12 +26,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
 // TestScripts runs the API over tables that scripts fill.
@@ -45,7 +48,9 @@ func TestScripts(t *testing.T) {
 // inputs are the tables that other cells write, and fakes of what the API calls.
 func inputs() cell.Cell {
 	return cell.Provide(
-		func() settings.Agent { return settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1"} },
+		func() settings.Agent {
+			return settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default"}
+		},
 		func(db *statedb.DB, table statedb.RWTable[*endpoints.Endpoint]) (endpoint.Manager, ipam.Allocator, bpfmaps.Maps) {
 			m := &fakeManager{db: db, table: table, restored: make(chan struct{})}
 			close(m.restored)
@@ -65,6 +70,10 @@ func inputs() cell.Cell {
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 		tables.NewTable, statedb.RWTable[*tables.Map].ToTable,
 		cniconfig.NewTable, statedb.RWTable[cniconfig.Config].ToTable,
+		identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,
+		identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
+		unmanagedpods.NewTable, statedb.RWTable[*unmanagedpods.Pod].ToTable,
+		apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
 	)
 }
 

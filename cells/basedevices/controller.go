@@ -9,21 +9,27 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
 
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// owner and routesOwner name this cell's contributions to other tables.
+// owner, routesOwner and podRoutesOwner name this cell's contributions to other tables.
 const (
-	owner       = "base-devices"
-	routesOwner = "local-node"
+	owner          = "base-devices"
+	routesOwner    = "local-node"
+	podRoutesOwner = "endpoints-outside"
 )
+
+// pause is the least time between two computations; the first after a pause does not wait.
+const pause = 20 * time.Millisecond
 
 type controller struct {
 	cell.In
@@ -32,6 +38,7 @@ type controller struct {
 	Table     statedb.RWTable[*tables.Device]
 	LocalNode statedb.Table[*localnode.LocalNode]
 	MTUs      statedb.Table[mtus.MTU]
+	Endpoints statedb.Table[*endpoints.Endpoint]
 	Routes    desiredroutes.Writer
 	Sysctls   sysctls.Writer
 }
@@ -41,13 +48,15 @@ func registerController(jobs job.Group, c controller) {
 	done := c.Table.RegisterInitializer(txn, owner)
 	txn.Commit()
 	c.Routes.Expect(routesOwner)
+	c.Routes.Expect(podRoutesOwner)
 	jobs.Add(job.OneShot("compute-devices", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
 	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
-	for {
+	limiter := rate.NewLimiter(rate.Every(pause), 1)
+	for limiter.Wait(ctx) == nil {
 		txn := c.DB.ReadTxn()
 		nodes, nodeChanged := c.LocalNode.AllWatch(txn)
 		mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
@@ -55,28 +64,49 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		for n := range nodes {
 			node = n
 		}
+		// With the old address of waggle_host the kernel removes the route that has it as source: the routes that pods
+		// outside a new range go by have to be there by then.
+		pods, podsChanged := c.pods(txn)
+		taken := c.contribute(node, pods)
 		if err := c.commit(desiredDevices(node, mtu.DeviceMTU), done); err != nil {
 			return err
 		}
-		if err := c.contribute(node); err != nil {
-			health.Degraded("routes or settings are wanted by somebody else", err)
+		if taken != nil {
+			health.Degraded("routes or settings are wanted by somebody else", taken)
 		} else {
 			health.OK("Devices are known")
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-nodeChanged:
 		case <-mtuChanged:
+		case <-podsChanged:
 		}
 	}
+	return nil
 }
 
-// contribute hands routes and settings to those who keep them. Until the node is ready its routes of an earlier run stay.
-func (c *controller) contribute(node *localnode.LocalNode) error {
+// pods lists the endpoints, or nothing before all of an earlier run are known, and what to watch.
+func (c *controller) pods(txn statedb.ReadTxn) ([]*endpoints.Endpoint, <-chan struct{}) {
+	if known, initialized := c.Endpoints.Initialized(txn); !known {
+		return nil, initialized
+	}
+	rows, changed := c.Endpoints.AllWatch(txn)
+	pods := make([]*endpoints.Endpoint, 0, c.Endpoints.NumObjects(txn))
+	for row := range rows {
+		pods = append(pods, row)
+	}
+	return pods, changed
+}
+
+// contribute hands routes and settings to those who keep them. Until the node is ready and the endpoints are known (pods
+// is nil before), the routes of an earlier run stay. When the range changes, the routes of pods outside the new one come
+// first, so that they are never without.
+func (c *controller) contribute(node *localnode.LocalNode, pods []*endpoints.Endpoint) error {
 	err := c.Sysctls.Replace(owner, desiredSysctls(c.Agent))
-	if node != nil && node.Ready {
-		err = errors.Join(err, c.Routes.Replace(routesOwner, desiredRoutes(node)))
+	if node != nil && node.Ready && pods != nil {
+		err = errors.Join(err, c.Routes.Replace(podRoutesOwner, desiredPodRoutes(node, pods)),
+			c.Routes.Replace(routesOwner, desiredRoutes(node)))
 	}
 	return err
 }

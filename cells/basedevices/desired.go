@@ -8,6 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
@@ -21,8 +22,10 @@ func desiredDevices(node *localnode.LocalNode, mtu int) []*tables.Device {
 	host := &tables.Device{Name: podlink.HostDevice, Peer: podlink.NetDevice, Up: true, MTU: mtu}
 	if node != nil {
 		for _, f := range []localnode.Family{node.IPv4, node.IPv6} {
-			if f.Router.IsValid() {
-				host.Addresses = append(host.Addresses, netip.PrefixFrom(f.Router, f.Router.BitLen()))
+			for _, addr := range []netip.Addr{f.Router, f.Health} {
+				if addr.IsValid() {
+					host.Addresses = append(host.Addresses, netip.PrefixFrom(addr, addr.BitLen()))
+				}
 			}
 		}
 		host.AddressesKnown = node.Ready
@@ -37,13 +40,37 @@ func desiredRoutes(node *localnode.LocalNode) []desiredroutes.Route {
 		if !f.AllocRange.IsValid() || !f.Router.IsValid() {
 			continue
 		}
-		r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: f.AllocRange.Masked(), Device: podlink.HostDevice, Src: f.Router}
-		if f.Router.Is4() {
-			r.Scope = linkScope
-		}
-		routes = append(routes, r)
+		routes = append(routes, route(f.AllocRange.Masked(), f.Router))
 	}
 	return routes
+}
+
+// desiredPodRoutes lead to the pods whose address is outside the node's range: it has changed since they were attached.
+// An endpoint in quarantine passes nothing, so it needs none.
+func desiredPodRoutes(node *localnode.LocalNode, pods []*endpoints.Endpoint) []desiredroutes.Route {
+	var routes []desiredroutes.Route
+	add := func(f localnode.Family, pod netip.Addr) {
+		if pod.IsValid() && f.Router.IsValid() && !f.AllocRange.Contains(pod) {
+			r := route(netip.PrefixFrom(pod, pod.BitLen()), f.Router)
+			r.Src = netip.Addr{} // the kernel would refuse the new router's address before the link has it
+			routes = append(routes, r)
+		}
+	}
+	for _, pod := range pods {
+		if pod.Quarantine == "" {
+			add(node.IPv4, pod.IPv4)
+			add(node.IPv6, pod.IPv6)
+		}
+	}
+	return routes
+}
+
+func route(dst netip.Prefix, router netip.Addr) desiredroutes.Route {
+	r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: dst, Device: podlink.HostDevice, Src: router}
+	if router.Is4() {
+		r.Scope = linkScope
+	}
+	return r
 }
 
 // desiredSysctls are the settings of the network namespace without which packets of pods do not pass the stack.

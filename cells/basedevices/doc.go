@@ -2,7 +2,7 @@
 // pods and the kernel settings that both need.
 //
 // Tables in: local-node, mtus, endpoints, devices, device-addresses. Table out: desired-devices. Through their writers it
-// contributes to desired-routes (owner "local-node") and sysctls (owners "base-devices" and "pod-links").
+// contributes to desired-routes (owners "local-node" and "endpoints-outside") and sysctls (owners "base-devices" and "pod-links").
 //
 // It owns two veth pairs, by name: waggle_host with waggle_net, which carries the router addresses of the pods, and
 // waggle_hold with waggle_hold2, which stay down and keep the shared tc blocks alive. Every address of waggle_host that

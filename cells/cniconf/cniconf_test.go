@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/fsnotify/fsnotify"
 )
 
 func TestNewOptions_RefusesByFlag(t *testing.T) {
@@ -69,6 +70,9 @@ func TestEnsure_LeavesAnEqualFileAndReplacesALeftover(t *testing.T) {
 	if err := os.WriteFile(path+temporary, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.MkdirAll(filepath.Join(filepath.Dir(path), temporary, "left"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if wrote, err := ensure(path, []byte("two")); err != nil || !wrote {
 		t.Errorf("change: %v, %v", wrote, err)
 	}
@@ -96,5 +100,45 @@ func TestPutAside_TouchesOnlyConfigurations(t *testing.T) {
 	}
 	if again, err := putAside(filepath.Join(dir, "05.conflist")); err != nil || len(again) != 0 {
 		t.Errorf("the second time: %v, %v", again, err)
+	}
+}
+
+// containerd reads the directory again at each event but "created" and "attributes", and keeps what came of the last time.
+func TestEnsure_IsCompleteAtEachEventThatRuntimesGoBy(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "05.conflist")
+	events, err := fsnotify.NewBufferedWatcher(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Close()
+	if err := events.Add(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, contents := range []string{"first", "replaced"} {
+		if _, err := ensure(path, []byte(contents)); err != nil {
+			t.Fatal(err)
+		}
+		end := filepath.Join(dir, "end-"+contents)
+		if err := os.WriteFile(end, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var counted []string
+		for event := range events.Events {
+			if event.Name == end {
+				break
+			}
+			if !event.Has(fsnotify.Chmod) && !event.Has(fsnotify.Create) {
+				counted = append(counted, event.Op.String()+" "+filepath.Base(event.Name))
+			}
+		}
+		// The renaming comes first, and with it the file is as it must be; then only the empty directory goes.
+		if got, want := strings.Join(counted, ", "), "RENAME 05.conflist.waggle_tmp, REMOVE .waggle_tmp"; got != want {
+			t.Errorf("%s: runtimes read at %s, want %s", contents, got, want)
+		}
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 3 {
+		t.Errorf("left over: %v, %v", names, err)
 	}
 }

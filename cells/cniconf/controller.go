@@ -83,17 +83,13 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 	wait := retryMin
 	for {
 		next := verify
-		if err := c.once(watcher); err != nil {
-			health.Degraded("the CNI configuration is not as it must be", err)
-			if err := c.report(cniconfig.Failed, err.Error()); err != nil {
-				return err
-			}
+		state, err := c.once(watcher)
+		if err := c.tell(health, state, err); err != nil {
+			return err
+		}
+		if state == cniconfig.Failed {
 			next, wait = wait, min(2*wait, retryMax)
 		} else {
-			health.OK("the CNI configuration is written")
-			if err := c.report(cniconfig.Written, ""); err != nil {
-				return err
-			}
 			wait = retryMin
 		}
 		if !waitForChange(ctx, watcher, next) {
@@ -103,11 +99,11 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 }
 
 // once brings the directory into order and watches it. The watch comes first, so that no change falls between.
-func (c *controller) once(watcher *fsnotify.Watcher) error {
+func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
 	path := c.Options.WriteCNIConfWhenReady
 	wanted, err := contents(c.Options, c.Agent.StateDir, c.socketPath())
 	if err != nil {
-		return err
+		return cniconfig.Failed, err
 	}
 	_ = watcher.Add(filepath.Dir(path)) // fails before the first write has made the directory
 	wrote, err := ensure(path, wanted)
@@ -120,7 +116,27 @@ func (c *controller) once(watcher *fsnotify.Watcher) error {
 			c.Log.Info("Put other CNI configurations aside", "names", renamed, "suffix", backup)
 		}
 	}
-	return errors.Join(err, watcher.Add(filepath.Dir(path)))
+	if err := errors.Join(err, watcher.Add(filepath.Dir(path))); err != nil {
+		return cniconfig.Failed, err
+	}
+	switch before, err := comesFirst(path); {
+	case err != nil:
+		return cniconfig.Failed, err
+	case len(before) > 0:
+		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which comes before %s by name, so new pods do not come to this agent: "+
+			"remove it, or set --cni-exclusive", strings.Join(before, ", "), path)
+	}
+	return cniconfig.Written, nil
+}
+
+// tell makes known what has become of the file.
+func (c *controller) tell(health cell.Health, state cniconfig.State, err error) error {
+	if err == nil {
+		health.OK("the CNI configuration is written")
+		return c.report(state, "")
+	}
+	health.Degraded("the CNI configuration is not as it must be", err)
+	return c.report(state, err.Error())
 }
 
 // socketPath is the flag of the API's cell; empty means the default place.
@@ -157,6 +173,9 @@ func waitForChange(ctx context.Context, watcher *fsnotify.Watcher, d time.Durati
 		case <-watcher.Errors: // such as a lost event: look now
 			return true
 		case event := <-watcher.Events:
+			if strings.HasSuffix(event.Name, temporary) {
+				continue // a write of ours, which must not cut short the wait after its failure
+			}
 			if isConf(event.Name) || event.Has(fsnotify.Remove|fsnotify.Rename) {
 				timer.Reset(settle)
 			}

@@ -13,7 +13,7 @@ import (
 const (
 	fileMode  = 0o644
 	backup    = ".waggle_bak" // ends the name of a configuration that --cni-exclusive put aside
-	temporary = ".waggle_tmp" // ends the name of the file while it is written; runtimes do not read it
+	temporary = ".waggle_tmp" // names what is there while the file is written, at the end; runtimes do not read it
 )
 
 // ensure makes the file have the contents, and reports whether it had to write. The file appears whole or not at all.
@@ -25,16 +25,55 @@ func ensure(path string, contents []byte) (wrote bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return false, fmt.Errorf("make the directory of the CNI configuration: %w", err)
 	}
-	tmp := path + temporary
-	if err := os.WriteFile(tmp, contents, fileMode); err != nil {
-		return false, fmt.Errorf("write the CNI configuration: %w", err)
-	}
-	// The mode of WriteFile is subject to the umask and ignored for a file that a killed agent left.
-	if err := errors.Join(os.Chmod(tmp, fileMode), os.Rename(tmp, path)); err != nil {
-		_ = os.Remove(tmp)
+	if err := replace(path, contents); err != nil {
 		return false, fmt.Errorf("write the CNI configuration: %w", err)
 	}
 	return true, nil
+}
+
+// replace makes a file appear whole, also to those who watch the directory. containerd reads all configurations again when
+// a file of it is written to, renamed or removed, not when one appears, and keeps what came of the last time. So the file
+// is written in a directory of its own, appears, and is renamed: that is the first event that counts, and all is there.
+func replace(path string, contents []byte) (err error) {
+	workshop, appears := filepath.Join(filepath.Dir(path), temporary), path+temporary
+	if err := os.RemoveAll(workshop); err != nil { // what a killed agent left
+		return err
+	}
+	if err := os.Mkdir(workshop, 0o700); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(appears)
+		}
+		err = errors.Join(err, os.RemoveAll(workshop))
+	}()
+	written := filepath.Join(workshop, filepath.Base(path))
+	if err := os.WriteFile(written, contents, fileMode); err != nil {
+		return err
+	}
+	if err := os.Chmod(written, fileMode); err != nil { // the mode above is subject to the umask
+		return err
+	}
+	if err := os.Rename(written, appears); err != nil {
+		return err
+	}
+	return os.Rename(appears, path)
+}
+
+// comesFirst lists the configurations that come before the file by name. Runtimes use the first one, or none at all when they
+// cannot read it, and ask us for nothing.
+func comesFirst(path string) (names []string, err error) {
+	entries, err := os.ReadDir(filepath.Dir(path)) // sorted as runtimes sort
+	if err != nil {
+		return nil, fmt.Errorf("list the CNI configurations: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() < filepath.Base(path) && !e.IsDir() && isConf(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
 }
 
 // putAside renames every other configuration in the directory of path, so that runtimes use none of them.

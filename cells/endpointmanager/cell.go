@@ -18,10 +18,11 @@ var Cell = module(newKernel)
 func module(kernel any) cell.Cell {
 	return cell.Module("endpoint-manager", "Which attachments are wanted",
 		cell.ProvidePrivate(
-			newTable,   // only this cell writes endpoints
-			kernel,     // looks for links
-			newManager, // the state behind the interface
-			newReplay,  // the deletion queue
+			newTable,     // only this cell writes endpoints
+			kernel,       // looks for links
+			newPodSource, // pods that the watch has not shown
+			newManager,   // the state behind the interface
+			newReplay,    // the deletion queue
 		),
 		cell.Provide(
 			statedb.RWTable[*endpoints.Endpoint].ToTable,

@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // Create implements [endpoint.Manager].
@@ -26,7 +27,7 @@ func (m *manager) Create(ctx context.Context, req endpoint.Request) (*endpoints.
 	if err := m.waitRestored(ctx); err != nil {
 		return fail(err)
 	}
-	if err := m.admit(ep, req); err != nil {
+	if err := m.admit(ep, req, m.learnPod(ctx, ep)); err != nil {
 		return fail(err)
 	}
 	if !req.Wait {
@@ -50,8 +51,9 @@ func fromRequest(req endpoint.Request) *endpoints.Endpoint {
 	}
 }
 
-// admit gives ep an id, its addresses and labels, and stores it; or it leaves everything as it was.
-func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request) error {
+// admit gives ep an id, its addresses and labels, and stores it; or it leaves everything as it was. Pod is what the API
+// server said, or nil.
+func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request, pod *k8s.Pod) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	txn := m.db.ReadTxn()
@@ -62,7 +64,8 @@ func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request) error {
 	if ep.ID, err = m.nextID(txn); err != nil {
 		return err
 	}
-	ep.Labels = m.withPodLabels(txn, ep)
+	ep.Labels, ep.LabelsMissing = m.labelsOf(txn, ep, pod)
+	m.tellGateways(txn, ep)
 	if err := m.addresses.Claim(claims(ep, req.IPv4UUID, req.IPv6UUID)); err != nil {
 		return fmt.Errorf("claim its addresses: %w", err)
 	}
@@ -70,6 +73,19 @@ func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request) error {
 		return errors.Join(err, m.files.Remove(fileName(ep.ID)), m.release(ep))
 	}
 	return nil
+}
+
+// tellGateways remembers which routers the pod was told: it asks for them as long as it lives, whatever range the node
+// has by then.
+func (m *manager) tellGateways(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
+	for node := range m.node.All(txn) {
+		if ep.IPv4.IsValid() && node.IPv4.AllocRange.Contains(ep.IPv4) {
+			ep.GatewayIPv4 = node.IPv4.Router
+		}
+		if ep.IPv6.IsValid() && node.IPv6.AllocRange.Contains(ep.IPv6) {
+			ep.GatewayIPv6 = node.IPv6.Router
+		}
+	}
 }
 
 // conflict names what ep wants and another endpoint has.

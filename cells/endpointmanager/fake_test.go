@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
 // fakeAllocator keeps the promises of [ipam.Allocator] about claims: all or none, and released by their owner only.
@@ -121,6 +122,7 @@ type rig struct {
 	states    statedb.RWTable[*endpointstates.EndpointState]
 	pods      statedb.RWTable[*k8s.Pod]
 	spaces    statedb.RWTable[*k8s.Namespace]
+	nodes     statedb.RWTable[*localnode.LocalNode]
 	done      initialize
 }
 
@@ -136,12 +138,14 @@ func newRig(t testing.TB, dir string) *rig {
 	require.NoError(t, err)
 	spaces, err := k8s.NewNamespaceTable(db)
 	require.NoError(t, err)
+	nodes, err := localnode.NewTable(db)
+	require.NoError(t, err)
 	addresses := newAllocator()
-	return &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, done: done,
+	return &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, nodes: nodes, done: done,
 		manager: newManager(params{
 			Log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), DB: db,
 			Settings: settings.Agent{StateDir: dir}, Addresses: addresses,
-			Endpoints: table, States: states, Pods: pods, Namespaces: spaces,
+			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes,
 		})}
 }
 

@@ -11,67 +11,64 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-)
-
-// Keys of the labels that come from what surrounds a pod; they are Cilium's.
-const (
-	keyNamespace       = "k8s:io.kubernetes.pod.namespace"
-	keyServiceAccount  = "k8s:io.cilium.k8s.policy.serviceaccount"
-	keyNamespaceLabels = "k8s:io.cilium.k8s.namespace.labels."
 )
 
 // settleLabels turns a burst of changed pods into one pass. No request waits for it.
 const settleLabels = 50 * time.Millisecond
 
-// withPodLabels returns the labels that ep should have: those of its pod in the place of all that have the source k8s.
-// Without a row of the pod ep keeps what it has; a row with another UID is of another incarnation.
-func (m *manager) withPodLabels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string]string {
+// maxIncomplete bounds how many endpoints a health report names.
+const maxIncomplete = 3
+
+// labelsOf returns the labels that ep should have, and which of them are not known: those of its pod in the place of all
+// that have the source k8s. The table of pods knows better than live, a pod that was asked for and may be nil. Without
+// either ep keeps what it has.
+func (m *manager) labelsOf(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.Pod) (have map[string]string, missing string) {
 	if ep.K8sPodName == "" {
-		return ep.Labels
+		return ep.Labels, ""
 	}
-	pod, _, found := m.pods.Get(txn, k8s.PodByName(ep.PodName()))
-	if !found || (ep.K8sUID != "" && pod.UID != "" && ep.K8sUID != pod.UID) {
-		return ep.Labels
+	pod := m.podOf(txn, ep)
+	if pod == nil {
+		pod = live
 	}
-	namespace, _, _ := m.namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
-	labels := podLabels(pod, namespace)
-	for key, value := range ep.Labels {
-		if endpoint.LabelSource(key) != endpoint.SourceK8s {
-			labels[key] = value
-		}
+	if pod == nil {
+		return ep.Labels, ep.LabelsMissing
 	}
-	return labels
+	namespace, _, found := m.namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
+	if !found && m.live != nil { // without Kubernetes what is not there will not come
+		missing = "those of namespace " + ep.K8sNamespace + ", which is not read yet"
+	}
+	return withOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing
 }
 
-// podLabels collects what Kubernetes says about a pod; namespace may be nil.
-func podLabels(pod *k8s.Pod, namespace *k8s.Namespace) map[string]string {
-	labels := map[string]string{keyNamespace: pod.Namespace}
-	if pod.ServiceAccount != "" {
-		labels[keyServiceAccount] = pod.ServiceAccount
+// podOf finds the row of an endpoint's pod; one with another UID is of another incarnation.
+func (m *manager) podOf(txn statedb.ReadTxn, ep *endpoints.Endpoint) *k8s.Pod {
+	pod, _, found := m.pods.Get(txn, k8s.PodByName(ep.PodName()))
+	if !found || !pod.HasUID(ep.K8sUID) {
+		return nil
 	}
-	if namespace != nil {
-		for key, value := range namespace.Labels {
-			labels[keyNamespaceLabels+key] = value
+	return pod
+}
+
+// withOthers adds the labels of other sources than k8s to those of a pod.
+func withOthers(ofPod, old map[string]string) map[string]string {
+	for key, value := range old {
+		if endpoint.LabelSource(key) != endpoint.SourceK8s {
+			ofPod[key] = value
 		}
 	}
-	for key, value := range pod.Labels {
-		// A pod may not name itself into another namespace or service account.
-		if _, taken := labels["k8s:"+key]; !taken {
-			labels["k8s:"+key] = value
-		}
-	}
-	return labels
+	return ofPod
 }
 
 // SetLabels implements [endpoint.Manager]. Labels of the source k8s stay: they are not the user's.
 func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, error) {
-	labels, err := endpoint.ParseLabels(list)
+	users, err := endpoint.ParseLabels(list)
 	if err != nil {
 		return nil, fmt.Errorf("set labels: %w: %w", endpoint.ErrInvalid, err)
 	}
-	for key := range labels {
+	for key := range users {
 		if endpoint.LabelSource(key) == endpoint.SourceK8s {
 			return nil, fmt.Errorf("set labels: %w: labels of the source k8s come from the pod", endpoint.ErrInvalid)
 		}
@@ -82,7 +79,7 @@ func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, erro
 	if err != nil {
 		return nil, fmt.Errorf("set labels: %w", err)
 	}
-	wanted := maps.Clone(labels)
+	wanted := maps.Clone(users)
 	for key, value := range ep.Labels {
 		if endpoint.LabelSource(key) == endpoint.SourceK8s {
 			if wanted == nil {
@@ -91,16 +88,16 @@ func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, erro
 			wanted[key] = value
 		}
 	}
-	return m.relabel(ep, wanted)
+	return m.relabel(ep, wanted, ep.LabelsMissing)
 }
 
 // relabel stores ep with other labels. Call it with mu held.
-func (m *manager) relabel(ep *endpoints.Endpoint, labels map[string]string) (*endpoints.Endpoint, error) {
-	if maps.Equal(ep.Labels, labels) {
+func (m *manager) relabel(ep *endpoints.Endpoint, wanted map[string]string, missing string) (*endpoints.Endpoint, error) {
+	if maps.Equal(ep.Labels, wanted) && ep.LabelsMissing == missing {
 		return ep, nil
 	}
 	changed := ep.Clone()
-	changed.Labels = labels
+	changed.Labels, changed.LabelsMissing = wanted, missing
 	if err := m.store(changed); err != nil {
 		return nil, fmt.Errorf("change the labels of endpoint %d: %w", ep.ID, err)
 	}
@@ -113,12 +110,17 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 		return nil // the agent stops
 	}
 	for {
-		changed, err := m.refreshLabels()
+		changed, incomplete, err := m.refreshLabels()
 		if err != nil {
 			health.Degraded("labels of endpoints are out of date", err)
 			return err
 		}
-		health.OK("labels follow pods and namespaces")
+		if len(incomplete) > 0 {
+			health.Degraded(fmt.Sprintf("labels of %d endpoints are incomplete", len(incomplete)),
+				errors.Join(incomplete[:min(len(incomplete), maxIncomplete)]...))
+		} else {
+			health.OK("labels follow pods and namespaces")
+		}
 		if _, err := changed.Wait(ctx, settleLabels); err != nil {
 			return nil // the agent stops
 		}
@@ -126,19 +128,27 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 }
 
 // refreshLabels does one pass. The snapshot is taken under mu: an endpoint that is being created either sees the same
-// pods or is in the snapshot.
-func (m *manager) refreshLabels() (*statedb.WatchSet, error) {
+// pods or is in the snapshot. Incomplete names the endpoints of which labels are not known.
+func (m *manager) refreshLabels() (changed *statedb.WatchSet, incomplete []error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	txn := m.db.ReadTxn()
 	_, podsChanged := m.pods.AllWatch(txn)
 	_, namespacesChanged := m.namespaces.AllWatch(txn)
 	var errs []error
-	for ep := range m.endpoints.All(txn) {
-		_, err := m.relabel(ep, m.withPodLabels(txn, ep))
+	rows, endpointsChanged := m.endpoints.AllWatch(txn)
+	for ep := range rows {
+		wanted, missing := m.labelsOf(txn, ep, nil)
+		_, err := m.relabel(ep, wanted, missing)
 		errs = append(errs, err)
+		if missing != "" {
+			incomplete = append(incomplete, fmt.Errorf("endpoint %d (%s): %s", ep.ID, describe(ep), missing))
+		}
 	}
-	changed := statedb.NewWatchSet()
+	changed = statedb.NewWatchSet()
 	changed.Add(podsChanged, namespacesChanged)
-	return changed, errors.Join(errs...)
+	if m.live != nil {
+		changed.Add(endpointsChanged) // to say of which endpoints labels are missing
+	}
+	return changed, incomplete, errors.Join(errs...)
 }

@@ -14,9 +14,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/statefile"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
 // fileKind marks the state files of endpoints.
@@ -33,6 +35,9 @@ type params struct {
 	States     statedb.Table[*endpointstates.EndpointState]
 	Pods       statedb.Table[*k8s.Pod]
 	Namespaces statedb.Table[*k8s.Namespace]
+	Node       statedb.Table[*localnode.LocalNode]
+	Live       livePods
+	Servers    statedb.Table[apiservers.Server]
 }
 
 // manager implements [endpoint.Manager].
@@ -44,6 +49,10 @@ type manager struct {
 	states     statedb.Table[*endpointstates.EndpointState]
 	pods       statedb.Table[*k8s.Pod]
 	namespaces statedb.Table[*k8s.Namespace]
+	node       statedb.Table[*localnode.LocalNode]
+	cluster    string   // name of the cluster, for labels
+	live       livePods // nil when Kubernetes is off
+	servers    statedb.Table[apiservers.Server]
 	files      *statefile.Store
 	restored   chan struct{} // closed once rows, ids and addresses of an earlier run are held
 
@@ -57,7 +66,8 @@ type manager struct {
 func newManager(p params) *manager {
 	return &manager{
 		log: p.Log, db: p.DB, addresses: p.Addresses,
-		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces,
+		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces, node: p.Node,
+		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers,
 		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
 		restored: make(chan struct{}),
 	}

@@ -16,9 +16,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
 func TestScripts(t *testing.T) {
@@ -32,6 +35,9 @@ func TestScripts(t *testing.T) {
 				endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
 				k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 				k8s.NewNamespaceTable, statedb.RWTable[*k8s.Namespace].ToTable,
+				apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
+				func() *kubeapi.Client { return nil },
+				localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 				requests,
 			),
 		}

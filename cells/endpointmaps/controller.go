@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
@@ -27,6 +28,7 @@ type controller struct {
 	Jobs      job.Group
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Node      statedb.Table[*localnode.LocalNode]
+	Of        statedb.Table[*identities.EndpointIdentity]
 	Facts     statedb.RWTable[*bpfendpoints.Facts]
 	Links     statedb.RWTable[*bpfendpoints.Link]
 	Addresses statedb.RWTable[*bpfendpoints.Address]
@@ -40,20 +42,22 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 		txn := c.DB.ReadTxn()
 		rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 		node, nodeChanged := c.node(txn)
+		_, identitiesChanged := c.Of.AllWatch(txn)
 		complete, initialized := c.complete(txn, node)
 
-		want := compute(objects(rows), gatewaysOf(node), c.lastGateways(txn))
+		want := compute(objects(rows), gatewaysOf(node), c.lastGateways(txn), c.identityOf(txn))
 
-		count := len(want.facts) // commit takes want apart
+		count, unidentified := len(want.facts), want.unidentified // commit takes want apart
 		problems := append(want.problems, c.commit(want, complete)...)
 
-		report(health, problems, count)
+		report(health, problems, count, unidentified)
 
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-endpointsChanged:
 		case <-nodeChanged:
+		case <-identitiesChanged:
 		case <-initialized:
 		}
 	}
@@ -73,10 +77,24 @@ func (c controller) complete(txn statedb.ReadTxn, node *localnode.LocalNode) (bo
 	if done, changed := c.Endpoints.Initialized(txn); !done {
 		return false, changed
 	}
+	if done, changed := c.Of.Initialized(txn); !done {
+		return false, changed
+	}
 	if done, changed := c.Node.Initialized(txn); !done {
 		return false, changed
 	}
 	return node != nil && node.Ready, nil // the watch on local-node sees it become ready
+}
+
+// identityOf finds the number of an endpoint.
+func (c controller) identityOf(txn statedb.ReadTxn) func(*endpoints.Endpoint) (uint32, bool) {
+	return func(ep *endpoints.Endpoint) (uint32, bool) {
+		row, found := identities.Of(txn, c.Of, ep.ID, ep.AttachmentID())
+		if !found {
+			return 0, false
+		}
+		return row.Identity, true
+	}
 }
 
 // lastGateways finds what the row of an endpoint says now.
@@ -144,9 +162,13 @@ func objects[R any](rows iter.Seq2[R, statedb.Revision]) iter.Seq[R] {
 	}
 }
 
-func report(health cell.Health, problems []error, n int) {
+func report(health cell.Health, problems []error, n, unidentified int) {
 	if len(problems) == 0 {
-		health.OK(fmt.Sprintf("%d endpoints", n))
+		message := fmt.Sprintf("%d endpoints", n)
+		if unidentified > 0 {
+			message += fmt.Sprintf(", and %d that wait for their identity", unidentified)
+		}
+		health.OK(message)
 		return
 	}
 	message := fmt.Sprintf("%d endpoints cannot pass traffic", len(problems))

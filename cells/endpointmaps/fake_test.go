@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
@@ -31,7 +32,8 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			cell.Module("inputs", "Tables that other cells write",
-				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable),
+				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
+					statedb.RWTable[*localnode.LocalNode].ToTable),
 			),
 			cell.Module("endpoint-maps", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeMaps) kernel { return f.kernel() }),
@@ -42,9 +44,10 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newInputs makes the tables that are read, with one initializer each and a command that completes both.
+// newInputs makes the tables that are read, with one initializer each and a command that completes them.
 func newInputs(db *statedb.DB) (
-	eps statedb.RWTable[*endpoints.Endpoint], node statedb.RWTable[*localnode.LocalNode], cmd upstream.ScriptCmdOut, err error,
+	eps statedb.RWTable[*endpoints.Endpoint], node statedb.RWTable[*localnode.LocalNode],
+	of statedb.RWTable[*identities.EndpointIdentity], cmd upstream.ScriptCmdOut, err error,
 ) {
 	if eps, err = endpoints.NewTable(db); err != nil {
 		return
@@ -52,15 +55,19 @@ func newInputs(db *statedb.DB) (
 	if node, err = localnode.NewTable(db); err != nil {
 		return
 	}
-	txn := db.WriteTxn(eps, node)
+	if of, err = identities.NewEndpointTable(db); err != nil {
+		return
+	}
+	txn := db.WriteTxn(eps, node, of)
 	defer txn.Commit()
-	a, b := eps.RegisterInitializer(txn, "test"), node.RegisterInitializer(txn, "test")
+	a, b, c := eps.RegisterInitializer(txn, "test"), node.RegisterInitializer(txn, "test"), of.RegisterInitializer(txn, "test")
 	cmd = upstream.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete the inputs"},
 		func(*script.State, ...string) (script.WaitFunc, error) {
-			txn := db.WriteTxn(eps, node)
+			txn := db.WriteTxn(eps, node, of)
 			defer txn.Commit()
 			a(txn)
 			b(txn)
+			c(txn)
 			return nil, nil
 		}))
 	return
@@ -165,8 +172,12 @@ func commands(f *fakeMaps, w bpfendpoints.HostWriter, v *verifier) upstream.Scri
 		})
 	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"kernel/show":   simple("Show the maps", func(...string) (string, error) { return f.show(), nil }),
-		"kernel/writes": simple("Count writes", func(...string) (string, error) { return strconv.Itoa(f.writes) + "\n", nil }),
+		"kernel/show": simple("Show the maps", func(...string) (string, error) { return f.show(), nil }),
+		"kernel/writes": simple("Count writes", func(...string) (string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return strconv.Itoa(f.writes) + "\n", nil
+		}),
 		"kernel/fail": simple("Let the next n writes fail", func(args ...string) (string, error) {
 			n, err := strconv.Atoi(args[0])
 			f.mu.Lock()

@@ -3,6 +3,7 @@ package endpointstate
 import (
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
@@ -26,6 +27,7 @@ func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observ
 	} else if next.Error == "" {
 		next.Waiting = o.waiting
 	}
+	next.Notice = notice(ep, o)
 	if next.Equal(old) {
 		return old
 	}
@@ -33,7 +35,21 @@ func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observ
 	if row.Error != "" && row.Error != old.Error {
 		row = row.WithLog(endpointstates.LogEntry{Time: now, Failed: true, State: row.State, Message: row.Error})
 	}
+	if row.Notice != "" && row.Notice != old.Notice {
+		row = row.WithLog(endpointstates.LogEntry{Time: now, State: row.State, Message: row.Notice})
+	}
 	return row
+}
+
+// notice says what an operator should know of an endpoint that works all the same.
+func notice(ep *endpoints.Endpoint, o observation) string {
+	switch {
+	case ep.LabelsMissing != "":
+		return "labels are not known: " + ep.LabelsMissing
+	case identity.IsProvisional(o.identity):
+		return "its identity is this node's own, until the cluster has one for its labels"
+	}
+	return ""
 }
 
 // withHistory returns a copy of row with one log entry for each state it went through.
@@ -68,7 +84,7 @@ func (u *updates) retire(old *endpointstates.EndpointState, gone bool, now time.
 func explain(s state) string {
 	switch s {
 	case endpointstates.WaitingForIdentity:
-		return "wanted; its rows are being written"
+		return "wanted; its identity and its rows are to come"
 	case endpointstates.Restoring:
 		return "read from its state file"
 	case endpointstates.WaitingToRegenerate:

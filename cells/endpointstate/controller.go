@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
 type params struct {
@@ -28,6 +29,7 @@ type params struct {
 	Links       statedb.Table[*bpfendpoints.Link]
 	Addresses   statedb.Table[*bpfendpoints.Address]
 	Attachments statedb.Table[*attachments.Attachment]
+	Identities  statedb.Table[*identities.EndpointIdentity]
 }
 
 type controller struct {
@@ -81,7 +83,7 @@ func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchS
 		return true
 	}
 	ready := true
-	for _, table := range []statedb.TableMeta{c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments} {
+	for _, table := range []statedb.TableMeta{c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities} {
 		if ok, initialized := table.Initialized(txn); !ok {
 			ready = false
 			changed.Add(initialized)

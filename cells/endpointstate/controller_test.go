@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
 // world is a controller with its tables, filled with n endpoints that are wholly in the kernel.
@@ -36,7 +37,9 @@ func world(tb testing.TB, n int) *controller {
 	require.NoError(tb, err)
 	attached, err := attachments.NewTable(db)
 	require.NoError(tb, err)
-	txn := db.WriteTxn(eps, facts, links, addresses, attached)
+	numbers, err := identities.NewEndpointTable(db)
+	require.NoError(tb, err)
+	txn := db.WriteTxn(eps, facts, links, addresses, attached, numbers)
 	defer txn.Abort()
 	ok := reconciler.StatusDone()
 	for i := 1; i <= n; i++ {
@@ -44,6 +47,7 @@ func world(tb testing.TB, n int) *controller {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
 		insert(tb, txn, eps, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(i), IfName: "eth0", HostIfName: name,
 			HostIfIndex: i, IPv4: addr})
+		insert(tb, txn, numbers, &identities.EndpointIdentity{EndpointID: id, Attachment: fmt.Sprint(i, ":eth0"), Identity: 5})
 		insert(tb, txn, facts, &bpfendpoints.Facts{ID: id, IfIndex: uint32(i), IPv4: addr, Identity: 5, Status: ok})
 		insert(tb, txn, links, &bpfendpoints.Link{IfIndex: uint32(i), ID: id, Status: ok})
 		insert(tb, txn, addresses, &bpfendpoints.Address{Addr: addr, ID: id, Owner: "endpoint", Status: ok})
@@ -52,7 +56,7 @@ func world(tb testing.TB, n int) *controller {
 	}
 	txn.Commit()
 	return &controller{initialize: done, params: params{DB: db, States: states, Endpoints: eps, Facts: facts, Links: links,
-		Addresses: addresses, Attachments: attached}}
+		Addresses: addresses, Attachments: attached, Identities: numbers}}
 }
 
 // fullPass looks at every endpoint.

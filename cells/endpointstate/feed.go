@@ -5,18 +5,23 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
 // feed follows the rows of endpoints and their attachments.
 type feed struct {
 	endpointfeed.Feed
 	attachments statedb.ChangeIterator[*attachments.Attachment]
+	identities  statedb.ChangeIterator[*identities.EndpointIdentity]
 }
 
 // subscribe begins with everything that exists: the first batch of changes is a full pass.
 func (c *controller) subscribe() (f feed, err error) {
-	txn := c.DB.WriteTxn(c.Attachments)
+	txn := c.DB.WriteTxn(c.Attachments, c.Identities)
 	f.attachments, err = c.Attachments.Changes(txn)
+	if err == nil {
+		f.identities, err = c.Identities.Changes(txn)
+	}
 	txn.Commit()
 	if err != nil {
 		return f, err
@@ -28,6 +33,7 @@ func (c *controller) subscribe() (f feed, err error) {
 
 func (f feed) close() {
 	f.attachments.Close()
+	f.identities.Close()
 	f.Close()
 }
 
@@ -36,6 +42,7 @@ func (f feed) close() {
 func (f feed) next(txn statedb.ReadTxn, changed *statedb.WatchSet) (m endpointfeed.Marks, all bool) {
 	m = f.Next(txn, changed)
 	delete(m, 0) // addresses of the node
+	changed.Add(endpointfeed.Follow(txn, f.identities, m, func(r *identities.EndpointIdentity) uint16 { return r.EndpointID }))
 	changed.Add(endpointfeed.Follow(txn, f.attachments, m, func(r *attachments.Attachment) uint16 { return r.EndpointID }))
 	all = m[0]
 	delete(m, 0)

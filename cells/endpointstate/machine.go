@@ -39,7 +39,7 @@ func next(s state, in situation) state {
 		}
 		return endpointstates.WaitingForIdentity
 	case endpointstates.WaitingForIdentity:
-		// There is no identity to wait for yet; rows are written meanwhile, so ready means enforced.
+		// Without an identity no row is written, so ready means identified and enforced.
 		if in.progress == done && !in.quarantined {
 			return endpointstates.Ready
 		}

@@ -6,10 +6,10 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
-	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
 // observation is what the tables of the datapath say about one wanted endpoint.
@@ -48,10 +48,16 @@ func (o *observation) wait(what string) {
 // observe looks at the rows in the order in which they are written. A row that still describes an earlier endpoint with
 // the same id counts as missing.
 func (c *controller) observe(txn statedb.ReadTxn, ep *endpoints.Endpoint) observation {
-	o := observation{progress: done, identity: identity.Init}
+	o := observation{progress: done}
+	number, found := identities.Of(txn, c.Identities, ep.ID, ep.AttachmentID())
+	if found {
+		o.identity = number.Identity
+	} else {
+		o.progress = missing
+		o.wait("an identity")
+	}
 	facts, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
 	if found {
-		o.identity = facts.Identity
 		found = int(facts.IfIndex) == ep.HostIfIndex && facts.IPv4 == ep.IPv4 && facts.IPv6 == ep.IPv6
 	}
 	if status := statusOf(facts, found); !settled(found, status) {

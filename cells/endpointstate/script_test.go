@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
 // inputs are the tables that other cells write; scripts stand for those cells.
@@ -20,6 +21,7 @@ func inputs() cell.Cell {
 		bpfendpoints.NewFactsTable, statedb.RWTable[*bpfendpoints.Facts].ToTable,
 		bpfendpoints.NewLinkTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
+		identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
 		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 	)
 }

@@ -30,6 +30,7 @@ type family struct {
 	// is taken there.
 	free        *ipalloc.Allocator
 	router      netip.Addr // invalid before there is one
+	health      netip.Addr // invalid when there is none
 	waitingFor  string     // what is missing while free or router is
 	unclaimed   *queue     // allocations with an expiry
 	quarantined *queue

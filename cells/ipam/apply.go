@@ -21,6 +21,7 @@ import (
 // Owners of addresses that no pod has.
 const (
 	ownerRouter  = "router"
+	ownerHealth  = "health"
 	ownerNetwork = "network"   // the first address of a range
 	ownerLast    = "broadcast" // the last one; IPv6 has no broadcast, but the two families are treated alike
 	ownerNode    = "node-ip"
@@ -43,7 +44,7 @@ func (a *allocator) apply(ipv4, ipv6 wanted) (routers, error) {
 		}
 	}
 	a.lookAgain()
-	return routers{a.ipv4.router, a.ipv6.router}, nil
+	return routers{a.ipv4.router, a.ipv6.router, a.ipv4.health, a.ipv6.health}, nil
 }
 
 func (a *allocator) applyFamily(f *family, w wanted) error {
@@ -61,17 +62,34 @@ func (a *allocator) applyFamily(f *family, w wanted) error {
 		return err
 	}
 	a.takeRows(txn, free)
-	router, err := a.router(txn, f, free, w)
-	if err != nil && !errors.Is(err, ipam.ErrExhausted) {
+	router, err := a.reserve(txn, free, w.prefix, reservation{ownerRouter, f.router, w.routers, w.prefix.Addr()})
+	waitingFor := ""
+	switch {
+	case errors.Is(err, ipam.ErrExhausted):
+		waitingFor = err.Error()
+	case err != nil:
 		return err
 	}
-	f.router, f.waitingFor = router, ""
+	health, err := a.healthIn(txn, f, free, w, router)
 	if err != nil {
-		f.waitingFor = err.Error()
+		return err
 	}
 	txn.Commit()
-	f.free = free
+	f.free, f.router, f.health, f.waitingFor = free, router, health, waitingFor
 	return nil
+}
+
+// healthIn is the second address of waggle_host. It comes behind the router's, so that the two are told apart when nothing
+// is left but the link. A range that is full has none.
+func (a *allocator) healthIn(txn statedb.WriteTxn, f *family, free *ipalloc.Allocator, w wanted, router netip.Addr) (netip.Addr, error) {
+	if !a.settings.health || !router.IsValid() {
+		return netip.Addr{}, nil
+	}
+	health, err := a.reserve(txn, free, w.prefix, reservation{ownerHealth, f.health, w.healths, router})
+	if errors.Is(err, ipam.ErrExhausted) {
+		return netip.Addr{}, nil
+	}
+	return health, err
 }
 
 // exclude makes the excluded rows of a family those that are wanted. A row that somebody has is left alone.
@@ -110,41 +128,6 @@ func (a *allocator) takeRows(txn statedb.ReadTxn, free *ipalloc.Allocator) {
 	for row := range a.table.All(txn) {
 		free.Take(row.Addr) // false outside the range or when it is taken already
 	}
-}
-
-// router returns the row of the router inside the range, and makes it when there is none: from where the address was
-// seen before, else the first free address.
-func (a *allocator) router(txn statedb.WriteTxn, f *family, free *ipalloc.Allocator, w wanted) (netip.Addr, error) {
-	if f.router.IsValid() {
-		if w.prefix.Contains(f.router) {
-			return f.router, nil
-		}
-		if _, _, err := a.table.Delete(txn, address{Addr: f.router}); err != nil {
-			return netip.Addr{}, err
-		}
-	}
-	addr, err := a.routerIn(txn, f, free, w)
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	free.Take(addr)
-	row := address{Addr: addr, Pool: a.settings.pool, State: ipamaddresses.Reserved, Owner: ownerRouter, Since: time.Now()}
-	_, _, err = a.table.Insert(txn, row)
-	return addr, err
-}
-
-func (a *allocator) routerIn(txn statedb.ReadTxn, f *family, free *ipalloc.Allocator, w wanted) (netip.Addr, error) {
-	for _, addr := range w.routers {
-		if w.prefix.Contains(addr) && !free.Has(addr) {
-			return addr, nil
-		}
-	}
-	first := ipalloc.New(w.prefix, ipalloc.Sequential, nil)
-	a.takeRows(txn, first)
-	if addr, ok := first.Next(); ok {
-		return addr, nil
-	}
-	return netip.Addr{}, fmt.Errorf("an address for the router: %s: %w", w.prefix, ipam.ErrExhausted)
 }
 
 // lacksRouter tells whether a family has a range and no address in it for the router.

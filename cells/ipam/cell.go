@@ -26,12 +26,11 @@ var Cell = cell.Module("ipam", "Pod addresses",
 		func(a *allocator) ipam.Allocator { return a }, // for the API and for endpoints
 		commandsOf, // "ipam/dump"
 	),
-	cell.ProvidePrivate(newRanges),
 	cell.Invoke(register),
 )
 
 // register adds the loops: one follows the ranges, one ends what has an expiry, one counts.
-func register(group job.Group, r *ranges, a *allocator, usage statedb.RWTable[ipamusage.Usage]) {
+func register(group job.Group, r ranges, a *allocator, usage statedb.RWTable[ipamusage.Usage]) {
 	group.Add(
 		job.OneShot("count-addresses", a.usageLoop(usage), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
 		job.OneShot("follow-ranges", r.follow, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
 const (
@@ -21,26 +22,32 @@ const (
 
 // Config is what was typed.
 type Config struct {
-	Mode        string        `mapstructure:"ipam"`
 	DefaultPool string        `mapstructure:"ipam-default-ip-pool"`
 	Strategy    string        `mapstructure:"ipam-allocation-strategy"`
 	Quarantine  time.Duration `mapstructure:"ipam-release-quarantine"`
+
+	Health         bool `mapstructure:"enable-health-checking"`
+	EndpointHealth bool `mapstructure:"enable-endpoint-health-checking"`
 }
 
 // DefaultConfig are the defaults.
 var DefaultConfig = Config{
-	Mode:        "cluster-pool",
 	DefaultPool: ipam.DefaultPool,
 	Strategy:    string(ipalloc.Random),
 	Quarantine:  30 * time.Second,
+
+	Health:         true,
+	EndpointHealth: true,
 }
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("ipam", c.Mode, "Where pod addresses come from: kubernetes and cluster-pool both mean the node's pod CIDRs")
 	flags.String("ipam-default-ip-pool", c.DefaultPool, "Name of the pool of the node's pod CIDRs")
 	flags.String("ipam-allocation-strategy", c.Strategy, "Which free address is next: random or sequential")
 	flags.Duration("ipam-release-quarantine", c.Quarantine, "How long a released address is not given to anybody else")
+	flags.Bool("enable-health-checking", c.Health, "Let other nodes ask whether this one is reachable")
+	flags.Bool("enable-endpoint-health-checking", c.EndpointHealth,
+		"Give waggle_host a second address, which answers as a pod would, when there is an API server to announce it")
 }
 
 // settings is the checked form of [Config].
@@ -48,14 +55,11 @@ type settings struct {
 	pool       string
 	strategy   ipalloc.Strategy
 	quarantine time.Duration
+	kubernetes bool // there is an API server, so addresses of the node may stand in its objects
+	health     bool // waggle_host gets a second address; without an API server nobody would hear of it
 }
 
-func newSettings(c Config) (settings, error) {
-	switch c.Mode {
-	case "kubernetes", "cluster-pool":
-	default:
-		return settings{}, fmt.Errorf("--ipam=%q: use kubernetes or cluster-pool", c.Mode)
-	}
+func newSettings(c Config, client *kubeapi.Client) (settings, error) {
 	if c.DefaultPool == "" || strings.ContainsFunc(c.DefaultPool, notInName) {
 		return settings{}, fmt.Errorf("--ipam-default-ip-pool=%q: use letters, digits, dots and dashes", c.DefaultPool)
 	}
@@ -66,7 +70,7 @@ func newSettings(c Config) (settings, error) {
 	if c.Quarantine < 0 || c.Quarantine > time.Hour {
 		return settings{}, fmt.Errorf("--ipam-release-quarantine=%v: use 0s to 1h", c.Quarantine)
 	}
-	return settings{c.DefaultPool, strategy, c.Quarantine}, nil
+	return settings{c.DefaultPool, strategy, c.Quarantine, client != nil, client != nil && c.Health && c.EndpointHealth}, nil
 }
 
 func notInName(r rune) bool {

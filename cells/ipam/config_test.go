@@ -6,30 +6,43 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/ipalloc"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
 func TestNewSettings(t *testing.T) {
 	t.Parallel()
-	got, err := newSettings(DefaultConfig)
-	if want := (settings{"default", ipalloc.Random, 30 * time.Second}); err != nil || got != want {
+	got, err := newSettings(DefaultConfig, nil)
+	if want := (settings{"default", ipalloc.Random, 30 * time.Second, false, false}); err != nil || got != want {
 		t.Errorf("the defaults give %+v (%v), want %+v", got, err, want)
 	}
 	for flag, change := range map[string]func(*Config){
-		"--ipam=":                    func(c *Config) { c.Mode = "eni" },
 		"--ipam-default-ip-pool":     func(c *Config) { c.DefaultPool = "a/b" },
 		"--ipam-allocation-strategy": func(c *Config) { c.Strategy = "round-robin" },
 		"--ipam-release-quarantine":  func(c *Config) { c.Quarantine = -time.Second },
 	} {
 		c := DefaultConfig
 		change(&c)
-		if _, err := newSettings(c); err == nil || !strings.Contains(err.Error(), flag) {
+		if _, err := newSettings(c, nil); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("error of a bad %s is %v", flag, err)
 		}
 	}
-	c := DefaultConfig
-	c.Mode = "kubernetes"
-	if _, err := newSettings(c); err != nil {
-		t.Error(err)
+}
+
+// TestNewSettings_HealthAddress: both flags and an API server are needed.
+func TestNewSettings_HealthAddress(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ kubernetes, health, endpoint, want bool }{
+		{true, true, true, true}, {false, true, true, false}, {true, false, true, false}, {true, true, false, false},
+	} {
+		c := DefaultConfig
+		c.Health, c.EndpointHealth = test.health, test.endpoint
+		var client *kubeapi.Client
+		if test.kubernetes {
+			client = &kubeapi.Client{}
+		}
+		if s, err := newSettings(c, client); err != nil || s.health != test.want {
+			t.Errorf("%+v gives %v, %v", test, s.health, err)
+		}
 	}
 }
 

@@ -17,29 +17,18 @@ import (
 // settle turns the burst of a start into one pass.
 const settle = time.Millisecond
 
-// ranges brings the chosen pod CIDRs, the node's own addresses and the router addresses to the allocator.
+// ranges brings the chosen pod CIDRs, the node's own addresses and those of waggle_host to the allocator.
 type ranges struct {
-	db        *statedb.DB
-	cidrs     statedb.Table[nodecidrs.Candidate]
-	addresses statedb.Table[nodeaddresses.Address]
-	allocator *allocator
-	file      *routerFile
-	log       *slog.Logger
-}
-
-type rangesParams struct {
 	cell.In
 
 	DB        *statedb.DB
 	CIDRs     statedb.Table[nodecidrs.Candidate]
 	Addresses statedb.Table[nodeaddresses.Address]
+	Memory    memory
+	Settings  settings
 	Allocator *allocator
 	File      *routerFile
 	Log       *slog.Logger
-}
-
-func newRanges(p rangesParams) *ranges {
-	return &ranges{db: p.DB, cidrs: p.CIDRs, addresses: p.Addresses, allocator: p.Allocator, file: p.File, log: p.Log}
 }
 
 // wanted is what one family should look like.
@@ -48,42 +37,43 @@ type wanted struct {
 	waitingFor string       // why prefix is invalid
 	nodeIPs    []netip.Addr // addresses of the node: never for pods
 	routers    []netip.Addr // where the router address was seen, best first
+	healths    []netip.Addr // likewise the health address
 }
 
 // follow applies the ranges whenever they change. It starts when the addresses of earlier endpoints are held, so that
 // a fresh router address never takes one of them.
-func (r *ranges) follow(ctx context.Context, health cell.Health) error {
+func (r ranges) follow(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting until the addresses of earlier endpoints are held")
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-r.allocator.restoredDone:
+	case <-r.Allocator.restoredDone:
 	}
-	kept, err := r.file.read()
+	kept, err := r.File.read()
 	if err != nil {
-		r.log.Warn("Router addresses of the last run are lost", "error", err)
+		r.Log.Warn("Router addresses of the last run are lost", "error", err)
 	}
 	for {
-		txn := r.db.ReadTxn()
+		txn := r.DB.ReadTxn()
 		watch := statedb.NewWatchSet()
 		v4, v6 := r.compute(txn, watch, "ipv4", kept), r.compute(txn, watch, "ipv6", kept)
-		inUse, err := r.allocator.apply(v4, v6)
+		inUse, err := r.Allocator.apply(v4, v6)
 		if err != nil {
 			health.Degraded("apply pod CIDRs", err)
 			return err
 		}
 		// A router address that is not known yet must not be forgotten: only what is in use replaces it.
 		if remember := inUse.orElse(kept); remember != kept {
-			if err := r.file.write(remember); err != nil {
+			if err := r.File.write(remember); err != nil {
 				health.Degraded("remember router addresses", err)
 				return err
 			}
 			kept = remember
 		}
-		r.allocator.report(health)
-		if r.allocator.lacksRouter() {
+		r.Allocator.report(health)
+		if r.Allocator.lacksRouter() {
 			// There may be no address left for a router; then the next one that is released matters.
-			_, released := r.allocator.table.AllWatch(txn)
+			_, released := r.Allocator.table.AllWatch(txn)
 			watch.Add(released)
 		}
 		if _, err := watch.Wait(ctx, settle); err != nil {
@@ -93,32 +83,45 @@ func (r *ranges) follow(ctx context.Context, health cell.Health) error {
 }
 
 // compute reads the tables for one family.
-func (r *ranges) compute(txn statedb.ReadTxn, watch *statedb.WatchSet, family string, kept routers) wanted {
-	_, changed := r.cidrs.AllWatch(txn)
-	rows, addressesChanged := r.addresses.AllWatch(txn)
+func (r ranges) compute(txn statedb.ReadTxn, watch *statedb.WatchSet, family string, kept routers) wanted {
+	_, changed := r.CIDRs.AllWatch(txn)
+	rows, addressesChanged := r.Addresses.AllWatch(txn)
 	watch.Add(changed, addressesChanged)
-	if done, initialized := r.addresses.Initialized(txn); !done {
+	if done, initialized := r.Addresses.Initialized(txn); !done {
 		watch.Add(initialized)
 		return wanted{waitingFor: "the addresses of this node"}
 	}
-	chosen, _, ok := r.cidrs.Get(txn, nodecidrs.Chosen(family))
+	chosen, _, ok := r.CIDRs.Get(txn, nodecidrs.Chosen(family))
 	if !ok {
-		return wanted{waitingFor: nodecidrs.WaitingFor(txn, r.cidrs, family)}
+		return wanted{waitingFor: nodecidrs.WaitingFor(txn, r.CIDRs, family)}
 	}
 	w := wanted{prefix: chosen.Prefix}
-	if addr := kept.of(family); addr.IsValid() {
-		w.routers = append(w.routers, addr)
-	}
+	router, health := kept.of(family)
+	w.routers, w.healths = appendValid(nil, router), appendValid(nil, health)
 	for row := range rows {
 		switch {
 		case !chosen.Prefix.Contains(row.Addr):
-		case row.Device == podlink.HostDevice:
-			w.routers = append(w.routers, row.Addr)
-		default:
+		case row.Device != podlink.HostDevice:
 			w.nodeIPs = append(w.nodeIPs, row.Addr)
+		case row.Addr != health && row.Addr != router:
+			w.routers, w.healths = append(w.routers, row.Addr), append(w.healths, row.Addr)
 		}
 	}
+	if len(w.routers) == 0 && r.Settings.kubernetes {
+		if why := r.Memory.unread(txn, watch); why != "" {
+			return wanted{waitingFor: why}
+		}
+	}
+	routers, healths := r.Memory.of(txn, family)
+	w.routers, w.healths = append(w.routers, routers...), append(w.healths, healths...)
 	return w
+}
+
+func appendValid(list []netip.Addr, addr netip.Addr) []netip.Addr {
+	if addr.IsValid() {
+		list = append(list, addr)
+	}
+	return list
 }
 
 // orElse fills what r lacks from the other.
@@ -128,6 +131,12 @@ func (r routers) orElse(other routers) routers {
 	}
 	if !r.IPv6.IsValid() {
 		r.IPv6 = other.IPv6
+	}
+	if !r.HealthIPv4.IsValid() {
+		r.HealthIPv4 = other.HealthIPv4
+	}
+	if !r.HealthIPv6.IsValid() {
+		r.HealthIPv6 = other.HealthIPv6
 	}
 	return r
 }

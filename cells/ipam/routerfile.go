@@ -10,18 +10,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
-// routers are the router addresses that are kept over restarts.
+// routers are the addresses of waggle_host that are kept over restarts.
 type routers struct {
-	IPv4 netip.Addr `json:"ipv4"`
-	IPv6 netip.Addr `json:"ipv6"`
+	IPv4       netip.Addr `json:"ipv4"`
+	IPv6       netip.Addr `json:"ipv6"`
+	HealthIPv4 netip.Addr `json:"healthIPv4"`
+	HealthIPv6 netip.Addr `json:"healthIPv6"`
 }
 
-// of gives the address of one family.
-func (r routers) of(family string) netip.Addr {
+// of gives the router's and the health address of one family.
+func (r routers) of(family string) (router, health netip.Addr) {
 	if family == "ipv4" {
-		return r.IPv4
+		return r.IPv4, r.HealthIPv4
 	}
-	return r.IPv6
+	return r.IPv6, r.HealthIPv6
 }
 
 // routerFile remembers them in the state directory.

@@ -16,7 +16,7 @@ func TestRouterFile_SurvivesARestart(t *testing.T) {
 	if got, err := f.read(); err != nil || got != (routers{}) {
 		t.Errorf("before the first run: %v, %v", got, err)
 	}
-	want := routers{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
+	want := routers{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.2"), netip.Addr{}}
 	if err := f.write(want); err != nil {
 		t.Fatal(err)
 	}

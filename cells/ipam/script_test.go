@@ -13,20 +13,40 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
+	"k8s.io/client-go/rest"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // TestScripts runs the cell with tables that the script fills and with commands that do what the API does.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"}) // it never connects: its presence is what counts
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts(t, "testdata/*.txtar", nil)
+	scripts(t, "testdata/apiserver/*.txtar", client)
+}
+
+// scripts runs the cell with or without an API server.
+func scripts(t *testing.T, glob string, client *kubeapi.Client) {
+	t.Helper()
+	celltest.Run(t, glob, func(t testing.TB) []cell.Cell {
 		state := t.TempDir()
 		return []cell.Cell{Cell, cell.Provide(
+			func() *kubeapi.Client { return client },
+			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 			func() agent.Agent {
 				return agent.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: state, NodeName: "one"}
 			},

@@ -10,22 +10,33 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // endpointsOwner is the owner of the claims that come from the table endpoints.
 const endpointsOwner = "endpoints"
 
-func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endpoints.Endpoint], w *writer) {
+func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endpoints.Endpoint],
+	of statedb.Table[*identities.EndpointIdentity], w *writer) {
 	jobs.Add(job.OneShot("claim-endpoints", func(ctx context.Context, health cell.Health) error {
 		for {
 			txn := db.ReadTxn()
 			rows, changed := table.AllWatch(txn)
+			_, identitiesChanged := of.AllWatch(txn)
 			complete, initialized := table.Initialized(txn)
+			if complete {
+				complete, initialized = of.Initialized(txn)
+			}
 
-			claims := endpointClaims(rows)
+			claims := endpointClaims(rows, func(ep *endpoints.Endpoint) (uint32, bool) {
+				row, found := identities.Of(txn, of, ep.ID, ep.AttachmentID())
+				if !found {
+					return 0, false
+				}
+				return row.Identity, true
+			})
 
 			var done func(statedb.WriteTxn)
 			if complete {
@@ -39,22 +50,26 @@ func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endp
 			case <-ctx.Done():
 				return nil
 			case <-changed:
+			case <-identitiesChanged:
 			case <-initialized:
 			}
 		}
 	}))
 }
 
-// endpointClaims says who has which address. An endpoint in quarantine has none: nothing of it may pass.
-func endpointClaims(rows iter.Seq2[*endpoints.Endpoint, statedb.Revision]) (claims []ipcachetable.Claim) {
+// endpointClaims says who has which address. An endpoint in quarantine has none: nothing of it may pass. One whose
+// identity is not known yet has none either.
+func endpointClaims(rows iter.Seq2[*endpoints.Endpoint, statedb.Revision], identityOf func(*endpoints.Endpoint) (uint32, bool),
+) (claims []ipcachetable.Claim) {
 	for ep := range rows {
-		if ep.Quarantine != "" {
+		number, known := identityOf(ep)
+		if !known || ep.Quarantine != "" {
 			continue
 		}
 		for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
 			if addr.IsValid() {
 				claims = append(claims, ipcachetable.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()),
-					Identity: identity.Init, Source: ipcachetable.SourceLocal})
+					Identity: number, Source: ipcachetable.SourceLocal})
 			}
 		}
 	}

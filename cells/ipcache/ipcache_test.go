@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -35,7 +36,8 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			cell.Module("inputs", "Tables that other cells write",
-				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable),
+				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable,
+					identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable),
 			),
 			cell.Module("ipcache", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeMaps) kernel { return f }),

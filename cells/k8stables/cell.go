@@ -2,12 +2,20 @@ package k8stables
 
 import (
 	"log/slog"
+	"os"
+	"slices"
 	"time"
 
+	"github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/cells/k8stables/reflectors"
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -20,9 +28,17 @@ var Cell = cell.Module("k8s-tables", "Kubernetes objects as tables",
 		k8s.NewPodTable,
 		k8s.NewNamespaceTable,
 		k8s.NewServiceTable,
+		k8s.NewEndpointSliceTable,
 		k8s.NewNetworkPolicyTable,
+		k8s.NewIngressTable,
+		cilium.NewNodeTable,
+		cilium.NewEndpointTable,
+		cilium.NewIdentityTable,
+		cilium.NewPolicyTable,
 		sources.NewTable,
 		newManifestTable,
+		tables.NewRejectTable,
+		tables.New,  // all of them, as one
 		newSettings, // checked flags
 	),
 	cell.Provide( // anyone may read
@@ -30,7 +46,13 @@ var Cell = cell.Module("k8s-tables", "Kubernetes objects as tables",
 		statedb.RWTable[*k8s.Pod].ToTable,
 		statedb.RWTable[*k8s.Namespace].ToTable,
 		statedb.RWTable[*k8s.Service].ToTable,
+		statedb.RWTable[*k8s.EndpointSlice].ToTable,
 		statedb.RWTable[*k8s.NetworkPolicy].ToTable,
+		statedb.RWTable[*k8s.Ingress].ToTable,
+		statedb.RWTable[*cilium.Node].ToTable,
+		statedb.RWTable[*cilium.Endpoint].ToTable,
+		statedb.RWTable[*cilium.Identity].ToTable,
+		statedb.RWTable[*cilium.Policy].ToTable,
 		statedb.RWTable[sources.Source].ToTable,
 	),
 	cell.Invoke(register),
@@ -41,7 +63,51 @@ const (
 	retryMax = 10 * time.Second
 )
 
-func register(group job.Group, p tablesParams, settings settings, log *slog.Logger) {
-	s := &source{settings, newTables(p), log}
-	group.Add(job.OneShot("read-manifests", s.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+type params struct {
+	cell.In
+
+	Group     job.Group
+	Lifecycle cell.Lifecycle
+	Client    *kubeapi.Client // nil when Kubernetes is off
+	Tables    *tables.Set
+	Manifests statedb.RWTable[manifest]
+	Settings  settings
+	Agent     agent.Agent
+	Shutdown  hive.Shutdowner
+	Log       *slog.Logger
 }
+
+// register chooses the source, once and for all.
+func register(p params) error {
+	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})
+	if p.Client == nil {
+		s := &source{p.Settings, newManifestTables(p.Tables, p.Manifests), p.Log}
+		p.Group.Add(job.OneShot("read-manifests", s.run, retry))
+		return nil
+	}
+	past := &earlierRun{agent: p.Agent}
+	p.Lifecycle.Append(cell.Hook{OnStart: past.look})
+	s, err := reflectors.New(p.Settings.reflectors, p.Tables, p.Client, past.found, p.Shutdown, p.Log)
+	if err != nil {
+		return err
+	}
+	p.Group.Add(job.OneShot("follow-api-server", s.Run, retry))
+	return nil
+}
+
+// earlierRun knows whether pods were attached before this agent started. Their files say so: they lie in a tmpfs, which
+// the machine empties when it starts, as it does with what is pinned. The pins themselves say less, since this run makes
+// its own before it comes here.
+type earlierRun struct {
+	agent agent.Agent
+	pods  bool
+}
+
+// look comes before the API can attach anything. What cannot be read counts as nothing.
+func (e *earlierRun) look(cell.HookContext) error {
+	files, _ := os.ReadDir(e.agent.EndpointsDir())
+	e.pods = slices.ContainsFunc(files, func(f os.DirEntry) bool { return f.Type().IsRegular() && f.Name()[0] != '.' })
+	return nil
+}
+
+func (e *earlierRun) found() bool { return e.pods }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/cells/k8stables/reflectors"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
@@ -14,37 +16,71 @@ import (
 type Config struct {
 	Dir    string        `mapstructure:"manifests-dir"`
 	Reread time.Duration `mapstructure:"manifests-resync-interval"`
+
+	SyncTimeout  time.Duration `mapstructure:"k8s-sync-timeout"`
+	LibDir       string        `mapstructure:"lib-dir"`
+	Snapshot     bool          `mapstructure:"k8s-snapshot"`
+	SnapshotWait time.Duration `mapstructure:"k8s-snapshot-interval"`
 }
 
 // DefaultConfig are the defaults. Every file is read again now and then because a watch sees only the directory: a
 // file that is a link may change elsewhere.
-var DefaultConfig = Config{Reread: 30 * time.Second}
+var DefaultConfig = Config{
+	Reread:       30 * time.Second,
+	SyncTimeout:  3 * time.Minute,
+	LibDir:       "/var/lib/waggle",
+	Snapshot:     true,
+	SnapshotWait: 30 * time.Second,
+}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("manifests-dir", c.Dir,
 		"Directory of YAML and JSON files with Kubernetes objects (default <state-dir>/manifests)")
 	flags.Duration("manifests-resync-interval", c.Reread, "How often all manifests are read again, whatever the watch says")
+	flags.Duration("k8s-sync-timeout", c.SyncTimeout,
+		"How long to wait for the first lists of the API server before ending, with neither a copy of them nor pods of an earlier run; 0 waits for ever")
+	flags.String("lib-dir", c.LibDir, "Directory for files that outlive a restart of the machine")
+	flags.Bool("k8s-snapshot", c.Snapshot, "Keep a copy of Kubernetes objects in <lib-dir>/k8s-snapshot, to start without the API server")
+	flags.Duration("k8s-snapshot-interval", c.SnapshotWait, "Least time between two writes of that copy")
 }
 
 // settings is the checked form of [Config].
 type settings struct {
-	dir      string // absolute; need not exist
-	reread   time.Duration
-	nodeName string
+	dir        string // absolute; need not exist
+	reread     time.Duration
+	nodeName   string
+	reflectors reflectors.Settings
 }
 
 const minReread = 50 * time.Millisecond
 
-func newSettings(c Config, a agent.Agent) (settings, error) {
+func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, error) {
+	if client != nil && c.Dir != "" {
+		return settings{}, fmt.Errorf("--manifests-dir=%q and --k8s-api-server, --k8s-kubeconfig-path or an account inside the "+
+			"cluster: objects come from the one or the other; to read manifests, give --enable-k8s=false", c.Dir)
+	}
 	if c.Dir == "" {
 		c.Dir = filepath.Join(a.StateDir, "manifests")
 	}
-	if !filepath.IsAbs(c.Dir) {
-		return settings{}, fmt.Errorf("--manifests-dir=%q: must be an absolute path", c.Dir)
+	for _, d := range []struct{ flag, path string }{{"manifests-dir", c.Dir}, {"lib-dir", c.LibDir}} {
+		if !filepath.IsAbs(d.path) {
+			return settings{}, fmt.Errorf("--%s=%q: must be an absolute path", d.flag, d.path)
+		}
 	}
-	if c.Reread < minReread {
-		return settings{}, fmt.Errorf("--manifests-resync-interval=%v: must be at least %v", c.Reread, minReread)
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+		least time.Duration
+	}{{"manifests-resync-interval", c.Reread, minReread}, {"k8s-snapshot-interval", c.SnapshotWait, minReread},
+		{"k8s-sync-timeout", c.SyncTimeout, 0}} {
+		if d.value < d.least {
+			return settings{}, fmt.Errorf("--%s=%v: must be at least %v", d.flag, d.value, d.least)
+		}
 	}
-	return settings{filepath.Clean(c.Dir), c.Reread, a.NodeName}, nil
+	r := reflectors.Settings{NodeName: a.NodeName, SyncTimeout: c.SyncTimeout, CopyEvery: c.SnapshotWait}
+	if c.Snapshot {
+		r.Copy = filepath.Join(c.LibDir, "k8s-snapshot")
+	}
+	return settings{filepath.Clean(c.Dir), c.Reread, a.NodeName, r}, nil
 }

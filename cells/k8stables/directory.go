@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 const (
@@ -80,7 +82,7 @@ func (d *directory) parse(name string, data []byte) cached {
 
 // whole rejects a file as a whole.
 func whole(name string, err error) parsed {
-	return parsed{manifest: manifest{File: printable(name), Status: rejected, Reason: printable(err.Error())}}
+	return parsed{manifest: manifest{File: printable.Short(name, maxReason), Status: rejected, Reason: printable.Short(err.Error(), maxReason)}}
 }
 
 // readFile reads a regular file of bounded size; links are followed, as ConfigMap mounts are made of them. It does not

@@ -1,8 +1,11 @@
-// Package k8stables turns Kubernetes objects into rows. Its one source so far is "manifests", a directory of YAML and
-// JSON files that is watched, so that an agent needs no API server.
+// Package k8stables turns Kubernetes objects into rows. It has two sources, of which one is in use: "reflectors" follows the
+// API server and keeps a copy on disk to begin from, "manifests" reads a directory of YAML and JSON files, so that an agent
+// needs no API server.
 //
-// It writes k8s-nodes, k8s-pods (those of this node and those of no node), k8s-namespaces, k8s-services and
-// k8s-networkpolicies; sources, which says whether these tables may be relied on; and manifests, which has a row for
-// each document with what became of it. It owns nothing in the kernel and keeps nothing over restarts: everything is
-// read again, and the tables are initialized in the commit of the first complete reading.
+// It writes k8s-nodes, k8s-pods (those of this node), k8s-namespaces, k8s-services, k8s-endpointslices, k8s-networkpolicies,
+// k8s-ingresses and cilium-nodes, -endpoints, -identities and -networkpolicies; sources, which says whether these tables may
+// be relied on; manifests and k8s-rejects, which say what is wrong with objects. It owns nothing in the kernel.
+//
+// The parts: objects makes rows of objects, tables writes them, reflectors and snapshot are the source that follows the
+// API server; the manifests are here.
 package k8stables

@@ -11,6 +11,9 @@ import (
 
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 const (
@@ -51,7 +54,7 @@ type parser struct {
 
 func (p *parser) add(d document, item int, m manifest, object any) {
 	m.File, m.Line, m.Item = p.file, d.line, item
-	m.Kind, m.Name, m.Reason = printable(m.Kind), printable(m.Name), printable(m.Reason)
+	m.Kind, m.Name, m.Reason = printable.Short(m.Kind, maxReason), printable.Short(m.Name, maxReason), printable.Short(m.Reason, maxReason)
 	p.out = append(p.out, parsed{m, object})
 }
 
@@ -99,7 +102,7 @@ func (p *parser) object(d document, item int, data []byte) {
 	}
 	m := manifest{Kind: id.Kind, Name: id.name(), Status: used}
 	object, err := decode(id, data, p.nodeName)
-	if skip := (notForUs)(""); errors.As(err, &skip) {
+	if skip := objects.NotForUs(""); errors.As(err, &skip) {
 		m.Status, m.Reason, object = ignored, skip.Error(), nil
 	} else if err != nil {
 		m.Status, m.Reason, object = rejected, err.Error(), nil
@@ -163,16 +166,4 @@ func shiftLines(text string, by int) string {
 		}
 		return "line " + strconv.Itoa(n+by)
 	})
-}
-
-// printable makes free text safe for a terminal and for one line of a table.
-func printable(s string) string {
-	if len(s) > maxReason {
-		s = strings.ToValidUTF8(s[:maxReason], "") + "..."
-	}
-	if !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == '\ufffd' }) {
-		return s
-	}
-	quoted := strconv.Quote(s)
-	return quoted[1 : len(quoted)-1]
 }

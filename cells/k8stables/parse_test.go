@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -186,6 +187,9 @@ func TestParse_Rows(t *testing.T) {
   status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}`,
 			&k8s.Pod{Namespace: "default", Name: "a", NodeName: "one", ServiceAccount: "sa", HostNetwork: true,
 				PodIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}},
+		{`{apiVersion: v1, kind: Pod, metadata: {name: a, uid: u, annotations: {kubernetes.io/config.mirror: s}}}`,
+			&k8s.Pod{Namespace: "default", Name: "a", UID: "u", StaticUID: "s",
+				Annotations: map[string]string{"kubernetes.io/config.mirror": "s"}}},
 		{`{apiVersion: v1, kind: Service, metadata: {name: a, namespace: b}, spec: {type: NodePort, clusterIP: 10.96.0.1,
   selector: {x: z},  externalTrafficPolicy: Local, internalTrafficPolicy: Local, sessionAffinity: ClientIP,
   loadBalancerSourceRanges: [192.0.2.1/24],
@@ -304,7 +308,7 @@ func FuzzParse(f *testing.F) {
 "items":[{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}},null,5]}`))
 	f.Add("a.yaml", []byte("--- &a [*a]\n...\n--- !!binary x\n\x00"))
 	f.Fuzz(func(t *testing.T, name string, data []byte) {
-		out := parse(printable(name), "one", data)
+		out := parse(printable.Short(name, maxReason), "one", data)
 		for _, p := range out {
 			checkShown(t, p.manifest)
 			if (p.Status == used) != (p.object != nil) {

@@ -2,6 +2,7 @@ package k8stables
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cilium/hive"
@@ -9,16 +10,19 @@ import (
 	"github.com/cilium/hive/script"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // TestScripts gives each script a state directory of its own; the command "env/manifests" sets $MANIFESTS to the
-// default directory in it, which does not exist at first.
+// default directory in it, which does not exist at first. Kubernetes is off.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+	celltest.Run(t, "testdata/[a-j]*.txtar", func(t testing.TB) []cell.Cell {
 		state := filepath.Join(t.TempDir(), "state")
 		return []cell.Cell{Cell, cell.Provide(
+			func() *kubeapi.Client { return nil },
 			func() agent.Agent { return agent.Agent{EnableIPv4: true, StateDir: state, NodeName: "one"} },
 			func() hive.ScriptCmdsOut {
 				return hive.NewScriptCmds(map[string]script.Cmd{"env/manifests": script.Command(
@@ -29,4 +33,40 @@ func TestScripts(t *testing.T) {
 			},
 		)}
 	})
+}
+
+// TestScripts_WithKubernetes gives each script an API server.
+func TestScripts_WithKubernetes(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/kube-*.txtar", func(t testing.TB) []cell.Cell {
+		state, server := filepath.Join(t.TempDir(), "state"), kubetest.New(t)
+		return []cell.Cell{Cell, cell.Provide(
+			func() *kubeapi.Client { return server.Client(t) },
+			func() agent.Agent {
+				return agent.Agent{EnableIPv4: true, StateDir: state, BPFRoot: state, NodeName: "one"}
+			},
+			func() hive.ScriptCmdsOut { return server.Commands(t) },
+		)}
+	})
+}
+
+func TestNewSettings_Refuses(t *testing.T) {
+	t.Parallel()
+	client := kubetest.New(t).Client(t)
+	for name, c := range map[string]struct {
+		change func(*Config)
+		client *kubeapi.Client
+		want   string
+	}{
+		"two sources":       {func(c *Config) { c.Dir = "/manifests" }, client, "--manifests-dir=\"/manifests\" and --k8s-api-server"},
+		"relative lib dir":  {func(c *Config) { c.LibDir = "lib" }, client, `--lib-dir="lib": must be an absolute path`},
+		"negative time-out": {func(c *Config) { c.SyncTimeout = -1 }, nil, "--k8s-sync-timeout=-1ns"},
+		"busy copies":       {func(c *Config) { c.SnapshotWait = 1 }, nil, "--k8s-snapshot-interval=1ns"},
+	} {
+		config := DefaultConfig
+		c.change(&config)
+		if _, err := newSettings(config, agent.Agent{StateDir: "/run/waggle"}, c.client); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %s", name, err, c.want)
+		}
+	}
 }

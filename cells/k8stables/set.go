@@ -3,34 +3,29 @@ package k8stables
 import (
 	"fmt"
 
-	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
 )
 
-// set is what a complete reading gave: all rows by key.
+// set is what a complete reading gave: all rows by table and key, and all documents.
 type set struct {
-	nodes      map[string]*k8s.Node
-	pods       map[string]*k8s.Pod
-	namespaces map[string]*k8s.Namespace
-	services   map[string]*k8s.Service
-	policies   map[string]*k8s.NetworkPolicy
-	manifests  map[string]manifest
+	rows      map[string]map[string]objects.Row
+	manifests map[string]manifest
 }
 
 // merge puts the documents of all files together, in their order. Where two have the same object, the first wins and
 // the other says so.
 func merge(documents []parsed) set {
-	s := set{map[string]*k8s.Node{}, map[string]*k8s.Pod{}, map[string]*k8s.Namespace{}, map[string]*k8s.Service{},
-		map[string]*k8s.NetworkPolicy{}, map[string]manifest{}}
+	s := set{map[string]map[string]objects.Row{}, map[string]manifest{}}
 	first := map[string]manifest{}
 	for _, d := range documents {
-		if object, ok := d.object.(interface{ Key() string }); ok {
+		if object, ok := d.object.(objects.Row); ok {
 			id := d.Kind + " " + object.Key()
 			if winner, doubled := first[id]; doubled {
 				d.Status = ignored
 				d.Reason = fmt.Sprintf("%s line %d has the same object and comes first", winner.File, winner.Line)
 			} else {
 				first[id] = d.manifest
-				s.add(d.object)
+				s.add(d.Kind, object)
 			}
 		}
 		s.manifests[d.Key()] = d.manifest
@@ -38,19 +33,20 @@ func merge(documents []parsed) set {
 	return s
 }
 
-func (s *set) add(object any) {
-	switch o := object.(type) {
-	case *k8s.Node:
-		s.nodes[o.Key()] = o
-	case *k8s.Pod:
-		s.pods[o.Key()] = o
-	case *k8s.Namespace:
-		s.namespaces[o.Key()] = o
-	case *k8s.Service:
-		s.services[o.Key()] = o
-	case *k8s.NetworkPolicy:
-		s.policies[o.Key()] = o
+// tableOf is where objects of a kind go.
+var tableOf = map[string]string{
+	"Node": "k8s-nodes", "Pod": "k8s-pods", "Namespace": "k8s-namespaces", "Service": "k8s-services",
+	"EndpointSlice": "k8s-endpointslices", "NetworkPolicy": "k8s-networkpolicies", "Ingress": "k8s-ingresses",
+	"CiliumNode": "cilium-nodes", "CiliumEndpoint": "cilium-endpoints", "CiliumIdentity": "cilium-identities",
+	"CiliumNetworkPolicy": "cilium-networkpolicies", "CiliumClusterwideNetworkPolicy": "cilium-networkpolicies",
+}
+
+func (s *set) add(kind string, row objects.Row) {
+	table := tableOf[kind]
+	if s.rows[table] == nil {
+		s.rows[table] = map[string]objects.Row{}
 	}
+	s.rows[table][row.Key()] = row
 }
 
 // rejects counts what is wrong and describes the first of it.

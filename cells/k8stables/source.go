@@ -11,7 +11,7 @@ import (
 // source fills the tables from the directory.
 type source struct {
 	settings settings
-	tables   *tables
+	tables   *manifestTables
 	log      *slog.Logger
 }
 

@@ -2,72 +2,56 @@ package k8stables
 
 import (
 	"fmt"
-	"time"
 
-	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // producer is the name of this source in the table sources and as an initializer.
 const producer = "manifests"
 
-type tablesParams struct {
-	cell.In
-
-	DB         *statedb.DB
-	Nodes      statedb.RWTable[*k8s.Node]
-	Pods       statedb.RWTable[*k8s.Pod]
-	Namespaces statedb.RWTable[*k8s.Namespace]
-	Services   statedb.RWTable[*k8s.Service]
-	Policies   statedb.RWTable[*k8s.NetworkPolicy]
-	Sources    statedb.RWTable[sources.Source]
-	Manifests  statedb.RWTable[manifest]
-}
-
-// tables are all tables of this cell. They change together, in one commit.
-type tables struct {
-	tablesParams
+// manifestTables are all tables as the manifests fill them: together, in one commit.
+type manifestTables struct {
+	*tables.Set
+	manifests    statedb.RWTable[manifest]
 	initializers []func(statedb.WriteTxn)
 }
 
-func newTables(p tablesParams) *tables {
-	t := &tables{tablesParams: p}
+func newManifestTables(set *tables.Set, manifests statedb.RWTable[manifest]) *manifestTables {
+	t := &manifestTables{Set: set, manifests: manifests}
 	txn := t.write()
 	defer txn.Abort()
-	t.initializers = []func(statedb.WriteTxn){
-		p.Nodes.RegisterInitializer(txn, producer), p.Pods.RegisterInitializer(txn, producer),
-		p.Namespaces.RegisterInitializer(txn, producer), p.Services.RegisterInitializer(txn, producer),
-		p.Policies.RegisterInitializer(txn, producer), p.Sources.RegisterInitializer(txn, producer),
-		p.Manifests.RegisterInitializer(txn, producer),
+	for _, table := range set.All() {
+		t.initializers = append(t.initializers, table.Initializer(txn, producer))
 	}
+	t.initializers = append(t.initializers, set.Sources.RegisterInitializer(txn, producer),
+		manifests.RegisterInitializer(txn, producer))
 	txn.Commit()
 	return t
 }
 
-func (t *tables) write() statedb.WriteTxn {
-	return t.DB.WriteTxn(t.Nodes, t.Pods, t.Namespaces, t.Services, t.Policies, t.Sources, t.Manifests)
-}
-
-// filled names the tables that have a row in sources.
-func (t *tables) filled() []string {
-	return []string{t.Nodes.Name(), t.Pods.Name(), t.Namespaces.Name(), t.Services.Name(), t.Policies.Name()}
+func (t *manifestTables) write() statedb.WriteTxn {
+	metas := []statedb.TableMeta{t.Sources, t.manifests}
+	for _, table := range t.All() {
+		metas = append(metas, table.Meta())
+	}
+	return t.DB.WriteTxn(metas...)
 }
 
 // waiting says that nothing could be read so far, and why. Rows of an earlier reading stay as they are.
-func (t *tables) waiting(why string) error {
+func (t *manifestTables) waiting(why string) error {
 	txn := t.write()
 	defer txn.Abort()
-	for _, name := range t.filled() {
-		old, _, ok := t.Sources.Get(txn, sources.ByTable(name))
-		if ok && (old.Usable() || old.WaitingFor == why) {
+	for _, table := range t.All() {
+		if old, _, _ := t.Sources.Get(txn, sources.ByTable(table.Name())); old.Usable() {
 			continue
 		}
-		row := sources.Source{Table: name, Producer: producer, State: sources.Waiting, Since: time.Now(), WaitingFor: why}
-		if _, _, err := t.Sources.Insert(txn, row); err != nil {
-			return fmt.Errorf("insert source of %s: %w", name, err)
+		row := sources.Source{Table: table.Name(), Producer: producer, State: sources.Waiting, WaitingFor: why}
+		if err := t.SetSource(txn, row); err != nil {
+			return err
 		}
 	}
 	txn.Commit()
@@ -75,29 +59,21 @@ func (t *tables) waiting(why string) error {
 }
 
 // commit makes the tables what a complete reading gave. Equal rows are not written again.
-func (t *tables) commit(s set) error {
+func (t *manifestTables) commit(s set) error {
 	txn := t.write()
 	defer txn.Abort()
-	for _, replaceOne := range []func() error{
-		func() error { return replace(txn, t.Nodes, s.nodes) },
-		func() error { return replace(txn, t.Pods, s.pods) },
-		func() error { return replace(txn, t.Namespaces, s.namespaces) },
-		func() error { return replace(txn, t.Services, s.services) },
-		func() error { return replace(txn, t.Policies, s.policies) },
-		func() error { return replace(txn, t.Manifests, s.manifests) },
-	} {
-		if err := replaceOne(); err != nil {
+	all := func(objects.Row) bool { return true }
+	for _, table := range t.All() {
+		if err := tables.Replace(txn, table, s.rows[table.Name()], all); err != nil {
+			return err
+		}
+		row := sources.Source{Table: table.Name(), Producer: producer, State: sources.Synced}
+		if err := t.SetSource(txn, row); err != nil {
 			return err
 		}
 	}
-	for _, name := range t.filled() {
-		if old, _, ok := t.Sources.Get(txn, sources.ByTable(name)); ok && old.State == sources.Synced {
-			continue
-		}
-		row := sources.Source{Table: name, Producer: producer, State: sources.Synced, Since: time.Now()}
-		if _, _, err := t.Sources.Insert(txn, row); err != nil {
-			return fmt.Errorf("insert source of %s: %w", name, err)
-		}
+	if err := t.replaceManifests(txn, s.manifests); err != nil {
+		return err
 	}
 	for _, initialized := range t.initializers {
 		initialized(txn)
@@ -106,32 +82,22 @@ func (t *tables) commit(s set) error {
 	return nil
 }
 
-// row is what replace needs to know of a row.
-type row[T any] interface {
-	Key() string
-	Equal(T) bool
-}
-
-// replace makes a table hold exactly want.
-func replace[T row[T]](txn statedb.WriteTxn, table statedb.RWTable[T], want map[string]T) error {
-	same := map[string]bool{}
-	for old := range table.All(txn) {
-		wanted, ok := want[old.Key()]
-		switch {
-		case !ok:
-			if _, _, err := table.Delete(txn, old); err != nil {
-				return fmt.Errorf("delete %s from %s: %w", old.Key(), table.Name(), err)
-			}
-		case wanted.Equal(old):
-			same[old.Key()] = true
+// replaceManifests makes the table manifests hold exactly want.
+func (t *manifestTables) replaceManifests(txn statedb.WriteTxn, want map[string]manifest) error {
+	for old := range t.manifests.All(txn) {
+		if _, ok := want[old.Key()]; ok {
+			continue
+		}
+		if _, _, err := t.manifests.Delete(txn, old); err != nil {
+			return fmt.Errorf("delete %s from manifests: %w", old.Key(), err)
 		}
 	}
 	for key, wanted := range want {
-		if same[key] {
+		if old, _, ok := t.manifests.Get(txn, manifestIndex.Query(key)); ok && wanted == old {
 			continue
 		}
-		if _, _, err := table.Insert(txn, wanted); err != nil {
-			return fmt.Errorf("insert %s into %s: %w", key, table.Name(), err)
+		if _, _, err := t.manifests.Insert(txn, wanted); err != nil {
+			return fmt.Errorf("insert %s into manifests: %w", key, err)
 		}
 	}
 	return nil

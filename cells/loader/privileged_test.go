@@ -279,11 +279,11 @@ func TestPrivilegedGeneration_ReplacedWithoutLosingAPacket(t *testing.T) {
 	n := newNode(t)
 	first := n.attach()
 	done := make(chan int)
-	go func() { // packets all the while
+	go func() { // packets all the while, and fewer than the socket of the node holds, which is 256
 		sent := 0
 		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); sent++ {
 			_, _ = n.client.Write([]byte("x"))
-			time.Sleep(time.Millisecond)
+			time.Sleep(2 * time.Millisecond)
 		}
 		done <- sent
 	}()

@@ -18,8 +18,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
 )
 
-// routerOwner is who has the router addresses in ipam-addresses.
-const routerOwner = "router"
+// Owners of the addresses of waggle_host in ipam-addresses.
+const (
+	routerOwner = "router"
+	healthOwner = "health"
+)
 
 type params struct {
 	cell.In
@@ -115,24 +118,33 @@ func (c *controller) family(txn statedb.ReadTxn, watch *statedb.WatchSet, name s
 		return f, nodecidrs.WaitingFor(txn, c.CIDRs, name)
 	}
 	f.AllocRange = chosen.Prefix
-	routers, changed := c.PodAddresses.ListWatch(txn, ipamaddresses.ByOwner(routerOwner))
-	watch.Add(changed)
-	for row := range routers {
-		if row.State == ipamaddresses.Reserved && f.AllocRange.Contains(row.Addr) {
-			f.Router = row.Addr
-			return f, ""
-		}
+	f.Health = c.reserved(txn, watch, healthOwner, f.AllocRange)
+	if f.Router = c.reserved(txn, watch, routerOwner, f.AllocRange); !f.Router.IsValid() {
+		return f, "an address for the router out of " + f.AllocRange.String()
 	}
-	return f, "an address for the router out of " + f.AllocRange.String()
+	return f, ""
 }
 
-// nodeAddresses lists the addresses of the node, less the router's, and sets the primary one of each family.
+// reserved finds the address of an owner in a range.
+func (c *controller) reserved(txn statedb.ReadTxn, watch *statedb.WatchSet, owner string, prefix netip.Prefix) netip.Addr {
+	rows, changed := c.PodAddresses.ListWatch(txn, ipamaddresses.ByOwner(owner))
+	watch.Add(changed)
+	for row := range rows {
+		if row.State == ipamaddresses.Reserved && prefix.Contains(row.Addr) {
+			return row.Addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// nodeAddresses lists the addresses of the node, less those that it gave to waggle_host, and sets the primary one of each family.
 func (c *controller) nodeAddresses(txn statedb.ReadTxn, watch *statedb.WatchSet, node *localnode.LocalNode) []netip.Addr {
 	rows, changed := c.NodeAddresses.AllWatch(txn)
 	watch.Add(changed)
 	var addresses []netip.Addr
 	for row := range rows {
-		if row.Addr != node.IPv4.Router && row.Addr != node.IPv6.Router {
+		ours := []netip.Addr{node.IPv4.Router, node.IPv4.Health, node.IPv6.Router, node.IPv6.Health}
+		if !slices.Contains(ours, row.Addr) {
 			addresses = append(addresses, row.Addr)
 		}
 		switch {

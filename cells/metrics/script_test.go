@@ -45,7 +45,7 @@ func scrapeCommand(reports *cell.SimpleHealth) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"scrape": script.Command(script.CmdUsage{Summary: "Scrape"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			job := reports.GetChild("metrics.job-serve")
-			if job == nil {
+			if job == nil || job.Status == "" { // not yet, or never
 				return func(*script.State) (string, string, error) { return "nothing is served\n", "", nil }, nil
 			}
 			address, serving := strings.CutPrefix(job.Status, "serving on ")

@@ -7,13 +7,18 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 const (
 	unknown  = "unknown"    // family of what does not parse
 	rejected = "rejected: " // begins the reason of what cannot be used
+
+	byThisAgent     = "not used: written by this agent"
+	ciliumNodeField = "spec.ipam.podCIDRs"
 )
 
 // annotations that carry a pod CIDR, in order of preference. Either may hold a CIDR of either family, but only its own
@@ -25,7 +30,8 @@ var annotations = []struct{ key, family string }{
 	{"io.cilium.network.ipv6-pod-cidr", "ipv6"},
 }
 
-// offered lists what flags and the Node offer, in order of preference. A candidate with a Reason is rejected already.
+// offered lists what flags, the Node and the CiliumNode offer, in order of preference. A candidate with a Reason cannot
+// win.
 func offered(in input) []nodecidrs.Candidate {
 	var out []nodecidrs.Candidate
 	for _, prefix := range []netip.Prefix{in.settings.ipv4Range, in.settings.ipv6Range} {
@@ -33,23 +39,57 @@ func offered(in input) []nodecidrs.Candidate {
 			out = append(out, candidate(nodecidrs.Flag, prefix.String()))
 		}
 	}
+	return append(append(out, nodeOffers(in)...), ciliumNodeOffers(in)...)
+}
+
+// nodeOffers is what the Node offers.
+func nodeOffers(in input) []nodecidrs.Candidate {
 	if in.node == nil {
-		return out
+		return nil
 	}
-	out = append(out, podCIDRs(in.node)...)
+	out := podCIDRs(in.node)
 	if in.node.PodCIDR != "" {
 		out = append(out, candidate("spec.podCIDR", in.node.PodCIDR))
 	}
+	written := wrote.Of(in.node.Annotations)
 	for _, a := range annotations {
 		raw, ok := in.node.Annotations[a.key]
 		if !ok {
 			continue
 		}
 		c := candidate(a.key, raw)
-		if c.Reason == "" && c.Family != a.family {
+		switch {
+		case written.Ours(a.key, raw):
+			c.Reason = byThisAgent
+		case c.Reason == "" && c.Family != a.family:
 			c.Reason = rejected + "the annotation is for " + display(a.family)
 		}
 		out = append(out, c)
+	}
+	if in.settings.source == fromCiliumNode {
+		for i := range out {
+			out[i].Reason = "not used: --ipam=cluster-pool takes the CIDR from the CiliumNode"
+		}
+	}
+	return out
+}
+
+// ciliumNodeOffers is what the CiliumNode offers. What the agent wrote there, now or in another mode before, is no offer.
+func ciliumNodeOffers(in input) []nodecidrs.Candidate {
+	if in.ciliumNode == nil {
+		return nil
+	}
+	written := wrote.Of(in.ciliumNode.Annotations)
+	ours := written.Ours(ciliumNodeField, strings.Join(in.ciliumNode.PodCIDRs, ","))
+	out := make([]nodecidrs.Candidate, len(in.ciliumNode.PodCIDRs))
+	for i, raw := range in.ciliumNode.PodCIDRs {
+		out[i] = candidate("CiliumNode."+ciliumNodeField+"["+strconv.Itoa(i)+"]", raw)
+		switch {
+		case ours:
+			out[i].Reason = byThisAgent
+		case in.settings.source != fromCiliumNode:
+			out[i].Reason = "not used: only --ipam=cluster-pool takes the CIDR from the CiliumNode"
+		}
 	}
 	return out
 }
@@ -82,9 +122,11 @@ func podCIDRs(node *k8s.Node) []nodecidrs.Candidate {
 	return out
 }
 
+const longest = 64 // bytes of free text in a row
+
 // candidate parses what was written.
 func candidate(source, raw string) nodecidrs.Candidate {
-	c := nodecidrs.Candidate{Family: unknown, Source: source, Raw: shorten(raw)}
+	c := nodecidrs.Candidate{Family: unknown, Source: source, Raw: printable.Short(raw, longest)}
 	prefix, family, err := parse(raw)
 	if err != nil {
 		c.Reason = rejected + err.Error()
@@ -114,18 +156,6 @@ func parse(raw string) (netip.Prefix, string, error) {
 		return prefix, "ipv4", nil
 	}
 	return prefix, "ipv6", nil
-}
-
-// shorten keeps what a table shows of free text short and printable.
-func shorten(raw string) string {
-	const longest = 64
-	if len(raw) > longest {
-		raw = raw[:longest] + "..."
-	}
-	if strings.ContainsFunc(raw, func(r rune) bool { return !strconv.IsPrint(r) }) {
-		return strconv.Quote(raw)
-	}
-	return raw
 }
 
 func display(family string) string {

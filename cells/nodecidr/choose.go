@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
 )
@@ -14,16 +15,21 @@ type input struct {
 	enableIPv4, enableIPv6   bool
 	nodeName                 string
 	node                     *k8s.Node    // nil while there is no row of this node
-	waitingFor               string       // why k8s-nodes or node-addresses may not be used yet; empty when they may
+	ciliumNode               *cilium.Node // likewise
+	waitingFor               string       // why k8s-nodes, cilium-nodes or node-addresses may not be used yet; empty when they may
 	nodeIPv4                 netip.Addr   // primary address of the node; invalid when it has none
+	addresses                []netip.Addr // all addresses of the node that are not ours
+	addressesPending         bool         // true before those are read: nothing may be chosen yet
 	chosenIPv4, chosenIPv6   netip.Prefix // by the previous choice of this run; invalid at first
 	derivedIPv4, derivedIPv6 bool         // whether those were derived
 }
 
-// choose returns all candidates, each with the reason why it won or lost. In order of preference: flag,
-// spec.podCIDRs, spec.podCIDR, annotations, what was chosen before, and what can be derived.
+// choose returns all candidates, each with the reason why it won or lost. In order of preference: flag, then
+// spec.podCIDRs, spec.podCIDR and annotations of the Node or else the CiliumNode, what was chosen before, and what can be
+// derived.
 func choose(in input) []nodecidrs.Candidate {
 	out := offered(in)
+	refuseOwn(out, in)
 	ipv4 := pick(out, "ipv4", in.enableIPv4)
 	ipv6 := pick(out, "ipv6", in.enableIPv6)
 
@@ -42,6 +48,22 @@ func choose(in input) []nodecidrs.Candidate {
 	}
 	return append(out, last(in, "ipv6", in.chosenIPv6, in.derivedIPv6, in.settings.requireIPv6, in.enableIPv6,
 		deriveIPv6(in.settings.ipv6Cluster, ipv4)))
+}
+
+// refuseOwn rejects ranges that hold an address of the node itself: with a route to pods for the range, the node would no
+// longer reach its own network.
+func refuseOwn(candidates []nodecidrs.Candidate, in input) {
+	for i := range candidates {
+		c := &candidates[i]
+		if c.Reason == "" && in.addressesPending {
+			c.Reason = nodecidrs.Waiting + "the addresses of this node, which it must not contain"
+		}
+		for _, addr := range in.addresses {
+			if c.Reason == "" && c.Prefix.Contains(addr) {
+				c.Reason = rejected + "it contains " + addr.String() + ", an address of this node"
+			}
+		}
+	}
 }
 
 // pick chooses the first acceptable candidate of a family and fills in all reasons.
@@ -78,17 +100,32 @@ func last(in input, family string, before netip.Prefix, wasDerived, required, en
 		c.Reason = "chosen: derived earlier, and it stays until the agent restarts or a range is offered"
 	case in.waitingFor != "":
 		c.Reason = nodecidrs.Waiting + in.waitingFor
-	case required && in.node == nil:
-		c.Reason = nodecidrs.Waiting + fmt.Sprintf("the Node %s, whose %s pod CIDR is required (--k8s-require-%s-pod-cidr)",
-			in.nodeName, display(family), family)
 	case required:
-		c.Reason = nodecidrs.Waiting + fmt.Sprintf("an %s pod CIDR in the Node %s: it is required (--k8s-require-%s-pod-cidr)",
-			display(family), in.nodeName, family)
+		c.Reason = nodecidrs.Waiting + missing(in, family)
 	default:
 		c.Raw, c.Prefix, c.Chosen = derived.String(), derived, true
 		c.Reason = "chosen: nothing is offered and nothing is required"
 	}
 	return c
+}
+
+// missing says which object is to bring the range of a family, and who is to write it there.
+func missing(in input, family string) string {
+	switch {
+	case in.settings.source == fromCiliumNode && in.ciliumNode == nil:
+		return fmt.Sprintf("the CiliumNode %s, whose %s pod CIDR is required (--ipam=cluster-pool)", in.nodeName, display(family))
+	case in.settings.source == fromCiliumNode:
+		return fmt.Sprintf("an %s pod CIDR in %s of the CiliumNode %s (--ipam=cluster-pool): the Deployment waggle-cluster writes it",
+			display(family), ciliumNodeField, in.nodeName)
+	}
+	why := fmt.Sprintf("--k8s-require-%s-pod-cidr", family)
+	if in.settings.source == fromNode {
+		why = "--ipam=kubernetes"
+	}
+	if in.node == nil {
+		return fmt.Sprintf("the Node %s, whose %s pod CIDR is required (%s)", in.nodeName, display(family), why)
+	}
+	return fmt.Sprintf("an %s pod CIDR in the Node %s: it is required (%s)", display(family), in.nodeName, why)
 }
 
 func needless(family string) nodecidrs.Candidate {

@@ -5,9 +5,15 @@ import (
 	"strings"
 	"testing"
 
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
+	"github.com/waggle-net/waggle/pkg/wrote"
 )
+
+// dualStack is an agent that knows the name of its Node.
+var dualStack = agent.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", NodeNameSource: "flag", IPAM: agent.IPAMClusterPool}
 
 func checked(t *testing.T, change func(*Config)) settings {
 	t.Helper()
@@ -15,7 +21,7 @@ func checked(t *testing.T, change func(*Config)) settings {
 	if change != nil {
 		change(&c)
 	}
-	s, err := newSettings(c)
+	s, err := newSettings(c, dualStack, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +53,21 @@ func TestChoose(t *testing.T) {
 		// reasons holds parts of reasons by "family/source".
 		reasons map[string]string
 	}{
+		{
+			name: "a range that holds the node's own address is refused, and the next one is taken",
+			node: &k8s.Node{PodCIDRs: []string{"192.0.2.0/24", "2001:db8:2::/64"}, Annotations: notes(v4Key, "10.3.0.0/24", v6Key, "fd00:3::/64")},
+			in: func(in *input) {
+				in.addresses = []netip.Addr{netip.MustParseAddr("192.0.2.11"), netip.MustParseAddr("2001:db8:2::11")}
+			},
+			ipv4: v4Key + " 10.3.0.0/24", ipv6: v6Key + " fd00:3::/64",
+			reasons: map[string]string{"ipv4/spec.podCIDRs[0]": "it contains 192.0.2.11, an address of this node"},
+		},
+		{
+			name:    "nothing is chosen before the node's own addresses are known",
+			flags:   func(c *Config) { c.IPv4Range, c.IPv6Range = "10.9.0.0/24", "fd00:9::/64" },
+			in:      func(in *input) { in.addressesPending, in.waitingFor = true, "the addresses of this node" },
+			reasons: map[string]string{"ipv4/flag": "waiting for the addresses of this node"},
+		},
 		{
 			name:  "flags come before everything",
 			flags: func(c *Config) { c.IPv4Range, c.IPv6Range = "10.9.0.0/24", "fd00:9::/64" },
@@ -278,18 +299,23 @@ func TestNewSettings_RejectsBadFlags(t *testing.T) {
 	} {
 		c := DefaultConfig
 		change(&c)
-		if _, err := newSettings(c); err == nil || !strings.Contains(err.Error(), flag) {
+		if _, err := newSettings(c, dualStack, nil); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("error of a bad %s is %v", flag, err)
 		}
 	}
 }
 
 func FuzzChoose(f *testing.F) {
-	f.Add("10.1.0.0/24", "fd00:1::/64", "10.2.0.0/24", "\x1b[2J", true)
-	f.Add("fd00::/64", "fd00:1::/64", "", "10.0.0.0/24", false)
-	f.Fuzz(func(t *testing.T, first, second, single, annotation string, ready bool) {
+	f.Add("10.1.0.0/24", "fd00:1::/64", "10.2.0.0/24", "\x1b[2J", "10.4.0.0/24", `{"network.cilium.io/ipv4-pod-cidr":"x"}`, uint8(0), true)
+	f.Add("fd00::/64", "fd00:1::/64", "", "10.0.0.0/24", "fd00:4::/64", "", uint8(1), false)
+	f.Add("", "", "", "10.0.0.0/24", "10.4.0.0/24", `{"spec.ipam.podCIDRs":"10.4.0.0/24"}`, uint8(2), true)
+	f.Fuzz(func(t *testing.T, first, second, single, annotation, pool, written string, from uint8, ready bool) {
 		in := input{settings: checked(t, nil), enableIPv4: true, enableIPv6: true, nodeName: "one",
-			node: &k8s.Node{PodCIDRs: []string{first, second}, PodCIDR: single, Annotations: notes(v4Key, annotation)}}
+			node: &k8s.Node{PodCIDRs: []string{first, second}, PodCIDR: single,
+				Annotations: notes(v4Key, annotation, wrote.Annotation, written)},
+			ciliumNode: &cilium.Node{PodCIDRs: []string{pool}, Annotations: notes(wrote.Annotation, written)}}
+		in.settings.source = source(from % 3)
+		in.settings.requireIPv4, in.settings.requireIPv6 = from%3 != 0, from%3 != 0
 		if !ready {
 			in.waitingFor = "something"
 		}
@@ -298,6 +324,12 @@ func FuzzChoose(f *testing.F) {
 		winner(t, rows, "ipv6")
 		checkRows(t, rows, nil)
 		for _, row := range rows {
+			if row.Chosen && strings.HasPrefix(row.Source, "CiliumNode.") != (in.settings.source == fromCiliumNode) && row.Source != nodecidrs.Derived {
+				t.Errorf("%v is chosen", row)
+			}
+			if row.Chosen && row.Source == v4Key && wrote.Of(in.node.Annotations).Ours(v4Key, annotation) {
+				t.Errorf("%v is chosen, and the agent wrote it", row)
+			}
 			if row.Chosen && !row.Prefix.IsValid() {
 				t.Errorf("%v is chosen and has no prefix", row)
 			}

@@ -5,6 +5,9 @@ import (
 	"net/netip"
 
 	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // auto is the value of a flag that leaves the choice to the agent.
@@ -28,8 +31,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-range", c.IPv4Range, "IPv4 CIDR of the pods of this node; auto takes it from the Node")
 	flags.String("ipv6-range", c.IPv6Range, "IPv6 CIDR of the pods of this node; auto takes it from the Node")
 	flags.String("ipv4-node", c.IPv4Node, "IPv4 address of this node that a derived CIDR is made from; auto finds it")
-	flags.Bool("k8s-require-ipv4-pod-cidr", c.RequireIPv4, "Wait for an IPv4 pod CIDR in the Node instead of deriving one")
-	flags.Bool("k8s-require-ipv6-pod-cidr", c.RequireIPv6, "Wait for an IPv6 pod CIDR in the Node instead of deriving one")
+	flags.Bool("k8s-require-ipv4-pod-cidr", c.RequireIPv4, "Wait for an IPv4 pod CIDR in the Node instead of deriving one; always so with an API server")
+	flags.Bool("k8s-require-ipv6-pod-cidr", c.RequireIPv6, "Wait for an IPv6 pod CIDR in the Node instead of deriving one; always so with an API server")
 	flags.String("ipv6-cluster-alloc-cidr", c.IPv6ClusterRange, "IPv6 /64 out of which a derived IPv6 CIDR is taken")
 }
 
@@ -39,10 +42,33 @@ type settings struct {
 	ipv4Node                 netip.Addr   // invalid when auto
 	requireIPv4, requireIPv6 bool
 	ipv6Cluster              netip.Prefix
+	source                   source
 }
 
-func newSettings(c Config) (settings, error) {
-	s := settings{requireIPv4: c.RequireIPv4, requireIPv6: c.RequireIPv6}
+// source is the object that brings the CIDRs. It follows from the IPAM mode and from whether Kubernetes is on.
+type source int
+
+const (
+	fromManifest   source = iota // the Node of the manifests; nothing is required unless flags say so
+	fromNode                     // the Node, --ipam=kubernetes
+	fromCiliumNode               // the CiliumNode, --ipam=cluster-pool
+)
+
+func sourceOf(mode string, kubernetes bool) source {
+	switch {
+	case !kubernetes:
+		return fromManifest
+	case mode == agent.IPAMKubernetes:
+		return fromNode
+	}
+	return fromCiliumNode
+}
+
+func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, error) {
+	s := settings{requireIPv4: c.RequireIPv4, requireIPv6: c.RequireIPv6, source: sourceOf(a.IPAM, client != nil)}
+	if s.source != fromManifest {
+		s.requireIPv4, s.requireIPv6 = a.EnableIPv4, a.EnableIPv6
+	}
 	var err error
 	if s.ipv4Range, err = rangeFlag("ipv4-range", c.IPv4Range, "ipv4"); err != nil {
 		return settings{}, err
@@ -60,7 +86,17 @@ func newSettings(c Config) (settings, error) {
 		return settings{}, fmt.Errorf("--ipv6-cluster-alloc-cidr=%q: must be an IPv6 CIDR of length 64", c.IPv6ClusterRange)
 	}
 	s.ipv6Cluster = s.ipv6Cluster.Masked()
-	return s, nil
+	return s, s.checkName(a)
+}
+
+// checkName refuses to look for CIDRs in an object whose name is a guess: the CIDRs of another node would be worse than none.
+func (s settings) checkName(a agent.Agent) error {
+	needed := a.EnableIPv4 && !s.ipv4Range.IsValid() || a.EnableIPv6 && !s.ipv6Range.IsValid()
+	if s.source == fromManifest || !needed || a.NodeNameSource != "hostname" {
+		return nil
+	}
+	return fmt.Errorf("find the pod CIDRs of this node: nobody says which Node of the cluster it is (the host name, %q, is no "+
+		"more than a guess): set the environment variable K8S_NODE_NAME from spec.nodeName, or --node-name", a.NodeName)
 }
 
 // rangeFlag parses a range; a bad one ends the agent, because it was given on purpose.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
@@ -21,13 +22,14 @@ import (
 type params struct {
 	cell.In
 
-	DB        *statedb.DB
-	Table     statedb.RWTable[nodecidrs.Candidate]
-	Nodes     statedb.Table[*k8s.Node]
-	Sources   statedb.Table[sources.Source]
-	Addresses statedb.Table[nodeaddresses.Address]
-	Settings  settings
-	Agent     agent.Agent
+	DB          *statedb.DB
+	Table       statedb.RWTable[nodecidrs.Candidate]
+	Nodes       statedb.Table[*k8s.Node]
+	CiliumNodes statedb.Table[*cilium.Node]
+	Sources     statedb.Table[sources.Source]
+	Addresses   statedb.Table[nodeaddresses.Address]
+	Settings    settings
+	Agent       agent.Agent
 }
 
 type controller struct {
@@ -86,38 +88,49 @@ func (c *controller) read(txn statedb.ReadTxn, watch *statedb.WatchSet) input {
 	node, _, changed, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
 	in.node = node
 	watch.Add(changed)
+	in.ciliumNode, _, changed, _ = c.CiliumNodes.GetWatch(txn, cilium.NodeByName(c.Agent.NodeName))
+	watch.Add(changed)
 
-	source, _, changed, _ := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))
+	table, objects := c.Nodes.Name(), "Nodes"
+	if c.Settings.source == fromCiliumNode {
+		table, objects = c.CiliumNodes.Name(), "CiliumNodes"
+	}
+	source, _, changed, _ := c.Sources.GetWatch(txn, sources.ByTable(table))
 	watch.Add(changed)
 	addressesRead, initialized := c.Addresses.Initialized(txn)
+	in.addressesPending = !addressesRead
 	if !addressesRead {
 		watch.Add(initialized)
 	}
 	switch {
 	case !source.Usable():
-		in.waitingFor = "the Nodes of the cluster to be read"
+		in.waitingFor = "the " + objects + " of the cluster to be read"
 		if source.WaitingFor != "" {
-			in.waitingFor = "the Nodes of the cluster: " + source.WaitingFor
+			in.waitingFor = "the " + objects + " of the cluster: " + source.WaitingFor
 		}
 	case !addressesRead:
 		in.waitingFor = "the addresses of this node"
 	}
-	in.nodeIPv4 = c.primaryIPv4(txn, watch)
+	in.nodeIPv4, in.addresses = c.addresses(txn, watch)
 	in.chosenIPv4, in.derivedIPv4 = c.before(txn, "ipv4")
 	in.chosenIPv6, in.derivedIPv6 = c.before(txn, "ipv6")
 	return in
 }
 
-// primaryIPv4 finds the node's address, never one of ours.
-func (c *controller) primaryIPv4(txn statedb.ReadTxn, watch *statedb.WatchSet) netip.Addr {
+// addresses finds the node's primary IPv4 address, and all that it has, never those of our own link.
+func (c *controller) addresses(txn statedb.ReadTxn, watch *statedb.WatchSet) (primaryIPv4 netip.Addr, all []netip.Addr) {
 	rows, changed := c.Addresses.AllWatch(txn)
 	watch.Add(changed)
 	for row := range rows {
-		if row.Primary && row.Addr.Is4() && row.Device != podlink.HostDevice {
-			return row.Addr
+		if row.Device == podlink.HostDevice {
+			continue
+		}
+		all = append(all, row.Addr)
+		if row.Primary && row.Addr.Is4() {
+			primaryIPv4 = row.Addr
 		}
 	}
-	return netip.Addr{}
+	return primaryIPv4, all
 }
 
 // before is what the previous choice gave. Only this cell writes the table, so it cannot change meanwhile.

@@ -7,7 +7,9 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -15,8 +17,17 @@ import (
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	scripts(t, "testdata/*.txtar", nil)
+	scripts(t, "testdata/apiserver/*.txtar", online(t))
+}
+
+// scripts runs the cell with or without an API server.
+func scripts(t *testing.T, glob string, client *kubeapi.Client) {
+	t.Helper()
+	celltest.Run(t, glob, func(testing.TB) []cell.Cell {
 		return []cell.Cell{agent.Cell, Cell, cell.Provide(
+			func() *kubeapi.Client { return client },
+			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,

@@ -92,9 +92,9 @@ func TestShell_Reads(t *testing.T) {
 		t.Fatalf("socket: %v, %v", info, err)
 	}
 	for command, want := range map[string]string{
-		"db/show sources":                 "Table       Producer    State    WaitingFor\nk8s-nodes   manifests   synced   \n",
+		"db/show sources":                 "Table       Producer    State    Since   Copy   WaitingFor\nk8s-nodes   manifests   synced   -       -      \n",
 		"db/show --columns=State sources": "State\nsynced\n",
-		"db/get sources k8s-nodes":        "Table       Producer    State    WaitingFor\nk8s-nodes   manifests   synced   \n",
+		"db/get sources k8s-nodes":        "Table       Producer    State    Since   Copy   WaitingFor\nk8s-nodes   manifests   synced   -       -      \n",
 		"hive":                            "cells\n",
 		"":                                "",
 	} {

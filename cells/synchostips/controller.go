@@ -89,7 +89,9 @@ func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*loc
 	}
 	for _, n := range nodes {
 		add(n.IPv4.Router)
+		add(n.IPv4.Health)
 		add(n.IPv6.Router)
+		add(n.IPv6.Health)
 	}
 	slices.SortFunc(hosts, netip.Addr.Compare)
 	return slices.Compact(hosts)

@@ -14,12 +14,12 @@ import (
 // sockets. The kernel drops the lock with the process, so a file that is left behind locks nothing.
 func lockStateDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w", err)
+		return nil, fmt.Errorf("make the state directory: %w: run as root, or name a directory of your own with --state-dir", err)
 	}
 	path := filepath.Join(dir, "agent.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o660)
 	if err != nil {
-		return nil, fmt.Errorf("lock the state directory: %w", err)
+		return nil, fmt.Errorf("lock the state directory: %w: run as root, or name a directory of your own with --state-dir", err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		defer f.Close()

@@ -1,5 +1,6 @@
-// Command waggle-agent is the agent that runs on each node. This package parses options, builds the hive from
-// daemon.Agent, runs it until a signal and chooses the exit code; everything else is in cells.
+// Command waggle-agent is the agent that runs on each node, or with --role=cluster what works for the whole cluster. This
+// package parses options, builds the hive of the role from package daemon, runs it until a signal and chooses the exit
+// code; everything else is in cells.
 package main
 
 import (
@@ -11,11 +12,10 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/waggle-net/waggle/daemon"
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/config"
-	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/shell"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -27,9 +27,8 @@ func main() {
 // run is main with its surroundings as arguments.
 func run(args, environ []string, stdout, stderr io.Writer) int {
 	a := &agent{environ: environ, stdout: stdout, stderr: stderr, recorder: bootlog.NewRecorder()}
-	var err error
-	if a.hive, err = hive.Build(daemon.Agent, a.outside()); err != nil {
-		fmt.Fprintln(stderr, "waggle-agent: the agent cannot be built:", err)
+	if err := a.build(args); err != nil {
+		fmt.Fprintln(stderr, "waggle-agent:", err)
 		return 1
 	}
 	root := a.rootCommand()
@@ -47,38 +46,41 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 type agent struct {
 	environ        []string
 	stdout, stderr io.Writer
+	role           string         // decided before anything else
+	flags          *pflag.FlagSet // of the role
 	hive           *upstream.Hive
 	recorder       *bootlog.Recorder
 	config         config.Effective // set before the hive is populated
 }
 
-// outside provides to the cells what exists before the hive does.
+// outside provides to the cells what exists before the hive does, and comes after them.
 func (a *agent) outside() cell.Cell {
-	return cell.Provide(
+	provide := cell.Provide(
 		func() *bootlog.Recorder { return a.recorder },
 		func() config.Effective { return a.config },
 		func() shell.HivePrinter { // for the command "hive" of the agent's shell
 			return func(w io.Writer) error { return a.hive.PrintObjects(w, slog.New(slog.DiscardHandler)) }
 		},
 	)
+	if a.role == config.RoleCluster {
+		return provide // it is started without any capability
+	}
+	return cell.Group(cell.Invoke(dropCapabilities), provide)
 }
 
 func (a *agent) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "waggle-agent",
-		Short:             "Run the node networking agent",
+		Short:             a.short(),
 		Args:              cobra.NoArgs,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.serve(cmd) },
 	}
-	flags := root.PersistentFlags()
-	config.AddFlags(flags)
-	a.hive.RegisterFlags(flags)
-	config.AddForeign(flags)
+	root.PersistentFlags().AddFlagSet(a.flags)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return config.FlagError(cmd.Flags(), err) })
-	root.AddCommand(a.hiveCommand(), versionCommand(a.stdout))
+	root.AddCommand(a.hiveCommand(), a.setupCommand(), versionCommand(a.stdout))
 	return root
 }
 

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/config"
 	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
@@ -30,21 +30,19 @@ func (a *agent) serve(cmd *cobra.Command) error {
 	for _, warning := range a.config.Warnings {
 		log.Warn("Configuration", "warning", warning)
 	}
+	a.boundCapabilities(log) // while there are few threads
 	if err := hive.Populate(a.hive, log); err != nil {
 		return fmt.Errorf("the agent cannot be built: %w", err)
 	}
-	stateDir, err := cmd.Flags().GetString("state-dir")
-	if err != nil {
-		return err
-	}
-	unlock, err := lockStateDir(filepath.Clean(stateDir))
+	unlock, err := a.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
 
+	kubeapi.LogTo(log.With("source", "client-go")) // for the whole process, so only now that it is certain to be the agent
 	defer a.watchSignals(log)()
-	log.Info("Starting waggle-agent", "version", version.String(), "stateDir", stateDir)
+	log.Info("Starting waggle-agent", "version", version.String(), "role", a.role)
 	return a.hive.Run(log)
 }
 
@@ -52,6 +50,9 @@ func (a *agent) serve(cmd *cobra.Command) error {
 func (a *agent) prepare(cmd *cobra.Command) (*slog.Logger, error) {
 	var err error
 	if a.config, err = config.Load(cmd.Flags(), a.environ); err != nil {
+		return nil, err
+	}
+	if err := a.checkRole(); err != nil {
 		return nil, err
 	}
 	level := slog.LevelInfo

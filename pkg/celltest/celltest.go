@@ -72,7 +72,7 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 				cmds[name] = cmd
 			}
 		}
-		return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: 100 * time.Millisecond}
+		return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	t.Cleanup(cancel)

@@ -50,3 +50,9 @@ func (c *Client) Nodes(ctx context.Context) (*models.ClusterNodeStatus, error) {
 			return c.api.GetClusterNodes(ctx, &models.GetClusterNodesParams{})
 		})
 }
+
+// Identity returns one identity; id is its number.
+func (c *Client) Identity(ctx context.Context, id string) (*models.Identity, error) {
+	return call[*models.Identity](ctx, c, "get identity "+id,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetIdentityID(ctx, id) })
+}

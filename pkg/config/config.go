@@ -17,6 +17,7 @@ const DirFlag = "config-dir"
 func AddFlags(flags *pflag.FlagSet) {
 	flags.String(DirFlag, "", "Directory with one file for each option (a mounted ConfigMap)")
 	flags.Bool("debug", false, "Log decisions with their inputs")
+	flags.String(RoleFlag, RoleNode, "What this process does: node (the agent of a node) or cluster (work for the whole cluster, one of several replicas)")
 }
 
 // Source is where the value of an option came from; a smaller number wins.
@@ -80,6 +81,9 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 			eff.Ignored = append(eff.Ignored, e.origin)
 		case flag == nil:
 			errs = append(errs, unknownKey(e, flags))
+		case otherRole(flag) != "" && e.source == Flag:
+			errs = append(errs, wrongRole(e, otherRole(flag)))
+		case otherRole(flag) != "":
 		case isForeign(flag):
 			eff.Ignored = append(eff.Ignored, e.origin)
 		default:
@@ -135,7 +139,7 @@ func directoryName(flags *pflag.FlagSet, fromEnv []entry) (dir, origin string) {
 func realized(flags *pflag.FlagSet, origins map[string]entry) []Option {
 	var out []Option
 	flags.VisitAll(func(f *pflag.Flag) {
-		if isForeign(f) || f.Name == "help" {
+		if isForeign(f) || otherRole(f) != "" || f.Name == "help" {
 			return
 		}
 		o := Option{Key: f.Name, Value: f.Value.String(), Default: f.DefValue, Source: Default}

@@ -171,7 +171,7 @@ func TestLoad_DirectoryThatIsNoConfiguration(t *testing.T) {
 
 func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	t.Parallel()
-	dir := directory(t, map[string]string{"routing-mode": "tunnel", "cluster-pool-ipv4-cidr": "10.0.0.0/8", "node-name": "bee"})
+	dir := directory(t, map[string]string{"routing-mode": "tunnel", "ces-slice-mode": "fcfs", "node-name": "bee"})
 	flags := newFlags()
 	must(t, flags.Parse([]string{"--enable-wireguard", "--tunnel-protocol", "vxlan", "--config-dir", dir}))
 	if flags.NArg() != 0 {
@@ -182,7 +182,7 @@ func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	if len(eff.Warnings) != 1 || len(eff.Ignored) != 5 {
 		t.Fatalf("warnings %q, ignored %q", eff.Warnings, eff.Ignored)
 	}
-	for _, want := range []string{"--enable-wireguard", "--tunnel-protocol", "WAGGLE_KVSTORE", "/routing-mode", "/cluster-pool-ipv4-cidr"} {
+	for _, want := range []string{"--enable-wireguard", "--tunnel-protocol", "WAGGLE_KVSTORE", "/routing-mode", "/ces-slice-mode"} {
 		if !strings.Contains(eff.Warnings[0], want) {
 			t.Errorf("%q does not name %s", eff.Warnings[0], want)
 		}

@@ -5,24 +5,24 @@ package config
 // understand it.
 const (
 	foreignSwitches = `
-agent-health-require-k8s-connectivity allow-icmp-frag-needed allow-unsafe-policy-skb-usage annotate-k8s-node
-auto-create-cilium-node-resource auto-direct-node-routes bgp-announce-lb-ip bgp-announce-pod-cidr bpf-ct-accounting
+agent-health-require-k8s-connectivity allow-icmp-frag-needed allow-unsafe-policy-skb-usage
+auto-direct-node-routes bgp-announce-lb-ip bgp-announce-pod-cidr bpf-ct-accounting
 bpf-distributed-lru bpf-events-drop-enabled bpf-events-policy-verdict-enabled bpf-events-trace-enabled
 bpf-lb-algorithm-annotation bpf-lb-bypass-fib-lookup bpf-lb-external-clusterip bpf-lb-mode-annotation bpf-lb-nat46x64
 bpf-lb-proto-diff bpf-lb-sock bpf-lb-sock-hostns-only bpf-lb-sock-terminate-pod-connections
 bpf-lb-source-range-all-types bypass-ip-availability-upon-restore clustermesh-enable-endpoint-sync
 clustermesh-enable-mcs-api cni-exclusive cni-external-routing direct-routing-skip-unreachable
-disable-cnp-status-updates disable-conntrack disable-endpoint-crd disable-envoy-version-check
+disable-cnp-status-updates disable-conntrack disable-envoy-version-check
 dns-policy-unload-on-shutdown dnsproxy-enable-transparent-mode dnsproxy-insecure-skip-transparent-mode-check
 egress-multi-home-ip-rule-compat enable-active-connection-tracking enable-auto-protect-node-port-range
 enable-bandwidth-manager enable-bbr enable-bbr-hostns-only enable-bgp-control-plane enable-bpf-clock-probe
 enable-bpf-masquerade enable-bpf-tproxy enable-cilium-clusterwide-network-policy enable-cilium-endpoint-slice
 enable-cilium-network-policy enable-custom-calls enable-drift-checker enable-dynamic-config
-enable-dynamic-lifecycle-manager enable-encryption-strict-mode enable-endpoint-health-checking
+enable-dynamic-lifecycle-manager enable-encryption-strict-mode
 enable-endpoint-lockdown-on-policy-overflow enable-endpoint-routes enable-envoy-config enable-experimental-lb
 enable-extended-ip-protocols enable-external-ips enable-gateway-api enable-gateway-api-alpn
 enable-gateway-api-app-protocol enable-gateway-api-proxy-protocol enable-gateway-api-secrets-sync enable-gops
-enable-health-check-loadbalancer-ip enable-health-check-nodeport enable-health-checking enable-high-scale-ipcache
+enable-health-check-loadbalancer-ip enable-health-check-nodeport enable-high-scale-ipcache
 enable-host-firewall enable-host-legacy-routing enable-host-port enable-host-reachable-services enable-hubble
 enable-hubble-open-metrics enable-hubble-recorder-api enable-icmp-rules enable-identity-mark enable-ingress-controller
 enable-ingress-proxy-protocol enable-ingress-secrets-sync enable-internal-traffic-policy enable-ip-masq-agent
@@ -56,7 +56,7 @@ skip-crd-creation synchronize-k8s-nodes tofqdns-enable-dns-compression tofqdns-p
 use-cilium-internal-ip-for-ipsec wireguard-track-all-ips-fallback`
 
 	foreignValues = `
-agent-health-port agent-labels agent-liveness-update-interval agent-not-ready-taint-key allocator-list-timeout
+agent-health-port agent-labels agent-liveness-update-interval allocator-list-timeout
 allow-localhost api-rate-limit arping-refresh-period bgp-config-path bgp-router-id-allocation-ip-pool
 bgp-router-id-allocation-mode bgp-secrets-namespace bpf-auth-map-max bpf-ct-global-any-max bpf-ct-global-tcp-max
 bpf-ct-timeout-regular-any bpf-ct-timeout-regular-tcp bpf-ct-timeout-regular-tcp-fin bpf-ct-timeout-regular-tcp-syn
@@ -68,7 +68,7 @@ bpf-lb-rss-ipv4-src-cidr bpf-lb-rss-ipv6-src-cidr bpf-lb-service-backend-map-max
 bpf-lb-source-range-map-max bpf-map-dynamic-size-ratio bpf-map-event-buffers bpf-nat-global-max bpf-neigh-global-max
 bpf-node-map-max bpf-policy-map-full-reconciliation-interval bpf-policy-map-max
 bpf-policy-map-pressure-metrics-threshold bpf-policy-stats-map-max bpf-root bpf-sock-rev-map-max
-certificates-directory cflags cgroup-root cilium-endpoint-gc-interval cluster-health-port cluster-id cluster-name
+certificates-directory cflags cgroup-root cluster-health-port cluster-id
 clustermesh-cache-ttl clustermesh-config clustermesh-ip-identities-sync-timeout clustermesh-sync-timeout cmdref
 cni-chaining-mode cni-chaining-target cni-log-file cni-resource-group config config-sources config-sources-overrides
 conntrack-gc-interval conntrack-gc-max-interval container-ip-local-reserved-ports controller-group-metrics
@@ -94,7 +94,7 @@ hubble-lost-event-send-interval hubble-metrics hubble-metrics-server hubble-metr
 hubble-metrics-server-tls-client-ca-files hubble-metrics-server-tls-key-file hubble-monitor-events
 hubble-recorder-sink-queue-size hubble-recorder-storage-path hubble-redact-http-headers-allow
 hubble-redact-http-headers-deny hubble-socket-path hubble-tls-cert-file hubble-tls-client-ca-files hubble-tls-key-file
-identity-allocation-mode identity-allocation-sync-interval identity-allocation-timeout identity-change-grace-period
+identity-allocation-sync-interval identity-allocation-timeout identity-change-grace-period
 identity-gc-interval identity-heartbeat-timeout identity-management-mode identity-max-jitter
 identity-restore-grace-period ingress-default-lb-mode ingress-default-request-timeout ingress-default-secret-name
 ingress-default-secret-namespace ingress-default-xff-num-trusted-hops ingress-hostnetwork-nodelabelselector
@@ -107,12 +107,12 @@ ipv6-native-routing-cidr ipv6-node ipv6-pod-subnets ipv6-range ipv6-service-loop
 join-cluster k8s-api-server k8s-api-server-urls k8s-client-burst k8s-client-connection-keep-alive
 k8s-client-connection-timeout k8s-client-qps k8s-heartbeat-timeout k8s-kubeconfig-path k8s-namespace
 k8s-service-cache-size k8s-service-debounce-buffer-size k8s-service-debounce-wait-time k8s-service-proxy-name
-k8s-sync-timeout k8s-watcher-endpoint-selector k8s-watcher-queue-size kernel-hz kube-proxy-replacement
+k8s-watcher-endpoint-selector k8s-watcher-queue-size kernel-hz kube-proxy-replacement
 kube-proxy-replacement-healthz-bind-address kvstore kvstore-connectivity-timeout kvstore-lease-ttl
 kvstore-max-consecutive-quorum-errors kvstore-opt kvstore-periodic-sync l2-announcements-lease-duration
 l2-announcements-renew-deadline l2-announcements-retry-period l2-pod-announcements-interface
-l2-pod-announcements-interface-pattern label-prefix-file labels lb-pressure-metrics-interval lb-retry-backoff-max
-lb-retry-backoff-min lb-state-file lb-state-file-interval lib-dir loadbalancer-l7 loadbalancer-l7-algorithm
+l2-pod-announcements-interface-pattern lb-pressure-metrics-interval lb-retry-backoff-max
+lb-retry-backoff-min lb-state-file lb-state-file-interval loadbalancer-l7 loadbalancer-l7-algorithm
 loadbalancer-l7-ports local-max-addr-scope local-router-ipv4 local-router-ipv6 log-driver log-opt
 max-connected-clusters max-controller-interval max-internal-timer-delay mesh-auth-gc-interval
 mesh-auth-mutual-connect-timeout mesh-auth-mutual-listener-port mesh-auth-queue-size
@@ -120,7 +120,7 @@ mesh-auth-rotated-identities-queue-size mesh-auth-signal-backoff-duration mesh-a
 mesh-auth-spire-admin-socket mesh-auth-spire-agent-socket metrics metrics-sampling-interval monitor-aggregation
 monitor-aggregation-flags monitor-aggregation-interval monitor-queue-size mtu nat-map-stats-entries
 nat-map-stats-interval netns-cookie-map-max node-labels node-port-acceleration node-port-algorithm node-port-mode
-node-port-range nodeport-addresses nodes-gc-interval operator-api-serve-addr operator-prometheus-serve-addr
+node-port-range nodeport-addresses nodes-gc-interval operator-prometheus-serve-addr
 policy-cidr-match-mode policy-deny-response policy-queue-size policy-restore-timeout policy-trigger-interval
 pprof-address pprof-block-profile-rate pprof-mutex-profile-fraction pprof-port prefilter-device prefilter-mode procfs
 prometheus-serve-addr proxy-admin-port proxy-cluster-max-connections proxy-cluster-max-requests proxy-connect-timeout
@@ -142,10 +142,10 @@ wireguard-persistent-keepalive write-cni-conf-when-ready xds-server-address`
 alibaba-cloud-vpc-id auto-create-cilium-pod-ip-pools aws-enable-prefix-delegation aws-release-excess-ips
 azure-resource-group azure-subscription-id azure-use-primary-address azure-user-assigned-identity-id bpf-compile-debug
 ces-enable-dynamic-rate-limit ces-max-ciliumendpoints-per-ces ces-rate-limits ces-slice-mode cilium-pod-labels
-cilium-pod-namespace cluster-pool-ipv4-cidr cluster-pool-ipv4-mask-size cluster-pool-ipv6-cidr
-cluster-pool-ipv6-mask-size cnp-node-status-gc-interval custom-cni-conf ec2-api-endpoint enable-k8s-token-refresh
+cilium-pod-namespace
+cnp-node-status-gc-interval custom-cni-conf ec2-api-endpoint enable-k8s-token-refresh
 eni-tags excess-ip-release-delay identity-gc-rate-interval identity-gc-rate-limit instance-tags-filter
-leader-election-lease-duration leader-election-renew-deadline leader-election-retry-period limit-ipam-api-burst
+limit-ipam-api-burst
 limit-ipam-api-qps parallel-alloc-workers pod-restart-selector sidecar-istio-proxy-image subnet-ids-filter
 subnet-tags-filter taint-sync-workers update-ec2-adapter-limit-via-api`
 )

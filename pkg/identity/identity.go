@@ -50,3 +50,24 @@ func Name(id uint32) string {
 	}
 	return ""
 }
+
+// Ranges of numbers. The upper eight bits of a number are its scope, as in Cilium, which uses 0, 1 (a CIDR or a name) and
+// 2 (a remote node); 3 is ours.
+const (
+	ClusterMin uint32 = 256   // the lowest number that stands for labels in the whole cluster
+	ClusterMax uint32 = 65535 // the highest
+
+	// ProvisionalScope is the scope of numbers that a node gives while it cannot get one from the cluster. They mean
+	// nothing to any other node.
+	ProvisionalScope uint32 = 0x03000000
+	// ProvisionalMax is the highest number of that scope.
+	ProvisionalMax = ProvisionalScope | 0xffff
+)
+
+// IsProvisional tells whether a number means something to this node alone.
+func IsProvisional(id uint32) bool { return id&0xff000000 == ProvisionalScope }
+
+// Fixed lists the fixed identities, in their order.
+func Fixed() []uint32 {
+	return []uint32{Unknown, Host, World, Unmanaged, Health, Init, RemoteNode, WorldIPv4, WorldIPv6}
+}

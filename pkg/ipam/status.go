@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
-	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
 )
 
 // Usage counts the addresses of one family. Everything but Outside lies inside Range.
@@ -32,20 +31,6 @@ func (u Usage) Used() int { return u.Allocated + u.Claimed + u.Reserved }
 func (u Usage) String() string {
 	name := map[string]string{"ipv4": "IPv4", "ipv6": "IPv6"}[u.Family]
 	return fmt.Sprintf("%s: %d/%d allocated from %s", name, u.Used(), u.Usable, u.Range)
-}
-
-// Usages counts the rows of ipam-addresses by the ranges that are chosen. A family without a range is left out.
-func Usages(txn statedb.ReadTxn, cidrs statedb.Table[nodecidrs.Candidate],
-	addresses statedb.Table[ipamaddresses.Address]) []Usage {
-	var usages []Usage
-	for _, family := range []string{"ipv4", "ipv6"} {
-		chosen, _, ok := cidrs.Get(txn, nodecidrs.Chosen(family))
-		if !ok {
-			continue
-		}
-		usages = append(usages, Count(txn, addresses, family, chosen.Prefix))
-	}
-	return usages
 }
 
 // Count counts the rows of one family.

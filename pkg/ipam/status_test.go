@@ -7,7 +7,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
-	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
 )
 
 func TestStatusLine(t *testing.T) {
@@ -17,11 +16,7 @@ func TestStatusLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cidrs, err := nodecidrs.NewTable(db)
-	if err != nil {
-		t.Fatal(err)
-	}
-	txn := db.WriteTxn(addresses, cidrs)
+	txn := db.WriteTxn(addresses)
 	for addr, state := range map[string]ipamaddresses.State{
 		"10.0.0.0": ipamaddresses.Excluded, "10.0.0.1": ipamaddresses.Reserved, "10.0.0.2": ipamaddresses.Claimed,
 		"10.0.0.3": ipamaddresses.Allocated, "10.0.0.4": ipamaddresses.Quarantined, "10.0.1.1": ipamaddresses.Claimed,
@@ -31,13 +26,9 @@ func TestStatusLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for family, prefix := range map[string]string{"ipv4": "10.0.0.0/24", "ipv6": "fd00::/112"} {
-		row := nodecidrs.Candidate{Family: family, Source: nodecidrs.Flag, Prefix: netip.MustParsePrefix(prefix), Chosen: true}
-		if _, _, err := cidrs.Insert(txn, row); err != nil {
-			t.Fatal(err)
-		}
-	}
-	usages := Usages(txn.Commit(), cidrs, addresses)
+	read := txn.Commit()
+	usages := []Usage{Count(read, addresses, "ipv4", netip.MustParsePrefix("10.0.0.0/24")),
+		Count(read, addresses, "ipv6", netip.MustParsePrefix("fd00::/112"))}
 	want := "IPv4: 3/254 allocated from 10.0.0.0/24, IPv6: 1/65534 allocated from fd00::/112"
 	if got := StatusLine(usages); got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -5,6 +5,7 @@ package readiness
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
@@ -97,6 +98,9 @@ func unusable(txn statedb.ReadTxn, table statedb.Table[sources.Source]) (out []s
 		if why == "" {
 			why = "its first list"
 		}
+		if !s.Since.IsZero() {
+			why += " (since " + s.Since.UTC().Format(time.RFC3339) + ")"
+		}
 		out = append(out, fmt.Sprintf("table %s: %s: %s", s.Table, s.Producer, why))
 	}
 	return out
@@ -143,13 +147,21 @@ func degraded(s health.Status) string {
 	return name + ": " + s.Message + ": " + s.Error
 }
 
+// named is how many degraded modules a line for people names; one cause, such as an API server that is away, degrades many.
+const named = 3
+
 // Summary is one line for people: Ok, Warning while something is degraded, Failure while pods cannot be attached.
 func (v Verdict) Summary(version string) (state, message string) {
 	switch {
 	case !v.Ready():
 		return "Failure", version + ": waiting for " + strings.Join(v.Waiting(), "; ")
 	case len(v.Degraded) > 0:
-		return "Warning", version + ": degraded: " + strings.Join(v.Degraded, "; ")
+		first := v.Degraded[:min(named, len(v.Degraded))]
+		message = version + ": degraded: " + strings.Join(first, "; ")
+		if more := len(v.Degraded) - len(first); more > 0 {
+			message += fmt.Sprintf("; and %d more, see the table health", more)
+		}
+		return "Warning", message
 	}
 	return "Ok", version
 }

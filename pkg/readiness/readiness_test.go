@@ -150,6 +150,7 @@ func TestSummary(t *testing.T) {
 	}{
 		{Verdict{}, "Ok", "1.2"},
 		{Verdict{Degraded: []string{"loader: attach: busy"}}, "Warning", "1.2: degraded: loader: attach: busy"},
+		{Verdict{Degraded: []string{"a", "b", "c", "d", "e"}}, "Warning", "1.2: degraded: a; b; c; and 2 more, see the table health"},
 		{Verdict{Sources: []string{"a"}, Missing: []string{"b"}, Degraded: []string{"c"}}, "Failure", "1.2: waiting for a; b"},
 	} {
 		if state, message := tc.v.Summary("1.2"); state != tc.state || message != tc.message {

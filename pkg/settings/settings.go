@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/cilium/hive/cell"
@@ -27,7 +28,15 @@ type Flags struct {
 	BPFRoot    string `mapstructure:"bpf-root"`
 	Procfs     string `mapstructure:"procfs"`
 	NodeName   string `mapstructure:"node-name"`
+	Cluster    string `mapstructure:"cluster-name"`
+	IPAM       string `mapstructure:"ipam"`
 }
+
+// Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
+const (
+	IPAMKubernetes  = "kubernetes"   // the Node's spec or annotations
+	IPAMClusterPool = "cluster-pool" // the CiliumNode, in which --role=cluster writes them
+)
 
 // DefaultFlags are the defaults. Paths follow Cilium's with waggle in the place of cilium.
 var DefaultFlags = Flags{
@@ -36,6 +45,8 @@ var DefaultFlags = Flags{
 	StateDir:   "/var/run/waggle",
 	BPFRoot:    "/sys/fs/bpf",
 	Procfs:     "/proc",
+	Cluster:    "default",
+	IPAM:       IPAMClusterPool,
 }
 
 // Flags registers the flags.
@@ -45,6 +56,8 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.String("state-dir", f.StateDir, "Directory for endpoint files, queues and the default sockets (a tmpfs)")
 	flags.String("bpf-root", f.BPFRoot, "Mount point of the BPF file system; mounted when nothing is mounted there")
 	flags.String("procfs", f.Procfs, "Mount point of procfs, under which sysctls are written")
+	flags.String("ipam", f.IPAM, "Where the pod CIDRs of this node come from: kubernetes (its Node) or cluster-pool (its CiliumNode)")
+	flags.String("cluster-name", f.Cluster, "Name of the cluster, in the labels of pods and the names of nodes")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -55,15 +68,28 @@ type Agent struct {
 	BPFRoot                string // absolute mount point of bpffs
 	Procfs                 string // absolute
 	NodeName               string // never empty
+	ClusterName            string // a DNS label of at most 32 characters; never empty
 	// NodeNameSource says where NodeName came from: "flag", "K8S_NODE_NAME" or "hostname".
 	NodeNameSource string
+	IPAM           string // [IPAMKubernetes] or [IPAMClusterPool]
 }
+
+// clusterName is what Cilium takes, so that nodes of both agree.
+var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
 // New checks flags and fills in the node name.
 func New(f Flags) (Agent, error) {
-	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag"}
+	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag",
+		IPAM: f.IPAM}
+	if a.IPAM != IPAMKubernetes && a.IPAM != IPAMClusterPool {
+		return Agent{}, fmt.Errorf("--ipam=%q: use %s or %s", a.IPAM, IPAMKubernetes, IPAMClusterPool)
+	}
 	if !a.EnableIPv4 && !a.EnableIPv6 {
 		return Agent{}, errors.New("--enable-ipv4 and --enable-ipv6 are both false: enable at least one address family")
+	}
+	if a.ClusterName = f.Cluster; !clusterName.MatchString(f.Cluster) {
+		return Agent{}, fmt.Errorf("--cluster-name=%q: want at most 32 lower-case letters, digits and '-', beginning and ending "+
+			"with a letter or digit", f.Cluster)
 	}
 	for _, p := range []struct {
 		flag, value string

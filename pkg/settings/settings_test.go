@@ -15,6 +15,7 @@ func TestNew_Refuses(t *testing.T) {
 		"relative state dir":    {func(f *Flags) { f.StateDir = "run" }, `--state-dir="run": must be an absolute path`},
 		"relative bpf root":     {func(f *Flags) { f.BPFRoot = "./bpf" }, `--bpf-root="./bpf"`},
 		"empty procfs":          {func(f *Flags) { f.Procfs = "" }, `--procfs=""`},
+		"IPAM of a cloud":       {func(f *Flags) { f.IPAM = "eni" }, `--ipam="eni": use kubernetes or cluster-pool`},
 		"relative after a name": {func(f *Flags) { f.NodeName, f.StateDir = "bee", "x" }, "--state-dir"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -39,6 +40,7 @@ func TestNew_Paths(t *testing.T) {
 	for got, want := range map[string]string{
 		a.StateDir: "/run/waggle", a.EndpointsDir(): "/run/waggle/endpoints", a.DeleteQueueDir(): "/run/waggle/deleteQueue",
 		a.PinDir(): "/sys/fs/bpf/waggle", a.NodeName: "bee", a.NodeNameSource: "flag",
+		a.IPAM: "cluster-pool",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

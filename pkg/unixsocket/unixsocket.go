@@ -24,7 +24,7 @@ const suffix = ".new"
 // Options of a socket.
 type Options struct {
 	Mode  fs.FileMode // e.g. 0o660
-	Group string      // owning group, when it exists and we are root; empty for none
+	Group string      // owning group, when it exists and we may give it away; empty for none
 }
 
 // Listener accepts connections on a socket and removes its file when it closes.
@@ -74,7 +74,8 @@ func listen(path string, o Options) (*Listener, error) {
 // publish gives the finished socket its name.
 func publish(tmp, path string, o Options) (inode uint64, err error) {
 	if gid, found := groupID(o.Group); found && os.Geteuid() == 0 {
-		if err := os.Chown(tmp, 0, gid); err != nil {
+		// Without CAP_CHOWN the socket stays root's alone, which permits less.
+		if err := os.Chown(tmp, 0, gid); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return 0, err
 		}
 	}

@@ -1,5 +1,6 @@
-// Command reference writes the pages of Documentation/ that are generated: flags, tables and metrics. They come from the
-// agent itself, built and not started. With -write it writes them; otherwise it says which are out of date.
+// Command reference writes the pages of Documentation/ that are generated (flags, tables, metrics, permissions) and the list
+// of flags that "waggle install" checks options with. They come from the agent itself, built and not started. With -write
+// it writes them; otherwise it says which are out of date.
 package main
 
 import (
@@ -27,7 +28,7 @@ func run(root string, write bool) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(pages)) {
-		file := filepath.Join(root, "Documentation", name)
+		file := filepath.Join(root, name)
 		if write {
 			if err := os.WriteFile(file, []byte(pages[name]), 0o644); err != nil {
 				return err

@@ -23,19 +23,19 @@ func TestTables_HaveAWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := 0
-	for line := range strings.Lines(pages["tables.md"]) {
+	for line := range strings.Lines(pages["Documentation/tables.md"]) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
 		rows++
-		if cells := strings.Split(line, "|"); strings.TrimSpace(cells[2]) == "" {
+		if cells := strings.Split(line, "|"); strings.TrimSpace(cells[3]) == "" {
 			t.Errorf("no writer: %s", line)
 		}
 	}
 	if rows < 20 {
 		t.Errorf("only %d tables", rows)
 	}
-	if !strings.Contains(pages["tables.md"], "| `health` | health |") {
+	if !strings.Contains(pages["Documentation/tables.md"], "| `health` | node, cluster | health |") {
 		t.Error("the table health is not attributed to its cell")
 	}
 }
@@ -43,13 +43,15 @@ func TestTables_HaveAWriter(t *testing.T) {
 // TestRun_SaysWhatIsOutOfDate changes a copy of the pages.
 func TestRun_SaysWhatIsOutOfDate(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"cells", "pkg"} {
-		if err := os.Symlink(mustAbs(t, filepath.Join(root, name)), filepath.Join(dir, name)); err != nil {
+	for _, name := range []string{"Documentation", "pkg/install"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(dir, "Documentation"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"cells", "pkg/tables"} {
+		if err := os.Symlink(mustAbs(t, filepath.Join(root, name)), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := run(dir, true); err != nil {
 		t.Fatal(err)

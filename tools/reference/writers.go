@@ -35,7 +35,9 @@ func findWriters(root string) (map[string]string, error) {
 	}{
 		{"pkg/tables/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }},
 		{"cells/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }},
+		{"cells/*/*/*.go", func(dir string, f *ast.File) { collect(dir, f, names) }}, // of cells that have outgrown their folder
 		{"cells/*/*.go", func(dir string, f *ast.File) { attribute(dir, f, names, writers) }},
+		{"cells/*/*/*.go", func(dir string, f *ast.File) { attribute(dir, f, names, writers) }},
 	} {
 		files, err := filepath.Glob(filepath.Join(root, pass.glob))
 		if err != nil {

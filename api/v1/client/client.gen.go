@@ -237,6 +237,21 @@ type ClientInterface interface {
 	// Corresponds with GET /healthz (the `GetHealthz` operationId).
 	GetHealthz(ctx context.Context, params *GetHealthzParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetIdentity All identities that this node knows, the fixed ones among them
+	//
+	// Corresponds with GET /identity (the `GetIdentity` operationId).
+	GetIdentity(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetIdentityEndpoints Identities that endpoints of this node have, and how many
+	//
+	// Corresponds with GET /identity/endpoints (the `GetIdentityEndpoints` operationId).
+	GetIdentityEndpoints(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetIdentityID One identity
+	//
+	// Corresponds with GET /identity/{id} (the `GetIdentityID` operationId).
+	GetIdentityID(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PostIPAM Allocate the next free address of each family
 	//
 	// Corresponds with POST /ipam (the `PostIPAM` operationId).
@@ -622,6 +637,51 @@ func (c *Client) GetEndpointIDLog(ctx context.Context, id EndpointID, reqEditors
 // Corresponds with GET /healthz (the `GetHealthz` operationId).
 func (c *Client) GetHealthz(ctx context.Context, params *GetHealthzParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetHealthzRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetIdentity All identities that this node knows, the fixed ones among them
+//
+// Corresponds with GET /identity (the `GetIdentity` operationId).
+func (c *Client) GetIdentity(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetIdentityRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetIdentityEndpoints Identities that endpoints of this node have, and how many
+//
+// Corresponds with GET /identity/endpoints (the `GetIdentityEndpoints` operationId).
+func (c *Client) GetIdentityEndpoints(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetIdentityEndpointsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetIdentityID One identity
+//
+// Corresponds with GET /identity/{id} (the `GetIdentityID` operationId).
+func (c *Client) GetIdentityID(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetIdentityIDRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -1343,6 +1403,94 @@ func NewGetHealthzRequest(server string, params *GetHealthzParams) (*http.Reques
 	return req, nil
 }
 
+// NewGetIdentityRequest constructs an http.Request for the GetIdentity method
+func NewGetIdentityRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/identity")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetIdentityEndpointsRequest constructs an http.Request for the GetIdentityEndpoints method
+func NewGetIdentityEndpointsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/identity/endpoints")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetIdentityIDRequest constructs an http.Request for the GetIdentityID method
+func NewGetIdentityIDRequest(server string, id string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/identity/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewPostIPAMRequest constructs an http.Request for the PostIPAM method
 func NewPostIPAMRequest(server string, params *PostIPAMParams) (*http.Request, error) {
 	var err error
@@ -1867,6 +2015,27 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /healthz (the `GetHealthz` operationId).
 	GetHealthzWithResponse(ctx context.Context, params *GetHealthzParams, reqEditors ...RequestEditorFn) (*GetHealthzResponse, error)
+
+	// GetIdentityWithResponse All identities that this node knows, the fixed ones among them
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /identity (the `GetIdentity` operationId).
+	GetIdentityWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetIdentityResponse, error)
+
+	// GetIdentityEndpointsWithResponse Identities that endpoints of this node have, and how many
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /identity/endpoints (the `GetIdentityEndpoints` operationId).
+	GetIdentityEndpointsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetIdentityEndpointsResponse, error)
+
+	// GetIdentityIDWithResponse One identity
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /identity/{id} (the `GetIdentityID` operationId).
+	GetIdentityIDWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetIdentityIDResponse, error)
 
 	// PostIPAMWithResponse Allocate the next free address of each family
 	//
@@ -2784,6 +2953,136 @@ func (r GetHealthzResponse) ContentType() string {
 	return ""
 }
 
+type GetIdentityResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *[]Identity
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetIdentityResponse) GetJSON200() *[]Identity {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetIdentityResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetIdentityResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetIdentityResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetIdentityResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetIdentityEndpointsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *[]IdentityEndpoints
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetIdentityEndpointsResponse) GetJSON200() *[]IdentityEndpoints {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetIdentityEndpointsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetIdentityEndpointsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetIdentityEndpointsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetIdentityEndpointsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetIdentityIDResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Identity
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetIdentityIDResponse) GetJSON200() *Identity {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetIdentityIDResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetBody returns the raw response body bytes
+func (r GetIdentityIDResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetIdentityIDResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetIdentityIDResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetIdentityIDResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type PostIPAMResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -3395,6 +3694,45 @@ func (c *ClientWithResponses) GetHealthzWithResponse(ctx context.Context, params
 		return nil, err
 	}
 	return ParseGetHealthzResponse(rsp)
+}
+
+// GetIdentityWithResponse All identities that this node knows, the fixed ones among them
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /identity (the `GetIdentity` operationId).
+func (c *ClientWithResponses) GetIdentityWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetIdentityResponse, error) {
+	rsp, err := c.GetIdentity(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetIdentityResponse(rsp)
+}
+
+// GetIdentityEndpointsWithResponse Identities that endpoints of this node have, and how many
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /identity/endpoints (the `GetIdentityEndpoints` operationId).
+func (c *ClientWithResponses) GetIdentityEndpointsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetIdentityEndpointsResponse, error) {
+	rsp, err := c.GetIdentityEndpoints(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetIdentityEndpointsResponse(rsp)
+}
+
+// GetIdentityIDWithResponse One identity
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /identity/{id} (the `GetIdentityID` operationId).
+func (c *ClientWithResponses) GetIdentityIDWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetIdentityIDResponse, error) {
+	rsp, err := c.GetIdentityID(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetIdentityIDResponse(rsp)
 }
 
 // PostIPAMWithResponse Allocate the next free address of each family
@@ -4153,6 +4491,94 @@ func ParseGetHealthzResponse(rsp *http.Response) (*GetHealthzResponse, error) {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetIdentityResponse parses an HTTP response from a GetIdentityWithResponse call
+func ParseGetIdentityResponse(rsp *http.Response) (*GetIdentityResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetIdentityResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest []Identity
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetIdentityEndpointsResponse parses an HTTP response from a GetIdentityEndpointsWithResponse call
+func ParseGetIdentityEndpointsResponse(rsp *http.Response) (*GetIdentityEndpointsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetIdentityEndpointsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest []IdentityEndpoints
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetIdentityIDResponse parses an HTTP response from a GetIdentityIDWithResponse call
+func ParseGetIdentityIDResponse(rsp *http.Response) (*GetIdentityIDResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetIdentityIDResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Identity
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case rsp.StatusCode == 404:
+		break // No content-type
 
 	}
 

@@ -808,6 +808,13 @@ type Identity struct {
 	LabelsSHA256 string   `json:"labelsSHA256,omitempty,omitzero"`
 }
 
+// IdentityEndpoints An identity and how many endpoints have it
+type IdentityEndpoints struct {
+	// Identity A security identity
+	Identity Identity `json:"identity,omitempty,omitzero"`
+	RefCount int64    `json:"refCount,omitempty,omitzero"`
+}
+
 // K8SStatus Status of the source of Kubernetes objects
 type K8SStatus struct {
 	K8SApiVersions []string       `json:"k8s-api-versions,omitempty,omitzero"`
@@ -973,6 +980,9 @@ type StatusResponse struct {
 
 	// Stale Probes without news since
 	Stale map[string]time.Time `json:"stale,omitempty,omitzero"`
+
+	// UnmanagedPods Ours alone. Pods of this node, as namespace/name, that run without an endpoint: they were there before the agent
+	UnmanagedPods []string `json:"unmanaged-pods,omitempty,omitzero"`
 }
 
 // StatusResponseAttachMode defines model for StatusResponse.AttachMode.

@@ -66,6 +66,15 @@ type ServerInterface interface {
 	// GetHealthz Health of the agent
 	// (GET /healthz)
 	GetHealthz(w http.ResponseWriter, r *http.Request, params GetHealthzParams)
+	// GetIdentity All identities that this node knows, the fixed ones among them
+	// (GET /identity)
+	GetIdentity(w http.ResponseWriter, r *http.Request)
+	// GetIdentityEndpoints Identities that endpoints of this node have, and how many
+	// (GET /identity/endpoints)
+	GetIdentityEndpoints(w http.ResponseWriter, r *http.Request)
+	// GetIdentityID One identity
+	// (GET /identity/{id})
+	GetIdentityID(w http.ResponseWriter, r *http.Request, id string)
 	// PostIPAM Allocate the next free address of each family
 	// (POST /ipam)
 	PostIPAM(w http.ResponseWriter, r *http.Request, params PostIPAMParams)
@@ -512,6 +521,60 @@ func (siw *ServerInterfaceWrapper) GetHealthz(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// GetIdentity operation middleware
+func (siw *ServerInterfaceWrapper) GetIdentity(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetIdentity(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetIdentityEndpoints operation middleware
+func (siw *ServerInterfaceWrapper) GetIdentityEndpoints(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetIdentityEndpoints(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetIdentityID operation middleware
+func (siw *ServerInterfaceWrapper) GetIdentityID(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetIdentityID(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // PostIPAM operation middleware
 func (siw *ServerInterfaceWrapper) PostIPAM(w http.ResponseWriter, r *http.Request) {
 
@@ -883,6 +946,9 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/endpoint/{id}/healthz", wrapper.GetEndpointIDHealthz)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/map", wrapper.GetMap)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/map/{name}", wrapper.GetMapName)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity", wrapper.GetIdentity)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity/endpoints", wrapper.GetIdentityEndpoints)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity/{id}", wrapper.GetIdentityID)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/node/ids", wrapper.GetNodeIds)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/cluster/nodes", wrapper.GetClusterNodes)
 

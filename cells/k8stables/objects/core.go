@@ -1,4 +1,4 @@
-package k8stables
+package objects
 
 import (
 	"fmt"
@@ -11,9 +11,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-func nodeRow(o *corev1.Node) (*k8s.Node, error) {
+// Node reads a Node.
+func Node(o *corev1.Node) (*k8s.Node, error) {
 	row := &k8s.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Annotations: o.Annotations,
 		PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs}
+	for _, taint := range o.Spec.Taints {
+		row.TaintKeys = append(row.TaintKeys, taint.Key)
+	}
+	for _, condition := range o.Status.Conditions {
+		if condition.Type == corev1.NodeNetworkUnavailable {
+			row.NetworkUnavailable = string(condition.Status)
+		}
+	}
 	path := field.NewPath("status", "addresses")
 	for i, a := range o.Status.Addresses {
 		at := path.Index(i)
@@ -36,19 +45,20 @@ func nodeRow(o *corev1.Node) (*k8s.Node, error) {
 	return row, nil
 }
 
-func namespaceRow(o *corev1.Namespace) *k8s.Namespace {
+// Namespace reads a Namespace.
+func Namespace(o *corev1.Namespace) *k8s.Namespace {
 	return &k8s.Namespace{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Annotations: o.Annotations}
 }
 
-// podRow accepts pods of this node, and pods that name none: whoever writes manifests for one node need not repeat it.
-func podRow(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
+// Pod reads a Pod. It accepts pods of this node, and pods that name none: whoever writes manifests for one node need not repeat it.
+func Pod(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
 	spec := field.NewPath("spec")
 	if name := o.Spec.NodeName; name != "" {
 		if err := subdomain(spec.Child("nodeName"), name); err != nil {
 			return nil, err
 		}
 		if name != nodeName {
-			return nil, notForUs(fmt.Sprintf("a pod of node %s; this is %s", name, nodeName))
+			return nil, NotForUs(fmt.Sprintf("a pod of node %s; this is %s", name, nodeName))
 		}
 	}
 	if name := o.Spec.ServiceAccountName; name != "" {
@@ -57,8 +67,8 @@ func podRow(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
 		}
 	}
 	row := &k8s.Pod{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeName: o.Spec.NodeName,
-		ServiceAccount: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork, Labels: o.Labels,
-		Annotations: o.Annotations}
+		StaticUID: o.Annotations[corev1.MirrorPodAnnotationKey], ServiceAccount: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork, Labels: o.Labels,
+		Annotations: o.Annotations, Phase: string(o.Status.Phase)}
 	texts := make([]string, 0, len(o.Status.PodIPs))
 	for _, ip := range o.Status.PodIPs {
 		texts = append(texts, ip.IP)

@@ -1,4 +1,4 @@
-package k8stables
+package objects
 
 import (
 	"errors"
@@ -14,7 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-func serviceRow(o *corev1.Service) (*k8s.Service, error) {
+// Service reads a Service.
+func Service(o *corev1.Service) (*k8s.Service, error) {
 	spec := field.NewPath("spec")
 	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: o.Labels,
 		Annotations: o.Annotations, Selector: o.Spec.Selector, Type: string(o.Spec.Type),

@@ -1,4 +1,4 @@
-package k8stables
+package objects
 
 import (
 	"net/netip"
@@ -12,7 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-func networkPolicyRow(o *networkingv1.NetworkPolicy) (*k8s.NetworkPolicy, error) {
+// NetworkPolicy reads a NetworkPolicy.
+func NetworkPolicy(o *networkingv1.NetworkPolicy) (*k8s.NetworkPolicy, error) {
 	spec := field.NewPath("spec")
 	row := &k8s.NetworkPolicy{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: o.Labels}
 	pods, err := selector(spec.Child("podSelector"), &o.Spec.PodSelector)
@@ -136,9 +137,16 @@ func selector(path *field.Path, o *metav1.LabelSelector) (*k8s.Selector, error) 
 	if err := list(metavalidation.ValidateLabelSelector(o, metavalidation.LabelSelectorValidationOptions{}, path)); err != nil {
 		return nil, err
 	}
-	s := &k8s.Selector{MatchLabels: o.MatchLabels}
+	s := &k8s.Selector{}
+	if len(o.MatchLabels) > 0 {
+		s.MatchLabels = o.MatchLabels
+	}
 	for _, e := range o.MatchExpressions {
-		s.Expressions = append(s.Expressions, k8s.Expression{Key: e.Key, Operator: string(e.Operator), Values: e.Values})
+		expression := k8s.Expression{Key: e.Key, Operator: string(e.Operator)}
+		if len(e.Values) > 0 { // an empty list is none: it would not survive a copy on disk
+			expression.Values = e.Values
+		}
+		s.Expressions = append(s.Expressions, expression)
 	}
 	return s, nil
 }

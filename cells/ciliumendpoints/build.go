@@ -1,0 +1,56 @@
+package ciliumendpoints
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+)
+
+// build makes the object of a row.
+func build(row *object, node string) *ciliumv2.CiliumEndpoint {
+	return &ciliumv2.CiliumEndpoint{
+		TypeMeta: metav1.TypeMeta{APIVersion: ciliumv2.GroupVersion.String(), Kind: "CiliumEndpoint"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: row.Namespace, Name: row.Name,
+			Labels:          map[string]string{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs, ciliumv2.NodeLabel: node},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: row.Name, UID: types.UID(row.PodUID)}},
+		},
+		Status: status(row),
+	}
+}
+
+func status(row *object) ciliumv2.EndpointStatus {
+	s := ciliumv2.EndpointStatus{
+		ID: int64(row.EndpointID),
+		ExternalIDs: &ciliumv2.EndpointIdentifiers{CNIAttachmentID: row.Attachment, ContainerID: row.ContainerID,
+			PodNamespace: row.Namespace, PodName: row.Name, Pod: row.Key()},
+		Networking:     &ciliumv2.EndpointNetworking{Addressing: []ciliumv2.AddressPair{{}}},
+		State:          row.State,
+		ServiceAccount: row.ServiceAccount,
+	}
+	if row.Identity != 0 {
+		s.Identity = &ciliumv2.EndpointIdentity{ID: int64(row.Identity), Labels: identities.List(row.Labels)}
+	}
+	if row.IPv4.IsValid() {
+		s.Networking.Addressing[0].IPv4 = row.IPv4.String()
+	}
+	if row.IPv6.IsValid() {
+		s.Networking.Addressing[0].IPv6 = row.IPv6.String()
+	}
+	if row.Node.IsValid() {
+		s.Networking.Node = row.Node.String()
+	}
+	return s
+}
+
+// podOf is the UID of the pod that owns an object; empty when none does.
+func podOf(o *ciliumv2.CiliumEndpoint) string {
+	for _, owner := range o.OwnerReferences {
+		if owner.Kind == "Pod" {
+			return string(owner.UID)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,83 @@
+package ciliumendpoints
+
+import (
+	"context"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+)
+
+// Cell is the module.
+var Cell = cell.Module("cilium-endpoints", "Pods of this node as CiliumEndpoint objects",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(newTable), // only this cell writes desired-ciliumendpoints
+	cell.Invoke(register),
+)
+
+const (
+	pruneInterval = 30 * time.Minute // an object that nobody wants is removed when its endpoint is; this is for the rest
+	driftInterval = 30 * time.Second // how long a change of our object by somebody else may go unnoticed
+	minRetry      = 100 * time.Millisecond
+	maxRetry      = 5 * time.Second // other nodes wait for these objects when the API server is back
+	roundSize     = 100
+	settle        = 50 * time.Millisecond // the endpoints of a burst become one batch; no request waits for it
+	settleReport  = 500 * time.Millisecond
+)
+
+type params struct {
+	cell.In
+
+	Config    Config
+	DB        *statedb.DB
+	Jobs      job.Group
+	Settings  settings.Agent
+	Client    *kubeapi.Client
+	Endpoints statedb.Table[*endpoints.Endpoint]
+	Of        statedb.Table[*identities.EndpointIdentity]
+	States    statedb.Table[*endpointstates.EndpointState]
+	Pods      statedb.Table[*k8s.Pod]
+	Node      statedb.Table[*localnode.LocalNode]
+	Published statedb.Table[*cilium.Endpoint] // all there are, of all nodes
+	Wanted    statedb.RWTable[*object]
+	Done      initialize
+}
+
+// register does nothing without Kubernetes, and when it is switched off.
+func register(p params, r reconciler.Params) error {
+	if err := p.Config.check(); err != nil {
+		return err
+	}
+	if p.Client == nil || p.Config.Disable {
+		return nil
+	}
+	ops := &ops{client: p.Client, failed: make(chan struct{}, 1), node: p.Settings.NodeName, published: p.Published, local: p.Node,
+		limiter: rate.NewLimiter(rate.Limit(p.Config.QPS), p.Config.Burst)}
+	rec, err := reconciler.Register(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
+		reconciler.WithPruning(pruneInterval),
+		reconciler.WithRefreshing(0, nil), // cilium-endpoints shows what has become of each object
+		reconciler.WithRetry(minRetry, maxRetry),
+		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // the writes have a limiter of their own
+	)
+	if err != nil {
+		return err
+	}
+	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: minRetry, Max: maxRetry})
+	p.Jobs.Add(job.OneShot("fill-ciliumendpoints", controller{p}.run, retry))
+	p.Jobs.Add(job.OneShot("report-ciliumendpoints", p.report, retry))
+	p.Jobs.Add(job.OneShot("repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }, retry))
+	p.Jobs.Add(job.Timer("find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval))
+	return nil
+}

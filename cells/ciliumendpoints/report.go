@@ -1,0 +1,83 @@
+package ciliumendpoints
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// node is the address by which other nodes reach this one; invalid while it is not known.
+func (p params) node(txn statedb.ReadTxn) netip.Addr {
+	for n := range p.Node.All(txn) {
+		if n.IPv4.NodeIP.IsValid() {
+			return n.IPv4.NodeIP
+		}
+		return n.IPv6.NodeIP
+	}
+	return netip.Addr{}
+}
+
+// report says how many objects are behind, and why the first is.
+func (p params) report(ctx context.Context, health cell.Health) error {
+	for {
+		rows, changed := p.Wanted.AllWatch(p.DB.ReadTxn())
+		total, behind, cause := 0, 0, ""
+		for row := range rows {
+			total++
+			if row.Status.Kind == reconciler.StatusKindDone {
+				continue
+			}
+			behind++
+			if cause == "" {
+				cause = row.Status.GetError()
+			}
+		}
+		if cause != "" {
+			health.Degraded(fmt.Sprintf("%d of %d CiliumEndpoint objects are behind", behind, total), errors.New(cause))
+		} else {
+			health.OK(fmt.Sprintf("%d CiliumEndpoint objects, %d to be written", total, behind))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(settleReport):
+		}
+	}
+}
+
+// markDrift makes pending the rows whose object is gone or says something else.
+func (p params) markDrift(now time.Time) {
+	txn := p.DB.ReadTxn()
+	if done, _ := p.Published.Initialized(txn); !done {
+		return
+	}
+	drift.Mark(p.DB, p.Wanted, txn, func(o *object) bool {
+		if now.Sub(o.Status.UpdatedAt) < fresh {
+			return false // the watch may not have shown it yet
+		}
+		have, _, found := p.Published.Get(txn, cilium.EndpointByName(o.Key()))
+		return !found || have.Identity != o.Identity || have.Node != o.Node || !sameAddrs(have.Addrs, o.addrs())
+	})
+}
+
+func sameAddrs(a, b []netip.Addr) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.SortFunc(a, netip.Addr.Compare)
+	slices.SortFunc(b, netip.Addr.Compare)
+	return slices.Equal(a, b)
+}

@@ -1,0 +1,98 @@
+package ciliumendpoints
+
+import (
+	"maps"
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+)
+
+// object is a CiliumEndpoint that should exist.
+type object struct {
+	Namespace      string            `json:"namespace"`
+	Name           string            `json:"name"`
+	PodUID         string            `json:"podUID"` // of the pod that owns the object
+	EndpointID     uint16            `json:"endpointID"`
+	Attachment     string            `json:"attachment"` // "<container id>:<interface>"
+	ContainerID    string            `json:"containerID"`
+	Identity       uint32            `json:"identity,omitempty"` // 0 while the endpoint has none that other nodes know
+	Labels         map[string]string `json:"labels,omitempty"`   // of the identity; never changed in place
+	IPv4           netip.Addr        `json:"ipv4"`               // invalid when the pod has none
+	IPv6           netip.Addr        `json:"ipv6"`
+	Node           netip.Addr        `json:"node"`
+	ServiceAccount string            `json:"serviceAccount,omitempty"`
+	State          string            `json:"state"`         // "ready" or "not-ready"
+	UID            string            `json:"uid,omitempty"` // of the object; set by the reconciler, empty when not known
+	Status         reconciler.Status `json:"status"`
+}
+
+// Key is "namespace/name".
+func (o *object) Key() string { return o.Namespace + "/" + o.Name }
+
+// Clone returns a copy that may be changed and inserted.
+func (o *object) Clone() *object { c := *o; return &c }
+
+// GetStatus returns the status of the row.
+func (o *object) GetStatus() reconciler.Status { return o.Status }
+
+// WithStatus sets the status of a clone.
+func (o *object) WithStatus(s reconciler.Status) *object { o.Status = s; return o }
+
+// Equal compares the desired part.
+func (o *object) Equal(p *object) bool {
+	return o.Namespace == p.Namespace && o.Name == p.Name && o.PodUID == p.PodUID && o.EndpointID == p.EndpointID &&
+		o.Attachment == p.Attachment && o.ContainerID == p.ContainerID && o.Identity == p.Identity && o.IPv4 == p.IPv4 &&
+		o.IPv6 == p.IPv6 && o.Node == p.Node && o.ServiceAccount == p.ServiceAccount && o.State == p.State &&
+		maps.Equal(o.Labels, p.Labels)
+}
+
+// addrs are the addresses of the pod.
+func (o *object) addrs() (list []netip.Addr) {
+	for _, a := range []netip.Addr{o.IPv4, o.IPv6} {
+		if a.IsValid() {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*object) TableHeader() []string {
+	return []string{"CiliumEndpoint", "Endpoint", "Identity", "State", "Status", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (o *object) TableRow() []string {
+	identity, message := "-", "-"
+	if o.Identity != 0 {
+		identity = strconv.FormatUint(uint64(o.Identity), 10)
+	}
+	if text := o.Status.GetError(); text != "" {
+		message = text
+	}
+	return []string{o.Key(), strconv.Itoa(int(o.EndpointID)), identity, o.State, o.Status.Kind.String(), message}
+}
+
+var nameIndex = statedb.Index[*object, string]{
+	Name:       "name",
+	FromObject: func(o *object) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// initialize completes the table: all endpoints have their rows.
+type initialize func(statedb.WriteTxn)
+
+func newTable(db *statedb.DB) (statedb.RWTable[*object], initialize, error) {
+	table, err := statedb.NewTable(db, "desired-ciliumendpoints", nameIndex)
+	if err != nil {
+		return nil, nil, err
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	return table, table.RegisterInitializer(txn, "endpoints"), nil
+}

@@ -1,0 +1,34 @@
+package ciliumnode
+
+import (
+	"context"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/writeback"
+)
+
+// Cell keeps the CiliumNode of this node.
+var Cell = cell.Module("cilium-node", "The CiliumNode of this node",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(nodeupdates.NewCiliumNodeTable), // only this cell may write
+	cell.Invoke(register),
+)
+
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = 5 * time.Second
+)
+
+func register(group job.Group, p params) {
+	if p.Client == nil {
+		return
+	}
+	c := &controller{params: p}
+	group.Add(job.OneShot("update-cilium-node", func(ctx context.Context, health cell.Health) error {
+		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
+	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+}

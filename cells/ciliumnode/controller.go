@@ -1,0 +1,120 @@
+package ciliumnode
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+type params struct {
+	cell.In
+
+	DB          *statedb.DB
+	Client      *kubeapi.Client
+	Table       statedb.RWTable[nodeupdates.Update]
+	Nodes       statedb.Table[*k8s.Node]
+	CiliumNodes statedb.Table[*cilium.Node]
+	Sources     statedb.Table[sources.Source]
+	LocalNode   statedb.Table[*localnode.LocalNode]
+	Config      Config
+	Agent       agent.Agent
+}
+
+type controller struct{ params }
+
+// pass compares the CiliumNode on the server with what is wanted, and writes what differs. It runs when either may have
+// changed; the row of the CiliumNode is trimmed, so it only says when to look.
+func (c *controller) pass(ctx context.Context, watch *statedb.WatchSet) []nodeupdates.Update {
+	update := nodeupdates.Update{Name: c.Agent.NodeName, State: nodeupdates.Done}
+	want, missing := c.wanted(c.DB.ReadTxn(), watch)
+	if missing != "" {
+		update.State, update.Message = nodeupdates.Waiting, missing
+		return []nodeupdates.Update{update}
+	}
+	update.Wanted = want.String()
+	if err := c.write(ctx, want, &update); err != nil {
+		update.State, update.Message = nodeupdates.Failed, err.Error()
+	}
+	return []nodeupdates.Update{update}
+}
+
+func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates.Update) error {
+	live := &ciliumv2.CiliumNode{}
+	err := c.Client.Get(ctx, kubeapi.CiliumNodes, "", c.Agent.NodeName, live)
+	switch {
+	case apierrors.IsNotFound(err) && !c.Config.AutoCreate:
+		update.State = nodeupdates.Waiting
+		update.Message = "somebody to make it (--auto-create-cilium-node-resource=false)"
+		return nil
+	case apierrors.IsNotFound(err):
+		return c.Client.Create(ctx, kubeapi.CiliumNodes, "", want.object(), nil)
+	case err != nil:
+		return err
+	}
+	changes := want.changes(live)
+	if len(changes) == 0 {
+		return nil
+	}
+	// The version goes along, so that what somebody else writes meanwhile is judged first.
+	metadata, _ := changes["metadata"].(map[string]any)
+	if metadata == nil {
+		metadata = map[string]any{}
+		changes["metadata"] = metadata
+	}
+	metadata["resourceVersion"] = live.ResourceVersion
+	patch, err := json.Marshal(changes)
+	if err != nil {
+		return fmt.Errorf("make the patch of CiliumNode %s: %w", live.Name, err)
+	}
+	return c.Client.Patch(ctx, kubeapi.CiliumNodes, "", live.Name, types.MergePatchType, patch, nil)
+}
+
+// wanted collects what the CiliumNode shall hold, or says what must come before.
+func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wanted, string) {
+	node, _, changed, found := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
+	source, _, sourceChanged, _ := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))
+	local, _, localChanged, _ := c.LocalNode.GetWatch(txn, localnode.ByName(c.Agent.NodeName))
+	_, _, ownChanged, _ := c.CiliumNodes.GetWatch(txn, cilium.NodeByName(c.Agent.NodeName))
+	watch.Add(changed, sourceChanged, localChanged, ownChanged)
+	switch {
+	case !source.Usable():
+		return wanted{}, "the Nodes of the cluster to be read"
+	case !found:
+		return wanted{}, "the Node " + c.Agent.NodeName + " (is that the name? see --node-name and K8S_NODE_NAME)"
+	case node.UID == "":
+		return wanted{}, "the UID of the Node " + c.Agent.NodeName
+	}
+	w := wanted{node: node, bootID: bootID(c.Agent.Procfs), writesCIDRs: c.Agent.IPAM == agent.IPAMKubernetes}
+	if local != nil && local.Ready {
+		w.local = local
+	}
+	return w, ""
+}
+
+// bootID tells one boot of the machine from the next; empty when the kernel does not say. In the DaemonSet's pod --procfs
+// has the settings of networks alone, and the container's own procfs knows the rest.
+func bootID(procfs string) string {
+	for _, dir := range []string{procfs, "/proc"} {
+		if text, err := os.ReadFile(filepath.Join(dir, "sys/kernel/random/boot_id")); err == nil {
+			return strings.TrimSpace(string(text))
+		}
+	}
+	return ""
+}

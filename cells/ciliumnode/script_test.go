@@ -1,0 +1,66 @@
+package ciliumnode
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// procfs holds the one file that is read.
+func procfs(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "sys/kernel/random/boot_id")
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, []byte("boot-7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func inputs(t testing.TB, client *kubeapi.Client, mode string) cell.Cell {
+	t.Helper()
+	dir := procfs(t)
+	return cell.Provide(
+		func() *kubeapi.Client { return client },
+		func() agent.Agent { return agent.Agent{NodeName: "one", IPAM: mode, Procfs: dir} },
+		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
+		localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+	)
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{agent.IPAMKubernetes, agent.IPAMClusterPool} {
+		celltest.Run(t, "testdata/"+mode+"/*.txtar", func(t testing.TB) []cell.Cell {
+			server := kubetest.New(t)
+			return []cell.Cell{Cell, inputs(t, server.Client(t), mode),
+				cell.Provide(func() hive.ScriptCmdsOut { return server.Commands(t) })}
+		})
+	}
+}
+
+// TestScripts_Off has no API server.
+func TestScripts_Off(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		return []cell.Cell{Cell, inputs(t, nil, agent.IPAMClusterPool)}
+	})
+}

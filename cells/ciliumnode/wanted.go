@@ -1,0 +1,230 @@
+package ciliumnode
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/wrote"
+)
+
+const (
+	// Keys of the record of what the agent wrote: the CIDRs, and the names of labels and annotations that it copied.
+	recordCIDRs       = "spec.ipam.podCIDRs"
+	recordLabels      = "labels"
+	recordAnnotations = "annotations"
+)
+
+// wanted is what the CiliumNode shall hold.
+type wanted struct {
+	node        *k8s.Node
+	local       *localnode.LocalNode // nil while this node does not know its addresses
+	bootID      string
+	writesCIDRs bool // the pod CIDRs are ours to write
+}
+
+// String is what matters of it, for people.
+func (w wanted) String() string {
+	spec := w.spec()
+	var parts []string
+	for _, a := range spec.Addresses {
+		parts = append(parts, a.Type+"="+a.IP)
+	}
+	if len(spec.IPAM.PodCIDRs) > 0 {
+		parts = append(parts, "podCIDRs="+strings.Join(spec.IPAM.PodCIDRs, ","))
+	}
+	return strings.Join(parts, " ")
+}
+
+func (w wanted) owner() metav1.OwnerReference {
+	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: w.node.Name, UID: types.UID(w.node.UID)}
+}
+
+// labels are those of the Node and a mark of who keeps the object.
+func (w wanted) labels() map[string]string {
+	labels := maps.Clone(w.node.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[ciliumv2.ManagedByLabel] = ciliumv2.ManagedByUs
+	return labels
+}
+
+// annotations are those of the Node in the domain cilium.io.
+func (w wanted) annotations() map[string]string {
+	out := map[string]string{}
+	for key, value := range w.node.Annotations {
+		domain, _, hasDomain := strings.Cut(key, "/")
+		if hasDomain && (domain == "cilium.io" || strings.HasSuffix(domain, ".cilium.io")) {
+			out[key] = value
+		}
+	}
+	return out
+}
+
+// spec is what this node knows of itself. Without local it is what the Node says.
+func (w wanted) spec() ciliumv2.NodeSpec {
+	spec := ciliumv2.NodeSpec{BootID: w.bootID}
+	for _, a := range w.node.Addresses {
+		if a.Type == "InternalIP" || a.Type == "ExternalIP" {
+			spec.Addresses = append(spec.Addresses, ciliumv2.NodeAddress{Type: a.Type, IP: a.Address})
+		}
+	}
+	if w.local == nil {
+		return spec
+	}
+	for _, f := range []localnode.Family{w.local.IPv4, w.local.IPv6} {
+		if f.Router.IsValid() {
+			spec.Addresses = append(spec.Addresses, ciliumv2.NodeAddress{Type: ciliumv2.CiliumInternalIP, IP: f.Router.String()})
+		}
+		if w.writesCIDRs && f.AllocRange.IsValid() {
+			spec.IPAM.PodCIDRs = append(spec.IPAM.PodCIDRs, f.AllocRange.String())
+		}
+	}
+	spec.Health = ciliumv2.AddressPair{IPv4: text(w.local.IPv4.Health), IPv6: text(w.local.IPv6.Health)}
+	return spec
+}
+
+func text(addr netip.Addr) string {
+	if !addr.IsValid() {
+		return ""
+	}
+	return addr.String()
+}
+
+// object is a CiliumNode for a node that has none.
+func (w wanted) object() *ciliumv2.CiliumNode {
+	annotations := w.annotations()
+	annotations[wrote.Annotation] = w.record(nil).String()
+	return &ciliumv2.CiliumNode{Spec: w.spec(), ObjectMeta: metav1.ObjectMeta{Name: w.node.Name, Labels: w.labels(),
+		Annotations: annotations, OwnerReferences: []metav1.OwnerReference{w.owner()}}}
+}
+
+// record is what the agent wrote, once have is as wanted; have is nil for a new object.
+func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
+	record := wrote.Values{recordLabels: keys(w.labels())}
+	if names := keys(w.annotations()); names != "" {
+		record[recordAnnotations] = names
+	}
+	spec := w.spec()
+	switch {
+	case !w.writesCIDRs:
+	case w.local != nil:
+		record[recordCIDRs] = strings.Join(spec.IPAM.PodCIDRs, ",")
+	case have != nil:
+		if old, ok := wrote.Of(have.Annotations)[recordCIDRs]; ok {
+			record[recordCIDRs] = old // what the run before wrote stays until this one knows better
+		}
+	}
+	return record
+}
+
+func keys(m map[string]string) string { return strings.Join(slices.Sorted(maps.Keys(m)), ",") }
+
+// changes is a merge patch that makes have what is wanted; empty when it is. Fields that this node does not know stay.
+func (w wanted) changes(have *ciliumv2.CiliumNode) map[string]any {
+	changes := map[string]any{}
+	if metadata := w.metadata(have); len(metadata) > 0 {
+		changes["metadata"] = metadata
+	}
+	if spec := w.specChanges(have); len(spec) > 0 {
+		changes["spec"] = spec
+	}
+	return changes
+}
+
+func (w wanted) metadata(have *ciliumv2.CiliumNode) map[string]any {
+	metadata := map[string]any{}
+	written := wrote.Of(have.Annotations)
+	if labels := difference(have.Labels, w.labels(), written[recordLabels]); len(labels) > 0 {
+		metadata["labels"] = labels
+	}
+	annotations := difference(have.Annotations, w.annotations(), written[recordAnnotations])
+	if record := w.record(have).String(); record != have.Annotations[wrote.Annotation] {
+		annotations[wrote.Annotation] = record
+	}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	if owners := w.owners(have.OwnerReferences); !slices.Equal(owners, have.OwnerReferences) {
+		metadata["ownerReferences"] = owners
+	}
+	return metadata
+}
+
+// difference is what to merge into have: what is wanted and differs, and nil for what was copied earlier and is not wanted
+// any more. Everything else is somebody else's.
+func difference(have, want map[string]string, copied string) map[string]any {
+	changes := map[string]any{}
+	for key, value := range want {
+		if old, ok := have[key]; !ok || old != value {
+			changes[key] = value
+		}
+	}
+	for key := range strings.SplitSeq(copied, ",") {
+		_, wanted := want[key]
+		if _, there := have[key]; there && !wanted {
+			changes[key] = nil
+		}
+	}
+	return changes
+}
+
+// owners are those that are there, with the one Node that exists in the place of any other Node.
+func (w wanted) owners(have []metav1.OwnerReference) []metav1.OwnerReference {
+	owner := w.owner()
+	var owners []metav1.OwnerReference
+	found := false
+	for _, o := range have {
+		switch {
+		case o.Kind != owner.Kind || o.APIVersion != owner.APIVersion:
+			owners = append(owners, o)
+		case o.UID == owner.UID && o.Name == owner.Name && !found:
+			owners, found = append(owners, o), true // with the flags that somebody may have set
+		}
+	}
+	if !found {
+		owners = append(owners, owner)
+	}
+	return owners
+}
+
+func (w wanted) specChanges(have *ciliumv2.CiliumNode) map[string]any {
+	changes := map[string]any{}
+	spec := w.spec()
+	if spec.BootID != "" && spec.BootID != have.Spec.BootID {
+		changes["bootid"] = spec.BootID
+	}
+	ours := wrote.Of(have.Annotations).Ours(recordCIDRs, strings.Join(have.Spec.IPAM.PodCIDRs, ","))
+	if !w.writesCIDRs && ours && len(have.Spec.IPAM.PodCIDRs) > 0 {
+		// Written in another mode: they are in the way of the cluster role, which has not given them to anybody.
+		changes["ipam"] = map[string]any{"podCIDRs": nil}
+	}
+	if w.local == nil {
+		return changes
+	}
+	if !slices.Equal(spec.Addresses, have.Spec.Addresses) {
+		changes["addresses"] = spec.Addresses
+	}
+	if spec.Health != have.Spec.Health {
+		changes["health"] = map[string]any{"ipv4": orNil(spec.Health.IPv4), "ipv6": orNil(spec.Health.IPv6)}
+	}
+	if w.writesCIDRs && !slices.Equal(spec.IPAM.PodCIDRs, have.Spec.IPAM.PodCIDRs) {
+		changes["ipam"] = map[string]any{"podCIDRs": spec.IPAM.PodCIDRs}
+	}
+	return changes
+}
+
+func orNil(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}

@@ -1,0 +1,110 @@
+package ciliumnode
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+)
+
+func complete() wanted {
+	return wanted{bootID: "b", node: &k8s.Node{Name: "one", UID: "u", Labels: map[string]string{"a": "b"}},
+		local: &localnode.LocalNode{IPv4: localnode.Family{AllocRange: netip.MustParsePrefix("10.1.0.0/24"),
+			Router: netip.MustParseAddr("10.1.0.1"), Health: netip.MustParseAddr("10.1.0.2")}}}
+}
+
+// TestWrite_ConflictsAreSeen has the cluster role write CIDRs between our reading and writing, which is refused and then
+// done on top of what it wrote.
+func TestWrite_ConflictsAreSeen(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	object := func(cidrs ...string) *ciliumv2.CiliumNode {
+		return &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}, Spec: ciliumv2.NodeSpec{IPAM: ciliumv2.NodeIPAM{PodCIDRs: cidrs}}}
+	}
+	s.Put(object())
+	var done atomic.Bool
+	s.Fault(func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPatch && done.CompareAndSwap(false, true) {
+			s.Put(object("10.4.0.0/24"))
+		}
+		return 0, ""
+	})
+	c := &controller{params{Client: s.Client(t), Agent: agent.Agent{NodeName: "one"}}}
+	if err := c.write(t.Context(), complete(), &nodeupdates.Update{}); !apierrors.IsConflict(err) {
+		t.Errorf("the first attempt: %v", err)
+	}
+	if err := c.write(t.Context(), complete(), &nodeupdates.Update{}); err != nil {
+		t.Errorf("the second attempt: %v", err)
+	}
+	got := &ciliumv2.CiliumNode{}
+	s.Get(kubeapi.CiliumNodes, "", "one", got)
+	if !slices.Equal(got.Spec.IPAM.PodCIDRs, []string{"10.4.0.0/24"}) || len(got.Spec.Addresses) != 1 {
+		t.Errorf("the CiliumNode has %+v", got.Spec)
+	}
+}
+
+// TestChanges_OfWhatWasMadeAreNone holds that an object which was made needs no patch, in either mode, known or not.
+func TestChanges_OfWhatWasMadeAreNone(t *testing.T) {
+	t.Parallel()
+	for _, writes := range []bool{false, true} {
+		for _, known := range []bool{false, true} {
+			w := complete()
+			w.writesCIDRs = writes
+			if !known {
+				w.local = nil
+			}
+			if changes := w.changes(w.object()); len(changes) > 0 {
+				t.Errorf("writes CIDRs %v, known %v: %v", writes, known, changes)
+			}
+		}
+	}
+}
+
+// TestChanges_UnknownAddressesStay: right after a restart the object knows more than the agent, and the router address in
+// it may be the only memory of it.
+func TestChanges_UnknownAddressesStay(t *testing.T) {
+	t.Parallel()
+	before := complete()
+	before.writesCIDRs = true
+	object := before.object()
+	after := complete()
+	after.writesCIDRs, after.local = true, nil
+	if changes := after.changes(object); len(changes) > 0 {
+		t.Errorf("changes %v", changes)
+	}
+}
+
+func TestOwners(t *testing.T) {
+	t.Parallel()
+	w := complete()
+	ours := w.owner()
+	flagged, other, older := ours, ours, ours
+	yes := true
+	flagged.Controller = &yes
+	other.Kind, other.APIVersion = "Lease", "coordination.k8s.io/v1"
+	older.UID = "before"
+	for name, test := range map[string]struct{ have, want []metav1.OwnerReference }{
+		"none":              {nil, []metav1.OwnerReference{ours}},
+		"ours":              {[]metav1.OwnerReference{ours}, []metav1.OwnerReference{ours}},
+		"with a flag":       {[]metav1.OwnerReference{flagged}, []metav1.OwnerReference{flagged}},
+		"another's as well": {[]metav1.OwnerReference{other, ours}, []metav1.OwnerReference{other, ours}},
+		"of an older Node":  {[]metav1.OwnerReference{older, other}, []metav1.OwnerReference{other, ours}},
+		"doubled":           {[]metav1.OwnerReference{ours, ours}, []metav1.OwnerReference{ours}},
+	} {
+		if got := w.owners(test.have); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package clusterhealthz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// Cell answers probes.
+var Cell = cell.Module("cluster-healthz", "Health port of the cluster role",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(newHandler), // needs no port
+	cell.Invoke(register),           // start hook: the port
+)
+
+// Config is what was typed.
+type Config struct {
+	Address string `mapstructure:"operator-api-serve-addr"`
+}
+
+// DefaultConfig is on a port of its own, because the agent of the node has the same network namespace.
+var DefaultConfig = Config{Address: "127.0.0.1:9234"}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.String("operator-api-serve-addr", c.Address, "Address (host:port) on which the cluster role answers probes of health; empty for none")
+}
+
+// timeout bounds reading a probe and writing its answer.
+const timeout = 10 * time.Second
+
+type params struct {
+	cell.In
+
+	Lifecycle cell.Lifecycle
+	Jobs      job.Group
+	Log       *slog.Logger
+	Config    Config
+	Handler   handler
+}
+
+func register(p params) error {
+	if p.Config.Address == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(p.Config.Address); err != nil {
+		return fmt.Errorf("--operator-api-serve-addr=%q: want host:port, such as 127.0.0.1:9234: %w", p.Config.Address, err)
+	}
+	p.Lifecycle.Append(cell.Hook{OnStart: p.start})
+	return nil
+}
+
+func (p params) start(cell.HookContext) error {
+	l, err := net.Listen("tcp", p.Config.Address)
+	if err != nil {
+		return fmt.Errorf("--operator-api-serve-addr: %w: choose another port, or an empty address for none", err)
+	}
+	p.Jobs.Add(job.OneShot("serve", func(ctx context.Context, health cell.Health) error {
+		health.OK("listening on " + l.Addr().String())
+		server := &http.Server{Handler: p.Handler, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
+			ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)}
+		defer context.AfterFunc(ctx, func() { server.Close() })()
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}, job.WithShutdown()))
+	return nil
+}
+
+// handler answers probes from tables.
+type handler struct{ http.Handler }
+
+func newHandler(db *statedb.DB, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status]) handler {
+	mux := http.NewServeMux()
+	ready := func(w http.ResponseWriter, _ *http.Request) { say(w, judge(db.ReadTxn(), leaders, modules)) }
+	mux.HandleFunc("GET /healthz", ready)
+	mux.HandleFunc("GET /readyz", ready)
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, "Ok - "+version.String()) })
+	return handler{mux}
+}
+
+// judge is one line, which begins with Failure when this replica could not take over.
+func judge(txn statedb.ReadTxn, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status]) string {
+	line := "Failure - " + version.String() + ": the Lease was not read yet"
+	for l := range leaders.All(txn) {
+		switch {
+		case l.Error != "":
+			line = "Failure - " + version.String() + ": " + l.Error
+		case !l.Until.IsZero():
+			line = "Ok - " + version.String() + ": leads"
+		default:
+			line = "Ok - " + version.String() + ": candidate, leader is " + l.Leader
+		}
+	}
+	var degraded []string
+	for s := range modules.List(txn, health.ByLevel(health.Degraded)) {
+		degraded = append(degraded, strings.Join(strings.Fields(s.Module+": "+s.Message+": "+s.Error), " "))
+	}
+	if len(degraded) > 0 {
+		line += "; degraded: " + strings.Join(degraded, "; ")
+	}
+	return line
+}
+
+func say(w http.ResponseWriter, line string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	if strings.HasPrefix(line, "Failure") {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}
+	fmt.Fprintln(w, line)
+}

@@ -1,0 +1,226 @@
+package clusterpool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
+)
+
+// allocator does the work while this replica leads.
+type allocator struct {
+	params
+	logged string // what was wrong when it was logged last
+}
+
+const (
+	settle     = 100 * time.Millisecond // turns the nodes that come at once into one round
+	between    = time.Second            // shortest time between the beginnings of two rounds, each of which lists all nodes
+	failedWait = 2 * time.Second        // until what could not be written is tried again
+	resync     = 5 * time.Minute        // a full look that repairs what a watch did not say
+	pageSize   = 500
+)
+
+// run works whenever this replica leads.
+func (a *allocator) run(ctx context.Context, health cell.Health) error {
+	for {
+		leading, done, err := leadership.Await(ctx, a.DB, a.Leadership)
+		if err != nil {
+			return nil // stopping
+		}
+		err = a.lead(leading, health)
+		lost := leading.Err() != nil
+		done()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case lost:
+			health.OK("another replica leads")
+			if err := a.commit(nil); err != nil {
+				return err
+			}
+		default:
+			health.Degraded("give pod CIDRs to nodes", err)
+			return err
+		}
+	}
+}
+
+// lead makes one round after another until ctx ends or one fails.
+func (a *allocator) lead(ctx context.Context, health cell.Health) error {
+	for {
+		began := time.Now()
+		r, err := a.round(ctx)
+		if err != nil {
+			return err
+		}
+		a.report(health, r)
+		if err := a.follow(ctx, r); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(max(settle, between-time.Since(began))):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// result is the outcome of a round.
+type result struct {
+	rows    []podcidrpool.CIDR
+	known   map[string]string // CIDRs of each node, as [text] writes them
+	version string            // of the list
+	failed  bool              // something is to be tried again
+}
+
+// text is a list of CIDRs that can be compared.
+func text(cidrs []string) string { return strings.Join(cidrs, ",") }
+
+// round lists all nodes, and gives CIDRs to those that lack them.
+func (a *allocator) round(ctx context.Context) (result, error) {
+	nodes, version, err := a.list(ctx)
+	if err != nil {
+		return result{}, err
+	}
+	rows, give := plan(a.Settings.families, nodes)
+	r := result{known: map[string]string{}, version: version}
+	for i := range nodes {
+		r.known[nodes[i].Name] = text(nodes[i].Spec.IPAM.PodCIDRs)
+	}
+	pending := rows
+	for _, g := range give {
+		pending = append(pending, g.rows...)
+	}
+	if err := a.commit(pending); err != nil {
+		return result{}, err
+	}
+	written, failed := a.write(ctx, give)
+	for _, g := range written {
+		r.known[g.node.Name] = text(g.cidrs)
+		rows = append(rows, g.rows...)
+	}
+	r.rows, r.failed = rows, failed
+	return r, a.commit(rows)
+}
+
+// list reads all nodes of one moment, from a quorum of the store and not from a cache that may lag behind.
+func (a *allocator) list(ctx context.Context) (nodes []ciliumv2.CiliumNode, version string, err error) {
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		var page ciliumv2.CiliumNodeList
+		if err := a.Client.List(ctx, kubeapi.CiliumNodes, "", options, &page); err != nil {
+			return nil, "", err
+		}
+		nodes, version = append(nodes, page.Items...), page.ResourceVersion
+		if options.Continue = page.Continue; options.Continue == "" {
+			return nodes, version, nil
+		}
+	}
+}
+
+// follow returns when another round is due: a node came, went or has other CIDRs than we know.
+func (a *allocator) follow(ctx context.Context, r result) error {
+	due := resync
+	if r.failed {
+		due = failedWait
+	}
+	timer := time.NewTimer(due)
+	defer timer.Stop()
+	w, err := a.Client.Watch(ctx, kubeapi.CiliumNodes, "", metav1.ListOptions{ResourceVersion: r.version, AllowWatchBookmarks: true})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		case event, open := <-w.ResultChan():
+			if !open || event.Type != watch.Bookmark && r.unexpected(event) {
+				return nil
+			}
+		}
+	}
+}
+
+// unexpected tells whether an event says something that a round did not know. An error is such a thing.
+func (r result) unexpected(event watch.Event) bool {
+	node, ok := event.Object.(*ciliumv2.CiliumNode)
+	if !ok || event.Type == watch.Deleted {
+		return true
+	}
+	known, found := r.known[node.Name]
+	return !found || known != text(node.Spec.IPAM.PodCIDRs)
+}
+
+// commit makes the table what rows say. The table is this cell's alone.
+func (a *allocator) commit(rows []podcidrpool.CIDR) error {
+	txn := a.DB.WriteTxn(a.Table)
+	defer txn.Abort()
+	want := make(map[string]podcidrpool.CIDR, len(rows))
+	for _, row := range rows {
+		want[row.Key()] = row
+	}
+	for row := range a.Table.All(txn) {
+		if w, found := want[row.Key()]; found {
+			if w == row {
+				delete(want, row.Key())
+			}
+			continue
+		}
+		if _, _, err := a.Table.Delete(txn, row); err != nil {
+			return fmt.Errorf("delete the CIDR of %s: %w", row.Key(), err)
+		}
+	}
+	for _, row := range want {
+		if _, _, err := a.Table.Insert(txn, row); err != nil {
+			return fmt.Errorf("insert the CIDR of %s: %w", row.Key(), err)
+		}
+	}
+	txn.Commit()
+	return nil
+}
+
+// most bounds how many sentences a report has.
+const most = 3
+
+// report says how full the pool is, or what is wrong.
+func (a *allocator) report(health cell.Health, r result) {
+	var wrong []error
+	count := 0
+	for _, row := range r.rows {
+		switch {
+		case row.State == podcidrpool.Given:
+			continue
+		case count < most:
+			wrong = append(wrong, fmt.Errorf("%s: %s", row.Key(), row.Reason))
+		}
+		count++
+	}
+	if count > most {
+		wrong = append(wrong, fmt.Errorf("and %d more, see the table cluster-pool", count-most))
+	}
+	if err := errors.Join(wrong...); err != nil {
+		if text := err.Error(); text != a.logged { // rounds may follow each other every second
+			a.Log.Warn("Pod CIDRs of nodes", "wrong", count, "error", err)
+			a.logged = text
+		}
+		health.Degraded("pod CIDRs of nodes", err)
+		return
+	}
+	a.logged = ""
+	health.OK(fmt.Sprintf("%d nodes have their pod CIDRs", len(r.known)))
+}

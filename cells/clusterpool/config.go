@@ -1,0 +1,92 @@
+package clusterpool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/cidrpool"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+)
+
+// Config is what was typed. Flags that the node role has too mean the same in both.
+type Config struct {
+	EnableIPv4 bool     `mapstructure:"enable-ipv4"`
+	EnableIPv6 bool     `mapstructure:"enable-ipv6"`
+	IPAM       string   `mapstructure:"ipam"`
+	IPv4CIDR   []string `mapstructure:"cluster-pool-ipv4-cidr"`
+	IPv4Size   int      `mapstructure:"cluster-pool-ipv4-mask-size"`
+	IPv6CIDR   []string `mapstructure:"cluster-pool-ipv6-cidr"`
+	IPv6Size   int      `mapstructure:"cluster-pool-ipv6-mask-size"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{
+	EnableIPv4: agent.DefaultFlags.EnableIPv4, EnableIPv6: agent.DefaultFlags.EnableIPv6, IPAM: agent.DefaultFlags.IPAM,
+	IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24, IPv6CIDR: []string{"fd00::/104"}, IPv6Size: 120,
+}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Bool("enable-ipv4", c.EnableIPv4, "Give pods IPv4 addresses")
+	flags.Bool("enable-ipv6", c.EnableIPv6, "Give pods IPv6 addresses")
+	flags.String("ipam", c.IPAM, "Where the pod CIDRs of this node come from: kubernetes (its Node) or cluster-pool (its CiliumNode)")
+	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs out of which nodes get theirs with --ipam=cluster-pool; the first one is used up first")
+	flags.Int("cluster-pool-ipv4-mask-size", c.IPv4Size, "Prefix length of a node's IPv4 CIDR out of the cluster pool")
+	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs out of which nodes get theirs with --ipam=cluster-pool; the first one is used up first")
+	flags.Int("cluster-pool-ipv6-mask-size", c.IPv6Size, "Prefix length of a node's IPv6 CIDR out of the cluster pool")
+}
+
+// family is one address family that is given out.
+type family struct {
+	name string // "ipv4" or "ipv6"
+	flag string // of the CIDRs, for messages
+	pool cidrpool.Pool
+}
+
+// settings is the checked form of [Config]. With another IPAM mode it has no families, and nothing is done.
+type settings struct{ families []family }
+
+func newSettings(c Config) (settings, error) {
+	var s settings
+	switch {
+	case c.IPAM != agent.IPAMKubernetes && c.IPAM != agent.IPAMClusterPool:
+		return s, fmt.Errorf("--ipam=%q: use %s or %s", c.IPAM, agent.IPAMKubernetes, agent.IPAMClusterPool)
+	case !c.EnableIPv4 && !c.EnableIPv6:
+		return s, errors.New("--enable-ipv4 and --enable-ipv6 are both false: enable at least one address family")
+	case c.IPAM != agent.IPAMClusterPool:
+		return s, nil
+	}
+	for _, f := range []struct {
+		enabled bool
+		name    string
+		cidrs   []string
+		size    int
+		bits    int
+	}{{c.EnableIPv4, "ipv4", c.IPv4CIDR, c.IPv4Size, 32}, {c.EnableIPv6, "ipv6", c.IPv6CIDR, c.IPv6Size, 128}} {
+		if !f.enabled {
+			continue
+		}
+		flag := "--cluster-pool-" + f.name + "-cidr"
+		pool, err := newPool(f.cidrs, f.size, f.bits)
+		if err != nil {
+			return settings{}, fmt.Errorf("%s with --cluster-pool-%s-mask-size=%d: %w", flag, f.name, f.size, err)
+		}
+		s.families = append(s.families, family{f.name, flag, pool})
+	}
+	return s, nil
+}
+
+func newPool(texts []string, size, bits int) (cidrpool.Pool, error) {
+	var cidrs []netip.Prefix
+	for _, text := range texts {
+		cidr, err := netip.ParsePrefix(text)
+		if err != nil || cidr.Addr().BitLen() != bits {
+			return cidrpool.Pool{}, fmt.Errorf("%q is no CIDR of this family", text)
+		}
+		cidrs = append(cidrs, cidr)
+	}
+	return cidrpool.New(cidrs, size)
+}

@@ -1,0 +1,138 @@
+package clusterpool
+
+import (
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/cidrpool"
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
+)
+
+// assignment is what a node is to have: what it has, with new CIDRs behind.
+type assignment struct {
+	node  *ciliumv2.CiliumNode
+	cidrs []string
+	rows  []podcidrpool.CIDR // of the new ones
+}
+
+// holding is a CIDR that a node has.
+type holding struct {
+	node   int
+	prefix netip.Prefix
+}
+
+// plan is what follows from all CiliumNodes. It is a pure function of them.
+func plan(families []family, nodes []ciliumv2.CiliumNode) (rows []podcidrpool.CIDR, give []assignment) {
+	slices.SortFunc(nodes, func(a, b ciliumv2.CiliumNode) int { return strings.Compare(a.Name, b.Name) })
+	holdings, broken := read(nodes)
+	for i, reason := range broken {
+		rows = append(rows, podcidrpool.CIDR{Node: nodes[i].Name, Family: "unknown",
+			CIDR: strings.Join(nodes[i].Spec.IPAM.PodCIDRs, ","), State: podcidrpool.Invalid, Reason: reason})
+	}
+	lacking := map[int]*assignment{}
+	for _, f := range families {
+		rows = append(rows, f.plan(nodes, holdings, broken, lacking)...)
+	}
+	for i := range nodes {
+		if a := lacking[i]; a != nil {
+			give = append(give, *a)
+		}
+	}
+	return rows, give
+}
+
+// read parses what nodes have. A node of which something cannot be read is broken, since nobody knows of which family
+// that is.
+func read(nodes []ciliumv2.CiliumNode) (all []holding, broken map[int]string) {
+	broken = map[int]string{}
+	for i := range nodes {
+		for _, text := range nodes[i].Spec.IPAM.PodCIDRs {
+			prefix, err := netip.ParsePrefix(text)
+			if err != nil || prefix.Addr().Is4In6() {
+				broken[i] = fmt.Sprintf("%q in spec.ipam.podCIDRs is no CIDR: correct or remove it", text)
+				continue
+			}
+			all = append(all, holding{i, prefix.Masked()})
+		}
+	}
+	return all, broken
+}
+
+// plan judges what nodes have of one family, and adds to lacking what is to be given.
+func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]string, lacking map[int]*assignment) []podcidrpool.CIDR {
+	var own []holding
+	var taken []netip.Prefix
+	for _, h := range all {
+		if h.prefix.Addr().BitLen() == f.pool.CIDRs()[0].Addr().BitLen() {
+			own, taken = append(own, h), append(taken, h.prefix)
+		}
+	}
+	rows := f.judge(nodes, own, cidrpool.Overlaps(taken))
+	next, stop := iter.Pull(f.pool.Free(taken))
+	defer stop()
+	at := 0
+	for i := range nodes {
+		has := at
+		for at < len(own) && own[at].node == i {
+			at++
+		}
+		if _, unread := broken[i]; unread || at > has {
+			continue
+		}
+		row := podcidrpool.CIDR{Node: nodes[i].Name, Family: f.name}
+		subnet, ok := next()
+		if !ok {
+			row.State, row.Reason = podcidrpool.Exhausted, f.exhausted()
+			rows = append(rows, row)
+			continue
+		}
+		row.CIDR, row.State = subnet.String(), podcidrpool.Pending
+		a := lacking[i]
+		if a == nil {
+			a = &assignment{node: &nodes[i], cidrs: slices.Clone(nodes[i].Spec.IPAM.PodCIDRs)}
+			lacking[i] = a
+		}
+		a.cidrs, a.rows = append(a.cidrs, row.CIDR), append(a.rows, row)
+	}
+	return rows
+}
+
+// judge makes the rows of what nodes have, one for each node.
+func (f family) judge(nodes []ciliumv2.CiliumNode, own []holding, overlaps map[int]int) (rows []podcidrpool.CIDR) {
+	for i, h := range own {
+		row := podcidrpool.CIDR{Node: nodes[h.node].Name, Family: f.name, CIDR: h.prefix.String(), State: podcidrpool.Given}
+		with, overlapping := overlaps[i]
+		switch {
+		case overlapping:
+			row.State = podcidrpool.Conflict
+			row.Reason = fmt.Sprintf("%s overlaps %s of node %s: drain one of the nodes and delete its CiliumNode",
+				h.prefix, own[with].prefix, nodes[own[with].node].Name)
+		case !f.pool.Contains(h.prefix):
+			row.State, row.Reason = podcidrpool.Outside, fmt.Sprintf("%s is not in %s; it is kept", h.prefix, f.flag)
+		}
+		if n := len(rows); n > 0 && rows[n-1].Node == row.Node {
+			rows[n-1] = joined(rows[n-1], row)
+			continue
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// joined is one row for two CIDRs of a node; what is wrong with either counts.
+func joined(a, b podcidrpool.CIDR) podcidrpool.CIDR {
+	a.CIDR += "," + b.CIDR
+	if a.State == podcidrpool.Given {
+		a.State, a.Reason = b.State, b.Reason
+	}
+	return a
+}
+
+func (f family) exhausted() string {
+	return fmt.Sprintf("all %d subnets of length %d in %s (%s) are taken: add a CIDR to the flag, or remove nodes",
+		f.pool.Total(), f.pool.Size(), strings.Trim(fmt.Sprint(f.pool.CIDRs()), "[]"), f.flag)
+}

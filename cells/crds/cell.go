@@ -1,0 +1,42 @@
+package crds
+
+import (
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+)
+
+// Cell keeps the table.
+var Cell = cell.Module("crds", "Definitions of custom resources",
+	cell.ProvidePrivate(newTable), // only this cell writes it
+	cell.Provide(statedb.RWTable[Definition].ToTable),
+	cell.Invoke(register),
+)
+
+type params struct {
+	cell.In
+
+	DB      *statedb.DB
+	Table   statedb.RWTable[Definition]
+	Servers statedb.Table[apiservers.Server]
+	Client  *kubeapi.Client
+	Jobs    job.Group
+}
+
+const (
+	retryMin = time.Second
+	retryMax = time.Minute
+)
+
+func register(p params) {
+	if p.Client == nil {
+		return
+	}
+	p.Jobs.Add(job.OneShot("compare-definitions", (&controller{params: p}).run,
+		job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+}

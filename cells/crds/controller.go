@@ -1,0 +1,145 @@
+package crds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	wanted "github.com/waggle-net/waggle/pkg/crds"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+)
+
+// remedy is what to do about definitions that are missing or old.
+const remedy = "run: waggle install --only crds | kubectl apply -f -"
+
+const (
+	often  = 30 * time.Second // while something is not as wanted: somebody may be mending it
+	seldom = 10 * time.Minute // while all is well
+	jitter = 0.5              // agents start together and must not ask together
+	atMost = time.Second      // one round in this time, however often the API server comes and goes
+)
+
+type controller struct{ params }
+
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	limit := rate.NewLimiter(rate.Every(atMost), 3)
+	for limit.Wait(ctx) == nil {
+		watch := statedb.NewWatchSet()
+		txn := c.DB.ReadTxn()
+		_, changed := c.Servers.AllWatch(txn)
+		watch.Add(changed)
+		next := often
+		if apiservers.Away(txn, c.Servers) {
+			health.Degraded("the definitions of custom resources are not known", errors.New("no API server answers"))
+		} else {
+			rows, err := c.ask(ctx, txn)
+			if ctx.Err() != nil {
+				break
+			}
+			if err := c.commit(rows); err != nil {
+				return err
+			}
+			if report(health, rows, err) {
+				next = seldom
+			}
+		}
+		bounded, cancel := context.WithTimeout(ctx, wait.Jitter(next, jitter))
+		_, _ = watch.Wait(bounded, 0) // its only error is that of the context
+		cancel()
+	}
+	return nil
+}
+
+// ask reads one definition after the other. Those that cannot be read keep the row that they have.
+func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Definition, err error) {
+	for _, name := range wanted.NamesInCluster() {
+		row := Definition{Name: name, Want: wanted.Version}
+		var found metav1.PartialObjectMetadata
+		switch failed := c.Client.Get(ctx, kubeapi.CustomResourceDefinitions, "", name, &found); {
+		case failed == nil:
+			row.Found = found.Labels[wanted.VersionLabel]
+			row.State = compare(row.Found)
+		case apierrors.IsNotFound(failed):
+			row.State = Missing
+		default:
+			err = failed // those of the others say the same
+			if before, _, known := c.Table.Get(txn, byName(name)); known {
+				row = before
+			} else {
+				row.State = Unknown
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows, err
+}
+
+// compare judges a version by its number alone: each later one holds all that an earlier one does.
+func compare(found string) State {
+	have, err := version.ParseGeneric(found)
+	if err != nil {
+		return Old
+	}
+	switch want := version.MustParseGeneric(wanted.Version); {
+	case have.LessThan(want):
+		return Old
+	case want.LessThan(have):
+		return Newer
+	}
+	return OK
+}
+
+// commit writes the rows that differ.
+func (c *controller) commit(rows []Definition) error {
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	for _, row := range rows {
+		if before, _, known := c.Table.Get(txn, byName(row.Name)); known && before == row {
+			continue
+		}
+		if _, _, err := c.Table.Insert(txn, row); err != nil {
+			return fmt.Errorf("write the row of %s: %w", row.Name, err)
+		}
+	}
+	txn.Commit()
+	return nil
+}
+
+// report says what is wrong and what to do about it, and tells whether all is well.
+func report(health cell.Health, rows []Definition, failed error) (well bool) {
+	names := map[State][]string{}
+	for _, row := range rows {
+		name := row.Name
+		if row.State == Old {
+			name = fmt.Sprintf("%s (has version %q, wanted is %s)", row.Name, row.Found, row.Want)
+		}
+		names[row.State] = append(names[row.State], name)
+	}
+	var faults []string
+	for _, state := range []State{Missing, Old} {
+		if len(names[state]) > 0 {
+			faults = append(faults, fmt.Sprintf("%s: %s", state, strings.Join(names[state], ", ")))
+		}
+	}
+	switch {
+	case len(faults) > 0:
+		health.Degraded("definitions of custom resources are missing or old", errors.New(strings.Join(faults, "; ")+"; "+remedy))
+	case failed != nil:
+		health.Degraded("the definitions of custom resources cannot be read", failed)
+	default:
+		health.OK(fmt.Sprintf("%d definitions are as wanted", len(rows)))
+		return true
+	}
+	return false
+}

@@ -1,0 +1,183 @@
+package endpointgc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
+)
+
+// collector does the work while this replica leads.
+type collector struct{ params }
+
+const pageSize = 500
+
+// run works whenever this replica leads.
+func (c *collector) run(ctx context.Context, health cell.Health) error {
+	for {
+		leading, done, err := leadership.Await(ctx, c.DB, c.Leadership)
+		if err != nil {
+			return nil // stopping
+		}
+		c.lead(leading, health)
+		done()
+		if err := c.commit(nil); err != nil || ctx.Err() != nil {
+			return err
+		}
+		health.OK("another replica leads")
+	}
+}
+
+// lead makes rounds until ctx ends. One that fails counts for nothing.
+func (c *collector) lead(ctx context.Context, health cell.Health) {
+	for ctx.Err() == nil {
+		suspects, deleted, err := c.round(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			health.Degraded("look for stale objects", err)
+		default:
+			health.OK(fmt.Sprintf("%d stale objects, %d deleted in the last round", suspects-deleted, deleted))
+		}
+		select {
+		case <-time.After(c.Config.Interval):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// round looks once, and deletes what enough rounds have found stale.
+func (c *collector) round(ctx context.Context) (found, deleted int, err error) {
+	w, err := c.look(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	suspects := w.stale()
+	enough := needed(len(suspects), len(w.endpoints)+len(w.ciliumNodes))
+	txn, tried := c.DB.ReadTxn(), 0
+	var rows []staleobjects.Object
+	for _, s := range suspects {
+		row := staleobjects.Object{Resource: s.resource.String(), Name: key(s.object), UID: string(s.object.UID),
+			Reason: s.reason, Rounds: 1}
+		if before, _, _ := c.Table.Get(txn, staleobjects.ByName(row.Key())); before.UID == row.UID {
+			row.Rounds += before.Rounds
+		}
+		if row.Rounds >= enough && tried < mostInOneRound {
+			tried++
+			gone, failure := c.remove(ctx, s)
+			if gone {
+				c.Log.Info("Deleted a stale object", "resource", row.Resource, "name", row.Name, "reason", row.Reason)
+				deleted++
+				continue
+			}
+			if failure == nil {
+				continue // somebody stands behind it after all
+			}
+			row.Error, err = failure.Error(), failure
+		}
+		rows = append(rows, row)
+	}
+	if failed := c.commit(rows); failed != nil {
+		return 0, 0, failed
+	}
+	return len(suspects), deleted, err
+}
+
+// look lists all metadata, first of what may be stale.
+func (c *collector) look(ctx context.Context) (w world, err error) {
+	w = world{pods: map[string]string{}, nodes: map[string]bool{}}
+	for _, l := range []struct {
+		resource kubeapi.Resource
+		take     func(object)
+	}{
+		{kubeapi.CiliumEndpoints, func(o object) { w.endpoints = append(w.endpoints, o) }},
+		{kubeapi.CiliumNodes, func(o object) { w.ciliumNodes = append(w.ciliumNodes, o) }},
+		{kubeapi.Pods, func(o object) { w.pods[key(o)] = string(o.UID) }},
+		{kubeapi.Nodes, func(o object) { w.nodes[o.Name] = true }},
+	} {
+		if err := c.list(ctx, l.resource.MetadataOnly(), l.take); err != nil {
+			return world{}, err
+		}
+	}
+	return w, nil
+}
+
+// list reads pages from a quorum of the store. A list that could not be read to its end is none.
+func (c *collector) list(ctx context.Context, r kubeapi.Resource, take func(object)) error {
+	options := metav1.ListOptions{Limit: pageSize}
+	for {
+		var page metav1.PartialObjectMetadataList
+		if err := c.Client.List(ctx, r, "", options, &page); err != nil {
+			return err
+		}
+		for i := range page.Items {
+			o := &page.Items[i]
+			take(object{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
+				Labels: o.Labels, OwnerReferences: o.OwnerReferences}})
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// remove deletes an object after one more look at what should stand behind it. It says whether the object is gone; without
+// that and without an error, somebody stands behind it or has just changed it.
+func (c *collector) remove(ctx context.Context, s suspect) (gone bool, err error) {
+	missing, err := c.missing(ctx, s)
+	if err != nil || !missing {
+		return false, err
+	}
+	if err := leadership.Check(c.DB, c.Leadership); err != nil {
+		return false, err
+	}
+	only := &metav1.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion}
+	err = c.Client.Delete(ctx, s.resource, s.object.Namespace, s.object.Name, only)
+	switch {
+	case err == nil || apierrors.IsNotFound(err):
+		return true, nil
+	case apierrors.IsConflict(err):
+		return false, nil
+	}
+	return false, err
+}
+
+// missing asks the server for the one object that a suspect wants.
+func (c *collector) missing(ctx context.Context, s suspect) (bool, error) {
+	var got object
+	var err error
+	if s.pod {
+		err = c.Client.Get(ctx, kubeapi.Pods.MetadataOnly(), s.object.Namespace, s.object.Name, &got)
+	} else {
+		err = c.Client.Get(ctx, kubeapi.Nodes.MetadataOnly(), "", s.node(), &got)
+	}
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	owner, _ := podOwner(s.object)
+	return err == nil && s.pod && owner != "" && owner != string(got.UID), err
+}
+
+// commit makes the table what rows say. The table is this cell's alone.
+func (c *collector) commit(rows []staleobjects.Object) error {
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	if err := c.Table.DeleteAll(txn); err != nil {
+		return fmt.Errorf("clear stale-objects: %w", err)
+	}
+	for _, row := range rows {
+		if _, _, err := c.Table.Insert(txn, row); err != nil {
+			return fmt.Errorf("insert stale object %s: %w", row.Name, err)
+		}
+	}
+	txn.Commit()
+	return nil
+}

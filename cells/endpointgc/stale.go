@@ -1,0 +1,94 @@
+package endpointgc
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+)
+
+const (
+	rounds         = 2
+	roundsForMany  = 3 // when more than half of all objects would go
+	fewAreNoMany   = 10
+	mostInOneRound = 500
+)
+
+// object is the metadata of an object.
+type object = metav1.PartialObjectMetadata
+
+// world is the metadata of all objects. Endpoints and CiliumNodes were listed before Pods and Nodes, so that what is behind
+// an object that was new at that time is listed too.
+type world struct {
+	endpoints, ciliumNodes []object
+	pods                   map[string]string // "namespace/name" -> UID
+	nodes                  map[string]bool
+}
+
+// suspect is an object that nobody stands behind.
+type suspect struct {
+	resource kubeapi.Resource
+	object   object
+	reason   string
+	pod      bool // it is for want of a Pod; otherwise of a Node
+}
+
+// key is "namespace/name", or "name".
+func key(o object) string {
+	if o.Namespace == "" {
+		return o.Name
+	}
+	return o.Namespace + "/" + o.Name
+}
+
+// stale finds what nobody stands behind. It is a pure function of the lists.
+func (w world) stale() (out []suspect) {
+	for _, o := range w.endpoints {
+		uid, named := w.pods[key(o)]
+		owner, ours := podOwner(o)
+		node := o.Labels[ciliumv2.NodeLabel]
+		switch {
+		case !ours: // of a node, for instance, and Kubernetes deletes it with its owner
+		case !named:
+			out = append(out, suspect{kubeapi.CiliumEndpoints, o, "its Pod is gone", true})
+		case owner != "" && owner != uid:
+			out = append(out, suspect{kubeapi.CiliumEndpoints, o, "its Pod was replaced", true})
+		case node != "" && !w.nodes[node]:
+			out = append(out, suspect{kubeapi.CiliumEndpoints, o, fmt.Sprintf("its node %s is gone", node), false})
+		}
+	}
+	for _, o := range w.ciliumNodes {
+		if !w.nodes[o.Name] && len(o.OwnerReferences) == 0 && o.Labels[ciliumv2.ManagedByLabel] == ciliumv2.ManagedByUs {
+			out = append(out, suspect{kubeapi.CiliumNodes, o, "its Node is gone", false})
+		}
+	}
+	return out
+}
+
+// podOwner is the UID of the Pod that owns an object. Without any owner the Pod of the same name counts, whatever its UID.
+func podOwner(o object) (uid string, ours bool) {
+	for _, r := range o.OwnerReferences {
+		if r.Kind == "Pod" {
+			return string(r.UID), true
+		}
+	}
+	return "", len(o.OwnerReferences) == 0
+}
+
+// node is the name of the Node that a suspect wants.
+func (s suspect) node() string {
+	if s.resource.Plural == kubeapi.CiliumNodes.Plural {
+		return s.object.Name
+	}
+	return s.object.Labels[ciliumv2.NodeLabel]
+}
+
+// needed is how many rounds in a row must agree.
+func needed(suspects, all int) int {
+	if suspects > fewAreNoMany && suspects*2 > all {
+		return roundsForMany
+	}
+	return rounds
+}

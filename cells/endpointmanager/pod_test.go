@@ -1,0 +1,204 @@
+package endpointmanager
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// withKubernetes starts a manager whose API server answers for pods with answer.
+func withKubernetes(t testing.TB, answer livePods) *rig {
+	t.Helper()
+	r := started(t, t.TempDir())
+	r.live, r.cluster = answer, "c1"
+	r.setNamespace(t, &k8s.Namespace{Name: "default", Labels: map[string]string{"team": "a"}})
+	return r
+}
+
+func answers(pod *k8s.Pod, err error) livePods {
+	return func(context.Context, string, string) (*k8s.Pod, error) { return pod, err }
+}
+
+func mustNotAsk(t testing.TB) livePods {
+	return func(context.Context, string, string) (*k8s.Pod, error) {
+		t.Error("the API server was asked for a pod whose row is there")
+		return nil, errors.New("must not be asked")
+	}
+}
+
+func (r *rig) create(t testing.TB) (*endpoints.Endpoint, time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	ep, err := r.Create(t.Context(), request(1))
+	require.NoError(t, err)
+	return ep, time.Since(begin)
+}
+
+func onePod(app string) *k8s.Pod {
+	return &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": app}}
+}
+
+func TestCreate_WaitsForTheRowOfItsPod(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := withKubernetes(t, mustNotAsk(t))
+		r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "the one before", Labels: map[string]string{"app": "old"}})
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			r.setPod(t, onePod("web"))
+		}()
+		ep, took := r.create(t)
+		require.Equal(t, 300*time.Millisecond, took)
+		require.Equal(t, map[string]string{"k8s:app": "web", "k8s:io.kubernetes.pod.namespace": "default",
+			"k8s:io.cilium.k8s.policy.cluster": "c1", "k8s:io.cilium.k8s.namespace.labels.team": "a"}, ep.Labels)
+		require.Empty(t, ep.LabelsMissing)
+
+		synctest.Wait()
+		require.NoError(t, r.Delete(t.Context(), "1"))
+		_, took = r.create(t)
+		require.Zero(t, took, "a pod that is known costs no wait")
+	})
+}
+
+// The runtime knows a static pod by the UID that kubelet gave it, and the API server by that of the object which mirrors it.
+func TestCreate_AStaticPodHasTwoUIDs(t *testing.T) {
+	t.Parallel()
+	r := withKubernetes(t, mustNotAsk(t))
+	pod := onePod("web")
+	pod.UID, pod.StaticUID = "that of the object", "uid-1"
+	r.setPod(t, pod)
+	ep, _ := r.create(t)
+	require.Equal(t, "web", ep.Labels["k8s:app"])
+}
+
+func TestCreate_AsksTheAPIServerOnceWhenTheWatchIsLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := withKubernetes(t, answers(onePod("web"), nil))
+		ep, took := r.create(t)
+		require.Equal(t, podWait, took)
+		require.Equal(t, "web", ep.Labels["k8s:app"])
+		require.Empty(t, ep.LabelsMissing)
+		_, incomplete, err := r.refreshLabels()
+		require.NoError(t, err)
+		require.Empty(t, incomplete)
+		require.Equal(t, "web", r.rows()[0].Labels["k8s:app"], "the answer stands until there is a row")
+		r.setPod(t, onePod("changed"))
+		_, _, err = r.refreshLabels()
+		require.NoError(t, err)
+		require.Equal(t, "changed", r.rows()[0].Labels["k8s:app"])
+	})
+}
+
+func TestCreate_GoesOnWithTheNamespaceWhenNobodyKnowsThePod(t *testing.T) {
+	t.Parallel()
+	other := onePod("old")
+	other.UID = "another"
+	for what, answer := range map[string]livePods{
+		"connection refused": answers(nil, errors.New("connection refused")),
+		"UID another":        answers(other, nil),
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := withKubernetes(t, answer)
+			ended, health := make(chan error, 1), &lastHealth{}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { ended <- r.followPods(ctx, health) }()
+			ep, _ := r.create(t)
+			want := map[string]string{"k8s:io.kubernetes.pod.namespace": "default", "k8s:io.cilium.k8s.policy.cluster": "c1"}
+			require.Equal(t, want, ep.Labels)
+			require.Contains(t, ep.LabelsMissing, "those of pod default/pod-1")
+			require.Contains(t, ep.LabelsMissing, what)
+			waitSettled()
+			require.Contains(t, health.text, "Degraded labels of 1 endpoints are incomplete: endpoint 1")
+
+			r.setPod(t, onePod("web"))
+			waitSettled()
+			row := r.rows()[0]
+			require.Equal(t, "web", row.Labels["k8s:app"])
+			require.Empty(t, row.LabelsMissing)
+			require.Equal(t, "OK labels follow pods and namespaces", health.text)
+			cancel()
+			require.NoError(t, <-ended)
+		})
+	}
+}
+
+func TestCreate_DoesNotWaitForAServerThatIsKnownToBeAway(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := withKubernetes(t, answers(nil, errors.New("connection refused")))
+		servers, err := apiservers.NewTable(r.db)
+		require.NoError(t, err)
+		r.servers = servers
+		setReach := func(name string, reach apiservers.Reach) {
+			txn := r.db.WriteTxn(servers)
+			defer txn.Commit()
+			_, _, _ = servers.Insert(txn, apiservers.Server{Server: name, Reachable: reach})
+		}
+		setReach("a", apiservers.No)
+		setReach("b", apiservers.No)
+		_, took := r.create(t)
+		require.Zero(t, took)
+		require.NoError(t, r.Delete(t.Context(), "1"))
+		setReach("b", apiservers.Unknown)
+		_, took = r.create(t)
+		require.Equal(t, podWait, took, "one that was not tried may answer")
+	})
+}
+
+func TestCreate_SaysWhenTheNamespaceIsNotRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := started(t, t.TempDir())
+		r.live = mustNotAsk(t)
+		r.setPod(t, onePod("web"))
+		ep, took := r.create(t)
+		require.Equal(t, podWait, took)
+		require.Equal(t, "those of namespace default, which is not read yet", ep.LabelsMissing)
+		require.Equal(t, "web", ep.Labels["k8s:app"])
+		r.setNamespace(t, &k8s.Namespace{Name: "default"})
+		_, incomplete, err := r.refreshLabels()
+		require.NoError(t, err)
+		require.Empty(t, incomplete)
+		require.Empty(t, r.rows()[0].LabelsMissing)
+	})
+}
+
+func TestPodSource_TakesOnlyPodsOfThisNode(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	meta := metav1.ObjectMeta{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "web"}}
+	server.Put(&corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "bee", ServiceAccountName: "sa"}})
+	ask := func(node string) (*k8s.Pod, error) {
+		return newPodSource(server.Client(t), settings.Agent{NodeName: node})(t.Context(), "default", "pod-1")
+	}
+	pod, err := ask("bee")
+	require.NoError(t, err)
+	require.True(t, pod.Equal(&k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", NodeName: "bee", ServiceAccount: "sa",
+		Labels: map[string]string{"app": "web"}}))
+	_, err = ask("wasp")
+	require.ErrorContains(t, err, `pod default/pod-1 is on node "bee", and this is wasp`)
+	require.Nil(t, newPodSource(nil, settings.Agent{}), "Kubernetes is off")
+}
+
+// lastHealth keeps what was reported last.
+type lastHealth struct{ text string }
+
+func (h *lastHealth) OK(s string)                  { h.text = "OK " + s }
+func (h *lastHealth) Degraded(s string, err error) { h.text = "Degraded " + s + ": " + err.Error() }
+func (h *lastHealth) Stopped(s string)             { h.text = "Stopped " + s }
+func (h *lastHealth) NewScope(string) cell.Health  { return h }
+func (h *lastHealth) Close()                       {}

@@ -1,0 +1,101 @@
+package identity
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+)
+
+// Cell is the module.
+var Cell = cell.Module("identity", "Security identities of endpoints",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		newTables,      // only this cell writes identities and endpoint-identities
+		newWantedTable, // label sets without a CiliumIdentity
+		newFilter,      // which labels count
+	),
+	cell.Provide( // anyone may read
+		statedb.RWTable[*identities.Identity].ToTable,
+		statedb.RWTable[*identities.EndpointIdentity].ToTable,
+	),
+	cell.Invoke(
+		registerController, // job: endpoints and cilium-identities into rows
+		registerCreator,    // desired-identities into CiliumIdentity objects
+	),
+)
+
+type params struct {
+	cell.In
+
+	Log        *slog.Logger
+	DB         *statedb.DB
+	Settings   settings.Agent
+	Filter     *labels.Filter
+	Client     *kubeapi.Client
+	Endpoints  statedb.Table[*endpoints.Endpoint]
+	CRDs       statedb.Table[*cilium.Identity]
+	Servers    statedb.Table[apiservers.Server]
+	Wanted     statedb.RWTable[*wanted]
+	Identities statedb.RWTable[*identities.Identity]
+	Of         statedb.RWTable[*identities.EndpointIdentity]
+	Done       initialize
+}
+
+// initialize completes both tables, in a transaction on both.
+type initialize func(statedb.WriteTxn)
+
+func newTables(db *statedb.DB) (
+	known statedb.RWTable[*identities.Identity], of statedb.RWTable[*identities.EndpointIdentity], done initialize, err error,
+) {
+	if known, err = identities.NewTable(db); err != nil {
+		return
+	}
+	if of, err = identities.NewEndpointTable(db); err != nil {
+		return
+	}
+	txn := db.WriteTxn(known, of)
+	defer txn.Commit()
+	a, b := known.RegisterInitializer(txn, "endpoints"), of.RegisterInitializer(txn, "endpoints")
+	return known, of, func(txn statedb.WriteTxn) { a(txn); b(txn) }, nil
+}
+
+func registerController(jobs job.Group, p params) {
+	jobs.Add(job.OneShot("resolve-identities", newController(p).run,
+		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: 10 * time.Second})))
+}
+
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = 5 * time.Second // an API server that is back should be in use soon
+	// confirm is how often an object is looked at that the watch has not shown yet.
+	confirm   = 5 * time.Second
+	roundSize = 100
+)
+
+func registerCreator(params reconciler.Params, p params) error {
+	if p.Client == nil {
+		return nil
+	}
+	ops := newCreator(p.Client, p.CRDs)
+	_, err := reconciler.Register(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
+		func(w *wanted) reconciler.Status { return w.Status }, ops, ops,
+		reconciler.WithoutPruning(), // objects of labels that nobody has are removed for the whole cluster elsewhere
+		reconciler.WithRefreshing(confirm, rate.NewLimiter(1, 1)),
+		reconciler.WithRetry(minRetry, maxRetry),
+		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: an ADD may be in the table
+	)
+	return err
+}

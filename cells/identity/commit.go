@@ -1,0 +1,154 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+)
+
+// commit writes what differs.
+func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) error {
+	if err := c.commitWanted(out.want); err != nil {
+		return err
+	}
+	txn := c.DB.WriteTxn(c.Identities, c.Of)
+	defer txn.Abort()
+	errs := []error{c.commitKnown(snapshot, txn, in, out)}
+	resolved := 0
+	written := map[uint16]memo{}
+	for _, ep := range in.endpoints {
+		m := c.memo[ep.ID]
+		n, found := out.byKey[m.key]
+		if !found {
+			// It keeps the number of the labels that it had: a moment without any would cut it off. An earlier endpoint's
+			// number is not its own.
+			if old, _, known := c.Of.Get(txn, identities.ByEndpoint(ep.ID)); known && old.Attachment != ep.AttachmentID() {
+				_, _, err := c.Of.Delete(txn, old)
+				errs = append(errs, err)
+			} else if known {
+				resolved++
+			}
+			continue
+		}
+		resolved++
+		if old := m.row; old != nil && m.rowKey == m.key && old.Identity == n.ID && old.Source == n.Source &&
+			old.Attachment == ep.AttachmentID() {
+			continue
+		}
+		row := &identities.EndpointIdentity{EndpointID: ep.ID, Attachment: ep.AttachmentID(), Identity: n.ID, Source: n.Source,
+			Labels: n.Labels}
+		m.row, m.rowKey = row, m.key
+		written[ep.ID] = m
+		if old, _, known := c.Of.Get(txn, identities.ByEndpoint(ep.ID)); known && old.Equal(row) {
+			continue
+		}
+		_, _, err := c.Of.Insert(txn, row)
+		errs = append(errs, err)
+	}
+	if c.Of.NumObjects(txn) > resolved { // some are of endpoints that are gone
+		for row := range c.Of.All(txn) {
+			if _, used := c.memo[row.EndpointID]; !used {
+				_, _, err := c.Of.Delete(txn, row)
+				errs = append(errs, err)
+			}
+		}
+	}
+	if !c.complete && in.restored && resolved == len(in.endpoints) {
+		c.Done(txn)
+		c.complete = true
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write identities: %w", err)
+	}
+	txn.Commit()
+	maps.Copy(c.memo, written)
+	return nil
+}
+
+// commitKnown makes identities say what cilium-identities says, and adds what only this node knows.
+func (c *controller) commitKnown(snapshot statedb.ReadTxn, txn statedb.WriteTxn, in input, out output) error {
+	var errs []error
+	put := func(row *identities.Identity) {
+		old, _, found := c.Identities.Get(txn, identities.ByID(row.ID))
+		if found && old.Equal(row) {
+			return
+		}
+		row.Since = time.Now().UTC()
+		_, _, err := c.Identities.Insert(txn, row)
+		errs = append(errs, err)
+	}
+	remove := func(id uint32) {
+		_, _, err := c.Identities.Delete(txn, &identities.Identity{ID: id})
+		errs = append(errs, err)
+	}
+	if c.Identities.NumObjects(txn) == 0 {
+		for _, id := range identity.Fixed() {
+			put(fixed(id))
+		}
+	}
+	for _, change := range in.objects {
+		switch {
+		case change.Object.ID < identity.ClusterMin || change.Object.ID > identity.ClusterMax:
+		case change.Deleted:
+			remove(change.Object.ID)
+		default:
+			put(&identities.Identity{ID: change.Object.ID, Labels: change.Object.Labels, Source: identities.CRD})
+		}
+	}
+	ours := map[uint32]bool{}
+	for _, n := range out.byKey {
+		if _, _, mirrored := c.CRDs.Get(snapshot, cilium.IdentityByName(decimal(n.ID))); !mirrored && n.Source != identities.Reserved {
+			put(&identities.Identity{ID: n.ID, Labels: n.Labels, Source: n.Source})
+			ours[n.ID] = true
+		}
+	}
+	for id := range c.local {
+		if _, _, mirrored := c.CRDs.Get(snapshot, cilium.IdentityByName(decimal(id))); !ours[id] && !mirrored {
+			remove(id)
+		}
+	}
+	c.local = ours
+	return errors.Join(errs...)
+}
+
+func fixed(id uint32) *identities.Identity {
+	return &identities.Identity{ID: id, Source: identities.Reserved, Labels: map[string]string{"reserved:" + identity.Name(id): ""}}
+}
+
+// commitWanted keeps the rows of sets that still need an object.
+func (c *controller) commitWanted(want map[string]*wanted) error {
+	txn := c.DB.WriteTxn(c.Wanted)
+	defer txn.Abort()
+	changed := false
+	var errs []error
+	for old := range c.Wanted.All(txn) {
+		row, still := want[old.key()]
+		switch {
+		case !still:
+			_, _, err := c.Wanted.Delete(txn, old)
+			errs = append(errs, err)
+			changed = true
+		case row.equal(old):
+			delete(want, old.key())
+		}
+	}
+	for _, row := range want {
+		_, _, err := c.Wanted.Insert(txn, row)
+		errs = append(errs, err)
+		changed = true
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write desired identities: %w", err)
+	}
+	if changed {
+		txn.Commit()
+	}
+	return nil
+}

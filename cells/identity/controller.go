@@ -1,0 +1,212 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+)
+
+// maxProblems bounds how many label sets a health report names.
+const maxProblems = 3
+
+type controller struct {
+	params
+	numbers  *numbers
+	memo     map[uint16]memo      // labels of endpoints, filtered
+	since    map[string]time.Time // when labels without a number were first seen
+	local    map[uint32]bool      // rows of identities that are of this node's making
+	complete bool                 // both tables are initialized
+	mirror   statedb.ChangeIterator[*cilium.Identity]
+}
+
+// memo spares endpoints that have not changed the filter, and the look at their row: an ADD would pay for all others.
+type memo struct {
+	ep       *endpoints.Endpoint
+	relevant map[string]string
+	key      string // of relevant
+
+	row    *identities.EndpointIdentity // as it was written last; nil when it was not
+	rowKey string                       // the key of its labels
+}
+
+func newController(p params) *controller {
+	return &controller{params: p, numbers: newNumbers(p.Settings), memo: map[uint16]memo{}, since: map[string]time.Time{},
+		local: map[uint32]bool{}}
+}
+
+// run has no settle time: an ADD waits for the number of its endpoint.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if err := c.numbers.load(c.Log); err != nil {
+		health.Degraded("numbers of the run before cannot be read", err)
+		return err
+	}
+	if err := c.subscribe(); err != nil {
+		return err
+	}
+	defer c.mirror.Close()
+	for {
+		txn := c.DB.ReadTxn()
+		in := c.read(txn)
+
+		out := c.resolve(txn, in, time.Now())
+
+		if err := c.numbers.save(); err != nil {
+			out.problems = append(out.problems, err)
+			out.lookAgain(time.Now().Add(saveAgain))
+		}
+		if err := c.commit(txn, in, out); err != nil {
+			health.Degraded("identities are out of date", err)
+			return err
+		}
+
+		c.report(health, in, out)
+
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if !out.again.IsZero() {
+			wait, cancel = context.WithDeadline(ctx, out.again)
+		}
+		_, _ = in.changed.Wait(wait, 0) // an error is the deadline's or the agent's end
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+func (c *controller) subscribe() (err error) {
+	txn := c.DB.WriteTxn(c.CRDs)
+	defer txn.Commit()
+	c.mirror, err = c.CRDs.Changes(txn)
+	return err
+}
+
+// set is one set of labels that endpoints have.
+type set struct {
+	labels  map[string]string
+	partial bool // no endpoint is known to have these labels and no others
+}
+
+// input is what one pass is made from.
+type input struct {
+	endpoints []*endpoints.Endpoint
+	sets      map[string]set
+	objects   []statedb.Change[*cilium.Identity] // what has changed in cilium-identities
+	gone      map[uint32]bool                    // numbers of objects that were deleted
+	restored  bool                               // all endpoints of an earlier run are there
+	synced    bool                               // all CiliumIdentity objects are
+	changed   *statedb.WatchSet
+}
+
+func (c *controller) read(txn statedb.ReadTxn) input {
+	in := input{sets: map[string]set{}, gone: map[uint32]bool{}, changed: statedb.NewWatchSet()}
+	rows, endpointsChanged := c.Endpoints.AllWatch(txn)
+	restored, restoring := c.Endpoints.Initialized(txn)
+	synced, syncing := c.CRDs.Initialized(txn)
+	changes, more := c.mirror.Next(txn)
+	_, wantedChanged := c.Wanted.AllWatch(txn)
+	in.changed.Add(endpointsChanged, more, wantedChanged)
+	if in.restored = restored; !restored {
+		in.changed.Add(restoring)
+	}
+	if in.synced = synced; !synced {
+		in.changed.Add(syncing)
+	}
+	_, serversChanged := c.Servers.AllWatch(txn)
+	in.changed.Add(serversChanged)
+	for change := range changes {
+		in.objects = append(in.objects, change)
+		in.gone[change.Object.ID] = change.Deleted
+	}
+	memos := make(map[uint16]memo, len(c.memo))
+	for ep := range rows {
+		m := c.remembered(ep)
+		memos[ep.ID] = m
+		in.endpoints = append(in.endpoints, ep)
+		old, found := in.sets[m.key]
+		in.sets[m.key] = set{m.relevant, ep.LabelsMissing != "" && (!found || old.partial)}
+	}
+	c.memo = memos
+	return in
+}
+
+func (c *controller) remembered(ep *endpoints.Endpoint) memo {
+	if m, found := c.memo[ep.ID]; found && (m.ep == ep || maps.Equal(m.ep.Labels, ep.Labels)) {
+		m.ep = ep
+		return m
+	}
+	relevant := c.Filter.Relevant(ep.Labels)
+	return memo{ep: ep, relevant: relevant, key: cilium.LabelsKey(relevant)}
+}
+
+// output is what the tables should say.
+type output struct {
+	byKey    map[string]number  // of each set of labels that has one
+	want     map[string]*wanted // label sets that need an object
+	problems []error
+	again    time.Time // when another pass is due although nothing changes; zero for never
+}
+
+// saveAgain is how long a disk that refused a number is left alone.
+const saveAgain = time.Second
+
+// lookAgain has a pass made at a time, unless one is due before; the zero time asks for none.
+func (o *output) lookAgain(at time.Time) {
+	if !at.IsZero() && (o.again.IsZero() || at.Before(o.again)) {
+		o.again = at
+	}
+}
+
+// resolve finds the number of each set of labels.
+func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) output {
+	out := output{byKey: map[string]number{}, want: map[string]*wanted{}}
+	if in.restored {
+		c.numbers.retain(func(key string) bool { _, used := in.sets[key]; return used })
+	}
+	maps.DeleteFunc(c.since, func(key string, _ time.Time) bool { _, used := in.sets[key]; return !used })
+	for _, key := range slices.Sorted(maps.Keys(in.sets)) { // so that equal inputs give equal numbers
+		choice := c.choose(txn, in, key, in.sets[key], now)
+		out.problems = append(out.problems, choice.problem)
+		if choice.want != nil {
+			out.want[key] = choice.want
+		}
+		out.lookAgain(choice.again)
+		if choice.number.ID == 0 {
+			continue
+		}
+		out.byKey[key] = choice.number
+		delete(c.since, key)
+		had := c.numbers.byKey[key]
+		if choice.number.Source != identities.Reserved && (had.ID != choice.number.ID || had.Source != choice.number.Source) {
+			c.numbers.set(choice.number)
+		}
+	}
+	// Two label sets never have one number: whoever lost it in numbers.set gets another in the next pass.
+	for key, n := range out.byKey {
+		if n.Source != identities.Reserved && c.numbers.byKey[key].ID != n.ID {
+			delete(out.byKey, key)
+			out.again = now
+		}
+	}
+	return out
+}
+
+func (c *controller) report(health cell.Health, in input, out output) {
+	problems := slices.DeleteFunc(out.problems, func(err error) bool { return err == nil })
+	if len(problems) > 0 {
+		slices.SortFunc(problems, func(a, b error) int { return len(a.Error()) - len(b.Error()) })
+		health.Degraded(fmt.Sprintf("%d of %d label sets have no identity of the cluster", len(problems), len(in.sets)),
+			errors.Join(problems[:min(len(problems), maxProblems)]...))
+		return
+	}
+	health.OK(fmt.Sprintf("%d endpoints with %d label sets", len(in.endpoints), len(in.sets)))
+}

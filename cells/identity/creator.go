@@ -1,0 +1,205 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+const (
+	createTimeout  = 5 * time.Second
+	createAttempts = 5 // numbers that are tried before the row waits for its retry
+	createWorkers  = 8
+	createRate     = 20 // objects a second; pods wait no longer than grace for theirs
+	createBurst    = 40
+)
+
+// creator makes a CiliumIdentity of each row.
+type creator struct {
+	client  *kubeapi.Client
+	crds    statedb.Table[*cilium.Identity]
+	limiter *rate.Limiter
+
+	// tried remembers the number of a request whose outcome is not known: it may have succeeded without an answer, and
+	// another number would make a second object.
+	mu    sync.Mutex
+	tried map[string]uint32
+}
+
+func newCreator(client *kubeapi.Client, crds statedb.Table[*cilium.Identity]) *creator {
+	return &creator{client: client, crds: crds, limiter: rate.NewLimiter(createRate, createBurst), tried: map[string]uint32{}}
+}
+
+// UpdateBatch implements reconciler.BatchOperations. One slow answer does not delay the requests for other labels.
+func (c *creator) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*wanted]) {
+	var group errgroup.Group
+	group.SetLimit(createWorkers)
+	for i := range batch {
+		group.Go(func() error {
+			batch[i].Result = c.Update(ctx, txn, batch[i].Revision, batch[i].Object)
+			return nil
+		})
+	}
+	_ = group.Wait() // results stand in the entries
+}
+
+// Update implements reconciler.Operations.
+func (c *creator) Update(ctx context.Context, txn statedb.ReadTxn, _ statedb.Revision, w *wanted) error {
+	if row, found := lowest(txn, c.crds, w.key()); found {
+		w.ID = row.ID
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
+	id := c.first(w)
+	for range createAttempts {
+		if id == 0 {
+			id = c.free(txn)
+		}
+		if id == 0 {
+			return fmt.Errorf("create an identity for %s: all numbers of %d to %d are taken; remove CiliumIdentity objects that "+
+				"no pod has, or leave labels out of identities with --labels", w.name(), identity.ClusterMin, identity.ClusterMax)
+		}
+		got, err := c.create(ctx, id, w)
+		if err != nil {
+			return err
+		}
+		if got {
+			w.ID = id
+			return nil
+		}
+		id = 0
+	}
+	return fmt.Errorf("create an identity for %s: %d numbers in a row were taken by others", w.name(), createAttempts)
+}
+
+// first is the number to begin with: that of a request without an answer, that which the object or the endpoints have
+// already, or 0.
+func (c *creator) first(w *wanted) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range []uint32{c.tried[w.key()], w.ID, w.Prefer} {
+		if id != 0 {
+			return id
+		}
+	}
+	return 0
+}
+
+func (c *creator) remember(key string, id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id == 0 {
+		delete(c.tried, key)
+		return
+	}
+	c.tried[key] = id
+}
+
+// create tries one number, and says whether it stands for the labels of w now.
+func (c *creator) create(ctx context.Context, id uint32, w *wanted) (bool, error) {
+	if err := c.limiter.Wait(ctx); err != nil {
+		return false, fmt.Errorf("create identity %d: too many are created at once: %w", id, err)
+	}
+	c.remember(w.key(), id)
+	err := c.client.Create(ctx, kubeapi.CiliumIdentities, "", object(id, w.Labels), nil)
+	if err == nil {
+		c.remember(w.key(), 0)
+		return true, nil
+	}
+	if !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+		return false, err
+	}
+	var other ciliumv2.CiliumIdentity
+	err = c.client.Get(ctx, kubeapi.CiliumIdentities, "", strconv.FormatUint(uint64(id), 10), &other)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, err
+	}
+	c.remember(w.key(), 0)
+	return err == nil && maps.Equal(other.SecurityLabels, w.Labels), nil
+}
+
+// free picks a number that no object is known to have. Nodes that picked the same one would only collide.
+func (c *creator) free(txn statedb.ReadTxn) uint32 {
+	size := identity.ClusterMax - identity.ClusterMin + 1
+	start := rand.Uint32N(size)
+	for i := range size {
+		id := identity.ClusterMin + (start+i)%size
+		name := strconv.FormatUint(uint64(id), 10)
+		if _, _, taken := c.crds.Get(txn, cilium.IdentityByName(name)); !taken {
+			return id
+		}
+	}
+	return 0
+}
+
+// Delete implements reconciler.Operations. The object stays: other nodes may have its number.
+func (c *creator) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, w *wanted) error {
+	c.remember(w.key(), 0)
+	return nil
+}
+
+// DeleteBatch implements reconciler.BatchOperations.
+func (c *creator) DeleteBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*wanted]) {
+	for i := range batch {
+		batch[i].Result = c.Delete(ctx, txn, batch[i].Revision, batch[i].Object)
+	}
+}
+
+// Prune implements reconciler.Operations. Nothing is ours alone.
+func (*creator) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*wanted, statedb.Revision]) error {
+	return nil
+}
+
+// object is a CiliumIdentity. Its own labels are for selectors of people and tools: those of the source k8s that a label
+// of an object can hold, without those of the namespace, as Cilium has them.
+func object(id uint32, security map[string]string) *ciliumv2.CiliumIdentity {
+	meta := map[string]string{}
+	for label, value := range security {
+		source, key, _ := strings.Cut(label, ":")
+		if source != endpoint.SourceK8s || strings.HasPrefix(key, labels.KeyNamespaceLabels) ||
+			len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(value)) > 0 {
+			continue
+		}
+		meta[key] = value
+	}
+	meta[ciliumv2.ManagedByLabel] = ciliumv2.ManagedByUs
+	return &ciliumv2.CiliumIdentity{
+		TypeMeta:       metav1.TypeMeta{APIVersion: ciliumv2.GroupVersion.String(), Kind: "CiliumIdentity"},
+		ObjectMeta:     metav1.ObjectMeta{Name: strconv.FormatUint(uint64(id), 10), Labels: meta},
+		SecurityLabels: security,
+	}
+}
+
+// lowest finds the identity of a set of labels that all nodes use when there are several. An object may not give labels a
+// number that means something else.
+func lowest(txn statedb.ReadTxn, table statedb.Table[*cilium.Identity], key string) (best *cilium.Identity, found bool) {
+	for row := range table.List(txn, cilium.IdentityByLabels(key)) {
+		valid := row.ID >= identity.ClusterMin && row.ID <= identity.ClusterMax
+		if valid && (best == nil || row.ID < best.ID) {
+			best = row
+		}
+	}
+	return best, best != nil
+}

@@ -1,0 +1,94 @@
+package k8sclient
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// Config is what was typed.
+type Config struct {
+	Enable         bool          `mapstructure:"enable-k8s"`
+	Servers        []string      `mapstructure:"k8s-api-server"`
+	ServerURLs     []string      `mapstructure:"k8s-api-server-urls"`
+	Kubeconfig     string        `mapstructure:"k8s-kubeconfig-path"`
+	QPS            float32       `mapstructure:"k8s-client-qps"`
+	Burst          int           `mapstructure:"k8s-client-burst"`
+	ConnectTimeout time.Duration `mapstructure:"k8s-client-connection-timeout"`
+	KeepAlive      time.Duration `mapstructure:"k8s-client-connection-keep-alive"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{Enable: true, Servers: []string{}, ServerURLs: []string{}, QPS: 10, Burst: 20,
+	ConnectTimeout: kubeapi.DefaultConnection.Timeout, KeepAlive: kubeapi.DefaultConnection.KeepAlive}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Bool("enable-k8s", c.Enable, "Use the API server, where there is one")
+	flags.StringSlice("k8s-api-server", c.Servers, "Addresses of API servers, in order of preference; without a scheme, http is meant. In a pod, token and CA stay those of the ServiceAccount")
+	flags.StringSlice("k8s-api-server-urls", c.ServerURLs, "More addresses of API servers, behind those of k8s-api-server")
+	flags.String("k8s-kubeconfig-path", c.Kubeconfig, "Kubeconfig that says where the API server is and who we are")
+	flags.Float32("k8s-client-qps", c.QPS, "Requests per second to the API server, watches not counted")
+	flags.Int("k8s-client-burst", c.Burst, "Requests that may be sent at once after a pause")
+	flags.Duration("k8s-client-connection-timeout", c.ConnectTimeout, "Time for a connection to an API server to come about")
+	flags.Duration("k8s-client-connection-keep-alive", c.KeepAlive, "Silence after which an API server is asked for a sign of life; without one, the connection is given up after half of this")
+}
+
+// settings is the checked form of [Config].
+type settings struct {
+	config     *rest.Config // nil when Kubernetes is off
+	servers    []string     // empty means that of config
+	connection kubeapi.Connection
+	origin     string // the flag that decided, for errors; or why Kubernetes is off
+}
+
+// shortestKeepAlive keeps agents from asking for signs of life all the time.
+const shortestKeepAlive = time.Second
+
+func newSettings(c Config, env environment) (settings, error) {
+	s := settings{connection: kubeapi.Connection{Timeout: c.ConnectTimeout, KeepAlive: c.KeepAlive}}
+	if !c.Enable {
+		s.origin = "--enable-k8s=false"
+		return s, nil
+	}
+	var err error
+	switch {
+	case c.QPS <= 0:
+		return s, fmt.Errorf("--k8s-client-qps=%g: must be positive", c.QPS)
+	case c.Burst <= 0:
+		return s, fmt.Errorf("--k8s-client-burst=%d: must be positive", c.Burst)
+	case c.ConnectTimeout <= 0:
+		return s, fmt.Errorf("--k8s-client-connection-timeout=%s: must be positive", c.ConnectTimeout)
+	case c.KeepAlive < shortestKeepAlive:
+		return s, fmt.Errorf("--k8s-client-connection-keep-alive=%s: must be at least %s", c.KeepAlive, shortestKeepAlive)
+	}
+	if s.servers, err = parseServers(c); err != nil {
+		return s, err
+	}
+	if s.config, s.origin, err = credentials(c.Kubeconfig, s.servers, env); err != nil || s.config == nil {
+		return s, err
+	}
+	s.config.QPS, s.config.Burst = c.QPS, c.Burst
+	s.config.UserAgent = "waggle-agent/" + version.String()
+	return s, nil
+}
+
+// parseServers joins both lists. A message names the flag to change.
+func parseServers(c Config) ([]string, error) {
+	for flag, list := range map[string][]string{"k8s-api-server": c.Servers, "k8s-api-server-urls": c.ServerURLs} {
+		if _, err := kubeapi.ParseServers(list); err != nil {
+			return nil, fmt.Errorf("--%s=%s: %w", flag, strings.Join(list, ","), err)
+		}
+	}
+	both, err := kubeapi.ParseServers(append(append([]string{}, c.Servers...), c.ServerURLs...))
+	if err != nil {
+		return nil, fmt.Errorf("--k8s-api-server with --k8s-api-server-urls: %w", err)
+	}
+	return both, nil
+}

@@ -1,0 +1,98 @@
+package k8sclient
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// environment is what Kubernetes puts into a pod.
+type environment struct {
+	host, port     string // of the Service "kubernetes"; empty outside of a pod
+	serviceAccount string // folder with token and ca.crt
+}
+
+func newEnvironment() environment {
+	return environment{host: os.Getenv("KUBERNETES_SERVICE_HOST"), port: os.Getenv("KUBERNETES_SERVICE_PORT"),
+		serviceAccount: "/var/run/secrets/kubernetes.io/serviceaccount"}
+}
+
+// credentials finds out who we are: a kubeconfig comes before the ServiceAccount, and with neither we are nobody, which
+// is enough for a server that asks nobody. A nil config means that Kubernetes is off; origin says why.
+func credentials(kubeconfig string, servers []string, env environment) (config *rest.Config, origin string, err error) {
+	switch {
+	case kubeconfig != "":
+		origin = "--k8s-kubeconfig-path=" + kubeconfig
+		if config, err = fromKubeconfig(kubeconfig); err != nil {
+			return nil, origin, fmt.Errorf("%s: %w", origin, err)
+		}
+	case env.inPod():
+		config, origin = env.config(), "ServiceAccount in "+env.serviceAccount
+	case len(servers) > 0:
+		config, origin = &rest.Config{}, "--k8s-api-server="+strings.Join(servers, ",")
+	default:
+		return nil, "neither --k8s-api-server nor --k8s-kubeconfig-path is set, and this is no pod with a ServiceAccount", nil
+	}
+	if len(servers) > 0 {
+		config.Host = servers[0]
+	}
+	return withoutSecretsInTheOpen(config), origin, nil
+}
+
+func fromKubeconfig(path string) (*rest.Config, error) {
+	file, err := clientcmd.LoadFromFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%w: name a file that is there, or leave the flag out in a pod with a ServiceAccount", err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("this is no kubeconfig (kubectl config view --raw --minify prints one): %w", err)
+	}
+	if context := file.Contexts[file.CurrentContext]; context == nil || file.Clusters[context.Cluster] == nil {
+		return nil, fmt.Errorf("current-context %q names no cluster of the file: kubectl config use-context sets it", file.CurrentContext)
+	}
+	if err := clientcmd.ResolveLocalPaths(file); err != nil {
+		return nil, err
+	}
+	return clientcmd.NewNonInteractiveClientConfig(*file, file.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+}
+
+func (e environment) inPod() bool {
+	if e.host == "" || e.port == "" {
+		return false
+	}
+	_, err := os.Stat(e.token())
+	return err == nil
+}
+
+func (e environment) token() string { return filepath.Join(e.serviceAccount, "token") }
+
+func (e environment) config() *rest.Config {
+	config := &rest.Config{Host: "https://" + net.JoinHostPort(e.host, e.port), BearerTokenFile: e.token()}
+	if ca := filepath.Join(e.serviceAccount, "ca.crt"); exists(ca) {
+		config.CAFile = ca
+	}
+	return config
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// withoutSecretsInTheOpen takes away what must not cross the network in the clear. A server that is reached with http
+// asks for no credentials.
+func withoutSecretsInTheOpen(config *rest.Config) *rest.Config {
+	if strings.HasPrefix(config.Host, "https://") {
+		return config
+	}
+	return &rest.Config{Host: config.Host, Proxy: config.Proxy}
+}

@@ -1,0 +1,125 @@
+package k8snode
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/wrote"
+)
+
+// prefix of all annotations that are written.
+const prefix = "network.cilium.io/"
+
+const longest = 64 // bytes of somebody else's text in a row
+
+// annotations wants those that describe the network of this node.
+func (c controller) annotations(txn statedb.ReadTxn, watch *statedb.WatchSet, node *k8s.Node) item {
+	local, _, changed, found := c.LocalNode.GetWatch(txn, localnode.ByName(c.Agent.NodeName))
+	watch.Add(changed)
+	it := item{update: nodeupdates.Update{Name: "annotations", State: nodeupdates.Done}}
+	if !found || !local.Ready {
+		it.wait("the pod CIDR and the router address of this node")
+		return it
+	}
+	want := wantedAnnotations(local)
+	it.update.Wanted = show(want)
+	changes, foreign := plan(node.Annotations, want)
+	if len(foreign) > 0 {
+		it.update.Message = "left alone, for somebody else wrote it: " + strings.Join(foreign, ", ")
+	}
+	it.differs = len(changes) > 0
+	it.write = func(ctx context.Context, live *corev1.Node) error { return c.annotate(ctx, live, want) }
+	return it
+}
+
+// wantedAnnotations has a key for everything that is ever written; what this node lacks is empty.
+func wantedAnnotations(local *localnode.LocalNode) map[string]string {
+	want := map[string]string{}
+	for family, f := range map[string]localnode.Family{"ipv4": local.IPv4, "ipv6": local.IPv6} {
+		cidr := ""
+		if f.AllocRange.IsValid() {
+			cidr = f.AllocRange.String()
+		}
+		want[prefix+family+"-pod-cidr"] = cidr
+		want[prefix+family+"-cilium-host"] = text(f.Router)
+		want[prefix+family+"-health-ip"] = text(f.Health)
+	}
+	return want
+}
+
+func text(addr netip.Addr) string {
+	if !addr.IsValid() {
+		return ""
+	}
+	return addr.String()
+}
+
+// plan compares annotations with those that are wanted. It returns what to change, where nil removes a key, together with
+// the record of what the agent wrote; and the keys that it leaves to somebody else. A pod CIDR that somebody else wrote is
+// the source of the CIDR, now or after the next start: to write over it would be to lose it.
+func plan(have, want map[string]string) (changes map[string]*string, foreign []string) {
+	changes = map[string]*string{}
+	record := wrote.Values{}
+	written := wrote.Of(have)
+	for key, value := range want {
+		old, found := have[key]
+		ours := found && written.Ours(key, old)
+		switch {
+		case value == "" && ours:
+			changes[key] = nil
+		case value == "" || found && old == value && !ours:
+		case found && !ours && strings.HasSuffix(key, "-pod-cidr"):
+			foreign = append(foreign, key+"="+printable.Short(old, longest))
+		default:
+			record[key] = value
+			if old != value {
+				changes[key] = &value
+			}
+		}
+	}
+	if text, old := record.String(), have[wrote.Annotation]; text != old {
+		changes[wrote.Annotation] = &text
+		if text == "" {
+			changes[wrote.Annotation] = nil
+		}
+	}
+	slices.Sort(foreign)
+	return changes, foreign
+}
+
+// annotate writes what differs. The version of the Node goes along: values and the record of them are judged together.
+func (c controller) annotate(ctx context.Context, live *corev1.Node, want map[string]string) error {
+	changes, _ := plan(live.Annotations, want)
+	if len(changes) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": live.ResourceVersion, "annotations": changes}})
+	if err != nil {
+		return fmt.Errorf("make the patch of annotations: %w", err)
+	}
+	return c.patch(ctx, types.MergePatchType, patch, live, "status")
+}
+
+func show(want map[string]string) string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if want[key] != "" {
+			parts = append(parts, strings.TrimPrefix(key, prefix)+"="+want[key])
+		}
+	}
+	return strings.Join(parts, " ")
+}

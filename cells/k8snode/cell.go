@@ -1,0 +1,30 @@
+package k8snode
+
+import (
+	"context"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/writeback"
+)
+
+// Cell keeps the Node object of this node.
+var Cell = cell.Module("k8s-node", "What the agent writes to its Node",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		nodeupdates.NewNodeTable, // only this cell may write
+		newSettings,              // checked flags
+	),
+	cell.Invoke(register),
+)
+
+func register(group job.Group, c controller) {
+	if c.Client == nil {
+		return
+	}
+	group.Add(job.OneShot("update-node", func(ctx context.Context, health cell.Health) error {
+		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
+	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+}

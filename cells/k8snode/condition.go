@@ -1,0 +1,99 @@
+package k8snode
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+)
+
+// reason of the condition, for people and for tools.
+const reason = "WaggleIsUp"
+
+// condition wants NetworkUnavailable to be False. Whoever else said so is left alone.
+func (c controller) condition(node *k8s.Node) item {
+	return item{
+		update:  nodeupdates.Update{Name: "condition", Wanted: "NetworkUnavailable=False", State: nodeupdates.Done},
+		differs: node.NetworkUnavailable != string(corev1.ConditionFalse),
+		write:   c.writeCondition,
+	}
+}
+
+func (c controller) writeCondition(ctx context.Context, live *corev1.Node) error {
+	for _, condition := range live.Status.Conditions {
+		if condition.Type == corev1.NodeNetworkUnavailable && condition.Status == corev1.ConditionFalse {
+			return nil
+		}
+	}
+	now := metav1.NewTime(time.Now())
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: reason,
+		Message: "Waggle is running on this node", LastHeartbeatTime: now, LastTransitionTime: now}}}})
+	if err != nil {
+		return fmt.Errorf("make the condition: %w", err)
+	}
+	// A strategic patch merges conditions by their type.
+	return c.patch(ctx, types.StrategicMergePatchType, patch, live, "status")
+}
+
+// taint wants no taint with the key. Other taints are not touched.
+func (c controller) taint(node *k8s.Node) item {
+	it := item{
+		update: nodeupdates.Update{Name: "taint", Wanted: "no " + c.Settings.taintKey, State: nodeupdates.Done},
+		write:  c.removeTaints,
+	}
+	for _, key := range node.TaintKeys {
+		it.differs = it.differs || key == c.Settings.taintKey
+	}
+	return it
+}
+
+// operation is a step of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// removeTaints takes taints away by their place, from the last on. Each place is tested in the same request: when somebody
+// adds or removes another taint meanwhile, the request fails instead of hitting that one.
+func (c controller) removeTaints(ctx context.Context, live *corev1.Node) error {
+	var steps []operation
+	for i := len(live.Spec.Taints) - 1; i >= 0; i-- {
+		if live.Spec.Taints[i].Key == c.Settings.taintKey {
+			place := "/spec/taints/" + strconv.Itoa(i)
+			steps = append(steps, operation{"test", place + "/key", c.Settings.taintKey}, operation{Op: "remove", Path: place})
+		}
+	}
+	if len(steps) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(steps)
+	if err != nil {
+		return fmt.Errorf("make the patch of taints: %w", err)
+	}
+	return c.patch(ctx, types.JSONPatchType, patch, live)
+}
+
+// patch changes the Node and makes live what the server has now.
+func (c controller) patch(ctx context.Context, kind types.PatchType, data []byte, live *corev1.Node, subresources ...string) error {
+	changed := &corev1.Node{}
+	if err := c.Client.Patch(ctx, kubeapi.Nodes, "", c.Agent.NodeName, kind, data, changed, subresources...); err != nil {
+		return err
+	}
+	if changed.UID != live.UID {
+		return errors.New("the Node was made anew meanwhile")
+	}
+	*live = *changed
+	return nil
+}

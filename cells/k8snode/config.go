@@ -1,0 +1,36 @@
+package k8snode
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Config is what was typed.
+type Config struct {
+	Annotate bool   `mapstructure:"annotate-k8s-node"`
+	TaintKey string `mapstructure:"agent-not-ready-taint-key"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{TaintKey: "node.cilium.io/agent-not-ready"}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Bool("annotate-k8s-node", c.Annotate, "Write pod CIDRs, router and health addresses into annotations of the Node")
+	flags.String("agent-not-ready-taint-key", c.TaintKey, "Key of the taints that are removed from the Node when pods can be attached")
+}
+
+// settings is the checked form of [Config].
+type settings struct {
+	annotate bool
+	taintKey string
+}
+
+func newSettings(c Config) (settings, error) {
+	if problems := validation.IsQualifiedName(c.TaintKey); len(problems) > 0 {
+		return settings{}, fmt.Errorf("--agent-not-ready-taint-key=%q: %s", c.TaintKey, problems[0])
+	}
+	return settings{c.Annotate, c.TaintKey}, nil
+}

@@ -1,0 +1,58 @@
+package k8snode
+
+import (
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/selftests"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// inputs are the tables that other cells write; scripts stand for those cells.
+func inputs(client *kubeapi.Client) cell.Cell {
+	return cell.Provide(
+		func() *kubeapi.Client { return client },
+		func() agent.Agent { return agent.Agent{NodeName: "one"} },
+		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+		selftests.NewTable, statedb.RWTable[selftests.SelfTest].ToTable,
+		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
+		localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+		mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
+		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
+		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+		desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
+		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
+		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
+		health.NewTable, statedb.RWTable[health.Status].ToTable,
+	)
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		server := kubetest.New(t)
+		return []cell.Cell{Cell, inputs(server.Client(t)), cell.Provide(func() hive.ScriptCmdsOut { return server.Commands(t) })}
+	})
+}
+
+// TestScripts_Off has no API server: there is nothing to write to, and nothing is said of it.
+func TestScripts_Off(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, inputs(nil)} })
+}

@@ -1,0 +1,206 @@
+package reflectors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// load fills the tables from the copy on disk, all of it or nothing. They become usable, and not initialized.
+func (s *Source) load(health cell.Health) {
+	if s.settings.Copy == "" {
+		return
+	}
+	err := s.loadFile()
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	s.log.Warn("The copy of Kubernetes objects on disk is not used", "path", s.settings.Copy, "error", err)
+	where := ""
+	if aside, moved := snapshot.SetAside(s.settings.Copy); moved == nil {
+		where = "; it was moved to " + aside
+	}
+	health.Degraded("the copy on disk is not used"+where, err)
+}
+
+func (s *Source) loadFile() error {
+	file, err := snapshot.Read(s.settings.Copy)
+	if err != nil {
+		return err
+	}
+	h, raw, err := snapshot.Decode(file, s.settings.NodeName)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", s.settings.Copy, err)
+	}
+	if h.Cluster != s.cluster {
+		return fmt.Errorf("read %s: it is of another cluster, which another authority or address stands for", s.settings.Copy)
+	}
+	rows := map[string][]objects.Row{}
+	for _, r := range raw {
+		table, ok := s.set.ByName(r.Table)
+		if !ok {
+			continue // of another version of the agent
+		}
+		row, err := table.Decode(r.Row)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", s.settings.Copy, err)
+		}
+		rows[r.Table] = append(rows[r.Table], row)
+	}
+	return s.fill(h, rows)
+}
+
+// fill writes all tables of a copy in one commit.
+func (s *Source) fill(h snapshot.Header, rows map[string][]objects.Row) error {
+	txn := s.set.Write(s.set.All()...)
+	defer txn.Abort()
+	for _, name := range h.Tables {
+		table, ok := s.set.ByName(name)
+		if !ok {
+			continue
+		}
+		for _, row := range rows[name] {
+			if err := table.Put(txn, row); err != nil {
+				return err
+			}
+		}
+		if err := s.set.SetSource(txn, sources.Source{Table: name, Producer: "snapshot", State: sources.Snapshot,
+			WaitingFor: firstList, Copy: h.Written}); err != nil {
+			return err
+		}
+	}
+	txn.Commit()
+	s.copied = h.Written
+	s.log.Info("Began with the copy of Kubernetes objects on disk", "written", h.Written, "rows", h.Rows)
+	return nil
+}
+
+// settle lets the first lists of all tables come before the first copy.
+const settle = 2 * time.Second
+
+// copyAgain is after how long an unchanged copy is written again, so that its age says how old the knowledge is.
+const copyAgain = time.Hour
+
+// copyShare is the least ratio of the time between copies to the time that one takes: a large cluster, where something
+// always changes, must not cost more than a thousandth of a CPU.
+const copyShare = 1000
+
+// copies writes the copy when tables have changed, no more often than settings say, and what is not in it yet at the end.
+func (s *Source) copies(ctx context.Context, health cell.Health) {
+	if s.settings.Copy == "" {
+		return
+	}
+	pause(ctx, min(s.settings.CopyEvery, settle))
+	for {
+		began := time.Now()
+		txn := s.set.DB.ReadTxn()
+		watch, names := s.complete(txn)
+		wait := copyAgain
+		if len(names) > 0 {
+			if err := s.copy(txn, names); err != nil {
+				health.Degraded("write the copy", err)
+				wait = s.settings.CopyEvery // it may fail again, and then it is tried again
+			} else {
+				health.OK("written")
+			}
+		}
+		rest := s.settings.CopyEvery
+		if len(names) == len(s.set.All()) { // what still lacks tables is soon made complete
+			rest = max(rest, copyShare*time.Since(began))
+		}
+		pause(ctx, rest)
+		if !changed(ctx, watch, wait) && ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// changed waits for a change until ctx ends, but no longer than limit. The end of ctx does not hide a change.
+func changed(ctx context.Context, watch *statedb.WatchSet, limit time.Duration) bool {
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if closed, _ := watch.Wait(waiting, 0); len(closed) > 0 {
+		return true
+	}
+	glance, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Millisecond)
+	defer cancel()
+	closed, _ := watch.Wait(glance, 0)
+	return len(closed) > 0
+}
+
+// complete lists the tables that may be copied, or none while all that is known comes from the copy itself.
+func (s *Source) complete(txn statedb.ReadTxn) (watch *statedb.WatchSet, names []string) {
+	watch = statedb.NewWatchSet()
+	fresh := false
+	for _, t := range s.set.All() {
+		row, _, _ := s.set.Sources.Get(txn, sources.ByTable(t.Name()))
+		if done, changed := t.Initialized(txn); !done {
+			watch.Add(changed)
+		}
+		if row.Usable() {
+			watch.Add(t.Changed(txn))
+			names = append(names, t.Name())
+		}
+		fresh = fresh || row.State == sources.Synced
+	}
+	if !fresh {
+		return watch, nil
+	}
+	return watch, names
+}
+
+func (s *Source) copy(txn statedb.ReadTxn, names []string) error {
+	h := snapshot.Header{Node: s.settings.NodeName, Cluster: s.cluster, Written: time.Now().UTC().Truncate(time.Second), Tables: names}
+	file, err := snapshot.Encode(h, func(yield func(string, any) bool) {
+		for _, name := range names {
+			table, _ := s.set.ByName(name)
+			for row := range table.All(txn) {
+				if !yield(name, row) {
+					return
+				}
+			}
+		}
+	})
+	if err == nil {
+		err = snapshot.Write(s.settings.Copy, file)
+	}
+	if err != nil {
+		return err
+	}
+	return s.stamp(names, h.Written)
+}
+
+// stamp says in sources how old the copy is.
+func (s *Source) stamp(names []string, written time.Time) error {
+	txn := s.set.Write([]tables.Table{}...)
+	defer txn.Abort()
+	for _, name := range names {
+		row, _, _ := s.set.Sources.Get(txn, sources.ByTable(name))
+		row.Copy = written
+		if err := s.set.SetSource(txn, row); err != nil {
+			return err
+		}
+	}
+	txn.Commit()
+	return nil
+}
+
+// pause waits, no longer than until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

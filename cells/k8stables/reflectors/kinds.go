@@ -1,0 +1,42 @@
+package reflectors
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+)
+
+// kind is a resource and the table that its objects go to.
+type kind struct {
+	resource kubeapi.Resource
+	table    string
+	mine     func(objects.Row) bool    // which rows of the table are of this resource
+	narrow   func(*metav1.ListOptions) // what is asked for; nil means all
+}
+
+// kinds lists all that is followed.
+func kinds(nodeName string) []kind {
+	all := func(objects.Row) bool { return true }
+	thisNode := func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
+	}
+	namespaced := func(r objects.Row) bool { return strings.Contains(r.Key(), "/") }
+	return []kind{
+		{kubeapi.Nodes, "k8s-nodes", all, nil},
+		{kubeapi.Pods, "k8s-pods", all, thisNode},
+		{kubeapi.Namespaces, "k8s-namespaces", all, nil},
+		{kubeapi.Services, "k8s-services", all, nil},
+		{kubeapi.EndpointSlices, "k8s-endpointslices", all, nil},
+		{kubeapi.NetworkPolicies, "k8s-networkpolicies", all, nil},
+		{kubeapi.Ingresses, "k8s-ingresses", all, nil},
+		{kubeapi.CiliumNodes, "cilium-nodes", all, nil},
+		{kubeapi.CiliumEndpoints, "cilium-endpoints", all, nil},
+		{kubeapi.CiliumIdentities, "cilium-identities", all, nil},
+		{kubeapi.CiliumNetworkPolicies, "cilium-networkpolicies", namespaced, nil},
+		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r objects.Row) bool { return !namespaced(r) }, nil},
+	}
+}

@@ -1,0 +1,112 @@
+package reflectors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metainternal "k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+)
+
+// object is what is left of an object of the API server on its way to the table. A reflector sees it as an object.
+type object struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	row objects.Row // nil when err is set
+	err error       // why there is no row
+}
+
+// DeepCopyObject implements runtime.Object. Rows never change.
+func (o *object) DeepCopyObject() runtime.Object {
+	out := *o
+	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	return &out
+}
+
+func (o *object) key() string {
+	if o.Namespace == "" {
+		return o.Name
+	}
+	return o.Namespace + "/" + o.Name
+}
+
+// shrink makes a row of an object, of which nothing else stays.
+func shrink(in runtime.Object, nodeName string) (*object, error) {
+	m, err := meta.Accessor(in)
+	if err != nil {
+		return nil, fmt.Errorf("read the metadata of %T: %w", in, err)
+	}
+	out := &object{ObjectMeta: metav1.ObjectMeta{Namespace: objects.Intern(m.GetNamespace()), Name: m.GetName(), UID: m.GetUID(),
+		ResourceVersion: m.GetResourceVersion()}}
+	out.row, out.err = objects.FromServer(in, nodeName)
+	return out, nil
+}
+
+// errAskForList makes a reflector list instead of streaming.
+var errAskForList = errors.New("a list by quorum is wanted")
+
+// listWatch asks the API server and shrinks each page and each event as it arrives, so that the objects of a large
+// cluster are never held at once.
+type listWatch struct {
+	*cache.ListWatch
+	nodeName string
+	quorum   atomic.Bool // the next list must be a quorum read
+	report   *report
+}
+
+func (l *listWatch) wrap() *cache.ListWatch {
+	return &cache.ListWatch{ListWithContextFunc: l.list, WatchFuncWithContext: l.watch}
+}
+
+func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	if l.quorum.Load() && options.Continue == "" {
+		options.ResourceVersion, options.ResourceVersionMatch = "", ""
+	}
+	page, err := l.ListWithContextFunc(ctx, options)
+	if err != nil {
+		l.report.listed(ctx, err)
+		return nil, err
+	}
+	m, err := meta.ListAccessor(page)
+	if err != nil {
+		return nil, err
+	}
+	out := &metainternal.List{ListMeta: metav1.ListMeta{ResourceVersion: m.GetResourceVersion(), Continue: m.GetContinue(),
+		RemainingItemCount: m.GetRemainingItemCount()}}
+	return out, meta.EachListItem(page, func(in runtime.Object) error {
+		small, err := shrink(in, l.nodeName)
+		if err == nil {
+			out.Items = append(out.Items, small)
+		}
+		return err
+	})
+}
+
+func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	stream := options.SendInitialEvents != nil && *options.SendInitialEvents
+	if stream && l.quorum.Load() {
+		return nil, errAskForList
+	}
+	in, err := l.WatchFuncWithContext(ctx, options)
+	switch refusal := apierrors.APIStatus(nil); {
+	case !stream:
+		l.report.watched(ctx, err)
+	case err != nil && (!errors.As(err, &refusal) || apierrors.IsTooManyRequests(err)):
+		l.report.listed(ctx, err) // the stream is tried again; after other refusals comes a list, which tells more
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := &shrunkWatch{in: in, out: make(chan watch.Event), stop: make(chan struct{}), nodeName: l.nodeName}
+	go out.run()
+	return out, nil
+}

@@ -1,0 +1,494 @@
+package reflectors
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// ended takes the place of the hive's end.
+type ended chan struct{}
+
+func (e ended) Shutdown(...hive.ShutdownOption) { close(e) }
+
+// rig is a source and its tables.
+type rig struct {
+	*tables.Set
+	health *recorder
+	ended  ended
+	stop   func()
+}
+
+func must[T any](t testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func newSet(t testing.TB) *tables.Set {
+	t.Helper()
+	db := statedb.New()
+	return tables.New(tables.Params{
+		DB: db, Nodes: must[statedb.RWTable[*k8s.Node]](t)(k8s.NewNodeTable(db)),
+		Pods:            must[statedb.RWTable[*k8s.Pod]](t)(k8s.NewPodTable(db)),
+		Namespaces:      must[statedb.RWTable[*k8s.Namespace]](t)(k8s.NewNamespaceTable(db)),
+		Services:        must[statedb.RWTable[*k8s.Service]](t)(k8s.NewServiceTable(db)),
+		Slices:          must[statedb.RWTable[*k8s.EndpointSlice]](t)(k8s.NewEndpointSliceTable(db)),
+		NetworkPolicies: must[statedb.RWTable[*k8s.NetworkPolicy]](t)(k8s.NewNetworkPolicyTable(db)),
+		Ingresses:       must[statedb.RWTable[*k8s.Ingress]](t)(k8s.NewIngressTable(db)),
+		CiliumNodes:     must[statedb.RWTable[*cilium.Node]](t)(cilium.NewNodeTable(db)),
+		CiliumEndpoints: must[statedb.RWTable[*cilium.Endpoint]](t)(cilium.NewEndpointTable(db)),
+		Identities:      must[statedb.RWTable[*cilium.Identity]](t)(cilium.NewIdentityTable(db)),
+		CiliumPolicies:  must[statedb.RWTable[*cilium.Policy]](t)(cilium.NewPolicyTable(db)),
+		Sources:         must[statedb.RWTable[sources.Source]](t)(sources.NewTable(db)),
+		Rejects:         must[statedb.RWTable[tables.Reject]](t)(tables.NewRejectTable(db)),
+	})
+}
+
+// follow runs a source against a server.
+func follow(t testing.TB, server *kubetest.Server, settings Settings, carryOn bool) *rig {
+	t.Helper()
+	if settings.NodeName == "" {
+		settings.NodeName = "one"
+	}
+	if settings.CopyEvery == 0 {
+		settings.CopyEvery = 20 * time.Millisecond
+	}
+	set := newSet(t)
+	r := &rig{Set: set, health: newRecorder(), ended: make(ended)}
+	source, err := New(settings, set, server.Client(t), func() bool { return carryOn }, r.ended, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := source.Run(ctx, r.health); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	r.stop = sync.OnceFunc(func() { cancel(); done.Wait() })
+	t.Cleanup(r.stop)
+	return r
+}
+
+// eventually waits for what no channel announces.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("in vain: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (r *rig) table(name string) tables.Table {
+	t, ok := r.ByName(name)
+	if !ok {
+		panic(fmt.Errorf("no table %s", name))
+	}
+	return t
+}
+
+func (r *rig) keys(name string) map[string]string {
+	out := map[string]string{}
+	for row := range r.table(name).All(r.DB.ReadTxn()) {
+		text, _ := json.Marshal(row)
+		out[row.Key()] = string(text)
+	}
+	return out
+}
+
+func (r *rig) source(name string) sources.Source {
+	row, _, _ := r.Sources.Get(r.DB.ReadTxn(), sources.ByTable(name))
+	return row
+}
+
+func (r *rig) synced(t testing.TB) {
+	t.Helper()
+	eventually(t, "all tables are synced", func() bool {
+		for _, table := range r.All() {
+			if r.source(table.Name()).State != sources.Synced {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (r *rig) level(name string) cell.Level { return r.health.level(name) }
+
+// recorder is a health that remembers the last report of every scope.
+type recorder struct {
+	*levels
+	name string
+}
+
+type levels struct {
+	mu   sync.Mutex
+	last map[string]cell.Level
+	text map[string]string
+}
+
+func newRecorder() *recorder {
+	return &recorder{&levels{last: map[string]cell.Level{}, text: map[string]string{}}, ""}
+}
+
+func (r *recorder) set(level cell.Level, text string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last[r.name], r.text[r.name] = level, fmt.Sprint(text, ": ", err)
+}
+
+func (r *recorder) level(name string) cell.Level {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last[name]
+}
+
+func (r *recorder) degraded() (out []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, level := range r.last {
+		if level == cell.StatusDegraded {
+			out = append(out, name+": "+r.text[name])
+		}
+	}
+	return out
+}
+
+func (r *recorder) OK(text string)                   { r.set(cell.StatusOK, text, nil) }
+func (r *recorder) Stopped(text string)              { r.set(cell.StatusStopped, text, nil) }
+func (r *recorder) Degraded(text string, err error)  { r.set(cell.StatusDegraded, text, err) }
+func (r *recorder) NewScope(name string) cell.Health { return &recorder{r.levels, name} }
+func (r *recorder) Close()                           {}
+
+func node(name, address string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/hostname": name}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}}}
+}
+
+func pod(namespace, name, on string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: on}}
+}
+
+// same holds the tables against the server's objects.
+func (r *rig) same(server *kubetest.Server, nodeName string) error {
+	for _, table := range r.All() {
+		want := map[string]string{}
+		for _, k := range kinds(nodeName) {
+			if k.table != table.Name() {
+				continue
+			}
+			for _, o := range server.List(k.resource) {
+				if row, err := objects.FromServer(o, nodeName); err == nil {
+					text, _ := json.Marshal(row)
+					want[row.Key()] = string(text)
+				}
+			}
+		}
+		got := r.keys(table.Name())
+		for key, text := range want {
+			if got[key] != text {
+				return fmt.Errorf("%s %s is %s, want %s", table.Name(), key, got[key], text)
+			}
+		}
+		if len(got) != len(want) {
+			return fmt.Errorf("%s has %d rows, want %d", table.Name(), len(got), len(want))
+		}
+	}
+	return nil
+}
+
+func (r *rig) becomesSame(t testing.TB, server *kubetest.Server) {
+	t.Helper()
+	eventually(t, "the tables hold what the server has", func() bool { return r.same(server, "one") == nil })
+}
+
+func TestRun_FillsTablesAndFollows(t *testing.T) {
+	t.Parallel()
+	for name, streams := range map[string]bool{"lists": false, "streams": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := kubetest.New(t)
+			if streams {
+				server.EnableWatchList()
+			}
+			server.Put(node("one", "192.0.2.1"), pod("a", "mine", "one"), pod("a", "other", "two"),
+				&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}, Spec: json.RawMessage(`{"a": "<"}`)},
+				&ciliumv2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: json.RawMessage(`{}`)})
+			r := follow(t, server, Settings{}, false)
+			r.synced(t)
+			r.becomesSame(t, server)
+			if done, _ := r.table("k8s-nodes").Initialized(r.DB.ReadTxn()); !done || len(r.keys("cilium-networkpolicies")) != 2 {
+				t.Error("not initialized, or a policy is missing")
+			}
+			if got := r.keys("k8s-pods"); len(got) != 1 {
+				t.Errorf("pods %v", got)
+			}
+			server.Put(node("two", "192.0.2.2"))
+			server.Remove(kubeapi.Nodes, "", "one")
+			server.Remove(kubeapi.CiliumClusterwidePolicies, "", "p")
+			r.becomesSame(t, server)
+			r.stop()
+			if problems := r.health.degraded(); len(problems) > 0 {
+				t.Errorf("health: %q", problems)
+			}
+		})
+	}
+}
+
+func TestReplace_EmptyListIsConfirmed(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	server.Put(node("one", "192.0.2.1"), node("two", "192.0.2.2"))
+	r := follow(t, server, Settings{}, false)
+	r.synced(t)
+	row, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one")
+	server.EmptyLists(kubeapi.Nodes, 1)
+	server.Compact() // so that everything is listed again
+	server.Put(node("three", "192.0.2.3"))
+	r.becomesSame(t, server)
+	if again, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one"); again != row {
+		t.Error("an unchanged row was written again")
+	}
+	quorum := 0
+	for _, request := range server.Requests() {
+		if request.Verb == "list" && request.Resource == "nodes" && request.Query != "" && !has(request.Query, "resourceVersion=") {
+			quorum++
+		}
+	}
+	if quorum == 0 {
+		t.Error("nobody asked by quorum")
+	}
+	// What is really gone goes.
+	server.Stop()
+	server.Remove(kubeapi.Nodes, "", "one")
+	server.Remove(kubeapi.Nodes, "", "two")
+	server.Remove(kubeapi.Nodes, "", "three")
+	server.Compact()
+	server.Start(t)
+	r.becomesSame(t, server)
+}
+
+func TestFromSnapshot_WithTheServerDown(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	server.Put(node("one", "192.0.2.1"), node("two", "192.0.2.2"), pod("a", "mine", "one"))
+	copyOnDisk := filepath.Join(t.TempDir(), "k8s-snapshot")
+	r := follow(t, server, Settings{Copy: copyOnDisk}, false)
+	r.synced(t)
+	r.becomesSame(t, server)
+	eventually(t, "the copy holds all tables", func() bool {
+		for _, table := range r.All() {
+			if r.source(table.Name()).Copy.IsZero() {
+				return false
+			}
+		}
+		return true
+	})
+	r.stop()
+	server.Stop()
+
+	again := follow(t, server, Settings{Copy: copyOnDisk, SyncTimeout: time.Millisecond}, false)
+	eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").State == sources.Snapshot })
+	if err := again.same(server, "one"); err != nil {
+		t.Error(err)
+	}
+	if done, _ := again.table("k8s-nodes").Initialized(again.DB.ReadTxn()); done {
+		t.Error("a copy makes a table initialized")
+	}
+	row, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one")
+	server.Remove(kubeapi.Nodes, "", "two")
+	server.Put(node("three", "192.0.2.3"))
+	server.EmptyLists(kubeapi.Nodes, 1) // an empty first list is not believed either
+	server.Start(t)
+	again.synced(t)
+	again.becomesSame(t, server)
+	if after, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one"); after != row {
+		t.Error("a row that equals the copy's was written again")
+	}
+	select {
+	case <-again.ended:
+		t.Error("the agent ended although it had a copy")
+	default:
+	}
+}
+
+// TestCopy_IsWrittenAtTheEnd restarts the agent long before the next copy would be due.
+func TestCopy_IsWrittenAtTheEnd(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	server.Put(node("one", "192.0.2.1"))
+	copyOnDisk := filepath.Join(t.TempDir(), "k8s-snapshot")
+	r := follow(t, server, Settings{Copy: copyOnDisk, CopyEvery: time.Hour}, false)
+	eventually(t, "there is a copy", func() bool { return !r.source("k8s-nodes").Copy.IsZero() })
+	server.Put(pod("a", "mine", "one"))
+	r.becomesSame(t, server)
+	r.stop()
+	server.Stop()
+	again := follow(t, server, Settings{Copy: copyOnDisk}, false)
+	eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").State == sources.Snapshot })
+	if err := again.same(server, "one"); err != nil {
+		t.Error(err)
+	}
+
+	// An agent that learnt nothing new leaves the copy alone.
+	before := must[os.FileInfo](t)(os.Stat(copyOnDisk))
+	again.stop()
+	if after := must[os.FileInfo](t)(os.Stat(copyOnDisk)); !os.SameFile(before, after) {
+		t.Error("a copy of the copy was written")
+	}
+}
+
+func TestCopy_UnusableIsSetAside(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	path := filepath.Join(t.TempDir(), "k8s-snapshot")
+	if err := os.WriteFile(path, []byte("{\"waggle\":\"k8s-snapshot\",\"version\":99}\nx"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := follow(t, server, Settings{Copy: path}, false)
+	r.synced(t)
+	if _, err := os.Stat(path + ".bad"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCopy_OfAnotherClusterIsSetAside starts on a machine that came from elsewhere: its old range must not be used here.
+func TestCopy_OfAnotherClusterIsSetAside(t *testing.T) {
+	t.Parallel()
+	elsewhere, path := kubetest.New(t), filepath.Join(t.TempDir(), "k8s-snapshot")
+	elsewhere.Put(node("one", "192.0.2.1"))
+	r := follow(t, elsewhere, Settings{Copy: path}, false)
+	eventually(t, "there is a copy", func() bool { return !r.source("k8s-nodes").Copy.IsZero() })
+	r.stop()
+	here := kubetest.New(t)
+	here.Stop()
+	again := follow(t, here, Settings{Copy: path}, false)
+	eventually(t, "the copy is set aside", func() bool { _, err := os.Stat(path + ".bad"); return err == nil })
+	if state := again.source("k8s-nodes").State; state != sources.Waiting {
+		t.Errorf("the nodes are %s", state)
+	}
+}
+
+// TestCopy_HoldsNoSecrets looks for what people put where they should not.
+func TestCopy_HoldsNoSecrets(t *testing.T) {
+	t.Parallel()
+	const canary = "CANARY"
+	server := kubetest.New(t)
+	meta := metav1.ObjectMeta{Namespace: "a", Name: "x", Annotations: map[string]string{
+		"kubectl.kubernetes.io/last-applied-configuration": canary, "password": canary, "vault.example/token": canary}}
+	p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "one", Containers: []corev1.Container{{Name: "c",
+		Args: []string{canary}, Env: []corev1.EnvVar{{Name: "TOKEN", Value: canary}}}}}}
+	n := node("one", "192.0.2.1")
+	n.Annotations = meta.Annotations
+	server.Put(p, n, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}})
+	r := follow(t, server, Settings{}, false)
+	r.synced(t)
+	for _, table := range r.All() {
+		for key, text := range r.keys(table.Name()) { // a copy is made of nothing else
+			if has(text, canary) {
+				t.Errorf("%s %s: %s", table.Name(), key, text)
+			}
+		}
+	}
+	if len(r.keys("k8s-pods")) != 1 || len(r.keys("k8s-services")) != 1 {
+		t.Error("the objects are not there")
+	}
+}
+
+func TestSyncTimeout(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	server.Deny("list", kubeapi.CiliumNodes)
+	server.Deny("watch", kubeapi.CiliumNodes)
+	r := follow(t, server, Settings{SyncTimeout: 300 * time.Millisecond}, false)
+	<-r.ended
+	if row := r.source("cilium-nodes"); !has(row.WaitingFor, "ciliumnodes.cilium.io") || !has(row.WaitingFor, "forbidden") {
+		t.Errorf("waiting for %q", row.WaitingFor)
+	}
+	// With pods of an earlier run the agent goes on.
+	carrying := follow(t, server, Settings{SyncTimeout: time.Millisecond}, true)
+	eventually(t, "it is said", func() bool { return carrying.level("sync") == cell.StatusDegraded })
+	select {
+	case <-carrying.ended:
+		t.Error("it ended")
+	default:
+	}
+}
+
+// TestWaiting_SaysWhyNobodyAnswers holds for servers that stream first lists, too.
+func TestWaiting_SaysWhyNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	server.EnableWatchList()
+	server.Stop()
+	r := follow(t, server, Settings{}, false)
+	eventually(t, "the reason is said", func() bool {
+		return has(r.source("k8s-nodes").WaitingFor, "connection refused") && r.level("nodes") == cell.StatusDegraded
+	})
+	server.Start(t)
+	r.synced(t)
+	eventually(t, "all is well", func() bool { return len(r.health.degraded()) == 0 })
+}
+
+func TestRejects(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	server.Put(node("one", "192.0.2.1"), node("bad", "not an address"))
+	r := follow(t, server, Settings{}, false)
+	r.synced(t)
+	rejected := func(name string) (tables.Reject, bool) {
+		row, _, ok := r.Rejects.Get(r.DB.ReadTxn(), tables.RejectByKey("nodes "+name))
+		return row, ok
+	}
+	if row, ok := rejected("bad"); !ok || !has(row.Reason, "not an address") || len(r.keys("k8s-nodes")) != 1 {
+		t.Errorf("%+v, nodes %v", row, r.keys("k8s-nodes"))
+	}
+	eventually(t, "health says so", func() bool { return r.level("nodes") == cell.StatusDegraded })
+	// A good row outlives a bad state of its object, also over a list.
+	var stored corev1.Node
+	server.Get(kubeapi.Nodes, "", "one", &stored)
+	stored.Status.Addresses[0].Address = "300.0.0.1"
+	server.Put(&stored)
+	eventually(t, "it is rejected", func() bool { row, ok := rejected("one"); return ok && row.Kept })
+	server.Compact()
+	server.Put(node("bad", "192.0.2.2"))
+	eventually(t, "the other is healed", func() bool { _, ok := rejected("bad"); return !ok && len(r.keys("k8s-nodes")) == 2 })
+	if !has(r.keys("k8s-nodes")["one"], "192.0.2.1") {
+		t.Errorf("nodes %v", r.keys("k8s-nodes"))
+	}
+	server.Remove(kubeapi.Nodes, "", "one")
+	eventually(t, "health is well again", func() bool { return r.level("nodes") == cell.StatusOK })
+	if _, ok := rejected("one"); ok || len(r.keys("k8s-nodes")) != 1 {
+		t.Error("a deleted object is rejected still")
+	}
+}

@@ -1,0 +1,101 @@
+package reflectors
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// report tells how one reflector is doing: in one line of health and, until its table is complete, in sources.
+type report struct {
+	set   *tables.Set
+	table string
+
+	mu          sync.Mutex // guards what follows
+	health      cell.Health
+	list, watch error // what failed last; nil when it works
+	write       error
+	synced      bool
+	rejected    int
+	first       tables.Reject
+}
+
+// listed records the result of a list. A list that was cut off by the end of the agent says nothing.
+func (r *report) listed(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		r.change(func() { r.list = err })
+	}
+}
+
+func (r *report) watched(ctx context.Context, err error) {
+	if ctx.Err() == nil {
+		r.change(func() { r.watch = err })
+	}
+}
+
+func (r *report) wrote(err error) { r.change(func() { r.write = err }) }
+
+func (r *report) replaced(rejected map[string]tables.Reject) {
+	r.change(func() {
+		r.list, r.write, r.synced = nil, nil, true
+		r.count(rejected)
+	})
+}
+
+func (r *report) rejects(rejected map[string]tables.Reject) {
+	r.change(func() { r.count(rejected) })
+}
+
+func (r *report) count(rejected map[string]tables.Reject) {
+	r.rejected, r.first = len(rejected), tables.Reject{}
+	for _, row := range rejected {
+		if r.first.Object == "" || row.Object < r.first.Object {
+			r.first = row
+		}
+	}
+}
+
+func (r *report) change(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+	switch {
+	case r.write != nil:
+		r.health.Degraded("write "+r.table, r.write)
+	case r.list != nil:
+		r.health.Degraded("list", r.list)
+		r.waiting(r.list)
+	case r.watch != nil:
+		r.health.Degraded("watch", r.watch)
+	case r.rejected > 0:
+		r.health.Degraded(fmt.Sprintf("%d objects rejected, see the table k8s-rejects", r.rejected),
+			fmt.Errorf("%s: %s", r.first.Object, r.first.Reason))
+	case r.synced:
+		r.health.OK("in step")
+	}
+}
+
+// firstList is what a table waits for in the beginning.
+const firstList = "the first list of the API server"
+
+const maxText = 300 // bytes of a sentence in a row
+
+// waiting writes to sources why the table is not complete yet. A table that is keeps what it says there.
+func (r *report) waiting(why error) {
+	txn := r.set.Write()
+	defer txn.Abort()
+	row, _, _ := r.set.Sources.Get(txn, sources.ByTable(r.table))
+	if row.State == sources.Synced {
+		return
+	}
+	row.WaitingFor = printable.Short(firstList+": "+why.Error(), maxText)
+	if err := r.set.SetSource(txn, row); err == nil {
+		txn.Commit()
+	}
+}

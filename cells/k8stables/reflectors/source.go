@@ -1,0 +1,92 @@
+package reflectors
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// Producer is the name of this source in the table sources.
+const Producer = "reflectors"
+
+// Settings of the source.
+type Settings struct {
+	NodeName    string
+	SyncTimeout time.Duration // after which tables that nothing is known of end the agent; 0 means never
+	Copy        string        // path of the copy on disk; empty keeps none
+	CopyEvery   time.Duration // least time between two copies
+}
+
+// Source fills the tables from the API server.
+type Source struct {
+	settings Settings
+	cluster  string // which cluster the client reaches
+	set      *tables.Set
+	stores   []*store
+	log      *slog.Logger
+	shutdown hive.Shutdowner
+	// carryOn tells whether pods of an earlier run depend on us, so that waiting is better than ending.
+	carryOn func() bool
+	copied  time.Time // when that copy was written; zero when there was none
+}
+
+// New registers the source with all tables. It does not connect.
+func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn func() bool, shutdown hive.Shutdowner,
+	log *slog.Logger) (*Source, error) {
+	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn}
+	txn := set.Write(set.All()...)
+	defer txn.Abort()
+	for _, k := range kinds(settings.NodeName) {
+		table, ok := set.ByName(k.table)
+		if !ok {
+			return nil, fmt.Errorf("reflect %s: there is no table %s", k.resource, k.table)
+		}
+		r := &report{set: set, table: k.table}
+		asks := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName, report: r}
+		s.stores = append(s.stores, &store{kind: k, set: set, table: table, asks: asks, report: r, wake: make(chan struct{}, 1),
+			initialized: table.Initializer(txn, Producer+"-"+k.resource.Plural), rejected: map[string]tables.Reject{}})
+	}
+	s.initialize(txn)
+	txn.Commit()
+	return s, nil
+}
+
+// initialize says from the beginning which tables there will be. The tables sources and k8s-rejects are never pruned by.
+func (s *Source) initialize(txn statedb.WriteTxn) {
+	for _, t := range s.set.All() {
+		// Only a closed database refuses rows, and then nothing matters any more.
+		_ = s.set.SetSource(txn, sources.Source{Table: t.Name(), Producer: Producer, State: sources.Waiting, WaitingFor: firstList})
+	}
+}
+
+// Run fills the tables until ctx ends.
+func (s *Source) Run(ctx context.Context, health cell.Health) error {
+	s.load(health.NewScope("copy"))
+	ctx = klog.NewContext(ctx, logr.Discard()) // reports say what is worth saying
+	var all sync.WaitGroup
+	for _, one := range s.stores {
+		one.report.health = health.NewScope(one.resource.Plural)
+		reflector := cache.NewReflectorWithOptions(one.asks.wrap(), nil, one, cache.ReflectorOptions{
+			Name: one.resource.String(), TypeDescription: one.resource.String(), Backoff: backoff(), Clock: untilDone{ctx: ctx},
+		})
+		all.Go(func() { one.commits(ctx) })
+		all.Go(func() { reflector.RunWithContext(ctx) })
+	}
+	all.Go(func() { s.awaitSync(ctx, health.NewScope("sync")) })
+	all.Go(func() { s.copies(ctx, health.NewScope("copy")) })
+	all.Wait()
+	return nil
+}

@@ -1,0 +1,272 @@
+package reflectors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+const (
+	// commitInterval is the least time between two commits of one table: what happens meanwhile goes into the next.
+	commitInterval = 10 * time.Millisecond
+	// maxPending bounds how many events wait for it.
+	maxPending = 4096
+)
+
+// store is what a reflector fills: the part of a table that is of one resource. The reflector calls it from one goroutine.
+type store struct {
+	kind
+	set         *tables.Set
+	table       tables.Table
+	asks        *listWatch
+	report      *report
+	initialized func(statedb.WriteTxn)
+	seen        uint64 // version of the last list or event
+
+	mu      sync.Mutex // guards pending
+	pending []event
+	wake    chan struct{} // holds a token when there is something pending
+
+	apply    sync.Mutex               // held over commits, so that none overtakes another; guards rejected
+	rejected map[string]tables.Reject // by key of the object
+}
+
+// event is a change that is not in the table yet.
+type event struct {
+	*object
+	deleted bool
+}
+
+// Add implements cache.ReflectorStore.
+func (s *store) Add(in any) error { return s.take(in, false) }
+
+// Update implements cache.ReflectorStore.
+func (s *store) Update(in any) error { return s.take(in, false) }
+
+// Delete implements cache.ReflectorStore.
+func (s *store) Delete(in any) error { return s.take(in, true) }
+
+// Resync implements cache.ReflectorStore. It is never asked for.
+func (s *store) Resync() error { return nil }
+
+// take remembers an event for the next commit. Versions of one resource rise from event to event, so one that is not
+// newer than the last comes twice or too late.
+func (s *store) take(in any, deleted bool) error {
+	o, ok := in.(*object)
+	if !ok {
+		return fmt.Errorf("%s: unexpected %T in a watch", s.resource, in)
+	}
+	if version, err := strconv.ParseUint(o.ResourceVersion, 10, 64); err == nil {
+		if version <= s.seen {
+			return nil
+		}
+		s.seen = version
+	}
+	s.mu.Lock()
+	s.pending = append(s.pending, event{o, deleted})
+	full := len(s.pending) >= maxPending
+	s.mu.Unlock()
+	if full {
+		return s.flush()
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// commits writes what is pending, a burst at a time.
+func (s *store) commits(ctx context.Context) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		}
+		s.report.wrote(s.flush())
+		pause.Reset(commitInterval)
+	}
+}
+
+func (s *store) takePending() []event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	events := s.pending
+	s.pending = nil
+	return events
+}
+
+// flush commits all pending events in their order.
+func (s *store) flush() error {
+	s.apply.Lock()
+	defer s.apply.Unlock()
+	events := s.takePending()
+	if len(events) == 0 {
+		return nil
+	}
+	txn := s.set.Write(s.table)
+	defer txn.Abort()
+	for _, e := range events {
+		if err := s.one(txn, e); err != nil {
+			return err
+		}
+	}
+	txn.Commit()
+	s.report.rejects(s.rejected)
+	return nil
+}
+
+// one applies one event.
+func (s *store) one(txn statedb.WriteTxn, e event) error {
+	var skip objects.NotForUs
+	switch {
+	case e.deleted || errors.As(e.err, &skip):
+		if err := s.accept(txn, e.key()); err != nil {
+			return err
+		}
+		return s.table.Delete(txn, e.key())
+	case e.err != nil:
+		_, err := s.reject(txn, e.object)
+		return err
+	}
+	if err := s.accept(txn, e.key()); err != nil {
+		return err
+	}
+	return s.table.Put(txn, e.row)
+}
+
+// reject records what is wrong with an object and says whether the row of an older state of it stays. That of another
+// object, which had the same name, does not.
+func (s *store) reject(txn statedb.WriteTxn, o *object) (kept bool, err error) {
+	old, found := s.table.Get(txn, o.key())
+	kept = found && s.table.UID(old) == string(o.UID)
+	if found && !kept {
+		if err := s.table.Delete(txn, o.key()); err != nil {
+			return false, err
+		}
+	}
+	row := tables.Reject{Resource: s.resource.String(), Object: o.key(), UID: string(o.UID),
+		Reason: printable.Short(o.err.Error(), maxText), Kept: kept}
+	s.rejected[o.key()] = row
+	if _, _, err := s.set.Rejects.Insert(txn, row); err != nil {
+		return kept, fmt.Errorf("insert a rejected object: %w", err)
+	}
+	return kept, nil
+}
+
+// accept forgets that an object was rejected.
+func (s *store) accept(txn statedb.WriteTxn, key string) error {
+	row, ok := s.rejected[key]
+	if !ok {
+		return nil
+	}
+	delete(s.rejected, key)
+	if _, _, err := s.set.Rejects.Delete(txn, row); err != nil {
+		return fmt.Errorf("delete a rejected object: %w", err)
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore: the table becomes what a list holds. A list that lost most of what the table
+// has is not believed; the reflector asks again, with a quorum read, and what that says is applied.
+func (s *store) Replace(items []any, version string) error {
+	s.apply.Lock()
+	defer s.apply.Unlock()
+	if err := s.believe(len(items)); err != nil {
+		s.report.listed(context.Background(), err)
+		return err
+	}
+	s.takePending() // the list is newer
+	txn := s.set.Write(s.table)
+	defer txn.Abort()
+	if err := s.replace(txn, items); err != nil {
+		return err
+	}
+	s.initialized(txn)
+	if err := s.synced(txn); err != nil {
+		return err
+	}
+	txn.Commit()
+	s.asks.quorum.Store(false)
+	s.seen, _ = strconv.ParseUint(version, 10, 64) // 0 when versions are no numbers: then nothing counts as old
+	s.report.replaced(s.rejected)
+	return nil
+}
+
+// few is how many objects may vanish without a question, unless they are all.
+const few = 10
+
+func (s *store) believe(count int) error {
+	have := 0
+	txn := s.set.DB.ReadTxn()
+	for row := range s.table.All(txn) {
+		if s.mine(row) {
+			have++
+		}
+	}
+	lostMost := have > 0 && count == 0 || have-count > few && count < have/2
+	if !lostMost || s.asks.quorum.Load() {
+		return nil
+	}
+	s.asks.quorum.Store(true)
+	return fmt.Errorf("list %s: it has %d objects where the table has %d; a second list, by quorum, has to confirm that",
+		s.resource, count, have)
+}
+
+func (s *store) replace(txn statedb.WriteTxn, items []any) error {
+	want := make(map[string]objects.Row, len(items))
+	listed := make(map[string]bool)
+	var skip objects.NotForUs
+	for _, in := range items {
+		o, ok := in.(*object)
+		switch {
+		case !ok:
+			return fmt.Errorf("%s: unexpected %T in a list", s.resource, in)
+		case o.err == nil:
+			want[o.key()] = o.row
+		case !errors.As(o.err, &skip):
+			listed[o.key()] = true
+			kept, err := s.reject(txn, o)
+			if err != nil {
+				return err
+			}
+			if kept {
+				want[o.key()], _ = s.table.Get(txn, o.key())
+			}
+		}
+	}
+	for key := range s.rejected {
+		if !listed[key] {
+			if err := s.accept(txn, key); err != nil {
+				return err
+			}
+		}
+	}
+	return tables.Replace(txn, s.table, want, s.mine)
+}
+
+// synced says that the table is complete when the last resource of it is.
+func (s *store) synced(txn statedb.WriteTxn) error {
+	if len(s.table.Pending(txn)) > 0 {
+		return nil
+	}
+	return s.set.SetSource(txn, sources.Source{Table: s.table.Name(), Producer: Producer, State: sources.Synced})
+}

@@ -1,0 +1,139 @@
+package reflectors
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+)
+
+// newStore is the store of nodes, without a reflector.
+func newStore(t *testing.T) *store {
+	t.Helper()
+	set, k := newSet(t), kinds("one")[0]
+	table, _ := set.ByName(k.table)
+	txn := set.Write(table)
+	done := table.Initializer(txn, "test")
+	txn.Commit()
+	r := &report{set: set, table: k.table, health: newRecorder()}
+	return &store{kind: k, set: set, table: table, asks: &listWatch{report: r}, report: r, wake: make(chan struct{}, 1),
+		initialized: done, rejected: map[string]tables.Reject{}}
+}
+
+func small(t *testing.T, name, address, version string) *object {
+	t.Helper()
+	n := node(name, address)
+	n.ResourceVersion = version
+	o, err := shrink(n, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func list(t *testing.T, n int) (out []any) {
+	t.Helper()
+	for i := range n {
+		out = append(out, small(t, fmt.Sprint("n", i), "192.0.2.1", "1"))
+	}
+	return out
+}
+
+func TestReplace_WhoseListLostMostIsConfirmed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		before, after int
+		believed      bool
+	}{{0, 0, true}, {1, 0, false}, {30, 0, false}, {30, 14, false}, {30, 15, true}, {10, 1, true}, {30, 31, true}} {
+		s := newStore(t)
+		if err := s.Replace(list(t, c.before), "10"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Replace(list(t, c.after), "20"); (err == nil) != c.believed || s.asks.quorum.Load() == c.believed {
+			t.Errorf("%d objects after %d: %v", c.after, c.before, err)
+		}
+		if err := s.Replace(list(t, c.after), "30"); err != nil || s.asks.quorum.Load() {
+			t.Errorf("%d objects after %d, for the second time: %v", c.after, c.before, err)
+		}
+		rows := 0
+		for range s.table.All(s.set.DB.ReadTxn()) {
+			rows++
+		}
+		if rows != c.after {
+			t.Errorf("%d rows, want %d", rows, c.after)
+		}
+	}
+}
+
+func TestTake_DropsOldEvents(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	if err := s.Replace([]any{small(t, "a", "192.0.2.1", "5")}, "10"); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range []struct{ address, version string }{{"192.0.2.5", "10"}, {"192.0.2.12", "12"}, {"192.0.2.11", "11"}} {
+		if err := s.Update(small(t, "a", e.address, e.version)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Delete(small(t, "a", "192.0.2.1", "9")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if row, ok := s.table.Get(s.set.DB.ReadTxn(), "a"); !ok || fmt.Sprint(row) != fmt.Sprint(small(t, "a", "192.0.2.12", "12").row) {
+		t.Errorf("row %v", row)
+	}
+}
+
+// TestTake_BurstIsOneCommit counts commits by the revisions at which the table's watch closes.
+func TestTake_BurstIsOneCommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		for i := range 100 {
+			if err := s.Add(small(t, fmt.Sprint("n", i), "192.0.2.1", fmt.Sprint(i+1))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		changed := s.table.Changed(s.set.DB.ReadTxn())
+		go s.commits(ctx)
+		<-changed
+		rows := 0
+		for range s.table.All(s.set.DB.ReadTxn()) {
+			rows++
+		}
+		if rows != 100 {
+			t.Errorf("the first commit has %d rows", rows)
+		}
+	})
+}
+
+func TestBackoff_IsNeverLongerThanFourSeconds(t *testing.T) {
+	t.Parallel()
+	delay := backoff().DelayWithReset(untilDone{}, time.Hour)
+	longest := time.Duration(0)
+	for range 1000 {
+		longest = max(longest, delay())
+	}
+	if longest > 4*time.Second || longest < 2*time.Second {
+		t.Errorf("the longest pause is %v", longest)
+	}
+}
+
+// TestObject_IsCopied: a reflector may copy what it holds.
+func TestObject_IsCopied(t *testing.T) {
+	t.Parallel()
+	o := small(t, "a", "192.0.2.1", "1")
+	if c, ok := o.DeepCopyObject().(metav1.Object); !ok || c.GetName() != "a" || c.GetResourceVersion() != "1" {
+		t.Errorf("copy %v", c)
+	}
+}

@@ -1,0 +1,66 @@
+package reflectors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// awaitSync watches the first lists. When some have not come in time it ends the agent, unless a copy or pods of an earlier
+// run are there to carry on with; then it says until the lists are there that they are missing.
+func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
+	var late <-chan time.Time
+	if s.settings.SyncTimeout > 0 {
+		timer := time.NewTimer(s.settings.SyncTimeout)
+		defer timer.Stop()
+		late = timer.C
+	}
+	overdue := false
+	for {
+		missing, changed := s.missing()
+		if len(missing) == 0 {
+			health.OK("all tables are complete")
+			debug.FreeOSMemory() // decoding the lists of a large cluster took several times what its rows take
+			return
+		}
+		if overdue {
+			health.Degraded(fmt.Sprintf("%d tables are not complete after %v", len(missing), s.settings.SyncTimeout),
+				errors.New(strings.Join(missing, "; ")))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-late:
+			if overdue = true; s.copied.IsZero() && !s.carryOn() {
+				s.shutdown.Shutdown(hive.ShutdownWithError(s.tooLate(missing)))
+				return
+			}
+		}
+	}
+}
+
+func (s *Source) tooLate(missing []string) error {
+	return fmt.Errorf("wait for the API server: after --k8s-sync-timeout=%v these tables are not complete, and neither a copy "+
+		"of them nor pods of an earlier run are there to carry on with: %s", s.settings.SyncTimeout, strings.Join(missing, "; "))
+}
+
+// missing lists the tables that are not complete, each with the last error, and what closes when that may have changed.
+func (s *Source) missing() (out []string, changed <-chan struct{}) {
+	rows, changed := s.set.Sources.AllWatch(s.set.DB.ReadTxn())
+	for row := range statedb.ToSeq(rows) {
+		if row.State != sources.Synced {
+			out = append(out, row.Table+": "+row.WaitingFor)
+		}
+	}
+	return out, changed
+}

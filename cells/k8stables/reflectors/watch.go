@@ -1,0 +1,55 @@
+package reflectors
+
+import (
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// shrunkWatch passes events on with their objects shrunk. Unlike watch.Filter it ends when it is stopped while nobody reads.
+type shrunkWatch struct {
+	in       watch.Interface
+	out      chan watch.Event
+	once     sync.Once
+	stop     chan struct{}
+	nodeName string
+}
+
+// ResultChan implements watch.Interface.
+func (w *shrunkWatch) ResultChan() <-chan watch.Event { return w.out }
+
+// Stop implements watch.Interface.
+func (w *shrunkWatch) Stop() {
+	w.once.Do(func() {
+		close(w.stop)
+		w.in.Stop()
+	})
+}
+
+func (w *shrunkWatch) run() {
+	defer close(w.out)
+	defer w.in.Stop()
+	for event := range w.in.ResultChan() {
+		select {
+		case w.out <- w.shrink(event):
+		case <-w.stop:
+			return
+		}
+	}
+}
+
+func (w *shrunkWatch) shrink(event watch.Event) watch.Event {
+	switch event.Type {
+	case watch.Added, watch.Modified, watch.Deleted:
+		if small, err := shrink(event.Object, w.nodeName); err == nil {
+			event.Object = small
+		}
+	case watch.Bookmark: // its annotation may say that the initial events are complete
+		if m, ok := event.Object.(metav1.Object); ok {
+			event.Object = &object{ObjectMeta: metav1.ObjectMeta{ResourceVersion: m.GetResourceVersion(),
+				Annotations: m.GetAnnotations()}}
+		}
+	}
+	return event
+}

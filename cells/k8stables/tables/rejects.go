@@ -1,0 +1,47 @@
+package tables
+
+import (
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Reject is an object of the API server that could not be made a row. The row of its last good state, if there is one,
+// stays in its table.
+type Reject struct {
+	Resource string `json:"resource"`       // as in RBAC, e.g. "ciliumnodes.cilium.io"
+	Object   string `json:"object"`         // "name" or "namespace/name"
+	UID      string `json:"uid,omitempty"`  // of the object
+	Reason   string `json:"reason"`         // what is wrong; printable and short
+	Kept     bool   `json:"kept,omitempty"` // an older state of the object is still in use
+}
+
+// Key is resource and name.
+func (r Reject) Key() string { return r.Resource + " " + r.Object }
+
+// TableHeader implements statedb.TableWritable.
+func (Reject) TableHeader() []string { return []string{"Resource", "Object", "Kept", "Reason"} }
+
+// TableRow implements statedb.TableWritable.
+func (r Reject) TableRow() []string {
+	return []string{r.Resource, printable.Text(r.Object), strconv.FormatBool(r.Kept), r.Reason}
+}
+
+var rejectIndex = statedb.Index[Reject, string]{
+	Name:       "object",
+	FromObject: func(r Reject) index.KeySet { return index.NewKeySet(index.String(r.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// RejectByKey finds an object by [Reject.Key].
+var RejectByKey = rejectIndex.Query
+
+// NewRejectTable makes the table "k8s-rejects".
+func NewRejectTable(db *statedb.DB) (statedb.RWTable[Reject], error) {
+	return statedb.NewTable(db, "k8s-rejects", rejectIndex)
+}

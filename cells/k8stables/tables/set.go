@@ -1,0 +1,121 @@
+package tables
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// Params are the tables as the cell's constructors make them.
+type Params struct {
+	cell.In
+
+	DB              *statedb.DB
+	Nodes           statedb.RWTable[*k8s.Node]
+	Pods            statedb.RWTable[*k8s.Pod]
+	Namespaces      statedb.RWTable[*k8s.Namespace]
+	Services        statedb.RWTable[*k8s.Service]
+	Slices          statedb.RWTable[*k8s.EndpointSlice]
+	NetworkPolicies statedb.RWTable[*k8s.NetworkPolicy]
+	Ingresses       statedb.RWTable[*k8s.Ingress]
+	CiliumNodes     statedb.RWTable[*cilium.Node]
+	CiliumEndpoints statedb.RWTable[*cilium.Endpoint]
+	Identities      statedb.RWTable[*cilium.Identity]
+	CiliumPolicies  statedb.RWTable[*cilium.Policy]
+	Sources         statedb.RWTable[sources.Source]
+	Rejects         statedb.RWTable[Reject]
+}
+
+// Set is all tables of the cell.
+type Set struct {
+	DB      *statedb.DB
+	Sources statedb.RWTable[sources.Source]
+	Rejects statedb.RWTable[Reject]
+	tables  []Table
+}
+
+// New collects the tables.
+func New(p Params) *Set {
+	return &Set{p.DB, p.Sources, p.Rejects, []Table{
+		newTable(p.Nodes, k8s.NodeByName, func(r *k8s.Node) string { return r.UID }),
+		newTable(p.Pods, k8s.PodByName, func(r *k8s.Pod) string { return r.UID }),
+		newTable(p.Namespaces, k8s.NamespaceByName, func(r *k8s.Namespace) string { return r.UID }),
+		newTable(p.Services, k8s.ServiceByName, func(r *k8s.Service) string { return r.UID }),
+		newTable(p.Slices, k8s.EndpointSliceByName, func(r *k8s.EndpointSlice) string { return r.UID }),
+		newTable(p.NetworkPolicies, k8s.NetworkPolicyByName, func(r *k8s.NetworkPolicy) string { return r.UID }),
+		newTable(p.Ingresses, k8s.IngressByName, func(r *k8s.Ingress) string { return r.UID }),
+		newTable(p.CiliumNodes, cilium.NodeByName, func(r *cilium.Node) string { return r.UID }),
+		newTable(p.CiliumEndpoints, cilium.EndpointByName, func(r *cilium.Endpoint) string { return r.UID }),
+		newTable(p.Identities, cilium.IdentityByName, func(r *cilium.Identity) string { return r.UID }),
+		newTable(p.CiliumPolicies, cilium.PolicyByName, func(r *cilium.Policy) string { return r.UID }),
+	}}
+}
+
+// All lists the tables of objects.
+func (s *Set) All() []Table { return s.tables }
+
+// ByName finds a table of objects.
+func (s *Set) ByName(name string) (Table, bool) {
+	for _, t := range s.tables {
+		if t.Name() == name {
+			return t, true
+		}
+	}
+	return nil, false
+}
+
+// Write opens a transaction on some tables of objects, and on sources and k8s-rejects.
+func (s *Set) Write(tables ...Table) statedb.WriteTxn {
+	metas := []statedb.TableMeta{s.Sources, s.Rejects}
+	for _, t := range tables {
+		metas = append(metas, t.Meta())
+	}
+	return s.DB.WriteTxn(metas...)
+}
+
+// SetSource says how far a table has come. Since stays what it was while the state is the same, and so does the time of
+// the copy unless a new one is given.
+func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
+	old, _, found := s.Sources.Get(txn, sources.ByTable(row.Table))
+	if row.Since = time.Now(); found && old.State == row.State {
+		row.Since = old.Since
+	}
+	if row.Copy.IsZero() {
+		row.Copy = old.Copy
+	}
+	if found && old == row {
+		return nil
+	}
+	if _, _, err := s.Sources.Insert(txn, row); err != nil {
+		return fmt.Errorf("insert source of %s: %w", row.Table, err)
+	}
+	return nil
+}
+
+// Replace makes the part of a table that mine selects hold exactly want.
+func Replace(txn statedb.WriteTxn, t Table, want map[string]objects.Row, mine func(objects.Row) bool) error {
+	var gone []string
+	for old := range t.All(txn) {
+		if _, ok := want[old.Key()]; !ok && mine(old) {
+			gone = append(gone, old.Key())
+		}
+	}
+	for _, key := range gone {
+		if err := t.Delete(txn, key); err != nil {
+			return err
+		}
+	}
+	for _, row := range want {
+		if err := t.Put(txn, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+// Package tables gives the sources of Kubernetes objects one way to write all their tables.
+package tables
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/cells/k8stables/objects"
+)
+
+// Table is one table of objects, whatever its rows are. Rows that it is given must be of its type.
+type Table interface {
+	Name() string
+	// Meta is what a transaction is opened with.
+	Meta() statedb.TableMeta
+	// Initializer registers a producer; what it returns completes it.
+	Initializer(txn statedb.WriteTxn, producer string) func(statedb.WriteTxn)
+	// Pending lists the producers that have not completed.
+	Pending(statedb.ReadTxn) []string
+	Get(txn statedb.ReadTxn, key string) (objects.Row, bool)
+	All(statedb.ReadTxn) iter.Seq[objects.Row]
+	Changed(statedb.ReadTxn) <-chan struct{}
+	// Initialized tells whether all producers have completed, and what closes when they have.
+	Initialized(statedb.ReadTxn) (bool, <-chan struct{})
+	// Put writes a row unless there is an equal one.
+	Put(statedb.WriteTxn, objects.Row) error
+	// Delete removes a row; one that is gone already is no error.
+	Delete(txn statedb.WriteTxn, key string) error
+	// UID is that of the object that a row stands for.
+	UID(objects.Row) string
+	// Decode reads what JSON made of a row.
+	Decode([]byte) (objects.Row, error)
+}
+
+// rowOf is a pointer to S that can be compared.
+type rowOf[S any] interface {
+	*S
+	Key() string
+	Equal(*S) bool
+}
+
+type table[S any, T rowOf[S]] struct {
+	statedb.RWTable[T]
+	byKey func(string) statedb.Query[T]
+	uid   func(T) string
+}
+
+func newTable[S any, T rowOf[S]](t statedb.RWTable[T], byKey func(string) statedb.Query[T], uid func(T) string) Table {
+	return &table[S, T]{t, byKey, uid}
+}
+
+func (t *table[S, T]) Meta() statedb.TableMeta { return t.RWTable }
+
+func (t *table[S, T]) Initializer(txn statedb.WriteTxn, producer string) func(statedb.WriteTxn) {
+	return t.RegisterInitializer(txn, producer)
+}
+
+func (t *table[S, T]) Pending(txn statedb.ReadTxn) []string { return t.PendingInitializers(txn) }
+
+func (t *table[S, T]) Get(txn statedb.ReadTxn, key string) (objects.Row, bool) {
+	row, _, ok := t.RWTable.Get(txn, t.byKey(key))
+	return row, ok
+}
+
+func (t *table[S, T]) All(txn statedb.ReadTxn) iter.Seq[objects.Row] {
+	return func(yield func(objects.Row) bool) {
+		for row := range t.RWTable.All(txn) {
+			if !yield(row) {
+				return
+			}
+		}
+	}
+}
+
+func (t *table[S, T]) Changed(txn statedb.ReadTxn) <-chan struct{} {
+	_, changed := t.AllWatch(txn)
+	return changed
+}
+
+func (t *table[S, T]) Put(txn statedb.WriteTxn, r objects.Row) error {
+	row, ok := r.(T)
+	if !ok {
+		return fmt.Errorf("insert %s into %s: it is a %T", r.Key(), t.Name(), r)
+	}
+	if old, _, ok := t.RWTable.Get(txn, t.byKey(row.Key())); ok && row.Equal(old) {
+		return nil
+	}
+	if _, _, err := t.Insert(txn, row); err != nil {
+		return fmt.Errorf("insert %s into %s: %w", row.Key(), t.Name(), err)
+	}
+	return nil
+}
+
+func (t *table[S, T]) Delete(txn statedb.WriteTxn, key string) error {
+	old, _, ok := t.RWTable.Get(txn, t.byKey(key))
+	if !ok {
+		return nil
+	}
+	if _, _, err := t.RWTable.Delete(txn, old); err != nil {
+		return fmt.Errorf("delete %s from %s: %w", key, t.Name(), err)
+	}
+	return nil
+}
+
+func (t *table[S, T]) UID(r objects.Row) string {
+	if row, ok := r.(T); ok {
+		return t.uid(row)
+	}
+	return ""
+}
+
+func (t *table[S, T]) Decode(text []byte) (objects.Row, error) {
+	row := T(new(S))
+	if err := json.Unmarshal(text, row); err != nil {
+		return nil, fmt.Errorf("decode a row of %s: %w", t.Name(), err)
+	}
+	objects.InternRow(row)
+	return row, nil
+}

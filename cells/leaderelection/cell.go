@@ -1,0 +1,48 @@
+package leaderelection
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// Cell elects.
+var Cell = cell.Module("leader-election", "One leader among the replicas of the cluster role",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		leadership.NewTable, // only this cell may write
+		newSettings,         // checked flags
+	),
+	cell.Provide(statedb.RWTable[leadership.Leadership].ToTable),
+	cell.Invoke(register),
+)
+
+type params struct {
+	cell.In
+
+	Jobs     job.Group
+	Log      *slog.Logger
+	DB       *statedb.DB
+	Table    statedb.RWTable[leadership.Leadership]
+	Settings settings
+	Client   *kubeapi.Client
+}
+
+var errNoKubernetes = errors.New("the cluster role works on objects of Kubernetes, and no API server is known: run it in a pod with " +
+	"a ServiceAccount, or set --k8s-api-server or --k8s-kubeconfig-path, and do not set --enable-k8s=false")
+
+func register(p params) error {
+	if p.Client == nil {
+		return errNoKubernetes
+	}
+	e := newElector(p.Settings, &apiLease{client: p.Client, namespace: p.Settings.namespace}, p.DB, p.Table, p.Log)
+	p.Jobs.Add(job.OneShot("elect", e.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: 10 * time.Second})))
+	return nil
+}

@@ -1,0 +1,52 @@
+package selftest
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/selftests"
+)
+
+// Cell keeps the row of the self-test.
+var Cell = cell.Module("self-test", "The attach that was tried on this node",
+	cell.ProvidePrivate(func() bootID { return selftest.BootID }), // tests put another kernel in its place
+	implementation,
+)
+
+// implementation is the module without the kernel it asks.
+var implementation = cell.Group(
+	cell.ProvidePrivate(selftests.NewTable), // only this cell writes
+	cell.Provide(statedb.RWTable[selftests.SelfTest].ToTable),
+	cell.Invoke(register), // the job that watches the file
+)
+
+const (
+	settle   = 20 * time.Millisecond // joins the events of one change
+	reread   = 30 * time.Second      // in case an event was lost
+	retryMin = 100 * time.Millisecond
+	retryMax = 30 * time.Second
+)
+
+// bootID names the run of the kernel.
+type bootID func() (string, error)
+
+type params struct {
+	cell.In
+
+	Log   *slog.Logger
+	DB    *statedb.DB
+	Table statedb.RWTable[selftests.SelfTest]
+	Agent settings.Agent
+	Boot  bootID
+}
+
+func register(jobs job.Group, p params) {
+	w := &watcher{p}
+	jobs.Add(job.OneShot("watch-report", w.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+}

@@ -1,0 +1,111 @@
+package selftest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/tables/selftests"
+)
+
+// watcher is the one job of this cell.
+type watcher struct{ params }
+
+// run reads the report, and reads it again whenever the file changes.
+func (w *watcher) run(ctx context.Context, health cell.Health) error {
+	boot, err := w.Boot()
+	if err != nil {
+		return err
+	}
+	events, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch the report of the self-test: %w", err)
+	}
+	defer events.Close()
+	for {
+		watching := events.Add(w.Agent.StateDir) // before reading, so that no change falls between
+		row, unreadable := w.judge(boot)
+		if err := w.commit(row); err != nil {
+			return err
+		}
+		switch {
+		case unreadable != nil:
+			health.Degraded("the report of the self-test cannot be read", unreadable)
+		case row.State == selftests.Failed:
+			health.Degraded("the self-test failed", errors.New(row.Message))
+		default:
+			health.OK(string(row.State))
+		}
+		wait := reread
+		if watching != nil {
+			wait = time.Second // the directory is not there yet
+		}
+		if !waitForChange(ctx, events, selftest.Path(w.Agent.StateDir), wait) {
+			return nil
+		}
+	}
+}
+
+// judge turns the file into a row. A file that cannot be read is no outcome.
+func (w *watcher) judge(boot string) (row selftests.SelfTest, unreadable error) {
+	row = selftests.SelfTest{Name: selftests.Attach, State: selftests.Waiting}
+	report, err := selftest.Read(w.Agent.StateDir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		row.Message = "waggle-agent setup to report an attach"
+	case err != nil:
+		row.Message = err.Error()
+		return row, err
+	case report.BootID != boot:
+		row.Message = "waggle-agent setup to report an attach of this boot"
+	case report.Error != "":
+		row.State, row.At, row.Message = selftests.Failed, report.At, report.Error
+	default:
+		row.State, row.At = selftests.Passed, report.At
+	}
+	return row, nil
+}
+
+// commit keeps the one row; an equal row is not written again.
+func (w *watcher) commit(row selftests.SelfTest) error {
+	txn := w.DB.WriteTxn(w.Table)
+	defer txn.Abort()
+	old, _, found := w.Table.Get(txn, selftests.ByName(row.Name))
+	if found && old.State == row.State && old.Message == row.Message && old.At.Equal(row.At) {
+		return nil
+	}
+	if _, _, err := w.Table.Insert(txn, row); err != nil {
+		return fmt.Errorf("insert the outcome of the self-test: %w", err)
+	}
+	txn.Commit()
+	if !found || old.State != row.State {
+		w.Log.Info("Self-test", "state", row.State, "message", row.Message)
+	}
+	return nil
+}
+
+// waitForChange waits for an event of the file, or for at most d. It returns false when ctx ends.
+func waitForChange(ctx context.Context, events *fsnotify.Watcher, path string, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-events.Errors: // such as a lost event: look now
+			return true
+		case event := <-events.Events:
+			if event.Name == path {
+				timer.Reset(settle)
+			}
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package unmanagedpods
+
+import (
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
+)
+
+// Cell is the module.
+var Cell = cell.Module("unmanaged-pods", "Pods that run without an endpoint",
+	cell.ProvidePrivate(unmanagedpods.NewTable), // only this cell may write
+	cell.Provide(statedb.RWTable[*unmanagedpods.Pod].ToTable),
+	cell.Invoke(register),
+)
+
+func register(jobs job.Group, p params) {
+	jobs.Add(job.OneShot("find-unmanaged-pods", newController(p).run,
+		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/setup"
+)
+
+// defaultCNIBinDir is where container runtimes look for plugins.
+const defaultCNIBinDir = "/opt/cni/bin"
+
+// setupFlags are the flags of the command alone; the agent's own say where its state and socket are.
+type setupFlags struct {
+	cniBinDir, pluginPath string
+	prepared, once        bool
+}
+
+// setupCommand prepares the node with the agent's own configuration, so that both mean the same paths.
+func (a *agent) setupCommand() *cobra.Command {
+	var f setupFlags
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Mount bpffs, install the CNI plugin, try an attach once the agent is ready, then wait",
+		Long: "Do what needs more rights than the agent has: mount the BPF file system, install the CNI plugin, and once the\n" +
+			"agent is ready attach a namespace for a test. Then give all capabilities away and wait to be ended.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.cniBinDir, "cni-bin-dir", defaultCNIBinDir, "Directory in which container runtimes look for CNI plugins")
+	flags.StringVar(&f.pluginPath, "cni-plugin-path", "", "CNI plugin to install; default: waggle-cni beside this program")
+	flags.BoolVar(&f.prepared, "prepared", false, "Do nothing; exit 0 when bpffs is mounted and the plugin is installed, for a startup probe")
+	flags.BoolVar(&f.once, "once", false, "Exit after one self-test, with its outcome")
+	return cmd
+}
+
+func (a *agent) setup(cmd *cobra.Command, f setupFlags) error {
+	log, err := a.prepare(cmd)
+	if err != nil {
+		return err
+	}
+	options, err := setupOptions(cmd, f)
+	if err != nil {
+		return err
+	}
+	if f.prepared {
+		return setup.Prepared(options)
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return setup.Run(ctx, log, options)
+}
+
+func setupOptions(cmd *cobra.Command, f setupFlags) (o setup.Options, err error) {
+	o = setup.Options{PluginPath: f.pluginPath, CNIBinDir: f.cniBinDir, Once: f.once}
+	for flag, to := range map[string]*string{"state-dir": &o.StateDir, "bpf-root": &o.BPFRoot, "socket-path": &o.SocketPath, "cni-log-file": &o.LogFile} {
+		if *to, err = cmd.Flags().GetString(flag); err != nil {
+			return o, err
+		}
+	}
+	if o.PluginPath == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return o, fmt.Errorf("find the CNI plugin beside this program: %w: name it with --cni-plugin-path", err)
+		}
+		o.PluginPath = filepath.Join(filepath.Dir(self), "waggle-cni")
+	}
+	if o.SocketPath == "" {
+		o.SocketPath = filepath.Join(o.StateDir, "waggle.sock")
+	}
+	for flag, path := range map[string]string{"state-dir": o.StateDir, "bpf-root": o.BPFRoot, "socket-path": o.SocketPath, "cni-bin-dir": o.CNIBinDir} {
+		if !filepath.IsAbs(path) {
+			return o, fmt.Errorf("--%s=%q: must be an absolute path", flag, path)
+		}
+	}
+	return o, nil
+}

@@ -1,0 +1,29 @@
+package daemon
+
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/cells/clusterhealthz"
+	"github.com/waggle-net/waggle/cells/clusterpool"
+	"github.com/waggle-net/waggle/cells/configs"
+	"github.com/waggle-net/waggle/cells/endpointgc"
+	"github.com/waggle-net/waggle/cells/health"
+	"github.com/waggle-net/waggle/cells/k8sclient"
+	"github.com/waggle-net/waggle/cells/leaderelection"
+)
+
+// Cluster is everything that runs in the role that works for the whole cluster. It needs no privilege, no state on disk and
+// nothing of the node. The election comes first, so that it stops last.
+var Cluster = cell.Group(
+	statedb.Cell,
+	job.Cell,
+	configs.Cell,
+	health.Cell,
+	k8sclient.Cell,
+	leaderelection.Cell,
+	clusterpool.Cell,
+	endpointgc.Cell,
+	clusterhealthz.Cell,
+)

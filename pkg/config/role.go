@@ -1,0 +1,75 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// RoleFlag names the flag that chooses what the process does.
+const RoleFlag = "role"
+
+// The roles.
+const (
+	RoleNode    = "node"    // the agent of one node
+	RoleCluster = "cluster" // work for the whole cluster
+)
+
+// roleMark is the annotation of flags that only another role has; its value is that role.
+const roleMark = "waggle_role"
+
+// FindRole says which role is asked for, before the flags of that role are known. Flag, environment and directory win in the
+// order of [Load]. all holds the flags of every role. Mistakes in anything else are left for Load to report.
+func FindRole(all *pflag.FlagSet, args, environ []string) (string, error) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	flags.SetOutput(io.Discard)
+	all.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" {
+			flags.AddFlag(&pflag.Flag{Name: f.Name, Value: new(anything), DefValue: f.DefValue, NoOptDefVal: f.NoOptDefVal})
+		}
+	})
+	flags.BoolP("help", "h", false, "")
+	_ = flags.Parse(args) // Load sees the mistake again
+
+	found := entry{value: RoleNode, origin: "its default"}
+	fromEnv, _ := environment(flags, environ)
+	dir, origin := directoryName(flags, fromEnv)
+	fromDir, _ := readDirectory(dir, origin)
+	for _, e := range append(append(typed(flags), fromEnv...), fromDir...) {
+		if e.key == RoleFlag && e.value != "" {
+			found = e
+			break
+		}
+	}
+	if found.value != RoleNode && found.value != RoleCluster {
+		from := ""
+		if found.origin != "--"+RoleFlag {
+			from = " from " + found.origin
+		}
+		return "", fmt.Errorf("--%s=%q%s: use %s or %s", RoleFlag, shorten(found.value), from, RoleNode, RoleCluster)
+	}
+	return found.value, nil
+}
+
+// AddOtherRole registers, hidden, the flags that only another role has. In the environment and in the directory, which the
+// roles share, they are passed over; on the command line they are a mistake. Call it before [AddForeign].
+func AddOtherRole(flags, others *pflag.FlagSet, role string) {
+	others.VisitAll(func(f *pflag.Flag) {
+		if flags.Lookup(f.Name) == nil {
+			flags.AddFlag(&pflag.Flag{Name: f.Name, Usage: "Flag of --role=" + role, Value: new(anything), Hidden: true,
+				NoOptDefVal: f.NoOptDefVal, Annotations: map[string][]string{roleMark: {role}}})
+		}
+	})
+}
+
+// otherRole is the role that alone has the flag; empty when it is ours too.
+func otherRole(f *pflag.Flag) string {
+	return strings.Join(f.Annotations[roleMark], "")
+}
+
+func wrongRole(e entry, role string) error {
+	return fmt.Errorf("--%s is an option of --role=%s, which this process does not have", e.key, role)
+}

@@ -1,0 +1,74 @@
+package install
+
+import (
+	"slices"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+)
+
+// TestPermissions_AreExact: each line names a resource that the client knows, verbs that exist, and a reason.
+func TestPermissions_AreExact(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, r := range kubeapi.Resources() {
+		known[r.GroupVersion.Group+"/"+r.Plural] = true
+	}
+	known["/nodes/status"] = true
+	type use struct {
+		account                     Account
+		cell, group, resource, verb string
+	}
+	seen := map[use]bool{}
+	for _, p := range Permissions() {
+		if !known[p.Group+"/"+p.Resource] {
+			t.Errorf("%s of group %q is nothing that the client knows", p.Resource, p.Group)
+		}
+		if p.Cell == "" || p.Why == "" || p.Account != Agent && p.Account != Cluster || len(p.Verbs) == 0 {
+			t.Errorf("unfinished line: %+v", p)
+		}
+		for _, verb := range p.Verbs {
+			u := use{p.Account, p.Cell, p.Group, p.Resource, verb}
+			if !slices.Contains(verbs, verb) || seen[u] {
+				t.Errorf("verb is unknown or doubled: %+v", u)
+			}
+			seen[u] = true
+		}
+		if len(p.Names) > 0 && slices.Contains(p.Verbs, "create") {
+			t.Errorf("%+v: create cannot be limited to names", p)
+		}
+	}
+}
+
+// TestRoles_AllowTheTable: the roles that are printed hold what the table says, and nothing else.
+func TestRoles_AllowTheTable(t *testing.T) {
+	t.Parallel()
+	all := objects(t, usual("rbac"))
+	granted := map[[4]string]bool{}
+	grant := func(account Account, rules []rbacv1.PolicyRule) {
+		for _, r := range rules {
+			for _, verb := range r.Verbs {
+				granted[[4]string{string(account), r.APIGroups[0], r.Resources[0], verb}] = true
+			}
+		}
+	}
+	grant(Agent, all["ClusterRole waggle"].(*rbacv1.ClusterRole).Rules)
+	grant(Cluster, all["ClusterRole waggle-cluster"].(*rbacv1.ClusterRole).Rules)
+	grant(Cluster, all["Role waggle-cluster"].(*rbacv1.Role).Rules)
+	for _, p := range Permissions() {
+		for _, verb := range p.Verbs {
+			key := [4]string{string(p.Account), p.Group, p.Resource, verb}
+			if _, found := granted[key]; !found {
+				t.Errorf("not granted: %v", key)
+			}
+			granted[key] = false
+		}
+	}
+	for key, unexplained := range granted {
+		if unexplained {
+			t.Errorf("granted without a line in the table: %v", key)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package install
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// mounts are a container's, as "host path -> path options".
+func mounts(pod corev1.PodSpec, c corev1.Container) (out []string) {
+	from := map[string]string{}
+	for _, v := range pod.Volumes {
+		if from[v.Name] = "config"; v.HostPath != nil {
+			from[v.Name] = v.HostPath.Path
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		line := from[m.Name] + " -> " + m.MountPath
+		if m.ReadOnly {
+			line += " read-only"
+		}
+		if m.MountPropagation != nil {
+			line += " " + string(*m.MountPropagation)
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// TestAgent_MayDoWhatIsDocumented pins what Documentation/install.md says of the agent's pod.
+func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
+	t.Parallel()
+	pod := objects(t, usual())["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
+	agent := pod.Containers[0]
+	if got, want := mounts(pod, agent), []string{
+		"config -> /etc/waggle read-only", "/sys/fs/bpf -> /sys/fs/bpf HostToContainer", "/var/run/waggle -> /var/run/waggle",
+		"/var/lib/waggle -> /var/lib/waggle", "/etc/cni/net.d -> /etc/cni/net.d", "/proc/sys/net -> /host/proc/sys/net",
+	}; !slices.Equal(got, want) {
+		t.Errorf("the agent mounts %q, want %q", got, want)
+	}
+	setup := pod.InitContainers[0]
+	if got, want := mounts(pod, setup), []string{
+		"config -> /etc/waggle read-only", "/sys/fs/bpf -> /sys/fs/bpf Bidirectional", "/var/run/waggle -> /var/run/waggle",
+		"/opt/cni/bin -> /opt/cni/bin",
+	}; !slices.Equal(got, want) || len(pod.InitContainers) != 1 || *setup.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		t.Errorf("setup mounts %q, want %q", got, want)
+	}
+	s := agent.SecurityContext
+	if !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON"}) || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+		s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem {
+		t.Errorf("the agent may do %+v", s)
+	}
+	if len(pod.Containers) != 1 || !pod.HostNetwork || pod.HostPID || pod.HostIPC || pod.PriorityClassName != "system-node-critical" {
+		t.Errorf("pod: %+v", pod)
+	}
+	used := map[string]bool{}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		for _, m := range c.VolumeMounts {
+			used[m.Name] = true
+		}
+	}
+	for _, v := range pod.Volumes {
+		if !used[v.Name] {
+			t.Errorf("volume %s is mounted nowhere", v.Name)
+		}
+	}
+}
+
+func TestCluster_MayDoNothingOnItsNode(t *testing.T) {
+	t.Parallel()
+	pod := objects(t, usual())["Deployment waggle-cluster"].(*appsv1.Deployment).Spec.Template.Spec
+	c := pod.Containers[0]
+	if got := mounts(pod, c); !slices.Equal(got, []string{"config -> /etc/waggle read-only"}) {
+		t.Errorf("mounts: %q", got)
+	}
+	if !*pod.SecurityContext.RunAsNonRoot || c.SecurityContext.Capabilities.Add != nil || !*c.SecurityContext.ReadOnlyRootFilesystem {
+		t.Errorf("%+v", c.SecurityContext)
+	}
+}
+
+// TestDefaults_AreTheAgents: what nobody sets is what the agent would use.
+func TestDefaults_AreTheAgents(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{"agent-health-port": "9879", "agent-not-ready-taint-key": "node.cilium.io/agent-not-ready"} {
+		if got := (Settings{}).value(flag); got != want {
+			t.Errorf("%s is %q, want %q", flag, got, want)
+		}
+	}
+}
+
+// TestFixed_AreFlags: an option that is refused with a reason must be one.
+func TestFixed_AreFlags(t *testing.T) {
+	t.Parallel()
+	flags, err := agentFlags()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range fixed {
+		if flags.Lookup(name) == nil {
+			t.Errorf("the agent has no flag --%s", name)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+package install
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/waggle-net/waggle/pkg/crds"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+//go:embed manifests
+var manifests embed.FS
+
+// Options are the choices of the person who installs.
+type Options struct {
+	Namespace string   // of everything that has one
+	Image     string   // with tag
+	Set       []string // key=value for the ConfigMap
+	CNIBinDir string   // where container runtimes look for plugins
+	APIServer string   // address for the agents; empty leaves it to the Service "kubernetes"
+	Only      []string // parts to print; empty means all of them
+}
+
+// Parts are what can be printed alone, in the order in which they are printed.
+func Parts() []string { return []string{"crds", "rbac", "admission", "config", "agent", "cluster"} }
+
+// DefaultImage is the one that "make image" makes of this version.
+func DefaultImage() string {
+	return "waggle.local/waggle:" + regexp.MustCompile(`[^A-Za-z0-9_.-]`).ReplaceAllString(version.String(), "-")
+}
+
+// Render is the manifests as YAML, documents with comments between them.
+func Render(o Options) ([]byte, error) {
+	v, err := newValues(o)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "# Waggle %s. Made by \"waggle install\"; install and update with: waggle install ... | kubectl apply -f -\n", version.String())
+	for _, part := range Parts() {
+		if len(o.Only) > 0 && !slices.Contains(o.Only, part) {
+			continue
+		}
+		if err := v.render(&out, part); err != nil {
+			return nil, fmt.Errorf("make the manifests of %s: %w", part, err)
+		}
+	}
+	return out.Bytes(), nil
+}
+
+// RenderJSON is the same as one list for programs.
+func RenderJSON(o Options) ([]byte, error) {
+	text, err := Render(o)
+	if err != nil {
+		return nil, err
+	}
+	items, err := documents(text)
+	if err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(map[string]any{"apiVersion": "v1", "kind": "List", "items": items}, "", "  ")
+}
+
+func documents(text []byte) (items []json.RawMessage, err error) {
+	for _, document := range bytes.Split(text, []byte("\n---\n")) {
+		item, err := yaml.YAMLToJSONStrict(document)
+		if err != nil {
+			return nil, fmt.Errorf("read a manifest: %w", err)
+		}
+		if string(item) != "null" {
+			items = append(items, item)
+		}
+	}
+	return items, nil
+}
+
+// values are what the templates leave open.
+type values struct {
+	Options
+	Settings   Settings
+	HealthPort int
+	ClusterAt  hostPort // where the cluster role answers probes
+	CNIConfDir string   // of the node; empty when the agent writes no configuration
+	TaintKey   string
+}
+
+func newValues(o Options) (values, error) {
+	v := values{Options: o}
+	var errs []error
+	if !regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`).MatchString(o.Namespace) {
+		errs = append(errs, fmt.Errorf("--namespace %q: is no name of a namespace", o.Namespace))
+	}
+	if !regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._:/@]*$`).MatchString(o.Image) {
+		errs = append(errs, fmt.Errorf("--image %q: is no name of an image", o.Image))
+	}
+	if !path.IsAbs(o.CNIBinDir) {
+		errs = append(errs, fmt.Errorf("--cni-bin-dir %q: must be an absolute path", o.CNIBinDir))
+	}
+	for _, part := range o.Only {
+		if !slices.Contains(Parts(), part) {
+			errs = append(errs, fmt.Errorf("--only %q: use %s", part, strings.Join(Parts(), ", ")))
+		}
+	}
+	var err error
+	v.Settings, err = newSettings(o.Set, o.APIServer)
+	errs = append(errs, err)
+	v.HealthPort, err = v.Settings.healthPort()
+	errs = append(errs, err)
+	v.ClusterAt, err = v.Settings.clusterProbes()
+	errs = append(errs, err)
+	if conflist := v.Settings.value("write-cni-conf-when-ready"); conflist != "" {
+		v.CNIConfDir = path.Dir(conflist)
+	}
+	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")
+	return v, errors.Join(errs...)
+}
+
+func (v values) render(out *bytes.Buffer, part string) error {
+	if part == "crds" {
+		return renderCRDs(out)
+	}
+	name := part + ".yaml"
+	functions := template.FuncMap{"quote": quote, "list": flowList}
+	t, err := template.New(name).Funcs(functions).Option("missingkey=error").ParseFS(manifests, "manifests/"+name)
+	if err != nil {
+		return err
+	}
+	return t.Execute(out, v)
+}
+
+func renderCRDs(out *bytes.Buffer) error {
+	for _, definition := range crds.All() {
+		text, err := yaml.Marshal(definition)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "---\n%s", text)
+	}
+	return nil
+}
+
+// Methods for the templates.
+
+// AgentRules are those of the agents' role.
+func (v values) AgentRules() []rule { return rules(Agent, false) }
+
+// ClusterRules are those of the cluster role's account, in all namespaces.
+func (v values) ClusterRules() []rule { return rules(Cluster, false) }
+
+// ClusterRulesWithin are those in the namespace of the installation.
+func (v values) ClusterRulesWithin() []rule { return rules(Cluster, true) }
+
+// ClusterArgs are those of the cluster role. It writes to every node of the cluster, so it may ask for more in a second than an
+// agent, unless somebody has set a limit for both.
+func (v values) ClusterArgs() []string {
+	args := []string{"--role=cluster", "--config-dir=/etc/waggle"}
+	for _, limit := range []struct{ flag, value string }{{"k8s-client-qps", "100"}, {"k8s-client-burst", "200"}} {
+		if _, set := v.Settings[limit.flag]; !set {
+			args = append(args, "--"+limit.flag+"="+limit.value)
+		}
+	}
+	return args
+}
+
+// Digest changes with the options, so that pods are replaced when the ConfigMap is.
+func (v values) Digest() string {
+	var text strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(v.Settings)) {
+		fmt.Fprintf(&text, "%s=%s\n", key, v.Settings[key])
+	}
+	return fmt.Sprintf("%.16x", sha256.Sum256([]byte(text.String())))
+}
+
+// quote writes a string so that YAML takes it for one; JSON strings are YAML.
+func quote(s string) (string, error) {
+	text, err := json.Marshal(s)
+	return string(text), err
+}
+
+// flowList writes strings as a list on one line.
+func flowList(items []string) (string, error) {
+	quoted := make([]string, len(items))
+	for i, item := range items {
+		var err error
+		if quoted[i], err = quote(item); err != nil {
+			return "", err
+		}
+	}
+	return "[" + strings.Join(quoted, ", ") + "]", nil
+}

@@ -1,0 +1,154 @@
+package install
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/config"
+)
+
+// flagList has one line for each flag of the agent in either role, with its type and its default. tools/reference writes it.
+//
+//go:embed flags.txt
+var flagList string
+
+// Settings are the options of the ConfigMap, by key.
+type Settings map[string]string
+
+// Defaults are the options that differ from the agent's own defaults, because in a cluster more is known. Most clusters
+// give their nodes IPv4 CIDRs alone, and an agent waits for a CIDR of each family that is on.
+func Defaults() Settings {
+	return Settings{
+		"enable-ipv4":               "true",
+		"enable-ipv6":               "false",
+		"ipam":                      "kubernetes",
+		"write-cni-conf-when-ready": "/etc/cni/net.d/05-waggle.conflist",
+	}
+}
+
+// fixed are options whose values the manifests depend on.
+var fixed = map[string]string{
+	"config-dir":                "the manifests mount the ConfigMap where they say so themselves",
+	"procfs":                    "the manifests mount a writable part of procfs where they say so themselves",
+	"node-name":                 "each agent has the name of its own node",
+	"bpf-root":                  "the manifests mount it at its usual place",
+	"role":                      "the manifests start both roles",
+	"lib-dir":                   "the manifests mount it at its usual place",
+	"leader-election-namespace": "the Lease is in the namespace of --namespace, and so is the Role for it",
+	"state-dir":                 "the manifests mount it at its usual place",
+}
+
+// newSettings lays the options of the command line, key=value, over the defaults. All mistakes are reported at once.
+func newSettings(set []string, apiServer string) (Settings, error) {
+	settings := Defaults()
+	var errs []error
+	for _, pair := range set {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			errs = append(errs, fmt.Errorf("--set %q: want key=value", pair))
+			continue
+		}
+		if why, ours := fixed[key]; ours {
+			errs = append(errs, fmt.Errorf("--set %s: cannot be set here: %s", key, why))
+			continue
+		}
+		settings[key] = value
+	}
+	if apiServer != "" {
+		settings["k8s-api-server"] = apiServer
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		flags, err := agentFlags()
+		if err == nil {
+			err = config.FlagError(flags, flags.Parse([]string{"--" + key + "=" + settings[key]}))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--set: %w", err))
+		}
+	}
+	return settings, errors.Join(errs...)
+}
+
+// agentFlags are the flags of the agent, to check options with. They hold no values that anybody reads.
+func agentFlags() (*pflag.FlagSet, error) {
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	for line := range strings.Lines(flagList) {
+		fields := strings.Fields(line)
+		if strings.HasPrefix(line, "#") || len(fields) < 2 {
+			continue
+		}
+		switch name, kind := fields[0], fields[1]; kind {
+		case "bool":
+			flags.Bool(name, false, "")
+		case "int":
+			flags.Int(name, 0, "")
+		case "duration":
+			flags.Duration(name, time.Duration(0), "")
+		case "float32", "float64":
+			flags.Float64(name, 0, "")
+		case "string":
+			flags.String(name, "", "")
+		case "stringSlice":
+			flags.StringSlice(name, nil, "")
+		case "stringToString":
+			flags.StringToString(name, nil, "")
+		default:
+			return nil, fmt.Errorf("flag %s of the agent has the unknown type %s: teach package install about it", name, kind)
+		}
+	}
+	return flags, nil
+}
+
+// value is what the agents will use for a flag: what is set, else the agent's default.
+func (s Settings) value(flag string) string {
+	if value, ok := s[flag]; ok {
+		return value
+	}
+	for line := range strings.Lines(flagList) {
+		if fields := strings.Fields(line); len(fields) > 2 && fields[0] == flag {
+			return fields[2]
+		}
+	}
+	return ""
+}
+
+// healthPort is where probes go; 0 when nobody answers them.
+func (s Settings) healthPort() (int, error) {
+	const flag = "agent-health-port"
+	port, err := strconv.Atoi(s.value(flag))
+	if err != nil || port < 0 || port > 65535 {
+		return 0, fmt.Errorf("--set %s=%s: use 1 to 65535, or 0 for none", flag, s.value(flag))
+	}
+	return port, nil
+}
+
+// hostPort is where probes of the cluster role go; without a port nobody answers them.
+type hostPort struct{ Host, Port string }
+
+func (s Settings) clusterProbes() (at hostPort, err error) {
+	const flag = "operator-api-serve-addr"
+	value := s.value(flag)
+	if value == "" {
+		return at, nil
+	}
+	if at.Host, at.Port, err = net.SplitHostPort(value); err == nil {
+		_, err = strconv.ParseUint(at.Port, 10, 16)
+	}
+	if err != nil {
+		return at, fmt.Errorf("--set %s=%s: want host:port, or nothing for none", flag, value)
+	}
+	if addr, err := netip.ParseAddr(at.Host); at.Host == "" || err == nil && addr.IsUnspecified() {
+		at.Host = "127.0.0.1"
+	}
+	return at, nil
+}

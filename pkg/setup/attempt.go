@@ -1,0 +1,230 @@
+package setup
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+const (
+	// containerPrefix begins the container ids of self-tests, so that the next one finds what a killed one has left.
+	containerPrefix = "waggle-self-test-"
+	interfaceName   = "eth0"
+)
+
+// attempt waits for the agent, tries once, and reports unless ctx ended.
+func attempt(ctx context.Context, log *slog.Logger, o Options) error {
+	boot, err := selftest.BootID()
+	if err != nil {
+		return err
+	}
+	agent := client.New(o.SocketPath)
+	defer agent.Close()
+	if err := waitReady(ctx, log, agent); err != nil {
+		return err
+	}
+	steps, tried := try(ctx, o, agent)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	report := selftest.Report{BootID: boot, Version: version.String(), At: time.Now().UTC(), Steps: steps}
+	if tried != nil {
+		report.Error = tried.Error()
+	}
+	if err := errors.Join(tried, selftest.Write(o.StateDir, report)); err != nil {
+		return err
+	}
+	var took []any
+	for _, s := range steps {
+		took = append(took, slog.Duration(s.Name, s.Duration))
+	}
+	log.Info("The self-test passed", slog.Group("took", took...))
+	return nil
+}
+
+// waitReady waits until the agent says that pods can be attached, and says what it waits for.
+func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) error {
+	const pause = 200 * time.Millisecond
+	var said string
+	for {
+		status, err := agent.Status(ctx, true)
+		why := ""
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			why = err.Error()
+		case status.Cilium.State == models.StatusStateFailure:
+			why = status.Cilium.Msg
+		default:
+			return nil
+		}
+		if why != said {
+			log.Info("Waiting for the agent", "why", why)
+			said = why
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// try takes the steps of the self-test in order and stops at the first that fails.
+func try(ctx context.Context, o Options, agent *client.Client) (steps []selftest.Step, err error) {
+	t := &trial{agent: agent, plugin: &plugin{
+		path:   filepath.Join(o.CNIBinDir, pluginName),
+		config: config{Name: "waggle", Type: pluginName, SocketPath: o.SocketPath, StateDir: o.StateDir, LogFile: o.LogFile},
+	}}
+	random := make([]byte, 8)
+	_, _ = rand.Read(random) // never fails
+	t.container = containerPrefix + hex.EncodeToString(random)
+	for _, step := range []struct {
+		name string
+		take func(context.Context) error
+	}{
+		{"clean", t.clean}, {"namespace", t.makeNamespace}, {"ADD", t.add}, {"ping", t.ping}, {"CHECK", t.check},
+		{"DEL", t.del}, {"verify", t.verify},
+	} {
+		begin := time.Now()
+		err = step.take(ctx)
+		steps = append(steps, selftest.Step{Name: step.name, Duration: time.Since(begin)})
+		if err != nil {
+			err = fmt.Errorf("%s: %w", step.name, err)
+			break
+		}
+	}
+	return steps, errors.Join(err, t.close(ctx))
+}
+
+// trial is one self-test.
+type trial struct {
+	agent     *client.Client
+	plugin    *plugin
+	container string
+	ns        *namespace
+	added     bool // ADD was called and no DEL succeeded since
+	result    *result
+}
+
+// clean removes the endpoints of self-tests that were killed. Their namespaces went with their processes.
+func (t *trial) clean(ctx context.Context) error {
+	endpoints, err := t.agent.Endpoints(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range endpoints {
+		id := e.Status.ExternalIdentifiers.ContainerID
+		if strings.HasPrefix(id, containerPrefix) {
+			if err := t.plugin.call(ctx, "DEL", id, "", nil, nil); err != nil {
+				errs = append(errs, fmt.Errorf("remove what an earlier self-test left: %w", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *trial) makeNamespace(context.Context) (err error) {
+	t.ns, err = newNamespace()
+	return err
+}
+
+func (t *trial) add(ctx context.Context) error {
+	t.added = true
+	t.result = &result{}
+	if err := t.plugin.call(ctx, "ADD", t.container, t.ns.path(), nil, t.result); err != nil {
+		return err
+	}
+	if len(t.result.IPs) == 0 {
+		return errors.New("the plugin's result has no address")
+	}
+	return nil
+}
+
+// ping asks the gateway of each family, and the node's own address.
+func (t *trial) ping(ctx context.Context) error {
+	nodes, err := client.Rows[localnode.LocalNode](ctx, t.agent, "local-node")
+	if err != nil {
+		return err
+	}
+	var targets []netip.Addr
+	families := map[bool]bool{}
+	for _, ip := range t.result.IPs {
+		families[ip.Address.Addr().Is6()] = true
+		targets = append(targets, ip.Gateway)
+	}
+	for _, n := range nodes {
+		for _, addr := range []netip.Addr{n.IPv4.NodeIP, n.IPv6.NodeIP} {
+			if addr.IsValid() && families[addr.Is6()] {
+				targets = append(targets, addr)
+			}
+		}
+	}
+	for _, to := range targets {
+		if err := t.ns.do(func() error { return ping(ctx, to) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *trial) check(ctx context.Context) error {
+	return t.plugin.call(ctx, "CHECK", t.container, t.ns.path(), t.result.raw, nil)
+}
+
+func (t *trial) del(ctx context.Context) error {
+	err := t.plugin.call(ctx, "DEL", t.container, t.ns.path(), t.result.raw, nil)
+	t.added = err != nil
+	return err
+}
+
+// verify wants nothing to be left: no link in the namespace, and no endpoint. DEL only takes the link down; the agent
+// deletes it a moment later.
+func (t *trial) verify(ctx context.Context) error {
+	const pause, patience = 20 * time.Millisecond, 10 * time.Second
+	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+		err := t.ns.onlyLoopback()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+	_, err := t.agent.Endpoint(ctx, "cni-attachment-id:"+t.container+":"+interfaceName)
+	switch {
+	case errors.Is(err, client.ErrNotFound):
+		return nil
+	case err == nil:
+		return errors.New("the endpoint is still there after DEL")
+	}
+	return err
+}
+
+// close removes what a failed step has left.
+func (t *trial) close(ctx context.Context) (err error) {
+	if t.ns == nil {
+		return nil
+	}
+	if t.added {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = t.plugin.call(ctx, "DEL", t.container, t.ns.path(), nil, nil)
+	}
+	return errors.Join(err, t.ns.Close())
+}

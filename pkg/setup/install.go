@@ -1,0 +1,96 @@
+package setup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+const (
+	pluginName = "waggle-cni"
+	// tmpName is where the plugin grows. Runtimes ask for plugins by name, and none asks for this one.
+	tmpName = ".waggle-cni.tmp"
+)
+
+// install copies the plugin into place unless an equal one is there. A runtime that calls it meanwhile runs the old one or
+// the new one.
+func install(from, to string) (wrote bool, err error) {
+	if same, err := equal(from, to); err != nil || same {
+		return false, err
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return false, fmt.Errorf("install the CNI plugin: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return false, fmt.Errorf("install the CNI plugin: %w", err)
+	}
+	tmp := filepath.Join(filepath.Dir(to), tmpName)
+	if err := errors.Join(write(tmp, content), os.Rename(tmp, to), syncDir(filepath.Dir(to))); err != nil {
+		_ = os.Remove(tmp)
+		return false, fmt.Errorf("install the CNI plugin as %s: %w: is --cni-bin-dir a writable mount of the host's directory?", to, err)
+	}
+	return true, nil
+}
+
+// write makes a new file that is on the disk when it returns.
+func write(path string, content []byte) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	// The mode above is subject to the umask.
+	return errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close())
+}
+
+// syncDir makes a rename outlive a crash of the machine.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// equal tells whether the plugin is in place: same contents, a regular file that everybody may run.
+func equal(from, to string) (bool, error) {
+	want, err := os.ReadFile(from)
+	if err != nil {
+		return false, fmt.Errorf("read the CNI plugin to install: %w: name it with --cni-plugin-path", err)
+	}
+	info, err := os.Lstat(to)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at the installed CNI plugin: %w", err)
+	}
+	if info.IsDir() {
+		return false, fmt.Errorf("install the CNI plugin: %s is a directory: remove it", to)
+	}
+	if info.Mode() != 0o755 || info.Size() != int64(len(want)) {
+		return false, nil
+	}
+	have, err := os.ReadFile(to)
+	if err != nil {
+		return false, fmt.Errorf("look at the installed CNI plugin: %w", err)
+	}
+	return bytes.Equal(have, want), nil
+}
+
+// loopbackMissing says what containerd lacks: it sets up the loopback device of each pod with this plugin, and since 2.0
+// does so itself where an option says so.
+func loopbackMissing(dir string) string {
+	if _, err := os.Stat(filepath.Join(dir, "loopback")); err == nil {
+		return ""
+	}
+	return "There is no plugin loopback in " + dir + ": containerd cannot start pods without it. Install the reference plugins of CNI " +
+		"there (Debian: containernetworking-plugins), or set containerd's use_internal_loopback (2.0 or newer); CRI-O needs none"
+}

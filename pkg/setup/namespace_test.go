@@ -1,0 +1,28 @@
+package setup
+
+import (
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The main thread of a process cannot end. If it carried a namespace, /proc/<pid>/ns/net would show that one, and it would
+// stay as long as the process, which waits for the node's end.
+func TestPrivilegedOnThread_LeavesTheMainThreadWhereItIs(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to make network namespaces")
+	}
+	before, err := os.Readlink("/proc/self/ns/net") // that of the main thread
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		if err := onThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after, err := os.Readlink("/proc/self/ns/net"); err != nil || after != before {
+		t.Errorf("the main thread went from %s to %s: %v", before, after, err)
+	}
+}

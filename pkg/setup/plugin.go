@@ -1,0 +1,86 @@
+package setup
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// callTimeout bounds one call of the plugin; the plugin waits up to a minute for the agent.
+const callTimeout = 90 * time.Second
+
+// plugin calls the installed plugin as a container runtime does.
+type plugin struct {
+	path   string
+	config config
+}
+
+// config is the network configuration. It is the one that the agent's conflist has for the plugin.
+type config struct {
+	CNIVersion string          `json:"cniVersion"`
+	Name       string          `json:"name"`
+	Type       string          `json:"type"`
+	SocketPath string          `json:"socket-path"`
+	StateDir   string          `json:"state-dir"`
+	LogFile    string          `json:"log-file,omitempty"`
+	Previous   json.RawMessage `json:"prevResult,omitempty"`
+}
+
+// result is what the test reads of the plugin's answer.
+type result struct {
+	IPs []struct {
+		Address netip.Prefix `json:"address"`
+		Gateway netip.Addr   `json:"gateway"`
+	} `json:"ips"`
+	raw json.RawMessage // for CHECK and DEL
+}
+
+// call runs one command; out may be nil. No pod is named, so the agent waits for no Pod object.
+func (p *plugin) call(ctx context.Context, command, container, netns string, previous json.RawMessage, out *result) error {
+	config := p.config
+	config.CNIVersion, config.Previous = "1.0.0", previous
+	input, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.path)
+	cmd.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + container, "CNI_NETNS=" + netns, "CNI_IFNAME=" + interfaceName,
+		"CNI_ARGS=IgnoreUnknown=1", "CNI_PATH=" + filepath.Dir(p.path)}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", p.path, command, err, failure(stdout.Bytes(), stderr.Bytes()))
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(stdout.Bytes(), out); err != nil {
+		return fmt.Errorf("%s %s: read its result: %w", p.path, command, err)
+	}
+	out.raw = bytes.Clone(stdout.Bytes())
+	return nil
+}
+
+// failure is what the plugin says about an error, as CNI has it, or else all that it printed.
+func failure(stdout, stderr []byte) string {
+	var said struct {
+		Code    int    `json:"code"`
+		Msg     string `json:"msg"`
+		Details string `json:"details"`
+	}
+	if json.Unmarshal(stdout, &said) != nil || said.Msg == "" {
+		return fmt.Sprintf("%.500q", append(bytes.TrimSpace(stdout), bytes.TrimSpace(stderr)...))
+	}
+	message := fmt.Sprintf("%s (code %d)", said.Msg, said.Code)
+	if said.Details != "" {
+		message += ": " + said.Details
+	}
+	return message
+}

@@ -1,0 +1,106 @@
+package setup
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/bpffs"
+	"github.com/waggle-net/waggle/pkg/capabilities"
+)
+
+// Options say where things are.
+type Options struct {
+	BPFRoot    string // mount point of the BPF file system
+	StateDir   string // the agent's
+	SocketPath string // of the agent's API
+	PluginPath string // the plugin to install
+	CNIBinDir  string // where runtimes look for plugins
+	LogFile    string // of the plugin; empty for none
+	Once       bool   // return after the self-test instead of waiting for the end of ctx
+}
+
+const (
+	retryMin = time.Second
+	retryMax = 30 * time.Second
+)
+
+// Run takes all steps. It returns when ctx ends, or with Once after the self-test; an error means that a step before the
+// self-test failed, or with Once that the self-test did.
+func Run(ctx context.Context, log *slog.Logger, o Options) error {
+	unlock, err := lock(o.StateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := prepare(log, o); err != nil {
+		return err
+	}
+	if err := test(ctx, log, o); err != nil {
+		return err
+	}
+	if ctx.Err() != nil || o.Once {
+		return nil
+	}
+	if err := capabilities.Drop(0); err != nil {
+		return fmt.Errorf("drop all capabilities: %w", err)
+	}
+	log.Info("Setup is done; waiting to be ended")
+	<-ctx.Done()
+	return nil
+}
+
+// prepare takes the steps that the agent needs before it starts.
+func prepare(log *slog.Logger, o Options) error {
+	mounted, err := bpffs.Ensure(o.BPFRoot)
+	if err != nil {
+		return err
+	}
+	log.Info("BPF file system is there", "root", o.BPFRoot, "mountedNow", mounted)
+	target := filepath.Join(o.CNIBinDir, pluginName)
+	wrote, err := install(o.PluginPath, target)
+	if err != nil {
+		return err
+	}
+	log.Info("CNI plugin is installed", "path", target, "wroteNow", wrote)
+	if why := loopbackMissing(o.CNIBinDir); why != "" {
+		log.Warn(why)
+	}
+	return nil
+}
+
+// Prepared tells whether the steps before the agent's start are done; nil means yes. It changes nothing.
+func Prepared(o Options) error {
+	if is, err := bpffs.Is(o.BPFRoot); err != nil {
+		return err
+	} else if !is {
+		return fmt.Errorf("no BPF file system is mounted on %s", o.BPFRoot)
+	}
+	target := filepath.Join(o.CNIBinDir, pluginName)
+	same, err := equal(o.PluginPath, target)
+	if err == nil && !same {
+		err = fmt.Errorf("%s is not the plugin of %s", target, o.PluginPath)
+	}
+	return err
+}
+
+// test tries until the self-test passes, and reports each outcome.
+func test(ctx context.Context, log *slog.Logger, o Options) error {
+	for wait := retryMin; ; wait = min(2*wait, retryMax) {
+		err := attempt(ctx, log, o)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		log.Error("The self-test failed", "error", err, "retryIn", wait)
+		if o.Once {
+			return fmt.Errorf("self-test: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
