@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -32,8 +33,15 @@ func (n *Node) StartAgent() error {
 		output = file
 	}
 	args := append([]string{"--state-dir", n.StateDir(), "--bpf-root", n.BPFRoot(), "--manifests-dir", n.ManifestsDir(),
-		"--node-name", "node-1"}, n.options.AgentArgs...)
-	cmd := exec.Command(filepath.Join(n.options.BinDir, "waggle-agent"), args...)
+		"--lib-dir", n.path("lib"), "--node-name", "node-1"}, n.options.AgentArgs...)
+	command := append([]string{filepath.Join(n.options.BinDir, "waggle-agent")}, args...)
+	if n.options.Reduced {
+		var err error
+		if command, err = n.reduce(command); err != nil {
+			return fmt.Errorf("reduce the agent's rights: %w", err)
+		}
+	}
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = output, output
 	if err := n.Do(cmd.Start); err != nil {
 		return fmt.Errorf("start the agent: %w", err)
@@ -119,4 +127,9 @@ func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 		return stdout.String(), fmt.Errorf("waggle %v: %w: %s", args[2:], err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.String(), nil
+}
+
+// AddAgentArgs gives the agent further flags from its next start on.
+func (n *Node) AddAgentArgs(args ...string) {
+	n.options.AgentArgs = append(slices.Clone(n.options.AgentArgs), args...)
 }

@@ -114,11 +114,17 @@ func loopbackUp() error {
 	return nil
 }
 
-// onThread runs f on a thread of its own, which ends with f and so never carries a namespace to other goroutines.
+// onThread runs f on a thread of its own, which ends with f and so never carries a namespace to other goroutines. The main
+// thread cannot end, and what /proc says of this process is said of that one: while it is locked here, another one comes.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			result <- onThread(f)
+			return
+		}
 		// Threads share the view of the file system, and setns refuses a mount namespace as long as they do.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			result <- fmt.Errorf("unshare the view of the file system: %w", err)

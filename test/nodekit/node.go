@@ -24,6 +24,7 @@ type Options struct {
 	IPv6CIDR  string    // pods' range; "" means fd00:10:244:1::/64, "-" none
 	AgentArgs []string  // further flags of the agent
 	Output    io.Writer // of the agent; nil keeps it in a file, see [Node.AgentLog]
+	Reduced   bool      // the agent has only what the DaemonSet's container has, see [Node.reduce]
 }
 
 // Addresses of the uplink.

@@ -1,0 +1,56 @@
+package kube
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPrivilegedStaleCgroups_AreRemoved: nobody else removes them when both processes of a run were killed at once.
+func TestPrivilegedStaleCgroups_AreRemoved(t *testing.T) {
+	stale, live, young := cgroupName()+"-stale", cgroupName()+"-live", cgroupName()+"-young"
+	process := exec.Command("sleep", "1000")
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_, _ = process.Process.Kill(), process.Wait()
+		for _, name := range []string{stale, live, young} {
+			if err := removeCgroups(name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	dirs := map[string][]string{}
+	for _, name := range []string{stale, live, young} {
+		var err error
+		if dirs[name], err = makeCgroups(name + "/kube-1/node-1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range dirs[live] {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(process.Process.Pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{stale, live} {
+		for _, dir := range dirs[name] {
+			top := strings.TrimSuffix(dir, "/kube-1/node-1")
+			if err := os.Chtimes(top, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	removeStaleCgroups()
+	for name, want := range map[string]bool{stale: false, live: true, young: true} {
+		for _, dir := range dirs[name] {
+			if _, err := os.Stat(dir); (err == nil) != want {
+				t.Errorf("%s: there is %v, want %v", dir, err == nil, want)
+			}
+		}
+	}
+}

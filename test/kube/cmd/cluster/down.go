@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var errRunning = errors.New("the lock is held")
+
+// takeLock returns the open, locked file, or errRunning when a cluster has it.
+func takeLock() (*os.File, error) {
+	lock, err := os.OpenFile(file("lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errRunning
+		}
+		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	return lock, nil
+}
+
+// down ends the process that holds the cluster; all others end with it.
+func down() error {
+	if _, err := os.Stat(stateDir()); errors.Is(err, os.ErrNotExist) {
+		fmt.Println("No cluster is running.")
+		return nil
+	}
+	lock, ended, err := end()
+	if err != nil {
+		return fmt.Errorf("end the cluster: %w", err)
+	}
+	defer lock.Close()
+	if err := os.RemoveAll(stateDir()); err != nil {
+		return err
+	}
+	fmt.Println(map[bool]string{true: "The cluster is gone.", false: "No cluster is running; what one had left is removed."}[ended])
+	return nil
+}
+
+// end returns the lock once nobody else holds it, and whether somebody did.
+func end() (lock *os.File, ended bool, err error) {
+	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		if lock, err = takeLock(); !errors.Is(err, errRunning) {
+			return lock, ended, err
+		}
+		pid, err := holder()
+		if err != nil {
+			return nil, false, err
+		}
+		if err := unix.Kill(pid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
+			return nil, false, fmt.Errorf("send %v to process %d: %w", signal, pid, err)
+		}
+		waitUnlocked(30 * time.Second)
+		ended = true
+	}
+	lock, err = takeLock()
+	return lock, ended, err
+}
+
+// holder is the process that has the lock: it has written its number.
+func holder() (int, error) {
+	text, err := os.ReadFile(file("lock"))
+	if err != nil {
+		return 0, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid < 2 {
+		return 0, fmt.Errorf("%s is locked, but holds no process number: try again in a moment", file("lock"))
+	}
+	return pid, nil
+}
+
+func waitUnlocked(limit time.Duration) {
+	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if lock, err := takeLock(); err == nil {
+			_ = lock.Close()
+			return
+		}
+	}
+}
+
+// node replaces this process by a program on a node, by default a shell.
+func node(args []string) error {
+	if len(args) == 0 {
+		return errors.New("name a node, e.g. node-1")
+	}
+	pid, err := holder()
+	if err != nil {
+		return fmt.Errorf("no cluster is running (make cluster starts one): %w", err)
+	}
+	found, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/waggle-kube-%d-*/kube-*/%s/cgroup.procs", pid, args[0]))
+	if err != nil {
+		return err
+	}
+	inVersion2, _ := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/waggle-kube-%d-*/kube-*/%s/system/cgroup.procs", pid, args[0]))
+	for _, procs := range slices.Concat(found, inVersion2) {
+		text, err := os.ReadFile(procs)
+		if first, _, ok := strings.Cut(string(text), "\n"); err == nil && ok {
+			argv := []string{"nsenter", "--target", first, "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
+			if argv = append(argv, args[1:]...); len(args) == 1 {
+				argv = append(argv, "/bin/bash")
+			}
+			return syscall.Exec("/usr/bin/nsenter", argv, os.Environ())
+		}
+	}
+	return fmt.Errorf("the cluster has no node %s", args[0])
+}

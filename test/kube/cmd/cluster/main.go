@@ -1,0 +1,73 @@
+// Command cluster keeps a Kubernetes with Waggle running for a person, on this machine and without Docker.
+//
+//	cluster up [-nodes 2] [-bare] [-install-flags "--set debug=true"]
+//	cluster node node-1 [program and arguments]
+//	cluster down
+//
+// Clusters are told apart by the folder in the environment variable WAGGLE_CLUSTER_DIR, by default /tmp/waggle-cluster.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("a cluster needs namespaces, mounts and cgroups: run this as root")
+	}
+	if len(args) == 0 {
+		return errors.New("use one of: up, node, down")
+	}
+	switch args[0] {
+	case "up":
+		return up(args[1:])
+	case "node":
+		return node(args[1:])
+	case "down":
+		return down()
+	case "run": // what up has started
+		return serve(args[1:])
+	}
+	return fmt.Errorf("%q: use one of: up, node, down", args[0])
+}
+
+// choices are the flags of up, which hands them on.
+type choices struct {
+	nodes        int
+	bare         bool
+	installFlags string
+}
+
+func parse(args []string) (c choices, err error) {
+	flags := flag.NewFlagSet("cluster up", flag.ContinueOnError)
+	flags.IntVar(&c.nodes, "nodes", 1, "number of nodes")
+	flags.BoolVar(&c.bare, "bare", false, "do not install Waggle: nodes stay NotReady until somebody does")
+	flags.StringVar(&c.installFlags, "install-flags", "", "further flags of waggle install, separated by spaces")
+	err = flags.Parse(args)
+	if err == nil && (flags.NArg() > 0 || c.nodes < 1 || c.nodes > 200) {
+		err = fmt.Errorf("want no arguments and 1 to 200 nodes")
+	}
+	return c, err
+}
+
+// file is in the folder that holds what a person may look at. Everything else is in the namespaces of the cluster's
+// processes.
+func file(name string) string { return filepath.Join(stateDir(), name) }
+
+func stateDir() string {
+	if dir := os.Getenv("WAGGLE_CLUSTER_DIR"); dir != "" {
+		return dir
+	}
+	return "/tmp/waggle-cluster"
+}

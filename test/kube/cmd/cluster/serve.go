@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// inheritedLock is the descriptor of the lock in the process that up has started.
+const inheritedLock = 3
+
+// serve holds the cluster until it is told to end. It runs twice: outside [kube.Contain], and again inside.
+func serve(args []string) error {
+	c, err := parse(args)
+	if err != nil {
+		return err
+	}
+	if os.Getpid() != 1 {
+		// The programs of the cluster are looked for from the working folder upwards.
+		self, err := os.Executable()
+		if err == nil {
+			err = os.Chdir(filepath.Dir(self))
+		}
+		if err != nil {
+			return err
+		}
+		unix.CloseOnExec(inheritedLock)
+		lock := os.NewFile(inheritedLock, "lock")
+		if err := lock.Truncate(0); err != nil {
+			return fmt.Errorf("write the number of this process to the lock: %w (start this with \"cluster up\")", err)
+		}
+		if _, err := fmt.Fprintln(lock, os.Getpid()); err != nil {
+			return err
+		}
+		defer lock.Close() // as late as the cluster has ended
+	}
+	if code := kube.Contain(func() int { return hold(c) }); code != 0 {
+		return fmt.Errorf("it ended with status %d", code)
+	}
+	return nil
+}
+
+// hold is what the process inside does.
+func hold(c choices) int {
+	stop, cancel := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer cancel()
+	cluster, err := start(stop, c)
+	if err != nil {
+		fmt.Println(err)
+	} else {
+		<-stop.Done()
+	}
+	if cluster != nil {
+		if e := cluster.Stop(); e != nil {
+			fmt.Println(e)
+			return 1
+		}
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+func start(ctx context.Context, c choices) (*kube.Cluster, error) {
+	limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	cluster, err := kube.New(limited, kube.Options{Nodes: c.nodes, ClusterCIDR: kube.DualStackCIDR, LogDir: file("logs")})
+	if err != nil {
+		return cluster, err
+	}
+	if err := cluster.Forward(file("kubeconfig")); err != nil {
+		return cluster, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return cluster, err
+	}
+	script := fmt.Sprintf("#!/bin/sh\nexec %q --kubeconfig=%q \"$@\"\n", filepath.Join(filepath.Dir(self), "kube", "kubectl"), file("kubeconfig"))
+	if err := os.WriteFile(file("kubectl"), []byte(script), 0o755); err != nil {
+		return cluster, err
+	}
+	result := "ok"
+	if !c.bare {
+		if err := cluster.InstallWaggle(limited, strings.Fields(c.installFlags)...); err != nil {
+			result = fmt.Sprintf("Waggle is not its network: %v", err) // the person may look at it
+		}
+	}
+	if err := os.WriteFile(file("result.new"), []byte(result), 0o644); err != nil {
+		return cluster, err
+	}
+	return cluster, os.Rename(file("result.new"), file("result"))
+}

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// up starts the process that holds the cluster, and waits until it says how that went.
+func up(args []string) error {
+	if _, err := parse(args); err != nil {
+		return err
+	}
+	if err := prepare(); err != nil {
+		return err
+	}
+	lock, err := takeLock()
+	if errors.Is(err, errRunning) {
+		fmt.Println("A cluster is running already; make cluster-down removes it.")
+		describe()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for _, name := range []string{"result", "log", "kubeconfig"} {
+		if err := os.RemoveAll(file(name)); err != nil {
+			return err
+		}
+	}
+	process, err := startServing(lock, args)
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- process.Wait() }()
+	result, err := waitForResult(ended)
+	if err != nil {
+		return err
+	}
+	describe()
+	if result != "ok" {
+		return fmt.Errorf("the cluster is running, but: %s", result)
+	}
+	return nil
+}
+
+// prepare makes the folder; the name is known to all, so it must not be somebody else's.
+func prepare() error {
+	if err := os.Mkdir(stateDir(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(stateDir())
+	if err != nil {
+		return err
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || stat.Uid != 0 || info.Mode().Perm()&0o077 != 0 {
+		return fmt.Errorf("%s is not a folder of root alone: remove it", stateDir())
+	}
+	return nil
+}
+
+// startServing starts this program again, detached. It inherits the lock and so holds it as long as it lives.
+func startServing(lock *os.File, args []string) (*exec.Cmd, error) {
+	log, err := os.Create(file("log"))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command("/proc/self/exe", append([]string{"run"}, args...)...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{lock}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	return cmd, cmd.Start()
+}
+
+func waitForResult(ended <-chan error) (string, error) {
+	for {
+		if text, err := os.ReadFile(file("result")); err == nil {
+			return strings.TrimSpace(string(text)), nil
+		}
+		select {
+		case err := <-ended:
+			text, _ := os.ReadFile(file("log"))
+			return "", fmt.Errorf("the cluster did not start: %v\n%s\nlogs of its components: %s", err, text, file("logs"))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// describe says how to use the cluster.
+func describe() {
+	fmt.Printf(`
+  %s get nodes          or: export KUBECONFIG=%s
+  %s node node-1          a shell on a node
+  %s          logs of all components
+  make cluster-down
+
+Nodes reach no registry. Pods can use the image %s (busybox) with imagePullPolicy: Never.
+`, file("kubectl"), file("kubeconfig"), os.Args[0], file("logs"), kube.ClientImage)
+}

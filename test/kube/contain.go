@@ -1,0 +1,128 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	insideEnv = "WAGGLE_KUBE_INSIDE" // is set to the name of the cgroups, for the process that Contain has started
+	lifeline  = 3                    // its end of a pipe from the process outside
+	stateRoot = "/run"               // what clusters write: a tmpfs that only they see
+)
+
+// Main runs the tests of a package with [Contain] and exits.
+func Main(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "tests of a real Kubernetes make namespaces, mounts and cgroups: run them as root")
+		os.Exit(1)
+	}
+	os.Exit(Contain(m.Run))
+}
+
+// Contain starts the running program once more, as the first process of a PID namespace and with mounts of its own; there
+// Contain calls work and exits. Outside it returns the exit code of the process inside.
+//
+// Whatever ends either of the two, nothing stays:
+//   - processes, network namespaces and mounts go with the PID namespace, which the kernel ends with its first process;
+//     the first process ends when its pipe to the process outside does
+//   - files are on a tmpfs among those mounts
+//   - cgroups are removed by the process outside, or by the one inside when the other was killed. If both were killed at
+//     once, the next call removes them.
+func Contain(work func() int) int {
+	var err error
+	if name := os.Getenv(insideEnv); name != "" && os.Getpid() == 1 {
+		if err = settleInside(name); err == nil {
+			os.Exit(work())
+		}
+	} else {
+		var code int
+		if code, err = startInside(); err == nil {
+			return code
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+func startInside() (code int, err error) {
+	removeStaleCgroups()
+	name := cgroupName()
+	defer func() { err = errors.Join(err, removeCgroups(name)) }()
+	// Nobody else has the writing end: it closes when this process is gone.
+	read, write, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer write.Close()
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), insideEnv+"="+name)
+	cmd.ExtraFiles = []*os.File{read} // becomes the descriptor lifeline
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	defer signal.Stop(signals)
+	err = cmd.Start()
+	_ = read.Close()
+	if err != nil {
+		return 0, fmt.Errorf("start %s in namespaces of its own: %w (are you root, with CAP_SYS_ADMIN?)", os.Args[0], err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			_ = cmd.Process.Signal(s) // that it has ended is reported below
+		case err := <-ended:
+			if cmd.ProcessState.Exited() {
+				return cmd.ProcessState.ExitCode(), nil
+			}
+			return 0, fmt.Errorf("%s was ended: %w", os.Args[0], err)
+		}
+	}
+}
+
+// settleInside gives this process the mounts it expects and ends it when the one outside ends.
+func settleInside(cgroup string) error {
+	unix.CloseOnExec(lifeline)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.NewFile(lifeline, "lifeline"))
+		_ = unix.Kill(-1, unix.SIGKILL) // all others of this namespace and those inside
+		_ = removeCgroups(cgroup)       // nobody is left to read an error
+		os.Exit(1)
+	}()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make all mounts private: %w", err)
+	}
+	// The numbers of processes that /proc shows must be those of this namespace.
+	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	if err := unix.Mount("tmpfs", stateRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs at %s: %w", stateRoot, err)
+	}
+	return nil
+}
+
+// cgroupName is unique among all processes, also those of other PID namespaces.
+func cgroupName() string { return fmt.Sprintf("waggle-kube-%d-%d", os.Getpid(), time.Now().UnixNano()) }
+
+// retry calls f until it returns nil or the time is over.
+func retry(limit time.Duration, f func() error) error {
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		if err := f(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}

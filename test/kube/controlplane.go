@@ -1,0 +1,116 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	serviceCIDR   = "10.96.0.0/16,fd00:10:96::/112"
+	securePort    = "6443"
+	secondPort    = "6444"
+	etcdClientURL = "http://127.0.0.1:2379"
+	etcdPeerURL   = "http://127.0.0.1:2380"
+)
+
+// auditPolicy writes one line for each request that was answered.
+const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`
+
+func (c *Cluster) startEtcd() (err error) {
+	c.etcd, err = c.component(c.start("etcd", c.control, "etcd", "--data-dir="+c.path("etcd"), "--listen-client-urls="+etcdClientURL,
+		"--advertise-client-urls="+etcdClientURL, "--listen-peer-urls="+etcdPeerURL, "--initial-advertise-peer-urls="+etcdPeerURL,
+		"--initial-cluster=default="+etcdPeerURL, "--log-level=warn", "--quota-backend-bytes=8589934592"))
+	return err
+}
+
+// StartAPIServer starts the API server with the data that it had, and returns once it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
+	if c.apiserver, err = c.startAPIServer("kube-apiserver", securePort, c.AuditLogPath()); err != nil {
+		return err
+	}
+	return c.WaitFor(ctx, "the API server to be ready", func() error {
+		_, err := c.Get(ctx, "/readyz")
+		return err
+	})
+}
+
+// StartSecondAPIServer starts another API server over the same data, and returns its URL once it is ready.
+func (c *Cluster) StartSecondAPIServer(ctx context.Context) (url string, err error) {
+	url = "https://" + net.JoinHostPort(apiIPv4, secondPort)
+	if c.second, err = c.startAPIServer("kube-apiserver-2", secondPort, c.logPath("audit-2")); err != nil {
+		return "", err
+	}
+	return url, c.WaitFor(ctx, "the second API server to be ready", func() error {
+		_, err := c.requestAt(ctx, url, http.MethodGet, "/readyz", nil)
+		return err
+	})
+}
+
+func (c *Cluster) startAPIServer(name, port, audit string) (*Process, error) {
+	if err := os.WriteFile(c.path("audit-policy.json"), []byte(auditPolicy), 0o644); err != nil {
+		return nil, err
+	}
+	return c.component(c.start(name, c.control, append([]string{c.bin.kube + "/kube-apiserver",
+		"--etcd-servers=" + etcdClientURL, "--bind-address=::", "--secure-port=" + port, "--advertise-address=" + apiIPv4,
+		"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.path("accounts.key"),
+		"--service-account-signing-key-file=" + c.path("accounts.key"), "--service-cluster-ip-range=" + serviceCIDR,
+		"--token-auth-file=" + c.path("tokens.csv"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
+		"--audit-policy-file=" + c.path("audit-policy.json"), "--audit-log-path=" + audit}, c.options.APIServerArgs...)...))
+}
+
+// StopAPIServer ends the API server at once, as an outage does: connections break, and nothing listens until
+// [Cluster.StartAPIServer].
+func (c *Cluster) StopAPIServer() error { return c.apiserver.Kill() }
+
+// HangAPIServer lets the API server answer nobody while its connections stay, until [Cluster.ResumeAPIServer].
+func (c *Cluster) HangAPIServer() error { return c.apiserver.cmd.Process.Signal(unix.SIGSTOP) }
+
+// ResumeAPIServer ends what [Cluster.HangAPIServer] began.
+func (c *Cluster) ResumeAPIServer() error { return c.apiserver.cmd.Process.Signal(unix.SIGCONT) }
+
+// Etcd sends a request to etcd's HTTP gateway, such as "/v3/kv/compaction".
+func (c *Cluster) Etcd(ctx context.Context, path, body string, answer any) error {
+	text, err := c.requestAt(ctx, etcdClientURL, http.MethodPost, path, []byte(body))
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, answer)
+}
+
+// AuditLogPath is the file with one JSON object for each request that the API server has answered.
+func (c *Cluster) AuditLogPath() string { return c.logPath("audit") }
+
+// StartControllerManager starts the controller manager; it allocates node CIDRs if the options give a range.
+func (c *Cluster) StartControllerManager() (err error) {
+	args := []string{c.bin.kube + "/kube-controller-manager", "--kubeconfig=" + c.path("controllers.kubeconfig"), "--leader-elect=false",
+		"--service-account-private-key-file=" + c.path("accounts.key"), "--root-ca-file=" + c.path("ca.crt"), "--bind-address=127.0.0.1"}
+	if c.options.ClusterCIDR != "" {
+		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+c.options.ClusterCIDR, "--service-cluster-ip-range="+serviceCIDR)
+		if !strings.Contains(c.options.ClusterCIDR, ",") {
+			args[len(args)-1] = "--service-cluster-ip-range=" + strings.Split(serviceCIDR, ",")[0]
+		}
+	}
+	c.controllers, err = c.component(c.start("kube-controller-manager", c.control, args...))
+	return err
+}
+
+// StopControllerManager ends the controller manager.
+func (c *Cluster) StopControllerManager() error { return c.controllers.Kill() }
+
+// StartScheduler starts the scheduler.
+func (c *Cluster) StartScheduler() (err error) {
+	c.scheduler, err = c.component(c.start("kube-scheduler", c.control, c.bin.kube+"/kube-scheduler", "--kubeconfig="+c.path("scheduler.kubeconfig"),
+		"--leader-elect=false", "--bind-address=127.0.0.1"))
+	return err
+}
+
+// StopScheduler ends the scheduler.
+func (c *Cluster) StopScheduler() error { return c.scheduler.Kill() }

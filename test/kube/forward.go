@@ -1,0 +1,44 @@
+package kube
+
+import (
+	"context"
+	"io"
+	"net"
+)
+
+// Forward lets programs of the machine reach the API server through a port of 127.0.0.1, until the program ends, and
+// writes a kubeconfig that says so.
+func (c *Cluster) Forward(kubeconfig string) error {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go c.forward(conn)
+		}
+	}()
+	return c.writeKubeconfig(kubeconfig, "https://"+listener.Addr().String(), AdminToken)
+}
+
+// forward copies both directions until either ends; kubectl reports what breaks.
+func (c *Cluster) forward(client net.Conn) {
+	defer client.Close()
+	server, err := c.Dial(context.Background(), "tcp4", net.JoinHostPort(apiIPv4, securePort))
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	ended := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
+		go func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			ended <- struct{}{}
+		}()
+	}
+	<-ended
+}

@@ -1,0 +1,151 @@
+package install
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// use is what RBAC grants and an audit log shows.
+type use struct{ account, resource, verb string }
+
+// granted reads the roles that "waggle install" prints.
+func granted(t *testing.T, c *kube.Cluster) map[use]bool {
+	t.Helper()
+	out, err := c.Nodes[0].Waggle(t.Context(), "install", "--only", "rbac", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct {
+		Items []struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Rules    []struct{ APIGroups, Resources, Verbs []string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	all := map[use]bool{}
+	for _, role := range list.Items {
+		for _, r := range role.Rules {
+			for _, verb := range r.Verbs {
+				all[use{role.Metadata.Name, strings.TrimSuffix(r.Resources[0]+"."+r.APIGroups[0], "."), verb}] = true
+			}
+		}
+	}
+	if len(all) < 20 {
+		t.Fatalf("only %d verbs are granted: the search is broken", len(all))
+	}
+	return all
+}
+
+// used are the requests of Waggle's accounts that the API server has allowed so far, and those that RBAC has refused.
+func used(t *testing.T, c *kube.Cluster) (allowed map[use]bool, refused []string) {
+	t.Helper()
+	const prefix = "system:serviceaccount:kube-system:"
+	allowed = map[use]bool{}
+	for _, e := range c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.User.Username, prefix+"waggle") }) {
+		o := e.ObjectRef
+		resource := o.Resource
+		if o.Subresource != "" {
+			resource += "/" + o.Subresource
+		}
+		u := use{strings.TrimPrefix(e.User.Username, prefix), strings.TrimSuffix(resource+"."+o.APIGroup, "."), e.Verb}
+		switch {
+		case e.ResponseStatus.Code == 403:
+			refused = append(refused, fmt.Sprintf("%s: %s %s", u.account, e.Verb, e.RequestURI))
+		case resource != "":
+			allowed[u] = true
+		}
+	}
+	slices.Sort(refused)
+	return allowed, slices.Compact(refused)
+}
+
+// rare are verbs that only accidents need, each with the test that has the accident.
+var rare = map[use]string{
+	{"waggle-cluster", "ciliumnodes.cilium.io", "get"}: "a CiliumNode that changed since the list: cells/clusterpool",
+	{"waggle", "pods", "get"}:                          "an ADD that comes before the watch of pods: cells/endpointmanager",
+	{"waggle", "ciliumidentities.cilium.io", "get"}:    "a number that somebody else took: cells/identity",
+	{"waggle", "ciliumendpoints.cilium.io", "get"}:     "an object of that name that is there already: cells/ciliumendpoints",
+}
+
+// TestPrivilegedInstall_VerbsAreExact lets a cluster live for a while with the accounts that are printed.
+func TestPrivilegedInstall_VerbsAreExact(t *testing.T) {
+	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}})
+	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "annotate-k8s-node=true", "--set", "cluster-pool-ipv4-cidr=10.244.0.0/16",
+		"--set", "cilium-endpoint-gc-interval=1s"); err != nil {
+		t.Fatal(err)
+	}
+	live(t, c)
+	all := granted(t, c)
+	err := c.WaitFor(t.Context(), "each verb to be used", func() error {
+		have, refused := used(t, c)
+		if len(refused) > 0 {
+			t.Fatalf("RBAC refuses what is needed:\n%s", strings.Join(refused, "\n"))
+		}
+		var unused []string
+		for u := range maps.Keys(all) {
+			if !have[u] && rare[u] == "" {
+				unused = append(unused, fmt.Sprintf("%s: %s %s", u.account, u.verb, u.resource))
+			}
+		}
+		if slices.Sort(unused); len(unused) > 0 {
+			return fmt.Errorf("granted and not used:\n%s", strings.Join(unused, "\n"))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	for u := range rare {
+		if !all[u] {
+			t.Errorf("%+v is rare and not granted", u)
+		}
+	}
+}
+
+// live makes a pod, changes its labels and deletes it.
+func live(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	if err := c.RunPod(t.Context(), kube.Pod{Name: "client", Node: "node-1"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/pods/client", `{"metadata": {"labels": {"a": "b"}}}`); err != nil {
+		t.Fatal(err)
+	}
+	err := c.WaitFor(t.Context(), "the CiliumEndpoint to follow the label", func() error {
+		var o struct {
+			Status struct{ Identity struct{ Labels []string } }
+		}
+		if err := c.GetObject(t.Context(), endpoints+"/client", &o); err != nil {
+			return err
+		}
+		if !slices.Contains(o.Status.Identity.Labels, "k8s:a=b") {
+			return fmt.Errorf("labels %q", o.Status.Identity.Labels)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.DeletePod(t.Context(), "client"); err != nil {
+		t.Fatal(err)
+	}
+	// What a pod and a node left behind that are no more is the cluster role's to remove.
+	for path, text := range map[string]string{
+		endpoints: `{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": "orphan"}}`,
+		"/apis/cilium.io/v2/ciliumnodes": `{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "spec": {},
+			"metadata": {"name": "gone", "labels": {"app.kubernetes.io/managed-by": "waggle"}}}`,
+	} {
+		if _, err := c.Request(t.Context(), "POST", path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

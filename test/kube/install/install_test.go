@@ -1,0 +1,189 @@
+// Package install holds what "waggle install" prints against a real API server.
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+func TestMain(m *testing.M) { kube.Main(m) }
+
+// start starts a cluster with two nodes without pods and installs everything.
+func start(t *testing.T) (*kube.Cluster, string) {
+	t.Helper()
+	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule", "other=true:NoSchedule"}})
+	for _, n := range c.Nodes {
+		if err := n.WaitRegistered(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	manifests, err := c.Nodes[0].Waggle(t.Context(), "install", "--k8s-api-server", c.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.KubectlInput(t.Context(), manifests, "apply", "--validate=strict", "-f", "-")
+	if err != nil || strings.Contains(out, "Warning") {
+		t.Fatalf("apply: %v\n%s", err, out)
+	}
+	return c, manifests
+}
+
+// TestPrivilegedInstall_RealAPIServer runs all checks on one cluster.
+func TestPrivilegedInstall_RealAPIServer(t *testing.T) {
+	c, manifests := start(t)
+	t.Run("a second apply changes nothing", func(t *testing.T) {
+		out, err := c.KubectlInput(t.Context(), manifests, "apply", "-f", "-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out) {
+			if !strings.HasSuffix(line, "unchanged\n") {
+				t.Error(line)
+			}
+		}
+	})
+	t.Run("the definitions are established", func(t *testing.T) { established(t, c) })
+	t.Run("the policies have no warnings", func(t *testing.T) { withoutWarnings(t, c) })
+	t.Run("objects are checked", func(t *testing.T) { checked(t, c) })
+	t.Run("a token writes what is its node's", func(t *testing.T) { ownNode(t, c) })
+	t.Run("the cluster's account does what is printed", func(t *testing.T) { clusterAccount(t, c) })
+}
+
+// clusterAccount tries what lies beside each of its permissions.
+func clusterAccount(t *testing.T, c *kube.Cluster) {
+	token, err := c.Token(t.Context(), "kube-system/waggle-cluster", "node-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const leases = "/apis/coordination.k8s.io/v1/namespaces/"
+	for _, w := range []write{
+		writes("node-1")["annotation"], writes("node-1")["make the CiliumNode"], writes("node-1")["make an endpoint"],
+		{"PATCH", "/api/v1/nodes/node-1", merge, `{"spec": {"unschedulable": true}}`},
+		{"DELETE", "/api/v1/nodes/node-1", "json", ""},
+		{"PATCH", endpoints + "/any", merge, `{"status": {"id": 7}}`},
+		{"DELETE", "/api/v1/namespaces/default/pods/any", "json", ""},
+		{"GET", "/api/v1/namespaces/kube-system/secrets", "json", ""},
+		{"GET", "/api/v1/pods?watch=true", "json", ""},
+		{"DELETE", "/apis/cilium.io/v2/ciliumidentities/257", "json", ""},
+		{"POST", leases + "default/leases", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "waggle-cluster"}}`},
+		{"PUT", leases + "kube-system/leases/other", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}`},
+	} {
+		refused(t, c, token, w, "cannot")
+	}
+}
+
+func established(t *testing.T, c *kube.Cluster) {
+	if out, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd", "-l", "app.kubernetes.io/managed-by=waggle"); err != nil ||
+		strings.Count(out, "condition met") != 5 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for name, want := range map[string]string{"cn": "ciliumnodes", "ciliumep": "ciliumendpoints", "ciliumid": "ciliumidentities", "cnp": "ciliumnetworkpolicies",
+		"ccnp": "ciliumclusterwidenetworkpolicies"} {
+		var list struct {
+			Resources []struct {
+				Name       string
+				ShortNames []string
+			}
+		}
+		if err := c.GetObject(t.Context(), "/apis/cilium.io/v2", &list); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, r := range list.Resources {
+			found = found || r.Name == want && strings.Contains(" "+strings.Join(r.ShortNames, " ")+" ", " "+name+" ")
+		}
+		if !found {
+			t.Errorf("%s is not short for %s", name, want)
+		}
+	}
+}
+
+// withoutWarnings waits until the controller manager has checked the types of the expressions.
+func withoutWarnings(t *testing.T, c *kube.Cluster) {
+	err := c.WaitFor(t.Context(), "expressions to be checked", func() error {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Status   struct {
+					ObservedGeneration int
+					TypeChecking       struct{ ExpressionWarnings []any }
+				}
+			}
+		}
+		if err := c.GetObject(t.Context(), "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", &list); err != nil {
+			return err
+		}
+		if len(list.Items) != 2 {
+			return fmt.Errorf("%d policies", len(list.Items))
+		}
+		for _, p := range list.Items {
+			if p.Status.ObservedGeneration == 0 {
+				return fmt.Errorf("%s is not checked yet", p.Metadata.Name)
+			}
+			if w := p.Status.TypeChecking.ExpressionWarnings; len(w) > 0 {
+				t.Errorf("%s: %v", p.Metadata.Name, w)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// checked holds the schemas, as the API server understands them, against objects.
+func checked(t *testing.T, c *kube.Cluster) {
+	for name, o := range map[string]struct{ path, object, want string }{
+		"node": {"ciliumnodes", `{"kind": "CiliumNode", "metadata": {"name": "x"}, "spec": {"bootid": "1", "addresses": [{"type": "InternalIP", "ip": "192.0.2.1"}],
+			"ipam": {"podCIDRs": ["10.0.0.0/24", "fd00::/64"]}, "eni": {"any": [1]}}, "status": {"ipam": {}}}`, ""},
+		"node with a bad CIDR": {"ciliumnodes", `{"kind": "CiliumNode", "metadata": {"name": "x"}, "spec": {"ipam": {"podCIDRs": ["10.0.0.0"]}}}`, "spec.ipam.podCIDRs[0]"},
+		"node with a misspelt field": {"ciliumnodes", `{"kind": "CiliumNode", "metadata": {"name": "x"}, "spec": {"addreses": []}}`,
+			`unknown field \"spec.addreses\"`},
+		"endpoint": {"namespaces/default/ciliumendpoints", `{"kind": "CiliumEndpoint", "metadata": {"name": "x"}, "status": {"id": 7, "encryption": {},
+			"identity": {"id": 257, "labels": ["k8s:a=b"]}, "networking": {"addressing": [{"ipv4": "10.0.0.7"}], "node": "192.0.2.1"}, "state": "ready",
+			"named-ports": [{"name": "http", "port": 80, "protocol": "TCP"}], "policy": {"ingress": {"state": "enforcing"}}}}`, ""},
+		"endpoint in no state":    {"namespaces/default/ciliumendpoints", `{"kind": "CiliumEndpoint", "metadata": {"name": "x"}, "status": {"state": "happy"}}`, "status.state"},
+		"identity":                {"ciliumidentities", `{"kind": "CiliumIdentity", "metadata": {"name": "257"}, "security-labels": {"k8s:app": "cart"}}`, ""},
+		"identity without number": {"ciliumidentities", `{"kind": "CiliumIdentity", "metadata": {"name": "a"}, "security-labels": {}}`, "metadata.name"},
+		"policy": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {},
+			"ingress": [{"fromEndpoints": [{"matchLabels": {"k8s:app": "a"}}], "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"method": "GET"}]}}]}],
+			"ingressDeny": [{"fromCIDR": ["192.0.2.1"], "icmps": [{"fields": [{"type": 8}, {"type": "EchoRequest"}]}]}]}}`, ""},
+		"policy without a rule":     {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}}`, "a policy needs spec or specs"},
+		"policy with a bad CIDR":    {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {}, "egress": [{"toCIDR": ["x"]}]}}`, "toCIDR"},
+		"policy of nodes":           {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, ""},
+		"policy of nodes and pods":  {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"nodeSelector": {}, "endpointSelector": {}}]}`, "specs[0]"},
+		"policy of nodes elsewhere": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, "nodeSelector"},
+	} {
+		var object map[string]any
+		if err := json.Unmarshal([]byte(o.object), &object); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		object["apiVersion"] = "cilium.io/v2"
+		err := c.Create(t.Context(), "/apis/cilium.io/v2/"+o.path+"?dryRun=All&fieldValidation=Strict", object)
+		if o.want == "" && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if o.want != "" && (err == nil || !strings.Contains(err.Error(), o.want)) {
+			t.Errorf("%s: got %v, want %s", name, err, o.want)
+		}
+	}
+}
+
+func allowed(ctx context.Context, t *testing.T, c *kube.Cluster, token string, w write) {
+	t.Helper()
+	if err := w.send(ctx, c, token); err != nil {
+		t.Errorf("%s: %v", w.path, err)
+	}
+}
+
+func refused(t *testing.T, c *kube.Cluster, token string, w write, want string) {
+	t.Helper()
+	if err := w.send(t.Context(), c, token); err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), want) {
+		t.Errorf("%s %s %s: got %v, want 403 with %q", w.method, w.path, w.body, err, want)
+	}
+}

@@ -1,0 +1,164 @@
+package install
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// write is a request of an agent.
+type write struct{ method, path, kind, body string }
+
+// send makes the request with a token.
+func (w write) send(ctx context.Context, c *kube.Cluster, token string) error {
+	request, err := http.NewRequestWithContext(ctx, w.method, c.URL+w.path, strings.NewReader(w.body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	request.Header.Set("Content-Type", "application/"+w.kind)
+	client := &http.Client{Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s: %s", response.Status, answer)
+	}
+	return err
+}
+
+const (
+	merge     = "merge-patch+json"
+	strategic = "strategic-merge-patch+json"
+	endpoints = "/apis/cilium.io/v2/namespaces/default/ciliumendpoints"
+)
+
+func endpointOf(name, node string) string {
+	return fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": %q, "labels": {"waggle.io/node": %q}}}`, name, node)
+}
+
+// writes are the requests that an agent makes for its node.
+func writes(node string) map[string]write {
+	return map[string]write{
+		"annotation": {"PATCH", "/api/v1/nodes/" + node + "/status", merge, `{"metadata": {"annotations": {"network.cilium.io/ipv4-cilium-host": "10.0.0.1"}}}`},
+		"condition": {"PATCH", "/api/v1/nodes/" + node + "/status", strategic,
+			`{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "False", "reason": "WaggleIsUp"}]}}`},
+		"make the CiliumNode":   {"POST", "/apis/cilium.io/v2/ciliumnodes", "json", fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {}}`, node)},
+		"change the CiliumNode": {"PATCH", "/apis/cilium.io/v2/ciliumnodes/" + node, merge, `{"spec": {"bootid": "2"}}`},
+		"make an endpoint":      {"POST", endpoints, "json", endpointOf("pod-"+node, node)},
+		"change an endpoint":    {"PATCH", endpoints + "/pod-" + node, merge, `{"status": {"id": 7}}`},
+		"delete an endpoint":    {"DELETE", endpoints + "/pod-" + node, "json", ""},
+	}
+}
+
+// order: what must be there first comes first.
+var order = []string{"annotation", "condition", "make the CiliumNode", "change the CiliumNode", "make an endpoint", "change an endpoint", "delete an endpoint"}
+
+func ownNode(t *testing.T, c *kube.Cluster) {
+	const own, other = "node-1", "node-2"
+	token, err := c.Token(t.Context(), kube.AgentAccount, own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := writes(own)
+	for _, name := range order[:len(order)-1] {
+		allowed(t.Context(), t, c, token, all[name])
+	}
+	allowed(t.Context(), t, c, token, withoutTaint(t, c, own))
+	const whose, nobody = "may write only what belongs to its own node, node-1", "names no node"
+	refused(t, c, token, withoutTaint(t, c, other), whose)
+	loose := looseToken(t, c)
+	for _, name := range []string{"annotation", "condition", "make the CiliumNode", "make an endpoint"} {
+		refused(t, c, token, writes(other)[name], whose)
+		refused(t, c, loose, writes(other)[name], nobody)
+	}
+	refused(t, c, loose, all["change the CiliumNode"], nobody)
+
+	// Objects of the other node, made by its own agent.
+	otherToken, err := c.Token(t.Context(), kube.AgentAccount, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"make the CiliumNode", "make an endpoint"} {
+		allowed(t.Context(), t, c, otherToken, writes(other)[name])
+	}
+	for _, name := range []string{"change the CiliumNode", "change an endpoint", "delete an endpoint"} {
+		refused(t, c, token, writes(other)[name], whose)
+	}
+	take := write{"PATCH", endpoints + "/pod-" + other, merge, `{"metadata": {"labels": {"waggle.io/node": "node-1"}}}`}
+	refused(t, c, token, take, whose)
+	give := write{"PATCH", endpoints + "/pod-" + own, merge, `{"metadata": {"labels": {"waggle.io/node": "node-2"}}}`}
+	refused(t, c, token, give, whose)
+	partsOfOwnNode(t, c, token, own)
+	allowed(t.Context(), t, c, token, all["delete an endpoint"])
+
+	// Others are not concerned.
+	if err := c.MergePatch(t.Context(), "/api/v1/nodes/"+other, `{"metadata": {"labels": {"a": "b"}}}`); err != nil {
+		t.Error(err)
+	}
+	refused(t, c, token, write{"DELETE", "/api/v1/nodes/" + own, "json", ""}, "cannot delete resource")
+	refused(t, c, token, write{"DELETE", "/apis/cilium.io/v2/ciliumnodes/" + own, "json", ""}, "cannot delete resource")
+}
+
+// partsOfOwnNode: its own Node is not an agent's to change at will.
+func partsOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
+	path := "/api/v1/nodes/" + node
+	for want, writes := range map[string][]write{
+		"labels, finalizers and owners": {{"PATCH", path, merge, `{"metadata": {"labels": {"a": "b"}}}`},
+			{"PATCH", path + "/status", merge, `{"metadata": {"labels": {"a": "b"}}}`}, {"PATCH", path, merge, `{"metadata": {"finalizers": ["a/b"]}}`}},
+		"may not change the spec": {{"PATCH", path, merge, `{"spec": {"unschedulable": true}}`}},
+		"take the taint node.cilium.io/agent-not-ready away": {{"PATCH", path, merge, `{"spec": {"taints": []}}`},
+			{"PATCH", path, merge, `{"spec": {"taints": [{"key": "other", "value": "true", "effect": "NoSchedule"}, {"key": "new", "effect": "NoSchedule"}]}}`}},
+		"only the condition NetworkUnavailable": {{"PATCH", path + "/status", strategic, `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`},
+			{"PATCH", path + "/status", merge, `{"status": {"capacity": {"cpu": "1000"}}}`}},
+	} {
+		for _, w := range writes {
+			refused(t, c, token, w, want)
+		}
+	}
+}
+
+// withoutTaint takes the agent's taint of a node away and leaves the others, as the agent does.
+func withoutTaint(t *testing.T, c *kube.Cluster, node string) write {
+	t.Helper()
+	var object struct {
+		Spec struct{ Taints []struct{ Key string } }
+	}
+	if err := c.GetObject(t.Context(), "/api/v1/nodes/"+node, &object); err != nil {
+		t.Fatal(err)
+	}
+	for i, taint := range object.Spec.Taints {
+		if taint.Key == "node.cilium.io/agent-not-ready" {
+			return write{"PATCH", "/api/v1/nodes/" + node, "json-patch+json",
+				fmt.Sprintf(`[{"op": "test", "path": "/spec/taints/%d/key", "value": %q}, {"op": "remove", "path": "/spec/taints/%d"}]`, i, taint.Key, i)}
+		}
+	}
+	t.Fatalf("%s has no such taint: %+v", node, object.Spec.Taints)
+	return write{}
+}
+
+// looseToken is a token of the agents' account that was made for no pod and no node.
+func looseToken(t *testing.T, c *kube.Cluster) string {
+	t.Helper()
+	body, err := c.Request(t.Context(), "POST", "/api/v1/namespaces/kube-system/serviceaccounts/waggle/token",
+		[]byte(`{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		t.Fatal(err)
+	}
+	return answer.Status.Token
+}

@@ -1,0 +1,54 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// Kubectl runs kubectl as admin and returns what it printed.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return c.KubectlInput(ctx, "", args...)
+}
+
+// KubectlInput runs kubectl with an input, as for "apply -f -".
+func (c *Cluster) KubectlInput(ctx context.Context, input string, args ...string) (string, error) {
+	return run(ctx, c.control, strings.NewReader(input), append([]string{c.bin.kube + "/kubectl", "--kubeconfig=" + c.path("admin.kubeconfig"),
+		"--cache-dir=" + c.path("kubectl-cache")}, args...)...)
+}
+
+// Apply applies manifests.
+func (c *Cluster) Apply(ctx context.Context, manifests string) error {
+	_, err := c.KubectlInput(ctx, manifests, "apply", "-f", "-")
+	return err
+}
+
+// Exec runs a program in the first container of a pod, "namespace/name", and returns what it printed.
+func (c *Cluster) Exec(ctx context.Context, pod string, argv ...string) (string, error) {
+	namespace, name := splitName(pod)
+	return c.Kubectl(ctx, append([]string{"exec", "-n", namespace, name, "--"}, argv...)...)
+}
+
+// Logs returns what all containers of a pod, "namespace/name", have printed.
+func (c *Cluster) Logs(ctx context.Context, pod string) (string, error) {
+	namespace, name := splitName(pod)
+	return c.Kubectl(ctx, "logs", "-n", namespace, name, "--all-containers", "--prefix", "--tail=-1")
+}
+
+// Describe is for the messages of failures.
+func (c *Cluster) Describe(ctx context.Context, pod string) string {
+	namespace, name := splitName(pod)
+	out, err := c.Kubectl(ctx, "describe", "pod", "-n", namespace, name)
+	if err != nil {
+		return fmt.Sprintf("%s%v", out, err)
+	}
+	return out
+}
+
+func splitName(pod string) (namespace, name string) {
+	namespace, name, ok := strings.Cut(pod, "/")
+	if !ok {
+		return "default", pod
+	}
+	return namespace, name
+}

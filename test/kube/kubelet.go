@@ -1,0 +1,113 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+const (
+	kubeletConfig = `{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+ "failCgroupV1": false, "cgroupDriver": "cgroupfs", "enforceNodeAllocatable": [], "localStorageCapacityIsolation": false,
+ "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
+ "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+ "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
+ "imageGCHighThresholdPercent": 100, "failSwapOn": false, "maxPods": 500, "podsPerCore": 0, "oomScoreAdj": 0,
+ "staticPodPath": "/etc/kubernetes/manifests", "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local"}
+`
+	containerdConfig = `version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + PauseImage + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/opt/cni/bin"
+    conf_dir = "/etc/cni/net.d"
+`
+)
+
+// writeFiles writes the configuration of the node's programs. The runtime itself calls the plugin loopback.
+func (n *Node) writeFiles() error {
+	failed := errors.Join(
+		n.WriteFile("/etc/kubernetes/kubelet.json", kubeletConfig, 0o644),
+		n.WriteFile("/etc/kubernetes/manifests/.keep", "", 0o644), // kubelet leaves out what begins with a dot
+		n.WriteFile("/etc/containerd/config.toml", containerdConfig, 0o644),
+		n.cluster.WriteKubeconfig(n.Path("/etc/kubernetes/kubelet.kubeconfig"), nodeToken(n.Name)))
+	return errors.Join(failed, n.installPlugins("loopback"))
+}
+
+// installPlugins copies reference plugins to the node.
+func (n *Node) installPlugins(names ...string) error {
+	for _, name := range names {
+		program, err := os.ReadFile("/usr/lib/cni/" + name)
+		if err != nil {
+			return fmt.Errorf("%w: run \"make packages\"", err)
+		}
+		if err := n.WriteFile("/opt/cni/bin/"+name, string(program), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) startContainerd(ctx context.Context) (err error) {
+	if n.containerd, err = n.cluster.component(n.StartProcess("containerd", "containerd", "--config", "/etc/containerd/config.toml")); err != nil {
+		return err
+	}
+	if err := n.cluster.WaitFor(ctx, "containerd of "+n.Name, func() error {
+		_, err := n.Run(ctx, "ctr", "version")
+		return err
+	}); err != nil {
+		return err
+	}
+	return errors.Join(n.LoadImage(ctx, n.cluster.bin.kube+"/pause.tar"), n.LoadImage(ctx, n.cluster.bin.kube+"/client.tar"))
+}
+
+// StartKubelet starts kubelet, also again after [Node.StopKubelet].
+func (n *Node) StartKubelet() (err error) {
+	args := []string{n.cluster.bin.kube + "/kubelet", "--config=/etc/kubernetes/kubelet.json", "--kubeconfig=/etc/kubernetes/kubelet.kubeconfig",
+		"--hostname-override=" + n.Name, "--node-ip=" + n.IPv4 + "," + n.IPv6, "--root-dir=/var/lib/kubelet"}
+	if taints := n.cluster.options.Taints; len(taints) > 0 {
+		args = append(args, "--register-with-taints="+strings.Join(taints, ","))
+	}
+	n.kubelet, err = n.cluster.component(n.StartProcess("kubelet", append(args, n.cluster.options.KubeletArgs...)...))
+	return err
+}
+
+// StopKubelet ends kubelet; pods keep running.
+func (n *Node) StopKubelet() error { return n.kubelet.Kill() }
+
+// RestartKubelet ends kubelet and starts it again.
+func (n *Node) RestartKubelet() error { return errors.Join(n.StopKubelet(), n.StartKubelet()) }
+
+// StopContainerd ends containerd; containers keep running.
+func (n *Node) StopContainerd() error { return n.containerd.Kill() }
+
+// StartContainerd starts containerd again.
+func (n *Node) StartContainerd(ctx context.Context) error { return n.startContainerd(ctx) }
+
+// WaitRegistered waits until the API server has the Node object.
+func (n *Node) WaitRegistered(ctx context.Context) error {
+	return n.cluster.WaitFor(ctx, "the object of "+n.Name, func() error {
+		_, err := n.cluster.Get(ctx, "/api/v1/nodes/"+n.Name)
+		return err
+	})
+}
+
+// WaitReady waits until kubelet says that pods can run.
+func (n *Node) WaitReady(ctx context.Context) error {
+	return n.cluster.WaitFor(ctx, n.Name+" to be Ready", func() error {
+		var node object
+		if err := n.cluster.GetObject(ctx, "/api/v1/nodes/"+n.Name, &node); err != nil {
+			return err
+		}
+		return node.condition("Ready")
+	})
+}

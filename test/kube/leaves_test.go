@@ -1,0 +1,195 @@
+package kube_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// asProgram makes the test binary a program that starts a cluster; its value is what it does then.
+const asProgram = "WAGGLE_KUBE_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	does := os.Getenv(asProgram)
+	if does == "" {
+		kube.Main(m)
+	}
+	os.Exit(kube.Contain(func() int {
+		if err := startAndEnd(does); err != nil {
+			fmt.Println("failed:", err)
+			return 1
+		}
+		return 0
+	}))
+}
+
+// startAndEnd runs a pod, and says so when that is done.
+func startAndEnd(does string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := kube.New(ctx, kube.Options{Nodes: 2})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(c.Nodes[0].InstallBridge("10.0.1.0/24"), c.Nodes[0].WaitReady(ctx)); err != nil {
+		return err
+	}
+	if err := c.RunPod(ctx, kube.Pod{Name: "pod", Node: "node-1"}); err != nil {
+		return err
+	}
+	fmt.Println("running")
+	switch does {
+	case "stop":
+		return c.Stop()
+	case "panic":
+		panic("on purpose")
+	case "exit":
+		os.Exit(0)
+	}
+	time.Sleep(time.Hour)
+	return nil
+}
+
+// TestPrivilegedCluster_LeavesNothing ends a cluster in every way there is, most of them unkind.
+func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
+	for _, end := range []string{"stop", "panic", "exit", "kill outside", "kill inside"} {
+		t.Run(end, func(t *testing.T) {
+			before := machine(t)
+			cmd, output := program(t, end)
+			if line := read(t, output); line != "running" {
+				t.Fatalf("the program says %q", line)
+			}
+			during := machine(t)
+			if count(during, "process ") <= count(before, "process ") || len(cgroups(t, cmd)) == 0 {
+				t.Fatalf("a running cluster does not show, with cgroups %q: this test sees nothing", cgroups(t, cmd))
+			}
+			victim := cmd.Process.Pid
+			switch end {
+			case "kill inside":
+				victim = onlyChild(t, victim)
+				fallthrough
+			case "kill outside":
+				if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for read(t, output) != "" { // until nobody has the output
+			}
+			_ = cmd.Wait() // its end is what was asked for
+			compare(t, before)
+			if left := cgroups(t, cmd); len(left) > 0 {
+				t.Errorf("cgroups are left: %q", left)
+			}
+		})
+	}
+}
+
+// cgroups are those of a program.
+func cgroups(t *testing.T, cmd *exec.Cmd) (dirs []string) {
+	t.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup/*/waggle-kube-%d-*", "/sys/fs/cgroup/waggle-kube-%d-*"} {
+		found, err := filepath.Glob(fmt.Sprintf(pattern, cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, found...)
+	}
+	return dirs
+}
+
+func count(facts []string, prefix string) (n int) {
+	for _, f := range facts {
+		if strings.HasPrefix(f, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+func machine(t *testing.T) []string {
+	t.Helper()
+	facts, err := kube.Machine()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return facts
+}
+
+// compare waits until the machine is as it was: what was killed takes a moment.
+func compare(t *testing.T, before []string) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		after := machine(t)
+		gone := slices.DeleteFunc(slices.Clone(before), func(f string) bool { return slices.Contains(after, f) })
+		left := slices.DeleteFunc(after, func(f string) bool { return slices.Contains(before, f) })
+		if len(gone)+len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("gone: %s\nleft: %s", strings.Join(gone, "\n"), strings.Join(left, "\n"))
+		}
+	}
+}
+
+// program starts the test binary as a program; the reader ends when all that could write to it has ended.
+func program(t *testing.T, does string) (*exec.Cmd, *bufio.Reader) {
+	t.Helper()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), asProgram+"="+does)
+	cmd.Stdout = writer
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = writer.Close()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = reader.Close() })
+	if err := reader.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, bufio.NewReader(reader)
+}
+
+// read returns a line, or "" at the end.
+func read(t *testing.T, r *bufio.Reader) string {
+	t.Helper()
+	line, err := r.ReadString('\n')
+	if err != nil && err != io.EOF {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(line)
+}
+
+// onlyChild returns the process that another has started.
+func onlyChild(t *testing.T, pid int) (child int) {
+	t.Helper()
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, thread.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Sscan(string(text), &child) // most have none
+	}
+	if child == 0 {
+		t.Fatalf("process %d has no child", pid)
+	}
+	return child
+}

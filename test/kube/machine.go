@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Machine lists what clusters must not leave on a machine, one fact a line, so that two moments can be compared: links,
+// mounts, processes, files, and cgroups and settings of the kernel that kubelet would like to change. The cgroups of runs
+// are told apart by their names.
+func Machine() (facts []string, err error) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		facts = append(facts, fmt.Sprintf("link %d %s", l.Index, l.Name))
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		facts = append(facts, "mount "+strings.TrimSpace(line))
+	}
+	for what, patterns := range map[string][]string{
+		"process": {"/proc/[0-9]*"},
+		"cgroup":  {"/sys/fs/cgroup/*/kubepods*", "/sys/fs/cgroup/kubepods*"},
+		"file":    {stateRoot + "/*", "/etc/cni/*", "/opt/*", "/var/lib/kubelet*", "/var/lib/containerd*", "/var/log/pods*", "/sys/fs/bpf/*"},
+	} {
+		for _, pattern := range patterns {
+			found, err := filepath.Glob(pattern)
+			if err != nil {
+				return nil, err
+			}
+			for _, path := range found {
+				if what == "process" && zombie(path) {
+					continue
+				}
+				facts = append(facts, what+" "+path)
+			}
+		}
+	}
+	for _, name := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/hostname",
+		"kernel/keys/root_maxkeys", "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		value, err := os.ReadFile("/proc/sys/" + name)
+		if err != nil {
+			return nil, err
+		}
+		facts = append(facts, "setting "+name+" "+strings.TrimSpace(string(value)))
+	}
+	return facts, nil
+}
+
+// zombie says whether a process has ended and only waits for its parent, which may be slow or careless.
+func zombie(dir string) bool {
+	status, err := os.ReadFile(dir + "/status")
+	return err != nil || strings.Contains(string(status), "\nState:\tZ")
+}

@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// The control plane's namespace holds a bridge with these addresses, and one end of each node's uplink is a port of it.
+const (
+	bridgeName = "nodes"
+	apiIPv4    = "192.0.2.1"
+	apiIPv6    = "2001:db8:2::1"
+	uplinkName = "eth0"
+)
+
+func nodeName(index int) string { return fmt.Sprintf("node-%d", index+1) }
+func nodeIPv4(index int) string { return fmt.Sprintf("192.0.2.%d", index+11) }
+func nodeIPv6(index int) string { return fmt.Sprintf("2001:db8:2::%d", index+11) }
+
+// makeBridge prepares the control plane's namespace. Forwarding is on, as on a router between the nodes.
+func (c *Cluster) makeBridge() (err error) {
+	if c.control, err = newNetwork(); err != nil {
+		return err
+	}
+	return c.ip(c.control, `
+		link set lo up
+		link add `+bridgeName+` type bridge
+		link set `+bridgeName+` up
+		addr add `+apiIPv4+`/24 dev `+bridgeName+`
+		addr add `+apiIPv6+`/64 dev `+bridgeName+` nodad`)
+}
+
+// connect gives a node its uplink.
+func (c *Cluster) connect(n *Node) error {
+	port := "port-" + n.Name
+	if err := c.ip(c.control, fmt.Sprintf(`
+		link add %[1]s type veth peer name %[2]s netns %[3]d
+		link set %[1]s master %[4]s
+		link set %[1]s up`, port, uplinkName, n.init.PID(), bridgeName)); err != nil {
+		return err
+	}
+	return c.ip(n.place, fmt.Sprintf(`
+		link set lo up
+		addr add %[2]s/24 dev %[1]s
+		addr add %[3]s/64 dev %[1]s nodad
+		link set %[1]s up
+		route add default via `+apiIPv4+`
+		-6 route add default via `+apiIPv6, uplinkName, n.IPv4, n.IPv6))
+}
+
+// ip runs commands of ip(8), one a line.
+func (c *Cluster) ip(at place, commands string) error {
+	for line := range strings.Lines(commands) {
+		if words := strings.Fields(line); len(words) > 0 {
+			if _, err := run(context.Background(), at, nil, append([]string{"ip"}, words...)...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package kube
+
+import "fmt"
+
+// object is what the kit reads of any object.
+type object struct {
+	Metadata struct {
+		Name              string
+		Namespace         string
+		UID               string
+		DeletionTimestamp string
+		OwnerReferences   []struct{ Kind, Name string }
+	}
+	Spec struct {
+		NodeName string
+		PodCIDRs []string
+	}
+	Status struct {
+		Phase      string
+		Conditions []struct{ Type, Status, Reason, Message string }
+		PodIPs     []struct{ IP string }
+	}
+}
+
+// condition is nil when a condition of the object is True.
+func (o object) condition(kind string) error {
+	for _, c := range o.Status.Conditions {
+		if c.Type == kind && c.Status == "True" {
+			return nil
+		}
+		if c.Type == kind {
+			return fmt.Errorf("%s is %s: %s: %s", kind, c.Status, c.Reason, c.Message)
+		}
+	}
+	return fmt.Errorf("no condition %s yet (phase %q)", kind, o.Status.Phase)
+}

@@ -1,0 +1,122 @@
+package kube
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Tokens by which components and persons authenticate; the API server reads them from a file. Clusters are reachable
+// from their own namespaces only.
+const (
+	AdminToken     = "admin" // of a member of system:masters
+	tokensTemplate = "admin,admin,admin,system:masters\n" +
+		"controllers,system:kube-controller-manager,controllers,system:masters\n" +
+		"scheduler,system:kube-scheduler,scheduler\n"
+)
+
+func nodeToken(node string) string { return "kubelet-" + node }
+
+// writeCredentials writes the certificate authority, the API server's certificate, the key of ServiceAccounts' tokens
+// and the file of tokens.
+func (c *Cluster) writeCredentials() error {
+	ca, err := newPair("waggle-kube", nil, nil)
+	if err != nil {
+		return err
+	}
+	server, err := newPair("kube-apiserver", &ca, []string{apiIPv4, apiIPv6, "127.0.0.1", "::1", "10.96.0.1"})
+	if err != nil {
+		return err
+	}
+	accounts, err := newPair("service-accounts", nil, nil)
+	if err != nil {
+		return err
+	}
+	tokens := tokensTemplate
+	for i := range c.options.Nodes {
+		name := nodeName(i)
+		tokens += fmt.Sprintf("%s,system:node:%s,%s,system:nodes\n", nodeToken(name), name, name)
+	}
+	c.caPEM = ca.certPEM
+	for name, content := range map[string][]byte{"ca.crt": ca.certPEM, "apiserver.crt": server.certPEM, "apiserver.key": server.keyPEM,
+		"accounts.key": accounts.keyPEM, "tokens.csv": []byte(tokens)} {
+		if err := os.WriteFile(c.path(name), content, 0o600); err != nil {
+			return err
+		}
+	}
+	for user, token := range map[string]string{"admin": AdminToken, "controllers": "controllers", "scheduler": "scheduler"} {
+		if err := c.WriteKubeconfig(c.path(user+".kubeconfig"), token); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WriteKubeconfig writes a kubeconfig for a token. It can be used in the namespaces of the control plane and of nodes.
+func (c *Cluster) WriteKubeconfig(path, token string) error {
+	return c.writeKubeconfig(path, c.URL, token)
+}
+
+func (c *Cluster) writeKubeconfig(path, url, token string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "waggle",
+ "clusters": [{"name": "waggle", "cluster": {"server": %q, "certificate-authority-data": %q}}],
+ "users": [{"name": "user", "user": {"token": %q}}],
+ "contexts": [{"name": "waggle", "context": {"cluster": "waggle", "user": "user"}}]}
+`, url, base64Text(c.caPEM), token), 0o600)
+}
+
+// pair is a certificate with its key.
+type pair struct {
+	cert            *x509.Certificate
+	key             *ecdsa.PrivateKey
+	certPEM, keyPEM []byte
+}
+
+// newPair makes a certificate for some addresses that issuer has signed; without one it signs itself and may sign others.
+func newPair(name string, issuer *pair, addresses []string) (p pair, err error) {
+	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return p, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(365 * 24 * time.Hour),
+		KeyUsage:     x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		IsCA:         issuer == nil, BasicConstraintsValid: true,
+		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+	}
+	for _, a := range addresses {
+		template.IPAddresses = append(template.IPAddresses, net.ParseIP(a))
+	}
+	parent, key := template, p.key
+	if issuer != nil {
+		parent, key = issuer.cert, issuer.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &p.key.PublicKey, key)
+	if err != nil {
+		return p, fmt.Errorf("make the certificate of %s: %w", name, err)
+	}
+	if p.cert, err = x509.ParseCertificate(der); err != nil {
+		return p, err
+	}
+	keyDER, err := x509.MarshalECPrivateKey(p.key)
+	if err != nil {
+		return p, err
+	}
+	p.certPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	p.keyPEM = pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
+	return p, nil
+}

@@ -1,0 +1,103 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is where a program runs: a set of namespaces, and the cgroups to join.
+type place struct {
+	namespaces []namespace
+	join       string // a shell command that moves the shell into the place's cgroups; "" when it has none
+}
+
+type namespace struct {
+	file *os.File
+	kind int // CLONE_NEW...
+}
+
+// kinds is in the order in which a thread enters.
+var kinds = []struct {
+	name string
+	kind int
+}{{"cgroup", unix.CLONE_NEWCGROUP}, {"ipc", unix.CLONE_NEWIPC}, {"uts", unix.CLONE_NEWUTS}, {"net", unix.CLONE_NEWNET},
+	{"pid", unix.CLONE_NEWPID}, {"mnt", unix.CLONE_NEWNS}}
+
+// openNamespaces opens the namespaces of a process.
+func openNamespaces(pid int) (all []namespace, err error) {
+	for _, k := range kinds {
+		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", pid, k.name))
+		if err != nil {
+			return nil, errors.Join(err, closeNamespaces(all))
+		}
+		all = append(all, namespace{file, k.kind})
+	}
+	return all, nil
+}
+
+func closeNamespaces(all []namespace) (err error) {
+	for _, n := range all {
+		err = errors.Join(err, n.file.Close())
+	}
+	return err
+}
+
+// newNetwork makes a network namespace with nothing but lo in it.
+func newNetwork() (p place, err error) {
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare the network namespace: %w", err)
+		}
+		file, err := os.Open("/proc/thread-self/ns/net")
+		p.namespaces = []namespace{{file, unix.CLONE_NEWNET}}
+		return err
+	})
+	return p, err
+}
+
+// do runs f on a thread inside the place. Processes that f starts and sockets that it opens are inside too; goroutines
+// that it starts are not.
+func (p place) do(f func() error) error {
+	return onThread(func() error {
+		for _, n := range p.namespaces {
+			if err := unix.Setns(int(n.file.Fd()), n.kind); err != nil {
+				return fmt.Errorf("enter %s: %w", n.file.Name(), err)
+			}
+		}
+		return f()
+	})
+}
+
+// command is a program that joins the place's cgroups before it begins. It is to be started with [place.do].
+func (p place) command(argv ...string) *exec.Cmd {
+	if p.join != "" {
+		argv = append([]string{"/bin/sh", "-c", p.join + `; exec "$0" "$@"`}, argv...)
+	}
+	return exec.Command(argv[0], argv[1:]...)
+}
+
+// onThread runs f on a thread of its own, which ends with f and so never carries a namespace to other goroutines. The main
+// thread cannot end, and what /proc says of this process is said of that one: while it is locked here, another one comes.
+func onThread(f func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			result <- onThread(f)
+			return
+		}
+		// Threads share the view of the file system, and setns refuses a mount namespace as long as they do.
+		if err := unix.Unshare(unix.CLONE_FS); err != nil {
+			result <- fmt.Errorf("unshare the view of the file system: %w", err)
+			return
+		}
+		result <- f()
+	}()
+	return <-result
+}

@@ -1,0 +1,117 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+)
+
+// Pod says what is special about a pod; everything else is as small as it can be.
+type Pod struct {
+	Namespace string // "" means default
+	Name      string
+	Node      string // "" leaves it to the scheduler
+	Labels    map[string]string
+	Image     string   // "" means ClientImage
+	Command   []string // nil sleeps
+	HostNet   bool
+
+	Privileged bool
+	HostPaths  map[string]string // folder of the node, mounted at the same path -> mount propagation, "" for none
+}
+
+// CreatePod creates a pod and does not wait.
+func (c *Cluster) CreatePod(ctx context.Context, p Pod) error {
+	namespace := orElse(p.Namespace, "default")
+	command := p.Command
+	if command == nil {
+		command = []string{"sleep", "1000000"}
+	}
+	volumes, mounts := p.hostPaths()
+	spec := map[string]any{
+		"terminationGracePeriodSeconds": 0, "hostNetwork": p.HostNet, "automountServiceAccountToken": false, "enableServiceLinks": false,
+		"containers": []map[string]any{{"name": "main", "image": orElse(p.Image, ClientImage), "imagePullPolicy": "Never", "command": command,
+			"securityContext": map[string]any{"privileged": p.Privileged}, "volumeMounts": mounts,
+			"env": []map[string]any{{"name": "NODE", "valueFrom": map[string]any{"fieldRef": map[string]string{"fieldPath": "spec.nodeName"}}}}}},
+		"volumes": volumes,
+	}
+	if p.Node != "" {
+		spec["nodeSelector"] = map[string]string{"kubernetes.io/hostname": p.Node}
+	}
+	return c.Create(ctx, "/api/v1/namespaces/"+namespace+"/pods", map[string]any{"apiVersion": "v1", "kind": "Pod",
+		"metadata": map[string]any{"name": p.Name, "namespace": namespace, "labels": p.Labels}, "spec": spec})
+}
+
+func (p Pod) hostPaths() (volumes, mounts []map[string]any) {
+	for path, propagation := range p.HostPaths {
+		name := fmt.Sprintf("path-%d", len(volumes))
+		volumes = append(volumes, map[string]any{"name": name, "hostPath": map[string]string{"path": path, "type": "DirectoryOrCreate"}})
+		mounts = append(mounts, map[string]any{"name": name, "mountPath": path, "mountPropagation": orElse(propagation, "None")})
+	}
+	return volumes, mounts
+}
+
+// RunPod creates a pod and waits until it is ready.
+func (c *Cluster) RunPod(ctx context.Context, p Pod) error {
+	if err := c.CreatePod(ctx, p); err != nil {
+		return err
+	}
+	return c.WaitPodReady(ctx, orElse(p.Namespace, "default")+"/"+p.Name)
+}
+
+// WaitPodReady waits for a pod, "namespace/name", and describes it when that is in vain.
+func (c *Cluster) WaitPodReady(ctx context.Context, pod string) error {
+	err := c.WaitFor(ctx, "pod "+pod+" to be Ready", func() error {
+		o, err := c.pod(ctx, pod)
+		if err != nil {
+			return err
+		}
+		return o.condition("Ready")
+	})
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, c.Describe(context.WithoutCancel(ctx), pod))
+	}
+	return nil
+}
+
+// PodIPs returns the addresses of a pod, "namespace/name".
+func (c *Cluster) PodIPs(ctx context.Context, pod string) (ips []string, err error) {
+	o, err := c.pod(ctx, pod)
+	for _, ip := range o.Status.PodIPs {
+		ips = append(ips, ip.IP)
+	}
+	return ips, err
+}
+
+// DeletePod deletes a pod, "namespace/name", and waits until kubelet has removed it.
+func (c *Cluster) DeletePod(ctx context.Context, pod string) error {
+	if err := c.Delete(ctx, podPath(pod)); err != nil {
+		return err
+	}
+	return c.WaitFor(ctx, "pod "+pod+" to be gone", func() error {
+		o, err := c.pod(ctx, pod)
+		if err == nil {
+			return fmt.Errorf("it is there, being deleted since %s", o.Metadata.DeletionTimestamp)
+		}
+		if isNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (c *Cluster) pod(ctx context.Context, pod string) (o object, err error) {
+	err = c.GetObject(ctx, podPath(pod), &o)
+	return o, err
+}
+
+func podPath(pod string) string {
+	namespace, name := splitName(pod)
+	return "/api/v1/namespaces/" + namespace + "/pods/" + name
+}
+
+func orElse(value, other string) string {
+	if value == "" {
+		return other
+	}
+	return value
+}

@@ -1,0 +1,129 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a program that runs as a part of a cluster.
+type Process struct {
+	Name string // of its log
+	cmd  *exec.Cmd
+	log  string
+	done chan struct{}
+	err  error       // of Wait; valid once done is closed
+	told atomic.Bool // somebody wanted it to end
+}
+
+// startProcess starts a program in a place; what it prints is added to the log.
+func startProcess(at place, name, log string, argv ...string) (*Process, error) {
+	return startCommand(at.do, at.command(argv...), name, log)
+}
+
+func startCommand(do func(func() error) error, cmd *exec.Cmd, name, log string) (*Process, error) {
+	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer output.Close()
+	cmd.Stdout, cmd.Stderr = output, output
+	if err := do(cmd.Start); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &Process{Name: name, cmd: cmd, log: log, done: make(chan struct{})}
+	go func() { p.err = cmd.Wait(); close(p.done) }()
+	return p, nil
+}
+
+// PID is the process id as this program sees it.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Log returns all that the process and its predecessors of the same name have printed.
+func (p *Process) Log() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// Stop ends the process with SIGTERM and waits for it.
+func (p *Process) Stop() error { return p.end(unix.SIGTERM) }
+
+// Kill ends the process with SIGKILL and waits for it.
+func (p *Process) Kill() error {
+	err := p.end(unix.SIGKILL)
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !exit.Exited() {
+		return nil
+	}
+	return err
+}
+
+func (p *Process) end(signal syscall.Signal) error {
+	if p == nil {
+		return nil
+	}
+	p.told.Store(true)
+	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("end %s: %w", p.Name, err)
+	}
+	select {
+	case <-p.done:
+		return p.err
+	case <-time.After(20 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		return fmt.Errorf("%s did not end within 20 s of %v\n%s", p.Name, signal, tail(p.log, 10))
+	}
+}
+
+// ended says that the process is gone although nobody told it to go.
+func (p *Process) ended() error {
+	if p.told.Load() {
+		return nil
+	}
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s has ended: %v\n%s", p.Name, p.err, tail(p.log, 20))
+	default:
+		return nil
+	}
+}
+
+// run runs a program in a place to its end and returns what it printed.
+func run(ctx context.Context, at place, stdin io.Reader, argv ...string) (string, error) {
+	cmd := at.command(argv...)
+	var stdout, stderr strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	if err := at.do(cmd.Start); err != nil {
+		return "", fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })()
+	if err := cmd.Wait(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w\n%s", strings.Join(argv, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// tail returns the last lines of a file.
+func tail(path string, lines int) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	return "  " + strings.Join(all[max(0, len(all)-lines):], "\n  ")
+}

@@ -1,0 +1,169 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names of what "waggle install" makes.
+const (
+	waggleNamespace = "kube-system"
+	waggleDaemonSet = "waggle"
+	AgentAccount    = waggleNamespace + "/waggle" // the agents' ServiceAccount
+	cniConf         = "/etc/cni/net.d/05-waggle.conflist"
+)
+
+// InstallWaggle installs Waggle as a person would: the image of "make image" on each node, "waggle install" with further
+// flags piped into kubectl, and then it waits until all agents and all nodes are ready.
+func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
+	archive := filepath.Join(c.bin.waggle, "waggle-image.tar")
+	image, err := imageName(archive)
+	if err != nil {
+		return fmt.Errorf("%w: run \"make image\"", err)
+	}
+	for _, n := range c.Nodes {
+		if err := n.LoadImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	// The name would be the right one without this, unless the programs were built again since.
+	if err := c.ApplyWaggle(ctx, append([]string{"--image", image}, flags...)...); err != nil {
+		return err
+	}
+	return c.WaitWaggle(ctx)
+}
+
+// ApplyWaggle applies what "waggle install" prints, with further flags, and waits for nothing. There is no proxy of
+// Services, so agents are told where the API server is.
+func (c *Cluster) ApplyWaggle(ctx context.Context, flags ...string) error {
+	manifests, err := run(ctx, c.control, nil, append([]string{filepath.Join(c.bin.waggle, "waggle"), "install", "--k8s-api-server", c.URL}, flags...)...)
+	if err != nil {
+		return err
+	}
+	return c.Apply(ctx, manifests)
+}
+
+// WaitWaggle waits until the agents of the DaemonSet and the nodes are ready, and shows the agents' pods when that is in vain.
+func (c *Cluster) WaitWaggle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := c.WaitFor(ctx, "the agents to be ready", func() error {
+		var set struct {
+			Status struct{ DesiredNumberScheduled, NumberReady, UpdatedNumberScheduled, ObservedGeneration int }
+		}
+		if err := c.GetObject(ctx, "/apis/apps/v1/namespaces/"+waggleNamespace+"/daemonsets/"+waggleDaemonSet, &set); err != nil {
+			return err
+		}
+		if s := set.Status; s.NumberReady != len(c.Nodes) || s.UpdatedNumberScheduled != len(c.Nodes) {
+			return fmt.Errorf("%d of %d are ready, %d of %d scheduled", s.NumberReady, len(c.Nodes), s.DesiredNumberScheduled, len(c.Nodes))
+		}
+		return nil
+	})
+	for _, n := range c.Nodes {
+		if err == nil {
+			err = n.WaitReady(ctx)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, c.describeAgents(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func (c *Cluster) describeAgents(ctx context.Context) (text string) {
+	pods, err := c.AgentPods(ctx)
+	if err != nil {
+		return err.Error()
+	}
+	for _, pod := range pods {
+		logs, err := c.Logs(ctx, pod)
+		text += c.Describe(ctx, pod) + logs
+		if err != nil {
+			text += err.Error()
+		}
+	}
+	return text
+}
+
+// AgentPods returns the pods of the DaemonSet as "namespace/name", in the order of their nodes.
+func (c *Cluster) AgentPods(ctx context.Context) (pods []string, err error) {
+	var list struct{ Items []object }
+	if err := c.GetObject(ctx, "/api/v1/namespaces/"+waggleNamespace+"/pods", &list); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list.Items, func(a, b object) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
+	for _, p := range list.Items {
+		for _, o := range p.Metadata.OwnerReferences {
+			if o.Kind == "DaemonSet" && o.Name == waggleDaemonSet {
+				pods = append(pods, waggleNamespace+"/"+p.Metadata.Name)
+			}
+		}
+	}
+	return pods, nil
+}
+
+// Token returns a token of a ServiceAccount, "namespace/name", that is bound to a node, as kubelet's tokens are. It lasts
+// an hour.
+func (c *Cluster) Token(ctx context.Context, account, node string) (string, error) {
+	namespace, name := splitName(account)
+	var n object
+	if err := c.GetObject(ctx, "/api/v1/nodes/"+node, &n); err != nil {
+		return "", err
+	}
+	body, err := c.Request(ctx, "POST", "/api/v1/namespaces/"+namespace+"/serviceaccounts/"+name+"/token", fmt.Appendf(nil,
+		`{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600,
+		"boundObjectRef": {"apiVersion": "v1", "kind": "Node", "name": %q, "uid": %q}}}`, node, n.Metadata.UID))
+	if err != nil {
+		return "", err
+	}
+	var answer struct{ Status struct{ Token string } }
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return "", err
+	}
+	return answer.Status.Token, nil
+}
+
+// StartAgent runs the agent as a process of the node, without an image and a pod, with the token of [Cluster.Token] or
+// with AdminToken. The plugin is put where the runtime looks for it. Further flags come last, so they win.
+func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
+	plugin, err := os.ReadFile(n.Tool("waggle-cni"))
+	if err != nil {
+		return nil, fmt.Errorf("%w: run \"make build\"", err)
+	}
+	if err := n.WriteFile("/opt/cni/bin/waggle-cni", string(plugin), 0o755); err != nil {
+		return nil, err
+	}
+	const kubeconfig = "/etc/kubernetes/waggle.kubeconfig"
+	if err := n.cluster.WriteKubeconfig(n.Path(kubeconfig), token); err != nil {
+		return nil, err
+	}
+	return n.cluster.component(n.StartProcess("agent", append([]string{n.Tool("waggle-agent"), "--node-name=" + n.Name,
+		"--k8s-kubeconfig-path=" + kubeconfig, "--write-cni-conf-when-ready=" + cniConf}, flags...)...))
+}
+
+// Tool is the path of one of Waggle's programs on the node.
+func (n *Node) Tool(name string) string { return filepath.Join(n.cluster.bin.waggle, name) }
+
+// Waggle runs the operator's command on the node and returns what it printed.
+func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
+	return n.Run(ctx, append([]string{n.Tool("waggle")}, args...)...)
+}
+
+// WaitAgentReady waits until the node's agent says that pods can be attached, and shows its status when that is in vain.
+func (n *Node) WaitAgentReady(ctx context.Context) error {
+	err := n.cluster.WaitFor(ctx, "the agent of "+n.Name, func() error {
+		_, err := n.Waggle(ctx, "status", "--brief")
+		return err
+	})
+	if err != nil {
+		status, _ := n.Waggle(context.WithoutCancel(ctx), "status") // it exits with 1 while the agent is not ready
+		return fmt.Errorf("%w\nits status:\n%s", err, status)
+	}
+	return nil
+}

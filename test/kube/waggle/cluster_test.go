@@ -1,0 +1,221 @@
+package waggle_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+const (
+	clusterPool  = "10.77.0.0/16"
+	leasePath    = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/waggle-cluster"
+	endpointPath = "/apis/cilium.io/v2/namespaces/default/ciliumendpoints"
+)
+
+// TestPrivilegedClusterRole_GivesCIDRsAndCleansUp lets two replicas do the work of a cluster whose controller manager allocates
+// nothing, and ends the one that leads.
+func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
+	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
+	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "cluster-pool-ipv4-cidr="+clusterPool,
+		"--set", "cilium-endpoint-gc-interval=1s"); err != nil {
+		t.Fatal(err)
+	}
+	replicas := replicasOnBothNodes(t, c)
+	cidrs := givenCIDRs(t, c)
+	for i, n := range c.Nodes {
+		name := fmt.Sprint("on-", i)
+		if err := c.RunPod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
+			t.Fatal(err)
+		}
+		if ips, err := c.PodIPs(t.Context(), "default/"+name); err != nil || !inside(ips, cidrs[n.Name]) {
+			t.Errorf("the pod of %s has the addresses %v, %v; want one of %s", n.Name, ips, err, cidrs[n.Name])
+		}
+	}
+	takeover(t, c, replicas)
+	staleEndpointGoes(t, c)
+	freedCIDRIsGivenAgain(t, c, cidrs)
+}
+
+// replicasOnBothNodes waits for two ready replicas of the cluster role on different nodes, and returns node by pod.
+func replicasOnBothNodes(t *testing.T, c *kube.Cluster) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	if err := c.WaitFor(t.Context(), "two replicas of the cluster role to be ready", func() error {
+		var list struct {
+			Items []struct {
+				Metadata struct{ Name string }
+				Spec     struct{ NodeName string }
+				Status   struct {
+					Conditions []struct{ Type, Status string }
+				}
+			}
+		}
+		if err := c.GetObject(t.Context(), "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name=waggle-cluster", &list); err != nil {
+			return err
+		}
+		clear(found)
+		nodes := map[string]bool{}
+		for _, pod := range list.Items {
+			for _, condition := range pod.Status.Conditions {
+				if condition.Type == "Ready" && condition.Status == "True" {
+					found[pod.Metadata.Name], nodes[pod.Spec.NodeName] = pod.Spec.NodeName, true
+				}
+			}
+		}
+		if len(found) != 2 || len(nodes) != 2 {
+			return fmt.Errorf("ready are %v", found)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// givenCIDRs reads the CIDRs of the CiliumNodes, one for each node, all different and out of the pool.
+func givenCIDRs(t *testing.T, c *kube.Cluster) map[string]string {
+	t.Helper()
+	cidrs := map[string]string{}
+	for _, n := range c.Nodes {
+		given, err := poolCIDRs(t.Context(), c, n.Name)
+		if err != nil || len(given) != 1 {
+			t.Fatalf("%s has the CIDRs %v, %v", n.Name, given, err)
+		}
+		prefix, err := netip.ParsePrefix(given[0])
+		if err != nil || !netip.MustParsePrefix(clusterPool).Overlaps(prefix) || prefix.Bits() != 24 {
+			t.Errorf("%s has the CIDR %s, which is no /24 of %s", n.Name, given[0], clusterPool)
+		}
+		for other, cidr := range cidrs {
+			if netip.MustParsePrefix(cidr).Overlaps(prefix) {
+				t.Errorf("%s and %s have the CIDRs %s and %s", n.Name, other, prefix, cidr)
+			}
+		}
+		cidrs[n.Name] = given[0]
+	}
+	return cidrs
+}
+
+func poolCIDRs(ctx context.Context, c *kube.Cluster, node string) ([]string, error) {
+	var object struct {
+		Spec struct{ IPAM struct{ PodCIDRs []string } }
+	}
+	err := c.GetObject(ctx, ciliumNodePath+node, &object)
+	return object.Spec.IPAM.PodCIDRs, err
+}
+
+// leader is who has the Lease, and how often it has changed hands.
+func leader(ctx context.Context, c *kube.Cluster) (identity string, transitions int, err error) {
+	var lease struct {
+		Spec struct {
+			HolderIdentity   string
+			LeaseTransitions int
+		}
+	}
+	err = c.GetObject(ctx, leasePath, &lease)
+	return lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions, err
+}
+
+// takeover kills the process that leads, without a chance to give the Lease back.
+func takeover(t *testing.T, c *kube.Cluster, replicas map[string]string) {
+	t.Helper()
+	identity, transitions, err := leader(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, _, _ := strings.Cut(identity, "_")
+	n := c.Node(replicas[pod])
+	if n == nil {
+		t.Fatalf("the Lease is held by %q, the replicas are %v", identity, replicas)
+	}
+	if _, err := n.Run(t.Context(), "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in */waggle-agent\ --role=cluster*) kill -9 ${p#/proc/};; esac; done`); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "another leader", func() error {
+		now, count, err := leader(t.Context(), c)
+		if err == nil && (now == identity || now == "" || count <= transitions) {
+			err = fmt.Errorf("the Lease is held by %q after %d changes, was by %q after %d", now, count, identity, transitions)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	replicasOnBothNodes(t, c) // the killed one is started again
+}
+
+// staleEndpointGoes makes a CiliumEndpoint by hand whose Pod has never been, beside those of living pods.
+func staleEndpointGoes(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	object := map[string]any{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": map[string]any{"name": "stale",
+		"labels": map[string]string{"app.kubernetes.io/managed-by": "waggle", "waggle.io/node": c.Nodes[0].Name}}}
+	if err := c.Create(t.Context(), endpointPath, object); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the stale CiliumEndpoint to go and the others to stay", func() error {
+		var list struct {
+			Items []struct{ Metadata struct{ Name string } }
+		}
+		if err := c.GetObject(t.Context(), endpointPath, &list); err != nil {
+			return err
+		}
+		var names []string
+		for _, o := range list.Items {
+			names = append(names, o.Metadata.Name)
+		}
+		if slices.Sort(names); !slices.Equal(names, []string{"on-0", "on-1"}) {
+			return fmt.Errorf("there are %v", names)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// freedCIDRIsGivenAgain deletes a node for good. A CiliumNode that comes then gets its CIDR, the lowest one that is free.
+func freedCIDRIsGivenAgain(t *testing.T, c *kube.Cluster, cidrs map[string]string) {
+	t.Helper()
+	gone := slices.MinFunc(c.Nodes, func(a, b *kube.Node) int {
+		return netip.MustParsePrefix(cidrs[a.Name]).Addr().Compare(netip.MustParsePrefix(cidrs[b.Name]).Addr())
+	})
+	if err := gone.StopKubelet(); err != nil { // it would register the Node again
+		t.Fatal(err)
+	}
+	// Neither does an agent make its CiliumNode again: without its Node it has none.
+	if err := c.Delete(t.Context(), nodePath+gone.Name); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the CiliumNode of a deleted node to go", func() error {
+		given, err := poolCIDRs(t.Context(), c, gone.Name)
+		if err == nil {
+			return fmt.Errorf("it is there with %v", given)
+		}
+		if strings.Contains(err.Error(), "404") {
+			return nil
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range []map[string]any{
+		{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": "newcomer"}},
+		{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": map[string]any{"name": "newcomer"}, "spec": map[string]any{}},
+	} {
+		collection := map[string]string{"Node": nodePath, "CiliumNode": ciliumNodePath}[object["kind"].(string)]
+		if err := c.Create(t.Context(), strings.TrimSuffix(collection, "/"), object); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.WaitFor(t.Context(), "the newcomer to get the CIDR that is free again", func() error {
+		given, err := poolCIDRs(t.Context(), c, "newcomer")
+		if err == nil && !slices.Equal(given, []string{cidrs[gone.Name]}) {
+			err = fmt.Errorf("it has %v, %s had %s", given, gone.Name, cidrs[gone.Name])
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,100 @@
+package waggle_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// notReadyTaint keeps pods from a node until an attach has been tried there.
+const notReadyTaint = "node.cilium.io/agent-not-ready"
+
+// agentCapabilities are those that "waggle install" prints for the agent's container.
+const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
+
+// TestPrivilegedDaemonSet_RunsWithWhatIsPrinted installs Waggle as a user does, on a node without a BPF file system, without
+// our plugin, and with the taint that only a passed self-test takes away; and then runs a pod.
+func TestPrivilegedDaemonSet_RunsWithWhatIsPrinted(t *testing.T) {
+	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NoBPFFS: true})
+	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
+		t.Error(err)
+		status, err := n.Waggle(t.Context(), "status")
+		t.Fatalf("the agent's status: %v\n%s", err, status)
+	}
+	test, err := n.Waggle(t.Context(), "db", "show", "self-tests")
+	if err != nil || !strings.Contains(test, "passed") {
+		t.Errorf("self-tests: %v\n%s", err, test)
+	}
+	for program, want := range map[string]uint64{"waggle-agent --config-dir": agentCapabilities, "waggle-agent setup": 0} {
+		if err := hasCapabilities(t.Context(), n, program, want); err != nil {
+			t.Error(err)
+		}
+	}
+	if status, err := n.Waggle(t.Context(), "status"); err != nil || strings.Contains(status, "not permitted") || strings.Contains(status, "read-only") {
+		t.Errorf("the agent lacks a right: %v\n%s", err, status)
+	}
+	if err := c.RunPod(t.Context(), kube.Pod{Name: "client"}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := c.Exec(t.Context(), "client", "ping", "-c", "1", "-W", "2", n.IPv4); err != nil {
+		t.Errorf("a pod does not reach its node: %v\n%s", err, out)
+	}
+	if err := c.DeletePod(t.Context(), "client"); err != nil {
+		t.Error(err)
+	}
+}
+
+func available(ctx context.Context, c *kube.Cluster, n *kube.Node) error {
+	var node struct {
+		Spec   struct{ Taints []struct{ Key string } }
+		Status struct {
+			Conditions []struct{ Type, Status, Reason string }
+		}
+	}
+	if err := c.GetObject(ctx, path.Join("/api/v1/nodes", n.Name), &node); err != nil {
+		return err
+	}
+	for _, taint := range node.Spec.Taints {
+		if taint.Key == notReadyTaint {
+			return fmt.Errorf("%s has the taint %s", n.Name, taint.Key)
+		}
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == "NetworkUnavailable" && condition.Status == "False" {
+			return nil
+		}
+	}
+	text, _ := json.Marshal(node.Status.Conditions)
+	return fmt.Errorf("%s is not called reachable: %s", n.Name, text)
+}
+
+// hasCapabilities finds a process of the node by how its command line begins.
+func hasCapabilities(ctx context.Context, n *kube.Node, program string, want uint64) error {
+	out, err := n.Run(ctx, "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in */"`+program+`"*) cat $p/status;; esac; done`)
+	if err != nil {
+		return err
+	}
+	found := 0
+	for line := range strings.Lines(out) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch name {
+		case "CapPrm", "CapEff", "CapBnd":
+			found++
+			if got, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64); err != nil || got != want {
+				return fmt.Errorf("%s: %s is %s, want %016x", program, name, strings.TrimSpace(value), want)
+			}
+		}
+	}
+	if found != 3 {
+		return fmt.Errorf("%s: want one process, got:\n%s", program, out)
+	}
+	return nil
+}

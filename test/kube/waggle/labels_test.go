@@ -1,0 +1,148 @@
+package waggle_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// template is a pod of a controller, with a label that makes its identity.
+func template(app string, annotations map[string]string) map[string]any {
+	return map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": app}, "annotations": annotations},
+		"spec": map[string]any{"terminationGracePeriodSeconds": 0, "containers": []map[string]any{{"name": "main", "image": kube.ClientImage,
+			"imagePullPolicy": "Never", "command": []string{"sleep", "1000000"}}}}}
+}
+
+// publishedIdentities maps the pods of an app to the numbers that their CiliumEndpoints tell other nodes.
+func publishedIdentities(ctx context.Context, c *kube.Cluster, app string) (map[string]int64, error) {
+	var pods struct {
+		Items []struct{ Metadata struct{ Name string } }
+	}
+	if err := c.GetObject(ctx, "/api/v1/namespaces/default/pods?labelSelector=app%3D"+app, &pods); err != nil {
+		return nil, err
+	}
+	found := map[string]int64{}
+	for _, pod := range pods.Items {
+		number, err := publishedIdentity(ctx, c, pod.Metadata.Name)
+		if err != nil {
+			return nil, err
+		}
+		found[pod.Metadata.Name] = number
+	}
+	return found, nil
+}
+
+func publishedIdentity(ctx context.Context, c *kube.Cluster, pod string) (int64, error) {
+	var o struct {
+		Status struct{ Identity struct{ ID int64 } }
+	}
+	err := c.GetObject(ctx, "/apis/cilium.io/v2/namespaces/default/ciliumendpoints/"+pod, &o)
+	if err == nil && o.Status.Identity.ID == 0 {
+		err = fmt.Errorf("the CiliumEndpoint %s has no identity", pod)
+	}
+	return o.Status.Identity.ID, err
+}
+
+// shareOne waits until a number of pods have one identity.
+func shareOne(t *testing.T, c *kube.Cluster, app string, count int) {
+	t.Helper()
+	if err := c.WaitFor(t.Context(), fmt.Sprintf("%d pods of %s to have one identity", count, app), func() error {
+		found, err := publishedIdentities(t.Context(), c, app)
+		if err != nil {
+			return err
+		}
+		numbers := slices.Compact(slices.Sorted(maps.Values(found)))
+		if len(found) != count || len(numbers) != 1 {
+			return fmt.Errorf("the pods have %v", found)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPrivilegedLabels_MakeIdentities lets the controllers of Kubernetes label pods, and then changes labels by hand while
+// the pod talks.
+func TestPrivilegedLabels_MakeIdentities(t *testing.T) {
+	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	p := readyAgent(t, n, "--ipam=kubernetes")
+	if err := n.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	const apps = "/apis/apps/v1/namespaces/default/"
+	selector := func(app string) map[string]any { return map[string]any{"matchLabels": map[string]string{"app": app}} }
+
+	// Pods of two ReplicaSets, of which the newer never replaces the older, differ in pod-template-hash.
+	deployment := map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]string{"name": "rolling"},
+		"spec": map[string]any{"replicas": 1, "minReadySeconds": 3600, "progressDeadlineSeconds": 7200, "selector": selector("rolling"), "template": template("rolling", nil),
+			"strategy": map[string]any{"rollingUpdate": map[string]any{"maxSurge": 1, "maxUnavailable": 0}}}}
+	if err := c.Create(t.Context(), apps+"deployments", deployment); err != nil {
+		t.Fatal(err)
+	}
+	shareOne(t, c, "rolling", 1)
+	change, err := json.Marshal(map[string]any{"spec": map[string]any{"template": template("rolling", map[string]string{"turn": "second"})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.MergePatch(t.Context(), apps+"deployments/rolling", string(change)); err != nil {
+		t.Fatal(err)
+	}
+	shareOne(t, c, "rolling", 2)
+
+	// Pods of a StatefulSet differ in their name and number.
+	set := map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": map[string]string{"name": "set"},
+		"spec": map[string]any{"replicas": 2, "podManagementPolicy": "Parallel", "serviceName": "set", "selector": selector("set"), "template": template("set", nil)}}
+	if err := c.Create(t.Context(), apps+"statefulsets", set); err != nil {
+		t.Fatal(err)
+	}
+	shareOne(t, c, "set", 2)
+
+	// Labels change by hand, and pods keep talking.
+	for _, pod := range []string{"default/set-0", "default/set-1"} {
+		if err := c.WaitPodReady(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	containers := containersOf(t, n)
+	peers, err := c.PodIPs(t.Context(), "default/set-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var talk errgroup.Group
+	talking, hush := context.WithCancel(t.Context())
+	defer hush()
+	talk.Go(func() error { return pingUntil(talking, n, containers["set-0"], peers[0]) })
+	before, err := publishedIdentity(t.Context(), c, "set-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, labelled := range []string{"pod/set-0", "namespace/default"} {
+		if out, err := c.Kubectl(t.Context(), "label", labelled, "tier=front"); err != nil {
+			t.Fatal(err, out)
+		}
+		if err := c.WaitFor(t.Context(), "another identity after a label of "+labelled, func() error {
+			now, err := publishedIdentity(t.Context(), c, "set-0")
+			if err == nil && now == before {
+				err = fmt.Errorf("it has %d as before", now)
+			}
+			if err == nil {
+				before = now
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	hush()
+	if err := talk.Wait(); err != nil {
+		t.Error(err)
+	}
+	stop(t, p)
+}

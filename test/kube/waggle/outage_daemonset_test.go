@@ -1,0 +1,92 @@
+package waggle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// TestPrivilegedOutage_DaemonSetRestarts kills the agent's container while the API server is away: kubelet starts it again
+// from what it knows, the agent begins with its copy, and pods notice nothing but that new sandboxes wait a moment.
+func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
+	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	for _, name := range []string{"a", "b", "crashing"} {
+		if err := c.RunPod(t.Context(), kube.Pod{Name: name, Labels: map[string]string{"app": name}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	peers, err := c.PodIPs(t.Context(), "default/b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := time.Now()
+	if err := c.WaitFor(t.Context(), "the copy to be written with the pods", func() error {
+		all, err := readRows[struct {
+			Table string
+			Copy  time.Time
+		}](t, n, "sources")
+		for _, row := range all {
+			if row.Table == "k8s-pods" && row.Copy.Before(running) {
+				err = fmt.Errorf("the copy is of %s", row.Copy)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	containers := containersOf(t, n)
+	if err := c.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	var talk errgroup.Group
+	talking, hush := context.WithCancel(t.Context())
+	defer hush()
+	for _, peer := range peers {
+		talk.Go(func() error { return pingUntil(talking, n, containers["a"], peer) })
+	}
+
+	before := agentPID(t, n)
+	if before == "" {
+		t.Fatal("there is no agent")
+	}
+	if _, err := n.Run(t.Context(), "kill", "-9", before); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "kubelet to start the agent again", func() error {
+		if now := agentPID(t, n); now == "" || now == before {
+			return errors.New("there is no new one")
+		}
+		_, err := n.Waggle(t.Context(), "status", "--brief")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(out, "from the copy on disk of ") {
+		t.Errorf("the status does not say that it is a copy: %v\n%s", err, out)
+	}
+	newSandbox(t, c, n, "crashing", peers[0])
+	knowsLabels(t, n, "crashing")
+	comesBack(t, c, n)
+	hush()
+	if err := talk.Wait(); err != nil {
+		t.Error(err)
+	}
+	published(t, c, n, "a", "b", "crashing")
+}
+
+// agentPID is the agent's number in the node; "" while it does not run.
+func agentPID(t *testing.T, n *kube.Node) string {
+	t.Helper()
+	out, err := n.Run(t.Context(), "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in "/usr/bin/waggle-agent --config-dir"*) echo ${p#/proc/};; esac; done 2>/dev/null`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}

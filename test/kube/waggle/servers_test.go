@@ -1,0 +1,151 @@
+package waggle_test
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// TestPrivilegedServers_FailOver gives the agent two API servers over one store, and kills the one in use.
+func TestPrivilegedServers_FailOver(t *testing.T) {
+	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	second, err := c.StartSecondAPIServer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := readyAgent(t, n, "--ipam=kubernetes", "--k8s-api-server="+c.URL+","+second)
+	if err := c.WaitFor(t.Context(), "the tables to be complete", func() error { return synced(t, n) }); err != nil {
+		t.Fatal(err)
+	}
+	ours := c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.UserAgent, "waggle-agent/") })
+	if len(ours) == 0 {
+		t.Error("the audit log has nobody named waggle-agent")
+	}
+	if err := c.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	for _, o := range []struct{ collection, table string }{{"/api/v1/namespaces", "k8s-namespaces"}, {"/apis/cilium.io/v2/ciliumnodes", "cilium-nodes"}} {
+		version, kind := "v1", "Namespace"
+		if o.table == "cilium-nodes" {
+			version, kind = "cilium.io/v2", "CiliumNode"
+		}
+		if err := c.CreateAt(t.Context(), second, o.collection, map[string]any{"apiVersion": version, "kind": kind,
+			"metadata": map[string]any{"name": "after-the-fail-over"}, "spec": map[string]any{}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WaitFor(t.Context(), "the agent to follow the second server", func() error { return hasRow(t, n, o.table, "after-the-fail-over") }); err != nil {
+			t.Error(err)
+		}
+	}
+	if took := time.Since(began); took > inStep {
+		t.Errorf("the fail-over took %s", took)
+	} else {
+		t.Logf("the fail-over took %s", took.Round(time.Millisecond))
+	}
+	for _, s := range rows[struct {
+		Server string
+		Active bool
+	}](t, n, "api-servers") {
+		if s.Active != (s.Server == second) {
+			t.Errorf("in use: %+v", s)
+		}
+	}
+	stop(t, p)
+}
+
+// TestPrivilegedServers_Hang ends an agent while its API server has its connections open and says nothing.
+func TestPrivilegedServers_Hang(t *testing.T) {
+	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	p := readyAgent(t, n, "--ipam=kubernetes")
+	if err := c.RunPod(t.Context(), kube.Pod{Name: "a", Labels: map[string]string{"app": "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.HangAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	newSandbox(t, c, n, "a", n.IPv4)
+	began := time.Now()
+	stop(t, p)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the agent ended after %s", took)
+	} else {
+		t.Logf("the agent ended after %s", took.Round(time.Millisecond))
+	}
+	p = readyAgent(t, n, "--ipam=kubernetes") // from the copy
+	stop(t, p)
+	if err := c.ResumeAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPrivilegedServers_LoseTheirHistory compacts the store while the agent cannot see it, so that its watches get a real
+// 410 Gone, and then takes away objects behind the API server's back, as a store restored from an older copy does.
+func TestPrivilegedServers_LoseTheirHistory(t *testing.T) {
+	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	p := readyAgent(t, n, "--ipam=kubernetes")
+	for i := range 15 {
+		if err := c.Create(t.Context(), "/api/v1/namespaces", namespace(fmt.Sprintf("lost-%d", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.WaitFor(t.Context(), "the agent to know the namespaces", func() error { return hasRow(t, n, "k8s-namespaces", "lost-14") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(c.StopAPIServer(), c.StopControllerManager()); err != nil {
+		t.Fatal(err)
+	}
+	var deleted struct {
+		Deleted string
+		Header  struct{ Revision string }
+	}
+	from, to := base64.StdEncoding.EncodeToString([]byte("/registry/namespaces/lost-")), base64.StdEncoding.EncodeToString([]byte("/registry/namespaces/lost."))
+	if err := c.Etcd(t.Context(), "/v3/kv/deleterange", fmt.Sprintf(`{"key": %q, "range_end": %q}`, from, to), &deleted); err != nil || deleted.Deleted != "15" {
+		t.Fatalf("delete namespaces in etcd: %+v, %v", deleted, err)
+	}
+	if err := c.Etcd(t.Context(), "/v3/kv/compaction", fmt.Sprintf(`{"revision": %q, "physical": true}`, deleted.Header.Revision), &deleted); err != nil {
+		t.Fatal(err)
+	}
+	comesBack(t, c, n)
+	if err := c.WaitFor(t.Context(), "what is really gone to go", func() error {
+		all, err := readRows[struct{ Name string }](t, n, "k8s-namespaces")
+		for _, row := range all {
+			if strings.HasPrefix(row.Name, "lost-") {
+				err = fmt.Errorf("namespace %s is still there", row.Name)
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+	quorum := c.AuditLog(t, func(e kube.AuditEvent) bool {
+		return e.Verb == "list" && e.ObjectRef.Resource == "namespaces" && strings.HasPrefix(e.UserAgent, "waggle-agent/") &&
+			!strings.Contains(e.RequestURI, "resourceVersion=")
+	})
+	if len(quorum) == 0 {
+		t.Error("the loss of most namespaces was believed without a list by quorum")
+	}
+	stop(t, p)
+}
+
+func namespace(name string) map[string]any {
+	return map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}}
+}
+
+func hasRow(t *testing.T, n *kube.Node, table, name string) error {
+	all, err := readRows[struct{ Name string }](t, n, table)
+	if err != nil {
+		return err
+	}
+	for _, row := range all {
+		if row.Name == name {
+			return nil
+		}
+	}
+	return fmt.Errorf("table %s has %d rows, but not %s", table, len(all), name)
+}

@@ -1,0 +1,116 @@
+package waggle_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// staticPod has a network of its own. The runtime knows it by a UID that kubelet makes, the API server by another.
+const staticPod = `apiVersion: v1
+kind: Pod
+metadata: {name: static, namespace: default, labels: {app: static}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: main, image: ` + kube.ClientImage + `, imagePullPolicy: Never, command: [sleep, "1000000"]}
+`
+
+// TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed moves a node from another network to ours: pods that stay on the
+// old one are named until they are made again.
+func TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed(t *testing.T) {
+	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	if err := n.InstallBridge("10.0.1.0/24"); err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []kube.Pod{{Name: "old"}, {Name: "host", HostNet: true}} {
+		if err := c.RunPod(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	job := map[string]any{"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]string{"name": "job"},
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+			"containers": []map[string]any{{"name": "main", "image": kube.ClientImage, "imagePullPolicy": "Never", "command": []string{"true"}}}}}}}
+	if err := c.Create(t.Context(), "/apis/batch/v1/namespaces/default/jobs", job); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the job to be done", func() error {
+		var o struct{ Status struct{ Succeeded int } }
+		err := c.GetObject(t.Context(), "/apis/batch/v1/namespaces/default/jobs/job", &o)
+		if err == nil && o.Status.Succeeded != 1 {
+			err = errors.New("it has not succeeded yet")
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Run(t.Context(), "rm", "/etc/cni/net.d/10-bridge.conflist"); err != nil {
+		t.Fatal(err)
+	}
+
+	p := readyAgent(t, n, "--ipam=kubernetes")
+	unmanaged(t, c, n, "default/old")
+	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, "1 run without an endpoint") || !strings.Contains(status, "default/old") {
+		t.Errorf("the status does not name the pod: %v\n%s", err, status)
+	}
+	if status, err := n.Waggle(t.Context(), "status", "-o", "json"); err != nil || !strings.Contains(strings.Join(strings.Fields(status), ""), `"unmanaged-pods":["default/old"]`) {
+		t.Errorf("the status in JSON does not name the pod: %v\n%s", err, status)
+	}
+
+	// Made again it has our network, as a static pod has.
+	if err := c.DeletePod(t.Context(), "default/old"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.RunPod(t.Context(), kube.Pod{Name: "old", Labels: map[string]string{"app": "old"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WriteFile("/etc/kubernetes/manifests/static.yaml", staticPod, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	mirror := "static-" + n.Name
+	if err := c.WaitPodReady(t.Context(), "default/"+mirror); err != nil {
+		t.Fatal(err)
+	}
+	unmanaged(t, c, n)
+	for _, pod := range []string{"old", mirror} {
+		if err := c.WaitFor(t.Context(), "a CiliumEndpoint of "+pod, func() error {
+			_, err := publishedIdentity(t.Context(), c, pod)
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	names, err := c.Kubectl(t.Context(), "get", "ciliumendpoints", "-o", "name")
+	if err != nil || strings.Count(names, "\n") != 2 {
+		t.Errorf("want the CiliumEndpoints of two pods: %v\n%s", err, names)
+	}
+	if health, err := n.Waggle(t.Context(), "db", "show", "health"); err != nil || strings.Contains(health, "labels of") {
+		t.Errorf("labels are incomplete: %v\n%s", err, health)
+	}
+	stop(t, p)
+}
+
+// unmanaged waits until exactly these pods are listed.
+func unmanaged(t *testing.T, c *kube.Cluster, n *kube.Node, want ...string) {
+	t.Helper()
+	if err := c.WaitFor(t.Context(), fmt.Sprintf("unmanaged pods to be %v", want), func() error {
+		all, err := readRows[struct{ Namespace, Name string }](t, n, "unmanaged-pods")
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, row := range all {
+			names = append(names, row.Namespace+"/"+row.Name)
+		}
+		if !slices.Equal(names, want) {
+			return fmt.Errorf("they are %v", names)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,275 @@
+package waggle_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+type selfTest struct {
+	State, Message string
+	At             time.Time
+}
+
+// TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall goes through the life of an installation: an attach that does not work in
+// one family, its repair, an update under pods that talk, and the removal under pods that talk.
+func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
+	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
+	n := c.Nodes[0]
+	fresh := network(t, n)
+	answersIPv6(t, n, false)
+	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"); err != nil {
+		t.Fatal(err)
+	}
+	untoldWhileTestFails(t, c, n)
+	answersIPv6(t, n, true)
+	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, name := range []string{"a", "b"} {
+		if err := c.RunPod(t.Context(), kube.Pod{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	peers, err := c.PodIPs(t.Context(), "default/b")
+	if err != nil || len(peers) != 2 {
+		t.Fatalf("pod b has the addresses %v, %v", peers, err)
+	}
+	hush := talk(t, n, "a", peers...)
+	updated(t, c, n)
+	uninstalled(t, c, n)
+	hush()
+	removedByHand(t, c, n, fresh)
+}
+
+// answersIPv6 makes the node answer pings over IPv6 or not: neither of the node's address nor of the router's.
+func answersIPv6(t *testing.T, n *kube.Node, yes bool) {
+	t.Helper()
+	value := map[bool]string{true: "0", false: "1"}[yes]
+	if _, err := n.Run(t.Context(), "sh", "-c", "echo "+value+" > /proc/sys/net/ipv6/icmp/echo_ignore_all"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// untoldWhileTestFails wants the cluster not to be told of a network that only half works, although runtimes may use it.
+func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
+	t.Helper()
+	if err := c.WaitFor(t.Context(), "the self-test to fail", func() error {
+		tests, err := readRows[selfTest](t, n, "self-tests")
+		if err == nil && (len(tests) != 1 || tests[0].State != "failed" || !strings.Contains(tests[0].Message, "ping") || !strings.Contains(tests[0].Message, "fd00:")) {
+			err = fmt.Errorf("its row is %+v", tests)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var node struct {
+		Spec   struct{ Taints []struct{ Key string } }
+		Status struct {
+			Conditions []struct{ Type, Status string }
+		}
+	}
+	if err := c.GetObject(t.Context(), nodePath+n.Name, &node); err != nil {
+		t.Fatal(err)
+	}
+	tainted := false
+	for _, taint := range node.Spec.Taints {
+		tainted = tainted || taint.Key == notReadyTaint
+	}
+	if !tainted {
+		t.Errorf("the self-test failed and the taint is gone: %+v", node.Spec.Taints)
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == "NetworkUnavailable" && condition.Status == "False" {
+			t.Error("the self-test failed and the network is called available")
+		}
+	}
+	// Both have a reason that a person can read.
+	updates := rows[struct{ Name, State, Message string }](t, n, "node-updates")
+	for _, u := range updates {
+		if u.State != "waiting" || !strings.Contains(u.Message, "self-test") {
+			t.Errorf("the row of %s says %s: %s", u.Name, u.State, u.Message)
+		}
+	}
+	if len(updates) < 2 {
+		t.Errorf("the rows of what is written to the Node are %+v", updates)
+	}
+}
+
+// talk pings peers from a pod, ten times a second, until the function that it returns is called, which wants every answer.
+func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func()) {
+	t.Helper()
+	const script = `ping -i 0.1 -W 2 %s > /talk-%d & p=$!; while [ ! -e /hush ]; do sleep 0.1; done; kill -INT $p; wait $p; cat /talk-%d | tail -2`
+	container := containersOf(t, n)[pod]
+	said, group := make([]string, len(peers)), &errgroup.Group{}
+	for i, peer := range peers {
+		group.Go(func() (err error) {
+			said[i], err = n.Run(t.Context(), inContainer(n, container, fmt.Sprintf(script, peer, i, i))...)
+			return err
+		})
+	}
+	return func() {
+		t.Helper()
+		if _, err := n.Run(t.Context(), inContainer(n, container, "touch /hush")...); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := group.Wait(); err != nil {
+			t.Errorf("the pods did not keep talking: %v", err)
+		}
+		for i, peer := range peers {
+			if t.Logf("to %s: %s", peer, said[i]); !strings.Contains(said[i], " 0% packet loss") {
+				t.Errorf("the pods did not keep talking: %s: %s", peer, said[i])
+			}
+		}
+	}
+}
+
+// updated applies other options, which replaces the agent's pod, and wants a new self-test and the Node as it was.
+func updated(t *testing.T, c *kube.Cluster, n *kube.Node) {
+	t.Helper()
+	before, tested := transition(t, c, n), rows[selfTest](t, n, "self-tests")[0].At
+	old, err := c.AgentPods(t.Context())
+	if err != nil || len(old) != 1 {
+		t.Fatal(old, err)
+	}
+	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "annotate-k8s-node=true"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "another agent with a passed self-test of its own", func() error {
+		now, err := c.AgentPods(t.Context())
+		if err == nil && (len(now) != 1 || now[0] == old[0]) {
+			err = fmt.Errorf("the pods are %v", now)
+		}
+		if err != nil {
+			return err
+		}
+		tests, err := readRows[selfTest](t, n, "self-tests")
+		if err == nil && (len(tests) != 1 || tests[0].State != "passed" || !tests[0].At.After(tested)) {
+			err = fmt.Errorf("the row is %+v", tests)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitWaggle(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := available(t.Context(), c, n); err != nil {
+		t.Error(err)
+	}
+	if after := transition(t, c, n); after != before {
+		t.Errorf("the condition changed at %s, had been since %s", after, before)
+	}
+}
+
+// transition is since when the condition is what it is.
+func transition(t *testing.T, c *kube.Cluster, n *kube.Node) string {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.type=="NetworkUnavailable")].lastTransitionTime}`)
+	if err != nil || out == "" {
+		t.Fatalf("the condition has changed at %q, %v", out, err)
+	}
+	return out
+}
+
+// uninstalled takes everything away as the guide says, and wants to be left what the guide says.
+func uninstalled(t *testing.T, c *kube.Cluster, n *kube.Node) {
+	t.Helper()
+	manifests, err := n.Waggle(t.Context(), "install", "--only", "cluster,agent,config,admission,rbac", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.KubectlInput(t.Context(), manifests, "delete", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the agent's pod to go", func() error {
+		out, err := c.Kubectl(t.Context(), "get", "pods", "-n", "kube-system", "-o", "name")
+		if err == nil && out != "" {
+			err = errors.New("there are " + out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range objectsOf(t, manifests) {
+		if out, err := c.Kubectl(t.Context(), "get", object[0], object[1], "-n", "kube-system", "--ignore-not-found", "-o", "name"); err != nil || out != "" {
+			t.Errorf("%s is left: %v", out, err)
+		}
+	}
+	if _, err := n.Run(t.Context(), "ls", "-d", "/opt/cni/bin/waggle-cni", "/etc/cni/net.d/05-waggle.conflist", "/run/waggle", "/var/lib/waggle",
+		"/sys/fs/bpf/waggle", "/sys/class/net/waggle_host", "/sys/class/net/waggle_hold"); err != nil {
+		t.Errorf("the guide says that this stays, and that a person removes it: %v", err)
+	}
+	if err := pingOnce(t.Context(), n, containersOf(t, n)["a"], n.IPv4); err != nil {
+		t.Errorf("without the agent: %v", err)
+	}
+}
+
+// network lists links, routes, rules and files of a node. Anycast routes come with forwarding, which stays on until the next boot.
+func network(t *testing.T, n *kube.Node) string {
+	t.Helper()
+	out, err := n.Run(t.Context(), "sh", "-c", `ip -o link | sed 's/^[0-9]*: \([^:@]*\).*/\1/'; ip route show table all | grep -v 'fe80\|ff00\|anycast'; `+
+		`ip -6 route show table all | grep -v 'fe80\|ff00\|anycast'; ip rule; ip -6 rule; nft list tables; ls /sys/fs/bpf /opt/cni/bin /etc/cni/net.d`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// removedByHand does what the guide says about a node, and wants the node as it was.
+func removedByHand(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
+	t.Helper()
+	for _, name := range []string{"a", "b"} {
+		if err := c.DeletePod(t.Context(), "default/"+name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.WaitFor(t.Context(), "the runtime to be done with the pods", func() error {
+		if out, err := n.Run(t.Context(), "ls", "/run/netns"); err != nil || out != "" { // they go after DEL
+			return fmt.Errorf("it has the namespaces %s, %v", out, err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Run(t.Context(), "sh", "-ec", `
+		rm -rf /etc/cni/net.d/05-waggle.conflist /opt/cni/bin/waggle-cni /sys/fs/bpf/waggle /var/run/waggle /var/lib/waggle
+		ip link delete waggle_host; ip link delete waggle_hold; nft delete table inet waggle`); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the node to be as it was", func() error {
+		if now := network(t, n); now != fresh {
+			return fmt.Errorf("it was\n%s\nand is\n%s", fresh, now)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// objectsOf lists kind and name of manifests.
+func objectsOf(t *testing.T, manifests string) (all [][2]string) {
+	t.Helper()
+	var list struct {
+		Items []struct {
+			Kind     string
+			Metadata struct{ Name string }
+		}
+	}
+	if err := json.Unmarshal([]byte(manifests), &list); err != nil || len(list.Items) < 10 {
+		t.Fatalf("%d manifests, %v", len(list.Items), err)
+	}
+	for _, o := range list.Items {
+		all = append(all, [2]string{o.Kind, o.Metadata.Name})
+	}
+	return all
+}

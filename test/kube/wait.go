@@ -1,0 +1,55 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// WaitFor calls check every 50 ms until it returns nil. It gives up when the context ends, after a minute if that has no
+// deadline, or when a component has ended that nobody has stopped; then the error holds check's last one.
+func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) error {
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+	}
+	began := time.Now()
+	var last error
+	for {
+		// What a check says that was cut short would hide what it said before.
+		if err := check(); err == nil {
+			return nil
+		} else if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		ended := c.Ended()
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s, %s long: %w; the components' last words:\n%s", what,
+				time.Since(began).Round(time.Second), last, c.Tails(5))
+		case <-time.After(50 * time.Millisecond):
+		}
+		if ended != nil {
+			return fmt.Errorf("wait for %s: %w (last: %w)", what, ended, last)
+		}
+	}
+}
+
+// Ended says which components have ended although nobody has stopped them; nil when none has.
+func (c *Cluster) Ended() error {
+	var failed error
+	for _, p := range c.processes() {
+		failed = errors.Join(failed, p.ended())
+	}
+	return failed
+}
+
+// Tails returns the last lines of each component's log.
+func (c *Cluster) Tails(lines int) (text string) {
+	for _, p := range c.processes() {
+		text += p.Name + ":\n" + tail(p.log, lines) + "\n"
+	}
+	return text
+}

@@ -1,0 +1,345 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// kubeNode is a node with a running agent and an API server on its loopback.
+type kubeNode struct {
+	*nodekit.Node
+	server *kubetest.Server
+}
+
+func startKubeNode(t *testing.T) kubeNode {
+	t.Helper()
+	n := kubeNode{Node: newNode(t, nodekit.Options{})}
+	if err := n.Do(func() error { n.server = kubetest.New(t); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	n.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"},
+		Spec:   corev1.NodeSpec{PodCIDRs: []string{"10.50.0.0/24", "fd00:50::/64"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodekit.UplinkIPv4.Addr().String()}}}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "bees"}}})
+	n.AddAgentArgs("--manifests-dir=", "--k8s-api-server="+n.server.URL(), "--ipam=kubernetes")
+	if err := n.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, n.Node)
+	return n
+}
+
+// putPod makes or changes the object of a pod.
+func (n kubeNode) putPod(name string, labels map[string]string) {
+	n.server.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), Labels: labels},
+		Spec: corev1.PodSpec{NodeName: "node-1", ServiceAccountName: "default"}})
+}
+
+// startPod makes a pod's object, waits until the agent knows it, and attaches the pod.
+func (n kubeNode) startPod(t *testing.T, name string, labels map[string]string) *nodekit.Pod {
+	t.Helper()
+	n.putPod(name, labels)
+	n.awaitRow(t, "k8s-pods", "default/"+name)
+	return addPod(t, n.Node, name)
+}
+
+func (n kubeNode) awaitRow(t *testing.T, table, text string) {
+	t.Helper()
+	eventually(t, func() error {
+		out, err := n.Waggle(t.Context(), "db", "show", table)
+		if err == nil && !strings.Contains(out, text) {
+			err = fmt.Errorf("no %s in the table %s:\n%s", text, table, out)
+		}
+		return err
+	})
+}
+
+// endpointIdentity is a row of endpoint-identities.
+type endpointIdentity struct {
+	EndpointID uint16            `json:"endpointID"`
+	Attachment string            `json:"attachment"`
+	Identity   uint32            `json:"identity"`
+	Source     string            `json:"source"`
+	Labels     map[string]string `json:"labels"`
+}
+
+// identityOf is the row of a pod.
+func (n kubeNode) identityOf(t *testing.T, p *nodekit.Pod) endpointIdentity {
+	t.Helper()
+	out, err := n.Waggle(t.Context(), "db", "show", "endpoint-identities", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []endpointIdentity
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
+		if row.Attachment == p.ContainerID+":"+p.IfName {
+			return row
+		}
+	}
+	t.Fatalf("pod %s has no identity:\n%s", p.Name, out)
+	return endpointIdentity{}
+}
+
+// published is the number that a pod's CiliumEndpoint tells other nodes; 0 for none.
+func (n kubeNode) published(name string) int64 {
+	var o ciliumv2.CiliumEndpoint
+	if !n.server.Get(kubeapi.CiliumEndpoints, "default", name, &o) || o.Status.Identity == nil {
+		return 0
+	}
+	return o.Status.Identity.ID
+}
+
+// observed is what a pod's facts in the kernel were while somebody looked.
+type observed struct {
+	mu         sync.Mutex
+	identities []uint32 // one after the other, without repetitions; 0 is a free slot
+	looks      int
+}
+
+func (o *observed) last() uint32 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.identities) == 0 {
+		return 0
+	}
+	return o.identities[len(o.identities)-1]
+}
+
+// observe reads a pod's facts over and over, and sends packets from it to another all the time, until stop is called, which
+// fails the test if one of them was lost.
+func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.Addr) (o *observed, stop func()) {
+	t.Helper()
+	var facts *ebpf.Map
+	if err := n.Do(func() (err error) {
+		pins, err := filepath.Glob(filepath.Join(n.BPFRoot(), "waggle", "maps", bpf.MapEndpointFacts+"*"))
+		if err != nil || len(pins) != 1 {
+			return fmt.Errorf("want one pinned map, got %v: %w", pins, err)
+		}
+		facts, err = ebpf.LoadPinnedMap(pins[0], nil)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = facts.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	o = &observed{}
+	var group errgroup.Group
+	group.Go(func() error {
+		for ctx.Err() == nil {
+			var slot bpf.EndpointFacts
+			if err := facts.Lookup(uint32(id), &slot); err != nil {
+				return err
+			}
+			if slot.Ifindex == 0 {
+				slot.Identity = 0
+			}
+			o.mu.Lock()
+			if o.looks++; len(o.identities) == 0 || o.identities[len(o.identities)-1] != slot.Identity {
+				o.identities = append(o.identities, slot.Identity)
+			}
+			o.mu.Unlock()
+		}
+		return nil
+	})
+	sent := 0
+	group.Go(func() error {
+		for ; ctx.Err() == nil; sent++ {
+			if err := nodekit.Ping(from, to, 56); err != nil {
+				return fmt.Errorf("after %d answers: %w", sent, err)
+			}
+		}
+		return nil
+	})
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := group.Wait(); err != nil {
+				t.Error(err)
+			}
+			t.Logf("%d looks at the facts found %v; %d packets were answered", o.looks, o.identities, sent)
+		})
+	}
+	t.Cleanup(stop)
+	return o, stop
+}
+
+// With the API server away a new pod works at once, under a number of this node; the cluster's replaces it in the kernel
+// with one store.
+func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
+	t.Parallel()
+	n := startKubeNode(t)
+	peer := n.startPod(t, "peer", map[string]string{"app": "peer"})
+	n.putPod("late", map[string]string{"app": "late", "pod-template-hash": "x"})
+	n.awaitRow(t, "k8s-pods", "default/late")
+
+	n.server.Stop()
+	began := time.Now()
+	pod := addPod(t, n.Node, "late")
+	t.Logf("ADD without an API server took %s", time.Since(began).Round(time.Millisecond))
+	provisional := n.identityOf(t, pod)
+	if provisional.Source != "provisional" || !identity.IsProvisional(provisional.Identity) {
+		t.Fatalf("without an API server the pod has %+v", provisional)
+	}
+	o, stop := n.observe(t, provisional.EndpointID, pod, peer.Addr(false))
+	eventually(t, func() error {
+		if o.last() != provisional.Identity {
+			return fmt.Errorf("the kernel has %d, want %d", o.last(), provisional.Identity)
+		}
+		return nil
+	})
+
+	if err := n.Do(func() error { n.server.Start(t); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if got := o.last(); got < identity.ClusterMin || got > identity.ClusterMax {
+			return fmt.Errorf("the kernel still has %d", got)
+		}
+		return nil
+	})
+	eventually(t, func() error {
+		if got := n.published("late"); got != int64(o.last()) {
+			return fmt.Errorf("published is %d, the kernel has %d", got, o.last())
+		}
+		return nil
+	})
+	stop()
+	real := n.identityOf(t, pod)
+	if real.Source != "crd" || fmt.Sprint(real.Labels) != fmt.Sprint(provisional.Labels) {
+		t.Errorf("provisional %+v became %+v", provisional, real)
+	}
+	want := map[string]string{"k8s:app": "late", "k8s:io.kubernetes.pod.namespace": "default", "k8s:io.cilium.k8s.policy.cluster": "default",
+		"k8s:io.cilium.k8s.policy.serviceaccount": "default", "k8s:io.cilium.k8s.namespace.labels.team": "bees"}
+	if fmt.Sprint(real.Labels) != fmt.Sprint(want) {
+		t.Errorf("the labels are %v, want %v", real.Labels, want)
+	}
+	if !slices.Equal(o.identities, []uint32{provisional.Identity, real.Identity}) {
+		t.Errorf("the kernel had %v, want %d and then %d and nothing between", o.identities, provisional.Identity, real.Identity)
+	}
+}
+
+// Labels of a pod and of its namespace change its number, in the kernel and for others; labels that tell one pod of a set
+// from another do not.
+func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
+	t.Parallel()
+	n := startKubeNode(t)
+	one := n.startPod(t, "web-0", map[string]string{"app": "web", "pod-template-hash": "a", "statefulset.kubernetes.io/pod-name": "web-0"})
+	two := n.startPod(t, "web-1", map[string]string{"app": "web", "pod-template-hash": "b", "statefulset.kubernetes.io/pod-name": "web-1"})
+	first := n.identityOf(t, one)
+	if other := n.identityOf(t, two); other.Identity != first.Identity || other.Source != "crd" {
+		t.Errorf("pods of one set have %+v and %+v", first, other)
+	}
+	o, stop := n.observe(t, first.EndpointID, one, two.Addr(true))
+	history := []uint32{first.Identity}
+	change := func(what string, apply func()) {
+		t.Helper()
+		before := o.last()
+		apply()
+		eventually(t, func() error {
+			now := o.last()
+			if now == before || int64(now) != n.published("web-0") {
+				return fmt.Errorf("%s: the kernel has %d, was %d; published is %d", what, now, before, n.published("web-0"))
+			}
+			return nil
+		})
+		history = append(history, o.last())
+	}
+	eventually(t, func() error {
+		if o.last() != first.Identity {
+			return errors.New("nobody has looked yet")
+		}
+		return nil
+	})
+	change("a label of the pod", func() { n.putPod("web-0", map[string]string{"app": "web", "tier": "front", "pod-template-hash": "a"}) })
+	change("a label of the namespace", func() {
+		n.server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "wasps"}}})
+	})
+	stop()
+	if !slices.Equal(o.identities, history) {
+		t.Errorf("the kernel had %v, want %v and nothing between", o.identities, history)
+	}
+
+	if err := one.Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.server.Await(t, "the CiliumEndpoint is deleted", func() bool { return !n.server.Get(kubeapi.CiliumEndpoints, "default", "web-0", nil) })
+}
+
+// A plugin that is faster than the watch has the pod asked for, once.
+func TestPrivilegedIdentity_PluginFasterThanTheWatch(t *testing.T) {
+	t.Parallel()
+	n := startKubeNode(t)
+	n.startPod(t, "known", nil)
+	// No watch of pods is answered from now on.
+	var held atomic.Int64
+	release := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(letGo)
+	n.server.Fault(func(r *http.Request) (int, string) {
+		if r.URL.Path == "/api/v1/pods" {
+			held.Add(1)
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		}
+		return 0, ""
+	})
+	n.server.Compact() // ends the open one; cutting connections would have the server look as if it were away
+	n.server.Await(t, "the watch of pods is held up", func() bool { return held.Load() > 0 })
+
+	n.putPod("fast", map[string]string{"app": "fast"})
+	began := time.Now()
+	pod := addPod(t, n.Node, "fast")
+	took := time.Since(began)
+	t.Logf("ADD took %s", took.Round(time.Millisecond))
+	if took > 4*time.Second {
+		t.Errorf("ADD took %s", took)
+	}
+	asked := 0
+	for _, r := range n.server.Requests() {
+		if r.Verb == "get" && r.Resource == kubeapi.Pods.String() && r.Name == "fast" {
+			asked++
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the API server was asked for the pod %d times", asked)
+	}
+	before := n.identityOf(t, pod)
+	if before.Labels["k8s:app"] != "fast" || before.Source != "crd" {
+		t.Errorf("the pod has %+v", before)
+	}
+	letGo()
+	n.awaitRow(t, "k8s-pods", "default/fast")
+	if after := n.identityOf(t, pod); after.Identity != before.Identity {
+		t.Errorf("with its row the pod has %+v, before %+v", after, before)
+	}
+}

@@ -1,0 +1,150 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// TestPrivilegedRange_ChangesUnderLivingPods restarts the agent on a Node that has other pod CIDRs. A pod of the old ranges
+// goes on as before, beside pods of the new ones, and leaves nothing when it ends.
+func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	a := addPod(t, node, "a")
+	cached(t, node, a)
+	if err := errors.Join(node.StopAgent(t.Context()), giveRanges(node, "10.99.0.0/24", "fd00:99::/64"), node.StartAgent()); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	cached(t, node, a)
+	b := addPod(t, node, "b")
+	cached(t, node, b)
+	for i, prefix := range []string{"10.99.0.0/24", "fd00:99::/64"} {
+		family := families[i]
+		if !netip.MustParsePrefix(prefix).Contains(b.Addr(family.ipv6)) || netip.MustParsePrefix(prefix).Contains(a.Addr(family.ipv6)) {
+			t.Errorf("the pods have %s and %s", a.Addr(family.ipv6), b.Addr(family.ipv6))
+		}
+	}
+	reachEachOther(t, node, a, b)
+
+	// Another start knows no more than the files say, and the pod asks for its gateway again.
+	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	if err := a.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	cached(t, node, a)
+	forgetNeighbours(t, a)
+	reachEachOther(t, node, a, b)
+
+	addrs := []string{a.Addr(false).String(), a.Addr(true).String()}
+	if err := errors.Join(a.Detach(t.Context()), a.Close()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error { return nothingOf(t, node, addrs) })
+	if err := nodekit.Ping(b, b.Gateway(false), 56); err != nil {
+		t.Error(err)
+	}
+}
+
+// cached wants a pod's addresses in the table of the ipcache and in the kernel's map.
+func cached(t *testing.T, node *nodekit.Node, pod *nodekit.Pod) {
+	t.Helper()
+	eventually(t, func() error {
+		for _, command := range [][]string{{"db", "show", "ipcache"}, {"map", "get", "ipcache"}} {
+			rows, err := node.Waggle(t.Context(), command...)
+			if err != nil {
+				return err
+			}
+			for _, family := range families {
+				if addr := pod.Addr(family.ipv6).String(); !strings.Contains(rows, addr+" ") && !strings.Contains(rows, addr+"/") {
+					return fmt.Errorf("%s is not in %v:\n%s", addr, command, rows)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// giveRanges writes the Node with other pod CIDRs.
+func giveRanges(node *nodekit.Node, cidrs ...string) error {
+	text := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\nspec:\n  podCIDRs: [\"%s\"]\n"+
+		"status:\n  addresses:\n  - {type: InternalIP, address: %s}\n", strings.Join(cidrs, `", "`), nodekit.UplinkIPv4.Addr())
+	return os.WriteFile(filepath.Join(node.ManifestsDir(), "node.yaml"), []byte(text), 0o644)
+}
+
+// reachEachOther tries every way between two pods, the node, and the host outside where it has routes.
+func reachEachOther(t *testing.T, node *nodekit.Node, a, b *nodekit.Pod) {
+	t.Helper()
+	for _, family := range families {
+		uplink := nodekit.UplinkIPv4.Addr()
+		if family.ipv6 {
+			uplink = nodekit.UplinkIPv6.Addr()
+		}
+		for name, err := range map[string]error{
+			"a to b":    nodekit.TCP(a, b, b.Addr(family.ipv6), 10_000),
+			"b to a":    nodekit.TCP(b, a, a.Addr(family.ipv6), 10_000),
+			"a to node": nodekit.TCP(a, node.Host(), uplink, 10_000),
+			"node to a": nodekit.TCP(node.Host(), a, a.Addr(family.ipv6), 10_000),
+			"node to b": nodekit.TCP(node.Host(), b, b.Addr(family.ipv6), 10_000),
+		} {
+			if err != nil {
+				t.Errorf("%s over %s: %v", name, family.name, err)
+			}
+		}
+	}
+}
+
+// nothingOf wants no trace of addresses in the node's tables and routes; a row in quarantine is none.
+func nothingOf(t *testing.T, node *nodekit.Node, addrs []string) error {
+	t.Helper()
+	facts, err := node.Snapshot()
+	if err != nil {
+		return err
+	}
+	text := strings.Join(facts, "\n")
+	for _, table := range []string{"desired-routes", "endpoints", "bpf-endpoints", "ipcache"} {
+		rows, err := node.Waggle(t.Context(), "db", "show", table)
+		if err != nil {
+			return err
+		}
+		text += table + ":\n" + rows
+	}
+	for _, addr := range addrs {
+		if strings.Contains(text, addr) {
+			return fmt.Errorf("%s is in:\n%s", addr, text)
+		}
+	}
+	return nil
+}
+
+// forgetNeighbours makes a pod ask for its gateway again.
+func forgetNeighbours(t *testing.T, pod *nodekit.Pod) {
+	t.Helper()
+	if err := pod.Do(func() error {
+		link, err := netlink.LinkByName(pod.IfName)
+		if err != nil {
+			return err
+		}
+		all, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+		for _, n := range all {
+			if n.State&netlink.NUD_NOARP == 0 {
+				err = errors.Join(err, netlink.NeighDel(&n))
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,40 @@
+package nodekit
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/bpffs"
+)
+
+// containerCapabilities are those of the DaemonSet's main container.
+const containerCapabilities = "-all,+net_admin,+bpf,+perfmon"
+
+// reduce does for the agent what container runtimes do, and the init container before it: the BPF file system is mounted,
+// the root is read-only, /proc/sys too while --procfs names one that is not, and the command has three capabilities.
+// Mounts are changed in a namespace of the agent's own, so the plugin keeps those of the node.
+func (n *Node) reduce(command []string) ([]string, error) {
+	err := n.Do(func() error {
+		if _, err := bpffs.Ensure(n.BPFRoot()); err != nil {
+			return err
+		}
+		for _, dir := range []string{n.StateDir(), n.hostProc()} {
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				return err
+			}
+		}
+		var fs unix.Statfs_t
+		if err := unix.Statfs(n.hostProc(), &fs); err != nil || fs.Type == unix.PROC_SUPER_MAGIC {
+			return err
+		}
+		return unix.Mount("/proc", n.hostProc(), "", unix.MS_BIND, "")
+	})
+	// The node's directory lies below /run, a file system of its own, which stays writable.
+	const script = `mount -o bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && mount -o remount,bind,ro / && exec "$@"`
+	reduced := []string{"unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh",
+		"setpriv", "--bounding-set=" + containerCapabilities, "--inh-caps=-all", "--no-new-privs"}
+	return append(append(reduced, command...), "--procfs="+n.hostProc()), err
+}
+
+func (n *Node) hostProc() string { return n.path("proc") }
