@@ -62,6 +62,19 @@ func read(nodes []ciliumv2.CiliumNode) (all []holding, broken map[int]string) {
 	return all, broken
 }
 
+// addresses are those by which nodes reach each other. A CIDR with one of them in it would cut its node off.
+func addresses(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
+	for i := range nodes {
+		for _, a := range nodes[i].Spec.Addresses {
+			addr, err := netip.ParseAddr(a.IP)
+			if err == nil && a.Type != ciliumv2.CiliumInternalIP {
+				all = append(all, netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()))
+			}
+		}
+	}
+	return all
+}
+
 // plan judges what nodes have of one family, and adds to lacking what is to be given.
 func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]string, lacking map[int]*assignment) []podcidrpool.CIDR {
 	var own []holding
@@ -72,7 +85,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 		}
 	}
 	rows := f.judge(nodes, own, cidrpool.Overlaps(taken))
-	next, stop := iter.Pull(f.pool.Free(taken))
+	next, stop := iter.Pull(f.pool.Free(append(taken, addresses(nodes)...)))
 	defer stop()
 	at := 0
 	for i := range nodes {

@@ -44,6 +44,21 @@ func TestScripts(t *testing.T) {
 	})
 }
 
+func TestPlan_KeepsClearOfNodeAddresses(t *testing.T) {
+	set, err := newSettings(Config{EnableIPv4: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := ciliumNode("a"), ciliumNode("b")
+	a.Spec.Addresses = []ciliumv2.NodeAddress{{Type: "InternalIP", IP: "10.0.0.4"}, {Type: "ExternalIP", IP: "::ffff:10.0.2.1"},
+		{Type: "InternalIP", IP: "fd00::1"}, {Type: "InternalIP", IP: "nonsense"}, {Type: ciliumv2.CiliumInternalIP, IP: "10.0.3.1"}}
+	_, give := plan(set.families, []ciliumv2.CiliumNode{*b, *a})
+	got := fmt.Sprint(give[0].cidrs, give[1].cidrs)
+	if want := "[10.0.1.0/24] [10.0.3.0/24]"; got != want {
+		t.Errorf("gave %s, want %s", got, want)
+	}
+}
+
 // replica is an allocator that believes to lead as long as its row says so.
 type replica struct {
 	*allocator

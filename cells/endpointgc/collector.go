@@ -82,6 +82,9 @@ func (c *collector) round(ctx context.Context) (found, deleted int, err error) {
 				continue // somebody stands behind it after all
 			}
 			row.Error, err = failure.Error(), failure
+			if !apierrors.IsForbidden(failure) && !apierrors.IsInvalid(failure) { // not this object's fault: the next would fare no better
+				tried = mostInOneRound
+			}
 		}
 		rows = append(rows, row)
 	}

@@ -164,6 +164,33 @@ func TestRound_ManyNeedAThird(t *testing.T) {
 	round(t, c, 20)
 }
 
+// TestRound_FailsOnce: one object that may not be deleted keeps no other; a server that fails is not asked for each.
+func TestRound_FailsOnce(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[int]int{http.StatusForbidden: 5, http.StatusInternalServerError: 1} {
+		s := kubetest.New(t)
+		s.Put(node("one"))
+		for i := range 5 {
+			s.Put(endpoint(fmt.Sprint("e", i), "one"), pod("of-others"))
+		}
+		c := newCollector(t, s)
+		round(t, c, 0)
+		asked := 0
+		s.Fault(func(q *http.Request) (int, string) {
+			if q.Method != http.MethodDelete {
+				return 0, ""
+			}
+			if asked++; strings.HasSuffix(q.URL.Path, "/e0") {
+				return code, ""
+			}
+			return 0, ""
+		})
+		if _, _, err := c.round(t.Context()); err == nil || asked != want {
+			t.Errorf("with %d, %d deletions were asked for, want %d (%v)", code, asked, want, err)
+		}
+	}
+}
+
 // TestRound_OutageDeletesNothing: a list that fails makes the round void, and one that comes out short is not believed.
 func TestRound_OutageDeletesNothing(t *testing.T) {
 	t.Parallel()
