@@ -16,6 +16,9 @@ import (
 // binDir holds the programs under test; TestMain builds them once.
 var binDir string
 
+// builds makes agents of other versions.
+var builds *nodekit.Builds
+
 // TestMain runs the tests as a process of its own, so that agents and nodes end with it, also when it is interrupted.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
@@ -36,7 +39,7 @@ func build() error {
 	if err != nil {
 		return err
 	}
-	binDir = dir
+	binDir, builds = dir, nodekit.NewBuilds(dir)
 	for _, name := range []string{"waggle-agent", "waggle-cni", "waggle"} {
 		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/"+name, "github.com/waggle-net/waggle/cmd/"+name)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

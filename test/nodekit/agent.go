@@ -34,7 +34,11 @@ func (n *Node) StartAgent() error {
 	}
 	args := append([]string{"--state-dir", n.StateDir(), "--bpf-root", n.BPFRoot(), "--manifests-dir", n.ManifestsDir(),
 		"--lib-dir", n.path("lib"), "--node-name", "node-1"}, n.options.AgentArgs...)
-	command := append([]string{filepath.Join(n.options.BinDir, "waggle-agent")}, args...)
+	program := n.agentPath
+	if program == "" {
+		program = filepath.Join(n.options.BinDir, "waggle-agent")
+	}
+	command := append([]string{program}, args...)
 	if n.options.Reduced {
 		var err error
 		if command, err = n.reduce(command); err != nil {

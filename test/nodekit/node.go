@@ -42,6 +42,8 @@ type Node struct {
 	ns      namespaces
 	outside namespaces
 	agent   *process
+
+	agentPath string // of another build than BinDir's, see [Node.UseAgent]
 }
 
 // New makes the namespaces, the uplink and the manifest of the Node object. The agent is not started yet.
