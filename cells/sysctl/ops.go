@@ -22,7 +22,7 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 		(*tables.Setting).Clone, (*tables.Setting).WithStatus, (*tables.Setting).GetStatus, o, nil,
 		reconciler.WithName("sysctls"),
 		reconciler.WithRefreshing(refresh, rate.NewLimiter(100, 1)),
-		reconciler.WithoutPruning(), // what a setting was before is not known
+		reconciler.WithoutPruning(), // settings stay
 		// A setting of a device fails until the device exists, which is soon.
 		reconciler.WithRetry(100*time.Millisecond, time.Minute),
 		reconciler.WithRoundLimits(1000, rate.NewLimiter(1000, 1)),
@@ -71,7 +71,7 @@ func same(a, b string) bool {
 	return strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
 }
 
-// Delete implements reconciler.Operations. The setting stays: its earlier value is not known.
+// Delete implements reconciler.Operations. The setting stays: others may rely on it by now.
 func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *tables.Setting) error {
 	return nil
 }

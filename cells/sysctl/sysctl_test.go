@@ -18,6 +18,8 @@ import (
 	"github.com/cilium/hive/script"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
@@ -110,9 +112,9 @@ func TestScripts(t *testing.T) {
 }
 
 // tree is a procfs in a temporary directory, beside a secret that names must not reach.
-func tree(t *testing.T) procfs {
+func tree(t *testing.T) (k recorded, dir string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	for name, value := range map[string]string{"sys/net/ipv4/ip_forward": "0\n", "sys/kernel/secret": "1\n", "secret": "1\n"} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(value), 0o600)); err != nil {
@@ -122,18 +124,21 @@ func tree(t *testing.T) procfs {
 	if err := os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "sys/net/link")); err != nil {
 		t.Fatal(err)
 	}
-	return procfs{filepath.Join(dir, "sys")}
+	return newProcfs(settings.Agent{Procfs: dir, StateDir: filepath.Join(dir, "run")}).(recorded), filepath.Join(dir, "sys")
 }
 
 func TestProcfs_WritesAndReadsBack(t *testing.T) {
 	t.Parallel()
-	p := tree(t)
+	p, dir := tree(t)
 	s := &tables.Setting{Name: "net/ipv4/ip_forward", Value: "1"}
 	if err := newOps(p).Update(context.Background(), nil, 0, s); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := p.Read(s.Name); got != "1" || err != nil {
 		t.Fatalf("read %q, error %v", got, err)
+	}
+	if was, err := p.record.Pending(p.FS); err != nil || !slices.Equal(was, []sysctlrecord.Pending{{Name: s.Name, Have: "1", Want: "0"}}) {
+		t.Errorf("what it was is kept as %v, %v", was, err)
 	}
 	missing := &tables.Setting{Name: "net/ipv4/nothing", Value: "1"}
 	if err := newOps(p).Update(context.Background(), nil, 0, missing); !errors.Is(err, fs.ErrNotExist) {
@@ -143,21 +148,21 @@ func TestProcfs_WritesAndReadsBack(t *testing.T) {
 	if err := newOps(p).Update(context.Background(), nil, 0, missing); err != nil {
 		t.Fatalf("a missing optional setting gives %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(p.dir, missing.Name)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, missing.Name)); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal("a file was made for it")
 	}
 }
 
 func TestProcfs_NothingLeadsOut(t *testing.T) {
 	t.Parallel()
-	p := tree(t)
+	p, dir := tree(t)
 	for _, name := range []string{"net/../../secret", "net/../kernel/secret", "kernel/secret", "net/link", "/etc/passwd", "net//ipv4", "net/", ""} {
 		if err := newOps(p).Update(context.Background(), nil, 0, &tables.Setting{Name: name, Value: "2"}); err == nil {
 			t.Errorf("%q was written", name)
 		}
 	}
 	for _, name := range []string{"../secret", "kernel/secret"} {
-		if b, err := os.ReadFile(filepath.Join(p.dir, name)); string(b) != "1\n" || err != nil {
+		if b, err := os.ReadFile(filepath.Join(dir, name)); string(b) != "1\n" || err != nil {
 			t.Errorf("%s is %q, error %v", name, b, err)
 		}
 	}
