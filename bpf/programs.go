@@ -56,8 +56,8 @@ func Load(program string) (*ebpf.CollectionSpec, error) {
 	return nil, fmt.Errorf("load program %s: %w", program, errUnknownProgram)
 }
 
-// MapSpecs collects the maps of all programs by name, without the data sections that belong to a single program. A map
-// that two objects declare differently is an error.
+// MapSpecs collects the maps that all programs share by name, those of other generations included. Data sections belong
+// to a single program, and what [ofGeneration] names to a single load. A map that two objects declare differently is an error.
 func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 	all := map[string]*ebpf.MapSpec{}
 	for _, program := range Programs() {
@@ -66,7 +66,7 @@ func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 			return nil, err
 		}
 		for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-			if strings.HasPrefix(name, ".") {
+			if strings.HasPrefix(name, ".") || ofGeneration(name, spec.Maps[name]) {
 				continue
 			}
 			if have, ok := all[name]; ok && !sameLayout(have, spec.Maps[name]) {
@@ -76,6 +76,19 @@ func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 		}
 	}
 	return all, nil
+}
+
+// ofGeneration tells whether a map must never be shared between generations: a tail call would enter a program of another
+// one, and scratch space may be laid out differently. Nobody pins such a map; each load makes its own. What is per CPU and
+// no counter is taken for scratch space.
+func ofGeneration(name string, m *ebpf.MapSpec) bool {
+	switch m.Type {
+	case ebpf.ProgramArray, ebpf.ArrayOfMaps, ebpf.HashOfMaps:
+		return true
+	case ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.LRUCPUHash:
+		return name != MapMetrics && name != MapEventsLost
+	}
+	return false
 }
 
 func sameLayout(a, b *ebpf.MapSpec) bool {

@@ -1,0 +1,31 @@
+package bpf
+
+import (
+	"strconv"
+
+	"github.com/cilium/ebpf"
+)
+
+// LayoutVersion is the version of a map's layout, which stands in the name of its pin. It rises whenever the type, the
+// flags, the key or the value of the map change, or what one of their bits means; a test holds it against a record of all
+// layouts. How many entries a map has is no part of it.
+func LayoutVersion(_ string) uint32 { return 1 }
+
+// Former is the layout that a map had in the release before. The agent fills a map of the present layout from it, and
+// keeps it current for one release, so that programs of that release go on and can come back.
+type Former struct {
+	Version uint32
+	Spec    *ebpf.MapSpec // the map as that release made it
+	// Forward makes an entry of the present layout from one of this, Back the reverse. Both get and return bytes as the
+	// kernel has them, and say whether the other layout has such an entry at all.
+	Forward, Back Convert
+}
+
+// Convert turns an entry of one layout into one of another.
+type Convert func(key, value []byte) (newKey, newValue []byte, exists bool)
+
+// FormerLayout returns the layout that a map had in the release before; nil when it has not changed.
+func FormerLayout(_ string) *Former { return nil }
+
+// PinName is how a map is called in the BPF file system.
+func PinName(name string, version uint32) string { return name + "_v" + strconv.FormatUint(uint64(version), 10) }

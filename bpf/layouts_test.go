@@ -1,0 +1,90 @@
+package bpf
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// shape writes down everything by which programs of two versions could misunderstand a map.
+func shape(m *ebpf.MapSpec) string {
+	return fmt.Sprintf("%s flags %d key %d %s value %d %s", m.Type, m.Flags, m.KeySize, typeShape(m.Key), m.ValueSize, typeShape(m.Value))
+}
+
+func typeShape(t btf.Type) string {
+	switch t := t.(type) {
+	case nil:
+		return "-"
+	case *btf.Struct:
+		var out []string
+		for _, m := range t.Members {
+			out = append(out, fmt.Sprintf("%s@%d %s", m.Name, m.Offset, typeShape(m.Type)))
+		}
+		return "{" + strings.Join(out, " ") + "}"
+	case *btf.Array:
+		return fmt.Sprintf("[%d]%s", t.Nelems, typeShape(t.Type))
+	case *btf.Typedef:
+		return typeShape(t.Type)
+	}
+	size, err := btf.Sizeof(t)
+	return fmt.Sprint(size, err)
+}
+
+// Each map is as the record says that this version of its layout is. Whoever changes a map must raise its version, or
+// programs of two versions would read the same pin differently.
+func TestLayoutVersion_RisesWithTheLayout(t *testing.T) {
+	t.Parallel()
+	const record = "testdata/layouts.txt"
+	text, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Split(strings.TrimSpace(string(text)), "\n")
+	specs, err := MapSpecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(specs)) {
+		sum := sha256.Sum256([]byte(shape(specs[name])))
+		line := fmt.Sprintf("%s %x", PinName(name, LayoutVersion(name)), sum[:8])
+		if !slices.Contains(known, line) {
+			t.Errorf("%s is not in %s: raise the version of %s in layouts.go, describe the layout before as its Former, and "+
+				"add the line (its shape is %s)", line, record, name, shape(specs[name]))
+		}
+	}
+	seen := map[string]bool{}
+	for _, line := range known {
+		pin, _, _ := strings.Cut(line, " ")
+		if seen[pin] {
+			t.Errorf("%s: %s stands there twice; a version never changes", record, pin)
+		}
+		seen[pin] = true
+	}
+}
+
+// Tail calls and scratch space belong to one generation, so such maps are never among those that are pinned and shared.
+func TestMapSpecs_NothingOfOneGenerationIsShared(t *testing.T) {
+	t.Parallel()
+	specs, err := MapSpecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, m := range specs {
+		if ofGeneration(name, m) || m.Pinning != ebpf.PinNone {
+			t.Errorf("map %s (%s, pinning %v) is shared", name, m.Type, m.Pinning)
+		}
+	}
+	for name, kind := range map[string]ebpf.MapType{"calls": ebpf.ProgramArray, "scratch": ebpf.PerCPUArray,
+		"scratch2": ebpf.PerCPUHash, "scratch3": ebpf.LRUCPUHash, "inner": ebpf.HashOfMaps, "inner2": ebpf.ArrayOfMaps} {
+		if !ofGeneration(name, &ebpf.MapSpec{Type: kind}) {
+			t.Errorf("a map %s of type %s would be shared between generations", name, kind)
+		}
+	}
+}
