@@ -1,4 +1,5 @@
-// Package bpffs makes sure that the BPF file system is there to pin maps and links in.
+// Package bpffs makes sure that the BPF file system is there to pin maps and links in, and knows afterwards whether it was
+// mounted by us: the kernel keeps that in the source of the mount.
 package bpffs
 
 import (
@@ -19,11 +20,15 @@ func Ensure(root string) (mounted bool, err error) {
 	if is {
 		return false, nil
 	}
+	source := sourceMounted
+	if errors.Is(err, os.ErrNotExist) {
+		source = sourceMade
+	}
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return false, fmt.Errorf("make mount point of the BPF file system: %w", err)
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME
-	if err := unix.Mount("bpffs", root, "bpf", flags, "mode=0700"); err != nil {
+	if err := unix.Mount(source, root, "bpf", flags, "mode=0700"); err != nil {
 		return false, fmt.Errorf("mount BPF file system on %s: %w (%s)", root, err, remedy(err, root))
 	}
 	return true, nil

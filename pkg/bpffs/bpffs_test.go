@@ -67,3 +67,71 @@ func TestEnsure_NamesWhatToDo(t *testing.T) {
 		}
 	}
 }
+
+func TestPrivilegedUnmount_OnlyOursAndOnlyEmpty(t *testing.T) {
+	testnet.RequirePrivileges(t)
+	dir := t.TempDir()
+	made, there, other := filepath.Join(dir, "made"), filepath.Join(dir, "with space"), filepath.Join(dir, "other")
+	for _, d := range []string{there, other} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inMountNamespace(t, func() {
+		if err := unix.Mount("bpffs", other, "bpf", 0, ""); err != nil {
+			t.Error(err)
+		}
+		for _, root := range []string{made, there, other} {
+			if _, err := Ensure(root); err != nil {
+				t.Error(err)
+			}
+			if ours, err := Ours(root); err != nil || ours != (root != other) {
+				t.Errorf("%s is ours: %v, %v", root, ours, err)
+			}
+		}
+		foreign := filepath.Join(made, "foreign")
+		if err := os.Mkdir(foreign, 0o700); err != nil {
+			t.Error(err)
+		}
+		if err := Unmount(made); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "foreign") {
+			t.Errorf("with a foreign directory: %v", err)
+		}
+		if err := os.Remove(foreign); err != nil {
+			t.Error(err)
+		}
+		for range 2 {
+			for _, root := range []string{made, there, other} {
+				if err := Unmount(root); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if is, err := Is(other); err != nil || !is {
+			t.Errorf("the mount of somebody else: %v, %v", is, err)
+		}
+		if is, err := Is(there); err != nil || is {
+			t.Errorf("ours is still there: %v, %v", is, err)
+		}
+		if _, err := os.Stat(made); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the directory that was made is there: %v", err)
+		}
+	})
+}
+
+func TestFindSource_LastMountCounts(t *testing.T) {
+	t.Parallel()
+	const text = `1 0 0:1 / / rw - ext4 /dev/vda rw
+22 1 0:2 / /sys/fs/bpf rw shared:9 master:1 - bpf waggle rw,mode=700
+23 22 0:3 / /a\040b\134c rw - bpf waggle rw
+broken
+`
+	for root, want := range map[string]string{"/sys/fs/bpf": "waggle", `/a b\c`: "waggle", "/": "", "/none": ""} {
+		if got, err := findSource(strings.NewReader(text), root); err != nil || got != want {
+			t.Errorf("%s: %q, %v", root, got, err)
+		}
+	}
+	hidden := text + "30 22 0:9 / /sys/fs/bpf rw - tmpfs waggle rw\n"
+	if got, _ := findSource(strings.NewReader(hidden), "/sys/fs/bpf"); got != "" {
+		t.Errorf("a hidden mount was found: %q", got)
+	}
+}

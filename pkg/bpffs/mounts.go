@@ -1,0 +1,102 @@
+package bpffs
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sources of mounts that [Ensure] makes. Nobody reads them but us, and people in /proc/mounts.
+const (
+	sourceMounted = "waggle"                // the mount point was there
+	sourceMade    = "waggle-with-directory" // and was made for it
+)
+
+// ErrInUse means that something is pinned in the BPF file system.
+var ErrInUse = errors.New("something else is pinned there")
+
+// Ours tells whether the file system on root was mounted by [Ensure], in this run or an earlier one.
+func Ours(root string) (bool, error) {
+	source, err := sourceOf(root)
+	return source == sourceMounted || source == sourceMade, err
+}
+
+// Unmount undoes [Ensure]: it takes the file system off root, and removes the directory if that was made for it. What is not
+// ours or not there stays as it is, without an error. The error is [ErrInUse] as long as the file system is not empty.
+func Unmount(root string) error {
+	source, err := sourceOf(root)
+	if err != nil || source != sourceMounted && source != sourceMade {
+		return err
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return fmt.Errorf("look into the BPF file system: %w", err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != "maps.debug" && name != "progs.debug" { // the kernel's own, in every one
+			return fmt.Errorf("unmount BPF file system of %s: %w: %s", root, ErrInUse, name)
+		}
+	}
+	if err := unix.Unmount(root, 0); err != nil {
+		return fmt.Errorf("unmount BPF file system of %s: %w", root, err)
+	}
+	if source == sourceMade {
+		if err := os.Remove(root); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove mount point of the BPF file system: %w", err)
+		}
+	}
+	return nil
+}
+
+// sourceOf returns the source of the BPF file system that is mounted on root itself; empty when there is none.
+func sourceOf(root string) (string, error) {
+	if real, err := filepath.EvalSymlinks(root); err == nil {
+		root = real
+	}
+	f, err := os.Open("/proc/thread-self/mountinfo") // tests have threads with mounts of their own
+	if err != nil {
+		return "", fmt.Errorf("list mounts: %w", err)
+	}
+	defer f.Close()
+	return findSource(f, root)
+}
+
+// findSource reads mountinfo: "36 35 98:0 / /sys/fs/bpf rw,noatime shared:1 - bpf waggle rw". The last mount on a directory hides
+// the others.
+func findSource(mountinfo io.Reader, root string) (source string, err error) {
+	lines := bufio.NewScanner(mountinfo)
+	for lines.Scan() {
+		mount, fs, ok := strings.Cut(lines.Text(), " - ")
+		where, what := strings.Fields(mount), strings.Fields(fs)
+		if !ok || len(where) < 5 || len(what) < 2 || unescape(where[4]) != root {
+			continue
+		}
+		if source = ""; what[0] == "bpf" {
+			source = what[1]
+		}
+	}
+	return source, lines.Err()
+}
+
+// unescape undoes what the kernel does to white space and backslashes in names: "\040".
+func unescape(s string) string {
+	var out strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(s[i])
+	}
+	return out.String()
+}
