@@ -90,7 +90,7 @@ func (c controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSe
 func (c controller) compute(txn statedb.ReadTxn) (want map[string]*object, nameless []error) {
 	newest := map[string]*endpoints.Endpoint{}
 	for ep := range c.Endpoints.All(txn) {
-		if other := newest[ep.PodName()]; ep.K8sPodName != "" && (other == nil || ep.CreatedAt.After(other.CreatedAt)) {
+		if other := newest[ep.PodName()]; ep.K8sPodName != "" && (other == nil || endpoints.CompareAge(ep, other) > 0) {
 			newest[ep.PodName()] = ep
 		}
 	}

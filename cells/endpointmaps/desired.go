@@ -68,12 +68,7 @@ func newestFirst(rows iter.Seq[*endpoints.Endpoint]) []*endpoints.Endpoint {
 			eps = append(eps, ep)
 		}
 	}
-	slices.SortFunc(eps, func(a, b *endpoints.Endpoint) int {
-		if c := b.CreatedAt.Compare(a.CreatedAt); c != 0 {
-			return c
-		}
-		return int(a.ID) - int(b.ID)
-	})
+	slices.SortFunc(eps, func(a, b *endpoints.Endpoint) int { return endpoints.CompareAge(b, a) })
 	return eps
 }
 

@@ -46,6 +46,8 @@ func notice(ep *endpoints.Endpoint, o observation) string {
 	switch {
 	case ep.LabelsMissing != "":
 		return "labels are not known: " + ep.LabelsMissing
+	case ep.Doubt != "":
+		return "it works, but " + ep.Doubt
 	case identity.IsProvisional(o.identity):
 		return "its identity is this node's own, until the cluster has one for its labels"
 	}

@@ -3,6 +3,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"strconv"
@@ -43,11 +44,20 @@ type Endpoint struct {
 	// LabelsMissing says which labels are not known and why; empty when Labels are all.
 	LabelsMissing string `json:"labelsMissing,omitempty"`
 
-	CreatedAt time.Time `json:"createdAt"`
+	CreatedAt time.Time `json:"createdAt"` // by the clock of that moment, which may jump: see [CompareAge]
+	// Serial counts the endpoints of this node: of two, the younger has the larger. 0 in files of the first version.
+	Serial uint64 `json:"serial,omitempty"`
+	// NetnsDir is "device:inode" of the directory of NetnsPath as the agent saw it at ADD, when it saw the namespace there;
+	// empty when it did not. Only in the same directory does a missing file mean that a namespace is gone.
+	NetnsDir string `json:"netnsDir,omitempty"`
+	Boot     string `json:"boot,omitempty"` // boot id of the kernel at ADD; empty when unknown
 	// Restored is true when the row came from a state file of an earlier run.
 	Restored bool `json:"restored,omitempty"`
 	// Quarantine says why the endpoint could not be restored; its addresses stay held. Empty when all is well.
 	Quarantine string `json:"quarantine,omitempty"`
+	// Doubt says what speaks against an endpoint that works all the same: its pod is not known, or its namespace is not
+	// where it was. Empty when nothing does.
+	Doubt string `json:"doubt,omitempty"`
 }
 
 // AttachmentID is how the CNI names it: "<container id>:<interface>".
@@ -61,35 +71,37 @@ func (e *Endpoint) PodName() string {
 	return e.K8sNamespace + "/" + e.K8sPodName
 }
 
+// CompareAge orders endpoints from the oldest to the youngest.
+func CompareAge(a, b *Endpoint) int {
+	return cmp.Or(cmp.Compare(a.Serial, b.Serial), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
+}
+
 // Clone returns a copy that may be changed and inserted.
 func (e *Endpoint) Clone() *Endpoint { c := *e; return &c }
 
 // Equal compares everything.
 func (e *Endpoint) Equal(o *Endpoint) bool {
-	a, b := *e, *o
-	a.Labels, b.Labels = nil, nil
-	a.CreatedAt, b.CreatedAt = time.Time{}, time.Time{}
-	return maps.Equal(e.Labels, o.Labels) && e.CreatedAt.Equal(o.CreatedAt) && withoutMap(a) == withoutMap(b)
+	return maps.Equal(e.Labels, o.Labels) && e.CreatedAt.Equal(o.CreatedAt) && withoutMap(e) == withoutMap(o)
 }
 
-// comparableEndpoint is an Endpoint without its map, so that == works.
+// comparableEndpoint is an Endpoint without its map and its time, so that == works.
 type comparableEndpoint struct {
 	ID                                                        uint16
-	ContainerID, IfName, NetnsPath                            string
-	NetnsCookie, NetnsInode                                   uint64
+	ContainerID, IfName, NetnsPath, NetnsDir, Boot            string
+	NetnsCookie, NetnsInode, Serial                           uint64
 	HostIfName                                                string
 	HostIfIndex                                               int
 	HostMAC, PodMAC                                           mac.Addr
 	IPv4, IPv6, GatewayIPv4, GatewayIPv6                      netip.Addr
 	IPv4Pool, IPv6Pool, K8sNamespace, K8sPodName, K8sUID, Why string
-	Missing                                                   string
+	Missing, Doubt                                            string
 	Restored                                                  bool
 }
 
-func withoutMap(e Endpoint) comparableEndpoint {
-	return comparableEndpoint{e.ID, e.ContainerID, e.IfName, e.NetnsPath, e.NetnsCookie, e.NetnsInode, e.HostIfName,
-		e.HostIfIndex, e.HostMAC, e.PodMAC, e.IPv4, e.IPv6, e.GatewayIPv4, e.GatewayIPv6, e.IPv4Pool, e.IPv6Pool, e.K8sNamespace, e.K8sPodName,
-		e.K8sUID, e.Quarantine, e.LabelsMissing, e.Restored}
+func withoutMap(e *Endpoint) comparableEndpoint {
+	return comparableEndpoint{e.ID, e.ContainerID, e.IfName, e.NetnsPath, e.NetnsDir, e.Boot, e.NetnsCookie, e.NetnsInode,
+		e.Serial, e.HostIfName, e.HostIfIndex, e.HostMAC, e.PodMAC, e.IPv4, e.IPv6, e.GatewayIPv4, e.GatewayIPv6, e.IPv4Pool,
+		e.IPv6Pool, e.K8sNamespace, e.K8sPodName, e.K8sUID, e.Quarantine, e.LabelsMissing, e.Doubt, e.Restored}
 }
 
 // TableHeader implements statedb.TableWritable.

@@ -20,7 +20,7 @@ func full() *Endpoint {
 		IPv4: netip.MustParseAddr("10.0.0.7"), IPv6: netip.MustParseAddr("fd00::7"), IPv4Pool: "p4", IPv6Pool: "p6",
 		GatewayIPv4: netip.MustParseAddr("10.0.0.1"), GatewayIPv6: netip.MustParseAddr("fd00::1"),
 		K8sNamespace: "default", K8sPodName: "web", K8sUID: "u", Labels: map[string]string{"k8s:app": "web"}, LabelsMissing: "why",
-		CreatedAt: time.Unix(1, 5).UTC(), Restored: true, Quarantine: "why",
+		CreatedAt: time.Unix(1, 5).UTC(), Restored: true, Quarantine: "why", Serial: 3, NetnsDir: "1:2", Boot: "b", Doubt: "why",
 	}
 }
 
@@ -35,6 +35,18 @@ func TestEqual_SeesEveryField(t *testing.T) {
 		field.SetZero()
 		require.False(t, full().Equal(changed), reflect.TypeFor[Endpoint]().Field(i).Name)
 	}
+}
+
+// Clocks jump; serials do not. Files of the first version have none.
+func TestCompareAge_GoesByTheSerialAndThenByTheClock(t *testing.T) {
+	t.Parallel()
+	at := func(serial uint64, second int64, id uint16) *Endpoint {
+		return &Endpoint{ID: id, Serial: serial, CreatedAt: time.Unix(second, 0)}
+	}
+	require.Negative(t, CompareAge(at(1, 100, 9), at(2, 50, 1)), "the clock was set back in between")
+	require.Negative(t, CompareAge(at(0, 100, 1), at(1, 50, 2)), "without a serial it is of the first version")
+	require.Negative(t, CompareAge(at(0, 1, 9), at(0, 2, 1)))
+	require.Zero(t, CompareAge(at(1, 1, 1), at(1, 1, 1)))
 }
 
 func FuzzRowSurvivesJSONAndYAML(f *testing.F) {
