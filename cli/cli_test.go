@@ -82,6 +82,8 @@ func TestOutput(t *testing.T) {
 		"GET /v1/map/bpf_links":  `{"path":"/p","cache":[{"key":"12","value":"7"}]}`,
 		"GET /statedb/dump/ipam-addresses": `{"ipam-addresses":[{"addr":"10.0.1.7","pool":"default","state":"claimed","owner":"shop/cart\u001b[2J",` +
 			`"attachment":"c7:eth0"}]}`,
+		"GET /statedb/dump/drift-repairs": `{"drift-repairs":[{"kind":"link","what":"waggle_host","count":3,"found":"down",` +
+			`"last":"2026-01-02T03:04:05Z"},{"kind":"route","what":"10.0.1.0/24","count":1,"found":"missing","last":"2026-01-02T03:04:06Z"}]}`,
 		"GET /statedb/dump/self-tests": `{"self-tests":[{"name":"attach","state":"failed","at":"2026-01-02T03:04:05Z","message":"ping: no answer"}]}`,
 		"GET /statedb/dump/identities": `{"identities":[{"id":300,"source":"crd","labels":{"k8s:app":"web","k8s:x":""}}]}`,
 		"GET /v1/identity/300":         `{"id":300}`,
@@ -92,7 +94,8 @@ func TestOutput(t *testing.T) {
 		{"status --brief", "Ok - 1.2\n"},
 		{"status", "Agent:       Ok - 1.2\nNode:        default/node-1\nKubernetes:  Ok - from manifests\n" +
 			"IPAM:        IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:    veth links, programs attached with tc, 0 maps\n" +
-			"Endpoints:   1, 1 ready\nPods:        1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:   attach failed - ping: no answer\nModules:     1 OK, 1 Degraded, 0 Stopped\n\n" +
+			"Endpoints:   1, 1 ready\nPods:        1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:   attach failed - ping: no answer\n" +
+			"Repairs:     4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\nModules:     1 OK, 1 Degraded, 0 Stopped\n\n" +
 			"├── ipam\n│   └── job-x  [OK] fine\n└── loader  [Degraded] attach \\x1b[31m: busy\n"},
 		{"endpoint list", "ID  IDENTITY           STATE  POD        IPV4      IPV6     INTERFACE  ATTACHMENT\n" +
 			"7   5 (reserved:init)  ready  shop/cart  10.0.1.7  fd00::7  lxc1       0123456789ab..bcdef:eth0\n"},

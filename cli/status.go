@@ -8,12 +8,14 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
 
@@ -38,11 +40,15 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 	}
 	var endpoints []models.Endpoint
 	var tests []selftests.SelfTest
+	var repairs []driftrepairs.Repair
 	if !brief {
 		if endpoints, err = c.Endpoints(ctx); err != nil {
 			return err
 		}
 		if tests, err = client.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
+			return err
+		}
+		if repairs, err = client.Rows[driftrepairs.Repair](ctx, c, "drift-repairs"); err != nil {
 			return err
 		}
 	}
@@ -51,7 +57,7 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 			fmt.Fprintln(w, statusLine(s.Cilium))
 			return
 		}
-		statusText(w, s, endpoints, tests)
+		statusText(w, s, endpoints, tests, repairs)
 	})
 	if err == nil && s.Cilium.State == models.StatusStateFailure {
 		return silent{errors.New("the agent is not ready: " + s.Cilium.Msg)}
@@ -66,7 +72,8 @@ func statusLine(s models.Status) string {
 	return printable.Text(string(s.State) + " - " + s.Msg)
 }
 
-func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoint, tests []selftests.SelfTest) {
+func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoint, tests []selftests.SelfTest,
+	repairs []driftrepairs.Repair) {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(name, value string) { fmt.Fprintf(tw, "%s:\t%s\n", name, printable.Text(value)) }
 	line("Agent", statusLine(s.Cilium))
@@ -84,6 +91,7 @@ func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoi
 	for _, t := range tests {
 		line("Self-test", statusLine(models.Status{State: models.StatusState(t.Name + " " + string(t.State)), Msg: t.Message}))
 	}
+	line("Repairs", repairsText(repairs))
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
 	fmt.Fprintln(w)
@@ -95,6 +103,23 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// repairsText says how often something of ours was put right, and what it was the last time.
+func repairsText(repairs []driftrepairs.Repair) string {
+	var last driftrepairs.Repair
+	total := uint64(0)
+	for _, r := range repairs {
+		total += r.Count
+		if r.Last.After(last.Last) {
+			last = r
+		}
+	}
+	if total == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d, last: %s %s (%s) at %s; see waggle db show drift-repairs", total, last.Kind, last.What, last.Found,
+		last.Last.UTC().Format(time.RFC3339))
 }
 
 func countStates(endpoints []models.Endpoint) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/cells/crds"
 	"github.com/waggle-net/waggle/cells/desiredroutes"
 	"github.com/waggle-net/waggle/cells/devices"
+	"github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/cells/endpointmanager"
 	"github.com/waggle-net/waggle/cells/endpointmaps"
 	"github.com/waggle-net/waggle/cells/endpointstate"
@@ -59,6 +60,7 @@ var Infrastructure = cell.Group(
 	settings.Cell,
 	configs.Cell,
 	health.Cell,
+	drift.Cell,
 	metrics.Cell,
 	k8sclient.Cell,
 	crds.Cell,

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -52,6 +53,7 @@ type params struct {
 	Node      statedb.Table[*localnode.LocalNode]
 	Published statedb.Table[*cilium.Endpoint] // all there are, of all nodes
 	Wanted    statedb.RWTable[*object]
+	Drift     drift.Watch
 	Done      initialize
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
 // node is the address by which other nodes reach this one; invalid while it is not known.
@@ -66,12 +67,16 @@ func (p params) markDrift(now time.Time) {
 	if done, _ := p.Published.Initialized(txn); !done {
 		return
 	}
-	drift.Mark(p.DB, p.Wanted, txn, func(o *object) bool {
+	drift.Mark(p.Drift, p.Wanted, txn, func(o *object) []driftrepairs.Finding {
 		if now.Sub(o.Status.UpdatedAt) < fresh {
-			return false // the watch may not have shown it yet
+			return nil // the watch may not have shown it yet
 		}
 		have, _, found := p.Published.Get(txn, cilium.EndpointByName(o.Key()))
-		return !found || have.Identity != o.Identity || have.Node != o.Node || !sameAddrs(have.Addrs, o.addrs())
+		if !found {
+			return drift.If(true, driftrepairs.Cilium, o.Key(), "missing")
+		}
+		return drift.If(have.Identity != o.Identity || have.Node != o.Node || !sameAddrs(have.Addrs, o.addrs()),
+			driftrepairs.Cilium, o.Key(), "changed")
 	})
 }
 

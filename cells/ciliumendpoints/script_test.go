@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // cells are the module under test, the tables that other cells write, and an API server whose CiliumEndpoint objects show
 // in cilium-endpoints.
 func cells(t testing.TB, server *kubetest.Server) []cell.Cell {
-	return []cell.Cell{Cell, settings.Cell,
+	return []cell.Cell{Cell, account.Cell, settings.Cell,
 		cell.Module("world", "All else",
 			cell.Provide(
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,

@@ -55,9 +55,12 @@ func (o factsOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*bp
 	return errors.Join(errs...)
 }
 
-// differs tells whether a slot says something else than its row.
-func (o factsOps) differs(have map[uint16]bpf.EndpointFacts) func(*bpfendpoints.Facts) bool {
-	return func(f *bpfendpoints.Facts) bool { return !same(have[f.ID], slotOf(f)) }
+// differs says how a slot differs from its row, or nothing.
+func (o factsOps) differs(have map[uint16]bpf.EndpointFacts) func(*bpfendpoints.Facts) string {
+	return func(f *bpfendpoints.Facts) string {
+		s, found := have[f.ID]
+		return difference(f.ID, found, same(s, slotOf(f)))
+	}
 }
 
 // entryOps pushes rows of type R into a hash map.
@@ -116,11 +119,21 @@ func (o entryOps[R, K, V]) Prune(_ context.Context, _ statedb.ReadTxn, rows iter
 	return errors.Join(errs...)
 }
 
-// differs tells whether the map says something else than a row.
-func (o entryOps[R, K, V]) differs(have map[K]V) func(R) bool {
-	return func(row R) bool {
+// differs says how an entry differs from its row, or nothing.
+func (o entryOps[R, K, V]) differs(have map[K]V) func(R) string {
+	return func(row R) string {
 		key, want := o.entry(row)
 		v, found := have[key]
-		return !found || v != want
+		return difference(key, found, v == want)
 	}
+}
+
+func difference[K any](key K, found, same bool) string {
+	switch {
+	case !found:
+		return fmt.Sprintf("%v is missing", key)
+	case !same:
+		return fmt.Sprintf("%v has another value", key)
+	}
+	return ""
 }

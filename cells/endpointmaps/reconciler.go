@@ -11,16 +11,17 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
 const (
-	pruneInterval  = 30 * time.Minute // an entry that nobody wants does no harm at once; the verify job finds it earlier
-	verifyInterval = 30 * time.Second // how long a foreign change of the maps may go unnoticed
-	minRetry       = 100 * time.Millisecond
-	maxRetry       = time.Minute
-	roundSize      = 1000 // rows between two commits of statuses
+	pruneInterval = 30 * time.Minute // an entry that nobody wants does no harm at once; the verify job finds it earlier
+	minRetry      = 100 * time.Millisecond
+	maxRetry      = time.Minute
+	roundSize     = 1000 // rows between two commits of statuses
 )
 
 // verifier compares the three maps with their rows.
@@ -40,6 +41,7 @@ type tables struct {
 	Links     statedb.RWTable[*bpfendpoints.Link]
 	Addresses statedb.RWTable[*bpfendpoints.Address]
 	Kernel    kernel
+	Drift     drift.Watch
 }
 
 // newVerifier registers one reconciler for each table, and keeps them to call for a prune.
@@ -71,30 +73,35 @@ func register[R drift.Row[R]](
 
 // registerVerify runs the verifier on a timer.
 func registerVerify(jobs job.Group, v *verifier) {
-	jobs.Add(job.Timer("verify-endpoint-maps", func(context.Context) error { return v.run() }, verifyInterval))
+	jobs.Add(job.Timer("verify-endpoint-maps", func(context.Context) error { return v.run() }, v.on.Drift.Interval))
 }
 
 // run looks at each map once.
 func (v *verifier) run() error {
 	facts, links, addresses := factsOps{v.on.Kernel.facts}, linkOps(v.on.Kernel.links), addressOps(v.on.Kernel.addresses)
 	return errors.Join(
-		verify(v.on.DB, v.on.Facts, v.on.Kernel.facts.Dump, facts.differs, v.facts.Prune),
-		verify(v.on.DB, v.on.Links, v.on.Kernel.links.Dump, links.differs, v.links.Prune),
-		verify(v.on.DB, v.on.Addresses, v.on.Kernel.addresses.Dump, addresses.differs, v.addresses.Prune),
+		verify(v.on.Drift, bpf.MapEndpointFacts, v.on.Facts, v.on.Kernel.facts.Dump, facts.differs, v.facts.Prune),
+		verify(v.on.Drift, bpf.MapLinks, v.on.Links, v.on.Kernel.links.Dump, links.differs, v.links.Prune),
+		verify(v.on.Drift, bpf.MapEndpoints, v.on.Addresses, v.on.Kernel.addresses.Dump, addresses.differs, v.addresses.Prune),
 	)
 }
 
 // verify compares a map with the rows that were written, marks those that differ, and asks for a prune when the map has
 // more than is wanted.
 func verify[R drift.Row[R], K comparable, V any](
-	db *statedb.DB, table statedb.RWTable[R], dump func() (map[K]V, error), differs func(map[K]V) func(R) bool, prune func(),
+	w drift.Watch, name string, table statedb.RWTable[R], dump func() (map[K]V, error), differs func(map[K]V) func(R) string,
+	prune func(),
 ) error {
-	before := db.ReadTxn()
+	before := w.DB.ReadTxn()
 	have, err := dump()
 	if err != nil {
 		return err
 	}
-	drift.Mark(db, table, before, differs(have))
+	look := differs(have)
+	drift.Mark(w, table, before, func(row R) []driftrepairs.Finding {
+		found := look(row)
+		return drift.If(found != "", driftrepairs.MapEntry, name, found)
+	})
 	if len(have) > table.NumObjects(before) {
 		prune()
 	}

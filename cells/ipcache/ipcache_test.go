@@ -21,8 +21,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
+	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -35,6 +37,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
+			account.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable,
 					identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable),
@@ -96,7 +99,7 @@ func (f *fakeMaps) Dump() (map[netip.Prefix]value, error) {
 
 // commands let scripts look at the fake, disturb it, and claim prefixes.
 func commands(
-	f *fakeMaps, w ipcachetable.Writer, db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry],
+	f *fakeMaps, w ipcachetable.Writer, db *statedb.DB, watch drift.Watch, table statedb.RWTable[*ipcachetable.Entry],
 	r reconciler.Reconciler[*ipcachetable.Entry],
 ) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
@@ -126,7 +129,7 @@ func commands(
 			id, err := strconv.ParseUint(args[1], 10, 32)
 			return "", errors.Join(err, f.Put(netip.MustParsePrefix(args[0]), value{Identity: uint32(id)}))
 		}),
-		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", verify(db, table, f, r.Prune) }),
+		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", verify(watch, table, f, r.Prune) }),
 		"claim": simple("Replace the claims of an owner: owner source [prefix=identity]...", func(args ...string) (string, error) {
 			source, err := strconv.ParseUint(args[1], 10, 8)
 			var claims []ipcachetable.Claim

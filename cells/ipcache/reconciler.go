@@ -10,16 +10,17 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 const (
-	pruneInterval  = 30 * time.Minute // what nobody wants does no harm to others; the verify job finds it earlier
-	verifyInterval = 30 * time.Second // how long a foreign change of the maps may go unnoticed
-	minRetry       = 100 * time.Millisecond
-	maxRetry       = time.Minute
-	roundSize      = 1000 // rows between two commits of statuses
+	pruneInterval = 30 * time.Minute // what nobody wants does no harm to others; the verify job finds it earlier
+	minRetry      = 100 * time.Millisecond
+	maxRetry      = time.Minute
+	roundSize     = 1000 // rows between two commits of statuses
 )
 
 // newReconciler pushes rows into the maps.
@@ -38,25 +39,28 @@ func newReconciler(
 
 // registerVerify compares on a timer.
 func registerVerify(
-	jobs job.Group, db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry], k kernel,
+	jobs job.Group, w drift.Watch, table statedb.RWTable[*ipcachetable.Entry], k kernel,
 	r reconciler.Reconciler[*ipcachetable.Entry],
 ) {
 	jobs.Add(job.Timer("verify-ipcache", func(context.Context) error {
-		return verify(db, table, k, r.Prune)
-	}, verifyInterval))
+		return verify(w, table, k, r.Prune)
+	}, w.Interval))
 }
 
 // verify compares the maps with the rows that were written, marks the rows that differ and asks for a prune when there
 // is more than wanted.
-func verify(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry], k kernel, prune func()) error {
-	before := db.ReadTxn()
+func verify(w drift.Watch, table statedb.RWTable[*ipcachetable.Entry], k kernel, prune func()) error {
+	before := w.DB.ReadTxn()
 	have, err := k.Dump()
 	if err != nil {
 		return fmt.Errorf("verify the map ipcache: %w", err)
 	}
-	drift.Mark(db, table, before, func(e *ipcachetable.Entry) bool {
+	drift.Mark(w, table, before, func(e *ipcachetable.Entry) []driftrepairs.Finding {
 		v, found := have[e.Prefix]
-		return !found || v != valueOf(e)
+		if !found {
+			return drift.If(true, driftrepairs.MapEntry, bpf.MapIpcache, e.Prefix.String()+" is missing")
+		}
+		return drift.If(v != valueOf(e), driftrepairs.MapEntry, bpf.MapIpcache, e.Prefix.String()+" has another value")
 	})
 	for e := range table.All(before) {
 		delete(have, e.Prefix)

@@ -18,7 +18,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
+	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -32,6 +34,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
+			account.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(
 					newInputs, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
@@ -197,7 +200,7 @@ func (f *fakeKernel) Observe() (observed, error) {
 }
 
 // commands let scripts look at the fake and disturb it.
-func commands(f *fakeKernel, db *statedb.DB, table statedb.RWTable[*attachments.Attachment], o *ops) upstream.ScriptCmdsOut {
+func commands(f *fakeKernel, w drift.Watch, table statedb.RWTable[*attachments.Attachment], o *ops) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			out, err := run(args...)
@@ -237,6 +240,6 @@ func commands(f *fakeKernel, db *statedb.DB, table statedb.RWTable[*attachments.
 			return "", err
 		}),
 		"kernel/lose-guard": simple("Delete the nftables rule", locked(func(...string) { f.guard = false })),
-		"verify":            simple("Run the verify job now", func(...string) (string, error) { return "", o.verify(db, table) }),
+		"verify":            simple("Run the verify job now", func(...string) (string, error) { return "", o.verify(w, table) }),
 	})
 }

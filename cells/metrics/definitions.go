@@ -59,6 +59,9 @@ var (
 		"What happened to addresses: allocate, release, expire (nobody claimed it), reuse-early (out of quarantine).",
 		[]string{"family", "action"}}
 
+	driftRepaired = Definition{"waggle_drift_repaired_total", counter,
+		"Objects of ours that somebody else had changed or removed, and that were put right.", []string{"kind"}}
+
 	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
 	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}
 	packets       = Definition{"waggle_datapath_packets_total", counter,
@@ -73,7 +76,7 @@ var (
 func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
-		endpointsByState, ipamAddresses, ipamCapacity, ipamEvents, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
+		endpointsByState, ipamAddresses, ipamCapacity, ipamEvents, driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {
 		if a.Name < b.Name {
 			return -1

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -24,6 +25,7 @@ type tableParams struct {
 	Endpoints statedb.Table[*endpointstates.EndpointState]
 	Addresses statedb.Table[ipamaddresses.Address]
 	Usage     statedb.Table[ipamusage.Usage]
+	Repairs   statedb.Table[driftrepairs.Repair]
 	Maps      statedb.Table[*bpfmaps.Map]
 	Counters  counters
 }
@@ -45,7 +47,7 @@ type collector struct {
 func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
-		mapMaxEntries, mapMemory, packets, packetBytes} {
+		driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes} {
 		c.descs[d.Name] = d.desc()
 	}
 	c.readErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: scrapeErrors.Name, Help: scrapeErrors.Help})
@@ -68,6 +70,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectEndpoints(out, txn)
 	c.collectAddresses(out, txn)
 	c.collectUsage(out, txn)
+	c.collectRepairs(out, txn)
 	c.collectMaps(out, txn)
 	c.collectPackets(out)
 	out <- c.readErrors
@@ -133,6 +136,17 @@ func (c *collector) collectUsage(out chan<- prometheus.Metric, txn statedb.ReadT
 			"expire": row.Expirations, "reuse-early": row.EarlyReuses} {
 			c.send(out, ipamEvents, float64(n), row.Family, action)
 		}
+	}
+}
+
+// collectRepairs sends every kind, so that one without repairs is 0 and not absent.
+func (c *collector) collectRepairs(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	for _, kind := range driftrepairs.Kinds {
+		n := uint64(0)
+		for row := range c.Repairs.List(txn, driftrepairs.ByKind(kind)) {
+			n += row.Count
+		}
+		c.send(out, driftRepaired, float64(n), string(kind))
 	}
 }
 

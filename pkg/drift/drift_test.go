@@ -2,13 +2,21 @@ package drift
 
 import (
 	"errors"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
+
+// ledger remembers what was recorded.
+type ledger []driftrepairs.Finding
+
+func (l *ledger) Record(findings ...driftrepairs.Finding) { *l = append(*l, findings...) }
 
 func TestMark_OnlyRowsThatWereWrittenAndHaveNotChangedSince(t *testing.T) {
 	t.Parallel()
@@ -29,9 +37,15 @@ func TestMark_OnlyRowsThatWereWrittenAndHaveNotChangedSince(t *testing.T) {
 	before := db.ReadTxn()
 	put(2, reconciler.StatusDone()) // written after the look began
 
-	n := Mark(db, table, before, func(l *bpfendpoints.Link) bool { return l.IfIndex != 0 })
+	var counted ledger
+	n := Mark(Watch{DB: db, Repairs: &counted}, table, before, func(l *bpfendpoints.Link) []driftrepairs.Finding {
+		return If(l.IfIndex != 0, driftrepairs.MapEntry, strconv.Itoa(int(l.IfIndex)), "missing")
+	})
 	if n != 1 {
 		t.Errorf("%d rows marked, want 1", n)
+	}
+	if want := (ledger{{Kind: driftrepairs.MapEntry, What: "1", Found: "missing"}}); !slices.Equal(counted, want) {
+		t.Errorf("counted %v, want %v", counted, want)
 	}
 	want := []string{"Done", "Pending", "Done", "Error"}
 	for l := range table.All(db.ReadTxn()) {

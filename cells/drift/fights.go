@@ -1,0 +1,94 @@
+package drift
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+)
+
+const (
+	// fight is how many repairs in a row make it likely that somebody wants the object otherwise.
+	fight = 10
+	// maxNamed is how many such objects health names.
+	maxNamed = 5
+	// settle is the least time between two looks at the table.
+	settle = time.Second
+)
+
+// registerFights says so when an object has to be repaired all the time.
+func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
+	jobs.Add(job.OneShot("watch-repairs", func(ctx context.Context, health cell.Health) error {
+		logged := uint64(0)
+		for {
+			rows, changed := table.AllWatch(db.ReadTxn())
+			total, newest, fights := sum(rows, time.Now())
+			if total > logged {
+				log.Warn("Somebody else changed what is ours; it is being repaired", "kind", newest.Kind, "object", newest.What,
+					"found", newest.Found, "repairs", total)
+				logged = total
+			}
+			report(health, total, fights)
+			if !sleep(ctx, settle) || !wait(ctx, changed, len(fights) > 0) {
+				return nil
+			}
+		}
+	}))
+}
+
+// sum adds all up, and finds the newest repair and the objects that somebody fights for.
+func sum(rows func(func(tables.Repair, statedb.Revision) bool), now time.Time) (total uint64, newest tables.Repair, fights []error) {
+	for row := range rows {
+		total += row.Count
+		if row.Last.After(newest.Last) {
+			newest = row
+		}
+		if row.Row >= fight && now.Sub(row.Last) <= inARow {
+			if len(fights) < maxNamed {
+				fights = append(fights, fmt.Errorf("%s %s: repaired %d times in a row, the last time because: %s",
+					row.Kind, row.What, row.Row, row.Found))
+			}
+		}
+	}
+	return total, newest, fights
+}
+
+// report counts in brackets: what stands there is no news to health.
+func report(health cell.Health, total uint64, fights []error) {
+	if len(fights) > 0 {
+		health.Degraded("Somebody else changes what is ours again and again: find and stop it", errors.Join(fights...))
+		return
+	}
+	health.OK(fmt.Sprintf("Nobody fights for what is ours (%d repairs)", total))
+}
+
+// wait waits for a change; with a fight on also for its end, which no row announces.
+func wait(ctx context.Context, changed <-chan struct{}, fighting bool) bool {
+	var again <-chan time.Time
+	if fighting {
+		again = time.After(inARow / 6)
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-changed:
+	case <-again:
+	}
+	return true
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,65 @@
+package drift
+
+import (
+	"time"
+
+	"github.com/cilium/statedb"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+)
+
+const (
+	// maxRows bounds the table: pods come and go, and each may need repairs.
+	maxRows = 256
+	// inARow is the longest time between two repairs of an object that follow each other.
+	inARow = time.Minute
+)
+
+// ledger implements tables.Writer. The write transaction of the table orders its callers.
+type ledger struct {
+	db    *statedb.DB
+	table statedb.RWTable[tables.Repair]
+	now   func() time.Time
+}
+
+// Record implements tables.Writer.
+func (l *ledger) Record(findings ...tables.Finding) {
+	if len(findings) == 0 {
+		return
+	}
+	now := l.now()
+	txn := l.db.WriteTxn(l.table)
+	defer txn.Commit()
+	for _, f := range findings {
+		row := tables.Repair{Kind: f.Kind, What: f.What}
+		old, _, found := l.table.Get(txn, tables.ByKey(row.Key()))
+		if found {
+			row = old
+		} else if l.table.NumObjects(txn) >= maxRows {
+			l.forgetOldest(txn)
+		}
+		if now.Sub(row.Last) > inARow {
+			row.Row = 0
+		}
+		row.Count, row.Row, row.Last, row.Found = row.Count+1, row.Row+1, now, f.Found
+		_, _, _ = l.table.Insert(txn, row)
+	}
+}
+
+// forgetOldest makes room: what was repaired the longest time ago becomes a part of the others of its kind, so that no
+// count is lost.
+func (l *ledger) forgetOldest(txn statedb.WriteTxn) {
+	var oldest tables.Repair
+	for row := range l.table.All(txn) {
+		if row.What != tables.Others && (oldest.Last.IsZero() || row.Last.Before(oldest.Last)) {
+			oldest = row
+		}
+	}
+	_, _, _ = l.table.Delete(txn, oldest)
+	others := tables.Repair{Kind: oldest.Kind, What: tables.Others}
+	if old, _, found := l.table.Get(txn, tables.ByKey(others.Key())); found {
+		others = old
+	}
+	others.Count, others.Last, others.Found = others.Count+oldest.Count, oldest.Last, oldest.Found
+	_, _, _ = l.table.Insert(txn, others)
+}
