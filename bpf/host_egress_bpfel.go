@@ -18,6 +18,7 @@ import (
 const (
 	hostEgressMapBpfEndpoints    = "bpf_endpoints"
 	hostEgressMapBpfLinks        = "bpf_links"
+	hostEgressMapDatapath        = "datapath"
 	hostEgressMapDropTokens      = "drop_tokens"
 	hostEgressMapEndpointFacts   = "endpoint_facts"
 	hostEgressMapEvents          = "events"
@@ -81,6 +82,7 @@ type hostEgressProgramSpecs struct {
 type hostEgressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
+	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
@@ -120,6 +122,7 @@ func (o *hostEgressObjects) Close() error {
 type hostEgressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
+	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	Events          *ebpf.Map `ebpf:"events"`
@@ -133,6 +136,7 @@ func (m *hostEgressMaps) Close() error {
 	return _HostEgressClose(
 		m.BpfEndpoints,
 		m.BpfLinks,
+		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
 		m.Events,

@@ -57,6 +57,7 @@ func TestLayout_GoEqualsC(t *testing.T) {
 	shared := map[string]any{
 		"endpoint_facts": EndpointFacts{}, "endpoint_ref": EndpointRef{}, "addr_key": AddrKey{}, "lpm_key": LpmKey{},
 		"ipcache_entry": IpcacheEntry{}, "metrics_value": MetricsValue{}, "token_bucket": TokenBucket{}, "drop_event": DropEvent{},
+		"datapath_state": DatapathState{},
 	}
 	seen := map[string]bool{}
 	for _, program := range Programs() {
@@ -91,6 +92,7 @@ func TestLayout_MapsHoldTheTypes(t *testing.T) {
 		MapEndpointFacts: {uint32(0), EndpointFacts{}}, MapLinks: {uint32(0), uint32(0)}, MapEndpoints: {AddrKey{}, EndpointRef{}},
 		MapIpcache: {AddrKey{}, IpcacheEntry{}}, MapIpcachePrefixes: {LpmKey{}, IpcacheEntry{}},
 		MapMetrics: {uint32(0), MetricsValue{}}, MapEventsLost: {uint32(0), uint64(0)}, MapDropTokens: {uint32(0), TokenBucket{}},
+		MapDatapath: {uint32(0), DatapathState{}},
 	} {
 		m := specs[name]
 		if uintptr(m.KeySize) != reflect.TypeOf(c.key).Size() || uintptr(m.ValueSize) != reflect.TypeOf(c.value).Size() {

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -31,6 +32,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapEvents:          {ebpf.RingBuf, 0, 0},
 		MapEventsLost:      {ebpf.PerCPUArray, 4, 8},
 		MapDropTokens:      {ebpf.Array, 4, 16},
+		MapDatapath:        {ebpf.Array, 4, 4},
 	}
 	for name, w := range want {
 		m := specs[name]
@@ -76,7 +78,7 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 		if !ok {
 			t.Skip("the kernel does not tell how many instructions it verified: needs 5.16")
 		}
-		t.Logf("%s: %d instructions processed by the verifier", name, n)
+		t.Attr("verifier:"+name, fmt.Sprintf("%d instructions processed, budget %d", n, verifierBudget))
 		if n > verifierBudget {
 			t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, verifierBudget)
 		}

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <linux/types.h>
+#include "protocol.h"
 
 #define MARK_MAGIC_IDENTITY 0x0f00
 
-/* mark_of puts an identity into Cilium's layout: its low 16 bits on top, its high 8 bits at the bottom. */
+/* mark_of puts an identity into Cilium's layout: its low 16 bits on top, its high 8 bits at the bottom. Another layout, or
+ * another magic number, is another protocol: then protocol_written() decides here which of the two it is. */
 static __always_inline __u32 mark_of(__u32 identity)
 {
 	return ((identity & 0xffff) << 16) | ((identity >> 16) & 0xff) | MARK_MAGIC_IDENTITY;

@@ -20,6 +20,11 @@ type podEgressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type podEgressDatapathState struct {
+	_        structs.HostLayout
+	Protocol podEgressProtocol
+}
+
 type podEgressDropEvent struct {
 	_        structs.HostLayout
 	Type     uint8
@@ -67,6 +72,13 @@ type podEgressMetricsValue struct {
 	Bytes   uint64
 }
 
+type podEgressProtocol uint32
+
+const (
+	podEgressProtocolPROTOCOL_LOWEST  podEgressProtocol = 1
+	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 1
+)
+
 type podEgressTokenBucket struct {
 	_          structs.HostLayout
 	Refilled   uint64
@@ -80,6 +92,7 @@ type podEgressTokenBucket struct {
 const (
 	podEgressMapBpfEndpoints  = "bpf_endpoints"
 	podEgressMapBpfLinks      = "bpf_links"
+	podEgressMapDatapath      = "datapath"
 	podEgressMapDropTokens    = "drop_tokens"
 	podEgressMapEndpointFacts = "endpoint_facts"
 	podEgressMapEvents        = "events"
@@ -139,6 +152,7 @@ type podEgressProgramSpecs struct {
 type podEgressMapSpecs struct {
 	BpfEndpoints  *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks      *ebpf.MapSpec `ebpf:"bpf_links"`
+	Datapath      *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens    *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	Events        *ebpf.MapSpec `ebpf:"events"`
@@ -174,6 +188,7 @@ func (o *podEgressObjects) Close() error {
 type podEgressMaps struct {
 	BpfEndpoints  *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks      *ebpf.Map `ebpf:"bpf_links"`
+	Datapath      *ebpf.Map `ebpf:"datapath"`
 	DropTokens    *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts *ebpf.Map `ebpf:"endpoint_facts"`
 	Events        *ebpf.Map `ebpf:"events"`
@@ -185,6 +200,7 @@ func (m *podEgressMaps) Close() error {
 	return _PodEgressClose(
 		m.BpfEndpoints,
 		m.BpfLinks,
+		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
 		m.Events,

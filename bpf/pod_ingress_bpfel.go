@@ -20,6 +20,11 @@ type podIngressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type podIngressDatapathState struct {
+	_        structs.HostLayout
+	Protocol uint32
+}
+
 type podIngressEndpointFacts struct {
 	_             structs.HostLayout
 	Ifindex       uint32
@@ -76,6 +81,7 @@ type podIngressTokenBucket struct {
 const (
 	podIngressMapBpfEndpoints    = "bpf_endpoints"
 	podIngressMapBpfLinks        = "bpf_links"
+	podIngressMapDatapath        = "datapath"
 	podIngressMapDropTokens      = "drop_tokens"
 	podIngressMapEndpointFacts   = "endpoint_facts"
 	podIngressMapEvents          = "events"
@@ -139,6 +145,7 @@ type podIngressProgramSpecs struct {
 type podIngressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
+	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
@@ -178,6 +185,7 @@ func (o *podIngressObjects) Close() error {
 type podIngressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
+	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	Events          *ebpf.Map `ebpf:"events"`
@@ -191,6 +199,7 @@ func (m *podIngressMaps) Close() error {
 	return _PodIngressClose(
 		m.BpfEndpoints,
 		m.BpfLinks,
+		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
 		m.Events,

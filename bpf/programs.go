@@ -29,6 +29,7 @@ const (
 	MapEvents          = "events"
 	MapEventsLost      = "events_lost"
 	MapDropTokens      = "drop_tokens"
+	MapDatapath        = "datapath"
 )
 
 // Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry

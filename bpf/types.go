@@ -18,6 +18,14 @@ type (
 	TokenBucket = podEgressTokenBucket
 	// DropEvent is what a record of the ring buffer begins with.
 	DropEvent = podEgressDropEvent
+	// DatapathState is the value of datapath.
+	DatapathState = podEgressDatapathState
+)
+
+// What hooks of this generation can read from each other; protocol.h says what that is.
+const (
+	ProtocolLowest  = uint32(podEgressProtocolPROTOCOL_LOWEST)
+	ProtocolHighest = uint32(podEgressProtocolPROTOCOL_HIGHEST)
 )
 
 const (
