@@ -39,14 +39,15 @@ func (m *manager) removeContainer(containerID string) (int, error) {
 	return n, errors.Join(errs...)
 }
 
-// removeQueued does what an entry of the deletion queue asks for.
+// removeQueued does what an entry of the deletion queue asks for. An entry may be late: an endpoint that was made after it
+// stays.
 func (m *manager) removeQueued(e deletequeue.Entry) error {
 	if e.IfName == "" {
 		_, err := m.removeContainer(e.ContainerID)
 		return err
 	}
 	ep, _, found := m.endpoints.Get(m.db.ReadTxn(), endpoints.ByAttachment(e.String()))
-	if !found {
+	if !found || !e.Means(ep.HostIfIndex) {
 		return nil
 	}
 	return m.remove(ep)

@@ -2,6 +2,7 @@ package endpointmanager
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -39,8 +40,11 @@ func newReplay(log *slog.Logger, agent settings.Agent, m *manager) *replay {
 func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 	lifecycle.Append(cell.Hook{
 		OnStart: func(ctx cell.HookContext) error {
-			if !r.run(ctx) {
-				jobs.Add(job.OneShot("replay-deletion-queue", r.retry))
+			if err := r.run(ctx); err != nil {
+				r.log.Warn("The deletion queue was not emptied", "directory", r.dir, "error", err)
+				jobs.Add(job.OneShot("replay-deletion-queue", func(ctx context.Context, health cell.Health) error {
+					return r.retry(ctx, health, err)
+				}))
 			}
 			return nil
 		},
@@ -48,38 +52,35 @@ func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 	})
 }
 
-// run empties the queue and keeps its lock. It says false when the lock could not be had; entries that fail stay.
-func (r *replay) run(ctx context.Context) bool {
+// run empties the queue and keeps its lock, also when entries fail, which then stay.
+func (r *replay) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayWait)
 	defer cancel()
 	release, err := deletequeue.Replay(ctx, r.dir, func(_ context.Context, e deletequeue.Entry) error {
 		return r.manager.removeQueued(e)
 	})
-	locked := err == nil || ctx.Err() == nil
-	if err != nil {
-		r.log.Warn("The deletion queue was not emptied", "directory", r.dir, "error", err)
-	}
-	if !locked {
-		release()
-		return false
+	if errors.Is(err, deletequeue.ErrNotLocked) {
+		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.release = release
-	return true
+	return err
 }
 
-// retry runs after the start, when the API's socket listens: nobody can be kept from the queue by then.
-func (r *replay) retry(ctx context.Context, health cell.Health) error {
-	for !r.run(ctx) {
-		health.Degraded("deletions wait in the queue: a plugin holds its lock", nil)
+// retry goes on until the queue is empty. By then the API's socket listens, so the lock is held only while it works:
+// nobody must be kept from the queue for long.
+func (r *replay) retry(ctx context.Context, health cell.Health, err error) error {
+	for err != nil {
+		health.Degraded("deletions wait in the queue", err)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(replayRetry):
 		}
+		err = r.run(ctx)
+		r.Release()
 	}
-	r.Release()
 	health.OK("the queue is empty")
 	return nil
 }

@@ -2,6 +2,7 @@ package endpointmanager
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestReplay_DeletesWhatWasQueuedAndHoldsTheLockUntilReleased(t *testing.T) {
 	enqueue(t, dir, "container-that-never-was")
 	r := started(t, dir)
 	replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
-	require.True(t, replay.run(t.Context()))
+	require.NoError(t, replay.run(t.Context()))
 	require.Len(t, r.rows(), 1)
 	require.Equal(t, "container-2", r.rows()[0].ContainerID)
 
@@ -52,16 +53,56 @@ func TestReplay_APluginThatHoldsTheQueueDelaysTheStartOnlyBriefly(t *testing.T) 
 	require.NoError(t, err)
 	r := started(t, dir)
 	replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
-	require.False(t, replay.run(t.Context()))
+	locked := replay.run(t.Context())
+	require.ErrorIs(t, locked, deletequeue.ErrNotLocked)
 	require.Len(t, r.rows(), 1)
 
 	// The plugin finds no socket, queues and lets go; the job takes it from there and does not keep the lock.
 	require.NoError(t, q.Enqueue(deletequeue.Entry{ContainerID: "container-1"}))
 	require.NoError(t, q.Close())
 	health, _ := cell.NewSimpleHealth()
-	require.NoError(t, replay.retry(t.Context(), health))
+	require.NoError(t, replay.retry(t.Context(), health, locked))
 	r.requireEmpty(t)
 	q, err = deletequeue.Open(t.Context(), replay.dir)
 	require.NoError(t, err)
 	require.NoError(t, q.Close())
+}
+
+func TestReplay_ALateEntryLeavesANewerEndpointOfTheSameAttachment(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 2)
+	r := started(t, dir)
+	row := r.rows()[1]
+	entry := deletequeue.Entry{ContainerID: row.ContainerID, IfName: row.IfName, NewestInterface: row.HostIfIndex - 1}
+	require.NoError(t, r.manager.removeQueued(entry))
+	require.Len(t, r.rows(), 2)
+	entry.NewestInterface++
+	require.NoError(t, r.manager.removeQueued(entry))
+	require.Len(t, r.rows(), 1)
+}
+
+// The endpoint's file cannot be removed at first: the entry stays, and the agent that runs works it off.
+func TestReplay_AnEntryThatFailsIsTriedAgainByTheSameAgent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	earlierRun(t, dir, 1)
+	enqueue(t, dir, "container-1")
+	r := started(t, dir)
+	file := filepath.Join(dir, "endpoints", fileName(r.rows()[0].ID))
+	require.NoError(t, os.Rename(file, file+".away"))
+	require.NoError(t, os.MkdirAll(filepath.Join(file, "in the way"), 0o755))
+	replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
+	failed := replay.run(t.Context())
+	require.ErrorContains(t, failed, "container-1")
+	replay.Release()
+
+	require.NoError(t, os.RemoveAll(file))
+	require.NoError(t, os.Rename(file+".away", file))
+	health, _ := cell.NewSimpleHealth()
+	require.NoError(t, replay.retry(t.Context(), health, failed))
+	require.Empty(t, r.rows())
+	queue, err := filepath.Glob(filepath.Join(dir, "deleteQueue", "*.delete"))
+	require.NoError(t, err)
+	require.Empty(t, queue)
 }

@@ -5,9 +5,9 @@
 // exclusively from before it reads the directory until its socket listens. So an entry is either read by that replay or
 // its writer finds the socket: none is left lying. The locks belong to open files (OFD), so they end with their process.
 //
-// An entry is a file named <sha256 of its content>.delete that holds {"container-id":"...","interface-name":"..."}, without
-// the interface when all of the container's are meant, or in an older form "container-id:..." as plain text. Writing the
-// same entry twice leaves one file.
+// An entry is a file that holds {"container-id":"...","interface-name":"...","newest-interface":7}, without the interface
+// when all of the container's are meant, or in an older form "container-id:..." as plain text. Its name is the sha256 of
+// the entry without newest-interface, and ".delete": deleting the same attachment twice leaves one file.
 package deletequeue
 
 import (
@@ -41,6 +41,14 @@ var ErrFull = errors.New("the deletion queue is full")
 type Entry struct {
 	ContainerID string `json:"container-id"`
 	IfName      string `json:"interface-name,omitempty"` // in the pod; empty means all of the container's
+	// NewestInterface is the highest index of a link that the node had when the DEL came. The kernel numbers links upwards,
+	// so an endpoint whose host end has a higher one was attached later and is not meant. 0 means not known.
+	NewestInterface int `json:"newest-interface,omitempty"`
+}
+
+// Means tells whether the entry is about an attachment of its names with that host end, and not about a later one.
+func (e Entry) Means(hostIfIndex int) bool {
+	return e.NewestInterface == 0 || hostIfIndex <= e.NewestInterface
 }
 
 // String names the attachment.
@@ -73,6 +81,9 @@ func parse(content []byte) (e Entry, err error) {
 
 // validate accepts what the CNI specification and Linux allow as names.
 func (e Entry) validate() error {
+	if e.NewestInterface < 0 {
+		return fmt.Errorf("newest-interface: %d is no index", e.NewestInterface)
+	}
 	if len(e.IfName) > maxInterface || !utf8.ValidString(e.IfName) ||
 		strings.ContainsFunc(e.IfName, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' || r == ':' }) {
 		return fmt.Errorf("interface-name: %.40q is none", e.IfName)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // enqueue opens the queue for each id, as each DEL does.
@@ -97,9 +99,78 @@ func TestEnqueue_IsBounded(t *testing.T) {
 	if err := q.Enqueue(Entry{ContainerID: "one-more"}); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("got %v", err)
 	}
-	if err := q.Enqueue(Entry{ContainerID: "c7"}); err != nil {
+	if err := q.Enqueue(Entry{ContainerID: "c7", NewestInterface: 9}); err != nil {
 		t.Errorf("an entry that is there already: %v", err)
 	}
+}
+
+func TestEnqueue_TheSameAttachmentAgainReplacesItsEntry(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	q, err := Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, newest := range []int{7, 9} {
+		if err := q.Enqueue(Entry{ContainerID: "c", IfName: "eth0", NewestInterface: newest}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = q.Close()
+	var got []Entry
+	release, err := Replay(t.Context(), dir, func(_ context.Context, e Entry) error { got = append(got, e); return nil })
+	defer release()
+	if err != nil || len(got) != 1 || got[0].NewestInterface != 9 {
+		t.Errorf("replayed %+v, error %v", got, err)
+	}
+	if e := got[0]; !e.Means(9) || e.Means(10) || !(Entry{}).Means(10) {
+		t.Error("an entry means host ends that existed when it was made, and no later ones")
+	}
+}
+
+// An entry that cannot be read for lack of descriptors is whole all the same.
+func TestReplay_KeepsWhatItCannotOpen(t *testing.T) {
+	if os.Getenv(limitEnv) != "" {
+		withoutDescriptors(os.Getenv(limitEnv))
+		return
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	enqueue(t, dir, "a")
+	cmd := exec.Command(os.Args[0], "-test.run=TestReplay_KeepsWhatItCannotOpen")
+	cmd.Env = append(os.Environ(), limitEnv+"="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "too many open files") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got := replayAll(t, dir); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// limitEnv names a queue that the test program replays with no descriptor left for its entries.
+const limitEnv = "DELETEQUEUE_TEST_LIMIT"
+
+func withoutDescriptors(dir string) {
+	first, err := os.Open(dir) // from here on the Go runtime has its own descriptors
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	_ = first.Close()
+	var release func()
+	for limit := uint64(3); limit < 64; limit++ { // the first that suffices for the lock and the list
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: 1024}); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		release, err = Replay(context.Background(), dir, func(context.Context, Entry) error { return nil })
+		if !errors.Is(err, ErrNotLocked) {
+			break
+		}
+	}
+	release()
+	fmt.Println(err)
 }
 
 func TestReplay_SetsAsideWhatItCannotReadAndKeepsWhatFails(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,20 +40,24 @@ func (q *Queue) Enqueue(e Entry) error {
 	if err != nil {
 		return fmt.Errorf("queue the deletion: %w", err)
 	}
-	sum := sha256.Sum256(content)
-	path := filepath.Join(q.dir, hex.EncodeToString(sum[:])+suffix)
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
+	path := filepath.Join(q.dir, e.fileName())
 	entries, err := list(q.dir)
 	if err != nil {
 		return fmt.Errorf("queue the deletion: %w", err)
 	}
-	if len(entries) >= MaxEntries {
+	if len(entries) >= MaxEntries && !slices.Contains(entries, path) {
 		return fmt.Errorf("queue the deletion: %w: %s holds %d entries; start the agent, it empties the queue",
 			ErrFull, q.dir, len(entries))
 	}
 	return writeFile(q.dir, path, content)
+}
+
+// fileName is the same for every entry of one attachment.
+func (e Entry) fileName() string {
+	e.NewestInterface = 0
+	content, _ := json.Marshal(e) // strings always can be
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:]) + suffix
 }
 
 func writeFile(dir, path string, content []byte) (err error) {

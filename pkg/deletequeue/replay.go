@@ -15,20 +15,23 @@ import (
 // maxErrors caps the list of errors that a replay returns.
 const maxErrors = 16
 
+// ErrNotLocked means that a replay could not have the queue, and looked at no entry.
+var ErrNotLocked = errors.New("the deletion queue cannot be locked")
+
 // Replay is the agent's side. It takes the lock exclusively, calls remove with each entry, and deletes its file when that
 // succeeds. The caller serves its socket and then calls release, never before, for the lock is what
 // keeps a plugin from writing an entry that nobody would read.
 //
 // Release is never nil, and whoever drops it without a call drops the lock at some garbage collection. The error joins what
-// went wrong and is for reporting: an entry whose removal failed stays for the next start, one that cannot be read is
-// renamed to end in ".bad". Without the lock nothing is replayed.
+// went wrong. An entry whose file could not be read, or whose removal failed, stays for the next call; one whose content
+// is no entry is renamed to end in ".bad". Without the lock nothing is replayed; the error then is [ErrNotLocked].
 func Replay(ctx context.Context, dir string, remove func(context.Context, Entry) error) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return func() {}, fmt.Errorf("make the deletion queue: %w", err)
+		return func() {}, fmt.Errorf("%w: make its directory: %w", ErrNotLocked, err)
 	}
 	lock, err := openLock(ctx, dir, unix.F_WRLCK)
 	if err != nil {
-		return func() {}, fmt.Errorf("open the deletion queue: %w", err)
+		return func() {}, fmt.Errorf("%w: %w", ErrNotLocked, err)
 	}
 	release = func() { _ = lock.Close() }
 	removeLeftovers(dir)
@@ -50,7 +53,11 @@ func Replay(ctx context.Context, dir string, remove func(context.Context, Entry)
 }
 
 func replayOne(ctx context.Context, path string, remove func(context.Context, Entry) error) error {
-	e, err := read(path)
+	content, err := read(path)
+	if err != nil {
+		return fmt.Errorf("read the deletion queue: %w", err) // no descriptor or no memory left: the entry may be whole
+	}
+	e, err := parse(content)
 	if err != nil {
 		err = fmt.Errorf("deletion queue entry %s: %w; renamed to end in %s", path, err, badSuffix)
 		return errors.Join(err, os.Rename(path, path+badSuffix))
@@ -61,18 +68,14 @@ func replayOne(ctx context.Context, path string, remove func(context.Context, En
 	return os.Remove(path)
 }
 
-// read parses a file without ever holding more of it than an entry may have.
-func read(path string) (Entry, error) {
+// read never holds more of a file than an entry may have.
+func read(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return Entry{}, err
+		return nil, err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxEntrySize+1))
-	if err != nil {
-		return Entry{}, err
-	}
-	return parse(content)
+	return io.ReadAll(io.LimitReader(file, maxEntrySize+1))
 }
 
 // removeLeftovers deletes files of plugins that were killed while they wrote. Nobody writes while the lock is held.
