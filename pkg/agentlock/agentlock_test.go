@@ -1,0 +1,58 @@
+package agentlock
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+func TestTake_NamesTheHolder(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), AgentFile)
+	f, err := Take(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held *HeldError
+	if _, err := Take(path); !errors.As(err, &held) || held.PID != os.Getpid() || held.Path != path {
+		t.Errorf("a second lock: %v", err)
+	}
+	f.Close()
+	if f, err = Take(path); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if err := errors.Join(os.Remove(path), os.Symlink("/dev/null", path)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Take(path); err == nil {
+		t.Error("a symbolic link was followed")
+	}
+}
+
+func TestPrivilegedAnnounce_OneNamespace(t *testing.T) {
+	t.Parallel()
+	there, elsewhere := testnet.New(t), testnet.New(t)
+	there.Do(func() {
+		if _, running := Announced(); running {
+			t.Error("an agent is announced in a new namespace")
+		}
+		a, second := Announce(), Announce()
+		defer second.Close()
+		if pid, running := Announced(); !running || pid != os.Getpid() {
+			t.Errorf("announced: %v, pid %d", running, pid)
+		}
+		a.Close()
+		if _, running := Announced(); running {
+			t.Error("announced after its end")
+		}
+	})
+	elsewhere.Do(func() {
+		if _, running := Announced(); running {
+			t.Error("an agent of another namespace is announced")
+		}
+	})
+}
