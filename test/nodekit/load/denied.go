@@ -1,0 +1,143 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Probe sends frames that nobody may receive. An honest frame before the first and behind the last one shows that the
+// receiver would have noticed them.
+type Probe struct {
+	Name   string
+	From   nodekit.Place
+	Device string // of From
+	Honest []byte // a frame with a UDP datagram to Addr
+	Lies   [][]byte
+	To     nodekit.Place
+	Addr   netip.AddrPort // where datagrams are counted
+}
+
+type probe struct {
+	Probe
+	raw     int // packet socket that hears nothing
+	conn    *net.UDPConn
+	sent    int
+	arrived atomic.Int64
+	done    chan struct{}
+}
+
+func newProbe(of Probe) (*probe, error) {
+	p := &probe{Probe: of, raw: -1, done: make(chan struct{})}
+	if err := p.To.Do(func() (err error) {
+		p.conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(p.Addr))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	go p.receive()
+	if err := p.From.Do(p.open); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	if err := p.beHonest(1); err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	return p, nil
+}
+
+// open makes the sending socket, without a protocol, so that it is handed no frames.
+func (p *probe) open() error {
+	link, err := net.InterfaceByName(p.Device)
+	if err != nil {
+		return err
+	}
+	if p.raw, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open a packet socket: %w", err)
+	}
+	if err := unix.Bind(p.raw, &unix.SockaddrLinklayer{Ifindex: link.Index}); err != nil {
+		return fmt.Errorf("bind a packet socket to %s: %w", p.Device, err)
+	}
+	return nil
+}
+
+func (p *probe) send(frame []byte) error {
+	if _, err := unix.Write(p.raw, frame); err != nil {
+		return fmt.Errorf("send a frame of %d bytes from %s: %w", len(frame), p.Device, err)
+	}
+	return nil
+}
+
+func (p *probe) receive() {
+	defer close(p.done)
+	buffer := make([]byte, 2048)
+	for {
+		if _, err := p.conn.Read(buffer); err != nil {
+			return
+		}
+		p.arrived.Add(1)
+	}
+}
+
+// beHonest sends the honest frame and waits until so many have arrived.
+func (p *probe) beHonest(want int64) error {
+	if err := p.send(p.Honest); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(settle); p.arrived.Load() < want; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("an honest frame did not arrive at %s", p.Addr)
+		}
+	}
+	return nil
+}
+
+// lie sends the forbidden frames of all probes in turn.
+func (l *Load) lie(rate int) {
+	if len(l.probes) == 0 {
+		return
+	}
+	next := 0
+	l.every(time.Second/time.Duration(rate), 0, func() bool {
+		p := l.probes[next%len(l.probes)]
+		frame := p.Lies[next/len(l.probes)%len(p.Lies)]
+		next++
+		before := p.arrived.Load()
+		if err := p.send(frame); err != nil {
+			l.faults.add(p.Name, "%v", err)
+			return true
+		}
+		p.sent++
+		if p.arrived.Load() > before {
+			l.faults.add(p.Name, "a forbidden frame arrived: %x", frame)
+		}
+		return true
+	})
+}
+
+func (p *probe) finish(d *Denied) error {
+	lies := p.arrived.Load() - 1 // without the first honest one
+	err := p.beHonest(lies + 2)
+	d.Sent += p.sent
+	d.Arrived += int(p.arrived.Load() - 2)
+	return err
+}
+
+func (p *probe) close() error {
+	err := p.conn.Close()
+	<-p.done
+	if p.raw >= 0 {
+		_ = unix.Close(p.raw)
+		p.raw = -1
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

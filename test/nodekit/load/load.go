@@ -1,0 +1,186 @@
+// Package load keeps traffic going between places of a node and says afterwards what became of it: long TCP connections
+// with checked byte streams, numbered datagrams, short connections, and forbidden frames that must never arrive.
+//
+// What the generator itself causes is told apart from what the network does. Datagrams that a full receive buffer refused
+// are counted by their socket (SO_RXQ_OVFL). Pauses of the sender do not count, because a slot that was missed is not
+// made up for; pauses of the receiver do not, because the kernel notes when a datagram arrived (SO_TIMESTAMPNS).
+package load
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Path is one way that traffic takes.
+type Path struct {
+	Name     string
+	From, To nodekit.Place
+	Addr     netip.Addr // of To
+}
+
+// Rates say how much there is, in total over all paths.
+type Rates struct {
+	Connections int // long ones
+	Messages    int // a second, over the long connections; each is echoed
+	Datagrams   int // a second
+	Connects    int // a second: connect, exchange one message, close
+	Lies        int // a second, over all probes
+}
+
+// Full is what a machine of two cores carries beside the node itself.
+func Full() Rates {
+	return Rates{Connections: 200, Messages: 1000, Datagrams: 5000, Connects: 200, Lies: 100}
+}
+
+// Load is traffic that runs until [Load.Stop].
+type Load struct {
+	begin   time.Time
+	stop    chan struct{} // closed when nothing new may be sent
+	senders sync.WaitGroup
+	servers []*server
+	streams []*stream
+	probes  []*probe
+	faults  faults
+	tcp     TCP
+	short   Connects
+	backlog uint64 // drops of the machine before the start
+}
+
+// Start opens all sockets, sees each path work once, and begins.
+func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
+	l := &Load{stop: make(chan struct{})}
+	l.faults.load = l
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	if l.backlog, err = backlogDrops(); err != nil {
+		return nil, err
+	}
+	for i, path := range paths {
+		s, err := newServer(path)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path.Name, err)
+		}
+		l.servers = append(l.servers, s)
+		u, err := newStream(path, i, &l.faults)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path.Name, err)
+		}
+		l.streams = append(l.streams, u)
+	}
+	for _, p := range probes {
+		opened, err := newProbe(p)
+		if err != nil {
+			return nil, fmt.Errorf("probe %s: %w", p.Name, err)
+		}
+		l.probes = append(l.probes, opened)
+	}
+	connections, err := l.connect(rates.Connections)
+	if err != nil {
+		return nil, err
+	}
+	l.begin = time.Now()
+	for i, c := range connections {
+		period := time.Second * time.Duration(rates.Connections) / time.Duration(rates.Messages)
+		l.run(func() { l.converse(c, period, period*time.Duration(i)/time.Duration(rates.Connections)) })
+	}
+	l.run(func() { l.sendDatagrams(rates.Datagrams) })
+	l.run(func() { l.lie(rates.Lies) })
+	for i, s := range l.servers {
+		period := time.Second * time.Duration(len(paths)) / time.Duration(rates.Connects)
+		l.run(func() { l.connectOften(s, period, period*time.Duration(i)/time.Duration(len(paths))) })
+	}
+	return l, nil
+}
+
+// run starts a sender.
+func (l *Load) run(f func()) { l.senders.Go(f) }
+
+// At is how long the load has been running: reports say moments so.
+func (l *Load) At() time.Duration { return time.Since(l.begin).Round(time.Millisecond) }
+
+// Stop ends the traffic, waits for what is still on its way, and reports.
+func (l *Load) Stop() (Report, error) {
+	close(l.stop)
+	l.senders.Wait()
+	r := Report{Duration: l.At(), TCP: l.tcp, Connects: l.short}
+	for _, s := range l.streams {
+		s.finish(&r.UDP)
+	}
+	for _, p := range l.probes {
+		if err := p.finish(&r.Denied); err != nil {
+			return r, errors.Join(fmt.Errorf("probe %s: %w", p.Name, err), l.close())
+		}
+	}
+	if err := l.close(); err != nil { // and with it the servers' ends, whose counters are needed
+		return r, err
+	}
+	for _, s := range l.servers {
+		r.TCP.Retransmitted += s.retransmitted
+	}
+	drops, err := backlogDrops()
+	r.Backlog, r.Faults = drops-l.backlog, l.faults.list
+	return r, err
+}
+
+func (l *Load) close() error {
+	var errs []error
+	for _, s := range l.servers {
+		errs = append(errs, s.close())
+	}
+	for _, s := range l.streams {
+		errs = append(errs, s.close())
+	}
+	for _, p := range l.probes {
+		errs = append(errs, p.close())
+	}
+	return errors.Join(errs...)
+}
+
+// every calls f in each period, from offset on, until the load stops or f says that it is over. Slots that were missed
+// are left out.
+func (l *Load) every(period, offset time.Duration, f func() bool) {
+	next := l.begin.Add(offset)
+	timer := time.NewTimer(time.Until(next))
+	defer timer.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-timer.C:
+		}
+		if !f() {
+			return
+		}
+		next = next.Add(period)
+		if late := time.Since(next); late > 0 {
+			next = next.Add(late.Truncate(period))
+		}
+		timer.Reset(time.Until(next))
+	}
+}
+
+// faults is what went wrong, and when.
+type faults struct {
+	load *Load
+	mu   sync.Mutex
+	list []string
+}
+
+// maxFaults is what one can read; counters hold the rest.
+const maxFaults = 30
+
+func (f *faults) add(path, format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.list) < maxFaults {
+		f.list = append(f.list, fmt.Sprintf("%v %s: %s", f.load.At(), path, fmt.Sprintf(format, args...)))
+	}
+}

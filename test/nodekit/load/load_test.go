@@ -1,0 +1,159 @@
+package load
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+func pair(t *testing.T) *nodekit.BarePair {
+	t.Helper()
+	testnet.RequirePrivileges(t)
+	bare, err := nodekit.NewBarePair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := bare.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return bare
+}
+
+func paths(bare *nodekit.BarePair) []Path {
+	return []Path{{"IPv4", bare.Client(), bare.Server(), bare.Addr(false)}, {"IPv6", bare.Client(), bare.Server(), bare.Addr(true)}}
+}
+
+// run keeps a load on paths while f runs.
+func run(t *testing.T, over []Path, f func()) Report {
+	t.Helper()
+	l, err := Start(Rates{Connections: 20, Messages: 100, Datagrams: 1000, Connects: 20}, over, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f()
+	r, err := l.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(r)
+	return r
+}
+
+func TestPrivilegedLoad_NothingIsLostOnAWire(t *testing.T) {
+	t.Parallel()
+	r := run(t, paths(pair(t)), func() { time.Sleep(time.Second) })
+	if err := r.Err(); err != nil {
+		t.Error(err)
+	}
+	if r.UDP.Sent < 100 || r.TCP.Messages < 10 || r.Connects.Done < 2 {
+		t.Error("hardly anything was sent")
+	}
+}
+
+// A receiver that does not hear its frames for half a second shows everywhere.
+func TestPrivilegedLoad_SeesLoss(t *testing.T) {
+	t.Parallel()
+	bare := pair(t)
+	readdress := func(change byte) { // the sender goes on with the address that it knows
+		if err := bare.Server().Do(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			address := slices.Clone(link.Attrs().HardwareAddr)
+			address[5] ^= change
+			return netlink.LinkSetHardwareAddr(link, address)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := run(t, paths(bare), func() {
+		time.Sleep(300 * time.Millisecond)
+		readdress(1)
+		time.Sleep(500 * time.Millisecond)
+		readdress(1)
+		time.Sleep(300 * time.Millisecond)
+	})
+	if r.UDP.Lost == 0 || r.TCP.Retransmitted == 0 || r.UDP.LongestGap < 300*time.Millisecond {
+		t.Error("the cut is not seen")
+	}
+	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "did not arrive, sent at") {
+		t.Errorf("the error does not say what was lost: %v", err)
+	}
+}
+
+// What finds the receive buffer full is not called lost.
+func TestPrivilegedStream_FullBufferIsNotLoss(t *testing.T) {
+	t.Parallel()
+	bare := pair(t)
+	l := &Load{begin: time.Now(), stop: make(chan struct{})}
+	l.faults.load = l
+	s, err := newStream(paths(bare)[0], 0, &l.faults)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.close() })
+	raw, err := s.server.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) {
+		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1<<14); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for sent := 0; sent < 1<<15; sent++ { // faster than a reader of such a buffer
+		s.send()
+	}
+	var u UDP
+	s.finish(&u)
+	t.Logf("%+v", u)
+	if u.Overflowed == 0 || u.Lost > 0 {
+		t.Errorf("%d overflowed, %d were lost", u.Overflowed, u.Lost)
+	}
+}
+
+func TestReceiver_CountsWhatIsOutOfOrder(t *testing.T) {
+	t.Parallel()
+	var r receiver
+	begin := time.Now()
+	for i, number := range []uint64{0, 1, 3, 2, 2, 5} { // sent each millisecond, one arrives each two
+		r.take(number, begin.Add(time.Duration(number)*time.Millisecond), begin.Add(time.Duration(2*i)*time.Millisecond))
+	}
+	if r.reordered != 1 || r.duplicated != 1 || r.gap != 2*time.Millisecond {
+		t.Errorf("got %+v", r)
+	}
+	s := &stream{sentAt: make([]time.Time, 7), seen: r, faults: &faults{load: &Load{}}, path: Path{Name: "x"}}
+	if missing := s.missing(); missing != 2 { // 4 and 6
+		t.Errorf("%d are missing, want 2", missing)
+	}
+}
+
+// An answer that differs by one byte, is no answer.
+func TestExchange_ComparesTheEcho(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	defer near.Close()
+	go func() {
+		buffer := make([]byte, maxMessage)
+		n, _ := far.Read(buffer)
+		buffer[n-1]++
+		_, _ = far.Write(buffer[:n])
+		_ = far.Close()
+	}()
+	if err := exchange(near, newRandom(1, 1)); err != errCorrupted {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,111 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Report says what became of the traffic.
+type Report struct {
+	Duration time.Duration
+	TCP      TCP
+	UDP      UDP
+	Connects Connects
+	Denied   Denied
+	Backlog  uint64   // packets that this machine dropped before any network saw them, whoever sent them (softnet_stat)
+	Faults   []string // the first ones, with their moments
+}
+
+// TCP is about the long connections. A lost segment is sent again by the kernel: it counts as retransmitted unless the
+// other end proved that it had arrived (DSACK).
+type TCP struct {
+	Messages         int // sent; each is answered
+	Lost             int // without an answer, which ends the connection
+	Corrupted        int // answered with something else
+	Reset            int // connections that ended before their time
+	Retransmitted    int // segments, of both ends
+	LongestRoundTrip time.Duration
+}
+
+// UDP is about the numbered datagrams.
+type UDP struct {
+	Sent       int
+	Lost       int
+	Refused    int // by the sending system call; they count as lost, too
+	Overflowed int // arrived and found the receive buffer full; not lost
+	Reordered  int
+	Duplicated int
+	LongestGap time.Duration // between two arrivals of one stream, less the time between their sendings
+}
+
+// Connects is about short connections.
+type Connects struct {
+	Done          int
+	Failed        int // resets included
+	Reset         int
+	Retransmitted int // segments of the connecting end
+	Longest       time.Duration
+}
+
+// Denied is about frames that must not arrive.
+type Denied struct{ Sent, Arrived int }
+
+// Err is nil when nobody was disturbed and nothing was let through.
+func (r Report) Err() error {
+	var errs []error
+	for _, c := range []struct {
+		what  string
+		count int
+	}{
+		{"TCP messages lost", r.TCP.Lost}, {"TCP messages corrupted", r.TCP.Corrupted}, {"TCP connections reset", r.TCP.Reset},
+		{"TCP segments sent again", r.TCP.Retransmitted + r.Connects.Retransmitted}, {"datagrams lost", r.UDP.Lost},
+		{"datagrams reordered", r.UDP.Reordered}, {"datagrams duplicated", r.UDP.Duplicated},
+		{"short connections failed", r.Connects.Failed}, {"forbidden frames arrived", r.Denied.Arrived},
+	} {
+		if c.count > 0 {
+			errs = append(errs, fmt.Errorf("%d %s", c.count, c.what))
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w\n%s\n%s", errors.Join(errs...), r, strings.Join(r.Faults, "\n"))
+}
+
+// String is the report on a few lines.
+func (r Report) String() string {
+	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1e3) }
+	return fmt.Sprintf("in %.1f s, %d packets dropped by the machine's backlog\n"+
+		"TCP: %d messages, %d lost, %d corrupted, %d reset, %d segments sent again, longest round trip %s\n"+
+		"UDP: %d datagrams, %d lost (%d refused), %d reordered, %d duplicated, %d behind a full receive buffer, longest gap %s\n"+
+		"new connections: %d, %d failed (%d reset), %d segments sent again, longest %s\n"+
+		"forbidden frames: %d, %d arrived", r.Duration.Seconds(), r.Backlog,
+		r.TCP.Messages, r.TCP.Lost, r.TCP.Corrupted, r.TCP.Reset, r.TCP.Retransmitted, ms(r.TCP.LongestRoundTrip),
+		r.UDP.Sent, r.UDP.Lost, r.UDP.Refused, r.UDP.Reordered, r.UDP.Duplicated, r.UDP.Overflowed, ms(r.UDP.LongestGap),
+		r.Connects.Done, r.Connects.Failed, r.Connects.Reset, r.Connects.Retransmitted, ms(r.Connects.Longest),
+		r.Denied.Sent, r.Denied.Arrived)
+}
+
+// backlogDrops is the sum over all CPUs of packets for which a backlog queue had no room (second column, hexadecimal).
+func backlogDrops() (sum uint64, err error) {
+	text, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			return 0, fmt.Errorf("softnet_stat: %q has no second column", line)
+		}
+		count, err := strconv.ParseUint(fields[1], 16, 64)
+		if err != nil {
+			return 0, fmt.Errorf("softnet_stat: %w", err)
+		}
+		sum += count
+	}
+	return sum, nil
+}

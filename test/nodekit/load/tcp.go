@@ -1,0 +1,285 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// patience is when an answer counts as lost: longer than the kernel's first five repetitions take.
+	patience   = 15 * time.Second
+	maxMessage = 4096 // bytes; the shortest has one
+)
+
+// server echoes what its connections send.
+type server struct {
+	path          Path
+	listener      net.Listener
+	addr          string
+	done          sync.WaitGroup
+	mu            sync.Mutex
+	conns         map[*net.TCPConn]bool
+	retransmitted int // segments of its ends of connections
+}
+
+func newServer(path Path) (*server, error) {
+	s := &server{path: path, conns: map[*net.TCPConn]bool{}}
+	if err := path.To.Do(func() (err error) {
+		s.listener, err = net.Listen("tcp", netip.AddrPortFrom(path.Addr, 0).String())
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	s.addr = s.listener.Addr().String()
+	s.done.Go(s.accept)
+	return s, nil
+}
+
+func (s *server) accept() {
+	for {
+		conn, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+		tcp := conn.(*net.TCPConn)
+		s.mu.Lock()
+		s.conns[tcp] = true
+		s.mu.Unlock()
+		s.done.Go(func() { s.echo(tcp) })
+	}
+}
+
+func (s *server) echo(conn *net.TCPConn) {
+	buffer := make([]byte, maxMessage)
+	for {
+		n, err := conn.Read(buffer)
+		if err == nil {
+			_, err = conn.Write(buffer[:n])
+		}
+		if err != nil {
+			break
+		}
+	}
+	again := retransmissions(conn)
+	_ = conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, conn)
+	s.retransmitted += again
+}
+
+func (s *server) close() error {
+	err := s.listener.Close()
+	s.mu.Lock()
+	for conn := range s.conns { // those whose client is gone for good
+		_ = conn.SetDeadline(time.Now())
+	}
+	s.mu.Unlock()
+	s.done.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// dial connects as the calling thread's namespace does.
+func (s *server) dial() (*net.TCPConn, error) {
+	conn, err := net.DialTimeout("tcp", s.addr, patience)
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil
+}
+
+// connection is the near end of a long one.
+type connection struct {
+	*net.TCPConn
+	path Path
+	rand *rand.Rand
+}
+
+// connect opens the long connections, as many on each path.
+func (l *Load) connect(count int) ([]*connection, error) {
+	var all []*connection
+	for i, s := range l.servers {
+		share := count / len(l.servers)
+		if i < count%len(l.servers) {
+			share++
+		}
+		if err := s.path.From.Do(func() error {
+			for range share {
+				conn, err := s.dial()
+				if err != nil {
+					return err
+				}
+				all = append(all, &connection{TCPConn: conn, path: s.path, rand: newRandom(1, uint64(len(all)))})
+			}
+			return nil
+		}); err != nil {
+			for _, c := range all {
+				_ = c.Close()
+			}
+			return nil, fmt.Errorf("%s: %w", s.path.Name, err)
+		}
+	}
+	return all, nil
+}
+
+// converse sends messages over one connection until the load stops, then closes it in order.
+func (l *Load) converse(c *connection, period, offset time.Duration) {
+	defer c.Close()
+	count, longest, whole := 0, time.Duration(0), true
+	l.every(period, offset, func() bool {
+		begin := time.Now()
+		err := exchange(c, c.rand)
+		count++
+		longest = max(longest, time.Since(begin))
+		if err != nil {
+			whole = false
+			l.lostMessage(c.path, count, err)
+		}
+		return whole
+	})
+	if whole {
+		if err := hangUp(c.TCPConn); err != nil {
+			l.lostMessage(c.path, count, fmt.Errorf("close: %w", err))
+		}
+	}
+	again := retransmissions(c.TCPConn)
+	if again > 0 {
+		l.faults.add(c.path.Name, "TCP sent %d segments again during %d messages, longest round trip %v", again, count, longest)
+	}
+	l.faults.mu.Lock()
+	defer l.faults.mu.Unlock()
+	l.tcp.Messages += count
+	l.tcp.Retransmitted += again
+	l.tcp.LongestRoundTrip = max(l.tcp.LongestRoundTrip, longest)
+}
+
+var errCorrupted = errors.New("the answer is not what was sent")
+
+// lostMessage ends up in exactly one counter.
+func (l *Load) lostMessage(path Path, number int, err error) {
+	l.faults.add(path.Name, "TCP message %d: %v", number, err)
+	l.faults.mu.Lock()
+	defer l.faults.mu.Unlock()
+	switch {
+	case errors.Is(err, errCorrupted):
+		l.tcp.Corrupted++
+	case isTimeout(err):
+		l.tcp.Lost++
+	default:
+		l.tcp.Reset++
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// exchange sends random bytes and compares the echo.
+func exchange(conn net.Conn, random *rand.Rand) error {
+	sent := make([]byte, 1+random.IntN(maxMessage))
+	for i := range sent {
+		sent[i] = byte(random.Uint32())
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(sent); err != nil {
+		return err
+	}
+	received := make([]byte, len(sent))
+	if _, err := io.ReadFull(conn, received); err != nil {
+		return err
+	}
+	if !bytes.Equal(sent, received) {
+		return errCorrupted
+	}
+	return nil
+}
+
+// newRandom makes the bytes of messages; they need not be told, because the echo is compared with what was sent.
+func newRandom(kind, number uint64) *rand.Rand { return rand.New(rand.NewPCG(kind, number)) }
+
+// hangUp says that nothing more comes, and wants to hear the same and nothing else.
+func hangUp(conn *net.TCPConn) error {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if err := conn.CloseWrite(); err != nil {
+		return err
+	}
+	switch n, err := conn.Read(make([]byte, 1)); {
+	case n > 0:
+		return errCorrupted
+	case err != io.EOF:
+		return err
+	}
+	return nil
+}
+
+// retransmissions counts the segments that a connection sent again, less those of which the other end said that it had
+// them already: on a busy machine an acknowledgement may be later than the kernel waits.
+func retransmissions(conn *net.TCPConn) (count int) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			count = max(0, int(info.Total_retrans)-int(info.Dsack_dups))
+		}
+	})
+	return count
+}
+
+// connectOften opens short connections. The thread stays in the namespace of the connecting end.
+func (l *Load) connectOften(s *server, period, offset time.Duration) {
+	random := newRandom(2, uint64(offset))
+	if err := s.path.From.Do(func() error {
+		l.every(period, offset, func() bool { l.connectOnce(s, random); return true })
+		return nil
+	}); err != nil {
+		l.faults.add(s.path.Name, "%v", err)
+	}
+}
+
+func (l *Load) connectOnce(s *server, random *rand.Rand) {
+	begin, again := time.Now(), 0
+	conn, err := s.dial()
+	if err == nil {
+		err = exchange(conn, random)
+		if err == nil {
+			err = hangUp(conn)
+		}
+		again = retransmissions(conn)
+		_ = conn.Close()
+	}
+	took := time.Since(begin)
+	if err != nil || again > 0 {
+		l.faults.add(s.path.Name, "short connection: %d segments sent again in %v: %v", again, took, err)
+	}
+	l.faults.mu.Lock()
+	defer l.faults.mu.Unlock()
+	l.short.Longest = max(l.short.Longest, took)
+	l.short.Retransmitted += again
+	if err == nil {
+		l.short.Done++
+		return
+	}
+	l.short.Failed++
+	if errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EPIPE) {
+		l.short.Reset++
+	}
+}

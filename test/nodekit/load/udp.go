@@ -1,0 +1,239 @@
+package load
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	receiveBuffer = 16 << 20 // bytes; seconds of a stream, while its receiver has no CPU
+	tick          = 5 * time.Millisecond
+	header        = 24 // bytes: number of the datagram, number of the stream, when it was sent
+	endMark       = ^uint64(0)
+	settle        = 5 * time.Second // for what is on its way; only a loss makes anybody wait so long
+)
+
+// stream is numbered datagrams on one path.
+type stream struct {
+	path           Path
+	id             uint64
+	faults         *faults
+	server, client *net.UDPConn
+	buffer         []byte
+	sentAt         []time.Time // of each datagram; the sender's alone, until it is done
+	refused        int
+	arrived        atomic.Int64
+	seen           receiver      // the receiver's alone, until it is done
+	done           chan struct{} // closed when the receiver is
+}
+
+// receiver is what is known at the far end.
+type receiver struct {
+	have                  []bool // by number
+	next                  uint64 // behind the highest number
+	reordered, duplicated int
+	overflowed            uint32
+	lastSent, lastArrival time.Time
+	gap                   time.Duration
+}
+
+func newStream(path Path, id int, f *faults) (*stream, error) {
+	s := &stream{path: path, id: uint64(id), faults: f, buffer: make([]byte, 1200), done: make(chan struct{})}
+	if err := path.To.Do(func() (err error) {
+		s.server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(path.Addr, 0)))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(prepare(s.server), path.From.Do(func() (err error) {
+		s.client, err = net.DialUDP("udp", nil, s.server.LocalAddr().(*net.UDPAddr))
+		return err
+	})); err != nil {
+		return nil, errors.Join(err, s.server.Close())
+	}
+	go s.receive()
+	// Neighbours are found and routes cached by the first one, for which the kernel may keep others waiting.
+	s.send()
+	for deadline := time.Now().Add(settle); s.arrived.Load() == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return nil, errors.Join(fmt.Errorf("the first datagram did not arrive"), s.close())
+		}
+	}
+	return s, nil
+}
+
+// prepare asks for arrival times, the count of what finds the buffer full, and a big buffer.
+func prepare(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		failed = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer),
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1))
+	})
+	return errors.Join(err, failed)
+}
+
+// sendDatagrams sends a few on each tick, to the streams in turn.
+func (l *Load) sendDatagrams(rate int) {
+	next := 0
+	l.every(tick, 0, func() bool {
+		for range rate * int(tick) / int(time.Second) {
+			l.streams[next%len(l.streams)].send()
+			next++
+		}
+		return true
+	})
+}
+
+func (s *stream) send() {
+	number, now := uint64(len(s.sentAt)), time.Now()
+	s.sentAt = append(s.sentAt, now)
+	if err := s.write(number, now); err != nil {
+		s.refused++
+		s.faults.add(s.path.Name, "datagram %d: %v", number, err)
+	}
+}
+
+// write sends a datagram of 24 to 1199 bytes.
+func (s *stream) write(number uint64, now time.Time) error {
+	binary.BigEndian.PutUint64(s.buffer, number)
+	binary.BigEndian.PutUint64(s.buffer[8:], s.id)
+	binary.BigEndian.PutUint64(s.buffer[16:], uint64(now.UnixNano()))
+	_, err := s.client.Write(s.buffer[:header+int(number%7919)*31%(len(s.buffer)-header)])
+	return err
+}
+
+func (s *stream) receive() {
+	defer close(s.done)
+	buffer, oob := make([]byte, 2048), make([]byte, 256)
+	for {
+		n, oobn, _, _, err := s.server.ReadMsgUDP(buffer, oob)
+		if errors.Is(err, net.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		if err != nil {
+			s.faults.add(s.path.Name, "receive: %v", err)
+			continue
+		}
+		if n < header || binary.BigEndian.Uint64(buffer[8:]) != s.id {
+			s.faults.add(s.path.Name, "a datagram of %d bytes is of no stream here", n)
+			continue
+		}
+		arrival := s.seen.control(oob[:oobn])
+		number, sent := binary.BigEndian.Uint64(buffer), time.Unix(0, int64(binary.BigEndian.Uint64(buffer[16:])))
+		if number == endMark {
+			return
+		}
+		s.seen.take(number, sent, arrival)
+		s.arrived.Add(1)
+	}
+}
+
+// control reads what the kernel says of a datagram: when it came, and how many found no room before it.
+func (r *receiver) control(oob []byte) (arrival time.Time) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return time.Now()
+	}
+	for _, m := range messages {
+		switch {
+		case m.Header.Level != unix.SOL_SOCKET:
+		case m.Header.Type == unix.SO_TIMESTAMPNS && len(m.Data) >= 16:
+			arrival = time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+		case m.Header.Type == unix.SO_RXQ_OVFL && len(m.Data) >= 4:
+			r.overflowed = binary.NativeEndian.Uint32(m.Data)
+		}
+	}
+	return arrival
+}
+
+// take notes one datagram. What its sender paused is no gap, unless others went by meanwhile and are missing.
+func (r *receiver) take(number uint64, sent, arrival time.Time) {
+	for uint64(len(r.have)) <= number {
+		r.have = append(r.have, false)
+	}
+	gap := arrival.Sub(r.lastArrival)
+	switch {
+	case r.have[number]:
+		r.duplicated++
+	case number < r.next:
+		r.reordered++
+	case number == 0:
+		r.next = 1
+	case number == r.next:
+		gap -= sent.Sub(r.lastSent)
+		fallthrough
+	default:
+		r.next, r.gap = number+1, max(r.gap, gap)
+	}
+	r.lastSent, r.lastArrival = sent, arrival
+	r.have[number] = true
+}
+
+// finish waits for what is on its way, then for the end mark, which finds the buffer empty and so brings the last count of
+// what did not, and adds up.
+func (s *stream) finish(u *UDP) {
+	sent := len(s.sentAt)
+	for deadline := time.Now().Add(settle); int(s.arrived.Load()) < sent && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := s.write(endMark, time.Now()); err != nil {
+		s.faults.add(s.path.Name, "end mark: %v", err)
+	}
+	select {
+	case <-s.done:
+	case <-time.After(settle):
+		s.faults.add(s.path.Name, "the end mark did not arrive")
+		_ = s.server.SetReadDeadline(time.Now())
+		<-s.done
+	}
+	overflowed := int(s.seen.overflowed)
+	u.Sent += sent
+	u.Lost += max(0, s.missing()-overflowed)
+	u.Refused += s.refused
+	u.Overflowed += overflowed
+	u.Reordered += s.seen.reordered
+	u.Duplicated += s.seen.duplicated
+	u.LongestGap = max(u.LongestGap, s.seen.gap)
+}
+
+// missing counts the datagrams that did not arrive and says when they were sent.
+func (s *stream) missing() (count int) {
+	for first := 0; first < len(s.sentAt); first++ {
+		last := first
+		for last < len(s.sentAt) && (last >= len(s.seen.have) || !s.seen.have[last]) {
+			last++
+		}
+		if last == first {
+			continue
+		}
+		count += last - first
+		s.faults.add(s.path.Name, "datagrams %d to %d did not arrive, sent at %v to %v", first, last-1,
+			s.sentAt[first].Sub(s.faults.load.begin), s.sentAt[last-1].Sub(s.faults.load.begin))
+		first = last
+	}
+	return count
+}
+
+func (s *stream) close() error {
+	var errs []error
+	for _, conn := range []*net.UDPConn{s.client, s.server} {
+		if err := conn.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	<-s.done
+	return errors.Join(errs...)
+}
