@@ -28,4 +28,6 @@ type Convert func(key, value []byte) (newKey, newValue []byte, exists bool)
 func FormerLayout(_ string) *Former { return nil }
 
 // PinName is how a map is called in the BPF file system.
-func PinName(name string, version uint32) string { return name + "_v" + strconv.FormatUint(uint64(version), 10) }
+func PinName(name string, version uint32) string {
+	return name + "_v" + strconv.FormatUint(uint64(version), 10)
+}
