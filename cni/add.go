@@ -135,9 +135,6 @@ func (a *addition) linkFailure(err error) *types.Error {
 	case errors.Is(err, errPodLinkTaken):
 		return failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_IFNAME %s: %w", a.args.IfName, err),
 			"choose another name, or send DEL for the attachment that has it")
-	case errors.Is(err, errManyPending):
-		return failure(types.ErrTryAgainLater, fmt.Errorf("CNI_CONTAINERID %s: %w", a.args.ContainerID, err),
-			"the agent deletes them; see waggle status")
 	default:
 		return failure(codeKernel, err, "")
 	}

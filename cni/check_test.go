@@ -1,6 +1,9 @@
 package cni
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -128,6 +131,41 @@ func TestPrivilegedGC_DeletesWhatIsNotListed(t *testing.T) {
 	links := strings.Join(n.links(), ";")
 	if !strings.Contains(links, groupOf("c2", 0, podlink.Group)) || !strings.Contains(links, groupOf("c1", 0, podlink.DeletedGroup)) {
 		t.Errorf("links: %s", links)
+	}
+}
+
+// Every failure is told, with an agent and without one, and what can be deleted is.
+func TestPrivilegedGC_ReportsAllThatFails(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	for i := range 3 {
+		id := fmt.Sprint("c", i)
+		n.must(add(id, newPod(t)))
+		storeEndpoint(t, n.dir, fmt.Sprint(i+1, ".json"), id)
+	}
+	n.agent.set(func() {
+		n.agent.fail = func(method, path string) (int, string) {
+			if method == "DELETE" {
+				return 500, "no luck with " + path
+			}
+			return 0, ""
+		}
+	})
+	everything := call{command: "GC", extra: `,"cni.dev/valid-attachments":[]`}
+	n.refuse(everything, codeRefused, "c0:eth0", "c1:eth0", "c2:eth0")
+
+	n.agent.stop()
+	damaged := filepath.Join(n.dir, "endpoints", "2.json")
+	content, err := os.ReadFile(damaged)
+	if err == nil {
+		err = os.WriteFile(damaged, content[:len(content)-5], 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.refuse(everything, codeRefused, "2.json")
+	if got := replay(t, n.dir); len(got) != 2 {
+		t.Errorf("queued: %v", got)
 	}
 }
 

@@ -63,7 +63,23 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) {
 		return false, err
 	}
-	return true, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName})
+	// Without the number the entry means whatever has this name by then.
+	newest, _ := newestLink()
+	return true, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName, NewestInterface: newest})
+}
+
+// newestLink returns the highest index that a link of the node has.
+func newestLink() (index int, err error) {
+	host, err := rtnl.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer host.Close()
+	links, err := host.Links()
+	for _, l := range links {
+		index = max(index, l.Attrs().Index)
+	}
+	return index, err
 }
 
 // deleteEndpoint treats an endpoint that does not exist as deleted.

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/deletequeue"
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
@@ -149,4 +151,66 @@ func TestPrivilegedDel_QueueFull(t *testing.T) {
 		}
 	}
 	n.refuse(del("c1", p), 11, "queue is full")
+}
+
+// A runtime that attaches again and again is faster than an agent that is short of time: no ADD fails for that.
+func TestPrivilegedAdd_EveryNameIsTakenByALinkThatWaitsForItsDeletion(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	for range 2*maxAttempts + 1 { // nobody empties the group
+		n.must(add("c1", p))
+		n.must(del("c1", p))
+	}
+	if links := n.links(); len(links) != maxAttempts {
+		t.Errorf("links: %v", links)
+	}
+}
+
+// A queue that cannot be written costs the runtime another DEL, and never leaves the link in use.
+func TestPrivilegedDel_QueueCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(queue string) error{
+		"a file in its place": func(queue string) error { return os.WriteFile(queue, nil, 0o600) },
+		"a directory in place of the lock": func(queue string) error {
+			return os.MkdirAll(filepath.Join(queue, "lockfile"), 0o755)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, p := newNode(t), newPod(t)
+			n.must(add("c1", p))
+			n.agent.stop()
+			queue := filepath.Join(n.dir, "deleteQueue")
+			if err := damage(queue); err != nil {
+				t.Fatal(err)
+			}
+			n.refuse(del("c1", p), 11, queue, "repeats DEL")
+			if got := strings.Join(n.links(), ";"); got != groupOf("c1", 0, podlink.DeletedGroup) {
+				t.Errorf("links: %s", got)
+			}
+		})
+	}
+}
+
+// The entry names the newest link of the moment, so that an endpoint of a later ADD is not meant.
+func TestPrivilegedDel_QueuedTellsItsAttachmentFromALaterOne(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.must(add("c1", p))
+	n.agent.stop()
+	n.must(del("c1", p))
+	n.agent.start(t)
+	n.agent.set(func() { n.agent.endpoints = map[string]models.EndpointChangeRequest{} })
+	n.must(add("c1", p))
+	later := n.agent.endpoints["c1:eth0"].InterfaceIndex
+	var entries []deletequeue.Entry
+	release, err := deletequeue.Replay(t.Context(), filepath.Join(n.dir, "deleteQueue"),
+		func(_ context.Context, e deletequeue.Entry) error { entries = append(entries, e); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if len(entries) != 1 || entries[0].NewestInterface == 0 || entries[0].Means(int(later)) {
+		t.Errorf("entries %+v, the later host end has index %d", entries, later)
+	}
 }

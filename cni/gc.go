@@ -15,10 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
-// maxReported caps the list of errors of one GC.
-const maxReported = 16
-
-// gc deletes every attachment that the runtime does not list.
+// gc deletes every attachment that the runtime does not list, as far as it can, and reports all that failed.
 func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if !hasField(args.StdinData, "cni.dev/valid-attachments") {
 		return failure(types.ErrInvalidNetworkConfig, errors.New("network configuration: cni.dev/valid-attachments: is missing"),
@@ -28,18 +25,18 @@ func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) erro
 	for _, a := range conf.ValidAttachments {
 		valid[a] = true
 	}
-	known, err := p.attachments(ctx, conf)
+	known, unread, err := p.attachments(ctx, conf)
 	if err != nil {
 		return agentFailure(codeRefused, agentcall.New(conf.SocketPath), err)
 	}
-	var errs []error
+	errs := unread
 	for _, a := range known {
 		if valid[a] {
 			continue
 		}
 		queued, err := p.forget(ctx, conf, a.ContainerID, a.IfName)
 		err = errors.Join(err, detach(a.ContainerID, a.IfName, nil, queued))
-		if err != nil && len(errs) < maxReported {
+		if err != nil {
 			errs = append(errs, fmt.Errorf("detach %s %s: %w", a.ContainerID, a.IfName, err))
 		}
 	}
@@ -59,22 +56,22 @@ func hasField(data []byte, name string) bool {
 	return ok
 }
 
-// attachments lists what the agent knows, or what its state files say when there is no agent.
-func (p *plugin) attachments(ctx context.Context, conf *netConf) ([]types.GCAttachment, error) {
+// attachments lists what the agent knows, or what its state files say when there is no agent. Unread is about files of
+// which nobody knows whose they are.
+func (p *plugin) attachments(ctx context.Context, conf *netConf) (all []types.GCAttachment, unread []error, err error) {
 	ids, err := agentcall.New(conf.SocketPath).Attachments(ctx)
 	if errors.Is(err, agentcall.ErrUnreachable) {
 		return storedAttachments(conf)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []types.GCAttachment
 	for _, id := range ids {
 		if a, ok := splitAttachment(id); ok {
 			all = append(all, a)
 		}
 	}
-	return all, nil
+	return all, nil, nil
 }
 
 // splitAttachment reads "<container id>:<interface>". What no ADD made, such as the host's endpoint, has no such id.
@@ -83,23 +80,32 @@ func splitAttachment(id string) (types.GCAttachment, bool) {
 	return types.GCAttachment{ContainerID: containerID, IfName: ifName}, ok && containerID != "" && ifName != ""
 }
 
-// storedAttachments reads the files in which the agent keeps its endpoints. A file that cannot be read is the agent's to
-// report; its attachment goes when the agent is back.
-func storedAttachments(conf *netConf) ([]types.GCAttachment, error) {
+// storedAttachments reads the files in which the agent keeps its endpoints. One that cannot be read keeps no other from
+// being deleted.
+func storedAttachments(conf *netConf) (all []types.GCAttachment, unread []error, err error) {
 	files, err := statefile.New(conf.endpointsDir(), "endpoint").ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, nil, err
 	}
-	var all []types.GCAttachment
 	for _, f := range files {
+		if errors.Is(f.Err, statefile.ErrForeign) {
+			continue
+		}
 		var endpoint struct {
 			ContainerID string `json:"containerID"`
 			IfName      string `json:"ifName"`
 		}
-		if f.Err != nil || json.Unmarshal(f.Document, &endpoint) != nil || endpoint.ContainerID == "" {
+		if f.Err == nil {
+			f.Err = json.Unmarshal(f.Document, &endpoint)
+		}
+		if f.Err == nil && endpoint.ContainerID == "" {
+			f.Err = errors.New("it names no attachment")
+		}
+		if f.Err != nil {
+			unread = append(unread, fmt.Errorf("state file %s: %w", f.Name, f.Err))
 			continue
 		}
 		all = append(all, types.GCAttachment{ContainerID: endpoint.ContainerID, IfName: endpoint.IfName})
 	}
-	return all, nil
+	return all, unread, nil
 }

@@ -19,7 +19,6 @@ const maxAttempts = 8
 
 var (
 	errAttached     = errors.New("the attachment exists already")
-	errManyPending  = errors.New("too many links of earlier attachments wait for their deletion")
 	errPodLinkTaken = errors.New("an interface of that name exists in the pod")
 )
 
@@ -95,7 +94,8 @@ func findHostLink(host *rtnl.Handle, name string) (*hostLink, error) {
 }
 
 // freeHostName returns the first name of the attachment that no link has. A link that is not waiting for its deletion
-// means that the attachment exists.
+// means that the attachment exists. When a runtime makes attachments faster than the agent deletes them, every name is
+// taken by a link that waits: then the first of them is deleted here, which also slows that runtime down.
 func freeHostName(host *rtnl.Handle, containerID, ifName string) (string, error) {
 	for attempt := range maxAttempts {
 		name := podlink.HostName(containerID, ifName, attempt)
@@ -109,5 +109,6 @@ func freeHostName(host *rtnl.Handle, containerID, ifName string) (string, error)
 			return "", fmt.Errorf("%w: link %s", errAttached, name)
 		}
 	}
-	return "", errManyPending
+	name := podlink.HostName(containerID, ifName, 0)
+	return name, deleteLink(host, name)
 }
