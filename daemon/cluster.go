@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/cells/health"
 	"github.com/waggle-net/waggle/cells/k8sclient"
 	"github.com/waggle-net/waggle/cells/leaderelection"
+	"github.com/waggle-net/waggle/cells/liveness"
 )
 
 // Cluster is everything that runs in the role that works for the whole cluster. It needs no privilege, no state on disk and
@@ -21,6 +22,8 @@ var Cluster = cell.Group(
 	job.Cell,
 	configs.Cell,
 	health.Cell,
+	liveness.Cell,
+	liveness.Transactions,
 	k8sclient.Cell,
 	leaderelection.Cell,
 	clusterpool.Cell,

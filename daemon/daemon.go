@@ -29,6 +29,7 @@ import (
 	"github.com/waggle-net/waggle/cells/k8snode"
 	"github.com/waggle-net/waggle/cells/k8stables"
 	"github.com/waggle-net/waggle/cells/linkreaper"
+	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/loader"
 	"github.com/waggle-net/waggle/cells/localnode"
 	"github.com/waggle-net/waggle/cells/maps"
@@ -60,6 +61,7 @@ var Infrastructure = cell.Group(
 	settings.Cell,
 	configs.Cell,
 	health.Cell,
+	liveness.Cell,
 	drift.Cell,
 	metrics.Cell,
 	k8sclient.Cell,

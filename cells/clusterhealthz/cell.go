@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/version"
@@ -85,12 +86,19 @@ func (p params) start(cell.HookContext) error {
 // handler answers probes from tables.
 type handler struct{ http.Handler }
 
-func newHandler(db *statedb.DB, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status]) handler {
+func newHandler(db *statedb.DB, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status], monitor *heartbeat.Monitor) handler {
 	mux := http.NewServeMux()
 	ready := func(w http.ResponseWriter, _ *http.Request) { say(w, judge(db.ReadTxn(), leaders, modules)) }
-	mux.HandleFunc("GET /healthz", ready)
+	live := func(w http.ResponseWriter, r *http.Request) {
+		if wedge, live := monitor.Live(r.Context()); !live {
+			say(w, "Failure - "+version.String()+": "+wedge)
+			return
+		}
+		say(w, "Ok - "+version.String())
+	}
 	mux.HandleFunc("GET /readyz", ready)
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, "Ok - "+version.String()) })
+	mux.HandleFunc("GET /livez", live)
+	mux.HandleFunc("GET /healthz", live)
 	return handler{mux}
 }
 

@@ -7,14 +7,15 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// handler answers probes from tables.
+// handler answers probes from snapshots of tables and from the monitor's verdict; it takes no lock that others hold.
 type handler struct{ http.Handler }
 
-func newHandler(db *statedb.DB, tables readiness.Tables) handler {
+func newHandler(db *statedb.DB, tables readiness.Tables, monitor *heartbeat.Monitor) handler {
 	mux := http.NewServeMux()
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		verdict := readiness.Judge(db.ReadTxn(), tables)
@@ -29,9 +30,16 @@ func newHandler(db *statedb.DB, tables readiness.Tables) handler {
 		}
 		say(w, code, state+" - "+message)
 	}
-	mux.HandleFunc("GET /healthz", ready)
+	live := func(w http.ResponseWriter, r *http.Request) {
+		if wedge, live := monitor.Live(r.Context()); !live {
+			say(w, http.StatusServiceUnavailable, "Failure - "+version.String()+": "+wedge)
+			return
+		}
+		say(w, http.StatusOK, "Ok - "+version.String())
+	}
 	mux.HandleFunc("GET /readyz", ready)
-	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "Ok - "+version.String()) })
+	mux.HandleFunc("GET /livez", live)
+	mux.HandleFunc("GET /healthz", live)
 	return handler{mux}
 }
 

@@ -56,7 +56,7 @@ func TestHandler_WhileStarting(t *testing.T) {
 	}{
 		{"/livez", 200, "Ok - "},
 		{"/readyz", 503, "Failure - "},
-		{"/healthz", 503, "Failure - "},
+		{"/healthz", 200, "Ok - "},
 		{"/other", 404, "404"},
 	} {
 		w := httptest.NewRecorder()

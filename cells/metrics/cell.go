@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // Cell is the module.
@@ -59,14 +61,21 @@ type instruments struct {
 	Reconciler reconciler.Metrics
 }
 
-func newInstruments(c Config, registry *registry) (instruments, error) {
+// watched is who wants to know of write transactions; absent in tests of this cell.
+type watched struct {
+	cell.In
+
+	Monitor *heartbeat.Monitor `optional:"true"`
+}
+
+func newInstruments(c Config, registry *registry, w watched) (instruments, error) {
 	if err := c.check(); err != nil {
 		return instruments{}, err
 	}
 	if !c.enabled() {
-		return instruments{Hive: upstream.NopMetrics{}, Jobs: job.NopMetrics{}, StateDB: &statedb.NopMetrics{},
+		return instruments{Hive: upstream.NopMetrics{}, Jobs: job.NopMetrics{}, StateDB: w.Monitor.Transactions(&statedb.NopMetrics{}),
 			Reconciler: noReconciler{}}, nil
 	}
-	return instruments{Hive: newHive(registry), Jobs: newJobs(registry), StateDB: newStateDB(registry),
+	return instruments{Hive: newHive(registry), Jobs: newJobs(registry), StateDB: w.Monitor.Transactions(newStateDB(registry)),
 		Reconciler: newReconciler(registry)}, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
 )
 
@@ -36,6 +37,7 @@ func Infrastructure() cell.Cell {
 		statedb.Cell,
 		job.Cell,
 		cell.Provide(
+			heartbeat.NewMonitor, // loops report to it, and nobody judges
 			cell.NewSimpleHealth,
 			func(root *cell.SimpleHealth) hive.HealthSource { return health{root} }, // the interface is what each module gets
 			func(h *cell.SimpleHealth) upstream.ScriptCmdOut {

@@ -8,6 +8,8 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // EnvPrefix stands before the name of a flag in the environment; its underscore belongs to it.
@@ -41,18 +43,21 @@ func New(cells ...cell.Cell) *upstream.Hive {
 	}, cells...)
 }
 
-// jobParams is what a module's job group is made from; metrics are absent in tests of cells.
+// jobParams is what a module's job group is made from; metrics and monitor are absent in tests of cells.
 type jobParams struct {
 	cell.In
 
 	Registry job.Registry
 	Health   cell.Health
-	Metrics  job.Metrics `optional:"true"`
+	Metrics  job.Metrics        `optional:"true"`
+	Monitor  *heartbeat.Monitor `optional:"true"`
+	Module   cell.FullModuleID
 }
 
 func newJobs(p jobParams) job.Group {
-	if p.Metrics == nil {
-		return p.Registry.NewGroup(p.Health)
+	group := p.Registry.NewGroup(p.Health)
+	if p.Metrics != nil {
+		group = p.Registry.NewGroup(p.Health, job.WithMetrics(p.Metrics))
 	}
-	return p.Registry.NewGroup(p.Health, job.WithMetrics(p.Metrics))
+	return heartbeat.NewGroup(group, p.Monitor, p.Module)
 }

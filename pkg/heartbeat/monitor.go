@@ -1,0 +1,116 @@
+package heartbeat
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/statedb"
+)
+
+const (
+	// Interval is how often [Monitor.Step] is to be called.
+	Interval = time.Second
+	// maxStep is what one step counts at most, however long ago the one before was.
+	maxStep = 2 * Interval
+
+	busyLimit    = 40 * time.Second / scale // longer than any request to the API server may take
+	idleLimit    = 30 * time.Second / scale
+	pendingLimit = 30 * time.Second / scale
+	starvedLimit = 5 * time.Minute / scale // of one row, while its reconciler attempts others
+	txnLimit     = 10 * time.Second / scale
+)
+
+// Wedge is something that hangs.
+type Wedge struct {
+	What  string        // one line, which begins with loop, table or row and its name
+	Since time.Time     // by the wall clock
+	For   time.Duration // in the monitor's time
+}
+
+// Monitor judges loops, reconcilers and write transactions. It is made before everything that it watches.
+type Monitor struct {
+	clock   atomic.Int64 // nanoseconds in which this process ran, as far as the monitor has seen
+	verdict atomic.Pointer[[]Wedge]
+	stepped atomic.Pointer[time.Time] // when the last step ended
+	held    sync.Map                  // name of a table -> *hold
+
+	mu      sync.Mutex // guards watched, for a moment each time; nothing is called under it
+	watched []judged
+}
+
+// judged is a loop or a reconciler. It is told the monitor's time and says since when something is wrong.
+type judged interface {
+	judge(now int64, txn statedb.ReadTxn) (wrong string, since int64)
+}
+
+// NewMonitor makes a monitor that has seen nothing.
+func NewMonitor() *Monitor {
+	m := &Monitor{}
+	m.verdict.Store(&[]Wedge{})
+	return m
+}
+
+// Wedges are what the last step found, the oldest first. It never blocks.
+func (m *Monitor) Wedges() []Wedge { return *m.verdict.Load() }
+
+// Step lets the monitor's time pass by what has elapsed since the last step, though not by more than 2 s, and judges. Only
+// one goroutine may call it. It takes no lock that a loop holds while it works.
+func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Wedge {
+	now := m.clock.Add(int64(min(elapsed, maxStep)))
+	m.mu.Lock()
+	watched := slices.Clone(m.watched)
+	m.mu.Unlock()
+
+	wedges := []Wedge{}
+	report := func(what string, since int64) {
+		length := time.Duration(now - since)
+		wedges = append(wedges, Wedge{What: what, Since: time.Now().Add(-length), For: length})
+	}
+	for _, j := range watched {
+		if wrong, since := j.judge(now, txn); wrong != "" {
+			report(wrong, since)
+		}
+	}
+	for wrong, since := range m.heldTooLong(now) {
+		report(wrong, since)
+	}
+	slices.SortStableFunc(wedges, func(a, b Wedge) int { return cmp.Compare(b.For, a.For) })
+	m.verdict.Store(&wedges)
+	at := time.Now()
+	m.stepped.Store(&at)
+	return wedges
+}
+
+// Loops are the names of all loops, sorted.
+func (m *Monitor) Loops() (names []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, j := range m.watched {
+		if l, ok := j.(*loop); ok {
+			names = append(names, l.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (m *Monitor) begin(name string) *loop {
+	l := &loop{monitor: m, name: name}
+	m.add(l)
+	return l
+}
+
+func (m *Monitor) add(j judged) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watched = append(m.watched, j)
+}
+
+func (m *Monitor) forget(l *loop) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.watched = slices.DeleteFunc(m.watched, func(j judged) bool { return j == judged(l) })
+}
