@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
@@ -25,7 +26,7 @@ const (
 
 // registerFights says so when an object has to be repaired all the time.
 func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
-	jobs.Add(job.OneShot("watch-repairs", func(ctx context.Context, health cell.Health) error {
+	jobs.Add(job.OneShot("watch-repairs", heartbeat.Loop(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
 		for {
 			rows, changed := table.AllWatch(db.ReadTxn())
@@ -40,7 +41,7 @@ func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables
 				return nil
 			}
 		}
-	}))
+	})))
 }
 
 // sum adds all up, and finds the newest repair and the objects that somebody fights for.

@@ -35,7 +35,8 @@ func (l *ledger) Record(findings ...tables.Finding) {
 		old, _, found := l.table.Get(txn, tables.ByKey(row.Key()))
 		if found {
 			row = old
-		} else if l.table.NumObjects(txn) >= maxRows {
+		}
+		for !found && l.table.NumObjects(txn) >= maxRows {
 			l.forgetOldest(txn)
 		}
 		if now.Sub(row.Last) > inARow {

@@ -21,9 +21,9 @@ func guardRule() nftguard.Rule {
 
 // traffic implements podLinks with netlink, in the network namespace in which it was opened.
 type traffic struct {
-	tc       *tc.Handle
-	links    *rtnl.Handle
-	removals *tc.Removals
+	tc      *tc.Handle
+	links   *rtnl.Handle
+	changes *tc.Changes
 }
 
 // Open implements podLinks.
@@ -35,7 +35,7 @@ func (t *traffic) Open() (err error) {
 		t.tc.Close()
 		return err
 	}
-	if t.removals, err = tc.OpenRemovals(); err != nil {
+	if t.changes, err = tc.OpenChanges(); err != nil {
 		t.tc.Close()
 		t.links.Close()
 	}
@@ -46,11 +46,22 @@ func (t *traffic) Open() (err error) {
 func (t *traffic) Close() {
 	t.tc.Close()
 	t.links.Close()
-	t.removals.Close()
+	t.changes.Close()
 }
 
 // Removed implements podLinks.
-func (t *traffic) Removed(ctx context.Context) ([]int, error) { return t.removals.Next(ctx) }
+func (t *traffic) Removed(ctx context.Context) (gone []int, err error) {
+	for len(gone) == 0 && err == nil {
+		var changes []tc.Change
+		changes, err = t.changes.Next(ctx)
+		for _, c := range changes {
+			if c.Clsact {
+				gone = append(gone, c.Ifindex)
+			}
+		}
+	}
+	return gone, err
+}
 
 // Guard implements podLinks.
 func (t *traffic) Guard() error {

@@ -1,10 +1,14 @@
 package nftguard
 
 import (
+	"bytes"
+	"context"
 	"testing"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -88,4 +92,61 @@ func expect(t *testing.T, when string, r Rule, installed bool) {
 	if err != nil || s.Installed != installed || s.Packets != 0 {
 		t.Errorf("%s: read %+v, error %v; want installed %v", when, s, err, installed)
 	}
+}
+
+// What others do with their tables is no news; what happens to ours is, whoever does it.
+func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
+	t.Parallel()
+	testnet.New(t).Do(func() {
+		conn, err := nftables.New()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for _, tc := range []struct {
+			what string
+			do   func() error
+			told bool
+		}{
+			{"install", func() error { return Install(rule) }, true},
+			{"another table", func() error {
+				conn.AddTable(&nftables.Table{Name: "other", Family: nftables.TableFamilyINet})
+				return conn.Flush()
+			}, false},
+			{"a table of our name in another family", func() error {
+				conn.AddTable(&nftables.Table{Name: TableName, Family: nftables.TableFamilyIPv4})
+				return conn.Flush()
+			}, false},
+			{"a rule of ours", func() error {
+				conn.FlushChain(&nftables.Chain{Name: ChainName, Table: ours()})
+				return conn.Flush()
+			}, true},
+			{"everything", func() error { conn.FlushRuleset(); return conn.Flush() }, true},
+		} {
+			changes, err := OpenChanges()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := tc.do(); err != nil {
+				t.Errorf("%s: %v", tc.what, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			if err := changes.Next(ctx); (err == nil) != tc.told {
+				t.Errorf("%s: %v, want to be told: %v", tc.what, err, tc.told)
+			}
+			cancel()
+			changes.Close()
+		}
+	})
+}
+
+// Whatever comes over the socket, nothing is read beyond its end.
+func FuzzAboutOurs(f *testing.F) {
+	f.Add(uint16(unix.NFNL_SUBSYS_NFTABLES<<8), []byte{1, 0, 0, 0, 11, 0, 1, 0, 'w', 'a', 'g', 'g', 'l', 'e', 0})
+	f.Fuzz(func(t *testing.T, kind uint16, m []byte) {
+		if aboutOurs(kind, m) && !bytes.Contains(m, []byte(TableName)) {
+			t.Errorf("%x names our table", m)
+		}
+	})
 }
