@@ -2,6 +2,7 @@
 #pragma once
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
@@ -40,7 +41,8 @@ static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason
 	record.event.line = line;
 	record.event.file = file;
 	record.event.ifindex = skb->ifindex;
-	if (captured == 0 || bpf_skb_load_bytes(skb, 0, record.packet, captured))
+	/* No frame is shorter than its header. The verifier wants a lower bound, and before Linux 6.8 learns none from != 0. */
+	if (captured < ETH_HLEN || bpf_skb_load_bytes(skb, 0, record.packet, captured))
 		captured = 0;
 	record.event.len_cap = captured;
 	return event_emit(&record, sizeof(record.event) + captured);

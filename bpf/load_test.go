@@ -67,7 +67,11 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 		}
 		coll, err := ebpf.NewCollection(spec)
 		if err != nil {
-			t.Fatalf("%+v", err)
+			var verifier *ebpf.VerifierError
+			if errors.As(err, &verifier) {
+				t.Fatalf("%s: %+v", name, verifier) // all lines
+			}
+			t.Fatal(err)
 		}
 		defer coll.Close()
 		info, err := coll.Programs[name].Info()
