@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
@@ -17,23 +18,27 @@ var Cell = module(newKernel)
 // module takes the constructor of the kernel's side, so that tests run without one.
 func module(kernel any) cell.Cell {
 	return cell.Module("endpoint-manager", "Which attachments are wanted",
+		cell.Config(DefaultConfig),
 		cell.ProvidePrivate(
-			newTable,     // only this cell writes endpoints
-			kernel,       // looks for links
-			newPodSource, // pods that the watch has not shown
-			newManager,   // the state behind the interface
-			newReplay,    // the deletion queue
+			newTable,                    // only this cell writes endpoints
+			collectedendpoints.NewTable, // likewise
+			kernel,                      // looks for links and namespaces
+			newPodSource,                // pods that the watch has not shown
+			newManager,                  // the state behind the interface
+			newReplay,                   // the deletion queue
 		),
 		cell.Provide(
 			statedb.RWTable[*endpoints.Endpoint].ToTable,
+			statedb.RWTable[collectedendpoints.Collected].ToTable, // for metrics
 			func(m *manager) endpoint.Manager { return m },
 			func(r *replay) endpoint.QueueLock { return r },
 			commands,
 		),
 		cell.Invoke(
-			registerRestore, // start hook: files, ids, addresses, rows
-			registerReplay,  // start hook: deletions that came while the agent was away
-			registerLabels,  // job: pods -> labels of endpoints
+			registerRestore,   // start hook: files, ids, addresses, rows
+			registerReplay,    // start hook: deletions that came while the agent was away
+			registerLabels,    // job: pods -> labels of endpoints
+			registerCollector, // job: ends endpoints whose pods have ended
 		),
 	)
 }
@@ -53,8 +58,8 @@ func newTable(db *statedb.DB) (statedb.RWTable[*endpoints.Endpoint], initialize,
 	return table, done, nil
 }
 
-func registerRestore(lifecycle cell.Lifecycle, m *manager, done initialize, k kernel) {
-	lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error { return m.restore(k, done) }})
+func registerRestore(lifecycle cell.Lifecycle, m *manager, done initialize) {
+	lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error { return m.restore(done) }})
 }
 
 func registerLabels(jobs job.Group, m *manager) {

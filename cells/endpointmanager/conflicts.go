@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/waggle-net/waggle/pkg/statefile"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
 // resolveConflicts sees to it that no two files claim the same id, attachment, link or address. The more trustworthy
@@ -105,7 +106,7 @@ func byTrust(a, b *found) int {
 	if whole := cmp.Compare(flag(a.damage != nil), flag(b.damage != nil)); whole != 0 {
 		return whole
 	}
-	return cmp.Or(b.ep.CreatedAt.Compare(a.ep.CreatedAt), cmp.Compare(a.ep.ID, b.ep.ID))
+	return endpoints.CompareAge(b.ep, a.ep)
 }
 
 func flag(b bool) int {

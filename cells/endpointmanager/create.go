@@ -21,6 +21,7 @@ func (m *manager) Create(ctx context.Context, req endpoint.Request) (*endpoints.
 		return nil, fmt.Errorf("create endpoint: %w", err)
 	}
 	ep := fromRequest(req)
+	m.remember(ep)
 	fail := func(err error) (*endpoints.Endpoint, error) {
 		return nil, fmt.Errorf("create endpoint %s: %w", describe(ep), err)
 	}
@@ -52,27 +53,51 @@ func fromRequest(req endpoint.Request) *endpoints.Endpoint {
 }
 
 // admit gives ep an id, its addresses and labels, and stores it; or it leaves everything as it was. Pod is what the API
-// server said, or nil.
+// server said, or nil. Addresses are claimed and released without our lock: a claim is all or nothing by itself, and when
+// two requests want the same, the one that stores its row first has it.
 func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request, pod *k8s.Pod) error {
+	if err := m.conflict(m.db.ReadTxn(), ep); err != nil {
+		return err
+	}
+	if err := m.addresses.Claim(claims(ep, req.IPv4UUID, req.IPv6UUID)); err != nil {
+		return fmt.Errorf("claim its addresses: %w", err)
+	}
+	if err := m.enter(ep, pod); err != nil {
+		return errors.Join(err, m.release(ep))
+	}
+	return nil
+}
+
+// enter stores a new endpoint whose addresses are claimed.
+func (m *manager) enter(ep *endpoints.Endpoint, pod *k8s.Pod) (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	txn := m.db.ReadTxn()
-	err := m.conflict(txn, ep)
-	if err != nil {
+	if err := m.conflict(txn, ep); err != nil {
 		return err
 	}
 	if ep.ID, err = m.nextID(txn); err != nil {
 		return err
 	}
+	m.lastSerial++
+	ep.Serial = m.lastSerial
 	ep.Labels, ep.LabelsMissing = m.labelsOf(txn, ep, pod)
 	m.tellGateways(txn, ep)
-	if err := m.addresses.Claim(claims(ep, req.IPv4UUID, req.IPv6UUID)); err != nil {
-		return fmt.Errorf("claim its addresses: %w", err)
-	}
 	if err := m.store(ep); err != nil {
-		return errors.Join(err, m.files.Remove(fileName(ep.ID)), m.release(ep))
+		return errors.Join(err, m.files.Remove(fileName(ep.ID)))
 	}
 	return nil
+}
+
+// remember notes what will prove one day that the pod's namespace is gone.
+func (m *manager) remember(ep *endpoints.Endpoint) {
+	ep.Boot = m.boot
+	if ep.NetnsInode == 0 {
+		return
+	}
+	if seen := m.kernel.namespace(ep.NetnsPath); seen.inode == ep.NetnsInode {
+		ep.NetnsDir = seen.dir
+	}
 }
 
 // tellGateways remembers which routers the pod was told: it asks for them as long as it lives, whatever range the node

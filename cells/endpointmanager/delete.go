@@ -57,15 +57,24 @@ func (m *manager) removeQueued(e deletequeue.Entry) error {
 // when the row is gone or belongs to another endpoint by now.
 //
 // The file goes first: after a crash in between nothing is left that would bring the endpoint back. The addresses go
-// last, when the datapath has been told.
+// last, when the datapath has been told, and without our lock.
 func (m *manager) remove(ep *endpoints.Endpoint) error {
+	row, err := m.erase(ep)
+	if row == nil {
+		return err
+	}
+	return errors.Join(err, m.release(row))
+}
+
+// erase deletes the file and the row, and returns the row as it was; nil when it is not that of ep.
+func (m *manager) erase(ep *endpoints.Endpoint) (*endpoints.Endpoint, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	row, _, found := m.endpoints.Get(m.db.ReadTxn(), endpoints.ByID(ep.ID))
 	if !found || !same(row, ep) {
-		return nil
+		return nil, nil
 	}
-	return errors.Join(m.files.Remove(fileName(row.ID)), m.deleteRow(row), m.release(row))
+	return row, errors.Join(m.files.Remove(fileName(row.ID)), m.deleteRow(row))
 }
 
 func (m *manager) deleteRow(ep *endpoints.Endpoint) error {

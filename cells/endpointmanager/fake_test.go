@@ -107,13 +107,33 @@ func (a *fakeAllocator) count() int {
 	return len(a.claimed)
 }
 
-// fakeKernel has links that tests put there.
+// fakeKernel has links and namespaces that tests put there.
 type fakeKernel struct {
+	mu    sync.Mutex
 	names map[int]string
+	macs  map[int]mac.Addr
+	sees  map[string]sight // by path
+	run   string
 	err   error
 }
 
-func (k fakeKernel) links() (map[int]string, error) { return k.names, k.err }
+func (k *fakeKernel) links() (links, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := links{}
+	for index, name := range k.names {
+		all[index] = link{name, k.macs[index]}
+	}
+	return all, k.err
+}
+
+func (k *fakeKernel) namespace(path string) sight {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.sees[path]
+}
+
+func (k *fakeKernel) boot() string { return k.run }
 
 // rig is a manager with real tables and files and a fake world around it.
 type rig struct {
@@ -145,7 +165,7 @@ func newRig(t testing.TB, dir string) *rig {
 		manager: newManager(params{
 			Log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), DB: db,
 			Settings: settings.Agent{StateDir: dir}, Addresses: addresses,
-			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes,
+			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes, Kernel: &fakeKernel{},
 		})}
 }
 
@@ -153,12 +173,18 @@ func newRig(t testing.TB, dir string) *rig {
 func started(t testing.TB, dir string) *rig {
 	t.Helper()
 	r := newRig(t, dir)
+	r.kernel = &fakeKernel{names: allLinks()}
+	require.NoError(t, r.restore(r.done))
+	return r
+}
+
+// allLinks are the links of the endpoints with the numbers up to 300.
+func allLinks() map[int]string {
 	names := map[int]string{}
 	for n := range 300 {
 		names[n] = hostName(n)
 	}
-	require.NoError(t, r.restore(fakeKernel{names: names}, r.done))
-	return r
+	return names
 }
 
 func (r *rig) setState(t testing.TB, s *endpointstates.EndpointState) {

@@ -11,23 +11,24 @@ import (
 
 func TestPrivilegedLinks_AreThoseOfTheNamespace(t *testing.T) {
 	var index int
-	var names map[int]string
+	var found links
 	testnet.New(t).Do(func() {
 		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lxc0123456789ab"}, PeerName: "peer"}
 		if err := netlink.LinkAdd(link); err != nil {
 			t.Errorf("add a link: %v", err)
 			return
 		}
-		found, err := netlink.LinkByName(link.Name)
+		made, err := netlink.LinkByName(link.Name)
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		index = found.Attrs().Index
-		if names, err = newKernel().links(); err != nil {
+		index = made.Attrs().Index
+		if found, err = (realKernel{}).links(); err != nil {
 			t.Error(err)
 		}
 	})
-	require.Equal(t, "lxc0123456789ab", names[index])
-	require.Equal(t, "lo", names[1])
+	require.Equal(t, "lxc0123456789ab", found[index].name)
+	require.False(t, found[index].mac.IsZero())
+	require.NotContains(t, found, 1, "lo is no veth")
 }

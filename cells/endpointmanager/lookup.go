@@ -42,7 +42,7 @@ func (m *manager) find(txn statedb.ReadTxn, ref endpoint.Ref) *endpoints.Endpoin
 // newest picks the latest of several: the old and the new sandbox of a pod may overlap.
 func newest(rows iter.Seq2[*endpoints.Endpoint, statedb.Revision]) (found *endpoints.Endpoint) {
 	for ep := range rows {
-		if found == nil || ep.CreatedAt.After(found.CreatedAt) {
+		if found == nil || endpoints.CompareAge(ep, found) > 0 {
 			found = ep
 		}
 	}

@@ -38,6 +38,7 @@ type params struct {
 	Node       statedb.Table[*localnode.LocalNode]
 	Live       livePods
 	Servers    statedb.Table[apiservers.Server]
+	Kernel     kernel
 }
 
 // manager implements [endpoint.Manager].
@@ -53,21 +54,24 @@ type manager struct {
 	cluster    string   // name of the cluster, for labels
 	live       livePods // nil when Kubernetes is off
 	servers    statedb.Table[apiservers.Server]
+	kernel     kernel
+	boot       string // of this run of the kernel; set before restored is closed
 	files      *statefile.Store
 	restored   chan struct{} // closed once rows, ids and addresses of an earlier run are held
 
-	// mu is held by everyone who changes rows, files or claims, from the check to the commit, so that two requests never
-	// both find the same thing free. It is held neither while a request waits for its endpoint nor by readers. Below it
-	// only the allocator's own lock is taken.
-	mu     sync.Mutex
-	lastID uint16
+	// mu is held by everyone who changes rows or files, from the check to the commit, so that two requests never
+	// both find the same thing free. It is held neither while a request waits for its endpoint nor by readers, nor across a
+	// call of another cell.
+	mu         sync.Mutex
+	lastID     uint16
+	lastSerial uint64
 }
 
 func newManager(p params) *manager {
 	return &manager{
 		log: p.Log, db: p.DB, addresses: p.Addresses,
 		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces, node: p.Node,
-		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers,
+		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers, kernel: p.Kernel,
 		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
 		restored: make(chan struct{}),
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 
@@ -22,7 +23,7 @@ type found struct {
 // restore makes rows of the state files. Ids and addresses are held before the rows appear, and only then may anybody
 // allocate. Whatever is wrong with one file is reported and costs nothing but the use of that endpoint; an error means
 // that nobody can know which addresses are in use, so the agent must not start.
-func (m *manager) restore(k kernel, done initialize) error {
+func (m *manager) restore(done initialize) error {
 	if err := m.files.Open(); err != nil {
 		return fmt.Errorf("restore endpoints: %w", err)
 	}
@@ -30,12 +31,16 @@ func (m *manager) restore(k kernel, done initialize) error {
 	if err != nil {
 		return fmt.Errorf("restore endpoints: %w", err)
 	}
+	if err := readable(files); err != nil {
+		return fmt.Errorf("restore endpoints: %w", err)
+	}
 	list := make([]found, len(files))
 	for i, f := range files {
 		list[i] = parse(f)
 	}
 	resolveConflicts(list)
-	m.checkLinks(k, list)
+	m.boot = m.kernel.boot()
+	m.checkLinks(list)
 	for _, f := range list {
 		if f.ep != nil {
 			m.hold(f.ep)
@@ -47,6 +52,19 @@ func (m *manager) restore(k kernel, done initialize) error {
 	m.repairFiles(list)
 	m.addresses.RestoreDone()
 	close(m.restored)
+	return nil
+}
+
+// readable tells whether each file that there is could be read: nobody may get the addresses in one that could not be,
+// and to set it aside would be to forget them.
+func readable(files []statefile.File) error {
+	for _, f := range files {
+		known := f.Err == nil || errors.Is(f.Err, statefile.ErrCorrupt) || errors.Is(f.Err, statefile.ErrForeign)
+		if !known && !errors.Is(f.Err, fs.ErrNotExist) { // one that went away since the list was made holds nothing
+			return fmt.Errorf("%s: %w: nobody knows which addresses it holds; make it readable, or remove it if its pod is gone",
+				f.Name, f.Err)
+		}
+	}
 	return nil
 }
 
@@ -99,18 +117,19 @@ func idOf(name string) (uint16, bool) {
 }
 
 // checkLinks quarantines endpoints whose link is gone: the pod may have ended while the agent was away, or somebody
-// deleted the link of a living one. The runtime's DEL or GC decides; until then the address stays held.
-func (m *manager) checkLinks(k kernel, list []found) {
-	names, err := k.links()
+// deleted the link of a living one. Proofs decide, or the runtime's DEL or GC; until then the address stays held. One that
+// an earlier look had put there for its link comes out when the link is back.
+func (m *manager) checkLinks(list []found) {
+	all, err := m.kernel.links()
 	if err != nil {
 		m.log.Warn("Cannot tell whether the links of restored endpoints exist", "error", err)
 		return
 	}
 	for _, f := range list {
-		if f.ep == nil || f.ep.Quarantine != "" || names[f.ep.HostIfIndex] == f.ep.HostIfName {
+		if f.ep == nil || f.ep.Quarantine != "" && !forItsLink(f.ep) {
 			continue
 		}
-		f.ep.Quarantine = fmt.Sprintf("link %s with index %d is gone", f.ep.HostIfName, f.ep.HostIfIndex)
+		_, _, f.ep.Quarantine = all.of(f.ep)
 	}
 }
 
@@ -127,7 +146,7 @@ func (m *manager) insertRestored(list []found, done initialize) error {
 	defer m.mu.Unlock()
 	txn := m.db.WriteTxn(m.endpoints)
 	defer txn.Abort()
-	newest := &endpoints.Endpoint{}
+	var youngest *endpoints.Endpoint
 	for _, f := range list {
 		if f.ep == nil {
 			continue
@@ -135,11 +154,13 @@ func (m *manager) insertRestored(list []found, done initialize) error {
 		if _, _, err := m.endpoints.Insert(txn, f.ep); err != nil {
 			return fmt.Errorf("restore endpoint %d: %w", f.ep.ID, err)
 		}
-		if f.ep.CreatedAt.After(newest.CreatedAt) {
-			newest = f.ep
+		if youngest == nil || endpoints.CompareAge(f.ep, youngest) > 0 {
+			youngest = f.ep
 		}
 	}
-	m.lastID = newest.ID // new ids go on behind the last one that was given
+	if youngest != nil {
+		m.lastID, m.lastSerial = youngest.ID, youngest.Serial // new ids go on behind the last one that was given
+	}
 	done(txn)
 	txn.Commit()
 	return nil

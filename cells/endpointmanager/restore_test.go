@@ -176,7 +176,8 @@ func TestRestore_MissingLinkIsQuarantinedAndHealsWithTheLink(t *testing.T) {
 	dir := t.TempDir()
 	earlierRun(t, dir, 2)
 	r := newRig(t, dir)
-	require.NoError(t, r.restore(fakeKernel{names: map[int]string{1: hostName(1), 2: "eth7"}}, r.done))
+	r.kernel = &fakeKernel{names: map[int]string{1: hostName(1), 2: "eth7"}}
+	require.NoError(t, r.restore(r.done))
 	require.Empty(t, r.rows()[0].Quarantine)
 	require.Contains(t, r.rows()[1].Quarantine, "link "+hostName(2)+" with index 2 is gone")
 	require.NotEmpty(t, r.addresses.holder("10.0.0.2"))
@@ -188,7 +189,8 @@ func TestRestore_LinksThatCannotBeListedQuarantineNobody(t *testing.T) {
 	dir := t.TempDir()
 	earlierRun(t, dir, 1)
 	r := newRig(t, dir)
-	require.NoError(t, r.restore(fakeKernel{err: errors.New("no netlink")}, r.done))
+	r.kernel = &fakeKernel{err: errors.New("no netlink")}
+	require.NoError(t, r.restore(r.done))
 	require.Empty(t, r.rows()[0].Quarantine)
 }
 
@@ -199,7 +201,8 @@ func TestRestore_AddressOfSomebodyElse(t *testing.T) {
 	r := newRig(t, dir)
 	router := netip.MustParseAddr("10.0.0.1")
 	r.addresses.claimed[router] = "router"
-	require.NoError(t, r.restore(fakeKernel{names: map[int]string{1: hostName(1)}}, r.done))
+	r.kernel = &fakeKernel{names: map[int]string{1: hostName(1)}}
+	require.NoError(t, r.restore(r.done))
 	require.Contains(t, r.rows()[0].Quarantine, "its address is taken")
 	require.NoError(t, r.Delete(t.Context(), "1"))
 	require.Equal(t, "router", r.addresses.holder("10.0.0.1"), "deletion does not give away what is not its own")
@@ -210,7 +213,8 @@ func TestRestore_DirectoryThatCannotBeReadStopsTheStart(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "endpoints"), nil, 0o600))
 	r := newRig(t, dir)
-	require.ErrorContains(t, r.restore(fakeKernel{}, r.done), "restore endpoints")
+	r.kernel = &fakeKernel{}
+	require.ErrorContains(t, r.restore(r.done), "restore endpoints")
 	require.False(t, r.addresses.open, "nobody may allocate")
 }
 
@@ -237,11 +241,8 @@ func BenchmarkRestore250(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
 		r := newRig(b, dir)
-		names := map[int]string{}
-		for n := range 251 {
-			names[n] = hostName(n)
-		}
+		r.kernel = &fakeKernel{names: allLinks()}
 		b.StartTimer()
-		require.NoError(b, r.restore(fakeKernel{names: names}, r.done))
+		require.NoError(b, r.restore(r.done))
 	}
 }

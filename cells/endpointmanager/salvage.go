@@ -15,6 +15,9 @@ import (
 // without escapes.
 var fieldPattern = regexp.MustCompile(`"(\w+)":(?:"([ !#-\[\]-~]{0,256})"|(\d+)\b)`)
 
+// damaged is the quarantine of an endpoint of which only parts could be read.
+const damaged = "its state file is damaged; delete the endpoint when its pod is gone"
+
 // salvage reads what can be read of a damaged file, to keep its addresses from others. The row is in quarantine: the
 // datapath is not told what may be wrong. It returns nil when the file tells neither an address nor an attachment.
 // An id of 0 means that one is still to be given.
@@ -25,7 +28,7 @@ func salvage(raw []byte, id uint16) *endpoints.Endpoint {
 	}
 	ep := &endpoints.Endpoint{
 		ID: id, Restored: true,
-		Quarantine: "its state file is damaged; delete the endpoint when its pod is gone",
+		Quarantine: damaged,
 		IPv4:       addressOf(fields["ipv4"], netip.Addr.Is4),
 		IPv6:       addressOf(fields["ipv6"], isIPv6),
 		IPv4Pool:   fields["ipv4Pool"], IPv6Pool: fields["ipv6Pool"],
@@ -43,6 +46,7 @@ func salvage(raw []byte, id uint16) *endpoints.Endpoint {
 	ep.HostIfIndex, _ = strconv.Atoi(fields["hostIfIndex"]) // zero when it cannot be read, as the others
 	ep.HostMAC, _ = mac.Parse(fields["hostMAC"])
 	ep.PodMAC, _ = mac.Parse(fields["podMAC"])
+	ep.Serial, _ = strconv.ParseUint(fields["serial"], 10, 64)
 	ep.CreatedAt, _ = time.Parse(time.RFC3339Nano, fields["createdAt"])
 	return ep
 }

@@ -19,16 +19,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 func TestScripts(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		return []cell.Cell{
-			module(func() kernel { return fakeKernel{} }),
+			module(func() kernel { return &fakeKernel{} }),
 			cell.Provide(
 				newAllocator, func(a *fakeAllocator) ipam.Allocator { return a },
 				func() settings.Agent { return settings.Agent{StateDir: t.TempDir()} },
@@ -37,6 +39,8 @@ func TestScripts(t *testing.T) {
 				k8s.NewNamespaceTable, statedb.RWTable[*k8s.Namespace].ToTable,
 				apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
 				func() *kubeapi.Client { return nil },
+				devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
+				sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 				localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 				requests,
 			),

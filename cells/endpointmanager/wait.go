@@ -53,5 +53,5 @@ func notReady(s *endpointstates.EndpointState, known bool, cause error) error {
 
 // same tells whether two rows are of one endpoint, for ids are reused.
 func same(a, b *endpoints.Endpoint) bool {
-	return a.ID == b.ID && a.AttachmentID() == b.AttachmentID() && a.CreatedAt.Equal(b.CreatedAt)
+	return a.ID == b.ID && a.AttachmentID() == b.AttachmentID() && a.Serial == b.Serial && a.CreatedAt.Equal(b.CreatedAt)
 }

@@ -78,7 +78,7 @@ dnsproxy-concurrency-processing-grace-period dnsproxy-lock-count dnsproxy-lock-t
 drop-notification-interval dynamic-lifecycle-config egress-gateway-policy-map-max
 egress-gateway-reconciliation-trigger-interval egress-masquerade-interfaces enable-cilium-api-server-access
 enable-cilium-health-api-server-access enable-policy encrypt-interface encryption-strict-egress-cidr
-encryption-strict-mode-cidr endpoint-bpf-prog-watchdog-interval endpoint-gc-interval endpoint-interface-name-prefix
+encryption-strict-mode-cidr endpoint-bpf-prog-watchdog-interval endpoint-interface-name-prefix
 endpoint-queue-size endpoint-regen-interval endpoint-status envoy-access-log-buffer-size envoy-base-id
 envoy-config-retry-interval envoy-config-timeout envoy-default-log-level envoy-http-retry-count
 envoy-http-upstream-linger-timeout envoy-log envoy-policy-restore-timeout envoy-secrets-namespace
