@@ -46,12 +46,13 @@ func (f *family) contains(addr netip.Addr) bool {
 
 // allocator implements [ipam.Allocator].
 //
-// Every change holds mu and a write transaction, in this order, and changes rows, bitmaps and queues together: rows
-// first, and the others only when nothing can fail any more. Nobody waits while holding either.
+// Every change holds mu and a write transaction, in this order, and changes files, rows, bitmaps and queues together:
+// files and rows first, and the others only when nothing can fail any more. Nobody waits while holding either.
 type allocator struct {
 	db       *statedb.DB
 	table    table
 	settings settings
+	ledger   ledger
 	log      *slog.Logger
 
 	mu           sync.Mutex
@@ -69,6 +70,7 @@ type allocatorParams struct {
 	DB       *statedb.DB
 	Table    table
 	Settings settings
+	Ledger   ledger
 	Agent    agent.Agent
 	Log      *slog.Logger
 }
@@ -77,7 +79,7 @@ func newAllocator(p allocatorParams) *allocator {
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Abort()
 	a := &allocator{
-		db: p.DB, table: p.Table, settings: p.Settings, log: p.Log,
+		db: p.DB, table: p.Table, settings: p.Settings, ledger: p.Ledger, log: p.Log,
 		ipv4:         newFamily("ipv4", p.Agent.EnableIPv4),
 		ipv6:         newFamily("ipv6", p.Agent.EnableIPv6),
 		changed:      make(chan struct{}),
@@ -102,8 +104,12 @@ func (a *allocator) RestoreDone() {
 		return
 	}
 	txn := a.db.WriteTxn(a.table)
+	if err := a.holdRemembered(txn); err != nil {
+		a.log.Warn("What was handed out or released just before the start is not known completely", "error", err)
+	}
 	a.initialized(txn)
 	txn.Commit()
+	a.wakeExpiry()
 	a.restored = true
 	close(a.restoredDone)
 	a.lookAgain()

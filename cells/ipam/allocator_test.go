@@ -23,16 +23,22 @@ import (
 // newIPAM makes an allocator with addresses restored; ranges are given with apply.
 func newIPAM(t testing.TB, quarantine time.Duration) *allocator {
 	t.Helper()
+	a := startIPAM(t, t.TempDir(), quarantine)
+	a.RestoreDone()
+	return a
+}
+
+// startIPAM makes an allocator as it is when the agent starts, with what earlier ones have left in a directory.
+func startIPAM(t testing.TB, dir string, quarantine time.Duration) *allocator {
+	t.Helper()
 	db := statedb.New()
 	table, err := ipamaddresses.NewTable(db)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := newAllocator(allocatorParams{DB: db, Table: table, Log: slog.New(slog.DiscardHandler),
-		Settings: settings{pool: ipam.DefaultPool, strategy: ipalloc.Random, quarantine: quarantine},
-		Agent:    agent.Agent{EnableIPv4: true, EnableIPv6: true}})
-	a.RestoreDone()
-	return a
+	of := agent.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: dir}
+	return newAllocator(allocatorParams{DB: db, Table: table, Log: slog.New(slog.DiscardHandler), Ledger: newLedger(of), Agent: of,
+		Settings: settings{pool: ipam.DefaultPool, strategy: ipalloc.Random, quarantine: quarantine}})
 }
 
 func prefixOf(text string) wanted {

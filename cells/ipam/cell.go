@@ -5,6 +5,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
@@ -18,6 +19,7 @@ var Cell = cell.Module("ipam", "Pod addresses",
 		ipamusage.NewTable,     // likewise
 		newSettings,            // checked flags
 		newRouterFile,          // router addresses over restarts
+		newLedger,              // addresses that nobody has claimed, and those that rest, over restarts
 		newAllocator,
 	),
 	cell.Provide(
@@ -32,8 +34,8 @@ var Cell = cell.Module("ipam", "Pod addresses",
 // register adds the loops: one follows the ranges, one ends what has an expiry, one counts.
 func register(group job.Group, r ranges, a *allocator, usage statedb.RWTable[ipamusage.Usage]) {
 	group.Add(
-		job.OneShot("count-addresses", a.usageLoop(usage), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
-		job.OneShot("follow-ranges", r.follow, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
-		job.OneShot("expire-addresses", a.expireLoop, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
+		job.OneShot("count-addresses", heartbeat.Loop(group, "count-addresses", a.usageLoop(usage)), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
+		job.OneShot("follow-ranges", heartbeat.Loop(group, "follow-ranges", r.follow), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
+		job.OneShot("expire-addresses", heartbeat.Loop(group, "expire-addresses", a.expireLoop), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
 	)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
@@ -16,6 +17,9 @@ import (
 func (a *allocator) quarantine(txn statedb.WriteTxn, row address, now time.Time) error {
 	row.State, row.Since, row.Expiry = ipamaddresses.Quarantined, now, now.Add(a.settings.quarantine)
 	row.UUID = ""
+	if err := a.ledger.write(row); err != nil { // a full disk must not keep a pod from ending
+		a.log.Warn("A released address will not rest after a restart", "address", row.Addr, "error", err)
+	}
 	_, _, err := a.table.Insert(txn, row)
 	return err
 }
@@ -47,6 +51,7 @@ func (a *allocator) wakeExpiry() {
 // expireLoop ends allocations that nobody claimed and quarantines that are over.
 func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
 	for {
+		heartbeat.Busy(ctx)
 		next, err := a.expire(time.Now())
 		if err != nil {
 			health.Degraded("end addresses", err)
@@ -57,6 +62,7 @@ func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
 		if !next.IsZero() {
 			timer = time.After(time.Until(next))
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -113,6 +119,7 @@ func (a *allocator) expireFamily(f *family, now time.Time) error {
 		if f.free != nil {
 			f.free.Free(addr)
 		}
+		a.forget(addr)
 	}
 	for _, addr := range unclaimed {
 		a.rest(addr, now)

@@ -20,7 +20,8 @@ import (
 type model struct {
 	held     map[netip.Addr]string    // "" while it is allocated and not claimed, else the attachment
 	uuids    map[netip.Addr]string    // of what is not claimed
-	released map[netip.Addr]time.Time // when it was given back
+	released map[netip.Addr]time.Time // when it was given back, or the last restart when that was later
+	given    map[netip.Addr]time.Time // likewise when it was handed out
 }
 
 // TestAllocator_AgreesWithModel does random operations over faked time and compares every answer with the model.
@@ -37,10 +38,13 @@ func TestAllocator_AgreesWithModel(t *testing.T) {
 
 func againstModel(t *testing.T, r *rand.Rand) {
 	const quarantine = 30 * time.Second
-	a := newIPAM(t, quarantine)
+	dir := t.TempDir()
+	a := startIPAM(t, dir, quarantine)
+	a.RestoreDone()
 	ranges := []string{"10.0.0.0/27", "10.0.0.0/28", "10.9.0.0/27", "10.0.0.0/26"}
-	mustApply(t, a, ranges[0], "")
-	m := model{map[netip.Addr]string{}, map[netip.Addr]string{}, map[netip.Addr]time.Time{}}
+	current := ranges[0]
+	mustApply(t, a, current, "")
+	m := model{map[netip.Addr]string{}, map[netip.Addr]string{}, map[netip.Addr]time.Time{}, map[netip.Addr]time.Time{}}
 	for step := range 2000 {
 		switch r.IntN(8) {
 		case 0, 1, 2:
@@ -56,7 +60,12 @@ func againstModel(t *testing.T, r *rand.Rand) {
 			}
 		case 7:
 			if r.IntN(20) == 0 {
-				mustApply(t, a, ranges[r.IntN(len(ranges))], "")
+				current = ranges[r.IntN(len(ranges))]
+				mustApply(t, a, current, "")
+			}
+			if r.IntN(10) == 0 {
+				a = m.restart(t, a, dir, quarantine)
+				mustApply(t, a, current, "")
 			}
 		}
 		checkConsistent(t, a)
@@ -97,7 +106,41 @@ func (m model) next(t *testing.T, a *allocator, quarantine time.Duration) {
 		}
 	}
 	delete(m.released, addr)
-	m.held[addr], m.uuids[addr] = "", got.IPv4.UUID
+	m.held[addr], m.uuids[addr], m.given[addr] = "", got.IPv4.UUID, time.Now()
+}
+
+// restart kills the allocator: the next one knows what endpoints have, and the rest from its files. Waits begin again.
+func (m model) restart(t *testing.T, old *allocator, dir string, quarantine time.Duration) *allocator {
+	t.Helper()
+	if _, err := old.expire(time.Now()); err != nil { // what is over is over
+		t.Fatal(err)
+	}
+	a := startIPAM(t, dir, quarantine)
+	for addr, attachment := range m.held {
+		if attachment != "" {
+			if err := a.Restore([]ipam.Claim{{Addr: addr, Attachment: attachment}}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	a.RestoreDone()
+	for addr, at := range m.released {
+		if time.Since(at) < quarantine {
+			m.released[addr] = time.Now()
+			if a.stateOf(addr) != ipamaddresses.Quarantined {
+				t.Errorf("%v rested and is %q after a restart", addr, a.stateOf(addr))
+			}
+		}
+	}
+	for addr, attachment := range m.held {
+		if attachment == "" && old.stateOf(addr) == ipamaddresses.Allocated {
+			m.given[addr] = time.Now()
+			if a.stateOf(addr) != ipamaddresses.Allocated {
+				t.Errorf("%v was handed out and is %q after a restart", addr, a.stateOf(addr))
+			}
+		}
+	}
+	return a
 }
 
 // pick chooses one of the addresses that are held, in a way that the seed repeats.
@@ -120,7 +163,7 @@ func (m model) claim(t *testing.T, a *allocator, r *rand.Rand, step int) {
 	switch {
 	case was == "" && err == nil:
 		m.held[addr] = attachment
-	case was == "" && errors.Is(err, ipam.ErrExpired): // ten minutes have passed
+	case was == "" && errors.Is(err, ipam.ErrExpired) && time.Since(m.given[addr]) >= ipam.ExpireAfter:
 		delete(m.held, addr)
 	case was != "" && errors.Is(err, ipam.ErrTaken):
 	default:

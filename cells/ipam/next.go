@@ -46,7 +46,7 @@ func (a *allocator) Next(ctx context.Context, req ipam.Request) (ipam.Result, er
 	for _, f := range families {
 		g, err := a.find(txn, f, now)
 		if err != nil {
-			putBack(found)
+			a.putBack(found)
 			return ipam.Result{}, fmt.Errorf("allocate address: %w", err)
 		}
 		found = append(found, g)
@@ -57,8 +57,8 @@ func (a *allocator) Next(ctx context.Context, req ipam.Request) (ipam.Result, er
 		if req.Expire {
 			row.UUID, row.Expiry = uuid.NewString(), now.Add(ipam.ExpireAfter)
 		}
-		if _, _, err := a.table.Insert(txn, row); err != nil {
-			putBack(found)
+		if err := a.hand(txn, row); err != nil {
+			a.putBack(found)
 			return ipam.Result{}, fmt.Errorf("allocate address %s: %w", g.addr, err)
 		}
 		g.family.fill(&result, row)
@@ -114,9 +114,19 @@ func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, 
 	return given{}, a.exhausted(txn, f, now)
 }
 
-// putBack undoes find.
-func putBack(found []given) {
+// hand writes down an address that is about to be given.
+func (a *allocator) hand(txn statedb.WriteTxn, row address) error {
+	if err := a.keepRow(row); err != nil {
+		return err
+	}
+	_, _, err := a.table.Insert(txn, row)
+	return err
+}
+
+// putBack undoes find and hand. One that came out of quarantine rests on, though after a restart no longer.
+func (a *allocator) putBack(found []given) {
 	for _, g := range found {
+		a.forget(g.addr)
 		if !g.reused {
 			g.family.free.Free(g.addr)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
@@ -44,6 +45,7 @@ type wanted struct {
 // a fresh router address never takes one of them.
 func (r ranges) follow(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting until the addresses of earlier endpoints are held")
+	heartbeat.Idle(ctx)
 	select {
 	case <-ctx.Done():
 		return nil
@@ -54,6 +56,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 		r.Log.Warn("Router addresses of the last run are lost", "error", err)
 	}
 	for {
+		heartbeat.Busy(ctx)
 		txn := r.DB.ReadTxn()
 		watch := statedb.NewWatchSet()
 		v4, v6 := r.compute(txn, watch, "ipv4", kept), r.compute(txn, watch, "ipv6", kept)
@@ -76,6 +79,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 			_, released := r.Allocator.table.AllWatch(txn)
 			watch.Add(released)
 		}
+		heartbeat.Idle(ctx)
 		if _, err := watch.Wait(ctx, settle); err != nil {
 			return nil
 		}

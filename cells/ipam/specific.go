@@ -35,7 +35,7 @@ func (a *allocator) Specific(ctx context.Context, addr netip.Addr, owner, pool s
 		return fmt.Errorf("allocate address %s: %w", addr, err)
 	}
 	row := address{Addr: addr, Pool: pool, State: ipamaddresses.Allocated, Owner: owner, Since: time.Now()}
-	if _, _, err := a.table.Insert(txn, row); err != nil {
+	if err := a.hand(txn, row); err != nil {
 		return fmt.Errorf("allocate address %s: %w", addr, err)
 	}
 	txn.Commit()

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
@@ -20,8 +21,10 @@ const usageSettle = 250 * time.Millisecond
 func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(context.Context, cell.Health) error {
 	return func(ctx context.Context, health cell.Health) error {
 		for {
+			heartbeat.Busy(ctx)
 			watch := statedb.NewWatchSet()
 			txn := a.db.ReadTxn()
+			heartbeat.Saw(ctx, txn, a.table)
 			_, changed := a.table.AllWatch(txn)
 			watch.Add(changed)
 			rows := a.usages(txn)
@@ -30,6 +33,7 @@ func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(conte
 				return err
 			}
 			health.OK(fmt.Sprintf("%d families", len(rows)))
+			heartbeat.Idle(ctx)
 			if _, err := watch.Wait(ctx, usageSettle); err != nil {
 				return nil
 			}

@@ -70,6 +70,11 @@ func (s *Store) Write(name string, v any) error {
 
 func (s *Store) replace(name string, file []byte) (err error) {
 	tmp, err := os.CreateTemp(s.dir, tmpPrefix+"*") // made with mode 0600, in the target's own file system
+	if errors.Is(err, fs.ErrNotExist) {             // somebody removed the directory
+		if err = os.MkdirAll(s.dir, dirMode); err == nil {
+			tmp, err = os.CreateTemp(s.dir, tmpPrefix+"*")
+		}
+	}
 	if err != nil {
 		return err
 	}
