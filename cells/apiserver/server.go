@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 )
@@ -72,15 +73,16 @@ func (l *listener) start(cell.HookContext) error {
 		BaseContext:  func(net.Listener) context.Context { return ctx },
 		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
-	l.Jobs.Add(job.OneShot("serve", func(ctx context.Context, health cell.Health) error {
+	l.Jobs.Add(job.OneShot("serve", heartbeat.Loop(l.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		// Jobs that were added while the hive starts are stopped before any stop hook runs.
 		defer context.AfterFunc(ctx, func() { _ = l.stop(ctx) })()
 		health.OK("listening on " + socket.Path())
+		heartbeat.Idle(ctx) // each request is a goroutine of its own, see watched
 		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
 		return nil
-	}, job.WithShutdown()))
+	}), job.WithShutdown()))
 	l.Log.Info("API is served", "socket", socket.Path())
 	return nil
 }

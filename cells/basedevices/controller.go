@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
@@ -49,14 +50,15 @@ func registerController(jobs job.Group, c controller) {
 	txn.Commit()
 	c.Routes.Expect(routesOwner)
 	c.Routes.Expect(podRoutesOwner)
-	jobs.Add(job.OneShot("compute-devices", func(ctx context.Context, health cell.Health) error {
+	jobs.Add(job.OneShot("compute-devices", heartbeat.Loop(jobs, "compute-devices", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
-	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		nodes, nodeChanged := c.LocalNode.AllWatch(txn)
 		mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
@@ -76,6 +78,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		} else {
 			health.OK("Devices are known")
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 		case <-nodeChanged:

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -27,10 +28,13 @@ func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table state
 	if !a.EnableIPv4 {
 		return // IPv6 has no such filter
 	}
-	jobs.Add(job.OneShot("compute-pod-links", func(ctx context.Context, health cell.Health) error {
+	jobs.Add(job.OneShot("compute-pod-links", heartbeat.Loop(jobs, "compute-pod-links", func(ctx context.Context, health cell.Health) error {
 		limiter := rate.NewLimiter(rate.Every(podLinksInterval), 1)
 		for limiter.Wait(ctx) == nil {
-			rows, changed := table.AllWatch(db.ReadTxn())
+			heartbeat.Busy(ctx)
+			txn := db.ReadTxn()
+			heartbeat.Saw(ctx, txn, table)
+			rows, changed := table.AllWatch(txn)
 			var settings []sysctls.Setting
 			for e := range rows {
 				if e.HostIfName != "" {
@@ -43,11 +47,12 @@ func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table state
 			} else {
 				health.OK("Settings of pod links are known")
 			}
+			heartbeat.Idle(ctx)
 			select {
 			case <-ctx.Done():
 			case <-changed:
 			}
 		}
 		return nil
-	}))
+	})))
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -67,7 +68,7 @@ func register(p params, r reconciler.Params) error {
 	}
 	ops := &ops{client: p.Client, failed: make(chan struct{}, 1), node: p.Settings.NodeName, published: p.Published, local: p.Node,
 		limiter: rate.NewLimiter(rate.Limit(p.Config.QPS), p.Config.Burst)}
-	rec, err := reconciler.Register(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
+	rec, err := heartbeat.Register(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
 		reconciler.WithPruning(pruneInterval),
 		reconciler.WithRefreshing(0, nil), // cilium-endpoints shows what has become of each object
 		reconciler.WithRetry(minRetry, maxRetry),
@@ -77,9 +78,9 @@ func register(p params, r reconciler.Params) error {
 		return err
 	}
 	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: minRetry, Max: maxRetry})
-	p.Jobs.Add(job.OneShot("fill-ciliumendpoints", controller{p}.run, retry))
-	p.Jobs.Add(job.OneShot("report-ciliumendpoints", p.report, retry))
-	p.Jobs.Add(job.OneShot("repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }, retry))
-	p.Jobs.Add(job.Timer("find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval))
+	p.Jobs.Add(job.OneShot("fill-ciliumendpoints", heartbeat.Loop(p.Jobs, "fill-ciliumendpoints", controller{p}.run), retry))
+	p.Jobs.Add(job.OneShot("report-ciliumendpoints", heartbeat.Loop(p.Jobs, "report-ciliumendpoints", p.report), retry))
+	p.Jobs.Add(job.OneShot("repeat-failed-prune", heartbeat.Loop(p.Jobs, "repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }), retry))
+	p.Jobs.Add(job.Timer("find-drift", heartbeat.Timer(p.Jobs, "find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval), driftInterval))
 	return nil
 }

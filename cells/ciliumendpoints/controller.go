@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -30,6 +31,7 @@ type controller struct{ params }
 func (c controller) run(ctx context.Context, health cell.Health) error {
 	begun := false
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		changed := statedb.NewWatchSet()
 		complete := c.inputsComplete(txn, changed)
@@ -43,6 +45,7 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 			health.OK("waiting for pods, their identities, this node's address and the CiliumEndpoint objects there are")
 		}
 
+		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); ctx.Err() != nil {
 			return nil
 		} else if err != nil {

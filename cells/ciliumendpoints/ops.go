@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -62,6 +63,7 @@ func (o *ops) write(ctx context.Context, do func(context.Context) error) error {
 	if err := o.limiter.Wait(ctx); err != nil {
 		return err
 	}
+	heartbeat.Busy(ctx) // each request may take its time
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return do(ctx)
@@ -237,6 +239,7 @@ func (o *ops) here(txn statedb.ReadTxn, row *cilium.Endpoint) bool {
 
 // repeat has a failed prune done again; the reconciler does not.
 func (o *ops) repeat(ctx context.Context, prune func()) error {
+	heartbeat.Idle(ctx) // all that it does is to ask
 	for {
 		select {
 		case <-ctx.Done():

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
@@ -31,7 +32,10 @@ func (p params) node(txn statedb.ReadTxn) netip.Addr {
 // report says how many objects are behind, and why the first is.
 func (p params) report(ctx context.Context, health cell.Health) error {
 	for {
-		rows, changed := p.Wanted.AllWatch(p.DB.ReadTxn())
+		heartbeat.Busy(ctx)
+		txn := p.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, p.Wanted)
+		rows, changed := p.Wanted.AllWatch(txn)
 		total, behind, cause := 0, 0, ""
 		for row := range rows {
 			total++
@@ -48,6 +52,7 @@ func (p params) report(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK(fmt.Sprintf("%d CiliumEndpoint objects, %d to be written", total, behind))
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 	"github.com/waggle-net/waggle/pkg/writeback"
 )
@@ -28,7 +29,7 @@ func register(group job.Group, p params) {
 		return
 	}
 	c := &controller{params: p}
-	group.Add(job.OneShot("update-cilium-node", func(ctx context.Context, health cell.Health) error {
+	group.Add(job.OneShot("update-cilium-node", heartbeat.Loop(group, "update-cilium-node", func(ctx context.Context, health cell.Health) error {
 		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
-	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
@@ -59,6 +60,7 @@ func (a *allocator) run(ctx context.Context, health cell.Health) error {
 // lead makes one round after another until ctx ends or one fails.
 func (a *allocator) lead(ctx context.Context, health cell.Health) error {
 	for {
+		heartbeat.Busy(ctx)
 		began := time.Now()
 		r, err := a.round(ctx)
 		if err != nil {
@@ -119,6 +121,7 @@ func (a *allocator) list(ctx context.Context) (nodes []ciliumv2.CiliumNode, vers
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		var page ciliumv2.CiliumNodeList
+		heartbeat.Busy(ctx) // each page is a request
 		if err := a.Client.List(ctx, kubeapi.CiliumNodes, "", options, &page); err != nil {
 			return nil, "", err
 		}
@@ -142,6 +145,7 @@ func (a *allocator) follow(ctx context.Context, r result) error {
 		return err
 	}
 	defer w.Stop()
+	heartbeat.IdleFor(ctx, due)
 	for {
 		select {
 		case <-ctx.Done():

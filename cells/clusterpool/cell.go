@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
@@ -45,5 +46,5 @@ func register(group job.Group, p params) {
 		return
 	}
 	a := &allocator{params: p}
-	group.Add(job.OneShot("give-cidrs", a.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	group.Add(job.OneShot("give-cidrs", heartbeat.Loop(group, "give-cidrs", a.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
@@ -50,12 +51,13 @@ func register(p params) {
 		return
 	}
 	c := &controller{p}
-	p.Jobs.Add(job.OneShot("write-cni-conf", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	p.Jobs.Add(job.OneShot("write-cni-conf", heartbeat.Loop(p.Jobs, "write-cni-conf", c.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }
 
 // run waits until pods can be attached, then keeps the file.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		changed := c.Readiness.Watch(txn)
 		verdict := readiness.Judge(txn, c.Readiness)
@@ -67,6 +69,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			return err
 		}
 		health.OK("waiting for " + waiting)
+		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); err != nil {
 			return nil // stopping
 		}
@@ -82,6 +85,7 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 	defer watcher.Close()
 	wait := retryMin
 	for {
+		heartbeat.Busy(ctx)
 		next := verify
 		state, err := c.once(watcher)
 		if err := c.tell(health, state, err); err != nil {
@@ -92,6 +96,7 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 		} else {
 			wait = retryMin
 		}
+		heartbeat.IdleFor(ctx, next)
 		if !waitForChange(ctx, watcher, next) {
 			return nil
 		}

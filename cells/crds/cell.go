@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
@@ -37,6 +38,6 @@ func register(p params) {
 	if p.Client == nil {
 		return
 	}
-	p.Jobs.Add(job.OneShot("compare-definitions", (&controller{params: p}).run,
+	p.Jobs.Add(job.OneShot("compare-definitions", heartbeat.Loop(p.Jobs, "compare-definitions", (&controller{params: p}).run),
 		job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }

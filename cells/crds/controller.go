@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	wanted "github.com/waggle-net/waggle/pkg/crds"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
@@ -35,6 +36,7 @@ type controller struct{ params }
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limit := rate.NewLimiter(rate.Every(atMost), 3)
 	for limit.Wait(ctx) == nil {
+		heartbeat.Busy(ctx)
 		watch := statedb.NewWatchSet()
 		txn := c.DB.ReadTxn()
 		_, changed := c.Servers.AllWatch(txn)
@@ -55,6 +57,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			}
 		}
 		bounded, cancel := context.WithTimeout(ctx, wait.Jitter(next, jitter))
+		heartbeat.Idle(ctx)
 		_, _ = watch.Wait(bounded, 0) // its only error is that of the context
 		cancel()
 	}
@@ -66,6 +69,7 @@ func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Defin
 	for _, name := range wanted.NamesInCluster() {
 		row := Definition{Name: name, Want: wanted.Version}
 		var found metav1.PartialObjectMetadata
+		heartbeat.Busy(ctx)
 		switch failed := c.Client.Get(ctx, kubeapi.CustomResourceDefinitions, "", name, &found); {
 		case failed == nil:
 			row.Found = found.Labels[wanted.VersionLabel]

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
@@ -17,7 +18,7 @@ import (
 const pruneInterval = 30 * time.Minute
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Route], o *ops) error {
-	r, err := reconciler.Register(params, table,
+	r, err := heartbeat.Register(params, table,
 		(*tables.Route).Clone, (*tables.Route).WithStatus, (*tables.Route).GetStatus, o, nil,
 		reconciler.WithName("routes"),
 		reconciler.WithRefreshing(0, nil), // the repair job sees what is missing, in the observed table
@@ -29,10 +30,11 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 	if err != nil {
 		return err
 	}
-	params.JobGroup.Add(job.OneShot("retry-prune", func(ctx context.Context, health cell.Health) error {
+	params.JobGroup.Add(job.OneShot("retry-prune", heartbeat.Loop(params.JobGroup, "retry-prune", func(ctx context.Context, health cell.Health) error {
+		heartbeat.Idle(ctx) // all that it does is to count and to ask
 		retryPrune(ctx, health, o.pruned, r.Prune)
 		return nil
-	}))
+	})))
 	return nil
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 const (
@@ -33,7 +35,7 @@ type observer struct {
 
 func registerObserver(jobs job.Group, k kernel, s *store, log *slog.Logger) {
 	o := &observer{kernel: k, store: s, log: log}
-	jobs.Add(job.OneShot("mirror-kernel", o.run))
+	jobs.Add(job.OneShot("mirror-kernel", heartbeat.Loop(jobs, "mirror-kernel", o.run)))
 }
 
 // run follows the kernel until the context ends, and begins again whenever that fails.
@@ -51,11 +53,13 @@ func (o *observer) run(ctx context.Context, health cell.Health) error {
 		if time.Since(begun) > verify {
 			backoff = &job.ExponentialBackoff{Min: 20 * time.Millisecond, Max: 5 * time.Second}
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(backoff.Wait()):
 		}
+		heartbeat.Busy(ctx)
 	}
 }
 
@@ -92,10 +96,12 @@ func (o *observer) follow(ctx context.Context) error {
 	defer relist.Stop()
 	wanted, committed := false, time.Time{}
 	for {
+		heartbeat.IdleFor(ctx, verify)
 		select {
 		case <-ctx.Done():
 			return nil
 		case c, ok := <-f.Changes():
+			heartbeat.Busy(ctx)
 			if !ok {
 				return lost(f.Err())
 			}
@@ -109,11 +115,13 @@ func (o *observer) follow(ctx context.Context) error {
 				relist.Reset(quiet)
 			}
 		case <-relist.C:
+			heartbeat.Busy(ctx)
 			wanted = false
 			if err := o.listRoutes(); err != nil {
 				return err
 			}
 		case <-full.C:
+			heartbeat.Busy(ctx)
 			if err := o.list(); err != nil {
 				return err
 			}

@@ -29,7 +29,10 @@ func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables
 	jobs.Add(job.OneShot("watch-repairs", heartbeat.Loop(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
 		for {
-			rows, changed := table.AllWatch(db.ReadTxn())
+			heartbeat.Busy(ctx)
+			txn := db.ReadTxn()
+			heartbeat.Saw(ctx, txn, table)
+			rows, changed := table.AllWatch(txn)
 			total, newest, fights := sum(rows, time.Now())
 			if total > logged {
 				log.Warn("Somebody else changed what is ours; it is being repaired", "kind", newest.Kind, "object", newest.What,
@@ -37,6 +40,7 @@ func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables
 				logged = total
 			}
 			report(health, total, fights)
+			heartbeat.Idle(ctx)
 			if !sleep(ctx, settle) || !wait(ctx, changed, len(fights) > 0) {
 				return nil
 			}

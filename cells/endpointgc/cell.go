@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
@@ -55,6 +56,6 @@ func register(group job.Group, p params) error {
 		return nil
 	}
 	c := &collector{params: p}
-	group.Add(job.OneShot("collect", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: time.Minute})))
+	group.Add(job.OneShot("collect", heartbeat.Loop(group, "collect", c.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: time.Minute})))
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
@@ -38,6 +39,7 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 // lead makes rounds until ctx ends. One that fails counts for nothing.
 func (c *collector) lead(ctx context.Context, health cell.Health) {
 	for ctx.Err() == nil {
+		heartbeat.Busy(ctx)
 		suspects, deleted, err := c.round(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -47,6 +49,7 @@ func (c *collector) lead(ctx context.Context, health cell.Health) {
 		default:
 			health.OK(fmt.Sprintf("%d stale objects, %d deleted in the last round", suspects-deleted, deleted))
 		}
+		heartbeat.IdleFor(ctx, c.Config.Interval)
 		select {
 		case <-time.After(c.Config.Interval):
 		case <-ctx.Done():
@@ -72,6 +75,7 @@ func (c *collector) round(ctx context.Context) (found, deleted int, err error) {
 		}
 		if row.Rounds >= enough && tried < mostInOneRound {
 			tried++
+			heartbeat.Busy(ctx)
 			gone, failure := c.remove(ctx, s)
 			if gone {
 				c.Log.Info("Deleted a stale object", "resource", row.Resource, "name", row.Name, "reason", row.Reason)
@@ -118,6 +122,7 @@ func (c *collector) list(ctx context.Context, r kubeapi.Resource, take func(obje
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		var page metav1.PartialObjectMetadataList
+		heartbeat.Busy(ctx) // each page is a request
 		if err := c.Client.List(ctx, r, "", options, &page); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -106,10 +107,12 @@ func (m *manager) relabel(ep *endpoints.Endpoint, wanted map[string]string, miss
 
 // followPods keeps the labels of endpoints those of their pods.
 func (m *manager) followPods(ctx context.Context, health cell.Health) error {
+	heartbeat.Idle(ctx)
 	if err := m.waitRestored(ctx); err != nil {
 		return nil // the agent stops
 	}
 	for {
+		heartbeat.Busy(ctx)
 		changed, incomplete, err := m.refreshLabels()
 		if err != nil {
 			health.Degraded("labels of endpoints are out of date", err)
@@ -121,6 +124,7 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK("labels follow pods and namespaces")
 		}
+		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settleLabels); err != nil {
 			return nil // the agent stops
 		}

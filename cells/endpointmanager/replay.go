@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/deletequeue"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
@@ -42,9 +43,9 @@ func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 		OnStart: func(ctx cell.HookContext) error {
 			if err := r.run(ctx); err != nil {
 				r.log.Warn("The deletion queue was not emptied", "directory", r.dir, "error", err)
-				jobs.Add(job.OneShot("replay-deletion-queue", func(ctx context.Context, health cell.Health) error {
+				jobs.Add(job.OneShot("replay-deletion-queue", heartbeat.Loop(jobs, "replay-deletion-queue", func(ctx context.Context, health cell.Health) error {
 					return r.retry(ctx, health, err)
-				}))
+				})))
 			}
 			return nil
 		},

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -35,11 +36,15 @@ type controller struct {
 	Init      *initializers
 }
 
-func registerController(c controller) { c.Jobs.Add(job.OneShot("fill-endpoint-maps", c.run)) }
+func registerController(c controller) {
+	c.Jobs.Add(job.OneShot("fill-endpoint-maps", heartbeat.Loop(c.Jobs, "fill-endpoint-maps", c.run)))
+}
 
 func (c controller) run(ctx context.Context, health cell.Health) error {
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, c.Endpoints, c.Node, c.Of)
 		rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 		node, nodeChanged := c.node(txn)
 		_, identitiesChanged := c.Of.AllWatch(txn)
@@ -52,6 +57,7 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 
 		report(health, problems, count, unidentified)
 
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
@@ -58,7 +59,7 @@ func newVerifier(params reconciler.Params, t tables) (*verifier, error) {
 func register[R drift.Row[R]](
 	params reconciler.Params, table statedb.RWTable[R], ops reconciler.Operations[R], name string,
 ) (reconciler.Reconciler[R], error) {
-	return reconciler.Register(params, table,
+	return heartbeat.Register(params, table,
 		func(r R) R { return r.Clone() },
 		func(r R, s reconciler.Status) R { return r.WithStatus(s) },
 		func(r R) reconciler.Status { return r.GetStatus() },
@@ -73,7 +74,7 @@ func register[R drift.Row[R]](
 
 // registerVerify runs the verifier on a timer.
 func registerVerify(jobs job.Group, v *verifier) {
-	jobs.Add(job.Timer("verify-endpoint-maps", func(context.Context) error { return v.run() }, v.on.Drift.Interval))
+	jobs.Add(job.Timer("verify-endpoint-maps", heartbeat.Timer(jobs, "verify-endpoint-maps", func(context.Context) error { return v.run() }, v.on.Drift.Interval), v.on.Drift.Interval))
 }
 
 // run looks at each map once.

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
@@ -37,6 +38,6 @@ func newTable(db *statedb.DB) (statedb.RWTable[*endpointstates.EndpointState], i
 
 func registerController(jobs job.Group, p params, done initialize) {
 	c := &controller{params: p, initialize: done}
-	jobs.Add(job.OneShot("follow-endpoints", c.run,
+	jobs.Add(job.OneShot("follow-endpoints", heartbeat.Loop(jobs, "follow-endpoints", c.run),
 		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
 }

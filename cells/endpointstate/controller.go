@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -48,7 +49,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	report := reporter(health)
 	var again endpointfeed.Marks
 	for full, alive := true, true; alive; {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities)
 		changed := statedb.NewWatchSet()
 		marked, all := changes.next(txn, changed)
 		if full || all {
@@ -72,6 +75,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			full = false
 			continue
 		}
+		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
 		full, alive = endpointfeed.Wait(ctx, changed)
 	}
 	return nil

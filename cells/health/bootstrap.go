@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/health"
 )
 
@@ -31,8 +32,9 @@ func registerBootstrap(p bootstrapParams) {
 	if p.Recorder == nil {
 		return
 	}
-	p.Jobs.Add(job.OneShot("record-hooks", func(ctx context.Context, health cell.Health) error {
+	p.Jobs.Add(job.OneShot("record-hooks", heartbeat.Loop(p.Jobs, "record-hooks", func(ctx context.Context, health cell.Health) error {
 		for order := 1; ; {
+			heartbeat.Idle(ctx)
 			select {
 			case <-ctx.Done():
 				return nil
@@ -43,6 +45,7 @@ func registerBootstrap(p bootstrapParams) {
 				return nil
 			case <-time.After(settle):
 			}
+			heartbeat.Busy(ctx)
 			hooks := p.Recorder.Take()
 			if err := insertHooks(p.DB, p.Table, hooks, order); err != nil {
 				return err
@@ -50,7 +53,7 @@ func registerBootstrap(p bootstrapParams) {
 			order += len(hooks)
 			health.OK(fmt.Sprintf("%d start hooks", order-1))
 		}
-	}, job.WithRetry(-1, job.ConstantBackoff(time.Second))))
+	}), job.WithRetry(-1, job.ConstantBackoff(time.Second))))
 }
 
 func insertHooks(db *statedb.DB, table statedb.RWTable[tables.Hook], hooks []bootlog.Hook, order int) error {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // timeout bounds reading a probe and writing its answer.
@@ -48,10 +50,11 @@ func (p params) start(cell.HookContext) error {
 		p.Log.Warn("Probes of health are not answered: neither 127.0.0.1 nor ::1 exists, is the loopback device up?")
 	}
 	for _, l := range listeners {
-		p.Jobs.Add(job.OneShot("serve-"+family(l), func(ctx context.Context, health cell.Health) error {
+		p.Jobs.Add(job.OneShot("serve-"+family(l), heartbeat.Loop(p.Jobs, "serve-"+family(l), func(ctx context.Context, health cell.Health) error {
 			health.OK("listening on " + l.Addr().String())
+			heartbeat.Idle(ctx) // each request is a goroutine of its own
 			return p.serve(ctx, l)
-		}))
+		})))
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -73,7 +74,7 @@ func newTables(db *statedb.DB) (
 }
 
 func registerController(jobs job.Group, p params) {
-	jobs.Add(job.OneShot("resolve-identities", newController(p).run,
+	jobs.Add(job.OneShot("resolve-identities", heartbeat.Loop(jobs, "resolve-identities", newController(p).run),
 		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: 10 * time.Second})))
 }
 
@@ -90,7 +91,7 @@ func registerCreator(params reconciler.Params, p params) error {
 		return nil
 	}
 	ops := newCreator(p.Client, p.CRDs)
-	_, err := reconciler.Register(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
+	_, err := heartbeat.Register(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
 		func(w *wanted) reconciler.Status { return w.Status }, ops, ops,
 		reconciler.WithoutPruning(), // objects of labels that nobody has are removed for the whole cluster elsewhere
 		reconciler.WithRefreshing(confirm, rate.NewLimiter(1, 1)),

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -55,7 +56,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer c.mirror.Close()
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, c.Endpoints, c.CRDs, c.Wanted)
 		in := c.read(txn)
 
 		out := c.resolve(txn, in, time.Now())
@@ -75,6 +78,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if !out.again.IsZero() {
 			wait, cancel = context.WithDeadline(ctx, out.again)
 		}
+		heartbeat.Idle(ctx)
 		_, _ = in.changed.Wait(wait, 0) // an error is the deadline's or the agent's end
 		cancel()
 		if ctx.Err() != nil {

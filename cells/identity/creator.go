@@ -21,6 +21,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
@@ -123,6 +124,7 @@ func (c *creator) create(ctx context.Context, id uint32, w *wanted) (bool, error
 		return false, fmt.Errorf("create identity %d: too many are created at once: %w", id, err)
 	}
 	c.remember(w.key(), id)
+	heartbeat.Busy(ctx) // each request may take its time
 	err := c.client.Create(ctx, kubeapi.CiliumIdentities, "", object(id, w.Labels), nil)
 	if err == nil {
 		c.remember(w.key(), 0)

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -20,9 +21,11 @@ const endpointsOwner = "endpoints"
 
 func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endpoints.Endpoint],
 	of statedb.Table[*identities.EndpointIdentity], w *writer) {
-	jobs.Add(job.OneShot("claim-endpoints", func(ctx context.Context, health cell.Health) error {
+	jobs.Add(job.OneShot("claim-endpoints", heartbeat.Loop(jobs, "claim-endpoints", func(ctx context.Context, health cell.Health) error {
 		for {
+			heartbeat.Busy(ctx)
 			txn := db.ReadTxn()
+			heartbeat.Saw(ctx, txn, table, of)
 			rows, changed := table.AllWatch(txn)
 			_, identitiesChanged := of.AllWatch(txn)
 			complete, initialized := table.Initialized(txn)
@@ -46,6 +49,7 @@ func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endp
 
 			health.OK(fmt.Sprintf("%d addresses of endpoints", len(claims)))
 
+			heartbeat.Idle(ctx)
 			select {
 			case <-ctx.Done():
 				return nil
@@ -54,7 +58,7 @@ func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endp
 			case <-initialized:
 			}
 		}
-	}))
+	})))
 }
 
 // endpointClaims says who has which address. An endpoint in quarantine has none: nothing of it may pass. One whose

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
@@ -27,7 +28,7 @@ const (
 func newReconciler(
 	params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops,
 ) (reconciler.Reconciler[*ipcachetable.Entry], error) {
-	return reconciler.Register(params, table,
+	return heartbeat.Register(params, table,
 		(*ipcachetable.Entry).Clone, (*ipcachetable.Entry).WithStatus, (*ipcachetable.Entry).GetStatus, ops, nil,
 		reconciler.WithName("ipcache"),
 		reconciler.WithPruning(pruneInterval),
@@ -42,9 +43,9 @@ func registerVerify(
 	jobs job.Group, w drift.Watch, table statedb.RWTable[*ipcachetable.Entry], k kernel,
 	r reconciler.Reconciler[*ipcachetable.Entry],
 ) {
-	jobs.Add(job.Timer("verify-ipcache", func(context.Context) error {
+	jobs.Add(job.Timer("verify-ipcache", heartbeat.Timer(jobs, "verify-ipcache", func(context.Context) error {
 		return verify(w, table, k, r.Prune)
-	}, w.Interval))
+	}, w.Interval), w.Interval))
 }
 
 // verify compares the maps with the rows that were written, marks the rows that differ and asks for a prune when there

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
@@ -50,7 +51,7 @@ func register(group job.Group, p params) {
 	}
 	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})
 	group.Add(
-		job.OneShot("probe-api-servers", p.probe, retry),
-		job.OneShot("publish-api-servers", p.publish, retry),
+		job.OneShot("probe-api-servers", heartbeat.Loop(group, "probe-api-servers", p.probe), retry),
+		job.OneShot("publish-api-servers", heartbeat.Loop(group, "publish-api-servers", p.publish), retry),
 	)
 }

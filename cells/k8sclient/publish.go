@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
@@ -29,10 +30,12 @@ func (p params) probe(ctx context.Context, _ cell.Health) error { return p.Clien
 func (p params) publish(ctx context.Context, health cell.Health) error {
 	away := false
 	for {
+		heartbeat.Busy(ctx)
 		rows, changed := p.Client.Servers()
 		p.write(rows)
 		p.report(rows, health)
 		away = p.log(rows, away)
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/cells/k8stables/reflectors"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -82,7 +83,7 @@ func register(p params) error {
 	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})
 	if p.Client == nil {
 		s := &source{p.Settings, newManifestTables(p.Tables, p.Manifests), p.Log}
-		p.Group.Add(job.OneShot("read-manifests", s.run, retry))
+		p.Group.Add(job.OneShot("read-manifests", heartbeat.Loop(p.Group, "read-manifests", s.run), retry))
 		return nil
 	}
 	past := &earlierRun{agent: p.Agent}
@@ -91,7 +92,7 @@ func register(p params) error {
 	if err != nil {
 		return err
 	}
-	p.Group.Add(job.OneShot("follow-api-server", s.Run, retry))
+	p.Group.Add(job.OneShot("follow-api-server", heartbeat.Loop(p.Group, "follow-api-server", s.Run), retry))
 	return nil
 }
 

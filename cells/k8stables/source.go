@@ -6,6 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // source fills the tables from the directory.
@@ -25,6 +27,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 	defer watch.close()
 	told := 0
 	for {
+		heartbeat.Busy(ctx)
 		watchErr := watch.arm()
 		documents, err := dir.read()
 		if err != nil {
@@ -42,6 +45,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 			told = s.tell(all, told)
 			s.report(health, all, watchErr)
 		}
+		heartbeat.IdleFor(ctx, s.settings.reread)
 		if !watch.wait(ctx, s.settings.reread) {
 			return nil
 		}

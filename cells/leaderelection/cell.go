@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
@@ -43,6 +44,6 @@ func register(p params) error {
 		return errNoKubernetes
 	}
 	e := newElector(p.Settings, &apiLease{client: p.Client, namespace: p.Settings.namespace}, p.DB, p.Table, p.Log)
-	p.Jobs.Add(job.OneShot("elect", e.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: 10 * time.Second})))
+	p.Jobs.Add(job.OneShot("elect", heartbeat.Loop(p.Jobs, "elect", e.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: 10 * time.Second})))
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
@@ -33,7 +34,7 @@ type reaper struct {
 
 func registerReaper(jobs job.Group, db *statedb.DB, links statedb.Table[*devices.Device], k kernel, log *slog.Logger) {
 	r := &reaper{db: db, devices: links, kernel: k, log: log}
-	jobs.Add(job.OneShot("empty-group", r.run))
+	jobs.Add(job.OneShot("empty-group", heartbeat.Loop(jobs, "empty-group", r.run)))
 }
 
 func (r *reaper) run(ctx context.Context, health cell.Health) error {
@@ -41,7 +42,10 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 	backoff := job.ExponentialBackoff{Min: retryMin, Max: retryMax}
 	deleted := 0
 	for limiter.Wait(ctx) == nil {
-		rows, changed := r.devices.AllWatch(r.db.ReadTxn())
+		heartbeat.Busy(ctx)
+		txn := r.db.ReadTxn()
+		heartbeat.Saw(ctx, txn, r.devices)
+		rows, changed := r.devices.AllWatch(txn)
 		waiting := false
 		for d := range rows {
 			waiting = waiting || d.Group == podlink.DeletedGroup
@@ -61,6 +65,7 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 		if again == nil {
 			health.OK(fmt.Sprintf("No link is left over (%d deleted)", deleted))
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

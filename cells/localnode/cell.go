@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
@@ -24,5 +25,5 @@ const (
 
 func register(group job.Group, p params) {
 	c := newController(p)
-	group.Add(job.OneShot("describe-node", c.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	group.Add(job.OneShot("describe-node", heartbeat.Loop(group, "describe-node", c.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }

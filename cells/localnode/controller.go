@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -50,6 +51,7 @@ func newController(p params) *controller {
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		watch := statedb.NewWatchSet()
 		node := c.describe(txn, watch)
@@ -62,6 +64,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.Degraded("not ready", errors.New("waiting for "+node.WaitingFor))
 		}
+		heartbeat.Idle(ctx)
 		if _, err := watch.Wait(ctx, 0); err != nil {
 			return nil
 		}

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 type serverParams struct {
@@ -49,13 +51,14 @@ func registerServer(p serverParams) {
 			return server.Close()
 		},
 	})
-	p.Jobs.Add(job.OneShot("serve", func(ctx context.Context, health cell.Health) error {
+	p.Jobs.Add(job.OneShot("serve", heartbeat.Loop(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		health.OK("serving on " + listener.Addr().String())
+		heartbeat.Idle(ctx) // each request is a goroutine of its own
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 		defer stop()
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve metrics on %s: %w", listener.Addr(), err)
 		}
 		return nil
-	}, job.WithShutdown()))
+	}), job.WithShutdown()))
 }

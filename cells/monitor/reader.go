@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/dissect"
 	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 )
@@ -50,7 +51,7 @@ type stats struct {
 
 func registerReader(jobs job.Group, db *statedb.DB, table statedb.RWTable[*drops.Drop], s source, h *hub) {
 	p := &pump{db: db, table: table, source: s, hub: h}
-	jobs.Add(job.OneShot("read-events", p.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: minRetry, Max: maxRetry})))
+	jobs.Add(job.OneShot("read-events", heartbeat.Loop(jobs, "read-events", p.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: minRetry, Max: maxRetry})))
 }
 
 func (p *pump) run(ctx context.Context, health cell.Health) error {
@@ -65,7 +66,9 @@ func (p *pump) run(ctx context.Context, health cell.Health) error {
 	for {
 		now := time.Now()
 		p.checkLost(r, now, health)
+		heartbeat.IdleFor(ctx, lostEvery)
 		record, err := r.Read(p.deadline(now))
+		heartbeat.Busy(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -40,15 +41,17 @@ func registerController(jobs job.Group, c controller) {
 	txn := c.DB.WriteTxn(c.MTUs)
 	done := c.MTUs.RegisterInitializer(txn, "mtu")
 	txn.Commit()
-	jobs.Add(job.OneShot("compute-mtu", func(ctx context.Context, health cell.Health) error {
+	jobs.Add(job.OneShot("compute-mtu", heartbeat.Loop(jobs, "compute-mtu", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
-	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, c.Devices, c.LocalNode, c.Routes)
 		_, devicesChanged := c.Devices.AllWatch(txn)
 		_, nodeChanged := c.LocalNode.AllWatch(txn)
 		_, routesChanged := c.Routes.AllWatch(txn)
@@ -62,6 +65,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		if ready {
 			initialized = nil // closed for ever
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

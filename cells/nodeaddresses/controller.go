@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
@@ -30,15 +31,17 @@ func registerController(jobs job.Group, c controller) {
 	txn := c.DB.WriteTxn(c.Table)
 	done := c.Table.RegisterInitializer(txn, "devices")
 	txn.Commit()
-	jobs.Add(job.OneShot("compute-addresses", func(ctx context.Context, health cell.Health) error {
+	jobs.Add(job.OneShot("compute-addresses", heartbeat.Loop(jobs, "compute-addresses", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
-	}, job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, c.Devices, c.Addresses)
 		links, linksChanged := c.Devices.AllWatch(txn)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
 		ready, initialized := c.Addresses.Initialized(txn)
@@ -54,6 +57,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 			health.OK(fmt.Sprintf("%d addresses", n))
 			initialized = nil // closed for ever
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -50,6 +51,7 @@ const settle = time.Millisecond
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
+		heartbeat.Busy(ctx)
 		watch := statedb.NewWatchSet()
 		in := c.read(c.DB.ReadTxn(), watch)
 		candidates := choose(in)
@@ -58,6 +60,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			return err
 		}
 		report(health, candidates)
+		heartbeat.Idle(ctx)
 		if _, err := watch.Wait(ctx, settle); err != nil {
 			return nil
 		}

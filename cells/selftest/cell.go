@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/selftest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
@@ -48,5 +49,5 @@ type params struct {
 
 func register(jobs job.Group, p params) {
 	w := &watcher{p}
-	jobs.Add(job.OneShot("watch-report", w.run, job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	jobs.Add(job.OneShot("watch-report", heartbeat.Loop(jobs, "watch-report", w.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
 }

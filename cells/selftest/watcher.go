@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/selftest"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
@@ -29,6 +30,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	}
 	defer events.Close()
 	for {
+		heartbeat.Busy(ctx)
 		watching := events.Add(w.Agent.StateDir) // before reading, so that no change falls between
 		row, unreadable := w.judge(boot)
 		if err := w.commit(row); err != nil {
@@ -46,6 +48,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 		if watching != nil {
 			wait = time.Second // the directory is not there yet
 		}
+		heartbeat.IdleFor(ctx, wait)
 		if !waitForChange(ctx, events, selftest.Path(w.Agent.StateDir), wait) {
 			return nil
 		}

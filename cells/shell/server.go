@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/hive/script"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/shell"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 )
@@ -43,7 +44,7 @@ func (s *server) start(cell.HookContext) (err error) {
 	if s.socket, err = unixsocket.Listen(path, unixsocket.Options{Mode: 0o600}); err != nil {
 		return err
 	}
-	s.Jobs.Add(job.OneShot("serve", s.serve))
+	s.Jobs.Add(job.OneShot("serve", heartbeat.Loop(s.Jobs, "serve", s.serve)))
 	return nil
 }
 
@@ -68,7 +69,9 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 	slots := make(chan struct{}, maxSessions)
 	health.OK("listening on " + s.socket.Path())
 	for {
+		heartbeat.Idle(ctx)
 		conn, err := s.socket.Accept()
+		heartbeat.Busy(ctx)
 		switch {
 		case errors.Is(err, net.ErrClosed):
 			return nil

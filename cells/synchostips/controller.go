@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -41,7 +42,7 @@ type controller struct {
 }
 
 func registerController(jobs job.Group, c controller) {
-	jobs.Add(job.OneShot("sync-host-ips", c.run))
+	jobs.Add(job.OneShot("sync-host-ips", heartbeat.Loop(jobs, "sync-host-ips", c.run)))
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
@@ -49,7 +50,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	defer every.Stop()
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, c.Addresses, c.LocalNode)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
 		nodes, nodeChanged := c.LocalNode.AllWatch(txn)
 		ready, initialized := c.Addresses.Initialized(txn)
@@ -63,6 +66,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 				health.OK(fmt.Sprintf("%d addresses", len(hosts)))
 			}
 		}
+		heartbeat.IdleFor(ctx, interval)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
@@ -18,7 +19,7 @@ import (
 const refresh = 10 * time.Minute
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Setting], o *ops) error {
-	_, err := reconciler.Register(params, table,
+	_, err := heartbeat.Register(params, table,
 		(*tables.Setting).Clone, (*tables.Setting).WithStatus, (*tables.Setting).GetStatus, o, nil,
 		reconciler.WithName("sysctls"),
 		reconciler.WithRefreshing(refresh, rate.NewLimiter(100, 1)),

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
@@ -18,6 +19,6 @@ var Cell = cell.Module("unmanaged-pods", "Pods that run without an endpoint",
 )
 
 func register(jobs job.Group, p params) {
-	jobs.Add(job.OneShot("find-unmanaged-pods", newController(p).run,
+	jobs.Add(job.OneShot("find-unmanaged-pods", heartbeat.Loop(jobs, "find-unmanaged-pods", newController(p).run),
 		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
 }

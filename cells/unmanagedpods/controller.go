@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -46,7 +47,9 @@ func newController(p params) *controller {
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, c.Pods, c.Endpoints)
 		changed := statedb.NewWatchSet()
 		known := c.inputsComplete(txn, changed)
 
@@ -74,6 +77,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if again > 0 {
 			wait, cancel = context.WithTimeout(ctx, again)
 		}
+		heartbeat.Idle(ctx)
 		_, _ = changed.Wait(wait, settle) // an error is the time-out's or the agent's end
 		cancel()
 		if ctx.Err() != nil {

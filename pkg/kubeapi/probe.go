@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
@@ -27,6 +28,7 @@ func (c *Client) Servers() ([]apiservers.Server, <-chan struct{}) { return c.ser
 // few seconds until it is. While requests succeed it asks nothing. It returns when ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	for {
+		heartbeat.Idle(ctx)
 		if c.servers.healthy() {
 			select {
 			case <-ctx.Done():
@@ -34,7 +36,9 @@ func (c *Client) Run(ctx context.Context) error {
 			case <-c.servers.doubt:
 			}
 		}
+		heartbeat.Busy(ctx)
 		c.probe(ctx)
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

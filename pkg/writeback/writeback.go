@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 )
 
@@ -32,6 +33,7 @@ func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	failures := 0
 	for limiter.Wait(ctx) == nil {
+		heartbeat.Busy(ctx)
 		watch := statedb.NewWatchSet()
 		limited, cancel := context.WithTimeout(ctx, patience)
 		updates := pass(limited, watch)
@@ -43,6 +45,7 @@ func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb
 			health.Degraded("write "+table.Name(), err)
 			return err
 		}
+		heartbeat.Idle(ctx)
 		if report(health, updates) {
 			failures = 0
 			_, _ = watch.Wait(ctx, 0) // fails when ctx ends, which the limiter sees

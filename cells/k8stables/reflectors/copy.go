@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/cells/k8stables/objects"
 	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -100,8 +101,11 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 	if s.settings.Copy == "" {
 		return
 	}
+	ctx, end := heartbeat.With(ctx, "copy")
+	defer end()
 	pause(ctx, min(s.settings.CopyEvery, settle))
 	for {
+		heartbeat.Busy(ctx)
 		began := time.Now()
 		txn := s.set.DB.ReadTxn()
 		watch, names := s.complete(txn)
@@ -118,6 +122,7 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 		if len(names) == len(s.set.All()) { // what still lacks tables is soon made complete
 			rest = max(rest, copyShare*time.Since(began))
 		}
+		heartbeat.Idle(ctx)
 		pause(ctx, rest)
 		if !changed(ctx, watch, wait) && ctx.Err() != nil {
 			return

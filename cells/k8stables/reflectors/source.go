@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -87,6 +88,7 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	}
 	all.Go(func() { s.awaitSync(ctx, health.NewScope("sync")) })
 	all.Go(func() { s.copies(ctx, health.NewScope("copy")) })
+	heartbeat.Idle(ctx) // the goroutines have marks of their own
 	all.Wait()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/cells/k8stables/objects"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -88,6 +89,8 @@ func (s *store) take(in any, deleted bool) error {
 
 // commits writes what is pending, a burst at a time.
 func (s *store) commits(ctx context.Context) {
+	ctx, end := heartbeat.With(ctx, s.table.Name())
+	defer end()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -101,7 +104,9 @@ func (s *store) commits(ctx context.Context) {
 			return
 		case <-s.wake:
 		}
+		heartbeat.Busy(ctx)
 		s.report.wrote(s.flush())
+		heartbeat.Idle(ctx)
 		pause.Reset(commitInterval)
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // Leadership is a Lease as this replica knows it.
@@ -86,6 +88,8 @@ func read(db *statedb.DB, table statedb.Table[Leadership]) (Leadership, <-chan s
 // Await returns once this replica leads. The context that it makes ends when it no longer does, with [ErrNotLeading] as
 // the cause, or when done is called. The error is that of ctx.
 func Await(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership]) (leading context.Context, done func(), err error) {
+	heartbeat.Idle(ctx)
+	defer heartbeat.Busy(ctx)
 	for {
 		row, changed := read(db, table)
 		if row.Leads(time.Now()) {
