@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
+	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
@@ -92,6 +93,7 @@ func TestScripts(t *testing.T) {
 				func(k *fakeKernel) kernel { return k },
 				(*fakeKernel).commands,
 			),
+			account.Cell,
 			cell.Module("base-devices", "Base devices", Reconciler),
 		}
 	})

@@ -80,6 +80,19 @@ func (k *fakeKernel) Create(name, peer string) error {
 	})
 }
 
+func (k *fakeKernel) Rename(index int, name string) error {
+	return k.change(func() error {
+		for old, l := range k.links {
+			if l.Index == index {
+				delete(k.links, old)
+				k.links[name] = l
+				break
+			}
+		}
+		return nil
+	})
+}
+
 func (k *fakeKernel) Set(name string, want end) error {
 	return k.edit(name, func(l *end) {
 		if want.MTU != 0 {
@@ -114,7 +127,7 @@ func (k *fakeKernel) edit(name string, f func(*end)) error {
 // commands let scripts change the fake and print it.
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"link": script.Command(script.CmdUsage{Summary: "somebody changes links", Args: "add name type|del name|down name|address name prefix|fail"},
+		"link": script.Command(script.CmdUsage{Summary: "somebody changes links", Args: "add name type|del name|down name|mtu name|rename name new|address name prefix|lose name prefix|fail"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) { return nil, k.do(args) }),
 		"kernel": script.Command(script.CmdUsage{Summary: "print the links in the fake kernel"},
 			func(*script.State, ...string) (script.WaitFunc, error) {
@@ -139,6 +152,15 @@ func (k *fakeKernel) do(args []string) error {
 		})
 	case "down":
 		return k.edit(args[1], func(l *end) { l.Up = false })
+	case "mtu":
+		return k.edit(args[1], func(l *end) { l.MTU = 1280 })
+	case "rename":
+		k.mu.Lock()
+		index := k.links[args[1]].Index
+		k.mu.Unlock()
+		return k.Rename(index, args[2])
+	case "lose":
+		return k.DeleteAddress(args[1], netip.MustParsePrefix(args[2]))
 	case "address":
 		return k.AddAddress(args[1], netip.MustParsePrefix(args[2]))
 	case "pair":

@@ -27,6 +27,9 @@ type end struct {
 type kernel interface {
 	Get(name string) (e end, found bool, err error)
 	Create(name, peer string) error // both down
+	// Rename gives a link its name back; a link that is gone, or has it, is success. A link that is up is set down for it
+	// where the kernel wants that (before Linux 6.3).
+	Rename(index int, name string) error
 	Set(name string, want end) error
 	AddAddress(name string, a netip.Prefix) error
 	DeleteAddress(name string, a netip.Prefix) error
@@ -74,6 +77,17 @@ func (k *netlinkKernel) Get(name string) (end, bool, error) {
 
 func (k *netlinkKernel) Create(name, peer string) error {
 	return k.handle.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, TxQLen: 1000}, PeerName: peer})
+}
+
+func (k *netlinkKernel) Rename(index int, name string) error {
+	link, err := k.handle.LinkByIndex(index)
+	if err != nil {
+		if rtnl.IsGone(err) {
+			return nil
+		}
+		return err
+	}
+	return k.handle.Rename(link, name)
 }
 
 func (k *netlinkKernel) Set(name string, want end) error {

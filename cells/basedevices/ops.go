@@ -13,11 +13,12 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
 )
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Device], o *ops) error {
-	_, err := reconciler.Register(params, table,
+	_, err := heartbeat.Register(params, table,
 		(*tables.Device).Clone, (*tables.Device).WithStatus, (*tables.Device).GetStatus, o, nil,
 		reconciler.WithName("devices"),
 		reconciler.WithRefreshing(0, nil), // the repair job sees what differs, in the observed tables
@@ -29,9 +30,13 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 }
 
 // ops makes pairs of links.
-type ops struct{ kernel kernel }
+type ops struct {
+	kernel kernel
+	// known are the indexes of ends that this run has proven to be ours, by name: so one that somebody renames is found.
+	known map[string]int
+}
 
-func newOps(k kernel) *ops { return &ops{kernel: k} }
+func newOps(k kernel) *ops { return &ops{kernel: k, known: make(map[string]int)} }
 
 // Update implements reconciler.Operations: create what is missing, change what differs, leave the rest alone.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *tables.Device) error {
@@ -51,6 +56,9 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d
 
 // ensurePair returns the first end of the pair. A link that only has the name is refused.
 func (o *ops) ensurePair(d *tables.Device) (end, error) {
+	if err := o.nameBack(d.Name, d.Peer); err != nil {
+		return end{}, err
+	}
 	have, found, err := o.kernel.Get(d.Name)
 	if err != nil {
 		return end{}, err
@@ -59,8 +67,9 @@ func (o *ops) ensurePair(d *tables.Device) (end, error) {
 		if err := o.kernel.Create(d.Name, d.Peer); err != nil {
 			return end{}, err
 		}
-		have, _, err = o.kernel.Get(d.Name)
-		return have, err
+		if have, _, err = o.kernel.Get(d.Name); err != nil {
+			return end{}, err
+		}
 	}
 	peer, found, err := o.kernel.Get(d.Peer)
 	switch {
@@ -71,7 +80,25 @@ func (o *ops) ensurePair(d *tables.Device) (end, error) {
 	case !found || peer.Index != have.PeerIndex:
 		return end{}, fmt.Errorf("it exists, but its peer is not %s: rename or delete it", d.Peer)
 	}
+	o.known[d.Name], o.known[d.Peer] = have.Index, peer.Index
 	return have, nil
+}
+
+// nameBack gives ends that somebody has renamed their names again.
+func (o *ops) nameBack(names ...string) error {
+	for _, name := range names {
+		index, known := o.known[name]
+		if !known {
+			continue
+		}
+		if _, found, err := o.kernel.Get(name); err != nil || found {
+			continue // the caller meets the error again
+		}
+		if err := o.kernel.Rename(index, name); err != nil {
+			return fmt.Errorf("give the link with index %d its name %s back: %w", index, name, err)
+		}
+	}
+	return nil
 }
 
 // addresses adds what is missing, and only then removes what is not wanted, so that the node keeps an address.

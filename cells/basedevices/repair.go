@@ -2,6 +2,7 @@ package basedevices
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -9,11 +10,14 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
 // grace is how long a row may be Done before what is observed counts: the observer lags a little behind the kernel.
@@ -22,62 +26,69 @@ const grace = 250 * time.Millisecond
 // repair compares desired devices with observed ones and marks those that must be set up again.
 type repair struct {
 	cell.In
-	DB        *statedb.DB
+	Drift     drift.Watch
 	Table     statedb.RWTable[*tables.Device]
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
 }
 
 func registerRepair(jobs job.Group, r repair) {
-	jobs.Add(job.OneShot("repair-devices", r.run))
+	jobs.Add(job.OneShot("repair-devices", heartbeat.Loop(jobs, "repair-devices", r.run)))
 }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {
-	for {
-		txn := r.DB.ReadTxn()
+	limiter := rate.NewLimiter(rate.Every(pause), 1)
+	for limiter.Wait(ctx) == nil {
+		heartbeat.Busy(ctx)
+		txn := r.Drift.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, r.Table, r.Devices, r.Addresses)
+		_, wantedChanged := r.Table.AllWatch(txn)
 		_, linksChanged := r.Devices.AllWatch(txn)
 		_, addrsChanged := r.Addresses.AllWatch(txn)
-		rows, recheck := r.broken(txn, time.Now())
-		r.mark(rows)
+		recheck := r.mark(txn, time.Now())
 		health.OK("Devices are as wanted")
 		var later <-chan time.Time
 		if recheck > 0 {
 			later = time.After(recheck)
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-wantedChanged:
 		case <-linksChanged:
 		case <-addrsChanged:
 		case <-later:
 		}
 	}
+	return nil
 }
 
-// broken finds rows that are Done and do not look so. The second result is when to look again, 0 for not before a change.
-func (r *repair) broken(txn statedb.ReadTxn, now time.Time) (rows []*tables.Device, recheck time.Duration) {
+// mark makes rows pending that are Done and do not look so. It returns when to look again, 0 for not before a change.
+func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration) {
 	if ok, _ := r.Devices.Initialized(txn); !ok {
-		return nil, 0
+		return 0
 	}
-	for row := range r.Table.All(txn) {
-		if row.Status.Kind != reconciler.StatusKindDone || r.intact(txn, row) {
-			continue
-		}
-		if age := now.Sub(row.Status.UpdatedAt); age < grace {
+	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Device) []driftrepairs.Finding {
+		findings := r.findings(txn, row)
+		if age := now.Sub(row.Status.UpdatedAt); len(findings) > 0 && age < grace {
 			recheck = max(recheck, grace-age)
-			continue
+			return nil
 		}
-		rows = append(rows, row)
-	}
-	return rows, recheck
+		return findings
+	})
+	return recheck
 }
 
-// intact tells whether both ends of a pair are observed as they should be.
-func (r *repair) intact(txn statedb.ReadTxn, row *tables.Device) bool {
+// findings says how a pair is observed otherwise than it should be.
+func (r *repair) findings(txn statedb.ReadTxn, row *tables.Device) (all []driftrepairs.Finding) {
 	for _, name := range []string{row.Name, row.Peer} {
 		d, _, found := r.Devices.Get(txn, devices.ByName(name))
-		if !found || d.Up != row.Up || d.Flags&unix.IFF_NOARP == 0 || (row.MTU != 0 && d.MTU != row.MTU) {
-			return false
+		if wrong := difference(row, d, found); wrong != "" {
+			all = append(all, driftrepairs.Finding{Kind: driftrepairs.Link, What: name, Found: wrong})
+		}
+		if !found {
+			return all // its addresses went with it
 		}
 	}
 	host, _, _ := r.Devices.Get(txn, devices.ByName(row.Name))
@@ -89,25 +100,30 @@ func (r *repair) intact(txn statedb.ReadTxn, row *tables.Device) bool {
 	}
 	for _, a := range row.Addresses {
 		if !slices.Contains(have, a) {
-			return false
+			all = append(all, driftrepairs.Finding{Kind: driftrepairs.Address, What: a.String(), Found: "missing on " + row.Name})
 		}
 	}
-	return !row.AddressesKnown || len(have) == len(row.Addresses)
+	for _, a := range have {
+		if row.AddressesKnown && !slices.Contains(row.Addresses, a) {
+			all = append(all, driftrepairs.Finding{Kind: driftrepairs.Address, What: a.String(), Found: "is on " + row.Name})
+		}
+	}
+	return all
 }
 
-// mark makes rows pending, unless they have changed since they were judged.
-func (r *repair) mark(rows []*tables.Device) {
-	if len(rows) == 0 {
-		return
+// difference says what of one end is not as wanted, or nothing.
+func difference(row *tables.Device, d *devices.Device, found bool) string {
+	switch {
+	case !found:
+		return "missing"
+	case d.Up && !row.Up:
+		return "up"
+	case !d.Up && row.Up:
+		return "down"
+	case d.Flags&unix.IFF_NOARP == 0:
+		return "resolves addresses"
+	case row.MTU != 0 && d.MTU != row.MTU:
+		return fmt.Sprintf("has MTU %d", d.MTU)
 	}
-	txn := r.DB.WriteTxn(r.Table)
-	defer txn.Abort()
-	for _, row := range rows {
-		if now, _, found := r.Table.Get(txn, tables.ByName(row.Name)); found && now == row {
-			if _, _, err := r.Table.Insert(txn, row.Clone().WithStatus(reconciler.StatusPending())); err != nil {
-				return
-			}
-		}
-	}
-	txn.Commit()
+	return ""
 }

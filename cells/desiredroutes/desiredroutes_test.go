@@ -6,6 +6,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -22,6 +23,7 @@ func TestScripts(t *testing.T) {
 				func(k *fakeKernel) kernel { return k },
 				(*fakeKernel).commands,
 			),
+			account.Cell,
 			cell.Module("desired-routes", "Desired routes", Reconciler,
 				cell.Invoke(func(w tables.Writer) { w.Expect("pods") })),
 		}

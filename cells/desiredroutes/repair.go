@@ -9,10 +9,17 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
+
+// pause is the least time between two looks; the first after a pause does not wait.
+const pause = 20 * time.Millisecond
 
 // grace is how long a route may be Done before its absence from the observed routes counts: the observer lags a little
 // behind the kernel.
@@ -21,32 +28,37 @@ const grace = 250 * time.Millisecond
 // repair compares desired routes with observed ones and marks those that must be written again.
 type repair struct {
 	cell.In
-	DB        *statedb.DB
+	Drift     drift.Watch
 	Table     statedb.RWTable[*tables.Route]
 	Routes    statedb.Table[*devices.Route]
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
 }
 
-func registerRepair(jobs job.Group, r repair) { jobs.Add(job.OneShot("repair-routes", r.run)) }
+func registerRepair(jobs job.Group, r repair) {
+	jobs.Add(job.OneShot("repair-routes", heartbeat.Loop(jobs, "repair-routes", r.run)))
+}
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {
-	repaired := 0
 	tried := make(map[string]needs)
-	for {
-		txn := r.DB.ReadTxn()
+	limiter := rate.NewLimiter(rate.Every(pause), 1)
+	for limiter.Wait(ctx) == nil {
+		heartbeat.Busy(ctx)
+		txn := r.Drift.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, r.Table, r.Routes, r.Devices, r.Addresses)
 		_, wantedChanged := r.Table.AllWatch(txn)
 		_, routesChanged := r.Routes.AllWatch(txn)
 		_, linksChanged := r.Devices.AllWatch(txn)
 		_, addrsChanged := r.Addresses.AllWatch(txn)
-		rows, recheck := r.broken(txn, tried, time.Now())
-		repaired += r.mark(rows)
-		health.OK(fmt.Sprintf("Routes are as wanted (%d marked)", repaired))
+		recheck := r.mark(txn, time.Now())
+		r.again(r.failed(txn, tried))
+		health.OK("Routes are as wanted")
 
 		var later <-chan time.Time
 		if recheck > 0 {
 			later = time.After(recheck)
 		}
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -57,6 +69,7 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 		case <-later:
 		}
 	}
+	return nil
 }
 
 // needs is what a route asks of the node: its device, up, and its source address.
@@ -76,13 +89,9 @@ func (r *repair) needs(txn statedb.ReadTxn, row *tables.Route) (n needs) {
 	return n
 }
 
-// broken finds rows that should be written again: Done but not seen in the kernel, or failed and not tried since their
-// device or source address came or changed. A row may fail after that was seen, so tried holds with what each row was
-// tried last. The second result is when to look again, 0 for not before a change.
-func (r *repair) broken(txn statedb.ReadTxn, tried map[string]needs, now time.Time) (rows []*tables.Route, recheck time.Duration) {
-	if ok, _ := r.Routes.Initialized(txn); !ok {
-		return nil, 0
-	}
+// failed finds rows that failed and were not tried since their device or source address came or changed. A row may fail
+// after that was seen, so tried holds with what each row was tried last.
+func (r *repair) failed(txn statedb.ReadTxn, tried map[string]needs) (rows []*tables.Route) {
 	for row := range r.Table.All(txn) {
 		switch row.Status.Kind {
 		case reconciler.StatusKindError:
@@ -92,18 +101,42 @@ func (r *repair) broken(txn statedb.ReadTxn, tried map[string]needs, now time.Ti
 			}
 		case reconciler.StatusKindDone:
 			delete(tried, key(row))
-			d, _, present := r.Devices.Get(txn, devices.ByName(row.Device))
-			if present && r.seen(txn, wanted(row, d.Index)) {
-				continue
-			}
-			if age := now.Sub(row.Status.UpdatedAt); age < grace {
-				recheck = max(recheck, grace-age)
-				continue
-			}
-			rows = append(rows, row)
 		}
 	}
-	return rows, recheck
+	return rows
+}
+
+// mark makes rows pending that are Done and not seen in the kernel. It returns when to look again, 0 for not before a
+// change.
+func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration) {
+	if ok, _ := r.Routes.Initialized(txn); !ok {
+		return 0
+	}
+	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Route) []driftrepairs.Finding {
+		d, _, present := r.Devices.Get(txn, devices.ByName(row.Device))
+		if present && r.seen(txn, wanted(row, d.Index)) {
+			return nil
+		}
+		if age := now.Sub(row.Status.UpdatedAt); age < grace {
+			recheck = max(recheck, grace-age)
+			return nil
+		}
+		return drift.If(true, driftrepairs.Route, key(row), r.found(txn, row))
+	})
+	return recheck
+}
+
+// found says what the kernel has in the place of a route.
+func (r *repair) found(txn statedb.ReadTxn, row *tables.Route) string {
+	want := wanted(row, 0)
+	place := devices.Route{Table: want.Table, Dst: want.Dst, Priority: want.Priority}
+	for have := range r.Routes.Prefix(txn, devices.RouteByID(place.Destination())) {
+		if have.Protocol == tables.Protocol {
+			return "changed"
+		}
+		return fmt.Sprintf("replaced by one of protocol %d", have.Protocol)
+	}
+	return "missing"
 }
 
 // seen tells whether the observed routes hold this one.
@@ -117,22 +150,19 @@ func (r *repair) seen(txn statedb.ReadTxn, want route) bool {
 	return false
 }
 
-// mark makes rows pending, unless they have changed since they were judged.
-func (r *repair) mark(rows []*tables.Route) (marked int) {
+// again makes rows pending, unless they have changed since they were judged.
+func (r *repair) again(rows []*tables.Route) {
 	if len(rows) == 0 {
-		return 0
+		return
 	}
-	txn := r.DB.WriteTxn(r.Table)
+	txn := r.Drift.DB.WriteTxn(r.Table)
 	defer txn.Abort()
 	for _, row := range rows {
 		now, _, found := r.Table.Get(txn, tables.ByKey(key(row)))
 		if !found || now != row {
 			continue
 		}
-		if _, _, err := r.Table.Insert(txn, row.Clone().WithStatus(reconciler.StatusPending())); err == nil {
-			marked++
-		}
+		_, _, _ = r.Table.Insert(txn, row.Clone().WithStatus(reconciler.StatusPending()))
 	}
 	txn.Commit()
-	return marked
 }

@@ -28,11 +28,12 @@ type Row[R any] interface {
 	WithStatus(reconciler.Status) R
 }
 
-// Mark makes pending each row at which look finds something, has the findings counted, and returns how many rows there
-// were. before must have been taken ahead of the look at the kernel: a row that changed since is left out, because the
-// look may be older than the row. So are rows that were not written yet; their reconciler is at work. That is also why
-// what the agent itself changes is never counted.
-func Mark[R Row[R]](w Watch, table statedb.RWTable[R], before statedb.ReadTxn, look func(R) []driftrepairs.Finding) int {
+// Mark makes pending each row at which look finds something, and has the findings counted. before must have been taken
+// ahead of the look at the kernel: a row that changed since is left out, because the look may be older than the row. So
+// are rows that were not written yet; their reconciler is at work. That is also why what the agent itself changes is never
+// counted. When something was found at a row that was left out, again is true: its reconciler may have been there before
+// it happened, so whoever looks because of an announcement has to look once more.
+func Mark[R Row[R]](w Watch, table statedb.RWTable[R], before statedb.ReadTxn, look func(R) []driftrepairs.Finding) (again bool) {
 	type candidate struct {
 		row      R
 		revision statedb.Revision
@@ -40,29 +41,35 @@ func Mark[R Row[R]](w Watch, table statedb.RWTable[R], before statedb.ReadTxn, l
 	}
 	var found []candidate
 	for row, revision := range table.All(before) {
-		if row.GetStatus().Kind != reconciler.StatusKindDone {
-			continue
+		kind := row.GetStatus().Kind
+		if kind == reconciler.StatusKindError {
+			continue // it is tried again in any case
 		}
-		if findings := look(row); len(findings) > 0 {
+		findings := look(row)
+		switch {
+		case len(findings) == 0:
+		case kind == reconciler.StatusKindDone:
 			found = append(found, candidate{row, revision, findings})
+		default:
+			again = true
 		}
 	}
 	if len(found) == 0 {
-		return 0
+		return again
 	}
-	marked := 0
 	var findings []driftrepairs.Finding
 	txn := w.DB.WriteTxn(table)
 	for _, c := range found {
 		pending := c.row.Clone().WithStatus(reconciler.StatusPending())
-		if _, _, err := table.CompareAndSwap(txn, c.revision, pending); err == nil {
-			marked++
+		if _, _, err := table.CompareAndSwap(txn, c.revision, pending); err != nil {
+			again = true
+		} else {
 			findings = append(findings, c.findings...)
 		}
 	}
 	txn.Commit()
 	w.Repairs.Record(findings...)
-	return marked
+	return again
 }
 
 // If is the finding when something is wrong, and none otherwise.

@@ -34,20 +34,29 @@ func TestMark_OnlyRowsThatWereWrittenAndHaveNotChangedSince(t *testing.T) {
 		put(ifindex, reconciler.StatusDone())
 	}
 	put(3, reconciler.StatusError(errors.New("full")))
+	put(4, reconciler.StatusPending())
 	before := db.ReadTxn()
 	put(2, reconciler.StatusDone()) // written after the look began
 
 	var counted ledger
-	n := Mark(Watch{DB: db, Repairs: &counted}, table, before, func(l *bpfendpoints.Link) []driftrepairs.Finding {
-		return If(l.IfIndex != 0, driftrepairs.MapEntry, strconv.Itoa(int(l.IfIndex)), "missing")
-	})
-	if n != 1 {
-		t.Errorf("%d rows marked, want 1", n)
+	look := func(wrong func(uint32) bool) bool {
+		return Mark(Watch{DB: db, Repairs: &counted}, table, before, func(l *bpfendpoints.Link) []driftrepairs.Finding {
+			return If(wrong(l.IfIndex), driftrepairs.MapEntry, strconv.Itoa(int(l.IfIndex)), "missing")
+		})
+	}
+	if look(func(ifindex uint32) bool { return ifindex == 3 }) {
+		t.Error("a row that failed asks for another look; it is tried again in any case")
+	}
+	if !look(func(ifindex uint32) bool { return ifindex == 4 }) {
+		t.Error("a row that is being written asks for no other look")
+	}
+	if !look(func(ifindex uint32) bool { return ifindex == 1 || ifindex == 2 }) {
+		t.Error("a row that was written since asks for no other look")
 	}
 	if want := (ledger{{Kind: driftrepairs.MapEntry, What: "1", Found: "missing"}}); !slices.Equal(counted, want) {
 		t.Errorf("counted %v, want %v", counted, want)
 	}
-	want := []string{"Done", "Pending", "Done", "Error"}
+	want := []string{"Done", "Pending", "Done", "Error", "Pending"}
 	for l := range table.All(db.ReadTxn()) {
 		if got := l.Status.Kind.String(); got != want[l.IfIndex] {
 			t.Errorf("row %d is %s, want %s", l.IfIndex, got, want[l.IfIndex])
