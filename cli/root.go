@@ -87,7 +87,8 @@ func (a *app) root() *cobra.Command {
 	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "How long to wait for an answer; 0 means for ever")
 	root.AddCommand(
 		a.statusCommand(), a.endpointCommand(), a.identityCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.configCommand(),
-		a.dbCommand(), a.shellCommand(), a.bootstrapCommand(), a.monitorCommand(), a.dropsCommand(), a.installCommand(), a.versionCommand(),
+		a.dbCommand(), a.shellCommand(), a.bootstrapCommand(), a.monitorCommand(), a.dropsCommand(), a.installCommand(), a.inventoryCommand(), a.cleanupCommand(),
+		a.versionCommand(),
 	)
 	strictArguments(root)
 	return root

@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 )
 
 const (
 	fileMode  = 0o644
-	backup    = ".waggle_bak" // ends the name of a configuration that --cni-exclusive put aside
-	temporary = ".waggle_tmp" // names what is there while the file is written, at the end; runtimes do not read it
+	backup    = cniconfig.AsideSuffix
+	temporary = cniconfig.TemporarySuffix
 )
 
 // ensure makes the file have the contents, and reports whether it had to write. The file appears whole or not at all.

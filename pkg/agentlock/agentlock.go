@@ -42,7 +42,22 @@ func Process(pid int) string {
 // Take makes the file if need be, locks it and writes our process id into it. A lock that is taken gives [*HeldError].
 // Closing the file gives it back.
 func Take(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o660)
+	f, err := open(path, os.O_CREATE)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// TakeExisting locks a file that is there, and changes nothing in it.
+func TakeExisting(path string) (*os.File, error) { return open(path, 0) }
+
+func open(path string, flag int) (*os.File, error) {
+	f, err := os.OpenFile(path, flag|os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0o660)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +67,6 @@ func Take(path string) (*os.File, error) {
 			return nil, &HeldError{path, readPID(f)}
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
 	return f, nil
 }

@@ -35,14 +35,12 @@ func Unmount(root string) error {
 	if err != nil || source != sourceMounted && source != sourceMade {
 		return err
 	}
-	entries, err := os.ReadDir(root)
+	others, err := Others(root, "")
 	if err != nil {
-		return fmt.Errorf("look into the BPF file system: %w", err)
+		return err
 	}
-	for _, e := range entries {
-		if name := e.Name(); name != "maps.debug" && name != "progs.debug" { // the kernel's own, in every one
-			return fmt.Errorf("unmount BPF file system of %s: %w: %s", root, ErrInUse, name)
-		}
+	if len(others) > 0 {
+		return fmt.Errorf("unmount BPF file system of %s: %w: %s", root, ErrInUse, others[0])
 	}
 	if err := unix.Unmount(root, 0); err != nil {
 		return fmt.Errorf("unmount BPF file system of %s: %w", root, err)
@@ -53,6 +51,20 @@ func Unmount(root string) error {
 		}
 	}
 	return nil
+}
+
+// Others lists what is in the BPF file system of root beside the path except, and the kernel's own.
+func Others(root, except string) (names []string, err error) {
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return nil, fmt.Errorf("look into the BPF file system: %w", err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != "maps.debug" && name != "progs.debug" && filepath.Join(root, name) != except {
+			names = append(names, name)
+		}
+	}
+	return names, nil
 }
 
 // sourceOf returns the source of the BPF file system that is mounted on root itself; empty when there is none.

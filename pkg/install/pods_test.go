@@ -93,7 +93,7 @@ func TestDefaults_AreTheAgents(t *testing.T) {
 // TestFixed_AreFlags: an option that is refused with a reason must be one.
 func TestFixed_AreFlags(t *testing.T) {
 	t.Parallel()
-	flags, err := agentFlags()
+	flags, err := AgentFlags()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func newSettings(set []string, apiServer string) (Settings, error) {
 		settings["k8s-api-server"] = apiServer
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		flags, err := agentFlags()
+		flags, err := AgentFlags()
 		if err == nil {
 			err = config.FlagError(flags, flags.Parse([]string{"--" + key + "=" + settings[key]}))
 		}
@@ -79,34 +79,45 @@ func newSettings(set []string, apiServer string) (Settings, error) {
 	return settings, errors.Join(errs...)
 }
 
-// agentFlags are the flags of the agent, to check options with. They hold no values that anybody reads.
-func agentFlags() (*pflag.FlagSet, error) {
+// AgentFlags are the flags of the agent in either role. Those that are texts have their defaults.
+func AgentFlags() (*pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for line := range strings.Lines(flagList) {
 		fields := strings.Fields(line)
 		if strings.HasPrefix(line, "#") || len(fields) < 2 {
 			continue
 		}
-		switch name, kind := fields[0], fields[1]; kind {
-		case "bool":
-			flags.Bool(name, false, "")
-		case "int":
-			flags.Int(name, 0, "")
-		case "duration":
-			flags.Duration(name, time.Duration(0), "")
-		case "float32", "float64":
-			flags.Float64(name, 0, "")
-		case "string":
-			flags.String(name, "", "")
-		case "stringSlice":
-			flags.StringSlice(name, nil, "")
-		case "stringToString":
-			flags.StringToString(name, nil, "")
-		default:
-			return nil, fmt.Errorf("flag %s of the agent has the unknown type %s: teach package install about it", name, kind)
+		if err := addFlag(flags, fields[0], fields[1]); err != nil {
+			return nil, err
+		}
+		if flag := flags.Lookup(fields[0]); len(fields) == 3 && fields[1] == "string" {
+			_ = flag.Value.Set(fields[2]) // any text is a string
+			flag.DefValue = fields[2]
 		}
 	}
 	return flags, nil
+}
+
+func addFlag(flags *pflag.FlagSet, name, kind string) error {
+	switch kind {
+	case "bool":
+		flags.Bool(name, false, "")
+	case "int":
+		flags.Int(name, 0, "")
+	case "duration":
+		flags.Duration(name, time.Duration(0), "")
+	case "float32", "float64":
+		flags.Float64(name, 0, "")
+	case "string":
+		flags.String(name, "", "")
+	case "stringSlice":
+		flags.StringSlice(name, nil, "")
+	case "stringToString":
+		flags.StringToString(name, nil, "")
+	default:
+		return fmt.Errorf("flag %s of the agent has the unknown type %s: teach package install about it", name, kind)
+	}
+	return nil
 }
 
 // value is what the agents will use for a flag: what is set, else the agent's default.

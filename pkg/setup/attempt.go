@@ -87,8 +87,8 @@ func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) erro
 // try takes the steps of the self-test in order and stops at the first that fails.
 func try(ctx context.Context, o Options, agent *client.Client) (steps []selftest.Step, err error) {
 	t := &trial{agent: agent, plugin: &plugin{
-		path:   filepath.Join(o.CNIBinDir, pluginName),
-		config: config{Name: "waggle", Type: pluginName, SocketPath: o.SocketPath, StateDir: o.StateDir, LogFile: o.LogFile},
+		path:   filepath.Join(o.CNIBinDir, PluginName),
+		config: config{Name: "waggle", Type: PluginName, SocketPath: o.SocketPath, StateDir: o.StateDir, LogFile: o.LogFile},
 	}}
 	random := make([]byte, 8)
 	_, _ = rand.Read(random) // never fails

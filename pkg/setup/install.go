@@ -10,9 +10,10 @@ import (
 )
 
 const (
-	pluginName = "waggle-cni"
-	// tmpName is where the plugin grows. Runtimes ask for plugins by name, and none asks for this one.
-	tmpName = ".waggle-cni.tmp"
+	// PluginName is the file of the plugin in the directory of runtimes.
+	PluginName = "waggle-cni"
+	// TemporaryName is where the plugin grows. Runtimes ask for plugins by name, and none asks for this one.
+	TemporaryName = ".waggle-cni.tmp"
 )
 
 // install copies the plugin into place unless an equal one is there. A runtime that calls it meanwhile runs the old one or
@@ -28,7 +29,7 @@ func install(from, to string) (wrote bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return false, fmt.Errorf("install the CNI plugin: %w", err)
 	}
-	tmp := filepath.Join(filepath.Dir(to), tmpName)
+	tmp := filepath.Join(filepath.Dir(to), TemporaryName)
 	if err := errors.Join(write(tmp, content), os.Rename(tmp, to), syncDir(filepath.Dir(to))); err != nil {
 		_ = os.Remove(tmp)
 		return false, fmt.Errorf("install the CNI plugin as %s: %w: is --cni-bin-dir a writable mount of the host's directory?", to, err)

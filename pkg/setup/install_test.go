@@ -10,7 +10,7 @@ import (
 func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	from, to := filepath.Join(dir, "new"), filepath.Join(dir, "made", "bin", pluginName)
+	from, to := filepath.Join(dir, "new"), filepath.Join(dir, "made", "bin", PluginName)
 	if err := os.WriteFile(from, []byte("plugin 1"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	step("of another mode", true)
-	if err := os.WriteFile(filepath.Join(filepath.Dir(to), tmpName), []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(to), TemporaryName), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(from, []byte("plugin 2"), 0o600); err != nil {
@@ -61,7 +61,7 @@ func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
 func TestInstall_LeavesTheOldFileToWhoHasIt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	from, to := filepath.Join(dir, "new"), filepath.Join(dir, pluginName)
+	from, to := filepath.Join(dir, "new"), filepath.Join(dir, PluginName)
 	for path, text := range map[string]string{from: "new", to: "old"} {
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)

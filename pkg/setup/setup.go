@@ -59,7 +59,7 @@ func prepare(log *slog.Logger, o Options) error {
 		return err
 	}
 	log.Info("BPF file system is there", "root", o.BPFRoot, "mountedNow", mounted)
-	target := filepath.Join(o.CNIBinDir, pluginName)
+	target := filepath.Join(o.CNIBinDir, PluginName)
 	wrote, err := install(o.PluginPath, target)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func Prepared(o Options) error {
 	} else if !is {
 		return fmt.Errorf("no BPF file system is mounted on %s", o.BPFRoot)
 	}
-	target := filepath.Join(o.CNIBinDir, pluginName)
+	target := filepath.Join(o.CNIBinDir, PluginName)
 	same, err := equal(o.PluginPath, target)
 	if err == nil && !same {
 		err = fmt.Errorf("%s is not the plugin of %s", target, o.PluginPath)

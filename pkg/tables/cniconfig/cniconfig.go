@@ -18,6 +18,12 @@ const (
 	Shadowed State = "shadowed"
 )
 
+// What names end with that the agent makes beside the file. Runtimes do not read either.
+const (
+	AsideSuffix     = ".waggle_bak" // a configuration of somebody else that --cni-exclusive put aside
+	TemporarySuffix = ".waggle_tmp" // what is there while the file is written
+)
+
 // Config is the file. There is no row while the agent manages no file.
 type Config struct {
 	Path    string `json:"path"`

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/inventory"
+)
+
+const cleanupHelp = `Remove everything that "waggle inventory" lists, and put kernel settings and CNI configurations back as they were.
+
+The agent and its setup must have ended. While pods are attached nothing is removed: runtimes need the plugin to detach them, so
+delete or drain them first; their deletion works without the agent. --with-pods cuts them off instead, for a machine that is about to be
+reset: pods that are deleted afterwards stay Terminating until another network takes over or the runtime is reset.
+
+What cannot be removed is reported, and the rest goes. Call it again then, also when it was killed.`
+
+const cleanupExamples = `  waggle cleanup --dry-run
+  waggle cleanup
+  waggle cleanup --config-dir /etc/waggle -o json`
+
+func (a *app) cleanupCommand() *cobra.Command {
+	var withPods, dryRun, stay bool
+	cmd := &cobra.Command{
+		Use: "cleanup", Short: "Remove everything of Waggle from this machine", Long: cleanupHelp, Example: cleanupExamples, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			m, err := machine(cmd)
+			if err != nil {
+				return err
+			}
+			defer m.Close()
+			if dryRun {
+				return a.dryRun(m)
+			}
+			if err := a.cleanup(m, withPods); err != nil || !stay {
+				return err
+			}
+			<-cmd.Context().Done()
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&withPods, "with-pods", false, "Cut off pods that are attached, instead of refusing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Print what would be removed, and change nothing")
+	cmd.Flags().BoolVar(&stay, "stay", false, "After success wait to be ended, as the main process of a DaemonSet's pod")
+	return a.withOutput(withPaths(cmd))
+}
+
+// dryRun prints the same as the inventory, on stdout; what would keep a real run from working comes as an error.
+func (a *app) dryRun(m *inventory.Machine) error {
+	objects, err := m.List()
+	return errors.Join(a.shown(objects, err), m.Running())
+}
+
+func (a *app) cleanup(m *inventory.Machine, withPods bool) error {
+	removed, err := m.Cleanup(withPods)
+	if removed == nil {
+		removed = []inventory.Object{}
+	}
+	shown := a.show(removed, func(w io.Writer) {
+		if len(removed) > 0 {
+			objectsText(w, removed)
+		}
+		fmt.Fprintf(w, "Removed: %d\n", len(removed))
+	})
+	return errors.Join(err, shown)
+}

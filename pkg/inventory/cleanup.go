@@ -1,0 +1,110 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/agentlock"
+)
+
+// Errors of [Machine.Cleanup] before anything is removed.
+var (
+	ErrRunning = errors.New("nothing was removed: stop it first")
+	ErrPods    = errors.New("nothing was removed: delete or drain these pods first, or give --with-pods to cut them off")
+)
+
+// Cleanup removes what [Machine.List] lists, and returns what is gone. It goes on past errors and joins them; a further call
+// tries again what is left, also after a call that was killed. While an agent or its setup runs, or pods are attached and
+// withPods is false, nothing is removed.
+func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
+	unlock, err := m.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	before, err := m.List()
+	errs := []error{err} // what cannot be looked at is left, the rest goes
+	if pods := attached(before); len(pods) > 0 && !withPods {
+		return nil, fmt.Errorf("%d pods are attached, by %s: %w", len(pods), strings.Join(pods[:min(len(pods), 5)], ", "), ErrPods)
+	}
+	for _, k := range kinds() {
+		found, err := m.find(k) // again: much has gone with other objects by now
+		errs = append(errs, err)
+		for _, o := range found {
+			if !slices.ContainsFunc(before, o.same) {
+				before = append(before, o) // made since, by a plugin that was at work
+			}
+			if o.remove == nil {
+				continue
+			}
+			if err := o.remove(); err != nil {
+				errs = append(errs, fmt.Errorf("remove %s: %w", o, err))
+			}
+		}
+	}
+	after, err := m.List()
+	for _, o := range before {
+		if !slices.ContainsFunc(after, o.same) {
+			removed = append(removed, o)
+		}
+	}
+	errs = append(errs, err)
+	if errors.Join(errs...) == nil && len(after) > 0 {
+		errs = append(errs, fmt.Errorf("%d objects are there again or still, %s first: see what makes them, then call again", len(after), after[0]))
+	}
+	return removed, errors.Join(errs...)
+}
+
+func (o Object) same(other Object) bool { return o.Kind == other.Kind && o.Name == other.Name }
+
+func attached(all []Object) (names []string) {
+	for _, o := range all {
+		if o.pod {
+			names = append(names, o.Name)
+		}
+	}
+	return names
+}
+
+// Running says which program of ours runs and would use what is removed; nil when none does. Nothing is changed.
+func (m *Machine) Running() error {
+	unlock, err := m.lock()
+	if err == nil {
+		unlock()
+	}
+	return err
+}
+
+// lock keeps agent and setup from starting. Where there is no state directory nobody has a lock in it.
+func (m *Machine) lock() (unlock func(), err error) {
+	if pid, running := agentlock.Announced(); running {
+		return nil, fmt.Errorf("waggle-agent%s runs in this network namespace: %w", agentlock.Process(pid), ErrRunning)
+	}
+	var locks []*os.File
+	unlock = func() {
+		for _, l := range locks {
+			l.Close()
+		}
+	}
+	for file, program := range map[string]string{agentlock.AgentFile: "waggle-agent", agentlock.SetupFile: "waggle-agent setup"} {
+		l, err := agentlock.TakeExisting(filepath.Join(m.paths.StateDir, file))
+		var held *agentlock.HeldError
+		switch {
+		case err == nil:
+			locks = append(locks, l)
+		case errors.Is(err, fs.ErrNotExist):
+		case errors.As(err, &held):
+			unlock()
+			return nil, fmt.Errorf("%s%s uses the state directory %s: %w", program, agentlock.Process(held.PID), m.paths.StateDir, ErrRunning)
+		default:
+			unlock()
+			return nil, err
+		}
+	}
+	return unlock, nil
+}

@@ -1,0 +1,109 @@
+package inventory
+
+import (
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/setup"
+	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
+)
+
+// pluginPackage is what the Go tool writes into our plugin.
+const pluginPackage = "github.com/waggle-net/waggle/cmd/waggle-cni"
+
+// cniConf finds the configuration that the agent writes, if it calls our plugin, and what an interrupted write has left.
+func (m *Machine) cniConf() (found []Object, err error) {
+	path := m.paths.CNIConf
+	if path == "" {
+		return nil, nil
+	}
+	ours, err := callsOurPlugin(path)
+	if ours {
+		found = append(found, entry{path: path}.object("cell cniconf", "path, and it calls "+setup.PluginName))
+	}
+	errs := []error{err}
+	names, _ := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), "*"+cniconfig.TemporarySuffix)) // the pattern is good; it finds the bare suffix too
+	for _, name := range names {
+		entries, err := tree(name)
+		errs = append(errs, err)
+		for _, e := range entries {
+			found = append(found, e.object("cell cniconf", "name"))
+		}
+	}
+	return found, errors.Join(errs...)
+}
+
+func callsOurPlugin(path string) (bool, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var list struct {
+		Plugins []struct {
+			Type string `json:"type"`
+		} `json:"plugins"`
+	}
+	// What is not JSON calls nobody.
+	return json.Unmarshal(text, &list) == nil && len(list.Plugins) > 0 && list.Plugins[0].Type == setup.PluginName, nil
+}
+
+// cniConfAside finds configurations of others that --cni-exclusive has renamed. They get their names back, unless somebody
+// has written a new one meanwhile.
+func (m *Machine) cniConfAside() (found []Object, err error) {
+	if m.paths.CNIConf == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(filepath.Dir(m.paths.CNIConf))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		path := filepath.Join(filepath.Dir(m.paths.CNIConf), e.Name())
+		original, aside := strings.CutSuffix(path, cniconfig.AsideSuffix)
+		if !aside {
+			continue
+		}
+		if _, err := os.Lstat(original); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		found = append(found, Object{Name: path, Owner: "cell cniconf", Proof: "name", Note: "gets its name back: " + filepath.Base(original),
+			remove: func() error { return os.Rename(path, original) }})
+	}
+	return found, err
+}
+
+// cniPlugin finds the plugin where runtimes look for it, and a half-written one.
+func (m *Machine) cniPlugin() (found []Object, err error) {
+	if m.paths.CNIBinDir == "" {
+		return nil, nil
+	}
+	path := filepath.Join(m.paths.CNIBinDir, setup.PluginName)
+	switch info, err := buildinfo.ReadFile(path); {
+	case errors.Is(err, fs.ErrNotExist), err == nil && info.Path != pluginPackage:
+	case err != nil:
+		if _, statErr := os.Stat(path); statErr != nil {
+			return nil, fmt.Errorf("read %s: %w", path, statErr)
+		} // else it is no Go program, and so not ours
+	default:
+		found = append(found, entry{path: path}.object("waggle-agent setup", "name, and the package that it was built from"))
+	}
+	temporary, err := tree(filepath.Join(m.paths.CNIBinDir, setup.TemporaryName))
+	for _, e := range temporary {
+		found = append(found, e.object("waggle-agent setup", "name"))
+	}
+	return found, err
+}
+
+// escapeGlob makes a directory's name match only itself.
+func escapeGlob(dir string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
+}

@@ -1,0 +1,73 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/waggle-net/waggle/pkg/bpffs"
+)
+
+// pins finds everything in our directory of the BPF file system, also what no present version knows: maps and links of
+// another one. Without its pin a link is detached.
+func (m *Machine) pins() ([]Object, error) {
+	is, err := bpffs.Is(m.paths.BPFRoot)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !is {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries, err := tree(m.paths.PinDir())
+	found := make([]Object, 0, len(entries))
+	for _, e := range entries {
+		o := e.object("cell maps or loader", "path")
+		if o.Note = "directory"; !e.dir {
+			o.Note = m.pinned(e.path)
+		}
+		found = append(found, o)
+	}
+	return found, err
+}
+
+// pinned says what a pin holds.
+func (m *Machine) pinned(path string) string {
+	if p, err := ebpf.LoadPinnedMap(path, nil); err == nil {
+		defer p.Close()
+		return "map " + p.Type().String()
+	}
+	if p, err := ebpf.LoadPinnedProgram(path, nil); err == nil {
+		defer p.Close()
+		return "program " + p.Type().String()
+	}
+	l, err := link.LoadPinnedLink(path, nil)
+	if err != nil {
+		return "unknown"
+	}
+	defer l.Close()
+	info, err := l.Info()
+	if err != nil {
+		return "link"
+	}
+	if on := info.TCX(); on != nil && on.Ifindex != 0 {
+		return fmt.Sprintf("tcx link on %s", m.device(int(on.Ifindex)))
+	}
+	return fmt.Sprintf("link of type %d", info.Type)
+}
+
+// mount finds the mount of the BPF file system, if we made it and nobody else pins anything there: then it would stay.
+func (m *Machine) mount() ([]Object, error) {
+	ours, err := bpffs.Ours(m.paths.BPFRoot)
+	if !ours || err != nil {
+		return nil, err
+	}
+	others, err := bpffs.Others(m.paths.BPFRoot, m.paths.PinDir())
+	if len(others) > 0 || err != nil {
+		return nil, err
+	}
+	return []Object{{Name: m.paths.BPFRoot, Owner: "cell maps or waggle-agent setup", Proof: "source of the mount", Note: "BPF file system",
+		remove: func() error { return bpffs.Unmount(m.paths.BPFRoot) }}}, nil
+}

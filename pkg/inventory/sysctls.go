@@ -1,0 +1,23 @@
+package inventory
+
+import (
+	"fmt"
+
+	"github.com/waggle-net/waggle/pkg/sysctlfs"
+	"github.com/waggle-net/waggle/pkg/sysctlrecord"
+)
+
+// sysctls finds the settings that the agent changed and nobody has changed since. All are put back in one step, in which
+// those that set others come first.
+func (m *Machine) sysctls() (found []Object, err error) {
+	kernel, record := sysctlfs.Below(m.paths.Procfs), sysctlrecord.New(m.paths.StateDir)
+	pending, err := record.Pending(kernel)
+	for i, p := range pending {
+		o := Object{Name: p.Name, Owner: "cell sysctl", Proof: "record of what it was", Note: fmt.Sprintf("%s, was %s", p.Have, p.Want)}
+		if i == 0 {
+			o.remove = func() error { return record.Restore(kernel) }
+		}
+		found = append(found, o)
+	}
+	return found, err
+}

@@ -1,0 +1,30 @@
+package nftguard
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// Exists tells whether our table is there, whatever it holds. A kernel without nftables has none.
+func Exists() (bool, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return false, fmt.Errorf("open nftables: %w", err)
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list nftables tables: %w%s", err, remedy(err))
+	}
+	for _, t := range tables {
+		if t.Name == TableName {
+			return true, nil
+		}
+	}
+	return false, nil
+}
