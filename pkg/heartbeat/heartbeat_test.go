@@ -1,0 +1,411 @@
+package heartbeat_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/hive"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// comb is a row.
+type comb struct {
+	Name   string
+	Status reconciler.Status
+}
+
+func (c *comb) clone() *comb                         { d := *c; return &d }
+func (c *comb) withStatus(s reconciler.Status) *comb { c.Status = s; return c }
+func (c *comb) status() reconciler.Status            { return c.Status }
+func (c *comb) TableHeader() []string                { return []string{"Name"} }
+func (c *comb) TableRow() []string                   { return []string{c.Name} }
+func key(c *comb) index.KeySet                       { return index.NewKeySet(index.String(c.Name)) }
+func newTable(db *statedb.DB, name string) (statedb.RWTable[*comb], error) {
+	return statedb.NewTable(db, name, statedb.Index[*comb, string]{Name: "name", FromObject: key, FromKey: index.String, FromString: index.FromString, Unique: true})
+}
+
+// world is a module with a loop that follows a table, a timer and a reconciler. Each of them waits behind its gate while
+// that is shut.
+type world struct {
+	db      *statedb.DB
+	table   statedb.RWTable[*comb]
+	monitor *heartbeat.Monitor
+	jobs    job.Group
+
+	loop, timer, update, remove, prune, watch gate
+	failing                                   error
+}
+
+// gate is what a loop passes; while it is shut nobody does.
+type gate struct{ ch chan struct{} }
+
+func (g *gate) shut() { g.ch = make(chan struct{}) }
+func (g *gate) open() { close(g.ch); g.ch = nil }
+func (g *gate) pass() {
+	if g.ch != nil {
+		<-g.ch
+	}
+}
+
+func (w *world) Update(context.Context, statedb.ReadTxn, statedb.Revision, *comb) error {
+	w.update.pass()
+	return w.failing
+}
+
+func (w *world) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *comb) error {
+	w.remove.pass()
+	return nil
+}
+
+func (w *world) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*comb, statedb.Revision]) error {
+	w.prune.pass()
+	return nil
+}
+
+const every = 30 * time.Second
+
+// build starts the hive, with the judge that steps each second.
+func build(t *testing.T) *world {
+	t.Helper()
+	w := &world{}
+	h := hive.New(celltest.Infrastructure(),
+		cell.Provide(func(m *heartbeat.Monitor) statedb.Metrics { return m.Transactions(&statedb.NopMetrics{}) }),
+		cell.Module("bees", "Bees", cell.Invoke(func(db *statedb.DB, m *heartbeat.Monitor, jobs job.Group, params reconciler.Params) (err error) {
+			w.db, w.monitor, w.jobs = db, m, jobs
+			if w.table, err = newTable(db, "combs"); err != nil {
+				return err
+			}
+			jobs.Add(job.OneShot("follow", heartbeat.Loop(jobs, "follow", w.follow)))
+			jobs.Add(job.Timer("look", heartbeat.Timer(jobs, "look", func(context.Context) error { w.timer.pass(); return nil }, every), every))
+			_, err = heartbeat.Register(params, w.table, (*comb).clone, (*comb).withStatus, (*comb).status, w, nil,
+				reconciler.WithPruning(time.Minute))
+			return err
+		})))
+	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError))
+	if err := h.Start(log, t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var judge sync.WaitGroup
+	judge.Go(func() {
+		for last := time.Now(); ; last = time.Now() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(heartbeat.Interval):
+			}
+			w.monitor.Step(time.Since(last), w.db.ReadTxn())
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		judge.Wait()
+		if err := h.Stop(log, context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func (w *world) follow(ctx context.Context, _ cell.Health) error {
+	for {
+		heartbeat.Busy(ctx)
+		txn := w.db.ReadTxn()
+		heartbeat.Saw(ctx, txn, w.table)
+		_, changed := w.table.AllWatch(txn)
+		w.loop.pass()
+		heartbeat.Idle(ctx)
+		w.watch.pass()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+func (w *world) insert(names ...string) {
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Commit()
+	for _, name := range names {
+		_, _, _ = w.table.Insert(txn, &comb{Name: name, Status: reconciler.StatusPending()})
+	}
+}
+
+func (w *world) remove1(name string) {
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Commit()
+	_, _, _ = w.table.Delete(txn, &comb{Name: name})
+}
+
+// red waits until the monitor says something, and returns that and how long it took.
+func (w *world) red(t *testing.T) (string, time.Duration) {
+	t.Helper()
+	began := time.Now()
+	for time.Since(began) < 10*time.Minute {
+		if line, live := w.monitor.Live(t.Context()); !live {
+			return line, time.Since(began)
+		}
+		time.Sleep(time.Second)
+	}
+	return "", time.Since(began)
+}
+
+// TestMonitor_FindsWhatHangs freezes one thing after the other, in fake time, and thaws it.
+func TestMonitor_FindsWhatHangs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		freeze func(w *world) (thaw func())
+		want   string
+		within time.Duration
+	}{
+		"a loop": {func(w *world) func() { w.loop.shut(); w.insert("a"); return w.loop.open },
+			"loop bees/follow hangs: its work does not end", time.Minute},
+		"a loop that misses a change": {func(w *world) func() {
+			w.watch.shut()
+			w.insert("a")
+			time.Sleep(time.Second)
+			w.insert("b")
+			return w.watch.open
+		},
+			"loop bees/follow hangs: it has not seen revision 4 of table combs", time.Minute},
+		"a timer's run": {func(w *world) func() { w.timer.shut(); time.Sleep(every); return w.timer.open },
+			"loop bees/look hangs: its work does not end", time.Minute},
+		"an update": {func(w *world) func() { w.update.shut(); w.insert("a", "b"); return w.update.open },
+			"loop bees/reconcile-combs hangs: its work does not end", time.Minute},
+		"a deletion, with no row left": {func(w *world) func() {
+			w.insert("a")
+			time.Sleep(time.Second)
+			w.remove.shut()
+			w.remove1("a")
+			return w.remove.open
+		}, "loop bees/reconcile-combs hangs: its work does not end", time.Minute},
+		"a prune": {func(w *world) func() { w.prune.shut(); time.Sleep(time.Minute); return w.prune.open },
+			"loop bees/reconcile-combs hangs: its work does not end", time.Minute},
+		"a write transaction": {func(w *world) func() {
+			txn := w.db.WriteTxn(w.table)
+			return txn.Abort
+		}, "table combs cannot be written: a write transaction of pkg/heartbeat_test.", 12 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := build(t)
+				time.Sleep(5 * time.Second)
+				thaw := c.freeze(w)
+				line, took := w.red(t)
+				if !strings.HasPrefix(line, c.want) || took > c.within {
+					t.Errorf("after %s it says %q, want %q within %s", took, line, c.want, c.within)
+				}
+				thaw()
+				time.Sleep(2 * heartbeat.Interval)
+				if line, live := w.monitor.Live(t.Context()); !live {
+					t.Errorf("after the thaw it says %q", line)
+				}
+			})
+		})
+	}
+}
+
+// TestMonitor_FindsARowThatNobodyAttempts has a reconciler whose loop is gone.
+func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := statedb.New()
+		m := heartbeat.NewMonitor()
+		var registered reconciler.Params
+		h := hive.New(statedb.Cell, job.Cell, cell.Provide(cell.NewSimpleHealth, func(h *cell.SimpleHealth) hive.HealthSource { return source{h} }, func() *heartbeat.Monitor { return m }),
+			cell.Module("bees", "Bees", cell.Invoke(func(p reconciler.Params) { registered = p })))
+		if err := hive.Populate(h, slog.New(slog.DiscardHandler)); err != nil { // and never started
+			t.Fatal(err)
+		}
+		table, err := newTable(db, "combs")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := heartbeat.Register(registered, table, (*comb).clone, (*comb).withStatus, (*comb).status, &world{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		w := &world{db: db, table: table}
+		steps := func(n int) (found []heartbeat.Wedge) {
+			for range n {
+				found = m.Step(time.Second, db.ReadTxn())
+			}
+			return found
+		}
+		if got := steps(600); len(got) > 0 {
+			t.Fatalf("without rows: %+v", got)
+		}
+		w.insert("wax")
+		if got := steps(29); len(got) > 0 {
+			t.Fatalf("too early: %+v", got)
+		}
+		// Whoever writes the row again and again does not hide that nobody attempts it.
+		w.insert("wax")
+		if got := steps(5); len(got) != 1 || !strings.HasPrefix(got[0].What, "row wax of table combs waits, and bees/reconcile-combs attempts nothing") {
+			t.Fatalf("after 34 s: %+v", got)
+		}
+	})
+}
+
+type source struct{ root *cell.SimpleHealth }
+
+func (s source) ForModule(id cell.FullModuleID) cell.Health { return s.root.NewScope(id.String()) }
+
+// TestMonitor_IsGreen lets what looks like a wedge and is none go on for ten minutes of fake time.
+func TestMonitor_IsGreen(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(w *world){
+		"nothing to do":  func(*world) {},
+		"rows that fail": func(w *world) { w.failing = errors.New("no route to the API server"); w.insert("a", "b", "c") },
+		"a table in flux": func(w *world) {
+			go func() {
+				for range 600 {
+					w.insert("a")
+					time.Sleep(time.Second)
+				}
+			}()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := build(t)
+				do(w)
+				if line, took := w.red(t); line != "" {
+					t.Errorf("after %s: %s", took, line)
+				}
+			})
+		})
+	}
+}
+
+// TestMonitor_AProcessThatWasStopped is one whose loops were all at work when it was stopped for an hour.
+func TestMonitor_AProcessThatWasStopped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := build(t)
+		time.Sleep(5 * time.Second)
+		w.loop.shut()
+		w.update.shut()
+		txn := w.db.WriteTxn(w.table)
+		synctest.Wait()
+		for range 5 { // a step each, however long ago the last one was
+			if got := w.monitor.Step(time.Hour, w.db.ReadTxn()); len(got) > 0 {
+				t.Fatalf("%+v", got)
+			}
+		}
+		txn.Abort()
+		w.update.open()
+		w.loop.open()
+	})
+}
+
+// TestLive_WithoutAJudge: the verdict of a judge that has not looked for long is none.
+func TestLive_WithoutAJudge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, db := heartbeat.NewMonitor(), statedb.New()
+		if line, live := m.Live(t.Context()); !live {
+			t.Errorf("before the first step: %s", line)
+		}
+		m.Step(time.Second, db.ReadTxn())
+		time.Sleep(time.Minute)
+		if line, live := m.Live(t.Context()); live || !strings.HasPrefix(line, "loop of the monitor hangs") {
+			t.Errorf("a minute after the last step: %t %s", live, line)
+		}
+		go func() { // the process goes on: the step comes a moment after the question
+			time.Sleep(heartbeat.Interval / 2)
+			m.Step(time.Minute, db.ReadTxn())
+		}()
+		if line, live := m.Live(t.Context()); !live {
+			t.Errorf("a moment before a step: %s", line)
+		}
+	})
+}
+
+// TestTransactions_DeadlockOfTwo: two goroutines hold a table each and want the other's; both are named.
+func TestTransactions_DeadlockOfTwo(t *testing.T) {
+	t.Parallel()
+	m := heartbeat.NewMonitor()
+	db := statedb.New(statedb.WithMetrics(m.Transactions(&statedb.NopMetrics{})))
+	wax, err1 := newTable(db, "wax")
+	honey, err2 := newTable(db, "honey")
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	first, second := db.WriteTxn(wax), db.WriteTxn(honey)
+	var blocked sync.WaitGroup
+	blocked.Go(func() { db.WriteTxn(honey).Abort() })
+	blocked.Go(func() { db.WriteTxn(wax).Abort() })
+	var got []heartbeat.Wedge
+	for range 11 {
+		got = m.Step(time.Second, db.ReadTxn())
+	}
+	if len(got) != 2 || !strings.Contains(got[0].What+got[1].What, "table wax") || !strings.Contains(got[0].What+got[1].What, "table honey") {
+		t.Errorf("%+v", got)
+	}
+	first.Abort()
+	second.Abort()
+	blocked.Wait()
+	if got := m.Step(time.Second, db.ReadTxn()); len(got) != 0 {
+		t.Errorf("after the end: %+v", got)
+	}
+}
+
+// BenchmarkStep judges as many loops as the agent has, with tables of 1,000 rows that do not change.
+func BenchmarkStep(b *testing.B) {
+	m := heartbeat.NewMonitor()
+	db := statedb.New(statedb.WithMetrics(m.Transactions(&statedb.NopMetrics{})))
+	for range 60 {
+		_ = heartbeat.Timer(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x", nil, time.Hour)
+	}
+	for b.Loop() {
+		m.Step(0, db.ReadTxn())
+	}
+}
+
+func BenchmarkBusyIdle(b *testing.B) {
+	m := heartbeat.NewMonitor()
+	run := heartbeat.Loop(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x", func(ctx context.Context, _ cell.Health) error {
+		for b.Loop() {
+			heartbeat.Busy(ctx)
+			heartbeat.Idle(ctx)
+		}
+		return nil
+	})
+	_ = run(context.Background(), nil)
+}
+
+func BenchmarkWriteTxn(b *testing.B) {
+	for name, metrics := range map[string]statedb.Metrics{"plain": &statedb.NopMetrics{}, "watched": heartbeat.NewMonitor().Transactions(&statedb.NopMetrics{})} {
+		b.Run(name, func(b *testing.B) {
+			db := statedb.New(statedb.WithMetrics(metrics))
+			table, err := newTable(db, "wax")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				db.WriteTxn(table).Abort()
+			}
+		})
+	}
+}
