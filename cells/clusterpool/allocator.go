@@ -145,7 +145,7 @@ func (a *allocator) follow(ctx context.Context, r result) error {
 		return err
 	}
 	defer w.Stop()
-	heartbeat.IdleFor(ctx, due)
+	heartbeat.IdleFor(ctx, due) // lead says when the next round begins
 	for {
 		select {
 		case <-ctx.Done():
