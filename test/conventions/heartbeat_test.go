@@ -1,0 +1,114 @@
+package conventions
+
+import (
+	"go/ast"
+	"go/token"
+	"strings"
+	"testing"
+)
+
+// TestLoopsHaveAHeartbeat: what is not watched can hang without anybody knowing; see package heartbeat.
+func TestLoopsHaveAHeartbeat(t *testing.T) {
+	t.Parallel()
+	loops := 0
+	for _, f := range files(t) {
+		if f.test() || !strings.HasPrefix(f.dir, "cells/") {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			at := f.at(call.Pos())
+			switch calleeOf(call) {
+			case "reconciler.Register":
+				t.Errorf("%s: register with heartbeat.Register, so that rows which nobody attempts are found", at)
+			case "job.Observer":
+				t.Errorf("%s: a job.Observer cannot be watched: write a loop behind heartbeat.Loop", at)
+			case "job.OneShot":
+				loops++
+				if !watched(f, call, "heartbeat.Loop", call.Args[0]) {
+					t.Errorf("%s: put heartbeat.Loop with the same name around the job's function, heartbeat.Idle before its waits "+
+						"and heartbeat.Busy behind them", at)
+				}
+			case "job.Timer":
+				loops++
+				if !watched(f, call, "heartbeat.Timer", call.Args[0], call.Args[2]) {
+					t.Errorf("%s: put heartbeat.Timer with the same name and interval around the timer's function", at)
+				}
+			}
+			return true
+		})
+	}
+	if loops < 40 {
+		t.Errorf("only %d loops found: the search is broken", loops)
+	}
+}
+
+// watched tells whether the function of a job stands in a call of wrapper that repeats the job's own arguments.
+func watched(f file, job *ast.CallExpr, wrapper string, repeated ...ast.Expr) bool {
+	call, ok := job.Args[1].(*ast.CallExpr)
+	if !ok || calleeOf(call) != wrapper {
+		return false
+	}
+	text := func(e ast.Expr) string { return string(f.source[f.offset(e.Pos()):f.offset(e.End())]) }
+	for i, e := range repeated {
+		if text(e) != text(call.Args[1+2*i]) {
+			return false
+		}
+	}
+	return true
+}
+
+func (f file) offset(pos token.Pos) int { return f.fset.Position(pos).Offset }
+
+// calleeOf is "package.Function" or "variable.Method" of a call, or empty.
+func calleeOf(call *ast.CallExpr) string {
+	fun := call.Fun
+	if index, ok := fun.(*ast.IndexExpr); ok {
+		fun = index.X
+	}
+	selector, ok := fun.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	x, ok := selector.X.(*ast.Ident)
+	if !ok {
+		return ""
+	}
+	return x.Name + "." + selector.Sel.Name
+}
+
+// TestIdleLoopsBecomeBusy: a function that says Idle and never Busy is not watched from its first wait on. A comment behind
+// Idle says why that is right.
+func TestIdleLoopsBecomeBusy(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		if f.test() || f.dir == "pkg/heartbeat" {
+			continue
+		}
+		for _, decl := range f.syntax.Decls {
+			idle, busy := token.NoPos, false
+			ast.Inspect(decl, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				switch calleeOf(call) {
+				case "heartbeat.Idle", "heartbeat.IdleFor":
+					rest, _, _ := strings.Cut(string(f.source[f.offset(call.End()):]), "\n")
+					if !strings.Contains(rest, "// ") {
+						idle = call.Pos()
+					}
+				case "heartbeat.Busy":
+					busy = true
+				}
+				return true
+			})
+			if idle.IsValid() && !busy {
+				t.Errorf("%s: nothing in this function says heartbeat.Busy again; if that is right, say why behind Idle", f.at(idle))
+			}
+		}
+	}
+}
