@@ -26,7 +26,7 @@ var builtDir string
 
 // build makes the real program once for all tests. Where no compiler is (test/kernels), the environment says where it is.
 var build = sync.OnceValues(func() (string, error) {
-	if dir := os.Getenv("WAGGLE_TEST_PROGRAMS"); dir != "" {
+	if dir := os.Getenv("PROGRAMS_UNDER_TEST"); dir != "" {
 		return dir, nil
 	}
 	dir, err := os.MkdirTemp("", "waggle-cni-")

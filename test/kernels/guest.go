@@ -13,7 +13,7 @@ import (
 )
 
 // programsEnv names the folder with the programs under test, for tests that would build them otherwise.
-const programsEnv = "WAGGLE_TEST_PROGRAMS"
+const programsEnv = "PROGRAMS_UNDER_TEST"
 
 // moduleCompressed tells the kernel that a module's file is compressed, MODULE_INIT_COMPRESSED_FILE.
 const moduleCompressed = 4

@@ -21,6 +21,9 @@ var builds *nodekit.Builds
 
 // TestMain runs the tests as a process of its own, so that agents and nodes end with it, also when it is interrupted.
 func TestMain(m *testing.M) {
+	if os.Getenv(traceEnv) != "" {
+		traceMain()
+	}
 	if os.Geteuid() != 0 {
 		os.Exit(m.Run()) // each test says why it is skipped
 	}
@@ -36,7 +39,7 @@ func TestMain(m *testing.M) {
 // build uses the flags of the Makefile, whose compiled packages are then used again. Where no compiler is (test/kernels), the
 // environment says where the programs are.
 func build() error {
-	if binDir = os.Getenv("WAGGLE_TEST_PROGRAMS"); binDir != "" {
+	if binDir = os.Getenv("PROGRAMS_UNDER_TEST"); binDir != "" {
 		return nil
 	}
 	dir, err := os.MkdirTemp("", "waggle-bin-")
