@@ -1,0 +1,123 @@
+package linkreaper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// collector deletes host ends that belong to no endpoint: a plugin or an agent was killed in the middle of an ADD or a
+// DEL, and no runtime came back to it. No packet passes them, but each keeps a name and a place in the kernel.
+type collector struct {
+	log       *slog.Logger
+	db        *statedb.DB
+	devices   statedb.Table[*devices.Device]
+	endpoints statedb.Table[*endpoints.Endpoint]
+	kernel    kernel
+
+	suspects map[int]string // index -> name of what the last look found
+	deleted  int
+}
+
+func registerCollector(
+	jobs job.Group, config Config, log *slog.Logger, db *statedb.DB,
+	links statedb.Table[*devices.Device], eps statedb.Table[*endpoints.Endpoint], k kernel,
+) error {
+	if err := config.validate(); err != nil || config.Interval == 0 {
+		return err
+	}
+	c := &collector{log: log, db: db, devices: links, endpoints: eps, kernel: k}
+	jobs.Add(job.OneShot("collect-links", heartbeat.Loop(jobs, "collect-links", func(ctx context.Context, health cell.Health) error {
+		c.run(ctx, health, config.Interval)
+		return nil
+	})))
+	return nil
+}
+
+func (c *collector) run(ctx context.Context, health cell.Health, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		heartbeat.IdleFor(ctx, interval)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		heartbeat.Busy(ctx)
+		if err := c.collect(); err != nil {
+			health.Degraded("links of pods belong to no endpoint", err)
+			continue
+		}
+		health.OK(fmt.Sprintf("%d links belonged to no endpoint and were deleted", c.deleted))
+	}
+}
+
+// errUnknownLink holds everything back: the link of that endpoint may be among those that nobody seems to have.
+var errUnknownLink = errors.New("an endpoint in quarantine does not tell its link: delete the endpoint when its pod is gone")
+
+// collect is one look.
+func (c *collector) collect() error {
+	stray, err := c.stray(c.db.ReadTxn())
+	if err != nil {
+		c.suspects = nil
+		return err
+	}
+	var errs []error
+	for index, name := range stray {
+		if c.suspects[index] != name {
+			continue
+		}
+		if err := c.kernel.DeleteLink(index); err != nil {
+			errs = append(errs, fmt.Errorf("delete link %s: %w", name, err))
+			continue
+		}
+		c.deleted++
+		delete(stray, index)
+		c.log.Warn("Deleted the link of a pod because it belongs to no endpoint", "link", name)
+	}
+	c.suspects = stray
+	return errors.Join(errs...)
+}
+
+// stray returns the links that carry our group and a name of ours, and that no endpoint has. Until all endpoints are known
+// there are none.
+func (c *collector) stray(txn statedb.ReadTxn) (map[int]string, error) {
+	if known, _ := c.endpoints.Initialized(txn); !known {
+		return nil, nil
+	}
+	stray := map[int]string{}
+	for d := range c.devices.All(txn) {
+		if d.Group == podlink.Group && d.Type == "veth" && podlink.IsHostName(d.Name) {
+			stray[d.Index] = d.Name
+		}
+	}
+	if len(stray) == 0 {
+		return nil, nil
+	}
+	byName := make(map[string]int, len(stray))
+	for index, name := range stray {
+		byName[name] = index
+	}
+	for ep := range c.endpoints.All(txn) {
+		delete(stray, ep.HostIfIndex)
+		if index, found := byName[ep.HostIfName]; found {
+			delete(stray, index)
+		}
+		if len(stray) > 0 && ep.HostIfIndex == 0 && ep.HostIfName == "" {
+			return nil, fmt.Errorf("endpoint %d (%s): %w", ep.ID, ep.AttachmentID(), errUnknownLink)
+		}
+	}
+	return stray, nil
+}
