@@ -99,27 +99,6 @@ func Read(r Rule) (State, error) {
 	return s, nil
 }
 
-// Exists tells whether our table is there, whatever it holds. A kernel without nftables has none.
-func Exists() (bool, error) {
-	conn, err := nftables.New()
-	if err != nil {
-		return false, fmt.Errorf("open nftables: %w", err)
-	}
-	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("list nftables tables: %w%s", err, remedy(err))
-	}
-	for _, t := range tables {
-		if t.Name == TableName {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // Delete removes our table. One that is gone is success.
 func Delete() error {
 	conn, err := nftables.New()
