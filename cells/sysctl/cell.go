@@ -9,7 +9,10 @@ import (
 
 // Cell keeps kernel settings. It writes files below <procfs>/sys/net that rows name, and no others.
 var Cell = cell.Module("sysctl", "Kernel settings that the agent wants",
-	cell.ProvidePrivate(newProcfs), // /proc/sys
+	cell.ProvidePrivate(
+		newProcfs,    // /proc/sys
+		newAnnouncer, // netlink
+	),
 	Reconciler,
 )
 
@@ -23,5 +26,5 @@ var Reconciler = cell.Group(
 		statedb.RWTable[*tables.Setting].ToTable,
 		newWriter, // how features contribute
 	),
-	cell.Invoke(registerReconciler),
+	cell.Invoke(registerReconciler, registerVerify),
 )

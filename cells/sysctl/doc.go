@@ -5,5 +5,6 @@
 // It writes files below <procfs>/sys/net and reads them back: the kernel may clamp or refuse a value without an error.
 // What a setting was is kept in <state-dir>/sysctls before it is changed for the first time, for "waggle cleanup" alone: a
 // setting that nobody wants any more stays as it is, and after a restart the same values are wanted again. Where that cannot be
-// kept, nothing is changed. Every 10 minutes all are read again, which repairs what somebody else changed.
+// kept, nothing is changed. What somebody else changes is put back: forwarding and reverse path filters, which the kernel
+// announces, at once, the others when all are read again, every --verify-interval.
 package sysctl

@@ -15,15 +15,12 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// refresh is how often every setting is read again.
-const refresh = 10 * time.Minute
-
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Setting], o *ops) error {
 	_, err := heartbeat.Register(params, table,
 		(*tables.Setting).Clone, (*tables.Setting).WithStatus, (*tables.Setting).GetStatus, o, nil,
 		reconciler.WithName("sysctls"),
-		reconciler.WithRefreshing(refresh, rate.NewLimiter(100, 1)),
-		reconciler.WithoutPruning(), // settings stay
+		reconciler.WithRefreshing(0, nil), // the verify job marks what differs
+		reconciler.WithoutPruning(),       // settings stay
 		// A setting of a device fails until the device exists, which is soon.
 		reconciler.WithRetry(100*time.Millisecond, time.Minute),
 		reconciler.WithRoundLimits(1000, rate.NewLimiter(1000, 1)),

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +18,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 
+	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
@@ -29,9 +32,22 @@ type fakeKernel struct {
 	values map[string]string
 	fail   int // how many of the next writes fail
 	writes int
+	told   chan rtnl.Setting
 }
 
-func newFakeKernel() *fakeKernel { return &fakeKernel{values: map[string]string{}} }
+func newFakeKernel() *fakeKernel {
+	return &fakeKernel{values: map[string]string{}, told: make(chan rtnl.Setting)}
+}
+
+// Next implements announcer.
+func (k *fakeKernel) Next(ctx context.Context) ([]rtnl.Setting, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case s := <-k.told:
+		return []rtnl.Setting{s}, nil
+	}
+}
 
 func (k *fakeKernel) Read(name string) (string, error) {
 	k.mu.Lock()
@@ -57,7 +73,7 @@ func (k *fakeKernel) Write(name, value string) error {
 	return nil
 }
 
-func (k *fakeKernel) commands(w tables.Writer) hive.ScriptCmdsOut {
+func (k *fakeKernel) commands(w tables.Writer, v verifier) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"want": script.Command(script.CmdUsage{Summary: "replace the settings of an owner", Args: "owner [name=value]... (?name=value is optional)"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -69,6 +85,14 @@ func (k *fakeKernel) commands(w tables.Writer) hive.ScriptCmdsOut {
 				}
 				return nil, w.Replace(args[0], settings)
 			}),
+		"announce": script.Command(script.CmdUsage{Summary: "the kernel announces a setting", Args: "name value"},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				value, err := strconv.Atoi(args[1])
+				k.told <- rtnl.Setting{Name: args[0], Value: value}
+				return nil, err
+			}),
+		"verify": script.Command(script.CmdUsage{Summary: "run the verify job now"},
+			func(*script.State, ...string) (script.WaitFunc, error) { _, err := v.look(); return nil, err }),
 		"set": script.Command(script.CmdUsage{Summary: "somebody sets values in the fake kernel", Args: "name=value..."},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				k.mu.Lock()
@@ -105,8 +129,9 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		k := newFakeKernel()
 		return []cell.Cell{
-			cell.Provide(func() kernel { return k }, k.commands),
-			cell.Module("sysctl", "Sysctl", Reconciler),
+			account.Cell,
+			cell.Provide(func() kernel { return k }, func() announcer { return k }),
+			cell.Module("sysctl", "Sysctl", Reconciler, cell.Provide(k.commands)),
 		}
 	})
 }

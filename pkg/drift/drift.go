@@ -7,7 +7,6 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
@@ -79,7 +78,3 @@ func If(wrong bool, kind driftrepairs.Kind, what, found string) []driftrepairs.F
 	}
 	return []driftrepairs.Finding{{Kind: kind, What: what, Found: found}}
 }
-
-// NewPace limits a loop that looks at the kernel when something is announced: the first looks are at once, and somebody
-// who changes things all the time causes five a second.
-func NewPace() *rate.Limiter { return rate.NewLimiter(rate.Every(200*time.Millisecond), 5) }

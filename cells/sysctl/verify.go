@@ -1,0 +1,85 @@
+package sysctl
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/rtnl"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// announcer says what the kernel announces of settings: forwarding and reverse path filters, and nothing of the others.
+type announcer interface {
+	// Next waits for changes, also those that this cell makes; [rtnl.ErrLost] when it may have missed some.
+	Next(ctx context.Context) ([]rtnl.Setting, error)
+}
+
+// netlinkAnnouncer is the real [announcer].
+type netlinkAnnouncer struct{ *rtnl.Settings }
+
+func newAnnouncer(lc cell.Lifecycle) announcer {
+	a := &netlinkAnnouncer{}
+	lc.Append(cell.Hook{
+		OnStart: func(cell.HookContext) (err error) { a.Settings, err = rtnl.OpenSettings(); return err },
+		OnStop:  func(cell.HookContext) error { a.Close(); return nil },
+	})
+	return a
+}
+
+// verifier compares settings with their rows.
+type verifier struct {
+	cell.In
+
+	Drift     drift.Watch
+	Table     statedb.RWTable[*tables.Setting]
+	Kernel    kernel
+	Announcer announcer
+}
+
+func registerVerify(jobs job.Group, v verifier) {
+	jobs.Add(job.Timer("verify-sysctls", heartbeat.Timer(jobs, "verify-sysctls",
+		func(context.Context) error { _, err := v.look(); return err }, v.Drift.Interval), v.Drift.Interval))
+	jobs.Add(job.OneShot("follow-sysctls", heartbeat.Loop(jobs, "follow-sysctls", func(ctx context.Context, health cell.Health) error {
+		return drift.Follow(ctx, health, v.next, v.look)
+	})))
+}
+
+// next waits until a setting is announced that is not as its row says.
+func (v verifier) next(ctx context.Context) error {
+	for {
+		changed, err := v.Announcer.Next(ctx)
+		if errors.Is(err, rtnl.ErrLost) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		txn := v.Drift.DB.ReadTxn()
+		for _, s := range changed {
+			if row, _, found := v.Table.Get(txn, tables.ByName(s.Name)); found && !same(row.Value, s.String()) {
+				return nil
+			}
+		}
+	}
+}
+
+// look reads every setting that was written. One that cannot be read is looked at by its reconciler.
+func (v verifier) look() (again bool, err error) {
+	return drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
+		have, err := v.Kernel.Read(s.Name)
+		if s.Optional && missing(err) {
+			return nil
+		}
+		if err != nil {
+			return drift.If(true, driftrepairs.Sysctl, s.Name, err.Error())
+		}
+		return drift.If(!same(have, s.Value), driftrepairs.Sysctl, s.Name, "is "+have)
+	}), nil
+}

@@ -1,0 +1,151 @@
+package rtnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Settings listens for the few settings of the network namespace whose changes the kernel announces: forwarding and the
+// reverse path filter. A new link's are not announced.
+type Settings struct {
+	socket *nl.NetlinkSocket
+	handle *Handle
+}
+
+// Setting is a changed setting.
+type Setting struct {
+	Name  string // path below /proc/sys
+	Value int
+}
+
+// ErrLost means that announcements were lost.
+var ErrLost = errors.New("announcements of the kernel were lost")
+
+// Attributes of the messages and special indexes (linux/netconf.h).
+const (
+	netconfIfindex    = 1
+	netconfForwarding = 2
+	netconfRPFilter   = 3
+	netconfAll        = -1
+	netconfDefault    = -2
+)
+
+// OpenSettings begins to listen in the network namespace of the calling thread.
+func OpenSettings() (*Settings, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+	if err != nil {
+		return nil, fmt.Errorf("listen for changes of settings: %w", err)
+	}
+	handle, err := Open()
+	if err != nil {
+		socket.Close()
+		return nil, err
+	}
+	return &Settings{socket, handle}, nil
+}
+
+// Close ends the listening.
+func (s *Settings) Close() {
+	s.socket.Close()
+	s.handle.Close()
+}
+
+// Next waits for changes, those that this process makes included; [ErrLost] when some were lost. When ctx ends the socket
+// is closed as well.
+func (s *Settings) Next(ctx context.Context) ([]Setting, error) {
+	defer context.AfterFunc(ctx, s.socket.Close)()
+	for {
+		msgs, _, err := s.socket.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, unix.ENOBUFS):
+			return nil, ErrLost
+		case err != nil:
+			return nil, fmt.Errorf("read changes of settings: %w", err)
+		}
+		var all []Setting
+		for _, m := range msgs {
+			if c, ok := parseNetconf(m.Data); ok && m.Header.Type == unix.RTM_NEWNETCONF {
+				all = append(all, s.named(c)...)
+			}
+		}
+		if len(all) > 0 {
+			return all, nil
+		}
+	}
+}
+
+// netconf is one message.
+type netconf struct {
+	family  uint8
+	ifindex int32
+	setting uint16 // netconfForwarding or netconfRPFilter
+	value   int32
+}
+
+// parseNetconf reads a message about one setting. One that lists all settings introduces a link.
+func parseNetconf(m []byte) (c netconf, ok bool) {
+	const head = 4 // the family, and what aligns the attributes
+	if len(m) < head {
+		return netconf{}, false
+	}
+	c.family = m[0]
+	settings := 0
+	for b := m[head:]; len(b) >= unix.SizeofRtAttr; {
+		length := int(nl.NativeEndian().Uint16(b))
+		if length < unix.SizeofRtAttr || length > len(b) {
+			return netconf{}, false
+		}
+		if length >= unix.SizeofRtAttr+4 {
+			value := int32(nl.NativeEndian().Uint32(b[unix.SizeofRtAttr:]))
+			switch kind := nl.NativeEndian().Uint16(b[2:]); kind {
+			case netconfIfindex:
+				c.ifindex = value
+			default:
+				settings++
+				c.setting, c.value = kind, value
+			}
+		}
+		b = b[min((length+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b)):]
+	}
+	return c, settings == 1 && (c.setting == netconfForwarding || c.setting == netconfRPFilter)
+}
+
+// named finds the names of a setting; a link that is gone has none.
+func (s *Settings) named(c netconf) (all []Setting) {
+	var device string
+	switch c.ifindex {
+	case netconfAll:
+		device = "all"
+	case netconfDefault:
+		device = "default"
+	default:
+		link, err := s.handle.LinkByIndex(int(c.ifindex))
+		if err != nil {
+			return nil
+		}
+		device = link.Attrs().Name
+	}
+	family, leaf := "ipv4", "forwarding"
+	if c.family == netlink.FAMILY_V6 {
+		family = "ipv6"
+	}
+	if c.setting == netconfRPFilter {
+		leaf = "rp_filter"
+	}
+	all = append(all, Setting{"net/" + family + "/conf/" + device + "/" + leaf, int(c.value)})
+	if c.ifindex == netconfAll && c.setting == netconfForwarding && family == "ipv4" {
+		all = append(all, Setting{"net/ipv4/ip_forward", int(c.value)})
+	}
+	return all
+}
+
+// String is the value as /proc shows it.
+func (s Setting) String() string { return strconv.Itoa(s.Value) }
