@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/hive"
 	"github.com/cilium/hive/script"
@@ -19,6 +20,8 @@ import (
 
 // fakeKernel is a [kernel] with state. It announces what changes, unless it is told not to.
 type fakeKernel struct {
+	calm chan struct{} // closed when the restless neighbour goes
+
 	mu        sync.Mutex
 	devices   map[int]*tables.Device
 	addresses map[string]tables.Address
@@ -143,7 +146,7 @@ func (k *fakeKernel) setNeighbor(n tables.Neighbor, gone bool) {
 // command lets a script change the fake.
 func (k *fakeKernel) command() hive.ScriptCmdOut {
 	return hive.NewScriptCmd("kernel", script.Command(
-		script.CmdUsage{Summary: "change the fake kernel", Args: "[-]link|address|route|neighbor|silent|overrun|fail ..."},
+		script.CmdUsage{Summary: "change the fake kernel", Args: "[-]link|address|route|neighbor|silent|overrun|restless|fail ..."},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			if len(args) == 0 {
 				return nil, script.ErrUsage
@@ -188,6 +191,22 @@ func (k *fakeKernel) do(what string, gone bool, args []string) error {
 		f := k.feed
 		k.mu.Unlock()
 		k.end(f, unix.ENOBUFS)
+	case "restless": // a neighbour comes and goes every millisecond, until -restless
+		if gone {
+			close(k.calm)
+			return nil
+		}
+		k.calm = make(chan struct{})
+		go func(calm chan struct{}) {
+			for here := true; ; here = !here {
+				select {
+				case <-calm:
+					return
+				case <-time.After(time.Millisecond):
+					k.setNeighbor(tables.Neighbor{LinkIndex: 1, Addr: netip.MustParseAddr("192.0.2.99"), State: 2}, !here)
+				}
+			}
+		}(k.calm)
 	case "fail":
 		k.mu.Lock()
 		defer k.mu.Unlock()

@@ -19,6 +19,8 @@ const (
 	// quiet is how long announcements must pause before routes are listed again, so that none from before the list is
 	// applied after it.
 	quiet = 30 * time.Millisecond
+	// patience bounds the wait for such a pause, which somebody who changes things all the time would never allow.
+	patience = 300 * time.Millisecond
 	// verify is the interval of full lists, which repair what the kernel did not announce.
 	verify = time.Minute
 	// maxBatch bounds one transaction.
@@ -94,7 +96,7 @@ func (o *observer) follow(ctx context.Context) error {
 	defer full.Stop()
 	relist.Stop()
 	defer relist.Stop()
-	wanted, committed := false, time.Time{}
+	var wanted, committed time.Time // since when routes are to be listed, zero when not; the last commit
 	for {
 		heartbeat.IdleFor(ctx, verify)
 		select {
@@ -111,12 +113,15 @@ func (o *observer) follow(ctx context.Context) error {
 				return err
 			}
 			committed = time.Now()
-			if wanted = wanted || again; wanted {
-				relist.Reset(quiet)
+			if again && wanted.IsZero() {
+				wanted = committed
+			}
+			if !wanted.IsZero() {
+				relist.Reset(max(0, min(quiet, patience-time.Since(wanted))))
 			}
 		case <-relist.C:
 			heartbeat.Busy(ctx)
-			wanted = false
+			wanted = time.Time{}
 			if err := o.listRoutes(); err != nil {
 				return err
 			}
