@@ -1,0 +1,144 @@
+//go:build amd64
+
+package node_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// pluginCall is one run of the plugin as a runtime makes it, without libcni in between.
+func pluginCall(node *nodekit.Node, pod *nodekit.Pod, command, socket string) (env []string, stdin string) {
+	rt := pod.Runtime()
+	var args []string
+	for _, pair := range rt.Args {
+		args = append(args, pair[0]+"="+pair[1])
+	}
+	env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + rt.ContainerID, "CNI_NETNS=" + rt.NetNS, "CNI_IFNAME=" + rt.IfName,
+		"CNI_ARGS=" + strings.Join(args, ";"), "CNI_PATH=" + binDir}
+	return env, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"waggle","type":"waggle-cni","socket-path":%q,"state-dir":%q}`,
+		socket, node.StateDir())
+}
+
+// startTracer runs the tracer inside the node.
+func startTracer(node *nodekit.Node, rule traceRule, env []string, stdin io.Reader, output io.Writer) (*exec.Cmd, *bufio.Reader, error) {
+	text, err := json.Marshal(rule)
+	if err != nil {
+		return nil, nil, err
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer write.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(env, traceEnv+"="+string(text))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, output, output
+	cmd.ExtraFiles = []*os.File{write}
+	if err := node.Do(cmd.Start); err != nil {
+		_ = read.Close()
+		return nil, nil, err
+	}
+	return cmd, bufio.NewReader(read), nil
+}
+
+func readReport(from *bufio.Reader) (report traceReport, err error) {
+	line, err := from.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &report)
+	}
+	if err != nil {
+		err = fmt.Errorf("read the tracer's report: %w", err)
+	}
+	return report, err
+}
+
+// tracePlugin runs the plugin under a rule. The error is what the plugin said, or that it was killed.
+func tracePlugin(node *nodekit.Node, pod *nodekit.Pod, command string, rule traceRule) (traceReport, error) {
+	env, stdin := pluginCall(node, pod, command, filepath.Join(node.StateDir(), "waggle.sock"))
+	rule.Args = []string{filepath.Join(binDir, "waggle-cni")}
+	var output bytes.Buffer
+	cmd, reports, err := startTracer(node, rule, env, strings.NewReader(stdin), &output)
+	if err != nil {
+		return traceReport{}, err
+	}
+	report, err := readReport(reports)
+	if end := cmd.Wait(); end != nil {
+		err = errors.Join(err, fmt.Errorf("%s: %w: %s", command, end, bytes.TrimSpace(output.Bytes())))
+	}
+	return report, err
+}
+
+// traceAgent follows the running agent under a rule until stop is called, which returns what it did meanwhile.
+func traceAgent(node *nodekit.Node, rule traceRule) (stop func() (traceReport, error), err error) {
+	rule.PID = node.AgentPID()
+	end, hold, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	var output bytes.Buffer
+	cmd, reports, err := startTracer(node, rule, nil, end, &output)
+	_ = end.Close()
+	if err != nil {
+		_ = hold.Close()
+		return nil, err
+	}
+	if line, err := reports.ReadString('\n'); line != "ready\n" {
+		_ = hold.Close()
+		return nil, fmt.Errorf("follow the agent: %q, %w, %w: %s", line, err, cmd.Wait(), &output)
+	}
+	return func() (traceReport, error) {
+		_ = hold.Close()
+		report, err := readReport(reports)
+		if end := cmd.Wait(); end != nil && !report.Acted { // else it ends as the agent does
+			err = errors.Join(err, fmt.Errorf("the tracer: %w: %s", end, &output))
+		}
+		return report, err
+	}, nil
+}
+
+// A process that is followed goes on as before, and what it did is told.
+func TestPrivilegedTracer_SeesWhatChangesSomething(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	stop, err := traceAgent(node, traceRule{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := newPod(t, node, "web")
+	plugin, err := tracePlugin(node, pod, "ADD", traceRule{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, calls := range map[string][]string{"plugin": plugin.Calls, "agent": agent.Calls} {
+		t.Logf("%s: %d: %s", what, len(calls), strings.Join(calls, ", "))
+	}
+	for _, want := range []string{"connect", "sendto", "write socket", "write result", "setns"} {
+		if !strings.Contains(strings.Join(plugin.Calls, ","), want) {
+			t.Errorf("the plugin made no call %q", want)
+		}
+	}
+	for _, want := range []string{"create", "renameat", "bpf map_update", "sendto", "write socket"} {
+		if !strings.Contains(strings.Join(agent.Calls, ","), want) {
+			t.Errorf("the agent made no call %q", want)
+		}
+	}
+	if err := pod.Detach(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
