@@ -48,7 +48,7 @@ func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName string) (queued bool, err error) {
 	agent := agentcall.New(conf.SocketPath)
 	err = deleteEndpoint(ctx, agent, containerID, ifName)
-	if err == nil || agentcall.Status(err) != 0 || ctx.Err() != nil {
+	if status := agentcall.Status(err); err == nil || status != 0 && status != unavailable || ctx.Err() != nil {
 		return false, err
 	}
 	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
@@ -60,26 +60,45 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	defer queue.Close()
 	// An agent that replayed the queue a moment ago listens by now.
 	err = deleteEndpoint(ctx, agent, containerID, ifName)
-	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) {
+	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) && agentcall.Status(err) != unavailable { // it stops
 		return false, err
 	}
 	// Without the number the entry means whatever has this name by then.
-	newest, _ := newestLink()
+	newest, _ := newestLink(containerID, ifName)
 	return true, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName, NewestInterface: newest})
 }
 
-// newestLink returns the highest index that a link of the node has.
-func newestLink() (index int, err error) {
+// newestLink returns the highest index that a link of the node has; 0 when the attachment's own link is gone, as after an
+// ADD that was undone: it may have been the newest.
+func newestLink(containerID, ifName string) (index int, err error) {
 	host, err := rtnl.Open()
 	if err != nil {
 		return 0, err
 	}
 	defer host.Close()
 	links, err := host.Links()
-	for _, l := range links {
-		index = max(index, l.Attrs().Index)
+	if err != nil {
+		return 0, err
 	}
-	return index, err
+	own := false
+	for _, l := range links {
+		a := l.Attrs()
+		index = max(index, a.Index)
+		own = own || a.Group == podlink.Group && isOwn(a.Name, containerID, ifName)
+	}
+	if !own {
+		return 0, nil
+	}
+	return index, nil
+}
+
+func isOwn(name, containerID, ifName string) bool {
+	for attempt := range maxAttempts {
+		if name == podlink.HostName(containerID, ifName, attempt) {
+			return true
+		}
+	}
+	return false
 }
 
 // deleteEndpoint treats an endpoint that does not exist as deleted.

@@ -214,3 +214,32 @@ func TestPrivilegedDel_QueuedTellsItsAttachmentFromALaterOne(t *testing.T) {
 		t.Errorf("entries %+v, the later host end has index %d", entries, later)
 	}
 }
+
+// An ADD that was undone has deleted its link before the DEL comes, and the agent that died may know the endpoint.
+func TestPrivilegedDel_QueuedWithoutItsLinkMeansTheAttachment(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.must(add("c1", p))
+	index := n.agent.endpoints["c1:eth0"].InterfaceIndex
+	n.agent.stop()
+	n.net.Do(func() {
+		link, err := netlink.LinkByName(hostName("c1", 0))
+		if err == nil {
+			err = netlink.LinkDel(link)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	n.must(del("c1", p))
+	var entries []deletequeue.Entry
+	release, err := deletequeue.Replay(t.Context(), filepath.Join(n.dir, "deleteQueue"),
+		func(_ context.Context, e deletequeue.Entry) error { entries = append(entries, e); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if len(entries) != 1 || !entries[0].Means(int(index)) {
+		t.Errorf("entries %+v, the host end had index %d", entries, index)
+	}
+}
