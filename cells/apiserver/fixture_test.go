@@ -319,6 +319,8 @@ type fakeMaps struct{}
 
 func (fakeMaps) Get(string) (*ebpf.Map, error)      { return nil, bpfmaps.ErrNotOpen }
 func (fakeMaps) All() (map[string]*ebpf.Map, error) { return nil, bpfmaps.ErrNotOpen }
+func (fakeMaps) Put(string, any, any) error         { return nil }
+func (fakeMaps) Delete(string, any) error           { return nil }
 func (fakeMaps) Entries(string) ([]bpfmaps.Entry, error) {
 	return []bpfmaps.Entry{{Key: "12", Value: "7"}}, nil
 }

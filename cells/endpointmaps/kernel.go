@@ -63,11 +63,7 @@ func (a slotArray) Get(id uint16) (s bpf.EndpointFacts, err error) {
 }
 
 func (a slotArray) Put(id uint16, s bpf.EndpointFacts) error {
-	m, err := a.maps.Get(bpf.MapEndpointFacts)
-	if err != nil {
-		return err
-	}
-	return m.Put(uint32(id), s)
+	return a.maps.Put(bpf.MapEndpointFacts, uint32(id), s)
 }
 
 func (a slotArray) Dump() (map[uint16]bpf.EndpointFacts, error) {
@@ -101,19 +97,11 @@ type hash[K comparable, KK any, V, VV any] struct {
 }
 
 func (h hash[K, KK, V, VV]) Put(key K, v V) error {
-	m, err := h.maps.Get(h.name)
-	if err != nil {
-		return err
-	}
-	return m.Put(h.key(key), h.value(v))
+	return h.maps.Put(h.name, h.key(key), h.value(v))
 }
 
 func (h hash[K, KK, V, VV]) Delete(key K) error {
-	m, err := h.maps.Get(h.name)
-	if err != nil {
-		return err
-	}
-	if err := m.Delete(h.key(key)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := h.maps.Delete(h.name, h.key(key)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 )
 
 // Cell is the module.
@@ -16,13 +17,18 @@ var Cell = cell.Module("loader", "Programs on their hooks",
 // implementation is the module without its way to the kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
-		newTable,      // only this cell writes
-		newGeneration, // the programs, loaded by a start hook
+		newTable,             // only this cell writes
+		bpfprograms.NewTable, // the same
+		newGeneration,        // the programs, loaded by a start hook and a job
 		newOps,
 	),
-	cell.Provide(statedb.RWTable[*attachments.Attachment].ToTable), // anyone may read
+	cell.Provide( // anyone may read
+		statedb.RWTable[*attachments.Attachment].ToTable,
+		statedb.RWTable[bpfprograms.Program].ToTable,
+	),
 	cell.Invoke(
 		registerController, // devices and endpoints into rows
 		registerReconciler, // rows onto hooks
+		registerProtocol,   // what hooks say to each other, once all are new
 	),
 )

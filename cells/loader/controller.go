@@ -13,9 +13,11 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
@@ -46,11 +48,14 @@ type controller struct {
 	Facts       statedb.Table[*bpfendpoints.Facts]
 	Links       statedb.Table[*bpfendpoints.Link]
 	Addresses   statedb.Table[*bpfendpoints.Address]
+	Programs    statedb.Table[bpfprograms.Program]
 	Table       statedb.RWTable[*attachments.Attachment]
 	Initialized initialized
 }
 
-func registerController(c controller) { c.Jobs.Add(job.OneShot("plan-attachments", c.run)) }
+func registerController(c controller) {
+	c.Jobs.Add(job.OneShot("plan-attachments", heartbeat.Loop(c.Jobs, "plan-attachments", c.run)))
+}
 
 // run has no settle time: an ADD waits for its attachment. Commits that come during a pass are one batch.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
@@ -61,6 +66,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	defer changes.Close()
 	filtered := false
 	for full, alive := true, true; alive; {
+		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		changed := statedb.NewWatchSet()
 		marked := changes.Next(txn, changed)
@@ -78,6 +84,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			c.report(health)
 		}
 
+		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
 		full, alive = endpointfeed.Wait(ctx, changed)
 	}
 	return nil
@@ -148,13 +155,9 @@ func (c *controller) concerned(txn statedb.ReadTxn, m endpointfeed.Marks) iter.S
 
 func (c *controller) report(health cell.Health) {
 	txn := c.DB.ReadTxn()
-	_, held := c.device(txn, podlink.HoldDevice)
-	switch {
-	case c.Generation.err != nil:
-		health.Degraded("Programs of an earlier run are kept", c.Generation.err)
-	case !held:
+	if _, held := c.device(txn, podlink.HoldDevice); !held {
 		health.OK("Waiting for the device " + podlink.HoldDevice)
-	default:
-		health.OK(fmt.Sprintf("%d attachments", c.Table.NumObjects(txn)))
+		return
 	}
+	health.OK(fmt.Sprintf("%d attachments", c.Table.NumObjects(txn)))
 }

@@ -51,19 +51,28 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 		s.rows = append(s.rows, attachments.Attachment{Kind: attachments.Hold, Device: d.Name, IfIndex: d.Index, Hook: both})
 	}
 	if d, found := c.device(txn, podlink.HostDevice); found {
-		s.rows = append(s.rows, attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress,
-			Program: bpf.HostEgress, Generation: c.Generation.number})
+		s.rows = append(s.rows, running(c.Generation, attachments.Attachment{Kind: attachments.TCX, Device: d.Name,
+			IfIndex: d.Index, Hook: egress, Program: bpf.HostEgress}))
 	}
+	_, loaded := c.Programs.AllWatch(txn)
+	changed.Add(loaded)
 	held := c.done(txn, attachments.Attachment{Kind: attachments.Hold, Device: podlink.HoldDevice, Hook: both})
 	s.filtered = true
 	for _, b := range blockRows {
 		s.filtered = s.filtered && c.done(txn, b)
-		b.Generation = c.Generation.number
 		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held {
-			s.rows = append(s.rows, b)
+			s.rows = append(s.rows, running(c.Generation, b))
 		}
 	}
 	return s
+}
+
+// running puts into a row which program the hook shall run. While there is none, that of an earlier run stays.
+func running(g *generation, a attachments.Attachment) attachments.Attachment {
+	if p := g.program(a.Program); p != nil {
+		a.Generation, a.ProgramID = g.number, p.ID
+	}
+	return a
 }
 
 // desired adds the pod links of the marked endpoints to the shared rows. Order between rows comes from their statuses:

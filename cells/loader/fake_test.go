@@ -44,7 +44,7 @@ func TestScripts(t *testing.T) {
 				),
 			),
 			cell.Module("loader", "Under test",
-				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return kernel{f, f, f} }),
+				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return kernel{f, f, f, f} }),
 				implementation,
 				cell.Provide(commands),
 			),
@@ -76,6 +76,9 @@ func newInputs(db *statedb.DB) (
 	return
 }
 
+// loadErrors are ways in which loading fails, by the argument of kernel/no-load.
+var loadErrors = map[string]error{"": errors.New("refused by the test"), "verifier": errVerifier}
+
 // fakeKernel holds what the kernel would, and fails as it is told.
 type fakeKernel struct {
 	mu       sync.Mutex
@@ -88,6 +91,7 @@ type fakeKernel struct {
 	attached map[string]uint32
 	order    []string // calls that changed something
 	removed  chan int // devices that somebody takes the blocks off
+	protocol uint32
 }
 
 func newFake() *fakeKernel {
@@ -108,7 +112,19 @@ func (f *fakeKernel) change(call string, do func() bool) error {
 	return nil
 }
 
+func (f *fakeKernel) Protocol() (uint32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.protocol, nil
+}
+
+func (f *fakeKernel) SetProtocol(protocol uint32) error {
+	return f.change(fmt.Sprintf("protocol-%d", protocol), func() bool { f.protocol = protocol; return true })
+}
+
 func (f *fakeKernel) Load() (map[string]program, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.loadErr != nil {
 		return nil, f.loadErr
 	}
@@ -221,9 +237,14 @@ func commands(f *fakeKernel, w drift.Watch, table statedb.RWTable[*attachments.A
 			defer f.mu.Unlock()
 			return strings.Join(append(slices.Clone(f.order), ""), "\n"), nil
 		}),
-		"kernel/forget":   simple("Forget the order", locked(func(...string) { f.order = nil })),
-		"kernel/fail":     simple("Let a call fail; without a name none", locked(func(a ...string) { f.fail = strings.Join(a, "") })),
-		"kernel/no-load":  simple("Programs do not load", locked(func(...string) { f.loadErr = errors.New("refused by the test") })),
+		"kernel/forget":  simple("Forget the order", locked(func(...string) { f.order = nil })),
+		"kernel/fail":    simple("Let a call fail; without a name none", locked(func(a ...string) { f.fail = strings.Join(a, "") })),
+		"kernel/no-load": simple("Programs do not load", locked(func(a ...string) { f.loadErr = loadErrors[strings.Join(a, "")] })),
+		"kernel/load":    simple("Programs load again", locked(func(...string) { f.loadErr = nil })),
+		"kernel/protocol": simple("Set the protocol as another generation would", locked(func(a ...string) {
+			n, _ := strconv.Atoi(a[0])
+			f.protocol = uint32(n)
+		})),
 		"kernel/attached": simple("Put a pinned link of an earlier run", locked(func(a ...string) { f.attached[a[0]] = 7 })),
 		"kernel/filters": simple("Put the filters of an earlier run", locked(func(...string) {
 			for _, b := range blockRows {

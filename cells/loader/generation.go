@@ -1,53 +1,148 @@
 package loader
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
+	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// generation is the programs of this run.
-type generation struct {
-	log      *slog.Logger
-	kernel   kernel
-	programs map[string]program // empty when loading failed; set once by the start hook, before any job runs
-	err      error              // why loading failed
-	number   uint64             // the highest program number; 0 when loading failed
+const (
+	firstReload = 250 * time.Millisecond // what was short of memory for a moment is there again
+	lastReload  = time.Minute            // a try costs some milliseconds of the verifier
+)
+
+// generationParams is what the programs of this build need.
+type generationParams struct {
+	cell.In
+
+	Log       *slog.Logger
+	Lifecycle cell.Lifecycle
+	Jobs      job.Group
+	DB        *statedb.DB
+	Table     statedb.RWTable[bpfprograms.Program]
+	Kernel    kernel
 }
 
-func newGeneration(log *slog.Logger, lifecycle cell.Lifecycle, k kernel) *generation {
-	g := &generation{log: log, kernel: k}
-	lifecycle.Append(cell.Hook{OnStart: g.start, OnStop: g.stop})
-	return g
+// generation is the programs of this build: all of them, or none while loading fails. What of it is attached stands in
+// the table attachments.
+type generation struct {
+	params generationParams
+	number uint64 // of this build
+
+	mu       sync.RWMutex       // guards what follows
+	programs map[string]program // empty until they are loaded, then never changed
+}
+
+func newGeneration(p generationParams) (*generation, error) {
+	number, err := version.Generation()
+	if err != nil {
+		return nil, err
+	}
+	g := &generation{params: p, number: number}
+	p.Lifecycle.Append(cell.Hook{OnStart: g.start, OnStop: g.stop})
+	return g, nil
 }
 
 // start opens the kernel and loads the programs. That they do not load keeps nobody from starting: the programs of an
-// earlier run stay attached, and the rows say what is wrong.
+// earlier run stay attached, the rows say what is wrong, and a job tries again.
 func (g *generation) start(cell.HookContext) error {
-	if err := g.kernel.Pods.Open(); err != nil {
+	if err := g.params.Kernel.Pods.Open(); err != nil {
 		return err
 	}
-	g.programs, g.err = g.kernel.Programs.Load()
-	if g.err != nil {
-		g.err = fmt.Errorf("load programs: %w", g.err)
-		g.log.Error("Programs cannot be loaded; those of an earlier run stay attached", "error", g.err)
-		return nil
-	}
-	for _, p := range g.programs {
-		g.number = max(g.number, uint64(p.ID))
-	}
+	err := g.load(1)
+	g.params.Jobs.Add(job.OneShot("load-programs", heartbeat.Loop(g.params.Jobs, "load-programs", func(ctx context.Context, health cell.Health) error { return g.retry(ctx, health, err) })))
 	return nil
+}
+
+// retry loads until it succeeds.
+func (g *generation) retry(ctx context.Context, health cell.Health, err error) error {
+	said := ""
+	for attempt, pause := 2, firstReload; err != nil; attempt, pause = attempt+1, min(2*pause, lastReload) {
+		message := fmt.Sprintf("Datapath generation %d cannot be loaded. Programs of an earlier run are kept", g.number)
+		health.Degraded(message, err)
+		if err.Error() != said { // once for each reason, not for each try
+			said = err.Error()
+			g.params.Log.Warn("Programs cannot be loaded; those of an earlier run stay attached", "generation", g.number, "error", err)
+		}
+		heartbeat.IdleFor(ctx, pause)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		heartbeat.Busy(ctx)
+		err = g.load(attempt)
+	}
+	health.OK(fmt.Sprintf("Datapath generation %d is loaded", g.number))
+	return nil
+}
+
+// load makes one attempt. Hooks see either all programs or none, and none before the protocol is one that they know.
+func (g *generation) load(attempt int) error {
+	loaded, err := g.loadAll()
+	if err != nil {
+		err = fmt.Errorf("load datapath generation %d: %w", g.number, explain(err))
+	}
+	g.mu.Lock()
+	g.programs = loaded
+	g.mu.Unlock()
+	g.publish(attempt, err)
+	return err
+}
+
+func (g *generation) loadAll() (map[string]program, error) {
+	if err := g.settleProtocol(); err != nil {
+		return nil, err
+	}
+	loaded, err := g.params.Kernel.Programs.Load()
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]any, 0, 2*len(loaded))
+	for _, name := range bpf.Programs() {
+		ids = append(ids, name, loaded[name].ID)
+	}
+	g.params.Log.Info("Loaded the programs", "generation", g.number, slog.Group("programs", ids...))
+	return loaded, nil
+}
+
+// publish writes the table, which the controller watches.
+func (g *generation) publish(attempt int, err error) {
+	txn := g.params.DB.WriteTxn(g.params.Table)
+	defer txn.Commit()
+	for _, name := range bpf.Programs() {
+		row := bpfprograms.Program{Name: name, Generation: g.number, Attempts: attempt}
+		if p := g.program(name); p != nil {
+			row.ID = p.ID
+		}
+		if err != nil {
+			row.Error = err.Error()
+		}
+		_, _, _ = g.params.Table.Insert(txn, row)
+	}
 }
 
 func (g *generation) stop(cell.HookContext) error {
-	g.kernel.Programs.Close()
-	g.kernel.Pods.Close()
+	g.params.Kernel.Programs.Close()
+	g.params.Kernel.Pods.Close()
 	return nil
 }
 
-// program returns the program of a name, or nil when this run has none.
+// program returns the program of a name, or nil while this generation is not loaded.
 func (g *generation) program(name string) *program {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
 	if p, found := g.programs[name]; found {
 		return &p
 	}

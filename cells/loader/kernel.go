@@ -15,6 +15,7 @@ type kernel struct {
 	Programs programs
 	Pods     podLinks
 	Devices  deviceLinks
+	State    protocolState
 }
 
 // program is one loaded program.

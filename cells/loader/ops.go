@@ -28,19 +28,27 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 		}
 		return o.kernel.Pods.Hold(a.IfIndex)
 	case attachments.Block:
-		return o.orOld(o.kernel.Pods.SetFilter(uint32(a.IfIndex), o.generation.program(a.Program)))
+		return o.orOld(o.kernel.Pods.SetFilter(uint32(a.IfIndex), o.program(a)))
 	case attachments.TCX:
-		return o.orOld(o.kernel.Devices.Attach(pinName(a), a.IfIndex, o.generation.program(a.Program)))
+		return o.orOld(o.kernel.Devices.Attach(pinName(a), a.IfIndex, o.program(a)))
 	case attachments.PodLink:
 		return o.kernel.Pods.Join(a.IfIndex, a.Device)
 	}
 	return fmt.Errorf("attach %s: kind %q is not known", a.Device, a.Kind)
 }
 
-// orOld puts the reason in front when there is neither a program of this run nor one of an earlier.
+// program is what the hook of a row shall run; nil leaves what is there.
+func (o *ops) program(a *attachments.Attachment) *program {
+	if a.ProgramID == 0 {
+		return nil
+	}
+	return o.generation.program(a.Program)
+}
+
+// orOld says where the reason stands when there is neither a program of this run nor one of an earlier.
 func (o *ops) orOld(err error) error {
-	if errors.Is(err, errNoFilter) && o.generation.err != nil {
-		return fmt.Errorf("%w (%w)", o.generation.err, err)
+	if errors.Is(err, errNoFilter) {
+		return fmt.Errorf("%w, and generation %d is not loaded: see the table bpf-programs", err, o.generation.number)
 	}
 	return err
 }

@@ -56,6 +56,8 @@ func newMemoryMaps(t *testing.T) memoryMaps {
 
 func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
 func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
+func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
+func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
 // node is a namespace with our devices and one pod, and the real kernel in it.

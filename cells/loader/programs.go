@@ -15,7 +15,7 @@ import (
 func newKernel(maps bpfmaps.Maps, agent settings.Agent) kernel {
 	objects := &objects{maps: maps, agent: agent}
 	traffic := &traffic{}
-	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent))}
+	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent)), State: stateMap{maps}}
 }
 
 // objects loads the embedded programs onto the pinned maps.
@@ -43,7 +43,8 @@ func (o *objects) Load() (map[string]program, error) {
 	return out, nil
 }
 
-// load loads one object. Maps that it does not use are left out of its replacements, which would be an error.
+// load loads one object. Maps that it does not use are left out of its replacements, which would be an error; those that
+// belong to one generation (see bpf.MapSpecs) are nobody's replacement, so the object gets its own.
 func (o *objects) load(name string, maps map[string]*ebpf.Map) (program, error) {
 	spec, err := bpf.Load(name)
 	if err != nil {
@@ -56,6 +57,7 @@ func (o *objects) load(name string, maps map[string]*ebpf.Map) (program, error) 
 	for m := range spec.Maps {
 		if shared, found := maps[m]; found {
 			options.MapReplacements[m] = shared
+			spec.Maps[m].MaxEntries = shared.MaxEntries() // any size will do
 		}
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
@@ -28,7 +29,7 @@ const (
 )
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*attachments.Attachment], o *ops, w drift.Watch) error {
-	_, err := reconciler.Register(params, table,
+	_, err := heartbeat.Register(params, table,
 		(*attachments.Attachment).Clone, (*attachments.Attachment).WithStatus, (*attachments.Attachment).GetStatus, o, nil,
 		reconciler.WithName("attachments"),
 		reconciler.WithPruning(pruneInterval),
@@ -39,12 +40,12 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*attachm
 	if err != nil {
 		return err
 	}
-	params.JobGroup.Add(job.Timer("verify-attachments", func(context.Context) error {
+	params.JobGroup.Add(job.Timer("verify-attachments", heartbeat.Timer(params.JobGroup, "verify-attachments", func(context.Context) error {
 		return o.verify(w, table)
-	}, w.Interval))
-	params.JobGroup.Add(job.OneShot("follow-removals", func(ctx context.Context, health cell.Health) error {
+	}, w.Interval), w.Interval))
+	params.JobGroup.Add(job.OneShot("follow-removals", heartbeat.Loop(params.JobGroup, "follow-removals", func(ctx context.Context, health cell.Health) error {
 		return o.followRemovals(ctx, health, w, table)
-	}))
+	})))
 	return nil
 }
 
@@ -53,7 +54,9 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*attachm
 func (o *ops) followRemovals(ctx context.Context, health cell.Health, w drift.Watch, table statedb.RWTable[*attachments.Attachment]) error {
 	health.OK("Listening")
 	for {
+		heartbeat.Idle(ctx)
 		gone, err := o.kernel.Pods.Removed(ctx)
+		heartbeat.Busy(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -115,6 +118,5 @@ func (o *ops) programFinding(kind driftrepairs.Kind, a *attachments.Attachment, 
 	if !found {
 		return drift.If(true, kind, what, "missing")
 	}
-	p := o.generation.program(a.Program)
-	return drift.If(p != nil && p.ID != id, kind, what, fmt.Sprintf("runs program %d", id))
+	return drift.If(a.ProgramID != 0 && a.ProgramID != id, kind, what, fmt.Sprintf("runs program %d", id))
 }

@@ -12,7 +12,7 @@ import (
 var Cell = cell.Module("maps", "Pinned BPF maps",
 	cell.ProvidePrivate(
 		newKernel, // the BPF file system and the bpf system call; tests put a fake in its place
-		newSpecs,  // which maps there are, from the programs' objects
+		newSpecs,  // which maps there are and how they look, from the programs' objects
 	),
 	implementation,
 )

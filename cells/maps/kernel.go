@@ -15,9 +15,21 @@ import (
 type kernel interface {
 	// Prepare makes sure that root is a BPF file system and that dir below it exists.
 	Prepare(root, dir string) error
-	// Open takes over the map that is pinned at path, or makes and pins one. A pin that does not fit the spec gives
-	// [ebpf.ErrMapIncompatible] and is left as it is.
-	Open(spec *ebpf.MapSpec, path string) (m *ebpf.Map, reused bool, err error)
+	// Open opens the map that is pinned at path, of whatever size. Errors: [os.ErrNotExist]; [errUnfit] when something
+	// else is pinned there, or a map of another layout.
+	Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error)
+	// Create makes a map without a pin.
+	Create(spec *ebpf.MapSpec) (*ebpf.Map, error)
+	// Fill copies the entries of a map; see [fill].
+	Fill(to, from *ebpf.Map, convert convert) error
+	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it.
+	Pin(m *ebpf.Map, path string) error
+	Move(from, to string) error
+	Unpin(path string) error
+	// Pins lists the names in the directory.
+	Pins(dir string) ([]string, error)
+	// Size is the number of entries that a map has room for; bytes for a ring buffer.
+	Size(m *ebpf.Map) uint32
 	// Memory is what the kernel charges for a map, in bytes.
 	Memory(m *ebpf.Map) uint64
 	// Dump prints all entries of a map.
@@ -25,6 +37,9 @@ type kernel interface {
 	// Close gives the map back; the pin stays.
 	Close(m *ebpf.Map) error
 }
+
+// errUnfit means that what is pinned cannot be the map that is wanted.
+var errUnfit = errors.New("what is pinned there is not this map")
 
 // realKernel is the machine.
 type realKernel struct{}
@@ -41,36 +56,69 @@ func (realKernel) Prepare(root, dir string) error {
 	return nil
 }
 
-func (realKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, bool, error) {
+func (realKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
+	stat, err := os.Lstat(path)
+	if err != nil {
+		return nil, fmt.Errorf("open pinned map: %w", err)
+	}
+	if !stat.Mode().IsRegular() {
+		return nil, fmt.Errorf("open pinned map %s: it is %s: %w", path, stat.Mode().Type(), errUnfit)
+	}
 	m, err := ebpf.LoadPinnedMap(path, nil)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		m, err := create(spec, path)
-		return m, false, err
-	case err != nil:
-		return nil, false, fmt.Errorf("open pinned map %s: %w", path, err)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, err
 	}
-	if err := spec.Compatible(m); err != nil {
+	if err != nil {
+		return nil, fmt.Errorf("open pinned map %s: %w: %w", path, errUnfit, err)
+	}
+	wanted := spec.Copy()
+	wanted.MaxEntries = m.MaxEntries()
+	if err := wanted.Compatible(m); err != nil {
 		_ = m.Close()
-		return nil, false, err
+		return nil, fmt.Errorf("open pinned map %s: %w: %w", path, errUnfit, err)
 	}
-	return m, true, nil
+	return m, nil
 }
 
-// create makes a map and pins it. The spec's own pinning is not used: it would take over what is pinned by its name.
-func create(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
+// Create makes a map. The spec's own pinning is not used: it would take over what is pinned by its name.
+func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	spec = spec.Copy()
 	spec.Pinning = ebpf.PinNone
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, fmt.Errorf("create map %s: %w", spec.Name, err)
-	}
-	if err := m.Pin(path); err != nil {
-		_ = m.Close()
-		return nil, fmt.Errorf("pin map %s at %s: %w", spec.Name, filepath.Dir(path), err)
+		return nil, fmt.Errorf("create map %s of %d entries: %w", spec.Name, spec.MaxEntries, err)
 	}
 	return m, nil
 }
+
+func (realKernel) Fill(to, from *ebpf.Map, convert convert) error { return fill(to, from, convert) }
+
+func (realKernel) Pin(m *ebpf.Map, path string) error {
+	if err := m.Pin(path); err != nil {
+		return fmt.Errorf("pin map at %s: %w", path, err)
+	}
+	return nil
+}
+
+func (realKernel) Move(from, to string) error { return os.Rename(from, to) }
+
+func (realKernel) Unpin(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("unpin map: %w", err)
+	}
+	return nil
+}
+
+func (realKernel) Pins(dir string) ([]string, error) {
+	files, err := os.ReadDir(dir)
+	names := make([]string, 0, len(files))
+	for _, f := range files {
+		names = append(names, filepath.Base(f.Name()))
+	}
+	return names, err
+}
+
+func (realKernel) Size(m *ebpf.Map) uint32 { return m.MaxEntries() }
 
 func (realKernel) Memory(m *ebpf.Map) uint64 {
 	info, err := m.Info()

@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,37 +10,40 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
-// layout is the version in the name of a pin. It rises when a map changes in a way that old programs cannot read.
-const layout = "_v1"
+const (
+	firstRetry = 250 * time.Millisecond // memory that is short for a moment
+	lastRetry  = time.Minute
+)
 
 // params is what the maps need.
 type params struct {
 	cell.In
 
 	Log       *slog.Logger
-	Health    cell.Health
+	Health    cell.Health // of the module: what it says outlives the jobs
+	Jobs      job.Group
 	Lifecycle cell.Lifecycle
 	Agent     settings.Agent
 	DB        *statedb.DB
 	Table     statedb.RWTable[*mapstable.Map]
 	Kernel    kernel
 	Specs     specs
-}
-
-// opened is one map, or why there is none.
-type opened struct {
-	m   *ebpf.Map
-	err error
+	// Attachments say when the hooks run this generation.
+	Attachments statedb.Table[*attachments.Attachment]
 }
 
 // store implements [bpfmaps.Maps].
@@ -47,7 +51,7 @@ type store struct {
 	params
 	dir string
 
-	mu   sync.RWMutex      // guards open
+	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no twin is closed meanwhile
 	open map[string]opened // nil before the start and after the stop
 }
 
@@ -62,47 +66,110 @@ func (s *store) start(cell.HookContext) error {
 	if err := s.Kernel.Prepare(s.Agent.BPFRoot, s.dir); err != nil {
 		return err
 	}
+	if err := s.unpinStrangers(); err != nil {
+		return err
+	}
 	open := make(map[string]opened, len(s.Specs))
-	rows := make([]*mapstable.Map, 0, len(s.Specs))
-	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(s.Specs)) {
-		path := filepath.Join(s.dir, name+layout)
-		m, reused, err := s.Kernel.Open(s.Specs[name], path)
-		row := describe(s.Specs[name], path)
-		row.Reused = reused
-		if err != nil {
-			err = explain(err, path)
-			row.Error = err.Error()
-			errs = append(errs, err)
-		} else {
-			row.Memory = s.Kernel.Memory(m)
-		}
-		open[name] = opened{m, err}
-		rows = append(rows, row)
+		open[name] = s.openMap(s.Specs[name])
 	}
 	s.mu.Lock()
 	s.open = open
 	s.mu.Unlock()
-	s.publish(rows)
-	s.report(errs)
+	s.publish(slices.Collect(maps.Values(open)))
+	failed := s.failures()
+	s.Jobs.Add(job.OneShot("open-maps", heartbeat.Loop(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })))
+	s.Jobs.Add(job.OneShot("drop-resized-maps", heartbeat.Loop(s.Jobs, "drop-resized-maps", s.dropResized)))
 	return nil
 }
 
-func (s *store) publish(rows []*mapstable.Map) {
-	txn := s.DB.WriteTxn(s.Table)
-	defer txn.Commit()
-	for _, row := range rows {
-		_, _, _ = s.Table.Insert(txn, row)
+// retry opens what could not be opened, until all are.
+func (s *store) retry(ctx context.Context, failed error) error {
+	said := ""
+	for pause := firstRetry; failed != nil; pause = min(2*pause, lastRetry) {
+		s.Health.Degraded("Maps cannot be used. Programs that are attached stay as they are", failed)
+		if failed.Error() != said { // once for each reason, not for each try
+			said = failed.Error()
+			s.Log.Warn("Maps cannot be used; programs that are attached stay as they are", "error", failed)
+		}
+		heartbeat.IdleFor(ctx, pause)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		heartbeat.Busy(ctx)
+		s.reopen()
+		failed = s.failures()
+	}
+	s.Health.OK(fmt.Sprintf("%d maps", len(s.Specs)))
+	return nil
+}
+
+func (s *store) reopen() {
+	var again []opened
+	s.mu.Lock()
+	for name, o := range s.open {
+		if o.err != nil {
+			s.open[name] = s.openMap(s.Specs[name])
+			again = append(again, s.open[name])
+		}
+	}
+	s.mu.Unlock()
+	s.publish(again)
+}
+
+// failures joins why maps are not open.
+func (s *store) failures() error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(s.open)) {
+		errs = append(errs, s.open[name].err)
+	}
+	return errors.Join(errs...)
+}
+
+// dropResized gives up maps of another size once every hook runs this generation.
+func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
+	for {
+		heartbeat.Busy(ctx)
+		txn := s.DB.ReadTxn()
+		heartbeat.Saw(ctx, txn, s.Attachments)
+		_, changed := s.Attachments.AllWatch(txn)
+		if attachments.Replaced(txn, s.Attachments) {
+			return s.dropTwins()
+		}
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
 	}
 }
 
-func (s *store) report(errs []error) {
-	if err := errors.Join(errs...); err != nil {
-		s.Health.Degraded("Maps cannot be used", err)
-		s.Log.Error("Maps cannot be used; programs that are attached stay as they are", "error", err)
-		return
+func (s *store) dropTwins() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for name, o := range s.open {
+		if o.twin == nil || !o.twin.resized {
+			continue
+		}
+		errs = append(errs, s.Kernel.Unpin(o.twin.pin), s.Kernel.Close(o.twin.m))
+		o.twin = nil
+		s.open[name] = o
 	}
-	s.Health.OK(fmt.Sprintf("%d maps", len(s.Specs)))
+	return errors.Join(errs...)
+}
+
+func (s *store) publish(all []opened) {
+	txn := s.DB.WriteTxn(s.Table)
+	defer txn.Commit()
+	for _, o := range all {
+		_, _, _ = s.Table.Insert(txn, o.row)
+	}
 }
 
 func (s *store) stop(cell.HookContext) error {
@@ -113,6 +180,9 @@ func (s *store) stop(cell.HookContext) error {
 		if o.err == nil {
 			errs = append(errs, s.Kernel.Close(o.m))
 		}
+		if o.twin != nil {
+			errs = append(errs, s.Kernel.Close(o.twin.m))
+		}
 	}
 	s.open = nil
 	return errors.Join(errs...)
@@ -122,14 +192,50 @@ func (s *store) stop(cell.HookContext) error {
 func (s *store) Get(name string) (*ebpf.Map, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	o, err := s.get(name)
+	return o.m, err
+}
+
+// get finds an open map; s.mu is held.
+func (s *store) get(name string) (opened, error) {
 	if s.open == nil {
-		return nil, fmt.Errorf("map %s: %w", name, bpfmaps.ErrNotOpen)
+		return opened{}, fmt.Errorf("map %s: %w", name, bpfmaps.ErrNotOpen)
 	}
 	o, found := s.open[name]
 	if !found {
-		return nil, fmt.Errorf("map %q: %w", name, bpfmaps.ErrUnknown)
+		return opened{}, fmt.Errorf("map %q: %w", name, bpfmaps.ErrUnknown)
 	}
-	return o.m, o.err
+	return o, o.err
+}
+
+// Put implements [bpfmaps.Maps].
+func (s *store) Put(name string, key, value any) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	o, err := s.get(name)
+	if err != nil {
+		return err
+	}
+	if err := o.m.Put(key, value); err != nil || o.twin == nil {
+		return err
+	}
+	return o.twin.put(key, value)
+}
+
+// Delete implements [bpfmaps.Maps].
+func (s *store) Delete(name string, key any) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	o, err := s.get(name)
+	if err != nil {
+		return err
+	}
+	if o.twin != nil {
+		if err := o.twin.remove(key, o.m.ValueSize()); err != nil {
+			return err
+		}
+	}
+	return o.m.Delete(key)
 }
 
 // All implements [bpfmaps.Maps].
@@ -151,35 +257,10 @@ func (s *store) Entries(name string) ([]bpfmaps.Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := s.Kernel.Dump(m, s.Specs[name])
+	entries, err := s.Kernel.Dump(m, s.Specs[name].MapSpec)
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(entries, func(a, b bpfmaps.Entry) int { return strings.Compare(a.Key, b.Key) })
 	return entries, nil
-}
-
-// explain adds what the reader can do.
-func explain(err error, path string) error {
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		return fmt.Errorf("use pinned map %s: %w; it was made by another version: drain the node, delete the pin and restart "+
-			"the agent, or go back to that version", path, err)
-	}
-	return err
-}
-
-func describe(spec *ebpf.MapSpec, path string) *mapstable.Map {
-	return &mapstable.Map{Name: spec.Name, Type: spec.Type.String(), KeySize: spec.KeySize, ValueSize: spec.ValueSize,
-		MaxEntries: spec.MaxEntries, Pin: path, Owner: owner(spec.Name)}
-}
-
-// owner names the cell that fills a map.
-func owner(name string) string {
-	switch name {
-	case "endpoint_facts", "bpf_links", "bpf_endpoints":
-		return "endpoint-maps"
-	case "ipcache", "ipcache_prefixes":
-		return "ipcache"
-	}
-	return "datapath"
 }

@@ -7,19 +7,25 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -28,9 +34,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}}
+		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}}
 		return []cell.Cell{
 			settings.Cell,
+			cell.Module("loader", "Who replaces the programs",
+				cell.Provide(attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable)),
 			cell.Module("maps", "Under test",
 				cell.ProvidePrivate(func() kernel { return fake }, testSpecs),
 				implementation,
@@ -40,19 +48,42 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// testSpecs are two maps, so that scripts are short.
+// testSpecs are two maps, so that scripts are short. Facts had another layout in the release before.
 func testSpecs() specs {
+	former := &bpf.Former{Version: 1, Spec: &ebpf.MapSpec{Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 72,
+		MaxEntries: 4096}}
 	return specs{
-		"endpoint_facts": {Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 76, MaxEntries: 4096},
-		"metrics":        {Name: "metrics", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 768},
+		"endpoint_facts": {&ebpf.MapSpec{Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 76, MaxEntries: 4096}, 2, former},
+		"metrics":        {&ebpf.MapSpec{Name: "metrics", Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 768}, 1, nil},
 	}
 }
 
 // fakeKernel remembers what is pinned.
 type fakeKernel struct {
+	mu      sync.Mutex
 	pins    map[string]*ebpf.MapSpec // by path
+	open    map[*ebpf.Map]*ebpf.MapSpec
+	fail    map[string]int // how often a call is refused from now on
+	log     []string
 	noMount bool
-	open    int
+}
+
+func (f *fakeKernel) refused(call string) error {
+	if f.fail[call] == 0 {
+		return nil
+	}
+	f.fail[call]--
+	return fmt.Errorf("%s: %w", call, unix.ENOMEM)
+}
+
+func (f *fakeKernel) note(format string, args ...any) {
+	f.log = append(f.log, fmt.Sprintf(format, args...))
+}
+
+func (f *fakeKernel) handle(spec *ebpf.MapSpec) *ebpf.Map {
+	m := &ebpf.Map{}
+	f.open[m] = spec
+	return m
 }
 
 func (f *fakeKernel) Prepare(root, _ string) error {
@@ -62,14 +93,72 @@ func (f *fakeKernel) Prepare(root, _ string) error {
 	return nil
 }
 
-func (f *fakeKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, bool, error) {
+func (f *fakeKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	have, found := f.pins[path]
-	if found && have.ValueSize != spec.ValueSize {
-		return nil, false, fmt.Errorf("value size %d: %w", have.ValueSize, ebpf.ErrMapIncompatible)
+	if !found {
+		return nil, os.ErrNotExist
 	}
-	f.pins[path] = spec
-	f.open++
-	return &ebpf.Map{}, found, nil
+	if have.ValueSize != spec.ValueSize {
+		return nil, fmt.Errorf("open pinned map %s: value size %d: %w", path, have.ValueSize, errUnfit)
+	}
+	return f.handle(have), nil
+}
+
+func (f *fakeKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.refused("create"); err != nil {
+		return nil, err
+	}
+	return f.handle(spec), nil
+}
+
+func (f *fakeKernel) Fill(to, from *ebpf.Map, _ convert) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note("fill %s of %d bytes and %d entries from %d bytes and %d entries", f.open[to].Name, f.open[to].ValueSize,
+		f.open[to].MaxEntries, f.open[from].ValueSize, f.open[from].MaxEntries)
+	return f.refused("fill")
+}
+
+func (f *fakeKernel) Pin(m *ebpf.Map, path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pins[path] = f.open[m]
+	return nil
+}
+
+func (f *fakeKernel) Move(from, to string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pins[to] = f.pins[from]
+	delete(f.pins, from)
+	return f.refused("move")
+}
+
+func (f *fakeKernel) Unpin(path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.pins, path)
+	return nil
+}
+
+func (f *fakeKernel) Pins(string) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var names []string
+	for path := range f.pins {
+		names = append(names, filepath.Base(path))
+	}
+	return names, nil
+}
+
+func (f *fakeKernel) Size(m *ebpf.Map) uint32 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open[m].MaxEntries
 }
 
 func (f *fakeKernel) Memory(*ebpf.Map) uint64 { return 4096 }
@@ -78,23 +167,50 @@ func (f *fakeKernel) Dump(_ *ebpf.Map, spec *ebpf.MapSpec) ([]dumped, error) {
 	return []dumped{{Key: "9", Value: "b"}, {Key: "10", Value: spec.Name}}, nil
 }
 
-func (f *fakeKernel) Close(*ebpf.Map) error { f.open--; return nil }
+func (f *fakeKernel) Close(m *ebpf.Map) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.open, m)
+	return nil
+}
 
-func (f *fakeKernel) commands(m bpfmaps.Maps) upstream.ScriptCmdsOut {
+func (f *fakeKernel) commands(m bpfmaps.Maps, db *statedb.DB, table statedb.RWTable[*attachments.Attachment]) upstream.ScriptCmdsOut {
+	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
+		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			out, err := run(args...)
+			return func(*script.State) (string, string, error) { return out, "", err }, nil
+		})
+	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"kernel/pin": script.Command(script.CmdUsage{Summary: "Pin a map with a value of one byte", Args: "path"},
-			func(_ *script.State, args ...string) (script.WaitFunc, error) {
-				f.pins[args[0]] = &ebpf.MapSpec{Name: "foreign", ValueSize: 1}
-				return nil, nil
-			}),
-		"kernel/no-mount": script.Command(script.CmdUsage{Summary: "Refuse to mount"},
-			func(*script.State, ...string) (script.WaitFunc, error) { f.noMount = true; return nil, nil }),
-		"kernel/pins": script.Command(script.CmdUsage{Summary: "List pins and the number of open maps"},
-			func(*script.State, ...string) (script.WaitFunc, error) {
-				lines := slices.Sorted(maps.Keys(f.pins))
-				text := strings.Join(lines, "\n") + fmt.Sprintf("\nopen %d\n", f.open)
-				return func(*script.State) (string, string, error) { return text, "", nil }, nil
-			}),
+		"kernel/pin": simple("Pin a map: path, bytes of a value, entries", func(a ...string) (string, error) {
+			bytes, err1 := strconv.Atoi(a[1])
+			entries, err2 := strconv.Atoi(a[2])
+			f.pins[a[0]] = &ebpf.MapSpec{Name: "pinned", ValueSize: uint32(bytes), MaxEntries: uint32(entries)}
+			return "", errors.Join(err1, err2)
+		}),
+		"kernel/fail": simple("Refuse a call so many times", func(a ...string) (_ string, err error) {
+			f.fail[a[0]], err = strconv.Atoi(a[1])
+			return "", err
+		}),
+		"kernel/no-mount": simple("Refuse to mount", func(...string) (string, error) { f.noMount = true; return "", nil }),
+		"kernel/log": simple("What was copied", func(...string) (string, error) {
+			return strings.Join(append(slices.Clone(f.log), ""), "\n"), nil
+		}),
+		"kernel/pins": simple("List pins and the number of open maps", func(...string) (string, error) {
+			return strings.Join(slices.Sorted(maps.Keys(f.pins)), "\n") + fmt.Sprintf("\nopen %d\n", len(f.open)), nil
+		}),
+		"hooks/replaced": simple("All hooks run this generation", func(...string) (string, error) {
+			txn := db.WriteTxn(table)
+			defer txn.Commit()
+			for _, a := range []attachments.Attachment{{Kind: attachments.Block, Hook: "ingress"}, {Kind: attachments.Block, Hook: "egress"},
+				{Kind: attachments.TCX, Device: "waggle_host", Hook: "egress"}} {
+				a.ProgramID, a.Status = 7, reconciler.StatusDone()
+				_, _, _ = table.Insert(txn, &a)
+			}
+			return "", nil
+		}),
 		"maps/get": script.Command(script.CmdUsage{Summary: "Ask for a map, as other cells do", Args: "name"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				_, err := m.Get(args[0])
@@ -113,80 +229,5 @@ func inPrivateBPFFS(t *testing.T, f func(root string)) {
 			return
 		}
 		f(root)
-	})
-}
-
-func TestPrivilegedOpen_ReusesWhatFitsAndKeepsWhatDoesNot(t *testing.T) {
-	t.Parallel()
-	inPrivateBPFFS(t, func(root string) {
-		k, dir := realKernel{}, filepath.Join(root, "waggle", "maps")
-		if err := k.Prepare(root, dir); err != nil {
-			t.Error(err)
-			return
-		}
-		path := filepath.Join(dir, "m_v1")
-		spec := &ebpf.MapSpec{Name: "m", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 8}
-		first, reused, err := k.Open(spec, path)
-		if err != nil || reused {
-			t.Errorf("first: reused %v, error %v", reused, err)
-			return
-		}
-		if err := first.Put(uint32(1), uint32(2)); err != nil {
-			t.Error(err)
-		}
-		if k.Memory(first) == 0 {
-			t.Error("the kernel charges nothing for a map")
-		}
-		_ = k.Close(first)
-
-		second, reused, err := k.Open(spec, path)
-		if err != nil || !reused {
-			t.Errorf("second: reused %v, error %v", reused, err)
-			return
-		}
-		entries, err := k.Dump(second, spec)
-		if err != nil || len(entries) != 1 || entries[0] != (dumped{Key: "01000000", Value: "02000000"}) {
-			t.Errorf("the contents are %v, error %v", entries, err)
-		}
-		_ = k.Close(second)
-
-		bigger := spec.Copy()
-		bigger.MaxEntries = 16
-		if _, _, err := k.Open(bigger, path); !errors.Is(err, ebpf.ErrMapIncompatible) {
-			t.Errorf("another size: %v, want %v", err, ebpf.ErrMapIncompatible)
-		}
-		if _, err := os.Stat(path); err != nil {
-			t.Errorf("the pin that did not fit is gone: %v", err)
-		}
-	})
-}
-
-func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
-	t.Parallel()
-	inPrivateBPFFS(t, func(root string) {
-		k, dir := realKernel{}, filepath.Join(root, "waggle", "maps")
-		all, err := newSpecs()
-		if err != nil || k.Prepare(root, dir) != nil {
-			t.Errorf("prepare: %v", err)
-			return
-		}
-		var memory uint64
-		for round := range 2 {
-			for name, spec := range all {
-				m, reused, err := k.Open(spec, filepath.Join(dir, name+layout))
-				if err != nil || reused != (round == 1) {
-					t.Errorf("round %d: open %s: reused %v, error %v", round, name, reused, err)
-					continue
-				}
-				memory += k.Memory(m)
-				if _, err := k.Dump(m, spec); err != nil {
-					t.Errorf("dump %s: %v", name, err)
-				}
-				_ = k.Close(m)
-			}
-		}
-		if budget := uint64(2 * 60 << 20); memory > budget {
-			t.Errorf("the maps take %d bytes in two rounds, more than %d", memory, budget)
-		}
 	})
 }

@@ -37,6 +37,8 @@ type noMaps struct{ err error }
 
 func (m noMaps) Get(string) (*ebpf.Map, error)           { return nil, m.err }
 func (m noMaps) All() (map[string]*ebpf.Map, error)      { return nil, m.err }
+func (m noMaps) Put(string, any, any) error              { return m.err }
+func (m noMaps) Delete(string, any) error                { return m.err }
 func (m noMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, m.err }
 
 // fill puts a row into each table that the collector reads.

@@ -19,8 +19,12 @@ var (
 // starts after it and stops before it.
 type Maps interface {
 	// Get returns an open map. It belongs to Maps: do not close it. A map whose pin does not fit gives an error that
-	// names the pin and the remedy, each time.
+	// names the pin and the remedy, each time. Read it only: see Put.
 	Get(name string) (*ebpf.Map, error)
+	// Put and Delete change an entry of a map, and of its twin: the same map as programs of another generation read it. Key
+	// and value are of fixed size. Deleting what is not there gives [ebpf.ErrKeyNotExist].
+	Put(name string, key, value any) error
+	Delete(name string, key any) error
 	// All returns the open maps by name, to be handed to programs. It fails when one of them cannot be used.
 	All() (map[string]*ebpf.Map, error)
 	// Entries prints the contents of a map, sorted by key. Errors: [ErrUnknown].

@@ -26,7 +26,8 @@ type Attachment struct {
 	IfIndex    int               `json:"ifIndex"`    // of Device; for a block its number
 	Hook       string            `json:"hook"`       // "ingress", "egress", or "both" for a pod link
 	Program    string            `json:"program"`    // name of the program; empty for a pod link, which shares the blocks'
-	Generation uint64            `json:"generation"` // of the programs; rises with every load
+	Generation uint64            `json:"generation"` // of the datapath; 0 when a program of an earlier run is to stay
+	ProgramID  uint32            `json:"programID"`  // the kernel's number of the program, new with each load; 0 as above
 	EndpointID uint16            `json:"endpointID"` // of a pod link; else 0
 	Status     reconciler.Status `json:"status"`
 }
@@ -52,7 +53,7 @@ func (a *Attachment) WithStatus(s reconciler.Status) *Attachment { a.Status = s;
 
 // TableHeader implements statedb.TableWritable.
 func (*Attachment) TableHeader() []string {
-	return []string{"Kind", "Device", "Hook", "Program", "Generation", "Endpoint", "Status"}
+	return []string{"Kind", "Device", "Hook", "Program", "Generation", "ProgramID", "Endpoint", "Status"}
 }
 
 // TableRow implements statedb.TableWritable.
@@ -62,7 +63,7 @@ func (a *Attachment) TableRow() []string {
 		program = "-"
 	}
 	return []string{string(a.Kind), a.Device, a.Hook, program, strconv.FormatUint(a.Generation, 10),
-		strconv.Itoa(int(a.EndpointID)), a.Status.Kind.String()}
+		strconv.FormatUint(uint64(a.ProgramID), 10), strconv.Itoa(int(a.EndpointID)), a.Status.Kind.String()}
 }
 
 var keyIndex = statedb.Index[*Attachment, string]{
@@ -90,6 +91,25 @@ var (
 	ByKey      = keyIndex.Query
 	ByEndpoint = endpointIndex.Query
 )
+
+// Replaced tells whether every hook runs the programs of the agent that runs: then no program of an earlier one is left.
+func Replaced(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
+	blocks, devices := 0, 0
+	for a := range table.All(txn) {
+		switch a.Kind {
+		case Block:
+			blocks++
+		case TCX:
+			devices++
+		default:
+			continue
+		}
+		if a.ProgramID == 0 || a.Status.Kind != reconciler.StatusKindDone {
+			return false
+		}
+	}
+	return blocks == 2 && devices > 0
+}
 
 // NewTable makes the table "attachments".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Attachment], error) {

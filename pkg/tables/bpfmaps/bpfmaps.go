@@ -20,9 +20,23 @@ type Map struct {
 	Owner      string `json:"owner"`      // cell that fills it; "datapath" when the programs do
 	// Reused is true when the map was there when the agent started.
 	Reused bool `json:"reused"`
+	// Filled is true when a program that reads the map now finds what the programs before found. Until then the owner has to
+	// write all of it.
+	Filled bool `json:"filled"`
+	// Twin is the pin of the same map in another layout or size, which is written as well while programs of another
+	// generation may read it; empty when there is none.
+	Twin string `json:"twin,omitempty"`
+	// Note is what was unusual about opening the map; empty for nothing.
+	Note string `json:"note,omitempty"`
 	// Error is why the map cannot be used, with the remedy; empty when all is well.
 	Error string `json:"error,omitempty"`
 }
+
+// Owners of maps that have to be filled before programs may read them.
+const (
+	OwnerEndpointMaps = "endpoint-maps"
+	OwnerIpcache      = "ipcache"
+)
 
 // TableHeader implements statedb.TableWritable.
 func (*Map) TableHeader() []string {

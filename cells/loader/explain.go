@@ -1,0 +1,51 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// verifierLines is how many of the verifier's last lines an error repeats: what it refuses, and where.
+const verifierLines = 6
+
+// explain adds to an error of loading what the reader needs: the verifier's last lines and what can be done.
+func explain(err error) error {
+	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
+		return fmt.Errorf("%w; the verifier's last lines: %s%s", err, lastLines(refused.Log), remedy(err, true))
+	}
+	return fmt.Errorf("%w%s", err, remedy(err, false))
+}
+
+// lastLines leaves out what the verifier says of its own work.
+func lastLines(log []string) string {
+	var lines []string
+	for _, line := range log {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "processed ") && !strings.HasPrefix(line, "verification time ") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-verifierLines):], " | ")
+}
+
+// remedy says what somebody can do about it; the agent itself tries again.
+func remedy(err error, refused bool) string {
+	switch {
+	case errors.Is(err, unix.ENOMEM):
+		return "; free memory on the node or raise the memory limit of the agent's container"
+	case errors.Is(err, unix.EPERM) && !refused:
+		return "; give the agent CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
+	case errors.Is(err, ebpf.ErrNotSupported):
+		return "; the kernel lacks what the programs need: run Linux 6.1 or newer"
+	case errors.Is(err, ebpf.ErrMapIncompatible):
+		return "; a pinned map does not fit the programs: see the table bpf-maps"
+	case refused:
+		return "; this kernel does not accept the programs: go back to the agent that was here before, and report these lines with " +
+			"the kernel's version"
+	}
+	return ""
+}

@@ -1,0 +1,120 @@
+package loader
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+)
+
+// protocolState is the word by which all programs know how to speak to each other; see bpf/protocol.h.
+type protocolState interface {
+	// Protocol is the one in use; 0 when no agent has ever chosen one.
+	Protocol() (uint32, error)
+	// SetProtocol changes it, and returns when no packet is under way that was written in the one before.
+	SetProtocol(protocol uint32) error
+}
+
+// settleProtocol makes the protocol one that this generation reads, before it touches the nftables rule or a hook. Programs
+// of the next generation, which are attached when this is a downgrade, know the highest of this one as well.
+func (g *generation) settleProtocol() error {
+	have, err := g.params.Kernel.State.Protocol()
+	if err != nil {
+		return err
+	}
+	want := min(max(have, bpf.ProtocolLowest), bpf.ProtocolHighest)
+	if want == have {
+		return nil
+	}
+	return g.params.Kernel.State.SetProtocol(want)
+}
+
+// registerProtocol adds the job that goes over to the highest protocol once every hook runs this generation.
+func registerProtocol(g *generation, db *statedb.DB, table statedb.Table[*attachments.Attachment]) {
+	g.params.Jobs.Add(job.OneShot("raise-protocol", heartbeat.Loop(g.params.Jobs, "raise-protocol", func(ctx context.Context, health cell.Health) error {
+		for {
+			heartbeat.Busy(ctx)
+			txn := db.ReadTxn()
+			heartbeat.Saw(ctx, txn, table)
+			_, changed := table.AllWatch(txn)
+			if attachments.Replaced(txn, table) {
+				return g.raiseProtocol(health)
+			}
+			heartbeat.Idle(ctx)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-changed:
+			}
+		}
+	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: firstReload, Max: lastReload})))
+}
+
+func (g *generation) raiseProtocol(health cell.Health) error {
+	have, err := g.params.Kernel.State.Protocol()
+	if err == nil && have != bpf.ProtocolHighest {
+		err = g.params.Kernel.State.SetProtocol(bpf.ProtocolHighest)
+	}
+	if err != nil {
+		health.Degraded("Hooks keep to the protocol before", err)
+		return err
+	}
+	health.OK(fmt.Sprintf("All hooks run generation %d, protocol %d", g.number, bpf.ProtocolHighest))
+	return nil
+}
+
+// stateMap implements protocolState with the map "datapath".
+type stateMap struct{ maps bpfmaps.Maps }
+
+// Protocol implements protocolState.
+func (s stateMap) Protocol() (uint32, error) {
+	var state bpf.DatapathState
+	m, err := s.maps.Get(bpf.MapDatapath)
+	if err == nil {
+		err = m.Lookup(uint32(0), &state)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the protocol of the datapath: %w", err)
+	}
+	return uint32(state.Protocol), nil
+}
+
+// SetProtocol implements protocolState.
+func (s stateMap) SetProtocol(protocol uint32) error {
+	m, err := s.maps.Get(bpf.MapDatapath)
+	if err == nil {
+		err = m.Put(uint32(0), protocol)
+	}
+	if err == nil {
+		err = awaitPackets()
+	}
+	if err != nil {
+		return fmt.Errorf("set the protocol of the datapath to %d: %w", protocol, err)
+	}
+	return nil
+}
+
+// awaitPackets returns when every packet that is in a program now has left it, and the rule behind it: all of that is one
+// section of RCU. The kernel waits so long whenever a map of maps is changed, so that who changed it can rely on it.
+func awaitPackets() error {
+	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+	outer, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: inner})
+	if err != nil {
+		return fmt.Errorf("wait for packets: %w", err)
+	}
+	defer outer.Close()
+	m, err := ebpf.NewMap(inner)
+	if err != nil {
+		return fmt.Errorf("wait for packets: %w", err)
+	}
+	defer m.Close()
+	return outer.Put(uint32(0), m)
+}

@@ -1,0 +1,55 @@
+package maps
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// twin is the same map in another form, which programs of another generation may read. Every write goes there as well.
+type twin struct {
+	m    *ebpf.Map
+	pin  string
+	back convert // from the present layout into this one
+	// resized is true when only the number of entries differs. Then nobody needs it once every hook runs this generation.
+	// A twin of another layout is kept, so that the release before finds its map as it must be.
+	resized bool
+}
+
+// put repeats a write.
+func (t *twin) put(key, value any) error {
+	k, err := binary.Append(nil, binary.NativeEndian, key)
+	if err != nil {
+		return fmt.Errorf("write to %s: %w", t.pin, err)
+	}
+	v, err := binary.Append(nil, binary.NativeEndian, value)
+	if err != nil {
+		return fmt.Errorf("write to %s: %w", t.pin, err)
+	}
+	k, v, exists := apply(t.back, k, v)
+	if !exists {
+		return nil
+	}
+	if err := t.m.Put(k, v); err != nil {
+		return fmt.Errorf("write to %s: %w", t.pin, err)
+	}
+	return nil
+}
+
+// remove repeats a deletion; what never was there is no error.
+func (t *twin) remove(key any, size uint32) error {
+	k, err := binary.Append(nil, binary.NativeEndian, key)
+	if err != nil {
+		return fmt.Errorf("delete from %s: %w", t.pin, err)
+	}
+	k, _, exists := apply(t.back, k, make([]byte, size))
+	if !exists {
+		return nil
+	}
+	if err := t.m.Delete(k); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("delete from %s: %w", t.pin, err)
+	}
+	return nil
+}

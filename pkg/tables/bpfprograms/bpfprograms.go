@@ -1,0 +1,49 @@
+// Package bpfprograms holds one row for each program of this build's datapath: whether the kernel has taken it.
+package bpfprograms
+
+import (
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Program is one program of the agent that runs. Those of an earlier run that are still attached have no rows.
+type Program struct {
+	Name       string `json:"name"`       // as its object and its hook are called
+	Generation uint64 `json:"generation"` // of this build's datapath; 1 or more
+	ID         uint32 `json:"id"`         // the kernel's number, new with each load; 0 while the generation is not loaded
+	Attempts   int    `json:"attempts"`   // how often loading was tried since the agent started
+	// Error is why the generation is not loaded, with the verifier's last lines and the remedy; empty when it is.
+	Error string `json:"error,omitempty"`
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Program) TableHeader() []string {
+	return []string{"Name", "Generation", "ID", "Attempts", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (p Program) TableRow() []string {
+	problem := p.Error
+	if problem == "" {
+		problem = "-"
+	}
+	return []string{p.Name, strconv.FormatUint(p.Generation, 10), strconv.FormatUint(uint64(p.ID), 10), strconv.Itoa(p.Attempts), problem}
+}
+
+var nameIndex = statedb.Index[Program, string]{
+	Name:       "name",
+	FromObject: func(p Program) index.KeySet { return index.NewKeySet(index.String(p.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByName finds one program.
+var ByName = nameIndex.Query
+
+// NewTable makes the table "bpf-programs".
+func NewTable(db *statedb.DB) (statedb.RWTable[Program], error) {
+	return statedb.NewTable(db, "bpf-programs", nameIndex)
+}
