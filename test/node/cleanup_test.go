@@ -1,0 +1,395 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// cleanupNode is a node with a CNI directory, and things of others that look much like ours.
+type cleanupNode struct {
+	*nodekit.Node
+	conf   string // that the agent writes
+	before []string
+}
+
+func newCleanupNode(t *testing.T, options nodekit.Options) cleanupNode {
+	t.Helper()
+	node := cleanupNode{Node: newNode(t, options)}
+	node.conf = filepath.Join(node.Dir, "net.d", "05-waggle.conflist")
+	node.AddAgentArgs("--write-cni-conf-when-ready", node.conf, "--cni-exclusive", "--ipam-release-quarantine=0s")
+	foreignFiles(t, node.Node)
+	foreignKernel(t, node.Node)
+	var err error
+	if node.before, err = node.Machine(); err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
+
+func foreignFiles(t *testing.T, node *nodekit.Node) {
+	t.Helper()
+	for path, text := range map[string]string{"net.d/10-other.conflist": "{}", "net.d/05-waggle.conflist2": "x", "net.d/waggle_tmp": "x",
+		"cni-bin/waggle-cni2": "x", "cni-bin/other": "x", "lib/other": "x"} {
+		path = filepath.Join(node.Dir, path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// foreignKernel makes what differs from ours in one thing each: the name, the group, the type, the protocol, the family, the device.
+func foreignKernel(t *testing.T, node *nodekit.Node) {
+	t.Helper()
+	program := foreignProgram(t)
+	if err := node.Do(func() error {
+		for _, l := range []netlink.Link{
+			&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "waggle_hosts"}},
+			&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "lxc0123456789ab", Group: podlink.Group}},
+			&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lxc1123456789ab"}, PeerName: "lxc2123456789ab"},
+			&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "lxcfoo", Group: podlink.DeletedGroup}, PeerName: "lxcbar"},
+		} {
+			if err := netlink.LinkAdd(l); err != nil {
+				return fmt.Errorf("%s: %w", l.Attrs().Name, err)
+			}
+		}
+		for _, command := range []string{
+			"sysctl -qw net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.all.accept_redirects=0 net.ipv4.conf.all.rp_filter=2",
+			"ip link set waggle_hosts up",
+			"ip route add 10.244.9.0/24 dev waggle_hosts proto 86",
+			"ip route add 10.244.9.0/24 dev waggle_hosts table 87",
+			"ip rule add from 10.244.9.0/24 table 87",
+			"nft add table ip waggle", "nft add table inet waggles",
+			"nft add chain inet waggles prerouting { type filter hook prerouting priority raw ; }",
+			"nft add rule inet waggles prerouting counter drop comment waggle iifname nobody",
+		} {
+			words := strings.Fields(command)
+			if strings.Contains(command, "comment") {
+				words = strings.Fields("nft add rule inet waggles prerouting iifname nobody drop")
+			}
+			if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", command, err, out)
+			}
+		}
+		eth0, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		h, err := tc.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		attached, err := link.AttachTCX(link.TCXOptions{Interface: eth0.Attrs().Index, Program: program, Attach: ebpf.AttachTCXIngress})
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() {
+			if info, err := attached.Info(); err != nil || info.TCX().Ifindex == 0 {
+				t.Errorf("the tcx program of somebody else: %+v, %v", info, err)
+			}
+			attached.Close()
+		})
+		return errors.Join(h.EnsureClsact(eth0.Attrs().Index, tc.Blocks{}),
+			h.ReplaceFilter(tc.Ingress(eth0.Attrs().Index), "pod_egress", program.FD()))
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// paths are the flags of inventory and cleanup.
+func (n cleanupNode) paths(args ...string) []string {
+	return append(args, "--state-dir", n.StateDir(), "--lib-dir", filepath.Join(n.Dir, "lib"), "--bpf-root", n.BPFRoot(),
+		"--write-cni-conf-when-ready", n.conf, "--cni-bin-dir", pluginDir(n.Node), "-o", "json")
+}
+
+type owned struct{ Kind, Name, Owner, Proof, Note string }
+
+func (n cleanupNode) objects(t *testing.T, args ...string) (all []owned, err error) {
+	t.Helper()
+	out, err := n.Waggle(t.Context(), n.paths(args...)...)
+	if out != "" {
+		if err := json.Unmarshal([]byte(out), &all); err != nil {
+			t.Fatalf("%v printed %q: %v", args, out, err)
+		}
+	}
+	return all, err
+}
+
+// run starts the agent and its setup, attaches pods and lets them talk; an agent is killed and comes back.
+func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
+	t.Helper()
+	if err := n.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, n.Node)
+	if err := n.Do(func() error {
+		if out, err := setupCommand(t.Context(), n.Node, "--once").CombinedOutput(); err != nil {
+			return fmt.Errorf("setup: %w\n%s", err, out)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	a, b := addPod(t, n.Node, "a"), addPod(t, n.Node, "b")
+	pingBoth(t, a, b)
+	if err := errors.Join(n.KillAgent(t.Context()), n.StartAgent()); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, n.Node)
+	pingBoth(t, a, b)
+	eventually(t, func() error { _, err := os.Stat(n.conf); return err })
+	return []*nodekit.Pod{a, b}
+}
+
+// asBefore wants the machine to be as it was before the installation.
+func (n cleanupNode) asBefore(t *testing.T) {
+	t.Helper()
+	after, err := n.Machine()
+	if err == nil {
+		err = nodekit.Changes(n.before, after)
+	}
+	if err != nil {
+		t.Errorf("the machine is not what it was:\n%v", err)
+	}
+}
+
+func (n cleanupNode) stop(t *testing.T) {
+	t.Helper()
+	if err := n.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The inventory is what a dry run prints, and what is removed; afterwards the machine is what it was before the installation,
+// and there is nothing more to remove.
+func TestPrivilegedCleanup_LeavesTheMachineAsItWas(t *testing.T) {
+	t.Parallel()
+	for name, options := range map[string]nodekit.Options{"dual": {}, "ipv4": {IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}},
+		"reduced": {Reduced: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			node := newCleanupNode(t, options)
+			pods := node.run(t)
+			if err := pods[0].Detach(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			running, err := node.objects(t, "inventory")
+			if err != nil || len(running) < 20 {
+				t.Errorf("beside a running agent: %d objects, %v", len(running), err)
+			}
+			node.stop(t)
+			if err := pods[1].Detach(t.Context()); err != nil { // is left in the queue
+				t.Fatal(err)
+			}
+			listed, err := node.objects(t, "inventory")
+			if err != nil {
+				t.Fatal(err)
+			}
+			wouldGo, err := node.objects(t, "cleanup", "--dry-run")
+			if err != nil || !slices.Equal(listed, wouldGo) {
+				t.Errorf("a dry run prints %v, %v\nthe inventory %v", wouldGo, err, listed)
+			}
+			removed, err := node.objects(t, "cleanup")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(listed, removed) {
+				t.Errorf("removed %v\nlisted %v", removed, listed)
+			}
+			node.asBefore(t)
+			if left, err := node.objects(t, "inventory"); err != nil || len(left) != 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+			if again, err := node.objects(t, "cleanup"); err != nil || len(again) != 0 {
+				t.Errorf("a second cleanup removed %v, %v", again, err)
+			}
+			node.asBefore(t)
+		})
+	}
+}
+
+// While the agent runs or pods are attached nothing is removed; --with-pods cuts them off, and not one of their packets
+// passes unjudged meanwhile.
+func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
+	t.Parallel()
+	node := newCleanupNode(t, nodekit.Options{})
+	pods := node.run(t)
+	refused := func(want string, args ...string) {
+		t.Helper()
+		before, err := node.Machine()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if removed, err := node.objects(t, args...); err == nil || len(removed) != 0 || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v removed %v, %v; want %q", args, removed, err, want)
+		}
+		after, err := node.Machine()
+		if err := errors.Join(err, nodekit.Changes(before, after)); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	refused(fmt.Sprintf("waggle-agent (pid %d) runs", node.AgentPID()), "cleanup", "--with-pods")
+	node.stop(t)
+	refused("2 pods are attached", "cleanup")
+
+	// Spoofed packets of the pods must not reach the node or the other pod, at no moment.
+	spoofed := nodekit.Listen(t, node.Host(), nodekit.UplinkIPv4.Addr(), 2222)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int)
+	go func() {
+		sent := 0
+		for ctx.Err() == nil {
+			if nodekit.Spoof(pods[0], nodekit.OutsideIPv4.Addr(), nodekit.UplinkIPv4.Addr()) == nil {
+				sent++
+			}
+		}
+		ended <- sent
+	}()
+	listed, err := node.objects(t, "inventory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := node.objects(t, "cleanup", "--with-pods")
+	cancel()
+	if sent := <-ended; sent == 0 || len(spoofed) != 0 {
+		t.Errorf("%d spoofed packets were sent, %d or more came through", sent, len(spoofed))
+	}
+	if err != nil || !slices.Equal(listed, removed) {
+		t.Errorf("removed %v, %v\nlisted %v", removed, err, listed)
+	}
+	node.asBefore(t)
+}
+
+// What killed programs and other versions have left goes as well; what others put among ours stays, and is named.
+func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
+	t.Parallel()
+	node := newCleanupNode(t, nodekit.Options{})
+	pods := node.run(t)
+	for _, pod := range pods {
+		if err := pod.Detach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := node.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	leaveOvers(t, node)
+	foreign := filepath.Join(node.StateDir(), "manifests", "mine.yaml")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(foreign), 0o755), os.WriteFile(foreign, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	// Somebody changes a setting after us: it is theirs now.
+	const setting = "/proc/sys/net/ipv4/conf/all/rp_filter"
+	if err := node.Do(func() error { return os.WriteFile(setting, []byte("1"), 0) }); err != nil {
+		t.Fatal(err)
+	}
+	listed, err := node.objects(t, "inventory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	removed, err := node.objects(t, "cleanup")
+	if err != nil || !slices.Equal(listed, removed) {
+		t.Errorf("removed %v, %v\nlisted %v", removed, err, listed)
+	}
+	if err := os.Remove(foreign); err != nil {
+		t.Errorf("what somebody else put into the state directory: %v", err)
+	}
+	if err := errors.Join(os.Remove(filepath.Dir(foreign)), os.Remove(node.StateDir())); err != nil {
+		t.Errorf("something else is left in the state directory: %v", err)
+	}
+	if err := node.Do(func() error {
+		value, err := os.ReadFile(setting)
+		if string(value) != "1\n" {
+			err = errors.Join(err, fmt.Errorf("%s is %q, somebody set 1", setting, value))
+		}
+		return errors.Join(err, os.WriteFile(setting, []byte("2"), 0))
+	}); err != nil {
+		t.Error(err)
+	}
+	node.asBefore(t)
+}
+
+// leaveOvers makes what interrupted programs leave: an unfinished link, one that waits, temporary files, pins of another
+// generation, a route in another table, a filter in a shared block that a foreign device has joined.
+func leaveOvers(t *testing.T, node cleanupNode) {
+	t.Helper()
+	if err := node.Do(func() error {
+		for i, group := range []uint32{podlink.Group, podlink.DeletedGroup} {
+			veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: podlink.HostName("left", "eth0", i), Group: group}, PeerName: fmt.Sprintf("left%d", i)}
+			if err := netlink.LinkAdd(veth); err != nil {
+				return err
+			}
+		}
+		if out, err := exec.Command("ip", "route", "add", "10.99.0.0/24", "dev", "lo", "table", "99", "proto", "87").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		old, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+		if err != nil {
+			return err
+		}
+		defer old.Close()
+		generation := filepath.Join(node.BPFRoot(), "waggle", "generation_7")
+		return errors.Join(os.Mkdir(generation, 0o700), old.Pin(filepath.Join(generation, "old_v0")))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{node.conf + ".waggle_tmp", filepath.Join(filepath.Dir(node.conf), ".waggle_tmp", "x"),
+		filepath.Join(pluginDir(node.Node), ".waggle-cni.tmp"), filepath.Join(node.StateDir(), "endpoints", ".tmp-1"),
+		filepath.Join(node.Dir, "lib", "k8s-snapshot.tmp"), filepath.Join(node.StateDir(), "waggle.sock.new")} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A cleanup may be killed at any moment; the next one finishes its work.
+func TestPrivilegedCleanup_KilledAndCalledAgain(t *testing.T) {
+	t.Parallel()
+	node := newCleanupNode(t, nodekit.Options{})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for _, pod := range node.run(t) {
+		if err := pod.Detach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node.stop(t)
+	killed := 0
+	for range 20 {
+		cmd := exec.Command(filepath.Join(binDir, "waggle"), node.paths("cleanup")...)
+		if err := node.Do(cmd.Start); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(random.IntN(120)) * time.Millisecond) // a random moment is what is tested
+		_ = cmd.Process.Kill()
+		if cmd.Wait() != nil {
+			killed++
+		}
+	}
+	if killed == 0 {
+		t.Error("no cleanup was killed")
+	}
+	if _, err := node.objects(t, "cleanup"); err != nil {
+		t.Error(err)
+	}
+	node.asBefore(t)
+}
