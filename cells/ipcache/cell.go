@@ -20,6 +20,7 @@ var implementation = cell.Group(
 		newWriter,             // claims by owner, and what remains of them in the table
 		newOps,
 		newReconciler, // rows into the maps
+		newVerifier,   // whether they are still there
 	),
 	cell.Provide(
 		statedb.RWTable[*ipcachetable.Entry].ToTable,     // anyone may read

@@ -1,6 +1,7 @@
 package ipcache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,14 +18,12 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -91,6 +90,15 @@ func (f *fakeMaps) write(change func()) error {
 func (f *fakeMaps) Put(p netip.Prefix, v value) error { return f.write(func() { f.entries[p] = v }) }
 func (f *fakeMaps) Delete(p netip.Prefix) error       { return f.write(func() { delete(f.entries, p) }) }
 
+func (f *fakeMaps) Get(p netip.Prefix) (v value, found bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v, found = f.entries[p]
+	return v, found, nil
+}
+
+func (f *fakeMaps) Some(*cursor, int) (map[netip.Prefix]value, error) { return f.Dump() }
+
 func (f *fakeMaps) Dump() (map[netip.Prefix]value, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,8 +107,7 @@ func (f *fakeMaps) Dump() (map[netip.Prefix]value, error) {
 
 // commands let scripts look at the fake, disturb it, and claim prefixes.
 func commands(
-	f *fakeMaps, w ipcachetable.Writer, db *statedb.DB, watch drift.Watch, table statedb.RWTable[*ipcachetable.Entry],
-	r reconciler.Reconciler[*ipcachetable.Entry],
+	f *fakeMaps, w ipcachetable.Writer, v *verifier,
 ) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -129,7 +136,7 @@ func commands(
 			id, err := strconv.ParseUint(args[1], 10, 32)
 			return "", errors.Join(err, f.Put(netip.MustParsePrefix(args[0]), value{Identity: uint32(id)}))
 		}),
-		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", verify(watch, table, f, r.Prune) }),
+		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", v.run(context.Background()) }),
 		"claim": simple("Replace the claims of an owner: owner source [prefix=identity]...", func(args ...string) (string, error) {
 			source, err := strconv.ParseUint(args[1], 10, 8)
 			var claims []ipcachetable.Claim
@@ -202,6 +209,8 @@ type memoryMaps map[string]*ebpf.Map
 
 func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
 func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
+func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
+func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
 func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {

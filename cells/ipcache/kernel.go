@@ -2,7 +2,6 @@ package ipcache
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -17,6 +16,10 @@ type kernel interface {
 	Put(prefix netip.Prefix, v value) error
 	// Delete removes an entry; one that is gone is success.
 	Delete(prefix netip.Prefix) error
+	// Get reads one entry.
+	Get(prefix netip.Prefix) (v value, found bool, err error)
+	// Some reads the next n entries of each map, or those that are left; after the last it begins anew.
+	Some(c *cursor, n int) (map[netip.Prefix]value, error)
 	// Dump reads all entries.
 	Dump() (map[netip.Prefix]value, error)
 }
@@ -26,65 +29,51 @@ type realKernel struct{ maps bpfmaps.Maps }
 
 func newKernel(m bpfmaps.Maps) kernel { return realKernel{m} }
 
-// place finds the map of a prefix and its key there.
-func (k realKernel) place(p netip.Prefix) (m *ebpf.Map, key any, err error) {
+// place names the map of a prefix and makes its key there.
+func place(p netip.Prefix) (name string, key any) {
 	if p.IsSingleIP() {
-		m, err = k.maps.Get(bpf.MapIpcache)
-		return m, bpf.NewAddrKey(p.Addr()), err
+		return bpf.MapIpcache, bpf.NewAddrKey(p.Addr())
 	}
-	m, err = k.maps.Get(bpf.MapIpcachePrefixes)
-	return m, bpf.NewLpmKey(p), err
+	return bpf.MapIpcachePrefixes, bpf.NewLpmKey(p)
 }
 
 func (k realKernel) Put(p netip.Prefix, v value) error {
-	m, key, err := k.place(p)
-	if err != nil {
-		return err
-	}
-	return m.Put(key, bpf.IpcacheEntry{Identity: v.Identity, TunnelPeer: bpf.IPv4Word(v.TunnelPeer)})
+	name, key := place(p)
+	return k.maps.Put(name, key, bpf.IpcacheEntry{Identity: v.Identity, TunnelPeer: bpf.IPv4Word(v.TunnelPeer)})
 }
 
 func (k realKernel) Delete(p netip.Prefix) error {
-	m, key, err := k.place(p)
-	if err != nil {
-		return err
-	}
-	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	name, key := place(p)
+	if err := k.maps.Delete(name, key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
 	return nil
 }
 
+// batch is how many entries one call reads.
+const batch = 4096
+
 func (k realKernel) Dump() (map[netip.Prefix]value, error) {
 	out := make(map[netip.Prefix]value)
-	err := dump(k.maps, bpf.MapIpcache, func(key bpf.AddrKey) netip.Prefix {
-		addr := bpf.AddrOf(key)
-		return netip.PrefixFrom(addr, addr.BitLen())
-	}, out)
-	if err != nil {
+	if err := dump(k.maps, bpf.MapIpcache, wholeAddress, out); err != nil {
 		return nil, err
 	}
 	return out, dump(k.maps, bpf.MapIpcachePrefixes, bpf.PrefixOf, out)
 }
 
-// dump adds the entries of one map to out. Keys that no prefix makes are left out: no packet can match them.
+// wholeAddress reads a key of the map ipcache.
+func wholeAddress(key bpf.AddrKey) netip.Prefix {
+	addr := bpf.AddrOf(key)
+	return netip.PrefixFrom(addr, addr.BitLen())
+}
+
+// dump adds the entries of one map to out.
 func dump[K any](all bpfmaps.Maps, name string, prefix func(K) netip.Prefix, out map[netip.Prefix]value) error {
-	m, err := all.Get(name)
-	if err != nil {
-		return err
-	}
-	var (
-		key   K
-		entry bpf.IpcacheEntry
-	)
-	entries := m.Iterate()
-	for entries.Next(&key, &entry) {
-		if p := prefix(key); p.IsValid() {
-			out[p] = value{entry.Identity, bpf.IPv4OfWord(entry.TunnelPeer)}
+	var c ebpf.MapBatchCursor
+	for {
+		end, err := some(all, name, &c, batch, prefix, out)
+		if end || err != nil {
+			return err
 		}
 	}
-	if err := entries.Err(); err != nil {
-		return fmt.Errorf("read map %s: %w", name, err)
-	}
-	return nil
 }
