@@ -1,0 +1,52 @@
+package node_test
+
+import (
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// lasting is everything on a settled node that outlives its agent, pins included; not the kernel's numbers of programs,
+// which are new with each run.
+func lasting(t *testing.T, node *nodekit.Node) []string {
+	t.Helper()
+	settled(t, node)
+	facts, err := lastingNow(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return facts
+}
+
+func lastingNow(node *nodekit.Node) ([]string, error) {
+	facts, err := leftovers(node)
+	if err != nil {
+		return nil, err
+	}
+	facts = slices.DeleteFunc(facts, func(fact string) bool { return strings.HasPrefix(fact, "attachments: ") })
+	err = node.Do(func() error {
+		return filepath.WalkDir(node.BPFRoot(), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil {
+				facts = append(facts, "pin "+strings.TrimPrefix(path, node.BPFRoot()))
+			}
+			return err
+		})
+	})
+	return facts, err
+}
+
+// eventuallyLasting waits until a node holds again what it held before.
+func eventuallyLasting(t *testing.T, node *nodekit.Node, before []string) {
+	t.Helper()
+	eventually(t, func() error {
+		after, err := lastingNow(node)
+		if err != nil {
+			return err
+		}
+		return nodekit.Changes(before, after)
+	})
+}

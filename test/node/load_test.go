@@ -1,0 +1,120 @@
+package node_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
+)
+
+// traffic is a full load on a node that has no other pods yet.
+type traffic struct {
+	*load.Load
+	node *nodekit.Node
+	pods []*nodekit.Pod
+}
+
+// roomy has addresses for all pods of a long run: each rests for a while when its pod is gone.
+func roomy() nodekit.Options { return nodekit.Options{IPv4CIDR: "10.244.0.0/16"} }
+
+// startTraffic makes five pods on a roomy node and has pods, the node and a host outside talk in both families, while one of
+// the pods lies.
+func startTraffic(t *testing.T, node *nodekit.Node) *traffic {
+	t.Helper()
+	a, b, c := addPod(t, node, "talker-a"), addPod(t, node, "talker-b"), addPod(t, node, "talker-c")
+	if err := node.RouteFromOutside("10.244.0.0/16", "fd00:10:244:1::/64"); err != nil {
+		t.Fatal(err)
+	}
+	var paths []load.Path
+	for _, f := range families {
+		outside := nodekit.OutsideIPv4.Addr()
+		if f.ipv6 {
+			outside = nodekit.OutsideIPv6.Addr()
+		}
+		for _, p := range []load.Path{
+			{Name: "pod to pod", From: a, To: b, Addr: b.Addr(f.ipv6)},
+			{Name: "pod to pod and back", From: c, To: a, Addr: a.Addr(f.ipv6)},
+			{Name: "pod to node", From: b, To: node.Host(), Addr: b.Gateway(f.ipv6)},
+			{Name: "node to pod", From: node.Host(), To: c, Addr: c.Addr(f.ipv6)},
+			{Name: "pod to outside", From: a, To: node.OutsideHost(), Addr: outside},
+			{Name: "outside to pod", From: node.OutsideHost(), To: b, Addr: b.Addr(f.ipv6)},
+		} {
+			p.Name += " " + f.name
+			paths = append(paths, p)
+		}
+	}
+	liar, victim := addPod(t, node, "liar"), addPod(t, node, "victim")
+	l, err := load.Start(load.Full(), paths, probes(t, node, liar, victim, b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &traffic{Load: l, node: node, pods: []*nodekit.Pod{a, b, c, liar, victim}}
+}
+
+// probes are lies of a pod about its address and its MAC, towards another pod and the node.
+func probes(t *testing.T, node *nodekit.Node, liar, victim, other *nodekit.Pod) (all []load.Probe) {
+	t.Helper()
+	e := endsOf(t, liar)
+	for _, f := range families {
+		self := liar.Addr(f.ipv6)
+		strangers := []netip.Addr{netip.MustParseAddr("10.244.1.250"), other.Addr(f.ipv6), liar.Gateway(f.ipv6), outsideAddr(f.ipv6)}
+		if f.ipv6 {
+			strangers[0] = netip.MustParseAddr("fd00:10:244:1::bad")
+		}
+		for _, to := range []struct {
+			name string
+			at   nodekit.Place
+			addr netip.Addr
+		}{{"pod", victim, victim.Addr(f.ipv6)}, {"node", node.Host(), liar.Gateway(f.ipv6)}} {
+			p := load.Probe{Name: "lies to the " + to.name + " " + f.name, From: liar, Device: "eth0", To: to.at,
+				Addr: netip.AddrPortFrom(to.addr, 2222), Honest: udp(t, e.pod, e.peer, self, to.addr, 64)}
+			p.Lies = append(p.Lies, udp(t, strangerMAC, e.peer, self, to.addr, 64))
+			for _, stranger := range strangers {
+				p.Lies = append(p.Lies, udp(t, e.pod, e.peer, stranger, to.addr, 64))
+			}
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// end wants that nobody was disturbed, and detaches the pods.
+func (l *traffic) end(t *testing.T) {
+	t.Helper()
+	r, err := l.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(r)
+	if err := r.Err(); err != nil {
+		t.Errorf("traffic was disturbed:\n%v", err)
+		for _, command := range [][]string{{"status"}, {"drops"}, {"metrics"}} {
+			text, err := l.node.Waggle(t.Context(), command...)
+			t.Logf("waggle %s: %v\n%s", command[0], err, text)
+		}
+	}
+	// A machine that is busy with other tests sends less, but nobody is disturbed where there is nobody.
+	seconds := int(r.Duration / time.Second)
+	for _, c := range []struct {
+		what        string
+		count, want int
+	}{{"TCP messages", r.TCP.Messages, 1000}, {"datagrams", r.UDP.Sent, 5000}, {"connections", r.Connects.Done, 200}, {"lies", r.Denied.Sent, 100}} {
+		if c.count < c.want*seconds/4 {
+			t.Errorf("only %d %s in %d s, want %d a second", c.count, c.what, seconds, c.want)
+		}
+	}
+	for _, pod := range l.pods {
+		if err := pod.Detach(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// say puts a moment into the test's log that can be compared with those of the report.
+func (l *traffic) say(t *testing.T, format string, args ...any) {
+	t.Helper()
+	t.Logf("%v %s", l.At(), fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,96 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// While a node goes to another generation of the datapath and back, again and again, nobody is disturbed.
+func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
+	t.Parallel()
+	other, err := builds.Agent(nodekit.Build{Generation: otherGeneration})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := startNode(t, roomy())
+	before := lasting(t, node)
+	traffic := startTraffic(t, node)
+	churn := startChurn(t, node)
+	random := seeded(t)
+	for range 2 * soak(t) {
+		for _, to := range []struct {
+			agent      string
+			generation int
+		}{{other, otherGeneration}, {"", 1}} {
+			time.Sleep(time.Duration(random.Int64N(int64(time.Second))))
+			traffic.say(t, "to generation %d", to.generation)
+			if err := node.UpgradeAgent(t.Context(), to.agent); err != nil {
+				t.Fatal(err)
+			}
+			requireGeneration(t, node, to.generation)
+		}
+	}
+	churn.end(t)
+	traffic.end(t)
+	eventuallyLasting(t, node, before)
+}
+
+// otherGeneration is none that will ever be released.
+const otherGeneration = 7777
+
+// requireGeneration wants that every hook carries programs of a generation, and that the kernel agrees which ones they are.
+func requireGeneration(t *testing.T, node *nodekit.Node, want int) {
+	t.Helper()
+	eventually(t, func() error {
+		text, err := node.Waggle(t.Context(), "db", "show", "attachments")
+		if err != nil {
+			return err
+		}
+		ids := map[string]string{} // of programs on blocks, by hook
+		for line := range strings.Lines(text) {
+			f := strings.Fields(line) // Kind, Device, Hook, Program, Generation, ProgramID, Endpoint, Status
+			if len(f) != 8 || f[0] != "block" && f[0] != "tcx" {
+				continue
+			}
+			if f[4] != fmt.Sprint(want) || f[7] != "Done" {
+				return fmt.Errorf("want generation %d everywhere: %s", want, line)
+			}
+			if f[0] == "block" {
+				ids[f[2]] = f[5]
+			}
+		}
+		return node.Do(func() error { return kernelRuns(ids["ingress"], ids["egress"]) })
+	})
+}
+
+// kernelRuns wants programs of these numbers on both hooks of a pod's link.
+func kernelRuns(ingress, egress string) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, link := range links {
+		if !podlink.IsHostName(link.Attrs().Name) || link.Attrs().Group != podlink.Group {
+			continue
+		}
+		for parent, want := range map[uint32]string{netlink.HANDLE_MIN_INGRESS: ingress, netlink.HANDLE_MIN_EGRESS: egress} {
+			filters, err := netlink.FilterList(link, parent)
+			if err != nil {
+				return err
+			}
+			if len(filters) != 1 || fmt.Sprint(filters[0].(*netlink.BpfFilter).Id) != want {
+				return fmt.Errorf("%s, parent %#x: want one filter with program %q, got %+v", link.Attrs().Name, parent, want, filters)
+			}
+		}
+		return nil
+	}
+	return errors.New("there is no pod")
+}
