@@ -6,6 +6,11 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"time"
+
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // recovered turns a panic of a handler into an answer and a line in the log; the agent goes on.
@@ -32,6 +37,22 @@ func recovered(log *slog.Logger, next http.Handler) http.Handler {
 		next.ServeHTTP(started, r)
 	})
 }
+
+// stuckAfter is how long a handler may go on after the end of its context before it counts as one that hangs.
+const stuckAfter = 10 * time.Second
+
+// watched lets a handler be found that hangs, for instance behind a lock. Streams of changes have no end.
+func watched(jobs job.Group, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isStream(r) {
+			defer heartbeat.Task(jobs, "answer-"+strings.ToLower(r.Method), handlerTimeout+stuckAfter)()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isStream tells whether a request has no end of its own.
+func isStream(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/statedb/") }
 
 // startedWriter knows whether an answer has begun.
 type startedWriter struct {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -28,8 +27,6 @@ const (
 	apiTimeout = 60 * time.Second
 	// handlerTimeout ends a handler early enough that its error can still be written.
 	handlerTimeout = apiTimeout - 2*time.Second
-	// stopTimeout is how long requests may finish when the agent stops.
-	stopTimeout = time.Second
 )
 
 type params struct {
@@ -48,7 +45,7 @@ type params struct {
 type listener struct {
 	params
 	server *http.Server
-	cancel context.CancelFunc // ends the contexts of all requests
+	drain  *drain
 }
 
 func register(p params) {
@@ -64,41 +61,35 @@ func (l *listener) start(cell.HookContext) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	l.cancel = cancel
+	l.drain = newDrain()
 	l.server = &http.Server{
-		Handler:      l.Handler,
+		Handler:      l.drain.refuse(watched(l.Jobs, l.Handler)),
 		ReadTimeout:  apiTimeout,
 		WriteTimeout: apiTimeout,
-		BaseContext:  func(net.Listener) context.Context { return ctx },
 		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
 	l.Jobs.Add(job.OneShot("serve", heartbeat.Loop(l.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
-		// Jobs that were added while the hive starts are stopped before any stop hook runs.
-		defer context.AfterFunc(ctx, func() { _ = l.stop(ctx) })()
+		// Jobs that were added while the hive starts are stopped before any stop hook runs. This one ends after the last
+		// request, for requests need the loops of other cells.
+		drained := make(chan error, 1)
+		defer context.AfterFunc(ctx, func() { drained <- l.drain.stop(l.server) })()
 		health.OK("listening on " + socket.Path())
 		heartbeat.Idle(ctx) // each request is a goroutine of its own, see watched
 		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
-		return nil
+		return <-drained
 	}), job.WithShutdown()))
 	l.Log.Info("API is served", "socket", socket.Path())
 	return nil
 }
 
-// stop ends calls that wait, lets the others finish, and then cuts what is left.
+// stop is for the case that the job never ran; otherwise it finds nothing to close.
 func (l *listener) stop(cell.HookContext) error {
 	if l.server == nil {
 		return nil
 	}
-	l.cancel()
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
-	if err := l.server.Shutdown(ctx); err != nil {
-		return l.server.Close()
-	}
-	return nil
+	return l.server.Close()
 }
 
 func (l *listener) path() string {

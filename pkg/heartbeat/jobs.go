@@ -54,3 +54,15 @@ func Timer(g job.Group, name string, run job.TimerFunc, interval time.Duration) 
 		return run(context.WithValue(ctx, key{}, l))
 	}
 }
+
+// Task has one piece of work watched that may take for as long as limit, beside others of the same name. It ends with end.
+func Task(g job.Group, name string, limit time.Duration) (end func()) {
+	watched, ok := g.(*group)
+	if !ok {
+		return func() {}
+	}
+	l := &loop{monitor: watched.monitor, name: watched.module + "/" + name, limit: limit / scale}
+	l.work()
+	watched.monitor.add(l)
+	return l.end
+}

@@ -13,6 +13,7 @@ import (
 type loop struct {
 	monitor *Monitor
 	name    string // module/job
+	limit   time.Duration
 
 	busy atomic.Int64           // when its work began or last went on, in the monitor's time, plus one; 0 while it waits
 	due  atomic.Int64           // when its wait ends by itself, in the same unit; 0 for never
@@ -101,7 +102,7 @@ func (l *loop) end() { l.monitor.forget(l) }
 func (l *loop) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
 	if busy := l.busy.Load(); busy != 0 {
 		l.lag = lag{}
-		if now-(busy-1) > int64(busyLimit) {
+		if now-(busy-1) > int64(l.limit) {
 			return "loop " + l.name + " hangs: its work does not end", busy - 1
 		}
 		return "", 0

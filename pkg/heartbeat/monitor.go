@@ -98,7 +98,7 @@ func (m *Monitor) Loops() (names []string) {
 }
 
 func (m *Monitor) begin(name string) *loop {
-	l := &loop{monitor: m, name: name}
+	l := &loop{monitor: m, name: name, limit: busyLimit}
 	m.add(l)
 	return l
 }
