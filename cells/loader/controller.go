@@ -17,9 +17,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // newTable makes the table. It is complete once devices and endpoints are; until then nothing is detached.
@@ -49,6 +51,8 @@ type controller struct {
 	Links       statedb.Table[*bpfendpoints.Link]
 	Addresses   statedb.Table[*bpfendpoints.Address]
 	Programs    statedb.Table[bpfprograms.Program]
+	Maps        statedb.Table[*bpfmaps.Map]
+	Ipcache     statedb.Table[*ipcache.Entry]
 	Table       statedb.RWTable[*attachments.Attachment]
 	Initialized initialized
 }
@@ -78,7 +82,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 		rows := c.desired(txn, shared, marked)
 
-		wrote := c.commit(rows, marked, complete)
+		wrote := c.commit(rows, marked, complete && shared.complete)
 
 		if full || wrote {
 			c.report(health)

@@ -34,6 +34,7 @@ var sharedKinds = []attachments.Kind{attachments.Hold, attachments.Block, attach
 type shared struct {
 	rows     []attachments.Attachment
 	filtered bool // both blocks have their filter
+	complete bool // no row is held back
 }
 
 // shared computes the rows of no single endpoint, and watches what they come from. Blocks follow the device that holds
@@ -50,7 +51,8 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	if d, found := c.device(txn, podlink.HoldDevice); found {
 		s.rows = append(s.rows, attachments.Attachment{Kind: attachments.Hold, Device: d.Name, IfIndex: d.Index, Hook: both})
 	}
-	if d, found := c.device(txn, podlink.HostDevice); found {
+	s.complete = c.begun(txn) || c.filled(txn, changed)
+	if d, found := c.device(txn, podlink.HostDevice); found && s.complete {
 		s.rows = append(s.rows, running(c.Generation, attachments.Attachment{Kind: attachments.TCX, Device: d.Name,
 			IfIndex: d.Index, Hook: egress, Program: bpf.HostEgress}))
 	}
@@ -60,11 +62,21 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	s.filtered = true
 	for _, b := range blockRows {
 		s.filtered = s.filtered && c.done(txn, b)
-		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held {
+		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held && s.complete {
 			s.rows = append(s.rows, running(c.Generation, b))
 		}
 	}
 	return s
+}
+
+// begun tells whether hooks were given to this run already.
+func (c *controller) begun(txn statedb.ReadTxn) bool {
+	for _, kind := range []attachments.Kind{attachments.Block, attachments.TCX} {
+		for range c.Table.Prefix(txn, attachments.ByKey(string(kind)+"/")) {
+			return true
+		}
+	}
+	return false
 }
 
 // running puts into a row which program the hook shall run. While there is none, that of an earlier run stays.

@@ -23,8 +23,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
@@ -37,10 +39,11 @@ func TestScripts(t *testing.T) {
 			account.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(
-					newInputs, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
+					newInputs, bpfmaps.NewTable, ipcache.NewTable, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
 					statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*devices.Device].ToTable,
 					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
-					statedb.RWTable[*bpfendpoints.Address].ToTable,
+					statedb.RWTable[*bpfendpoints.Address].ToTable, statedb.RWTable[*bpfmaps.Map].ToTable,
+					statedb.RWTable[*ipcache.Entry].ToTable,
 				),
 			),
 			cell.Module("loader", "Under test",
