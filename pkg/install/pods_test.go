@@ -80,6 +80,34 @@ func TestCluster_MayDoNothingOnItsNode(t *testing.T) {
 	}
 }
 
+// TestCleanup_SeesTheNode: it has the folders above ours, and is printed only when it is asked for.
+func TestCleanup_SeesTheNode(t *testing.T) {
+	t.Parallel()
+	if objects(t, usual())["DaemonSet waggle-cleanup"] != nil {
+		t.Error("the usual call removes everything")
+	}
+	o := usual("cleanup")
+	o.Set = []string{"cni-log-file=/var/run/waggle/cni.log", "write-cni-conf-when-ready=/etc/other/05-waggle.conflist"}
+	all := objects(t, o)
+	pod := all["DaemonSet waggle-cleanup"].(*appsv1.DaemonSet).Spec.Template.Spec
+	for _, c := range []corev1.Container{pod.InitContainers[0], pod.Containers[0]} {
+		if got, want := mounts(pod, c), []string{"/var/run -> /host/var/run", "/var/lib -> /host/var/lib", "/sys/fs -> /host/sys/fs Bidirectional",
+			"/opt/cni/bin -> /host/opt/cni/bin", "/etc/other -> /host/etc/other"}; !slices.Equal(got, want) {
+			t.Errorf("%s mounts %q, want %q", c.Name, got, want)
+		}
+		if !slices.Contains(c.Args, "--cni-log-file=/host/var/run/waggle/cni.log") || !slices.Contains(c.Args, "--state-dir=/host/var/run/waggle") ||
+			!slices.Contains(c.Args, "--write-cni-conf-when-ready=/host/etc/other/05-waggle.conflist") || !*c.SecurityContext.Privileged {
+			t.Errorf("%s: %q", c.Name, c.Args)
+		}
+	}
+	if len(all) != 1 || !pod.HostNetwork || *pod.AutomountServiceAccountToken {
+		t.Errorf("%d objects, %+v", len(all), pod)
+	}
+	if _, err := Render(usual("agent", "cleanup")); err == nil {
+		t.Error("agent and cleanup were printed together")
+	}
+}
+
 // TestDefaults_AreTheAgents: what nobody sets is what the agent would use.
 func TestDefaults_AreTheAgents(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"embed"
 	"encoding/json"
@@ -34,7 +35,20 @@ type Options struct {
 }
 
 // Parts are what can be printed alone, in the order in which they are printed.
-func Parts() []string { return []string{"crds", "rbac", "admission", "config", "agent", "cluster"} }
+func Parts() []string {
+	return []string{"crds", "rbac", "admission", "config", "agent", "cluster", cleanupPart}
+}
+
+// cleanupPart is printed only when it is asked for: it takes away what the others make of nodes.
+const cleanupPart = "cleanup"
+
+// prints tells whether a part is wanted.
+func (o Options) prints(part string) bool {
+	if len(o.Only) == 0 {
+		return part != cleanupPart
+	}
+	return slices.Contains(o.Only, part)
+}
 
 // DefaultImage is the one that "make image" makes of this version.
 func DefaultImage() string {
@@ -50,7 +64,7 @@ func Render(o Options) ([]byte, error) {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "# Waggle %s. Made by \"waggle install\"; install and update with: waggle install ... | kubectl apply -f -\n", version.String())
 	for _, part := range Parts() {
-		if len(o.Only) > 0 && !slices.Contains(o.Only, part) {
+		if !o.prints(part) {
 			continue
 		}
 		if err := v.render(&out, part); err != nil {
@@ -113,6 +127,9 @@ func newValues(o Options) (values, error) {
 			errs = append(errs, fmt.Errorf("--only %q: use %s", part, strings.Join(Parts(), ", ")))
 		}
 	}
+	if slices.Contains(o.Only, cleanupPart) && o.prints("agent") {
+		errs = append(errs, errors.New("--only: agent and cleanup undo each other: print one of them"))
+	}
 	var err error
 	v.Settings, err = newSettings(o.Set, o.APIServer)
 	errs = append(errs, err)
@@ -169,6 +186,27 @@ func (v values) ClusterArgs() []string {
 	for _, limit := range []struct{ flag, value string }{{"k8s-client-qps", "100"}, {"k8s-client-burst", "200"}} {
 		if _, set := v.Settings[limit.flag]; !set {
 			args = append(args, "--"+limit.flag+"="+limit.value)
+		}
+	}
+	return args
+}
+
+// cleanupConf is the CNI configuration that cleanup looks for, also where the agent writes none any more.
+func (v values) cleanupConf() string {
+	return cmp.Or(v.Settings.value("write-cni-conf-when-ready"), Defaults()["write-cni-conf-when-ready"])
+}
+
+// CleanupConfDir is where that lies on the node.
+func (v values) CleanupConfDir() string { return path.Dir(v.cleanupConf()) }
+
+// CleanupArgs name the paths of the node where the pod of the DaemonSet sees them.
+func (v values) CleanupArgs() []string {
+	const host = "/host"
+	args := []string{"--state-dir=" + host + "/var/run/waggle", "--lib-dir=" + host + "/var/lib/waggle", "--bpf-root=" + host + "/sys/fs/bpf",
+		"--cni-bin-dir=" + host + v.CNIBinDir, "--write-cni-conf-when-ready=" + host + v.cleanupConf()}
+	for _, flag := range []string{"cni-log-file", "socket-path", "shell-socket-path", "monitor-socket-path"} {
+		if file := v.Settings.value(flag); file != "" {
+			args = append(args, "--"+flag+"="+host+file)
 		}
 	}
 	return args
