@@ -1,0 +1,88 @@
+package inventory
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// kindOf says by which kind each row of Documentation/ownership.md is found, by what begins its first column. Whoever adds an
+// object of the kernel or the disk adds it here, and teaches a kind about it.
+var kindOf = map[string]string{
+	"mount of the BPF file system":              "mount",
+	"BPF maps":                                  "pin",
+	"entries of `endpoint_facts`":               "pin", // they go with their map
+	"entries of `ipcache`":                      "pin",
+	"ring buffer `events`":                      "pin",
+	"shared tc blocks and their filters":        "filter",
+	"clsact of pod links":                       "clsact",
+	"programs on `waggle_host`":                 "pin",
+	"nftables table `inet waggle`":              "nft-table",
+	"veth pairs `waggle_host`/`waggle_net`":     "link",
+	"addresses of `waggle_host`":                "address",
+	"routes":                                    "route",
+	"sysctls under `net/`":                      "sysctl",
+	"host ends of pod links":                    "pod-link",
+	"addresses, routes and the neighbour entry": "pod-link", // in the pod's namespace, they go with the link
+	"abstract socket `@waggle-agent`":           "",         // it goes with the process
+	"`<state-dir>/agent.lock`":                  "file",
+	"`<state-dir>/endpoints/<id>.json`":         "file",
+	"`<state-dir>/ipam/routers.json`":           "file",
+	"`<state-dir>/sysctls/before.json`":         "file",
+	"`<state-dir>/deleteQueue/`":                "file",
+	"`<lib-dir>/k8s-snapshot`":                  "file",
+	"sockets in `<state-dir>`":                  "file",
+	"`--write-cni-conf-when-ready`":             "cni-conf",
+	"`.waggle_tmp` and `*.waggle_tmp`":          "cni-conf",
+	"`*.waggle_bak`":                            "cni-conf-aside",
+	"`<state-dir>/setup.lock`":                  "file",
+	"`<state-dir>/self-test.json`":              "file",
+	"`<cni-bin-dir>/waggle-cni`":                "cni-plugin",
+	"endpoints `waggle-self-test-*`":            "pod-link",
+	"`--cni-log-file`":                          "file",
+	"`<state-dir>/identities/`":                 "file",
+	"`<state-dir>` and `<lib-dir>`":             "directory",
+}
+
+// TestKinds_CoverTheOwnershipPage: the inventory misses nothing that the page has, and nothing here is without a row.
+func TestKinds_CoverTheOwnershipPage(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../Documentation/ownership.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{"": true}
+	for _, k := range kinds() {
+		names[k.name] = true
+	}
+	onMachine, _, found := strings.Cut(string(text), "\n## Cluster")
+	if !found {
+		t.Fatal("the page has no part about the cluster")
+	}
+	used := map[string]bool{}
+	for line := range strings.Lines(onMachine) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 5 || strings.HasPrefix(cells[1], "-") || slices.Contains([]string{"object", "file"}, strings.TrimSpace(cells[1])) {
+			continue
+		}
+		row := strings.TrimSpace(cells[1])
+		known := false
+		for prefix, name := range kindOf {
+			if strings.HasPrefix(row, prefix) {
+				known, used[prefix] = true, true
+				if !names[name] {
+					t.Errorf("%s: there is no kind %q", row, name)
+				}
+			}
+		}
+		if !known {
+			t.Errorf("the inventory does not know the row %q: teach it, then say here by which kind it is found", row)
+		}
+	}
+	for prefix := range kindOf {
+		if !used[prefix] {
+			t.Errorf("the page has no row %q", prefix)
+		}
+	}
+}
