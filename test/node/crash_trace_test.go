@@ -15,21 +15,10 @@ import (
 	"strings"
 	"testing"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/waggle-net/waggle/test/nodekit"
 )
-
-// pluginCall is one run of the plugin as a runtime makes it, without libcni in between.
-func pluginCall(node *nodekit.Node, pod *nodekit.Pod, command, socket string) (env []string, stdin string) {
-	rt := pod.Runtime()
-	var args []string
-	for _, pair := range rt.Args {
-		args = append(args, pair[0]+"="+pair[1])
-	}
-	env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + rt.ContainerID, "CNI_NETNS=" + rt.NetNS, "CNI_IFNAME=" + rt.IfName,
-		"CNI_ARGS=" + strings.Join(args, ";"), "CNI_PATH=" + binDir}
-	return env, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"waggle","type":"waggle-cni","socket-path":%q,"state-dir":%q}`,
-		socket, node.StateDir())
-}
 
 // startTracer runs the tracer inside the node.
 func startTracer(node *nodekit.Node, rule traceRule, env []string, stdin io.Reader, output io.Writer) (*exec.Cmd, *bufio.Reader, error) {
@@ -75,7 +64,11 @@ func tracePlugin(node *nodekit.Node, pod *nodekit.Pod, command string, rule trac
 	}
 	report, err := readReport(reports)
 	if end := cmd.Wait(); end != nil {
-		err = errors.Join(err, fmt.Errorf("%s: %w: %s", command, end, bytes.TrimSpace(output.Bytes())))
+		return report, errors.Join(err, fmt.Errorf("%s: %w: %s", command, end, bytes.TrimSpace(output.Bytes())))
+	}
+	if command == "ADD" && err == nil {
+		pod.Result = &types100.Result{}
+		err = json.Unmarshal(output.Bytes(), pod.Result)
 	}
 	return report, err
 }

@@ -63,16 +63,9 @@ func TestPrivilegedAdd_KilledAtAnyPointLeavesNothing(t *testing.T) {
 func killAdd(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, request, answer string) {
 	t.Helper()
 	proxy := newProxy(t, node, request, answer)
-	rt := pod.Runtime()
-	var args []string
-	for _, pair := range rt.Args {
-		args = append(args, pair[0]+"="+pair[1])
-	}
+	env, stdin := pluginCall(node, pod, "ADD", proxy.socket)
 	cmd := exec.Command(filepath.Join(binDir, "waggle-cni"))
-	cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=" + rt.ContainerID, "CNI_NETNS=" + rt.NetNS, "CNI_IFNAME=" + rt.IfName,
-		"CNI_ARGS=" + strings.Join(args, ";"), "CNI_PATH=" + binDir}
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"waggle","type":"waggle-cni","socket-path":%q,"state-dir":%q}`,
-		proxy.socket, node.StateDir()))
+	cmd.Env, cmd.Stdin = env, strings.NewReader(stdin)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := node.Do(cmd.Start); err != nil {
@@ -88,6 +81,19 @@ func killAdd(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, request, answer
 		t.Error("the ADD succeeded")
 	}
 	close(proxy.killed)
+}
+
+// pluginCall is one run of the plugin as a runtime makes it, without libcni in between.
+func pluginCall(node *nodekit.Node, pod *nodekit.Pod, command, socket string) (env []string, stdin string) {
+	rt := pod.Runtime()
+	var args []string
+	for _, pair := range rt.Args {
+		args = append(args, pair[0]+"="+pair[1])
+	}
+	env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + rt.ContainerID, "CNI_NETNS=" + rt.NetNS, "CNI_IFNAME=" + rt.IfName,
+		"CNI_ARGS=" + strings.Join(args, ";"), "CNI_PATH=" + binDir}
+	return env, fmt.Sprintf(`{"cniVersion":"1.1.0","name":"waggle","type":"waggle-cni","socket-path":%q,"state-dir":%q}`,
+		socket, node.StateDir())
 }
 
 // proxy stands between the plugin and the agent, and holds back one request or its answer.

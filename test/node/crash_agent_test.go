@@ -1,0 +1,132 @@
+//go:build amd64
+
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// The agent is killed before each call that changes something while it serves an ADD, or a DEL; then it starts again, and
+// the runtime sends DEL, or removes the namespace and never comes back. Nothing is left, and another pod notices nothing.
+func TestPrivilegedCrash_AgentAtEachCall(t *testing.T) {
+	t.Parallel()
+	for _, comesBack := range []bool{true, false} {
+		for _, command := range []string{"ADD", "DEL"} {
+			t.Run(fmt.Sprintf("%s, the runtime comes back: %v", command, comesBack), func(t *testing.T) {
+				t.Parallel()
+				node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=500ms", "--endpoint-gc-interval=1s"}})
+				other := addPod(t, node, "other")
+				before := lasting(t, node)
+				whole := followed(t, node, traceRule{}, newPod(t, node, "whole"), command)
+				for _, at := range points(t, len(whole.Calls)) {
+					t.Logf("call %d, %s", at, whole.Calls[at-1])
+					pod, err := node.NewPod("served")
+					if err != nil {
+						t.Fatal(err)
+					}
+					followed(t, node, traceRule{At: at}, pod, command)
+					if comesBack {
+						err = pod.Detach(t.Context())
+					}
+					if err := errors.Join(err, pod.Close()); err != nil {
+						t.Errorf("call %d: %v", at, err)
+					}
+					eventuallyLasting(t, node, before)
+				}
+				if err := errors.Join(other.Check(t.Context()), nodekit.Ping(node.Host(), other.Addr(false), 56),
+					other.Detach(t.Context())); err != nil {
+					t.Error(err)
+				}
+				requireNothingClaimed(t, node)
+			})
+		}
+	}
+}
+
+// followed has the agent serve one command under a rule, and starts it again when that killed it.
+func followed(t *testing.T, node *nodekit.Node, rule traceRule, pod *nodekit.Pod, command string) traceReport {
+	t.Helper()
+	if err := prepare(t, pod, command); err != nil {
+		t.Fatal(err)
+	}
+	stop, err := traceAgent(node, rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, answer := tracePlugin(node, pod, command, traceRule{})
+	report, err := stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !report.Acted {
+		if answer != nil {
+			t.Errorf("%v", answer)
+		}
+		if rule.At == 0 && command == "ADD" {
+			if err := pod.Detach(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		return report
+	}
+	restart(t, node)
+	return report
+}
+
+// restart brings an agent back that was killed.
+func restart(t *testing.T, node *nodekit.Node) {
+	t.Helper()
+	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+}
+
+// The agent is killed at points of its start, again and again; each time the next one finishes it.
+func TestPrivilegedCrash_AgentWhileItStarts(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	a, b := addPod(t, node, "a"), addPod(t, node, "b")
+	before := lasting(t, node)
+	start := func(rule traceRule) traceReport {
+		if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
+			t.Fatal(err)
+		}
+		stop, err := traceAgent(node, rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		err = node.WaitReady(ctx) // says when it ends, too
+		report, stopped := stop()
+		if err = errors.Join(stopped, ctx.Err()); !report.Acted {
+			waitReady(t, node)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return report
+	}
+	calls := start(traceRule{}).Calls
+	random := seeded(t)
+	for range 4 * soak(t) {
+		at := 1 + random.IntN(len(calls))
+		report := start(traceRule{At: at})
+		t.Logf("call %d of %d: killed %v", at, len(calls), report.Acted)
+		pingBoth(t, a, b)
+	}
+	restart(t, node)
+	eventuallyLasting(t, node, before)
+	c := addPod(t, node, "c")
+	pingBoth(t, a, c)
+	if err := errors.Join(a.Check(t.Context()), b.Check(t.Context())); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,164 @@
+//go:build amd64
+
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// pointsInTest is how many of the points at which a process can die `make test` takes, by chance; `make soak` takes all.
+const pointsInTest = 6
+
+// points lists what is to be tried of 1 to n. The last point behind the last call is the end, where nothing is killed.
+func points(t *testing.T, n int) (all []int) {
+	t.Helper()
+	if n == 0 {
+		t.Fatal("the process made no call that changes something")
+	}
+	for k := range n {
+		all = append(all, k+1)
+	}
+	if soak(t) > 1 {
+		return all
+	}
+	random := seeded(t)
+	random.Shuffle(n, func(i, j int) { all[i], all[j] = all[j], all[i] })
+	all = all[:min(n, pointsInTest)]
+	slices.Sort(all)
+	return all
+}
+
+// wholePlugin counts the calls of an ADD and a DEL that nothing disturbs.
+func wholePlugin(t *testing.T, node *nodekit.Node) (add, del traceReport) {
+	t.Helper()
+	pod := newPod(t, node, "whole")
+	add, err := tracePlugin(node, pod, "ADD", traceRule{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if del, err = tracePlugin(node, pod, "DEL", traceRule{}); err != nil {
+		t.Fatal(err)
+	}
+	return add, del
+}
+
+// The plugin is killed before each call of ADD, and of DEL, that changes something; then the runtime sends DEL, as runtimes
+// do. Nothing is left, and the next ADD succeeds in the same namespace.
+func TestPrivilegedCrash_PluginAtEachCall(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	before := lasting(t, node)
+	add, del := wholePlugin(t, node)
+	for _, c := range []struct {
+		command string
+		whole   traceReport
+	}{{"ADD", add}, {"DEL", del}} {
+		for _, at := range points(t, len(c.whole.Calls)) {
+			name := fmt.Sprintf("%s, call %d, %s", c.command, at, c.whole.Calls[at-1])
+			pod := newPod(t, node, "killed")
+			if err := prepare(t, pod, c.command); err != nil {
+				t.Fatalf("%s: before: %v", name, err)
+			}
+			requireKilled(t, node, pod, c.command, at)
+			if err := pod.Detach(t.Context()); err != nil {
+				t.Errorf("%s: DEL: %v", name, err)
+			}
+			if err := withoutLink(pod); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			t.Log(name)
+			eventuallyLasting(t, node, before)
+			if err := errors.Join(pod.Attach(t.Context()), pod.Check(t.Context()), pod.Detach(t.Context())); err != nil {
+				t.Errorf("%s: attach again: %v", name, err)
+			}
+		}
+	}
+	eventuallyLasting(t, node, before)
+	requireNothingClaimed(t, node)
+}
+
+// requireKilled runs the plugin and kills it before a call. The one that looks whether the kernel is ready yet may be
+// needed less often than it was: then the plugin is through before.
+func requireKilled(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, command string, at int) {
+	t.Helper()
+	report, err := tracePlugin(node, pod, command, traceRule{At: at})
+	if report.Acted == (err == nil) {
+		t.Errorf("%s, call %d: killed: %v, but it ended with %v", command, at, report.Acted, err)
+	}
+}
+
+// prepare makes what the command is to act on.
+func prepare(t *testing.T, pod *nodekit.Pod, command string) error {
+	if command == "ADD" {
+		return nil
+	}
+	return pod.Attach(t.Context())
+}
+
+func withoutLink(pod *nodekit.Pod) error {
+	return pod.Do(func() error {
+		if _, err := netlink.LinkByName(pod.IfName); err == nil {
+			return fmt.Errorf("%s is left in the pod", pod.IfName)
+		}
+		return nil
+	})
+}
+
+// The same, but the runtime never comes back to it: it removes the namespace, or not even that. The agent's own rounds put
+// it right.
+func TestPrivilegedCrash_PluginAndNoRuntimeComesBack(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=500ms", "--endpoint-gc-interval=1s"}})
+	before := lasting(t, node)
+	add, del := wholePlugin(t, node)
+	for _, c := range []struct {
+		command string
+		whole   traceReport
+	}{{"ADD", add}, {"DEL", del}} {
+		for _, at := range points(t, len(c.whole.Calls)) {
+			pod, err := node.NewPod(fmt.Sprintf("forgotten-%s-%d", c.command, at))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := prepare(t, pod, c.command); err != nil {
+				t.Fatal(err)
+			}
+			requireKilled(t, node, pod, c.command, at)
+			if err := pod.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	eventuallyLasting(t, node, before)
+	requireNothingClaimed(t, node)
+}
+
+// A namespace that stays, with a link of ours in it that no endpoint has, loses it.
+func TestPrivilegedCrash_LinkWithoutAnEndpointGoes(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=200ms"}})
+	before := lasting(t, node)
+	living := addPod(t, node, "living")
+	add, _ := wholePlugin(t, node)
+	put := slices.Index(add.Calls, "write result") // from there back to where the plugin connects to send PUT /endpoint
+	for put > 0 && add.Calls[put-1] != "connect" {
+		put--
+	}
+	killed, deleted := newPod(t, node, "killed"), addPod(t, node, "deleted")
+	requireKilled(t, node, killed, "ADD", put) // the number of the connect, as they count from 1
+	if _, err := node.Waggle(t.Context(), "endpoint", "delete", "pod-name:default/deleted"); err != nil { // its link stays up
+		t.Fatal(err)
+	}
+	eventually(t, func() error { return errors.Join(withoutLink(killed), withoutLink(deleted)) })
+	if err := errors.Join(living.Check(t.Context()), nodekit.Ping(node.Host(), living.Addr(false), 56), living.Detach(t.Context())); err != nil {
+		t.Error(err)
+	}
+	eventuallyLasting(t, node, before)
+}
