@@ -28,22 +28,24 @@ var Cell = cell.Module("leader-election", "One leader among the replicas of the 
 type params struct {
 	cell.In
 
-	Jobs     job.Group
-	Log      *slog.Logger
-	DB       *statedb.DB
-	Table    statedb.RWTable[leadership.Leadership]
-	Settings settings
-	Client   *kubeapi.Client
+	Lifecycle cell.Lifecycle
+	Jobs      job.Group
+	Log       *slog.Logger
+	DB        *statedb.DB
+	Table     statedb.RWTable[leadership.Leadership]
+	Settings  settings
+	Client    *kubeapi.Client
 }
 
 var errNoKubernetes = errors.New("the cluster role works on objects of Kubernetes, and no API server is known: run it in a pod with " +
 	"a ServiceAccount, or set --k8s-api-server or --k8s-kubeconfig-path, and do not set --enable-k8s=false")
 
-func register(p params) error {
+// register refuses to start without an API server, and not to be built: "waggle-agent hive" shows what there would be.
+func register(p params) {
 	if p.Client == nil {
-		return errNoKubernetes
+		p.Lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error { return errNoKubernetes }})
+		return
 	}
 	e := newElector(p.Settings, &apiLease{client: p.Client, namespace: p.Settings.namespace}, p.DB, p.Table, p.Log)
 	p.Jobs.Add(job.OneShot("elect", heartbeat.Loop(p.Jobs, "elect", e.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: 10 * time.Second})))
-	return nil
 }

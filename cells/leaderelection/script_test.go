@@ -25,10 +25,17 @@ func TestScripts(t *testing.T) {
 
 func TestCell_NeedsKubernetes(t *testing.T) {
 	h, err := hive.Build(celltest.Infrastructure(), Cell, cell.Provide(func() *kubeapi.Client { return nil }))
-	if err == nil {
-		err = hive.Populate(h, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err == nil || !strings.Contains(err.Error(), "no API server is known") {
+	log := slog.New(slog.DiscardHandler)
+	if err := hive.Populate(h, log); err != nil {
+		t.Errorf("what there would be cannot be shown: %v", err)
+	}
+	if err := h.Start(log, t.Context()); err == nil || !strings.Contains(err.Error(), "no API server is known") {
 		t.Errorf("without Kubernetes: %v", err)
+	}
+	if err := h.Stop(log, t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,27 +1,13 @@
 package liveness
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/cilium/hive/cell"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
-	"github.com/waggle-net/waggle/pkg/version"
-)
-
-const (
-	fileName   = "wedge.txt"
-	fileBefore = "wedge-before.txt"
-	// maxStacks bounds the stacks of goroutines: some 500 of them.
-	maxStacks = 1 << 20
 )
 
 // writeDown tells the log and the disk once for each time that something begins to hang.
@@ -50,21 +36,18 @@ func (j *judge) writeDown(ctx context.Context, health cell.Health) error {
 
 // record writes to the log first: a state directory that hangs may be the cause.
 func (j *judge) record(wedges []heartbeat.Wedge) {
-	var text bytes.Buffer
-	fmt.Fprintf(&text, "%s waggle-agent %s\n", time.Now().UTC().Format(time.RFC3339), version.String())
+	var lines []string
 	for _, w := range wedges {
-		fmt.Fprintf(&text, "%s, since %s\n", w.What, w.Since.UTC().Format(time.RFC3339))
+		lines = append(lines, w.What+", since "+w.Since.UTC().Format(time.RFC3339))
 		j.Log.Error("The agent must be restarted: something hangs", "what", w.What, "since", w.Since)
 	}
-	stacks := make([]byte, maxStacks)
-	stacks = stacks[:runtime.Stack(stacks, true)]
 	if j.Settings.StateDir == "" {
-		j.Log.Error("Stacks of all goroutines", "stacks", string(stacks))
+		j.Log.Error("Stacks of all goroutines", "stacks", string(heartbeat.Stacks()))
 		return
 	}
-	path := filepath.Join(j.Settings.StateDir, fileName)
-	if err := os.WriteFile(path, append(append(text.Bytes(), '\n'), stacks...), 0o600); err != nil {
-		j.Log.Error("Stacks of all goroutines", "stacks", string(stacks), "error", err)
+	path, err := heartbeat.Record(j.Settings.StateDir, lines...)
+	if err != nil {
+		j.Log.Error("Stacks of all goroutines", "stacks", string(heartbeat.Stacks()), "error", err)
 		return
 	}
 	j.Log.Error("Stacks of all goroutines were written", "file", path)
@@ -75,14 +58,11 @@ func (j *judge) sayWhyTheLastRunEnded() {
 	if j.Settings.StateDir == "" {
 		return
 	}
-	path, before := filepath.Join(j.Settings.StateDir, fileName), filepath.Join(j.Settings.StateDir, fileBefore)
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
+	head, path, err := heartbeat.TakeRecord(j.Settings.StateDir)
+	switch {
+	case err != nil:
+		j.Log.Warn("What the run before has left about its end cannot be read", "error", err)
+	case head != "":
+		j.Log.Warn("Something hung in the run before, which may be why it ended", "what", head, "stacks", path)
 	}
-	if err == nil {
-		err = os.Rename(path, before)
-	}
-	head, _, _ := bytes.Cut(content, []byte("\n\n"))
-	j.Log.Warn("Something hung in the run before, which may be why it ended", "what", string(head), "stacks", before, "error", err)
 }

@@ -41,7 +41,7 @@ func (a *agent) populate(cmd *cobra.Command) error {
 		return err
 	}
 	if err := hive.Populate(a.hive, slog.New(slog.DiscardHandler)); err != nil {
-		return fmt.Errorf("the agent cannot be built: %w", err)
+		return err
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func (a *agent) build(args []string) error {
 	for role, cells := range roles() {
 		h, err := hive.Build(cells)
 		if err != nil {
-			return fmt.Errorf("the agent cannot be built: %w", err)
+			return err
 		}
 		sets[role] = pflag.NewFlagSet("", pflag.ContinueOnError)
 		h.RegisterFlags(sets[role])
@@ -37,7 +37,7 @@ func (a *agent) build(args []string) error {
 	a.flags = pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(a.flags)
 	if a.hive, err = hive.Build(roles()[a.role], a.outside()); err != nil {
-		return fmt.Errorf("the agent cannot be built: %w", err)
+		return err
 	}
 	a.hive.RegisterFlags(a.flags)
 	for role, set := range sets {

@@ -49,7 +49,8 @@ func TestRole_HasItsOwnFlags(t *testing.T) {
 		"unknown role in a file":   {[]string{"hive"}, []string{"WAGGLE_ROLE=queen"}, 1, `--role="queen" from WAGGLE_ROLE: use node or cluster`, "Cells"},
 		"flag of the other role":   {[]string{"hive", "--cluster-pool-ipv4-mask-size=25"}, nil, 1, "--cluster-pool-ipv4-mask-size is an option of --role=cluster", "Cells"},
 		"flag of the node role":    {[]string{"hive", "--role=cluster", "--bpf-root=/x"}, nil, 1, "--bpf-root is an option of --role=node", "Cells"},
-		"no API server":            {[]string{"hive", "--role=cluster"}, nil, 1, "no API server is known", "Cells"},
+		"no API server":            {[]string{"--role=cluster"}, nil, 1, "no API server is known", "Cells"},
+		"hive, no API server":      {[]string{"hive", "--role=cluster"}, nil, 0, "leader-election", "no API server is known"},
 		"swallowed":                {[]string{"hive", "--node-name", "--role=cluster"}, nil, 0, "endpoint-manager", "leader-election"},
 	} {
 		t.Run(name, func(t *testing.T) {

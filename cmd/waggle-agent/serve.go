@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -13,13 +14,19 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
 	"github.com/waggle-net/waggle/pkg/config"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// exitWithin bounds the time from a signal to the end of the process. The stop hooks have a second less.
-const exitWithin = 5 * time.Second
+const (
+	// exitWithin bounds the time from a signal to the end of the process, and leaves some of the 5 s that are promised to a
+	// machine that is busy. The stop hooks have half a second less.
+	exitWithin = 4500 * time.Millisecond
+	// slowStop is when a stop has taken so long that somebody will want to know why.
+	slowStop = 3 * time.Second
+)
 
 // serve is the agent: it returns when a signal or a cell ends it.
 func (a *agent) serve(cmd *cobra.Command) error {
@@ -32,7 +39,7 @@ func (a *agent) serve(cmd *cobra.Command) error {
 	}
 	a.boundCapabilities(log) // while there are few threads
 	if err := hive.Populate(a.hive, log); err != nil {
-		return fmt.Errorf("the agent cannot be built: %w", err)
+		return err
 	}
 	unlock, err := a.lock()
 	if err != nil {
@@ -63,8 +70,9 @@ func (a *agent) prepare(cmd *cobra.Command) (*slog.Logger, error) {
 	return slog.New(bootlog.NewHandler(text, a.recorder)), nil
 }
 
-// watchSignals asks the hive to stop at the first signal, ends the process at the second one, and when stopping takes
-// too long. Hive itself listens only once every start hook is done; a signal before that must not be lost.
+// watchSignals asks the hive to stop at the first signal, ends the process at the second one, with the exit code of a
+// process that the signal has killed, and with 1 when stopping takes too long; what hung stands in the state directory then.
+// Hive itself listens only once every start hook is done; a signal before that must not be lost.
 func (a *agent) watchSignals(log *slog.Logger) (stop func()) {
 	signals := make(chan os.Signal, 2)
 	done := make(chan struct{})
@@ -77,19 +85,45 @@ func (a *agent) watchSignals(log *slog.Logger) (stop func()) {
 		case <-signals:
 		}
 		a.hive.Shutdown()
-		select {
-		case <-done:
-			return
-		case s := <-signals:
-			log.Error("Ended by a second signal before everything had stopped", "signal", s)
-		case <-time.After(exitWithin):
-			log.Error("Ended before everything had stopped", "after", exitWithin)
+		slow, late := time.After(slowStop), time.After(exitWithin)
+		for {
+			select {
+			case <-done:
+				return
+			case s := <-signals:
+				log.Error("Ended by a second signal before everything had stopped", "signal", s)
+				os.Exit(killedBy(s))
+			case <-slow:
+				go a.recordStop(log) // nobody waits for it: its disk may be what hangs
+			case <-late:
+				log.Error("Ended before everything had stopped", "after", exitWithin)
+				os.Exit(1)
+			}
 		}
-		os.Exit(1)
 	})
 	return func() {
 		signal.Stop(signals)
 		close(done)
 		wg.Wait()
 	}
+}
+
+// killedBy is the exit code that shells give to a process which a signal has ended.
+func killedBy(s os.Signal) int {
+	if number, ok := s.(syscall.Signal); ok {
+		return 128 + int(number)
+	}
+	return 1
+}
+
+// recordStop leaves what keeps the agent from stopping for the next run to report.
+func (a *agent) recordStop(log *slog.Logger) {
+	const what = "the agent was asked to stop and did not"
+	dir, err := a.flags.GetString("state-dir")
+	if err != nil || a.role == config.RoleCluster {
+		log.Warn("Stopping takes long", "stacks", string(heartbeat.Stacks()))
+		return
+	}
+	path, err := heartbeat.Record(filepath.Clean(dir), what)
+	log.Warn("Stopping takes long", "stacks", path, "error", err)
 }

@@ -23,8 +23,8 @@ func Build(cells ...cell.Cell) (h *upstream.Hive, err error) {
 	return New(cells...), nil
 }
 
-// Populate builds all objects of h. Its error says in one sentence which constructor is missing or failed. Nothing is
-// started, so nothing has changed when it fails.
+// Populate builds all objects of h. Its error is that of the constructor which refused, in words for users, or says in one
+// sentence which constructor is missing. Nothing is started, so nothing has changed when it fails.
 func Populate(h *upstream.Hive, log *slog.Logger) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -37,7 +37,6 @@ func Populate(h *upstream.Hive, log *slog.Logger) (err error) {
 var (
 	provided     = regexp.MustCompile(`cannot provide function (.+?): cannot provide (\S+) from \S+: already provided by (.+)`)
 	needs        = regexp.MustCompile(`missing dependencies for function (.+?): missing type`)
-	failed       = regexp.MustCompile(`received non-nil error from function (.+?): `)
 	suggestion   = regexp.MustCompile(` \(did you mean [^)]*\)`)
 	doubledFlag  = regexp.MustCompile(`'([^']+)' declared twice`)
 	cyclicCaller = regexp.MustCompile(`provided by ("[^"]+"\.\S+)`)
@@ -51,37 +50,39 @@ func explain(err error) error {
 	root := dig.RootCause(err)
 	var fromDig dig.Error
 	if !errors.As(root, &fromDig) {
-		if m := failed.FindAllStringSubmatch(err.Error(), -1); m != nil {
-			return fmt.Errorf("constructor %s failed: %w", m[len(m)-1][1], root)
-		}
-		return root
+		return root // a constructor refuses, for instance a flag, and says so in its own words
 	}
 	if strings.HasPrefix(root.Error(), "missing type") {
 		_, types, _ := strings.Cut(suggestion.ReplaceAllString(root.Error(), ""), ": ")
 		if m := needs.FindAllStringSubmatch(err.Error(), -1); m != nil {
-			return fmt.Errorf("no constructor provides %s, which %s needs", types, m[len(m)-1][1])
+			return fault("no constructor provides %s, which %s needs", types, m[len(m)-1][1])
 		}
-		return fmt.Errorf("no constructor provides %s", types)
+		return fault("no constructor provides %s", types)
 	}
-	return oneLine(root.Error())
+	return fault("%s", oneLine(root.Error()))
+}
+
+// fault is a mistake in the program, which no user can mend.
+func fault(format string, args ...any) error {
+	return fmt.Errorf("this build of the agent is broken, report it with its version: %w", fmt.Errorf(format, args...))
 }
 
 func explainPanic(r any) error {
 	text := strings.TrimPrefix(fmt.Sprint(r), "Failed to apply cell: ")
 	if m := provided.FindStringSubmatch(text); m != nil {
-		return fmt.Errorf("%s is provided twice: by %s and by %s", m[2], m[3], m[1])
+		return fault("%s is provided twice: by %s and by %s", m[2], m[3], m[1])
 	}
 	if m := doubledFlag.FindStringSubmatch(text); m != nil {
-		return fmt.Errorf("flag --%s is declared by two cells", m[1])
+		return fault("flag --%s is declared by two cells", m[1])
 	}
 	if strings.Contains(text, "cycle detected") {
 		var chain []string
 		for _, m := range cyclicCaller.FindAllStringSubmatch(text, -1) {
 			chain = append(chain, m[1])
 		}
-		return fmt.Errorf("constructors need each other: %s", strings.Join(chain, " needs "))
+		return fault("constructors need each other: %s", strings.Join(chain, " needs "))
 	}
-	return oneLine(text)
+	return fault("%s", oneLine(text))
 }
 
-func oneLine(text string) error { return errors.New(strings.Join(strings.Fields(text), " ")) }
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
