@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
 // kill is one way to end a process of ours at a bad moment.
@@ -43,7 +44,7 @@ func TestPrivilegedKills_DisturbNobody(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
 	before := lasting(t, node)
-	traffic := startTraffic(t, node)
+	traffic := startTraffic(t, node, load.Full())
 	churn := startChurn(t, node)
 	k := &killer{T: t, node: node, rand: seeded(t)}
 	for range soak(t) {

@@ -10,11 +10,12 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// traffic is a full load on a node that has no other pods yet.
+// traffic is a load on a node that has no other pods yet.
 type traffic struct {
 	*load.Load
-	node *nodekit.Node
-	pods []*nodekit.Pod
+	node  *nodekit.Node
+	rates load.Rates
+	pods  []*nodekit.Pod
 }
 
 // roomy has addresses for all pods of a long run: each rests for a while when its pod is gone.
@@ -22,7 +23,7 @@ func roomy() nodekit.Options { return nodekit.Options{IPv4CIDR: "10.244.0.0/16"}
 
 // startTraffic makes five pods on a roomy node and has pods, the node and a host outside talk in both families, while one of
 // the pods lies.
-func startTraffic(t *testing.T, node *nodekit.Node) *traffic {
+func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 	t.Helper()
 	a, b, c := addPod(t, node, "talker-a"), addPod(t, node, "talker-b"), addPod(t, node, "talker-c")
 	if err := node.RouteFromOutside("10.244.0.0/16", "fd00:10:244:1::/64"); err != nil {
@@ -47,11 +48,11 @@ func startTraffic(t *testing.T, node *nodekit.Node) *traffic {
 		}
 	}
 	liar, victim := addPod(t, node, "liar"), addPod(t, node, "victim")
-	l, err := load.Start(load.Full(), paths, probes(t, node, liar, victim, b))
+	l, err := load.Start(rates, paths, probes(t, node, liar, victim, b))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &traffic{Load: l, node: node, pods: []*nodekit.Pod{a, b, c, liar, victim}}
+	return &traffic{Load: l, node: node, rates: rates, pods: []*nodekit.Pod{a, b, c, liar, victim}}
 }
 
 // probes are lies of a pod about its address and its MAC, towards another pod and the node.
@@ -101,7 +102,8 @@ func (l *traffic) end(t *testing.T) {
 	for _, c := range []struct {
 		what        string
 		count, want int
-	}{{"TCP messages", r.TCP.Messages, 1000}, {"datagrams", r.UDP.Sent, 5000}, {"connections", r.Connects.Done, 200}, {"lies", r.Denied.Sent, 100}} {
+	}{{"TCP messages", r.TCP.Messages, l.rates.Messages}, {"datagrams", r.UDP.Sent, l.rates.Datagrams},
+		{"connections", r.Connects.Done, l.rates.Connects}, {"lies", r.Denied.Sent, l.rates.Lies}} {
 		if c.count < c.want*seconds/4 {
 			t.Errorf("only %d %s in %d s, want %d a second", c.count, c.what, seconds, c.want)
 		}

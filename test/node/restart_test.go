@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,7 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
 )
+
+// The shortest proof, for machines that are too slow for those under full load: an agent stops, is killed, and comes back
+// with its programs loaded anew.
+func TestPrivilegedRestart_LosesNoPacket(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, roomy())
+	traffic := startTraffic(t, node, load.Rates{Connections: 24, Messages: 48, Datagrams: 600, Connects: 12, Lies: 10})
+	for _, end := range []func(context.Context) error{node.StopAgent, node.KillAgent} {
+		if err := errors.Join(end(t.Context()), node.StartAgent()); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, node)
+	}
+	traffic.end(t)
+}
 
 // The agent mounts bpffs where it is missing, finds it after a restart, and pins below it.
 func TestPrivilegedBPFRoot_IsMountedWhenItMustBe(t *testing.T) {
