@@ -24,7 +24,7 @@ KUBE_LDFLAGS := -s -w $(foreach v,gitVersion=$(KUBE_VERSION) gitMajor=1 gitMinor
 KUBE_PACKAGES := . ./cmd/pause ./cmd/cluster $(patsubst test/kube/%/,./%,$(sort $(dir $(wildcard test/kube/*/*.go))))
 
 .PHONY: all help build generate docs packages vet lint test test-race fuzz bench demo soak clean \
-	image kube-binaries kube-images test-kube bench-kube cluster cluster-down
+	image kube-binaries kube-images test-kube test-kernels bench-kube cluster cluster-down
 
 all: build
 
@@ -62,6 +62,10 @@ test-race: ## the packages with the most goroutines, under the race detector
 
 test-kube: packages build image kube-binaries bin/cluster ## tests on a real Kubernetes; needs root
 	cd test/kube && $(GO) vet $(KUBE_PACKAGES) && $(GO) test -p 1 -timeout 15m $(KUBE_PACKAGES)
+
+# KERNELS_FLAGS='-kernels 6.1 -packages bpf,cells/loader -run REGEXP' runs a part.
+test-kernels: packages ## tests that need a kernel, inside Debian's kernels 6.1 and 6.12 under qemu
+	$(GO) run ./test/kernels $(KERNELS_FLAGS)
 
 # NODES=2 makes two nodes; CLUSTER_FLAGS=-bare leaves Waggle out.
 NODES ?= 1
