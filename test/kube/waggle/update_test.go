@@ -19,11 +19,12 @@ type selfTest struct {
 }
 
 // TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall goes through the life of an installation: an attach that does not work in
-// one family, its repair, an update under pods that talk, and the removal under pods that talk.
+// one family, its repair, an update under pods that talk, the removal under pods that talk, and the cleanup of the node and of the
+// cluster.
 func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
 	n := c.Nodes[0]
-	fresh := network(t, n)
+	fresh, object := network(t, n), written(t, c, n)
 	answersIPv6(t, n, false)
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"); err != nil {
 		t.Fatal(err)
@@ -47,7 +48,8 @@ func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	updated(t, c, n)
 	uninstalled(t, c, n)
 	hush()
-	removedByHand(t, c, n, fresh)
+	cleaned(t, c, n, fresh)
+	forgotten(t, c, n, object)
 }
 
 // answersIPv6 makes the node answer pings over IPv6 or not: neither of the node's address nor of the router's.
@@ -214,37 +216,46 @@ func uninstalled(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 }
 
-// network lists links, routes, rules and files of a node. Anycast routes come with forwarding, which stays on until the next boot.
+// network lists links, routes, rules, settings and files of a node.
 func network(t *testing.T, n *kube.Node) string {
 	t.Helper()
-	out, err := n.Run(t.Context(), "sh", "-c", `ip -o link | sed 's/^[0-9]*: \([^:@]*\).*/\1/'; ip route show table all | grep -v 'fe80\|ff00\|anycast'; `+
-		`ip -6 route show table all | grep -v 'fe80\|ff00\|anycast'; ip rule; ip -6 rule; nft list tables; ls /sys/fs/bpf /opt/cni/bin /etc/cni/net.d`)
+	out, err := n.Run(t.Context(), "sh", "-c", `ip -o link | sed 's/^[0-9]*: \([^:@]*\).*/\1/'; ip route show table all | grep -v 'fe80\|ff00'; `+
+		`ip -6 route show table all | grep -v 'fe80\|ff00'; ip rule; ip -6 rule; nft list tables; `+
+		`ls -d /var/run/waggle /var/lib/waggle 2>/dev/null; ls /sys/fs/bpf /opt/cni/bin /etc/cni/net.d; `+
+		`sysctl net.ipv4.ip_forward net.ipv4.conf.all net.ipv4.conf.default.forwarding net.ipv6.conf.all net.ipv6.conf.default.forwarding 2>/dev/null; true`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-// removedByHand does what the guide says about a node, and wants the node as it was.
-func removedByHand(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
+// cleaned removes what is on the node as the guide says, and wants the node as it was. Pods that are there keep all of it until
+// they are deleted, which works without the agent.
+func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 	t.Helper()
+	if err := c.ApplyWaggle(t.Context(), "--only", "cleanup"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the cleanup to say what it waits for", func() error {
+		out, err := c.Kubectl(t.Context(), "logs", "-n", "kube-system", "ds/waggle-cleanup", "-c", "cleanup")
+		if err == nil && !strings.Contains(out, "2 pods are attached") {
+			err = errors.New("it says " + out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := pingOnce(t.Context(), n, containersOf(t, n)["a"], n.IPv4); err != nil {
+		t.Errorf("beside a cleanup that waits: %v", err)
+	}
 	for _, name := range []string{"a", "b"} {
 		if err := c.DeletePod(t.Context(), "default/"+name); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := c.WaitFor(t.Context(), "the runtime to be done with the pods", func() error {
-		if out, err := n.Run(t.Context(), "ls", "/run/netns"); err != nil || out != "" { // they go after DEL
-			return fmt.Errorf("it has the namespaces %s, %v", out, err)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.Run(t.Context(), "sh", "-ec", `
-		rm -rf /etc/cni/net.d/05-waggle.conflist /opt/cni/bin/waggle-cni /sys/fs/bpf/waggle /var/run/waggle /var/lib/waggle
-		ip link delete waggle_host; ip link delete waggle_hold; nft delete table inet waggle`); err != nil {
-		t.Fatal(err)
+	if _, err := c.Kubectl(t.Context(), "rollout", "status", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=90s"); err != nil {
+		out, _ := c.Kubectl(t.Context(), "logs", "-n", "kube-system", "ds/waggle-cleanup", "-c", "cleanup")
+		t.Fatal(err, out)
 	}
 	if err := c.WaitFor(t.Context(), "the node to be as it was", func() error {
 		if now := network(t, n); now != fresh {
@@ -253,6 +264,48 @@ func removedByHand(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "-n", "kube-system", "ds/waggle-cleanup", "--timeout=60s"); err != nil {
+		t.Error(err)
+	}
+}
+
+// written is what an agent may write to a Node, as it is now.
+func written(t *testing.T, c *kube.Cluster, n *kube.Node) string {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", `jsonpath={.metadata.annotations} {.status.conditions[?(@.type=="NetworkUnavailable")].status}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// forgotten takes away what is left in the cluster as the guide says.
+func forgotten(t *testing.T, c *kube.Cluster, n *kube.Node, object string) {
+	t.Helper()
+	definitions, err := n.Waggle(t.Context(), "install", "--only", "crds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.KubectlInput(t.Context(), definitions, "delete", "-f", "-", "--timeout=60s"); err != nil {
+		t.Error(err)
+	}
+	for _, args := range [][]string{
+		{"delete", "-n", "kube-system", "lease", "waggle-cluster", "--ignore-not-found"},
+		{"annotate", "nodes", "--all", "waggle.io/wrote-", "network.cilium.io/ipv4-pod-cidr-", "network.cilium.io/ipv6-pod-cidr-",
+			"network.cilium.io/ipv4-cilium-host-", "network.cilium.io/ipv6-cilium-host-", "network.cilium.io/ipv4-health-ip-",
+			"network.cilium.io/ipv6-health-ip-"},
+		{"patch", "node", n.Name, "--subresource=status", "-p", `{"status":{"conditions":[{"type":"NetworkUnavailable","$patch":"delete"}]}}`},
+	} {
+		if _, err := c.Kubectl(t.Context(), args...); err != nil {
+			t.Error(err)
+		}
+	}
+	if now := written(t, c, n); now != object {
+		t.Errorf("the Node was\n%s\nand is\n%s", object, now)
+	}
+	if out, err := c.Kubectl(t.Context(), "api-resources", "--api-group=cilium.io", "-o", "name"); err != nil || out != "" {
+		t.Errorf("kinds that are left: %q, %v", out, err)
 	}
 }
 
