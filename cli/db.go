@@ -2,8 +2,12 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -43,16 +47,36 @@ func (a *app) dbCommand() *cobra.Command {
 	show.Flags().StringSliceVar(&columns, "columns", nil, "Only these columns")
 	list := &cobra.Command{
 		Use: "list", Short: "List the tables", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.shellRun(cmd, "db") },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if a.output == "" {
+				return a.shellRun(cmd, "db")
+			}
+			text, err := a.shellText(cmd, "db")
+			if err != nil {
+				return err
+			}
+			return a.show(tableSizes(text), nil)
+		},
 	}
 	get := &cobra.Command{
 		Use: "get TABLE INDEX KEY", Short: "Show the rows that an index finds", Args: cobra.ExactArgs(3),
 		Example: "  waggle db get endpoints pod default/web",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.shellRun(cmd, "db/list", "--index="+args[1], args[0], args[2])
+			if a.output == "" {
+				return a.shellRun(cmd, "db/list", "--index="+args[1], args[0], args[2])
+			}
+			text, err := a.shellText(cmd, "db/list", "--format=json", "--index="+args[1], args[0], args[2])
+			if err != nil {
+				return err
+			}
+			rows, err := objectsIn(text)
+			if err != nil {
+				return fmt.Errorf("read the rows of table %s: %w", args[0], err)
+			}
+			return a.show(rows, nil)
 		},
 	}
-	group.AddCommand(list, a.withOutput(show), get)
+	group.AddCommand(a.withOutput(list), a.withOutput(show), a.withOutput(get))
 	a.withShellSocket(group)
 	return group
 }
@@ -78,6 +102,58 @@ func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
 		return nil
 	}
 	return err
+}
+
+// shellText runs one command of the agent's shell and returns its output.
+func (a *app) shellText(cmd *cobra.Command, args ...string) (string, error) {
+	var out strings.Builder
+	err := shell.Run(cmd.Context(), a.shellSocket(), shell.Quote(args), func(line string) { fmt.Fprintln(&out, line) })
+	return out.String(), err
+}
+
+// tableSize is a line of the shell's command db.
+type tableSize struct {
+	Name    string   `json:"name"`
+	Objects int      `json:"objects"`
+	Deleted int      `json:"deleted"` // rows that a reader of changes has not seen yet
+	Indexes []string `json:"indexes"`
+}
+
+// tableSizes reads the columns of the shell's command db, which two spaces or more keep apart.
+func tableSizes(text string) []tableSize {
+	sizes := []tableSize{}
+	for line := range strings.Lines(text) {
+		columns := betweenColumns.Split(strings.TrimSpace(line), -1)
+		if len(columns) < 4 || columns[0] == "Name" {
+			continue
+		}
+		s := tableSize{Name: columns[0], Indexes: strings.Split(columns[3], ", ")}
+		s.Objects, _ = strconv.Atoi(columns[1])
+		s.Deleted, _ = strconv.Atoi(columns[2])
+		sizes = append(sizes, s)
+	}
+	return sizes
+}
+
+var betweenColumns = regexp.MustCompile(`\s{2,}`)
+
+// objectsIn reads JSON values that follow each other, or stand in one list.
+func objectsIn(text string) ([]json.RawMessage, error) {
+	rows := []json.RawMessage{}
+	for dec := json.NewDecoder(strings.NewReader(text)); ; {
+		var row json.RawMessage
+		if err := dec.Decode(&row); errors.Is(err, io.EOF) {
+			return rows, nil
+		} else if err != nil {
+			return nil, err
+		}
+		var list []json.RawMessage
+		if json.Unmarshal(row, &list) == nil {
+			rows = append(rows, list...)
+			continue
+		}
+		rows = append(rows, row)
+	}
 }
 
 // printLine prints a line of the shell: tables hold names that come from outside.

@@ -55,19 +55,25 @@ func (a *app) endpointByID(use, short string, do func(context.Context, *client.C
 			"pod-name:NAMESPACE/POD, cep-name:NAMESPACE/POD, ipv4:ADDRESS, ipv6:ADDRESS.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
-				return hinted(do(ctx, c, args[0]), "waggle endpoint list shows those that there are")
+				return hinted(do(ctx, c, args[0]), "endpoint "+args[0]+" on this node", "waggle endpoint list")
 			})
 		},
 	}
 }
 
-// hinted adds to the answer that a thing is not there where to find out what is.
-func hinted(err error, where string) error {
+// hinted turns the answer that a thing is not there into what was looked for, and where to find out what is there.
+func hinted(err error, what, list string) error {
 	if errors.Is(err, client.ErrNotFound) {
-		return fmt.Errorf("%w; %s", err, where)
+		return notThere{fmt.Errorf("there is no %s: %s shows those that there are", what, list)}
 	}
 	return err
 }
+
+// notThere is [client.ErrNotFound] in words of its own.
+type notThere struct{ error }
+
+// Is implements errors.Is.
+func (notThere) Is(target error) bool { return target == client.ErrNotFound }
 
 func (a *app) endpointList(ctx context.Context, c *client.Client) error {
 	endpoints, err := c.Endpoints(ctx)

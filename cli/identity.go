@@ -24,7 +24,7 @@ func (a *app) identityCommand() *cobra.Command {
 		Use: "get ID", Short: "Show one identity by its number", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
-				return hinted(a.identityGet(ctx, c, args[0]), "waggle identity list shows those that there are")
+				return hinted(a.identityGet(ctx, c, args[0]), "identity "+args[0], "waggle identity list")
 			})
 		},
 	})

@@ -106,7 +106,7 @@ func (a *app) mapCommand() *cobra.Command {
 		Use: "get NAME", Short: "Show the entries of a map", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
-				return hinted(a.mapGet(ctx, c, args[0]), "waggle map list shows those that there are")
+				return hinted(a.mapGet(ctx, c, args[0]), "map "+args[0], "waggle map list")
 			})
 		},
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/shell"
-	"github.com/waggle-net/waggle/pkg/version"
 )
 
 // Exit codes.
@@ -148,25 +147,4 @@ func (a *app) ask(cmd *cobra.Command, do func(context.Context, *client.Client) e
 	c := client.New(a.socket())
 	defer c.Close()
 	return do(ctx, c)
-}
-
-func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "version", Short: "Print the version of this command and of the agent", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			fmt.Fprintln(a.stdout, version.Long("waggle"))
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
-				status, err := c.Status(ctx, true)
-				switch {
-				case errors.Is(err, client.ErrUnreachable), errors.Is(err, shell.ErrUnreachable):
-					fmt.Fprintln(a.stdout, "waggle-agent does not run, or not at", a.socket())
-					return nil
-				case err != nil:
-					return err
-				}
-				fmt.Fprintln(a.stdout, "waggle-agent", printable.Text(status.Agent.Version))
-				return nil
-			})
-		},
-	}
 }

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// versions is what the command prints for programs.
+type versions struct {
+	Waggle string `json:"waggle"`
+	Agent  string `json:"agent,omitempty"` // nothing while none answers
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return a.simple("version", "Print the version of this command and of the agent", func(ctx context.Context, c *client.Client) error {
+		v := versions{Waggle: version.String()}
+		status, err := c.Status(ctx, true)
+		if err == nil {
+			v.Agent = status.Agent.Version
+		}
+		shown := a.show(v, func(w io.Writer) {
+			fmt.Fprintln(w, version.Long("waggle"))
+			switch {
+			case err == nil:
+				fmt.Fprintln(w, "waggle-agent", printable.Text(v.Agent))
+			case errors.Is(err, client.ErrUnreachable):
+				fmt.Fprintln(w, "waggle-agent does not run, or not at", a.socket())
+			}
+		})
+		if errors.Is(err, client.ErrUnreachable) {
+			err = nil
+		}
+		return errors.Join(err, shown)
+	})
+}
