@@ -49,6 +49,7 @@ func register(p params) {
 		return nil
 	}})
 	p.Jobs.Add(job.OneShot("judge", heartbeat.Loop(p.Jobs, "judge", j.run)))
+	freezeTables(p)
 	p.Jobs.Add(job.OneShot("write-down", heartbeat.Loop(p.Jobs, "write-down", j.writeDown)))
 }
 

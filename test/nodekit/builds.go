@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -17,6 +18,8 @@ type Build struct {
 	Generation int
 	// Replace puts other files in place of sources and embedded objects: by absolute path, the path of the other file.
 	Replace map[string]string
+	// Tags are build tags, such as "freeze", which lets tests hold up loops (package heartbeat).
+	Tags string
 }
 
 // Builds makes agents of other versions, each once.
@@ -45,6 +48,9 @@ func (b *Builds) Agent(build Build) (string, error) {
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", path}
 	if build.Generation != 0 {
 		args = append(args, fmt.Sprintf("-ldflags=-X github.com/waggle-net/waggle/pkg/version.generation=%d", build.Generation))
+	}
+	if build.Tags != "" {
+		args = append(args, "-tags="+build.Tags)
 	}
 	if len(build.Replace) > 0 {
 		overlay, err := json.Marshal(map[string]any{"Replace": build.Replace})
@@ -75,4 +81,102 @@ func (n *Node) UpgradeAgent(ctx context.Context, path string) error {
 		return err
 	}
 	return n.WaitReady(ctx)
+}
+
+// Datapath compiles the datapath from changed sources, and returns what an agent with it has to replace. edit gets the
+// name and the text of each source, header and hand-written Go file in bpf/ and returns what it shall be.
+func (b *Builds) Datapath(edit func(name, text string) string) (map[string]string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(b.dir, "datapath-")
+	if err != nil {
+		return nil, err
+	}
+	// A copy of the folder in a module of the same name: the generator is a tool of the module.
+	if err := os.CopyFS(filepath.Join(dir, "bpf"), os.DirFS(filepath.Join(root, "bpf"))); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	changed, err := editFiles(filepath.Join(dir, "bpf"), edit)
+	if err != nil {
+		return nil, err
+	}
+	generate := exec.Command("go", "generate", "./bpf")
+	generate.Dir = dir
+	if out, err := generate.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("compile the datapath: %w\n%s", err, out)
+	}
+	generated, err := filepath.Glob(filepath.Join(dir, "bpf", "*_bpfel.*"))
+	if err != nil {
+		return nil, err
+	}
+	replace := make(map[string]string)
+	for _, path := range append(generated, changed...) {
+		replace[filepath.Join(root, "bpf", filepath.Base(path))] = path
+	}
+	return replace, nil
+}
+
+// editFiles rewrites the files of a folder and lists the Go files that became different.
+func editFiles(dir string, edit func(name, text string) string) (changed []string, err error) {
+	for _, pattern := range []string{"*.c", "*.h", "layouts.go"} {
+		paths, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			edited := edit(filepath.Base(path), string(text))
+			if edited == string(text) {
+				continue
+			}
+			if err := os.WriteFile(path, []byte(edited), 0o600); err != nil {
+				return nil, err
+			}
+			if filepath.Ext(path) == ".go" {
+				changed = append(changed, path)
+			}
+		}
+	}
+	return changed, nil
+}
+
+// Edit returns the replacement of one file of the module, by its path below the root, with the text that edit makes of it.
+func (b *Builds) Edit(path string, edit func(text []byte) []byte) (map[string]string, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return nil, err
+	}
+	original := filepath.Join(root, path)
+	text, err := os.ReadFile(original)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(b.dir, "edited-")
+	if err != nil {
+		return nil, err
+	}
+	edited := filepath.Join(dir, filepath.Base(path))
+	return map[string]string{original: edited}, os.WriteFile(edited, edit(text), 0o600)
+}
+
+func moduleRoot() (string, error) {
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/waggle-net/waggle").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module's folder: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
