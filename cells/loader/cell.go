@@ -21,6 +21,7 @@ var implementation = cell.Group(
 		bpfprograms.NewTable, // the same
 		newGeneration,        // the programs, loaded by a start hook and a job
 		newOps,
+		newVerifier, // whether the kernel is as the rows say
 	),
 	cell.Provide( // anyone may read
 		statedb.RWTable[*attachments.Attachment].ToTable,
@@ -29,6 +30,8 @@ var implementation = cell.Group(
 	cell.Invoke(
 		registerController, // devices and endpoints into rows
 		registerReconciler, // rows onto hooks
+		registerVerify,     // drift into pending rows
+		registerLinks,      // the same for links of pods
 		registerProtocol,   // what hooks say to each other, once all are new
 	),
 )

@@ -20,8 +20,6 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
-	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -93,13 +91,16 @@ type fakeKernel struct {
 	filters  map[uint32]uint32
 	attached map[string]uint32
 	order    []string // calls that changed something
-	removed  chan int // devices that somebody takes the blocks off
+	changed  chan tc.Change
+	pinned   chan struct{}       // somebody removed a pin
+	links    map[string]int      // ifindex by key of attached
+	ahead    map[string][]string // by key of attached, ifindex, or "blocks"
 	protocol uint32
 }
 
 func newFake() *fakeKernel {
 	return &fakeKernel{clsacts: map[int]tc.Blocks{}, up: map[string]bool{}, filters: map[uint32]uint32{}, attached: map[string]uint32{},
-		removed: make(chan int)}
+		changed: make(chan tc.Change), pinned: make(chan struct{}), links: map[string]int{}, ahead: map[string][]string{}}
 }
 
 // change runs f unless the call shall fail; f tells whether anything changed.
@@ -141,13 +142,33 @@ func (f *fakeKernel) Load() (map[string]program, error) {
 func (f *fakeKernel) Open() error { return nil }
 func (f *fakeKernel) Close()      {}
 
-func (f *fakeKernel) Removed(ctx context.Context) ([]int, error) {
+func (f *fakeKernel) Changed(ctx context.Context) ([]tc.Change, error) {
 	select {
-	case ifindex := <-f.removed:
-		return []int{ifindex}, nil
+	case c := <-f.changed:
+		return []tc.Change{c}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+func (f *fakeKernel) RuleChanged(ctx context.Context) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (f *fakeKernel) PinsChanged(ctx context.Context) error {
+	select {
+	case <-f.pinned:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *fakeKernel) Ahead(ifindex int) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ahead[strconv.Itoa(ifindex)], nil
 }
 
 func (f *fakeKernel) Guard() error {
@@ -168,7 +189,7 @@ func (f *fakeKernel) SetFilter(block uint32, p *program) error {
 	return f.set(fmt.Sprintf("filter-%x", block), f.filters, block, p)
 }
 
-func (f *fakeKernel) Attach(key string, _ int, p *program) error {
+func (f *fakeKernel) Attach(key string, ifindex int, p *program) error {
 	f.mu.Lock()
 	_, found := f.attached[key]
 	f.mu.Unlock()
@@ -178,7 +199,11 @@ func (f *fakeKernel) Attach(key string, _ int, p *program) error {
 	if p == nil {
 		return fmt.Errorf("%s: %w", key, errNoFilter)
 	}
-	return f.change("attach-"+key, func() bool { was := f.attached[key]; f.attached[key] = p.ID; return was != p.ID })
+	return f.change("attach-"+key, func() bool {
+		changed := f.attached[key] != p.ID || f.links[key] != ifindex || f.ahead[key] != nil
+		f.attached[key], f.links[key], f.ahead[key] = p.ID, ifindex, nil
+		return changed
+	})
 }
 
 func (f *fakeKernel) set(call string, m map[uint32]uint32, key uint32, p *program) error {
@@ -194,9 +219,13 @@ func (f *fakeKernel) set(call string, m map[uint32]uint32, key uint32, p *progra
 	return f.change(call, func() bool { was := m[key]; m[key] = p.ID; return was != p.ID })
 }
 
-func (f *fakeKernel) Join(ifindex int, name string) error {
-	return f.change("join-"+name, func() bool {
-		changed := f.setBlocks(ifindex) || !f.up[name]
+func (f *fakeKernel) Join(ifindex int, name string, mtu int) error {
+	call := "join-" + name
+	if mtu != 0 {
+		call += fmt.Sprintf(" mtu %d", mtu)
+	}
+	return f.change(call, func() bool {
+		changed := f.setBlocks(ifindex) || !f.up[name] || mtu != 0
 		f.up[name] = true
 		return changed
 	})
@@ -206,20 +235,24 @@ func (f *fakeKernel) Detach(key string) error {
 	return f.change("detach-"+key, func() bool { _, found := f.attached[key]; delete(f.attached, key); return found })
 }
 
-func (f *fakeKernel) Attached() (map[string]uint32, error) {
+func (f *fakeKernel) Attached() (map[string]attached, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return maps.Clone(f.attached), nil
+	out := make(map[string]attached)
+	for key, id := range f.attached {
+		out[key] = attached{IfIndex: f.links[key], Program: id, Ahead: f.ahead[key]}
+	}
+	return out, nil
 }
 
 func (f *fakeKernel) Observe() (observed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return observed{f.guard, maps.Clone(f.clsacts), maps.Clone(f.filters)}, nil
+	return observed{f.guard, maps.Clone(f.clsacts), maps.Clone(f.filters), f.ahead["blocks"]}, nil
 }
 
 // commands let scripts look at the fake and disturb it.
-func commands(f *fakeKernel, w drift.Watch, table statedb.RWTable[*attachments.Attachment], o *ops) upstream.ScriptCmdsOut {
+func commands(f *fakeKernel, v *verifier) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			out, err := run(args...)
@@ -248,7 +281,31 @@ func commands(f *fakeKernel, w drift.Watch, table statedb.RWTable[*attachments.A
 			n, _ := strconv.Atoi(a[0])
 			f.protocol = uint32(n)
 		})),
-		"kernel/attached": simple("Put a pinned link of an earlier run", locked(func(a ...string) { f.attached[a[0]] = 7 })),
+		"kernel/attached": simple("Put a pinned link of an earlier run: key [ifindex]", locked(func(a ...string) {
+			f.attached[a[0]] = 7
+			if len(a) > 1 {
+				f.links[a[0]], _ = strconv.Atoi(a[1])
+			}
+		})),
+		"kernel/detach": simple("Detach a link by force and leave its pin", locked(func(a ...string) { f.links[a[0]] = 0 })),
+		"kernel/ahead": simple("Put a program ahead of ours: key, ifindex or blocks, program", locked(func(a ...string) {
+			f.ahead[a[0]] = a[1:]
+		})),
+		"kernel/unpin": simple("Remove a pin, which the kernel announces", func(a ...string) (string, error) {
+			f.mu.Lock()
+			delete(f.attached, a[0])
+			f.mu.Unlock()
+			f.pinned <- struct{}{}
+			return "", nil
+		}),
+		"kernel/lose-filter": simple("Delete the filter of a block, which the kernel announces", func(a ...string) (string, error) {
+			n, err := strconv.ParseUint(a[0], 16, 32)
+			f.mu.Lock()
+			delete(f.filters, uint32(n))
+			f.mu.Unlock()
+			f.changed <- tc.Change{Block: uint32(n)}
+			return "", err
+		}),
 		"kernel/filters": simple("Put the filters of an earlier run", locked(func(...string) {
 			for _, b := range blockRows {
 				f.filters[uint32(b.IfIndex)] = 7
@@ -260,10 +317,10 @@ func commands(f *fakeKernel, w drift.Watch, table statedb.RWTable[*attachments.A
 		})),
 		"kernel/announce": simple("Announce that a device has lost its clsact", func(a ...string) (string, error) {
 			n, err := strconv.Atoi(a[0])
-			f.removed <- n
+			f.changed <- tc.Change{Ifindex: n, Clsact: true}
 			return "", err
 		}),
 		"kernel/lose-guard": simple("Delete the nftables rule", locked(func(...string) { f.guard = false })),
-		"verify":            simple("Run the verify job now", func(...string) (string, error) { return "", o.verify(w, table) }),
+		"verify":            simple("Run the verify job now", func(...string) (string, error) { _, err := v.look(); return "", err }),
 	})
 }

@@ -42,22 +42,37 @@ type podLinks interface {
 	Hold(ifindex int) error
 	// SetFilter makes p the program of a block. With no program it only asks for one of ours: [errNoFilter].
 	SetFilter(block uint32, p *program) error
-	// Join verifies that the device is the one meant, gives it the blocks and sets it up: [errWrongDevice].
-	Join(ifindex int, name string) error
-	// Removed waits for devices that somebody takes the blocks off; [tc.ErrLost] when it may have missed some.
-	Removed(ctx context.Context) ([]int, error)
+	// Join verifies that the device is the one meant, gives it the blocks and sets it up: [errWrongDevice]. One that has
+	// another name by now is given its own again, and one with another MTU that MTU; 0 leaves it.
+	Join(ifindex int, name string, mtu int) error
+	// Changed waits for devices that lose their clsact and for filters that change, by whomever; [tc.ErrLost] when it may
+	// have missed some.
+	Changed(ctx context.Context) ([]tc.Change, error)
+	// RuleChanged waits until somebody changes the nftables rule.
+	RuleChanged(ctx context.Context) error
 	// Observe reads back what the other methods have done.
 	Observe() (observed, error)
 }
 
 // deviceLinks are programs on single devices, by a key that holds device and hook.
 type deviceLinks interface {
-	// Attach makes p the program of an egress hook. With no program it only asks for one of ours: [errNoFilter].
+	// Attach makes p the first program of an egress hook. With no program it only asks for one of ours: [errNoFilter].
 	Attach(key string, ifindex int, p *program) error
 	// Detach removes what Attach did; gone already is success.
 	Detach(key string) error
-	// Attached lists the keys of all that Attach ever did and Detach did not undo, with the program's number.
-	Attached() (map[string]uint32, error)
+	// Attached lists the keys of all that Attach ever did and Detach did not undo.
+	Attached() (map[string]attached, error)
+	// Ahead lists the programs that see the packets of a pod's link before its filters do.
+	Ahead(ifindex int) ([]string, error)
+	// PinsChanged waits until something is removed from where Attach pins.
+	PinsChanged(ctx context.Context) error
+}
+
+// attached is what one key stands for.
+type attached struct {
+	IfIndex int      // of the device; 0 when somebody has detached it
+	Program uint32   // its number
+	Ahead   []string // other people's programs that run before ours on the hook
 }
 
 // observed is the state of all pod links.
@@ -65,6 +80,7 @@ type observed struct {
 	Guard   bool              // the nftables rule stands
 	Blocks  map[int]tc.Blocks // by ifindex of devices that have a clsact
 	Filters map[uint32]uint32 // number of our program by block
+	Ahead   []string          // other people's filters that run before ours on a block
 }
 
 var (

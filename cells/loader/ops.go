@@ -32,7 +32,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 	case attachments.TCX:
 		return o.orOld(o.kernel.Devices.Attach(pinName(a), a.IfIndex, o.program(a)))
 	case attachments.PodLink:
-		return o.kernel.Pods.Join(a.IfIndex, a.Device)
+		return o.kernel.Pods.Join(a.IfIndex, a.Device, a.MTU)
 	}
 	return fmt.Errorf("attach %s: kind %q is not known", a.Device, a.Kind)
 }

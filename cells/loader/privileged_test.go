@@ -182,7 +182,7 @@ func (n *node) attach() (programs map[string]program) {
 			p := programs[b.Program]
 			n.check(n.kernel.Pods.SetFilter(uint32(b.IfIndex), &p))
 		}
-		n.check(n.kernel.Pods.Join(n.link, podName))
+		n.check(n.kernel.Pods.Join(n.link, podName, 0))
 	})
 	n.pod.Do(n.awaitCarrier)
 	return programs
@@ -269,7 +269,7 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 		if seen.Blocks[n.link] == blocks() || seen.Blocks[n.hold] != blocks() || !seen.Guard {
 			t.Errorf("the loss is not seen: %+v", seen)
 		}
-		n.check(n.kernel.Pods.Join(n.link, podName)) // as the verify job has it done
+		n.check(n.kernel.Pods.Join(n.link, podName, 0)) // as the verify job has it done
 	})
 	if got := n.send(packets); got != packets {
 		t.Fatalf("after the repair %d of %d packets reached the node", got, packets)
@@ -315,8 +315,8 @@ func TestPrivilegedJoin_RefusesAnotherDevice(t *testing.T) {
 	n.attach()
 	n.host.Do(func() {
 		for name, err := range map[string]error{
-			"another name":  n.kernel.Pods.Join(n.hold, podName),
-			"no such index": n.kernel.Pods.Join(99999, podName),
+			"another name":  n.kernel.Pods.Join(n.hold, podName, 0),
+			"no such index": n.kernel.Pods.Join(99999, podName, 0),
 		} {
 			if !errors.Is(err, errWrongDevice) {
 				t.Errorf("%s: %v, want %v", name, err, errWrongDevice)
@@ -328,7 +328,7 @@ func TestPrivilegedJoin_RefusesAnotherDevice(t *testing.T) {
 			t.Errorf("the link is not up without ARP in our group: %+v", a)
 		}
 		n.check(netlink.LinkSetGroup(link, int(podlink.DeletedGroup)))
-		if err := n.kernel.Pods.Join(n.link, podName); !errors.Is(err, errWrongDevice) {
+		if err := n.kernel.Pods.Join(n.link, podName, 0); !errors.Is(err, errWrongDevice) {
 			t.Errorf("a link that is being deleted: %v, want %v", err, errWrongDevice)
 		}
 	})
@@ -370,7 +370,7 @@ func TestPrivilegedDeviceLink_TakenOverAndUpdated(t *testing.T) {
 			n.check(links.Attach(key, n.hostIndex, &p))
 			n.check(links.Attach(key, n.hostIndex, nil)) // a run whose programs do not load
 			have, err := links.Attached()
-			if err != nil || len(have) != 1 || have[key] != p.ID {
+			if err != nil || len(have) != 1 || have[key].Program != p.ID {
 				t.Errorf("attached %v, error %v; want program %d", have, err, p.ID)
 			}
 		}
@@ -394,7 +394,7 @@ func (n *node) moveToNewDevice(links *tcxLinks, key string) {
 	n.check(err)
 	p := programs[bpf.HostEgress]
 	n.check(links.Attach(key, n.hostIndex, &p))
-	if have, err := links.Attached(); err != nil || have[key] != p.ID {
+	if have, err := links.Attached(); err != nil || have[key].Program != p.ID {
 		n.t.Errorf("on the new device: %v, error %v; want program %d", have, err, p.ID)
 	}
 }
@@ -409,7 +409,7 @@ func TestPrivilegedDeviceLink_FilterInPlaceOfTCX(t *testing.T) {
 			n.check(err)
 			p := programs[bpf.HostEgress]
 			n.check(links.attachFilter("waggle_host_egress", n.hostIndex, &p))
-			if have, err := links.Attached(); err != nil || have["waggle_host_egress"] != p.ID {
+			if have, err := links.Attached(); err != nil || have["waggle_host_egress"].Program != p.ID {
 				t.Errorf("attached %v, error %v; want program %d", have, err, p.ID)
 			}
 		}

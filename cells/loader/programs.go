@@ -15,7 +15,7 @@ import (
 func newKernel(maps bpfmaps.Maps, agent settings.Agent) kernel {
 	objects := &objects{maps: maps, agent: agent}
 	traffic := &traffic{}
-	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent)), State: stateMap{maps}}
+	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}}
 }
 
 // objects loads the embedded programs onto the pinned maps.
@@ -43,15 +43,38 @@ func (o *objects) Load() (map[string]program, error) {
 	return out, nil
 }
 
-// load loads one object. Maps that it does not use are left out of its replacements, which would be an error; those that
-// belong to one generation (see bpf.MapSpecs) are nobody's replacement, so the object gets its own.
+// Copy loads a program once more. It is the caller's.
+func (o *objects) Copy(name string) (*ebpf.Program, error) {
+	maps, err := o.maps.All()
+	if err != nil {
+		return nil, err
+	}
+	return o.one(name, maps)
+}
+
 func (o *objects) load(name string, maps map[string]*ebpf.Map) (program, error) {
-	spec, err := bpf.Load(name)
+	p, err := o.one(name, maps)
 	if err != nil {
 		return program{}, err
 	}
+	o.loaded = append(o.loaded, p)
+	info, err := p.Info()
+	if err != nil {
+		return program{}, fmt.Errorf("read back program %s: %w", name, err)
+	}
+	id, _ := info.ID()
+	return program{Name: name, ID: uint32(id), loaded: p}, nil
+}
+
+// one loads one object. Maps that it does not use are left out of its replacements, which would be an error; those that
+// belong to one generation (see bpf.MapSpecs) are nobody's replacement, so the object gets its own.
+func (o *objects) one(name string, maps map[string]*ebpf.Map) (*ebpf.Program, error) {
+	spec, err := bpf.Load(name)
+	if err != nil {
+		return nil, err
+	}
 	if err := o.configure(spec); err != nil {
-		return program{}, fmt.Errorf("configure program %s: %w", name, err)
+		return nil, fmt.Errorf("configure program %s: %w", name, err)
 	}
 	options := ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
 	for m := range spec.Maps {
@@ -62,20 +85,14 @@ func (o *objects) load(name string, maps map[string]*ebpf.Map) (program, error) 
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
 	if err != nil {
-		return program{}, fmt.Errorf("load program %s: %w", name, err)
+		return nil, fmt.Errorf("load program %s: %w", name, err)
 	}
 	defer collection.Close()
 	p := collection.DetachProgram(name)
 	if p == nil {
-		return program{}, fmt.Errorf("load program %s: its object has no program of that name", name)
+		return nil, fmt.Errorf("load program %s: its object has no program of that name", name)
 	}
-	o.loaded = append(o.loaded, p)
-	info, err := p.Info()
-	if err != nil {
-		return program{}, fmt.Errorf("read back program %s: %w", name, err)
-	}
-	id, _ := info.ID()
-	return program{Name: name, ID: uint32(id), loaded: p}, nil
+	return p, nil
 }
 
 // configure sets the load-time constants that an object has.

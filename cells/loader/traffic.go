@@ -24,44 +24,44 @@ type traffic struct {
 	tc      *tc.Handle
 	links   *rtnl.Handle
 	changes *tc.Changes
+	rules   *nftguard.Changes
 }
 
 // Open implements podLinks.
-func (t *traffic) Open() (err error) {
-	if t.tc, err = tc.Open(); err != nil {
-		return err
-	}
-	if t.links, err = rtnl.Open(); err != nil {
-		t.tc.Close()
-		return err
-	}
-	if t.changes, err = tc.OpenChanges(); err != nil {
-		t.tc.Close()
-		t.links.Close()
+func (t *traffic) Open() error {
+	var err1, err2, err3, err4 error
+	t.tc, err1 = tc.Open()
+	t.links, err2 = rtnl.Open()
+	t.changes, err3 = tc.OpenChanges()
+	t.rules, err4 = nftguard.OpenChanges()
+	err := errors.Join(err1, err2, err3, err4)
+	if err != nil {
+		t.Close()
 	}
 	return err
 }
 
 // Close implements podLinks.
 func (t *traffic) Close() {
-	t.tc.Close()
-	t.links.Close()
-	t.changes.Close()
+	if t.tc != nil {
+		t.tc.Close()
+	}
+	if t.links != nil {
+		t.links.Close()
+	}
+	if t.changes != nil {
+		t.changes.Close()
+	}
+	if t.rules != nil {
+		t.rules.Close()
+	}
 }
 
-// Removed implements podLinks.
-func (t *traffic) Removed(ctx context.Context) (gone []int, err error) {
-	for len(gone) == 0 && err == nil {
-		var changes []tc.Change
-		changes, err = t.changes.Next(ctx)
-		for _, c := range changes {
-			if c.Clsact {
-				gone = append(gone, c.Ifindex)
-			}
-		}
-	}
-	return gone, err
-}
+// Changed implements podLinks.
+func (t *traffic) Changed(ctx context.Context) ([]tc.Change, error) { return t.changes.Next(ctx) }
+
+// RuleChanged implements podLinks.
+func (t *traffic) RuleChanged(ctx context.Context) error { return t.rules.Next(ctx) }
 
 // Guard implements podLinks.
 func (t *traffic) Guard() error {
@@ -95,16 +95,12 @@ func (t *traffic) setFilter(at tc.Place, p *program) error {
 // filter finds the program that our filter at a place runs.
 func (t *traffic) filter(at tc.Place) (id uint32, found bool, err error) {
 	filters, err := t.tc.Filters(at)
-	for _, f := range filters {
-		if f.Ours() {
-			return f.ProgramID, true, nil
-		}
-	}
-	return 0, false, err
+	id, found, _ = ours(filters)
+	return id, found, err
 }
 
 // Join implements podLinks.
-func (t *traffic) Join(ifindex int, name string) error {
+func (t *traffic) Join(ifindex int, name string, mtu int) error {
 	link, err := t.links.LinkByIndex(ifindex)
 	if err != nil {
 		if rtnl.IsGone(err) {
@@ -113,13 +109,31 @@ func (t *traffic) Join(ifindex int, name string) error {
 		}
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
+	if renamed(link, name) {
+		if err := t.links.Rename(link, name); err != nil {
+			return fmt.Errorf("attach %s: %w", name, err)
+		}
+		link.Attrs().Name = name
+	}
 	if err := check(link.Attrs(), name); err != nil {
 		return err
+	}
+	if mtu != 0 && link.Attrs().MTU != mtu {
+		if err := t.links.LinkSetMTU(link, mtu); err != nil {
+			return fmt.Errorf("attach %s: set MTU %d: %w", name, mtu, err)
+		}
 	}
 	if err := t.tc.EnsureClsact(ifindex, blocks()); err != nil {
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
 	return t.up(link)
+}
+
+// renamed tells whether somebody took the name off one of our links. It must be in our group, where it was put when it
+// was made, and have a name that we give to no link: one that has may be that of another endpoint.
+func renamed(link netlink.Link, name string) bool {
+	a := link.Attrs()
+	return a.Name != name && a.Group == podlink.Group && link.Type() == "veth" && !podlink.IsHostName(a.Name)
 }
 
 // check refuses a device that is not the one that the endpoint was made with.
@@ -164,11 +178,27 @@ func (t *traffic) Observe() (o observed, err error) {
 	errs := []error{err1, err2}
 	o.Filters = make(map[uint32]uint32)
 	for _, block := range []uint32{podlink.IngressBlock, podlink.EgressBlock} {
-		id, found, err := t.filter(tc.Block(block))
-		if found {
-			o.Filters[block] = id
-		}
+		at := tc.Block(block)
+		filters, err := t.tc.Filters(at)
 		errs = append(errs, err)
+		id, found, ahead := ours(filters)
+		if !found {
+			continue
+		}
+		o.Filters[block] = id
+		for _, f := range ahead {
+			o.Ahead = append(o.Ahead, fmt.Sprintf("%s: %s filter with priority %d and handle %#x", at, f.Kind, f.Priority, f.Handle))
+		}
 	}
 	return o, errors.Join(errs...)
+}
+
+// ours finds our filter among those of a place, and what runs before it.
+func ours(filters []tc.Filter) (id uint32, found bool, ahead []tc.Filter) {
+	for i, f := range filters {
+		if f.Ours() {
+			return f.ProgramID, true, filters[:i]
+		}
+	}
+	return 0, false, nil
 }

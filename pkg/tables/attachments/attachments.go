@@ -29,6 +29,7 @@ type Attachment struct {
 	Generation uint64            `json:"generation"` // of the datapath; 0 when a program of an earlier run is to stay
 	ProgramID  uint32            `json:"programID"`  // the kernel's number of the program, new with each load; 0 as above
 	EndpointID uint16            `json:"endpointID"` // of a pod link; else 0
+	MTU        int               `json:"mtu"`        // of a pod link before somebody else changed it; else 0
 	Status     reconciler.Status `json:"status"`
 }
 
@@ -38,9 +39,10 @@ func (a *Attachment) Key() string { return string(a.Kind) + "/" + a.Device + "/"
 // Clone returns a copy that may be changed and inserted.
 func (a *Attachment) Clone() *Attachment { c := *a; return &c }
 
-// Equal compares the desired part.
+// Equal compares the desired part. The MTU is not a part of it: what it should be is known only once it was changed.
 func (a *Attachment) Equal(o *Attachment) bool {
 	x, y := *a, *o
+	x.MTU, y.MTU = 0, 0
 	x.Status, y.Status = reconciler.Status{}, reconciler.Status{}
 	return x == y
 }

@@ -1,0 +1,167 @@
+package loader
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+)
+
+const (
+	// grace is how long a row may be Done before what is observed of its link counts: the observer lags a little behind
+	// the kernel.
+	grace = 250 * time.Millisecond
+	// pause is the least time between two looks; the first after a pause does not wait.
+	pause = 20 * time.Millisecond
+)
+
+// linkWatch finds pod links that somebody sets down, renames, or gives another group or MTU.
+type linkWatch struct {
+	cell.In
+
+	Drift   drift.Watch
+	Table   statedb.RWTable[*attachments.Attachment]
+	Devices statedb.Table[*devices.Device]
+}
+
+func registerLinks(jobs job.Group, w linkWatch) {
+	jobs.Add(job.OneShot("repair-pod-links", heartbeat.Loop(jobs, "repair-pod-links", w.run)))
+}
+
+// known is what a look needs beyond the tables.
+type known struct {
+	suspects map[int]bool // by ifindex: links that changed and were not judged yet
+	mtus     map[int]int  // by ifindex: what a link had when it was first judged
+}
+
+func (w linkWatch) run(ctx context.Context, health cell.Health) error {
+	txn := w.Drift.DB.WriteTxn(w.Devices)
+	changes, err := w.Devices.Changes(txn)
+	txn.Commit()
+	if err != nil {
+		return fmt.Errorf("follow the devices: %w", err)
+	}
+	k := known{map[int]bool{}, map[int]int{}}
+	limiter := rate.NewLimiter(rate.Every(pause), 1)
+	for limiter.Wait(ctx) == nil {
+		heartbeat.Busy(ctx)
+		txn := w.Drift.DB.ReadTxn()
+		events, changed := changes.Next(txn)
+		for e := range events {
+			k.note(e.Object, e.Deleted)
+		}
+		var rowsChanged <-chan struct{}
+		var later <-chan time.Time
+		if len(k.suspects) > 0 {
+			_, rowsChanged = w.Table.AllWatch(txn)
+			later = w.judge(txn, k, time.Now())
+		}
+		health.OK("Links of pods are as they were made")
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-rowsChanged:
+		case <-later:
+		}
+	}
+	return nil
+}
+
+// note takes one change of a device. A link that somebody renamed and regrouped is known by its number.
+func (k known) note(d *devices.Device, gone bool) {
+	_, joined := k.mtus[d.Index]
+	switch {
+	case gone:
+		delete(k.suspects, d.Index)
+		delete(k.mtus, d.Index)
+	case joined || d.Group == podlink.Group || podlink.IsHostName(d.Name):
+		k.suspects[d.Index] = true
+	}
+}
+
+// judge looks at each suspect whose row is Done, marks what differs and forgets the others. It returns when to look again.
+func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later <-chan time.Time) {
+	rows := make(map[int]*attachments.Attachment)
+	for row := range w.Table.All(txn) {
+		if row.Kind == attachments.PodLink && k.suspects[row.IfIndex] {
+			rows[row.IfIndex] = row
+		}
+	}
+	found := make(map[int][]driftrepairs.Finding)
+	for index := range k.suspects {
+		row, d := rows[index], w.device(txn, index)
+		switch {
+		case row == nil || d == nil || d.Group == podlink.DeletedGroup: // of no endpoint, or being deleted
+			delete(k.suspects, index)
+		case row.Status.Kind != reconciler.StatusKindDone: // looked at when it is
+		case now.Sub(row.Status.UpdatedAt) < grace:
+			later = time.After(grace)
+		default:
+			if _, judged := k.mtus[index]; !judged {
+				k.mtus[index] = d.MTU
+			}
+			if all := k.findings(row, d); len(all) > 0 {
+				found[index] = all
+				continue
+			}
+			delete(k.suspects, index)
+		}
+	}
+	w.mark(k, found)
+	return later
+}
+
+func (w linkWatch) device(txn statedb.ReadTxn, index int) *devices.Device {
+	d, _, _ := w.Devices.Get(txn, devices.ByIndex(index))
+	return d
+}
+
+// findings says how a link is observed otherwise than it was made.
+func (k known) findings(row *attachments.Attachment, d *devices.Device) (all []driftrepairs.Finding) {
+	add := func(wrong bool, found string) {
+		all = append(all, drift.If(wrong, driftrepairs.Link, row.Device, found)...)
+	}
+	mtu := k.mtus[d.Index]
+	add(d.Name != row.Device, "is named "+d.Name)
+	add(!d.Up, "down")
+	add(d.Group != podlink.Group, fmt.Sprintf("in group %#x", d.Group))
+	add(d.Flags&unix.IFF_NOARP == 0, "resolves addresses")
+	add(d.MTU != mtu, fmt.Sprintf("has MTU %d", d.MTU))
+	return all
+}
+
+// mark puts into the rows what only this job knows, and makes them pending.
+func (w linkWatch) mark(k known, found map[int][]driftrepairs.Finding) {
+	if len(found) == 0 {
+		return
+	}
+	wtxn := w.Drift.DB.WriteTxn(w.Table)
+	for row, revision := range w.Table.All(wtxn) {
+		if mtu := k.mtus[row.IfIndex]; len(found[row.IfIndex]) > 0 && row.Kind == attachments.PodLink && mtu != 0 && row.MTU != mtu {
+			c := row.Clone()
+			c.MTU = mtu
+			_, _, _ = w.Table.CompareAndSwap(wtxn, revision, c)
+		}
+	}
+	wtxn.Commit()
+	drift.Mark(w.Drift, w.Table, w.Drift.DB.ReadTxn(), func(row *attachments.Attachment) []driftrepairs.Finding {
+		if row.Kind != attachments.PodLink {
+			return nil
+		}
+		return found[row.IfIndex]
+	})
+}

@@ -1,0 +1,159 @@
+package loader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tc"
+)
+
+// maxNamed is how many programs ahead of ours the module's health names.
+const maxNamed = 5
+
+// verifier compares the kernel with the rows.
+type verifier struct {
+	kernel kernel
+	watch  drift.Watch
+	table  statedb.RWTable[*attachments.Attachment]
+	order  cell.Health
+}
+
+func newVerifier(k kernel, w drift.Watch, table statedb.RWTable[*attachments.Attachment], health cell.Health) *verifier {
+	return &verifier{kernel: k, watch: w, table: table, order: health.NewScope("program-order")}
+}
+
+// registerVerify looks on a timer, and whenever the kernel announces what may be a reason.
+func registerVerify(jobs job.Group, v *verifier) {
+	jobs.Add(job.Timer("verify-attachments", heartbeat.Timer(jobs, "verify-attachments", func(context.Context) error {
+		_, err := v.look()
+		return err
+	}, v.watch.Interval), v.watch.Interval))
+	for name, next := range map[string]func(context.Context) error{
+		"follow-filters": v.filtersChanged, "follow-rule": v.kernel.Pods.RuleChanged, "follow-pins": v.kernel.Devices.PinsChanged} {
+		jobs.Add(job.OneShot(name, heartbeat.Loop(jobs, name, func(ctx context.Context, health cell.Health) error {
+			return drift.Follow(ctx, health, next, v.look)
+		})))
+	}
+}
+
+// filtersChanged waits for a clsact or a filter of ours to change. The qdisc of a link that goes is announced as well; its
+// row is gone by then.
+func (v *verifier) filtersChanged(ctx context.Context) error {
+	for {
+		changes, err := v.kernel.Pods.Changed(ctx)
+		if errors.Is(err, tc.ErrLost) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for a := range v.table.All(v.watch.DB.ReadTxn()) {
+			if slices.ContainsFunc(changes, func(c tc.Change) bool { return concerns(c, a) }) {
+				return nil
+			}
+		}
+	}
+}
+
+func concerns(c tc.Change, a *attachments.Attachment) bool {
+	switch a.Kind {
+	case attachments.Block:
+		return c.Block == uint32(a.IfIndex)
+	case attachments.TCX: // a filter may stand in for it
+		return c.Ifindex == a.IfIndex
+	}
+	return c.Clsact && c.Ifindex == a.IfIndex
+}
+
+// look reads the kernel back and marks the rows that it no longer agrees with.
+func (v *verifier) look() (again bool, err error) {
+	before := v.watch.DB.ReadTxn()
+	seen, err1 := v.kernel.Pods.Observe()
+	links, err2 := v.kernel.Devices.Attached()
+	if err := errors.Join(err1, err2); err != nil {
+		return false, fmt.Errorf("verify attachments: %w", err)
+	}
+	again = drift.Mark(v.watch, v.table, before, func(a *attachments.Attachment) []driftrepairs.Finding {
+		return findings(a, seen, links)
+	})
+	return again, v.reportOrder(before, seen)
+}
+
+// findings compares one row with what was seen.
+func findings(a *attachments.Attachment, seen observed, links map[string]attached) []driftrepairs.Finding {
+	what := a.Device + " " + a.Hook
+	switch a.Kind {
+	case attachments.Hold:
+		return append(drift.If(!seen.Guard, driftrepairs.NFTRule, "inet "+nftguard.TableName, "missing or changed"),
+			clsactFinding(a, seen)...)
+	case attachments.PodLink:
+		return clsactFinding(a, seen)
+	case attachments.Block:
+		id, found := seen.Filters[uint32(a.IfIndex)]
+		return programFinding(driftrepairs.Filter, what, a.ProgramID, id, found)
+	case attachments.TCX:
+		l, found := links[pinName(a)]
+		all := programFinding(driftrepairs.TCX, what, a.ProgramID, l.Program, found && l.IfIndex == a.IfIndex)
+		for _, other := range l.Ahead {
+			all = append(all, driftrepairs.Finding{Kind: driftrepairs.ProgramOrder, What: what, Found: other + " is ahead"})
+		}
+		return all
+	}
+	return nil
+}
+
+func clsactFinding(a *attachments.Attachment, seen observed) []driftrepairs.Finding {
+	have, found := seen.Blocks[a.IfIndex]
+	if !found {
+		return drift.If(true, driftrepairs.Clsact, a.Device, "missing")
+	}
+	return drift.If(have != blocks(), driftrepairs.Clsact, a.Device, "has other blocks")
+}
+
+// programFinding asks for the program that the row names; where it names none, any program of ours is right.
+func programFinding(kind driftrepairs.Kind, what string, want, have uint32, found bool) []driftrepairs.Finding {
+	if !found {
+		return drift.If(true, kind, what, "missing")
+	}
+	return drift.If(want != 0 && want != have, kind, what, fmt.Sprintf("runs program %d", have))
+}
+
+// reportOrder names programs of others that see the packets of pods before ours do. Ours cannot be put ahead of them
+// without taking theirs away, so they stay and everybody may know.
+func (v *verifier) reportOrder(before statedb.ReadTxn, seen observed) error {
+	ahead := slices.Clone(seen.Ahead)
+	var errs []error
+	for a := range v.table.All(before) {
+		if a.Kind != attachments.PodLink || a.Status.Kind != reconciler.StatusKindDone {
+			continue
+		}
+		programs, err := v.kernel.Devices.Ahead(a.IfIndex)
+		errs = append(errs, err)
+		for _, p := range programs {
+			ahead = append(ahead, a.Device+": "+p)
+		}
+	}
+	if len(ahead) == 0 {
+		v.order.OK("Nobody's programs run ahead of ours")
+		return errors.Join(errs...)
+	}
+	var named []error
+	for _, a := range ahead[:min(len(ahead), maxNamed)] {
+		named = append(named, errors.New(a))
+	}
+	v.order.Degraded(fmt.Sprintf("%d programs of others see packets of pods before ours do: they may let pass what ours drop",
+		len(ahead)), errors.Join(named...))
+	return errors.Join(errs...)
+}
