@@ -84,6 +84,8 @@ func TestOutput(t *testing.T) {
 			`"attachment":"c7:eth0"}]}`,
 		"GET /statedb/dump/drift-repairs": `{"drift-repairs":[{"kind":"link","what":"waggle_host","count":3,"found":"down",` +
 			`"last":"2026-01-02T03:04:05Z"},{"kind":"route","what":"10.0.1.0/24","count":1,"found":"missing","last":"2026-01-02T03:04:06Z"}]}`,
+		"GET /statedb/dump/bpf-programs": `{"bpf-programs":[{"name":"pod_egress","generation":2,"id":101},{"name":"pod_ingress",` +
+			`"generation":2,"id":102}]}`,
 		"GET /statedb/dump/self-tests": `{"self-tests":[{"name":"attach","state":"failed","at":"2026-01-02T03:04:05Z","message":"ping: no answer"}]}`,
 		"GET /statedb/dump/identities": `{"identities":[{"id":300,"source":"crd","labels":{"k8s:app":"web","k8s:x":""}}]}`,
 		"GET /v1/identity/300":         `{"id":300}`,
@@ -94,6 +96,7 @@ func TestOutput(t *testing.T) {
 		{"status --brief", "Ok - 1.2\n"},
 		{"status", "Agent:       Ok - 1.2\nNode:        default/node-1\nKubernetes:  Ok - from manifests\n" +
 			"IPAM:        IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:    veth links, programs attached with tc, 0 maps\n" +
+			"Programs:    datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
 			"Endpoints:   1, 1 ready\nPods:        1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:   attach failed - ping: no answer\n" +
 			"Repairs:     4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\nModules:     1 OK, 1 Degraded, 0 Stopped\n\n" +
 			"├── ipam\n│   └── job-x  [OK] fine\n└── loader  [Degraded] attach \\x1b[31m: busy\n"},
@@ -128,7 +131,7 @@ func TestExitCodes(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"status --brief", exitFailed, "Failure - 1.2: waiting for a Node\n", ""},
-		{"endpoint get 9", exitFailed, "", "waggle: get endpoint 9: the agent answered 404 Not Found; waggle endpoint list shows those that there are\n"},
+		{"endpoint get 9", exitFailed, "", "waggle: there is no endpoint 9 on this node: waggle endpoint list shows those that there are\n"},
 		{"endpoint delete 7", exitFailed, "", "waggle: delete endpoint 7: disk full (status 500)\n"},
 		{"endpoint get", exitUsage, "", "waggle: waggle endpoint get: accepts 1 arg(s), received 0\n"},
 		{"endpoint nonsense", exitUsage, "", "waggle: waggle endpoint: no such command \"nonsense\"; see waggle endpoint --help\n"},

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
@@ -41,6 +42,7 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 	var endpoints []models.Endpoint
 	var tests []selftests.SelfTest
 	var repairs []driftrepairs.Repair
+	var programs []bpfprograms.Program
 	if !brief {
 		if endpoints, err = c.Endpoints(ctx); err != nil {
 			return err
@@ -51,13 +53,16 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 		if repairs, err = client.Rows[driftrepairs.Repair](ctx, c, "drift-repairs"); err != nil {
 			return err
 		}
+		if programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs"); err != nil {
+			return err
+		}
 	}
 	err = a.show(s, func(w io.Writer) {
 		if brief {
 			fmt.Fprintln(w, statusLine(s.Cilium))
 			return
 		}
-		statusText(w, s, endpoints, tests, repairs)
+		statusText(w, s, endpoints, tests, repairs, programs)
 	})
 	if err == nil && s.Cilium.State == models.StatusStateFailure {
 		return silent{errors.New("the agent is not ready: " + s.Cilium.Msg)}
@@ -73,7 +78,7 @@ func statusLine(s models.Status) string {
 }
 
 func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoint, tests []selftests.SelfTest,
-	repairs []driftrepairs.Repair) {
+	repairs []driftrepairs.Repair, programs []bpfprograms.Program) {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(name, value string) { fmt.Fprintf(tw, "%s:\t%s\n", name, printable.Text(value)) }
 	line("Agent", statusLine(s.Cilium))
@@ -84,6 +89,7 @@ func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoi
 	line("Kubernetes", statusLine(models.Status{State: models.StatusState(s.Kubernetes.State), Msg: s.Kubernetes.Msg}))
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
+	line("Programs", programsText(programs))
 	line("Endpoints", countStates(endpoints))
 	if len(s.UnmanagedPods) > 0 {
 		line("Pods", unmanagedText(s))
@@ -103,6 +109,21 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// programsText says which generation of the datapath is loaded, or why this agent's is not.
+func programsText(programs []bpfprograms.Program) string {
+	var text []string
+	for _, p := range programs {
+		if p.Error != "" {
+			return fmt.Sprintf("degraded: datapath generation %d, programs of an earlier run are kept: %s", p.Generation, p.Error)
+		}
+		text = append(text, fmt.Sprintf("%s %d", p.Name, p.ID))
+	}
+	if len(text) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("datapath generation %d (%s)", programs[0].Generation, strings.Join(text, ", "))
 }
 
 // repairsText says how often something of ours was put right, and what it was the last time.

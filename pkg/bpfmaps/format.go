@@ -47,6 +47,8 @@ func format(t btf.Type, data []byte, depth int) string {
 		return array(t, data, depth)
 	case *btf.Int:
 		return integer(t, data)
+	case *btf.Enum:
+		return integer(&btf.Int{Size: t.Size}, data)
 	case *btf.Volatile:
 		return format(t.Type, data, depth+1)
 	case *btf.Const:
