@@ -45,6 +45,7 @@ type settings struct {
 	config     *rest.Config // nil when Kubernetes is off
 	servers    []string     // empty means that of config
 	connection kubeapi.Connection
+	byService  bool   // the address is that of the Service "kubernetes"; nobody typed one
 	origin     string // the flag that decided, for errors; or why Kubernetes is off
 }
 
@@ -74,6 +75,7 @@ func newSettings(c Config, env environment) (settings, error) {
 	if s.config, s.origin, err = credentials(c.Kubeconfig, s.servers, env); err != nil || s.config == nil {
 		return s, err
 	}
+	s.byService = c.Kubeconfig == "" && len(s.servers) == 0 // we are in a pod, else there were no config
 	s.config.QPS, s.config.Burst = c.QPS, c.Burst
 	s.config.UserAgent = "waggle-agent/" + version.String()
 	return s, nil

@@ -32,6 +32,7 @@ func (p params) publish(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
 		rows, changed := p.Client.Servers()
+		p.explain(rows)
 		p.write(rows)
 		p.report(rows, health)
 		away = p.log(rows, away)
@@ -40,6 +41,16 @@ func (p params) publish(ctx context.Context, health cell.Health) error {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		}
+	}
+}
+
+// explain adds to the error of an address that nobody typed how to type one: an update without --k8s-api-server brings agents
+// here that go on with the copy on disk, and should say why.
+func (p params) explain(rows []apiservers.Server) {
+	for i := range rows {
+		if p.Settings.byService && rows[i].Reachable == apiservers.No && rows[i].Error != "" {
+			rows[i].Error += " (this is the Service kubernetes, which needs kube-proxy; where there is none, say with --k8s-api-server where the API server is)"
 		}
 	}
 }

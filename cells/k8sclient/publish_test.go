@@ -35,3 +35,29 @@ func TestLog_OneLineForEachOutage(t *testing.T) {
 		}
 	}
 }
+
+// TestExplain_SaysHowToNameTheServer: an update without --k8s-api-server must not look like an outage.
+func TestExplain_SaysHowToNameTheServer(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		config Config
+		row    apiservers.Server
+		want   bool
+	}{
+		{Config{}, apiservers.Server{Reachable: apiservers.No, Error: "no route"}, true},
+		{Config{}, apiservers.Server{Reachable: apiservers.Yes, Error: "forbidden"}, false},
+		{Config{Servers: []string{"https://192.0.2.1"}}, apiservers.Server{Reachable: apiservers.No, Error: "no route"}, false},
+	} {
+		config := DefaultConfig
+		config.Servers = tc.config.Servers
+		settings, err := newSettings(config, inPod(t, "token", "ca.crt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := []apiservers.Server{tc.row}
+		params{Settings: settings}.explain(rows)
+		if got := strings.Contains(rows[0].Error, "--k8s-api-server"); got != tc.want {
+			t.Errorf("%+v, %+v: %q", tc.config, tc.row, rows[0].Error)
+		}
+	}
+}
