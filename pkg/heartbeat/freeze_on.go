@@ -4,6 +4,7 @@ package heartbeat
 
 import (
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -12,8 +13,8 @@ import (
 // scale makes the limits a tenth, so that a test need not wait for minutes.
 const scale = 10
 
-// freezeVariable names the file that says what is frozen, one name in a line.
-const freezeVariable = "WAGGLE_FREEZE"
+// freezeFile in the state directory says what is frozen, one name in a line.
+const freezeFile = "freeze"
 
 // freeze holds up the loop that calls it for as long as its name stands in the file.
 func freeze(name string) {
@@ -24,6 +25,10 @@ func freeze(name string) {
 
 // Frozen tells whether the test wants this to hang.
 func Frozen(name string) bool {
-	content, err := os.ReadFile(os.Getenv(freezeVariable))
+	at := slices.Index(os.Args, "--state-dir")
+	if at < 0 || at+1 == len(os.Args) {
+		return false
+	}
+	content, err := os.ReadFile(filepath.Join(os.Args[at+1], freezeFile))
 	return err == nil && slices.Contains(strings.Split(string(content), "\n"), name)
 }
