@@ -138,6 +138,9 @@ func newValues(o Options) (values, error) {
 	v.ClusterAt, err = v.Settings.clusterProbes()
 	errs = append(errs, err)
 	if conflist := v.Settings.value("write-cni-conf-when-ready"); conflist != "" {
+		if !path.IsAbs(conflist) || path.Ext(conflist) != ".conflist" {
+			errs = append(errs, fmt.Errorf("--set write-cni-conf-when-ready=%s: want an absolute path that ends in .conflist", conflist))
+		}
 		v.CNIConfDir = path.Dir(conflist)
 	}
 	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/config"
+	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 // flagList has one line for each flag of the agent in either role, with its type and its default. tools/reference writes it.
@@ -67,16 +68,31 @@ func newSettings(set []string, apiServer string) (Settings, error) {
 	if apiServer != "" {
 		settings["k8s-api-server"] = apiServer
 	}
+	flags, err := AgentFlags()
+	if err != nil {
+		return nil, err
+	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		flags, err := AgentFlags()
-		if err == nil {
-			err = config.FlagError(flags, flags.Parse([]string{"--" + key + "=" + settings[key]}))
-		}
-		if err != nil {
+		if err := config.FlagError(flags, flags.Parse([]string{"--" + key + "=" + settings[key]})); err != nil {
 			errs = append(errs, fmt.Errorf("--set: %w", err))
 		}
 	}
+	if len(errs) == 0 {
+		errs = append(errs, checkTogether(flags))
+	}
 	return settings, errors.Join(errs...)
+}
+
+// checkTogether asks the agent's own check of what all of its parts read.
+func checkTogether(flags *pflag.FlagSet) error {
+	value := func(name string) string { return flags.Lookup(name).Value.String() }
+	_, err := agent.New(agent.Flags{EnableIPv4: value("enable-ipv4") == "true", EnableIPv6: value("enable-ipv6") == "true",
+		StateDir: value("state-dir"), BPFRoot: value("bpf-root"), Procfs: value("procfs"), NodeName: "any",
+		Cluster: value("cluster-name"), IPAM: value("ipam")})
+	if err != nil {
+		return fmt.Errorf("--set: %w", err)
+	}
+	return nil
 }
 
 // AgentFlags are the flags of the agent in either role. Those that are texts have their defaults.
