@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -28,6 +29,8 @@ type kernel interface {
 	Unpin(path string) error
 	// Pins lists the names in the directory.
 	Pins(dir string) ([]string, error)
+	// Watch returns what waits until something is removed from the directory.
+	Watch(dir string) func(context.Context) error
 	// Size is the number of entries that a map has room for; bytes for a ring buffer.
 	Size(m *ebpf.Map) uint32
 	// Memory is what the kernel charges for a map, in bytes.
@@ -93,14 +96,22 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 
 func (realKernel) Fill(to, from *ebpf.Map, convert convert) error { return fill(to, from, convert) }
 
+// Pin pins a copy of the handle: the library remembers where it has pinned one, and does nothing there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {
-	if err := m.Pin(path); err != nil {
+	same, err := m.Clone()
+	if err == nil {
+		defer same.Close()
+		err = same.Pin(path)
+	}
+	if err != nil {
 		return fmt.Errorf("pin map at %s: %w", path, err)
 	}
 	return nil
 }
 
 func (realKernel) Move(from, to string) error { return os.Rename(from, to) }
+
+func (realKernel) Watch(dir string) func(context.Context) error { return bpffs.NewWatch(dir).Next }
 
 func (realKernel) Unpin(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

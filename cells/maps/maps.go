@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -42,6 +43,7 @@ type params struct {
 	Table     statedb.RWTable[*mapstable.Map]
 	Kernel    kernel
 	Specs     specs
+	Drift     drift.Watch
 	// Attachments say when the hooks run this generation.
 	Attachments statedb.Table[*attachments.Attachment]
 }
@@ -80,6 +82,7 @@ func (s *store) start(cell.HookContext) error {
 	failed := s.failures()
 	s.Jobs.Add(job.OneShot("open-maps", heartbeat.Loop(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })))
 	s.Jobs.Add(job.OneShot("drop-resized-maps", heartbeat.Loop(s.Jobs, "drop-resized-maps", s.dropResized)))
+	s.addRepin()
 	return nil
 }
 

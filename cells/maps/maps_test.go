@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
+	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -34,9 +36,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}}
+		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}, removed: make(chan struct{})}
 		return []cell.Cell{
 			settings.Cell,
+			account.Cell,
 			cell.Module("loader", "Who replaces the programs",
 				cell.Provide(attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable)),
 			cell.Module("maps", "Under test",
@@ -66,6 +69,17 @@ type fakeKernel struct {
 	fail    map[string]int // how often a call is refused from now on
 	log     []string
 	noMount bool
+	removed chan struct{}
+}
+
+func (f *fakeKernel) Watch(string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-f.removed:
+		case <-ctx.Done():
+		}
+		return nil
+	}
 }
 
 func (f *fakeKernel) refused(call string) error {
@@ -189,6 +203,11 @@ func (f *fakeKernel) commands(m bpfmaps.Maps, db *statedb.DB, table statedb.RWTa
 			entries, err2 := strconv.Atoi(a[2])
 			f.pins[a[0]] = &ebpf.MapSpec{Name: "pinned", ValueSize: uint32(bytes), MaxEntries: uint32(entries)}
 			return "", errors.Join(err1, err2)
+		}),
+		"kernel/unpin": simple("Remove a pin, which the kernel announces: path", func(a ...string) (string, error) {
+			delete(f.pins, a[0])
+			f.removed <- struct{}{}
+			return "", nil
 		}),
 		"kernel/fail": simple("Refuse a call so many times", func(a ...string) (_ string, err error) {
 			f.fail[a[0]], err = strconv.Atoi(a[1])

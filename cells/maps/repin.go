@@ -1,0 +1,60 @@
+package maps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+)
+
+// addRepin pins again what somebody has unpinned: at once when the kernel announces it, else on the timer. While the agent
+// runs the map is open, so nothing of it is lost.
+func (s *store) addRepin() {
+	look := func() (bool, error) { return false, s.repin() }
+	s.Jobs.Add(job.Timer("verify-pins", heartbeat.Timer(s.Jobs, "verify-pins", func(context.Context) error { return s.repin() },
+		s.Drift.Interval), s.Drift.Interval))
+	s.Jobs.Add(job.OneShot("follow-pins", heartbeat.Loop(s.Jobs, "follow-pins", func(ctx context.Context, health cell.Health) error {
+		return drift.Follow(ctx, health, s.Kernel.Watch(s.dir), look)
+	})))
+}
+
+// repin compares the directory with what was pinned there. A pin that is there is not judged: the next start does that.
+func (s *store) repin() error {
+	have, err := s.Kernel.Pins(s.dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("list the pins in %s: %w", s.dir, err)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	missing := make(map[string]*ebpf.Map)
+	for _, o := range s.open {
+		if o.err == nil && !slices.Contains(have, filepath.Base(o.row.Pin)) {
+			missing[o.row.Pin] = o.m
+		}
+		if o.twin != nil && !slices.Contains(have, filepath.Base(o.twin.pin)) {
+			missing[o.twin.pin] = o.twin.m
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	errs := []error{s.Kernel.Prepare(s.Agent.BPFRoot, s.dir)}
+	for pin, m := range missing {
+		if err := s.Kernel.Pin(m, pin); err != nil {
+			errs = append(errs, fmt.Errorf("pin %s again: %w", pin, err))
+			continue
+		}
+		s.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.Pin, What: filepath.Base(pin), Found: "missing"})
+	}
+	return errors.Join(errs...)
+}
