@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
@@ -39,6 +40,7 @@ func module(kernel any) cell.Cell {
 			registerReplay,    // start hook: deletions that came while the agent was away
 			registerLabels,    // job: pods -> labels of endpoints
 			registerCollector, // job: ends endpoints whose pods have ended
+			registerVerify,    // job: writes state files that somebody removed
 		),
 	)
 }
@@ -63,6 +65,6 @@ func registerRestore(lifecycle cell.Lifecycle, m *manager, done initialize) {
 }
 
 func registerLabels(jobs job.Group, m *manager) {
-	jobs.Add(job.OneShot("follow-pod-labels", m.followPods,
+	jobs.Add(job.OneShot("follow-pod-labels", heartbeat.Loop(jobs, "follow-pod-labels", m.followPods),
 		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
 }

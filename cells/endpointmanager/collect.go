@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -53,20 +54,23 @@ func registerCollector(jobs job.Group, c collector) error {
 		return err
 	}
 	if c.Config.Interval > 0 {
-		jobs.Add(job.OneShot("collect-endpoints", c.run,
+		jobs.Add(job.OneShot("collect-endpoints", heartbeat.Loop(jobs, "collect-endpoints", c.run),
 			job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: time.Minute})))
 	}
 	return nil
 }
 
 func (c collector) run(ctx context.Context, health cell.Health) error {
+	heartbeat.Idle(ctx)
 	if c.Manager.waitRestored(ctx) != nil {
 		return nil // the agent stops
 	}
 	suspects := map[uint16]*suspect{}
 	for {
+		heartbeat.Busy(ctx)
 		txn := c.Manager.db.ReadTxn()
 		changed := c.watch(txn)
+		heartbeat.Saw(ctx, txn, c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources)
 		err := c.look(txn, suspects, time.Now())
 		pause := c.pause(suspects)
 		if err != nil {
@@ -75,6 +79,7 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK(report(suspects))
 		}
+		heartbeat.IdleFor(ctx, pause)
 		if !wait(ctx, changed, pause) {
 			return nil
 		}

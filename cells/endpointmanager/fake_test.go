@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -134,6 +135,11 @@ func (k *fakeKernel) namespace(path string) sight {
 }
 
 func (k *fakeKernel) boot() string { return k.run }
+
+// repairs lists what was recorded.
+type repairs struct{ found []driftrepairs.Finding }
+
+func (r *repairs) Record(findings ...driftrepairs.Finding) { r.found = append(r.found, findings...) }
 
 // rig is a manager with real tables and files and a fake world around it.
 type rig struct {

@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -42,6 +43,7 @@ func TestScripts(t *testing.T) {
 				devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
 				sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 				localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+				func() driftrepairs.Writer { return &repairs{} },
 				requests,
 			),
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -47,6 +48,19 @@ func (s *Store) ReadAll() ([]File, error) {
 		files = append(files, s.read(entry.Name()))
 	}
 	return files, nil
+}
+
+// Missing returns those of names of which there is no file.
+func (s *Store) Missing(names []string) ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list state files: %w", err)
+	}
+	there := make(map[string]bool, len(entries))
+	for _, entry := range entries {
+		there[entry.Name()] = true
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return there[name] }), nil
 }
 
 func (s *Store) read(name string) File {

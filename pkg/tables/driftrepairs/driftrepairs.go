@@ -25,10 +25,11 @@ const (
 	MapEntry     Kind = "map-entry"      // an entry of a pinned map
 	Pin          Kind = "pin"            // a pin in the BPF file system
 	Cilium       Kind = "ciliumendpoint" // an object of ours in the cluster
+	StateFile    Kind = "state-file"     // the state file of an endpoint
 )
 
 // Kinds are all kinds, in the order in which they are shown.
-var Kinds = [...]Kind{Link, Address, Route, Sysctl, TCX, Clsact, Filter, ProgramOrder, NFTRule, MapEntry, Pin, Cilium}
+var Kinds = [...]Kind{Link, Address, Route, Sysctl, TCX, Clsact, Filter, ProgramOrder, NFTRule, MapEntry, Pin, Cilium, StateFile}
 
 // Others is the What of the row that holds the counts of objects that were dropped from a full table.
 const Others = "(others)"

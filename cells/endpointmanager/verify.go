@@ -1,0 +1,66 @@
+package endpointmanager
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// verifyInterval is how long a state file that somebody removed may be missing.
+const verifyInterval = 30 * time.Second
+
+// registerVerify looks after the state files: without one, the next agent would give the address to another pod.
+func registerVerify(jobs job.Group, m *manager, repairs driftrepairs.Writer) {
+	const name = "verify-state-files"
+	jobs.Add(job.Timer(name, heartbeat.Timer(jobs, name, func(context.Context) error {
+		return m.verifyFiles(repairs)
+	}, verifyInterval), verifyInterval))
+}
+
+// verifyFiles writes the files that are missing.
+func (m *manager) verifyFiles(repairs driftrepairs.Writer) error {
+	rows := map[string]*endpoints.Endpoint{}
+	var names []string
+	for ep := range m.endpoints.All(m.db.ReadTxn()) {
+		rows[fileName(ep.ID)] = ep
+		names = append(names, fileName(ep.ID))
+	}
+	missing, err := m.files.Missing(names)
+	if err != nil {
+		return err
+	}
+	for _, name := range missing {
+		written, err := m.rewrite(rows[name])
+		if err != nil {
+			return err
+		}
+		if written {
+			repairs.Record(driftrepairs.Finding{Kind: driftrepairs.StateFile, What: name, Found: "missing"})
+		}
+	}
+	return nil
+}
+
+// rewrite writes the file of an endpoint that still exists. Under the lock its row and its file belong together, so one that
+// is being made or deleted is not touched.
+func (m *manager) rewrite(ep *endpoints.Endpoint) (written bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	row, _, found := m.endpoints.Get(m.db.ReadTxn(), endpoints.ByID(ep.ID))
+	if !found || !same(row, ep) {
+		return false, nil
+	}
+	if missing, err := m.files.Missing([]string{fileName(row.ID)}); err != nil || len(missing) == 0 {
+		return false, err
+	}
+	if err := m.files.Write(fileName(row.ID), row); err != nil {
+		return false, fmt.Errorf("write the missing state file of endpoint %d: %w", row.ID, err)
+	}
+	return true, nil
+}
