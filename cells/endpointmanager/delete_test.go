@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
 )
 
 // Whatever fails, the rest of the endpoint goes, and asking again succeeds.
@@ -27,6 +29,24 @@ func TestDelete_FileThatCannotBeRemovedIsReportedAndTheRestGoes(t *testing.T) {
 	n, err = r.DeleteContainer(t.Context(), "container-1")
 	require.NoError(t, err)
 	require.Zero(t, n)
+}
+
+// The runtime asks again because the first answer was an error; by then the file can be removed, and a restart finds nothing.
+func TestDelete_AskedAgainRemovesTheFileThatWasLeft(t *testing.T) {
+	t.Parallel()
+	r := started(t, t.TempDir())
+	_, err := r.Create(t.Context(), request(1))
+	require.NoError(t, err)
+	file := filepath.Join(r.files.Dir(), "1.json")
+	require.NoError(t, os.Rename(file, file+".away"))
+	require.NoError(t, os.MkdirAll(filepath.Join(file, "in the way"), 0o700))
+	const id = "cni-attachment-id:container-1:eth0"
+	require.ErrorContains(t, r.Delete(t.Context(), id), "1.json")
+
+	require.NoError(t, os.RemoveAll(file))
+	require.NoError(t, os.Rename(file+".away", file))
+	require.ErrorIs(t, r.Delete(t.Context(), id), endpoint.ErrNotFound)
+	require.NoFileExists(t, file)
 }
 
 func TestDeleteContainer_RemovesEachOfItsInterfaces(t *testing.T) {

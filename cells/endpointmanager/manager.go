@@ -62,8 +62,10 @@ type manager struct {
 	// mu is held by everyone who changes rows or files, from the check to the commit, so that two requests never
 	// both find the same thing free. It is held neither while a request waits for its endpoint nor by readers, nor across a
 	// call of another cell.
-	mu         sync.Mutex
-	lastID     uint16
+	mu     sync.Mutex
+	lastID uint16
+	// leftFiles are ids without an endpoint whose file could not be removed.
+	leftFiles  map[uint16]bool
 	lastSerial uint64
 }
 
@@ -73,7 +75,7 @@ func newManager(p params) *manager {
 		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces, node: p.Node,
 		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers, kernel: p.Kernel,
 		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
-		restored: make(chan struct{}),
+		restored: make(chan struct{}), leftFiles: map[uint16]bool{},
 	}
 }
 
@@ -103,6 +105,7 @@ func (m *manager) store(ep *endpoints.Endpoint) error {
 	if err := m.files.Write(fileName(ep.ID), ep); err != nil {
 		return err
 	}
+	delete(m.leftFiles, ep.ID)
 	txn := m.db.WriteTxn(m.endpoints)
 	defer txn.Abort()
 	if _, _, err := m.endpoints.Insert(txn, ep); err != nil {
