@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"net"
@@ -113,6 +114,14 @@ func TestOutput(t *testing.T) {
 		if code != 0 || out != tc.want {
 			t.Errorf("%s: exit %d\ngot  %q\nwant %q\n%s", tc.args, code, out, tc.want, errs)
 		}
+	}
+	var status struct {
+		Cilium    struct{ Msg string }
+		SelfTests []struct{ Message string } `json:"self-tests"`
+	}
+	_, out, _ := run(t, socket, "status", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &status); err != nil || len(status.SelfTests) != 1 || status.SelfTests[0].Message != "ping: no answer" || status.Cilium.Msg != "1.2" {
+		t.Errorf("status for programs: %v\n%s", err, out)
 	}
 	if _, out, _ := run(t, socket, "drops"); !strings.Contains(out, "Invalid source ip  egress     7         UDP    10.0.1.9:1  10.0.1.8:2   60") {
 		t.Errorf("drops:\n%s", out)

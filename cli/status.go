@@ -34,26 +34,40 @@ func (a *app) statusCommand() *cobra.Command {
 	return a.withOutput(cmd)
 }
 
+// statusRows is the agent's answer, and the tables that are shown with it. For programs they stand in one object; endpoints have
+// a command of their own.
+type statusRows struct {
+	*models.StatusResponse
+
+	Tests     []selftests.SelfTest  `json:"self-tests,omitempty"`
+	Repairs   []driftrepairs.Repair `json:"drift-repairs,omitempty"`
+	Programs  []bpfprograms.Program `json:"bpf-programs,omitempty"`
+	endpoints []models.Endpoint
+}
+
+// readTables fills in what a brief answer leaves out.
+func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err error) {
+	if s.endpoints, err = c.Endpoints(ctx); err != nil {
+		return err
+	}
+	if s.Tests, err = client.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
+		return err
+	}
+	if s.Repairs, err = client.Rows[driftrepairs.Repair](ctx, c, "drift-repairs"); err != nil {
+		return err
+	}
+	s.Programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
+	return err
+}
+
 func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
-	s, err := c.Status(ctx, brief)
+	answer, err := c.Status(ctx, brief)
 	if err != nil {
 		return err
 	}
-	var endpoints []models.Endpoint
-	var tests []selftests.SelfTest
-	var repairs []driftrepairs.Repair
-	var programs []bpfprograms.Program
+	s := &statusRows{StatusResponse: answer}
 	if !brief {
-		if endpoints, err = c.Endpoints(ctx); err != nil {
-			return err
-		}
-		if tests, err = client.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
-			return err
-		}
-		if repairs, err = client.Rows[driftrepairs.Repair](ctx, c, "drift-repairs"); err != nil {
-			return err
-		}
-		if programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs"); err != nil {
+		if err := s.readTables(ctx, c); err != nil {
 			return err
 		}
 	}
@@ -62,7 +76,7 @@ func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
 			fmt.Fprintln(w, statusLine(s.Cilium))
 			return
 		}
-		statusText(w, s, endpoints, tests, repairs, programs)
+		statusText(w, s)
 	})
 	if err == nil && s.Cilium.State == models.StatusStateFailure {
 		return silent{errors.New("the agent is not ready: " + s.Cilium.Msg)}
@@ -77,8 +91,7 @@ func statusLine(s models.Status) string {
 	return printable.Text(string(s.State) + " - " + s.Msg)
 }
 
-func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoint, tests []selftests.SelfTest,
-	repairs []driftrepairs.Repair, programs []bpfprograms.Program) {
+func statusText(w io.Writer, s *statusRows) {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(name, value string) { fmt.Fprintf(tw, "%s:\t%s\n", name, printable.Text(value)) }
 	line("Agent", statusLine(s.Cilium))
@@ -89,15 +102,15 @@ func statusText(w io.Writer, s *models.StatusResponse, endpoints []models.Endpoi
 	line("Kubernetes", statusLine(models.Status{State: models.StatusState(s.Kubernetes.State), Msg: s.Kubernetes.Msg}))
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
-	line("Programs", programsText(programs))
-	line("Endpoints", countStates(endpoints))
+	line("Programs", programsText(s.Programs))
+	line("Endpoints", countStates(s.endpoints))
 	if len(s.UnmanagedPods) > 0 {
-		line("Pods", unmanagedText(s))
+		line("Pods", unmanagedText(s.StatusResponse))
 	}
-	for _, t := range tests {
+	for _, t := range s.Tests {
 		line("Self-test", statusLine(models.Status{State: models.StatusState(t.Name + " " + string(t.State)), Msg: t.Message}))
 	}
-	line("Repairs", repairsText(repairs))
+	line("Repairs", repairsText(s.Repairs))
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
 	fmt.Fprintln(w)
