@@ -1,6 +1,7 @@
 package endpointmaps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -207,6 +208,6 @@ func commands(f *fakeMaps, w bpfendpoints.HostWriter, v *verifier) upstream.Scri
 			}
 			return "", w.ReplaceHost(args[0], addrs)
 		}),
-		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", v.run() }),
+		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", v.run(context.Background()) }),
 	})
 }

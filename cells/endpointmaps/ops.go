@@ -80,6 +80,12 @@ func addressOps(e entries[netip.Addr, bpf.EndpointRef]) entryOps[*bpfendpoints.A
 		func(a *bpfendpoints.Address) (netip.Addr, bpf.EndpointRef) { return a.Addr, refOf(a) }}
 }
 
+// key is where the entry of a row stands.
+func (o entryOps[R, K, V]) key(row R) K {
+	key, _ := o.entry(row)
+	return key
+}
+
 // Update implements reconciler.Operations.
 func (o entryOps[R, K, V]) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row R) error {
 	key, v := o.entry(row)

@@ -1,21 +1,17 @@
 package endpointmaps
 
 import (
-	"context"
 	"errors"
 	"time"
 
 	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
-	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
 const (
@@ -70,41 +66,4 @@ func register[R drift.Row[R]](
 		reconciler.WithRetry(minRetry, maxRetry),
 		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: an ADD may be in the table
 	)
-}
-
-// registerVerify runs the verifier on a timer.
-func registerVerify(jobs job.Group, v *verifier) {
-	jobs.Add(job.Timer("verify-endpoint-maps", heartbeat.Timer(jobs, "verify-endpoint-maps", func(context.Context) error { return v.run() }, v.on.Drift.Interval), v.on.Drift.Interval))
-}
-
-// run looks at each map once.
-func (v *verifier) run() error {
-	facts, links, addresses := factsOps{v.on.Kernel.facts}, linkOps(v.on.Kernel.links), addressOps(v.on.Kernel.addresses)
-	return errors.Join(
-		verify(v.on.Drift, bpf.MapEndpointFacts, v.on.Facts, v.on.Kernel.facts.Dump, facts.differs, v.facts.Prune),
-		verify(v.on.Drift, bpf.MapLinks, v.on.Links, v.on.Kernel.links.Dump, links.differs, v.links.Prune),
-		verify(v.on.Drift, bpf.MapEndpoints, v.on.Addresses, v.on.Kernel.addresses.Dump, addresses.differs, v.addresses.Prune),
-	)
-}
-
-// verify compares a map with the rows that were written, marks those that differ, and asks for a prune when the map has
-// more than is wanted.
-func verify[R drift.Row[R], K comparable, V any](
-	w drift.Watch, name string, table statedb.RWTable[R], dump func() (map[K]V, error), differs func(map[K]V) func(R) string,
-	prune func(),
-) error {
-	before := w.DB.ReadTxn()
-	have, err := dump()
-	if err != nil {
-		return err
-	}
-	look := differs(have)
-	drift.Mark(w, table, before, func(row R) []driftrepairs.Finding {
-		found := look(row)
-		return drift.If(found != "", driftrepairs.MapEntry, name, found)
-	})
-	if len(have) > table.NumObjects(before) {
-		prune()
-	}
-	return nil
 }
