@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
 // verifierLines is how many of the verifier's last lines an error repeats: what it refuses, and where.
@@ -17,6 +19,7 @@ func explain(err error) error {
 	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
 		return fmt.Errorf("%w; the verifier's last lines: %s%s", err, lastLines(refused.Log), remedy(err, true))
 	}
+	err = bpfmaps.Refused(err)
 	return fmt.Errorf("%w%s", err, remedy(err, false))
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/pkg/bpffs"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
 // kernel is what this cell asks of the machine.
@@ -89,7 +90,7 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	spec.Pinning = ebpf.PinNone
 	m, err := ebpf.NewMap(spec)
 	if err != nil {
-		return nil, fmt.Errorf("create map %s of %d entries: %w", spec.Name, spec.MaxEntries, err)
+		return nil, fmt.Errorf("create map %s of %d entries: %w", spec.Name, spec.MaxEntries, bpfmaps.Refused(err))
 	}
 	return m, nil
 }

@@ -24,6 +24,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(traceEnv) != "" {
 		traceMain()
 	}
+	if os.Getenv(shortageEnv) != "" {
+		fmt.Fprintln(os.Stderr, "supervised agent:", shortageMain())
+		os.Exit(99)
+	}
 	if os.Geteuid() != 0 {
 		os.Exit(m.Run()) // each test says why it is skipped
 	}

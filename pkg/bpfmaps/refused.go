@@ -1,0 +1,23 @@
+package bpfmaps
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Refused adds the cause that the library hides. When the kernel refuses a map, the library looks for features, by creating
+// maps; without memory these are refused as well, and it says, for the rest of the process's life, that the kernel lacks
+// the feature. If not even the simplest map can be created, that is the cause.
+func Refused(err error) error {
+	if !errors.Is(err, ebpf.ErrNotSupported) {
+		return err
+	}
+	simplest, cause := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if cause != nil {
+		return fmt.Errorf("%w; this was found out by creating maps, and the kernel refuses even the simplest: %w", err, cause)
+	}
+	_ = simplest.Close()
+	return err
+}
