@@ -12,7 +12,7 @@ import (
 
 const (
 	// Interval is how often [Monitor.Step] is to be called.
-	Interval = time.Second
+	Interval = time.Second / scale
 	// maxStep is what one step counts at most, however long ago the one before was.
 	maxStep = 2 * Interval
 
