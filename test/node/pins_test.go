@@ -1,0 +1,70 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+// While the agent is away somebody spoils its pins: some are gone, others are something else. Programs go on with the maps
+// that they have, the agent makes new ones, fills them and only then replaces the programs: nobody is disturbed.
+func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, roomy())
+	traffic := startTraffic(t, node, gentle())
+	pod := addPod(t, node, "stays")
+	before := hooks(t, node)
+	if err := node.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(node.BPFRoot(), "waggle", "maps")
+	if err := node.Do(func() error { return spoil(dir) }); err != nil {
+		t.Fatal(err)
+	}
+	traffic.say(t, "the pins are spoilt")
+	if err := node.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	eventually(t, func() error {
+		if hooks(t, node) == before {
+			return errors.New("the hooks still carry the programs of the run before")
+		}
+		return nil
+	})
+	text, err := node.Waggle(t.Context(), "db", "show", "bpf-maps", "-o", "yaml")
+	for _, name := range []string{"endpoint_facts_v1", "bpf_endpoints_v1", "metrics_v1"} {
+		if want := "moved to " + filepath.Join(dir, name+"_unfit"); err != nil || !strings.Contains(text, want) {
+			t.Errorf("nothing says %q: %v\n%s", want, err, text)
+		}
+	}
+	added := addPod(t, node, "new")
+	pingBoth(t, pod, added)
+	if err := errors.Join(added.Detach(t.Context()), pod.Detach(t.Context())); err != nil {
+		t.Error(err)
+	}
+	traffic.end(t)
+}
+
+func spoil(dir string) error {
+	var errs []error
+	for _, name := range []string{"endpoint_facts_v1", "bpf_links_v1", "bpf_endpoints_v1", "ipcache_v1", "metrics_v1"} {
+		errs = append(errs, os.Remove(filepath.Join(dir, name)))
+	}
+	for _, name := range []string{"endpoint_facts_v1", "metrics_v1"} {
+		other, err := ebpf.NewMap(&ebpf.MapSpec{Name: "other", Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+		if err != nil {
+			return err
+		}
+		errs = append(errs, other.Pin(filepath.Join(dir, name)), other.Close())
+	}
+	if err := errors.Join(append(errs, os.Mkdir(filepath.Join(dir, "bpf_endpoints_v1"), 0o700))...); err != nil {
+		return fmt.Errorf("spoil the pins: %w", err)
+	}
+	return nil
+}
