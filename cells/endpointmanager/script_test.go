@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
@@ -14,13 +15,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
-	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -43,7 +44,7 @@ func TestScripts(t *testing.T) {
 				devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
 				sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 				localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
-				func() driftrepairs.Writer { return &repairs{} },
+				func() drift.Watch { return drift.Watch{Repairs: &repairs{}, Interval: time.Minute} },
 				requests,
 			),
 		}

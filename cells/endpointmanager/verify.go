@@ -3,24 +3,21 @@ package endpointmanager
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/cilium/hive/job"
 
+	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// verifyInterval is how long a state file that somebody removed may be missing.
-const verifyInterval = 30 * time.Second
-
 // registerVerify looks after the state files: without one, the next agent would give the address to another pod.
-func registerVerify(jobs job.Group, m *manager, repairs driftrepairs.Writer) {
+func registerVerify(jobs job.Group, m *manager, watch drift.Watch) {
 	const name = "verify-state-files"
 	jobs.Add(job.Timer(name, heartbeat.Timer(jobs, name, func(context.Context) error {
-		return m.verifyFiles(repairs)
-	}, verifyInterval), verifyInterval))
+		return m.verifyFiles(watch.Repairs)
+	}, watch.Interval), watch.Interval))
 }
 
 // verifyFiles writes the files that are missing.
