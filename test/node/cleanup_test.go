@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tc"
@@ -250,30 +252,80 @@ func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
 	node.stop(t)
 	refused("2 pods are attached", "cleanup")
 
-	// Spoofed packets of the pods must not reach the node or the other pod, at no moment.
-	spoofed := nodekit.Listen(t, node.Host(), nodekit.UplinkIPv4.Addr(), 2222)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan int)
-	go func() {
-		sent := 0
-		for ctx.Err() == nil {
-			if nodekit.Spoof(pods[0], nodekit.OutsideIPv4.Addr(), nodekit.UplinkIPv4.Addr()) == nil {
-				sent++
-			}
-		}
-		ended <- sent
-	}()
 	listed, err := node.objects(t, "inventory")
 	if err != nil {
 		t.Fatal(err)
 	}
+	quiet := spoofAll(t, node, pods)
 	removed, err := node.objects(t, "cleanup", "--with-pods")
-	cancel()
-	if sent := <-ended; sent == 0 || len(spoofed) != 0 {
-		t.Errorf("%d spoofed packets were sent, %d or more came through", sent, len(spoofed))
-	}
+	quiet()
 	if err != nil || !slices.Equal(listed, removed) {
 		t.Errorf("removed %v, %v\nlisted %v", removed, err, listed)
+	}
+	node.asBefore(t)
+}
+
+// spoofAll lets a pod send packets with a source that is not its own, in both families, until the function that it returns is
+// called, which wants none of them to have reached the node.
+func spoofAll(t *testing.T, node cleanupNode, pods []*nodekit.Pod) (quiet func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	targets := map[netip.Addr]netip.Addr{nodekit.UplinkIPv4.Addr(): nodekit.OutsideIPv4.Addr(), nodekit.UplinkIPv6.Addr(): nodekit.OutsideIPv6.Addr()}
+	var received []<-chan netip.Addr
+	ended := make(chan int, len(targets))
+	for to, source := range targets {
+		received = append(received, nodekit.Listen(t, node.Host(), to, 2222))
+		go func() {
+			sent := 0
+			for ctx.Err() == nil {
+				if nodekit.Spoof(pods[0], source, to) == nil {
+					sent++
+				}
+			}
+			ended <- sent
+		}()
+	}
+	return func() {
+		t.Helper()
+		cancel()
+		for _, r := range received {
+			if sent := <-ended; sent == 0 || len(r) != 0 {
+				t.Errorf("%d spoofed packets were sent, %d or more came through", sent, len(r))
+			}
+		}
+	}
+}
+
+// What cannot be removed is reported and the rest goes; the next call finishes. A mount that somebody else uses stays.
+func TestPrivilegedCleanup_GoesOnPastWhatFails(t *testing.T) {
+	t.Parallel()
+	node := newCleanupNode(t, nodekit.Options{})
+	for _, pod := range node.run(t) {
+		if err := pod.Detach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node.stop(t)
+	busy, foreign := filepath.Join(node.StateDir(), "endpoints"), filepath.Join(node.BPFRoot(), "foreign")
+	if err := node.Do(func() error {
+		return errors.Join(os.Mkdir(foreign, 0o700), unix.Mount("tmpfs", busy, "tmpfs", 0, ""))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	removed, err := node.objects(t, "cleanup")
+	if err == nil || !strings.Contains(err.Error(), busy) || len(removed) < 20 {
+		t.Errorf("%d objects were removed, %v", len(removed), err)
+	}
+	left, err := node.objects(t, "inventory")
+	if err != nil || len(left) != 2 || left[0].Name != busy || left[1].Name != node.StateDir() {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := node.Do(func() error { return errors.Join(unix.Unmount(busy, 0), os.Remove(foreign)) }); err != nil {
+		t.Fatal(err)
+	}
+	removed, err = node.objects(t, "cleanup")
+	if err != nil || len(removed) != 3 || removed[0].Kind != "mount" {
+		t.Errorf("the second call removed %v, %v", removed, err)
 	}
 	node.asBefore(t)
 }
@@ -291,7 +343,7 @@ func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
 	if err := node.KillAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	leaveOvers(t, node)
+	part := leaveOvers(t, node)
 	foreign := filepath.Join(node.StateDir(), "manifests", "mine.yaml")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(foreign), 0o755), os.WriteFile(foreign, nil, 0o644)); err != nil {
 		t.Fatal(err)
@@ -309,6 +361,7 @@ func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
 	if err != nil || !slices.Equal(listed, removed) {
 		t.Errorf("removed %v, %v\nlisted %v", removed, err, listed)
 	}
+	part()
 	if err := os.Remove(foreign); err != nil {
 		t.Errorf("what somebody else put into the state directory: %v", err)
 	}
@@ -328,9 +381,11 @@ func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
 }
 
 // leaveOvers makes what interrupted programs leave: an unfinished link, one that waits, temporary files, pins of another
-// generation, a route in another table, a filter in a shared block that a foreign device has joined.
-func leaveOvers(t *testing.T, node cleanupNode) {
+// generation, a route in another table, and a foreign device that has joined a shared block. The function that it returns wants
+// that device to have what it had, without our filter, and takes it away.
+func leaveOvers(t *testing.T, node cleanupNode) (part func()) {
 	t.Helper()
+	joined := joinBlock(t, node)
 	if err := node.Do(func() error {
 		for i, group := range []uint32{podlink.Group, podlink.DeletedGroup} {
 			veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: podlink.HostName("left", "eth0", i), Group: group}, PeerName: fmt.Sprintf("left%d", i)}
@@ -357,6 +412,46 @@ func leaveOvers(t *testing.T, node cleanupNode) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("x"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	return joined
+}
+
+func joinBlock(t *testing.T, node cleanupNode) (part func()) {
+	t.Helper()
+	within := func(do func(h *tc.Handle, joined netlink.Link) error) {
+		t.Helper()
+		if err := node.Do(func() error {
+			h, err := tc.Open()
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			l, err := netlink.LinkByName("joined")
+			if err != nil {
+				return err
+			}
+			return do(h, l)
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := node.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "joined"}, PeerName: "joined2"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	blocks := tc.Blocks{Ingress: podlink.IngressBlock, Egress: podlink.EgressBlock}
+	within(func(h *tc.Handle, l netlink.Link) error { return h.EnsureClsact(l.Attrs().Index, blocks) })
+	return func() {
+		t.Helper()
+		within(func(h *tc.Handle, l netlink.Link) error {
+			have, found, err := h.Clsact(l.Attrs().Index)
+			filters, err2 := h.Filters(tc.Block(podlink.IngressBlock))
+			if !found || have != blocks || len(filters) != 0 {
+				t.Errorf("the foreign device has a clsact: %v, blocks %+v, filters %v", found, have, filters)
+			}
+			return errors.Join(err, err2, netlink.LinkDel(l))
+		})
 	}
 }
 
