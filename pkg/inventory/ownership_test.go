@@ -12,6 +12,7 @@ import (
 var kindOf = map[string]string{
 	"mount of the BPF file system":              "mount",
 	"BPF maps":                                  "pin",
+	"word `protocol` in map `datapath`":         "pin",
 	"entries of `endpoint_facts`":               "pin", // they go with their map
 	"entries of `ipcache`":                      "pin",
 	"ring buffer `events`":                      "pin",
@@ -28,7 +29,7 @@ var kindOf = map[string]string{
 	"abstract socket `@waggle-agent`":           "",         // it goes with the process
 	"`<state-dir>/agent.lock`":                  "file",
 	"`<state-dir>/endpoints/<id>.json`":         "file",
-	"`<state-dir>/ipam/routers.json`":           "file",
+	"`<state-dir>/ipam/":                        "file",
 	"`<state-dir>/sysctls/before.json`":         "file",
 	"`<state-dir>/deleteQueue/`":                "file",
 	"`<lib-dir>/k8s-snapshot`":                  "file",
