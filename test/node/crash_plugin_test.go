@@ -8,8 +8,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -102,15 +100,6 @@ func prepare(t *testing.T, pod *nodekit.Pod, command string) error {
 	return pod.Attach(t.Context())
 }
 
-func withoutLink(pod *nodekit.Pod) error {
-	return pod.Do(func() error {
-		if _, err := netlink.LinkByName(pod.IfName); err == nil {
-			return fmt.Errorf("%s is left in the pod", pod.IfName)
-		}
-		return nil
-	})
-}
-
 // The same, but the runtime never comes back to it: it removes the namespace, or not even that. The agent's own rounds put
 // it right.
 func TestPrivilegedCrash_PluginAndNoRuntimeComesBack(t *testing.T) {
@@ -152,7 +141,7 @@ func TestPrivilegedCrash_LinkWithoutAnEndpointGoes(t *testing.T) {
 		put--
 	}
 	killed, deleted := newPod(t, node, "killed"), addPod(t, node, "deleted")
-	requireKilled(t, node, killed, "ADD", put) // the number of the connect, as they count from 1
+	requireKilled(t, node, killed, "ADD", put)                                                            // the number of the connect, as they count from 1
 	if _, err := node.Waggle(t.Context(), "endpoint", "delete", "pod-name:default/deleted"); err != nil { // its link stays up
 		t.Fatal(err)
 	}

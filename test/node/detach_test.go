@@ -11,6 +11,9 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -181,4 +184,78 @@ func TestPrivilegedDel_OfASecondInterfaceLeavesTheFirst(t *testing.T) {
 	if err := errors.Join(pod.Check(t.Context()), nodekit.Ping(node.Host(), pod.Addr(false), 56)); err != nil {
 		t.Error(err)
 	}
+}
+
+// DELs that come while an agent starts are queued or answered; either way none is lost, and nobody waits for long.
+func TestPrivilegedDel_WhileTheAgentStarts(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	before := lasting(t, node)
+	for range 2 * soak(t) {
+		var pods []*nodekit.Pod
+		for i := range 12 {
+			pods = append(pods, addPod(t, node, fmt.Sprintf("pod-%d", i)))
+		}
+		if err := node.KillAgent(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var group errgroup.Group
+		group.Go(func() error { // one after the other, from before the agent runs until after it answers
+			for i, p := range pods[:8] {
+				if err := p.Detach(t.Context()); err != nil {
+					return err
+				}
+				if i == 1 {
+					if err := node.StartAgent(); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		for _, p := range pods[8:] {
+			group.Go(func() error { return p.Detach(t.Context()) })
+		}
+		if err := group.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, node)
+		eventuallyLasting(t, node, before)
+	}
+}
+
+// With no space for the queue DEL says so and takes the link away all the same; when there is space again, it succeeds.
+func TestPrivilegedDel_NoSpaceForTheQueue(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	before := lasting(t, node)
+	pod := addPod(t, node, "web")
+	if err := node.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	queue := filepath.Join(node.StateDir(), "deleteQueue")
+	if err := node.Do(func() error { return unix.Mount("tmpfs", queue, "tmpfs", 0, "nr_inodes=2") }); err != nil { // its root and the lock
+		t.Fatal(err)
+	}
+	requireCNIError(t, pod.Detach(t.Context()), 11, "no space left on device")
+	if err := withoutLink(pod); err != nil {
+		t.Error(err)
+	}
+	if err := node.Do(func() error { return unix.Unmount(queue, unix.MNT_DETACH) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(pod.Detach(t.Context()), node.StartAgent()); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	eventuallyLasting(t, node, before)
+}
+
+func withoutLink(pod *nodekit.Pod) error {
+	return pod.Do(func() error {
+		if _, err := netlink.LinkByName(pod.IfName); err == nil {
+			return fmt.Errorf("%s is left in the pod", pod.IfName)
+		}
+		return nil
+	})
 }
