@@ -89,9 +89,10 @@ func (r *replay) retry(ctx context.Context, health cell.Health, err error) error
 // Release implements [endpoint.QueueLock].
 func (r *replay) Release() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.release != nil {
-		r.release()
-		r.release = nil
+	release := r.release
+	r.release = nil
+	r.mu.Unlock()
+	if release != nil {
+		release()
 	}
 }

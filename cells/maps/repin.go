@@ -34,6 +34,15 @@ func (s *store) repin() error {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("list the pins in %s: %w", s.dir, err)
 	}
+	again, err := s.pinMissing(have)
+	for _, pin := range again {
+		s.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.Pin, What: filepath.Base(pin), Found: "missing"})
+	}
+	return err
+}
+
+// pinMissing pins what have lacks, and says what it has pinned.
+func (s *store) pinMissing(have []string) (again []string, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	missing := make(map[string]*ebpf.Map)
@@ -46,7 +55,7 @@ func (s *store) repin() error {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return nil, nil
 	}
 	errs := []error{s.Kernel.Prepare(s.Agent.BPFRoot, s.dir)}
 	for pin, m := range missing {
@@ -54,7 +63,7 @@ func (s *store) repin() error {
 			errs = append(errs, fmt.Errorf("pin %s again: %w", pin, err))
 			continue
 		}
-		s.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.Pin, What: filepath.Base(pin), Found: "missing"})
+		again = append(again, pin)
 	}
-	return errors.Join(errs...)
+	return again, errors.Join(errs...)
 }
