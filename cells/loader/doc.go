@@ -5,11 +5,13 @@
 // Long-lived devices carry tcx links that are pinned (cls_bpf filters before Linux 6.6). A pod's link joins when the rows
 // of its endpoint are in the maps, and is set up only then.
 //
-// Tables: reads endpoints, endpoint-facts, bpf-links, bpf-endpoints and devices; writes attachments.
+// Tables: reads endpoints, endpoint-facts, bpf-links, bpf-endpoints, devices, bpf-maps and ipcache; writes attachments and
+// bpf-programs.
 // Kernel state: the clsact of waggle_hold and of pod links, the filters of the blocks, the pins in
 // <bpf-root>/waggle/links and what they attach, the nftables table "inet waggle". A pod's link itself belongs to the
 // plugin; this cell gives it its group, takes ARP off it and sets it up.
 //
 // After a restart all of this is still there and working. Filters and tcx links get the new generation in one step each;
-// nothing is detached in between. If the new generation does not load, the old one stays and pods are attached to it.
+// nothing is detached in between. If the new generation does not load, the old one stays, pods are attached to it, and a job
+// tries again. No hook is touched while maps that had to be made anew are not filled.
 package loader
