@@ -7,6 +7,6 @@
 // deletes that group. A DEL while the agent is away is left in the deletion queue ([deletequeue]).
 //
 // A plugin that is killed in the middle of an ADD leaves a link of that group without an endpoint, which passes no
-// packet and goes with the DEL that runtimes send after a failed ADD, or with the pod's namespace; and an allocation
-// that the agent takes back after ten minutes.
+// packet and goes with the DEL that runtimes send after a failed ADD, with the pod's namespace, or when the agent looks for
+// such links; and an allocation that the agent takes back after ten minutes.
 package cni
