@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,18 +46,32 @@ func runSuites() error {
 		return err
 	}
 	for _, s := range suites {
-		cmd := exec.Command("/bin/test2json", "-t", "-p", s.Package, s.binary(), "-test.v=test2json", "-test.run="+s.Run, "-test.timeout=4m")
-		cmd.Dir = "/tree/" + s.Package
-		cmd.Env = []string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", programsEnv + "=" + programs}
-		cmd.Stdout, cmd.Stderr = output, os.Stderr
-		if err := cmd.Run(); err != nil && cmd.ProcessState == nil { // how the tests ended is in the output
-			return fmt.Errorf("start the tests of %s: %w", s.Package, err)
+		if err := s.run(output); err != nil {
+			return err
 		}
 	}
 	if err := unix.IoctlSetInt(int(output.Fd()), unix.TCSBRK, 1); err != nil { // waits until everything is out
 		return fmt.Errorf("drain the serial port: %w", err)
 	}
 	return output.Close()
+}
+
+// run runs the tests of one package and writes what they say, and at last how they ended.
+func (s suite) run(output *os.File) error {
+	cmd := exec.Command("/bin/test2json", "-t", "-p", s.Package, s.binary(), "-test.v=test2json", "-test.run="+s.Run, "-test.timeout=4m")
+	cmd.Dir = "/tree/" + s.Package
+	cmd.Env = []string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", programsEnv + "=" + programs}
+	cmd.Stdout, cmd.Stderr = output, os.Stderr
+	begin := time.Now()
+	err := cmd.Run()
+	if cmd.ProcessState == nil {
+		return fmt.Errorf("start the tests of %s: %w", s.Package, err)
+	}
+	end := event{Action: passed, Package: s.Package, Elapsed: time.Since(begin).Seconds()}
+	if err != nil {
+		end.Action = failed
+	}
+	return json.NewEncoder(output).Encode(end)
 }
 
 // prepare makes of the bare kernel what tests expect of a machine.

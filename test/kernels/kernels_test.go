@@ -25,6 +25,7 @@ const told = `{"Action":"start","Package":"bpf"}
 {"Action":"output","Package":"bpf","Test":"TestC","Output":"    c_test.go:1: needs 6.6\n"}
 {"Action":"skip","Package":"bpf","Test":"TestC","Elapsed":0}
 {"Action":"fail","Package":"bpf","Elapsed":1.5}
+{"Action":"package failed","Package":"bpf","Elapsed":1.5}
 `
 
 func TestReport_SaysWhatFailedAndWhatDidNotRun(t *testing.T) {
@@ -59,8 +60,8 @@ func TestReport_SaysWhatFailedAndWhatDidNotRun(t *testing.T) {
 func TestReport_OKOnlyWhenTestsRan(t *testing.T) {
 	t.Parallel()
 	for said, ok := range map[string]bool{
-		`{"Action":"pass","Package":"bpf","Test":"TestA"}` + "\n" + `{"Action":"pass","Package":"bpf","Elapsed":1}`: true,
-		`{"Action":"pass","Package":"bpf","Elapsed":1}`:                                                             false, // -run matches nothing
+		`{"Action":"pass","Package":"bpf","Test":"TestA"}` + "\n" + `{"Action":"package passed","Package":"bpf"}`: true,
+		`{"Action":"package passed","Package":"bpf"}`:                                                             false, // -run matches nothing
 		``: false,
 	} {
 		r := newReport("6.1", []suite{{Package: "bpf"}}, io.Discard)

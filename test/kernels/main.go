@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -94,7 +95,12 @@ func test(ctx context.Context, k *kernel, root string, r *report, o options) err
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	r.say("boot", "Linux %s, %d CPUs by %s", k.version, machineCPUs, o.accel)
-	if err := m.run(ctx, r.read); err != nil {
+	said, err := os.Create(filepath.Join(k.dir, "tests.json"))
+	if err != nil {
+		return err
+	}
+	defer said.Close()
+	if err := m.run(ctx, func(output io.Reader) error { return r.read(io.TeeReader(output, said)) }); err != nil {
 		return fmt.Errorf("kernel %s: %w; the end of its console, %s:\n%s", k.series, err, m.console, lastLines(m.console))
 	}
 	return nil

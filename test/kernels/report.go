@@ -12,11 +12,19 @@ import (
 	"sync"
 )
 
-// event is one line of `go test -json`.
+// event is one line of `go test -json`, or tells how a whole package ended.
 type event struct {
-	Action, Package, Test, Output, Key, Value string
-	Elapsed                                   float64 // seconds
+	Action, Package          string
+	Test, Output, Key, Value string  `json:",omitempty"`
+	Elapsed                  float64 // seconds
 }
+
+// Actions of the events that end a package. The "fail" of `go test -json` does not say whether it means the package or a
+// test in which it panicked.
+const (
+	passed = "package passed"
+	failed = "package failed"
+)
 
 // report collects what one machine's tests say, and tells of each suite as it ends.
 type report struct {
@@ -77,11 +85,11 @@ func (r *report) add(e event) {
 	case "attr":
 		r.attributes[e.Key] = e.Value
 	case "pass", "fail", "skip":
-		if e.Test == "" {
-			r.suite(e)
-		} else {
+		if e.Test != "" {
 			r.test(e, key)
 		}
+	case passed, failed:
+		r.suite(e)
 	}
 }
 
@@ -92,7 +100,7 @@ func (r *report) test(e event, key string) {
 		r.passed++
 		delete(r.output, key)
 	case "skip":
-		r.skipped[key] = r.output[key]
+		r.skipped[key] = r.output[key] // the reason
 		delete(r.output, key)
 	}
 }
@@ -100,12 +108,12 @@ func (r *report) test(e event, key string) {
 // suite tells how a package's tests ended.
 func (r *report) suite(e event) {
 	r.unfinished = slices.DeleteFunc(r.unfinished, func(p string) bool { return p == e.Package })
-	if e.Action != "fail" && r.counts[e.Package] > 0 {
+	if e.Action == passed && r.counts[e.Package] > 0 {
 		r.say("ok", "%-24s %4d tests %7.1f s", e.Package, r.counts[e.Package], e.Elapsed)
 		return
 	}
 	r.failed = append(r.failed, e.Package)
-	if e.Action != "fail" {
+	if e.Action == passed {
 		r.say("FAIL", "%-24s no test was run", e.Package)
 		return
 	}
