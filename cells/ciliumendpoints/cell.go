@@ -68,7 +68,7 @@ func register(p params, r reconciler.Params) error {
 	}
 	ops := &ops{client: p.Client, failed: make(chan struct{}, 1), node: p.Settings.NodeName, published: p.Published, local: p.Node,
 		limiter: rate.NewLimiter(rate.Limit(p.Config.QPS), p.Config.Burst)}
-	rec, err := heartbeat.Register(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
+	rec, err := heartbeat.RegisterRemote(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
 		reconciler.WithPruning(pruneInterval),
 		reconciler.WithRefreshing(0, nil), // cilium-endpoints shows what has become of each object
 		reconciler.WithRetry(minRetry, maxRetry),

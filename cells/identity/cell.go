@@ -91,7 +91,7 @@ func registerCreator(params reconciler.Params, p params) error {
 		return nil
 	}
 	ops := newCreator(p.Client, p.CRDs)
-	_, err := heartbeat.Register(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
+	_, err := heartbeat.RegisterRemote(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
 		func(w *wanted) reconciler.Status { return w.Status }, ops, ops,
 		reconciler.WithoutPruning(), // objects of labels that nobody has are removed for the whole cluster elsewhere
 		reconciler.WithRefreshing(confirm, rate.NewLimiter(1, 1)),

@@ -18,6 +18,7 @@ const (
 
 	busyLimit    = 40 * time.Second / scale // longer than any request to the API server may take
 	idleLimit    = 30 * time.Second / scale
+	lateLimit    = 10 * time.Second / scale // of a row, before the node counts as behind
 	pendingLimit = 30 * time.Second / scale
 	starvedLimit = 5 * time.Minute / scale // of one row, while its reconciler attempts others
 	txnLimit     = 10 * time.Second / scale
@@ -44,6 +45,13 @@ type Monitor struct {
 // judged is a loop or a reconciler. It is told the monitor's time and says since when something is wrong.
 type judged interface {
 	judge(now int64, txn statedb.ReadTxn) (wrong string, since int64)
+}
+
+// reconciled is a reconciler. It says which row has not been attempted yet: any until there was none for the first time, and
+// after that one which waits for 10 s.
+type reconciled interface {
+	behind(now int64, txn statedb.ReadTxn) string
+	changed(txn statedb.ReadTxn) <-chan struct{}
 }
 
 // NewMonitor makes a monitor that has seen nothing.
@@ -82,6 +90,38 @@ func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Wedge {
 	at := time.Now()
 	m.stepped.Store(&at)
 	return wedges
+}
+
+// Behind says, for each reconciler of the kernel that has not caught up, for which row. A row whose attempt failed counts as
+// attempted: it stands in the row what is wrong. Without a monitor nobody is behind.
+func (m *Monitor) Behind(txn statedb.ReadTxn) (rows []string) {
+	for _, r := range m.reconcilers() {
+		if row := r.behind(m.clock.Load(), txn); row != "" {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// Watch adds what closes when [Monitor.Behind] may have changed.
+func (m *Monitor) Watch(txn statedb.ReadTxn, set *statedb.WatchSet) {
+	for _, r := range m.reconcilers() {
+		set.Add(r.changed(txn))
+	}
+}
+
+func (m *Monitor) reconcilers() (all []reconciled) {
+	if m == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, j := range m.watched {
+		if r, ok := j.(reconciled); ok {
+			all = append(all, r)
+		}
+	}
+	return all
 }
 
 // Loops are the names of all loops, sorted.

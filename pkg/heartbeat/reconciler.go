@@ -4,23 +4,40 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Register is reconciler.Register with its operations and the rows that wait for them watched.
+// Register is reconciler.Register with its operations and the rows that wait for them watched. Readiness waits for it, see
+// [Monitor.Behind].
 func Register[Obj comparable](params reconciler.Params, table statedb.RWTable[Obj], clone func(Obj) Obj,
 	setStatus func(Obj, reconciler.Status) Obj, getStatus func(Obj) reconciler.Status,
 	ops reconciler.Operations[Obj], batch reconciler.BatchOperations[Obj], options ...reconciler.Option,
+) (reconciler.Reconciler[Obj], error) {
+	return register(params, table, clone, setStatus, getStatus, ops, batch, false, options)
+}
+
+// RegisterRemote is [Register] for what stands in the API server, which may be away: readiness does not wait for it.
+func RegisterRemote[Obj comparable](params reconciler.Params, table statedb.RWTable[Obj], clone func(Obj) Obj,
+	setStatus func(Obj, reconciler.Status) Obj, getStatus func(Obj) reconciler.Status,
+	ops reconciler.Operations[Obj], batch reconciler.BatchOperations[Obj], options ...reconciler.Option,
+) (reconciler.Reconciler[Obj], error) {
+	return register(params, table, clone, setStatus, getStatus, ops, batch, true, options)
+}
+
+func register[Obj comparable](params reconciler.Params, table statedb.RWTable[Obj], clone func(Obj) Obj,
+	setStatus func(Obj, reconciler.Status) Obj, getStatus func(Obj) reconciler.Status,
+	ops reconciler.Operations[Obj], batch reconciler.BatchOperations[Obj], remote bool, options []reconciler.Option,
 ) (reconciler.Reconciler[Obj], error) {
 	g, ok := params.JobGroup.(*group)
 	if !ok {
 		return reconciler.Register(params, table, clone, setStatus, getStatus, ops, batch, options...)
 	}
 	w := &work{loop: g.begin("reconcile-" + table.Name())}
-	g.monitor.add(&pending[Obj]{work: w, table: table, status: getStatus})
+	g.monitor.add(&pending[Obj]{work: w, table: table, status: getStatus, remote: remote})
 	if batch != nil {
 		batch = batchOperations[Obj]{w, batch}
 	}
@@ -88,7 +105,10 @@ type pending[Obj any] struct {
 	*work
 	table  statedb.Table[Obj]
 	status func(Obj) reconciler.Status
+	remote bool
 
+	mu       sync.Mutex       // guards what follows; held while rows are read from a snapshot
+	caughtUp bool             // once since the start, no row waited
 	clean    statedb.Revision // no row before this revision waits
 	since    int64            // since when rows have waited without a break, plus one; 0 while none waits
 	oldest   statedb.Revision // the revision of the first of them
@@ -96,8 +116,12 @@ type pending[Obj any] struct {
 }
 
 func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	row, revision, found := p.first(txn)
 	if !found {
+		initialized, _ := p.table.Initialized(txn)
+		p.caughtUp = p.caughtUp || initialized
 		p.since = 0
 		return "", 0
 	}
@@ -117,6 +141,26 @@ func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, sinc
 		return fmt.Sprintf("row %s of table %s waits, and %s attempts only others", row, p.table.Name(), p.name), p.oldestAt
 	}
 	return "", 0
+}
+
+// behind implements reconciled. Rows of pods wait for moments all the time, which makes no node unready.
+func (p *pending[Obj]) behind(now int64, txn statedb.ReadTxn) string {
+	if p.remote {
+		return ""
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	row, revision, found := p.first(txn)
+	if !found || p.caughtUp && (p.oldest != revision || now-p.oldestAt <= int64(lateLimit)) {
+		return ""
+	}
+	return fmt.Sprintf("row %s of table %s to be in the kernel", row, p.table.Name())
+}
+
+// changed implements reconciled.
+func (p *pending[Obj]) changed(txn statedb.ReadTxn) <-chan struct{} {
+	_, changed := p.table.AllWatch(txn)
+	return changed
 }
 
 // first finds the row that has waited for longest. Rows are looked at once for each time that they change.

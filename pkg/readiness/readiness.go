@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
@@ -34,6 +35,8 @@ type Tables struct {
 	Routes      statedb.Table[*desiredroutes.Route]
 	Sysctls     statedb.Table[*sysctls.Setting]
 	Health      statedb.Table[health.Status]
+
+	Reconcilers *heartbeat.Monitor `optional:"true"` // absent in tests of cells
 }
 
 // Verdict holds one sentence for each thing that is not as it should be.
@@ -66,6 +69,9 @@ func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 	}
 	missing(programs(txn, t.Attachments))
 	missing(hostPath(txn, t))
+	if len(v.Missing) == 0 { // what is said already may be the same, in better words
+		v.Missing = t.Reconcilers.Behind(txn)
+	}
 	for s := range t.Health.List(txn, health.ByLevel(health.Degraded)) {
 		v.Degraded = append(v.Degraded, degraded(s))
 	}
@@ -86,6 +92,7 @@ func (t Tables) Watch(txn statedb.ReadTxn) *statedb.WatchSet {
 	if initialized, endpoints := t.Endpoints.Initialized(txn); !initialized {
 		set.Add(endpoints)
 	}
+	t.Reconcilers.Watch(txn, set)
 	return set
 }
 

@@ -1,0 +1,224 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// stopWithin is how long the agent may take to end.
+const stopWithin = 5 * time.Second
+
+// stopped sends SIGTERM, and returns the exit code and how long the end took.
+func stopped(t *testing.T, node *nodekit.Node) (code int, took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	err := node.StopAgent(t.Context())
+	took = time.Since(began)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0, took
+	case errors.As(err, &exit):
+		return exit.ExitCode(), took
+	}
+	t.Fatal(err)
+	return 0, took
+}
+
+// TestPrivilegedStop_UnderParallelAddsAndDels ends the agent while 25 pods come and 25 go. Each call succeeds or says what to
+// do, and when the runtime has repeated what failed nothing is left over.
+func TestPrivilegedStop_UnderParallelAddsAndDels(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	before := lasting(t, node)
+	const count = 25
+	for _, pause := range []time.Duration{5 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond} {
+		var coming, going []*nodekit.Pod
+		for i := range count {
+			pod, err := node.NewPod(fmt.Sprintf("coming-%d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			coming, going = append(coming, pod), append(going, addPod(t, node, fmt.Sprintf("going-%d", i)))
+		}
+		var calls sync.WaitGroup
+		errs := make([]error, 2*count)
+		for i := range count {
+			calls.Go(func() { errs[i] = coming[i].Attach(t.Context()) })
+			calls.Go(func() { errs[count+i] = going[i].Detach(t.Context()) })
+		}
+		time.Sleep(pause)
+		code, took := stopped(t, node)
+		if code != 0 || took > stopWithin {
+			t.Errorf("%s after the calls began: exit code %d after %s", pause, code, took)
+		}
+		calls.Wait()
+		if err := node.StartAgent(); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, node)
+		failed := 0
+		for i, err := range errs {
+			if err == nil {
+				continue
+			}
+			failed++
+			var cni *types.Error
+			if !errors.As(err, &cni) || cni.Msg == "" || strings.Contains(cni.Msg+cni.Details, "EOF") && !strings.Contains(cni.Details, "agent") {
+				t.Errorf("not a clear error: %v", err)
+			}
+			if i >= count {
+				if err := going[i-count].Detach(t.Context()); err != nil {
+					t.Errorf("DEL again: %v", err)
+				}
+			}
+		}
+		t.Logf("stopped %s after the calls began, in %s; %d of %d calls failed", pause, took, failed, 2*count)
+		for i, pod := range coming {
+			if errs[i] == nil {
+				if err := errors.Join(nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56)); err != nil {
+					t.Errorf("a pod whose ADD succeeded: %v", err)
+				}
+			}
+			if err := errors.Join(pod.Detach(t.Context()), pod.Close()); err != nil { // after a failed ADD too, as runtimes do
+				t.Error(err)
+			}
+		}
+		eventuallyLasting(t, node, before)
+	}
+}
+
+// TestPrivilegedStop_WhileStarting ends the agent at moments of its start; the next one starts as if nothing had been.
+func TestPrivilegedStop_WhileStarting(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	pod := addPod(t, node, "lasting")
+	before := lasting(t, node)
+	for i := range 8 {
+		if _, took := stopped(t, node); took > stopWithin {
+			t.Errorf("try %d: the end took %s", i, took)
+		}
+		if err := node.StartAgent(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i) * 30 * time.Millisecond)
+	}
+	waitReady(t, node)
+	if err := errors.Join(nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56)); err != nil {
+		t.Error(err)
+	}
+	eventuallyLasting(t, node, before)
+}
+
+// frozen is a node whose agent's loops can be held up. Its limits are a tenth, on the same code path.
+func frozen(t *testing.T) (node *nodekit.Node, freeze func(names ...string)) {
+	t.Helper()
+	node = newNode(t, nodekit.Options{})
+	if builds == nil {
+		t.Skip("the programs under test come from outside and no agent can be built: run where a compiler is")
+	}
+	agent, err := builds.Agent(nodekit.Build{Tags: "freeze"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node.UseAgent(agent)
+	freeze = func(names ...string) {
+		if err := os.WriteFile(filepath.Join(node.StateDir(), "freeze"), []byte(strings.Join(names, "\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := node.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	return node, freeze
+}
+
+const frozenLoop = "loop endpoint-maps/fill-endpoint-maps"
+
+// hang has an ADD wait for a loop that is held up.
+func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()) {
+	t.Helper()
+	freeze(frozenLoop)
+	pod, err := node.NewPod("waits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	var call sync.WaitGroup
+	call.Go(func() { _ = pod.Attach(ctx) })
+	eventually(t, func() error {
+		text, err := node.Waggle(t.Context(), "endpoint", "list", "-o", "json")
+		if err == nil && !strings.Contains(text, pod.ContainerID) {
+			err = errors.New("the endpoint is not there yet")
+		}
+		return err
+	})
+	return func() { cancel(); call.Wait(); _ = pod.Detach(t.Context()); _ = pod.Close() }
+}
+
+// TestPrivilegedStop_WithAJobThatHangs: the process ends in time all the same, says so with its exit code, and the next one
+// says in its log what hung.
+func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
+	t.Parallel()
+	node, freeze := frozen(t)
+	done := hang(t, node, freeze)
+	code, took := stopped(t, node)
+	if code != 1 || took > stopWithin {
+		t.Errorf("exit code %d after %s", code, took)
+	}
+	t.Logf("with a job that hangs the end took %s", took)
+	freeze()
+	if err := node.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	done()
+	if log := node.AgentLog(); !strings.Contains(log, "Something hung in the run before") {
+		t.Error("the next run does not say what hung")
+	}
+	stacks, err := os.ReadFile(filepath.Join(node.StateDir(), "wedge-before.txt"))
+	if err != nil || !strings.Contains(string(stacks), "endpointmaps.controller.run") {
+		t.Errorf("the stacks do not name what hung: %v", err)
+	}
+}
+
+// TestPrivilegedStop_SecondSignal ends at once what does not stop by itself.
+func TestPrivilegedStop_SecondSignal(t *testing.T) {
+	t.Parallel()
+	node, freeze := frozen(t)
+	done := hang(t, node, freeze)
+	pid := node.AgentPID()
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if !strings.Contains(node.AgentLog(), "Stopping hive") {
+			return errors.New("the agent does not stop")
+		}
+		return nil
+	})
+	code, took := stopped(t, node)
+	if code != 128+int(syscall.SIGTERM) || took > time.Second {
+		t.Errorf("exit code %d, %s after the second signal", code, took)
+	}
+	freeze()
+	if err := node.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	done()
+}
