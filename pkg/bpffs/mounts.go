@@ -28,6 +28,12 @@ func Ours(root string) (bool, error) {
 	return source == sourceMounted || source == sourceMade, err
 }
 
+// MadeDirectory tells whether [Ensure] made the mount point too. When the file system is not mounted any more, nobody can tell.
+func MadeDirectory(root string) (bool, error) {
+	source, err := sourceOf(root)
+	return source == sourceMade, err
+}
+
 // Unmount undoes [Ensure]: it takes the file system off root, and removes the directory if that was made for it. What is not
 // ours or not there stays as it is, without an error. The error is [ErrInUse] as long as the file system is not empty.
 func Unmount(root string) error {

@@ -21,6 +21,7 @@ var stateNames = []struct{ name, owner string }{
 	{"ipam", "cell ipam"},
 	{"identities", "cell identity"},
 	{"sysctls", "cell sysctl"},
+	{unmounting, "waggle cleanup"},
 	{"self-test.json", "waggle-agent setup"},
 	{".self-test.json.tmp", "waggle-agent setup"},
 	{"waggle.sock", "cell apiserver"},

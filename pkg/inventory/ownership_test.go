@@ -37,6 +37,7 @@ var kindOf = map[string]string{
 	"`--write-cni-conf-when-ready`":             "cni-conf",
 	"`.waggle_tmp` and `*.waggle_tmp`":          "cni-conf",
 	"`*.waggle_bak`":                            "cni-conf-aside",
+	"`<state-dir>/unmounting`":                  "file",
 	"`<state-dir>/setup.lock`":                  "file",
 	"`<state-dir>/self-test.json`":              "file",
 	"`<cni-bin-dir>/waggle-cni`":                "cni-plugin",

@@ -57,17 +57,3 @@ func (m *Machine) pinned(path string) string {
 	}
 	return fmt.Sprintf("link of type %d", info.Type)
 }
-
-// mount finds the mount of the BPF file system, if we made it and nobody else pins anything there: then it would stay.
-func (m *Machine) mount() ([]Object, error) {
-	ours, err := bpffs.Ours(m.paths.BPFRoot)
-	if !ours || err != nil {
-		return nil, err
-	}
-	others, err := bpffs.Others(m.paths.BPFRoot, m.paths.PinDir())
-	if len(others) > 0 || err != nil {
-		return nil, err
-	}
-	return []Object{{Name: m.paths.BPFRoot, Owner: "cell maps or waggle-agent setup", Proof: "source of the mount", Note: "BPF file system",
-		remove: func() error { return bpffs.Unmount(m.paths.BPFRoot) }}}, nil
-}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,10 +40,13 @@ func newCleanupNode(t *testing.T, options nodekit.Options) cleanupNode {
 	node.AddAgentArgs("--write-cni-conf-when-ready", node.conf, "--cni-exclusive", "--ipam-release-quarantine=0s")
 	foreignFiles(t, node.Node)
 	foreignKernel(t, node.Node)
-	var err error
-	if node.before, err = node.Machine(); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, func() (err error) {
+		node.before, err = node.Machine()
+		if slices.ContainsFunc(node.before, func(fact string) bool { return strings.Contains(fact, "tentative") }) {
+			err = errors.Join(err, errors.New("the kernel is still at work on addresses"))
+		}
+		return err
+	})
 	return node
 }
 
@@ -272,24 +276,30 @@ func spoofAll(t *testing.T, node cleanupNode, pods []*nodekit.Pod) (quiet func()
 	ctx, cancel := context.WithCancel(t.Context())
 	targets := map[netip.Addr]netip.Addr{nodekit.UplinkIPv4.Addr(): nodekit.OutsideIPv4.Addr(), nodekit.UplinkIPv6.Addr(): nodekit.OutsideIPv6.Addr()}
 	var received []<-chan netip.Addr
+	var begun sync.WaitGroup
+	begun.Add(len(targets))
 	ended := make(chan int, len(targets))
 	for to, source := range targets {
 		received = append(received, nodekit.Listen(t, node.Host(), to, 2222))
 		go func() {
 			sent := 0
 			for ctx.Err() == nil {
-				if nodekit.Spoof(pods[0], source, to) == nil {
-					sent++
+				if nodekit.Spoof(pods[0], source, to) != nil {
+					continue
+				}
+				if sent++; sent == 1 {
+					begun.Done()
 				}
 			}
 			ended <- sent
 		}()
 	}
+	begun.Wait()
 	return func() {
 		t.Helper()
 		cancel()
 		for _, r := range received {
-			if sent := <-ended; sent == 0 || len(r) != 0 {
+			if sent := <-ended; len(r) != 0 {
 				t.Errorf("%d spoofed packets were sent, %d or more came through", sent, len(r))
 			}
 		}
