@@ -63,11 +63,24 @@ func (v verifier) next(ctx context.Context) error {
 		}
 		txn := v.Drift.DB.ReadTxn()
 		for _, s := range changed {
-			if row, _, found := v.Table.Get(txn, tables.ByName(s.Name)); found && !same(row.Value, s.String()) {
+			if v.concerns(txn, s) {
 				return nil
 			}
 		}
 	}
+}
+
+// concerns tells whether a change is against a row. A link that is made anew has none of the settings that rows of its name
+// say were written.
+func (v verifier) concerns(txn statedb.ReadTxn, s rtnl.Setting) bool {
+	if s.All {
+		for range v.Table.Prefix(txn, tables.ByName(s.Name+"/")) {
+			return true
+		}
+		return false
+	}
+	row, _, found := v.Table.Get(txn, tables.ByName(s.Name))
+	return found && !same(row.Value, s.String())
 }
 
 // look reads every setting that was written. One that cannot be read is looked at by its reconciler.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings listens for the few settings of the network namespace whose changes the kernel announces: forwarding and the
-// reverse path filter. A new link's are not announced.
+// Settings listens for the few settings of the network namespace whose changes the kernel announces, forwarding and the
+// reverse path filter, and for links that are new or have a new name: all of theirs are as the kernel makes them.
 type Settings struct {
 	socket *nl.NetlinkSocket
 	handle *Handle
@@ -20,8 +20,9 @@ type Settings struct {
 
 // Setting is a changed setting.
 type Setting struct {
-	Name  string // path below /proc/sys
-	Value int
+	Name  string // path below /proc/sys; of the directory when all settings of a link are new
+	Value int    // 0 when all are new
+	All   bool
 }
 
 // ErrLost means that announcements were lost.
@@ -86,11 +87,11 @@ func (s *Settings) Next(ctx context.Context) ([]Setting, error) {
 type netconf struct {
 	family  uint8
 	ifindex int32
-	setting uint16 // netconfForwarding or netconfRPFilter
+	setting uint16 // netconfForwarding or netconfRPFilter; 0 for all that a link has
 	value   int32
 }
 
-// parseNetconf reads a message about one setting. One that lists all settings introduces a link.
+// parseNetconf reads a message about one setting, or about a link that is new, which lists several.
 func parseNetconf(m []byte) (c netconf, ok bool) {
 	const head = 4 // the family, and what aligns the attributes
 	if len(m) < head {
@@ -115,7 +116,11 @@ func parseNetconf(m []byte) (c netconf, ok bool) {
 		}
 		b = b[min((length+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b)):]
 	}
-	return c, settings == 1 && (c.setting == netconfForwarding || c.setting == netconfRPFilter)
+	if settings > 1 {
+		c.setting, c.value = 0, 0
+		return c, true
+	}
+	return c, c.setting == netconfForwarding || c.setting == netconfRPFilter
 }
 
 // named finds the names of a setting; a link that is gone has none.
@@ -133,16 +138,20 @@ func (s *Settings) named(c netconf) (all []Setting) {
 		}
 		device = link.Attrs().Name
 	}
-	family, leaf := "ipv4", "forwarding"
+	family, value := "ipv4", int(c.value)
 	if c.family == netlink.FAMILY_V6 {
 		family = "ipv6"
 	}
-	if c.setting == netconfRPFilter {
-		leaf = "rp_filter"
+	dir := "net/" + family + "/conf/" + device
+	switch c.setting {
+	case 0:
+		return []Setting{{Name: dir, All: true}}
+	case netconfRPFilter:
+		return []Setting{{Name: dir + "/rp_filter", Value: value}}
 	}
-	all = append(all, Setting{"net/" + family + "/conf/" + device + "/" + leaf, int(c.value)})
-	if c.ifindex == netconfAll && c.setting == netconfForwarding && family == "ipv4" {
-		all = append(all, Setting{"net/ipv4/ip_forward", int(c.value)})
+	all = append(all, Setting{Name: dir + "/forwarding", Value: value})
+	if c.ifindex == netconfAll && family == "ipv4" {
+		all = append(all, Setting{Name: "net/ipv4/ip_forward", Value: value})
 	}
 	return all
 }

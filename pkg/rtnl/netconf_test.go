@@ -3,6 +3,7 @@ package rtnl
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -10,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// The kernel names what somebody changes, and says nothing of a link that comes.
+// The kernel names what somebody changes, and a link that comes.
 func TestPrivilegedSettings_TellOfForwardingAndReversePathFilter(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {
@@ -24,32 +25,41 @@ func TestPrivilegedSettings_TellOfForwardingAndReversePathFilter(t *testing.T) {
 			t.Error(err)
 			return
 		}
+		await := func(want Setting) {
+			for {
+				all, err := settings.Next(t.Context())
+				if err != nil {
+					t.Errorf("%v; want %+v", err, want)
+				}
+				if err != nil || slices.Contains(all, want) {
+					return
+				}
+			}
+		}
+		await(Setting{Name: "net/ipv6/conf/one", All: true})
 		for _, tc := range []struct {
 			name string
 			old  string // what makes the value another one first
 			want Setting
 		}{
-			{"net/ipv4/conf/one/rp_filter", "0", Setting{"net/ipv4/conf/one/rp_filter", 2}},
-			{"net/ipv4/conf/one/forwarding", "0", Setting{"net/ipv4/conf/one/forwarding", 1}},
-			{"net/ipv4/ip_forward", "0", Setting{"net/ipv4/ip_forward", 1}},
-			{"net/ipv6/conf/other/forwarding", "0", Setting{"net/ipv6/conf/other/forwarding", 1}},
+			{"net/ipv4/conf/one/rp_filter", "0", Setting{Name: "net/ipv4/conf/one/rp_filter", Value: 2}},
+			{"net/ipv4/conf/one/forwarding", "0", Setting{Name: "net/ipv4/conf/one/forwarding", Value: 1}},
+			{"net/ipv4/ip_forward", "0", Setting{Name: "net/ipv4/ip_forward", Value: 1}},
+			{"net/ipv6/conf/other/forwarding", "0", Setting{Name: "net/ipv6/conf/other/forwarding", Value: 1}},
 		} {
 			path := "/proc/sys/" + tc.name
 			if err := errors.Join(os.WriteFile(path, []byte(tc.old), 0), os.WriteFile(path, []byte(tc.want.String()), 0)); err != nil {
 				t.Error(err)
 				return
 			}
-			for found := false; !found; {
-				all, err := settings.Next(t.Context())
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				for _, s := range all {
-					found = found || s == tc.want
-				}
-			}
+			await(tc.want)
 		}
+		link, err := netlink.LinkByName("other")
+		if err := errors.Join(err, netlink.LinkSetName(link, "renamed")); err != nil {
+			t.Error(err)
+			return
+		}
+		await(Setting{Name: "net/ipv4/conf/renamed", All: true})
 	})
 }
 
@@ -57,7 +67,7 @@ func TestPrivilegedSettings_TellOfForwardingAndReversePathFilter(t *testing.T) {
 func FuzzParseNetconf(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 3, 0, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, m []byte) {
-		if c, ok := parseNetconf(m); ok && c.setting != netconfForwarding && c.setting != netconfRPFilter {
+		if c, ok := parseNetconf(m); ok && c.setting != netconfForwarding && c.setting != netconfRPFilter && c.setting != 0 {
 			t.Errorf("setting %d is not one of those that are announced", c.setting)
 		}
 	})

@@ -1,0 +1,369 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// repairNode is a node with two pods, what the agent has in its kernel, and a foreign program to do mischief with.
+type repairNode struct {
+	*nodekit.Node
+	a, b    *nodekit.Pod
+	podLink string // host end of a
+	foreign *ebpf.Program
+	before  []string
+}
+
+func newRepairNode(t *testing.T, args ...string) *repairNode {
+	t.Helper()
+	options := withMetrics()
+	options.AgentArgs = append(options.AgentArgs, args...)
+	n := &repairNode{Node: startNode(t, options)}
+	n.a, n.b = addPod(t, n.Node, "a"), addPod(t, n.Node, "b")
+	n.podLink = endsOf(t, n.a).host
+	n.foreign = foreignProgram(t)
+	pingBoth(t, n.a, n.b)
+	// Links have addresses and pods have their settings a moment after ADD.
+	eventually(t, func() (err error) {
+		if n.before, err = oursState(n.Node); err != nil {
+			return err
+		}
+		for _, fact := range []string{"rule true", "address 10.244.1.", "sysctl ipv4/conf/" + n.podLink + "/rp_filter 0", "first program"} {
+			if !strings.Contains(strings.Join(n.before, "\n"), fact) {
+				return fmt.Errorf("the state lacks %q: %q", fact, n.before)
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// repairs reads how often something of a kind was put right.
+func (n *repairNode) repairs(t *testing.T, kind driftrepairs.Kind) (count float64) {
+	t.Helper()
+	samples, err := scrape(n.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count, found := samples[fmt.Sprintf("waggle_drift_repaired_total{kind=%q}", kind)]
+	if !found {
+		t.Fatalf("no metric counts repairs of kind %s", kind)
+	}
+	return count
+}
+
+// sabotage is what somebody else does on the node, and the kind under which its repair is counted.
+type sabotage struct {
+	name string
+	kind driftrepairs.Kind
+	do   func(n *repairNode) error // inside the node
+}
+
+func onLink(name string, f func(netlink.Link) error) func(*repairNode) error {
+	return func(*repairNode) error { return linkNamed(name, f) }
+}
+
+func onPodLink(f func(netlink.Link) error) func(*repairNode) error {
+	return func(n *repairNode) error { return linkNamed(n.podLink, f) }
+}
+
+func withTC(f func(*tc.Handle, *repairNode) error) func(*repairNode) error {
+	return func(n *repairNode) error {
+		handle, err := tc.Open()
+		if err != nil {
+			return err
+		}
+		defer handle.Close()
+		return f(handle, n)
+	}
+}
+
+func withNFT(f func(*nftables.Conn)) func(*repairNode) error {
+	return func(*repairNode) error {
+		conn, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		f(conn)
+		return conn.Flush()
+	}
+}
+
+var ourNFT = &nftables.Table{Name: nftguard.TableName, Family: nftables.TableFamilyINet}
+
+// announced is what the kernel sends an event for.
+var announced = []sabotage{
+	{"waggle_host is set down", driftrepairs.Link, onLink(podlink.HostDevice, netlink.LinkSetDown)},
+	{"waggle_net gets another MTU", driftrepairs.Link, onLink(podlink.NetDevice, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })},
+	{"waggle_net is renamed", driftrepairs.Link, onLink(podlink.NetDevice, func(l netlink.Link) error {
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "mine"))
+	})},
+	{"waggle_host is deleted", driftrepairs.Link, onLink(podlink.HostDevice, netlink.LinkDel)},
+	{"waggle_hold is deleted", driftrepairs.Link, onLink(podlink.HoldDevice, netlink.LinkDel)},
+	{"waggle_hold is set up", driftrepairs.Link, onLink(podlink.HoldDevice, netlink.LinkSetUp)},
+	{"a pod's link is set down", driftrepairs.Link, onPodLink(netlink.LinkSetDown)},
+	{"a pod's link leaves the group", driftrepairs.Link, onPodLink(func(l netlink.Link) error { return netlink.LinkSetGroup(l, 0) })},
+	{"a pod's link gets another MTU", driftrepairs.Link, onPodLink(func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1280) })},
+	{"a pod's link is renamed", driftrepairs.Link, onPodLink(func(l netlink.Link) error {
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "veth7"))
+	})},
+	{"a pod's link loses its clsact", driftrepairs.Clsact, withTC(func(h *tc.Handle, n *repairNode) error {
+		return linkNamed(n.podLink, func(l netlink.Link) error { return h.DeleteClsact(l.Attrs().Index) })
+	})},
+	{"waggle_hold loses its clsact", driftrepairs.Clsact, withTC(func(h *tc.Handle, _ *repairNode) error {
+		return linkNamed(podlink.HoldDevice, func(l netlink.Link) error { return h.DeleteClsact(l.Attrs().Index) })
+	})},
+	{"the filter of what pods send is deleted", driftrepairs.Filter, withTC(func(h *tc.Handle, _ *repairNode) error {
+		return h.DeleteFilter(tc.Block(podlink.IngressBlock))
+	})},
+	{"the filter of what pods get is replaced", driftrepairs.Filter, withTC(func(h *tc.Handle, n *repairNode) error {
+		return h.ReplaceFilter(tc.Block(podlink.EgressBlock), "foreign", n.foreign.FD())
+	})},
+	{"addresses are removed", driftrepairs.Address, onLink(podlink.HostDevice, func(l netlink.Link) error {
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		return errors.Join(err, netlink.AddrDel(l, &addrs[0]))
+	})},
+	{"an address is added", driftrepairs.Address, onLink(podlink.HostDevice, func(l netlink.Link) error {
+		addr, err := netlink.ParseAddr("203.0.113.7/32")
+		return errors.Join(err, netlink.AddrAdd(l, addr))
+	})},
+	{"the IPv4 route is deleted", driftrepairs.Route, func(*repairNode) error { return deleteRoute(netip.MustParsePrefix("10.244.1.0/24")) }},
+	{"the IPv6 route is deleted", driftrepairs.Route, func(*repairNode) error { return deleteRoute(netip.MustParsePrefix("fd00:10:244:1::/64")) }},
+	{"waggle_host is flushed", driftrepairs.Route, onLink(podlink.HostDevice, flushLink)},
+	{"all of nftables is flushed", driftrepairs.NFTRule, withNFT(func(c *nftables.Conn) { c.FlushRuleset() })},
+	{"the rules are flushed", driftrepairs.NFTRule, withNFT(func(c *nftables.Conn) {
+		c.FlushChain(&nftables.Chain{Name: nftguard.ChainName, Table: ourNFT})
+	})},
+	{"forwarding of IPv4 is turned off", driftrepairs.Sysctl, func(*repairNode) error { return setSysctl("ipv4/ip_forward", "0") }},
+	{"forwarding of IPv6 is turned off", driftrepairs.Sysctl, func(*repairNode) error { return setSysctl("ipv6/conf/all/forwarding", "0") }},
+	{"a pod's link filters sources", driftrepairs.Sysctl, func(n *repairNode) error { return setSysctl("ipv4/conf/"+n.podLink+"/rp_filter", "1") }},
+	{"the pin of a tcx link is removed", driftrepairs.TCX, func(n *repairNode) error {
+		return os.Remove(filepath.Join(n.BPFRoot(), "waggle", "links", "waggle_host_egress"))
+	}},
+	{"the pin of a map is removed", driftrepairs.Pin, func(n *repairNode) error {
+		return os.Remove(filepath.Join(n.BPFRoot(), "waggle", "maps", bpf.PinName(bpf.MapIpcache, bpf.LayoutVersion(bpf.MapIpcache))))
+	}},
+	{"the directory of map pins is removed", driftrepairs.Pin, func(n *repairNode) error {
+		return os.RemoveAll(filepath.Join(n.BPFRoot(), "waggle", "maps"))
+	}},
+}
+
+// What the kernel announces is put right at once: the agent of this test does not look by itself. Traffic works afterwards,
+// and it is counted and shown.
+func TestPrivilegedRepair_OfWhatIsAnnouncedNeedsNoTimer(t *testing.T) {
+	t.Parallel()
+	n := newRepairNode(t, "--verify-interval=10h")
+	for _, s := range announced {
+		count := n.repairs(t, s.kind)
+		begin := time.Now()
+		if err := n.Do(func() error { return s.do(n) }); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		n.awaitRepair(t, s, 10*time.Second, begin)
+		n.requireCounted(t, s, count)
+		// A link that has just been set up drops what comes until the kernel has seen its carrier.
+		eventually(t, func() error {
+			return errors.Join(nodekit.Ping(n.a, n.b.Addr(false), 56), nodekit.Ping(n.b, n.a.Addr(true), 56),
+				nodekit.Ping(n.Host(), n.a.Addr(false), 56), nodekit.Ping(n.Host(), n.b.Addr(true), 56))
+		})
+	}
+	n.requireShown(t)
+}
+
+// awaitRepair waits until the kernel is as it was and says how long that took.
+func (n *repairNode) awaitRepair(t *testing.T, s sabotage, bound time.Duration, begin time.Time) {
+	t.Helper()
+	var err error
+	for time.Since(begin) < bound {
+		var now []string
+		if now, err = oursState(n.Node); err == nil {
+			if err = nodekit.Changes(n.before, now); err == nil {
+				t.Logf("%-45s repaired after %v", s.name, time.Since(begin).Round(time.Millisecond))
+				return
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Errorf("%s: not repaired within %v: %v", s.name, bound, err)
+}
+
+func (n *repairNode) requireCounted(t *testing.T, s sabotage, before float64) {
+	t.Helper()
+	eventually(t, func() error {
+		if now := n.repairs(t, s.kind); now <= before {
+			return fmt.Errorf("%s: the metric counts %v repairs of kind %s, as before", s.name, now, s.kind)
+		}
+		return nil
+	})
+}
+
+func (n *repairNode) requireShown(t *testing.T) {
+	t.Helper()
+	status, err := n.Waggle(t.Context(), "status")
+	if err != nil || !strings.Contains(status, "Repairs:") || strings.Contains(status, "Repairs:     none") {
+		t.Errorf("waggle status says (%v):\n%s", err, status)
+	}
+	if rows, err := n.Waggle(t.Context(), "db", "show", "drift-repairs"); err != nil || !strings.Contains(rows, "10.244.1.0/24") {
+		t.Errorf("waggle db show drift-repairs says (%v):\n%s", err, rows)
+	}
+}
+
+// silent is what nobody announces.
+var silent = []sabotage{
+	{"a setting without announcements", driftrepairs.Sysctl, func(*repairNode) error { return setSysctl("ipv4/conf/waggle_host/accept_local", "0") }},
+	{"the tcx link is detached", driftrepairs.TCX, func(n *repairNode) error {
+		l, err := link.LoadPinnedLink(filepath.Join(n.BPFRoot(), "waggle", "links", "waggle_host_egress"), nil)
+		if err != nil {
+			return err
+		}
+		return errors.Join(l.Detach(), l.Close())
+	}},
+	{"entries of maps are changed", driftrepairs.MapEntry, func(n *repairNode) error {
+		return errors.Join(
+			n.onMap(bpf.MapLinks, func(m *ebpf.Map) error { return clearMap[uint32, uint32](m) }),
+			n.onMap(bpf.MapEndpoints, func(m *ebpf.Map) error { return clearMap[bpf.AddrKey, bpf.EndpointRef](m) }),
+			n.onMap(bpf.MapEndpointFacts, func(m *ebpf.Map) error {
+				id, err := strconv.Atoi(n.endpointOf("a"))
+				return errors.Join(err, m.Put(uint32(id), bpf.EndpointFacts{}))
+			}),
+			n.onMap(bpf.MapIpcache, func(m *ebpf.Map) error {
+				return m.Put(bpf.NewAddrKey(n.b.Addr(false)), bpf.IpcacheEntry{Identity: 12345})
+			}))
+	}},
+}
+
+// What nobody announces is put right within 30 s by the agent as it is installed.
+func TestPrivilegedRepair_OfWhatIsNotAnnouncedWithin30Seconds(t *testing.T) {
+	t.Parallel()
+	n := newRepairNode(t)
+	count := make(map[driftrepairs.Kind]float64)
+	begin := time.Now()
+	for _, s := range silent {
+		count[s.kind] = n.repairs(t, s.kind)
+		if err := n.Do(func() error { return s.do(n) }); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+	}
+	if err := nodekit.Ping(n.a, n.b.Addr(false), 56); err == nil {
+		t.Error("without entries in the maps packets pass")
+	}
+	for _, s := range silent {
+		n.awaitRepair(t, s, 35*time.Second, begin) // 30 s, and what a busy machine takes for the repair itself
+		n.requireCounted(t, s, count[s.kind])
+	}
+	eventually(t, func() error {
+		return errors.Join(nodekit.Ping(n.a, n.b.Addr(false), 56), nodekit.Ping(n.Host(), n.b.Addr(true), 56))
+	})
+	if took := time.Since(begin); took > 40*time.Second {
+		t.Errorf("all was repaired after %v", took)
+	}
+	pingBoth(t, n.a, n.b)
+}
+
+func (n *repairNode) onMap(name string, f func(*ebpf.Map) error) error {
+	m, err := ebpf.LoadPinnedMap(filepath.Join(n.BPFRoot(), "waggle", "maps", bpf.PinName(name, bpf.LayoutVersion(name))), nil)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(m), m.Close())
+}
+
+func clearMap[K, V any](m *ebpf.Map) error {
+	var (
+		key   K
+		value V
+		keys  []K
+	)
+	for all := m.Iterate(); all.Next(&key, &value); {
+		keys = append(keys, key)
+	}
+	for _, k := range keys {
+		if err := m.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endpointOf finds the id of a pod's endpoint, in text.
+func (n *repairNode) endpointOf(pod string) string {
+	out, _ := n.Waggle(context.Background(), "db", "get", "endpoints", "pod", "default/"+pod)
+	for line := range strings.Lines(out) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] != "ID" {
+			return fields[0]
+		}
+	}
+	return ""
+}
+
+// Somebody who deletes our route all the time costs the agent a few repairs a second, and is named; when he stops, all is
+// well again.
+func TestPrivilegedRepair_FightIsLimitedAndNamed(t *testing.T) {
+	t.Parallel()
+	n := newRepairNode(t)
+	route := netip.MustParsePrefix("10.244.1.0/24")
+	count, cpu, begin := n.repairs(t, driftrepairs.Route), cpuTime(t, n.AgentPID()), time.Now()
+	named := false
+	for deadline := begin.Add(20 * time.Second); time.Now().Before(deadline) && !named; {
+		for range 50 {
+			_ = n.Do(func() error { return deleteRoute(route) }) // most of the time there is none
+			time.Sleep(10 * time.Millisecond)
+		}
+		status, err := n.Waggle(t.Context(), "status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		named = strings.Contains(status, "Somebody else changes what is ours again and again") && strings.Contains(status, "route 254/10.244.1.0/24")
+	}
+	took, used := time.Since(begin), cpuTime(t, n.AgentPID())-cpu
+	repaired := n.repairs(t, driftrepairs.Route) - count
+	t.Logf("%v repairs in %v for %v of CPU time", repaired, took.Round(time.Millisecond), used)
+	if !named {
+		t.Error("waggle status does not name who is fought for")
+	}
+	if perSecond := repaired / took.Seconds(); perSecond > 8 {
+		t.Errorf("%.1f repairs a second", perSecond)
+	}
+	if used > took/2 {
+		t.Errorf("the fight took %v of CPU time in %v", used, took)
+	}
+	n.awaitRepair(t, sabotage{name: "the fight ends"}, 10*time.Second, time.Now())
+	pingBoth(t, n.a, n.b)
+}
+
+// cpuTime is what a process has used of all CPUs.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(rest)
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 everywhere
+}
