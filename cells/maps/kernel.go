@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/bpffs"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
@@ -18,7 +20,8 @@ type kernel interface {
 	// Prepare makes sure that root is a BPF file system and that dir below it exists.
 	Prepare(root, dir string) error
 	// Open opens the map that is pinned at path, of whatever size. Errors: [os.ErrNotExist]; [errUnfit] when something
-	// else is pinned there, or a map of another layout.
+	// else is pinned there, or a map of another layout. What lies at the agent or the machine, such as a lack of file
+	// descriptors, says nothing about the pin: then it must stay.
 	Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error)
 	// Create makes a map without a pin.
 	Create(spec *ebpf.MapSpec) (*ebpf.Map, error)
@@ -72,6 +75,9 @@ func (realKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
+	if isAgentsOwn(err) {
+		return nil, fmt.Errorf("open pinned map %s: %w", path, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open pinned map %s: %w: %w", path, errUnfit, err)
 	}
@@ -82,6 +88,12 @@ func (realKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
 		return nil, fmt.Errorf("open pinned map %s: %w: %w", path, errUnfit, err)
 	}
 	return m, nil
+}
+
+// isAgentsOwn tells errors that say something about the agent or the machine of the moment, and nothing about the pin.
+func isAgentsOwn(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR, unix.EAGAIN, unix.EPERM, unix.EROFS, unix.EIO},
+		func(e error) bool { return errors.Is(err, e) })
 }
 
 // Create makes a map. The spec's own pinning is not used: it would take over what is pinned by its name.

@@ -46,17 +46,17 @@ func (c *churn) one(t *testing.T) {
 	if err := pod.Attach(t.Context()); err == nil {
 		c.attached++
 		ipv6 := c.tried%2 == 0
-		if err := errors.Join(nodekit.Ping(pod, pod.Gateway(ipv6), 56), c.patiently(func() error { return pod.Check(t.Context()) })); err != nil {
+		if err := errors.Join(nodekit.Ping(pod, pod.Gateway(ipv6), 56), patiently(func() error { return pod.Check(t.Context()) })); err != nil {
 			c.errs = append(c.errs, fmt.Errorf("pod %s: %w", pod.Name, err))
 		}
 	}
-	if err := errors.Join(c.patiently(func() error { return pod.Detach(t.Context()) }), pod.Close()); err != nil {
+	if err := errors.Join(patiently(func() error { return pod.Detach(t.Context()) }), pod.Close()); err != nil {
 		c.errs = append(c.errs, fmt.Errorf("pod %s: %w", pod.Name, err))
 	}
 }
 
 // patiently repeats what may fail while no agent runs.
-func (c *churn) patiently(do func() error) error {
+func patiently(do func() error) error {
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 		if err := do(); err == nil || time.Now().After(deadline) {
 			return err

@@ -1,10 +1,16 @@
 package node_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -95,4 +101,73 @@ func saysNot(t *testing.T, node *nodekit.Node, word string) {
 		}
 		return nil
 	})
+}
+
+// An agent that has run out of file descriptors goes on with what it has: nobody is disturbed, and when it may open files
+// again, pods come and go as before.
+func TestPrivilegedDescriptors_RunOutAndComeBack(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, roomy())
+	before := lasting(t, node)
+	traffic := startTraffic(t, node, gentle())
+	var had unix.Rlimit
+	if err := unix.Prlimit(node.AgentPID(), unix.RLIMIT_NOFILE, nil, &had); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", node.AgentPID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spare := range []int{0, 1, 2, 4, 8} { // so that different steps fail
+		if err := unix.Prlimit(node.AgentPID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(open) + spare), Max: had.Max}, nil); err != nil {
+			t.Fatal(err)
+		}
+		pod := newPod(t, node, fmt.Sprintf("short-%d", spare))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		t.Logf("with %d descriptors to spare: ADD: %v", spare, pod.Attach(ctx))
+		cancel()
+		if err := unix.Prlimit(node.AgentPID(), unix.RLIMIT_NOFILE, &had, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(patiently(func() error { return pod.Detach(t.Context()) }), pod.Attach(t.Context()),
+			nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56), pod.Detach(t.Context())); err != nil {
+			t.Errorf("%d to spare, behind: %v", spare, err)
+		}
+	}
+	traffic.end(t)
+	eventuallyLasting(t, node, before)
+}
+
+// An agent that cannot open enough files to start says so and changes nothing; the next one finds all as it was. Pinned maps
+// in particular: that they cannot be opened says nothing about them.
+func TestPrivilegedDescriptors_TooFewToStart(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, roomy())
+	before := lasting(t, node)
+	traffic := startTraffic(t, node, gentle())
+	script := filepath.Join(node.Dir, "limited-agent")
+	for _, limit := range []int{8, 12, 16, 20, 24, 28, 32, 40} {
+		text := fmt.Sprintf("#!/bin/sh\nulimit -n %d; exec %s/waggle-agent \"$@\"\n", limit, binDir)
+		if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		node.UseAgent(script)
+		if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		err := node.WaitReady(ctx)
+		cancel()
+		if limit <= 20 && (err == nil || !strings.Contains(err.Error(), "too many open files")) {
+			t.Errorf("with %d descriptors: %v", limit, err)
+		}
+		_ = node.KillAgent(t.Context()) // it may have ended
+		node.UseAgent("")
+		if err := node.StartAgent(); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, node)
+	}
+	traffic.end(t)
+	eventuallyLasting(t, node, before)
 }
