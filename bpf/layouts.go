@@ -15,7 +15,7 @@ func LayoutVersion(_ string) uint32 { return 1 }
 // keeps it current for one release, so that programs of that release go on and can come back.
 type Former struct {
 	Version uint32
-	Spec    *ebpf.MapSpec // the map as that release made it
+	Spec    *ebpf.MapSpec // the map as that release made it; the present one has no more entries
 	// Forward makes an entry of the present layout from one of this, Back the reverse. Both get and return bytes as the
 	// kernel has them, and say whether the other layout has such an entry at all.
 	Forward, Back Convert

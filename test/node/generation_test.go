@@ -100,18 +100,23 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
 	for name, c := range map[string]struct {
-		replace map[string]string
+		replace func(t *testing.T) map[string]string
 		says    string // the status
 	}{
 		// r0 = *(u64 *)(r9 + 0) as the first instruction: nobody has set r9.
-		"the verifier refuses": {brokenObject(t, func([]byte) bool { return true }, [8]byte{0x79, 0x90}), "R9 !read_ok"},
+		"the verifier refuses": {func(t *testing.T) map[string]string {
+			return brokenObject(t, func([]byte) bool { return true }, [8]byte{0x79, 0x90})
+		}, "R9 !read_ok"},
 		// A call of a helper that no kernel has.
-		"a function is missing": {brokenObject(t, func(i []byte) bool { return i[0] == 0x85 && i[1] == 0 },
-			[8]byte{0x85, 0, 0, 0, 0xff, 0xff, 0x0f, 0}), "invalid func"},
+		"a function is missing": {func(t *testing.T) map[string]string {
+			return brokenObject(t, func(i []byte) bool { return i[0] == 0x85 && i[1] == 0 }, [8]byte{0x85, 0, 0, 0, 0xff, 0xff, 0x0f, 0})
+		}, "invalid func"},
+		// Programs of the agent before find pods that come now in a map that this one does not read.
+		"the verifier refuses, and a map has another layout": {brokenAndAnotherLayout, "invalid mem access"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			broken := agentWith(t, c.replace)
+			broken := agentWith(t, c.replace(t))
 			node := startNode(t, roomy())
 			before := hooks(t, node)
 			traffic := startTraffic(t, node, gentle())
@@ -261,17 +266,7 @@ func mapPins(node *nodekit.Node) (pins map[string]uint32, err error) {
 func TestPrivilegedGeneration_MapOfAnotherLayout(t *testing.T) {
 	t.Parallel()
 	needCompiler(t)
-	replace, err := builds.Datapath(func(name, text string) string {
-		switch name {
-		case "endpoint.h":
-			text = strings.Replace(text, "	__u32 ifindex;		/* host end of the pod's link */\n	__u32 identity;\n",
-				"	__u32 identity;\n	__u32 ifindex;\n", 1)
-			return strings.Replace(text, "	__u8 gateway_ipv6[16];\n};", "	__u8 gateway_ipv6[16];\n	__u32 added;\n};", 1)
-		case "layouts.go":
-			return nextLayouts
-		}
-		return text
-	})
+	replace, err := builds.Datapath(nextLayout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,6 +276,34 @@ func TestPrivilegedGeneration_MapOfAnotherLayout(t *testing.T) {
 			t.Errorf("upgraded %v, pinned are %v, %v", upgraded, pins, err)
 		}
 	})
+}
+
+func nextLayout(name, text string) string {
+	switch name {
+	case "endpoint.h":
+		text = strings.Replace(text, "	__u32 ifindex;		/* host end of the pod's link */\n	__u32 identity;\n",
+			"	__u32 identity;\n	__u32 ifindex;\n", 1)
+		return strings.Replace(text, "	__u8 gateway_ipv6[16];\n};", "	__u8 gateway_ipv6[16];\n	__u32 added;\n};", 1)
+	case "layouts.go":
+		return nextLayouts
+	}
+	return text
+}
+
+// brokenAndAnotherLayout is that release with a program that writes where it must not.
+func brokenAndAnotherLayout(t *testing.T) map[string]string {
+	needCompiler(t)
+	replace, err := builds.Datapath(func(name, text string) string {
+		if name == "pod_egress.c" {
+			return strings.Replace(text, "	verdict v = judge(skb, &seen);\n", "	verdict v = judge(skb, &seen);\n\n"+
+				"	*(volatile __u32 *)(unsigned long)skb->len = 1;", 1)
+		}
+		return nextLayout(name, text)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return replace
 }
 
 // nextLayouts is layouts.go of that release.
