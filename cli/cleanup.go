@@ -60,9 +60,7 @@ func (a *app) cleanup(m *inventory.Machine, withPods bool) error {
 		removed = []inventory.Object{}
 	}
 	shown := a.show(removed, func(w io.Writer) {
-		if len(removed) > 0 {
-			objectsText(w, removed)
-		}
+		objectsText(w, removed)
 		fmt.Fprintf(w, "Removed: %d\n", len(removed))
 	})
 	return errors.Join(err, shown)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,5 +57,19 @@ func TestVersion_ForPrograms(t *testing.T) {
 	}
 	if code, out, _ := run(t, filepath.Join(t.TempDir(), "none"), "version"); code != 0 || !strings.Contains(out, "does not run") {
 		t.Errorf("without an agent: exit %d, %s", code, out)
+	}
+}
+
+func TestComplain_OneLineForEachError(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	complain(&out, errors.Join(errors.New("a\x1b[2J"), errors.New("b")))
+	if got, want := out.String(), "waggle: a\\x1b[2J\nwaggle: b\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	out.Reset()
+	complain(&out, errors.New(strings.Repeat("x\n", 29)+"x"))
+	if got := out.String(); strings.Count(got, "\n") != 21 || !strings.HasSuffix(got, "and 10 more\n") {
+		t.Errorf("got %q", got)
 	}
 }

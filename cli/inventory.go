@@ -37,12 +37,16 @@ func (a *app) shown(objects []inventory.Object, err error) error {
 	if objects == nil {
 		objects = []inventory.Object{} // a list for programs
 	}
-	return errors.Join(a.show(objects, func(w io.Writer) { objectsText(w, objects) }), err)
+	return errors.Join(a.show(objects, func(w io.Writer) {
+		if len(objects) == 0 && err == nil {
+			fmt.Fprintln(w, "There is nothing of Waggle.")
+		}
+		objectsText(w, objects)
+	}), err)
 }
 
 func objectsText(w io.Writer, objects []inventory.Object) {
 	if len(objects) == 0 {
-		fmt.Fprintln(w, "There is nothing of Waggle.")
 		return
 	}
 	rows := make([][]string, 0, len(objects))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -47,9 +48,21 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err != nil && !errors.As(err, new(silent)) {
-		fmt.Fprintln(stderr, "waggle:", printable.Text(err.Error()))
+		complain(stderr, err)
 	}
 	return exitCode(err)
+}
+
+// complain prints an error, and joined ones on a line each, of which the first will do.
+func complain(w io.Writer, err error) {
+	const most = 20
+	lines := strings.Split(err.Error(), "\n")
+	for _, line := range lines[:min(len(lines), most)] {
+		fmt.Fprintln(w, "waggle:", printable.Text(line))
+	}
+	if more := len(lines) - most; more > 0 {
+		fmt.Fprintln(w, "waggle: and", more, "more")
+	}
 }
 
 // silent is an error that has been shown already.

@@ -54,10 +54,23 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 		}
 	}
 	errs = append(errs, err)
-	if errors.Join(errs...) == nil && len(after) > 0 {
+	errs = distinct(errs)
+	if len(errs) == 0 && len(after) > 0 {
 		errs = append(errs, fmt.Errorf("%d objects are there again or still, %s first: see what makes them, then call again", len(after), after[0]))
 	}
 	return removed, errors.Join(errs...)
+}
+
+// distinct leaves out nil and what says the same as an earlier one: a kind that cannot be looked at says so each time.
+func distinct(errs []error) (out []error) {
+	said := map[string]bool{}
+	for _, err := range errs {
+		if err != nil && !said[err.Error()] {
+			said[err.Error()] = true
+			out = append(out, err)
+		}
+	}
+	return out
 }
 
 func (o Object) same(other Object) bool { return o.Kind == other.Kind && o.Name == other.Name }
