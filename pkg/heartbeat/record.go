@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	recordName = "wedge.txt"
-	recordOld  = "wedge-before.txt"
+	// recordName in the state directory is what hung in this run or the last one, recordBefore what an earlier run reported.
+	recordName   = "wedge.txt"
+	recordBefore = "wedge-before.txt"
 	// maxStacks bounds the stacks of goroutines: some 500 of them.
 	maxStacks = 1 << 20
 )
@@ -50,6 +51,6 @@ func TakeRecord(dir string) (head, path string, err error) {
 		return "", "", err
 	}
 	before, _, _ := bytes.Cut(content, []byte("\n\n"))
-	path = filepath.Join(dir, recordOld)
+	path = filepath.Join(dir, recordBefore)
 	return string(before), path, os.Rename(filepath.Join(dir, recordName), path)
 }

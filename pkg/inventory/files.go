@@ -21,6 +21,8 @@ var stateNames = []struct{ name, owner string }{
 	{"ipam", "cell ipam"},
 	{"identities", "cell identity"},
 	{"sysctls", "cell sysctl"},
+	{"wedge.txt", "cell liveness"},
+	{"wedge-before.txt", "cell liveness"},
 	{unmounting, "waggle cleanup"},
 	{"self-test.json", "waggle-agent setup"},
 	{".self-test.json.tmp", "waggle-agent setup"},
