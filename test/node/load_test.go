@@ -92,7 +92,7 @@ func (l *traffic) end(t *testing.T) {
 	t.Log(r)
 	if err := r.Err(); err != nil {
 		t.Errorf("traffic was disturbed:\n%v", err)
-		for _, command := range [][]string{{"status"}, {"drops"}, {"metrics"}} {
+		for _, command := range [][]string{{"status"}, {"drops"}} {
 			text, err := l.node.Waggle(t.Context(), command...)
 			t.Logf("waggle %s: %v\n%s", command[0], err, text)
 		}

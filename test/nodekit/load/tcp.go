@@ -137,15 +137,20 @@ func (l *Load) connect(count int) ([]*connection, error) {
 // converse sends messages over one connection until the load stops, then closes it in order.
 func (l *Load) converse(c *connection, period, offset time.Duration) {
 	defer c.Close()
-	count, longest, whole := 0, time.Duration(0), true
+	count, again, longest, whole := 0, 0, time.Duration(0), true
 	l.every(period, offset, func() bool {
 		begin := time.Now()
 		err := exchange(c, c.rand)
+		took := time.Since(begin)
 		count++
-		longest = max(longest, time.Since(begin))
+		longest = max(longest, took)
 		if err != nil {
 			whole = false
 			l.lostMessage(c.path, count, err)
+		}
+		if now := retransmissions(c.TCPConn); now != again {
+			l.faults.add(c.path.Name, "TCP message %d took %v, %d segments of the connection were sent again so far", count, took, now)
+			again = now
 		}
 		return whole
 	})
@@ -153,10 +158,6 @@ func (l *Load) converse(c *connection, period, offset time.Duration) {
 		if err := hangUp(c.TCPConn); err != nil {
 			l.lostMessage(c.path, count, fmt.Errorf("close: %w", err))
 		}
-	}
-	again := retransmissions(c.TCPConn)
-	if again > 0 {
-		l.faults.add(c.path.Name, "TCP sent %d segments again during %d messages, longest round trip %v", again, count, longest)
 	}
 	l.faults.mu.Lock()
 	defer l.faults.mu.Unlock()
@@ -230,7 +231,8 @@ func hangUp(conn *net.TCPConn) error {
 }
 
 // retransmissions counts the segments that a connection sent again, less those of which the other end said that it had
-// them already: on a busy machine an acknowledgement may be later than the kernel waits.
+// them already: on a busy machine an acknowledgement may be later than the kernel waits. Once a connection is closing it may
+// end before it hears that, so it is asked before.
 func retransmissions(conn *net.TCPConn) (count int) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -260,10 +262,10 @@ func (l *Load) connectOnce(s *server, random *rand.Rand) {
 	conn, err := s.dial()
 	if err == nil {
 		err = exchange(conn, random)
+		again = retransmissions(conn)
 		if err == nil {
 			err = hangUp(conn)
 		}
-		again = retransmissions(conn)
 		_ = conn.Close()
 	}
 	took := time.Since(begin)
