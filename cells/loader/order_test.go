@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -139,6 +140,9 @@ func TestPrivilegedObserve_NamesWhatRunsAheadOnPodLinks(t *testing.T) {
 			t.Errorf("ahead in the blocks: %v (ours: %v), %v", o.Ahead, o.Filters, err)
 		}
 		l, err := link.AttachTCX(link.TCXOptions{Interface: n.link, Program: foreign, Attach: ebpf.AttachTCXIngress})
+		if errors.Is(err, link.ErrNotSupported) {
+			return // before Linux 6.6 nobody can
+		}
 		n.check(err)
 		defer l.Close()
 		if ahead, err := n.kernel.Devices.Ahead(n.link); err != nil || len(ahead) != 1 {
