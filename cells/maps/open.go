@@ -83,7 +83,7 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 // setAside moves what cannot be the map out of the way. Programs keep the map that they use, wherever its pin went.
 func (s *store) setAside(pin string, why error, o *opened) error {
 	if err := s.Kernel.Move(pin, pin+unfitSuffix); err != nil {
-		return fmt.Errorf("%w, and it cannot be moved out of the way: %w; remove it and restart the agent", why, err)
+		return fmt.Errorf("%w, and it cannot be moved out of the way: %w; remove it, the agent tries again", why, err)
 	}
 	o.row.Note = fmt.Sprintf("%s; it was moved to %s, remove it when it is not needed", why, pin+unfitSuffix)
 	s.Log.Warn("A pinned map does not fit and was moved out of the way; it is made anew", "map", o.row.Name, "error", why,

@@ -1,14 +1,17 @@
 package node_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // While the agent is away somebody spoils its pins: some are gone, others are something else. Programs go on with the maps
@@ -48,6 +51,53 @@ func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
 	if err := errors.Join(added.Detach(t.Context()), pod.Detach(t.Context())); err != nil {
 		t.Error(err)
 	}
+	traffic.end(t)
+}
+
+// Something stands in the way of a map that only the programs need, and cannot be moved. Nobody is disturbed, pods come and go
+// with the programs of the run before, and as soon as it is gone the agent goes over to its own, by itself.
+func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, roomy())
+	traffic := startTraffic(t, node, gentle())
+	before := hooks(t, node)
+	if err := node.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pin := filepath.Join(node.BPFRoot(), "waggle", "maps", "metrics_v1")
+	if err := node.Do(func() error {
+		return errors.Join(os.Remove(pin), os.Mkdir(pin, 0o700), unix.Mount(node.StateDir(), pin, "", unix.MS_BIND, ""))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, node)
+	says(t, node, "degraded: datapath generation 1", pin, "cannot be moved out of the way")
+	x, y := addPod(t, node, "new-x"), addPod(t, node, "new-y")
+	pingBoth(t, x, y)
+	if err := errors.Join(x.Check(t.Context()), x.Detach(t.Context()), y.Detach(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if now := hooks(t, node); now != before {
+		t.Errorf("the hooks carried %q, now %q", before, now)
+	}
+	traffic.say(t, "out of the way")
+	if err := node.Do(func() error { return errors.Join(unix.Unmount(pin, 0), os.Remove(pin)) }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the next try may be that far away
+	defer cancel()
+	for hooks(t, node) == before {
+		select {
+		case <-ctx.Done():
+			t.Fatal("a minute later the hooks still carry the programs of the run before")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	requireGeneration(t, node, 1)
+	saysNot(t, node, "degraded: datapath")
 	traffic.end(t)
 }
 
