@@ -40,10 +40,11 @@ func (a *app) endpointCommand() *cobra.Command {
 			if err := c.DeleteEndpoint(ctx, id); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.stdout, "endpoint %s is deleted; its pod has no network now\n", printable.Text(id))
-			return nil
+			return a.show(map[string]string{"deleted": id}, func(w io.Writer) {
+				fmt.Fprintf(w, "endpoint %s is deleted; its pod has no network now\n", printable.Text(id))
+			})
 		})
-	group.AddCommand(a.withOutput(list), a.withOutput(get), a.withOutput(history), a.withOutput(health), a.withOutput(labels), remove)
+	group.AddCommand(a.withOutput(list), a.withOutput(get), a.withOutput(history), a.withOutput(health), a.withOutput(labels), a.withOutput(remove))
 	return group
 }
 
@@ -93,6 +94,11 @@ func (a *app) endpointList(ctx context.Context, c *client.Client) error {
 				ids.PodName, addr.Ipv4, addr.Ipv6, net.InterfaceName, short(ids.CNIAttachmentID)})
 		}
 		table(w, []string{"ID", "IDENTITY", "STATE", "POD", "IPV4", "IPV6", "INTERFACE", "ATTACHMENT"}, rows)
+		for _, e := range endpoints {
+			if e.Status.State == models.EndpointStateInvalid && len(e.Status.Log) > 0 {
+				fmt.Fprintf(w, "%d: %s\n", e.ID, printable.Text(e.Status.Log[0].Message))
+			}
+		}
 	})
 }
 

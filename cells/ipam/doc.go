@@ -6,5 +6,5 @@
 //
 // It owns nothing in the kernel. After a restart the endpoint files bring their addresses back ([ipam.Allocator]
 // Restore), the file ipam/routers in the state directory the router addresses; nobody is given an address before both
-// are held. Allocations that no endpoint had claimed are gone after a restart, as are quarantines.
+// are held. The files in ipam/addresses bring back what was handed out and not claimed, and what rests.
 package ipam

@@ -59,6 +59,8 @@ var (
 		"What happened to addresses: allocate, release, expire (nobody claimed it), reuse-early (out of quarantine).",
 		[]string{"family", "action"}}
 
+	endpointsCollected = Definition{"waggle_endpoints_collected_total", counter,
+		"Endpoints that were removed because their pods had ended without a DEL, by the proofs of that.", []string{"proofs"}}
 	driftRepaired = Definition{"waggle_drift_repaired_total", counter,
 		"Objects of ours that somebody else had changed or removed, and that were put right.", []string{"kind"}}
 
@@ -76,7 +78,7 @@ var (
 func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
-		endpointsByState, ipamAddresses, ipamCapacity, ipamEvents, driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
+		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {
 		if a.Name < b.Name {
 			return -1

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
@@ -29,6 +30,7 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		endpointstates.NewTable, statedb.RWTable[*endpointstates.EndpointState].ToTable,
 		ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
 		ipamusage.NewTable, statedb.RWTable[ipamusage.Usage].ToTable,
+		collectedendpoints.NewTable, statedb.RWTable[collectedendpoints.Collected].ToTable,
 		driftrepairs.NewTable, statedb.RWTable[driftrepairs.Repair].ToTable,
 		mapsTable.NewTable, statedb.RWTable[*mapsTable.Map].ToTable,
 		func() bpfmaps.Maps { return maps },

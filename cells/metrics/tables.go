@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
@@ -25,6 +26,7 @@ type tableParams struct {
 	Endpoints statedb.Table[*endpointstates.EndpointState]
 	Addresses statedb.Table[ipamaddresses.Address]
 	Usage     statedb.Table[ipamusage.Usage]
+	Collected statedb.Table[collectedendpoints.Collected]
 	Repairs   statedb.Table[driftrepairs.Repair]
 	Maps      statedb.Table[*bpfmaps.Map]
 	Counters  counters
@@ -47,7 +49,7 @@ type collector struct {
 func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
-		driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes} {
+		endpointsCollected, driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes} {
 		c.descs[d.Name] = d.desc()
 	}
 	c.readErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: scrapeErrors.Name, Help: scrapeErrors.Help})
@@ -70,6 +72,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectEndpoints(out, txn)
 	c.collectAddresses(out, txn)
 	c.collectUsage(out, txn)
+	c.collectCollected(out, txn)
 	c.collectRepairs(out, txn)
 	c.collectMaps(out, txn)
 	c.collectPackets(out)
@@ -136,6 +139,12 @@ func (c *collector) collectUsage(out chan<- prometheus.Metric, txn statedb.ReadT
 			"expire": row.Expirations, "reuse-early": row.EarlyReuses} {
 			c.send(out, ipamEvents, float64(n), row.Family, action)
 		}
+	}
+}
+
+func (c *collector) collectCollected(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	for row := range c.Collected.All(txn) {
+		c.send(out, endpointsCollected, float64(row.Count), row.Proofs)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// agent measures the start, cold and with 100 endpoints to restore, and what an agent at rest costs.
+// agent measures the start, cold, and what an agent at rest costs.
 func (b *bench) agent(ctx context.Context) error {
 	var cold []time.Duration
 	for range 5 {
@@ -38,15 +39,62 @@ func (b *bench) agent(ctx context.Context) error {
 		}
 		defer pod.Close()
 	}
-	if err := b.atRest(node); err != nil {
+	return b.atRest(node)
+}
+
+// restore measures from the start of the process, after a kill, until the last of so many endpoints is ready again.
+func (b *bench) restore(ctx context.Context) error {
+	node, err := b.startNode(ctx, nodekit.Options{})
+	if err != nil {
 		return err
 	}
-	if err := node.StopAgent(ctx); err != nil {
-		return err
+	defer node.Close()
+	pods := 0
+	for _, count := range []int{10, 100, 250} {
+		for ; pods < count; pods++ {
+			pod, err := node.AddPod(ctx, fmt.Sprintf("restored-%d", pods))
+			if err != nil {
+				return err
+			}
+			defer pod.Close()
+		}
+		var took []time.Duration
+		for range 3 {
+			if err := node.KillAgent(ctx); err != nil {
+				return err
+			}
+			one, err := startToRestored(ctx, node, count)
+			if err != nil {
+				return err
+			}
+			took = append(took, one)
+		}
+		b.report(fmt.Sprintf("restore of %d endpoints, start to all ready, p50", count), show(median(took)), "2 s for 250")
 	}
-	took, err := startToReady(ctx, node)
-	b.report("agent start to ready, 100 endpoints restored", show(took), "2 s for 250")
-	return err
+	return nil
+}
+
+// startToRestored waits until the list of the API has so many endpoints, each of them ready.
+func startToRestored(ctx context.Context, node *nodekit.Node, count int) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	return timed(func() error {
+		if err := node.StartAgent(); err != nil {
+			return err
+		}
+		for {
+			list, err := node.Waggle(ctx, "endpoint", "list")
+			ready := strings.Count(list, " ready ")
+			if err == nil && ready == count {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%d of %d endpoints are ready: %w", ready, count, errors.Join(ctx.Err(), err))
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
 }
 
 func (b *bench) coldStart(ctx context.Context) (time.Duration, error) {

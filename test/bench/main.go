@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -20,8 +21,9 @@ func main() {
 	bin := flag.String("bin", "bin", "folder with waggle-agent, waggle-cni and waggle")
 	plugins := flag.String("reference", "/usr/lib/cni", "folder with the reference plugins ptp and host-local")
 	rounds := flag.Int("rounds", 30, "rounds of each measurement")
+	only := flag.String("only", "", "measure only the parts whose name holds this text")
 	flag.Parse()
-	b := &bench{bin: *bin, plugins: *plugins, rounds: *rounds, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
+	b := &bench{bin: *bin, plugins: *plugins, rounds: *rounds, only: *only, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
 	os.Exit(nodekit.Contain(b.main))
 }
 
@@ -43,6 +45,7 @@ func (b *bench) main() int {
 type bench struct {
 	bin, plugins string
 	rounds       int
+	only         string
 	table        *tabwriter.Writer
 }
 
@@ -54,9 +57,13 @@ func (b *bench) run(ctx context.Context) error {
 		{"attaching and detaching pods", b.attach},
 		{"traffic between pods", b.traffic},
 		{"the agent itself", b.agent},
+		{"restoring endpoints", b.restore},
 		{"programs", b.programs},
 		{"sizes", b.sizes},
 	} {
+		if !strings.Contains(part.name, b.only) {
+			continue
+		}
 		begin := time.Now()
 		if err := part.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
