@@ -41,6 +41,7 @@ func module(kernel any) cell.Cell {
 			registerLabels,    // job: pods -> labels of endpoints
 			registerCollector, // job: ends endpoints whose pods have ended
 			registerVerify,    // job: writes state files that somebody removed
+			registerLeftFiles, // job: removes state files that could not be removed with their endpoints
 		),
 	)
 }

@@ -16,7 +16,6 @@ func (m *manager) Delete(ctx context.Context, id string) error {
 	}
 	ep, err := m.Lookup(id)
 	if err != nil {
-		m.removeLeftFiles() // of which this may be the second attempt
 		return fmt.Errorf("delete: %w", err)
 	}
 	return m.remove(ep)
@@ -77,21 +76,9 @@ func (m *manager) erase(ep *endpoints.Endpoint) (*endpoints.Endpoint, error) {
 	}
 	err := m.files.Remove(fileName(row.ID))
 	if err != nil {
-		m.leftFiles[row.ID] = true
+		m.leaveFile(row.ID)
 	}
 	return row, errors.Join(err, m.deleteRow(row))
-}
-
-// removeLeftFiles removes files of endpoints that are gone, which could not be removed with them: they would come back at the
-// next start.
-func (m *manager) removeLeftFiles() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id := range m.leftFiles {
-		if m.files.Remove(fileName(id)) == nil {
-			delete(m.leftFiles, id)
-		}
-	}
 }
 
 func (m *manager) deleteRow(ep *endpoints.Endpoint) error {

@@ -1,14 +1,15 @@
 package endpointmanager
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
+	"github.com/cilium/hive/cell"
 	"github.com/stretchr/testify/require"
-
-	"github.com/waggle-net/waggle/pkg/endpoint"
 )
 
 // Whatever fails, the rest of the endpoint goes, and asking again succeeds.
@@ -31,8 +32,8 @@ func TestDelete_FileThatCannotBeRemovedIsReportedAndTheRestGoes(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// The runtime asks again because the first answer was an error; by then the file can be removed, and a restart finds nothing.
-func TestDelete_AskedAgainRemovesTheFileThatWasLeft(t *testing.T) {
+// Nobody asks again, because the endpoint is gone: the agent removes the file itself, as soon as it can.
+func TestDelete_FileThatIsLeftGoesByItself(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
 	_, err := r.Create(t.Context(), request(1))
@@ -40,13 +41,17 @@ func TestDelete_AskedAgainRemovesTheFileThatWasLeft(t *testing.T) {
 	file := filepath.Join(r.files.Dir(), "1.json")
 	require.NoError(t, os.Rename(file, file+".away"))
 	require.NoError(t, os.MkdirAll(filepath.Join(file, "in the way"), 0o700))
-	const id = "cni-attachment-id:container-1:eth0"
-	require.ErrorContains(t, r.Delete(t.Context(), id), "1.json")
+	require.ErrorContains(t, r.Delete(t.Context(), "cni-attachment-id:container-1:eth0"), "1.json")
 
 	require.NoError(t, os.RemoveAll(file))
 	require.NoError(t, os.Rename(file+".away", file))
-	require.ErrorIs(t, r.Delete(t.Context(), id), endpoint.ErrNotFound)
-	require.NoFileExists(t, file)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	health, _ := cell.NewSimpleHealth()
+	go func() { done <- r.followLeftFiles(ctx, health) }()
+	require.Eventually(t, func() bool { _, err := os.Stat(file); return os.IsNotExist(err) }, 10*time.Second, time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
 }
 
 func TestDeleteContainer_RemovesEachOfItsInterfaces(t *testing.T) {

@@ -66,6 +66,7 @@ type manager struct {
 	lastID uint16
 	// leftFiles are ids without an endpoint whose file could not be removed.
 	leftFiles  map[uint16]bool
+	fileLeft   chan struct{} // wakes the job that removes them
 	lastSerial uint64
 }
 
@@ -75,7 +76,7 @@ func newManager(p params) *manager {
 		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces, node: p.Node,
 		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers, kernel: p.Kernel,
 		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
-		restored: make(chan struct{}), leftFiles: map[uint16]bool{},
+		restored: make(chan struct{}), leftFiles: map[uint16]bool{}, fileLeft: make(chan struct{}, 1),
 	}
 }
 
