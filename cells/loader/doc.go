@@ -11,6 +11,9 @@
 // <bpf-root>/waggle/links and what they attach, the nftables table "inet waggle". A pod's link itself belongs to the
 // plugin; this cell gives it its group, takes ARP off it and sets it up.
 //
+// Whatever of it somebody else removes or changes is put right, most of it when the kernel announces it; ours is kept first
+// on waggle_host, and programs of others ahead of ours on pod links are named.
+//
 // After a restart all of this is still there and working. Filters and tcx links get the new generation in one step each;
 // nothing is detached in between. If the new generation does not load, the old one stays, pods are attached to it, and a job
 // tries again. No hook is touched while maps that had to be made anew are not filled.
