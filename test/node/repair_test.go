@@ -367,3 +367,29 @@ func cpuTime(t *testing.T, pid int) time.Duration {
 	}
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100 everywhere
 }
+
+// The shared blocks die with the last device that has them: without a pod that is waggle_hold.
+func TestPrivilegedRepair_BlocksOfANodeWithoutPods(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{AgentArgs: []string{"--verify-interval=10h"}})
+	n := &repairNode{Node: node}
+	settled := func() error {
+		var err error
+		if n.before, err = oursState(node); err == nil && !strings.Contains(strings.Join(n.before, "\n"), "filter 0x57470002") {
+			err = fmt.Errorf("the blocks have no filters: %q", n.before)
+		}
+		return err
+	}
+	eventually(t, settled)
+	for _, s := range announced {
+		if strings.HasPrefix(s.name, "waggle_hold") {
+			begin := time.Now()
+			if err := node.Do(func() error { return s.do(n) }); err != nil {
+				t.Fatal(err)
+			}
+			n.awaitRepair(t, s, 10*time.Second, begin)
+		}
+	}
+	a, b := addPod(t, node, "a"), addPod(t, node, "b")
+	pingBoth(t, a, b)
+}
