@@ -28,7 +28,7 @@ func gentle() load.Rates {
 func needBuilds(t *testing.T) {
 	t.Helper()
 	if builds == nil {
-		t.Skip("WAGGLE_TEST_PROGRAMS names programs that are built already, and another one must be built: leave it out")
+		t.Skip("PROGRAMS_UNDER_TEST names programs that are built already, and another one must be built: leave it out")
 	}
 }
 

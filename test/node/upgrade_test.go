@@ -18,7 +18,7 @@ import (
 func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
 	t.Parallel()
 	if builds == nil {
-		t.Skip("WAGGLE_TEST_PROGRAMS names programs that are built already, and another generation must be built: leave it out")
+		t.Skip("PROGRAMS_UNDER_TEST names programs that are built already, and another generation must be built: leave it out")
 	}
 	other, err := builds.Agent(nodekit.Build{Generation: otherGeneration})
 	if err != nil {
