@@ -104,7 +104,9 @@ type model struct {
 
 func newModel(t *testing.T) *model {
 	t.Helper()
-	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=1s", "--endpoint-gc-interval=1s"}})
+	// A range that outlasts the quarantine of every address that was used.
+	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.0.0/16",
+		AgentArgs: []string{"--pod-link-gc-interval=1s", "--endpoint-gc-interval=1s"}})
 	return &model{node: node, before: lasting(t, node), up: true,
 		pods: map[int]*nodekit.Pod{}, checks: map[int]bool{}, former: map[int]*nodekit.Pod{}}
 }

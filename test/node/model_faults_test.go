@@ -1,0 +1,66 @@
+//go:build amd64
+
+package node_test
+
+import (
+	"fmt"
+	"testing"
+)
+
+// Every call of the plugin and of the agent that changes something, during ADD and during DEL, fails once with each of some
+// errors. A command that succeeds all the same has done all of its work; of one that fails, DEL leaves nothing.
+func TestPrivilegedModel_EveryCallFailsOnce(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"plugin", "agent"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t)
+			for _, command := range []string{"add", "del"} {
+				calls := m.count(t, who, command)
+				for _, at := range points(t, calls) {
+					for i, errno := range []string{"ENOMEM", "EPERM", "EINTR", "EBUSY"} {
+						if soak(t) == 1 && i != at%4 {
+							continue
+						}
+						steps := []step{{what: command, who: who, at: at, errno: errno}}
+						if command == "del" {
+							steps = append([]step{{what: "add"}}, steps...)
+						}
+						if err := m.sequence(t.Context(), steps); err != nil {
+							t.Fatalf("%s=%q: %v", modelEnv, printSteps(steps), err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// count says how many calls a command takes when nothing disturbs it.
+func (m *model) count(t *testing.T, who, command string) int {
+	t.Helper()
+	pod := newPod(t, m.node, "counted")
+	follow := func(command string) int {
+		stop, err := traceAgent(m.node, traceRule{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		plugin, err := tracePlugin(m.node, pod, command, traceRule{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		agent, err := stop()
+		if err != nil {
+			t.Fatal(fmt.Errorf("follow the agent: %w", err))
+		}
+		if who == "plugin" {
+			return len(plugin.Calls)
+		}
+		return len(agent.Calls)
+	}
+	add, del := follow("ADD"), follow("DEL")
+	if command == "add" {
+		return add
+	}
+	return del
+}
