@@ -116,6 +116,7 @@ func (o *ops) create(ctx context.Context, row *object) error {
 func (o *ops) get(ctx context.Context, row *object) (*ciliumv2.CiliumEndpoint, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	heartbeat.Busy(ctx)
 	have := &ciliumv2.CiliumEndpoint{}
 	return have, o.client.Get(ctx, kubeapi.CiliumEndpoints, row.Namespace, row.Name, have)
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
@@ -71,6 +72,7 @@ func (a *allocator) writeOne(ctx context.Context, g assignment) error {
 		if err := leadership.Check(a.DB, a.Leadership); err != nil {
 			return err
 		}
+		heartbeat.Busy(ctx) // each request may take its time
 		data, err := patch(node, g.cidrs)
 		if err != nil {
 			return err
@@ -79,6 +81,7 @@ func (a *allocator) writeOne(ctx context.Context, g assignment) error {
 		if !apierrors.IsConflict(err) || try == attempts {
 			return err
 		}
+		heartbeat.Busy(ctx)
 		now := &ciliumv2.CiliumNode{}
 		if getErr := a.Client.Get(ctx, kubeapi.CiliumNodes, "", node.Name, now); getErr != nil {
 			return getErr

@@ -147,6 +147,7 @@ func (c *collector) remove(ctx context.Context, s suspect) (gone bool, err error
 	if err := leadership.Check(c.DB, c.Leadership); err != nil {
 		return false, err
 	}
+	heartbeat.Busy(ctx)
 	only := &metav1.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion}
 	err = c.Client.Delete(ctx, s.resource, s.object.Namespace, s.object.Name, only)
 	switch {
