@@ -47,8 +47,10 @@ type Load struct {
 	probes  []*probe
 	faults  faults
 	tcp     TCP
-	short   Connects
-	backlog uint64 // drops of the machine before the start
+	// handshake is what [connection.underway] says of a connection at rest.
+	handshake int
+	short     Connects
+	backlog   uint64 // drops of the machine before the start
 }
 
 // Start opens all sockets, sees each path work once, and begins.
@@ -175,7 +177,7 @@ type faults struct {
 }
 
 // maxFaults is what one can read; counters hold the rest.
-const maxFaults = 30
+const maxFaults = 100
 
 func (f *faults) add(path, format string, args ...any) {
 	f.mu.Lock()

@@ -94,7 +94,7 @@ func TestPrivilegedLoad_SeesLoss(t *testing.T) {
 		readdress(1)
 		time.Sleep(300 * time.Millisecond)
 	})
-	if r.UDP.Lost == 0 || r.TCP.Retransmitted == 0 || r.UDP.LongestGap < 300*time.Millisecond {
+	if r.UDP.Lost == 0 || r.TCP.LostSegments == 0 || r.TCP.Retransmitted == 0 || r.UDP.LongestGap < 300*time.Millisecond {
 		t.Error("the cut is not seen")
 	}
 	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "did not arrive, sent at") {

@@ -20,14 +20,15 @@ type Report struct {
 	Faults   []string // the first ones, with their moments
 }
 
-// TCP is about the long connections. A lost segment is sent again by the kernel: it counts as retransmitted unless the
-// other end proved that it had arrived (DSACK).
+// TCP is about the long connections. The kernel makes up for lost segments, so the counters of both ends are compared. That a
+// segment was sent again proves nothing: on a busy machine acknowledgements are late.
 type TCP struct {
 	Messages         int // sent; each is answered
 	Lost             int // without an answer, which ends the connection
 	Corrupted        int // answered with something else
 	Reset            int // connections that ended before their time
-	Retransmitted    int // segments, of both ends
+	LostSegments     int // sent by either end and never received by the other
+	Retransmitted    int // segments, of both ends, less those of which the other said that it had them (DSACK)
 	LongestRoundTrip time.Duration
 }
 
@@ -62,7 +63,7 @@ func (r Report) Err() error {
 		count int
 	}{
 		{"TCP messages lost", r.TCP.Lost}, {"TCP messages corrupted", r.TCP.Corrupted}, {"TCP connections reset", r.TCP.Reset},
-		{"TCP segments sent again", r.TCP.Retransmitted + r.Connects.Retransmitted}, {"datagrams lost", r.UDP.Lost},
+		{"TCP segments lost", r.TCP.LostSegments}, {"datagrams lost", r.UDP.Lost},
 		{"datagrams reordered", r.UDP.Reordered}, {"datagrams duplicated", r.UDP.Duplicated},
 		{"short connections failed", r.Connects.Failed}, {"forbidden frames arrived", r.Denied.Arrived},
 	} {
@@ -80,11 +81,11 @@ func (r Report) Err() error {
 func (r Report) String() string {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1e3) }
 	return fmt.Sprintf("in %.1f s, %d packets dropped by the machine's backlog\n"+
-		"TCP: %d messages, %d lost, %d corrupted, %d reset, %d segments sent again, longest round trip %s\n"+
+		"TCP: %d messages, %d lost, %d corrupted, %d reset, %d segments lost, %d sent again, longest round trip %s\n"+
 		"UDP: %d datagrams, %d lost (%d refused), %d reordered, %d duplicated, %d behind a full receive buffer, longest gap %s\n"+
 		"new connections: %d, %d failed (%d reset), %d segments sent again, longest %s\n"+
 		"forbidden frames: %d, %d arrived", r.Duration.Seconds(), r.Backlog,
-		r.TCP.Messages, r.TCP.Lost, r.TCP.Corrupted, r.TCP.Reset, r.TCP.Retransmitted, ms(r.TCP.LongestRoundTrip),
+		r.TCP.Messages, r.TCP.Lost, r.TCP.Corrupted, r.TCP.Reset, r.TCP.LostSegments, r.TCP.Retransmitted, ms(r.TCP.LongestRoundTrip),
 		r.UDP.Sent, r.UDP.Lost, r.UDP.Refused, r.UDP.Reordered, r.UDP.Duplicated, r.UDP.Overflowed, ms(r.UDP.LongestGap),
 		r.Connects.Done, r.Connects.Failed, r.Connects.Reset, r.Connects.Retransmitted, ms(r.Connects.Longest),
 		r.Denied.Sent, r.Denied.Arrived)

@@ -27,12 +27,12 @@ type server struct {
 	addr          string
 	done          sync.WaitGroup
 	mu            sync.Mutex
-	conns         map[*net.TCPConn]bool
-	retransmitted int // segments of its ends of connections
+	conns         map[string]*net.TCPConn // by their peer's address
+	retransmitted int                     // segments of its ends of connections
 }
 
 func newServer(path Path) (*server, error) {
-	s := &server{path: path, conns: map[*net.TCPConn]bool{}}
+	s := &server{path: path, conns: map[string]*net.TCPConn{}}
 	if err := path.To.Do(func() (err error) {
 		s.listener, err = net.Listen("tcp", netip.AddrPortFrom(path.Addr, 0).String())
 		return err
@@ -52,7 +52,7 @@ func (s *server) accept() {
 		}
 		tcp := conn.(*net.TCPConn)
 		s.mu.Lock()
-		s.conns[tcp] = true
+		s.conns[tcp.RemoteAddr().String()] = tcp
 		s.mu.Unlock()
 		s.done.Go(func() { s.echo(tcp) })
 	}
@@ -73,14 +73,14 @@ func (s *server) echo(conn *net.TCPConn) {
 	_ = conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, conn)
+	delete(s.conns, conn.RemoteAddr().String())
 	s.retransmitted += again
 }
 
 func (s *server) close() error {
 	err := s.listener.Close()
 	s.mu.Lock()
-	for conn := range s.conns { // those whose client is gone for good
+	for _, conn := range s.conns { // those whose client is gone for good
 		_ = conn.SetDeadline(time.Now())
 	}
 	s.mu.Unlock()
@@ -103,11 +103,25 @@ func (s *server) dial() (*net.TCPConn, error) {
 // connection is the near end of a long one.
 type connection struct {
 	*net.TCPConn
-	path Path
-	rand *rand.Rand
+	server *server
+	path   Path
+	rand   *rand.Rand
 }
 
-// connect opens the long connections, as many on each path.
+// underway is how many segments, of both directions, were sent and did not arrive so far, by the counters of both ends; also
+// those of the handshake that a socket does not count, which are as many for every connection.
+func (c *connection) underway() int {
+	c.server.mu.Lock()
+	far := c.server.conns[c.LocalAddr().String()]
+	c.server.mu.Unlock()
+	if far == nil {
+		return 0
+	}
+	a, b := info(c.TCPConn), info(far)
+	return int(a.Segs_out) - int(b.Segs_in) + int(b.Segs_out) - int(a.Segs_in)
+}
+
+// connect opens the long connections, as many on each path, and sees each work once.
 func (l *Load) connect(count int) ([]*connection, error) {
 	var all []*connection
 	for i, s := range l.servers {
@@ -121,7 +135,7 @@ func (l *Load) connect(count int) ([]*connection, error) {
 				if err != nil {
 					return err
 				}
-				all = append(all, &connection{TCPConn: conn, path: s.path, rand: newRandom(1, uint64(len(all)))})
+				all = append(all, &connection{TCPConn: conn, server: s, path: s.path, rand: newRandom(1, uint64(len(all)))})
 			}
 			return nil
 		}); err != nil {
@@ -129,6 +143,14 @@ func (l *Load) connect(count int) ([]*connection, error) {
 				_ = c.Close()
 			}
 			return nil, fmt.Errorf("%s: %w", s.path.Name, err)
+		}
+	}
+	for i, c := range all {
+		if err := exchange(c, c.rand); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.path.Name, err)
+		}
+		if underway := c.underway(); i == 0 || underway < l.handshake { // an acknowledgement may be on its way
+			l.handshake = underway
 		}
 	}
 	return all, nil
@@ -154,7 +176,9 @@ func (l *Load) converse(c *connection, period, offset time.Duration) {
 		}
 		return whole
 	})
+	missing := 0
 	if whole {
+		missing = l.missingSegments(c)
 		if err := hangUp(c.TCPConn); err != nil {
 			l.lostMessage(c.path, count, fmt.Errorf("close: %w", err))
 		}
@@ -162,8 +186,23 @@ func (l *Load) converse(c *connection, period, offset time.Duration) {
 	l.faults.mu.Lock()
 	defer l.faults.mu.Unlock()
 	l.tcp.Messages += count
+	l.tcp.LostSegments += missing
 	l.tcp.Retransmitted += again
 	l.tcp.LongestRoundTrip = max(l.tcp.LongestRoundTrip, longest)
+}
+
+// missingSegments waits until a connection at rest has received all that was sent, and counts what never came.
+func (l *Load) missingSegments(c *connection) (count int) {
+	for deadline := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
+		count = c.underway() - l.handshake
+		if count <= 0 || time.Now().After(deadline) {
+			break
+		}
+	}
+	if count > 0 {
+		l.faults.add(c.path.Name, "%d TCP segments never arrived", count)
+	}
+	return max(0, count)
 }
 
 var errCorrupted = errors.New("the answer is not what was sent")
@@ -233,17 +272,23 @@ func hangUp(conn *net.TCPConn) error {
 // retransmissions counts the segments that a connection sent again, less those of which the other end said that it had
 // them already: on a busy machine an acknowledgement may be later than the kernel waits. Once a connection is closing it may
 // end before it hears that, so it is asked before.
-func retransmissions(conn *net.TCPConn) (count int) {
+func retransmissions(conn *net.TCPConn) int {
+	i := info(conn)
+	return max(0, int(i.Total_retrans)-int(i.Dsack_dups))
+}
+
+// info is what the kernel tells of a connection; all zero when it is closed.
+func info(conn *net.TCPConn) (all unix.TCPInfo) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return 0
+		return all
 	}
 	_ = raw.Control(func(fd uintptr) {
-		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			count = max(0, int(info.Total_retrans)-int(info.Dsack_dups))
+		if i, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			all = *i
 		}
 	})
-	return count
+	return all
 }
 
 // connectOften opens short connections. The thread stays in the namespace of the connecting end.
