@@ -18,6 +18,7 @@ var kindOf = map[string]string{
 	"ring buffer `events`":                        "pin",
 	"shared tc blocks and their filters":          "filter",
 	"clsact of pod links":                         "clsact",
+	"program on `waggle_host` before Linux 6.6":   "clsact", // it goes with the link, and so does that
 	"programs on `waggle_host`":                   "pin",
 	"nftables table `inet waggle`":                "nft-table",
 	"veth pairs `waggle_host`/`waggle_net`":       "link",
