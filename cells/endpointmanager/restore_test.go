@@ -3,11 +3,14 @@ package endpointmanager
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -245,4 +248,43 @@ func BenchmarkRestore250(b *testing.B) {
 		b.StartTimer()
 		require.NoError(b, r.restore(r.done))
 	}
+}
+
+// A clock that was set back, or forward, between two endpoints changes neither their order nor the next id.
+func TestRestore_ClocksJump(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := started(t, dir)
+	for n, year := range []int{2040, 1970, 2026} {
+		q := request(n + 1)
+		q.K8sPodName = "same"
+		ep, err := r.Create(t.Context(), q)
+		require.NoError(t, err)
+		changed := ep.Clone()
+		changed.CreatedAt = time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC)
+		require.NoError(t, r.store(changed))
+	}
+	r = started(t, dir)
+	ep, err := r.Lookup("pod-name:default/same")
+	require.NoError(t, err)
+	require.Equal(t, "container-3", ep.ContainerID, "the sandbox that was made last")
+	ep, err = r.Create(t.Context(), request(4))
+	require.NoError(t, err)
+	require.Equal(t, uint16(4), ep.ID)
+	require.Equal(t, uint64(4), ep.Serial)
+}
+
+// A file that cannot be read is not a damaged one: to set it aside would be to forget its addresses.
+func TestRestore_FileThatCannotBeReadStopsTheStartAndStays(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]error{"no descriptor": syscall.EMFILE, "a bad disk": syscall.EIO, "no right": syscall.EACCES} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := readable([]statefile.File{{Name: "1.json"}, {Name: "2.json", Err: fmt.Errorf("open: %w", failure)}})
+			require.ErrorIs(t, err, failure)
+			require.ErrorContains(t, err, "2.json")
+			require.ErrorContains(t, err, "nobody knows which addresses it holds")
+		})
+	}
+	require.NoError(t, readable([]statefile.File{{Err: statefile.ErrCorrupt}, {Err: statefile.ErrForeign}, {Err: syscall.ENOENT}}))
 }
