@@ -106,6 +106,9 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	case attachments.TCX:
 		l, found := links[pinName(a)]
 		all := programFinding(driftrepairs.TCX, what, a.ProgramID, l.Program, found && l.IfIndex == a.IfIndex)
+		if a.ProgramID == 0 {
+			return all // nothing is moved without a program of this run
+		}
 		for _, other := range l.Ahead {
 			all = append(all, driftrepairs.Finding{Kind: driftrepairs.ProgramOrder, What: what, Found: other + " is ahead"})
 		}
