@@ -118,9 +118,13 @@ func TestPrivilegedFaults_ReadOnlyStateDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := b.Detach(t.Context()); err != nil { // again, as runtimes do; now the file goes as well
-		t.Error(err)
-	}
+	eventually(t, func() error { // now the file goes as well
+		files, err := filepath.Glob(filepath.Join(folders[0], "*.json"))
+		if err == nil && len(files) != 1 {
+			err = fmt.Errorf("there are %d state files", len(files))
+		}
+		return err
+	})
 	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
