@@ -56,6 +56,7 @@ func (b *bench) run(ctx context.Context) error {
 	}{
 		{"attaching and detaching pods", b.attach},
 		{"traffic between pods", b.traffic},
+		{"attaching while the agent restarts", b.restart},
 		{"the agent itself", b.agent},
 		{"restoring endpoints", b.restore},
 		{"programs", b.programs},

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// restart measures an ADD that finds its agent killed: before the ADD begins, or in the middle of it. The agent is started
+// again at once, as by a kubelet without back-off.
+func (b *bench) restart(ctx context.Context) error {
+	node, err := b.startNode(ctx, nodekit.Options{})
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	for _, side := range []struct {
+		name string
+		lead time.Duration // of the ADD
+	}{{"killed before it", 0}, {"killed 10 ms into it", 10 * time.Millisecond}} {
+		var took []time.Duration
+		failed := 0
+		for i := range b.rounds {
+			one, err := addAcrossRestart(ctx, node, fmt.Sprintf("restart-%d-%d", side.lead, i), side.lead)
+			if err != nil {
+				return err
+			}
+			if one == 0 {
+				failed++
+				continue
+			}
+			took = append(took, one)
+		}
+		b.report("ADD, agent "+side.name+", p50 (p99)", fmt.Sprintf("%s (%s), %d of %d failed", show(median(took)),
+			show(percentile(took, 99)), failed, b.rounds), "")
+	}
+	return nil
+}
+
+// addAcrossRestart returns how long the ADD took, 0 if it failed.
+func addAcrossRestart(ctx context.Context, node *nodekit.Node, name string, lead time.Duration) (took time.Duration, err error) {
+	pod, err := node.NewPod(name)
+	if err != nil {
+		return 0, err
+	}
+	defer pod.Close()
+	var attached error
+	done := make(chan struct{})
+	attach := func() {
+		defer close(done)
+		took, attached = timed(func() error { return pod.Attach(ctx) })
+	}
+	if lead > 0 {
+		go attach()
+		time.Sleep(lead)
+	}
+	if err := node.KillAgent(ctx); err != nil {
+		return 0, err
+	}
+	if lead == 0 {
+		go attach()
+	}
+	if err := node.StartAgent(); err != nil {
+		return 0, err
+	}
+	<-done
+	ready, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := node.WaitReady(ready); err != nil {
+		return 0, err
+	}
+	if attached != nil {
+		took = 0
+	}
+	return took, pod.Detach(ctx)
+}
