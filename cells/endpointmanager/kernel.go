@@ -10,7 +10,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/rtnl"
-	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // kernel is what tells whether the pod of an endpoint still lives.
@@ -37,9 +36,9 @@ type sight struct {
 	gone  bool   // the directory can be seen and has no such file
 }
 
-type realKernel struct{ procfs string }
+type realKernel struct{}
 
-func newKernel(agent settings.Agent) kernel { return realKernel{agent.Procfs} }
+func newKernel() kernel { return realKernel{} }
 
 // links opens a handle for each dump: there is one at the start, and others only while a link is missing.
 func (realKernel) links() (links, error) {
@@ -78,8 +77,9 @@ func (realKernel) namespace(path string) (s sight) {
 	return s
 }
 
-func (k realKernel) boot() string {
-	id, err := os.ReadFile(filepath.Join(k.procfs, "sys/kernel/random/boot_id"))
+// boot reads the container's own /proc: the id is the same in every namespace.
+func (realKernel) boot() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}

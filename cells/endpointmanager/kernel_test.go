@@ -1,6 +1,8 @@
 package endpointmanager
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,4 +33,28 @@ func TestPrivilegedLinks_AreThoseOfTheNamespace(t *testing.T) {
 	require.Equal(t, "lxc0123456789ab", found[index].name)
 	require.False(t, found[index].mac.IsZero())
 	require.NotContains(t, found, 1, "lo is no veth")
+}
+
+// What the agent sees at a path: a namespace, nothing, something else, or no folder at all.
+func TestPrivilegedNamespace_WhatIsSeenAtAPath(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	k, dir := realKernel{}, t.TempDir()
+	own := k.namespace("/proc/self/ns/net")
+	require.NotZero(t, own.inode)
+	require.NotEmpty(t, own.dir)
+	require.False(t, own.gone)
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+	file := k.namespace(filepath.Join(dir, "file"))
+	require.Zero(t, file.inode, "a file is no namespace, as behind a mount that did not spread")
+	require.False(t, file.gone)
+
+	missing := k.namespace(filepath.Join(dir, "missing"))
+	require.True(t, missing.gone)
+	require.Equal(t, file.dir, missing.dir)
+
+	require.Zero(t, k.namespace(filepath.Join(dir, "no-folder", "x")), "nothing is known")
+	require.Zero(t, k.namespace("").inode)
+	require.Len(t, k.boot(), 36)
 }

@@ -47,6 +47,7 @@ func (m *manager) followLeftFiles(ctx context.Context, health cell.Health) error
 			return nil
 		case <-m.fileLeft:
 		}
+		heartbeat.Busy(ctx)
 		backoff := job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute}
 		for remain, err := m.removeLeftFiles(); remain > 0; remain, err = m.removeLeftFiles() {
 			health.Degraded(fmt.Sprintf("the files of %d endpoints that are gone cannot be removed", remain), err)
@@ -57,6 +58,7 @@ func (m *manager) followLeftFiles(ctx context.Context, health cell.Health) error
 				return nil
 			case <-time.After(pause):
 			}
+			heartbeat.Busy(ctx)
 		}
 		health.OK("every file belongs to an endpoint")
 	}
