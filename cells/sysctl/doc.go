@@ -6,5 +6,5 @@
 // What a setting was is kept in <state-dir>/sysctls before it is changed for the first time, for "waggle cleanup" alone: a
 // setting that nobody wants any more stays as it is, and after a restart the same values are wanted again. Where that cannot be
 // kept, nothing is changed. What somebody else changes is put back: forwarding and reverse path filters, which the kernel
-// announces, at once, the others when all are read again, every --verify-interval.
+// announces, at once, the others when they are read again, every --verify-interval.
 package sysctl

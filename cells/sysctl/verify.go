@@ -3,6 +3,7 @@ package sysctl
 import (
 	"context"
 	"errors"
+	"path"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -44,8 +45,12 @@ type verifier struct {
 }
 
 func registerVerify(jobs job.Group, v verifier) {
-	jobs.Add(job.Timer("verify-sysctls", heartbeat.Timer(jobs, "verify-sysctls",
-		func(context.Context) error { _, err := v.look(); return err }, v.Drift.Interval), v.Drift.Interval))
+	rounds := 0
+	jobs.Add(job.Timer("verify-sysctls", heartbeat.Timer(jobs, "verify-sysctls", func(context.Context) error {
+		rounds++
+		_, err := v.lookAt(func(name string) bool { return rounds%allRounds == 0 || !announcedName(name) })
+		return err
+	}, v.Drift.Interval), v.Drift.Interval))
 	jobs.Add(job.OneShot("follow-sysctls", heartbeat.Loop(jobs, "follow-sysctls", func(ctx context.Context, health cell.Health) error {
 		return drift.Follow(ctx, health, v.next, v.look)
 	})))
@@ -83,9 +88,27 @@ func (v verifier) concerns(txn statedb.ReadTxn, s rtnl.Setting) bool {
 	return found && !same(row.Value, s.String())
 }
 
-// look reads every setting that was written. One that cannot be read is looked at by its reconciler.
+// allRounds is every how many rounds of the timer settings are read too whose changes are announced: each pod has one, and
+// reading them is most of the work.
+const allRounds = 10
+
+// announcedName tells whether the kernel announces changes of a setting.
+func announcedName(name string) bool {
+	leaf := path.Base(name)
+	return leaf == "rp_filter" || leaf == "forwarding" || leaf == "ip_forward"
+}
+
+// look reads every setting that was written.
 func (v verifier) look() (again bool, err error) {
+	return v.lookAt(func(string) bool { return true })
+}
+
+// lookAt reads the settings of these names. One that cannot be read is looked at by its reconciler.
+func (v verifier) lookAt(names func(string) bool) (again bool, err error) {
 	return drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
+		if !names(s.Name) {
+			return nil
+		}
 		have, err := v.Kernel.Read(s.Name)
 		if s.Optional && missing(err) {
 			return nil
