@@ -229,21 +229,7 @@ func TestMonitor_FindsWhatHangs(t *testing.T) {
 func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		db := statedb.New()
-		m := heartbeat.NewMonitor()
-		var registered reconciler.Params
-		h := hive.New(statedb.Cell, job.Cell, cell.Provide(cell.NewSimpleHealth, func(h *cell.SimpleHealth) hive.HealthSource { return source{h} }, func() *heartbeat.Monitor { return m }),
-			cell.Module("bees", "Bees", cell.Invoke(func(p reconciler.Params) { registered = p })))
-		if err := hive.Populate(h, slog.New(slog.DiscardHandler)); err != nil { // and never started
-			t.Fatal(err)
-		}
-		table, err := newTable(db, "combs")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := heartbeat.Register(registered, table, (*comb).clone, (*comb).withStatus, (*comb).status, &world{}, nil); err != nil {
-			t.Fatal(err)
-		}
+		m, db, table := unattended(t, false)
 		w := &world{db: db, table: table}
 		steps := func(n int) (found []heartbeat.Wedge) {
 			for range n {
@@ -264,6 +250,73 @@ func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
 			t.Fatalf("after 34 s: %+v", got)
 		}
 	})
+}
+
+// unattended is a reconciler that is registered and never runs.
+func unattended(t *testing.T, remote bool) (*heartbeat.Monitor, *statedb.DB, statedb.RWTable[*comb]) {
+	t.Helper()
+	db, m := statedb.New(), heartbeat.NewMonitor()
+	var params reconciler.Params
+	h := hive.New(statedb.Cell, job.Cell,
+		cell.Provide(cell.NewSimpleHealth, func(h *cell.SimpleHealth) hive.HealthSource { return source{h} }, func() *heartbeat.Monitor { return m }),
+		cell.Module("bees", "Bees", cell.Invoke(func(p reconciler.Params) { params = p })))
+	if err := hive.Populate(h, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	table, err := newTable(db, "combs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	register := heartbeat.Register[*comb]
+	if remote {
+		register = heartbeat.RegisterRemote[*comb]
+	}
+	if _, err := register(params, table, (*comb).clone, (*comb).withStatus, (*comb).status, &world{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return m, db, table
+}
+
+// TestBehind: at first any row that waits counts, later only one that waits for long.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	m, db, table := unattended(t, false)
+	w := &world{db: db, table: table}
+	set := func(status reconciler.Status) {
+		txn := db.WriteTxn(table)
+		_, _, _ = table.Insert(txn, &comb{Name: "wax", Status: status})
+		txn.Commit()
+	}
+	for i, c := range []struct {
+		do   func()
+		want int
+	}{
+		{func() {}, 0},
+		{func() { w.insert("wax") }, 1},
+		{func() { set(reconciler.StatusError(errors.New("busy"))) }, 0}, // was attempted
+		{func() { w.insert("wax") }, 1},                                 // still nobody has seen that nothing waits
+		{func() { set(reconciler.StatusDone()); m.Step(time.Second, db.ReadTxn()) }, 0},
+		{func() { w.insert("wax"); m.Step(time.Second, db.ReadTxn()) }, 0},
+		{func() {
+			for range 11 {
+				m.Step(time.Second, db.ReadTxn())
+			}
+		}, 1},
+		{func() { set(reconciler.StatusDone()) }, 0},
+	} {
+		c.do()
+		if got := m.Behind(db.ReadTxn()); len(got) != c.want || c.want == 1 && got[0] != "row wax of table combs to be in the kernel" {
+			t.Errorf("step %d: %q, want %d rows", i, got, c.want)
+		}
+	}
+	remote, db2, table2 := unattended(t, true)
+	(&world{db: db2, table: table2}).insert("wax")
+	if got := remote.Behind(db2.ReadTxn()); len(got) != 0 {
+		t.Errorf("rows of the API server: %q", got)
+	}
+	if got := (*heartbeat.Monitor)(nil).Behind(db.ReadTxn()); got != nil {
+		t.Errorf("without a monitor: %q", got)
+	}
 }
 
 type source struct{ root *cell.SimpleHealth }
@@ -298,25 +351,27 @@ func TestMonitor_IsGreen(t *testing.T) {
 	}
 }
 
-// TestMonitor_AProcessThatWasStopped is one whose loops were all at work when it was stopped for an hour.
+// TestMonitor_AProcessThatWasStopped is one whose loop was at work, and a row waiting, when it was stopped for an hour.
 func TestMonitor_AProcessThatWasStopped(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := build(t)
-		time.Sleep(5 * time.Second)
-		w.loop.shut()
-		w.update.shut()
-		txn := w.db.WriteTxn(w.table)
-		synctest.Wait()
-		for range 5 { // a step each, however long ago the last one was
-			if got := w.monitor.Step(time.Hour, w.db.ReadTxn()); len(got) > 0 {
-				t.Fatalf("%+v", got)
-			}
-		}
-		txn.Abort()
-		w.update.open()
-		w.loop.open()
+	m, db, table := unattended(t, false)
+	(&world{db: db, table: table}).insert("wax")
+	began, thaw := make(chan struct{}), make(chan struct{})
+	run := heartbeat.Loop(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), "dance", func(context.Context, cell.Health) error {
+		close(began)
+		<-thaw
+		return nil
 	})
+	var loop sync.WaitGroup
+	loop.Go(func() { _ = run(context.Background(), nil) })
+	<-began
+	for range 5 { // a step each, however long ago the last one was
+		if got := m.Step(time.Hour, db.ReadTxn()); len(got) > 0 {
+			t.Fatalf("%+v", got)
+		}
+	}
+	close(thaw)
+	loop.Wait()
 }
 
 // TestLive_WithoutAJudge: the verdict of a judge that has not looked for long is none.

@@ -174,3 +174,17 @@ func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
 		}
 	}
 }
+
+// TestPrivilegedWedge_IdleIsNone leaves an agent with pods alone for more than one round of its timers, which with a tenth of
+// the limits is as if it were ten times as long: every loop that waits has said so.
+func TestPrivilegedWedge_IdleIsNone(t *testing.T) {
+	t.Parallel()
+	node, _ := frozen(t)
+	addPod(t, node, "a")
+	addPod(t, node, "b")
+	for began := time.Now(); time.Since(began) < 35*time.Second; time.Sleep(200 * time.Millisecond) {
+		if code, line, err := probe(node, "/healthz"); err != nil || code != http.StatusOK {
+			t.Fatalf("after %s: %d %s %v", time.Since(began), code, line, err)
+		}
+	}
+}
