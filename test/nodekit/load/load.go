@@ -3,7 +3,8 @@
 //
 // What the generator itself causes is told apart from what the network does. Datagrams that a full receive buffer refused
 // are counted by their socket (SO_RXQ_OVFL). Pauses of the sender do not count, because a slot that was missed is not
-// made up for; pauses of the receiver do not, because the kernel notes when a datagram arrived (SO_TIMESTAMPNS).
+// made up for; pauses of the receiver do not, because the kernel notes when a datagram arrived (SO_TIMESTAMPNS). TCP makes up
+// for what is lost, so the kernel's counters of segments at both ends of a connection are compared (TCP_INFO).
 package load
 
 import (
