@@ -148,9 +148,10 @@ func frozenInTurn(t *testing.T, node *nodekit.Node) (names []string) {
 }
 
 // unstirred are loops that have nothing to do however a node without Kubernetes is stirred: servers, whose requests are
-// watched one by one, timers of minutes, what waits for a failure, and the judge himself.
+// watched one by one, timers of minutes, what waits for a failure or for drift, and the judge himself.
 var unstirred = []string{"/serve", "/judge", "/write-down", "/freeze-tables", "/record-hooks", "/retry-prune", "/watch-report", "/watch-repairs",
-	"/write-cni-conf", "/load-programs", "/reconcile-desired-devices", "/reconcile-sysctls"}
+	"/write-cni-conf", "/load-programs", "/reconcile-desired-devices", "/reconcile-sysctls",
+	"/follow-filters", "/follow-pins", "/follow-pod-labels", "/follow-ranges", "/follow-rule", "/reconcile-desired-routes"}
 
 // TestPrivilegedWedge_AStoppedProcessIsNone: SIGSTOP for longer than every limit, then SIGCONT.
 func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
