@@ -43,9 +43,9 @@ func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 		OnStart: func(ctx cell.HookContext) error {
 			if err := r.run(ctx); err != nil {
 				r.log.Warn("The deletion queue was not emptied", "directory", r.dir, "error", err)
-				jobs.Add(job.OneShot("replay-deletion-queue", heartbeat.Loop(jobs, "replay-deletion-queue", func(ctx context.Context, health cell.Health) error {
+				heartbeat.Add(jobs, "replay-deletion-queue", func(ctx context.Context, health cell.Health) error {
 					return r.retry(ctx, health, err)
-				})))
+				})
 			}
 			return nil
 		},
@@ -74,11 +74,13 @@ func (r *replay) run(ctx context.Context) error {
 func (r *replay) retry(ctx context.Context, health cell.Health, err error) error {
 	for err != nil {
 		health.Degraded("deletions wait in the queue", err)
+		heartbeat.IdleFor(ctx, replayRetry)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(replayRetry):
 		}
+		heartbeat.Busy(ctx)
 		err = r.run(ctx)
 		r.Release()
 	}

@@ -5,12 +5,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/deletequeue"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
@@ -105,4 +107,31 @@ func TestReplay_AnEntryThatFailsIsTriedAgainByTheSameAgent(t *testing.T) {
 	queue, err := filepath.Glob(filepath.Join(dir, "deleteQueue", "*.delete"))
 	require.NoError(t, err)
 	require.Empty(t, queue)
+}
+
+// TestReplay_ThatIsTriedAgainIsNoWedge: a restart of the agent would not give it the queue.
+func TestReplay_ThatIsTriedAgainIsNoWedge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r := started(t, dir)
+		q, err := deletequeue.Open(t.Context(), filepath.Join(dir, "deleteQueue"))
+		require.NoError(t, err)
+		replay := newReplay(r.log, settings.Agent{StateDir: dir}, r.manager)
+		monitor := heartbeat.NewMonitor()
+		jobs := heartbeat.NewGroup(nil, monitor, cell.FullModuleID{"endpoint-manager"})
+		health, _ := cell.NewSimpleHealth()
+		done := make(chan error, 1)
+		go func() {
+			done <- heartbeat.Loop(jobs, "replay", func(ctx context.Context, health cell.Health) error {
+				return replay.retry(ctx, health, deletequeue.ErrNotLocked)
+			})(t.Context(), health)
+		}()
+		for range 120 {
+			time.Sleep(heartbeat.Interval)
+			require.Empty(t, monitor.Step(heartbeat.Interval, r.db.ReadTxn()))
+		}
+		require.NoError(t, q.Close())
+		require.NoError(t, <-done)
+	})
 }
