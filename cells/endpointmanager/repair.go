@@ -17,7 +17,13 @@ func (m *manager) repairFiles(list []found) {
 		if reports++; reports > maxReports {
 			continue
 		}
-		attrs := []any{"file", f.name, "reason", f.damage, "keptAs", kept, "error", err}
+		attrs := []any{"file", f.name}
+		if f.damage != nil {
+			attrs = append(attrs, "reason", f.damage, "keptAs", kept)
+		}
+		if err != nil {
+			attrs = append(attrs, "error", err)
+		}
 		if f.ep != nil {
 			attrs = append(attrs, "endpointID", f.ep.ID, "quarantine", f.ep.Quarantine)
 		}

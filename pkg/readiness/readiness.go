@@ -143,15 +143,17 @@ func programs(txn statedb.ReadTxn, table statedb.Table[*attachments.Attachment])
 	return ""
 }
 
+// degraded is one line: errors that were joined, and the verifier's, have several.
 func degraded(s health.Status) string {
 	name := s.Module
 	if s.Component != "" {
 		name += "." + s.Component
 	}
-	if s.Error == "" {
-		return name + ": " + s.Message
+	text := name + ": " + s.Message
+	if s.Error != "" {
+		text += ": " + s.Error
 	}
-	return name + ": " + s.Message + ": " + s.Error
+	return strings.ReplaceAll(text, "\n", "; ")
 }
 
 // named is how many degraded modules a line for people names; one cause, such as an API server that is away, degrades many.

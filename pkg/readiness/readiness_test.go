@@ -163,10 +163,10 @@ func TestSummary(t *testing.T) {
 func TestJudge_DegradedDoesNotKeepPodsWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	insert(t, w.db, w.health, health.Status{Module: "agent.loader", Component: "job-x", Level: health.Degraded, Message: "attach", Error: "busy"})
+	insert(t, w.db, w.health, health.Status{Module: "agent.loader", Component: "job-x", Level: health.Degraded, Message: "attach", Error: "busy\nslow"})
 	insert(t, w.db, w.health, health.Status{Module: "agent.ipam", Level: health.OK})
 	v := Judge(w.db.ReadTxn(), w.tables)
-	if want := []string{"agent.loader.job-x: attach: busy"}; !slices.Equal(v.Degraded, want) || slices.Contains(v.Waiting(), want[0]) {
+	if want := []string{"agent.loader.job-x: attach: busy; slow"}; !slices.Equal(v.Degraded, want) || slices.Contains(v.Waiting(), want[0]) {
 		t.Errorf("%+v", v)
 	}
 }
