@@ -154,7 +154,7 @@ func (c *Cluster) Node(name string) *Node {
 func (c *Cluster) Stop() error {
 	var failed error
 	for _, n := range c.Nodes {
-		failed = errors.Join(failed, n.remove())
+		failed = errors.Join(failed, n.PowerOff())
 	}
 	for _, p := range []*Process{c.scheduler, c.controllers, c.second, c.apiserver, c.etcd} {
 		failed = errors.Join(failed, p.Kill())

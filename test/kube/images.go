@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 )
 
 // Images that every node has.
@@ -16,7 +18,12 @@ const (
 
 // LoadImage imports an image archive of this machine into the node's containerd.
 func (n *Node) LoadImage(ctx context.Context, archive string) error {
-	if _, err := n.Run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", archive); err != nil {
+	file, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if _, err := run(ctx, n.place, file, "ctr", "--namespace", "k8s.io", "images", "import", "-"); err != nil {
 		return fmt.Errorf("load image on %s: %w", n.Name, err)
 	}
 	return nil
@@ -43,4 +50,37 @@ func imageName(archive string) (string, error) {
 		}
 		return manifest[0].RepoTags[0], nil
 	}
+}
+
+// Build says how an image of Waggle differs from that of "make image".
+type Build struct {
+	Generation int    // of its datapath
+	Tags       string // build tags
+}
+
+// BuildImage makes an image with another agent, puts it onto all nodes and returns its name. It needs the sources and a compiler.
+func (c *Cluster) BuildImage(ctx context.Context, build Build) (name string, err error) {
+	name = fmt.Sprintf("waggle.local/waggle:generation-%d", build.Generation)
+	agent, archive := c.path("waggle-agent"), c.path("waggle-image.tar")
+	files := []string{agent + "=/usr/bin/waggle-agent"}
+	for _, program := range []string{"waggle-cni", "waggle"} {
+		files = append(files, filepath.Join(c.bin.waggle, program)+"=/usr/bin/"+program)
+	}
+	for _, args := range [][]string{
+		{"build", "-trimpath", "-buildvcs=false", "-tags=" + build.Tags, "-o", agent,
+			fmt.Sprintf("-ldflags=-s -w -X github.com/waggle-net/waggle/pkg/version.generation=%d", build.Generation), "./cmd/waggle-agent"},
+		append([]string{"run", "./tools/image", "-o", archive, "-name", name, "-entrypoint", "/usr/bin/waggle-agent"}, files...),
+	} {
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir, cmd.Env = filepath.Dir(c.bin.waggle), append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("make image %s: %w\n%s", name, err, out)
+		}
+	}
+	for _, n := range c.Nodes {
+		if err := n.LoadImage(ctx, archive); err != nil {
+			return "", err
+		}
+	}
+	return name, nil
 }

@@ -31,9 +31,20 @@ func (c *Cluster) makeBridge() (err error) {
 		addr add `+apiIPv6+`/64 dev `+bridgeName+` nodad`)
 }
 
+func portOf(n *Node) string { return "port-" + n.Name }
+
+// disconnect takes a node's uplink away, if the kernel has not done so with the node's namespace.
+func (c *Cluster) disconnect(n *Node) error {
+	_, err := run(context.Background(), c.control, nil, "ip", "link", "delete", portOf(n))
+	if err != nil && strings.Contains(err.Error(), "Cannot find device") {
+		return nil
+	}
+	return err
+}
+
 // connect gives a node its uplink.
 func (c *Cluster) connect(n *Node) error {
-	port := "port-" + n.Name
+	port := portOf(n)
 	if err := c.ip(c.control, fmt.Sprintf(`
 		link add %[1]s type veth peer name %[2]s netns %[3]d
 		link set %[1]s master %[4]s

@@ -16,7 +16,8 @@ for dir in etc opt var; do
 	mount -t overlay overlay -o "lowerdir=/$dir,upperdir=$STATE/upper/$dir,workdir=$STATE/scratch/$dir" "/$dir"
 done
 mkdir -p /opt/cni/bin /etc/cni/net.d
-rm -rf /var/lib/waggle # the copy of another cluster's objects, where the machine itself has run an agent
+# What the machine itself has there, when it has run an agent, is of another cluster. What the node has had, stays.
+[ -e "$STATE/containerd" ] || rm -rf /var/lib/waggle
 # An overlay cannot be the upper folder of another, as containers' file systems need.
 for dir in containerd kubelet; do
 	mkdir -p "$STATE/$dir" "/var/lib/$dir"

@@ -38,18 +38,23 @@ type Node struct {
 func (c *Cluster) newNode(index int) (*Node, error) {
 	n := &Node{Name: nodeName(index), IPv4: nodeIPv4(index), IPv6: nodeIPv6(index), cluster: c}
 	n.cgroup = filepath.Join(os.Getenv(insideEnv), filepath.Base(c.dir), n.Name)
-	if err := n.startInit(); err != nil {
+	if err := n.boot(); err != nil {
 		return n, fmt.Errorf("make %s: %w", n.Name, err)
+	}
+	return n, n.writeFiles()
+}
+
+// boot makes what a machine has before its first program is started.
+func (n *Node) boot() error {
+	if err := n.startInit(); err != nil {
+		return err
 	}
 	namespaces, err := openNamespaces(n.init.PID())
 	if err != nil {
-		return n, err
+		return err
 	}
 	n.place = place{namespaces, joinCgroups}
-	if err := c.connect(n); err != nil {
-		return n, fmt.Errorf("connect %s: %w", n.Name, err)
-	}
-	return n, n.writeFiles()
+	return n.cluster.connect(n)
 }
 
 // startInit starts the node's first process and waits until it has made the node's mounts.
@@ -130,8 +135,9 @@ func (n *Node) StartProcess(name string, argv ...string) (*Process, error) {
 // Do runs f on a thread inside the node's namespaces.
 func (n *Node) Do(f func() error) error { return n.place.do(f) }
 
-// remove ends all processes of the node, its first at the head, and removes what they had.
-func (n *Node) remove() error {
+// PowerOff ends all processes of the node, its first at the head, as if the power had failed. What is left is its disk: /etc,
+// /opt and /var.
+func (n *Node) PowerOff() error {
 	for _, p := range []*Process{n.kubelet, n.containerd} {
 		if p != nil {
 			p.told.Store(true)
@@ -140,5 +146,13 @@ func (n *Node) remove() error {
 	if err := n.init.Kill(); err != nil { // the kernel ends all others with it
 		return err
 	}
-	return errors.Join(closeNamespaces(n.place.namespaces), removeCgroups(n.cgroup))
+	return errors.Join(closeNamespaces(n.place.namespaces), n.cluster.disconnect(n), removeCgroups(n.cgroup))
+}
+
+// PowerOn starts the node again after [Node.PowerOff], with containerd and without kubelet.
+func (n *Node) PowerOn(ctx context.Context) error {
+	if err := n.boot(); err != nil {
+		return fmt.Errorf("start %s again: %w", n.Name, err)
+	}
+	return n.startContainerd(ctx)
 }

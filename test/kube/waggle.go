@@ -22,18 +22,12 @@ const (
 // InstallWaggle installs Waggle as a person would: the image of "make image" on each node, "waggle install" with further
 // flags piped into kubectl, and then it waits until all agents and all nodes are ready.
 func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
-	archive := filepath.Join(c.bin.waggle, "waggle-image.tar")
-	image, err := imageName(archive)
-	if err != nil {
-		return fmt.Errorf("%w: run \"make image\"", err)
-	}
 	for _, n := range c.Nodes {
-		if err := n.LoadImage(ctx, archive); err != nil {
+		if err := n.LoadImage(ctx, c.archive()); err != nil {
 			return err
 		}
 	}
-	// The name would be the right one without this, unless the programs were built again since.
-	if err := c.ApplyWaggle(ctx, append([]string{"--image", image}, flags...)...); err != nil {
+	if err := c.ApplyWaggle(ctx, flags...); err != nil {
 		return err
 	}
 	return c.WaitWaggle(ctx)
@@ -42,12 +36,21 @@ func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
 // ApplyWaggle applies what "waggle install" prints, with further flags, and waits for nothing. There is no proxy of
 // Services, so agents are told where the API server is.
 func (c *Cluster) ApplyWaggle(ctx context.Context, flags ...string) error {
-	manifests, err := run(ctx, c.control, nil, append([]string{filepath.Join(c.bin.waggle, "waggle"), "install", "--k8s-api-server", c.URL}, flags...)...)
+	// The name would be the right one without this, unless the programs were built again since.
+	image, err := imageName(c.archive())
+	if err != nil {
+		return fmt.Errorf("%w: run \"make image\"", err)
+	}
+	manifests, err := run(ctx, c.control, nil, append([]string{filepath.Join(c.bin.waggle, "waggle"), "install", "--image", image,
+		"--k8s-api-server", c.URL}, flags...)...)
 	if err != nil {
 		return err
 	}
 	return c.Apply(ctx, manifests)
 }
+
+// archive is what "make image" makes.
+func (c *Cluster) archive() string { return filepath.Join(c.bin.waggle, "waggle-image.tar") }
 
 // WaitWaggle waits until the agents of the DaemonSet and the nodes are ready, and shows the agents' pods when that is in vain.
 func (c *Cluster) WaitWaggle(ctx context.Context) error {

@@ -1,0 +1,183 @@
+package waggle_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// interval of the two looks at an endpoint without a link; the default is 10 s.
+const interval = 3 * time.Second
+
+// TestPrivilegedRestart_WhatEndedMeanwhile has pods end while the agent is away, heard of and not, and then the node lose its
+// power, once with what the agent had in /run and once without: what is gone leaves nothing, and what is there stays or comes back.
+func TestPrivilegedRestart_WhatEndedMeanwhile(t *testing.T) {
+	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "endpoint-gc-interval="+interval.String())
+	for _, name := range []string{"a", "b", "queued", "unheard"} {
+		if err := c.CreatePod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attached(t, c, n, "a", "b", "queued", "unheard")
+	var lasting []endpoint
+	for _, e := range endpointsOf(t, n) {
+		if e.K8sPodName == "a" || e.K8sPodName == "b" {
+			lasting = append(lasting, e)
+		}
+	}
+
+	away(t, c)
+	endUnheard(t, c, n, "unheard")
+	if err := c.DeletePod(t.Context(), "default/queued"); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	back(t, c)
+	if now := fmt.Sprint(endpointsOf(t, n)); strings.Contains(now, "queued") {
+		t.Errorf("an agent that is ready has not heard what was queued: %s", now)
+	}
+	attached(t, c, n, "a", "b")
+	t.Logf("the endpoint nobody had said anything about was gone %s after the agent was wanted again", time.Since(began).Round(10*time.Millisecond))
+	if err := sameEndpoints(t, n, lasting); err != nil {
+		t.Error(err)
+	}
+	if out, err := n.Waggle(t.Context(), "db", "show", "collected-endpoints"); err != nil || !strings.Contains(out, "unheard") {
+		t.Errorf("nobody says that it was removed: %v\n%s", err, out)
+	}
+
+	for _, keep := range []bool{false, true} {
+		began := time.Now()
+		reboot(t, n, keep)
+		attached(t, c, n, "a", "b")
+		t.Logf("with /run/waggle kept %t, pods talk %s after the power went", keep, time.Since(began).Round(10*time.Millisecond))
+	}
+}
+
+// away takes the agent off the node; its DaemonSet stays.
+func away(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	if err := c.MergePatch(t.Context(), daemonSetPath, `{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": "true"}}}}}`); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the agent to go", func() error {
+		pods, err := c.AgentPods(t.Context())
+		if err == nil && len(pods) > 0 {
+			err = fmt.Errorf("there are %v", pods)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// back undoes away.
+func back(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	if err := errors.Join(c.MergePatch(t.Context(), daemonSetPath, `{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": null}}}}}`),
+		c.WaitWaggle(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endUnheard ends a pod by force and loses what the plugin has written down for the agent.
+func endUnheard(t *testing.T, c *kube.Cluster, n *kube.Node, pod string) {
+	t.Helper()
+	if _, err := c.Kubectl(t.Context(), "delete", "pod", pod, "--force", "--grace-period=0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the plugin to queue the deletion", func() error {
+		_, err := n.Run(t.Context(), "sh", "-c", "cd /run/waggle/deleteQueue && grep -l . *.delete && rm *.delete")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reboot takes the node's power away and gives it back. A /run on a disk keeps what the agent wrote there.
+func reboot(t *testing.T, n *kube.Node, keep bool) {
+	t.Helper()
+	run := func(args ...string) {
+		t.Helper()
+		if _, err := n.Run(t.Context(), args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if keep {
+		run("cp", "-a", "/run/waggle", "/var/kept")
+	}
+	if err := errors.Join(n.PowerOff(), n.PowerOn(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if keep {
+		run("cp", "-a", "/var/kept", "/run/waggle")
+	}
+	if err := n.StartKubelet(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// attached waits until the node has these pods and nothing of others: an endpoint for each, with the addresses that the
+// cluster knows, and no link, address and file besides. All of them answer.
+func attached(t *testing.T, c *kube.Cluster, n *kube.Node, pods ...string) {
+	t.Helper()
+	if err := c.WaitFor(t.Context(), fmt.Sprintf("just %v to be attached", pods), func() error {
+		if err := n.WaitAgentReady(t.Context()); err != nil {
+			return err
+		}
+		if err := passed(t, n); err != nil {
+			return err
+		}
+		return onlyThese(t, c, n, pods)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func onlyThese(t *testing.T, c *kube.Cluster, n *kube.Node, pods []string) error {
+	t.Helper()
+	all, err := readRows[endpoint](t, n, "endpoints")
+	if err != nil {
+		return err
+	}
+	client := containersOf(t, n)[pods[0]]
+	var names, addresses, links, files []string
+	for _, e := range all {
+		ips, err := c.PodIPs(t.Context(), "default/"+e.K8sPodName)
+		if err != nil || !slices.Equal(ips, []string{e.IPv4, e.IPv6}) || e.Quarantine != "" || e.ContainerID != sandboxOf(t, n, e.K8sPodName) {
+			return fmt.Errorf("%+v belongs to a pod with the addresses %v, %w", e, ips, err)
+		}
+		for _, ip := range ips {
+			if err := pingOnce(t.Context(), n, client, ip); err != nil {
+				return err
+			}
+		}
+		names, addresses = append(names, e.K8sPodName), append(addresses, ips...)
+		links, files = append(links, e.HostIfName), append(files, fmt.Sprint(e.ID, ".json"))
+	}
+	claimed, err := readRows[struct{ Addr, State, Attachment string }](t, n, "ipam-addresses")
+	if err != nil {
+		return err
+	}
+	var held []string
+	for _, a := range claimed {
+		if a.Attachment != "" && a.State != "quarantined" {
+			held = append(held, a.Addr)
+		}
+	}
+	is, err := n.Run(t.Context(), "sh", "-c", `ip -o link | sed -n 's/^[0-9]*: \(lxc[0-9a-f]*\).*/\1/p'; ls /run/waggle/endpoints`)
+	if err != nil {
+		return err
+	}
+	for _, pair := range [][2][]string{{names, slices.Clone(pods)}, {addresses, held}, {append(links, files...), strings.Fields(is)}} {
+		slices.Sort(pair[0])
+		if slices.Sort(pair[1]); !slices.Equal(pair[0], pair[1]) {
+			return fmt.Errorf("the endpoints have %v, there are %v", pair[0], pair[1])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package waggle_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+const (
+	daemonSetPath   = "/apis/apps/v1/namespaces/kube-system/daemonsets/waggle"
+	otherGeneration = 7
+	frozenTable     = "table endpoints"
+)
+
+// TestPrivilegedRestart_NobodyNotices has an agent killed, deleted, replaced by one with another datapath, hang and come back,
+// and what is beside it restart, while pods talk over connections that last.
+func TestPrivilegedRestart_NobodyNotices(t *testing.T) {
+	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	var other string
+	var making errgroup.Group
+	making.Go(func() (err error) {
+		other, err = c.BuildImage(t.Context(), kube.Build{Generation: otherGeneration, Tags: "freeze"})
+		return err
+	})
+	hush := converse(t, c, n)
+	image := imageOf(t, c)
+	if err := making.Wait(); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, step := range []struct {
+		name    string
+		disturb func() error
+		same    bool // the agent is not touched
+	}{
+		{"the agent is killed", func() error { return kill(t, n) }, false},
+		{"the agent's pod is deleted", func() error {
+			_, err := c.Kubectl(t.Context(), "delete", "-n", "kube-system", "pod", "-l", "app.kubernetes.io/name=waggle", "--wait=false")
+			return err
+		}, false},
+		{"another generation", func() error { return update(t, c, other, "--state-dir", "/var/run/waggle") }, false},
+		{"the agent hangs", func() error { return hang(t, c, n) }, false},
+		{"the generation of before", func() error { return update(t, c, image) }, false},
+		{"kubelet restarts", n.RestartKubelet, true},
+		{"containerd restarts", func() error { return errors.Join(n.StopContainerd(), n.StartContainerd(t.Context())) }, true},
+	} {
+		before, pid, began := endpointsOf(t, n), agentPID(t, n), time.Now()
+		if err := step.disturb(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if err := c.WaitFor(t.Context(), "all to be well after "+step.name, func() error {
+			if now := agentPID(t, n); now == "" || (now == pid) != step.same {
+				return fmt.Errorf("the agent was process %s and is %q", pid, now)
+			}
+			return errors.Join(n.WaitAgentReady(t.Context()), passed(t, n))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.WaitWaggle(t.Context()), sameEndpoints(t, n, before)); err != nil {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		t.Logf("%s: all is well after %s", step.name, time.Since(began).Round(10*time.Millisecond))
+	}
+	hush()
+	known(t, n, runPod(t, c, "later", n))
+	if err := c.DeletePod(t.Context(), "default/later"); err != nil {
+		t.Error(err)
+	}
+}
+
+// kill ends the agent as the kernel does when memory is short.
+func kill(t *testing.T, n *kube.Node) error {
+	t.Helper()
+	_, err := n.Run(t.Context(), "kill", "-9", agentPID(t, n))
+	return err
+}
+
+func imageOf(t *testing.T, c *kube.Cluster) string {
+	t.Helper()
+	out, err := c.Kubectl(t.Context(), "get", "-n", "kube-system", "ds/waggle", "-o", `jsonpath={.spec.template.spec.containers[0].image}`)
+	if err != nil || out == "" {
+		t.Fatalf("the DaemonSet's image is %q, %v", out, err)
+	}
+	return out
+}
+
+// update gives the DaemonSet another image, and further flags for the agent. A probe that fails counts sooner than usual.
+func update(t *testing.T, c *kube.Cluster, image string, flags ...string) error {
+	t.Helper()
+	args := `"` + strings.Join(append([]string{"--config-dir=/etc/waggle", "--procfs=/host/proc"}, flags...), `","`) + `"`
+	_, err := c.Kubectl(t.Context(), "patch", "-n", "kube-system", "ds/waggle", "-p", fmt.Sprintf(`{"spec": {"template": {"spec": {
+		"initContainers": [{"name": "setup", "image": %[1]q}],
+		"containers": [{"name": "agent", "image": %[1]q, "args": [%[2]s], "livenessProbe": {"periodSeconds": 2, "failureThreshold": 2}}]}}}}`, image, args))
+	return err
+}
+
+// hang makes a running agent hold a write transaction of a table that every pod needs, until kubelet has ended it.
+func hang(t *testing.T, c *kube.Cluster, n *kube.Node) error {
+	t.Helper()
+	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, fmt.Sprintf("datapath generation %d", otherGeneration)) {
+		return fmt.Errorf("it is not the other agent: %w\n%s", err, status)
+	}
+	pid := agentPID(t, n)
+	if err := n.WriteFile("/run/waggle/freeze", frozenTable, 0o600); err != nil {
+		return err
+	}
+	err := c.WaitFor(t.Context(), "kubelet to end the agent that hangs", func() error {
+		if now := agentPID(t, n); now == pid {
+			return errors.New("it runs")
+		}
+		return nil
+	})
+	_, removed := n.Run(t.Context(), "rm", "/run/waggle/freeze")
+	return errors.Join(err, removed)
+}
+
+// passed wants the self-test of the running agent's pod to be over, and its endpoint to be gone.
+func passed(t *testing.T, n *kube.Node) error {
+	t.Helper()
+	tests, err := readRows[selfTest](t, n, "self-tests")
+	if err == nil && (len(tests) != 1 || tests[0].State != "passed") {
+		err = fmt.Errorf("the self-test's row is %+v", tests)
+	}
+	return err
+}
+
+// endpoint is what of an endpoint a restart must not change.
+type endpoint struct {
+	ID                                  int
+	ContainerID, HostIfName, K8sPodName string
+	HostIfIndex                         int
+	IPv4, IPv6, Quarantine, Doubt       string
+}
+
+// endpointsOf reads the endpoints of pods, without that of a self-test.
+func endpointsOf(t *testing.T, n *kube.Node) (all []endpoint) {
+	t.Helper()
+	for _, e := range rows[endpoint](t, n, "endpoints") {
+		if e.K8sPodName != "" {
+			all = append(all, e)
+		}
+	}
+	return all
+}
+
+func sameEndpoints(t *testing.T, n *kube.Node, before []endpoint) error {
+	t.Helper()
+	if now := endpointsOf(t, n); fmt.Sprint(now) != fmt.Sprint(before) || len(now) == 0 {
+		return fmt.Errorf("the endpoints were\n%+v\nand are\n%+v", before, now)
+	}
+	return nil
+}
+
+// conversation is what a pod runs for a peer: one connection whose lines come back, twenty a second, and pings, ten a second. It
+// belongs to no program of the runtime, which restarts as well.
+const conversation = `
+{ { i=0; until [ -e /hush ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo $i > /said-%[1]d; } | nc %[2]s 9000 > /heard-%[1]d; echo $? > /ended-%[1]d; } &
+{ ping -i 0.1 -W 2 %[2]s > /pings-%[1]d & p=$!; until [ -e /hush ]; do sleep 0.1; done; sleep 0.2; kill -INT $p; wait $p; echo $? > /pinged-%[1]d; } &
+`
+
+// converse makes two pods that talk in both families until hush is called, which wants every answer.
+func converse(t *testing.T, c *kube.Cluster, n *kube.Node) (hush func()) {
+	t.Helper()
+	if err := errors.Join(c.CreatePod(t.Context(), kube.Pod{Name: "a", Node: n.Name}),
+		c.RunPod(t.Context(), kube.Pod{Name: "b", Node: n.Name, Command: []string{"nc", "-ll", "-p", "9000", "-e", "cat"}}),
+		c.WaitPodReady(t.Context(), "default/a")); err != nil {
+		t.Fatal(err)
+	}
+	peers, err := c.PodIPs(t.Context(), "default/b")
+	if err != nil || len(peers) != 2 {
+		t.Fatalf("pod b has the addresses %v, %v", peers, err)
+	}
+	container := containersOf(t, n)["a"]
+	in := func(script string) (string, error) { return n.Run(t.Context(), inContainer(n, container, script)...) }
+	for i, peer := range peers {
+		if out, err := in("exec >/dev/null 2>&1 </dev/null; trap '' HUP" + fmt.Sprintf(conversation, i, peer)); err != nil {
+			t.Fatal(err, out)
+		}
+		if err := c.WaitFor(t.Context(), "the first words of "+peer, func() error {
+			_, err := in(fmt.Sprintf("[ -s /heard-%d ]", i))
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		t.Helper()
+		if _, err := in("touch /hush"); err != nil {
+			t.Fatal(err)
+		}
+		for i, peer := range peers {
+			if err := c.WaitFor(t.Context(), "the talk to end", func() error {
+				_, err := in(fmt.Sprintf("[ -e /ended-%[1]d ] && [ -e /pinged-%[1]d ]", i))
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			out, err := in(fmt.Sprintf(`tail -n 2 /pings-%[1]d; wc -l < /heard-%[1]d; seq $(cat /said-%[1]d) | cmp - /heard-%[1]d && echo every line came back`, i))
+			if t.Logf("%s: %s", peer, out); err != nil || !strings.Contains(out, " 0% packet loss") || !strings.Contains(out, "every line came back") {
+				t.Errorf("%s did not hear or answer all: %v\n%s", peer, err, out)
+			}
+		}
+	}
+}
