@@ -68,7 +68,7 @@ func (l *listener) start(cell.HookContext) error {
 		WriteTimeout: apiTimeout,
 		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
-	l.Jobs.Add(job.OneShot("serve", heartbeat.Loop(l.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddVital(l.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		// Jobs that were added while the hive starts are stopped before any stop hook runs. This one ends after the last
 		// request, for requests need the loops of other cells.
 		drained := make(chan error, 1)
@@ -79,7 +79,7 @@ func (l *listener) start(cell.HookContext) error {
 			return err
 		}
 		return <-drained
-	}), job.WithShutdown()))
+	})
 	l.Log.Info("API is served", "socket", socket.Path())
 	return nil
 }

@@ -50,9 +50,9 @@ func registerController(jobs job.Group, c controller) {
 	txn.Commit()
 	c.Routes.Expect(routesOwner)
 	c.Routes.Expect(podRoutesOwner)
-	jobs.Add(job.OneShot("compute-devices", heartbeat.Loop(jobs, "compute-devices", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddRetried(jobs, "compute-devices", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
-	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	}, 100*time.Millisecond, time.Minute)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {

@@ -28,12 +28,10 @@ func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table state
 	if !a.EnableIPv4 {
 		return // IPv6 has no such filter
 	}
-	jobs.Add(job.OneShot("compute-pod-links", heartbeat.Loop(jobs, "compute-pod-links", func(ctx context.Context, health cell.Health) error {
+	heartbeat.Add(jobs, "compute-pod-links", func(ctx context.Context, health cell.Health) error {
 		limiter := rate.NewLimiter(rate.Every(podLinksInterval), 1)
 		for limiter.Wait(ctx) == nil {
-			heartbeat.Busy(ctx)
-			txn := db.ReadTxn()
-			heartbeat.Saw(ctx, txn, table)
+			txn := heartbeat.Snapshot(ctx, db, table)
 			rows, changed := table.AllWatch(txn)
 			var settings []sysctls.Setting
 			for e := range rows {
@@ -54,5 +52,5 @@ func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table state
 			}
 		}
 		return nil
-	})))
+	})
 }

@@ -33,15 +33,13 @@ type repair struct {
 }
 
 func registerRepair(jobs job.Group, r repair) {
-	jobs.Add(job.OneShot("repair-devices", heartbeat.Loop(jobs, "repair-devices", r.run)))
+	heartbeat.Add(jobs, "repair-devices", r.run)
 }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
-		heartbeat.Busy(ctx)
-		txn := r.Drift.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, r.Table, r.Devices, r.Addresses)
+		txn := heartbeat.Snapshot(ctx, r.Drift.DB, r.Table, r.Devices, r.Addresses)
 		_, wantedChanged := r.Table.AllWatch(txn)
 		_, linksChanged := r.Devices.AllWatch(txn)
 		_, addrsChanged := r.Addresses.AllWatch(txn)

@@ -77,10 +77,9 @@ func register(p params, r reconciler.Params) error {
 	if err != nil {
 		return err
 	}
-	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: minRetry, Max: maxRetry})
-	p.Jobs.Add(job.OneShot("fill-ciliumendpoints", heartbeat.Loop(p.Jobs, "fill-ciliumendpoints", controller{p}.run), retry))
-	p.Jobs.Add(job.OneShot("report-ciliumendpoints", heartbeat.Loop(p.Jobs, "report-ciliumendpoints", p.report), retry))
-	p.Jobs.Add(job.OneShot("repeat-failed-prune", heartbeat.Loop(p.Jobs, "repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }), retry))
-	p.Jobs.Add(job.Timer("find-drift", heartbeat.Timer(p.Jobs, "find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval), driftInterval))
+	heartbeat.AddRetried(p.Jobs, "fill-ciliumendpoints", controller{p}.run, minRetry, maxRetry)
+	heartbeat.AddRetried(p.Jobs, "report-ciliumendpoints", p.report, minRetry, maxRetry)
+	heartbeat.AddRetried(p.Jobs, "repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }, minRetry, maxRetry)
+	heartbeat.AddTimer(p.Jobs, "find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval)
 	return nil
 }

@@ -32,9 +32,7 @@ func (p params) node(txn statedb.ReadTxn) netip.Addr {
 // report says how many objects are behind, and why the first is.
 func (p params) report(ctx context.Context, health cell.Health) error {
 	for {
-		heartbeat.Busy(ctx)
-		txn := p.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, p.Wanted)
+		txn := heartbeat.Snapshot(ctx, p.DB, p.Wanted)
 		rows, changed := p.Wanted.AllWatch(txn)
 		total, behind, cause := 0, 0, ""
 		for row := range rows {

@@ -29,7 +29,7 @@ func register(group job.Group, p params) {
 		return
 	}
 	c := &controller{params: p}
-	group.Add(job.OneShot("update-cilium-node", heartbeat.Loop(group, "update-cilium-node", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddRetried(group, "update-cilium-node", func(ctx context.Context, health cell.Health) error {
 		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
-	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	}, retryMin, retryMax)
 }

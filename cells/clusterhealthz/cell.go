@@ -70,7 +70,7 @@ func (p params) start(cell.HookContext) error {
 	if err != nil {
 		return fmt.Errorf("--operator-api-serve-addr: %w: choose another port, or an empty address for none", err)
 	}
-	p.Jobs.Add(job.OneShot("serve", heartbeat.Loop(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		health.OK("listening on " + l.Addr().String())
 		heartbeat.Idle(ctx) // each request is a goroutine of its own
 		server := &http.Server{Handler: p.Handler, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
@@ -80,7 +80,7 @@ func (p params) start(cell.HookContext) error {
 			return err
 		}
 		return nil
-	}), job.WithShutdown()))
+	})
 	return nil
 }
 

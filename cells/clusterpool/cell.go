@@ -46,5 +46,5 @@ func register(group job.Group, p params) {
 		return
 	}
 	a := &allocator{params: p}
-	group.Add(job.OneShot("give-cidrs", heartbeat.Loop(group, "give-cidrs", a.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	heartbeat.AddRetried(group, "give-cidrs", a.run, retryMin, retryMax)
 }

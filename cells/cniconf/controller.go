@@ -51,7 +51,7 @@ func register(p params) {
 		return
 	}
 	c := &controller{p}
-	p.Jobs.Add(job.OneShot("write-cni-conf", heartbeat.Loop(p.Jobs, "write-cni-conf", c.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	heartbeat.AddRetried(p.Jobs, "write-cni-conf", c.run, retryMin, retryMax)
 }
 
 // run waits until pods can be attached, then keeps the file.

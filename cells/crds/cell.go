@@ -38,6 +38,5 @@ func register(p params) {
 	if p.Client == nil {
 		return
 	}
-	p.Jobs.Add(job.OneShot("compare-definitions", heartbeat.Loop(p.Jobs, "compare-definitions", (&controller{params: p}).run),
-		job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	heartbeat.AddRetried(p.Jobs, "compare-definitions", (&controller{params: p}).run, retryMin, retryMax)
 }

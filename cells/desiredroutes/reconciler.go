@@ -30,11 +30,11 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 	if err != nil {
 		return err
 	}
-	params.JobGroup.Add(job.OneShot("retry-prune", heartbeat.Loop(params.JobGroup, "retry-prune", func(ctx context.Context, health cell.Health) error {
+	heartbeat.Add(params.JobGroup, "retry-prune", func(ctx context.Context, health cell.Health) error {
 		heartbeat.Idle(ctx) // all that it does is to count and to ask
 		retryPrune(ctx, health, o.pruned, r.Prune)
 		return nil
-	})))
+	})
 	return nil
 }
 

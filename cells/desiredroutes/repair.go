@@ -36,16 +36,14 @@ type repair struct {
 }
 
 func registerRepair(jobs job.Group, r repair) {
-	jobs.Add(job.OneShot("repair-routes", heartbeat.Loop(jobs, "repair-routes", r.run)))
+	heartbeat.Add(jobs, "repair-routes", r.run)
 }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {
 	tried := make(map[string]needs)
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
-		heartbeat.Busy(ctx)
-		txn := r.Drift.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, r.Table, r.Routes, r.Devices, r.Addresses)
+		txn := heartbeat.Snapshot(ctx, r.Drift.DB, r.Table, r.Routes, r.Devices, r.Addresses)
 		_, wantedChanged := r.Table.AllWatch(txn)
 		_, routesChanged := r.Routes.AllWatch(txn)
 		_, linksChanged := r.Devices.AllWatch(txn)

@@ -37,7 +37,7 @@ type observer struct {
 
 func registerObserver(jobs job.Group, k kernel, s *store, log *slog.Logger) {
 	o := &observer{kernel: k, store: s, log: log}
-	jobs.Add(job.OneShot("mirror-kernel", heartbeat.Loop(jobs, "mirror-kernel", o.run)))
+	heartbeat.Add(jobs, "mirror-kernel", o.run)
 }
 
 // run follows the kernel until the context ends, and begins again whenever that fails.

@@ -26,12 +26,10 @@ const (
 
 // registerFights says so when an object has to be repaired all the time.
 func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
-	jobs.Add(job.OneShot("watch-repairs", heartbeat.Loop(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
+	heartbeat.Add(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
 		for {
-			heartbeat.Busy(ctx)
-			txn := db.ReadTxn()
-			heartbeat.Saw(ctx, txn, table)
+			txn := heartbeat.Snapshot(ctx, db, table)
 			rows, changed := table.AllWatch(txn)
 			total, newest, fights := sum(rows, time.Now())
 			if total > logged {
@@ -45,7 +43,7 @@ func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables
 				return nil
 			}
 		}
-	})))
+	})
 }
 
 // sum adds all up, and finds the newest repair and the objects that somebody fights for.

@@ -56,6 +56,6 @@ func register(group job.Group, p params) error {
 		return nil
 	}
 	c := &collector{params: p}
-	group.Add(job.OneShot("collect", heartbeat.Loop(group, "collect", c.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: time.Minute})))
+	heartbeat.AddRetried(group, "collect", c.run, time.Second, time.Minute)
 	return nil
 }

@@ -66,6 +66,5 @@ func registerRestore(lifecycle cell.Lifecycle, m *manager, done initialize) {
 }
 
 func registerLabels(jobs job.Group, m *manager) {
-	jobs.Add(job.OneShot("follow-pod-labels", heartbeat.Loop(jobs, "follow-pod-labels", m.followPods),
-		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	heartbeat.AddRetried(jobs, "follow-pod-labels", m.followPods, 100*time.Millisecond, time.Minute)
 }

@@ -54,8 +54,7 @@ func registerCollector(jobs job.Group, c collector) error {
 		return err
 	}
 	if c.Config.Interval > 0 {
-		jobs.Add(job.OneShot("collect-endpoints", heartbeat.Loop(jobs, "collect-endpoints", c.run),
-			job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: time.Minute})))
+		heartbeat.AddRetried(jobs, "collect-endpoints", c.run, time.Second, time.Minute)
 	}
 	return nil
 }
@@ -67,10 +66,8 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 	}
 	suspects := map[uint16]*suspect{}
 	for {
-		heartbeat.Busy(ctx)
-		txn := c.Manager.db.ReadTxn()
+		txn := heartbeat.Snapshot(ctx, c.Manager.db, c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources)
 		changed := c.watch(txn)
-		heartbeat.Saw(ctx, txn, c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources)
 		err := c.look(txn, suspects, time.Now())
 		pause := c.pause(suspects)
 		if err != nil {

@@ -35,7 +35,7 @@ func (m *manager) removeLeftFiles() (remain int, err error) {
 
 func registerLeftFiles(jobs job.Group, m *manager) {
 	const name = "remove-left-files"
-	jobs.Add(job.OneShot(name, heartbeat.Loop(jobs, name, m.followLeftFiles)))
+	heartbeat.Add(jobs, name, m.followLeftFiles)
 }
 
 // followLeftFiles removes files of endpoints that are gone, as soon as it can.

@@ -123,9 +123,9 @@ func TestReplay_ThatIsTriedAgainIsNoWedge(t *testing.T) {
 		health, _ := cell.NewSimpleHealth()
 		done := make(chan error, 1)
 		go func() {
-			done <- heartbeat.Loop(jobs, "replay", func(ctx context.Context, health cell.Health) error {
-				return replay.retry(ctx, health, deletequeue.ErrNotLocked)
-			})(t.Context(), health)
+			ctx, end := heartbeat.Begin(t.Context(), jobs, "replay")
+			defer end()
+			done <- replay.retry(ctx, health, deletequeue.ErrNotLocked)
 		}()
 		for range 120 {
 			time.Sleep(heartbeat.Interval)

@@ -15,9 +15,9 @@ import (
 // registerVerify looks after the state files: without one, the next agent would give the address to another pod.
 func registerVerify(jobs job.Group, m *manager, watch drift.Watch) {
 	const name = "verify-state-files"
-	jobs.Add(job.Timer(name, heartbeat.Timer(jobs, name, func(context.Context) error {
+	heartbeat.AddTimer(jobs, name, func(context.Context) error {
 		return m.verifyFiles(watch.Repairs)
-	}, watch.Interval), watch.Interval))
+	}, watch.Interval)
 }
 
 // verifyFiles writes the files that are missing.

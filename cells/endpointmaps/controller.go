@@ -37,14 +37,12 @@ type controller struct {
 }
 
 func registerController(c controller) {
-	c.Jobs.Add(job.OneShot("fill-endpoint-maps", heartbeat.Loop(c.Jobs, "fill-endpoint-maps", c.run)))
+	heartbeat.Add(c.Jobs, "fill-endpoint-maps", c.run)
 }
 
 func (c controller) run(ctx context.Context, health cell.Health) error {
 	for {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, c.Endpoints, c.Node, c.Of)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Node, c.Of)
 		rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 		node, nodeChanged := c.node(txn)
 		_, identitiesChanged := c.Of.AllWatch(txn)

@@ -18,7 +18,7 @@ import (
 
 // registerVerify runs the verifier on a timer. The maps have some hundred entries, so each time they are read as a whole.
 func registerVerify(jobs job.Group, v *verifier) {
-	jobs.Add(job.Timer("verify-endpoint-maps", heartbeat.Timer(jobs, "verify-endpoint-maps", v.run, v.on.Drift.Interval), v.on.Drift.Interval))
+	heartbeat.AddTimer(jobs, "verify-endpoint-maps", v.run, v.on.Drift.Interval)
 }
 
 // run looks at each map once.

@@ -38,6 +38,5 @@ func newTable(db *statedb.DB) (statedb.RWTable[*endpointstates.EndpointState], i
 
 func registerController(jobs job.Group, p params, done initialize) {
 	c := &controller{params: p, initialize: done}
-	jobs.Add(job.OneShot("follow-endpoints", heartbeat.Loop(jobs, "follow-endpoints", c.run),
-		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	heartbeat.AddRetried(jobs, "follow-endpoints", c.run, 100*time.Millisecond, time.Minute)
 }

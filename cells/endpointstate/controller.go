@@ -49,9 +49,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	report := reporter(health)
 	var again endpointfeed.Marks
 	for full, alive := true, true; alive; {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities)
 		changed := statedb.NewWatchSet()
 		marked, all := changes.next(txn, changed)
 		if full || all {

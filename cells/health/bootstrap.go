@@ -32,7 +32,7 @@ func registerBootstrap(p bootstrapParams) {
 	if p.Recorder == nil {
 		return
 	}
-	p.Jobs.Add(job.OneShot("record-hooks", heartbeat.Loop(p.Jobs, "record-hooks", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddRetried(p.Jobs, "record-hooks", func(ctx context.Context, health cell.Health) error {
 		for order := 1; ; {
 			heartbeat.Idle(ctx)
 			select {
@@ -53,7 +53,7 @@ func registerBootstrap(p bootstrapParams) {
 			order += len(hooks)
 			health.OK(fmt.Sprintf("%d start hooks", order-1))
 		}
-	}), job.WithRetry(-1, job.ConstantBackoff(time.Second))))
+	}, time.Second, time.Second)
 }
 
 func insertHooks(db *statedb.DB, table statedb.RWTable[tables.Hook], hooks []bootlog.Hook, order int) error {

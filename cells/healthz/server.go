@@ -50,11 +50,11 @@ func (p params) start(cell.HookContext) error {
 		p.Log.Warn("Probes of health are not answered: neither 127.0.0.1 nor ::1 exists, is the loopback device up?")
 	}
 	for _, l := range listeners {
-		p.Jobs.Add(job.OneShot("serve-"+family(l), heartbeat.Loop(p.Jobs, "serve-"+family(l), func(ctx context.Context, health cell.Health) error {
+		heartbeat.Add(p.Jobs, "serve-"+family(l), func(ctx context.Context, health cell.Health) error {
 			health.OK("listening on " + l.Addr().String())
 			heartbeat.Idle(ctx) // each request is a goroutine of its own
 			return p.serve(ctx, l)
-		})))
+		})
 	}
 	return nil
 }

@@ -74,8 +74,7 @@ func newTables(db *statedb.DB) (
 }
 
 func registerController(jobs job.Group, p params) {
-	jobs.Add(job.OneShot("resolve-identities", heartbeat.Loop(jobs, "resolve-identities", newController(p).run),
-		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: 10 * time.Second})))
+	heartbeat.AddRetried(jobs, "resolve-identities", newController(p).run, 100*time.Millisecond, 10*time.Second)
 }
 
 const (

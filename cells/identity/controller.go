@@ -56,9 +56,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer c.mirror.Close()
 	for {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, c.Endpoints, c.CRDs, c.Wanted)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.CRDs, c.Wanted)
 		in := c.read(txn)
 
 		out := c.resolve(txn, in, time.Now())

@@ -33,9 +33,7 @@ var Cell = cell.Module("ipam", "Pod addresses",
 
 // register adds the loops: one follows the ranges, one ends what has an expiry, one counts.
 func register(group job.Group, r ranges, a *allocator, usage statedb.RWTable[ipamusage.Usage]) {
-	group.Add(
-		job.OneShot("count-addresses", heartbeat.Loop(group, "count-addresses", a.usageLoop(usage)), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
-		job.OneShot("follow-ranges", heartbeat.Loop(group, "follow-ranges", r.follow), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
-		job.OneShot("expire-addresses", heartbeat.Loop(group, "expire-addresses", a.expireLoop), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})),
-	)
+	heartbeat.AddRetried(group, "count-addresses", a.usageLoop(usage), retryMin, retryMax)
+	heartbeat.AddRetried(group, "follow-ranges", r.follow, retryMin, retryMax)
+	heartbeat.AddRetried(group, "expire-addresses", a.expireLoop, retryMin, retryMax)
 }

@@ -21,10 +21,8 @@ const usageSettle = 250 * time.Millisecond
 func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(context.Context, cell.Health) error {
 	return func(ctx context.Context, health cell.Health) error {
 		for {
-			heartbeat.Busy(ctx)
+			txn := heartbeat.Snapshot(ctx, a.db, a.table)
 			watch := statedb.NewWatchSet()
-			txn := a.db.ReadTxn()
-			heartbeat.Saw(ctx, txn, a.table)
 			_, changed := a.table.AllWatch(txn)
 			watch.Add(changed)
 			rows := a.usages(txn)

@@ -21,11 +21,9 @@ const endpointsOwner = "endpoints"
 
 func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endpoints.Endpoint],
 	of statedb.Table[*identities.EndpointIdentity], w *writer) {
-	jobs.Add(job.OneShot("claim-endpoints", heartbeat.Loop(jobs, "claim-endpoints", func(ctx context.Context, health cell.Health) error {
+	heartbeat.Add(jobs, "claim-endpoints", func(ctx context.Context, health cell.Health) error {
 		for {
-			heartbeat.Busy(ctx)
-			txn := db.ReadTxn()
-			heartbeat.Saw(ctx, txn, table, of)
+			txn := heartbeat.Snapshot(ctx, db, table, of)
 			rows, changed := table.AllWatch(txn)
 			_, identitiesChanged := of.AllWatch(txn)
 			complete, initialized := table.Initialized(txn)
@@ -58,7 +56,7 @@ func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endp
 			case <-initialized:
 			}
 		}
-	})))
+	})
 }
 
 // endpointClaims says who has which address. An endpoint in quarantine has none: nothing of it may pass. One whose

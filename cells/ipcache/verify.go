@@ -47,7 +47,7 @@ func newVerifier(p verifierParams) *verifier {
 
 // registerVerify compares on a timer.
 func registerVerify(jobs job.Group, v *verifier) {
-	jobs.Add(job.Timer("verify-ipcache", heartbeat.Timer(jobs, "verify-ipcache", v.run, v.watch.Interval), v.watch.Interval))
+	heartbeat.AddTimer(jobs, "verify-ipcache", v.run, v.watch.Interval)
 }
 
 // run looks at the next slice: first that the rows are in the maps, then that what is in the maps has a row.

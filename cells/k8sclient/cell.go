@@ -49,9 +49,6 @@ func register(group job.Group, p params) {
 		p.Log.Info("Kubernetes is off", "reason", p.Settings.origin)
 		return
 	}
-	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})
-	group.Add(
-		job.OneShot("probe-api-servers", heartbeat.Loop(group, "probe-api-servers", p.probe), retry),
-		job.OneShot("publish-api-servers", heartbeat.Loop(group, "publish-api-servers", p.publish), retry),
-	)
+	heartbeat.AddRetried(group, "probe-api-servers", p.probe, retryMin, retryMax)
+	heartbeat.AddRetried(group, "publish-api-servers", p.publish, retryMin, retryMax)
 }

@@ -25,7 +25,7 @@ func register(group job.Group, c controller) {
 	if c.Client == nil {
 		return
 	}
-	group.Add(job.OneShot("update-node", heartbeat.Loop(group, "update-node", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddRetried(group, "update-node", func(ctx context.Context, health cell.Health) error {
 		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
-	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	}, retryMin, retryMax)
 }

@@ -80,10 +80,9 @@ type params struct {
 
 // register chooses the source, once and for all.
 func register(p params) error {
-	retry := job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})
 	if p.Client == nil {
 		s := &source{p.Settings, newManifestTables(p.Tables, p.Manifests), p.Log}
-		p.Group.Add(job.OneShot("read-manifests", heartbeat.Loop(p.Group, "read-manifests", s.run), retry))
+		heartbeat.AddRetried(p.Group, "read-manifests", s.run, retryMin, retryMax)
 		return nil
 	}
 	past := &earlierRun{agent: p.Agent}
@@ -92,7 +91,7 @@ func register(p params) error {
 	if err != nil {
 		return err
 	}
-	p.Group.Add(job.OneShot("follow-api-server", heartbeat.Loop(p.Group, "follow-api-server", s.Run), retry))
+	heartbeat.AddRetried(p.Group, "follow-api-server", s.Run, retryMin, retryMax)
 	return nil
 }
 

@@ -47,5 +47,5 @@ func register(p params) {
 		return
 	}
 	e := newElector(p.Settings, &apiLease{client: p.Client, namespace: p.Settings.namespace}, p.DB, p.Table, p.Log)
-	p.Jobs.Add(job.OneShot("elect", heartbeat.Loop(p.Jobs, "elect", e.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: time.Second, Max: 10 * time.Second})))
+	heartbeat.AddRetried(p.Jobs, "elect", e.run, time.Second, 10*time.Second)
 }

@@ -38,10 +38,10 @@ func registerCollector(
 		return err
 	}
 	c := &collector{log: log, db: db, devices: links, endpoints: eps, kernel: k}
-	jobs.Add(job.OneShot("collect-links", heartbeat.Loop(jobs, "collect-links", func(ctx context.Context, health cell.Health) error {
+	heartbeat.Add(jobs, "collect-links", func(ctx context.Context, health cell.Health) error {
 		c.run(ctx, health, config.Interval)
 		return nil
-	})))
+	})
 	return nil
 }
 

@@ -34,7 +34,7 @@ type reaper struct {
 
 func registerReaper(jobs job.Group, db *statedb.DB, links statedb.Table[*devices.Device], k kernel, log *slog.Logger) {
 	r := &reaper{db: db, devices: links, kernel: k, log: log}
-	jobs.Add(job.OneShot("empty-group", heartbeat.Loop(jobs, "empty-group", r.run)))
+	heartbeat.Add(jobs, "empty-group", r.run)
 }
 
 func (r *reaper) run(ctx context.Context, health cell.Health) error {
@@ -42,9 +42,7 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 	backoff := job.ExponentialBackoff{Min: retryMin, Max: retryMax}
 	deleted := 0
 	for limiter.Wait(ctx) == nil {
-		heartbeat.Busy(ctx)
-		txn := r.db.ReadTxn()
-		heartbeat.Saw(ctx, txn, r.devices)
+		txn := heartbeat.Snapshot(ctx, r.db, r.devices)
 		rows, changed := r.devices.AllWatch(txn)
 		waiting := false
 		for d := range rows {

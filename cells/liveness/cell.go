@@ -48,9 +48,9 @@ func register(p params) {
 		j.sayWhyTheLastRunEnded()
 		return nil
 	}})
-	p.Jobs.Add(job.OneShot("judge", heartbeat.Loop(p.Jobs, "judge", j.run)))
+	heartbeat.Add(p.Jobs, "judge", j.run)
 	freezeTables(p)
-	p.Jobs.Add(job.OneShot("write-down", heartbeat.Loop(p.Jobs, "write-down", j.writeDown)))
+	heartbeat.Add(p.Jobs, "write-down", j.writeDown)
 }
 
 // run steps the monitor. It calls nothing that could wait.

@@ -7,14 +7,13 @@ import (
 	"time"
 
 	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // freezeTables holds a write transaction of each table whose name the test has frozen.
 func freezeTables(p params) {
-	p.Jobs.Add(job.OneShot("freeze-tables", heartbeat.Loop(p.Jobs, "freeze-tables", func(ctx context.Context, _ cell.Health) error {
+	heartbeat.Add(p.Jobs, "freeze-tables", func(ctx context.Context, _ cell.Health) error {
 		heartbeat.Idle(ctx) // it is the test's
 		for ctx.Err() == nil {
 			for _, table := range p.DB.GetTables(p.DB.ReadTxn()) {
@@ -30,5 +29,5 @@ func freezeTables(p params) {
 			time.Sleep(20 * time.Millisecond)
 		}
 		return nil
-	})))
+	})
 }

@@ -44,7 +44,7 @@ func (d dance) run(ctx context.Context, _ cell.Health) error {
 
 // bees is a module with that loop.
 var bees = cell.Module("bees", "Bees", cell.Provide(func() dance { return dance{make(chan struct{}), make(chan struct{})} }),
-	cell.Invoke(func(jobs job.Group, d dance) { jobs.Add(job.OneShot("dance", heartbeat.Loop(jobs, "dance", d.run))) }))
+	cell.Invoke(func(jobs job.Group, d dance) { heartbeat.Add(jobs, "dance", d.run) }))
 
 // TestScripts steps the monitor by hand; in the agent the job "judge" does it.
 func TestScripts(t *testing.T) {

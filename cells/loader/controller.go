@@ -58,7 +58,7 @@ type controller struct {
 }
 
 func registerController(c controller) {
-	c.Jobs.Add(job.OneShot("plan-attachments", heartbeat.Loop(c.Jobs, "plan-attachments", c.run)))
+	heartbeat.Add(c.Jobs, "plan-attachments", c.run)
 }
 
 // run has no settle time: an ADD waits for its attachment. Commits that come during a pass are one batch.

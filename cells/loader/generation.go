@@ -61,7 +61,7 @@ func (g *generation) start(cell.HookContext) error {
 		return err
 	}
 	err := g.load(1)
-	g.params.Jobs.Add(job.OneShot("load-programs", heartbeat.Loop(g.params.Jobs, "load-programs", func(ctx context.Context, health cell.Health) error { return g.retry(ctx, health, err) })))
+	heartbeat.Add(g.params.Jobs, "load-programs", func(ctx context.Context, health cell.Health) error { return g.retry(ctx, health, err) })
 	return nil
 }
 

@@ -38,7 +38,7 @@ type linkWatch struct {
 }
 
 func registerLinks(jobs job.Group, w linkWatch) {
-	jobs.Add(job.OneShot("repair-pod-links", heartbeat.Loop(jobs, "repair-pod-links", w.run)))
+	heartbeat.Add(jobs, "repair-pod-links", w.run)
 }
 
 // known is what a look needs beyond the tables.

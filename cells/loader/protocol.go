@@ -6,7 +6,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
@@ -39,11 +38,9 @@ func (g *generation) settleProtocol() error {
 
 // registerProtocol adds the job that goes over to the highest protocol once every hook runs this generation.
 func registerProtocol(g *generation, db *statedb.DB, table statedb.Table[*attachments.Attachment]) {
-	g.params.Jobs.Add(job.OneShot("raise-protocol", heartbeat.Loop(g.params.Jobs, "raise-protocol", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddRetried(g.params.Jobs, "raise-protocol", func(ctx context.Context, health cell.Health) error {
 		for {
-			heartbeat.Busy(ctx)
-			txn := db.ReadTxn()
-			heartbeat.Saw(ctx, txn, table)
+			txn := heartbeat.Snapshot(ctx, db, table)
 			_, changed := table.AllWatch(txn)
 			if attachments.Replaced(txn, table) {
 				return g.raiseProtocol(health)
@@ -55,7 +52,7 @@ func registerProtocol(g *generation, db *statedb.DB, table statedb.Table[*attach
 			case <-changed:
 			}
 		}
-	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: firstReload, Max: lastReload})))
+	}, firstReload, lastReload)
 }
 
 func (g *generation) raiseProtocol(health cell.Health) error {

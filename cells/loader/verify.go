@@ -36,15 +36,15 @@ func newVerifier(k kernel, w drift.Watch, table statedb.RWTable[*attachments.Att
 
 // registerVerify looks on a timer, and whenever the kernel announces what may be a reason.
 func registerVerify(jobs job.Group, v *verifier) {
-	jobs.Add(job.Timer("verify-attachments", heartbeat.Timer(jobs, "verify-attachments", func(context.Context) error {
+	heartbeat.AddTimer(jobs, "verify-attachments", func(context.Context) error {
 		_, err := v.look()
 		return err
-	}, v.watch.Interval), v.watch.Interval))
+	}, v.watch.Interval)
 	for name, next := range map[string]func(context.Context) error{
 		"follow-filters": v.filtersChanged, "follow-rule": v.kernel.Pods.RuleChanged, "follow-pins": v.kernel.Devices.PinsChanged} {
-		jobs.Add(job.OneShot(name, heartbeat.Loop(jobs, name, func(ctx context.Context, health cell.Health) error {
+		heartbeat.Add(jobs, name, func(ctx context.Context, health cell.Health) error {
 			return drift.Follow(ctx, health, next, v.look)
-		})))
+		})
 	}
 }
 

@@ -25,5 +25,5 @@ const (
 
 func register(group job.Group, p params) {
 	c := newController(p)
-	group.Add(job.OneShot("describe-node", heartbeat.Loop(group, "describe-node", c.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	heartbeat.AddRetried(group, "describe-node", c.run, retryMin, retryMax)
 }

@@ -80,8 +80,8 @@ func (s *store) start(cell.HookContext) error {
 	s.mu.Unlock()
 	s.publish(slices.Collect(maps.Values(open)))
 	failed := s.failures()
-	s.Jobs.Add(job.OneShot("open-maps", heartbeat.Loop(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })))
-	s.Jobs.Add(job.OneShot("drop-resized-maps", heartbeat.Loop(s.Jobs, "drop-resized-maps", s.dropResized)))
+	heartbeat.Add(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })
+	heartbeat.Add(s.Jobs, "drop-resized-maps", s.dropResized)
 	s.addRepin()
 	return nil
 }
@@ -136,9 +136,7 @@ func (s *store) failures() error {
 // dropResized gives up maps of another size once every hook runs this generation.
 func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
 	for {
-		heartbeat.Busy(ctx)
-		txn := s.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, s.Attachments)
+		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
 		_, changed := s.Attachments.AllWatch(txn)
 		if attachments.Replaced(txn, s.Attachments) {
 			return s.dropTwins()

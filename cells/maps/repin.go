@@ -10,7 +10,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -21,11 +20,10 @@ import (
 // runs the map is open, so nothing of it is lost.
 func (s *store) addRepin() {
 	look := func() (bool, error) { return false, s.repin() }
-	s.Jobs.Add(job.Timer("verify-pins", heartbeat.Timer(s.Jobs, "verify-pins", func(context.Context) error { return s.repin() },
-		s.Drift.Interval), s.Drift.Interval))
-	s.Jobs.Add(job.OneShot("follow-pins", heartbeat.Loop(s.Jobs, "follow-pins", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddTimer(s.Jobs, "verify-pins", func(context.Context) error { return s.repin() }, s.Drift.Interval)
+	heartbeat.Add(s.Jobs, "follow-pins", func(ctx context.Context, health cell.Health) error {
 		return drift.Follow(ctx, health, s.Kernel.Watch(s.dir), look)
-	})))
+	})
 }
 
 // repin compares the directory with what was pinned there. A pin that is there is not judged: the next start does that.

@@ -51,7 +51,7 @@ func registerServer(p serverParams) {
 			return server.Close()
 		},
 	})
-	p.Jobs.Add(job.OneShot("serve", heartbeat.Loop(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		health.OK("serving on " + listener.Addr().String())
 		heartbeat.Idle(ctx) // each request is a goroutine of its own
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
@@ -60,5 +60,5 @@ func registerServer(p serverParams) {
 			return fmt.Errorf("serve metrics on %s: %w", listener.Addr(), err)
 		}
 		return nil
-	}), job.WithShutdown()))
+	})
 }

@@ -51,7 +51,7 @@ type stats struct {
 
 func registerReader(jobs job.Group, db *statedb.DB, table statedb.RWTable[*drops.Drop], s source, h *hub) {
 	p := &pump{db: db, table: table, source: s, hub: h}
-	jobs.Add(job.OneShot("read-events", heartbeat.Loop(jobs, "read-events", p.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: minRetry, Max: maxRetry})))
+	heartbeat.AddRetried(jobs, "read-events", p.run, minRetry, maxRetry)
 }
 
 func (p *pump) run(ctx context.Context, health cell.Health) error {

@@ -40,7 +40,7 @@ func registerServer(log *slog.Logger, lifecycle cell.Lifecycle, jobs job.Group, 
 	}
 	s := &server{log: log, hub: h, config: config}
 	lifecycle.Append(cell.Hook{OnStart: s.listen, OnStop: s.close})
-	jobs.Add(job.OneShot("serve-monitor", heartbeat.Loop(jobs, "serve-monitor", s.serve)))
+	heartbeat.Add(jobs, "serve-monitor", s.serve)
 	return nil
 }
 

@@ -41,17 +41,15 @@ func registerController(jobs job.Group, c controller) {
 	txn := c.DB.WriteTxn(c.MTUs)
 	done := c.MTUs.RegisterInitializer(txn, "mtu")
 	txn.Commit()
-	jobs.Add(job.OneShot("compute-mtu", heartbeat.Loop(jobs, "compute-mtu", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddRetried(jobs, "compute-mtu", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
-	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	}, 100*time.Millisecond, time.Minute)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, c.Devices, c.LocalNode, c.Routes)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.LocalNode, c.Routes)
 		_, devicesChanged := c.Devices.AllWatch(txn)
 		_, nodeChanged := c.LocalNode.AllWatch(txn)
 		_, routesChanged := c.Routes.AllWatch(txn)

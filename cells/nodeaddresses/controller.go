@@ -31,17 +31,15 @@ func registerController(jobs job.Group, c controller) {
 	txn := c.DB.WriteTxn(c.Table)
 	done := c.Table.RegisterInitializer(txn, "devices")
 	txn.Commit()
-	jobs.Add(job.OneShot("compute-addresses", heartbeat.Loop(jobs, "compute-addresses", func(ctx context.Context, health cell.Health) error {
+	heartbeat.AddRetried(jobs, "compute-addresses", func(ctx context.Context, health cell.Health) error {
 		return c.run(ctx, health, done)
-	}), job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	}, 100*time.Millisecond, time.Minute)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, c.Devices, c.Addresses)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses)
 		links, linksChanged := c.Devices.AllWatch(txn)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
 		ready, initialized := c.Addresses.Initialized(txn)

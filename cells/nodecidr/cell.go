@@ -29,5 +29,5 @@ const (
 
 func register(group job.Group, p params) {
 	c := newController(p)
-	group.Add(job.OneShot("choose-cidrs", heartbeat.Loop(group, "choose-cidrs", c.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	heartbeat.AddRetried(group, "choose-cidrs", c.run, retryMin, retryMax)
 }

@@ -49,5 +49,5 @@ type params struct {
 
 func register(jobs job.Group, p params) {
 	w := &watcher{p}
-	jobs.Add(job.OneShot("watch-report", heartbeat.Loop(jobs, "watch-report", w.run), job.WithRetry(-1, &job.ExponentialBackoff{Min: retryMin, Max: retryMax})))
+	heartbeat.AddRetried(jobs, "watch-report", w.run, retryMin, retryMax)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cilium/hive/cell"
-	"github.com/cilium/hive/job"
 	"github.com/cilium/hive/script"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -44,7 +43,7 @@ func (s *server) start(cell.HookContext) (err error) {
 	if s.socket, err = unixsocket.Listen(path, unixsocket.Options{Mode: 0o600}); err != nil {
 		return err
 	}
-	s.Jobs.Add(job.OneShot("serve", heartbeat.Loop(s.Jobs, "serve", s.serve)))
+	heartbeat.Add(s.Jobs, "serve", s.serve)
 	return nil
 }
 

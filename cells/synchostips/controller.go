@@ -42,7 +42,7 @@ type controller struct {
 }
 
 func registerController(jobs job.Group, c controller) {
-	jobs.Add(job.OneShot("sync-host-ips", heartbeat.Loop(jobs, "sync-host-ips", c.run)))
+	heartbeat.Add(jobs, "sync-host-ips", c.run)
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
@@ -50,9 +50,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	defer every.Stop()
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, c.Addresses, c.LocalNode)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Addresses, c.LocalNode)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
 		nodes, nodeChanged := c.LocalNode.AllWatch(txn)
 		ready, initialized := c.Addresses.Initialized(txn)

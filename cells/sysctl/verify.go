@@ -46,14 +46,14 @@ type verifier struct {
 
 func registerVerify(jobs job.Group, v verifier) {
 	rounds := 0
-	jobs.Add(job.Timer("verify-sysctls", heartbeat.Timer(jobs, "verify-sysctls", func(context.Context) error {
+	heartbeat.AddTimer(jobs, "verify-sysctls", func(context.Context) error {
 		rounds++
 		_, err := v.lookAt(func(name string) bool { return rounds%allRounds == 0 || !announcedName(name) })
 		return err
-	}, v.Drift.Interval), v.Drift.Interval))
-	jobs.Add(job.OneShot("follow-sysctls", heartbeat.Loop(jobs, "follow-sysctls", func(ctx context.Context, health cell.Health) error {
+	}, v.Drift.Interval)
+	heartbeat.Add(jobs, "follow-sysctls", func(ctx context.Context, health cell.Health) error {
 		return drift.Follow(ctx, health, v.next, v.look)
-	})))
+	})
 }
 
 // next waits until a setting is announced that is not as its row says.

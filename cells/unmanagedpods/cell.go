@@ -19,6 +19,5 @@ var Cell = cell.Module("unmanaged-pods", "Pods that run without an endpoint",
 )
 
 func register(jobs job.Group, p params) {
-	jobs.Add(job.OneShot("find-unmanaged-pods", heartbeat.Loop(jobs, "find-unmanaged-pods", newController(p).run),
-		job.WithRetry(-1, &job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute})))
+	heartbeat.AddRetried(jobs, "find-unmanaged-pods", newController(p).run, 100*time.Millisecond, time.Minute)
 }

@@ -47,9 +47,7 @@ func newController(p params) *controller {
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		heartbeat.Saw(ctx, txn, c.Pods, c.Endpoints)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Pods, c.Endpoints)
 		changed := statedb.NewWatchSet()
 		known := c.inputsComplete(txn, changed)
 

@@ -93,8 +93,8 @@ func build(t *testing.T) *world {
 			if w.table, err = newTable(db, "combs"); err != nil {
 				return err
 			}
-			jobs.Add(job.OneShot("follow", heartbeat.Loop(jobs, "follow", w.follow)))
-			jobs.Add(job.Timer("look", heartbeat.Timer(jobs, "look", func(context.Context) error { w.timer.pass(); return nil }, every), every))
+			heartbeat.Add(jobs, "follow", w.follow)
+			heartbeat.AddTimer(jobs, "look", func(context.Context) error { w.timer.pass(); return nil }, every)
 			_, err = heartbeat.Register(params, w.table, (*comb).clone, (*comb).withStatus, (*comb).status, w, nil,
 				reconciler.WithPruning(time.Minute))
 			return err
@@ -127,9 +127,7 @@ func build(t *testing.T) *world {
 
 func (w *world) follow(ctx context.Context, _ cell.Health) error {
 	for {
-		heartbeat.Busy(ctx)
-		txn := w.db.ReadTxn()
-		heartbeat.Saw(ctx, txn, w.table)
+		txn := heartbeat.Snapshot(ctx, w.db, w.table)
 		_, changed := w.table.AllWatch(txn)
 		w.loop.pass()
 		heartbeat.Idle(ctx)
@@ -357,13 +355,13 @@ func TestMonitor_AProcessThatWasStopped(t *testing.T) {
 	m, db, table := unattended(t, false)
 	(&world{db: db, table: table}).insert("wax")
 	began, thaw := make(chan struct{}), make(chan struct{})
-	run := heartbeat.Loop(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), "dance", func(context.Context, cell.Health) error {
+	var loop sync.WaitGroup
+	loop.Go(func() {
+		_, end := heartbeat.Begin(context.Background(), heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), "dance")
+		defer end()
 		close(began)
 		<-thaw
-		return nil
 	})
-	var loop sync.WaitGroup
-	loop.Go(func() { _ = run(context.Background(), nil) })
 	<-began
 	for range 5 { // a step each, however long ago the last one was
 		if got := m.Step(time.Hour, db.ReadTxn()); len(got) > 0 {
@@ -431,7 +429,7 @@ func BenchmarkStep(b *testing.B) {
 	m := heartbeat.NewMonitor()
 	db := statedb.New(statedb.WithMetrics(m.Transactions(&statedb.NopMetrics{})))
 	for range 60 {
-		_ = heartbeat.Timer(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x", nil, time.Hour)
+		_ = heartbeat.WatchedTimer(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x", nil, time.Hour)
 	}
 	for b.Loop() {
 		m.Step(0, db.ReadTxn())
@@ -440,14 +438,12 @@ func BenchmarkStep(b *testing.B) {
 
 func BenchmarkBusyIdle(b *testing.B) {
 	m := heartbeat.NewMonitor()
-	run := heartbeat.Loop(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x", func(ctx context.Context, _ cell.Health) error {
-		for b.Loop() {
-			heartbeat.Busy(ctx)
-			heartbeat.Idle(ctx)
-		}
-		return nil
-	})
-	_ = run(context.Background(), nil)
+	ctx, end := heartbeat.Begin(context.Background(), heartbeat.NewGroup(nil, m, cell.FullModuleID{"bench"}), "x")
+	defer end()
+	for b.Loop() {
+		heartbeat.Busy(ctx)
+		heartbeat.Idle(ctx)
+	}
 }
 
 func BenchmarkWriteTxn(b *testing.B) {

@@ -43,7 +43,7 @@ func of(ctx context.Context) *loop {
 }
 
 // Busy says that the loop of this context has work, or that the work goes on: nothing that it does until the next call of
-// Busy or [Idle] may take longer than 40 s.
+// Busy, [Snapshot] or [Idle] may take longer than 40 s.
 func Busy(ctx context.Context) { of(ctx).work() }
 
 // Idle says that the loop of this context waits for something to do, for as long as it takes.
@@ -52,18 +52,20 @@ func Idle(ctx context.Context) { of(ctx).rest(0) }
 // IdleFor is [Idle] for a wait that ends by itself after d at most.
 func IdleFor(ctx context.Context, d time.Duration) { of(ctx).rest(d) }
 
-// Saw says that the loop of this context has read these tables in the snapshot txn, and waits on a watch channel that any
-// change of them closes.
-func Saw(ctx context.Context, txn statedb.ReadTxn, tables ...statedb.TableMeta) {
-	l := of(ctx)
+// Snapshot begins a pass: the loop of this context is [Busy] with this snapshot of tables, and when it is idle again it waits
+// on watch channels that any change of them closes.
+func Snapshot(ctx context.Context, db *statedb.DB, tables ...statedb.TableMeta) statedb.ReadTxn {
+	l, txn := of(ctx), db.ReadTxn()
 	if l == nil {
-		return
+		return txn
 	}
+	l.work()
 	all := make([]seen, len(tables))
 	for i, t := range tables {
 		all[i] = seen{t, t.Revision(txn)}
 	}
 	l.seen.Store(&all)
+	return txn
 }
 
 // With begins a loop of its own below that of the context, for another goroutine of the same job. It ends with end.

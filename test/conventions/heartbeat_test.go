@@ -12,7 +12,7 @@ func TestLoopsHaveAHeartbeat(t *testing.T) {
 	t.Parallel()
 	loops := 0
 	for _, f := range files(t) {
-		if f.test() || !strings.HasPrefix(f.dir, "cells/") {
+		if f.test() || f.dir == "pkg/heartbeat" {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -24,19 +24,10 @@ func TestLoopsHaveAHeartbeat(t *testing.T) {
 			switch calleeOf(call) {
 			case "reconciler.Register":
 				t.Errorf("%s: register with heartbeat.Register, so that rows which nobody attempts are found", at)
-			case "job.Observer":
-				t.Errorf("%s: a job.Observer cannot be watched: write a loop behind heartbeat.Loop", at)
-			case "job.OneShot":
+			case "job.OneShot", "job.Observer", "job.Timer":
+				t.Errorf("%s: use heartbeat.Add or AddTimer, so that a job which hangs is found", at)
+			case "heartbeat.Add", "heartbeat.AddRetried", "heartbeat.AddVital", "heartbeat.AddTimer":
 				loops++
-				if !watched(f, call, "heartbeat.Loop", call.Args[0]) {
-					t.Errorf("%s: put heartbeat.Loop with the same name around the job's function, heartbeat.Idle before its waits "+
-						"and heartbeat.Busy behind them", at)
-				}
-			case "job.Timer":
-				loops++
-				if !watched(f, call, "heartbeat.Timer", call.Args[0], call.Args[2]) {
-					t.Errorf("%s: put heartbeat.Timer with the same name and interval around the timer's function", at)
-				}
 			}
 			return true
 		})
@@ -44,21 +35,6 @@ func TestLoopsHaveAHeartbeat(t *testing.T) {
 	if loops < 40 {
 		t.Errorf("only %d loops found: the search is broken", loops)
 	}
-}
-
-// watched tells whether the function of a job stands in a call of wrapper that repeats the job's own arguments.
-func watched(f file, job *ast.CallExpr, wrapper string, repeated ...ast.Expr) bool {
-	call, ok := job.Args[1].(*ast.CallExpr)
-	if !ok || calleeOf(call) != wrapper {
-		return false
-	}
-	text := func(e ast.Expr) string { return string(f.source[f.offset(e.Pos()):f.offset(e.End())]) }
-	for i, e := range repeated {
-		if text(e) != text(call.Args[1+2*i]) {
-			return false
-		}
-	}
-	return true
 }
 
 func (f file) offset(pos token.Pos) int { return f.fset.Position(pos).Offset }
@@ -80,7 +56,7 @@ func calleeOf(call *ast.CallExpr) string {
 	return x.Name + "." + selector.Sel.Name
 }
 
-// TestIdleLoopsBecomeBusy: a function that says Idle and never Busy is not watched from its first wait on. A comment behind
+// TestIdleLoopsBecomeBusy: a function that says Idle and never Busy or Snapshot is not watched from its first wait on. A comment behind
 // Idle says why that is right.
 func TestIdleLoopsBecomeBusy(t *testing.T) {
 	t.Parallel()
@@ -101,7 +77,7 @@ func TestIdleLoopsBecomeBusy(t *testing.T) {
 					if !strings.Contains(rest, "// ") {
 						idle = call.Pos()
 					}
-				case "heartbeat.Busy":
+				case "heartbeat.Busy", "heartbeat.Snapshot":
 					busy = true
 				}
 				return true
