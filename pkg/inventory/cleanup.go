@@ -18,6 +18,9 @@ var (
 	ErrPods    = errors.New("nothing was removed: delete or drain these pods first, or give --with-pods to cut them off")
 )
 
+// errJudged keeps filters, the rule of nftables and maps: without them nobody would judge what the pods send.
+var errJudged = errors.New("links of pods are left, and so is everything that judges their packets: call again")
+
 // Cleanup removes what [Machine.List] lists, and returns what is gone. It goes on past errors and joins them; a further call
 // tries again what is left, also after a call that was killed. While an agent or its setup runs, or pods are attached and
 // withPods is false, nothing is removed.
@@ -29,7 +32,11 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 	defer unlock()
 	before, err := m.List()
 	errs := []error{err} // what cannot be looked at is left, the rest goes
-	if pods := attached(before); len(pods) > 0 && !withPods {
+	links, err := m.podLinks()
+	if err != nil {
+		return nil, fmt.Errorf("nothing was removed, for nobody knows which pods are attached: %w", err)
+	}
+	if pods := attached(links); len(pods) > 0 && !withPods {
 		return nil, fmt.Errorf("%d pods are attached, by %s: %w", len(pods), strings.Join(pods[:min(len(pods), 5)], ", "), ErrPods)
 	}
 	for _, k := range kinds() {
@@ -44,6 +51,12 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 			}
 			if err := o.remove(); err != nil {
 				errs = append(errs, fmt.Errorf("remove %s: %w", o, err))
+			}
+		}
+		if k.name == podLinkKind {
+			if left, err := m.podLinks(); err != nil || len(left) > 0 {
+				errs = append(errs, errJudged, err)
+				break
 			}
 		}
 	}
@@ -75,8 +88,8 @@ func distinct(errs []error) (out []error) {
 
 func (o Object) same(other Object) bool { return o.Kind == other.Kind && o.Name == other.Name }
 
-func attached(all []Object) (names []string) {
-	for _, o := range all {
+func attached(links []Object) (names []string) {
+	for _, o := range links {
 		if o.pod {
 			names = append(names, o.Name)
 		}

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tc"
@@ -47,6 +49,8 @@ type kind struct {
 	find func(*Machine) ([]Object, error) // what was found is good although there is an error
 }
 
+const podLinkKind = "pod-link"
+
 // kinds are in the order of removal, which keeps to this:
 //   - no pod is attached any more before anything goes: runtimes lose the configuration first;
 //   - pods' links go before what judges their packets: filters, the rule of nftables, maps;
@@ -55,7 +59,7 @@ type kind struct {
 func kinds() []kind {
 	return []kind{
 		{"cni-conf", (*Machine).cniConf},
-		{"pod-link", (*Machine).podLinks},
+		{podLinkKind, (*Machine).podLinks},
 		{"address", (*Machine).addresses},
 		{"clsact", (*Machine).clsacts},
 		{"link", (*Machine).pairs},
@@ -78,20 +82,21 @@ type Machine struct {
 	paths   Paths
 	netlink *rtnl.Handle
 	traffic *tc.Handle
+	links   func() ([]netlink.Link, error) // of netlink; tests have others
 }
 
 // Open opens the network namespace of the calling thread. Nothing is changed by it.
 func Open(p Paths) (*Machine, error) {
-	netlink, err := rtnl.Open()
+	handle, err := rtnl.Open()
 	if err != nil {
 		return nil, err
 	}
 	traffic, err := tc.Open()
 	if err != nil {
-		netlink.Close()
+		handle.Close()
 		return nil, err
 	}
-	return &Machine{p, netlink, traffic}, nil
+	return &Machine{p, handle, traffic, handle.Links}, nil
 }
 
 // Close ends the machine.

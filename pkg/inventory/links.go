@@ -13,7 +13,7 @@ import (
 
 // podLinks finds the host ends of pods' links, those that wait for deletion or were never finished as well.
 func (m *Machine) podLinks() (found []Object, err error) {
-	links, err := m.netlink.Links()
+	links, err := m.links()
 	for _, l := range links {
 		if !isPodLink(l) {
 			continue
@@ -41,7 +41,7 @@ func isPodLink(l netlink.Link) bool {
 
 // pairs finds the links of the node itself. Both ends must be there under their names: one alone is somebody else's.
 func (m *Machine) pairs() (found []Object, err error) {
-	links, err := m.netlink.Links()
+	links, err := m.links()
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func ourPairs(links []netlink.Link) (pairs [][2]netlink.Link) {
 
 // ours finds all links of ours by index.
 func (m *Machine) ours() (map[int]netlink.Link, error) {
-	links, err := m.netlink.Links()
+	links, err := m.links()
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (m *Machine) deleteLink(name string, still func(netlink.Link) bool) error {
 
 // addresses finds the router addresses. They go with their link.
 func (m *Machine) addresses() (found []Object, err error) {
-	links, err := m.netlink.Links()
+	links, err := m.links()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,68 @@
+package inventory
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// TestPrivilegedCleanup_KeepsWhatJudgesPods: while links of pods are left, or cannot be looked for, what drops their packets
+// stays.
+func TestPrivilegedCleanup_KeepsWhatJudgesPods(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	testnet.New(t).Do(func() {
+		m, err := Open(Paths{Agent: settings.Agent{StateDir: filepath.Join(dir, "state"), BPFRoot: filepath.Join(dir, "bpf"), Procfs: "/proc"},
+			LibDir: filepath.Join(dir, "lib"), CNIConf: filepath.Join(dir, "05-waggle.conflist")})
+		if err == nil {
+			defer m.Close()
+			err = errors.Join(os.WriteFile(m.paths.CNIConf, []byte(`{"plugins":[{"type":"waggle-cni"}]}`), 0o600),
+				nftguard.Install(nftguard.Rule{Groups: []uint32{podlink.Group}}))
+		}
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		all, unknown := m.links, errors.New("no memory")
+		for _, c := range []struct {
+			links    []netlink.Link
+			err      error
+			withPods bool
+			want     error
+			conf     bool // the configuration is there afterwards
+		}{
+			{nil, unknown, false, unknown, true},
+			{nil, unknown, true, unknown, true},
+			{[]netlink.Link{stays()}, nil, false, ErrPods, true},
+			{[]netlink.Link{stays()}, nil, true, errJudged, false},
+		} {
+			m.links = func() ([]netlink.Link, error) { return c.links, c.err }
+			if _, err := m.Cleanup(c.withPods); !errors.Is(err, c.want) {
+				t.Errorf("with pods %t: %v, want %v", c.withPods, err, c.want)
+			}
+			there, err := nftguard.Exists()
+			if _, noConf := os.Stat(m.paths.CNIConf); !there || err != nil || (noConf == nil) != c.conf {
+				t.Errorf("with pods %t: the rule is there: %t, %v; the configuration: %v", c.withPods, there, err, noConf)
+			}
+		}
+		m.links = all
+		_, err = m.Cleanup(false)
+		if there, err2 := nftguard.Exists(); there || errors.Join(err, err2) != nil {
+			t.Errorf("in the end the rule is there: %t, %v, %v", there, err, err2)
+		}
+	})
+}
+
+// stays is a pod's link that is listed whatever is done to it.
+func stays() netlink.Link {
+	attrs := netlink.LinkAttrs{Name: podlink.HostName("pod", "eth0", 0), Group: podlink.Group, RawFlags: 1}
+	return &netlink.Veth{LinkAttrs: attrs}
+}
