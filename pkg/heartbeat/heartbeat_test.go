@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,14 +55,14 @@ type world struct {
 	failing                                   error
 }
 
-// gate is what a loop passes; while it is shut nobody does.
-type gate struct{ ch chan struct{} }
+// gate is what a loop passes; while it is shut nobody does. Loops come by at any time, hence the atomic value.
+type gate struct{ shutBy atomic.Pointer[chan struct{}] }
 
-func (g *gate) shut() { g.ch = make(chan struct{}) }
-func (g *gate) open() { close(g.ch); g.ch = nil }
+func (g *gate) shut() { ch := make(chan struct{}); g.shutBy.Store(&ch) }
+func (g *gate) open() { close(*g.shutBy.Swap(nil)) }
 func (g *gate) pass() {
-	if g.ch != nil {
-		<-g.ch
+	if ch := g.shutBy.Load(); ch != nil {
+		<-*ch
 	}
 }
 
@@ -82,7 +83,8 @@ func (w *world) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*comb, statedb
 
 const every = 30 * time.Second
 
-// build starts the hive, with the judge that steps each second.
+// build starts the hive, with the judge that steps each second: nobody else may. Whoever holds something gives it back before
+// the test ends, failed or not; who waits for a mutex keeps the time of a bubble from going on, so the hive would never stop.
 func build(t *testing.T) *world {
 	t.Helper()
 	w := &world{}
