@@ -20,6 +20,7 @@ const (
 // TestPrivilegedClusterRole_GivesCIDRsAndCleansUp lets two replicas do the work of a cluster whose controller manager allocates
 // nothing, and ends the one that leads.
 func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
+	t.Parallel()
 	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "cluster-pool-ipv4-cidr="+clusterPool,
 		"--set", "cilium-endpoint-gc-interval=1s"); err != nil {

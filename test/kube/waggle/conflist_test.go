@@ -10,6 +10,7 @@ import (
 
 // TestPrivilegedConflist_BesideOthers has the configurations of another plugin on the node, before ours by name and behind it.
 func TestPrivilegedConflist_BesideOthers(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.IPv4CIDR})
 	const folder, foreign = "/etc/cni/net.d/", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`
 	others := []string{folder + "00-other.conflist", folder + "10-other.conflist"}

@@ -23,6 +23,7 @@ const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.
 // TestPrivilegedDaemonSet_RunsWithWhatIsPrinted installs Waggle as a user does, on a node without a BPF file system, without
 // our plugin, and with the taint that only a passed self-test takes away; and then runs a pod.
 func TestPrivilegedDaemonSet_RunsWithWhatIsPrinted(t *testing.T) {
+	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NoBPFFS: true})
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
 		t.Error(err)

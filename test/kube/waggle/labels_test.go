@@ -71,6 +71,7 @@ func shareOne(t *testing.T, c *kube.Cluster, app string, count int) {
 // TestPrivilegedLabels_MakeIdentities lets the controllers of Kubernetes label pods, and then changes labels by hand while
 // the pod talks.
 func TestPrivilegedLabels_MakeIdentities(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := n.WaitReady(t.Context()); err != nil {

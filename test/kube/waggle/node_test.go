@@ -11,6 +11,7 @@ import (
 
 // TestPrivilegedPodCIDR_ChangesUnderLivingPods gives a node another range, as a person does, while a pod of the old one talks.
 func TestPrivilegedPodCIDR_ChangesUnderLivingPods(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{})
 	const before, after, before6, after6 = "10.50.1.0/24", "10.51.1.0/24", "fd00:50:1::/112", "fd00:51:1::/112"
 	annotate := func(ipv4, ipv6 string) {
@@ -107,6 +108,7 @@ func kernelCache(t *testing.T, n *kube.Node) string {
 
 // TestPrivilegedNode_RegisteredAnew deletes the Node under a running agent; kubelet makes another one of the same name.
 func TestPrivilegedNode_RegisteredAnew(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := available(t.Context(), c, n); err == nil {
@@ -206,6 +208,7 @@ func owned(t *testing.T, c *kube.Cluster, n *kube.Node) {
 
 // TestPrivilegedNode_WithoutInternalIP is a node before its cloud's controller has said where it is.
 func TestPrivilegedNode_WithoutInternalIP(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, KubeletArgs: []string{"--cloud-provider=external", "--node-ip="}})
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", "jsonpath={.status.addresses[*].type}")
 	if err != nil || strings.Contains(out, "InternalIP") {
@@ -234,6 +237,7 @@ func runTolerant(t *testing.T, c *kube.Cluster, n *kube.Node, name string) []str
 
 // TestPrivilegedNode_IPv6Alone runs the DaemonSet in a cluster whose pods have IPv6 addresses alone.
 func TestPrivilegedNode_IPv6Alone(t *testing.T) {
+	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: "fd00:10:244::/48"}, "--set", "enable-ipv4=false")
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ const configDigest = "waggle.io/config"
 // TestPrivilegedOneNode_ClusterRoleTakesNewOptions changes options where the two replicas of the cluster role have one node
 // between them, so that the new one finds no place before the old one has gone.
 func TestPrivilegedOneNode_ClusterRoleTakesNewOptions(t *testing.T) {
+	t.Parallel()
 	c := kube.Start(t, kube.Options{ClusterCIDR: kube.IPv4CIDR})
 	for _, debug := range []string{"false", "true"} {
 		if err := c.InstallWaggle(t.Context(), "--set", "debug="+debug); err != nil {

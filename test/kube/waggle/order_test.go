@@ -23,6 +23,7 @@ func rounds() int {
 // TestPrivilegedOrder_NoPodStartsUnmanaged starts kubelet, the agent and pods in random order, on a fresh node and on one
 // that has the configuration of an earlier run. Whoever comes first, each pod must be an endpoint of ours.
 func TestPrivilegedOrder_NoPodStartsUnmanaged(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

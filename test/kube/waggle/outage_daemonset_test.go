@@ -16,6 +16,7 @@ import (
 // TestPrivilegedOutage_DaemonSetRestarts kills the agent's container while the API server is away: kubelet starts it again
 // from what it knows, the agent begins with its copy, and pods notice nothing but that new sandboxes wait a moment.
 func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
+	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	for _, name := range []string{"a", "b", "crashing"} {
 		if err := c.RunPod(t.Context(), kube.Pod{Name: name, Labels: map[string]string{"app": name}}); err != nil {

@@ -29,6 +29,7 @@ const inStep = 6 * time.Second
 
 // TestPrivilegedOutage_EndsNothing takes the API server away in the middle of everything, and restarts the agent meanwhile.
 func TestPrivilegedOutage_EndsNothing(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	flags := []string{"--ipam=kubernetes"}
 	p := readyAgent(t, n, flags...)

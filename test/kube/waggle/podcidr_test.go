@@ -13,6 +13,7 @@ const nodePath, ciliumNodePath = "/api/v1/nodes/", "/apis/cilium.io/v2/ciliumnod
 
 // TestPrivilegedPodCIDR_FromEachSource goes through the sources on a cluster whose controller manager allocates none.
 func TestPrivilegedPodCIDR_FromEachSource(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{})
 	annotate := func(ipv4, ipv6 string) {
 		t.Helper()
@@ -88,6 +89,7 @@ func TestPrivilegedPodCIDR_FromEachSource(t *testing.T) {
 
 // TestPrivilegedPodCIDR_FromControllerManager is the usual cluster.
 func TestPrivilegedPodCIDR_FromControllerManager(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", "jsonpath={.spec.podCIDRs[0]} {.spec.podCIDRs[1]}")
@@ -100,6 +102,7 @@ func TestPrivilegedPodCIDR_FromControllerManager(t *testing.T) {
 
 // TestPrivilegedNodeName_IsRequired: a guessed name could be another node's, and its CIDR with it.
 func TestPrivilegedNodeName_IsRequired(t *testing.T) {
+	t.Parallel()
 	_, n := prepared(t, kube.Options{})
 	p := agent(t, n, "--ipam=kubernetes", "--node-name=")
 	<-p.Done()

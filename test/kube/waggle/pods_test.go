@@ -35,6 +35,7 @@ func installed(t *testing.T, options kube.Options, args ...string) (*kube.Cluste
 
 // TestPrivilegedPods_ThirtyAtOnce is what a deployment with thirty replicas does to a node.
 func TestPrivilegedPods_ThirtyAtOnce(t *testing.T) {
+	t.Parallel()
 	const count = 30
 	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "cni-log-file="+pluginLog)
 	routePods(t, c, n)

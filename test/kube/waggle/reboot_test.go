@@ -17,6 +17,7 @@ const interval = 3 * time.Second
 // TestPrivilegedRestart_WhatEndedMeanwhile has pods end while the agent is away, heard of and not, and then the node lose its
 // power, once with what the agent had in /run and once without: what is gone leaves nothing, and what is there stays or comes back.
 func TestPrivilegedRestart_WhatEndedMeanwhile(t *testing.T) {
+	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "endpoint-gc-interval="+interval.String())
 	for _, name := range []string{"a", "b", "queued", "unheard"} {
 		if err := c.CreatePod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {

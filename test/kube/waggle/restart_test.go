@@ -21,6 +21,7 @@ const (
 // TestPrivilegedRestart_NobodyNotices has an agent killed, deleted, replaced by one with another datapath, hang and come back,
 // and what is beside it restart, while pods talk over connections that last.
 func TestPrivilegedRestart_NobodyNotices(t *testing.T) {
+	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	var other string
 	var making errgroup.Group

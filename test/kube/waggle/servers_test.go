@@ -13,6 +13,7 @@ import (
 
 // TestPrivilegedServers_FailOver gives the agent two API servers over one store, and kills the one in use.
 func TestPrivilegedServers_FailOver(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	second, err := c.StartSecondAPIServer(t.Context())
 	if err != nil {
@@ -61,6 +62,7 @@ func TestPrivilegedServers_FailOver(t *testing.T) {
 
 // TestPrivilegedServers_Hang ends an agent while its API server has its connections open and says nothing.
 func TestPrivilegedServers_Hang(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := c.RunPod(t.Context(), kube.Pod{Name: "a", Labels: map[string]string{"app": "a"}}); err != nil {
@@ -87,6 +89,7 @@ func TestPrivilegedServers_Hang(t *testing.T) {
 // TestPrivilegedServers_LoseTheirHistory compacts the store while the agent cannot see it, so that its watches get a real
 // 410 Gone, and then takes away objects behind the API server's back, as a store restored from an older copy does.
 func TestPrivilegedServers_LoseTheirHistory(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	for i := range 15 {

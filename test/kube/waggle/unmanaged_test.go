@@ -23,6 +23,7 @@ spec:
 // TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed moves a node from another network to ours: pods that stay on the
 // old one are named until they are made again.
 func TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed(t *testing.T) {
+	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	if err := n.InstallBridge("10.0.1.0/24"); err != nil {
 		t.Fatal(err)

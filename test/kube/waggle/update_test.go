@@ -22,6 +22,7 @@ type selfTest struct {
 // one family, its repair, an update under pods that talk, the removal under pods that talk, and the cleanup of the node and of the
 // cluster.
 func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
+	t.Parallel()
 	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
 	n := c.Nodes[0]
 	fresh, object := network(t, n), written(t, c, n)
