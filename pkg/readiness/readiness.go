@@ -143,6 +143,9 @@ func programs(txn statedb.ReadTxn, table statedb.Table[*attachments.Attachment])
 	return ""
 }
 
+// degradedBytes is how much of an error a line for people repeats. All of it stands in the table health.
+const degradedBytes = 300
+
 // degraded is one line: errors that were joined, and the verifier's, have several.
 func degraded(s health.Status) string {
 	name := s.Module
@@ -153,7 +156,11 @@ func degraded(s health.Status) string {
 	if s.Error != "" {
 		text += ": " + s.Error
 	}
-	return strings.ReplaceAll(text, "\n", "; ")
+	text = strings.ReplaceAll(text, "\n", "; ")
+	if len(text) > degradedBytes {
+		return strings.ToValidUTF8(text[:degradedBytes], "") + "..."
+	}
+	return text
 }
 
 // named is how many degraded modules a line for people names; one cause, such as an API server that is away, degrades many.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/statedb"
@@ -163,10 +164,23 @@ func TestSummary(t *testing.T) {
 func TestJudge_DegradedDoesNotKeepPodsWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	insert(t, w.db, w.health, health.Status{Module: "agent.loader", Component: "job-x", Level: health.Degraded, Message: "attach", Error: "busy\nslow"})
+	insert(t, w.db, w.health, health.Status{Module: "agent.loader", Component: "job-x", Level: health.Degraded, Message: "attach", Error: "busy"})
 	insert(t, w.db, w.health, health.Status{Module: "agent.ipam", Level: health.OK})
 	v := Judge(w.db.ReadTxn(), w.tables)
-	if want := []string{"agent.loader.job-x: attach: busy; slow"}; !slices.Equal(v.Degraded, want) || slices.Contains(v.Waiting(), want[0]) {
+	if want := []string{"agent.loader.job-x: attach: busy"}; !slices.Equal(v.Degraded, want) || slices.Contains(v.Waiting(), want[0]) {
 		t.Errorf("%+v", v)
+	}
+}
+
+func TestDegraded_IsOneShortLine(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ err, want string }{
+		{"", "m.c: attach"},
+		{"busy\nslow", "m.c: attach: busy; slow"},
+		{strings.Repeat("verifier\n", 100), ("m.c: attach: " + strings.Repeat("verifier; ", 100))[:degradedBytes] + "..."},
+	} {
+		if got := degraded(health.Status{Module: "m", Component: "c", Message: "attach", Error: tc.err}); got != tc.want {
+			t.Errorf("%q: %q", tc.err, got)
+		}
 	}
 }
