@@ -38,14 +38,15 @@ func recovered(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// stuckAfter is how long a handler may go on after the end of its context before it counts as one that hangs.
-const stuckAfter = 10 * time.Second
+// stuckAfter is how long a handler may take until it counts as one that hangs: longer than any client can keep it, and within
+// the minute in which whatever hangs must be found.
+const stuckAfter = apiTimeout + 10*time.Second
 
 // watched lets a handler be found that hangs, for instance behind a lock. Streams of changes have no end.
 func watched(jobs job.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isStream(r) {
-			defer heartbeat.Task(jobs, "answer-"+strings.ToLower(r.Method), handlerTimeout+stuckAfter)()
+			defer heartbeat.Task(jobs, "answer-"+strings.ToLower(r.Method), stuckAfter)()
 		}
 		next.ServeHTTP(w, r)
 	})

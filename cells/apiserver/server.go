@@ -23,8 +23,9 @@ const (
 	// socketGroup may use the API beside root, when it exists.
 	socketGroup = "waggle"
 
-	// apiTimeout bounds reading a request, and handling it with writing the answer.
-	apiTimeout = 60 * time.Second
+	// apiTimeout bounds reading a request, and handling it with writing the answer. The longest are creations, which wait for
+	// the datapath for 30 s.
+	apiTimeout = 45 * time.Second
 	// handlerTimeout ends a handler early enough that its error can still be written.
 	handlerTimeout = apiTimeout - 2*time.Second
 )

@@ -22,7 +22,7 @@ const (
 	DefaultSocket = "/var/run/waggle/waggle.sock"
 	// SocketEnv names the environment variable with the path of the socket.
 	SocketEnv = "WAGGLE_SOCK"
-	// RequestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 60 s.
+	// RequestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 45 s.
 	RequestTimeout = 90 * time.Second
 
 	// maxAnswer bounds what is read of one answer; 4095 endpoints with full logs stay well below.
