@@ -124,5 +124,9 @@ func (a *agent) recordStop(log *slog.Logger) {
 		return
 	}
 	path, err := heartbeat.Record(filepath.Clean(dir), what)
-	log.Warn("Stopping takes long", "stacks", path, "error", err)
+	if err != nil {
+		log.Warn("Stopping takes long", "stacks", string(heartbeat.Stacks()), "error", err)
+		return
+	}
+	log.Warn("Stopping takes long", "stacks", path)
 }
