@@ -76,11 +76,13 @@ func (v verifier) next(ctx context.Context) error {
 }
 
 // concerns tells whether a change is against a row. A link that is made anew has none of the settings that rows of its name
-// say were written.
+// say were written; they are read here, because each pod that comes brings a new link and a look reads those of all.
 func (v verifier) concerns(txn statedb.ReadTxn, s rtnl.Setting) bool {
 	if s.All {
-		for range v.Table.Prefix(txn, tables.ByName(s.Name+"/")) {
-			return true
+		for row := range v.Table.Prefix(txn, tables.ByName(s.Name+"/")) {
+			if len(v.findings(row)) > 0 {
+				return true
+			}
 		}
 		return false
 	}
@@ -103,19 +105,24 @@ func (v verifier) look() (again bool, err error) {
 	return v.lookAt(func(string) bool { return true })
 }
 
-// lookAt reads the settings of these names. One that cannot be read is looked at by its reconciler.
+// lookAt reads the settings of these names.
 func (v verifier) lookAt(names func(string) bool) (again bool, err error) {
 	return drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
 		if !names(s.Name) {
 			return nil
 		}
-		have, err := v.Kernel.Read(s.Name)
-		if s.Optional && missing(err) {
-			return nil
-		}
-		if err != nil {
-			return drift.If(true, driftrepairs.Sysctl, s.Name, err.Error())
-		}
-		return drift.If(!same(have, s.Value), driftrepairs.Sysctl, s.Name, "is "+have)
+		return v.findings(s)
 	}), nil
+}
+
+// findings compares a setting with its row. One that cannot be read is looked at by its reconciler.
+func (v verifier) findings(s *tables.Setting) []driftrepairs.Finding {
+	have, err := v.Kernel.Read(s.Name)
+	if s.Optional && missing(err) {
+		return nil
+	}
+	if err != nil {
+		return drift.If(true, driftrepairs.Sysctl, s.Name, err.Error())
+	}
+	return drift.If(!same(have, s.Value), driftrepairs.Sysctl, s.Name, "is "+have)
 }
