@@ -52,9 +52,16 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 		s.rows = append(s.rows, attachments.Attachment{Kind: attachments.Hold, Device: d.Name, IfIndex: d.Index, Hook: both})
 	}
 	s.complete = c.begun(txn) || c.filled(txn, changed)
-	if d, found := c.device(txn, podlink.HostDevice); found && s.complete {
-		s.rows = append(s.rows, running(c.Generation, attachments.Attachment{Kind: attachments.TCX, Device: d.Name,
-			IfIndex: d.Index, Hook: egress, Program: bpf.HostEgress}))
+	add := func(a attachments.Attachment) {
+		switch _, _, exists := c.Table.Get(txn, attachments.ByKey(a.Key())); {
+		case s.complete:
+			s.rows = append(s.rows, running(c.Generation, a))
+		case exists: // it asks for a program of an earlier run, and goes on to
+			s.rows = append(s.rows, a)
+		}
+	}
+	if d, found := c.device(txn, podlink.HostDevice); found {
+		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: bpf.HostEgress})
 	}
 	_, loaded := c.Programs.AllWatch(txn)
 	changed.Add(loaded)
@@ -62,18 +69,20 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	s.filtered = true
 	for _, b := range blockRows {
 		s.filtered = s.filtered && c.done(txn, b)
-		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held && s.complete {
-			s.rows = append(s.rows, running(c.Generation, b))
+		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held {
+			add(b)
 		}
 	}
 	return s
 }
 
-// begun tells whether hooks were given to this run already.
+// begun tells whether hooks were given to programs of this run already.
 func (c *controller) begun(txn statedb.ReadTxn) bool {
 	for _, kind := range []attachments.Kind{attachments.Block, attachments.TCX} {
-		for range c.Table.Prefix(txn, attachments.ByKey(string(kind)+"/")) {
-			return true
+		for row := range c.Table.Prefix(txn, attachments.ByKey(string(kind)+"/")) {
+			if row.ProgramID != 0 {
+				return true
+			}
 		}
 	}
 	return false

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"iter"
+	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
@@ -15,14 +16,16 @@ import (
 // when its owner has written all that is to be written now. Until then no hook is touched. It watches what is missing.
 func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	all, more := c.Maps.AllWatch(txn)
-	endpoints, ipcache := false, false
+	opened := make(map[string]time.Time) // by owner of maps that have to be filled: when the last of them was opened
 	for m := range all {
-		if !m.Filled && m.Error == "" {
-			endpoints = endpoints || m.Owner == bpfmaps.OwnerEndpointMaps
-			ipcache = ipcache || m.Owner == bpfmaps.OwnerIpcache
+		if last, found := opened[m.Owner]; !m.Filled && m.Error == "" && (!found || m.Opened.After(last)) {
+			opened[m.Owner] = m.Opened
 		}
 	}
-	filled := (!endpoints || c.endpointsWritten(txn, changed)) && (!ipcache || c.ipcacheWritten(txn, changed))
+	since, endpoints := opened[bpfmaps.OwnerEndpointMaps]
+	filled := !endpoints || c.endpointsWritten(txn, since, changed)
+	since, ipcache := opened[bpfmaps.OwnerIpcache]
+	filled = filled && (!ipcache || c.ipcacheWritten(txn, since, changed))
 	if !filled {
 		changed.Add(more)
 	}
@@ -30,7 +33,7 @@ func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool
 }
 
 // endpointsWritten asks whether every endpoint is known and none of its entries waits. The feed wakes the loop for each.
-func (c *controller) endpointsWritten(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+func (c *controller) endpointsWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
 	if known, in := c.Endpoints.Initialized(txn); !known {
 		changed.Add(in)
 		return false
@@ -40,22 +43,28 @@ func (c *controller) endpointsWritten(txn statedb.ReadTxn, changed *statedb.Watc
 			return false
 		}
 	}
-	return !anyPending(c.Facts.All(txn)) && !anyPending(c.Links.All(txn)) && !anyPending(c.Addresses.All(txn))
+	return !anyWaits(c.Facts.All(txn), since) && !anyWaits(c.Links.All(txn), since) && !anyWaits(c.Addresses.All(txn), since)
 }
 
-func (c *controller) ipcacheWritten(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+func (c *controller) ipcacheWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
+	if known, in := c.Ipcache.Initialized(txn); !known {
+		changed.Add(in)
+		return false
+	}
 	all, more := c.Ipcache.AllWatch(txn)
-	if anyPending(all) {
+	if anyWaits(all, since) {
 		changed.Add(more)
 		return false
 	}
 	return true
 }
 
-// anyPending leaves out rows that cannot be written: they would be missing later as well.
-func anyPending[R interface{ GetStatus() reconciler.Status }](rows iter.Seq2[R, statedb.Revision]) bool {
+// anyWaits leaves out rows that failed since their map was opened: they would be missing later as well. Those that failed
+// before it was there are tried again.
+func anyWaits[R interface{ GetStatus() reconciler.Status }](rows iter.Seq2[R, statedb.Revision], since time.Time) bool {
 	for row := range rows {
-		if row.GetStatus().Kind == reconciler.StatusKindPending {
+		s := row.GetStatus()
+		if s.Kind == reconciler.StatusKindPending || s.Kind == reconciler.StatusKindError && s.UpdatedAt.Before(since) {
 			return true
 		}
 	}

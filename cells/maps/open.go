@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -43,7 +44,7 @@ func (s *store) openMap(l layout) (o opened) {
 		o.row.Error = o.err.Error()
 		return o
 	}
-	o.row.Memory = s.Kernel.Memory(o.m)
+	o.row.Memory, o.row.Opened = s.Kernel.Memory(o.m), time.Now()
 	if o.twin != nil {
 		o.row.Memory += s.Kernel.Memory(o.twin.m)
 		o.row.Twin = o.twin.pin

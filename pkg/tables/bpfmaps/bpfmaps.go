@@ -3,6 +3,7 @@ package bpfmaps
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -23,6 +24,8 @@ type Map struct {
 	// Filled is true when a program that reads the map now finds what the programs before found. Until then the owner has to
 	// write all of it.
 	Filled bool `json:"filled"`
+	// Opened is when this run opened or made the map; zero while it could not.
+	Opened time.Time `json:"opened"`
 	// Twin is the pin of the same map in another layout or size, which is written as well while programs of another
 	// generation may read it; empty when there is none.
 	Twin string `json:"twin,omitempty"`
