@@ -33,7 +33,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 			}
 			defer m.Close()
 			if dryRun {
-				return a.dryRun(m)
+				return a.dryRun(m, withPods)
 			}
 			if err := a.cleanup(m, withPods); err != nil || !stay {
 				return err
@@ -49,9 +49,9 @@ func (a *app) cleanupCommand() *cobra.Command {
 }
 
 // dryRun prints the same as the inventory, on stdout; what would keep a real run from working comes as an error.
-func (a *app) dryRun(m *inventory.Machine) error {
+func (a *app) dryRun(m *inventory.Machine, withPods bool) error {
 	objects, err := m.List()
-	return errors.Join(a.shown(objects, err), m.Running())
+	return errors.Join(a.shown(objects, err), m.Refusal(withPods))
 }
 
 func (a *app) cleanup(m *inventory.Machine, withPods bool) error {

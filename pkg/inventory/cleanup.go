@@ -32,12 +32,8 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 	defer unlock()
 	before, err := m.List()
 	errs := []error{err} // what cannot be looked at is left, the rest goes
-	links, err := m.podLinks()
-	if err != nil {
-		return nil, fmt.Errorf("nothing was removed, for nobody knows which pods are attached: %w", err)
-	}
-	if pods := attached(links); len(pods) > 0 && !withPods {
-		return nil, fmt.Errorf("%d pods are attached, by %s: %w", len(pods), strings.Join(pods[:min(len(pods), 5)], ", "), ErrPods)
+	if err := m.inUse(withPods); err != nil {
+		return nil, err
 	}
 	for _, k := range kinds() {
 		found, err := m.find(k) // again: much has gone with other objects by now
@@ -97,13 +93,26 @@ func attached(links []Object) (names []string) {
 	return names
 }
 
-// Running says which program of ours runs and would use what is removed; nil when none does. Nothing is changed.
-func (m *Machine) Running() error {
+// Refusal says why [Machine.Cleanup] would remove nothing; nil when it would not refuse. Nothing is changed.
+func (m *Machine) Refusal(withPods bool) error {
 	unlock, err := m.lock()
-	if err == nil {
-		unlock()
+	if err != nil {
+		return err
 	}
-	return err
+	defer unlock()
+	return m.inUse(withPods)
+}
+
+// inUse says which pods are attached, unless withPods allows to cut them off.
+func (m *Machine) inUse(withPods bool) error {
+	links, err := m.podLinks()
+	if err != nil {
+		return fmt.Errorf("nothing was removed, for nobody knows which pods are attached: %w", err)
+	}
+	if pods := attached(links); len(pods) > 0 && !withPods {
+		return fmt.Errorf("%d pods are attached, by %s: %w", len(pods), strings.Join(pods[:min(len(pods), 5)], ", "), ErrPods)
+	}
+	return nil
 }
 
 // lock keeps agent and setup from starting. Where there is no state directory nobody has a lock in it.

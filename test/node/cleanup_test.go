@@ -185,6 +185,13 @@ func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	wouldGo, err := node.objects(t, "cleanup", "--dry-run")
+	if err == nil || !strings.Contains(err.Error(), "2 pods are attached") || !slices.Equal(listed, wouldGo) {
+		t.Errorf("a dry run beside pods: %v, %v", wouldGo, err)
+	}
+	if wouldGo, err = node.objects(t, "cleanup", "--dry-run", "--with-pods"); err != nil || !slices.Equal(listed, wouldGo) {
+		t.Errorf("a dry run that would cut off pods: %v, %v", wouldGo, err)
+	}
 	quiet := spoofAll(t, node, pods)
 	removed, err := node.objects(t, "cleanup", "--with-pods")
 	quiet()
