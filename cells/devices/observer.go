@@ -55,13 +55,9 @@ func (o *observer) run(ctx context.Context, health cell.Health) error {
 		if time.Since(begun) > verify {
 			backoff = &job.ExponentialBackoff{Min: 20 * time.Millisecond, Max: 5 * time.Second}
 		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
+		if heartbeat.Sleep(ctx, backoff.Wait()) != nil {
 			return nil
-		case <-time.After(backoff.Wait()):
 		}
-		heartbeat.Busy(ctx)
 	}
 }
 

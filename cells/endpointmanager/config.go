@@ -9,6 +9,7 @@ import (
 
 // Config is what was typed.
 type Config struct {
+	// Interval is the time between two looks at endpoints whose pods may have ended without a DEL; 0 means no look.
 	Interval time.Duration `mapstructure:"endpoint-gc-interval"`
 }
 

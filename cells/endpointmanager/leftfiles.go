@@ -34,8 +34,7 @@ func (m *manager) removeLeftFiles() (remain int, err error) {
 }
 
 func registerLeftFiles(jobs job.Group, m *manager) {
-	const name = "remove-left-files"
-	heartbeat.Add(jobs, name, m.followLeftFiles)
+	heartbeat.Add(jobs, "remove-left-files", m.followLeftFiles)
 }
 
 // followLeftFiles removes files of endpoints that are gone, as soon as it can.
@@ -51,14 +50,9 @@ func (m *manager) followLeftFiles(ctx context.Context, health cell.Health) error
 		backoff := job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute}
 		for remain, err := m.removeLeftFiles(); remain > 0; remain, err = m.removeLeftFiles() {
 			health.Degraded(fmt.Sprintf("the files of %d endpoints that are gone cannot be removed", remain), err)
-			pause := backoff.Wait()
-			heartbeat.IdleFor(ctx, pause)
-			select {
-			case <-ctx.Done():
+			if heartbeat.Sleep(ctx, backoff.Wait()) != nil {
 				return nil
-			case <-time.After(pause):
 			}
-			heartbeat.Busy(ctx)
 		}
 		health.OK("every file belongs to an endpoint")
 	}

@@ -74,13 +74,9 @@ func (r *replay) run(ctx context.Context) error {
 func (r *replay) retry(ctx context.Context, health cell.Health, err error) error {
 	for err != nil {
 		health.Degraded("deletions wait in the queue", err)
-		heartbeat.IdleFor(ctx, replayRetry)
-		select {
-		case <-ctx.Done():
+		if heartbeat.Sleep(ctx, replayRetry) != nil {
 			return nil
-		case <-time.After(replayRetry):
 		}
-		heartbeat.Busy(ctx)
 		err = r.run(ctx)
 		r.Release()
 	}

@@ -14,8 +14,7 @@ import (
 
 // registerVerify looks after the state files: without one, the next agent would give the address to another pod.
 func registerVerify(jobs job.Group, m *manager, watch drift.Watch) {
-	const name = "verify-state-files"
-	heartbeat.AddTimer(jobs, name, func(context.Context) error {
+	heartbeat.AddTimer(jobs, "verify-state-files", func(context.Context) error {
 		return m.verifyFiles(watch.Repairs)
 	}, watch.Interval)
 }

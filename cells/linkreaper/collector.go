@@ -27,6 +27,8 @@ type collector struct {
 	kernel    kernel
 
 	suspects map[int]string // index -> name of what the last look found
+	looked   bool           // all endpoints were known once
+	spared   map[int]string // likewise; see orphans
 	deleted  int
 }
 
@@ -46,16 +48,7 @@ func registerCollector(
 }
 
 func (c *collector) run(ctx context.Context, health cell.Health, interval time.Duration) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		heartbeat.IdleFor(ctx, interval)
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		heartbeat.Busy(ctx)
+	for heartbeat.Sleep(ctx, interval) == nil {
 		if err := c.collect(); err != nil {
 			health.Degraded("links of pods belong to no endpoint", err)
 			continue
@@ -69,12 +62,13 @@ var errUnknownLink = errors.New("an endpoint in quarantine does not tell its lin
 
 // collect is one look.
 func (c *collector) collect() error {
-	stray, err := c.stray(c.db.ReadTxn())
+	txn := c.db.ReadTxn()
+	stray, err := c.stray(txn)
 	if err != nil {
 		c.suspects = nil
 		return err
 	}
-	var errs []error
+	errs := []error{c.spareOrphans(txn, stray)}
 	for index, name := range stray {
 		if c.suspects[index] != name {
 			continue

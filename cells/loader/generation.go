@@ -75,13 +75,9 @@ func (g *generation) retry(ctx context.Context, health cell.Health, err error) e
 			said = err.Error()
 			g.params.Log.Warn("Programs cannot be loaded; those of an earlier run stay attached", "generation", g.number, "error", err)
 		}
-		heartbeat.IdleFor(ctx, pause)
-		select {
-		case <-ctx.Done():
+		if heartbeat.Sleep(ctx, pause) != nil {
 			return nil
-		case <-time.After(pause):
 		}
-		heartbeat.Busy(ctx)
 		err = g.load(attempt)
 	}
 	health.OK(fmt.Sprintf("Datapath generation %d is loaded", g.number))

@@ -95,13 +95,9 @@ func (s *store) retry(ctx context.Context, failed error) error {
 			said = failed.Error()
 			s.Log.Warn("Maps cannot be used; programs that are attached stay as they are", "error", failed)
 		}
-		heartbeat.IdleFor(ctx, pause)
-		select {
-		case <-ctx.Done():
+		if heartbeat.Sleep(ctx, pause) != nil {
 			return nil
-		case <-time.After(pause):
 		}
-		heartbeat.Busy(ctx)
 		s.reopen()
 		failed = s.failures()
 	}

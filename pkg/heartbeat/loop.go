@@ -52,6 +52,18 @@ func Idle(ctx context.Context) { of(ctx).rest(0) }
 // IdleFor is [Idle] for a wait that ends by itself after d at most.
 func IdleFor(ctx context.Context, d time.Duration) { of(ctx).rest(d) }
 
+// Sleep waits for d, idle, and is busy again after that. Its only error is that of ctx, which has ended.
+func Sleep(ctx context.Context, d time.Duration) error {
+	IdleFor(ctx, d)
+	defer Busy(ctx)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
 // Snapshot begins a pass: the loop of this context is [Busy] with this snapshot of tables, and when it is idle again it waits
 // on watch channels that any change of them closes.
 func Snapshot(ctx context.Context, db *statedb.DB, tables ...statedb.TableMeta) statedb.ReadTxn {

@@ -38,11 +38,8 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		heartbeat.Busy(ctx)
 		c.probe(ctx)
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
+		if heartbeat.Sleep(ctx, probePause+rand.N(probeSpread)) != nil {
 			return nil
-		case <-time.After(probePause + rand.N(probeSpread)):
 		}
 	}
 }
