@@ -71,7 +71,7 @@ func (k *fakeKernel) delete(request string, which func(*devices.Device) bool) er
 	return nil
 }
 
-// set adds links in one step; each is "index,name,type,group".
+// set adds links in one step; each is "index,name,type,group" and may end in ",up".
 func (k *fakeKernel) set(specs []string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -87,7 +87,7 @@ func (k *fakeKernel) set(specs []string) error {
 		if err != nil {
 			return err
 		}
-		d := &devices.Device{Index: index, Name: f[1], Type: f[2], Group: uint32(group)}
+		d := &devices.Device{Index: index, Name: f[1], Type: f[2], Group: uint32(group), Up: len(f) > 4 && f[4] == "up"}
 		k.links[index] = d
 		if _, _, err := k.devices.Insert(txn, d); err != nil {
 			return err
@@ -98,7 +98,7 @@ func (k *fakeKernel) set(specs []string) error {
 
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"links": script.Command(script.CmdUsage{Summary: "add links", Args: "index,name,type,group..."},
+		"links": script.Command(script.CmdUsage{Summary: "add links", Args: "index,name,type,group[,up]..."},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) { return nil, k.set(args) }),
 		"fail": script.Command(script.CmdUsage{Summary: "make the next deletions fail", Args: "count"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
