@@ -215,10 +215,11 @@ func (c collector) podKnownGone(txn statedb.ReadTxn, ep *endpoints.Endpoint) boo
 	return false
 }
 
-// weigh compares a verdict with the one before. Only what both say counts, and only when they are an interval apart.
+// weigh compares a verdict with the one before. Only what both say counts, and only when they are an interval apart. A
+// verdict that is enough where those before were not begins anew: when the API server is heard of late, nothing else is waited for.
 func (c collector) weigh(suspects map[uint16]*suspect, ep *endpoints.Endpoint, v verdict, now time.Time) (removed bool, err error) {
 	s := suspects[ep.ID]
-	if s == nil || !same(s.ep, ep) {
+	if s == nil || !same(s.ep, ep) || v.ended() && !s.verdict.ended() {
 		suspects[ep.ID] = &suspect{ep: ep, since: now, verdict: v}
 		return false, nil
 	}
@@ -230,7 +231,7 @@ func (c collector) weigh(suspects map[uint16]*suspect, ep *endpoints.Endpoint, v
 	}
 	sure := s.verdict
 	*s = suspect{ep: s.ep, since: now, verdict: v, settled: true}
-	if !sure.alive && sure.proofs.enough() && collectable(ep) {
+	if sure.ended() && collectable(ep) {
 		return true, c.collect(ep, sure.proofs)
 	}
 	return false, c.Manager.mark(ep, sure.fault, sure.doubt(ep))

@@ -249,6 +249,23 @@ func TestCollect_ProofThatOneLookDoesNotSeeBeginsAnew(t *testing.T) {
 	require.Nil(t, s.endpoint(1))
 }
 
+// An agent that restarts hears of the pods only after it has looked at links: the second proof is not held up by patience.
+func TestCollect_SecondProofThatComesLateIsWaitedForNoLonger(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1)
+	source(t, s, sources.Snapshot)
+	delete(s.kernel.names, 1)
+	s.pod(t, 1, false)
+	s.round(t, 0)
+	s.round(t, testInterval)
+	require.NotEmpty(t, s.endpoint(1).Quarantine)
+	source(t, s, sources.Synced)
+	s.round(t, time.Second)
+	require.Equal(t, testInterval, s.pause(s.suspects))
+	s.round(t, testInterval)
+	require.Nil(t, s.endpoint(1))
+}
+
 // The id of a removed endpoint is given to another one between two looks: what was seen of the first does not count.
 func TestCollect_AnotherEndpointOfTheSameIDIsJudgedByItself(t *testing.T) {
 	t.Parallel()

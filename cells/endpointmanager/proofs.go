@@ -40,6 +40,9 @@ type verdict struct {
 	fault string
 }
 
+// ended tells whether the pod has ended, as far as one look can tell.
+func (v verdict) ended() bool { return !v.alive && v.proofs.enough() }
+
 // doubt is what a verdict says against an endpoint that works.
 func (v verdict) doubt(ep *endpoints.Endpoint) string {
 	var list []string
