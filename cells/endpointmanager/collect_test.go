@@ -255,6 +255,7 @@ func TestCollect_SecondProofThatComesLateIsWaitedForNoLonger(t *testing.T) {
 	s := newScene(t, 1)
 	source(t, s, sources.Snapshot)
 	delete(s.kernel.names, 1)
+	s.kernel.sees[netns(1)] = sight{} // as in a container
 	s.pod(t, 1, false)
 	s.round(t, 0)
 	s.round(t, testInterval)
