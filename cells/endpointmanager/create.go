@@ -21,13 +21,13 @@ func (m *manager) Create(ctx context.Context, req endpoint.Request) (*endpoints.
 		return nil, fmt.Errorf("create endpoint: %w", err)
 	}
 	ep := fromRequest(req)
-	m.remember(ep)
 	fail := func(err error) (*endpoints.Endpoint, error) {
 		return nil, fmt.Errorf("create endpoint %s: %w", describe(ep), err)
 	}
 	if err := m.waitRestored(ctx); err != nil {
 		return fail(err)
 	}
+	m.remember(ep)
 	if err := m.admit(ep, req, m.learnPod(ctx, ep)); err != nil {
 		return fail(err)
 	}

@@ -117,6 +117,24 @@ func TestCreate_WaitsForRestore(t *testing.T) {
 	require.ErrorContains(t, r.Delete(ctx, "1"), "the client went away")
 }
 
+// TestCreate_BeforeTheRestoreKnowsTheBoot: without it a reboot would be no proof that the pod has ended.
+func TestCreate_BeforeTheRestoreKnowsTheBoot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, t.TempDir())
+		r.kernel = &fakeKernel{names: allLinks(), run: "this-boot"}
+		made := make(chan error, 1)
+		go func() {
+			_, err := r.Create(t.Context(), request(1))
+			made <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, r.restore(r.done))
+		require.NoError(t, <-made)
+		require.Equal(t, "this-boot", r.rows()[0].Boot)
+	})
+}
+
 func TestCreate_SecondSandboxOfAPodOverlaps(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
