@@ -44,6 +44,11 @@ func (k *fakeKernel) Members(group uint32) ([]member, error) {
 	return members, nil
 }
 
+func (k *fakeKernel) Member(group uint32, index int) ([]member, error) {
+	members, err := k.Members(group)
+	return slices.DeleteFunc(members, func(m member) bool { return m.Index != index }), err
+}
+
 func (k *fakeKernel) DeleteGroup(group uint32) error {
 	return k.delete("group", func(l *devices.Device) bool { return l.Group == group })
 }

@@ -22,6 +22,8 @@ type member struct {
 // kernel is what the reaper needs of netlink. What is gone already is success.
 type kernel interface {
 	Members(group uint32) ([]member, error)
+	// Member is the one of this index, or none.
+	Member(group uint32, index int) ([]member, error)
 	DeleteGroup(group uint32) error
 	DeleteLink(index int) error
 }
@@ -62,16 +64,27 @@ func (k *netlinkKernel) close() {
 
 func (k *netlinkKernel) Members(group uint32) ([]member, error) {
 	links, err := k.handle.Links()
-	if err != nil {
-		return nil, err
+	return membersOf(group, links), err
+}
+
+func (k *netlinkKernel) Member(group uint32, index int) ([]member, error) {
+	link, err := k.handle.LinkByIndex(index)
+	switch {
+	case err == nil:
+		return membersOf(group, []netlink.Link{link}), nil
+	case rtnl.IsGone(err):
+		return nil, nil
 	}
-	var members []member
+	return nil, fmt.Errorf("read link %d: %w", index, err)
+}
+
+func membersOf(group uint32, links []netlink.Link) (members []member) {
 	for _, l := range links {
 		if a := l.Attrs(); a.Group == group {
 			members = append(members, member{a.Index, a.Name, l.Type()})
 		}
 	}
-	return members, nil
+	return members
 }
 
 func (k *netlinkKernel) DeleteGroup(group uint32) error {

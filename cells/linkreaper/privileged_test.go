@@ -2,6 +2,7 @@ package linkreaper
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -40,11 +41,22 @@ func TestPrivilegedKernel_GroupIsDeletedInOneRequest(t *testing.T) {
 	if err != nil || len(members) != 5 {
 		t.Fatalf("the group has %v, error %v; want 5 links", members, err)
 	}
-	if n, err := (&reaper{kernel: k}).reap(); err != nil || n != 5 {
+	last := members[4].Index
+	one, err := k.Member(podlink.DeletedGroup, last)
+	if err != nil || !slices.Equal(one, members[4:]) {
+		t.Fatalf("link %d alone is %v, error %v; want %v", last, one, err, members[4:])
+	}
+	if one, err = k.Member(podlink.Group, last); err != nil || len(one) != 0 {
+		t.Fatalf("link %d is %v of another group, error %v", last, one, err)
+	}
+	if n, err := (&reaper{kernel: k}).reap([]int{1, 2}); err != nil || n != 5 {
 		t.Fatalf("deleted %d, error %v; want 5", n, err)
 	}
 	if members, err = k.Members(podlink.DeletedGroup); err != nil || len(members) != 0 {
 		t.Fatalf("left over: %v, error %v", members, err)
+	}
+	if members, err = k.Member(podlink.DeletedGroup, last); err != nil || len(members) != 0 {
+		t.Fatalf("a link that is gone is left over: %v, error %v", members, err)
 	}
 	if members, err = k.Members(podlink.Group); err != nil || len(members) != 1 {
 		t.Fatalf("the link of a living pod is gone: %v, error %v", members, err)

@@ -44,13 +44,15 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, r.db, r.devices)
 		rows, changed := r.devices.AllWatch(txn)
-		waiting := false
+		var waiting []int
 		for d := range rows {
-			waiting = waiting || d.Group == podlink.DeletedGroup
+			if d.Group == podlink.DeletedGroup {
+				waiting = append(waiting, d.Index)
+			}
 		}
 		var again <-chan time.Time
-		if waiting {
-			n, err := r.reap()
+		if len(waiting) > 0 {
+			n, err := r.reap(waiting)
 			deleted += n
 			if err != nil {
 				health.Degraded("links of deleted pods remain", err)
@@ -78,9 +80,13 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 var errForeign = errors.New("not made by the plugin, but in the group of deleted links: give it another group")
 
 // reap deletes the members that are ours and says how many they were. The kernel is asked and not the table, which may
-// lag behind it.
-func (r *reaper) reap() (int, error) {
-	members, err := r.kernel.Members(podlink.DeletedGroup)
+// lag behind it; about one link alone when it is the only one, because a list of all takes the longer the more pods there are.
+func (r *reaper) reap(waiting []int) (int, error) {
+	list := r.kernel.Members
+	if len(waiting) == 1 {
+		list = func(group uint32) ([]member, error) { return r.kernel.Member(group, waiting[0]) }
+	}
+	members, err := list(podlink.DeletedGroup)
 	if err != nil || len(members) == 0 {
 		return 0, err
 	}
@@ -93,13 +99,16 @@ func (r *reaper) reap() (int, error) {
 			foreign = append(foreign, m.Name)
 		}
 	}
-	if len(foreign) == 0 {
+	if len(foreign) == 0 && len(waiting) > 1 {
 		if err := r.kernel.DeleteGroup(podlink.DeletedGroup); err != nil {
 			return 0, fmt.Errorf("delete %d links by their group: %w", len(own), err)
 		}
 		return len(own), nil
 	}
-	errs := []error{fmt.Errorf("link %s: %w", strings.Join(foreign, ", "), errForeign)}
+	var errs []error
+	if len(foreign) > 0 {
+		errs = append(errs, fmt.Errorf("link %s: %w", strings.Join(foreign, ", "), errForeign))
+	}
 	n := 0
 	for _, m := range own {
 		if err := r.kernel.DeleteLink(m.Index); err != nil {
