@@ -45,7 +45,7 @@ type podLinks interface {
 	// Join verifies that the device is the one meant, gives it the blocks and sets it up: [errWrongDevice]. One that has
 	// another name by now is given its own again, and one with another MTU that MTU; 0 leaves it.
 	Join(ifindex int, name string, mtu int) error
-	// Changed waits for devices that lose their clsact and for filters that change, by whomever; [tc.ErrLost] when it may
+	// Changed waits for devices that lose their clsact and for filters that change, by whomever; rtnl.ErrLost when it may
 	// have missed some.
 	Changed(ctx context.Context) ([]tc.Change, error)
 	// RuleChanged waits until somebody changes the nftables rule.

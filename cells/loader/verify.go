@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tc"
@@ -53,7 +54,7 @@ func registerVerify(jobs job.Group, v *verifier) {
 func (v *verifier) filtersChanged(ctx context.Context) error {
 	for {
 		changes, err := v.kernel.Pods.Changed(ctx)
-		if errors.Is(err, tc.ErrLost) {
+		if errors.Is(err, rtnl.ErrLost) {
 			return nil
 		}
 		if err != nil {

@@ -8,36 +8,35 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 // Changes listens for changes of our table.
-type Changes struct{ socket *nl.NetlinkSocket }
+type Changes struct{ listener *rtnl.Listener }
 
 // OpenChanges begins to listen in the network namespace of the calling thread.
 func OpenChanges() (*Changes, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
+	listener, err := rtnl.Listen("nftables", unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
-		return nil, fmt.Errorf("listen for changes of nftables: %w%s", err, remedy(err))
+		return nil, fmt.Errorf("%w%s", err, remedy(err))
 	}
-	return &Changes{socket}, nil
+	return &Changes{listener}, nil
 }
 
 // Close ends the listening.
-func (c *Changes) Close() { c.socket.Close() }
+func (c *Changes) Close() { c.listener.Close() }
 
 // Next waits until somebody, this process included, has changed our table or announcements were lost. When ctx ends the
-// socket is closed as well.
+// listener is closed as well.
 func (c *Changes) Next(ctx context.Context) error {
-	defer context.AfterFunc(ctx, c.socket.Close)()
 	for {
-		msgs, _, err := c.socket.Receive()
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, unix.ENOBUFS):
+		msgs, err := c.listener.Next(ctx)
+		if errors.Is(err, rtnl.ErrLost) {
 			return nil
-		case err != nil:
-			return fmt.Errorf("read changes of nftables: %w", err)
+		}
+		if err != nil {
+			return err
 		}
 		for _, m := range msgs {
 			if aboutOurs(m.Header.Type, m.Data) {

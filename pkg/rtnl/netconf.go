@@ -2,8 +2,6 @@ package rtnl
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strconv"
 
 	"github.com/vishvananda/netlink"
@@ -14,8 +12,8 @@ import (
 // Settings listens for the few settings of the network namespace whose changes the kernel announces, forwarding and the
 // reverse path filter, and for links that are new or have a new name: all of theirs are as the kernel makes them.
 type Settings struct {
-	socket *nl.NetlinkSocket
-	handle *Handle
+	listener *Listener
+	handle   *Handle
 }
 
 // Setting is a changed setting.
@@ -24,9 +22,6 @@ type Setting struct {
 	Value int    // 0 when all are new
 	All   bool
 }
-
-// ErrLost means that announcements were lost.
-var ErrLost = errors.New("announcements of the kernel were lost")
 
 // Attributes of the messages and special indexes (linux/netconf.h).
 const (
@@ -39,48 +34,38 @@ const (
 
 // OpenSettings begins to listen in the network namespace of the calling thread.
 func OpenSettings() (*Settings, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+	listener, err := Listen("settings", unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
-		return nil, fmt.Errorf("listen for changes of settings: %w", err)
+		return nil, err
 	}
 	handle, err := Open()
 	if err != nil {
-		socket.Close()
+		listener.Close()
 		return nil, err
 	}
-	return &Settings{socket, handle}, nil
+	return &Settings{listener, handle}, nil
 }
 
 // Close ends the listening.
 func (s *Settings) Close() {
-	s.socket.Close()
+	s.listener.Close()
 	s.handle.Close()
 }
 
-// Next waits for changes, those that this process makes included; [ErrLost] when some were lost. When ctx ends the socket
-// is closed as well.
-func (s *Settings) Next(ctx context.Context) ([]Setting, error) {
-	defer context.AfterFunc(ctx, s.socket.Close)()
-	for {
-		msgs, _, err := s.socket.Receive()
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case errors.Is(err, unix.ENOBUFS):
-			return nil, ErrLost
-		case err != nil:
-			return nil, fmt.Errorf("read changes of settings: %w", err)
+// Next is [Listener.Next] for settings.
+func (s *Settings) Next(ctx context.Context) (all []Setting, err error) {
+	for len(all) == 0 {
+		msgs, err := s.listener.Next(ctx)
+		if err != nil {
+			return nil, err
 		}
-		var all []Setting
 		for _, m := range msgs {
 			if c, ok := parseNetconf(m.Data); ok && m.Header.Type == unix.RTM_NEWNETCONF {
 				all = append(all, s.named(c)...)
 			}
 		}
-		if len(all) > 0 {
-			return all, nil
-		}
 	}
+	return all, nil
 }
 
 // netconf is one message.

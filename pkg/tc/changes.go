@@ -2,15 +2,15 @@ package tc
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 // Changes listens for devices that lose their clsact, and for places whose filters change.
-type Changes struct{ socket *nl.NetlinkSocket }
+type Changes struct{ listener *rtnl.Listener }
 
 // Change is one announcement. What this process does is announced as well.
 type Change struct {
@@ -19,44 +19,32 @@ type Change struct {
 	Clsact  bool   // the device has lost its clsact; otherwise its filters have changed
 }
 
-// ErrLost means that announcements were lost: anything may have changed.
-var ErrLost = errors.New("announcements of traffic control were lost")
-
 // OpenChanges begins to listen in the network namespace of the calling thread.
 func OpenChanges() (*Changes, error) {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
+	listener, err := rtnl.Listen("traffic control", unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
-		return nil, fmt.Errorf("listen for changes of traffic control: %w", err)
+		return nil, err
 	}
-	return &Changes{socket}, nil
+	return &Changes{listener}, nil
 }
 
 // Close ends the listening.
-func (c *Changes) Close() { c.socket.Close() }
+func (c *Changes) Close() { c.listener.Close() }
 
-// Next waits for changes. When ctx ends the socket is closed as well.
-func (c *Changes) Next(ctx context.Context) ([]Change, error) {
-	defer context.AfterFunc(ctx, c.socket.Close)()
-	for {
-		msgs, _, err := c.socket.Receive()
-		switch {
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case errors.Is(err, unix.ENOBUFS):
-			return nil, ErrLost
-		case err != nil:
-			return nil, fmt.Errorf("read changes of traffic control: %w", err)
+// Next is [rtnl.Listener.Next] for changes.
+func (c *Changes) Next(ctx context.Context) (changes []Change, err error) {
+	for len(changes) == 0 {
+		msgs, err := c.listener.Next(ctx)
+		if err != nil {
+			return nil, err
 		}
-		var changes []Change
 		for _, m := range msgs {
 			if change, ok := parseChange(m.Header.Type, m.Data); ok {
 				changes = append(changes, change)
 			}
 		}
-		if len(changes) > 0 {
-			return changes, nil
-		}
 	}
+	return changes, nil
 }
 
 // parseChange reads one announcement; ok is false for what nobody waits for, such as a clsact that is new.
