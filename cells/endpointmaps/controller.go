@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -116,15 +117,18 @@ func (c controller) lastGateways(txn statedb.ReadTxn) func(uint16) (gateways, bo
 func (c controller) commit(want desired, complete bool) (problems []error) {
 	txn := c.DB.WriteTxn(c.Facts, c.Links, c.Addresses)
 	defer txn.Abort()
-	for addr, a := range want.addresses {
-		if row, _, found := c.Addresses.Get(txn, bpfendpoints.AddressByAddr(addr)); found && row.Owner != endpointOwner {
-			problems = append(problems, fmt.Errorf("endpoint %d: address %s belongs to the node (%s)", a.ID, addr, row.Owner))
-			delete(want.addresses, addr)
+	var own []*bpfendpoints.Address
+	for row := range c.Addresses.All(txn) {
+		if row.Owner == endpointOwner {
+			own = append(own, row)
+		} else if a, wanted := want.addresses[row.Addr]; wanted {
+			problems = append(problems, fmt.Errorf("endpoint %d: address %s belongs to the node (%s)", a.ID, row.Addr, row.Owner))
+			delete(want.addresses, row.Addr)
 		}
 	}
 	settle(txn, c.Facts, objects(c.Facts.All(txn)), want.facts, func(f *bpfendpoints.Facts) uint16 { return f.ID })
 	settle(txn, c.Links, objects(c.Links.All(txn)), want.links, func(l *bpfendpoints.Link) uint32 { return l.IfIndex })
-	settle(txn, c.Addresses, objects(c.Addresses.List(txn, bpfendpoints.AddressByOwner(endpointOwner))), want.addresses, addrOf)
+	settle(txn, c.Addresses, slices.Values(own), want.addresses, addrOf)
 	if complete {
 		c.Init.endpoints(txn)
 	}

@@ -40,11 +40,12 @@ func compute(rows iter.Seq[*endpoints.Endpoint], node gateways, before func(id u
 		addresses: make(map[netip.Addr]*bpfendpoints.Address),
 	}
 	for _, ep := range newestFirst(rows) {
-		gw := node
-		if last, found := before(ep.ID); found {
-			gw = gw.or(last)
+		gw := gateways{ep.GatewayIPv4, ep.GatewayIPv6}.or(node)
+		if !gw.ipv4.IsValid() || !gw.ipv6.IsValid() {
+			if last, found := before(ep.ID); found {
+				gw = gw.or(last)
+			}
 		}
-		gw = gateways{ep.GatewayIPv4, ep.GatewayIPv6}.or(gw)
 		number, known := identityOf(ep)
 		if !known {
 			d.unidentified++
