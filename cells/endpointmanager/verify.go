@@ -19,8 +19,11 @@ func registerVerify(jobs job.Group, m *manager, watch drift.Watch) {
 	}, watch.Interval)
 }
 
-// verifyFiles writes the files that are missing.
+// verifyFiles writes the files that are missing, and says so when none can be written: then no pod can be attached.
 func (m *manager) verifyFiles(repairs driftrepairs.Writer) error {
+	if err := m.files.Writable(); err != nil {
+		return fmt.Errorf("no pod can be attached, for what must survive a restart cannot be kept: %w", err)
+	}
 	rows := map[string]*endpoints.Endpoint{}
 	var names []string
 	for ep := range m.endpoints.All(m.db.ReadTxn()) {

@@ -189,6 +189,19 @@ func TestWrite_FailureNamesTheFileAndLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestWritable_LeavesNothingAndNamesTheDirectory(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	require.NoError(t, s.Writable())
+	entries, err := os.ReadDir(s.Dir())
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	require.NoError(t, os.Remove(s.Dir()))
+	require.NoError(t, s.Writable(), "the next write makes the directory")
+	require.NoError(t, os.WriteFile(s.Dir(), nil, 0o600))
+	require.ErrorContains(t, s.Writable(), s.Dir())
+}
+
 func FuzzDecode(f *testing.F) {
 	whole, err := Encode("thing", []byte(`{"name":"a","n":1}`))
 	require.NoError(f, err)

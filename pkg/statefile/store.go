@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -91,6 +93,23 @@ func (s *Store) replace(name string, file []byte) (err error) {
 		return err
 	}
 	return os.Rename(tmp.Name(), s.path(name))
+}
+
+// Writable says why a document could not be written now: no space, no inode, a file system that is read-only. Nobody sees the
+// file that is tried, for it has no name. A directory that is missing is no error: [Store.Write] makes it.
+func (s *Store) Writable() error {
+	file, err := os.OpenFile(s.dir, os.O_WRONLY|unix.O_TMPFILE, fileMode)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	if err == nil {
+		_, err = file.Write(make([]byte, os.Getpagesize()))
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("try to write a state file: %w", err)
+	}
+	return nil
 }
 
 // Remove removes a document; one that is gone already is no error.

@@ -19,6 +19,7 @@ import (
 func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, quickly)
+	node.AddAgentArgs("--verify-interval=1s")
 	if err := errors.Join(os.MkdirAll(node.StateDir(), 0o755), node.Do(func() error {
 		return unix.Mount("none", node.StateDir(), "tmpfs", 0, "size=1m")
 	}), node.StartAgent()); err != nil {
@@ -47,6 +48,7 @@ func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	for range 3 {
 		refused(t, node, "no space left on device")
 	}
+	says(t, node, "no pod can be attached", "no space left on device")
 	pingBoth(t, a, b)
 	if err := b.Detach(t.Context()); err != nil {
 		t.Errorf("DEL on a full disk: %v", err)
@@ -59,6 +61,7 @@ func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	if err := node.Do(func() error { return os.Remove(filler) }); err != nil {
 		t.Fatal(err)
 	}
+	saysNot(t, node, "no pod can be attached")
 	if err := b.Attach(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -103,11 +106,13 @@ func TestPrivilegedFaults_ReadOnlyStateDirectory(t *testing.T) {
 		}
 	}
 	refused(t, node, "read-only file system")
+	node.AddAgentArgs("--verify-interval=1s")
 	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error { return nodekit.Ping(a, b.Addr(false), 56) })
 	exactly(t, node, a, b)
+	says(t, node, "no pod can be attached", "read-only file system")
 	refused(t, node, "read-only file system")
 	if err := b.Detach(t.Context()); err != nil {
 		t.Errorf("DEL must not fail for a file: %v", err)
