@@ -68,7 +68,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		return fmt.Errorf("follow the rows of endpoints: %w", err)
 	}
 	defer changes.Close()
-	filtered := false
+	filtered, reported := false, false
 	for full, alive := true, true; alive; {
 		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
@@ -84,8 +84,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 		wrote := c.commit(rows, marked, complete && shared.complete)
 
-		if full || wrote {
-			c.report(health)
+		if full || wrote || shared.complete != reported {
+			reported = shared.complete
+			c.report(health, reported)
 		}
 
 		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
@@ -157,11 +158,15 @@ func (c *controller) concerned(txn statedb.ReadTxn, m endpointfeed.Marks) iter.S
 	}
 }
 
-func (c *controller) report(health cell.Health) {
+func (c *controller) report(health cell.Health, complete bool) {
 	txn := c.DB.ReadTxn()
-	if _, held := c.device(txn, podlink.HoldDevice); !held {
+	_, held := c.device(txn, podlink.HoldDevice)
+	switch {
+	case !held:
 		health.OK("Waiting for the device " + podlink.HoldDevice)
-		return
+	case !complete:
+		health.OK("Waiting for the entries of all endpoints in maps that are new; until then hooks stay as they are")
+	default:
+		health.OK(fmt.Sprintf("%d attachments", c.Table.NumObjects(txn)))
 	}
-	health.OK(fmt.Sprintf("%d attachments", c.Table.NumObjects(txn)))
 }

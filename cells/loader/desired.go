@@ -33,8 +33,8 @@ var sharedKinds = []attachments.Kind{attachments.Hold, attachments.Block, attach
 // shared is what all endpoints have in common.
 type shared struct {
 	rows     []attachments.Attachment
-	filtered bool // both blocks have their filter
-	complete bool // no row is held back
+	filtered bool // both blocks have their filter, and pods may join
+	complete bool // no program is held back
 }
 
 // shared computes the rows of no single endpoint, and watches what they come from. Blocks follow the device that holds
@@ -66,7 +66,7 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	_, loaded := c.Programs.AllWatch(txn)
 	changed.Add(loaded)
 	held := c.done(txn, attachments.Attachment{Kind: attachments.Hold, Device: podlink.HoldDevice, Hook: both})
-	s.filtered = true
+	s.filtered = s.complete // a pod that joins before may be one of whom the programs' maps do not know
 	for _, b := range blockRows {
 		s.filtered = s.filtered && c.done(txn, b)
 		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held {
