@@ -11,7 +11,6 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -19,9 +18,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
-
-// grace is how long a row may be Done before what is observed counts: the observer lags a little behind the kernel.
-const grace = 250 * time.Millisecond
 
 // repair compares desired devices with observed ones and marks those that must be set up again.
 type repair struct {
@@ -37,29 +33,11 @@ func registerRepair(jobs job.Group, r repair) {
 }
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, r.Drift.DB, r.Table, r.Devices, r.Addresses)
-		_, wantedChanged := r.Table.AllWatch(txn)
-		_, linksChanged := r.Devices.AllWatch(txn)
-		_, addrsChanged := r.Addresses.AllWatch(txn)
+	return drift.Compare(ctx, r.Drift, func(txn statedb.ReadTxn) time.Duration {
 		recheck := r.mark(txn, time.Now())
 		health.OK("Devices are as wanted")
-		var later <-chan time.Time
-		if recheck > 0 {
-			later = time.After(recheck)
-		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-wantedChanged:
-		case <-linksChanged:
-		case <-addrsChanged:
-		case <-later:
-		}
-	}
-	return nil
+		return recheck
+	}, r.Table, r.Devices, r.Addresses)
 }
 
 // mark makes rows pending that are Done and do not look so. It returns when to look again, 0 for not before a change.
@@ -69,8 +47,8 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 	}
 	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Device) []driftrepairs.Finding {
 		findings := r.findings(txn, row)
-		if age := now.Sub(row.Status.UpdatedAt); len(findings) > 0 && age < grace {
-			recheck = max(recheck, grace-age)
+		if age := now.Sub(row.Status.UpdatedAt); len(findings) > 0 && age < drift.Grace {
+			recheck = max(recheck, drift.Grace-age)
 			return nil
 		}
 		return findings

@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -17,13 +16,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
-
-// pause is the least time between two looks; the first after a pause does not wait.
-const pause = 20 * time.Millisecond
-
-// grace is how long a route may be Done before its absence from the observed routes counts: the observer lags a little
-// behind the kernel.
-const grace = 250 * time.Millisecond
 
 // repair compares desired routes with observed ones and marks those that must be written again.
 type repair struct {
@@ -41,33 +33,12 @@ func registerRepair(jobs job.Group, r repair) {
 
 func (r *repair) run(ctx context.Context, health cell.Health) error {
 	tried := make(map[string]needs)
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, r.Drift.DB, r.Table, r.Routes, r.Devices, r.Addresses)
-		_, wantedChanged := r.Table.AllWatch(txn)
-		_, routesChanged := r.Routes.AllWatch(txn)
-		_, linksChanged := r.Devices.AllWatch(txn)
-		_, addrsChanged := r.Addresses.AllWatch(txn)
+	return drift.Compare(ctx, r.Drift, func(txn statedb.ReadTxn) time.Duration {
 		recheck := r.mark(txn, time.Now())
 		r.again(r.failed(txn, tried))
 		health.OK("Routes are as wanted")
-
-		var later <-chan time.Time
-		if recheck > 0 {
-			later = time.After(recheck)
-		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-wantedChanged:
-		case <-routesChanged:
-		case <-linksChanged:
-		case <-addrsChanged:
-		case <-later:
-		}
-	}
-	return nil
+		return recheck
+	}, r.Table, r.Routes, r.Devices, r.Addresses)
 }
 
 // needs is what a route asks of the node: its device, up, and its source address.
@@ -115,8 +86,8 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 		if present && r.seen(txn, wanted(row, d.Index)) {
 			return nil
 		}
-		if age := now.Sub(row.Status.UpdatedAt); age < grace {
-			recheck = max(recheck, grace-age)
+		if age := now.Sub(row.Status.UpdatedAt); age < drift.Grace {
+			recheck = max(recheck, drift.Grace-age)
 			return nil
 		}
 		return drift.If(true, driftrepairs.Route, key(row), r.found(txn, row))

@@ -20,13 +20,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-const (
-	// grace is how long a row may be Done before what is observed of its link counts: the observer lags a little behind
-	// the kernel.
-	grace = 250 * time.Millisecond
-	// pause is the least time between two looks; the first after a pause does not wait.
-	pause = 20 * time.Millisecond
-)
+// pause is the least time between two looks; the first after a pause does not wait.
+const pause = 20 * time.Millisecond
 
 // linkWatch finds pod links that somebody sets down, renames, or gives another group or MTU.
 type linkWatch struct {
@@ -108,8 +103,8 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later <-c
 		case row == nil || d == nil || d.Group == podlink.DeletedGroup: // of no endpoint, or being deleted
 			delete(k.suspects, index)
 		case row.Status.Kind != reconciler.StatusKindDone: // looked at when it is
-		case now.Sub(row.Status.UpdatedAt) < grace:
-			later = time.After(grace)
+		case now.Sub(row.Status.UpdatedAt) < drift.Grace:
+			later = time.After(drift.Grace)
 		default:
 			if _, judged := k.mtus[index]; !judged {
 				k.mtus[index] = d.MTU
