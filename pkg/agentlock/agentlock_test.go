@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -53,6 +55,28 @@ func TestPrivilegedAnnounce_OneNamespace(t *testing.T) {
 	elsewhere.Do(func() {
 		if _, running := Announced(); running {
 			t.Error("an agent of another namespace is announced")
+		}
+	})
+}
+
+// An agent accepts nobody: many have asked, and none of them makes the next one believe that there is no agent.
+func TestPrivilegedAnnounced_WhenManyHaveAsked(t *testing.T) {
+	t.Parallel()
+	testnet.New(t).Do(func() {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer unix.Close(fd)
+		if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: address}), unix.Listen(fd, 1)); err != nil {
+			t.Error(err)
+			return
+		}
+		for i := range 4 {
+			if _, running := Announced(); !running {
+				t.Errorf("no agent runs, says the answer to question %d", i)
+			}
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package agentlock
 
 import (
+	"errors"
 	"io"
 	"net"
 	"time"
@@ -25,7 +26,7 @@ func Announce() io.Closer {
 func Announced() (pid int, running bool) {
 	conn, err := net.DialTimeout("unix", address, time.Second)
 	if err != nil {
-		return 0, false
+		return 0, !errors.Is(err, unix.ECONNREFUSED) // nobody listens; whoever does and has no room for us runs
 	}
 	defer conn.Close()
 	raw, err := conn.(*net.UnixConn).SyscallConn()
