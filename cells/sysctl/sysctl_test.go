@@ -26,7 +26,8 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// fakeKernel is a [kernel] with state. A setting named "net/clamped" keeps its value whatever is written.
+// fakeKernel is a [kernel] with state. A setting named "net/clamped" keeps its value whatever is written; the value
+// "unreadable" cannot be read.
 type fakeKernel struct {
 	mu     sync.Mutex
 	values map[string]string
@@ -55,6 +56,9 @@ func (k *fakeKernel) Read(name string) (string, error) {
 	v, found := k.values[name]
 	if !found {
 		return "", fs.ErrNotExist
+	}
+	if v == "unreadable" {
+		return "", errors.New("too many open files")
 	}
 	return v, nil
 }

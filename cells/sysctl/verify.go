@@ -3,6 +3,7 @@ package sysctl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path"
 
 	"github.com/cilium/hive/cell"
@@ -80,7 +81,7 @@ func (v verifier) next(ctx context.Context) error {
 func (v verifier) concerns(txn statedb.ReadTxn, s rtnl.Setting) bool {
 	if s.All {
 		for row := range v.Table.Prefix(txn, tables.ByName(s.Name+"/")) {
-			if len(v.findings(row)) > 0 {
+			if found, err := v.findings(row); len(found) > 0 || err != nil {
 				return true
 			}
 		}
@@ -105,24 +106,29 @@ func (v verifier) look() (again bool, err error) {
 	return v.lookAt(func(string) bool { return true })
 }
 
-// lookAt reads the settings of these names.
+// lookAt reads the settings of these names. What cannot be read is an error, and no drift: nobody has changed it.
 func (v verifier) lookAt(names func(string) bool) (again bool, err error) {
-	return drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
+	again = drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
 		if !names(s.Name) {
 			return nil
 		}
-		return v.findings(s)
-	}), nil
+		found, failed := v.findings(s)
+		if failed != nil {
+			err = failed // one is enough: what keeps one from being read keeps the others as well
+		}
+		return found
+	})
+	return again, err
 }
 
-// findings compares a setting with its row. One that cannot be read is looked at by its reconciler.
-func (v verifier) findings(s *tables.Setting) []driftrepairs.Finding {
+// findings compares a setting with its row. One that is missing is looked at by its reconciler.
+func (v verifier) findings(s *tables.Setting) ([]driftrepairs.Finding, error) {
 	have, err := v.Kernel.Read(s.Name)
-	if s.Optional && missing(err) {
-		return nil
+	switch {
+	case missing(err):
+		return drift.If(!s.Optional, driftrepairs.Sysctl, s.Name, err.Error()), nil
+	case err != nil:
+		return nil, fmt.Errorf("read settings back: %w", err)
 	}
-	if err != nil {
-		return drift.If(true, driftrepairs.Sysctl, s.Name, err.Error())
-	}
-	return drift.If(!same(have, s.Value), driftrepairs.Sysctl, s.Name, "is "+have)
+	return drift.If(!same(have, s.Value), driftrepairs.Sysctl, s.Name, "is "+have), nil
 }
