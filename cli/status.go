@@ -21,18 +21,22 @@ import (
 )
 
 func (a *app) statusCommand() *cobra.Command {
-	var brief bool
+	var how statusDetail
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the agent; the exit code is 1 while pods cannot be attached",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.status(ctx, c, brief) })
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.status(ctx, c, how) })
 		},
 	}
-	cmd.Flags().BoolVar(&brief, "brief", false, "Only one line")
+	cmd.Flags().BoolVar(&how.brief, "brief", false, "Only one line")
+	cmd.Flags().BoolVar(&how.verbose, "verbose", false, "Also modules that are well")
 	return a.withOutput(cmd)
 }
+
+// statusDetail is how much the status shows.
+type statusDetail struct{ brief, verbose bool }
 
 // statusRows is the agent's answer, and the tables that are shown with it. For programs they stand in one object; endpoints have
 // a command of their own.
@@ -60,23 +64,24 @@ func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err erro
 	return err
 }
 
-func (a *app) status(ctx context.Context, c *client.Client, brief bool) error {
-	answer, err := c.Status(ctx, brief)
+func (a *app) status(ctx context.Context, c *client.Client, how statusDetail) error {
+	answer, err := c.Status(ctx, how.brief)
 	if err != nil {
 		return err
 	}
 	s := &statusRows{StatusResponse: answer}
-	if !brief {
+	if !how.brief {
 		if err := s.readTables(ctx, c); err != nil {
 			return err
 		}
 	}
 	err = a.show(s, func(w io.Writer) {
-		if brief {
+		if how.brief {
 			fmt.Fprintln(w, statusLine(s.Cilium))
 			return
 		}
 		statusText(w, s)
+		modulesTree(w, s.Modules, how.verbose)
 	})
 	if err == nil && s.Cilium.State == models.StatusStateFailure {
 		return silent{errors.New("the agent is not ready: " + s.Cilium.Msg)}
@@ -113,8 +118,6 @@ func statusText(w io.Writer, s *statusRows) {
 	line("Repairs", repairsText(s.Repairs))
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
-	fmt.Fprintln(w)
-	modulesTree(w, s.Modules)
 }
 
 func orDash(s string) string {

@@ -17,13 +17,18 @@ type branch struct {
 	report *models.ModuleHealth // nil when only parts below have reported
 }
 
-// modulesTree prints what each part of the agent says of itself, indented by where it belongs.
-func modulesTree(w io.Writer, modules []models.ModuleHealth) {
+// modulesTree prints what parts of the agent say of themselves, indented by where they belong: those that are not well, or all.
+func modulesTree(w io.Writer, modules []models.ModuleHealth, all bool) {
 	root := &branch{}
-	for i := range modules {
-		root.add(strings.Split(modules[i].ID, "."), &modules[i])
+	for i, m := range modules {
+		if all || m.Level != models.ModuleHealthLevelOK {
+			root.add(strings.Split(m.ID, "."), &modules[i])
+		}
 	}
-	root.print(w, "")
+	if len(root.below) > 0 {
+		fmt.Fprintln(w)
+		root.print(w, "")
+	}
 }
 
 func (b *branch) add(path []string, report *models.ModuleHealth) {

@@ -79,7 +79,7 @@ func (d *demo) run() (err error) {
 		{"attach three pods through the CNI plugin", d.attachPods},
 		{"ping between all pods, IPv4 and IPv6", d.pingPods},
 		{"ping between pods and the node, both ways", d.pingNode},
-		{"waggle status", d.showHead("status")},
+		{"waggle status", d.show("status")},
 		{"waggle endpoint list", d.show("endpoint", "list")},
 		{"waggle ipam list", d.show("ipam", "list")},
 		{"a pod sends with a false source address: dropped, with its reason (waggle drops)", d.spoof},
@@ -181,22 +181,6 @@ func (d *demo) show(args ...string) func(context.Context) error {
 			fmt.Fprintln(d.out, indent(text))
 		}
 		return err
-	}
-}
-
-// showHead prints the output up to its first blank line, and how much follows.
-func (d *demo) showHead(args ...string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		text, err := d.node.Waggle(ctx, args...)
-		if err != nil {
-			return err
-		}
-		head, rest, ok := strings.Cut(text, "\n\n")
-		if !ok {
-			return fmt.Errorf("want paragraphs, the command printed: %s", text)
-		}
-		fmt.Fprintf(d.out, "%s\n%s\n", indent(head), indent(fmt.Sprintf("(and %d lines about its modules)", strings.Count(rest, "\n"))))
-		return nil
 	}
 }
 
