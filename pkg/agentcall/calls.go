@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// requestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 60 s.
+// requestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 45 s.
 const requestTimeout = 90 * time.Second
 
 // Client calls one agent. It may be used from any goroutine.

@@ -17,6 +17,9 @@ import (
 // maxAnswer bounds what is read of one answer; 4095 endpoints with full logs stay well below.
 const maxAnswer = 64 << 20
 
+// dialTimeout bounds what takes no time: the kernel connects unix sockets at once, or says why it does not.
+const dialTimeout = 2 * time.Second
+
 var errNoHTTP = errors.New("the answer is not HTTP")
 
 // request is one request. Target and header must be free of line breaks: they are constants, or escaped.
@@ -54,7 +57,8 @@ func exchange(ctx context.Context, socket string, r request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	dialer := net.Dialer{Timeout: dialTimeout}
+	conn, err := dialer.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return answer{}, err
 	}
