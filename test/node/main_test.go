@@ -3,9 +3,13 @@ package node_test
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"testing"
 	"time"
 
@@ -32,7 +36,8 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run()) // each test says why it is skipped
 	}
 	os.Exit(nodekit.Contain(func() int {
-		if err := build(); err != nil {
+		// Most tests wait more than they compute; the command line has the last word.
+		if err := errors.Join(build(), flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
