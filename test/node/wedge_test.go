@@ -18,6 +18,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/pkg/selftest"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -49,9 +50,10 @@ func probe(node *nodekit.Node, path string) (code int, line string, err error) {
 	return code, line, err
 }
 
-// stir gives every loop something to do, as far as a node without Kubernetes can: a pod comes and goes, a link comes and
-// goes, the Node object changes. What hangs is not waited for.
-func stir(t *testing.T, node *nodekit.Node, round int) (settle func()) {
+// stir gives every loop something to do, as far as a node without Kubernetes can: a pod comes and goes, a link with an address
+// comes and goes, the Node and the labels of a Pod change, sockets are called, and what the loop repairs is damaged. What hangs
+// is not waited for.
+func stir(t *testing.T, node *repairNode, round int, loop string) (settle func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	pod, err := node.NewPod(fmt.Sprintf("stir-%d", round))
@@ -60,47 +62,92 @@ func stir(t *testing.T, node *nodekit.Node, round int) (settle func()) {
 	}
 	var calls sync.WaitGroup
 	calls.Go(func() { _ = errors.Join(pod.Attach(ctx), pod.Detach(ctx)) })
-	if err := node.Do(func() error {
-		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "stirred"}, PeerName: "stirring"}
-		return errors.Join(netlink.LinkAdd(link), netlink.LinkSetUp(link), netlink.LinkDel(link))
-	}); err != nil {
+	calls.Go(func() { _, _ = node.Waggle(ctx, "shell", "--", "liveness") })
+	calls.Go(func() { _, _ = node.Waggle(ctx, "monitor") })
+	write := func(name, content string) error {
+		return os.WriteFile(filepath.Join(node.ManifestsDir(), name), []byte(content), 0o644)
+	}
+	manifest, err := os.ReadFile(filepath.Join(node.ManifestsDir(), "node.yaml"))
+	if err := errors.Join(err,
+		node.Do(func() error { return addLink(round) }),
+		write("node.yaml", fmt.Sprintf("%s  - {type: ExternalIP, address: 203.0.113.%d}\n", manifest, round+1)),
+		write("pod.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: default\n  labels: {round: \"%d\"}\n"+
+			"spec:\n  nodeName: node-1\n", round)),
+		selftest.Write(node.StateDir(), selftest.Report{At: time.Unix(int64(round), 0)}),
+		node.damage(loop)); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(node.ManifestsDir(), "node.yaml")
-	manifest, err := os.ReadFile(path)
-	if err == nil {
-		manifest = append(manifest, fmt.Sprintf("  - {type: ExternalIP, address: 203.0.113.%d}\n", round+1)...)
-		err = os.WriteFile(path, manifest, 0o644)
+	return func() {
+		cancel()
+		calls.Wait()
+		deleted := node.Do(func() error { return linkNamed(stirred, netlink.LinkDel) })
+		if err := errors.Join(deleted, pod.Detach(t.Context()), pod.Close()); err != nil {
+			t.Error(err)
+		}
 	}
+}
+
+const stirred = "stirred"
+
+// addLink adds a link with an address that no other round has.
+func addLink(round int) error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: stirred}, PeerName: "stirring"}
+	addr, err := netlink.ParseAddr(fmt.Sprintf("198.51.100.%d/32", round+1))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	return func() { cancel(); calls.Wait(); _ = errors.Join(pod.Detach(t.Context()), pod.Close()) }
+	return errors.Join(netlink.LinkAdd(link), netlink.AddrAdd(link, addr), netlink.LinkSetUp(link))
+}
+
+// repairedBy is, for loops that only drift gives work, which of announced damages what they repair. Pods talk on all the same.
+var repairedBy = map[string]string{
+	"loader/follow-filters":                  "waggle_hold loses its clsact",
+	"loader/follow-pins":                     "the pin of a tcx link is removed",
+	"loader/follow-rule":                     "all of nftables is flushed",
+	"maps/follow-pins":                       "the pin of a map is removed",
+	"drift/watch-repairs":                    "the pin of a map is removed",
+	"routes/reconcile-desired-routes":        "the IPv6 route is deleted",
+	"base-devices/reconcile-desired-devices": "waggle_net gets another MTU",
+	"sysctl/reconcile-sysctls":               "a pod's link filters sources",
+	"sysctl/follow-sysctls":                  "a pod's link filters sources",
+}
+
+// damage does what the loop has to repair, if there is anything.
+func (n *repairNode) damage(loop string) error {
+	for suffix, name := range repairedBy {
+		if !strings.HasSuffix(loop, suffix) {
+			continue
+		}
+		i := slices.IndexFunc(announced, func(s sabotage) bool { return s.name == name })
+		return n.Do(func() error { return announced[i].do(n) })
+	}
+	return nil
 }
 
 // TestPrivilegedWedge_EachLoopInTurn freezes one loop after the other, and write transactions, of a running agent: each makes
 // liveness red within a minute while pods talk on, and green again when it goes on.
 func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 	t.Parallel()
-	node, freeze := frozen(t)
-	a, b := addPod(t, node, "a"), addPod(t, node, "b")
+	started, freeze := frozen(t)
+	a, b := addPod(t, started, "a"), addPod(t, started, "b")
+	node := &repairNode{Node: started, a: a, b: b, podLink: endsOf(t, a).host}
 	green := func() {
 		t.Helper()
 		eventually(t, func() error {
-			if code, line, err := probe(node, "/healthz"); err != nil || code != http.StatusOK {
+			if code, line, err := probe(node.Node, "/healthz"); err != nil || code != http.StatusOK {
 				return fmt.Errorf("status %d %s: %v", code, line, err)
 			}
 			return nil
 		})
 	}
 	green()
-	for round, name := range frozenInTurn(t, node) {
+	for round, name := range frozenInTurn(t, node.Node) {
 		freeze(name)
-		settle := stir(t, node, round)
+		settle := stir(t, node, round, name)
 		began, line := time.Now(), ""
 		for !strings.Contains(line, name) && time.Since(began) < time.Minute {
 			time.Sleep(50 * time.Millisecond)
-			code, said, err := probe(node, "/healthz")
+			code, said, err := probe(node.Node, "/healthz")
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -147,11 +194,14 @@ func frozenInTurn(t *testing.T, node *nodekit.Node) (names []string) {
 	return append(few, names...)
 }
 
-// unstirred are loops that have nothing to do however a node without Kubernetes is stirred: servers, whose requests are
-// watched one by one, timers of minutes, what waits for a failure or for drift, and the judge himself.
-var unstirred = []string{"/serve", "/judge", "/write-down", "/freeze-tables", "/record-hooks", "/retry-prune", "/watch-report", "/watch-repairs",
-	"/write-cni-conf", "/load-programs", "/reconcile-desired-devices", "/reconcile-sysctls",
-	"/follow-filters", "/follow-pins", "/follow-pod-labels", "/follow-ranges", "/follow-rule", "/reconcile-desired-routes"}
+// unstirred are loops that have nothing to do however a node without Kubernetes is stirred.
+var unstirred = []string{
+	"api-server/serve", "healthz/serve", "metrics/serve", // net/http waits for connections; each request to the API is watched by itself
+	"liveness/judge", "liveness/write-down", "liveness/freeze-tables", // what finds the others, and what the test freezes with
+	"health/record-hooks",                // all start hooks have run
+	"desired-routes/retry-prune",         // until a prune fails
+	"endpoint-manager/remove-left-files", // until a file cannot be removed
+}
 
 // TestPrivilegedWedge_AStoppedProcessIsNone: SIGSTOP for longer than every limit, then SIGCONT.
 func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
