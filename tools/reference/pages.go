@@ -174,12 +174,13 @@ narrowed further to its own node by the ValidatingAdmissionPolicies, see [instal
 		if p.Group != "" {
 			resource += " (" + p.Group + ")"
 		}
-		limit := "-"
+		limits := p.Names
 		if p.Within {
-			limit = "its namespace"
+			limits = append([]string{"its namespace"}, limits...)
 		}
-		if len(p.Names) > 0 {
-			limit += ", " + strings.Join(p.Names, ", ")
+		limit := strings.Join(limits, ", ")
+		if limit == "" {
+			limit = "-"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", p.Account, resource, strings.Join(p.Verbs, ", "), limit, p.Cell, escape(p.Why))
 	}
