@@ -58,6 +58,7 @@ func (j *judge) run(ctx context.Context, _ cell.Health) error {
 	heartbeat.Idle(ctx) // it cannot judge itself; whoever reads the verdict looks at its age
 	tick := time.NewTicker(heartbeat.Interval)
 	defer tick.Stop()
+	told := false // that something hangs
 	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
@@ -67,8 +68,12 @@ func (j *judge) run(ctx context.Context, _ cell.Health) error {
 		now := time.Now()
 		wedges := j.Monitor.Step(now.Sub(last), j.DB.ReadTxn())
 		last = now
+		if len(wedges) == 0 && !told {
+			continue // the other is not woken each second for nothing
+		}
 		select {
 		case j.found <- wedges:
+			told = len(wedges) > 0
 		default: // what is found in the next step is as good
 		}
 	}
