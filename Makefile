@@ -10,7 +10,8 @@ RACE := ./pkg/hive ./pkg/bootlog ./cells/health ./cells/metrics ./cells/ipam ./c
 	./cells/unmanagedpods ./cells/endpointmaps \
 	./cells/endpointstate ./pkg/ipalloc ./pkg/deletequeue ./pkg/kubeapi/... ./pkg/writeback ./cells/k8sclient \
 	./cells/k8stables/... ./cells/identity ./cells/ciliumendpoints ./cells/ciliumnode ./cells/k8snode ./cells/leaderelection \
-	./cells/clusterpool ./cells/endpointgc
+	./cells/clusterpool ./cells/endpointgc ./pkg/heartbeat ./cells/liveness ./cells/drift ./cells/linkreaper ./cells/loader \
+	./cells/maps ./pkg/inventory ./pkg/rtnl
 
 FUZZTIME ?= 1m
 
