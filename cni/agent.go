@@ -13,8 +13,8 @@ import (
 
 // Patience of ADD and CHECK; runtimes repeat the call later in any case.
 const (
-	absentPatience   = 1500 * time.Millisecond // an agent that is being restarted is back sooner
-	startingPatience = 30 * time.Second        // for an agent that says that it is starting
+	absentPatience   = 5 * time.Second  // an agent whose pod is replaced is back sooner; kubelet's next attempt is 10 s later
+	startingPatience = 30 * time.Second // for an agent that says that it is starting
 )
 
 // Statuses of HTTP with a meaning of their own here; package net/http would cost more than the rest of the start.
