@@ -17,7 +17,7 @@ import (
 // from what it knows, the agent begins with its copy, and pods notice nothing but that new sandboxes wait a moment.
 func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	t.Parallel()
-	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "k8s-snapshot-interval=2s")
 	for _, name := range []string{"a", "b", "crashing"} {
 		if err := c.RunPod(t.Context(), kube.Pod{Name: name, Labels: map[string]string{"app": name}}); err != nil {
 			t.Fatal(err)

@@ -83,7 +83,8 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	if err := talk.Wait(); err != nil {
 		t.Error(err)
 	}
-	if err := c.RunPod(t.Context(), kube.Pod{Name: "later"}); err != nil {
+	// Left alone, the scheduler looks at the API server again after half a minute.
+	if err := errors.Join(c.StopScheduler(), c.StartScheduler(), c.RunPod(t.Context(), kube.Pod{Name: "later"})); err != nil {
 		t.Error(err)
 	}
 	published(t, c, n, "a", "b", "crashing", "later")
