@@ -110,7 +110,11 @@ func (m *Machine) inUse(withPods bool) error {
 		return fmt.Errorf("nothing was removed, for nobody knows which pods are attached: %w", err)
 	}
 	if pods := attached(links); len(pods) > 0 && !withPods {
-		return fmt.Errorf("%d pods are attached, by %s: %w", len(pods), strings.Join(pods[:min(len(pods), 5)], ", "), ErrPods)
+		are := "pods are"
+		if len(pods) == 1 {
+			are = "pod is"
+		}
+		return fmt.Errorf("%d %s attached, by %s: %w", len(pods), are, strings.Join(pods[:min(len(pods), 5)], ", "), ErrPods)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@
 package bpfmaps
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -43,17 +44,13 @@ const (
 
 // TableHeader implements statedb.TableWritable.
 func (*Map) TableHeader() []string {
-	return []string{"Name", "Type", "KeySize", "ValueSize", "MaxEntries", "Memory", "Owner", "Pin", "Error"}
+	return []string{"Name", "Type", "KeySize", "ValueSize", "MaxEntries", "Memory", "Owner", "Pin", "Note", "Error"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (m *Map) TableRow() []string {
-	problem := m.Error
-	if problem == "" {
-		problem = "-"
-	}
 	return []string{m.Name, m.Type, u32(m.KeySize), u32(m.ValueSize), u32(m.MaxEntries),
-		strconv.FormatUint(m.Memory, 10), m.Owner, m.Pin, problem}
+		strconv.FormatUint(m.Memory, 10), m.Owner, m.Pin, cmp.Or(m.Note, "-"), cmp.Or(m.Error, "-")}
 }
 
 func u32(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
