@@ -149,8 +149,8 @@ func frozen(t *testing.T) (node *nodekit.Node, freeze func(names ...string)) {
 
 const frozenLoop = "loop endpoint-maps/fill-endpoint-maps"
 
-// hang has an ADD wait for a loop that is held up.
-func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()) {
+// hang has an ADD wait for a loop that is held up. Done says what became of it and takes the pod away.
+func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func() error) {
 	t.Helper()
 	freeze(frozenLoop)
 	pod, err := node.NewPod("waits")
@@ -159,7 +159,8 @@ func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	var call sync.WaitGroup
-	call.Go(func() { _ = pod.Attach(ctx) })
+	var answer error
+	call.Go(func() { answer = pod.Attach(ctx) })
 	eventually(t, func() error {
 		text, err := node.Waggle(t.Context(), "endpoint", "list", "-o", "json")
 		if err == nil && !strings.Contains(text, pod.ContainerID) {
@@ -167,7 +168,13 @@ func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()
 		}
 		return err
 	})
-	return func() { cancel(); call.Wait(); _ = pod.Detach(t.Context()); _ = pod.Close() }
+	return func() error {
+		cancel()
+		call.Wait()
+		_ = pod.Detach(t.Context())
+		_ = pod.Close()
+		return answer
+	}
 }
 
 // TestPrivilegedStop_WithAJobThatHangs: the process ends in time all the same, says so with its exit code, and the next one
@@ -186,7 +193,9 @@ func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	done()
+	if err := done(); err == nil || !strings.Contains(err.Error(), "the agent stops: call again") { // jobs are waited for after the API
+		t.Errorf("the ADD that waited was told %v", err)
+	}
 	if log := node.AgentLog(); !strings.Contains(log, "Something hung in the run before") {
 		t.Error("the next run does not say what hung")
 	}
@@ -220,5 +229,5 @@ func TestPrivilegedStop_SecondSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	done()
+	_ = done() // it was cut off
 }

@@ -239,3 +239,38 @@ func TestPrivilegedWedge_IdleIsNone(t *testing.T) {
 		}
 	}
 }
+
+// TestPrivilegedWedge_ADiskThatHangs keeps the verdict and its line from nobody, though the stacks cannot be written: that is
+// what hangs when the rest goes on. A pipe without a reader stands in for the disk.
+func TestPrivilegedWedge_ADiskThatHangs(t *testing.T) {
+	t.Parallel()
+	node, freeze := frozen(t)
+	pipe := filepath.Join(node.StateDir(), "wedge.txt")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	red := func(want string) {
+		t.Helper()
+		eventually(t, func() error {
+			if code, line, err := probe(node, "/livez"); err != nil || code != http.StatusServiceUnavailable || !strings.Contains(line, want) {
+				return fmt.Errorf("status %d %s: %v, want %q", code, line, err, want)
+			}
+			return nil
+		})
+	}
+	freeze("table endpoints")
+	red("table endpoints cannot be written")
+	red("; and ") // the loop that writes down hangs as well
+	freeze()
+	red("loop liveness/write-down hangs")
+	text, err := os.ReadFile(pipe)
+	if err != nil || !strings.Contains(string(text), "table endpoints cannot be written") || !strings.Contains(string(text), "goroutine ") {
+		t.Errorf("written at last: %v: %.300s", err, text)
+	}
+	eventually(t, func() error {
+		if code, line, err := probe(node, "/livez"); err != nil || code != http.StatusOK {
+			return fmt.Errorf("status %d %s: %v", code, line, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,73 @@
+package node_test
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// TestPrivilegedWedge_LittleCPUIsNone leaves the agent a few percent of the CPU for a minute in which pods come and go: its
+// limits are those of the release, and nothing hangs.
+func TestPrivilegedWedge_LittleCPUIsNone(t *testing.T) {
+	if soak(t) == 1 {
+		t.Skip("takes every CPU for a minute: only make soak does")
+	}
+	node := startNode(t, nodekit.Options{})
+	addPod(t, node, "a")
+	for range runtime.NumCPU() {
+		spin(t)
+	}
+	starve(t, node.AgentPID())
+	pod := newPod(t, node, "b")
+	slowest := time.Duration(0)
+	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) {
+		_ = pod.Attach(t.Context()) // it may take too long, which is no wedge
+		_ = pod.Detach(t.Context())
+		asked := time.Now()
+		code, line, err := probe(node, "/healthz")
+		if err != nil || code != http.StatusOK {
+			t.Fatalf("after %s: %d %s: %v", time.Since(began), code, line, err)
+		}
+		slowest = max(slowest, time.Since(asked))
+	}
+	t.Logf("the slowest answer took %s", slowest)
+	if slowest > 5*time.Second {
+		t.Errorf("kubelet waits for 5s, and an answer took %s", slowest)
+	}
+}
+
+// starve makes all threads of a process those that run when nobody else wants to; later ones inherit it.
+func starve(t *testing.T, pid int) {
+	t.Helper()
+	threads, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		id, err := strconv.Atoi(thread.Name())
+		if err == nil {
+			err = syscall.Setpriority(syscall.PRIO_PROCESS, id, 19)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// spin keeps one CPU busy until the test ends.
+func spin(t *testing.T) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "while :; do :; done")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
