@@ -10,10 +10,13 @@ import (
 )
 
 const (
-	// usableTimeout is far beyond what the kernel takes for what it does later.
-	usableTimeout = 2 * time.Second
+	// usableTimeout is far beyond what the kernel takes for what it does later. One queue serves all namespaces, and its
+	// worker needs the lock of all changes to links: with a hundred pods at once on two busy CPUs, 2 s were too few.
+	usableTimeout = 10 * time.Second
 	// usablePoll is the pause before the second look; the kernel's workers take well under a millisecond, most often.
 	usablePoll = 200 * time.Microsecond
+	// usablePollMax is the longest pause: looks need the same lock.
+	usablePollMax = 50 * time.Millisecond
 )
 
 // awaitUsable waits until the pod can send and receive. The kernel does two things from work queues, some time after it
@@ -24,7 +27,7 @@ const (
 func (pod *podHandle) awaitUsable(ctx context.Context, name string, index int, n network) error {
 	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
 	defer cancel()
-	for pause := usablePoll; ; pause *= 2 {
+	for pause := usablePoll; ; pause = min(2*pause, usablePollMax) {
 		missing, err := pod.missing(name, index, n)
 		if err != nil || missing == "" {
 			return err

@@ -209,7 +209,7 @@ func (t *tracer) call(tid int) {
 		return
 	}
 	name := t.describe(tid, info)
-	if name == "" {
+	if name == "" || len(t.initial) > 0 { // what a process does before all of it is followed is not counted
 		return
 	}
 	t.mu.Lock()
