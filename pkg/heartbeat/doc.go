@@ -13,7 +13,8 @@
 //
 // What could hang in place of a loop is not used to judge it: loops leave marks in atomic values, tables are read from
 // snapshots, and no lock of a table is ever taken. Time is counted in steps of the monitor and each step counts as 2 s at
-// most ([Monitor.Step]), so that a process that was stopped, a machine that slept and a CPU that others had make no wedge.
+// most ([Monitor.Step]), so that a process that was stopped and a machine that slept make no wedge. A CPU that others have is
+// not told apart; the limits leave room for it.
 //
 // Without a monitor, as in most tests of cells, all of this does nothing.
 package heartbeat
