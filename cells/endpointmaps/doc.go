@@ -8,6 +8,8 @@
 // Tables: reads endpoints and local-node (for the gateways); writes endpoint-facts, bpf-links and bpf-endpoints.
 // Kernel state: every entry of the maps endpoint_facts, bpf_links and bpf_endpoints; nobody else writes them.
 //
+// Entries that somebody else changes or adds are put right when the maps are read back, every --verify-interval.
+//
 // After a restart the maps hold what the earlier run wrote. Rows that are equal cost one read each, and entries without
 // a row are removed once the endpoints, the gateways and the node's addresses are in, and not before. The revision of a
 // slot of endpoint_facts goes on from what the map has, so flows never mistake one endpoint for another.

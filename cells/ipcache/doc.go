@@ -7,6 +7,8 @@
 // Tables: reads endpoints, writes ipcache. Kernel state: every entry of the maps ipcache (whole addresses) and
 // ipcache_prefixes (shorter prefixes); nobody else writes them.
 //
+// Entries that somebody else changes or adds are put right when they are read back, a slice every --verify-interval.
+//
 // After a restart the maps hold what the earlier run wrote. Rows that are equal cost one read each; entries without a
 // row are removed once the endpoints and the first set of another owner are in, and not before.
 package ipcache
