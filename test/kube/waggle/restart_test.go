@@ -205,8 +205,8 @@ func converse(t *testing.T, c *kube.Cluster, n *kube.Node) (hush func()) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			out, err := in(fmt.Sprintf(`tail -n 2 /pings-%[1]d; wc -l < /heard-%[1]d; seq $(cat /said-%[1]d) | cmp - /heard-%[1]d && echo every line came back`, i))
-			if t.Logf("%s: %s", peer, out); err != nil || !strings.Contains(out, " 0% packet loss") || !strings.Contains(out, "every line came back") {
+			out, err := in(fmt.Sprintf(sumUp+` /pings-%[1]d; wc -l < /heard-%[1]d; seq $(cat /said-%[1]d) | cmp - /heard-%[1]d && echo every line came back`, i))
+			if t.Logf("%s: %s", peer, out); err != nil || !answered(out) || !strings.Contains(out, "every line came back") {
 				t.Errorf("%s did not hear or answer all: %v\n%s", peer, err, out)
 			}
 		}
