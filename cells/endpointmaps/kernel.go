@@ -86,6 +86,9 @@ func (a slotArray) Dump() (map[uint16]bpf.EndpointFacts, error) {
 	return used, nil
 }
 
+// batch is how many entries of a hash map one system call reads.
+const batch = 1024
+
 // hash is one hash map. The programs' forms of key and value are KK and VV.
 type hash[K comparable, KK any, V, VV any] struct {
 	maps    bpfmaps.Maps
@@ -112,19 +115,19 @@ func (h hash[K, KK, V, VV]) Dump() (map[K]V, error) {
 	if err != nil {
 		return nil, err
 	}
-	var (
-		out   = make(map[K]V)
-		key   KK
-		value VV
-	)
-	all := m.Iterate()
-	for all.Next(&key, &value) {
-		if k, ok := h.keyOf(key); ok {
-			out[k] = h.valueOf(value)
+	out := make(map[K]V)
+	keys, values := make([]KK, batch), make([]VV, batch)
+	var cursor ebpf.MapBatchCursor
+	for last := false; !last; {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		if last = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !last {
+			return nil, fmt.Errorf("read map %s: %w", h.name, err)
 		}
-	}
-	if err := all.Err(); err != nil {
-		return nil, fmt.Errorf("read map %s: %w", h.name, err)
+		for i := range n {
+			if k, ok := h.keyOf(keys[i]); ok {
+				out[k] = h.valueOf(values[i])
+			}
+		}
 	}
 	return out, nil
 }
