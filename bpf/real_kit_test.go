@@ -41,9 +41,9 @@ func newRealNode(t *testing.T) *realNode {
 	r.host.Do(func() { check(t, r.wireHost()) })
 	r.a.Do(func() { check(t, wirePod(podA)) })
 	r.b.Do(func() { check(t, wirePod(podB)) })
-	r.host.Do(func() { check(t, waitUp("poda", "podb")) })
-	r.a.Do(func() { check(t, waitUp("eth0")) })
-	r.b.Do(func() { check(t, waitUp("eth0")) })
+	r.host.Do(func() { check(t, waitUsable([]string{"waggle_host", "poda", "podb"}, gateway4, gateway6)) })
+	r.a.Do(func() { check(t, waitUsable([]string{"eth0"}, podA.ipv4, podA.ipv6)) })
+	r.b.Do(func() { check(t, waitUsable([]string{"eth0"}, podB.ipv4, podB.ipv6)) })
 	return r
 }
 
@@ -160,25 +160,37 @@ func setUp(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// waitUp waits until the kernel has noticed that links have a carrier. Until then it throws away what they shall send.
-func waitUp(names ...string) error {
-	deadline := time.Now().Add(patience)
-	for _, name := range names {
-		for {
+// waitUsable returns when the kernel has noticed that links have a carrier and addresses are its own. Until then it throws
+// packets away. One worker sees to it for all namespaces.
+func waitUsable(links []string, addrs ...netip.Addr) error {
+	for _, name := range links {
+		if err := wait(name, func() (bool, error) {
 			link, err := netlink.LinkByName(name)
-			if err != nil {
-				return err
-			}
-			if link.Attrs().OperState == netlink.OperUp {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("wait for %s: it is %s", name, link.Attrs().OperState)
-			}
-			time.Sleep(time.Millisecond)
+			return err == nil && link.Attrs().OperState == netlink.OperUp, err
+		}); err != nil {
+			return err
+		}
+	}
+	for _, addr := range addrs {
+		if err := wait(addr.String(), func() (bool, error) {
+			routes, err := netlink.RouteGet(addr.AsSlice())
+			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, nil
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func wait(what string, usable func() (bool, error)) error {
+	for deadline := time.Now().Add(6 * patience); ; time.Sleep(time.Millisecond) {
+		if ok, err := usable(); ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s cannot be used yet", what)
+		}
+	}
 }
 
 func hostNet(addr netip.Addr) *net.IPNet {

@@ -81,6 +81,9 @@ func TestPrivilegedSpoof_IsDroppedCountedAndShown(t *testing.T) {
 	for _, family := range families {
 		t.Run(family.name, func(t *testing.T) {
 			liar := b.Addr(family.ipv6).Next()
+			if liar == a.Addr(family.ipv6) {
+				liar = liar.Next() // that would have been the truth
+			}
 			received := nodekit.Listen(t, b, b.Addr(family.ipv6), 2222)
 			if err := nodekit.Spoof(a, liar, b.Addr(family.ipv6)); err != nil {
 				t.Fatal(err)

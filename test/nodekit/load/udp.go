@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -85,8 +86,13 @@ func prepare(conn *net.UDPConn) error {
 	return errors.Join(err, failed)
 }
 
-// sendDatagrams sends a few on each tick, to the streams in turn.
+// sendDatagrams sends a few on each tick, to the streams in turn, and all from one CPU: between two of them the kernel keeps
+// no order.
 func (l *Load) sendDatagrams(rate int) {
+	runtime.LockOSThread() // for good: the thread ends with this goroutine
+	if err := stayOnOneCPU(); err != nil {
+		l.faults.add("all", "stay on one CPU: %v", err)
+	}
 	next := 0
 	l.every(tick, 0, func() bool {
 		for range rate * int(tick) / int(time.Second) {
@@ -95,6 +101,19 @@ func (l *Load) sendDatagrams(rate int) {
 		}
 		return true
 	})
+}
+
+func stayOnOneCPU() error {
+	var may, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return err
+	}
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if may.IsSet(cpu) {
+			one.Set(cpu)
+		}
+	}
+	return unix.SchedSetaffinity(0, &one)
 }
 
 func (s *stream) send() {
