@@ -54,15 +54,16 @@ vet: ## go vet and gofmt
 lint: vet ## staticcheck as well
 	$(GO) tool staticcheck ./...
 
+# Tests start programs and ask the kernel, of which the test cache knows nothing: hence -count=1, also below.
 test: packages lint ## everything that must hold; needs root
-	$(GO) test -p 2 -timeout 10m ./...
+	$(GO) test -count=1 -p 2 -timeout 10m ./...
 	$(MAKE) test-race
 
 test-race: ## the packages with the most goroutines, under the race detector
 	$(GO) test -race -p 2 -timeout 5m $(RACE)
 
 test-kube: packages build image kube-binaries bin/cluster ## tests on a real Kubernetes; needs root
-	cd test/kube && $(GO) vet $(KUBE_PACKAGES) && $(GO) test -p 1 -timeout 15m $(KUBE_PACKAGES)
+	cd test/kube && $(GO) vet $(KUBE_PACKAGES) && $(GO) test -count=1 -p 1 -timeout 15m $(KUBE_PACKAGES)
 
 # KERNELS_FLAGS='-kernels 6.1 -packages bpf,cells/loader -run REGEXP' runs a part.
 test-kernels: packages ## tests that need a kernel, inside Debian's kernels 6.1 and 6.12 under qemu
