@@ -29,6 +29,10 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	}
 	running := time.Now()
 	if err := c.WaitFor(t.Context(), "the copy to be written with the pods", func() error {
+		// It is written when something changes, and tells its second only.
+		if _, err := c.Kubectl(t.Context(), "label", "--overwrite", "pod", "b", fmt.Sprint("at=", time.Now().UnixMilli())); err != nil {
+			return err
+		}
 		all, err := readRows[struct {
 			Table string
 			Copy  time.Time
