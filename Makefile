@@ -10,7 +10,7 @@ RACE := ./pkg/hive ./pkg/bootlog ./cells/health ./cells/metrics ./cells/ipam ./c
 	./cells/unmanagedpods ./cells/endpointmaps \
 	./cells/endpointstate ./pkg/ipalloc ./pkg/deletequeue ./pkg/kubeapi/... ./pkg/writeback ./cells/k8sclient \
 	./cells/k8stables/... ./cells/identity ./cells/ciliumendpoints ./cells/ciliumnode ./cells/k8snode ./cells/leaderelection \
-	./cells/clusterpool ./cells/endpointgc ./pkg/heartbeat ./cells/liveness ./cells/drift ./cells/linkreaper ./cells/loader \
+	./cells/clusterpool ./cells/endpointgc ./cells/policystatus ./pkg/heartbeat ./cells/liveness ./cells/drift ./cells/linkreaper ./cells/loader \
 	./cells/maps ./pkg/inventory ./pkg/rtnl
 
 FUZZTIME ?= 1m
@@ -118,6 +118,9 @@ demo: build ## three pods in a private network namespace; needs root
 
 soak: build packages image kube-binaries ## the counts and times that do not fit into test; needs root
 	WAGGLE_TEST_SOAK=10 $(GO) test -count=1 -timeout 60m -v -run 'Privileged' ./test/node/...
+	WAGGLE_TEST_SOAK=40 $(GO) test -count=1 -timeout 30m -v -run Naive ./pkg/policy
+	$(GO) test -count=1 -timeout 30m -v -run AnswersAsTheReference ./pkg/policymap -policymap.worlds=20000
+	$(GO) test -count=1 -timeout 30m -v -run JudgeAsTheReference ./cells/policy -policy.worlds=20000
 	cd test/kube && WAGGLE_TEST_SOAK=1 $(GO) test -count=1 -timeout 30m -v -run 'Outage|Order' ./waggle
 
 clean: ## removes bin/

@@ -21,7 +21,9 @@ const (
 // newBenchNode is a node whose map of addresses is as full as on a node with 4,000 pods, and whose pod a is behind the
 // loopback device. Delivery to pod b swaps the addresses, so that what was delivered can be sent again.
 func newBenchNode(b *testing.B) *node {
-	n := newNode(b)
+	n := newNodeWith(b, map[string]uint32{VariableVerdictEvents: 1},
+		map[string]uint32{MapPolicy: benchPolicies + 10, MapIpcache: benchAddresses + 10,
+			MapCtEst4: 131072, MapCtEst6: 131072, MapCtNew4: 16384, MapCtNew6: 16384})
 	from, to := podA, podB
 	from.ifindex = ifLoopback
 	to.mac, to.host = from.host, from.mac
@@ -39,7 +41,12 @@ func newBenchNode(b *testing.B) *node {
 // measure reports the median time that a program takes for a packet, and the same less an empty program.
 func measure(b *testing.B, program *ebpf.Program, action uint32, packet []byte) {
 	b.Helper()
-	empty := emptyProgram(b)
+	measureAgainst(b, program, emptyProgram(b), action, packet)
+}
+
+// measureAgainst is [measure] with another program in place of the empty one.
+func measureAgainst(b *testing.B, program, empty *ebpf.Program, action uint32, packet []byte) {
+	b.Helper()
 	var own, base []time.Duration
 	for b.Loop() {
 		for _, m := range []struct {

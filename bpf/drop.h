@@ -51,6 +51,7 @@ static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason
 /* finish turns a verdict into what the kernel shall do; pass is the action for packets that stay on their way. */
 static __always_inline int finish(struct __sk_buff *skb, verdict v, const struct observation *seen, int pass)
 {
+	__u32 endpoint = seen->endpoint;
 	__u8 reason;
 
 	if (v >= 0) {
@@ -59,7 +60,7 @@ static __always_inline int finish(struct __sk_buff *skb, verdict v, const struct
 	}
 	reason = drop_reason_of(v);
 	metrics_count(reason, seen->direction, skb->len);
-	if (reason != REASON_HOUSEKEEPING && token_take(seen->endpoint))
+	if (reason != REASON_HOUSEKEEPING && token_take(bpf_map_lookup_elem(&drop_tokens, &endpoint)))
 		drop_report(skb, reason, drop_file_of(v), drop_line_of(v), seen);
 	return TC_ACT_SHOT;
 }

@@ -18,8 +18,18 @@
 struct endpoint_facts {
 	__u32 ifindex;		/* host end of the pod's link */
 	__u32 identity;
-	__u32 policy_ingress;	/* policy ids: 0 drops, 1 allows all */
+	/* Policy ids (0 drops, 1 allows all), each with the shape of the policy: the classes of keys that it has (policy.h). A
+	 * pair is read at once, so it stands at a multiple of eight bytes. */
+	__u32 policy_ingress;
+	__u32 shape_ingress;
 	__u32 policy_egress;
+	__u32 shape_egress;
+	/* What would hold if the policies in audit mode counted; id 0 when there are none. */
+	__u32 audit_ingress;
+	__u32 audit_shape_ingress;
+	__u32 audit_egress;
+	__u32 audit_shape_egress;
+	__u32 policy_revision;	/* rises when what the policies say of established flows may have changed */
 	__u32 revision;		/* rises with each write of the slot, also over deletion, and never returns */
 	__u16 id;
 	__u16 flags;
@@ -31,9 +41,11 @@ struct endpoint_facts {
 	__u8 gateway_ipv6[16];
 };
 
+_Static_assert(__builtin_offsetof(struct endpoint_facts, policy_ingress) % 8 == 0, "read at once");
+
 /* An address of either family; IPv4 takes the first four bytes and leaves the others 0. */
 struct addr_key {
-	__u8 addr[16];
+	__u8 addr[16] __attribute__((aligned(4)));
 	__u8 family; /* 4 or 6 */
 	__u8 pad[3];
 };

@@ -8,6 +8,7 @@
 #include "reasons.h"
 
 #define EVENT_TYPE_DROP 1
+#define EVENT_TYPE_VERDICT 5
 #define EVENT_VERSION 1
 #define EVENT_CAPTURE_MAX 128
 
@@ -35,11 +36,39 @@ struct drop_record {
 	__u8 packet[EVENT_CAPTURE_MAX];
 };
 
-/* One bucket of drop events. CPUs race on it on purpose: an event too many costs less than a lock. */
+/* Cilium's policy verdict notification, version 1. EVENT_CAPTURE_MAX bytes follow; len_cap of them are of the packet. */
+struct verdict_event {
+	__u8 type;
+	__u8 reason;
+	__u16 source; /* endpoint whose policy was asked */
+	__u32 hash;   /* of the flow */
+	__u32 len_orig;
+	__u16 len_cap;
+	__u16 version;
+	__u32 remote_label; /* identity of the peer */
+	__s32 verdict;	    /* 0 allows; a drop is its reason, negative */
+	__u16 dst_port;	    /* in the host's order; the type of ICMP */
+	__u8 protocol;
+	__u8 flags; /* direction, VERDICT_... and the match from bit 3 on */
+	__u8 auth_type;
+	__u8 pad[3];
+};
+_Static_assert(sizeof(struct verdict_event) == 32, "readers know the layout by its size");
+
+#define VERDICT_IPV6 0x04
+#define VERDICT_MATCH_SHIFT 3
+#define VERDICT_AUDITED 0x40 /* the policies under audit would have denied it */
+
+struct verdict_record {
+	struct verdict_event event;
+	__u8 packet[EVENT_CAPTURE_MAX];
+};
+
+/* One bucket of events of an endpoint. CPUs race on it on purpose: an event too many costs less than a lock. */
 struct token_bucket {
 	__u64 refilled;	  /* jiffies of the last refill */
 	__u32 tokens;
-	__u32 suppressed; /* drops that were counted in metrics and not reported, since boot of the map */
+	__u32 suppressed; /* events that were not reported, since boot of the map; drops were counted in metrics */
 };
 
 #define TOKENS_MAX 32
@@ -65,9 +94,16 @@ struct {
 	__type(value, struct token_bucket);
 } drop_tokens SEC(".maps");
 
-static __always_inline int token_take(__u32 endpoint)
+/* Verdicts have buckets of their own: however many flows an endpoint opens, its drops are reported. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINTS_MAX);
+	__type(key, __u32); /* local endpoint id */
+	__type(value, struct token_bucket);
+} verdict_tokens SEC(".maps");
+
+static __always_inline int token_take(struct token_bucket *bucket)
 {
-	struct token_bucket *bucket = bpf_map_lookup_elem(&drop_tokens, &endpoint);
 	__u64 now, more;
 
 	if (!bucket)
@@ -88,16 +124,20 @@ static __always_inline int token_take(__u32 endpoint)
 	return 1;
 }
 
+static __always_inline void event_lost(void)
+{
+	__u32 zero = 0;
+	__u64 *lost = bpf_map_lookup_elem(&events_lost, &zero);
+
+	if (lost)
+		(*lost)++;
+}
+
 /* Not inlined, so that the type information has the record. */
 static __noinline int event_emit(struct drop_record *record, __u32 size)
 {
-	__u32 zero = 0;
-	__u64 *lost;
-
 	if (!bpf_ringbuf_output(&events, record, size, 0))
 		return 0;
-	lost = bpf_map_lookup_elem(&events_lost, &zero);
-	if (lost)
-		(*lost)++;
+	event_lost();
 	return 1;
 }

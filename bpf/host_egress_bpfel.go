@@ -18,14 +18,17 @@ import (
 const (
 	hostEgressMapBpfEndpoints    = "bpf_endpoints"
 	hostEgressMapBpfLinks        = "bpf_links"
+	hostEgressMapCidrs           = "cidrs"
 	hostEgressMapDatapath        = "datapath"
 	hostEgressMapDropTokens      = "drop_tokens"
 	hostEgressMapEndpointFacts   = "endpoint_facts"
+	hostEgressMapEpochs          = "epochs"
 	hostEgressMapEvents          = "events"
 	hostEgressMapEventsLost      = "events_lost"
 	hostEgressMapIpcache         = "ipcache"
 	hostEgressMapIpcachePrefixes = "ipcache_prefixes"
 	hostEgressMapMetrics         = "metrics"
+	hostEgressMapVerdictTokens   = "verdict_tokens"
 	hostEgressProgHostEgress     = "host_egress"
 	hostEgressVarWorldIpv4       = "world_ipv4"
 	hostEgressVarWorldIpv6       = "world_ipv6"
@@ -82,14 +85,17 @@ type hostEgressProgramSpecs struct {
 type hostEgressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
+	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
 // hostEgressVariableSpecs contains global variables before they are loaded into the kernel.
@@ -122,28 +128,34 @@ func (o *hostEgressObjects) Close() error {
 type hostEgressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
+	Cidrs           *ebpf.Map `ebpf:"cidrs"`
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *hostEgressMaps) Close() error {
 	return _HostEgressClose(
 		m.BpfEndpoints,
 		m.BpfLinks,
+		m.Cidrs,
 		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.Epochs,
 		m.Events,
 		m.EventsLost,
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.Metrics,
+		m.VerdictTokens,
 	)
 }
 

@@ -10,7 +10,15 @@
 volatile const __u32 world_ipv4 = 2;
 volatile const __u32 world_ipv6 = 2;
 
+#define IDENTITY_UNKNOWN 0
 #define IDENTITY_HOST 1
+#define IDENTITY_WORLD 2
+#define IDENTITY_REMOTE_NODE 6
+#define IDENTITY_API_SERVER 7
+#define IDENTITY_WORLD_IPV4 9
+#define IDENTITY_WORLD_IPV6 10
+#define IDENTITY_SCOPE 0xff000000
+#define IDENTITY_SCOPE_REMOTE_NODE 0x02000000
 
 struct ipcache_entry {
 	__u32 identity;
@@ -42,23 +50,80 @@ struct {
 	__type(value, struct ipcache_entry);
 } ipcache_prefixes SEC(".maps");
 
+/* The CIDRs that policies name. Of those that hold an address the longest counts, and none when there is none: entries of
+ * policies say which CIDRs lie inside those of their rules. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lpm_key);
+	__type(value, __u32); /* identity, 0x01000001 to 0x01ffffff */
+} cidrs SEC(".maps");
+
+#define EPOCH_IPCACHE 0 /* raised after each change of ipcache or ipcache_prefixes */
+#define EPOCH_CIDRS 1	/* and of cidrs */
+#define EPOCHS 2
+
+/* A flow is judged again when somebody may have become somebody else. Each slot has one writer, and never falls. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EPOCHS);
+	__type(key, __u32);
+	__type(value, __u32);
+} epochs SEC(".maps");
+
+static __always_inline __u32 world_identity(__u8 family) { return family == 6 ? world_ipv6 : world_ipv4; }
+
+static __always_inline void lpm_key_make(struct lpm_key *key, const struct addr_key *addr)
+{
+	*key = (struct lpm_key){ .prefixlen = LPM_FULL, .family = addr->family };
+	__builtin_memcpy(key->addr, addr->addr, sizeof(key->addr));
+}
+
 static __always_inline __u32 ipcache_identity(const struct addr_key *addr)
 {
 	struct ipcache_entry *entry = bpf_map_lookup_elem(&ipcache, addr);
-	struct lpm_key key = { .prefixlen = LPM_FULL, .family = addr->family };
+	struct lpm_key key;
 
 	if (entry)
 		return entry->identity;
-	__builtin_memcpy(key.addr, addr->addr, sizeof(key.addr));
+	lpm_key_make(&key, addr);
 	entry = bpf_map_lookup_elem(&ipcache_prefixes, &key);
-	if (entry)
-		return entry->identity;
-	return addr->family == 6 ? world_ipv6 : world_ipv4;
+	return entry ? entry->identity : world_identity(addr->family);
+}
+
+/* cidr_identity is the identity of the longest named CIDR around an address, 0 when there is none. */
+static __always_inline __u32 cidr_identity(const struct addr_key *addr)
+{
+	struct lpm_key key;
+	__u32 *identity;
+
+	lpm_key_make(&key, addr);
+	identity = bpf_map_lookup_elem(&cidrs, &key);
+	return identity ? *identity : 0;
 }
 
 /* source_identity names the sender of a packet that the stack hands to a pod. What was made on this node has no input
- * device; the source address proves nothing about that. */
+ * device; the source address proves nothing about that, so what was forwarded is never the node. */
 static __always_inline __u32 source_identity(struct __sk_buff *skb, const struct addr_key *source)
 {
-	return skb->ingress_ifindex ? ipcache_identity(source) : IDENTITY_HOST;
+	__u32 identity;
+
+	if (!skb->ingress_ifindex)
+		return IDENTITY_HOST;
+	identity = ipcache_identity(source);
+	return identity == IDENTITY_HOST ? world_identity(source->family) : identity;
+}
+
+/* epochs_now changes with every change of who is who. */
+static __always_inline __u32 epochs_now(void)
+{
+	__u32 slot = EPOCH_IPCACHE, sum = 0, *epoch;
+
+	if ((epoch = bpf_map_lookup_elem(&epochs, &slot)))
+		sum = *epoch;
+	slot = EPOCH_CIDRS;
+	if ((epoch = bpf_map_lookup_elem(&epochs, &slot)))
+		sum += *epoch;
+	return sum;
 }

@@ -10,12 +10,19 @@
 
 #define IPV4_OFFSET ETH_HLEN
 
+#define IPV4_MORE_FRAGMENTS 0x2000
+#define IPV4_FRAGMENT_OFFSET 0x1fff
+
 /* What the programs need of a header, kept apart from the packet because helpers void its pointers. */
 struct ipv4_packet {
 	__be32 saddr;
 	__be32 daddr;
 	__u8 protocol;
 	__u8 ttl;
+	__u8 fragment; /* FRAGMENT_... */
+	__u32 id;      /* of a fragment's datagram, as on the wire */
+	__u32 l4;      /* where the upper header begins, if this part has it */
+	__u32 end;     /* of the packet; padding may follow */
 };
 
 static __always_inline verdict ipv4_parse(struct __sk_buff *skb, struct ipv4_packet *packet)
@@ -40,6 +47,14 @@ static __always_inline verdict ipv4_parse(struct __sk_buff *skb, struct ipv4_pac
 	packet->daddr = ip->daddr;
 	packet->protocol = ip->protocol;
 	packet->ttl = ip->ttl;
+	packet->l4 = IPV4_OFFSET + header;
+	packet->end = total ? IPV4_OFFSET + total : skb->len;
+	packet->id = ip->id;
+	packet->fragment = FRAGMENT_NONE;
+	if (ip->frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
+		packet->fragment = FRAGMENT_LATER;
+	else if (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS))
+		packet->fragment = FRAGMENT_FIRST;
 	return CONTINUE;
 }
 

@@ -25,7 +25,8 @@
 #define NEXT_HIP 139
 #define NEXT_SHIM6 140
 
-#define FRAGMENT_OFFSET_MASK 0xfff8 /* the low three bits are flags */
+#define IPV6_FRAGMENT_OFFSET 0xfff8 /* the low three bits are flags */
+#define IPV6_MORE_FRAGMENTS 1
 
 /* What the programs need of a header, kept apart from the packet because helpers void its pointers. */
 struct ipv6_packet {
@@ -33,8 +34,10 @@ struct ipv6_packet {
 	struct in6_addr daddr;
 	__u8 protocol;	/* behind extension headers once ipv6_skip_extensions ran */
 	__u8 hop_limit;
-	__u8 later_part; /* a fragment that does not hold the upper header */
-	__u32 l4;	/* where the upper header begins */
+	__u8 fragment;	/* FRAGMENT_... once ipv6_skip_extensions ran */
+	__u32 id;	/* of a fragment's datagram, as on the wire */
+	__u32 l4;	/* where the upper header begins, if this part has it */
+	__u32 end;	/* of the packet; padding may follow */
 };
 
 static __always_inline verdict ipv6_parse(struct __sk_buff *skb, struct ipv6_packet *packet)
@@ -53,8 +56,12 @@ static __always_inline verdict ipv6_parse(struct __sk_buff *skb, struct ipv6_pac
 	packet->daddr = ip->daddr;
 	packet->protocol = ip->nexthdr;
 	packet->hop_limit = ip->hop_limit;
-	packet->later_part = 0;
+	packet->fragment = FRAGMENT_NONE;
+	packet->id = 0;
 	packet->l4 = IPV6_OFFSET + sizeof(*ip);
+	packet->end = packet->l4 + bpf_ntohs(ip->payload_len);
+	if (!ip->payload_len && skb->gso_size) /* a super-packet of more than 64 kB (BIG TCP) */
+		packet->end = skb->len;
 	return CONTINUE;
 }
 
@@ -75,23 +82,30 @@ static __always_inline int ipv6_is_extension(__u8 next)
 }
 
 /* ipv6_skip_extensions finds the upper protocol. Chains that are too long or leave the packet are refused: what
- * cannot be read to its end could hide anything. */
-static __always_inline verdict ipv6_skip_extensions(struct __sk_buff *skb, struct ipv6_packet *packet)
+ * cannot be read to its end could hide anything. Its own function, so that the verifier walks through it once. */
+__attribute__((noinline)) int ipv6_skip_extensions(struct __sk_buff *skb, struct ipv6_packet *packet)
 {
 	struct {
 		__u8 next;
 		__u8 length;
-		__be16 offset; /* meaningful in a fragment header only */
+		__be16 offset; /* this and the next are meaningful in a fragment header only */
+		__u32 id;
 	} extension;
 
+	if (!packet)
+		return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
 #pragma unroll
 	for (int i = 0; i < IPV6_EXTENSIONS_MAX; i++) {
-		if (!ipv6_is_extension(packet->protocol) || packet->later_part)
+		if (!ipv6_is_extension(packet->protocol) || packet->fragment == FRAGMENT_LATER)
 			return CONTINUE;
 		if (bpf_skb_load_bytes(skb, packet->l4, &extension, sizeof(extension)))
 			return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
 		if (packet->protocol == NEXT_FRAGMENT) {
-			packet->later_part = !!(bpf_ntohs(extension.offset) & FRAGMENT_OFFSET_MASK);
+			if (extension.offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
+				packet->fragment = FRAGMENT_LATER;
+			else if (extension.offset & bpf_htons(IPV6_MORE_FRAGMENTS))
+				packet->fragment = FRAGMENT_FIRST;
+			packet->id = extension.id;
 			packet->l4 += 8;
 		} else if (packet->protocol == NEXT_AUTH) {
 			packet->l4 += (extension.length + 2) * 4;
@@ -100,7 +114,7 @@ static __always_inline verdict ipv6_skip_extensions(struct __sk_buff *skb, struc
 		}
 		packet->protocol = extension.next;
 	}
-	if (ipv6_is_extension(packet->protocol) && !packet->later_part)
+	if (ipv6_is_extension(packet->protocol) && packet->fragment != FRAGMENT_LATER)
 		return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
 	return CONTINUE;
 }

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"net/netip"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/pkg/events"
@@ -77,6 +78,10 @@ type node struct {
 	programs map[string]*ebpf.Program
 	events   *ringbuf.Reader
 	ns       *testnet.Namespace
+	// constants are the load-time constants that differ from those of the objects.
+	constants map[string]uint32
+	// entries are the sizes of maps that differ.
+	entries map[string]uint32
 }
 
 // as is the same node in a sub-test, whose goroutine enters the namespace too. Its bucket of events is full again.
@@ -89,12 +94,22 @@ func (n *node) as(t testing.TB) *node {
 	return &c
 }
 
+// testEntries are the sizes of maps that would take long to make for each test.
+var testEntries = map[string]uint32{MapCtEst4: 1024, MapCtEst6: 1024, MapCtNew4: 1024, MapCtNew6: 1024, MapPolicy: 1024, MapFrags: 1024}
+
+// newNode is a node that reports no verdicts, so that drops are the only events.
 func newNode(t testing.TB) *node {
+	t.Helper()
+	return newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0}, nil)
+}
+
+// newNodeWith is a node with other load-time constants and sizes of maps.
+func newNodeWith(t testing.TB, constants, entries map[string]uint32) *node {
 	t.Helper()
 	ns := testnet.New(t)
 	ns.Do(func() { addLinks(t) })
 	ns.Enter()
-	n := &node{t: t, ns: ns}
+	n := &node{t: t, ns: ns, constants: constants, entries: entries}
 	n.load()
 	n.put(podA)
 	n.put(podB)
@@ -122,6 +137,9 @@ func (n *node) load() {
 	}
 	n.maps, n.programs = map[string]*ebpf.Map{}, map[string]*ebpf.Program{}
 	for name, spec := range specs {
+		if entries := cmp.Or(n.entries[name], testEntries[name]); entries != 0 {
+			spec.MaxEntries = entries
+		}
 		m, err := ebpf.NewMap(spec)
 		if err != nil {
 			n.t.Fatalf("create map %s: %v", name, err)
@@ -144,10 +162,18 @@ func (n *node) loadProgram(name string) *ebpf.Program {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	for name, value := range n.constants {
+		if v := spec.Variables[name]; v == nil {
+			continue // of another program
+		} else if err := v.Set(value); err != nil {
+			n.t.Fatal(err)
+		}
+	}
 	replacements := map[string]*ebpf.Map{}
 	for name := range spec.Maps {
 		if m := n.maps[name]; m != nil {
 			replacements[name] = m
+			spec.Maps[name].MaxEntries = m.MaxEntries()
 		}
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
@@ -289,7 +315,7 @@ func (n *node) wantDrop(program string, ifindex uint32, packet []byte, reason ev
 		n.t.Errorf("reported %q at %s:%d, want %q", event.Reason, event.File, event.Line, reason)
 	}
 	captured := packet[:min(len(packet), 128)]
-	if int(event.Length) != len(packet) || !cmp.Equal(event.Packet, captured) {
+	if int(event.Length) != len(packet) || !gocmp.Equal(event.Packet, captured) {
 		n.t.Errorf("captured %d bytes of %d: %x, want %x", len(event.Packet), event.Length, event.Packet, captured)
 	}
 	return event
@@ -310,7 +336,7 @@ func (n *node) wantPacket(got outcome, action uint32, packet []byte) {
 	if got.action != action {
 		n.t.Errorf("action %d, want %d", int32(got.action), int32(action))
 	}
-	if diff := cmp.Diff(hex.Dump(packet), hex.Dump(got.packet)); diff != "" {
+	if diff := gocmp.Diff(hex.Dump(packet), hex.Dump(got.packet)); diff != "" {
 		n.t.Errorf("packet (-want +got):\n%s", diff)
 	}
 }

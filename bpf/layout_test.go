@@ -57,7 +57,8 @@ func TestLayout_GoEqualsC(t *testing.T) {
 	shared := map[string]any{
 		"endpoint_facts": EndpointFacts{}, "endpoint_ref": EndpointRef{}, "addr_key": AddrKey{}, "lpm_key": LpmKey{},
 		"ipcache_entry": IpcacheEntry{}, "metrics_value": MetricsValue{}, "token_bucket": TokenBucket{}, "drop_event": DropEvent{},
-		"datapath_state": DatapathState{},
+		"datapath_state": DatapathState{}, "policy_key": PolicyKey{}, "policy_entry": PolicyEntry{}, "policy_range_key": PolicyRangeKey{},
+		"ct_key4": CtKey4{}, "ct_key6": CtKey6{}, "ct_entry": CtEntry{}, "frag_key": FragKey{}, "frag_entry": FragEntry{},
 	}
 	seen := map[string]bool{}
 	for _, program := range Programs() {
@@ -92,7 +93,10 @@ func TestLayout_MapsHoldTheTypes(t *testing.T) {
 		MapEndpointFacts: {uint32(0), EndpointFacts{}}, MapLinks: {uint32(0), uint32(0)}, MapEndpoints: {AddrKey{}, EndpointRef{}},
 		MapIpcache: {AddrKey{}, IpcacheEntry{}}, MapIpcachePrefixes: {LpmKey{}, IpcacheEntry{}},
 		MapMetrics: {uint32(0), MetricsValue{}}, MapEventsLost: {uint32(0), uint64(0)}, MapDropTokens: {uint32(0), TokenBucket{}},
-		MapDatapath: {uint32(0), DatapathState{}},
+		MapDatapath: {uint32(0), DatapathState{}}, MapPolicy: {PolicyKey{}, PolicyEntry{}},
+		MapPolicyRanges: {PolicyRangeKey{}, PolicyEntry{}}, MapCIDRs: {LpmKey{}, uint32(0)}, MapEpochs: {uint32(0), uint32(0)},
+		MapCtEst4: {CtKey4{}, CtEntry{}}, MapCtEst6: {CtKey6{}, CtEntry{}}, MapCtNew4: {CtKey4{}, CtEntry{}},
+		MapCtNew6: {CtKey6{}, CtEntry{}}, MapCtFlows: {uint32(0), uint32(0)}, MapFrags: {FragKey{}, FragEntry{}},
 	} {
 		m := specs[name]
 		if uintptr(m.KeySize) != reflect.TypeOf(c.key).Size() || uintptr(m.ValueSize) != reflect.TypeOf(c.value).Size() {

@@ -9,7 +9,12 @@ import (
 // LayoutVersion is the version of a map's layout, which stands in the name of its pin. It rises whenever the type, the
 // flags, the key or the value of the map change, or what one of their bits means; a test holds it against a record of all
 // layouts. How many entries a map has is no part of it.
-func LayoutVersion(_ string) uint32 { return 1 }
+func LayoutVersion(name string) uint32 {
+	if name == MapEndpointFacts {
+		return 2
+	}
+	return 1
+}
 
 // Former is the layout that a map had in the release before. The agent fills a map of the present layout from it, and
 // keeps it current for one release, so that programs of that release go on and can come back.
@@ -25,7 +30,15 @@ type Former struct {
 type Convert func(key, value []byte) (newKey, newValue []byte, exists bool)
 
 // FormerLayout returns the layout that a map had in the release before; nil when it has not changed.
-func FormerLayout(_ string) *Former { return nil }
+func FormerLayout(name string) *Former {
+	if name != MapEndpointFacts {
+		return nil
+	}
+	return &Former{Version: 1,
+		Spec:    &ebpf.MapSpec{Name: MapEndpointFacts, Type: ebpf.Array, KeySize: 4, ValueSize: formerFactsSize, MaxEntries: 4096},
+		Forward: factsForward, Back: factsBack,
+	}
+}
 
 // PinName is how a map is called in the BPF file system.
 func PinName(name string, version uint32) string {

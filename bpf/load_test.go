@@ -23,7 +23,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		kind       ebpf.MapType
 		key, value uint32
 	}{
-		MapEndpointFacts:   {ebpf.Array, 4, 76},
+		MapEndpointFacts:   {ebpf.Array, 4, 104},
 		MapLinks:           {ebpf.Hash, 4, 4},
 		MapEndpoints:       {ebpf.Hash, 20, 8},
 		MapIpcache:         {ebpf.Hash, 20, 8},
@@ -33,6 +33,18 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapEventsLost:      {ebpf.PerCPUArray, 4, 8},
 		MapDropTokens:      {ebpf.Array, 4, 16},
 		MapDatapath:        {ebpf.Array, 4, 4},
+		MapPolicy:          {ebpf.Hash, 16, 8},
+		MapPolicyRanges:    {ebpf.LPMTrie, 16, 8},
+		MapCIDRs:           {ebpf.LPMTrie, 24, 4},
+		MapEpochs:          {ebpf.Array, 4, 4},
+		MapCtEst4:          {ebpf.Hash, 16, 56},
+		MapCtEst6:          {ebpf.Hash, 40, 56},
+		MapCtNew4:          {ebpf.LRUHash, 16, 56},
+		MapCtNew6:          {ebpf.LRUHash, 40, 56},
+		MapCtFlows:         {ebpf.Array, 4, 4},
+		MapCtSignals:       {ebpf.RingBuf, 0, 0},
+		MapVerdictTokens:   {ebpf.Array, 4, 16},
+		MapFrags:           {ebpf.LRUHash, 40, 8},
 	}
 	for name, w := range want {
 		m := specs[name]
@@ -86,5 +98,35 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 		if n > verifierBudget {
 			t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, verifierBudget)
 		}
+	}
+}
+
+// The budget of kernel memory for all maps at their default sizes.
+const memoryBudget = 60_000_000
+
+func TestPrivilegedMaps_FitTheMemoryBudget(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	specs, err := MapSpecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var total uint64
+	for _, spec := range specs {
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		info, err := m.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes, _ := info.Memlock() // an empty trie takes none
+		total += bytes
+	}
+	t.Attr("memory", fmt.Sprintf("%d bytes for %d maps, budget %d", total, len(specs), memoryBudget))
+	if total == 0 || total > memoryBudget {
+		t.Errorf("all maps take %d bytes, the budget is %d", total, memoryBudget)
 	}
 }

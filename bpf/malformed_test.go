@@ -86,24 +86,6 @@ func TestPrivilegedPodEgress_EveryLength(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPodEgress_FragmentsGoByAddress(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	for name, f := range map[string]flow{
-		"first part": {fragmentMore: true},
-		"later part": {fragmentMore: true, fragmentAt: 100},
-		"last part":  {fragmentAt: 200},
-	} {
-		in, want := f, f
-		in.from, in.to, in.src, in.dst = podA.mac, podA.host, podA.ipv4, podB.ipv4
-		want.from, want.to, want.src, want.dst, want.hops = podB.host, podB.mac, podA.ipv4, podB.ipv4, 63
-		n.wantPacket(n.run(PodEgress, ifPodA, in.bytes(t)), actRedirect, want.bytes(t))
-		if t.Failed() {
-			t.Fatal(name)
-		}
-	}
-}
-
 func TestPrivilegedPodEgress_IPv4Options(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

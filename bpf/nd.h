@@ -110,13 +110,16 @@ static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct end
 	return deliver_answer(skb, self);
 }
 
-static __always_inline verdict nd_solicitation(struct __sk_buff *skb, const struct endpoint_facts *self,
-					       const struct ipv6_packet *packet)
+/* nd_solicitation is a function of its own, so that the verifier walks through it once. */
+__attribute__((noinline)) int nd_solicitation(struct __sk_buff *skb, const struct endpoint_facts *self, const struct ipv6_packet *packet)
 {
 	void *head = packet_head(skb, ND_OFFSET + sizeof(struct nd_message));
-	int probe = ipv6_is_unspecified(&packet->saddr);
 	struct nd_message *nd;
+	int probe;
 
+	if (!self || !packet)
+		return DROP(FILE_ND, REASON_TRUNCATED);
+	probe = ipv6_is_unspecified(&packet->saddr);
 	if (packet->l4 != ND_OFFSET)
 		return DROP(FILE_ND, REASON_FORBIDDEN_ICMPV6);
 	if (!head)
@@ -140,7 +143,7 @@ static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct endp
 {
 	__u8 type;
 
-	if (packet->protocol != NEXT_ICMPV6 || packet->later_part)
+	if (packet->protocol != NEXT_ICMPV6 || packet->fragment == FRAGMENT_LATER)
 		return CONTINUE;
 	if (bpf_skb_load_bytes(skb, packet->l4, &type, sizeof(type)))
 		return DROP(FILE_ND, REASON_TRUNCATED);
@@ -172,7 +175,7 @@ static __always_inline verdict nd_from_host(struct __sk_buff *skb, const struct 
 {
 	__u8 type;
 
-	if (packet->protocol != NEXT_ICMPV6 || packet->later_part)
+	if (packet->protocol != NEXT_ICMPV6 || packet->fragment == FRAGMENT_LATER)
 		return CONTINUE;
 	if (bpf_skb_load_bytes(skb, packet->l4, &type, sizeof(type)))
 		return DROP(FILE_ND, REASON_TRUNCATED);

@@ -5,6 +5,10 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
+#define FRAGMENT_NONE 0	 /* a whole datagram */
+#define FRAGMENT_FIRST 1 /* the part with the upper header */
+#define FRAGMENT_LATER 2
+
 /* The kernel turns a 32-bit load of these two fields into a load of a pointer. The compiler, which knows only the 32
  * bits, likes to keep and widen what it loaded, and the verifier then sees a number; so it must not know the load. */
 #define PACKET_FIELD(skb, field)                                                                                     \

@@ -35,6 +35,7 @@ type flow struct {
 	payload      gopacket.Payload
 	fragmentMore bool
 	fragmentAt   uint16 // in units of eight bytes
+	sport, dport uint16 // 0 means 1234 and 53
 }
 
 // sent is a packet as the pod's stack hands it to the link.
@@ -78,6 +79,9 @@ func (f flow) bytes(t testing.TB) []byte {
 		return serialize(t, ether(f.from, f.to, proto), ip, payload)
 	}
 	udp := &layers.UDP{SrcPort: 1234, DstPort: 53}
+	if f.sport != 0 {
+		udp.SrcPort, udp.DstPort = layers.UDPPort(f.sport), layers.UDPPort(f.dport)
+	}
 	if err := udp.SetNetworkLayerForChecksum(network); err != nil {
 		t.Fatal(err)
 	}

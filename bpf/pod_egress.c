@@ -12,28 +12,13 @@
 #include "drop.h"
 #include "endpoint.h"
 #include "eth.h"
+#include "flow.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "metrics.h"
 #include "nd.h"
-#include "policy.h"
 #include "reasons.h"
-
-/* admit_at judges a packet once more, as the endpoint that it is for sees it. */
-static __always_inline verdict admit_at(const struct endpoint_facts *to, struct observation *seen)
-{
-	seen->direction = DIRECTION_INGRESS;
-	seen->dst_id = to->id;
-	seen->dst_label = to->identity;
-	return policy_judge(to->policy_ingress);
-}
-
-/* expired hands a packet whose hops run out to the stack, which tells the sender. */
-static __always_inline verdict expired(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
-{
-	seen->direction = DIRECTION_EGRESS;
-	return deliver_stack(skb, self);
-}
+#include "track.h"
 
 /* deliver_local counts a packet as sent; it will be counted as received when its way ends. */
 static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct endpoint_facts *to)
@@ -42,12 +27,27 @@ static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct
 	return deliver_peer(skb, to);
 }
 
-static __always_inline verdict from_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
+/* deliver brings a packet whose flow allows it to the peer or to the stack. */
+static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, const struct flow *flow,
+				       struct observation *seen)
+{
+	struct endpoint_facts *to;
+	verdict v;
+
+	if (flow->via_stack)
+		return deliver_stack(skb, self);
+	if (!(to = endpoint_by_id(flow->peer)))
+		return DROP(FILE_POD_EGRESS, REASON_NO_ENDPOINT);
+	if (flow->hops <= 1)
+		return deliver_stack(skb, self); /* it tells the sender that the packet's hops run out */
+	seen->direction = DIRECTION_INGRESS;
+	v = flow->family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
+	return v == CONTINUE ? deliver_local(skb, to) : v;
+}
+
+static __noinline verdict from_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv4_packet packet;
-	struct endpoint_facts *to;
-	struct endpoint_ref *ref;
-	struct addr_key key;
 	verdict v;
 
 	if ((v = ipv4_parse(skb, &packet)) != CONTINUE)
@@ -59,32 +59,13 @@ static __always_inline verdict from_ipv4(struct __sk_buff *skb, const struct end
 							 DROP(FILE_POD_EGRESS, REASON_MULTICAST);
 	if (!eth_to(skb, self->host_mac))
 		return DROP(FILE_POD_EGRESS, REASON_DESTINATION_MAC);
-	if ((v = policy_judge(self->policy_egress)) != CONTINUE)
-		return v;
-
-	key = addr_key_ipv4(packet.daddr);
-	ref = bpf_map_lookup_elem(&bpf_endpoints, &key);
-	if (!ref || (ref->flags & ADDRESS_HOST))
-		return deliver_stack(skb, self);
-	if (!(to = endpoint_by_id(ref->id)))
-		return DROP(FILE_POD_EGRESS, REASON_NO_ENDPOINT);
-	if (!endpoint_has_ipv4(to, packet.daddr))
-		return DROP(FILE_POD_EGRESS, REASON_STALE_IP);
-	if ((v = admit_at(to, seen)) != CONTINUE)
-		return v;
-	if (packet.ttl <= 1)
-		return expired(skb, self, seen);
-	if ((v = ipv4_hop(skb)) != CONTINUE)
-		return v;
-	return deliver_local(skb, to);
+	flow_of_ipv4(flow, &packet);
+	return CONTINUE;
 }
 
-static __always_inline verdict from_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
+static __noinline verdict from_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv6_packet packet;
-	struct endpoint_facts *to;
-	struct endpoint_ref *ref;
-	struct addr_key key;
 	verdict v;
 
 	if ((v = ipv6_parse(skb, &packet)) != CONTINUE)
@@ -100,35 +81,20 @@ static __always_inline verdict from_ipv6(struct __sk_buff *skb, const struct end
 		return DROP(FILE_POD_EGRESS, REASON_MULTICAST);
 	if (!eth_to(skb, self->host_mac))
 		return DROP(FILE_POD_EGRESS, REASON_DESTINATION_MAC);
-	if ((v = policy_judge(self->policy_egress)) != CONTINUE)
-		return v;
-
-	key = addr_key_ipv6(&packet.daddr);
-	ref = bpf_map_lookup_elem(&bpf_endpoints, &key);
-	if (!ref || (ref->flags & ADDRESS_HOST))
-		return deliver_stack(skb, self);
-	if (!(to = endpoint_by_id(ref->id)))
-		return DROP(FILE_POD_EGRESS, REASON_NO_ENDPOINT);
-	if (!endpoint_has_ipv6(to, &packet.daddr))
-		return DROP(FILE_POD_EGRESS, REASON_STALE_IP);
-	if ((v = admit_at(to, seen)) != CONTINUE)
-		return v;
-	if (packet.hop_limit <= 1)
-		return expired(skb, self, seen);
-	if ((v = ipv6_hop(skb)) != CONTINUE)
-		return v;
-	return deliver_local(skb, to);
+	flow_of_ipv6(flow, &packet);
+	return CONTINUE;
 }
 
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	struct flow flow = { .direction = DIRECTION_EGRESS };
 	__be16 proto;
 	verdict v;
 
 	if (!self)
 		return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_SENDER);
-	seen->endpoint = self->id;
+	seen->endpoint = flow.self = self->id;
 	seen->src_label = self->identity;
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
@@ -136,13 +102,25 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		return DROP(FILE_POD_EGRESS, REASON_SOURCE_MAC);
 	switch (proto) {
 	case bpf_htons(ETH_P_IP):
-		return from_ipv4(skb, self, seen);
+		v = from_ipv4(skb, self, &flow);
+		break;
 	case bpf_htons(ETH_P_IPV6):
-		return from_ipv6(skb, self, seen);
+		v = from_ipv6(skb, self, &flow);
+		break;
 	case bpf_htons(ETH_P_ARP):
 		return arp_answer(skb, self);
+	default:
+		return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_L3);
 	}
-	return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_L3);
+	if (v != CONTINUE)
+		return v;
+	v = track(skb, &flow, self);
+	seen->dst_label = flow.peer_identity;
+	if (flow.peer_refused) {
+		seen->direction = DIRECTION_INGRESS;
+		seen->dst_id = flow.peer;
+	}
+	return v == CONTINUE ? deliver(skb, self, &flow, seen) : v;
 }
 
 SEC("tc")

@@ -20,6 +20,55 @@ type podEgressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type podEgressCtEntry struct {
+	_              structs.HostLayout
+	Check          uint32
+	Expires        uint32
+	Created        uint32
+	Epochs         uint32
+	OpenerIdentity uint32
+	TargetIdentity uint32
+	OpenerRevision uint32
+	TargetRevision uint32
+	Opener         uint16
+	Target         uint16
+	Flags          podEgressCtFlag
+	Packets        uint64
+	Bytes          uint64
+}
+
+type podEgressCtFlag uint32
+
+const (
+	podEgressCtFlagCT_OPENER_SECOND podEgressCtFlag = 1
+	podEgressCtFlagCT_VIA_STACK     podEgressCtFlag = 2
+	podEgressCtFlagCT_OPENER_FIN    podEgressCtFlag = 4
+	podEgressCtFlagCT_TARGET_FIN    podEgressCtFlag = 8
+	podEgressCtFlagCT_RESET         podEgressCtFlag = 16
+	podEgressCtFlagCT_STANDS        podEgressCtFlag = 32
+	podEgressCtFlagCT_AUDITED       podEgressCtFlag = 64
+)
+
+type podEgressCtKey4 struct {
+	_        structs.HostLayout
+	Addr     [2]uint32
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
+type podEgressCtKey6 struct {
+	_        structs.HostLayout
+	Addr     [2][16]uint8
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
 type podEgressDatapathState struct {
 	_        structs.HostLayout
 	Protocol podEgressProtocol
@@ -44,20 +93,27 @@ type podEgressDropEvent struct {
 }
 
 type podEgressEndpointFacts struct {
-	_             structs.HostLayout
-	Ifindex       uint32
-	Identity      uint32
-	PolicyIngress uint32
-	PolicyEgress  uint32
-	Revision      uint32
-	Id            uint16
-	Flags         uint16
-	PodMac        [6]uint8
-	HostMac       [6]uint8
-	Ipv4          uint32
-	GatewayIpv4   uint32
-	Ipv6          [16]uint8
-	GatewayIpv6   [16]uint8
+	_                 structs.HostLayout
+	Ifindex           uint32
+	Identity          uint32
+	PolicyIngress     uint32
+	ShapeIngress      uint32
+	PolicyEgress      uint32
+	ShapeEgress       uint32
+	AuditIngress      uint32
+	AuditShapeIngress uint32
+	AuditEgress       uint32
+	AuditShapeEgress  uint32
+	PolicyRevision    uint32
+	Revision          uint32
+	Id                uint16
+	Flags             uint16
+	PodMac            [6]uint8
+	HostMac           [6]uint8
+	Ipv4              uint32
+	GatewayIpv4       uint32
+	Ipv6              [16]uint8
+	GatewayIpv6       [16]uint8
 }
 
 type podEgressEndpointRef struct {
@@ -66,10 +122,71 @@ type podEgressEndpointRef struct {
 	Flags uint32
 }
 
+type podEgressFragEntry struct {
+	_     structs.HostLayout
+	Sport uint16
+	Dport uint16
+	Role  uint8
+	Type  uint8
+	Pad   [2]uint8
+}
+
+type podEgressFragKey struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Id       uint32
+	Endpoint uint16
+	Protocol uint8
+	Family   uint8
+}
+
+type podEgressIpcacheEntry struct {
+	_          structs.HostLayout
+	Identity   uint32
+	TunnelPeer uint32
+}
+
+type podEgressLpmKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Family    uint8
+	Pad       [3]uint8
+	Addr      [16]uint8
+}
+
 type podEgressMetricsValue struct {
 	_       structs.HostLayout
 	Packets uint64
 	Bytes   uint64
+}
+
+type podEgressPolicyEntry struct {
+	_    structs.HostLayout
+	Rule uint32
+	Deny uint8
+	Pad  [3]uint8
+}
+
+type podEgressPolicyKey struct {
+	_        structs.HostLayout
+	Policy   uint32
+	Identity uint32
+	Kind     uint8
+	Protocol uint8
+	Port     uint16
+	PortBits uint8
+	Pad      [3]uint8
+}
+
+type podEgressPolicyRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Policy    uint32
+	Identity  uint32
+	Kind      uint8
+	Protocol  uint8
+	Port      uint16
 }
 
 type podEgressProtocol uint32
@@ -90,15 +207,38 @@ type podEgressTokenBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	podEgressMapBpfEndpoints  = "bpf_endpoints"
-	podEgressMapBpfLinks      = "bpf_links"
-	podEgressMapDatapath      = "datapath"
-	podEgressMapDropTokens    = "drop_tokens"
-	podEgressMapEndpointFacts = "endpoint_facts"
-	podEgressMapEvents        = "events"
-	podEgressMapEventsLost    = "events_lost"
-	podEgressMapMetrics       = "metrics"
-	podEgressProgPodEgress    = "pod_egress"
+	podEgressMapBpfEndpoints      = "bpf_endpoints"
+	podEgressMapBpfLinks          = "bpf_links"
+	podEgressMapCidrs             = "cidrs"
+	podEgressMapCtEst4            = "ct_est4"
+	podEgressMapCtEst6            = "ct_est6"
+	podEgressMapCtFlows           = "ct_flows"
+	podEgressMapCtNew4            = "ct_new4"
+	podEgressMapCtNew6            = "ct_new6"
+	podEgressMapCtSignals         = "ct_signals"
+	podEgressMapDatapath          = "datapath"
+	podEgressMapDropTokens        = "drop_tokens"
+	podEgressMapEndpointFacts     = "endpoint_facts"
+	podEgressMapEpochs            = "epochs"
+	podEgressMapEvents            = "events"
+	podEgressMapEventsLost        = "events_lost"
+	podEgressMapFrags             = "frags"
+	podEgressMapIpcache           = "ipcache"
+	podEgressMapIpcachePrefixes   = "ipcache_prefixes"
+	podEgressMapMetrics           = "metrics"
+	podEgressMapPolicy            = "policy"
+	podEgressMapPolicyRanges      = "policy_ranges"
+	podEgressMapVerdictTokens     = "verdict_tokens"
+	podEgressProgPodEgress        = "pod_egress"
+	podEgressVarCtAnyTimeout      = "ct_any_timeout"
+	podEgressVarCtShare           = "ct_share"
+	podEgressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
+	podEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
+	podEgressVarCtTcpTimeout      = "ct_tcp_timeout"
+	podEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	podEgressVarVerdictEvents     = "verdict_events"
+	podEgressVarWorldIpv4         = "world_ipv4"
+	podEgressVarWorldIpv6         = "world_ipv6"
 )
 
 // loadPodEgress returns the embedded CollectionSpec for podEgress.
@@ -150,20 +290,43 @@ type podEgressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podEgressMapSpecs struct {
-	BpfEndpoints  *ebpf.MapSpec `ebpf:"bpf_endpoints"`
-	BpfLinks      *ebpf.MapSpec `ebpf:"bpf_links"`
-	Datapath      *ebpf.MapSpec `ebpf:"datapath"`
-	DropTokens    *ebpf.MapSpec `ebpf:"drop_tokens"`
-	EndpointFacts *ebpf.MapSpec `ebpf:"endpoint_facts"`
-	Events        *ebpf.MapSpec `ebpf:"events"`
-	EventsLost    *ebpf.MapSpec `ebpf:"events_lost"`
-	Metrics       *ebpf.MapSpec `ebpf:"metrics"`
+	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
+	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
+	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
+	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
+	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
+	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
+	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
+	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
+	Events          *ebpf.MapSpec `ebpf:"events"`
+	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
+	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Policy          *ebpf.MapSpec `ebpf:"policy"`
+	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
 // podEgressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podEgressVariableSpecs struct {
+	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
+	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
 
 // podEgressObjects contains all objects after they have been loaded into the kernel.
@@ -186,26 +349,54 @@ func (o *podEgressObjects) Close() error {
 //
 // It can be passed to loadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podEgressMaps struct {
-	BpfEndpoints  *ebpf.Map `ebpf:"bpf_endpoints"`
-	BpfLinks      *ebpf.Map `ebpf:"bpf_links"`
-	Datapath      *ebpf.Map `ebpf:"datapath"`
-	DropTokens    *ebpf.Map `ebpf:"drop_tokens"`
-	EndpointFacts *ebpf.Map `ebpf:"endpoint_facts"`
-	Events        *ebpf.Map `ebpf:"events"`
-	EventsLost    *ebpf.Map `ebpf:"events_lost"`
-	Metrics       *ebpf.Map `ebpf:"metrics"`
+	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
+	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
+	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
+	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
+	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
+	Datapath        *ebpf.Map `ebpf:"datapath"`
+	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
+	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	Epochs          *ebpf.Map `ebpf:"epochs"`
+	Events          *ebpf.Map `ebpf:"events"`
+	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	Frags           *ebpf.Map `ebpf:"frags"`
+	Ipcache         *ebpf.Map `ebpf:"ipcache"`
+	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Policy          *ebpf.Map `ebpf:"policy"`
+	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *podEgressMaps) Close() error {
 	return _PodEgressClose(
 		m.BpfEndpoints,
 		m.BpfLinks,
+		m.Cidrs,
+		m.CtEst4,
+		m.CtEst6,
+		m.CtFlows,
+		m.CtNew4,
+		m.CtNew6,
+		m.CtSignals,
 		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.Frags,
+		m.Ipcache,
+		m.IpcachePrefixes,
 		m.Metrics,
+		m.Policy,
+		m.PolicyRanges,
+		m.VerdictTokens,
 	)
 }
 
@@ -213,6 +404,15 @@ func (m *podEgressMaps) Close() error {
 //
 // It can be passed to loadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podEgressVariables struct {
+	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.Variable `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
+	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }
 
 // podEgressPrograms contains all programs after they have been loaded into the kernel.

@@ -10,17 +10,16 @@
 #include "drop.h"
 #include "endpoint.h"
 #include "eth.h"
-#include "ipcache.h"
+#include "flow.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "nd.h"
-#include "policy.h"
 #include "reasons.h"
+#include "track.h"
 
-static __always_inline verdict to_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
+static __noinline verdict to_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv4_packet packet;
-	struct addr_key source;
 	verdict v;
 
 	if ((v = ipv4_parse(skb, &packet)) != CONTINUE)
@@ -30,15 +29,13 @@ static __always_inline verdict to_ipv4(struct __sk_buff *skb, const struct endpo
 							 DROP(FILE_POD_INGRESS, REASON_MULTICAST);
 	if (!endpoint_has_ipv4(self, packet.daddr))
 		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_TARGET);
-	source = addr_key_ipv4(packet.saddr);
-	seen->src_label = source_identity(skb, &source);
-	return policy_judge(self->policy_ingress);
+	flow_of_ipv4(flow, &packet);
+	return CONTINUE;
 }
 
-static __always_inline verdict to_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct observation *seen)
+static __noinline verdict to_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv6_packet packet;
-	struct addr_key source;
 	verdict v;
 
 	if ((v = ipv6_parse(skb, &packet)) != CONTINUE)
@@ -51,36 +48,40 @@ static __always_inline verdict to_ipv6(struct __sk_buff *skb, const struct endpo
 		return DROP(FILE_POD_INGRESS, REASON_MULTICAST);
 	if (!endpoint_has_ipv6(self, &packet.daddr))
 		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_TARGET);
-	source = addr_key_ipv6(&packet.saddr);
-	seen->src_label = source_identity(skb, &source);
-	return policy_judge(self->policy_ingress);
+	flow_of_ipv6(flow, &packet);
+	return CONTINUE;
 }
 
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	struct flow flow = { .direction = DIRECTION_INGRESS };
 	__be16 proto;
 	verdict v;
 
 	if (!self)
 		return DROP(FILE_POD_INGRESS, REASON_NO_ENDPOINT);
-	seen->endpoint = self->id;
+	seen->endpoint = flow.self = self->id;
 	seen->dst_id = self->id;
 	seen->dst_label = self->identity;
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
 	switch (proto) {
 	case bpf_htons(ETH_P_IP):
-		v = to_ipv4(skb, self, seen);
+		v = to_ipv4(skb, self, &flow);
 		break;
 	case bpf_htons(ETH_P_IPV6):
-		v = to_ipv6(skb, self, seen);
+		v = to_ipv6(skb, self, &flow);
 		break;
 	case bpf_htons(ETH_P_ARP):
 		return DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING); /* the node has no need to ask */
 	default:
 		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_L3);
 	}
+	if (v != CONTINUE)
+		return v;
+	v = track(skb, &flow, self);
+	seen->src_label = flow.peer_identity;
 	if (v != CONTINUE)
 		return v;
 	/* The stack does not resolve neighbours on these links, so it may have left any address. */

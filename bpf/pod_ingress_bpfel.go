@@ -20,32 +20,95 @@ type podIngressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type podIngressCtEntry struct {
+	_              structs.HostLayout
+	Check          uint32
+	Expires        uint32
+	Created        uint32
+	Epochs         uint32
+	OpenerIdentity uint32
+	TargetIdentity uint32
+	OpenerRevision uint32
+	TargetRevision uint32
+	Opener         uint16
+	Target         uint16
+	Flags          uint32
+	Packets        uint64
+	Bytes          uint64
+}
+
+type podIngressCtKey4 struct {
+	_        structs.HostLayout
+	Addr     [2]uint32
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
+type podIngressCtKey6 struct {
+	_        structs.HostLayout
+	Addr     [2][16]uint8
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
 type podIngressDatapathState struct {
 	_        structs.HostLayout
 	Protocol uint32
 }
 
 type podIngressEndpointFacts struct {
-	_             structs.HostLayout
-	Ifindex       uint32
-	Identity      uint32
-	PolicyIngress uint32
-	PolicyEgress  uint32
-	Revision      uint32
-	Id            uint16
-	Flags         uint16
-	PodMac        [6]uint8
-	HostMac       [6]uint8
-	Ipv4          uint32
-	GatewayIpv4   uint32
-	Ipv6          [16]uint8
-	GatewayIpv6   [16]uint8
+	_                 structs.HostLayout
+	Ifindex           uint32
+	Identity          uint32
+	PolicyIngress     uint32
+	ShapeIngress      uint32
+	PolicyEgress      uint32
+	ShapeEgress       uint32
+	AuditIngress      uint32
+	AuditShapeIngress uint32
+	AuditEgress       uint32
+	AuditShapeEgress  uint32
+	PolicyRevision    uint32
+	Revision          uint32
+	Id                uint16
+	Flags             uint16
+	PodMac            [6]uint8
+	HostMac           [6]uint8
+	Ipv4              uint32
+	GatewayIpv4       uint32
+	Ipv6              [16]uint8
+	GatewayIpv6       [16]uint8
 }
 
 type podIngressEndpointRef struct {
 	_     structs.HostLayout
 	Id    uint32
 	Flags uint32
+}
+
+type podIngressFragEntry struct {
+	_     structs.HostLayout
+	Sport uint16
+	Dport uint16
+	Role  uint8
+	Type  uint8
+	Pad   [2]uint8
+}
+
+type podIngressFragKey struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Id       uint32
+	Endpoint uint16
+	Protocol uint8
+	Family   uint8
 }
 
 type podIngressIpcacheEntry struct {
@@ -68,6 +131,34 @@ type podIngressMetricsValue struct {
 	Bytes   uint64
 }
 
+type podIngressPolicyEntry struct {
+	_    structs.HostLayout
+	Rule uint32
+	Deny uint8
+	Pad  [3]uint8
+}
+
+type podIngressPolicyKey struct {
+	_        structs.HostLayout
+	Policy   uint32
+	Identity uint32
+	Kind     uint8
+	Protocol uint8
+	Port     uint16
+	PortBits uint8
+	Pad      [3]uint8
+}
+
+type podIngressPolicyRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Policy    uint32
+	Identity  uint32
+	Kind      uint8
+	Protocol  uint8
+	Port      uint16
+}
+
 type podIngressTokenBucket struct {
 	_          structs.HostLayout
 	Refilled   uint64
@@ -79,19 +170,38 @@ type podIngressTokenBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	podIngressMapBpfEndpoints    = "bpf_endpoints"
-	podIngressMapBpfLinks        = "bpf_links"
-	podIngressMapDatapath        = "datapath"
-	podIngressMapDropTokens      = "drop_tokens"
-	podIngressMapEndpointFacts   = "endpoint_facts"
-	podIngressMapEvents          = "events"
-	podIngressMapEventsLost      = "events_lost"
-	podIngressMapIpcache         = "ipcache"
-	podIngressMapIpcachePrefixes = "ipcache_prefixes"
-	podIngressMapMetrics         = "metrics"
-	podIngressProgPodIngress     = "pod_ingress"
-	podIngressVarWorldIpv4       = "world_ipv4"
-	podIngressVarWorldIpv6       = "world_ipv6"
+	podIngressMapBpfEndpoints      = "bpf_endpoints"
+	podIngressMapBpfLinks          = "bpf_links"
+	podIngressMapCidrs             = "cidrs"
+	podIngressMapCtEst4            = "ct_est4"
+	podIngressMapCtEst6            = "ct_est6"
+	podIngressMapCtFlows           = "ct_flows"
+	podIngressMapCtNew4            = "ct_new4"
+	podIngressMapCtNew6            = "ct_new6"
+	podIngressMapCtSignals         = "ct_signals"
+	podIngressMapDatapath          = "datapath"
+	podIngressMapDropTokens        = "drop_tokens"
+	podIngressMapEndpointFacts     = "endpoint_facts"
+	podIngressMapEpochs            = "epochs"
+	podIngressMapEvents            = "events"
+	podIngressMapEventsLost        = "events_lost"
+	podIngressMapFrags             = "frags"
+	podIngressMapIpcache           = "ipcache"
+	podIngressMapIpcachePrefixes   = "ipcache_prefixes"
+	podIngressMapMetrics           = "metrics"
+	podIngressMapPolicy            = "policy"
+	podIngressMapPolicyRanges      = "policy_ranges"
+	podIngressMapVerdictTokens     = "verdict_tokens"
+	podIngressProgPodIngress       = "pod_ingress"
+	podIngressVarCtAnyTimeout      = "ct_any_timeout"
+	podIngressVarCtShare           = "ct_share"
+	podIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
+	podIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
+	podIngressVarCtTcpTimeout      = "ct_tcp_timeout"
+	podIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	podIngressVarVerdictEvents     = "verdict_events"
+	podIngressVarWorldIpv4         = "world_ipv4"
+	podIngressVarWorldIpv6         = "world_ipv6"
 )
 
 // loadPodIngress returns the embedded CollectionSpec for podIngress.
@@ -145,22 +255,41 @@ type podIngressProgramSpecs struct {
 type podIngressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
+	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
+	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
+	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Policy          *ebpf.MapSpec `ebpf:"policy"`
+	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
 // podIngressVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podIngressVariableSpecs struct {
-	WorldIpv4 *ebpf.VariableSpec `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.VariableSpec `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
+	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
 
 // podIngressObjects contains all objects after they have been loaded into the kernel.
@@ -185,28 +314,52 @@ func (o *podIngressObjects) Close() error {
 type podIngressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
+	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
+	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
+	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Policy          *ebpf.Map `ebpf:"policy"`
+	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *podIngressMaps) Close() error {
 	return _PodIngressClose(
 		m.BpfEndpoints,
 		m.BpfLinks,
+		m.Cidrs,
+		m.CtEst4,
+		m.CtEst6,
+		m.CtFlows,
+		m.CtNew4,
+		m.CtNew6,
+		m.CtSignals,
 		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.Metrics,
+		m.Policy,
+		m.PolicyRanges,
+		m.VerdictTokens,
 	)
 }
 
@@ -214,8 +367,15 @@ func (m *podIngressMaps) Close() error {
 //
 // It can be passed to loadPodIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podIngressVariables struct {
-	WorldIpv4 *ebpf.Variable `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.Variable `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.Variable `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
+	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }
 
 // podIngressPrograms contains all programs after they have been loaded into the kernel.

@@ -1,12 +1,192 @@
-/* Policy: what an endpoint's policy id permits. */
+/* Policy: what the entries of a policy id say of a peer, a protocol and a port. */
 #pragma once
 
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "ipcache.h"
 #include "reasons.h"
 
+#define POLICY_DROP_ALL 0
 #define POLICY_ALLOW_ALL 1
 
-/* policy_judge knows one policy that allows. Every other id, 0 above all, drops: what is unknown is not allowed. */
-static __always_inline verdict policy_judge(__u32 policy)
+/* Whom an entry is about. */
+enum policy_kind {
+	POLICY_ANY = 0,		 /* everybody; identity 0 */
+	POLICY_IDENTITY = 1,	 /* who has the identity */
+	POLICY_CIDR = 2,	 /* whose address lies in the named CIDR, whoever it is */
+	POLICY_CIDR_OUTSIDE = 3, /* the same, but only peers outside the cluster */
+	POLICY_KINDS = 4,
+};
+
+/* How much an entry says of the upper protocol. */
+enum policy_level {
+	POLICY_ALL = 0,	     /* all protocols and ports: protocol 0, port 0, port_bits 0 */
+	POLICY_PROTOCOL = 1, /* one protocol, all ports: port 0, port_bits 0 */
+	POLICY_PORT = 2,     /* one protocol, one port: port_bits 16. The port of ICMP is its type. */
+	POLICY_LEVELS = 3,
+};
+
+/* The shape of a policy id says which classes of keys it has. Bit kind * POLICY_LEVELS + level stands for the hash, bit
+ * SHAPE_RANGES + kind for policy_ranges. SHAPE_LOCALHOST: the local host is allowed, whatever entries say. */
+#define SHAPE_RANGES 12
+#define SHAPE_LOCALHOST (1U << 16)
+#define SHAPE_ENTRY(kind, level) (1U << ((kind) * POLICY_LEVELS + (level)))
+#define SHAPE_RANGE(kind) (1U << (SHAPE_RANGES + (kind)))
+
+struct policy_key {
+	__u32 policy;
+	__u32 identity; /* of an endpoint or of a named CIDR, by kind */
+	__u8 kind;
+	__u8 protocol;
+	__be16 port;
+	__u8 port_bits;
+	__u8 pad[3];
+};
+
+struct policy_entry {
+	__u32 rule; /* names the rule to people; 0 when there is none to name */
+	__u8 deny;
+	__u8 pad[3];
+};
+
+/* prefixlen counts all up to the protocol, and as many bits of the port as the range has in common. */
+struct policy_range_key {
+	__u32 prefixlen;
+	__u32 policy;
+	__u32 identity;
+	__u8 kind;
+	__u8 protocol;
+	__be16 port;
+};
+
+#define POLICY_RANGE_STATIC 80
+#define POLICY_RANGE_FULL (POLICY_RANGE_STATIC + 16)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct policy_key);
+	__type(value, struct policy_entry);
+} policy SEC(".maps");
+
+/* The ranges of one policy, kind, identity and protocol do not overlap, so the longest match is the only one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct policy_range_key);
+	__type(value, struct policy_entry);
+} policy_ranges SEC(".maps");
+
+#define SHAPE_KIND(kind) (7U << ((kind) * POLICY_LEVELS) | SHAPE_RANGE(kind))
+#define SHAPE_CIDRS (SHAPE_KIND(POLICY_CIDR) | SHAPE_KIND(POLICY_CIDR_OUTSIDE))
+
+/* How much of a flow the entry names that decided; Cilium's numbers. L3 is a peer, L4 a port with its protocol. */
+enum policy_match {
+	MATCH_NONE = 0,
+	MATCH_L3_ONLY = 1,
+	MATCH_L3_L4 = 2,
+	MATCH_L4_ONLY = 3,
+	MATCH_ALL = 4,
+	MATCH_L3_PROTOCOL = 5,
+	MATCH_PROTOCOL = 6,
+};
+
+struct policy_question {
+	__u32 policy;
+	__u32 shape;
+	__u32 identity; /* of the peer */
+	__u32 cidr;	/* the longest named CIDR around its address; 0 when there is none or the shape has none */
+	__be16 port;
+	__u8 protocol;
+	__u8 outside; /* the peer is no part of the cluster */
+	enum policy_match match; /* the answer says what decided */
+};
+
+/* policy_weigh counts what an entry says. Nothing weighs more than a deny; among allows the first is as good as any. */
+static __always_inline verdict policy_weigh(const struct policy_entry *entry, struct policy_question *q, enum policy_match match)
 {
-	return policy == POLICY_ALLOW_ALL ? CONTINUE : DROP(FILE_POLICY, REASON_POLICY);
+	if (!entry)
+		return CONTINUE;
+	if (entry->deny) {
+		q->match = match;
+		return DROP(FILE_POLICY, REASON_POLICY_DENY);
+	}
+	if (q->match == MATCH_NONE)
+		q->match = match;
+	return CONTINUE;
+}
+
+static __always_inline verdict policy_probe(struct policy_question *q, const enum policy_kind kind, __u32 identity)
+{
+	const int any = kind == POLICY_ANY;
+	struct policy_key key = { .policy = q->policy, .identity = identity, .kind = kind };
+	verdict v;
+
+	if (q->shape & SHAPE_ENTRY(kind, POLICY_ALL)) {
+		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_ALL : MATCH_L3_ONLY);
+		if (v != CONTINUE)
+			return v;
+	}
+	key.protocol = q->protocol;
+	if (q->shape & SHAPE_ENTRY(kind, POLICY_PROTOCOL)) {
+		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_PROTOCOL : MATCH_L3_PROTOCOL);
+		if (v != CONTINUE)
+			return v;
+	}
+	if (q->shape & SHAPE_ENTRY(kind, POLICY_PORT)) {
+		key.port = q->port;
+		key.port_bits = 16;
+		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_L4_ONLY : MATCH_L3_L4);
+		if (v != CONTINUE)
+			return v;
+	}
+	if (q->shape & SHAPE_RANGE(kind)) {
+		struct policy_range_key range = { .prefixlen = POLICY_RANGE_FULL,
+						  .policy = q->policy,
+						  .identity = identity,
+						  .kind = kind,
+						  .protocol = q->protocol,
+						  .port = q->port };
+
+		return policy_weigh(bpf_map_lookup_elem(&policy_ranges, &range), q, any ? MATCH_L4_ONLY : MATCH_L3_L4);
+	}
+	return CONTINUE;
+}
+
+/* policy_ask judges a peer by a policy: some entry must allow it, and none deny it. Only what the shape has is looked up. Who is
+ * not known yet may be anybody, so only a policy without rules allows it. Its own function, so that the verifier walks through
+ * it once. */
+__attribute__((noinline)) int policy_ask(struct policy_question *q)
+{
+	verdict v;
+
+	if (!q)
+		return DROP(FILE_POLICY, REASON_POLICY);
+	q->match = MATCH_NONE;
+	if (q->policy == POLICY_ALLOW_ALL) {
+		q->match = MATCH_ALL;
+		return CONTINUE;
+	}
+	if (q->policy == POLICY_DROP_ALL)
+		return DROP(FILE_POLICY, REASON_POLICY);
+	if (!q->identity)
+		return DROP(FILE_POLICY, REASON_UNKNOWN_IDENTITY);
+	if ((q->shape & SHAPE_LOCALHOST) && q->identity == IDENTITY_HOST) {
+		q->match = MATCH_L3_ONLY;
+		return CONTINUE;
+	}
+	if ((q->shape & SHAPE_KIND(POLICY_ANY)) && (v = policy_probe(q, POLICY_ANY, 0)) != CONTINUE)
+		return v;
+	if ((q->shape & SHAPE_KIND(POLICY_IDENTITY)) && (v = policy_probe(q, POLICY_IDENTITY, q->identity)) != CONTINUE)
+		return v;
+	if (q->cidr) {
+		if ((q->shape & SHAPE_KIND(POLICY_CIDR)) && (v = policy_probe(q, POLICY_CIDR, q->cidr)) != CONTINUE)
+			return v;
+		if ((q->shape & SHAPE_KIND(POLICY_CIDR_OUTSIDE)) && q->outside &&
+		    (v = policy_probe(q, POLICY_CIDR_OUTSIDE, q->cidr)) != CONTINUE)
+			return v;
+	}
+	return q->match == MATCH_NONE ? DROP(FILE_POLICY, REASON_POLICY) : CONTINUE;
 }

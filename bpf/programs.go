@@ -29,7 +29,19 @@ const (
 	MapEvents          = "events"
 	MapEventsLost      = "events_lost"
 	MapDropTokens      = "drop_tokens"
+	MapVerdictTokens   = "verdict_tokens"
 	MapDatapath        = "datapath"
+	MapPolicy          = "policy"
+	MapPolicyRanges    = "policy_ranges"
+	MapCIDRs           = "cidrs"
+	MapEpochs          = "epochs"
+	MapCtEst4          = "ct_est4"
+	MapCtEst6          = "ct_est6"
+	MapCtNew4          = "ct_new4"
+	MapCtNew6          = "ct_new6"
+	MapCtFlows         = "ct_flows"
+	MapCtSignals       = "ct_signals"
+	MapFrags           = "frags"
 )
 
 // Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry
@@ -37,6 +49,21 @@ const (
 const (
 	VariableWorldIPv4 = "world_ipv4"
 	VariableWorldIPv6 = "world_ipv6"
+)
+
+// Load-time constants of conntrack and policy.
+const (
+	// Timeouts of flows in ticks, see [CtTicks]; they begin as Cilium's.
+	VariableCtTCPTimeout      = "ct_tcp_timeout"       // TCP connections that stand: 8000 s
+	VariableCtTCPSynTimeout   = "ct_tcp_syn_timeout"   // that do not stand yet: 60 s
+	VariableCtTCPCloseTimeout = "ct_tcp_close_timeout" // that were reset, or closed by both sides: 10 s
+	VariableCtAnyTimeout      = "ct_any_timeout"       // everything else: 60 s
+	// VariableCtShare is how many established flows one endpoint may have; it begins as a quarter of ct_est4.
+	VariableCtShare = "ct_share"
+	// VariablePolicyCIDRNodes is 1 when entries of [PolicyCIDROutside] count for nodes too; it begins as 0.
+	VariablePolicyCIDRNodes = "policy_cidr_nodes"
+	// VariableVerdictEvents is 0 when judged flows are not to be reported; it begins as 1.
+	VariableVerdictEvents = "verdict_events"
 )
 
 var errUnknownProgram = errors.New("no such program")

@@ -32,7 +32,7 @@ type realNode struct {
 func newRealNode(t *testing.T) *realNode {
 	t.Helper()
 	r := &realNode{host: testnet.New(t), a: testnet.New(t), b: testnet.New(t)}
-	r.node = &node{t: t}
+	r.node = &node{t: t, constants: map[string]uint32{VariableVerdictEvents: 0}}
 	r.load()
 	r.put(podA)
 	r.put(podB)

@@ -18,14 +18,21 @@ enum drop_reason {
 	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
 	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it */
 	REASON_NO_ENDPOINT = 152,	 /* no local endpoint has the address */
+	REASON_CT_INSERT = 155,		 /* the kernel did not let us remember the flow */
 	REASON_IPV6_EXTENSION = 156,
+	REASON_CT_UNKNOWN = 163,	 /* an ICMP answer or error that belongs to no flow */
 	REASON_UNSUPPORTED_L2 = 166,	 /* a length where the EtherType belongs */
+	REASON_UNKNOWN_IDENTITY = 171,	 /* the peer is known, its identity not yet */
 	REASON_UNKNOWN_SENDER = 172,	 /* the link belongs to no endpoint */
+	REASON_FRAGMENT_UNKNOWN = 175,	 /* the first fragment did not pass here before this one */
 	REASON_FORBIDDEN_ICMPV6 = 176,
+	REASON_POLICY_DENY = 181,	 /* a rule denies; without one, no rule allows */
 	REASON_VLAN = 182,
 	REASON_MULTICAST = 240,		 /* multicast and broadcast stay on the pod's link */
 	REASON_HOUSEKEEPING = 241,	 /* group reports, router solicitations, address probes: expected, without an event */
 	REASON_NEIGHBOUR_TARGET = 242,	 /* ARP or ND about somebody who is not the gateway */
+	REASON_CT_FULL = 243,		 /* no room for one more established flow: this one is refused */
+	REASON_CT_SHARE = 244,		 /* the endpoint has as many of them as it may */
 };
 
 enum direction {
@@ -47,6 +54,12 @@ enum source_file {
 	FILE_POD_EGRESS = 208,
 	FILE_POD_INGRESS = 209,
 	FILE_POLICY = 210,
+	FILE_CONNTRACK = 211,
+	FILE_FRAGMENTS = 212,
+	FILE_JUDGE = 213,
+	FILE_L4 = 214,
+	FILE_RELATED = 215,
+	FILE_TRACK = 216,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

@@ -8,16 +8,32 @@ type (
 	EndpointRef = podEgressEndpointRef
 	// AddrKey is a key of bpf_endpoints and of ipcache; see [NewAddrKey].
 	AddrKey = podEgressAddrKey
-	// LpmKey is a key of ipcache_prefixes; see [NewLpmKey].
-	LpmKey = podIngressLpmKey
+	// LpmKey is a key of ipcache_prefixes and of cidrs; see [NewLpmKey].
+	LpmKey = podEgressLpmKey
 	// IpcacheEntry is a value of ipcache and of ipcache_prefixes.
-	IpcacheEntry = podIngressIpcacheEntry
+	IpcacheEntry = podEgressIpcacheEntry
 	// MetricsValue is a value of metrics, one per CPU; see [MetricsSlot].
 	MetricsValue = podEgressMetricsValue
-	// TokenBucket is a value of drop_tokens.
+	// TokenBucket is a value of drop_tokens and of verdict_tokens.
 	TokenBucket = podEgressTokenBucket
 	// DropEvent is what a record of the ring buffer begins with.
 	DropEvent = podEgressDropEvent
+	// PolicyKey is a key of policy; see [NewPolicyKey].
+	PolicyKey = podEgressPolicyKey
+	// PolicyRangeKey is a key of policy_ranges; see [NewPolicyRangeKey].
+	PolicyRangeKey = podEgressPolicyRangeKey
+	// PolicyEntry is a value of policy and of policy_ranges.
+	PolicyEntry = podEgressPolicyEntry
+	// CtKey4 is a key of ct_est4 and ct_new4; both directions of a flow have the same.
+	CtKey4 = podEgressCtKey4
+	// CtKey6 is a key of ct_est6 and ct_new6.
+	CtKey6 = podEgressCtKey6
+	// CtEntry is a value of the conntrack maps.
+	CtEntry = podEgressCtEntry
+	// FragKey is a key of frags.
+	FragKey = podEgressFragKey
+	// FragEntry is a value of frags.
+	FragEntry = podEgressFragEntry
 	// DatapathState is the value of datapath.
 	DatapathState = podEgressDatapathState
 )
@@ -51,4 +67,10 @@ func MetricsSlot(reason, direction uint8) uint32 {
 // MetricsReason takes a slot of metrics apart.
 func MetricsReason(slot uint32) (reason, direction uint8) {
 	return uint8(slot / directions), uint8(slot % directions)
+}
+
+// CtSignal is a record of the ring buffer ct_signals, which wakes the collector of flows.
+type CtSignal struct {
+	Family   uint32 // 4 or 6
+	Endpoint uint32 // whose share is used up; 0 when the table is full
 }

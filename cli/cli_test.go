@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/shell"
 )
@@ -72,7 +73,7 @@ const healthy = `{"cilium":{"state":"Ok","msg":"1.2"},"kubernetes":{"state":"Ok"
 
 const oneEndpoint = `[{"id":7,"status":{"state":"ready","identity":{"id":5,"labels":["reserved:init"]},
 "external-identifiers":{"pod-name":"shop/cart","cni-attachment-id":"0123456789abcdef0123456789abcdef:eth0"},
-"networking":{"addressing":[{"ipv4":"10.0.1.7","ipv6":"fd00::7"}],"interface-name":"lxc1"}}}]`
+"policy":{"realized":{"policy-enabled":"audit-both"}},"networking":{"addressing":[{"ipv4":"10.0.1.7","ipv6":"fd00::7"}],"interface-name":"lxc1"}}}]`
 
 // TestOutput holds what people see.
 func TestOutput(t *testing.T) {
@@ -87,26 +88,41 @@ func TestOutput(t *testing.T) {
 			`"last":"2026-01-02T03:04:05Z"},{"kind":"route","what":"10.0.1.0/24","count":1,"found":"missing","last":"2026-01-02T03:04:06Z"}]}`,
 		"GET /statedb/dump/bpf-programs": `{"bpf-programs":[{"name":"pod_egress","generation":2,"id":101},{"name":"pod_ingress",` +
 			`"generation":2,"id":102}]}`,
+		"GET /statedb/dump/policies": `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"try"},"audit":true},
+{"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"names"},"problems":[{"path":"spec","reason":"Unsupported","message":"x"}]}]}`,
 		"GET /statedb/dump/self-tests": `{"self-tests":[{"name":"attach","state":"failed","at":"2026-01-02T03:04:05Z","message":"ping: no answer"}]}`,
 		"GET /statedb/dump/identities": `{"identities":[{"id":300,"source":"crd","labels":{"k8s:app":"web","k8s:x":""}}]}`,
 		"GET /v1/identity/300":         `{"id":300}`,
+		"GET /v1/ip": `[{"cidr":"10.0.1.8/32","identity":300,"hostIP":"192.0.2.2","metadata":{"source":"custom-resource","namespace":"shop","name":"web"}},` +
+			`{"cidr":"::/0","identity":10,"metadata":{"source":"generated"}}]`,
+		"GET /v1/map/ipcache": `{"cache":[{"key":"family=4 addr=10.0.1.8","value":"identity=300 tunnel_peer=192.0.2.2"},` +
+			`{"key":"family=6 addr=fd00::8","value":"identity=0 tunnel_peer=0.0.0.0"}]}`,
+		"GET /v1/map/ipcache_prefixes": `{"cache":[{"key":"prefixlen=32 family=4 addr=0.0.0.0","value":"identity=9 tunnel_peer=0.0.0.0"},` +
+			`{"key":"prefixlen=40 family=4 addr=10.0.0.0","value":"identity=7 tunnel_peer=0.0.0.0"}]}`,
 		"GET /statedb/dump/drops": `{"drops":[{"reasonText":"Invalid source ip","direction":"egress","endpoint":7,"proto":"UDP","src":"10.0.1.9",` +
 			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
 	})
 	summary := "Agent:       Ok - 1.2\nNode:        default/node-1\nKubernetes:  Ok - from manifests\n" +
 		"IPAM:        IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:    veth links, programs attached with tc, 0 maps\n" +
 		"Programs:    datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
-		"Endpoints:   1, 1 ready\nPods:        1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:   attach failed - ping: no answer\n" +
+		"Endpoints:   1, 1 ready\nPolicies:    2, 1 in audit mode, 1 not enforced as written; see waggle policy list\nPods:        1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:   attach failed - ping: no answer\n" +
 		"Repairs:     4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\nModules:     1 OK, 1 Degraded, 0 Stopped\n"
 	for _, tc := range []struct{ args, want string }{
 		{"status --brief", "Ok - 1.2\n"},
 		{"status", summary + "\n└── loader  [Degraded] attach \\x1b[31m: busy\n"},
 		{"status --verbose", summary + "\n├── ipam\n│   └── job-x  [OK] fine\n└── loader  [Degraded] attach \\x1b[31m: busy\n"},
-		{"endpoint list", "ID  IDENTITY           STATE  POD        IPV4      IPV6     INTERFACE  ATTACHMENT\n" +
-			"7   5 (reserved:init)  ready  shop/cart  10.0.1.7  fd00::7  lxc1       0123456789ab..bcdef:eth0\n"},
+		{"endpoint list", "ID  POLICY IN         POLICY OUT        IDENTITY           STATE  POD        IPV4      IPV6     INTERFACE  ATTACHMENT\n" +
+			"7   Disabled (Audit)  Disabled (Audit)  5 (reserved:init)  ready  shop/cart  10.0.1.7  fd00::7  lxc1       0123456789ab..bcdef:eth0\n"},
 		{"endpoint log 7", "TIME                  CODE  STATE  MESSAGE\n2026-01-02T03:04:05Z  ok    ready  in the kernel\n"},
 		{"identity list", "ID   SOURCE  LABELS\n300  crd     k8s:app=web,k8s:x=\n"},
 		{"identity get 300", "{\n  \"id\": 300\n}\n"},
+		{"ip list", "IP           IDENTITY  SOURCE           HOST       POD\n10.0.1.8/32  300       custom-resource  192.0.2.2  shop/web\n" +
+			"::/0         10        generated        -          -\n"},
+		{"bpf ipcache list", "PREFIX       IDENTITY  TUNNEL PEER\n0.0.0.0/0    9         -\n10.0.0.0/8   7         -\n" +
+			"10.0.1.8/32  300       192.0.2.2\nfd00::8/128  0         -\n"},
+		{"bpf ipcache get 10.0.1.8", "PREFIX       IDENTITY  TUNNEL PEER\n10.0.1.8/32  300       192.0.2.2\n"},
+		{"bpf ipcache get 10.9.9.9", "PREFIX      IDENTITY  TUNNEL PEER\n10.0.0.0/8  7         -\n"},
+		{"bpf ipcache get 192.0.2.1", "PREFIX     IDENTITY  TUNNEL PEER\n0.0.0.0/0  9         -\n"},
 		{"map get bpf_links", "KEY  VALUE\n12   7\n"},
 		{"map get bpf_links -o yaml", "cache:\n- key: \"12\"\n  value: \"7\"\npath: /p\n"},
 		{"ipam list", "ADDRESS   POOL     STATE    OWNER             ATTACHMENT  EXPIRES\n10.0.1.7  default  claimed  shop/cart\\x1b[2J  c7:eth0     -\n"},
@@ -147,7 +163,7 @@ func TestExitCodes(t *testing.T) {
 		{"endpoint nonsense", exitUsage, "", "waggle: waggle endpoint: no such command \"nonsense\"; see waggle endpoint --help\n"},
 		{"status --nonsense", exitUsage, "", "waggle: unknown flag: --nonsense\n"},
 		{"ipam list -o xml", exitUsage, "", "waggle: -o \"xml\": use json or yaml\n"},
-		{"monitor -t nonsense", exitUsage, "", "waggle: -t \"nonsense\": use drop or trace\n"},
+		{"monitor -t nonsense", exitUsage, "", "waggle: -t \"nonsense\": use drop, trace or policy-verdict\n"},
 	} {
 		code, out, errs := run(t, socket, strings.Fields(tc.args)...)
 		if code != tc.code || out != tc.stdout || errs != tc.stderr {
@@ -207,6 +223,12 @@ func TestMonitor(t *testing.T) {
 	l := listen(t, filepath.Join(filepath.Dir(socket), monitorSocketName))
 	drop := make([]byte, 36)
 	drop[0], drop[1], drop[2], drop[14] = 1, 132, 7, 1
+	verdict := make([]byte, 32)
+	verdict[0], verdict[2], verdict[14], verdict[16], verdict[24], verdict[26], verdict[27] = 5, 7, 1, 9, 80, 6, 1|1<<6
+	note, err := (&events.Note{Header: events.Header{Endpoint: 7}, Drop: 1, Policy: "no rule\x1b allows it"}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
 	go func() {
 		for {
 			conn, err := l.Accept()
@@ -215,6 +237,8 @@ func TestMonitor(t *testing.T) {
 			}
 			enc := monitorwire.NewEncoder(conn)
 			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeSample, Data: drop})
+			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeSample, Data: note})
+			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeSample, Data: verdict})
 			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeLost, Lost: 3})
 			_ = enc.Put(&monitorwire.Payload{Type: monitorwire.TypeSample, Data: []byte{200}})
 			conn.Close()
@@ -224,14 +248,21 @@ func TestMonitor(t *testing.T) {
 	if want := "xx drop (Invalid source ip) egress endpoint 7, identity 0->0, ifindex 0: - - -> -, 0 bytes at "; !strings.HasPrefix(out, want) {
 		t.Errorf("got %q", out)
 	}
+	if !strings.Contains(out, "\n   policy: no rule\\x1b allows it\n") {
+		t.Errorf("got %q", out)
+	}
 	if !strings.Contains(out, "!! 3 events were lost") || !strings.Contains(out, "?? decode event of 1 bytes") {
 		t.Errorf("got %q", out)
 	}
 	if code != exitFailed || !strings.Contains(errs, "ended the stream") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
+	_, out, _ = run(t, socket, "monitor", "-t", "policy-verdict")
+	if want := "-- policy audit ingress endpoint 7, remote identity 9, match none: - - -> -\n"; !strings.HasPrefix(out, want) {
+		t.Errorf("got %q", out)
+	}
 	_, out, _ = run(t, socket, "monitor", "-t", "drop", "--related-to", "7", "-o", "json")
-	if strings.Count(out, "\n") != 2 || !strings.Contains(out, `"type":"drop","reason":"Invalid source ip","reasonCode":132`) {
+	if strings.Count(out, "\n") != 3 || !strings.Contains(out, `"type":"why"`) || !strings.Contains(out, `"type":"drop","reason":"Invalid source ip","reasonCode":132`) {
 		t.Errorf("got %q", out)
 	}
 }

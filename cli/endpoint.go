@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -52,14 +53,22 @@ func (a *app) endpointCommand() *cobra.Command {
 func (a *app) endpointByID(use, short string, do func(context.Context, *client.Client, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
-		Long: short + ".\n\nID is a number, or one of cni-attachment-id:CONTAINER:INTERFACE, container-id:CONTAINER,\n" +
+		Long: short + ".\n\nID is a number, NAMESPACE/POD, or one of cni-attachment-id:CONTAINER:INTERFACE, container-id:CONTAINER,\n" +
 			"pod-name:NAMESPACE/POD, cep-name:NAMESPACE/POD, ipv4:ADDRESS, ipv6:ADDRESS.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
-				return hinted(do(ctx, c, args[0]), "endpoint "+args[0]+" on this node", "waggle endpoint list")
+				return hinted(do(ctx, c, endpointID(args[0])), "endpoint "+args[0]+" on this node", "waggle endpoint list")
 			})
 		},
 	}
+}
+
+// endpointID is what the API calls an endpoint; people may leave out the prefix of NAMESPACE/POD.
+func endpointID(typed string) string {
+	if strings.Contains(typed, "/") && !strings.Contains(typed, ":") {
+		return "pod-name:" + typed
+	}
+	return typed
 }
 
 // hinted turns the answer that a thing is not there into what was looked for, and where to find out what is there.
@@ -90,16 +99,34 @@ func (a *app) endpointList(ctx context.Context, c *client.Client) error {
 			if len(net.Addressing) > 0 {
 				addr = net.Addressing[0]
 			}
-			rows = append(rows, []string{strconv.FormatInt(e.ID, 10), identityText(e.Status.Identity), string(e.Status.State),
+			ingress, egress := enforcement(e.Status.Policy.Realized.PolicyEnabled)
+			rows = append(rows, []string{strconv.FormatInt(e.ID, 10), ingress, egress, identityText(e.Status.Identity), string(e.Status.State),
 				ids.PodName, addr.Ipv4, addr.Ipv6, net.InterfaceName, short(ids.CNIAttachmentID)})
 		}
-		table(w, []string{"ID", "IDENTITY", "STATE", "POD", "IPV4", "IPV6", "INTERFACE", "ATTACHMENT"}, rows)
+		table(w, []string{"ID", "POLICY IN", "POLICY OUT", "IDENTITY", "STATE", "POD", "IPV4", "IPV6", "INTERFACE", "ATTACHMENT"}, rows)
 		for _, e := range endpoints {
 			if e.Status.State == models.EndpointStateInvalid && len(e.Status.Log) > 0 {
 				fmt.Fprintf(w, "%d: %s\n", e.ID, printable.Text(e.Status.Log[0].Message))
 			}
 		}
 	})
+}
+
+// enforcement says for each direction whether what no policy allows is denied, as Cilium's list does.
+func enforcement(enabled models.EndpointPolicyPolicyEnabled) (ingress, egress string) {
+	direction, audit := strings.CutPrefix(string(enabled), "audit-")
+	on := "Enabled"
+	if audit {
+		on = "Disabled (Audit)"
+	}
+	ingress, egress = "Disabled", "Disabled"
+	if direction == "ingress" || direction == "both" {
+		ingress = on
+	}
+	if direction == "egress" || direction == "both" {
+		egress = on
+	}
+	return ingress, egress
 }
 
 func identityText(id models.Identity) string {

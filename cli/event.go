@@ -13,7 +13,7 @@ import (
 // event is an event of the datapath as monitor prints it; with -o json one is a line.
 type event struct {
 	Time           string `json:"time"`
-	Type           string `json:"type"` // drop, trace, lost or unknown
+	Type           string `json:"type"` // drop, why, trace, policy-verdict, lost or unknown
 	Reason         string `json:"reason,omitempty"`
 	ReasonCode     uint8  `json:"reasonCode,omitempty"`
 	Direction      string `json:"direction,omitempty"`
@@ -28,6 +28,11 @@ type event struct {
 	Length         uint32 `json:"length,omitempty"`
 	Location       string `json:"location,omitempty"`
 	Point          string `json:"point,omitempty"`
+	Action         string `json:"action,omitempty"` // of a verdict: allow, deny or audit, which passes and would be denied
+	Match          string `json:"match,omitempty"`  // of a verdict: what the deciding entry named
+	RemoteIdentity uint32 `json:"remoteIdentity,omitempty"`
+	Drop           uint64 `json:"drop,omitempty"`   // of a why: number of the row in the table drops
+	Policy         string `json:"policy,omitempty"` // of a why: which rule refused the packet of the drop before it
 	Lost           uint64 `json:"lost,omitempty"`
 	Error          string `json:"error,omitempty"`
 }
@@ -60,6 +65,15 @@ func describe(p monitorwire.Payload) event {
 		e.TargetEndpoint, e.IfIndex = uint32(d.TargetID), d.IfIndex
 		e.SourceIdentity, e.TargetIdentity = d.SourceIdentity, d.TargetIdentity
 		return e
+	case *events.Note:
+		return event{Type: kindWhy, Endpoint: d.Endpoint, Drop: d.Drop, Policy: d.Policy}
+	case *events.Verdict:
+		e := withPacket(d.Header)
+		e.Type, e.Action, e.Direction, e.Match, e.RemoteIdentity = kindVerdict, d.Action(), d.Direction(), d.Match.String(), d.RemoteIdentity
+		if r := d.Reason(); r != events.Forwarded {
+			e.Reason, e.ReasonCode = r.String(), uint8(r)
+		}
+		return e
 	}
 	return event{Type: "unknown", Error: fmt.Sprintf("event of type %T", decoded)}
 }
@@ -86,6 +100,10 @@ func (e event) text() string {
 		return fmt.Sprintf("!! %d events were lost: more come than can be read", e.Lost)
 	case "unknown":
 		return "?? " + e.Error
+	case kindWhy:
+		return "   policy: " + e.Policy
+	case kindVerdict:
+		return e.verdictText()
 	}
 	var b strings.Builder
 	if e.Type == "drop" {
@@ -102,4 +120,13 @@ func (e event) text() string {
 		b.WriteString(" at " + e.Location)
 	}
 	return b.String()
+}
+
+func (e event) verdictText() string {
+	action := e.Action
+	if e.Reason != "" {
+		action += " (" + e.Reason + ")"
+	}
+	return fmt.Sprintf("-- policy %s %s endpoint %d, remote identity %d, match %s: %s %s -> %s", action, e.Direction, e.Endpoint,
+		e.RemoteIdentity, e.Match, orDash(e.Proto), orDash(e.Source), orDash(e.Destination))
 }

@@ -16,7 +16,7 @@ import (
 
 func (a *app) identityCommand() *cobra.Command {
 	group := &cobra.Command{Use: "identity", Short: "Show security identities and the labels they stand for"}
-	list := a.simple("list", "List the identities that this node knows",
+	list := a.simple("list", "List the identities that this node knows (address ranges of policies: waggle ip list)",
 		showRows(a, "identities", []string{"ID", "SOURCE", "LABELS"}, func(i *identities.Identity) []string {
 			return []string{strconv.FormatUint(uint64(i.ID), 10), string(i.Source), strings.Join(identities.List(i.Labels), ",")}
 		}))
@@ -24,7 +24,7 @@ func (a *app) identityCommand() *cobra.Command {
 		Use: "get ID", Short: "Show one identity by its number", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
-				return hinted(a.identityGet(ctx, c, args[0]), "identity "+args[0], "waggle identity list")
+				return hinted(a.identityGet(ctx, c, args[0]), "identity "+args[0]+" on this node", "waggle identity list")
 			})
 		},
 	})

@@ -62,11 +62,11 @@ func (a *app) ipamCommand() *cobra.Command {
 
 func (a *app) dropsCommand() *cobra.Command {
 	return a.simple("drops", "List the packets that the datapath refused lately, with the reason",
-		showRows(a, "drops", []string{"TIME", "REASON", "DIRECTION", "ENDPOINT", "PROTO", "SOURCE", "DESTINATION", "LENGTH", "LOCATION"},
+		showRows(a, "drops", []string{"TIME", "REASON", "DIRECTION", "ENDPOINT", "PROTO", "SOURCE", "DESTINATION", "LENGTH", "LOCATION", "POLICY"},
 			func(d *drops.Drop) []string {
 				row := d.TableRow()
 				return []string{d.Time.Local().Format("15:04:05.000"), d.ReasonText, d.Direction, row[4], row[5], row[6], row[7],
-					strconv.FormatUint(uint64(d.Length), 10), d.Location}
+					strconv.FormatUint(uint64(d.Length), 10), d.Location, d.Policy}
 			}))
 }
 
@@ -97,8 +97,8 @@ func (a *app) mapCommand() *cobra.Command {
 		KeySize, ValueSize, MaxEntries uint32
 		Memory                         uint64
 	}
-	list := a.simple("list", "List all maps", showRows(a, "bpf-maps",
-		[]string{"NAME", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY", "OWNER", "PIN", "ERROR"}, func(r row) []string {
+	list := a.simple("list", "List all maps; sizes of keys and values, and memory, in bytes", showRows(a, "bpf-maps",
+		[]string{"NAME", "TYPE", "KEY", "VALUE", "CAPACITY", "MEMORY", "OWNER", "PIN", "ERROR"}, func(r row) []string {
 			return []string{r.Name, r.Type, fmt.Sprint(r.KeySize), fmt.Sprint(r.ValueSize), fmt.Sprint(r.MaxEntries),
 				fmt.Sprint(r.Memory), r.Owner, r.Pin, r.Error}
 		}))

@@ -20,6 +20,12 @@ import (
 // monitorSocketName is the file in the state directory.
 const monitorSocketName = "monitor1_2.sock"
 
+const (
+	kindDrop    = "drop"
+	kindVerdict = "policy-verdict"
+	kindWhy     = "why" // what the agent adds to a drop before it, and is shown with it
+)
+
 // filter is what monitor shows.
 type filter struct {
 	kinds    []string // empty means all
@@ -34,8 +40,8 @@ func (a *app) monitorCommand() *cobra.Command {
 		Example: "  waggle monitor -t drop\n  waggle monitor --related-to 12 -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, kind := range f.kinds {
-				if kind != "drop" && kind != "trace" {
-					return usage{fmt.Errorf("-t %q: use drop or trace", kind)}
+				if kind != kindDrop && kind != "trace" && kind != kindVerdict {
+					return usage{fmt.Errorf("-t %q: use drop, trace or policy-verdict", kind)}
 				}
 			}
 			if a.output == "yaml" {
@@ -47,7 +53,7 @@ func (a *app) monitorCommand() *cobra.Command {
 			return a.monitor(cmd.Context(), strings.TrimPrefix(socket, "unix://"), f)
 		},
 	}
-	cmd.Flags().StringSliceVarP(&f.kinds, "type", "t", nil, "Only these types: drop, trace")
+	cmd.Flags().StringSliceVarP(&f.kinds, "type", "t", nil, "Only these types: drop, trace, policy-verdict")
 	cmd.Flags().Uint16Var(&f.endpoint, "related-to", 0, "Only events of the endpoint with this id")
 	cmd.Flags().StringVar(&socket, "monitor-socket", "",
 		"Socket of the stream (default: "+monitorSocketName+" beside the agent's socket)")
@@ -103,7 +109,7 @@ func (f filter) wants(e event) bool {
 	}
 	matches := len(f.kinds) == 0
 	for _, kind := range f.kinds {
-		matches = matches || kind == e.Type
+		matches = matches || kind == e.Type || kind == kindDrop && e.Type == kindWhy
 	}
 	return matches && (f.endpoint == 0 || e.Endpoint == f.endpoint || e.TargetEndpoint == uint32(f.endpoint))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
 
@@ -38,8 +39,8 @@ func (a *app) statusCommand() *cobra.Command {
 // statusDetail is how much the status shows.
 type statusDetail struct{ brief, verbose bool }
 
-// statusRows is the agent's answer, and the tables that are shown with it. For programs they stand in one object; endpoints have
-// a command of their own.
+// statusRows is the agent's answer, and the tables that are shown with it. For programs they stand in one object; endpoints
+// and policies have commands of their own.
 type statusRows struct {
 	*models.StatusResponse
 
@@ -47,11 +48,15 @@ type statusRows struct {
 	Repairs   []driftrepairs.Repair `json:"drift-repairs,omitempty"`
 	Programs  []bpfprograms.Program `json:"bpf-programs,omitempty"`
 	endpoints []models.Endpoint
+	policies  []*policies.Policy
 }
 
 // readTables fills in what a brief answer leaves out.
 func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err error) {
 	if s.endpoints, err = c.Endpoints(ctx); err != nil {
+		return err
+	}
+	if s.policies, err = client.Rows[*policies.Policy](ctx, c, "policies"); err != nil {
 		return err
 	}
 	if s.Tests, err = client.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
@@ -109,6 +114,7 @@ func statusText(w io.Writer, s *statusRows) {
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
 	line("Programs", programsText(s.Programs))
 	line("Endpoints", countStates(s.endpoints))
+	line("Policies", policiesText(s.policies))
 	if len(s.UnmanagedPods) > 0 {
 		line("Pods", unmanagedText(s.StatusResponse))
 	}
@@ -167,6 +173,27 @@ func countStates(endpoints []models.Endpoint) string {
 		}
 	}
 	return fmt.Sprintf("%d, %d ready", len(endpoints), ready)
+}
+
+// policiesText counts policies, and those that do not do what they say.
+func policiesText(rows []*policies.Policy) string {
+	audit, partly := 0, 0
+	for _, p := range rows {
+		if p.Audit {
+			audit++
+		}
+		if len(p.Problems) > 0 {
+			partly++
+		}
+	}
+	text := strconv.Itoa(len(rows))
+	if audit > 0 {
+		text += fmt.Sprintf(", %d in audit mode", audit)
+	}
+	if partly > 0 {
+		text += fmt.Sprintf(", %d not enforced as written; see waggle policy list", partly)
+	}
+	return text
 }
 
 func countLevels(modules []models.ModuleHealth) string {

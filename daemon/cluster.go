@@ -10,9 +10,11 @@ import (
 	"github.com/waggle-net/waggle/cells/configs"
 	"github.com/waggle-net/waggle/cells/endpointgc"
 	"github.com/waggle-net/waggle/cells/health"
+	"github.com/waggle-net/waggle/cells/identitygc"
 	"github.com/waggle-net/waggle/cells/k8sclient"
 	"github.com/waggle-net/waggle/cells/leaderelection"
 	"github.com/waggle-net/waggle/cells/liveness"
+	"github.com/waggle-net/waggle/cells/policystatus"
 )
 
 // Cluster is everything that runs in the role that works for the whole cluster. It needs no privilege, no state on disk and
@@ -28,5 +30,7 @@ var Cluster = cell.Group(
 	leaderelection.Cell,
 	clusterpool.Cell,
 	endpointgc.Cell,
+	identitygc.Cell,
+	policystatus.Cell,
 	clusterhealthz.Cell,
 )

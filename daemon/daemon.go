@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/cells/cniconf"
 	"github.com/waggle-net/waggle/cells/configs"
 	"github.com/waggle-net/waggle/cells/crds"
+	"github.com/waggle-net/waggle/cells/ctgc"
 	"github.com/waggle-net/waggle/cells/desiredroutes"
 	"github.com/waggle-net/waggle/cells/devices"
 	"github.com/waggle-net/waggle/cells/drift"
@@ -38,6 +39,7 @@ import (
 	"github.com/waggle-net/waggle/cells/mtu"
 	"github.com/waggle-net/waggle/cells/nodeaddresses"
 	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/shell"
 	"github.com/waggle-net/waggle/cells/synchostips"
@@ -77,6 +79,7 @@ var ControlPlane = cell.Group(
 	ciliumnode.Cell,
 	endpointmanager.Cell,
 	identity.Cell,
+	policy.Cell,
 	endpointstate.Cell,
 	ciliumendpoints.Cell,
 	unmanagedpods.Cell,
@@ -97,6 +100,7 @@ var Datapath = cell.Group(
 	endpointmaps.Cell,
 	synchostips.Cell,
 	loader.Cell,
+	ctgc.Cell,
 	linkreaper.Cell,
 	monitor.Cell,
 )

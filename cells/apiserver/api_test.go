@@ -46,6 +46,9 @@ func TestBodies(t *testing.T) {
 		{"DELETE", "/v1/endpoint", `{}`, 400, `"container-id: missing"`},
 		{"PATCH", "/v1/config", `{"options":{"Debug":"Disabled"}}`, 200, ""},
 		{"PATCH", "/v1/config", `{"options":{"Debug":"Enabled"}}`, 400, `"options.Debug: is Disabled and cannot be changed while the agent runs"`},
+		{"PATCH", "/v1/config", `{"policy-enforcement":"default"}`, 200, ""},
+		{"PATCH", "/v1/config", `{"policy-enforcement":"never"}`, 400,
+			`"policy-enforcement: is default and cannot be changed while the agent runs; set --enable-policy"`},
 		{"PATCH", "/v1/config", `{"options":{"\u001b[2J":"x"}}`, 400, `"options.\"\\x1b[2J\": there is no such option that can be changed"`},
 		{"PATCH", "/v1/endpoint/7/labels", `{"user":["unspec:a=b"]}`, 200, ""},
 		{"PATCH", "/v1/endpoint/7", `{"container-id":"c7","interface-index":12,"mac":"02:00:00:00:00:02","addressing":{"ipv4":"10.0.1.7"}}`, 200, ""},
@@ -58,11 +61,36 @@ func TestBodies(t *testing.T) {
 		{"GET", "/v1/map", "", 200, `{"maps":[{"path":"/bpf/bpf_links_v1"}]}`},
 		{"GET", "/v1/map/bpf_links", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`},
 		{"GET", "/v1/map/none", "", 404, ""},
-		{"GET", "/v1/identity", "", 200, `[{"id":5,"labels":["reserved:init"]},{"id":300,"labels":["k8s:app=web"]}]`},
+		{"GET", "/v1/identity", "", 200, `[{"id":5,"labels":["reserved:init"]},{"id":300,"labels":["k8s:app=web"]},` +
+			`{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world"]}]`},
+		{"GET", "/v1/identity/16777217", "", 200, `{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world"]}`},
+		{"GET", "/v1/ip", "", 200, `[{"cidr":"10.0.1.8/32","hostIP":"192.0.2.2","identity":300,"metadata":{"name":"web","namespace":"shop",` +
+			`"source":"custom-resource"}},{"cidr":"203.0.113.0/24","identity":16777217,"metadata":{"source":"policy"}}]`},
+		{"GET", "/v1/ip?cidr=10.0.0.0/8", "", 200, `[{"cidr":"10.0.1.8/32","hostIP":"192.0.2.2","identity":300,"metadata":{"name":"web",` +
+			`"namespace":"shop","source":"custom-resource"}}]`},
+		{"GET", "/v1/ip?cidr=203.0.113.0/24", "", 200, `[{"cidr":"203.0.113.0/24","identity":16777217,"metadata":{"source":"policy"}}]`},
+		{"GET", "/v1/ip?cidr=10.0.1.9", "", 404, ""},
+		{"GET", "/v1/ip?cidr=web", "", 400, `"cidr \"web\": want an address or a prefix, as 10.0.0.7 or 10.0.0.0/8"`},
 		{"GET", "/v1/identity/300", "", 200, `{"id":300,"labels":["k8s:app=web"]}`},
 		{"GET", "/v1/identity/301", "", 404, ""},
 		{"GET", "/v1/identity/web", "", 400, `"identity \"web\": want a number"`},
 		{"GET", "/v1/identity/endpoints", "", 200, `[{"identity":{"id":5,"labels":["reserved:init"]},"refCount":1}]`},
+		{"GET", "/v1/policy", "", 200, `{"policy":"[{\"ref\":{\"kind\":\"NetworkPolicy\",\"namespace\":\"shop\",\"name\":\"cart\"},...`},
+		{"PUT", "/v1/policy", "[]", 501, `"policies are not written over this API: they come from Kubernetes (kubectl apply), ...`},
+		{"DELETE", "/v1/policy", "", 501, `"policies are not written over this API: ...`},
+		{"GET", "/v1/policy/selectors", "", 200, `[{"identities":[300],"labels":[{"key":"io.cilium.k8s.policy.derived-from","source":"k8s","value":"NetworkPolicy"},` +
+			`{"key":"io.cilium.k8s.policy.name","source":"k8s","value":"cart"},{"key":"io.cilium.k8s.policy.namespace","source":"k8s","value":"shop"}],` +
+			`"selector":"k8s:app=web","users":1}]`},
+		{"GET", "/v1/policy/explain?from=10.0.1.8&to=shop/cart", "", 422, `{"code":422,"message":"Query argument port is required, but not found"}`},
+		{"GET", "/v1/policy/explain?from=10.0.1.8&to=shop/cart&port=80", "", 400, `"port \"80\": want PORT/PROTOCOL as in 80/TCP;...`},
+		{"GET", "/v1/policy/explain?from=nobody&to=shop/cart&port=80/TCP", "", 400, `"\"nobody\": want an address, NAMESPACE/POD or id:NUMBER"`},
+		{"GET", "/v1/policy/explain?from=id:7000&to=shop/cart&port=80/TCP", "", 404, `"identity 7000: not known on this node; see waggle identity list"`},
+		{"GET", "/v1/policy/explain?from=shop/none&to=shop/cart&port=80/TCP", "", 404, `"pod shop/none: not known on this node; give its address"`},
+		{"POST", "/v1/policy/what-if", `{"manifests":"kind: NetworkPolicy\nmetadata: [1]"}`, 400, `"line 1: json: cannot unmarshal array...`},
+		{"POST", "/v1/policy/what-if", `{"delete":["shop/none"]}`, 400, `"delete \"shop/none\": there is no such policy on this node; see waggle policy list"`},
+		{"POST", "/v1/policy/what-if", `{}`, 200, `{"flows":1,"since":"2026-01-02T03:04:05Z"}`},
+		{"POST", "/v1/policy/what-if", `{"manifests":"apiVersion: v1\nkind: Service\nmetadata: {name: x}"}`, 200, `{"flows":1,"problems":[{"message":"it is no policy, and was left out",` +
+			`"policy":"Service x","reason":"Ignored"}],"since":"2026-01-02T03:04:05Z"}`},
 		{"GET", "/v1/node/ids", "", 200, `[{"id":0,"ips":["192.0.2.1"]}]`},
 		{"GET", "/statedb/dump/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
 		{"GET", "/statedb/changes/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
@@ -268,4 +296,53 @@ func TestClusterNodes_TellsNewsOnce(t *testing.T) {
 	f := newFixture(t)
 	f.expect(f.request("GET", "/v1/cluster/nodes", ""), 200, `{"client-id":2,"nodes-added":[{"name":"default/node-1",...`)
 	f.expect(f.request("GET", "/v1/cluster/nodes", "", "client-id", "2"), 200, `{"client-id":2,"self":"default/node-1"}`)
+}
+
+func TestEndpoint_TellsItsPolicy(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	body := read(t, f.request("GET", "/v1/endpoint/7", ""))
+	want := `"realized":{"allowed-ingress-identities":[300],"id":5,"l4":{"ingress":[{"derived-from-rules":[["NetworkPolicy shop/cart spec.ingress[0]"]],` +
+		`"rule":"80/TCP"}]},"policy-enabled":"ingress","policy-revision":3}`
+	if !strings.Contains(body, want) {
+		t.Errorf("%s is missing in %s", want, body)
+	}
+}
+
+func TestExplain_NamesTheRuleAndTheNearestMiss(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for port, want := range map[string]string{
+		"80/TCP": `"summary":"allowed by this node: ingress of the receiver: NetworkPolicy shop/cart spec.ingress[0] allows it; the sender is not an endpoint of this node"`,
+		"81/TCP": `"summary":"denied in ingress of the receiver: isolated by NetworkPolicy shop/cart spec, and no rule allows it; ` +
+			`NetworkPolicy shop/cart spec.ingress[0] nearly allows it: it is for 80/TCP, not 81"`,
+	} {
+		body := read(t, f.request("GET", "/v1/policy/explain?from=10.0.1.8&to=shop/cart&port="+port, ""))
+		for _, want := range []string{want, `"here":true,"isolated":true`, `"kernel":{"message":"read map endpoint_facts: maps are not open"}`,
+			`"from":{"address":"10.0.1.8","identity":300,"labels":["k8s:app=web"],"pod":"shop/web"}`, `"conntrack-error":"read map ct_est4: maps are not open"`,
+			`"egress":{"message":"not an endpoint of this node:`} {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s: %s is missing in %s", port, want, body)
+			}
+		}
+	}
+}
+
+func TestWhatIf_NamesTheFlowThatWouldBeDenied(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	ep := pod()
+	ep.Labels = map[string]string{"k8s:app": "cart", "k8s:io.kubernetes.pod.namespace": "shop"}
+	f.manager.insert(ep)
+	deny := `{"manifests":"apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: cart, namespace: shop}\nspec: {podSelector: {}}"}`
+	body := read(t, f.request("POST", "/v1/policy/what-if", deny))
+	for _, want := range []string{`"denied":[{"count":3,"direction":"ingress","from":{"address":"10.0.1.8"`, `"port":"80/TCP"`,
+		`"replaced":["NetworkPolicy shop/cart"]`, `"flows":1`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%s is missing in %s", want, body)
+		}
+	}
+	if body := read(t, f.request("POST", "/v1/policy/what-if", `{"delete":["cart"]}`)); !strings.Contains(body, `"deleted":["NetworkPolicy shop/cart"]`) {
+		t.Error(body)
+	}
 }

@@ -17,18 +17,22 @@ import (
 )
 
 // options are the names that Cilium lets users change, with what is true here. None can be changed yet.
-func options() models.StringMap {
+func (a *api) options() models.StringMap {
+	verdicts := "Enabled"
+	if enabled, given := a.Flags["bpf-events-policy-verdict-enabled"].(bool); given && !enabled {
+		verdicts = "Disabled"
+	}
 	return models.StringMap{
-		"ConntrackAccounting": "Disabled", "Debug": "Disabled", "DebugLB": "Disabled", "DebugPolicy": "Disabled",
+		"ConntrackAccounting": "Enabled", "Debug": "Disabled", "DebugLB": "Disabled", "DebugPolicy": "Disabled",
 		"DropNotification": "Enabled", "MonitorAggregationLevel": "None", "PolicyAccounting": "Disabled",
-		"PolicyAuditMode": "Disabled", "PolicyVerdictNotification": "Disabled", "SourceIPVerification": "Enabled",
+		"PolicyAuditMode": "Disabled", "PolicyVerdictNotification": verdicts, "SourceIPVerification": "Enabled",
 		"TraceNotification": "Disabled",
 	}
 }
 
 // unchanged accepts options that ask for what is true already.
-func unchanged(wanted models.StringMap) error {
-	current := options()
+func (a *api) unchanged(wanted models.StringMap) error {
+	current := a.options()
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		value, known := current[name]
 		if !known {
@@ -45,7 +49,7 @@ func unchanged(wanted models.StringMap) error {
 func (a *api) GetConfig(w http.ResponseWriter, _ *http.Request) {
 	txn := a.DB.ReadTxn()
 	mtu, _, _ := a.Ready.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
-	spec := models.DaemonConfigurationSpec{Options: options(), PolicyEnforcement: models.DaemonConfigurationSpecPolicyEnforcementNever}
+	spec := models.DaemonConfigurationSpec{Options: a.options(), PolicyEnforcement: a.policyEnforcement()}
 	mode, _ := a.Flags["ipam"].(string)
 	answer(w, http.StatusOK, models.DaemonConfiguration{
 		Spec: spec,
@@ -62,15 +66,20 @@ func (a *api) GetConfig(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
+// policyEnforcement is --enable-policy.
+func (a *api) policyEnforcement() models.DaemonConfigurationSpecPolicyEnforcement {
+	return models.DaemonConfigurationSpecPolicyEnforcement(a.Policy.Options.Mode)
+}
+
 // PatchConfig accepts what changes nothing.
 func (a *api) PatchConfig(w http.ResponseWriter, r *http.Request) {
 	body, ok := readBody[models.DaemonConfigurationSpec](w, r)
 	if !ok {
 		return
 	}
-	err := unchanged(body.Options)
-	if p := body.PolicyEnforcement; err == nil && p != "" && p != models.DaemonConfigurationSpecPolicyEnforcementNever {
-		err = fmt.Errorf("policy-enforcement: is never and cannot be changed: this agent has no policies")
+	err := a.unchanged(body.Options)
+	if p := body.PolicyEnforcement; err == nil && p != "" && p != a.policyEnforcement() {
+		err = fmt.Errorf("policy-enforcement: is %s and cannot be changed while the agent runs; set --enable-policy", a.policyEnforcement())
 	}
 	if err != nil {
 		fail(w, http.StatusBadRequest, err)

@@ -111,7 +111,7 @@ func (a *api) GetEndpointIDHealthz(w http.ResponseWriter, _ *http.Request, id st
 // GetEndpointIDConfig answers with the options of an endpoint, which are the same for all.
 func (a *api) GetEndpointIDConfig(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) {
-		answer(w, http.StatusOK, models.EndpointConfigurationStatus{Realized: endpointSpec(ep)})
+		answer(w, http.StatusOK, models.EndpointConfigurationStatus{Realized: a.endpointSpec(ep)})
 	})
 }
 
@@ -122,7 +122,7 @@ func (a *api) PatchEndpointIDConfig(w http.ResponseWriter, r *http.Request, id s
 		return
 	}
 	a.with(w, id, func(*endpoints.Endpoint) {
-		if err := unchanged(body.Options); err != nil {
+		if err := a.unchanged(body.Options); err != nil {
 			fail(w, http.StatusBadRequest, err)
 			return
 		}

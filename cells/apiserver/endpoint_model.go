@@ -9,6 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/policyview"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -17,10 +18,14 @@ import (
 // view answers from one snapshot.
 type view struct {
 	*api
-	txn statedb.ReadTxn
+	txn    statedb.ReadTxn
+	policy *policyview.View
 }
 
-func (a *api) view() view { return view{a, a.DB.ReadTxn()} }
+func (a *api) view() view {
+	txn := a.DB.ReadTxn()
+	return view{a, txn, a.Policy.At(txn)}
+}
 
 // state of an endpoint; one whose state nobody has written yet has just been created.
 func (v view) state(id uint16) *endpointstates.EndpointState {
@@ -35,14 +40,14 @@ func (v view) endpoint(ep *endpoints.Endpoint) models.Endpoint {
 	state, number := v.state(ep.ID), v.identity(ep)
 	return models.Endpoint{
 		ID:   int64(ep.ID),
-		Spec: endpointSpec(ep),
+		Spec: v.endpointSpec(ep),
 		Status: models.EndpointStatus{
 			ExternalIdentifiers: identifiers(ep),
 			Identity:            number,
 			Labels:              labelStatus(ep, number.Labels),
-			Realized:            endpointSpec(ep),
+			Realized:            v.endpointSpec(ep),
 			Networking:          v.networking(ep),
-			Policy:              policyOf(state),
+			Policy:              v.policyOf(ep),
 			Log:                 newest(history(state)),
 			State:               models.EndpointState(stateOf(ep, state)),
 			Health:              healthOf(state),
@@ -66,9 +71,9 @@ func stateOf(ep *endpoints.Endpoint, state *endpointstates.EndpointState) endpoi
 	return state.State
 }
 
-func endpointSpec(ep *endpoints.Endpoint) models.EndpointConfigurationSpec {
+func (a *api) endpointSpec(ep *endpoints.Endpoint) models.EndpointConfigurationSpec {
 	return models.EndpointConfigurationSpec{
-		Options:            options(),
+		Options:            a.options(),
 		LabelConfiguration: models.LabelConfigurationSpec{User: labelsFrom(ep, isUsers)},
 	}
 }
@@ -97,10 +102,9 @@ func (v view) networking(ep *endpoints.Endpoint) models.EndpointNetworking {
 	}
 }
 
-func policyOf(state *endpointstates.EndpointState) models.EndpointPolicyStatus {
-	policy := models.EndpointPolicy{
-		ID: int64(state.Identity), PolicyRevision: int64(state.Revision), PolicyEnabled: models.EndpointPolicyPolicyEnabledNone,
-	}
+// policyOf is the policy that the kernel is ready for. There is no other: what is wanted and not there yet is in no row.
+func (v view) policyOf(ep *endpoints.Endpoint) models.EndpointPolicyStatus {
+	policy := v.policy.EndpointPolicy(ep)
 	return models.EndpointPolicyStatus{Spec: policy, Realized: policy}
 }
 

@@ -22,23 +22,36 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policyenvironment"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/policyview"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
@@ -135,9 +148,48 @@ func newFixture(t *testing.T) *fixture {
 	f.api.EndpointIdentities = filled(t, db, identities.NewEndpointTable, &identities.EndpointIdentity{EndpointID: 7,
 		Attachment: pod().AttachmentID(), Identity: identity.Init, Source: identities.Reserved, Labels: map[string]string{"reserved:init": ""}})
 	f.api.Unmanaged = filled(t, db, unmanagedpods.NewTable, &unmanagedpods.Pod{Namespace: "shop", Name: "old"})
+	f.api.Policy = policyTables(t, db, &f.api)
+	f.api.Flows = filled(t, db, flows.NewTable, &flows.Flow{Endpoint: 7, Direction: policy.Ingress, Protocol: policy.ProtocolTCP, Port: 80,
+		Src: netip.MustParseAddr("10.0.1.8"), Dst: pod().IPv4, Peer: 300, Verdict: flows.Allowed, Count: 3, First: at, Last: at})
 	f.manager.insert(pod())
 	f.handler = newHandler(f.api)
 	return f
+}
+
+// policyTables have a policy of shop/cart: it is isolated in ingress, and identity 300 may connect to TCP port 80.
+func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
+	t.Helper()
+	web := policy.Selector{Requirements: []policy.Requirement{{Source: "k8s", Key: "app", Operator: policy.In, Values: []string{"web"}}}}
+	cart := policy.Selector{Requirements: []policy.Requirement{{Source: "k8s", Key: "app", Operator: policy.In, Values: []string{"cart"}}}}
+	object := &policy.Policy{Ref: policy.Ref{Kind: policy.Kubernetes, Namespace: "shop", Name: "cart"}, Parts: []policy.Part{{
+		Path: "spec", Subject: cart, IsolatesIngress: true, Rules: []policy.Rule{{Path: "spec.ingress[0]", Direction: policy.Ingress,
+			Peers: policy.Peers{List: []policy.Peer{{Labels: &web}}},
+			Ports: policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Low: 80, High: 80}}}}}}}}
+	resolver := policymap.New(policy.Options{})
+	resolver.UpsertPolicy(object)
+	resolver.UpsertIdentity(300, map[string]string{"k8s:app": "web"})
+	resolver.UpsertSubject(policymap.Subject{ID: 7, Labels: pod().Labels})
+	compiled, _ := resolver.Compile(7)
+	filter, err := labels.NewFilter(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policyview.Tables{DB: db, Options: policy.Options{Mode: policy.Default}, Endpoints: a.Ready.Endpoints, Identities: a.Identities,
+		Policies: filled(t, db, policies.NewTable, &policies.Policy{Policy: object, Subjects: 1}),
+		Entries:  filled(t, db, policyentries.NewTable, &policyentries.Policy{ID: 2, Compiled: compiled.Enforced}),
+		EndpointPolicies: filled(t, db, endpointpolicies.NewTable, &endpointpolicies.EndpointPolicy{EndpointID: 7,
+			Attachment: pod().AttachmentID(), Identity: identity.Init, Revision: 3,
+			Ingress: endpointpolicies.Decision{Enforced: endpointpolicies.Policy{ID: 2, Shape: compiled.Enforced.Shape()}, Isolated: true},
+			Egress:  endpointpolicies.Decision{Enforced: endpointpolicies.Policy{ID: 1}}}),
+		NamedCIDRs: filled(t, db, namedcidrs.NewTable,
+			&namedcidrs.CIDR{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Identity: 0x01000001}),
+		IPCache: filled(t, db, ipcache.NewTable,
+			&ipcache.Entry{Prefix: netip.MustParsePrefix("10.0.1.8/32"), Identity: 300, Source: ipcache.SourceRemote,
+				TunnelPeer: netip.MustParseAddr("192.0.2.2"), Owner: "test"}),
+		Pods: table(t, db, k8s.NewPodTable), CiliumEndpoints: filled(t, db, cilium.NewEndpointTable,
+			&cilium.Endpoint{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.8")}}),
+		Environment: policyenvironment.Inputs{Agent: a.Settings, Filter: filter, Slices: table(t, db, k8s.NewEndpointSliceTable),
+			NodeAddresses: a.NodeAddresses}}
 }
 
 func table[T any](t *testing.T, db *statedb.DB, make func(*statedb.DB) (statedb.RWTable[T], error)) statedb.RWTable[T] {

@@ -32,6 +32,8 @@ func FuzzPut(f *testing.F) {
 func FuzzRoutes(f *testing.F) {
 	f.Add("GET", "/v1/endpoint/ipv4:1.2.3.4")
 	f.Add("DELETE", "/v1/ipam/fe80::1%25eth0")
+	f.Add("GET", "/v1/policy/explain?from=10.0.1.8&to=shop/cart&port=80/TCP")
+	f.Add("GET", "/v1/policy/explain?from=fe80::1%25eth0&to=id:300&port=8/ICMPv6")
 	f.Add("GET", "/v1//endpoint/%2e%2e/%00")
 	f.Add("GET", "/statedb/dump/x/../y")
 	f.Fuzz(func(t *testing.T, method, path string) {

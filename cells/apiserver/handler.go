@@ -12,12 +12,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/policyview"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -46,6 +48,8 @@ type api struct {
 	Maps               statedb.Table[*tables.Map]
 	CNIConfig          statedb.Table[cniconfig.Config]
 	APIServers         statedb.Table[apiservers.Server]
+	Policy             policyview.Tables
+	Flows              statedb.Table[*flows.Flow]
 }
 
 var _ server.ServerInterface = (*api)(nil)

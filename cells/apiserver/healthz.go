@@ -66,7 +66,7 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 	server, failure := a.apiServer(txn)
 	var producers, waiting, copied []string
 	var since, written time.Time
-	tables := 0
+	tables, why := 0, ""
 	for s := range a.Ready.Sources.All(txn) {
 		if !slices.Contains(producers, s.Producer) {
 			producers = append(producers, s.Producer)
@@ -76,7 +76,7 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 		case sources.Waiting:
 			waiting = append(waiting, s.Table+" since "+s.Since.UTC().Format(time.RFC3339))
 		case sources.Snapshot:
-			copied, since = append(copied, s.Table), s.Since
+			copied, since, why = append(copied, s.Table), s.Since, s.WaitingFor
 		}
 		if !s.Copy.IsZero() {
 			written = s.Copy
@@ -93,6 +93,9 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 		}
 		text := fmt.Sprintf("%s from the copy on disk of %s, since %s", which, written.UTC().Format(time.RFC3339),
 			since.UTC().Format(time.RFC3339))
+		if written.IsZero() { // manifests: nobody keeps a copy of them
+			text = fmt.Sprintf("%s in doubt since %s: %s", which, since.UTC().Format(time.RFC3339), why)
+		}
 		return models.K8SStatus{State: models.K8SStatusStateWarning, Msg: strings.TrimSuffix(text+"; "+failure, "; ")}
 	case failure != "":
 		return models.K8SStatus{State: models.K8SStatusStateFailure, Msg: failure}

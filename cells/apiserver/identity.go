@@ -6,14 +6,22 @@ import (
 	"strconv"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 )
 
-// GetIdentity answers with every identity that this node knows.
+// GetIdentity answers with every identity that this node knows; those of CIDRs come last.
 func (a *api) GetIdentity(w http.ResponseWriter, _ *http.Request) {
+	txn := a.DB.ReadTxn()
 	list := []models.Identity{}
-	for row := range a.Identities.All(a.DB.ReadTxn()) {
+	for row := range a.Identities.All(txn) {
 		list = append(list, identityModel(row))
+	}
+	for row := range a.Policy.NamedCIDRs.All(txn) {
+		if !row.Retired {
+			list = append(list, cidrIdentityModel(row))
+		}
 	}
 	answer(w, http.StatusOK, list)
 }
@@ -25,12 +33,16 @@ func (a *api) GetIdentityID(w http.ResponseWriter, _ *http.Request, id string) {
 		fail(w, http.StatusBadRequest, fmt.Errorf("identity %.20q: want a number", id))
 		return
 	}
-	row, _, found := a.Identities.Get(a.DB.ReadTxn(), identities.ByID(uint32(number)))
-	if !found {
-		answer(w, http.StatusNotFound, nil)
+	txn := a.DB.ReadTxn()
+	if row, _, found := a.Identities.Get(txn, identities.ByID(uint32(number))); found {
+		answer(w, http.StatusOK, identityModel(row))
 		return
 	}
-	answer(w, http.StatusOK, identityModel(row))
+	if row, _, found := a.Policy.NamedCIDRs.Get(txn, namedcidrs.ByIdentity(uint32(number))); found {
+		answer(w, http.StatusOK, cidrIdentityModel(row))
+		return
+	}
+	answer(w, http.StatusNotFound, nil)
 }
 
 // GetIdentityEndpoints answers with the identities that endpoints of this node have.
@@ -51,4 +63,9 @@ func (a *api) GetIdentityEndpoints(w http.ResponseWriter, _ *http.Request) {
 
 func identityModel(row *identities.Identity) models.Identity {
 	return models.Identity{ID: int64(row.ID), Labels: identities.List(row.Labels)}
+}
+
+// cidrIdentityModel is the identity of a range that policies name. What has it alone is the world.
+func cidrIdentityModel(row *namedcidrs.CIDR) models.Identity {
+	return models.Identity{ID: int64(row.Identity), Labels: []string{"cidr:" + row.Prefix.String(), "reserved:" + identity.Name(identity.World)}}
 }

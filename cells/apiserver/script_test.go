@@ -16,21 +16,31 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
@@ -74,6 +84,17 @@ func inputs() cell.Cell {
 		identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
 		unmanagedpods.NewTable, statedb.RWTable[*unmanagedpods.Pod].ToTable,
 		apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
+		policies.NewTable, statedb.RWTable[*policies.Policy].ToTable,
+		policyentries.NewTable, statedb.RWTable[*policyentries.Policy].ToTable,
+		endpointpolicies.NewTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
+		namedcidrs.NewTable, statedb.RWTable[*namedcidrs.CIDR].ToTable,
+		ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
+		flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
+		k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
+		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
+		cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
+		func() policy.Options { return policy.Options{AllowLocalhost: true} },
+		func() (*labels.Filter, error) { return labels.NewFilter(nil, nil) },
 	)
 }
 

@@ -1,11 +1,15 @@
 package ciliumendpoints
 
 import (
+	"cmp"
+	"slices"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // build makes the object of a row.
@@ -30,6 +34,9 @@ func status(row *object) ciliumv2.EndpointStatus {
 		State:          row.State,
 		ServiceAccount: row.ServiceAccount,
 	}
+	for _, p := range row.Ports {
+		s.NamedPorts = append(s.NamedPorts, ciliumv2.NamedPort{Name: p.Name, Port: p.Number, Protocol: p.Protocol})
+	}
 	if row.Identity != 0 {
 		s.Identity = &ciliumv2.EndpointIdentity{ID: int64(row.Identity), Labels: identities.List(row.Labels)}
 	}
@@ -43,6 +50,13 @@ func status(row *object) ciliumv2.EndpointStatus {
 		s.Networking.Node = row.Node.String()
 	}
 	return s
+}
+
+// sortedPorts orders ports by name and protocol: the order of a pod's containers is nobody's business.
+func sortedPorts(ports []k8s.ContainerPort) []k8s.ContainerPort {
+	return slices.SortedFunc(slices.Values(ports), func(a, b k8s.ContainerPort) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
+	})
 }
 
 // podOf is the UID of the pod that owns an object; empty when none does.

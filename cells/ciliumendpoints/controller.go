@@ -126,7 +126,7 @@ func (c controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, e
 		row.Identity, row.Labels = number.Identity, number.Labels
 	}
 	if pod, _, found := c.Pods.Get(txn, k8s.PodByName(ep.PodName())); found && pod.HasUID(row.PodUID) {
-		row.PodUID, row.ServiceAccount = pod.UID, pod.ServiceAccount
+		row.PodUID, row.ServiceAccount, row.Ports = pod.UID, pod.ServiceAccount, sortedPorts(pod.Ports)
 	}
 	if row.PodUID == "" {
 		return nil, fmt.Errorf("endpoint %d: nobody knows the UID of pod %s: neither the runtime nor the table k8s-pods has it",

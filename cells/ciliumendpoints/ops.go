@@ -125,7 +125,6 @@ func (o *ops) get(ctx context.Context, row *object) (*ciliumv2.CiliumEndpoint, e
 func (o *ops) patch(ctx context.Context, row *object, have *ciliumv2.CiliumEndpoint) error {
 	row.UID = string(have.UID)
 	want := build(row, o.node)
-	want.Status.NamedPorts = have.Status.NamedPorts
 	if reflect.DeepEqual(have.Status, want.Status) && contains(have.Labels, want.Labels) {
 		return nil
 	}
@@ -138,7 +137,7 @@ func (o *ops) patch(ctx context.Context, row *object, have *ciliumv2.CiliumEndpo
 	})
 }
 
-// mergePatch holds what is ours, for the object with a UID. An identity that there is not is taken away.
+// mergePatch holds what is ours, for the object with a UID. What there is not, such as an identity, is taken away.
 func mergePatch(want *ciliumv2.CiliumEndpoint, uid types.UID) ([]byte, error) {
 	text, err := json.Marshal(want.Status)
 	if err != nil {
@@ -148,7 +147,7 @@ func mergePatch(want *ciliumv2.CiliumEndpoint, uid types.UID) ([]byte, error) {
 	if err := json.Unmarshal(text, &status); err != nil {
 		return nil, err
 	}
-	for _, key := range []string{"identity", "service-account"} {
+	for _, key := range []string{"identity", "service-account", "named-ports"} {
 		if _, found := status[key]; !found {
 			status[key] = nil
 		}

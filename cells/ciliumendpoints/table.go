@@ -3,11 +3,14 @@ package ciliumendpoints
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // object is a CiliumEndpoint that should exist.
@@ -24,9 +27,11 @@ type object struct {
 	IPv6           netip.Addr        `json:"ipv6"`
 	Node           netip.Addr        `json:"node"`
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
-	State          string            `json:"state"`         // "ready" or "not-ready"
-	UID            string            `json:"uid,omitempty"` // of the object; set by the reconciler, empty when not known
-	Status         reconciler.Status `json:"status"`
+	// Ports are the named ports of the pod, sorted; never changed in place.
+	Ports  []k8s.ContainerPort `json:"ports,omitempty"`
+	State  string              `json:"state"`         // "ready" or "not-ready"
+	UID    string              `json:"uid,omitempty"` // of the object; set by the reconciler, empty when not known
+	Status reconciler.Status   `json:"status"`
 }
 
 // Key is "namespace/name".
@@ -46,7 +51,7 @@ func (o *object) Equal(p *object) bool {
 	return o.Namespace == p.Namespace && o.Name == p.Name && o.PodUID == p.PodUID && o.EndpointID == p.EndpointID &&
 		o.Attachment == p.Attachment && o.ContainerID == p.ContainerID && o.Identity == p.Identity && o.IPv4 == p.IPv4 &&
 		o.IPv6 == p.IPv6 && o.Node == p.Node && o.ServiceAccount == p.ServiceAccount && o.State == p.State &&
-		maps.Equal(o.Labels, p.Labels)
+		maps.Equal(o.Labels, p.Labels) && slices.Equal(o.Ports, p.Ports)
 }
 
 // addrs are the addresses of the pod.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
-	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
@@ -30,7 +30,7 @@ type controller struct {
 	Jobs      job.Group
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Node      statedb.Table[*localnode.LocalNode]
-	Of        statedb.Table[*identities.EndpointIdentity]
+	Policies  statedb.Table[*endpointpolicies.EndpointPolicy]
 	Facts     statedb.RWTable[*bpfendpoints.Facts]
 	Links     statedb.RWTable[*bpfendpoints.Link]
 	Addresses statedb.RWTable[*bpfendpoints.Address]
@@ -43,18 +43,18 @@ func registerController(c controller) {
 
 func (c controller) run(ctx context.Context, health cell.Health) error {
 	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Node, c.Of)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Node, c.Policies)
 		rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 		node, nodeChanged := c.node(txn)
-		_, identitiesChanged := c.Of.AllWatch(txn)
+		_, policiesChanged := c.Policies.AllWatch(txn)
 		complete, initialized := c.complete(txn, node)
 
-		want := compute(objects(rows), gatewaysOf(node), c.lastGateways(txn), c.identityOf(txn))
+		want := compute(objects(rows), gatewaysOf(node), c.lastGateways(txn), c.policyOf(txn))
 
-		count, unidentified := len(want.facts), want.unidentified // commit takes want apart
+		count, undecided := len(want.facts), want.undecided // commit takes want apart
 		problems := append(want.problems, c.commit(want, complete)...)
 
-		report(health, problems, count, unidentified)
+		report(health, problems, count, undecided)
 
 		heartbeat.Idle(ctx)
 		select {
@@ -62,7 +62,7 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 			return nil
 		case <-endpointsChanged:
 		case <-nodeChanged:
-		case <-identitiesChanged:
+		case <-policiesChanged:
 		case <-initialized:
 		}
 	}
@@ -82,7 +82,7 @@ func (c controller) complete(txn statedb.ReadTxn, node *localnode.LocalNode) (bo
 	if done, changed := c.Endpoints.Initialized(txn); !done {
 		return false, changed
 	}
-	if done, changed := c.Of.Initialized(txn); !done {
+	if done, changed := c.Policies.Initialized(txn); !done {
 		return false, changed
 	}
 	if done, changed := c.Node.Initialized(txn); !done {
@@ -91,14 +91,10 @@ func (c controller) complete(txn statedb.ReadTxn, node *localnode.LocalNode) (bo
 	return node != nil && node.Ready, nil // the watch on local-node sees it become ready
 }
 
-// identityOf finds the number of an endpoint.
-func (c controller) identityOf(txn statedb.ReadTxn) func(*endpoints.Endpoint) (uint32, bool) {
-	return func(ep *endpoints.Endpoint) (uint32, bool) {
-		row, found := identities.Of(txn, c.Of, ep.ID, ep.AttachmentID())
-		if !found {
-			return 0, false
-		}
-		return row.Identity, true
+// policyOf finds the policy and the identity of an endpoint.
+func (c controller) policyOf(txn statedb.ReadTxn) func(*endpoints.Endpoint) (*endpointpolicies.EndpointPolicy, bool) {
+	return func(ep *endpoints.Endpoint) (*endpointpolicies.EndpointPolicy, bool) {
+		return endpointpolicies.Of(txn, c.Policies, ep.ID, ep.AttachmentID())
 	}
 }
 
@@ -170,11 +166,11 @@ func objects[R any](rows iter.Seq2[R, statedb.Revision]) iter.Seq[R] {
 	}
 }
 
-func report(health cell.Health, problems []error, n, unidentified int) {
+func report(health cell.Health, problems []error, n, undecided int) {
 	if len(problems) == 0 {
 		message := fmt.Sprintf("%d endpoints", n)
-		if unidentified > 0 {
-			message += fmt.Sprintf(", and %d that wait for their identity", unidentified)
+		if undecided > 0 {
+			message += fmt.Sprintf(", and %d that wait for their policy", undecided)
 		}
 		health.OK(message)
 		return

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
@@ -21,8 +22,8 @@ type desired struct {
 	links     map[uint32]*bpfendpoints.Link
 	addresses map[netip.Addr]*bpfendpoints.Address
 	problems  []error // endpoints without rows, and why
-	// unidentified is how many have no identity yet; each gets one within a second or two.
-	unidentified int
+	// undecided is how many have no policy yet; each gets one as soon as its identity and all policies are known.
+	undecided int
 }
 
 // gateways are the router addresses that the programs answer for, by family.
@@ -31,9 +32,9 @@ type gateways struct{ ipv4, ipv6 netip.Addr }
 // compute derives the rows of all endpoints. A pod goes on asking for the gateway that it was told, also when the node
 // has another by now. An endpoint whose gateway is not known yet gets no rows, but one that has rows keeps the gateway of
 // before: pods are not cut off because the node looks for its range again. Without a row an endpoint may pass nothing; so it
-// is for one whose identity is not known.
+// is for one whose policy does not stand in the kernel.
 func compute(rows iter.Seq[*endpoints.Endpoint], node gateways, before func(id uint16) (gateways, bool),
-	identityOf func(*endpoints.Endpoint) (uint32, bool)) desired {
+	policyOf func(*endpoints.Endpoint) (*endpointpolicies.EndpointPolicy, bool)) desired {
 	d := desired{
 		facts:     make(map[uint16]*bpfendpoints.Facts),
 		links:     make(map[uint32]*bpfendpoints.Link),
@@ -46,16 +47,16 @@ func compute(rows iter.Seq[*endpoints.Endpoint], node gateways, before func(id u
 				gw = gw.or(last)
 			}
 		}
-		number, known := identityOf(ep)
-		if !known {
-			d.unidentified++
+		policy, decided := policyOf(ep)
+		if !decided {
+			d.undecided++
 			continue
 		}
 		if err := d.check(ep, gw); err != nil {
 			d.problems = append(d.problems, fmt.Errorf("endpoint %d (%s): %w", ep.ID, ep.AttachmentID(), err))
 			continue
 		}
-		d.add(ep, gw, number)
+		d.add(ep, gw, policy)
 	}
 	return d
 }
@@ -89,11 +90,11 @@ func (d *desired) check(ep *endpoints.Endpoint, gw gateways) error {
 	return nil
 }
 
-func (d *desired) add(ep *endpoints.Endpoint, gw gateways, number uint32) {
+func (d *desired) add(ep *endpoints.Endpoint, gw gateways, p *endpointpolicies.EndpointPolicy) {
 	d.facts[ep.ID] = &bpfendpoints.Facts{
 		ID: ep.ID, IfIndex: uint32(ep.HostIfIndex), PodMAC: ep.PodMAC, HostMAC: ep.HostMAC,
 		IPv4: ep.IPv4, IPv6: ep.IPv6, GatewayIPv4: gw.ipv4, GatewayIPv6: gw.ipv6,
-		Identity: number, PolicyIngress: bpfendpoints.AllowAll, PolicyEgress: bpfendpoints.AllowAll,
+		Identity: p.Identity, Ingress: p.Ingress, Egress: p.Egress, PolicyRevision: p.Revision,
 	}
 	d.links[uint32(ep.HostIfIndex)] = &bpfendpoints.Link{IfIndex: uint32(ep.HostIfIndex), ID: ep.ID}
 	for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {

@@ -22,8 +22,8 @@ import (
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
-	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
@@ -35,7 +35,7 @@ func TestScripts(t *testing.T) {
 		return []cell.Cell{
 			account.Cell,
 			cell.Module("inputs", "Tables that other cells write",
-				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
+				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
 					statedb.RWTable[*localnode.LocalNode].ToTable),
 			),
 			cell.Module("endpoint-maps", "Under test",
@@ -50,7 +50,7 @@ func TestScripts(t *testing.T) {
 // newInputs makes the tables that are read, with one initializer each and a command that completes them.
 func newInputs(db *statedb.DB) (
 	eps statedb.RWTable[*endpoints.Endpoint], node statedb.RWTable[*localnode.LocalNode],
-	of statedb.RWTable[*identities.EndpointIdentity], cmd upstream.ScriptCmdOut, err error,
+	of statedb.RWTable[*endpointpolicies.EndpointPolicy], cmd upstream.ScriptCmdOut, err error,
 ) {
 	if eps, err = endpoints.NewTable(db); err != nil {
 		return
@@ -58,7 +58,7 @@ func newInputs(db *statedb.DB) (
 	if node, err = localnode.NewTable(db); err != nil {
 		return
 	}
-	if of, err = identities.NewEndpointTable(db); err != nil {
+	if of, err = endpointpolicies.NewTable(db); err != nil {
 		return
 	}
 	txn := db.WriteTxn(eps, node, of)

@@ -27,11 +27,15 @@ func (o factsOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	return o.write(f.ID, bpf.EndpointFacts{})
 }
 
-// write makes a slot what is wanted, with a new revision, unless it is that already.
+// write makes a slot what is wanted, with a new revision, unless it is that already. It writes twice, as the kernel copies a slot
+// piece by piece: a program that meets the new revision beside something old judges again when it sees the next.
 func (o factsOps) write(id uint16, want bpf.EndpointFacts) error {
 	have, err := o.slots.Get(id)
 	if err == nil && !same(have, want) {
-		err = o.slots.Put(id, next(have, want))
+		want = next(have, want)
+		if err = o.slots.Put(id, want); err == nil {
+			err = o.slots.Put(id, next(want, want))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write facts of endpoint %d: %w", id, err)

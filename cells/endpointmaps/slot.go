@@ -8,8 +8,13 @@ import (
 // slotOf is a row as the programs read it, with revision 0.
 func slotOf(f *bpfendpoints.Facts) bpf.EndpointFacts {
 	s := bpf.EndpointFacts{
-		Ifindex: f.IfIndex, Identity: f.Identity, PolicyIngress: f.PolicyIngress, PolicyEgress: f.PolicyEgress,
-		Id: f.ID, PodMac: f.PodMAC, HostMac: f.HostMAC,
+		Ifindex: f.IfIndex, Identity: f.Identity,
+		PolicyIngress: f.Ingress.Enforced.ID, ShapeIngress: f.Ingress.Enforced.Shape,
+		PolicyEgress: f.Egress.Enforced.ID, ShapeEgress: f.Egress.Enforced.Shape,
+		AuditIngress: f.Ingress.Audited.ID, AuditShapeIngress: f.Ingress.Audited.Shape,
+		AuditEgress: f.Egress.Audited.ID, AuditShapeEgress: f.Egress.Audited.Shape,
+		PolicyRevision: f.PolicyRevision,
+		Id:             f.ID, PodMac: f.PodMAC, HostMac: f.HostMAC,
 		Ipv4: bpf.IPv4Word(f.IPv4), GatewayIpv4: bpf.IPv4Word(f.GatewayIPv4),
 		Ipv6: bpf.IPv6Bytes(f.IPv6), GatewayIpv6: bpf.IPv6Bytes(f.GatewayIPv6),
 	}

@@ -23,7 +23,7 @@ func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observ
 		next.State = through[len(through)-1]
 	}
 	if next.State == endpointstates.Ready {
-		next.Revision = max(next.Revision, firstRevision)
+		next.Revision = uint64(o.revision)
 	} else if next.Error == "" {
 		next.Waiting = o.waiting
 	}
@@ -49,7 +49,11 @@ func notice(ep *endpoints.Endpoint, o observation) string {
 	case ep.Doubt != "":
 		return "it works, but " + ep.Doubt
 	case identity.IsProvisional(o.identity):
-		return "its identity is this node's own, until the cluster has one for its labels"
+		notice := "its identity is this node's own, until the cluster has one for its labels"
+		if o.why != "" {
+			notice += ": " + o.why
+		}
+		return notice
 	}
 	return ""
 }
@@ -62,9 +66,6 @@ func withHistory(row *endpointstates.EndpointState, through []state, now time.Ti
 	}
 	return row
 }
-
-// firstRevision is the revision of the policy that allows everything; it stands until policies exist.
-const firstRevision = 1
 
 // retire moves the state of a deleted endpoint to its end and then away.
 func (u *updates) retire(old *endpointstates.EndpointState, gone bool, now time.Time) {

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -31,6 +32,7 @@ type params struct {
 	Addresses   statedb.Table[*bpfendpoints.Address]
 	Attachments statedb.Table[*attachments.Attachment]
 	Identities  statedb.Table[*identities.EndpointIdentity]
+	Policies    statedb.Table[*endpointpolicies.EndpointPolicy]
 }
 
 type controller struct {
@@ -49,7 +51,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	report := reporter(health)
 	var again endpointfeed.Marks
 	for full, alive := true, true; alive; {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies)
 		changed := statedb.NewWatchSet()
 		marked, all := changes.next(txn, changed)
 		if full || all {
@@ -85,7 +87,7 @@ func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchS
 		return true
 	}
 	ready := true
-	for _, table := range []statedb.TableMeta{c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities} {
+	for _, table := range []statedb.TableMeta{c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies} {
 		if ok, initialized := table.Initialized(txn); !ok {
 			ready = false
 			changed.Add(initialized)

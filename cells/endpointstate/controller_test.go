@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -39,7 +40,9 @@ func world(tb testing.TB, n int) *controller {
 	require.NoError(tb, err)
 	numbers, err := identities.NewEndpointTable(db)
 	require.NoError(tb, err)
-	txn := db.WriteTxn(eps, facts, links, addresses, attached, numbers)
+	decided, err := endpointpolicies.NewTable(db)
+	require.NoError(tb, err)
+	txn := db.WriteTxn(eps, facts, links, addresses, attached, numbers, decided)
 	defer txn.Abort()
 	ok := reconciler.StatusDone()
 	for i := 1; i <= n; i++ {
@@ -48,6 +51,7 @@ func world(tb testing.TB, n int) *controller {
 		insert(tb, txn, eps, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(i), IfName: "eth0", HostIfName: name,
 			HostIfIndex: i, IPv4: addr})
 		insert(tb, txn, numbers, &identities.EndpointIdentity{EndpointID: id, Attachment: fmt.Sprint(i, ":eth0"), Identity: 5})
+		insert(tb, txn, decided, &endpointpolicies.EndpointPolicy{EndpointID: id, Attachment: fmt.Sprint(i, ":eth0"), Identity: 5})
 		insert(tb, txn, facts, &bpfendpoints.Facts{ID: id, IfIndex: uint32(i), IPv4: addr, Identity: 5, Status: ok})
 		insert(tb, txn, links, &bpfendpoints.Link{IfIndex: uint32(i), ID: id, Status: ok})
 		insert(tb, txn, addresses, &bpfendpoints.Address{Addr: addr, ID: id, Owner: "endpoint", Status: ok})
@@ -56,7 +60,7 @@ func world(tb testing.TB, n int) *controller {
 	}
 	txn.Commit()
 	return &controller{initialize: done, params: params{DB: db, States: states, Endpoints: eps, Facts: facts, Links: links,
-		Addresses: addresses, Attachments: attached, Identities: numbers}}
+		Addresses: addresses, Attachments: attached, Identities: numbers, Policies: decided}}
 }
 
 // fullPass looks at every endpoint.

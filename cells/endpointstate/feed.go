@@ -5,22 +5,27 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// feed follows the rows of endpoints and their attachments.
+// feed follows the rows of endpoints, their attachments, identities and policies.
 type feed struct {
 	endpointfeed.Feed
 	attachments statedb.ChangeIterator[*attachments.Attachment]
 	identities  statedb.ChangeIterator[*identities.EndpointIdentity]
+	policies    statedb.ChangeIterator[*endpointpolicies.EndpointPolicy]
 }
 
 // subscribe begins with everything that exists: the first batch of changes is a full pass.
 func (c *controller) subscribe() (f feed, err error) {
-	txn := c.DB.WriteTxn(c.Attachments, c.Identities)
+	txn := c.DB.WriteTxn(c.Attachments, c.Identities, c.Policies)
 	f.attachments, err = c.Attachments.Changes(txn)
 	if err == nil {
 		f.identities, err = c.Identities.Changes(txn)
+	}
+	if err == nil {
+		f.policies, err = c.Policies.Changes(txn)
 	}
 	txn.Commit()
 	if err != nil {
@@ -34,6 +39,7 @@ func (c *controller) subscribe() (f feed, err error) {
 func (f feed) close() {
 	f.attachments.Close()
 	f.identities.Close()
+	f.policies.Close()
 	f.Close()
 }
 
@@ -43,6 +49,7 @@ func (f feed) next(txn statedb.ReadTxn, changed *statedb.WatchSet) (m endpointfe
 	m = f.Next(txn, changed)
 	delete(m, 0) // addresses of the node
 	changed.Add(endpointfeed.Follow(txn, f.identities, m, func(r *identities.EndpointIdentity) uint16 { return r.EndpointID }))
+	changed.Add(endpointfeed.Follow(txn, f.policies, m, func(r *endpointpolicies.EndpointPolicy) uint16 { return r.EndpointID }))
 	changed.Add(endpointfeed.Follow(txn, f.attachments, m, func(r *attachments.Attachment) uint16 { return r.EndpointID }))
 	all = m[0]
 	delete(m, 0)

@@ -2,12 +2,14 @@ package endpointstate
 
 import (
 	"net/netip"
+	"strconv"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
@@ -15,7 +17,9 @@ import (
 // observation is what the tables of the datapath say about one wanted endpoint.
 type observation struct {
 	progress progress
-	identity uint32
+	identity uint32 // as whom the kernel knows it, or shall
+	why      string // what keeps it from an identity of the cluster for long; empty when nothing does
+	revision uint32 // of its policy
 	err      string // of the first row that failed, with the row's name
 	waiting  string // the first row that is missing or pending
 }
@@ -51,14 +55,17 @@ func (c *controller) observe(txn statedb.ReadTxn, ep *endpoints.Endpoint) observ
 	o := observation{progress: done}
 	number, found := identities.Of(txn, c.Identities, ep.ID, ep.AttachmentID())
 	if found {
-		o.identity = number.Identity
+		o.identity, o.why = number.Identity, number.Why
 	} else {
 		o.progress = missing
 		o.wait("an identity")
 	}
+	policy := c.observePolicy(txn, ep, number, found, &o)
 	facts, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
 	if found {
-		found = int(facts.IfIndex) == ep.HostIfIndex && facts.IPv4 == ep.IPv4 && facts.IPv6 == ep.IPv6
+		found = int(facts.IfIndex) == ep.HostIfIndex && facts.IPv4 == ep.IPv4 && facts.IPv6 == ep.IPv6 && policy != nil &&
+			facts.Identity == policy.Identity && facts.Ingress == policy.Ingress && facts.Egress == policy.Egress &&
+			facts.PolicyRevision == policy.Revision
 	}
 	if status := statusOf(facts, found); !settled(found, status) {
 		o.add("endpoint-facts", found, status)
@@ -72,6 +79,25 @@ func (c *controller) observe(txn statedb.ReadTxn, ep *endpoints.Endpoint) observ
 	c.observeAddress(txn, ep, ep.IPv6, &o)
 	c.observeLink(txn, ep, &o)
 	return o
+}
+
+// observePolicy looks for what the maps of policies hold for the endpoint, under the identity that it shall have.
+func (c *controller) observePolicy(txn statedb.ReadTxn, ep *endpoints.Endpoint, number *identities.EndpointIdentity, identified bool, o *observation,
+) *endpointpolicies.EndpointPolicy {
+	policy, found := endpointpolicies.Of(txn, c.Policies, ep.ID, ep.AttachmentID())
+	switch {
+	case !found:
+		o.add("endpoint-policies", false, reconciler.Status{})
+		return nil
+	case policy.Error != "":
+		o.progress = min(o.progress, pending)
+		o.err = "endpoint-policies: " + policy.Error
+	case identified && policy.Identity != number.Identity:
+		o.progress = min(o.progress, pending)
+		o.wait("every policy to know identity " + strconv.FormatUint(uint64(number.Identity), 10))
+	}
+	o.revision = policy.Revision
+	return policy
 }
 
 func (c *controller) observeAddress(txn statedb.ReadTxn, ep *endpoints.Endpoint, a netip.Addr, o *observation) {

@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
@@ -22,6 +23,7 @@ func inputs() cell.Cell {
 		bpfendpoints.NewLinkTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
 		identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
+		endpointpolicies.NewTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
 		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 	)
 }

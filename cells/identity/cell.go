@@ -26,11 +26,11 @@ var Cell = cell.Module("identity", "Security identities of endpoints",
 	cell.ProvidePrivate(
 		newTables,      // only this cell writes identities and endpoint-identities
 		newWantedTable, // label sets without a CiliumIdentity
-		newFilter,      // which labels count
 	),
 	cell.Provide( // anyone may read
 		statedb.RWTable[*identities.Identity].ToTable,
 		statedb.RWTable[*identities.EndpointIdentity].ToTable,
+		newFilter, // which labels count, for selectors of policies as well
 	),
 	cell.Invoke(
 		registerController, // job: endpoints and cilium-identities into rows

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -25,6 +26,7 @@ type choice struct {
 	want    *wanted   // the object that should be made; nil when there is one or none can be made
 	again   time.Time // when to choose again; zero for never
 	problem error
+	why     string // what keeps the labels from a number of the cluster for long; empty when nothing does
 }
 
 // choose finds the number of one set of labels, the best first: a fixed one, that of an object, the one that its endpoints
@@ -35,7 +37,7 @@ func (c *controller) choose(txn statedb.ReadTxn, in input, key string, s set, no
 		return choice{number: number{init.ID, init.Labels, init.Source}}
 	}
 	if c.Client == nil {
-		return c.chooseOwn(key, s, identities.Memory)
+		return c.chooseMemory(in, key, s)
 	}
 	if row, found := lowest(txn, c.CRDs, key); found {
 		return choice{number: number{row.ID, s.labels, identities.CRD}}
@@ -87,12 +89,40 @@ func (c *controller) chooseProvisional(txn statedb.ReadTxn, in input, key string
 	case s.partial:
 		why = errors.New("labels of its endpoints are not known; see the module endpoint-manager")
 	case failed:
+		out.why = row.Full // other errors differ from one attempt to the next, and each would be a change of all rows
 		why = errors.New(row.Status.GetError())
 	case !in.synced:
 		why = errors.New("the CiliumIdentity objects are not read yet; see the table sources")
 	}
 	out.problem = fmt.Errorf("%s: %w", printable.Short(key, longestName), why)
 	return out
+}
+
+// chooseMemory gives numbers out without Kubernetes: those of a cluster, and when these are used up others.
+func (c *controller) chooseMemory(in input, key string, s set) choice {
+	out := c.chooseOwn(key, s, identities.Memory)
+	if !errors.Is(out.problem, errFull) {
+		return out
+	}
+	why := fmt.Errorf("%w: %s", out.problem, c.culprits(in))
+	out = c.chooseOwn(key, s, identities.Provisional)
+	out.problem = errors.Join(fmt.Errorf("%s: %w", printable.Short(key, longestName), why), out.problem)
+	out.why = why.Error()
+	return out
+}
+
+// culprits names the labels that make so many label sets of endpoints. It is worked out once in a pass.
+func (c *controller) culprits(in input) string {
+	if *in.culprits == "" {
+		*in.culprits = labels.Culprits(func(yield func(map[string]string) bool) {
+			for _, s := range in.sets {
+				if !yield(s.labels) {
+					return
+				}
+			}
+		})
+	}
+	return *in.culprits
 }
 
 // chooseOwn takes the number that the labels have from this node, or gives them one.

@@ -39,11 +39,11 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 		}
 		resolved++
 		if old := m.row; old != nil && m.rowKey == m.key && old.Identity == n.ID && old.Source == n.Source &&
-			old.Attachment == ep.AttachmentID() {
+			old.Attachment == ep.AttachmentID() && old.Why == out.why[m.key] {
 			continue
 		}
 		row := &identities.EndpointIdentity{EndpointID: ep.ID, Attachment: ep.AttachmentID(), Identity: n.ID, Source: n.Source,
-			Labels: n.Labels}
+			Labels: n.Labels, Why: out.why[m.key]}
 		m.row, m.rowKey = row, m.key
 		written[ep.ID] = m
 		if old, _, known := c.Of.Get(txn, identities.ByEndpoint(ep.ID)); known && old.Equal(row) {
@@ -95,8 +95,8 @@ func (c *controller) commitKnown(snapshot statedb.ReadTxn, txn statedb.WriteTxn,
 	}
 	for _, change := range in.objects {
 		switch {
-		case change.Object.ID < identity.ClusterMin || change.Object.ID > identity.ClusterMax:
-		case change.Deleted:
+		case !inRange(change.Object):
+		case change.Deleted || !valid(change.Object):
 			remove(change.Object.ID)
 		default:
 			put(&identities.Identity{ID: change.Object.ID, Labels: change.Object.Labels, Source: identities.CRD})
@@ -119,7 +119,7 @@ func (c *controller) commitKnown(snapshot statedb.ReadTxn, txn statedb.WriteTxn,
 }
 
 func fixed(id uint32) *identities.Identity {
-	return &identities.Identity{ID: id, Source: identities.Reserved, Labels: map[string]string{"reserved:" + identity.Name(id): ""}}
+	return &identities.Identity{ID: id, Source: identities.Reserved, Labels: identity.Labels(id)}
 }
 
 // commitWanted keeps the rows of sets that still need an object.

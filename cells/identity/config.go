@@ -1,12 +1,8 @@
 package identity
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -44,39 +40,5 @@ func newFilter(c Config, log *slog.Logger) (*labels.Filter, error) {
 	default:
 		return nil, fmt.Errorf("--identity-allocation-mode=%q: want crd", c.AllocationMode)
 	}
-	var file []labels.Prefix
-	if c.LabelPrefixFile != "" {
-		var err error
-		if file, err = readPrefixes(c.LabelPrefixFile); err != nil {
-			return nil, fmt.Errorf("--label-prefix-file=%s: %w", c.LabelPrefixFile, err)
-		}
-	}
-	prefixes := strings.FieldsFunc(c.Labels, func(r rune) bool { return r == ',' || r == ' ' || r == '\n' || r == '\t' })
-	filter, err := labels.NewFilter(prefixes, file)
-	if err != nil {
-		return nil, fmt.Errorf("--labels and --label-prefix-file: %w", err)
-	}
-	return filter, nil
-}
-
-// readPrefixes reads a file of Cilium's form.
-func readPrefixes(path string) ([]labels.Prefix, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	var file struct {
-		Version  int             `json:"version"`
-		Prefixes []labels.Prefix `json:"valid-prefixes"`
-	}
-	if err := json.Unmarshal(text, &file); err != nil {
-		return nil, fmt.Errorf("parse it: %w", err)
-	}
-	if file.Version != 1 {
-		return nil, fmt.Errorf("it has version %d; want 1", file.Version)
-	}
-	if len(file.Prefixes) == 0 {
-		return nil, errors.New("it has no valid-prefixes")
-	}
-	return file.Prefixes, nil
+	return labels.ReadFilter(c.Labels, c.LabelPrefixFile)
 }

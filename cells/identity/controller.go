@@ -107,10 +107,11 @@ type input struct {
 	restored  bool                               // all endpoints of an earlier run are there
 	synced    bool                               // all CiliumIdentity objects are
 	changed   *statedb.WatchSet
+	culprits  *string // labels that make so many sets; empty until somebody asks
 }
 
 func (c *controller) read(txn statedb.ReadTxn) input {
-	in := input{sets: map[string]set{}, gone: map[uint32]bool{}, changed: statedb.NewWatchSet()}
+	in := input{sets: map[string]set{}, gone: map[uint32]bool{}, changed: statedb.NewWatchSet(), culprits: new(string)}
 	rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 	restored, restoring := c.Endpoints.Initialized(txn)
 	synced, syncing := c.CRDs.Initialized(txn)
@@ -153,6 +154,7 @@ func (c *controller) remembered(ep *endpoints.Endpoint) memo {
 // output is what the tables should say.
 type output struct {
 	byKey    map[string]number  // of each set of labels that has one
+	why      map[string]string  // what keeps a set from a number of the cluster for long
 	want     map[string]*wanted // label sets that need an object
 	problems []error
 	again    time.Time // when another pass is due although nothing changes; zero for never
@@ -170,7 +172,7 @@ func (o *output) lookAgain(at time.Time) {
 
 // resolve finds the number of each set of labels.
 func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) output {
-	out := output{byKey: map[string]number{}, want: map[string]*wanted{}}
+	out := output{byKey: map[string]number{}, why: map[string]string{}, want: map[string]*wanted{}}
 	if in.restored {
 		c.numbers.retain(func(key string) bool { _, used := in.sets[key]; return used })
 	}
@@ -186,6 +188,9 @@ func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) outpu
 			continue
 		}
 		out.byKey[key] = choice.number
+		if choice.why != "" {
+			out.why[key] = choice.why
+		}
 		delete(c.since, key)
 		had := c.numbers.byKey[key]
 		if choice.number.Source != identities.Reserved && (had.ID != choice.number.ID || had.Source != choice.number.Source) {

@@ -46,6 +46,7 @@ type creator struct {
 	// another number would make a second object.
 	mu    sync.Mutex
 	tried map[string]uint32
+	full  full
 }
 
 func newCreator(client *kubeapi.Client, crds statedb.Table[*cilium.Identity]) *creator {
@@ -73,14 +74,15 @@ func (c *creator) Update(ctx context.Context, txn statedb.ReadTxn, _ statedb.Rev
 	}
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
+	w.Full = ""
 	id := c.first(w)
 	for range createAttempts {
 		if id == 0 {
 			id = c.free(txn)
 		}
 		if id == 0 {
-			return fmt.Errorf("create an identity for %s: all numbers of %d to %d are taken; remove CiliumIdentity objects that "+
-				"no pod has, or leave labels out of identities with --labels", w.name(), identity.ClusterMin, identity.ClusterMax)
+			w.Full = fmt.Sprintf("all numbers of %d to %d are taken: %s", identity.ClusterMin, identity.ClusterMax, c.why(txn))
+			return fmt.Errorf("create an identity for %s: %s", w.name(), w.Full)
 		}
 		got, err := c.create(ctx, id, w)
 		if err != nil {
@@ -142,18 +144,56 @@ func (c *creator) create(ctx context.Context, id uint32, w *wanted) (bool, error
 	return err == nil && maps.Equal(other.SecurityLabels, w.Labels), nil
 }
 
-// free picks a number that no object is known to have. Nodes that picked the same one would only collide.
+// full remembers that no number was free, and why: thousands of label sets may ask for one at the same time.
+type full struct {
+	at  statedb.Revision // of cilium-identities; 0 when a number was free
+	why string
+	as  time.Time // when why was found
+}
+
+// recount is how long the labels that make the identities are taken to be the same.
+const recount = time.Minute
+
+// free picks a number that no object is known to have, or 0. Nodes that picked the same one would only collide.
 func (c *creator) free(txn statedb.ReadTxn) uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	revision := c.crds.Revision(txn)
+	if c.full.at == revision && revision != 0 {
+		return 0
+	}
 	size := identity.ClusterMax - identity.ClusterMin + 1
 	start := rand.Uint32N(size)
 	for i := range size {
 		id := identity.ClusterMin + (start+i)%size
-		name := strconv.FormatUint(uint64(id), 10)
-		if _, _, taken := c.crds.Get(txn, cilium.IdentityByName(name)); !taken {
+		if _, _, taken := c.crds.Get(txn, cilium.IdentityByName(decimal(id))); !taken {
+			c.full.at = 0
 			return id
 		}
 	}
+	c.full.at = revision
 	return 0
+}
+
+// why names the labels that make so many identities.
+func (c *creator) why(txn statedb.ReadTxn) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.full.why == "" || time.Since(c.full.as) > recount {
+		c.full.why, c.full.as = labels.Culprits(labelsOf(c.crds.All(txn))), time.Now()
+	}
+	return c.full.why
+}
+
+// labelsOf are the labels of objects that have a number of the cluster.
+func labelsOf(rows iter.Seq2[*cilium.Identity, statedb.Revision]) iter.Seq[map[string]string] {
+	return func(yield func(map[string]string) bool) {
+		for row := range rows {
+			if inRange(row) && !yield(row.Labels) {
+				return
+			}
+		}
+	}
 }
 
 // Delete implements reconciler.Operations. The object stays: other nodes may have its number.
@@ -194,14 +234,31 @@ func object(id uint32, security map[string]string) *ciliumv2.CiliumIdentity {
 	}
 }
 
-// lowest finds the identity of a set of labels that all nodes use when there are several. An object may not give labels a
-// number that means something else.
+// lowest finds the identity of a set of labels that all nodes use when there are several.
 func lowest(txn statedb.ReadTxn, table statedb.Table[*cilium.Identity], key string) (best *cilium.Identity, found bool) {
 	for row := range table.List(txn, cilium.IdentityByLabels(key)) {
-		valid := row.ID >= identity.ClusterMin && row.ID <= identity.ClusterMax
-		if valid && (best == nil || row.ID < best.ID) {
+		if valid(row) && (best == nil || row.ID < best.ID) {
 			best = row
 		}
 	}
 	return best, best != nil
+}
+
+// inRange tells whether an object has a number of the cluster.
+func inRange(row *cilium.Identity) bool {
+	return row.ID >= identity.ClusterMin && row.ID <= identity.ClusterMax
+}
+
+// valid tells whether an object makes an identity. It may not give labels a number that means something else, nor a number
+// labels that no pod can have: those that are reserved, and those that read as other labels in a key.
+func valid(row *cilium.Identity) bool {
+	if !inRange(row) || len(row.Labels) == 0 {
+		return false
+	}
+	list := make([]string, 0, len(row.Labels))
+	for key, value := range row.Labels {
+		list = append(list, key+"="+value)
+	}
+	labels, err := endpoint.ParseLabels(list)
+	return err == nil && maps.Equal(labels, row.Labels)
 }

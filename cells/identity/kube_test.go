@@ -35,6 +35,7 @@ type world struct {
 	Endpoints statedb.RWTable[*endpoints.Endpoint]
 	Of        statedb.Table[*identities.EndpointIdentity]
 	CRDs      statedb.RWTable[*cilium.Identity]
+	Known     statedb.Table[*identities.Identity]
 	restored  func(statedb.WriteTxn) // all endpoints of an earlier run are there
 	stop      func()
 }
@@ -47,8 +48,8 @@ func start(t *testing.T, server *kubetest.Server, dir string) *world {
 	h := hive.New(celltest.Infrastructure(), Cell, inputs(), cell.Module("kube", "The API server",
 		cell.Provide(func() *kubeapi.Client { return server.Client(t) }),
 	), cell.Invoke(func(db *statedb.DB, eps statedb.RWTable[*endpoints.Endpoint], of statedb.Table[*identities.EndpointIdentity],
-		crds statedb.RWTable[*cilium.Identity]) {
-		w.DB, w.Endpoints, w.Of, w.CRDs = db, eps, of, crds
+		crds statedb.RWTable[*cilium.Identity], known statedb.Table[*identities.Identity]) {
+		w.DB, w.Endpoints, w.Of, w.CRDs, w.Known = db, eps, of, crds, known
 		txn := db.WriteTxn(eps)
 		defer txn.Commit()
 		w.restored = eps.RegisterInitializer(txn, "test")
@@ -281,4 +282,32 @@ func TestChoose_TheLowestOfTwoAndOthersWhenANumberChangesItsMeaning(t *testing.T
 	putIdentity(server, 300, map[string]string{"k8s:app": "db"})
 	got := w.await(t, "neither", 1, func(r *identities.EndpointIdentity) bool { return isReal(r) && r.Identity != 300 })
 	require.NotEqual(t, uint32(300), got[1])
+}
+
+// Whoever can make objects could otherwise choose what policies take pods of others for.
+func TestChoose_AnObjectWhoseLabelsNoPodCanHaveIsNoIdentity(t *testing.T) {
+	t.Parallel()
+	server := kubetest.New(t)
+	real := map[string]string{"k8s:a": "b", "k8s:c": "d"}
+	for id, labels := range map[uint32]map[string]string{
+		300: {"k8s:a": "b;k8s:c=d"}, 301: {"k8s:a=b;k8s:c": "d"}, 302: {"reserved:host": ""}, 303: {"cidr:10.0.0.0/8": ""}, 304: {},
+		305: {"user:io.kubernetes.pod.namespace": "kube-system"}, 306: {"k8s:a": "b", "reserved:host": ""},
+	} {
+		putIdentity(server, id, labels)
+	}
+	require.Equal(t, cilium.LabelsKey(real), cilium.LabelsKey(map[string]string{"k8s:a": "b;k8s:c=d"}), "they read the same")
+	w := start(t, server, t.TempDir())
+	txn := w.DB.WriteTxn(w.Endpoints)
+	_, _, err := w.Endpoints.Insert(txn, &endpoints.Endpoint{ID: 1, ContainerID: "c1", IfName: "eth0", Labels: real})
+	require.NoError(t, err)
+	w.restored(txn)
+	txn.Commit()
+	got := w.await(t, "a real identity", 1, isReal)
+	require.NotContains(t, []uint32{300, 301}, got[1])
+	for row := range w.Known.All(w.DB.ReadTxn()) {
+		if row.Source == identities.CRD {
+			require.Equal(t, got[1], row.ID)
+			require.Equal(t, real, row.Labels)
+		}
+	}
 }

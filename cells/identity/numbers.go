@@ -31,13 +31,14 @@ type numbers struct {
 	byKey map[string]number
 	taken map[uint32]string // the reverse
 	last  map[identities.Source]uint32
-	dirty map[uint32]bool // numbers whose file says something else
+	dirty map[uint32]bool            // numbers whose file says something else
+	full  map[identities.Source]bool // no number was free, and none was given back since
 }
 
 func newNumbers(s settings.Agent) *numbers {
 	return &numbers{files: statefile.New(filepath.Join(s.StateDir, "identities"), fileKind), byKey: map[string]number{},
 		taken: map[uint32]string{}, last: map[identities.Source]uint32{},
-		dirty: map[uint32]bool{}}
+		dirty: map[uint32]bool{}, full: map[identities.Source]bool{}}
 }
 
 // load reads what the last run left. A file that cannot be used is set aside: its endpoints get other numbers.
@@ -102,6 +103,7 @@ func (n *numbers) set(entry number) {
 	if found {
 		delete(n.taken, old.ID)
 		n.dirty[old.ID] = true
+		clear(n.full)
 	}
 	n.byKey[key], n.taken[entry.ID], n.dirty[entry.ID] = entry, key, true
 }
@@ -113,9 +115,13 @@ func (n *numbers) retain(used func(key string) bool) {
 			delete(n.byKey, key)
 			delete(n.taken, entry.ID)
 			n.dirty[entry.ID] = true
+			clear(n.full)
 		}
 	}
 }
+
+// errFull means that every number of a range is in use.
+var errFull = errors.New("all are in use")
 
 // allocate gives labels a number of this node's own. A number that was given back comes around as late as possible.
 func (n *numbers) allocate(labels map[string]string, source identities.Source) (number, error) {
@@ -125,6 +131,9 @@ func (n *numbers) allocate(labels map[string]string, source identities.Source) (
 	}
 	id := max(n.last[source], low-1)
 	for range high - low + 1 {
+		if n.full[source] {
+			break
+		}
 		if id++; id > high {
 			id = low
 		}
@@ -135,5 +144,6 @@ func (n *numbers) allocate(labels map[string]string, source identities.Source) (
 			return entry, nil
 		}
 	}
-	return number{}, fmt.Errorf("no %s identity is free: all of %d to %d are in use", source, low, high)
+	n.full[source] = true
+	return number{}, fmt.Errorf("no number of %d to %d is free: %w", low, high, errFull)
 }

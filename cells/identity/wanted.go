@@ -18,6 +18,7 @@ type wanted struct {
 	Labels map[string]string `json:"labels"`           // never changed in place
 	Prefer uint32            `json:"prefer,omitempty"` // the number that endpoints have already; 0 for any
 	ID     uint32            `json:"id,omitempty"`     // of the object, once the server has it; set by the reconciler
+	Full   string            `json:"full,omitempty"`   // no number is free, and the labels that make them; set by the reconciler
 	Status reconciler.Status `json:"status"`
 
 	again bool // the object that was made is gone: make it anew

@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
@@ -54,6 +55,7 @@ type allocator struct {
 	settings settings
 	ledger   ledger
 	log      *slog.Logger
+	flows    statedb.Table[conntrack.Map] // nil when nobody looks after flows
 
 	mu           sync.Mutex
 	restored     bool
@@ -73,13 +75,14 @@ type allocatorParams struct {
 	Ledger   ledger
 	Agent    agent.Agent
 	Log      *slog.Logger
+	Flows    statedb.Table[conntrack.Map] `optional:"true"`
 }
 
 func newAllocator(p allocatorParams) *allocator {
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Abort()
 	a := &allocator{
-		db: p.DB, table: p.Table, settings: p.Settings, ledger: p.Ledger, log: p.Log,
+		db: p.DB, table: p.Table, settings: p.Settings, ledger: p.Ledger, log: p.Log, flows: p.Flows,
 		ipv4:         newFamily("ipv4", p.Agent.EnableIPv4),
 		ipv6:         newFamily("ipv6", p.Agent.EnableIPv6),
 		changed:      make(chan struct{}),

@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"iter"
 	"net/netip"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
@@ -83,11 +85,38 @@ func (a *allocator) expire(now time.Time) (time.Time, error) {
 	}
 	var next time.Time
 	for _, q := range []*queue{a.ipv4.unclaimed, a.ipv4.quarantined, a.ipv6.unclaimed, a.ipv6.quarantined} {
-		if at, ok := q.next(); ok && (next.IsZero() || at.Before(next)) {
+		at, ok := q.next()
+		if !ok {
+			continue
+		}
+		if !at.After(now) { // it waits for the collector of flows
+			at = now.Add(passRetry)
+		}
+		if next.IsZero() || at.Before(next) {
 			next = at
 		}
 	}
 	return next, nil
+}
+
+// passRetry is how soon an address that has rested long enough is looked at again while flows of its pod may remain. The
+// collector of flows comes within about a second of each release.
+const passRetry = time.Second
+
+// rested gives the addresses whose quarantine is over at a time, and whose flows are: the maps of flows were looked through
+// in a pass that began after the release.
+func (a *allocator) rested(txn statedb.ReadTxn, f *family, at time.Time) iter.Seq[due] {
+	return func(yield func(due) bool) {
+		for d := range f.quarantined.ended(at) {
+			row, _, found := a.table.Get(txn, ipamaddresses.ByAddr(d.addr))
+			if found && a.flows != nil && !conntrack.PassedSince(txn, a.flows, row.Since) {
+				continue
+			}
+			if !yield(d) {
+				return
+			}
+		}
+	}
 }
 
 func (a *allocator) expireFamily(f *family, now time.Time) error {
@@ -104,7 +133,7 @@ func (a *allocator) expireFamily(f *family, now time.Time) error {
 		}
 		unclaimed = append(unclaimed, d.addr)
 	}
-	for d := range f.quarantined.ended(now) {
+	for d := range a.rested(txn, f, now) {
 		if _, _, err := a.table.Delete(txn, address{Addr: d.addr}); err != nil {
 			return fmt.Errorf("end the quarantine of %s: %w", d.addr, err)
 		}

@@ -106,7 +106,7 @@ func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, 
 	}
 	// An address released at t is due at t + quarantine; it may be taken from t + minQuarantine.
 	early := now.Add(max(0, a.settings.quarantine-minQuarantine))
-	for d := range f.quarantined.ended(early) {
+	for d := range a.rested(txn, f, early) {
 		if f.contains(d.addr) {
 			return given{family: f, addr: d.addr, reused: true, early: d.at.After(now)}, nil
 		}

@@ -11,39 +11,35 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
-	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// endpointsOwner is the owner of the claims that come from the table endpoints.
-const endpointsOwner = "endpoints"
-
 func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endpoints.Endpoint],
-	of statedb.Table[*identities.EndpointIdentity], w *writer) {
+	policies statedb.Table[*endpointpolicies.EndpointPolicy], w *writer) {
 	heartbeat.Add(jobs, "claim-endpoints", func(ctx context.Context, health cell.Health) error {
 		for {
-			txn := heartbeat.Snapshot(ctx, db, table, of)
+			txn := heartbeat.Snapshot(ctx, db, table, policies)
 			rows, changed := table.AllWatch(txn)
-			_, identitiesChanged := of.AllWatch(txn)
+			_, policiesChanged := policies.AllWatch(txn)
 			complete, initialized := table.Initialized(txn)
 			if complete {
-				complete, initialized = of.Initialized(txn)
+				complete, initialized = policies.Initialized(txn)
 			}
 
 			claims := endpointClaims(rows, func(ep *endpoints.Endpoint) (uint32, bool) {
-				row, found := identities.Of(txn, of, ep.ID, ep.AttachmentID())
+				row, found := endpointpolicies.Of(txn, policies, ep.ID, ep.AttachmentID())
 				if !found {
 					return 0, false
 				}
 				return row.Identity, true
 			})
 
-			var done func(statedb.WriteTxn)
 			if complete {
-				done, initialized = w.endpointsIn, nil
+				initialized = nil
 			}
-			w.replace(endpointsOwner, claims, done)
+			w.Replace(ipcachetable.OwnerEndpoints, claims, complete)
 
 			health.OK(fmt.Sprintf("%d addresses of endpoints", len(claims)))
 
@@ -52,15 +48,15 @@ func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endp
 			case <-ctx.Done():
 				return nil
 			case <-changed:
-			case <-identitiesChanged:
+			case <-policiesChanged:
 			case <-initialized:
 			}
 		}
 	})
 }
 
-// endpointClaims says who has which address. An endpoint in quarantine has none: nothing of it may pass. One whose
-// identity is not known yet has none either.
+// endpointClaims says who has which address. An endpoint in quarantine has none: nothing of it may pass. One whom
+// some policy in the kernel does not know yet has none either.
 func endpointClaims(rows iter.Seq2[*endpoints.Endpoint, statedb.Revision], identityOf func(*endpoints.Endpoint) (uint32, bool),
 ) (claims []ipcachetable.Claim) {
 	for ep := range rows {

@@ -24,9 +24,14 @@ import (
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -39,8 +44,15 @@ func TestScripts(t *testing.T) {
 			account.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*endpoints.Endpoint].ToTable,
-					identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable),
+					endpointpolicies.NewTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
+					identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,
+					cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
+					cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+					k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+					policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
+				),
 			),
+			settings.Cell,
 			cell.Module("ipcache", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeMaps) kernel { return f }),
 				implementation,
@@ -72,6 +84,7 @@ type fakeMaps struct {
 	mu       sync.Mutex
 	entries  map[netip.Prefix]value
 	failures int
+	epoch    int
 }
 
 func newFake() *fakeMaps { return &fakeMaps{entries: map[netip.Prefix]value{}} }
@@ -88,6 +101,7 @@ func (f *fakeMaps) write(change func()) error {
 }
 
 func (f *fakeMaps) Put(p netip.Prefix, v value) error { return f.write(func() { f.entries[p] = v }) }
+func (f *fakeMaps) Raise() error                      { return f.write(func() { f.epoch++ }) }
 func (f *fakeMaps) Delete(p netip.Prefix) error       { return f.write(func() { delete(f.entries, p) }) }
 
 func (f *fakeMaps) Get(p netip.Prefix) (v value, found bool, err error) {
@@ -125,6 +139,11 @@ func commands(
 			slices.Sort(lines)
 			return strings.Join(lines, ""), nil
 		}),
+		"kernel/epoch": simple("Show how often the epoch was raised", func(...string) (string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return fmt.Sprintln(f.epoch), nil
+		}),
 		"kernel/fail": simple("Let the next n writes fail", func(args ...string) (string, error) {
 			n, err := strconv.Atoi(args[0])
 			f.mu.Lock()
@@ -149,7 +168,7 @@ func commands(
 				claims = append(claims, ipcachetable.Claim{Prefix: netip.MustParsePrefix(prefix), Identity: uint32(n),
 					Source: ipcachetable.Source(source)})
 			}
-			w.Replace(args[0], claims)
+			w.Replace(args[0], claims, true)
 			return "", err
 		}),
 	})
@@ -177,7 +196,7 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 				Source: ipcachetable.Source(1 + random.IntN(4))})
 		}
 		model[owner] = list
-		w.Replace(owner, list)
+		w.Replace(owner, list, random.IntN(2) == 0)
 		compareWithModel(t, db, table, model)
 	}
 }
@@ -221,7 +240,7 @@ func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := memoryMaps{}
-	for _, name := range []string{bpf.MapIpcache, bpf.MapIpcachePrefixes} {
+	for _, name := range []string{bpf.MapIpcache, bpf.MapIpcachePrefixes, bpf.MapEpochs} {
 		m, err := ebpf.NewMap(specs[name])
 		if err != nil {
 			t.Fatal(err)
@@ -245,6 +264,15 @@ func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 	have, err := k.Dump()
 	if err != nil || !maps.Equal(have, want) {
 		t.Fatalf("have %v, error %v; want %v", have, err, want)
+	}
+	for i := range uint32(3) {
+		var epoch uint32
+		if err := all[bpf.MapEpochs].Lookup(uint32(0), &epoch); err != nil || epoch != i {
+			t.Fatalf("epoch %d, error %v; want %d", epoch, err, i)
+		}
+		if err := k.Raise(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for p := range want {
 		for range 2 { // gone already is success

@@ -20,6 +20,8 @@ type kernel interface {
 	Get(prefix netip.Prefix) (v value, found bool, err error)
 	// Some reads the next n entries of each map, or those that are left; after the last it begins anew.
 	Some(c *cursor, n int) (map[netip.Prefix]value, error)
+	// Raise makes the datapath judge established flows again: somebody may have become somebody else.
+	Raise() error
 	// Dump reads all entries.
 	Dump() (map[netip.Prefix]value, error)
 }
@@ -48,6 +50,21 @@ func (k realKernel) Delete(p netip.Prefix) error {
 		return err
 	}
 	return nil
+}
+
+// epochSlot is ours in the map epochs.
+const epochSlot = uint32(0)
+
+func (k realKernel) Raise() error {
+	m, err := k.maps.Get(bpf.MapEpochs)
+	if err != nil {
+		return err
+	}
+	var epoch uint32
+	if err := m.Lookup(epochSlot, &epoch); err != nil {
+		return err
+	}
+	return k.maps.Put(bpf.MapEpochs, epochSlot, epoch+1)
 }
 
 // batch is how many entries one call reads.

@@ -8,29 +8,50 @@ import (
 	"net/netip"
 
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// ops pushes rows into the maps.
-type ops struct{ kernel kernel }
+// ops pushes rows into the maps, and raises the epoch once for each batch that changed them.
+type ops struct {
+	kernel kernel
+	// stale means that flows may have been judged by what the maps no longer say. It begins so: an earlier run may have
+	// ended between a change and its epoch.
+	stale bool
+}
 
-func newOps(k kernel) *ops { return &ops{k} }
+func newOps(k kernel) *ops { return &ops{kernel: k, stale: true} }
+
+// UpdateBatch implements reconciler.BatchOperations.
+func (o *ops) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
+	o.each(batch, func(e *ipcachetable.Entry) error { return o.put(e) })
+}
+
+// DeleteBatch implements reconciler.BatchOperations.
+func (o *ops) DeleteBatch(_ context.Context, _ statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
+	o.each(batch, func(e *ipcachetable.Entry) error { return o.remove(e.Prefix) })
+}
+
+// each works on a batch. When the epoch cannot be raised, nothing of the batch has succeeded: all of it is tried again.
+func (o *ops) each(batch []reconciler.BatchEntry[*ipcachetable.Entry], do func(*ipcachetable.Entry) error) {
+	for i := range batch {
+		batch[i].Result = do(batch[i].Object)
+	}
+	err := o.raise()
+	for i := range batch {
+		batch[i].Result = errors.Join(batch[i].Result, err)
+	}
+}
 
 // Update implements reconciler.Operations.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *ipcachetable.Entry) error {
-	if err := o.kernel.Put(e.Prefix, valueOf(e)); err != nil {
-		return fmt.Errorf("write %s to the map ipcache: %w", e.Prefix, err)
-	}
-	return nil
+	return errors.Join(o.put(e), o.raise())
 }
 
 // Delete implements reconciler.Operations.
 func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *ipcachetable.Entry) error {
-	if err := o.kernel.Delete(e.Prefix); err != nil {
-		return fmt.Errorf("delete %s from the map ipcache: %w", e.Prefix, err)
-	}
-	return nil
+	return errors.Join(o.remove(e.Prefix), o.raise())
 }
 
 // Prune implements reconciler.Operations. All entries of the two maps are ours.
@@ -44,11 +65,39 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcach
 	}
 	var errs []error
 	for prefix := range have {
-		if err := o.kernel.Delete(prefix); err != nil {
-			errs = append(errs, fmt.Errorf("delete %s from the map ipcache: %w", prefix, err))
-		}
+		errs = append(errs, o.remove(prefix))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, o.raise())...)
+}
+
+func (o *ops) put(e *ipcachetable.Entry) error {
+	if have, found, err := o.kernel.Get(e.Prefix); err == nil && found && have == valueOf(e) {
+		return nil
+	}
+	if err := o.kernel.Put(e.Prefix, valueOf(e)); err != nil {
+		return fmt.Errorf("write %s to the map ipcache: %w", e.Prefix, err)
+	}
+	o.stale = true
+	return nil
+}
+
+func (o *ops) remove(prefix netip.Prefix) error {
+	if err := o.kernel.Delete(prefix); err != nil {
+		return fmt.Errorf("delete %s from the map ipcache: %w", prefix, err)
+	}
+	o.stale = true
+	return nil
+}
+
+func (o *ops) raise() error {
+	if !o.stale {
+		return nil
+	}
+	if err := o.kernel.Raise(); err != nil {
+		return fmt.Errorf("raise the epoch of the map ipcache, without which established flows are not judged again: %w", err)
+	}
+	o.stale = false
+	return nil
 }
 
 // value is what the maps say of a prefix.

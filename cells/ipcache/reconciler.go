@@ -23,7 +23,7 @@ func newReconciler(
 	params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops,
 ) (reconciler.Reconciler[*ipcachetable.Entry], error) {
 	return heartbeat.Register(params, table,
-		(*ipcachetable.Entry).Clone, (*ipcachetable.Entry).WithStatus, (*ipcachetable.Entry).GetStatus, ops, nil,
+		(*ipcachetable.Entry).Clone, (*ipcachetable.Entry).WithStatus, (*ipcachetable.Entry).GetStatus, ops, ops,
 		reconciler.WithName("ipcache"),
 		reconciler.WithPruning(pruneInterval),
 		reconciler.WithRefreshing(0, nil), // the verify job marks what differs; nothing else needs a second write

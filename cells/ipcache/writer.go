@@ -21,28 +21,28 @@ type writer struct {
 	mu     sync.Mutex
 	claims map[string]claims // by owner; owners are few
 
-	endpointsIn, othersIn func(statedb.WriteTxn) // complete the table's initializers; a second call does nothing
+	// complete are the table's initializers, by owner. A second call does nothing.
+	complete map[string]func(statedb.WriteTxn)
 }
 
 // claims is what one owner says.
 type claims map[netip.Prefix]ipcachetable.Claim
 
+// owners are those that the table waits for.
+var owners = []string{ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerHost, ipcachetable.OwnerNodes}
+
 func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writer {
-	w := &writer{db: db, table: table, claims: make(map[string]claims)}
+	w := &writer{db: db, table: table, claims: make(map[string]claims), complete: make(map[string]func(statedb.WriteTxn))}
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
-	w.endpointsIn = table.RegisterInitializer(txn, "endpoints")
-	w.othersIn = table.RegisterInitializer(txn, "other-owners")
+	for _, owner := range owners {
+		w.complete[owner] = table.RegisterInitializer(txn, owner)
+	}
 	return w
 }
 
 // Replace implements [ipcachetable.Writer].
-func (w *writer) Replace(owner string, list []ipcachetable.Claim) {
-	w.replace(owner, list, w.othersIn)
-}
-
-// replace exchanges the set of owner and completes an initializer in the same commit.
-func (w *writer) replace(owner string, list []ipcachetable.Claim, initialized func(statedb.WriteTxn)) {
+func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool) {
 	next := make(claims, len(list))
 	for _, c := range list {
 		c.Prefix = c.Prefix.Masked()
@@ -52,16 +52,49 @@ func (w *writer) replace(owner string, list []ipcachetable.Claim, initialized fu
 	defer w.mu.Unlock()
 	last := w.claims[owner]
 	w.claims[owner] = next
-	if len(next) == 0 {
-		delete(w.claims, owner)
+	w.commit(owner, changed(last, next), complete)
+}
+
+// update changes some claims of owner, in one commit.
+func (w *writer) update(owner string, put []ipcachetable.Claim, remove []netip.Prefix, complete bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.claims[owner] == nil {
+		w.claims[owner] = make(claims)
+	}
+	prefixes := make(map[netip.Prefix]struct{}, len(put)+len(remove))
+	for _, p := range remove {
+		delete(w.claims[owner], p)
+		prefixes[p] = struct{}{}
+	}
+	for _, c := range put {
+		w.claims[owner][c.Prefix] = c
+		prefixes[c.Prefix] = struct{}{}
+	}
+	w.commit(owner, prefixes, complete)
+}
+
+// identity is what owner claims a prefix to be; 0 when it claims nothing.
+func (w *writer) identity(owner string, prefix netip.Prefix) uint32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.claims[owner][prefix].Identity
+}
+
+// commit settles prefixes of which owner says something else now. The caller holds mu.
+func (w *writer) commit(owner string, prefixes map[netip.Prefix]struct{}, complete bool) {
+	done := w.complete[owner]
+	if len(prefixes) == 0 && (!complete || done == nil) {
+		return
 	}
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Commit()
-	for prefix := range changed(last, next) {
+	for prefix := range prefixes {
 		w.settle(txn, prefix)
 	}
-	if initialized != nil {
-		initialized(txn)
+	if complete && done != nil {
+		done(txn)
+		delete(w.complete, owner)
 	}
 }
 

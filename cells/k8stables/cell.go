@@ -80,13 +80,13 @@ type params struct {
 
 // register chooses the source, once and for all.
 func register(p params) error {
+	past := &earlierRun{agent: p.Agent}
+	p.Lifecycle.Append(cell.Hook{OnStart: past.look})
 	if p.Client == nil {
-		s := &source{p.Settings, newManifestTables(p.Tables, p.Manifests), p.Log}
+		s := &source{p.Settings, newManifestTables(p.Tables, p.Manifests), past.found, p.Log}
 		heartbeat.AddRetried(p.Group, "read-manifests", s.run, retryMin, retryMax)
 		return nil
 	}
-	past := &earlierRun{agent: p.Agent}
-	p.Lifecycle.Append(cell.Hook{OnStart: past.look})
 	s, err := reflectors.New(p.Settings.reflectors, p.Tables, p.Client, past.found, p.Shutdown, p.Log)
 	if err != nil {
 		return err

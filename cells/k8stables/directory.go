@@ -26,7 +26,8 @@ var extensions = []string{".yaml", ".yml", ".json"}
 // directory reads the manifests and remembers what each file held, so that an unchanged one is not parsed again.
 type directory struct {
 	path, nodeName string
-	cache          map[string]cached
+	cache          map[string]cached // nil until the directory was seen
+	missing        bool              // at the last reading
 }
 
 type cached struct {
@@ -34,12 +35,16 @@ type cached struct {
 	documents []parsed
 }
 
-// read returns the documents of all files in the order of the files' names. A directory that does not exist is empty.
-// Only a directory that cannot be listed is an error; a file that cannot be read is a rejected document.
+// read returns the documents of all files in the order of the files' names. A directory that does not exist is empty, unless it
+// was there before: then somebody took it away with all that it says. Only a directory that cannot be listed is an error; a
+// file that cannot be read is a rejected document.
 func (d *directory) read() ([]parsed, error) {
 	entries, err := os.ReadDir(d.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if d.missing = errors.Is(err, fs.ErrNotExist); err != nil && (!d.missing || d.cache != nil) {
 		return nil, fmt.Errorf("list manifests: %w", err)
+	}
+	if d.missing {
+		return nil, nil
 	}
 	var out []parsed
 	fresh := map[string]cached{}

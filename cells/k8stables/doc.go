@@ -6,6 +6,6 @@
 // k8s-ingresses and cilium-nodes, -endpoints, -identities and -networkpolicies; sources, which says whether these tables may
 // be relied on; manifests and k8s-rejects, which say what is wrong with objects. It owns nothing in the kernel.
 //
-// The parts: objects makes rows of objects, tables writes them, reflectors and snapshot are the source that follows the
-// API server; the manifests are here.
+// Package k8sobjects makes rows of objects. The parts: tables writes them, reflectors and snapshot are the source that
+// follows the API server; the manifests are here.
 package k8stables

@@ -12,36 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/waggle-net/waggle/pkg/manifests"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
-
-func TestSplit(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name, text string
-		want       []string // "line: data"
-	}{
-		{"nothing", "", nil},
-		{"only markers", "---\n---\n...\n", nil},
-		{"one without a marker", "a: 1\nb: 2\n", []string{"1: a: 1\nb: 2\n"}},
-		{"no newline at the end", "a: 1\n---\nb: 2", []string{"1: a: 1\n", "3: b: 2"}},
-		{"carriage returns", "a: 1\r\n---\r\nb: 2\r\n", []string{"1: a: 1\r\n", "3: b: 2\r\n"}},
-		{"a document on the line of its marker", "--- {a: 1}\n--- {b: 2}\n", []string{"1:  {a: 1}\n", "2:  {b: 2}\n"}},
-		{"a comment behind the marker", "--- # first\na: 1\n", []string{"2: a: 1\n"}},
-		{"an end marker", "a: 1\n...\nb: 2\n", []string{"1: a: 1\n", "3: b: 2\n"}},
-		{"more dashes are text", "----\na---: 1\n", []string{"1: ----\na---: 1\n"}},
-		{"indented dashes are text", "a: |\n  ---\n  b\n", []string{"1: a: |\n  ---\n  b\n"}},
-	} {
-		var got []string
-		for _, d := range split([]byte(test.text)) {
-			got = append(got, fmt.Sprintf("%d: %s", d.line, d.data))
-		}
-		if diff := cmp.Diff(test.want, got); diff != "" {
-			t.Errorf("%s: %s", test.name, diff)
-		}
-	}
-}
 
 // one parses a file that holds one object.
 func one(t *testing.T, text string) parsed {
@@ -56,10 +30,6 @@ func one(t *testing.T, text string) parsed {
 // named is an object with a name and further fields; policy is a NetworkPolicy with further fields of its spec.
 func named(kind, fields string) string {
 	return fmt.Sprintf("{apiVersion: v1, kind: %s, metadata: {name: a}, %s}", kind, fields)
-}
-
-func policy(fields string) string {
-	return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a},\n spec: {podSelector: {}, " + fields + "}}"
 }
 
 func TestParse_Rejects(t *testing.T) {
@@ -139,24 +109,6 @@ func TestParse_Rejects(t *testing.T) {
 			named("Service", "spec: {loadBalancerSourceRanges: [all]}"),
 			"must be a CIDR",
 		},
-		"a peer of two kinds": {
-			policy("ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]"),
-			"may not specify both",
-		},
-		"an empty peer": {policy("egress: [{to: [{}]}]"), "must specify a peer"},
-		"except outside": {
-			policy("egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/9]}}]}]"),
-			"strict subset",
-		},
-		"a bad end of ports": {
-			policy("egress: [{ports: [{port: 90, endPort: 80}]}]"),
-			"endPort: Invalid value",
-		},
-		"a bad operator": {
-			policy("ingress: [{from: [{podSelector: {matchExpressions: [{key: a, operator: Like}]}}]}]"),
-			"operator",
-		},
-		"a bad direction": {policy("policyTypes: [Sideways]"), "spec.policyTypes[0]: Unsupported value"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,6 +118,53 @@ func TestParse_Rejects(t *testing.T) {
 			}
 			checkShown(t, got.manifest)
 		})
+	}
+}
+
+// TestParse_KeepsInvalidPolicies: a policy with a mistake still isolates its pods, and what is wrong allows nothing.
+func TestParse_KeepsInvalidPolicies(t *testing.T) {
+	t.Parallel()
+	rule := func(r k8s.PolicyRule) string {
+		if len(r.Peers)+len(r.Ports) > 0 {
+			t.Errorf("an invalid rule has peers or ports: %+v", r)
+		}
+		return r.Invalid
+	}
+	whole := func(p *k8s.NetworkPolicy) string { return p.Invalid }
+	ingress := func(p *k8s.NetworkPolicy) string { return rule(p.Ingress[0]) }
+	egress := func(p *k8s.NetworkPolicy) string { return rule(p.Egress[0]) }
+	for name, test := range map[string]struct {
+		fields, want string
+		said         func(*k8s.NetworkPolicy) string
+	}{
+		"a peer of two kinds": {"ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8}, podSelector: {}}]}]", "may not specify both", ingress},
+		"an empty peer":       {"egress: [{to: [{}]}]", "must specify a peer", egress},
+		"a bad CIDR":          {"egress: [{to: [{ipBlock: {cidr: 10.0.0.0/33}}]}]", "must be a CIDR", egress},
+		"except outside":      {"egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8, except: [11.0.0.0/9]}}]}]", "strict subset", egress},
+		"a bad port":          {"egress: [{ports: [{port: 0}]}]", "ports[0].port: Invalid value", egress},
+		"a bad port name":     {"egress: [{ports: [{port: a_b}]}]", "ports[0].port: Invalid value", egress},
+		"a bad protocol":      {"egress: [{ports: [{protocol: ICMP}]}]", "protocol: Unsupported value", egress},
+		"a bad end of ports":  {"egress: [{ports: [{port: 90, endPort: 80}]}]", "endPort: Invalid value", egress},
+		"an end of a name":    {"egress: [{ports: [{port: web, endPort: 80}]}]", "endPort: Invalid value", egress},
+		"a bad operator":      {"ingress: [{from: [{podSelector: {matchExpressions: [{key: a, operator: Like}]}}]}]", "operator", ingress},
+		"a bad direction":     {"policyTypes: [Sideways]", "spec.policyTypes[0]: Unsupported value", whole},
+		"a bad subject":       {"podSelector: {matchExpressions: [{key: a, operator: In}]}", "must be specified", whole},
+		"an unknown peer":     {"ingress: [{from: [{serviceSelector: {}}]}]", "must specify a peer", ingress},
+		"an unknown limit":    {"ingress: [{from: [{podSelector: {}, during: night}]}]", `unknown field "spec.ingress[0].from[0].during"`, whole},
+	} {
+		fields := "podSelector: {}, " + test.fields
+		if strings.HasPrefix(test.fields, "podSelector") {
+			fields = test.fields
+		}
+		got := one(t, "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: a},\n spec: {"+fields+"}}")
+		row, ok := got.object.(*k8s.NetworkPolicy)
+		if !ok {
+			t.Errorf("%s: %s: %s", name, got.Status, got.Reason)
+			continue
+		}
+		if said := test.said(row); !strings.Contains(said, test.want) || !row.IsIngress {
+			t.Errorf("%s: it says %q, want %q; it isolates ingress: %t", name, said, test.want, row.IsIngress)
+		}
 	}
 }
 
@@ -183,10 +182,15 @@ func TestParse_Rows(t *testing.T) {
 			&k8s.Node{Name: "one", UID: "u", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c/d": "e"},
 				PodCIDR: "rubbish", PodCIDRs: []string{"10.0.0.0/24"},
 				Addresses: []k8s.NodeAddress{{Type: "Hostname", Address: "one.example"}}}},
-		{`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: one, hostNetwork: true, serviceAccountName: sa},
+		{`{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: one, hostNetwork: true, serviceAccountName: sa,
+  containers: [{name: x, ports: [{containerPort: 80}, {name: web, containerPort: 8080}, {name: web, containerPort: 8081, protocol: SCTP}]},
+  {name: second, ports: [{name: web, containerPort: 9}]}], initContainers: [{name: i, ports: [{name: gone, containerPort: 1}]},
+  {name: s, restartPolicy: Always, ports: [{name: dns, containerPort: 53, protocol: UDP}]}]},
   status: {podIPs: [{ip: 10.0.0.1}, {ip: "fd00::1"}]}}`,
 			&k8s.Pod{Namespace: "default", Name: "a", NodeName: "one", ServiceAccount: "sa", HostNetwork: true,
-				PodIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}},
+				PodIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")},
+				Ports: []k8s.ContainerPort{{Name: "web", Protocol: "TCP", Number: 8080}, {Name: "web", Protocol: "SCTP", Number: 8081},
+					{Name: "dns", Protocol: "UDP", Number: 53}}}},
 		{`{apiVersion: v1, kind: Pod, metadata: {name: a, uid: u, annotations: {kubernetes.io/config.mirror: s}}}`,
 			&k8s.Pod{Namespace: "default", Name: "a", UID: "u", StaticUID: "s",
 				Annotations: map[string]string{"kubernetes.io/config.mirror": "s"}}},
@@ -226,9 +230,9 @@ func TestParse_Rows(t *testing.T) {
 
 func TestParse_BoundsAFile(t *testing.T) {
 	t.Parallel()
-	text := "apiVersion: v1\nkind: List\nitems:\n" + strings.Repeat("- {kind: X}\n", maxDocuments+5)
+	text := "apiVersion: v1\nkind: List\nitems:\n" + strings.Repeat("- {kind: X}\n", manifests.MaxDocuments+5)
 	out := parse("x.yaml", "one", []byte(text))
-	if last := out[len(out)-1]; len(out) != maxDocuments+1 || !strings.Contains(last.Reason, "more than 10000 objects") {
+	if last := out[len(out)-1]; len(out) != manifests.MaxDocuments+1 || !strings.Contains(last.Reason, "more than 10000 objects") {
 		t.Errorf("%d documents, the last says %q", len(out), last.Reason)
 	}
 }
@@ -318,24 +322,6 @@ func FuzzParse(f *testing.F) {
 		s := merge(out)
 		if len(s.manifests) > len(out) {
 			t.Errorf("%d rows of %d documents", len(s.manifests), len(out))
-		}
-	})
-}
-
-// FuzzSplit holds that nothing but markers is lost and that lines are counted right.
-func FuzzSplit(f *testing.F) {
-	f.Add([]byte("a\n---\nb\n--- c\n...\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		at := 0
-		for _, d := range split(data) {
-			i := strings.Index(string(data[at:]), string(d.data))
-			if i < 0 {
-				t.Fatalf("%q is not a part of the file", d.data)
-			}
-			if line := lineAt(data, int64(at+i)); line > d.line {
-				t.Errorf("%q begins on line %d, not %d", d.data, line, d.line)
-			}
-			at += i + len(d.data)
 		}
 	})
 }

@@ -3,22 +3,22 @@ package k8stables
 import (
 	"fmt"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 )
 
 // set is what a complete reading gave: all rows by table and key, and all documents.
 type set struct {
-	rows      map[string]map[string]objects.Row
+	rows      map[string]map[string]k8sobjects.Row
 	manifests map[string]manifest
 }
 
 // merge puts the documents of all files together, in their order. Where two have the same object, the first wins and
 // the other says so.
 func merge(documents []parsed) set {
-	s := set{map[string]map[string]objects.Row{}, map[string]manifest{}}
+	s := set{map[string]map[string]k8sobjects.Row{}, map[string]manifest{}}
 	first := map[string]manifest{}
 	for _, d := range documents {
-		if object, ok := d.object.(objects.Row); ok {
+		if object := d.object; object != nil {
 			id := d.Kind + " " + object.Key()
 			if winner, doubled := first[id]; doubled {
 				d.Status = ignored
@@ -41,10 +41,10 @@ var tableOf = map[string]string{
 	"CiliumNetworkPolicy": "cilium-networkpolicies", "CiliumClusterwideNetworkPolicy": "cilium-networkpolicies",
 }
 
-func (s *set) add(kind string, row objects.Row) {
+func (s *set) add(kind string, row k8sobjects.Row) {
 	table := tableOf[kind]
 	if s.rows[table] == nil {
-		s.rows[table] = map[string]objects.Row{}
+		s.rows[table] = map[string]k8sobjects.Row{}
 	}
 	s.rows[table][row.Key()] = row
 }

@@ -14,6 +14,7 @@ import (
 type source struct {
 	settings settings
 	tables   *manifestTables
+	past     func() bool // whether there are pods of an earlier run
 	log      *slog.Logger
 }
 
@@ -38,7 +39,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 			}
 		} else {
 			all := merge(documents)
-			if err := s.tables.commit(all); err != nil {
+			if err := s.tables.commit(all, s.doubt(dir)); err != nil {
 				health.Degraded("write tables", err)
 				return err
 			}
@@ -50,6 +51,15 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 			return nil
 		}
 	}
+}
+
+// doubt says why a reading may be less than what there is: pods were attached when there was a directory, as it seems. An empty
+// one says that there is nothing; a missing one may only not be mounted yet.
+func (s *source) doubt(dir *directory) string {
+	if dir.missing && s.past() {
+		return dir.path + " does not exist, and pods of an earlier run are there"
+	}
+	return ""
 }
 
 // tell logs how many objects are wrong, when that number rises.

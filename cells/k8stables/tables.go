@@ -5,8 +5,8 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -58,16 +58,20 @@ func (t *manifestTables) waiting(why string) error {
 	return nil
 }
 
-// commit makes the tables what a complete reading gave. Equal rows are not written again.
-func (t *manifestTables) commit(s set) error {
+// commit makes the tables what a complete reading gave. Equal rows are not written again. With a doubt the reading is as good
+// as a copy of before: policies of the earlier run are only narrowed.
+func (t *manifestTables) commit(s set, doubt string) error {
 	txn := t.write()
 	defer txn.Abort()
-	all := func(objects.Row) bool { return true }
+	all := func(k8sobjects.Row) bool { return true }
 	for _, table := range t.All() {
 		if err := tables.Replace(txn, table, s.rows[table.Name()], all); err != nil {
 			return err
 		}
 		row := sources.Source{Table: table.Name(), Producer: producer, State: sources.Synced}
+		if doubt != "" {
+			row.State, row.WaitingFor = sources.Snapshot, doubt
+		}
 		if err := t.SetSource(txn, row); err != nil {
 			return err
 		}

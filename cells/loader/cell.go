@@ -10,6 +10,7 @@ import (
 
 // Cell is the module.
 var Cell = cell.Module("loader", "Programs on their hooks",
+	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newKernel), // traffic control, tcx and nftables; tests put a fake in its place
 	implementation,
 )

@@ -248,7 +248,7 @@ func (f *fakeKernel) Attached() (map[string]attached, error) {
 func (f *fakeKernel) Observe() (observed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return observed{f.guard, maps.Clone(f.clsacts), maps.Clone(f.filters), f.ahead["blocks"]}, nil
+	return observed{Guard: f.guard, Blocks: maps.Clone(f.clsacts), Filters: maps.Clone(f.filters), Ahead: f.ahead["blocks"]}, nil
 }
 
 // commands let scripts look at the fake and disturb it.

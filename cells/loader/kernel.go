@@ -6,6 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
@@ -77,10 +78,13 @@ type attached struct {
 
 // observed is the state of all pod links.
 type observed struct {
-	Guard   bool              // the nftables rule stands
-	Blocks  map[int]tc.Blocks // by ifindex of devices that have a clsact
-	Filters map[uint32]uint32 // number of our program by block
-	Ahead   []string          // other people's filters that run before ours on a block
+	Guard   bool             // the nftables rule stands
+	Dropped nftguard.Dropped // by that rule
+	// Unchecked is why the rule does not look at sources; nil when it does.
+	Unchecked error
+	Blocks    map[int]tc.Blocks // by ifindex of devices that have a clsact
+	Filters   map[uint32]uint32 // number of our program by block
+	Ahead     []string          // other people's filters that run before ours on a block
 }
 
 var (

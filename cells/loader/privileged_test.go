@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -75,7 +76,11 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t)}
-	n.kernel = newKernel(n.maps, settings.Agent{EnableIPv4: true, BPFRoot: filepath.Join(t.TempDir(), "bpf")})
+	var err error
+	n.kernel, err = newKernel(n.maps, settings.Agent{EnableIPv4: true, BPFRoot: filepath.Join(t.TempDir(), "bpf")}, DefaultConfig, policy.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	n.host.Do(func() {
 		n.hold = n.veth(podlink.HoldDevice, podlink.HoldPeer)
 		n.hostIndex = n.veth(podlink.HostDevice, podlink.NetDevice)
@@ -232,7 +237,7 @@ func (n *node) dropped() (packets uint64) {
 	n.host.Do(func() {
 		state, err := nftguard.Read(guardRule())
 		n.check(err)
-		packets = state.Packets
+		packets = state.Unmarked.Packets
 	})
 	return packets
 }

@@ -8,21 +8,25 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // newKernel is the real kernel.
-func newKernel(maps bpfmaps.Maps, agent settings.Agent) kernel {
-	objects := &objects{maps: maps, agent: agent}
+func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options) (kernel, error) {
+	objects := &objects{maps: maps, agent: agent, config: config, options: options}
 	traffic := &traffic{}
-	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}}
+	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
+		config.check()
 }
 
 // objects loads the embedded programs onto the pinned maps.
 type objects struct {
-	maps   bpfmaps.Maps
-	agent  settings.Agent
-	loaded []*ebpf.Program
+	maps    bpfmaps.Maps
+	agent   settings.Agent
+	config  Config
+	options policy.Options
+	loaded  []*ebpf.Program
 }
 
 // Load implements programs.
@@ -73,7 +77,7 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (*ebpf.Program, er
 	if err != nil {
 		return nil, err
 	}
-	if err := o.configure(spec); err != nil {
+	if err := o.configure(spec, maps); err != nil {
 		return nil, fmt.Errorf("configure program %s: %w", name, err)
 	}
 	options := ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
@@ -96,12 +100,8 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (*ebpf.Program, er
 }
 
 // configure sets the load-time constants that an object has.
-func (o *objects) configure(spec *ebpf.CollectionSpec) error {
-	dual := o.agent.EnableIPv4 && o.agent.EnableIPv6
-	for name, value := range map[string]uint32{
-		bpf.VariableWorldIPv4: identity.WorldOf(false, dual),
-		bpf.VariableWorldIPv6: identity.WorldOf(true, dual),
-	} {
+func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
+	for name, value := range o.constants(maps) {
 		if v, found := spec.Variables[name]; found {
 			if err := v.Set(value); err != nil {
 				return err
@@ -109,6 +109,29 @@ func (o *objects) configure(spec *ebpf.CollectionSpec) error {
 		}
 	}
 	return nil
+}
+
+func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
+	dual := o.agent.EnableIPv4 && o.agent.EnableIPv6
+	flows := uint64(maps[bpf.MapCtEst4].MaxEntries())
+	return map[string]uint32{
+		bpf.VariableWorldIPv4:         identity.WorldOf(false, dual),
+		bpf.VariableWorldIPv6:         identity.WorldOf(true, dual),
+		bpf.VariableCtTCPTimeout:      bpf.CtTicks(o.config.TCPTimeout),
+		bpf.VariableCtTCPSynTimeout:   bpf.CtTicks(o.config.TCPSynTimeout),
+		bpf.VariableCtTCPCloseTimeout: bpf.CtTicks(o.config.TCPCloseTimeout),
+		bpf.VariableCtAnyTimeout:      bpf.CtTicks(o.config.AnyTimeout),
+		bpf.VariableCtShare:           uint32(max(1, flows*uint64(o.config.EndpointShare)/100)),
+		bpf.VariablePolicyCIDRNodes:   one(o.options.CIDRMatchesNodes),
+		bpf.VariableVerdictEvents:     one(o.config.Verdicts),
+	}
+}
+
+func one(yes bool) uint32 {
+	if yes {
+		return 1
+	}
+	return 0
 }
 
 // Close implements programs. What is attached stays loaded.

@@ -14,17 +14,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// guardRule is the rule without which no pod link is attached. A link that waits for its deletion is covered as well.
-func guardRule() nftguard.Rule {
-	return nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask}
-}
-
 // traffic implements podLinks with netlink, in the network namespace in which it was opened.
 type traffic struct {
 	tc      *tc.Handle
 	links   *rtnl.Handle
 	changes *tc.Changes
 	rules   *nftguard.Changes
+	guard   guard
 }
 
 // Open implements podLinks.
@@ -62,15 +58,6 @@ func (t *traffic) Changed(ctx context.Context) ([]tc.Change, error) { return t.c
 
 // RuleChanged implements podLinks.
 func (t *traffic) RuleChanged(ctx context.Context) error { return t.rules.Next(ctx) }
-
-// Guard implements podLinks.
-func (t *traffic) Guard() error {
-	state, err := nftguard.Read(guardRule())
-	if err != nil || state.Installed {
-		return err
-	}
-	return nftguard.Install(guardRule())
-}
 
 // Hold implements podLinks.
 func (t *traffic) Hold(ifindex int) error { return t.tc.EnsureClsact(ifindex, blocks()) }
@@ -171,8 +158,8 @@ func (t *traffic) up(link netlink.Link) error {
 
 // Observe implements podLinks.
 func (t *traffic) Observe() (o observed, err error) {
-	guard, err1 := nftguard.Read(guardRule())
-	o.Guard = guard.Installed
+	state, err1 := t.guard.read()
+	o.Guard, o.Dropped, o.Unchecked = state.Installed, state.Dropped, t.guard.reason()
 	var err2 error
 	o.Blocks, err2 = t.tc.Clsacts()
 	errs := []error{err1, err2}

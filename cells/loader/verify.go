@@ -29,10 +29,12 @@ type verifier struct {
 	watch  drift.Watch
 	table  statedb.RWTable[*attachments.Attachment]
 	order  cell.Health
+	guard  cell.Health
 }
 
 func newVerifier(k kernel, w drift.Watch, table statedb.RWTable[*attachments.Attachment], health cell.Health) *verifier {
-	return &verifier{kernel: k, watch: w, table: table, order: health.NewScope("program-order")}
+	return &verifier{kernel: k, watch: w, table: table, order: health.NewScope("program-order"),
+		guard: health.NewScope("nft-rule")}
 }
 
 // registerVerify looks on a timer, and whenever the kernel announces what may be a reason.
@@ -86,6 +88,7 @@ func (v *verifier) look() (again bool, err error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return false, fmt.Errorf("verify attachments: %w", err)
 	}
+	reportGuard(v.guard, seen)
 	again = drift.Mark(v.watch, v.table, before, func(a *attachments.Attachment) []driftrepairs.Finding {
 		return findings(a, seen, links)
 	})

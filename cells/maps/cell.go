@@ -10,6 +10,7 @@ import (
 
 // Cell is the module.
 var Cell = cell.Module("maps", "Pinned BPF maps",
+	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		newKernel, // the BPF file system and the bpf system call; tests put a fake in its place
 		newSpecs,  // which maps there are and how they look, from the programs' objects

@@ -291,7 +291,7 @@ func TestPrivilegedResize_WithoutMemoryKeepsTheMap(t *testing.T) {
 func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
-		all, err := newSpecs()
+		all, err := newSpecs(DefaultConfig)
 		if err != nil {
 			t.Error(err)
 			return

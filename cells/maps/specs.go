@@ -16,11 +16,18 @@ type layout struct {
 // specs are the maps of all programs by name.
 type specs map[string]layout
 
-func newSpecs() (specs, error) {
+func newSpecs(c Config) (specs, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
 	all, err := bpf.MapSpecs()
 	if err != nil {
 		return nil, err
 	}
+	all[bpf.MapCtEst4].MaxEntries = uint32(c.FlowsMax)
+	all[bpf.MapCtEst6].MaxEntries = uint32(c.FlowsMax)
+	all[bpf.MapPolicy].MaxEntries = uint32(c.PolicyMax)
+	all[bpf.MapPolicyRanges].MaxEntries = uint32(c.PolicyMax / rangesShare)
 	out := make(specs, len(all))
 	for name, spec := range all {
 		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.FormerLayout(name)}

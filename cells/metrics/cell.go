@@ -20,6 +20,7 @@ var Cell = cell.Module("metrics", "Prometheus metrics",
 	cell.ProvidePrivate(
 		newRegistry, // of all metrics
 		newCounters, // reads the datapath's counters
+		newGuard,    // reads those of the nftables rules
 	),
 	cell.Provide(newInstruments), // what hive, jobs, statedb and reconcilers count into
 	cell.Invoke(registerTables, registerServer),

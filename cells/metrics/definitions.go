@@ -61,8 +61,30 @@ var (
 
 	endpointsCollected = Definition{"waggle_endpoints_collected_total", counter,
 		"Endpoints that were removed because their pods had ended without a DEL, by the proofs of that.", []string{"proofs"}}
+	policyObjects = Definition{"waggle_policy_objects", gauge, "Policies that this node knows.", []string{"mode"}}
+	policyEntries = Definition{"waggle_policy_entries", gauge, "Entries of all policies that stand in a map.", []string{"map"}}
+	policyStuck   = Definition{"waggle_policy_not_written", gauge,
+		"Compiled policies that the kernel or the size of a map keeps from being what they should be.", nil}
+	policyNotEnforced = Definition{"waggle_policy_not_enforced", gauge,
+		"Parts of policies that are not enforced as they ask: they grant nothing, or deny more.", []string{"reason"}}
+	policyFlows = Definition{"waggle_policy_recent_flows", gauge, "Connections in the table flows by what policies say of them; audited ones would be " +
+		"denied if policies in audit mode counted.", []string{"verdict"}}
+	policyRevision = Definition{"waggle_policy_revision", gauge, "Revision of what is enforced on this node.", nil}
+
 	driftRepaired = Definition{"waggle_drift_repaired_total", counter,
 		"Objects of ours that somebody else had changed or removed, and that were put right.", []string{"kind"}}
+
+	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,
+		"Addresses that objects of other nodes claim for pods and that are not believed; see the table refused-claims.", []string{"reason"}}
+
+	flowEntries = Definition{"waggle_conntrack_flows", gauge, "Flows that the last pass of the collector left in a map.", []string{"map"}}
+	flowDeleted = Definition{"waggle_conntrack_deleted_total", counter,
+		"Flows that the collector deleted: expired, orphaned (their endpoint is gone) or flushed (by an operator).", []string{"map", "reason"}}
+	flowSignals = Definition{"waggle_conntrack_signals_total", counter,
+		"Signals of programs that refused an established flow: the map is full, or an endpoint has used up its share.", []string{"map", "reason"}}
+	guardPackets = Definition{"waggle_guard_packets_total", counter,
+		"Packets that the nftables rules dropped: unmarked (from a pod's link, past our programs), node-source (from outside, with an address of this node or of a pod here).",
+		[]string{"reason"}}
 
 	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
 	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}
@@ -78,7 +100,9 @@ var (
 func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
-		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
+		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
+		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, guardPackets,
+		mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {
 		if a.Name < b.Name {
 			return -1

@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/nftguard"
 )
 
 // counters is what this cell wants of the kernel.
@@ -18,6 +19,11 @@ type counters interface {
 	// Read returns the datapath's counters that are not 0, summed over all CPUs.
 	Read() ([]counted, error)
 }
+
+// guard reads what the nftables rules have dropped since they were installed.
+type guard func() (nftguard.Dropped, error)
+
+func newGuard() guard { return nftguard.ReadDropped }
 
 // verdict names a counter of the datapath.
 type verdict struct{ reason, direction string }

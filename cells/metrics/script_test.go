@@ -16,11 +16,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
+	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
 
 // inputs are the tables that other cells write.
@@ -31,7 +37,13 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
 		ipamusage.NewTable, statedb.RWTable[ipamusage.Usage].ToTable,
 		collectedendpoints.NewTable, statedb.RWTable[collectedendpoints.Collected].ToTable,
+		conntrack.NewTable, statedb.RWTable[conntrack.Map].ToTable,
 		driftrepairs.NewTable, statedb.RWTable[driftrepairs.Repair].ToTable,
+		policies.NewTable, statedb.RWTable[*policies.Policy].ToTable,
+		policyentries.NewTable, statedb.RWTable[*policyentries.Policy].ToTable,
+		policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
+		flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
+		refusedclaims.NewTable, statedb.RWTable[refusedclaims.Refused].ToTable,
 		mapsTable.NewTable, statedb.RWTable[*mapsTable.Map].ToTable,
 		func() bpfmaps.Maps { return maps },
 	)

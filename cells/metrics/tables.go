@@ -9,11 +9,17 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
+	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
 
 type tableParams struct {
@@ -29,7 +35,14 @@ type tableParams struct {
 	Collected statedb.Table[collectedendpoints.Collected]
 	Repairs   statedb.Table[driftrepairs.Repair]
 	Maps      statedb.Table[*bpfmaps.Map]
+	Refused   statedb.Table[refusedclaims.Refused]
+	Flows     statedb.Table[conntrack.Map]
+	Policies  statedb.Table[*policies.Policy]
+	Compiled  statedb.Table[*policyentries.Policy]
+	Progress  statedb.Table[policyprogress.Progress]
+	Recent    statedb.Table[*flows.Flow]
 	Counters  counters
+	Guard     guard
 }
 
 func registerTables(p tableParams) error {
@@ -49,7 +62,8 @@ type collector struct {
 func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
-		endpointsCollected, driftRepaired, mapMaxEntries, mapMemory, packets, packetBytes} {
+		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
+		endpointsCollected, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, guardPackets, mapMaxEntries, mapMemory, packets, packetBytes} {
 		c.descs[d.Name] = d.desc()
 	}
 	c.readErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: scrapeErrors.Name, Help: scrapeErrors.Help})
@@ -74,8 +88,14 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectUsage(out, txn)
 	c.collectCollected(out, txn)
 	c.collectRepairs(out, txn)
+	for row := range c.Refused.All(txn) {
+		c.send(out, claimsRefused, float64(row.Count), string(row.Reason))
+	}
 	c.collectMaps(out, txn)
+	c.collectFlows(out, txn)
+	c.collectPolicies(out, txn)
 	c.collectPackets(out)
+	c.collectGuard(out)
 	out <- c.readErrors
 }
 
@@ -164,6 +184,29 @@ func (c *collector) collectMaps(out chan<- prometheus.Metric, txn statedb.ReadTx
 		c.send(out, mapMaxEntries, float64(row.MaxEntries), row.Name)
 		c.send(out, mapMemory, float64(row.Memory), row.Name)
 	}
+}
+
+func (c *collector) collectFlows(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	for row := range c.Flows.All(txn) {
+		c.send(out, flowEntries, float64(row.Entries), row.Name)
+		for reason, n := range map[string]uint64{"expired": row.Expired, "orphaned": row.Orphaned, "flushed": row.Flushed} {
+			c.send(out, flowDeleted, float64(n), row.Name, reason)
+		}
+		for reason, n := range map[string]uint64{"full": row.Full, "share": row.Share} {
+			c.send(out, flowSignals, float64(n), row.Name, reason)
+		}
+	}
+}
+
+// collectGuard leaves the counters out likewise.
+func (c *collector) collectGuard(out chan<- prometheus.Metric) {
+	dropped, err := c.Guard()
+	if err != nil {
+		c.readErrors.Inc()
+		return
+	}
+	c.send(out, guardPackets, float64(dropped.Unmarked.Packets), "unmarked")
+	c.send(out, guardPackets, float64(dropped.NodeSource.Packets), "node-source")
 }
 
 // collectPackets leaves the counters out of a scrape at which they cannot be read: a counter that falls to 0 would look

@@ -26,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
+	"github.com/waggle-net/waggle/pkg/policyview"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -41,7 +42,7 @@ func TestScripts(t *testing.T) {
 		return []cell.Cell{
 			cell.Provide(func() settings.Agent { return settings.Agent{StateDir: dir} }),
 			cell.Module("monitor", "Under test",
-				cell.ProvidePrivate(func() source { return fake }),
+				cell.ProvidePrivate(func() source { return fake }, func() explainer { return fakeExplainer{} }),
 				implementation,
 				cell.Provide(func(h *hub) upstream.ScriptCmdsOut { return commands(fake, h, filepath.Join(dir, socketName)) }),
 			),
@@ -105,6 +106,13 @@ func dropRecord(reason uint8, endpoint uint16, packet []byte) []byte {
 func udp() []byte {
 	b, _ := hex.DecodeString("020000000001" + "020000000002" + "0800" + "45000028000040004011" + "0000" + "0a010007" + "0a010008" + "1f900050")
 	return b
+}
+
+// fakeExplainer repeats what it was asked.
+type fakeExplainer struct{}
+
+func (fakeExplainer) Why(p *policyview.Packet) string {
+	return fmt.Sprintf("%s of %d, %s to %s, %d/%d", p.Direction, p.Endpoint, p.Own, p.Other, p.Port, p.Protocol)
 }
 
 // commands fill the ring and listen at the socket.
@@ -325,14 +333,20 @@ func emit(t *testing.T, ring *ebpf.Map) {
 	}
 }
 
-func TestPump_KeepsTheLatest(t *testing.T) {
-	t.Parallel()
-	db := statedb.New()
+func table(t testing.TB, db *statedb.DB) statedb.RWTable[*drops.Drop] {
+	t.Helper()
 	table, err := drops.NewTable(db)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pump{db: db, table: table, hub: newHub()}
+	return table
+}
+
+func TestPump_KeepsTheLatest(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	table := table(t, db)
+	p := &pump{db: db, table: table, hub: newHub(), ledger: newTestLedger(t, db), reason: newThrifty(fakeExplainer{})}
 	start := time.Now()
 	for i := range 3 * keep {
 		p.take(dropRecord(132, 7, udp()), start.Add(time.Duration(i)*time.Millisecond))

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 )
 
 const (
@@ -27,12 +28,14 @@ const (
 	maxRetry  = time.Minute
 )
 
-// pump moves events from the ring buffer to the table and the hub.
+// pump moves events from the ring buffer to the tables and the hub.
 type pump struct {
 	db     *statedb.DB
 	table  statedb.RWTable[*drops.Drop]
 	source source
 	hub    *hub
+	ledger *ledger
+	reason *thrifty // why policies refused a packet
 
 	seq     uint64        // of the last drop
 	pending []*drops.Drop // not committed yet
@@ -49,8 +52,23 @@ type stats struct {
 	unknown  uint64 // records that could not be decoded
 }
 
-func registerReader(jobs job.Group, db *statedb.DB, table statedb.RWTable[*drops.Drop], s source, h *hub) {
-	p := &pump{db: db, table: table, source: s, hub: h}
+// pumpParams is what a pump is made of.
+type pumpParams struct {
+	cell.In
+
+	DB        *statedb.DB
+	Drops     statedb.RWTable[*drops.Drop]
+	Ledger    *ledger
+	Explainer explainer
+	Source    source
+	Hub       *hub
+}
+
+func newPump(p pumpParams) *pump {
+	return &pump{db: p.DB, table: p.Drops, source: p.Source, hub: p.Hub, ledger: p.Ledger, reason: newThrifty(p.Explainer)}
+}
+
+func registerReader(jobs job.Group, p *pump) {
 	heartbeat.AddRetried(jobs, "read-events", p.run, minRetry, maxRetry)
 }
 
@@ -74,6 +92,7 @@ func (p *pump) run(ctx context.Context, health cell.Health) error {
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			p.commit()
+			p.ledger.commit(time.Now())
 			continue
 		case err != nil:
 			return fmt.Errorf("read events: %w", err)
@@ -84,10 +103,14 @@ func (p *pump) run(ctx context.Context, health cell.Health) error {
 
 // deadline is until when the next record may let the others wait.
 func (p *pump) deadline(now time.Time) time.Time {
-	if len(p.pending) > 0 {
-		return p.since.Add(settle)
+	at := now.Add(lostEvery)
+	if due, some := p.ledger.due(); some && due.Before(at) {
+		at = due
 	}
-	return now.Add(lostEvery)
+	if due := p.since.Add(settle); len(p.pending) > 0 && due.Before(at) {
+		at = due
+	}
+	return at
 }
 
 // take handles one record, whose memory is the reader's.
@@ -100,15 +123,47 @@ func (p *pump) take(record []byte, now time.Time) {
 		p.stats.unknown++
 		return
 	}
-	drop, ok := event.(*events.Drop)
-	if !ok {
+	switch e := event.(type) {
+	case *events.Drop:
+		packet := dissect.Ethernet(e.Packet)
+		flow := flowOfDrop(e, packet)
+		p.count(flow, now)
+		row := rowOf(e, packet, now)
+		if flow != nil {
+			row.Policy = p.reason.why(packetOf(flow), now)
+		}
+		p.drop(row, now)
+		p.tell(row)
+	case *events.Verdict:
+		p.count(flowOfVerdict(e, dissect.Ethernet(e.Packet)), now)
+	}
+	p.ledger.commit(now)
+}
+
+// tell adds to the stream what the table says of a drop beyond its record.
+func (p *pump) tell(row *drops.Drop) {
+	if row.Policy == "" || p.hub.idle() {
 		return
 	}
+	note := events.Note{Header: events.Header{Endpoint: row.Endpoint}, Drop: row.Seq, Policy: row.Policy}
+	if data, err := note.Encode(); err == nil {
+		p.hub.send(&monitorwire.Payload{Data: data, Type: monitorwire.TypeSample})
+	}
+}
+
+func (p *pump) count(flow *flows.Flow, now time.Time) {
+	if flow != nil {
+		p.ledger.add(flow, now)
+	}
+}
+
+func (p *pump) drop(row *drops.Drop, now time.Time) {
 	if len(p.pending) == 0 {
 		p.since = now
 	}
 	p.seq++
-	p.pending = append(p.pending, rowOf(drop, p.seq, now))
+	row.Seq = p.seq
+	p.pending = append(p.pending, row)
 	if len(p.pending) >= keep || now.Sub(p.since) >= settle {
 		p.commit()
 	}
@@ -163,12 +218,11 @@ func (p *pump) report(health cell.Health) {
 	health.OK(message)
 }
 
-// rowOf turns an event into a row.
-func rowOf(d *events.Drop, seq uint64, now time.Time) *drops.Drop {
-	s := dissect.Ethernet(d.Packet)
+// rowOf turns an event into a row without a number.
+func rowOf(d *events.Drop, s dissect.Summary, now time.Time) *drops.Drop {
 	return &drops.Drop{
-		Seq: seq, Time: now, Reason: uint8(d.Reason), ReasonText: d.Reason.String(), Direction: d.Direction(),
-		Endpoint: d.Endpoint, Identity: d.SourceIdentity, IfIndex: d.IfIndex,
+		Time: now, Reason: uint8(d.Reason), ReasonText: d.Reason.String(), Direction: d.Direction(),
+		Endpoint: d.Endpoint, Target: uint16(d.TargetID), Identity: d.SourceIdentity, IfIndex: d.IfIndex,
 		Proto: s.Proto, Src: s.Src, Dst: s.Dst, SrcPort: s.SrcPort, DstPort: s.DstPort,
 		Length: d.Length, Location: fmt.Sprintf("%s:%d", d.File, d.Line),
 	}

@@ -2,7 +2,10 @@ package synchostips
 
 import "github.com/cilium/hive/cell"
 
-// Cell contributes the node's addresses, and the world, to bpf-endpoints and ipcache.
-var Cell = cell.Module("sync-host-ips", "Addresses of the node in the datapath",
-	cell.Invoke(registerController),
+// Cell contributes the addresses of nodes, and the world, to bpf-endpoints and ipcache.
+var Cell = cell.Module("sync-host-ips", "Addresses of nodes in the datapath",
+	cell.Invoke(
+		registerController, // this node's, and the world
+		registerNodes,      // those of other nodes, with and without an API server
+	),
 )

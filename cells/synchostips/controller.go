@@ -23,7 +23,7 @@ import (
 
 const (
 	// owner names this cell's contributions.
-	owner = "sync-host-ips"
+	owner = ipcache.OwnerHost
 	// interval is how often the contribution is made even without a change: an address that an endpoint had in the way
 	// is tried again.
 	interval = time.Minute
@@ -57,7 +57,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if ready {
 			initialized = nil // closed for ever
 			hosts := hostAddresses(c.Agent, statedb.Collect(addrs), statedb.Collect(nodes))
-			c.IPCache.Replace(owner, claims(c.Agent, hosts))
+			c.IPCache.Replace(owner, claims(c.Agent, hosts), true)
 			if err := c.Hosts.ReplaceHost(owner, hosts); err != nil {
 				health.Degraded("an address of the node is also an endpoint's", err)
 			} else {

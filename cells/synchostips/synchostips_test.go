@@ -3,6 +3,7 @@ package synchostips
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,16 +18,28 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
+
+// kubernetes are the tables of objects, which scripts fill.
+func kubernetes() cell.Cell {
+	return cell.Provide(
+		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
+		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+	)
+}
 
 // contributions records what the cell hands to the writers. One address may be an endpoint's.
 type contributions struct {
 	mu     sync.Mutex
 	hosts  []netip.Addr
-	claims []ipcache.Claim
+	claims map[string][]ipcache.Claim // by owner
+	whole  map[string]bool            // owners that have said all
 	taken  netip.Addr
 }
 
@@ -40,10 +53,14 @@ func (c *contributions) ReplaceHost(_ string, addrs []netip.Addr) error {
 	return nil
 }
 
-func (c *contributions) Replace(_ string, claims []ipcache.Claim) {
+func (c *contributions) Replace(owner string, claims []ipcache.Claim, complete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.claims = claims
+	if c.claims == nil {
+		c.claims, c.whole = map[string][]ipcache.Claim{}, map[string]bool{}
+	}
+	c.claims[owner] = claims
+	c.whole[owner] = c.whole[owner] || complete
 }
 
 func (c *contributions) command() hive.ScriptCmdOut {
@@ -55,8 +72,10 @@ func (c *contributions) command() hive.ScriptCmdOut {
 			for _, a := range c.hosts {
 				fmt.Fprintln(&out, "host", a)
 			}
-			for _, cl := range c.claims {
-				fmt.Fprintln(&out, cl.Prefix, cl.Identity, cl.Source)
+			for _, owner := range slices.Sorted(maps.Keys(c.claims)) {
+				for _, cl := range c.claims[owner] {
+					fmt.Fprintln(&out, cl.Prefix, cl.Identity, cl.Source)
+				}
 			}
 			return func(*script.State) (string, string, error) { return out.String(), "", nil }, nil
 		}))
@@ -67,7 +86,7 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		c := &contributions{taken: netip.MustParseAddr("10.1.0.66")}
 		return []cell.Cell{
-			settings.Cell,
+			settings.Cell, kubernetes(),
 			cell.Provide(
 				nodeaddresses.NewTable, localnode.NewTable,
 				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
@@ -89,7 +108,7 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 	var done func(statedb.WriteTxn)
 	celltest.Run(t, "testdata/waits/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
-			settings.Cell,
+			settings.Cell, kubernetes(),
 			cell.Provide(
 				nodeaddresses.NewTable, localnode.NewTable,
 				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,

@@ -12,16 +12,16 @@ const (
 	ManagedByUs    = "waggle"
 )
 
-// Digest stands for all that a node writes into a CiliumEndpoint: labels, the pod that owns it and the status, without the
-// ports, which others add. It is never 0.
+// HeartbeatAnnotation of a CiliumIdentity says since when nobody has it, as RFC 3339 with nanoseconds; it is Cilium's.
+const HeartbeatAnnotation = "io.cilium.heartbeat"
+
+// Digest stands for all that a node writes into a CiliumEndpoint: labels, the pod that owns it and the status. It is never 0.
 func Digest(o *CiliumEndpoint) uint64 {
-	status := o.Status
-	status.NamedPorts = nil
 	var owners []string
 	for _, owner := range o.OwnerReferences {
 		owners = append(owners, owner.Kind, string(owner.UID))
 	}
-	text, err := json.Marshal([]any{o.Labels, owners, status})
+	text, err := json.Marshal([]any{o.Labels, owners, o.Status})
 	if err != nil {
 		panic(err) // none of these types can fail
 	}

@@ -123,6 +123,7 @@ type CiliumNetworkPolicy struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec,omitempty"`  // one rule
 	Specs             json.RawMessage `json:"specs,omitempty"` // a list of rules
+	Status            PolicyStatus    `json:"status,omitzero"`
 }
 
 // CiliumClusterwideNetworkPolicy is a policy of the whole cluster.
@@ -131,4 +132,22 @@ type CiliumClusterwideNetworkPolicy struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec,omitempty"`
 	Specs             json.RawMessage `json:"specs,omitempty"`
+	Status            PolicyStatus    `json:"status,omitzero"`
 }
+
+// PolicyStatus is what became of a policy, for people. There are other fields, which are not ours.
+type PolicyStatus struct {
+	Conditions []PolicyCondition `json:"conditions,omitempty"`
+}
+
+// PolicyCondition is one statement about a policy, of which there is one of each type.
+type PolicyCondition struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`                       // "True", "False" or "Unknown"
+	LastTransitionTime string `json:"lastTransitionTime,omitempty"` // RFC 3339
+	Reason             string `json:"reason,omitempty"`
+	Message            string `json:"message,omitempty"`
+}
+
+// PolicyValid is the type of the condition that says whether all of a policy is enforced.
+const PolicyValid = "Valid"

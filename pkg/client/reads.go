@@ -56,3 +56,37 @@ func (c *Client) Identity(ctx context.Context, id string) (*models.Identity, err
 	return call[*models.Identity](ctx, c, "get identity "+id,
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetIdentityID(ctx, id) })
 }
+
+// IPs returns the addresses and prefixes whose identity the node knows; cidr may be empty, or a prefix or address they lie in.
+func (c *Client) IPs(ctx context.Context, cidr string) ([]models.IPListEntry, error) {
+	params := &models.GetIPParams{}
+	if cidr != "" {
+		params.CIDR = &cidr
+	}
+	return call[[]models.IPListEntry](ctx, c, "list the addresses "+cidr,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetIP(ctx, params) })
+}
+
+// Policy returns all policies.
+func (c *Client) Policy(ctx context.Context) (*models.Policy, error) {
+	return call[*models.Policy](ctx, c, "get the policies",
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetPolicy(ctx) })
+}
+
+// PolicySelectors returns the choices of peers that policies make.
+func (c *Client) PolicySelectors(ctx context.Context) (models.SelectorCache, error) {
+	return call[models.SelectorCache](ctx, c, "get the selectors of policies",
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetPolicySelectors(ctx) })
+}
+
+// PolicyExplain says whether one may talk to another, and why.
+func (c *Client) PolicyExplain(ctx context.Context, p models.GetPolicyExplainParams) (*models.PolicyExplanation, error) {
+	return call[*models.PolicyExplanation](ctx, c, "explain the policy from "+p.From+" to "+p.To,
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetPolicyExplain(ctx, &p) })
+}
+
+// PolicyWhatIf says what would become of recorded flows if policies were changed; it changes nothing.
+func (c *Client) PolicyWhatIf(ctx context.Context, change models.PolicyWhatIf) (*models.PolicyDifference, error) {
+	return call[*models.PolicyDifference](ctx, c, "weigh the change of policies",
+		func(ctx context.Context) (*http.Response, error) { return c.api.PostPolicyWhatIf(ctx, change) })
+}

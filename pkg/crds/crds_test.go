@@ -153,3 +153,31 @@ func structural(t *testing.T, path string, s Schema) {
 		structural(t, path+"{}", *s.AdditionalProperties)
 	}
 }
+
+// TestSchemas_KeepUnknownFieldsOfRules: a field that the API server dropped in silence might have narrowed a rule.
+func TestSchemas_KeepUnknownFieldsOfRules(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"} {
+		root := schemaOf(t, kind)
+		objects := keepUnknown(t, kind+".spec", root.Properties["spec"]) + keepUnknown(t, kind+".specs", root.Properties["specs"])
+		if objects < 100 {
+			t.Errorf("%s: only %d objects were seen", kind, objects)
+		}
+	}
+}
+
+func keepUnknown(t *testing.T, path string, s Schema) (objects int) {
+	t.Helper()
+	if s.Items != nil {
+		objects += keepUnknown(t, path+"[]", *s.Items)
+	}
+	if s.Type == "object" && s.AdditionalProperties == nil {
+		if objects++; !s.PreserveUnknown {
+			t.Errorf("%s drops unknown fields", path)
+		}
+	}
+	for name, below := range s.Properties {
+		objects += keepUnknown(t, path+"."+name, below)
+	}
+	return objects
+}

@@ -1,7 +1,7 @@
 package crds
 
 // Version of the schemas here. It rises whenever one of them changes, so that an agent can tell an older one from its own.
-const Version = "1.0.0"
+const Version = "1.1.0"
 
 // VersionLabel is the label that holds the version in the cluster; Cilium's definitions carry theirs in the same one.
 const VersionLabel = "io.cilium.k8s.crd.schema.version"

@@ -22,8 +22,10 @@ func policyColumns() []Column {
 	return []Column{age, {Name: "Valid", Type: "string", JSONPath: `.status.conditions[?(@.type=='Valid')].status`}}
 }
 
-// policyObject has one rule, or several, or both.
+// policyObject has one rule, or several, or both. The API server keeps fields of rules that it does not know: without a field that
+// narrows it, a rule would allow more than it says. The agent finds such fields and enforces nothing that allows beside them.
 func policyObject(description string, rule Schema) Schema {
+	rule = rule.keepUnknown()
 	one := rule
 	one.Description = "A rule."
 	root := object(description, map[string]Schema{

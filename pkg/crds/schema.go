@@ -106,3 +106,20 @@ func (s Schema) exactlyOne(names ...string) Schema {
 	}
 	return s
 }
+
+// keepUnknown lets every object inside, and itself, keep fields that are not in the schema.
+func (s Schema) keepUnknown() Schema {
+	if s.Properties != nil {
+		s.PreserveUnknown = true
+		all := make(map[string]Schema, len(s.Properties))
+		for name, property := range s.Properties {
+			all[name] = property.keepUnknown()
+		}
+		s.Properties = all
+	}
+	if s.Items != nil {
+		items := s.Items.keepUnknown()
+		s.Items = &items
+	}
+	return s
+}

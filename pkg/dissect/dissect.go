@@ -14,6 +14,8 @@ type Summary struct {
 	Src, Dst netip.Addr // invalid when there are none; of ARP the protocol addresses
 	SrcPort  uint16     // 0 when the protocol has none, or the packet is not the first fragment
 	DstPort  uint16
+	Protocol uint8 // of IP, what Proto says in words; 0 without an IP header
+	Type     uint8 // of an ICMP message; 0 also when it is missing
 }
 
 // EtherTypes.
@@ -76,7 +78,8 @@ func ipv4(b []byte) Summary {
 	if len(b) < 20 {
 		return Summary{Proto: "IPv4"}
 	}
-	s := Summary{Proto: protocol(b[9]), Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:]))}
+	s := Summary{Src: netip.AddrFrom4([4]byte(b[12:])), Dst: netip.AddrFrom4([4]byte(b[16:]))}
+	s.protocol(b[9])
 	header := int(b[0]&0xf) * 4
 	if first := binary.BigEndian.Uint16(b[6:])&0x1fff == 0; first && header >= 20 && header <= len(b) {
 		s.ports(b[9], b[header:])
@@ -94,24 +97,24 @@ func ipv6(b []byte) Summary {
 		var length int
 		switch {
 		case len(rest) < 8:
-			s.Proto = protocol(next)
+			s.protocol(next)
 			return s
 		case next == protoHopByHop || next == protoRouting || next == protoDestination:
 			length = 8 + int(rest[1])*8
 		case next == protoFragment:
 			length = 8
 			if binary.BigEndian.Uint16(rest[2:])&0xfff8 != 0 { // a later part has no ports
-				s.Proto = protocol(rest[0])
+				s.protocol(rest[0])
 				return s
 			}
 		default:
-			s.Proto = protocol(next)
+			s.protocol(next)
 			s.ports(next, rest)
 			return s
 		}
 		next, rest = rest[0], rest[min(length, len(rest)):]
 	}
-	s.Proto = protocol(next)
+	s.protocol(next)
 	return s
 }
 
@@ -119,9 +122,15 @@ func (s *Summary) ports(proto byte, b []byte) {
 	if (proto == protoTCP || proto == protoUDP || proto == protoSCTP) && len(b) >= 4 {
 		s.SrcPort, s.DstPort = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	}
+	if (proto == protoICMPv4 || proto == protoICMPv6) && len(b) > 0 {
+		s.Type = b[0]
+	}
 }
 
-func protocol(p byte) string {
+func (s *Summary) protocol(p byte) { s.Proto, s.Protocol = Protocol(p), p }
+
+// Protocol names a protocol of IP.
+func Protocol(p uint8) string {
 	switch p {
 	case protoICMPv4:
 		return "ICMPv4"

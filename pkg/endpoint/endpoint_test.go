@@ -118,6 +118,8 @@ func TestValidate_NamesTheField(t *testing.T) {
 		"pod with slash":        {func(r *Request) { r.K8sPodName = "a/b" }, "k8s-pod-name"},
 		"long uid":              {func(r *Request) { r.K8sUID = long }, "k8s-uid"},
 		"reserved label":        {func(r *Request) { r.Labels = []string{"reserved:host"} }, "labels"},
+		"label of a CIDR":       {func(r *Request) { r.Labels = []string{"cidr:10.0.0.0/8"} }, "labels"},
+		"label of a name":       {func(r *Request) { r.Labels = []string{"fqdn:example.com"} }, "labels"},
 		"label without source":  {func(r *Request) { r.Labels = []string{"app=web"} }, "labels"},
 		"label with semicolon":  {func(r *Request) { r.Labels = []string{"a:b=c;reserved:host="} }, "labels"},
 		"label with newline":    {func(r *Request) { r.Labels = []string{"a:b=c\n"} }, "labels"},
@@ -144,7 +146,7 @@ func FuzzParseLabels(f *testing.F) {
 			return
 		}
 		for key := range labels {
-			if s := LabelSource(key); s == "" || s == SourceReserved || s == key {
+			if s := LabelSource(key); s == "" || s == SourceReserved || s == "cidr" || s == key {
 				t.Fatalf("accepted %q from %q, %q", key, a, b)
 			}
 		}

@@ -14,6 +14,9 @@ const (
 	SourceReserved = "reserved" // given by the agent alone
 )
 
+// forbidden are sources of what is no endpoint. Nobody may ask for a label of theirs.
+var forbidden = []string{SourceReserved, "cidr", "cidrgroup", "fqdn"}
+
 const (
 	maxLabels      = 256
 	maxLabelSource = 63
@@ -57,11 +60,14 @@ func parseLabel(label string) (key, value string, err error) {
 	switch {
 	case !found || source == "" || name == "":
 		return "", "", errors.New("want source:key=value")
-	case source == SourceReserved:
-		return "", "", errors.New("the source reserved cannot be asked for")
+	case slices.Contains(forbidden, source):
+		return "", "", errors.New("the source " + source + " cannot be asked for")
 	case len(source) > maxLabelSource || len(name) > maxLabelKey || len(value) > maxLabelValue:
 		return "", "", fmt.Errorf("source, key and value may have %d, %d and %d characters", maxLabelSource, maxLabelKey,
 			maxLabelValue)
+	}
+	if source != SourceK8s && Surrounding(name) { // a selector of any source would take it for the true one
+		return "", "", errors.New("its key says what surrounds a pod, which only Kubernetes can")
 	}
 	for _, c := range []byte(source) {
 		if !isAlnum(c) && c != '-' && c != '.' && c != '_' {
@@ -74,6 +80,17 @@ func parseLabel(label string) (key, value string, err error) {
 		}
 	}
 	return key, value, nil
+}
+
+// KeyNamespace is the key of the label that holds a pod's namespace; it is Cilium's.
+const KeyNamespace = "io.kubernetes.pod.namespace"
+
+// surroundings begins every other key under which only the agent may speak.
+const surroundings = "io.cilium.k8s."
+
+// Surrounding tells whether a key, without its source, is one that a pod may not give to itself.
+func Surrounding(key string) bool {
+	return key == KeyNamespace || strings.HasPrefix(key, surroundings)
 }
 
 // LabelSource returns the source of a key as [ParseLabels] makes them.

@@ -9,13 +9,15 @@ import (
 
 // Types of records; the first byte.
 const (
-	TypeDrop  uint8 = 1
-	TypeTrace uint8 = 4
+	TypeDrop    uint8 = 1
+	TypeTrace   uint8 = 4
+	TypeVerdict uint8 = 5
 )
 
 // Versions of layouts, as their headers say them.
 const (
 	versionDrop    = 1
+	versionVerdict = 1
 	versionTraceV0 = 0
 	versionTraceV1 = 1
 )
@@ -23,6 +25,7 @@ const (
 const (
 	headerLen  = 16 // of all records that carry a packet
 	dropLen    = 36
+	verdictLen = 32
 	traceV0Len = 32
 	traceV1Len = 48
 
@@ -51,7 +54,7 @@ func (d *Drop) Direction() string {
 	return "egress"
 }
 
-// Event is a [Drop] or a [Trace].
+// Event is a [Drop], a [Trace], a [Verdict] or a [Note].
 type Event interface{ header() Header }
 
 func (h Header) header() Header { return h }
@@ -82,8 +85,11 @@ type Trace struct {
 	OriginalIP     netip.Addr // source before translation; invalid when the record has none
 }
 
-// Decode takes one record of the ring buffer apart. Bytes behind the captured packet are ignored.
+// Decode takes one record of the ring buffer, or of the monitor's stream, apart. Bytes behind the captured packet are ignored.
 func Decode(record []byte) (Event, error) {
+	if len(record) > 0 && record[0] == TypeAgent {
+		return decodeNote(record)
+	}
 	if len(record) < headerLen {
 		return nil, fmt.Errorf("decode event of %d bytes: %w", len(record), ErrShort)
 	}
@@ -95,6 +101,8 @@ func Decode(record []byte) (Event, error) {
 		return decodeTrace(record, traceV0Len)
 	case kind == TypeTrace && version == versionTraceV1:
 		return decodeTrace(record, traceV1Len)
+	case kind == TypeVerdict && version == versionVerdict:
+		return decodeVerdict(record)
 	default:
 		return nil, fmt.Errorf("decode event of type %d, version %d: %w", kind, version, ErrUnknown)
 	}

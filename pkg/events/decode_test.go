@@ -82,18 +82,74 @@ func TestDecode_TraceVersions(t *testing.T) {
 	}
 }
 
+// verdict is a denial of TCP port 8080 in egress, over IPv6, by nobody in particular.
+func verdict(packet []byte) record {
+	denied := int32(-133)
+	r := newRecord(32).u8(0, 5).u16(2, 11).u32(4, 0xabcd).u32(8, 90).u16(12, uint16(len(packet))).u16(14, 1).
+		u32(16, 300).u32(20, uint32(denied)).u16(24, 8080).u8(26, 6).u8(27, 2|1<<2|2<<3)
+	return append(r, packet...)
+}
+
+func TestDecode_Verdict(t *testing.T) {
+	t.Parallel()
+	want := events.Verdict{
+		Header:         events.Header{Endpoint: 11, Hash: 0xabcd, Length: 90, Packet: []byte{7}},
+		RemoteIdentity: 300, Code: -133, DstPort: 8080, Protocol: 6, Egress: true, IPv6: true, Match: 2,
+	}
+	got, err := events.Decode(verdict([]byte{7}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(&want, got); diff != "" {
+		t.Error(diff)
+	}
+	if want.Action() != "deny" || want.Reason() != events.PolicyDenied || want.Direction() != "egress" || want.Match.String() != "L3-L4" {
+		t.Errorf("%s, %s, %s, %s", want.Action(), want.Reason(), want.Direction(), want.Match)
+	}
+	audited, err := events.Decode(verdict(nil).u32(20, 0).u8(27, 1|1<<6))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := audited.(*events.Verdict); v.Action() != "audit" || v.Direction() != "ingress" || v.Reason() != events.Forwarded {
+		t.Errorf("audited: %+v", v)
+	}
+}
+
+func TestNote_SurvivesTheStream(t *testing.T) {
+	t.Parallel()
+	want := &events.Note{Header: events.Header{Endpoint: 7}, Drop: 3, Policy: "no rule \x1b allows it"}
+	record, err := want.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := events.Decode(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for n := 1; n < len(record); n++ {
+		if _, err := events.Decode(record[:n]); !errors.Is(err, events.ErrUnknown) {
+			t.Fatalf("the first %d bytes: %v", n, err)
+		}
+	}
+}
+
 func TestDecode_Refuses(t *testing.T) {
 	t.Parallel()
-	whole := drop([]byte{1, 2, 3})
-	for n := range whole {
-		if _, err := events.Decode(whole[:n]); !errors.Is(err, events.ErrShort) {
-			t.Fatalf("the first %d bytes: %v", n, err)
+	for _, whole := range []record{drop([]byte{1, 2, 3}), verdict([]byte{1, 2, 3})} {
+		for n := range whole {
+			if _, err := events.Decode(whole[:n]); !errors.Is(err, events.ErrShort) {
+				t.Fatalf("the first %d bytes: %v", n, err)
+			}
 		}
 	}
 	for name, r := range map[string]record{
 		"other type":     newRecord(64).u8(0, 9),
 		"newer drop":     newRecord(64).u8(0, 1).u16(14, 2),
 		"newer trace":    newRecord(64).u8(0, 4).u16(14, 7),
+		"newer verdict":  newRecord(64).u8(0, 5).u16(14, 2),
 		"drop version 0": newRecord(64).u8(0, 1),
 	} {
 		if _, err := events.Decode(r); !errors.Is(err, events.ErrUnknown) {
@@ -105,6 +161,12 @@ func TestDecode_Refuses(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(drop([]byte{1, 2, 3})))
 	f.Add([]byte(newRecord(48).u8(0, 4).u16(14, 1)))
+	f.Add([]byte(verdict([]byte{1})))
+	note, err := (&events.Note{Drop: 1, Policy: "why"}).Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(note)
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		event, err := events.Decode(b)
@@ -116,6 +178,11 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("the packet reaches beyond the record: %d of %d", len(drop.Packet), len(b))
 			}
 			_ = drop.Reason.String() + drop.File.String() + drop.Direction()
+		}
+		if v, ok := event.(*events.Verdict); ok {
+			if v.Match.String() == "" || v.Code >= 0 && v.Reason() != events.Forwarded {
+				t.Fatalf("%+v", v)
+			}
 		}
 	})
 }

@@ -46,6 +46,9 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_UNKNOWN_SENDER": events.UnknownSender, "REASON_FORBIDDEN_ICMPV6": events.ForbiddenICMPv6,
 		"REASON_VLAN": events.VLANFilter, "REASON_MULTICAST": events.MulticastRefused,
 		"REASON_HOUSEKEEPING": events.Housekeeping, "REASON_NEIGHBOUR_TARGET": events.UnknownNeighbour,
+		"REASON_CT_INSERT": events.FlowNotStored, "REASON_CT_UNKNOWN": events.UnknownFlow,
+		"REASON_UNKNOWN_IDENTITY": events.UnknownIdentity, "REASON_FRAGMENT_UNKNOWN": events.UnknownFragment,
+		"REASON_POLICY_DENY": events.PolicyDenyRule, "REASON_CT_FULL": events.FlowsFull, "REASON_CT_SHARE": events.FlowsShare,
 	}
 	got := enum(t, "drop_reason")
 	for name, value := range got {
@@ -69,6 +72,8 @@ func TestFile_EqualsC(t *testing.T) {
 		"FILE_ETH": events.FileEth, "FILE_HOST_EGRESS": events.FileHostEgress, "FILE_IPV4": events.FileIPv4,
 		"FILE_IPV6": events.FileIPv6, "FILE_ND": events.FileND, "FILE_POD_EGRESS": events.FilePodEgress,
 		"FILE_POD_INGRESS": events.FilePodIngress, "FILE_POLICY": events.FilePolicy,
+		"FILE_CONNTRACK": events.FileConntrack, "FILE_FRAGMENTS": events.FileFragments, "FILE_JUDGE": events.FileJudge,
+		"FILE_L4": events.FileL4, "FILE_RELATED": events.FileRelated, "FILE_TRACK": events.FileTrack,
 	}
 	got := enum(t, "source_file")
 	for name, value := range got {

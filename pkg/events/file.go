@@ -17,6 +17,12 @@ const (
 	FilePodEgress  File = 208
 	FilePodIngress File = 209
 	FilePolicy     File = 210
+	FileConntrack  File = 211
+	FileFragments  File = 212
+	FileJudge      File = 213
+	FileL4         File = 214
+	FileRelated    File = 215
+	FileTrack      File = 216
 )
 
 // String is the name of the file below bpf/.
@@ -42,6 +48,18 @@ func (f File) String() string {
 		return "pod_ingress.c"
 	case FilePolicy:
 		return "policy.h"
+	case FileConntrack:
+		return "conntrack.h"
+	case FileFragments:
+		return "fragments.h"
+	case FileJudge:
+		return "judge.h"
+	case FileL4:
+		return "l4.h"
+	case FileRelated:
+		return "related.h"
+	case FileTrack:
+		return "track.h"
 	}
 	return strconv.Itoa(int(f))
 }

@@ -20,14 +20,21 @@ const (
 	UnknownTarget    Reason = 150 // sent to a pod that does not have the address
 	StaleIP          Reason = 151 // the address leads to an endpoint that no longer has it
 	NoEndpoint       Reason = 152 // no local endpoint has the address
+	FlowNotStored    Reason = 155 // the kernel did not let the program remember the flow
 	IPv6Extension    Reason = 156 // too many extension headers, or they leave the packet
+	UnknownFlow      Reason = 163 // an ICMP answer or error that belongs to no flow
 	UnsupportedL2    Reason = 166 // a length where the EtherType belongs
+	UnknownIdentity  Reason = 171 // the identity of the peer is not known yet
 	UnknownSender    Reason = 172 // the link belongs to no endpoint
+	UnknownFragment  Reason = 175 // the first fragment did not pass before this one
 	ForbiddenICMPv6  Reason = 176 // router advertisements and the like
+	PolicyDenyRule   Reason = 181 // a rule that denies decided, not the lack of one that allows
 	VLANFilter       Reason = 182
 	MulticastRefused Reason = 240 // multicast and broadcast stay on the pod's link
 	Housekeeping     Reason = 241 // group reports, router solicitations, address probes: counted, without an event
 	UnknownNeighbour Reason = 242 // ARP or neighbour discovery about somebody who is not the gateway
+	FlowsFull        Reason = 243 // no room for one more established flow
+	FlowsShare       Reason = 244 // the endpoint has as many established flows as it may
 )
 
 // FirstOwn is the first reason that Cilium does not have.
@@ -35,6 +42,9 @@ const FirstOwn Reason = 240
 
 // FirstDrop is the first reason that means a drop in Cilium's numbering; those below count other things.
 const FirstDrop Reason = 130
+
+// IsPolicy tells whether a policy refused the packet.
+func (r Reason) IsPolicy() bool { return r == PolicyDenied || r == PolicyDenyRule }
 
 // String is Cilium's text, or ours for our own reasons.
 func (r Reason) String() string {
@@ -68,6 +78,10 @@ func (r Reason) text() (string, bool) {
 		return "Link housekeeping", true
 	case UnknownNeighbour:
 		return "Neighbour is not the gateway", true
+	case FlowsFull:
+		return "CT: Table of established flows is full", true
+	case FlowsShare:
+		return "CT: Endpoint has used up its share of flows", true
 	}
 	return "", false
 }

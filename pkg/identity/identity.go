@@ -10,8 +10,10 @@ const (
 	Health     uint32 = 4
 	Init       uint32 = 5 // an endpoint whose identity is not known yet
 	RemoteNode uint32 = 6
-	WorldIPv4  uint32 = 9
-	WorldIPv6  uint32 = 10
+	// KubeAPIServer is an address of another node on which an API server runs. One outside the cluster is the world's.
+	KubeAPIServer uint32 = 7
+	WorldIPv4     uint32 = 9
+	WorldIPv6     uint32 = 10
 )
 
 // WorldOf returns the identity of "everything else" in a family. With one family enabled that is [World], with both
@@ -43,12 +45,23 @@ func Name(id uint32) string {
 		return "init"
 	case RemoteNode:
 		return "remote-node"
+	case KubeAPIServer:
+		return "kube-apiserver"
 	case WorldIPv4:
 		return "world-ipv4"
 	case WorldIPv6:
 		return "world-ipv6"
 	}
 	return ""
+}
+
+// Labels are those of a fixed identity. That of the API server has two, for it is also a node's.
+func Labels(id uint32) map[string]string {
+	labels := map[string]string{"reserved:" + Name(id): ""}
+	if id == KubeAPIServer {
+		labels["reserved:"+Name(RemoteNode)] = ""
+	}
+	return labels
 }
 
 // Ranges of numbers. The upper eight bits of a number are its scope, as in Cilium, which uses 0, 1 (a CIDR or a name) and
@@ -61,7 +74,7 @@ const (
 	// nothing to any other node.
 	ProvisionalScope uint32 = 0x03000000
 	// ProvisionalMax is the highest number of that scope.
-	ProvisionalMax = ProvisionalScope | 0xffff
+	ProvisionalMax = ProvisionalScope | 0xffffff
 )
 
 // IsProvisional tells whether a number means something to this node alone.
@@ -69,5 +82,5 @@ func IsProvisional(id uint32) bool { return id&0xff000000 == ProvisionalScope }
 
 // Fixed lists the fixed identities, in their order.
 func Fixed() []uint32 {
-	return []uint32{Unknown, Host, World, Unmanaged, Health, Init, RemoteNode, WorldIPv4, WorldIPv6}
+	return []uint32{Unknown, Host, World, Unmanaged, Health, Init, RemoteNode, KubeAPIServer, WorldIPv4, WorldIPv6}
 }

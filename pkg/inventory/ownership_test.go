@@ -10,43 +10,46 @@ import (
 // kindOf says by which kind each row of Documentation/ownership.md is found, by what begins its first column. Whoever adds an
 // object of the kernel or the disk adds it here, and teaches a kind about it.
 var kindOf = map[string]string{
-	"mount of the BPF file system":                "mount",
-	"BPF maps":                                    "pin",
-	"word `protocol` in map `datapath`":           "pin",
-	"entries of `endpoint_facts`":                 "pin", // they go with their map
-	"entries of `ipcache`":                        "pin",
-	"ring buffer `events`":                        "pin",
-	"shared tc blocks and their filters":          "filter",
-	"clsact of pod links":                         "clsact",
-	"program on `waggle_host` before Linux 6.6":   "clsact", // it goes with the link, and so does that
-	"programs on `waggle_host`":                   "pin",
-	"nftables table `inet waggle`":                "nft-table",
-	"veth pairs `waggle_host`/`waggle_net`":       "link",
-	"addresses of `waggle_host`":                  "address",
-	"routes":                                      "route",
-	"sysctls under `net/`":                        "sysctl",
-	"host ends of pod links":                      "pod-link",
-	"addresses, routes and the neighbour entry":   "pod-link", // in the pod's namespace, they go with the link
-	"abstract socket `@waggle-agent`":             "",         // it goes with the process
-	"`<state-dir>/agent.lock`":                    "file",
-	"`<state-dir>/wedge.txt`, `wedge-before.txt`": "file",
-	"`<state-dir>/endpoints/<id>.json`":           "file",
-	"`<state-dir>/ipam/":                          "file",
-	"`<state-dir>/sysctls/before.json`":           "file",
-	"`<state-dir>/deleteQueue/`":                  "file",
-	"`<lib-dir>/k8s-snapshot`":                    "file",
-	"sockets in `<state-dir>`":                    "file",
-	"`--write-cni-conf-when-ready`":               "cni-conf",
-	"`.waggle_tmp` and `*.waggle_tmp`":            "cni-conf",
-	"`*.waggle_bak`":                              "cni-conf-aside",
-	"`<state-dir>/unmounting`":                    "file",
-	"`<state-dir>/setup.lock`":                    "file",
-	"`<state-dir>/self-test.json`":                "file",
-	"`<cni-bin-dir>/waggle-cni`":                  "cni-plugin",
-	"endpoints `waggle-self-test-*`":              "pod-link",
-	"`--cni-log-file`":                            "file",
-	"`<state-dir>/identities/`":                   "file",
-	"`<state-dir>` and `<lib-dir>`":               "directory",
+	"mount of the BPF file system":                  "mount",
+	"BPF maps":                                      "pin",
+	"word `protocol` in map `datapath`":             "pin",
+	"entries of `endpoint_facts`":                   "pin", // they go with their map
+	"entries of `ipcache`":                          "pin",
+	"ring buffer `events`":                          "pin",
+	"shared tc blocks and their filters":            "filter",
+	"clsact of pod links":                           "clsact",
+	"program on `waggle_host` before Linux 6.6":     "clsact", // it goes with the link, and so does that
+	"programs on `waggle_host`":                     "pin",
+	"nftables table `inet waggle`":                  "nft-table",
+	"veth pairs `waggle_host`/`waggle_net`":         "link",
+	"addresses of `waggle_host`":                    "address",
+	"routes":                                        "route",
+	"entries of `policy`, `policy_ranges`, `cidrs`": "pin", // they go with their maps
+	"entries of `ct_":                               "pin",
+	"ring buffer `ct_signals`":                      "pin",
+	"sysctls under `net/`":                          "sysctl",
+	"host ends of pod links":                        "pod-link",
+	"addresses, routes and the neighbour entry":     "pod-link", // in the pod's namespace, they go with the link
+	"abstract socket `@waggle-agent`":               "",         // it goes with the process
+	"`<state-dir>/agent.lock`":                      "file",
+	"`<state-dir>/wedge.txt`, `wedge-before.txt`":   "file",
+	"`<state-dir>/endpoints/<id>.json`":             "file",
+	"`<state-dir>/ipam/":                            "file",
+	"`<state-dir>/sysctls/before.json`":             "file",
+	"`<state-dir>/deleteQueue/`":                    "file",
+	"`<lib-dir>/k8s-snapshot`":                      "file",
+	"sockets in `<state-dir>`":                      "file",
+	"`--write-cni-conf-when-ready`":                 "cni-conf",
+	"`.waggle_tmp` and `*.waggle_tmp`":              "cni-conf",
+	"`*.waggle_bak`":                                "cni-conf-aside",
+	"`<state-dir>/unmounting`":                      "file",
+	"`<state-dir>/setup.lock`":                      "file",
+	"`<state-dir>/self-test.json`":                  "file",
+	"`<cni-bin-dir>/waggle-cni`":                    "cni-plugin",
+	"endpoints `waggle-self-test-*`":                "pod-link",
+	"`--cni-log-file`":                              "file",
+	"`<state-dir>/identities/`":                     "file",
+	"`<state-dir>` and `<lib-dir>`":                 "directory",
 }
 
 // TestKinds_CoverTheOwnershipPage: the inventory misses nothing that the page has, and nothing here is without a row.

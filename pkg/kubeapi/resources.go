@@ -61,6 +61,7 @@ var (
 	NetworkPolicies = resource[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](networkingv1.SchemeGroupVersion, "networkpolicies", true)
 	Ingresses       = resource[networkingv1.Ingress, networkingv1.IngressList](networkingv1.SchemeGroupVersion, "ingresses", true)
 	Leases          = resource[coordinationv1.Lease, coordinationv1.LeaseList](coordinationv1.SchemeGroupVersion, "leases", true)
+	Events          = resource[corev1.Event, corev1.EventList](corev1.SchemeGroupVersion, "events", true)
 
 	CiliumNodes               = resource[ciliumv2.CiliumNode, ciliumv2.CiliumNodeList](ciliumv2.GroupVersion, "ciliumnodes", false)
 	CiliumEndpoints           = resource[ciliumv2.CiliumEndpoint, ciliumv2.CiliumEndpointList](ciliumv2.GroupVersion, "ciliumendpoints", false)
@@ -75,7 +76,7 @@ var CustomResourceDefinitions = resource[metav1.PartialObjectMetadata, metav1.Pa
 
 // Resources lists all of the above.
 func Resources() []Resource {
-	return []Resource{Nodes, Pods, Namespaces, Services, EndpointSlices, NetworkPolicies, Ingresses, Leases,
+	return []Resource{Nodes, Pods, Namespaces, Services, EndpointSlices, NetworkPolicies, Ingresses, Leases, Events,
 		CiliumNodes, CiliumEndpoints, CiliumIdentities, CiliumNetworkPolicies, CiliumClusterwidePolicies,
 		CustomResourceDefinitions}
 }

@@ -107,11 +107,12 @@ func (f *Filter) add(p Prefix) error {
 // Relevant returns the labels that make an identity.
 func (f *Filter) Relevant(labels map[string]string) map[string]string {
 	relevant := maps.Clone(labels)
-	maps.DeleteFunc(relevant, func(key, _ string) bool { return !f.keeps(key) })
+	maps.DeleteFunc(relevant, func(key, _ string) bool { return !f.Keeps(key) })
 	return relevant
 }
 
-func (f *Filter) keeps(label string) bool {
+// Keeps tells whether a label "source:key" is part of identities.
+func (f *Filter) Keeps(label string) bool {
 	source, key, _ := strings.Cut(label, ":")
 	if source == endpoint.SourceReserved {
 		return true

@@ -44,7 +44,7 @@ func TestDefault_KeepsWhatSelectorsUse(t *testing.T) {
 		"container:app":                                                  true,
 		"reserved:init":                                                  true,
 	} {
-		require.Equal(t, keep, filter.keeps(label), label)
+		require.Equal(t, keep, filter.Keeps(label), label)
 	}
 }
 
@@ -74,10 +74,10 @@ func TestNewFilter_RulesOfTheUser(t *testing.T) {
 		f, err := NewFilter(c.prefixes, c.file)
 		require.NoError(t, err, name)
 		for _, label := range []string{c.kept, c.alsoKept} {
-			require.True(t, label == "" || f.keeps(label), "%s: %s", name, label)
+			require.True(t, label == "" || f.Keeps(label), "%s: %s", name, label)
 		}
 		for _, label := range []string{c.notKept, c.orNone} {
-			require.False(t, label != "" && f.keeps(label), "%s: %s", name, label)
+			require.False(t, label != "" && f.Keeps(label), "%s: %s", name, label)
 		}
 	}
 	for _, bad := range []string{"", "!", "k8s:", "k8s:!", "k8s:(", "[", ")("} {

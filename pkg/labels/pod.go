@@ -9,14 +9,11 @@ import (
 
 // Keys of the labels that come from what surrounds a pod; they are Cilium's.
 const (
-	KeyNamespace       = "io.kubernetes.pod.namespace"
+	KeyNamespace       = endpoint.KeyNamespace
 	KeyServiceAccount  = "io.cilium.k8s.policy.serviceaccount"
 	KeyCluster         = "io.cilium.k8s.policy.cluster"
 	KeyNamespaceLabels = "io.cilium.k8s.namespace.labels" // behind it a dot and the namespace's own key
 )
-
-// ours begins every key under which only the agent may speak, other than [KeyNamespace].
-const ours = "io.cilium.k8s."
 
 const k8sPrefix = endpoint.SourceK8s + ":"
 
@@ -43,7 +40,7 @@ func OfPod(cluster string, pod *k8s.Pod, namespace *k8s.Namespace) map[string]st
 		}
 	}
 	for key, value := range pod.Labels {
-		if !Surrounding(key) {
+		if !endpoint.Surrounding(key) {
 			add(labels, key, value)
 		}
 	}
@@ -54,9 +51,4 @@ func add(labels map[string]string, key, value string) {
 	if _, err := endpoint.ParseLabels([]string{k8sPrefix + key + "=" + value}); err == nil && !strings.Contains(key, "=") {
 		labels[k8sPrefix+key] = value
 	}
-}
-
-// Surrounding tells whether a key, without its source, is one that a pod may not give to itself.
-func Surrounding(key string) bool {
-	return key == KeyNamespace || strings.HasPrefix(key, ours)
 }

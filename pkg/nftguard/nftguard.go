@@ -1,5 +1,8 @@
-// Package nftguard keeps the nftables rule that makes pod links fail closed: a packet that came from a pod link and does
-// not bear the mark of our programs is dropped. So a link whose filter somebody took away passes nothing to the stack.
+// Package nftguard keeps the nftables rules that hold where programs do not. Pod links fail closed: a packet that came from
+// a pod link and does not bear the mark of our programs is dropped, so a link whose filter somebody took away passes nothing
+// to the stack. And nobody but the node speaks with the node's addresses: a packet from any device that has one of them as
+// its source is dropped, so that neither a pod nor the node takes it for the node's own. Nor does anybody outside speak with
+// the address of a pod that is here.
 //
 // Everything stands in the table "inet waggle", which is ours alone; no other table is read or written. Each call opens
 // a socket in the network namespace of the calling thread.
@@ -11,7 +14,6 @@ import (
 	"reflect"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
@@ -22,19 +24,25 @@ const (
 	ChainName = "prerouting"
 )
 
-// Rule is what the guard lets pass: packets that are from no link of the groups, or that bear the mark. The kernel holds
-// one rule for each group.
+// Rule is what the guard lets pass: packets that are from no link of the groups, or that bear the mark; and whose source is
+// no address of this node. The kernel holds one rule for each group, then two for each family.
 type Rule struct {
 	Groups     []uint32 // link groups of pod links
 	Mark, Mask uint32   // a marked packet has mark&Mask == Mark
+	// NodeDevice is where, beside lo, packets of this node's own come in. Empty leaves the check of sources out, for
+	// kernels that have no nft fib.
+	NodeDevice string
+	// PodDevice is where the routes to pods of this node lead: what comes from no pod link must not have a source to which
+	// one of them leads. Empty, or without NodeDevice, that is not checked.
+	PodDevice string
 }
 
 // State is what the kernel has.
 type State struct {
 	// Installed is true when the table holds exactly our chain with exactly our rules.
 	Installed bool
-	// Packets and Bytes is what the rules have dropped since they were installed.
-	Packets, Bytes uint64
+	// What the rules have dropped since they were installed.
+	Dropped
 }
 
 // Install puts the rule in place. What stands in the table is replaced as a whole in one transaction, so there is no
@@ -53,8 +61,8 @@ func Install(r Rule) error {
 		Name: ChainName, Table: table, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw, Policy: &accept,
 	})
-	for _, group := range r.Groups {
-		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.expressions(group, 0, 0)})
+	for _, exprs := range r.expressions() {
+		conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
 	}
 	if err := conn.Flush(); err != nil {
 		return fmt.Errorf("install nftables table inet %s: %w%s", TableName, err, remedy(err))
@@ -68,9 +76,28 @@ func Read(r Rule) (State, error) {
 	if err != nil {
 		return State{}, fmt.Errorf("open nftables: %w", err)
 	}
+	rules, err := installed(conn)
+	wanted := r.expressions()
+	if err != nil || len(rules) != len(wanted) {
+		return State{}, err
+	}
+	s := State{Installed: true}
+	for i, rule := range rules {
+		counter := counterOf(rule)
+		s.Dropped.add(rule, *counter)
+		*counter = expr.Counter{}
+		if !reflect.DeepEqual(rule.Exprs, wanted[i]) {
+			return State{}, nil
+		}
+	}
+	return s, nil
+}
+
+// installed lists the rules of our chain; none when the table does not hold exactly that chain.
+func installed(conn *nftables.Conn) ([]*nftables.Rule, error) {
 	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return State{}, fmt.Errorf("list nftables chains: %w", err)
+		return nil, fmt.Errorf("list nftables chains: %w", err)
 	}
 	var mine []*nftables.Chain
 	for _, c := range chains {
@@ -79,24 +106,13 @@ func Read(r Rule) (State, error) {
 		}
 	}
 	if len(mine) != 1 || !isGuardChain(mine[0]) {
-		return State{}, nil
+		return nil, nil
 	}
 	rules, err := conn.GetRules(ours(), mine[0])
 	if err != nil {
-		return State{}, fmt.Errorf("list rules of nftables table inet %s: %w", TableName, err)
+		return nil, fmt.Errorf("list rules of nftables table inet %s: %w", TableName, err)
 	}
-	if len(rules) != len(r.Groups) {
-		return State{}, nil
-	}
-	s := State{Installed: true}
-	for i, group := range r.Groups {
-		packets, bytes, same := r.compare(group, rules[i])
-		if !same {
-			return State{}, nil
-		}
-		s.Packets, s.Bytes = s.Packets+packets, s.Bytes+bytes
-	}
-	return s, nil
+	return rules, nil
 }
 
 // Delete removes our table. One that is gone is success.
@@ -120,30 +136,6 @@ func isGuardChain(c *nftables.Chain) bool {
 	return c.Name == ChainName && c.Type == nftables.ChainTypeFilter &&
 		c.Hooknum != nil && *c.Hooknum == *nftables.ChainHookPrerouting &&
 		c.Priority != nil && *c.Priority == *nftables.ChainPriorityRaw
-}
-
-// expressions spells the rule of a group: iifgroup is it, mark&mask is not the magic, count, drop.
-func (r Rule) expressions(group uint32, packets, bytes uint64) []expr.Any {
-	u32 := binaryutil.NativeEndian.PutUint32
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: u32(group)},
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: u32(r.Mask), Xor: u32(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: u32(r.Mark)},
-		&expr.Counter{Packets: packets, Bytes: bytes},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}
-}
-
-// compare tells whether rule is ours in all but the counter, and reads the counter.
-func (r Rule) compare(group uint32, rule *nftables.Rule) (packets, bytes uint64, same bool) {
-	for _, e := range rule.Exprs {
-		if c, ok := e.(*expr.Counter); ok {
-			packets, bytes = c.Packets, c.Bytes
-		}
-	}
-	return packets, bytes, reflect.DeepEqual(rule.Exprs, r.expressions(group, packets, bytes))
 }
 
 func remedy(err error) string {

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-var rule = Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00}
+var rule = Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00, NodeDevice: "own", PodDevice: "pods"}
 
 func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
 	t.Parallel()
@@ -26,8 +26,10 @@ func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
 			}
 			expect(t, "installed", rule, true)
 		}
-		expect(t, "another rule than wanted", Rule{Groups: []uint32{8}, Mark: 0x0f00, Mask: 0x0f00}, false)
-		expect(t, "a rule too few", Rule{Groups: []uint32{7, 8}, Mark: 0x0f00, Mask: 0x0f00}, false)
+		expect(t, "another group than wanted", Rule{Groups: []uint32{8}, Mark: 0x0f00, Mask: 0x0f00, NodeDevice: "own", PodDevice: "pods"}, false)
+		expect(t, "another device than wanted", Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00, NodeDevice: "other", PodDevice: "pods"}, false)
+		expect(t, "a rule too few", Rule{Groups: []uint32{7, 8}, Mark: 0x0f00, Mask: 0x0f00, NodeDevice: "own", PodDevice: "pods"}, false)
+		expect(t, "rules too many", Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00}, false)
 		for range 2 { // gone already is success
 			if err := Delete(); err != nil {
 				t.Error(err)
@@ -89,7 +91,7 @@ func TestPrivilegedGuard_ForeignRuleInOurTableIsSeen(t *testing.T) {
 func expect(t *testing.T, when string, r Rule, installed bool) {
 	t.Helper()
 	s, err := Read(r)
-	if err != nil || s.Installed != installed || s.Packets != 0 {
+	if err != nil || s.Installed != installed || s.Dropped != (Dropped{}) {
 		t.Errorf("%s: read %+v, error %v; want installed %v", when, s, err, installed)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/selftest"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -156,8 +157,21 @@ func (t *trial) add(ctx context.Context) error {
 	return nil
 }
 
-// ping asks the gateway of each family, and the node's own address.
+// ping asks the gateway of each family, and the node's own address. Where a policy isolates what pods send, the node asks the
+// pod: that is allowed everywhere, unless somebody wants policies to hold for the node as well.
 func (t *trial) ping(ctx context.Context) error {
+	policy, err := t.policy(ctx)
+	switch {
+	case err != nil:
+		return err
+	case policy.Egress.Isolated:
+		for _, ip := range t.result.IPs {
+			if err := ping(ctx, ip.Address.Addr()); err != nil {
+				return fmt.Errorf("policies isolate what pods send, so the node asks: %w", err)
+			}
+		}
+		return nil
+	}
 	nodes, err := client.Rows[localnode.LocalNode](ctx, t.agent, "local-node")
 	if err != nil {
 		return err
@@ -181,6 +195,17 @@ func (t *trial) ping(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// policy is that of the test's endpoint.
+func (t *trial) policy(ctx context.Context) (endpointpolicies.EndpointPolicy, error) {
+	rows, err := client.Rows[endpointpolicies.EndpointPolicy](ctx, t.agent, "endpoint-policies")
+	for _, row := range rows {
+		if row.Attachment == t.container+":"+interfaceName {
+			return row, err
+		}
+	}
+	return endpointpolicies.EndpointPolicy{}, err
 }
 
 func (t *trial) check(ctx context.Context) error {

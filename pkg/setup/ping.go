@@ -27,7 +27,7 @@ func ping(ctx context.Context, to netip.Addr) error {
 			time.Sleep(pingTimeout / 5)
 		}
 	}
-	return fmt.Errorf("ping %s %d times from the test's namespace: %w", to, pingTries, last)
+	return fmt.Errorf("ping %s %d times: %w", to, pingTries, last)
 }
 
 var errNoAnswer = errors.New("no answer")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -130,22 +129,28 @@ func (b *bench) atRest(node *nodekit.Node) error {
 	if err != nil {
 		return err
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", node.AgentPID()))
+	megabytes, err := residentMemory(node)
 	if err != nil {
 		return err
 	}
-	rss := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
-	if rss == nil {
-		return fmt.Errorf("no VmRSS in the status of process %d", node.AgentPID())
-	}
-	kilobytes, err := strconv.Atoi(string(rss[1]))
-	if err != nil {
-		return err
-	}
-	b.report("agent at rest, resident, 100 endpoints", fmt.Sprintf("%.1f MB", float64(kilobytes)/1024), "55 MB")
+	b.report("agent at rest, resident, 100 endpoints", fmt.Sprintf("%.1f MB", megabytes), "55 MB")
 	const hertz = 100 // USER_HZ, fixed by the kernel's interface
 	b.report("agent at rest, CPU", fmt.Sprintf("%.2f %%", float64(after-before)/hertz/window.Seconds()*100), "0.1 % of a core")
 	return nil
+}
+
+// residentMemory of the agent, in MB.
+func residentMemory(node *nodekit.Node) (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", node.AgentPID()))
+	if err != nil {
+		return 0, err
+	}
+	rss := regexp.MustCompile(`VmRSS:\s+(\d+) kB`).FindSubmatch(status)
+	if rss == nil {
+		return 0, fmt.Errorf("no VmRSS in the status of process %d", node.AgentPID())
+	}
+	kilobytes, err := strconv.Atoi(string(rss[1]))
+	return float64(kilobytes) / 1024, err
 }
 
 // cpuTicks is utime + stime of a process (proc(5), fields 14 and 15).
@@ -161,33 +166,6 @@ func cpuTicks(pid int) (int, error) {
 	}
 	system, err := strconv.Atoi(fields[12])
 	return user + system, err
-}
-
-// programs runs the benchmarks of package bpf, which feed packets to the loaded programs.
-func (b *bench) programs(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", ".", "-count", "3", "./bpf").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("go test -bench ./bpf: %w\n%s", err, out)
-	}
-	values := map[string][]time.Duration{}
-	var order []string
-	for _, m := range regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s.*?([\d.]+) ns/packet`).FindAllStringSubmatch(string(out), -1) {
-		ns, err := strconv.ParseFloat(m[2], 64)
-		if err != nil {
-			return err
-		}
-		if values[m[1]] == nil {
-			order = append(order, m[1])
-		}
-		values[m[1]] = append(values[m[1]], time.Duration(ns*float64(time.Nanosecond)))
-	}
-	if len(order) == 0 {
-		return fmt.Errorf("no figures in the output:\n%s", out)
-	}
-	for _, name := range order {
-		b.report("per packet, "+name, fmt.Sprintf("%d ns", median(values[name]).Nanoseconds()), "350 ns")
-	}
-	return nil
 }
 
 func (b *bench) sizes(context.Context) error {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
 	"time"
 
@@ -15,20 +17,26 @@ import (
 // crowd is how many pods stand on a node while the cost of one more is measured.
 const crowd = 200
 
+// rest is between two measurements: a node is busy for a while with what has just gone.
+const rest = 50 * time.Millisecond
+
 // attach compares ADD and DEL with the reference plugins, one call of each in turn. Their like is a node with IPv4 only;
-// beside it stand one with both families and one that is full of pods.
+// beside it stand one with both families, one that is full of pods, and two where a policy selects each pod, which has an
+// identity of its own: the policies of all others have to know it first.
 func (b *bench) attach(ctx context.Context) error {
-	var ipv4, dual, crowded, control pair
+	var ipv4, dual, crowded, guarded, guardedCrowd, control pair
 	only4 := nodekit.Options{IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}}
 	sides := []struct {
 		name    string
 		options nodekit.Options
-		pods    int // that stand there before
+		pods    int  // that stand there before
+		policy  bool // selects all of them
 		list    listFunc
 		pair    *pair
 	}{
-		{"ipv4", only4, 0, waggleList, &ipv4}, {"control", only4, 0, b.referenceList, &control},
-		{"dual", nodekit.Options{}, 0, waggleList, &dual}, {"crowded", nodekit.Options{}, crowd, waggleList, &crowded},
+		{"ipv4", only4, 0, false, waggleList, &ipv4}, {"control", only4, 0, false, b.referenceList, &control},
+		{"dual", nodekit.Options{}, 0, false, waggleList, &dual}, {"crowded", nodekit.Options{}, crowd, false, waggleList, &crowded},
+		{"guarded", nodekit.Options{}, 0, true, waggleList, &guarded}, {"guarded-crowd", nodekit.Options{}, judged, true, waggleList, &guardedCrowd},
 	}
 	nodes := make([]*nodekit.Node, len(sides))
 	for i, side := range sides {
@@ -38,6 +46,11 @@ func (b *bench) attach(ctx context.Context) error {
 		}
 		defer node.Close()
 		nodes[i] = node
+		if side.policy {
+			if err := b.guard(node, side.name, side.pods); err != nil {
+				return err
+			}
+		}
 		for n := range side.pods {
 			pod, err := node.AddPod(ctx, fmt.Sprintf("crowd-%d", n))
 			if err != nil {
@@ -47,7 +60,9 @@ func (b *bench) attach(ctx context.Context) error {
 		}
 	}
 	for i := range b.rounds {
-		for n, side := range sides {
+		for _, n := range rand.Perm(len(sides)) {
+			time.Sleep(rest)
+			side := sides[n]
 			if err := side.pair.round(ctx, nodes[n], fmt.Sprintf("%s-%d", side.name, i), side.list); err != nil {
 				return fmt.Errorf("%s: %w", side.name, err)
 			}
@@ -57,7 +72,9 @@ func (b *bench) attach(ctx context.Context) error {
 		what     string
 		ours     pair
 		add, del string // budgets
-	}{{"IPv4", ipv4, "", ""}, {"dual-stack", dual, "0.5x", "0.4x"}, {fmt.Sprintf("dual-stack, %d pods there", crowd), crowded, "", ""}} {
+	}{{"IPv4", ipv4, "", ""}, {"dual-stack", dual, "0.5x", "0.4x"}, {fmt.Sprintf("dual-stack, %d pods there", crowd), crowded, "", ""},
+		{"dual-stack, a policy selects it", guarded, "", ""},
+		{fmt.Sprintf("dual-stack, a policy selects it, %d pods there", judged), guardedCrowd, "", ""}} {
 		b.compare("ADD, "+line.what+", p50", line.ours.adds, control.adds, line.add)
 		b.compare("DEL, "+line.what+", p50", line.ours.dels, control.dels, line.del)
 	}
@@ -65,6 +82,20 @@ func (b *bench) attach(ctx context.Context) error {
 	b.report("ADD+DEL pairs per second", fmt.Sprintf("%.0f (control %.0f)",
 		1/median(dual.both).Seconds(), 1/median(control.both).Seconds()), "")
 	return b.burst(ctx, nodes[2])
+}
+
+// guard writes the pods of a node, and a policy that isolates them all from others than themselves.
+func (b *bench) guard(node *nodekit.Node, name string, pods int) error {
+	var names []string
+	for n := range pods {
+		names = append(names, fmt.Sprintf("crowd-%d", n))
+	}
+	for i := range b.rounds {
+		names = append(names, fmt.Sprintf("%s-%d", name, i))
+	}
+	return errors.Join(node.WriteManifest("pods.yaml", podManifests("guarded", names...)),
+		node.WriteManifest("policies.yaml", policyManifest("guarded", "role: guarded", "Ingress", "{from: [{podSelector: {}}], ports: [{port: 80}]}")+
+			policyManifest("out", "role: guarded", "Egress", "{to: [{podSelector: {}}]}")))
 }
 
 // burst attaches 100 pods at once.

@@ -21,7 +21,7 @@ func main() {
 	bin := flag.String("bin", "bin", "folder with waggle-agent, waggle-cni and waggle")
 	plugins := flag.String("reference", "/usr/lib/cni", "folder with the reference plugins ptp and host-local")
 	rounds := flag.Int("rounds", 30, "rounds of each measurement")
-	only := flag.String("only", "", "measure only the parts whose name holds this text")
+	only := flag.String("only", "", "measure only the parts whose name holds this text, such as traffic or polic")
 	flag.Parse()
 	b := &bench{bin: *bin, plugins: *plugins, rounds: *rounds, only: *only, table: tabwriter.NewWriter(os.Stdout, 2, 8, 2, ' ', 0)}
 	os.Exit(nodekit.Contain(b.main))
@@ -56,10 +56,12 @@ func (b *bench) run(ctx context.Context) error {
 	}{
 		{"attaching and detaching pods", b.attach},
 		{"traffic between pods", b.traffic},
+		{"verdicts of changed policies", b.verdicts},
 		{"attaching while the agent restarts", b.restart},
 		{"the agent itself", b.agent},
 		{"restoring endpoints", b.restore},
 		{"programs", b.programs},
+		{"the policy compiler", b.compiler},
 		{"sizes", b.sizes},
 	} {
 		if !strings.Contains(part.name, b.only) {

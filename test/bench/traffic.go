@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,62 +14,174 @@ import (
 )
 
 const (
-	requests   = 2000     // of one round of request-response
-	streamSize = 64 << 20 // bytes of one round of a stream
+	requests    = 2000     // of one round of request-response
+	connections = 100      // of one round
+	streamSize  = 64 << 20 // bytes of one round of a stream
 )
 
-// traffic compares two pods with two namespaces that one bare veth pair joins.
+// side is one pair of ends, and what was measured between them.
+type side struct {
+	name      string
+	path      map[bool]path // by whether it is IPv6
+	took      []time.Duration
+	connected []time.Duration
+	streamed  []time.Duration
+}
+
+// traffic compares pairs of pods with two namespaces that one bare veth pair joins: one without policies, one with a rule
+// for each of both ends, one with many.
 func (b *bench) traffic(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}
 	defer node.Close()
-	client, err := node.AddPod(ctx, "client")
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	server, err := node.AddPod(ctx, "server")
-	if err != nil {
-		return err
-	}
-	defer server.Close()
 	bare, err := nodekit.NewBarePair()
 	if err != nil {
 		return err
 	}
 	defer bare.Close()
-
+	sides := []*side{{name: "bare veth", path: map[bool]path{}}}
 	for _, ipv6 := range []bool{false, true} {
-		family := map[bool]string{false: "IPv4", true: "IPv6"}[ipv6]
-		ours := path{client, server, server.Addr(ipv6)}
-		control := path{bare.Client(), bare.Server(), bare.Addr(ipv6)}
-		var o, c, os, cs []time.Duration
-		for range b.rounds {
-			for _, side := range []struct {
-				path         path
-				rr, streamed *[]time.Duration
-			}{{ours, &o, &os}, {control, &c, &cs}} {
-				rr, err := side.path.requestResponse()
-				if err != nil {
-					return fmt.Errorf("request-response %s: %w", family, err)
+		sides[0].path[ipv6] = path{bare.Client(), bare.Server(), bare.Addr(ipv6)}
+	}
+	for _, pair := range pairs {
+		side, closePods, err := pair.side(ctx, node)
+		if err != nil {
+			return err
+		}
+		defer closePods()
+		sides = append(sides, side)
+	}
+	for _, ipv6 := range []bool{false, true} {
+		for _, s := range sides {
+			s.took, s.connected, s.streamed = nil, nil, nil
+		}
+		// Twice as many rounds, because of differences of a hundredth. Each begins with another side.
+		for round := range 2 * b.rounds {
+			for i := range sides {
+				if err := sides[(i+round)%len(sides)].round(ipv6); err != nil {
+					return err
 				}
-				stream, err := side.path.stream()
-				if err != nil {
-					return fmt.Errorf("stream %s: %w", family, err)
-				}
-				*side.rr, *side.streamed = append(*side.rr, rr), append(*side.streamed, stream)
 			}
 		}
-		rate := func(d time.Duration) string { return fmt.Sprintf("%.0f/s", float64(time.Second)/float64(d)) }
-		fmt.Fprintf(b.table, "request-response %s, one CPU, p50\t%s\t%s\t%.3f\t0.92 of the rate\t\n", family,
-			rate(median(o)), rate(median(c)), float64(median(c))/float64(median(o)))
-		gbit := func(d time.Duration) string { return fmt.Sprintf("%.1f Gbit/s", streamSize*8/d.Seconds()/1e9) }
-		fmt.Fprintf(b.table, "stream %s\t%s\t%s\t%.3f\t\t\n", family, gbit(median(os)), gbit(median(cs)),
-			float64(median(cs))/float64(median(os)))
+		b.showTraffic(map[bool]string{false: "IPv4", true: "IPv6"}[ipv6], sides)
 	}
 	return nil
+}
+
+func (s *side) round(ipv6 bool) error {
+	rr, err := s.path[ipv6].requestResponse()
+	if err != nil {
+		return fmt.Errorf("request-response, %s: %w", s.name, err)
+	}
+	connect, err := s.path[ipv6].connects()
+	if err != nil {
+		return fmt.Errorf("connections, %s: %w", s.name, err)
+	}
+	stream, err := s.path[ipv6].stream()
+	if err != nil {
+		return fmt.Errorf("stream, %s: %w", s.name, err)
+	}
+	s.took, s.connected, s.streamed = append(s.took, rr), append(s.connected, connect), append(s.streamed, stream)
+	return nil
+}
+
+// showTraffic prints all sides beside the bare pair, and those with policies beside the one without.
+func (b *bench) showTraffic(family string, sides []*side) {
+	bare, without := sides[0], sides[1]
+	rate := func(d []time.Duration) string { return fmt.Sprintf("%.0f/s", float64(time.Second)/float64(median(d))) }
+	gbit := func(d []time.Duration) string {
+		return fmt.Sprintf("%.1f Gbit/s", streamSize*8/median(d).Seconds()/1e9)
+	}
+	line := func(what string, shown func([]time.Duration) string, ours, control []time.Duration, budget string) {
+		fmt.Fprintf(b.table, "%s\t%s\t%s\t%.3f\t%s\t\n", what, shown(ours), shown(control), faster(ours, control), budget)
+	}
+	for _, s := range sides[1:] {
+		line("request-response "+family+", one CPU, "+s.name, rate, s.took, bare.took, "0.92 of the rate")
+	}
+	for i, s := range sides[2:] {
+		line("and against no policy: "+s.name, rate, s.took, without.took, []string{"0.99", "0.98"}[i])
+	}
+	for _, s := range sides[1:] {
+		line("connections "+family+", one CPU, "+s.name, rate, s.connected, bare.connected, "")
+	}
+	line("stream "+family+", "+without.name, gbit, without.streamed, bare.streamed, "")
+	line("stream "+family+", "+sides[3].name, gbit, sides[3].streamed, bare.streamed, "")
+}
+
+// faster is how many times as fast ours is as the control: the median of the rounds' ratios, for what disturbs a round
+// disturbs both.
+func faster(ours, control []time.Duration) float64 {
+	ratios := make([]float64, len(ours))
+	for i := range ours {
+		ratios[i] = float64(control[i]) / float64(ours[i])
+	}
+	slices.Sort(ratios)
+	return ratios[len(ratios)/2]
+}
+
+// pairOfPods are a client and a server on one node.
+type pairOfPods struct {
+	name, suffix string
+	entries      int // of the policies of each of both ends; 0 for none
+}
+
+var pairs = []pairOfPods{{"no policy", "none", 0}, {"1 rule", "one", 1}, {"16,000 entries", "many", 16000}}
+
+// side attaches the pods and waits until their policies are in force.
+func (p pairOfPods) side(ctx context.Context, node *nodekit.Node) (_ *side, closePods func(), err error) {
+	names := []string{"client-" + p.suffix, "server-" + p.suffix}
+	text := podManifests("pair", names...)
+	if p.entries > 0 {
+		text += policyManifest("client-"+p.suffix, "app: client-"+p.suffix, "Egress", p.rules("to", "server-")...) +
+			policyManifest("server-"+p.suffix, "app: server-"+p.suffix, "Ingress", p.rules("from", "client-")...)
+	}
+	if err := node.WriteManifest(p.suffix+".yaml", text); err != nil {
+		return nil, nil, err
+	}
+	pods := make([]*nodekit.Pod, len(names))
+	closePods = func() {
+		for _, pod := range pods {
+			if pod != nil {
+				_ = pod.Close() // the node goes as well
+			}
+		}
+	}
+	for i, name := range names {
+		if pods[i], err = node.AddPod(ctx, name); err != nil {
+			closePods()
+			return nil, nil, err
+		}
+	}
+	for _, pod := range pods { // an entry is there when its peer is
+		if err := inForce(ctx, node, pod, p.entries); err != nil {
+			closePods()
+			return nil, nil, err
+		}
+	}
+	s := &side{name: p.name, path: map[bool]path{}}
+	for _, ipv6 := range []bool{false, true} {
+		s.path[ipv6] = path{pods[0], pods[1], pods[1].Addr(ipv6)}
+	}
+	return s, closePods, nil
+}
+
+// rules allow the other end, and with more than one entry 100 ports of each of as many networks as make up the rest.
+func (p pairOfPods) rules(peer, other string) []string {
+	rules := []string{fmt.Sprintf("{%s: [{podSelector: {matchLabels: {app: %s%s}}}]}", peer, other, p.suffix)}
+	if p.entries == 1 {
+		return rules
+	}
+	const portsEach = 100
+	var networks, ports []string
+	for i := range p.entries / portsEach {
+		networks = append(networks, fmt.Sprintf("{ipBlock: {cidr: 172.16.%d.0/24}}", i))
+	}
+	for i := range portsEach {
+		ports = append(ports, fmt.Sprintf("{protocol: TCP, port: %d}", 1000+2*i)) // neighbours would become a range
+	}
+	return append(rules, fmt.Sprintf("{%s: [%s], ports: [%s]}", peer, strings.Join(networks, ", "), strings.Join(ports, ", ")))
 }
 
 // path is two ends and the address of the second.
@@ -141,8 +255,79 @@ func (p path) stream() (took time.Duration, err error) {
 	return took, err
 }
 
-// connected runs both ends of one TCP connection, each on a thread of its own.
+// connects returns the p50 of one connection, until it is established. The client resets it, so that neither end remembers.
+func (p path) connects() (time.Duration, error) {
+	took := make([]time.Duration, 0, connections)
+	err := p.listening(func(listener int) error {
+		if err := pin(); err != nil {
+			return err
+		}
+		for range connections {
+			fd, err := accept(listener)
+			if err != nil {
+				return err
+			}
+			_ = unix.Close(fd) // nothing was sent
+		}
+		return nil
+	}, func(name unix.Sockaddr) error {
+		if err := pin(); err != nil {
+			return err
+		}
+		for range connections {
+			d, err := p.connectOnce(name)
+			if err != nil {
+				return err
+			}
+			took = append(took, d)
+		}
+		return nil
+	})
+	return median(took), err
+}
+
+func (p path) connectOnce(name unix.Sockaddr) (time.Duration, error) {
+	fd, err := unix.Socket(domain(p.addr), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+		return 0, err
+	}
+	return timed(func() error { return unix.Connect(fd, name) })
+}
+
+// connected runs both ends of one TCP connection.
 func (p path) connected(serve, call func(fd int) error, oneCPU bool) error {
+	return p.listening(func(listener int) error {
+		fd, err := accept(listener)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := prepare(fd, oneCPU); err != nil {
+			return err
+		}
+		return serve(fd)
+	}, func(name unix.Sockaddr) error {
+		fd, err := unix.Socket(domain(p.addr), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := prepare(fd, oneCPU); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, name); err != nil {
+			return fmt.Errorf("connect to %s: %w", p.addr, err)
+		}
+		return call(fd)
+	})
+}
+
+// listening runs a server with a listening socket, and a client that is told its name, each on a thread of its own.
+func (p path) listening(serve func(listener int) error, call func(unix.Sockaddr) error) error {
 	listening, served := make(chan unix.Sockaddr, 1), make(chan error, 1)
 	go func() {
 		served <- p.server.Do(func() error {
@@ -157,44 +342,32 @@ func (p path) connected(serve, call func(fd int) error, oneCPU bool) error {
 				return err
 			}
 			listening <- name
-			fd, _, err := unix.Accept(listener)
-			if err != nil {
-				return err
-			}
-			defer unix.Close(fd)
-			if err := prepare(fd, oneCPU); err != nil {
-				return err
-			}
-			return serve(fd)
+			return serve(listener)
 		})
 	}()
 	name, ok := <-listening
 	if !ok {
 		return <-served
 	}
-	if err := p.client.Do(func() error {
-		fd, err := unix.Socket(domain(p.addr), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		if err := prepare(fd, oneCPU); err != nil {
-			return err
-		}
-		if err := unix.Connect(fd, name); err != nil {
-			return fmt.Errorf("connect to %s: %w", p.addr, err)
-		}
-		return call(fd)
-	}); err != nil {
+	if err := p.client.Do(func() error { return call(name) }); err != nil {
 		return err
 	}
 	return <-served
 }
 
-// read and write try again when a signal of Go's scheduler interrupted them: with a time limit on a socket the kernel
+// read, write and accept try again when a signal of Go's scheduler interrupted them: with a time limit on a socket the kernel
 // does not do that itself (signal(7)).
 func read(fd int, buffer []byte) (int, error)  { return retried(unix.Read, fd, buffer) }
 func write(fd int, buffer []byte) (int, error) { return retried(unix.Write, fd, buffer) }
+
+func accept(listener int) (int, error) {
+	for {
+		fd, _, err := unix.Accept(listener)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
 
 func retried(call func(int, []byte) (int, error), fd int, buffer []byte) (int, error) {
 	for {
@@ -207,18 +380,31 @@ func retried(call func(int, []byte) (int, error), fd int, buffer []byte) (int, e
 
 // prepare sets a time limit, turns Nagle's algorithm off and, if asked, binds the thread to the first CPU.
 func prepare(fd int, oneCPU bool) error {
+	if err := limit(fd); err != nil {
+		return err
+	}
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return err
+	}
+	if oneCPU {
+		return pin()
+	}
+	return nil
+}
+
+// limit gives what a socket waits for 10 s.
+func limit(fd int) error {
 	limit := unix.Timeval{Sec: 10}
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {
 			return err
 		}
 	}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return err
-	}
-	if !oneCPU {
-		return nil
-	}
+	return nil
+}
+
+// pin binds the thread to the first CPU.
+func pin() error {
 	var set unix.CPUSet
 	set.Set(0)
 	return unix.SchedSetaffinity(0, &set)
@@ -241,8 +427,11 @@ func listen(addr netip.Addr) (fd int, err error) {
 	} else {
 		name = &unix.SockaddrInet4{Addr: addr.As4()}
 	}
-	if err = unix.Bind(fd, name); err == nil {
-		err = unix.Listen(fd, 1)
+	if err = limit(fd); err == nil {
+		err = unix.Bind(fd, name)
+	}
+	if err == nil {
+		err = unix.Listen(fd, connections)
 	}
 	if err != nil {
 		_ = unix.Close(fd)

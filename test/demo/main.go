@@ -1,6 +1,7 @@
 // Command demo shows the whole of Waggle on one machine in some seconds: it makes a private node, starts the agent,
-// attaches three pods by running the plugin as a container runtime does, sends packets, shows a dropped one with its
-// reason, and takes everything down again. It ends with an error when any step is not as it should be.
+// attaches three pods by running the plugin as a container runtime does, sends packets, has a network policy enforced and
+// explained, shows dropped packets with their reasons, and takes everything down again. It ends with an error when any
+// step is not as it should be.
 package main
 
 import (
@@ -82,6 +83,7 @@ func (d *demo) run() (err error) {
 		{"waggle status", d.show("status")},
 		{"waggle endpoint list", d.show("endpoint", "list")},
 		{"waggle ipam list", d.show("ipam", "list")},
+		{"a network policy: enforced, explained, changed", d.enforce},
 		{"a pod sends with a false source address: dropped, with its reason (waggle drops)", d.spoof},
 		{"detach the pods: nothing of them is left", d.detachPods},
 		{"stop the agent", d.stopAgent},
@@ -125,7 +127,10 @@ func (d *demo) startAgent(ctx context.Context) error {
 }
 
 func (d *demo) attachPods(ctx context.Context) error {
-	for _, name := range []string{"bee", "drone", "queen"} {
+	if err := d.describePods(); err != nil {
+		return err
+	}
+	for _, name := range names {
 		begin := time.Now()
 		pod, err := d.node.AddPod(ctx, name)
 		if err != nil {

@@ -1,5 +1,6 @@
-// The tests that need a kernel, inside other kernels than this machine's: each of Debian's kernels boots under qemu with
-// a file system of its own in memory, which holds nothing but its modules, the tests and the programs under test.
+// Command kernels runs the tests that need a kernel inside other kernels than this machine's: each of Debian's kernels boots
+// under qemu with a file system of its own in memory, which holds nothing but its modules, the tests and the programs under
+// test.
 //
 //	go run ./test/kernels [-kernels 6.1,6.12] [-run REGEXP] [-packages bpf,cells/loader] [-accel tcg] [-timeout 8m]
 //

@@ -28,7 +28,7 @@ const privileged = "TestPrivileged"
 
 // wholeNode are the tests of the real agent and plugin that say something about a kernel. The others say the same about
 // all kernels, and take minutes.
-const wholeNode = "^TestPrivileged(Traffic_.*|Spoof_.*|Neighbour_.*|Guard_.*|Foreign_StateIsLeftAlone|Families_.*|Restart_LosesNoPacket)$"
+const wholeNode = "^TestPrivileged(Traffic_.*|Spoof_.*|Neighbour_.*|Guard_.*|Source_.*|Foreign_StateIsLeftAlone|Families_.*|Restart_LosesNoPacket)$"
 
 // elsewhere are packages whose tests stay outside, each with the reason.
 var elsewhere = map[string]string{

@@ -14,6 +14,7 @@ type Pod struct {
 	Image     string   // "" means ClientImage
 	Command   []string // nil sleeps
 	HostNet   bool
+	Ports     map[string]int // named container ports of TCP
 
 	Privileged bool
 	HostPaths  map[string]string // folder of the node, mounted at the same path -> mount propagation, "" for none
@@ -27,9 +28,13 @@ func (c *Cluster) CreatePod(ctx context.Context, p Pod) error {
 		command = []string{"sleep", "1000000"}
 	}
 	volumes, mounts := p.hostPaths()
+	ports := []map[string]any{}
+	for name, number := range p.Ports {
+		ports = append(ports, map[string]any{"name": name, "containerPort": number})
+	}
 	spec := map[string]any{
 		"terminationGracePeriodSeconds": 0, "hostNetwork": p.HostNet, "automountServiceAccountToken": false, "enableServiceLinks": false,
-		"containers": []map[string]any{{"name": "main", "image": orElse(p.Image, ClientImage), "imagePullPolicy": "Never", "command": command,
+		"containers": []map[string]any{{"name": "main", "image": orElse(p.Image, ClientImage), "imagePullPolicy": "Never", "command": command, "ports": ports,
 			"securityContext": map[string]any{"privileged": p.Privileged}, "volumeMounts": mounts,
 			"env": []map[string]any{{"name": "NODE", "valueFrom": map[string]any{"fieldRef": map[string]string{"fieldPath": "spec.nodeName"}}}}}},
 		"volumes": volumes,

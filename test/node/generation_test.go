@@ -136,7 +136,7 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 			if err := node.UpgradeAgent(t.Context(), ""); err != nil {
 				t.Fatal(err)
 			}
-			requireGeneration(t, node, 1)
+			requireGeneration(t, node, thisGeneration)
 			saysNot(t, node, "degraded: datapath")
 			if now := hooks(t, node); now == before {
 				t.Error("the hooks still carry the first programs")
@@ -182,7 +182,7 @@ func upAndDown(t *testing.T, other string, between func(t *testing.T, node *node
 		for _, step := range []struct {
 			agent      string
 			generation int
-		}{{other, otherGeneration}, {"", 1}} {
+		}{{other, otherGeneration}, {"", thisGeneration}} {
 			traffic.say(t, "to generation %d", step.generation)
 			if err := node.UpgradeAgent(t.Context(), step.agent); err != nil {
 				t.Fatal(err)
@@ -219,7 +219,7 @@ func TestPrivilegedGeneration_MapsOfAnotherSize(t *testing.T) {
 		}
 		eventually(t, func() error {
 			pins, err := mapPins(node)
-			if err == nil && (pins["endpoint_facts_v1"] != want || pins["endpoint_facts_v1_resized"] != 0) {
+			if err == nil && (pins["endpoint_facts_v2"] != want || pins["endpoint_facts_v2_resized"] != 0) {
 				err = fmt.Errorf("want one map endpoint_facts of %d entries: %v", want, pins)
 			}
 			return err
@@ -257,7 +257,7 @@ func TestPrivilegedGeneration_MapOfAnotherLayout(t *testing.T) {
 	}
 	upAndDown(t, agentWith(t, replace), func(t *testing.T, node *nodekit.Node, upgraded bool) {
 		pins, err := mapPins(node)
-		if err != nil || pins["endpoint_facts_v1"] == 0 || pins["endpoint_facts_v2"] != 0 != upgraded {
+		if err != nil || pins["endpoint_facts_v2"] == 0 || pins["endpoint_facts_v3"] != 0 != upgraded {
 			t.Errorf("upgraded %v, pinned are %v, %v", upgraded, pins, err)
 		}
 	})
@@ -303,7 +303,7 @@ import (
 
 func LayoutVersion(name string) uint32 {
 	if name == MapEndpointFacts {
-		return 2
+		return 3
 	}
 	return 1
 }
@@ -320,9 +320,9 @@ func FormerLayout(name string) *Former {
 	if name != MapEndpointFacts {
 		return nil
 	}
-	swapped := func(v []byte) []byte { return slices.Concat(v[4:8], v[:4], v[8:76]) }
-	return &Former{Version: 1,
-		Spec:    &ebpf.MapSpec{Name: MapEndpointFacts, Type: ebpf.Array, KeySize: 4, ValueSize: 76, MaxEntries: 4096},
+	swapped := func(v []byte) []byte { return slices.Concat(v[4:8], v[:4], v[8:104]) }
+	return &Former{Version: 2,
+		Spec:    &ebpf.MapSpec{Name: MapEndpointFacts, Type: ebpf.Array, KeySize: 4, ValueSize: 104, MaxEntries: 4096},
 		Forward: func(k, v []byte) ([]byte, []byte, bool) { return k, append(swapped(v), 0, 0, 0, 0), true },
 		Back:    func(k, v []byte) ([]byte, []byte, bool) { return k, swapped(v), true },
 	}

@@ -118,12 +118,12 @@ func guardCount(t *testing.T, node *nodekit.Node) uint64 {
 	var state nftguard.State
 	if err := node.Do(func() (err error) {
 		state, err = nftguard.Read(nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup},
-			Mark: podlink.MarkMagic, Mask: podlink.MarkMask})
+			Mark: podlink.MarkMagic, Mask: podlink.MarkMask, NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice})
 		return err
 	}); err != nil || !state.Installed {
 		t.Fatalf("the rule: %+v, %v", state, err)
 	}
-	return state.Packets
+	return state.Unmarked.Packets
 }
 
 // Other people's routes, nftables and programs stay, and in the same order, while pods come and the agent restarts.

@@ -138,11 +138,8 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 	t.Helper()
 	var facts *ebpf.Map
 	if err := n.Do(func() (err error) {
-		pins, err := filepath.Glob(filepath.Join(n.BPFRoot(), "waggle", "maps", bpf.MapEndpointFacts+"*"))
-		if err != nil || len(pins) != 1 {
-			return fmt.Errorf("want one pinned map, got %v: %w", pins, err)
-		}
-		facts, err = ebpf.LoadPinnedMap(pins[0], nil)
+		pin := bpf.PinName(bpf.MapEndpointFacts, bpf.LayoutVersion(bpf.MapEndpointFacts))
+		facts, err = ebpf.LoadPinnedMap(filepath.Join(n.BPFRoot(), "waggle", "maps", pin), nil)
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -187,7 +187,8 @@ func leftovers(node *nodekit.Node) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, table := range []string{"endpoints", "endpoint-states", "endpoint-facts", "bpf-links", "bpf-endpoints", "attachments", "ipcache"} {
+	for _, table := range []string{"endpoints", "endpoint-states", "endpoint-facts", "bpf-links", "bpf-endpoints", "attachments", "ipcache",
+		"policies", "policy-entries", "named-cidrs"} {
 		text, err := node.Waggle(context.Background(), "db", "show", table)
 		if err != nil {
 			return nil, err
@@ -196,7 +197,7 @@ func leftovers(node *nodekit.Node) ([]string, error) {
 			lines = append(lines, table+": "+strings.TrimSpace(line))
 		}
 	}
-	for _, name := range []string{"bpf_links", "bpf_endpoints", "ipcache"} {
+	for _, name := range []string{"bpf_links", "bpf_endpoints", "ipcache", "policy", "policy_ranges", "cidrs"} {
 		text, err := node.Waggle(context.Background(), "map", "get", name)
 		if err != nil {
 			return nil, err

@@ -16,15 +16,17 @@ type traffic struct {
 	node  *nodekit.Node
 	rates load.Rates
 	pods  []*nodekit.Pod
+	none  *isolation // traffic that must not be
 }
 
 // roomy has addresses for all pods of a long run: each rests for a while when its pod is gone.
 func roomy() nodekit.Options { return nodekit.Options{IPv4CIDR: "10.244.0.0/16"} }
 
-// startTraffic makes five pods on a roomy node and has pods, the node and a host outside talk in both families, while one of
-// the pods lies.
+// startTraffic makes pods on a roomy node and has pods, the node and a host outside talk in both families, as policies allow,
+// while one of the pods lies and others try what policies deny.
 func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 	t.Helper()
+	isolate(t, node)
 	a, b, c := addPod(t, node, "talker-a"), addPod(t, node, "talker-b"), addPod(t, node, "talker-c")
 	if err := node.RouteFromOutside("10.244.0.0/16", "fd00:10:244:1::/64"); err != nil {
 		t.Fatal(err)
@@ -52,7 +54,7 @@ func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &traffic{Load: l, node: node, rates: rates, pods: []*nodekit.Pod{a, b, c, liar, victim}}
+	return &traffic{Load: l, node: node, rates: rates, pods: []*nodekit.Pod{a, b, c, liar, victim}, none: startForbidden(t, node, a)}
 }
 
 // probes are lies of a pod about its address and its MAC, towards another pod and the node.
@@ -82,7 +84,7 @@ func probes(t *testing.T, node *nodekit.Node, liar, victim, other *nodekit.Pod) 
 	return all
 }
 
-// end wants that nobody was disturbed, and detaches the pods.
+// end wants that nobody was disturbed and nothing passed that must not, and detaches the pods.
 func (l *traffic) end(t *testing.T) {
 	t.Helper()
 	r, err := l.Stop()
@@ -108,6 +110,7 @@ func (l *traffic) end(t *testing.T) {
 			t.Errorf("only %d %s in %d s, want %d a second", c.count, c.what, seconds, c.want)
 		}
 	}
+	l.none.end(t, l.node)
 	for _, pod := range l.pods {
 		if err := pod.Detach(t.Context()); err != nil {
 			t.Error(err)

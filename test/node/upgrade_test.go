@@ -33,7 +33,7 @@ func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
 		for _, to := range []struct {
 			agent      string
 			generation int
-		}{{other, otherGeneration}, {"", 1}} {
+		}{{other, otherGeneration}, {"", thisGeneration}} {
 			time.Sleep(time.Duration(random.Int64N(int64(time.Second))))
 			traffic.say(t, "to generation %d", to.generation)
 			if err := node.UpgradeAgent(t.Context(), to.agent); err != nil {
@@ -47,8 +47,12 @@ func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
 	eventuallyLasting(t, node, before)
 }
 
-// otherGeneration is none that will ever be released.
-const otherGeneration = 7777
+const (
+	// thisGeneration is what pkg/version says.
+	thisGeneration = 2
+	// otherGeneration is none that will ever be released.
+	otherGeneration = 7777
+)
 
 // requireGeneration wants that every hook carries programs of a generation, and that the kernel agrees which ones they are.
 func requireGeneration(t *testing.T, node *nodekit.Node, want int) {

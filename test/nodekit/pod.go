@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -19,6 +20,7 @@ import (
 type Pod struct {
 	node        *Node
 	ns          namespaces
+	Namespace   string
 	Name        string
 	ContainerID string
 	NetnsPath   string
@@ -26,11 +28,16 @@ type Pod struct {
 	Result      *types100.Result // of the last ADD
 }
 
-// NewPod makes a pod's namespace without attaching it.
+// NewPod makes a pod's network namespace without attaching it. The name may have a namespace of Kubernetes in front, as in
+// "kube-system/dns"; else it is in "default".
 func (n *Node) NewPod(name string) (*Pod, error) {
+	namespace := "default"
+	if before, after, found := strings.Cut(name, "/"); found {
+		namespace, name = before, after
+	}
 	id := make([]byte, 32)
 	_, _ = rand.Read(id) // never fails
-	p := &Pod{node: n, Name: name, IfName: "eth0", ContainerID: hex.EncodeToString(id), NetnsPath: n.path("netns", "cni-"+hex.EncodeToString(id[:8]))}
+	p := &Pod{node: n, Namespace: namespace, Name: name, IfName: "eth0", ContainerID: hex.EncodeToString(id), NetnsPath: n.path("netns", "cni-"+hex.EncodeToString(id[:8]))}
 	err := n.Do(func() error {
 		if err := bindNetwork(p.NetnsPath); err != nil {
 			return err
@@ -45,7 +52,7 @@ func (n *Node) NewPod(name string) (*Pod, error) {
 	return p, nil
 }
 
-// AddPod makes a pod and attaches it.
+// AddPod makes a pod, see [Node.NewPod], and attaches it.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	p, err := n.NewPod(name)
 	if err != nil {
@@ -63,7 +70,7 @@ func (p *Pod) Do(f func() error) error { return p.ns.Do(f) }
 // Runtime is what a runtime passes to the plugin for this pod.
 func (p *Pod) Runtime() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: p.ContainerID, NetNS: p.NetnsPath, IfName: p.IfName, Args: [][2]string{
-		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.ContainerID}}}
+		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.ContainerID}}}
 }
 
 // CNI returns a runtime's library and network list for this node. Calls must be made inside [Node.Do].

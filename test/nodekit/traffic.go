@@ -48,7 +48,7 @@ func ping(to netip.Addr, size int) error {
 	binary.BigEndian.PutUint16(packet[4:], id)
 	binary.BigEndian.PutUint16(packet[6:], 1)
 	if !to.Is6() { // the kernel fills in the checksum of ICMPv6
-		binary.BigEndian.PutUint16(packet[2:], checksum(packet))
+		binary.BigEndian.PutUint16(packet[2:], Checksum(packet))
 	}
 	if _, err := conn.Write(packet); err != nil {
 		return err
@@ -71,8 +71,8 @@ func ping(to netip.Addr, size int) error {
 	}
 }
 
-// checksum is the Internet checksum (RFC 1071).
-func checksum(b []byte) uint16 {
+// Checksum is the Internet checksum (RFC 1071).
+func Checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))
@@ -202,14 +202,14 @@ func udpPacket(src, dst netip.Addr) (packet []byte, family int) {
 		header = append(append(header, src.AsSlice()...), dst.AsSlice()...)
 		// IPv6 does not let UDP go without a checksum (RFC 8200, section 8.1), which covers a header of its own.
 		pseudo := append(append(src.AsSlice(), dst.AsSlice()...), 0, 0, 0, byte(len(udp)), 0, 0, 0, unix.IPPROTO_UDP)
-		binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+		binary.BigEndian.PutUint16(udp[6:], Checksum(append(pseudo, udp...)))
 		return append(header, udp...), unix.AF_INET6
 	}
 	header := make([]byte, 12, 28)
 	header[0], header[8], header[9] = 0x45, 64, unix.IPPROTO_UDP
 	binary.BigEndian.PutUint16(header[2:], uint16(20+len(udp)))
 	header = append(append(header, src.AsSlice()...), dst.AsSlice()...)
-	binary.BigEndian.PutUint16(header[10:], checksum(header))
+	binary.BigEndian.PutUint16(header[10:], Checksum(header))
 	return append(header, udp...), unix.AF_INET
 }
 

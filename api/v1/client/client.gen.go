@@ -252,6 +252,11 @@ type ClientInterface interface {
 	// Corresponds with GET /identity/{id} (the `GetIdentityID` operationId).
 	GetIdentityID(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetIP Addresses and prefixes whose identity this node knows
+	//
+	// Corresponds with GET /ip (the `GetIP` operationId).
+	GetIP(ctx context.Context, params *GetIPParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PostIPAM Allocate the next free address of each family
 	//
 	// Corresponds with POST /ipam (the `PostIPAM` operationId).
@@ -281,6 +286,45 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /node/ids (the `GetNodeIds` operationId).
 	GetNodeIds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeletePolicy Not implemented; policies come from Kubernetes or from the directory of manifests
+	//
+	// Corresponds with DELETE /policy (the `DeletePolicy` operationId).
+	DeletePolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPolicy All policies of Kubernetes and Cilium that this node knows, as this agent understands them
+	//
+	// Corresponds with GET /policy (the `GetPolicy` operationId).
+	GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PutPolicy Not implemented; policies come from Kubernetes or from the directory of manifests
+	//
+	// Corresponds with PUT /policy (the `PutPolicy` operationId).
+	PutPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPolicyExplain May one talk to another, and why; ours
+	//
+	// Corresponds with GET /policy/explain (the `GetPolicyExplain` operationId).
+	GetPolicyExplain(ctx context.Context, params *GetPolicyExplainParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPolicySelectors Choices of peers that policies make, with the identities that they choose now
+	//
+	// Corresponds with GET /policy/selectors (the `GetPolicySelectors` operationId).
+	GetPolicySelectors(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PostPolicyWhatIfWithBody What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+	PostPolicyWhatIfWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PostPolicyWhatIf What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+	PostPolicyWhatIf(ctx context.Context, body PostPolicyWhatIfJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // GetClusterNodes All nodes, or those that changed since the client's last call
@@ -692,6 +736,21 @@ func (c *Client) GetIdentityID(ctx context.Context, id string, reqEditors ...Req
 	return c.Client.Do(req)
 }
 
+// GetIP Addresses and prefixes whose identity this node knows
+//
+// Corresponds with GET /ip (the `GetIP` operationId).
+func (c *Client) GetIP(ctx context.Context, params *GetIPParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetIPRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // PostIPAM Allocate the next free address of each family
 //
 // Corresponds with POST /ipam (the `PostIPAM` operationId).
@@ -772,6 +831,115 @@ func (c *Client) GetMapName(ctx context.Context, name string, reqEditors ...Requ
 // Corresponds with GET /node/ids (the `GetNodeIds` operationId).
 func (c *Client) GetNodeIds(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetNodeIdsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeletePolicy Not implemented; policies come from Kubernetes or from the directory of manifests
+//
+// Corresponds with DELETE /policy (the `DeletePolicy` operationId).
+func (c *Client) DeletePolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeletePolicyRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPolicy All policies of Kubernetes and Cilium that this node knows, as this agent understands them
+//
+// Corresponds with GET /policy (the `GetPolicy` operationId).
+func (c *Client) GetPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPolicyRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PutPolicy Not implemented; policies come from Kubernetes or from the directory of manifests
+//
+// Corresponds with PUT /policy (the `PutPolicy` operationId).
+func (c *Client) PutPolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPutPolicyRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPolicyExplain May one talk to another, and why; ours
+//
+// Corresponds with GET /policy/explain (the `GetPolicyExplain` operationId).
+func (c *Client) GetPolicyExplain(ctx context.Context, params *GetPolicyExplainParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPolicyExplainRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPolicySelectors Choices of peers that policies make, with the identities that they choose now
+//
+// Corresponds with GET /policy/selectors (the `GetPolicySelectors` operationId).
+func (c *Client) GetPolicySelectors(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPolicySelectorsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PostPolicyWhatIfWithBody What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+func (c *Client) PostPolicyWhatIfWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPostPolicyWhatIfRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PostPolicyWhatIf What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+func (c *Client) PostPolicyWhatIf(ctx context.Context, body PostPolicyWhatIfJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPostPolicyWhatIfRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1491,6 +1659,60 @@ func NewGetIdentityIDRequest(server string, id string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewGetIPRequest constructs an http.Request for the GetIP method
+func NewGetIPRequest(server string, params *GetIPParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/ip")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.CIDR != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cidr", *params.CIDR, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewPostIPAMRequest constructs an http.Request for the PostIPAM method
 func NewPostIPAMRequest(server string, params *PostIPAMParams) (*http.Request, error) {
 	var err error
@@ -1806,6 +2028,220 @@ func NewGetNodeIdsRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewDeletePolicyRequest constructs an http.Request for the DeletePolicy method
+func NewDeletePolicyRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetPolicyRequest constructs an http.Request for the GetPolicy method
+func NewGetPolicyRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPutPolicyRequest constructs an http.Request for the PutPolicy method
+func NewPutPolicyRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetPolicyExplainRequest constructs an http.Request for the GetPolicyExplain method
+func NewGetPolicyExplainRequest(server string, params *GetPolicyExplainParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy/explain")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "from", params.From, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "to", params.To, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "port", params.Port, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetPolicySelectorsRequest constructs an http.Request for the GetPolicySelectors method
+func NewGetPolicySelectorsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy/selectors")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPostPolicyWhatIfRequest calls the generic PostPolicyWhatIf builder with application/json body
+func NewPostPolicyWhatIfRequest(server string, body PostPolicyWhatIfJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPostPolicyWhatIfRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPostPolicyWhatIfRequestWithBody constructs an http.Request for the PostPolicyWhatIf method, with any body, and a specified content type
+func NewPostPolicyWhatIfRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/policy/what-if")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -2037,6 +2473,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /identity/{id} (the `GetIdentityID` operationId).
 	GetIdentityIDWithResponse(ctx context.Context, id string, reqEditors ...RequestEditorFn) (*GetIdentityIDResponse, error)
 
+	// GetIPWithResponse Addresses and prefixes whose identity this node knows
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /ip (the `GetIP` operationId).
+	GetIPWithResponse(ctx context.Context, params *GetIPParams, reqEditors ...RequestEditorFn) (*GetIPResponse, error)
+
 	// PostIPAMWithResponse Allocate the next free address of each family
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2078,6 +2521,55 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /node/ids (the `GetNodeIds` operationId).
 	GetNodeIdsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetNodeIdsResponse, error)
+
+	// DeletePolicyWithResponse Not implemented; policies come from Kubernetes or from the directory of manifests
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /policy (the `DeletePolicy` operationId).
+	DeletePolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeletePolicyResponse, error)
+
+	// GetPolicyWithResponse All policies of Kubernetes and Cilium that this node knows, as this agent understands them
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /policy (the `GetPolicy` operationId).
+	GetPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicyResponse, error)
+
+	// PutPolicyWithResponse Not implemented; policies come from Kubernetes or from the directory of manifests
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /policy (the `PutPolicy` operationId).
+	PutPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PutPolicyResponse, error)
+
+	// GetPolicyExplainWithResponse May one talk to another, and why; ours
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /policy/explain (the `GetPolicyExplain` operationId).
+	GetPolicyExplainWithResponse(ctx context.Context, params *GetPolicyExplainParams, reqEditors ...RequestEditorFn) (*GetPolicyExplainResponse, error)
+
+	// GetPolicySelectorsWithResponse Choices of peers that policies make, with the identities that they choose now
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /policy/selectors (the `GetPolicySelectors` operationId).
+	GetPolicySelectorsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicySelectorsResponse, error)
+
+	// PostPolicyWhatIfWithBodyWithResponse What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+	PostPolicyWhatIfWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostPolicyWhatIfResponse, error)
+
+	// PostPolicyWhatIfWithResponse What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+	PostPolicyWhatIfWithResponse(ctx context.Context, body PostPolicyWhatIfJSONRequestBody, reqEditors ...RequestEditorFn) (*PostPolicyWhatIfResponse, error)
 }
 
 type GetClusterNodesResponse struct {
@@ -3083,6 +3575,54 @@ func (r GetIdentityIDResponse) ContentType() string {
 	return ""
 }
 
+type GetIPResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *[]IPListEntry
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetIPResponse) GetJSON200() *[]IPListEntry {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetIPResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetBody returns the raw response body bytes
+func (r GetIPResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetIPResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetIPResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetIPResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type PostIPAMResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -3393,6 +3933,273 @@ func (r GetNodeIdsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetNodeIdsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeletePolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r DeletePolicyResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r DeletePolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeletePolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeletePolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeletePolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Policy
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPolicyResponse) GetJSON200() *Policy {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PutPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r PutPolicyResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r PutPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PutPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PutPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PutPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetPolicyExplainResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PolicyExplanation
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *Error
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPolicyExplainResponse) GetJSON200() *PolicyExplanation {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetPolicyExplainResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetPolicyExplainResponse) GetJSON404() *Error {
+	return r.JSON404
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPolicyExplainResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPolicyExplainResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPolicyExplainResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPolicyExplainResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetPolicySelectorsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SelectorCache
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPolicySelectorsResponse) GetJSON200() *SelectorCache {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPolicySelectorsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPolicySelectorsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPolicySelectorsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPolicySelectorsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PostPolicyWhatIfResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PolicyDifference
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PostPolicyWhatIfResponse) GetJSON200() *PolicyDifference {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r PostPolicyWhatIfResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetBody returns the raw response body bytes
+func (r PostPolicyWhatIfResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PostPolicyWhatIfResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PostPolicyWhatIfResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PostPolicyWhatIfResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -3735,6 +4542,19 @@ func (c *ClientWithResponses) GetIdentityIDWithResponse(ctx context.Context, id 
 	return ParseGetIdentityIDResponse(rsp)
 }
 
+// GetIPWithResponse Addresses and prefixes whose identity this node knows
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /ip (the `GetIP` operationId).
+func (c *ClientWithResponses) GetIPWithResponse(ctx context.Context, params *GetIPParams, reqEditors ...RequestEditorFn) (*GetIPResponse, error) {
+	rsp, err := c.GetIP(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetIPResponse(rsp)
+}
+
 // PostIPAMWithResponse Allocate the next free address of each family
 //
 // Returns a wrapper object for the known response body format(s).
@@ -3811,6 +4631,97 @@ func (c *ClientWithResponses) GetNodeIdsWithResponse(ctx context.Context, reqEdi
 		return nil, err
 	}
 	return ParseGetNodeIdsResponse(rsp)
+}
+
+// DeletePolicyWithResponse Not implemented; policies come from Kubernetes or from the directory of manifests
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /policy (the `DeletePolicy` operationId).
+func (c *ClientWithResponses) DeletePolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*DeletePolicyResponse, error) {
+	rsp, err := c.DeletePolicy(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeletePolicyResponse(rsp)
+}
+
+// GetPolicyWithResponse All policies of Kubernetes and Cilium that this node knows, as this agent understands them
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /policy (the `GetPolicy` operationId).
+func (c *ClientWithResponses) GetPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicyResponse, error) {
+	rsp, err := c.GetPolicy(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPolicyResponse(rsp)
+}
+
+// PutPolicyWithResponse Not implemented; policies come from Kubernetes or from the directory of manifests
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /policy (the `PutPolicy` operationId).
+func (c *ClientWithResponses) PutPolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PutPolicyResponse, error) {
+	rsp, err := c.PutPolicy(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePutPolicyResponse(rsp)
+}
+
+// GetPolicyExplainWithResponse May one talk to another, and why; ours
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /policy/explain (the `GetPolicyExplain` operationId).
+func (c *ClientWithResponses) GetPolicyExplainWithResponse(ctx context.Context, params *GetPolicyExplainParams, reqEditors ...RequestEditorFn) (*GetPolicyExplainResponse, error) {
+	rsp, err := c.GetPolicyExplain(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPolicyExplainResponse(rsp)
+}
+
+// GetPolicySelectorsWithResponse Choices of peers that policies make, with the identities that they choose now
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /policy/selectors (the `GetPolicySelectors` operationId).
+func (c *ClientWithResponses) GetPolicySelectorsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetPolicySelectorsResponse, error) {
+	rsp, err := c.GetPolicySelectors(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPolicySelectorsResponse(rsp)
+}
+
+// PostPolicyWhatIfWithBodyWithResponse What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+func (c *ClientWithResponses) PostPolicyWhatIfWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PostPolicyWhatIfResponse, error) {
+	rsp, err := c.PostPolicyWhatIfWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePostPolicyWhatIfResponse(rsp)
+}
+
+// PostPolicyWhatIfWithResponse What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
+func (c *ClientWithResponses) PostPolicyWhatIfWithResponse(ctx context.Context, body PostPolicyWhatIfJSONRequestBody, reqEditors ...RequestEditorFn) (*PostPolicyWhatIfResponse, error) {
+	rsp, err := c.PostPolicyWhatIf(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePostPolicyWhatIfResponse(rsp)
 }
 
 // ParseGetClusterNodesResponse parses an HTTP response from a GetClusterNodesWithResponse call
@@ -4585,6 +5496,42 @@ func ParseGetIdentityIDResponse(rsp *http.Response) (*GetIdentityIDResponse, err
 	return response, nil
 }
 
+// ParseGetIPResponse parses an HTTP response from a GetIPWithResponse call
+func ParseGetIPResponse(rsp *http.Response) (*GetIPResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetIPResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest []IPListEntry
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case rsp.StatusCode == 404:
+		break // No content-type
+
+	}
+
+	return response, nil
+}
+
 // ParsePostIPAMResponse parses an HTTP response from a PostIPAMWithResponse call
 func ParsePostIPAMResponse(rsp *http.Response) (*PostIPAMResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -4814,6 +5761,183 @@ func ParseGetNodeIdsResponse(rsp *http.Response) (*GetNodeIdsResponse, error) {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeletePolicyResponse parses an HTTP response from a DeletePolicyWithResponse call
+func ParseDeletePolicyResponse(rsp *http.Response) (*DeletePolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeletePolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetPolicyResponse parses an HTTP response from a GetPolicyWithResponse call
+func ParseGetPolicyResponse(rsp *http.Response) (*GetPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Policy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePutPolicyResponse parses an HTTP response from a PutPolicyWithResponse call
+func ParsePutPolicyResponse(rsp *http.Response) (*PutPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PutPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetPolicyExplainResponse parses an HTTP response from a GetPolicyExplainWithResponse call
+func ParseGetPolicyExplainResponse(rsp *http.Response) (*GetPolicyExplainResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPolicyExplainResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PolicyExplanation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetPolicySelectorsResponse parses an HTTP response from a GetPolicySelectorsWithResponse call
+func ParseGetPolicySelectorsResponse(rsp *http.Response) (*GetPolicySelectorsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPolicySelectorsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SelectorCache
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePostPolicyWhatIfResponse parses an HTTP response from a PostPolicyWhatIfWithResponse call
+func ParsePostPolicyWhatIfResponse(rsp *http.Response) (*PostPolicyWhatIfResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PostPolicyWhatIfResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PolicyDifference
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
 
 	}
 

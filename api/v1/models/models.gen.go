@@ -256,6 +256,42 @@ func (e ModuleHealthLevel) Valid() bool {
 	}
 }
 
+// Defines values for PolicyFlowChangeDirection.
+const (
+	PolicyFlowChangeDirectionEgress  PolicyFlowChangeDirection = "egress"
+	PolicyFlowChangeDirectionIngress PolicyFlowChangeDirection = "ingress"
+)
+
+// Valid indicates whether the value is a known member of the PolicyFlowChangeDirection enum.
+func (e PolicyFlowChangeDirection) Valid() bool {
+	switch e {
+	case PolicyFlowChangeDirectionEgress:
+		return true
+	case PolicyFlowChangeDirectionIngress:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for PolicyVerdict.
+const (
+	PolicyVerdictAllowed PolicyVerdict = "allowed"
+	PolicyVerdictDenied  PolicyVerdict = "denied"
+)
+
+// Valid indicates whether the value is a known member of the PolicyVerdict enum.
+func (e PolicyVerdict) Valid() bool {
+	switch e {
+	case PolicyVerdictAllowed:
+		return true
+	case PolicyVerdictDenied:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for PortProtocol.
 const (
 	PortProtocolANY    PortProtocol = "ANY"
@@ -689,14 +725,17 @@ type EndpointNetworking struct {
 
 // EndpointPolicy What may talk with an endpoint
 type EndpointPolicy struct {
-	AllowedEgressIdentities  []int64                     `json:"allowed-egress-identities,omitempty,omitzero"`
-	AllowedIngressIdentities []int64                     `json:"allowed-ingress-identities,omitempty,omitzero"`
-	Build                    int64                       `json:"build,omitempty,omitzero"`
-	DeniedEgressIdentities   []int64                     `json:"denied-egress-identities,omitempty,omitzero"`
-	DeniedIngressIdentities  []int64                     `json:"denied-ingress-identities,omitempty,omitzero"`
-	ID                       int64                       `json:"id,omitempty,omitzero"`
-	PolicyEnabled            EndpointPolicyPolicyEnabled `json:"policy-enabled,omitempty,omitzero"`
-	PolicyRevision           int64                       `json:"policy-revision,omitempty,omitzero"`
+	AllowedEgressIdentities  []int64 `json:"allowed-egress-identities,omitempty,omitzero"`
+	AllowedIngressIdentities []int64 `json:"allowed-ingress-identities,omitempty,omitzero"`
+	Build                    int64   `json:"build,omitempty,omitzero"`
+	DeniedEgressIdentities   []int64 `json:"denied-egress-identities,omitempty,omitzero"`
+	DeniedIngressIdentities  []int64 `json:"denied-ingress-identities,omitempty,omitzero"`
+	ID                       int64   `json:"id,omitempty,omitzero"`
+
+	// L4 Rules of an endpoint that name ports
+	L4             L4Policy                    `json:"l4,omitempty,omitzero"`
+	PolicyEnabled  EndpointPolicyPolicyEnabled `json:"policy-enabled,omitempty,omitzero"`
+	PolicyRevision int64                       `json:"policy-revision,omitempty,omitzero"`
 }
 
 // EndpointPolicyPolicyEnabled defines model for EndpointPolicy.PolicyEnabled.
@@ -801,6 +840,26 @@ type IPAMStatus struct {
 	Status      string    `json:"status,omitempty,omitzero"`
 }
 
+// IPListEntry An address or a prefix and the identity behind it
+type IPListEntry struct {
+	CIDR       string `json:"cidr"`
+	EncryptKey int64  `json:"encryptKey,omitempty,omitzero"`
+
+	// HostIP Node that a pod is on
+	HostIP   string `json:"hostIP,omitempty,omitzero"`
+	Identity int64  `json:"identity"`
+
+	// Metadata Who says so, and of which pod
+	Metadata IPListEntryMetadata `json:"metadata,omitempty,omitzero"`
+}
+
+// IPListEntryMetadata Who says so, and of which pod
+type IPListEntryMetadata struct {
+	Name      string `json:"name,omitempty,omitzero"`
+	Namespace string `json:"namespace,omitempty,omitzero"`
+	Source    string `json:"source,omitempty,omitzero"`
+}
+
 // Identity A security identity
 type Identity struct {
 	ID           int64    `json:"id,omitempty,omitzero"`
@@ -824,6 +883,19 @@ type K8SStatus struct {
 
 // K8SStatusState defines model for K8SStatus.State.
 type K8SStatusState string
+
+// L4Policy Rules of an endpoint that name ports
+type L4Policy struct {
+	Egress  []PolicyRule `json:"egress,omitempty,omitzero"`
+	Ingress []PolicyRule `json:"ingress,omitempty,omitzero"`
+}
+
+// Label One label
+type Label struct {
+	Key    string `json:"key,omitempty,omitzero"`
+	Source string `json:"source,omitempty,omitzero"`
+	Value  string `json:"value,omitempty,omitzero"`
+}
 
 // LabelConfiguration Labels of an endpoint
 type LabelConfiguration struct {
@@ -916,6 +988,208 @@ type NodeID struct {
 	Ips []string `json:"ips"`
 }
 
+// Policy All policies
+type Policy struct {
+	// Policy JSON: a list of policies, as the table policies has them
+	Policy string `json:"policy,omitempty,omitzero"`
+
+	// Revision Rises when a policy changes
+	Revision int64 `json:"revision,omitempty,omitzero"`
+}
+
+// PolicyAudit What would hold if policies in audit mode counted
+type PolicyAudit struct {
+	DecidedBy []PolicyRuleUse `json:"decided-by,omitempty,omitzero"`
+
+	// Verdict Whether a connection may be made
+	Verdict PolicyVerdict `json:"verdict,omitempty,omitzero"`
+}
+
+// PolicyDifference What would become of recorded flows
+type PolicyDifference struct {
+	Added []string `json:"added,omitempty,omitzero"`
+
+	// Allowed Flows that are denied and would be allowed
+	Allowed []PolicyFlowChange `json:"allowed,omitempty,omitzero"`
+	Deleted []string           `json:"deleted,omitempty,omitzero"`
+
+	// Denied Flows that are allowed and would be denied
+	Denied []PolicyFlowChange `json:"denied,omitempty,omitzero"`
+
+	// Flows How many were looked at
+	Flows int `json:"flows,omitempty,omitzero"`
+
+	// Problems What the given objects ask and would not be enforced
+	Problems []PolicyProblem `json:"problems,omitempty,omitzero"`
+	Replaced []string        `json:"replaced,omitempty,omitzero"`
+
+	// Since When the first of them was recorded; RFC 3339
+	Since string `json:"since,omitempty,omitzero"`
+
+	// Unknown How many were left out, because their endpoint or peer is not known any more
+	Unknown int `json:"unknown,omitempty,omitzero"`
+}
+
+// PolicyExplanation Whether one may talk to another, and why
+type PolicyExplanation struct {
+	// Conntrack Connections of the two that are known now
+	Conntrack []string `json:"conntrack,omitempty,omitzero"`
+
+	// ConntrackError Why they could not be read
+	ConntrackError string `json:"conntrack-error,omitempty,omitzero"`
+
+	// Egress What the policy of one end says
+	Egress PolicySide `json:"egress,omitempty,omitzero"`
+
+	// From One end of a connection
+	From PolicyParty `json:"from,omitempty,omitzero"`
+
+	// Ingress What the policy of one end says
+	Ingress PolicySide `json:"ingress,omitempty,omitzero"`
+
+	// Port PORT/PROTOCOL
+	Port string `json:"port,omitempty,omitzero"`
+
+	// Summary The verdict and its cause in a sentence
+	Summary string `json:"summary,omitempty,omitzero"`
+
+	// To One end of a connection
+	To PolicyParty `json:"to,omitempty,omitzero"`
+
+	// Verdict Whether a connection may be made
+	Verdict PolicyVerdict `json:"verdict,omitempty,omitzero"`
+}
+
+// PolicyFlowChange A recorded flow whose fate would change
+type PolicyFlowChange struct {
+	Count int64 `json:"count,omitempty,omitzero"`
+
+	// Direction As the endpoint sees it whose policy changes
+	Direction PolicyFlowChangeDirection `json:"direction,omitempty,omitzero"`
+
+	// From One end of a connection
+	From PolicyParty `json:"from,omitempty,omitzero"`
+
+	// Last RFC 3339
+	Last string `json:"last,omitempty,omitzero"`
+	Port string `json:"port,omitempty,omitzero"`
+
+	// Text What decides then, or is missing
+	Text string `json:"text,omitempty,omitzero"`
+
+	// To One end of a connection
+	To PolicyParty `json:"to,omitempty,omitzero"`
+}
+
+// PolicyFlowChangeDirection As the endpoint sees it whose policy changes
+type PolicyFlowChangeDirection string
+
+// PolicyKernel What the maps of the datapath say
+type PolicyKernel struct {
+	// Agrees Tables and maps say the same
+	Agrees bool `json:"agrees,omitempty,omitzero"`
+
+	// Entry The entry that decides; empty when none matches
+	Entry string `json:"entry,omitempty,omitzero"`
+
+	// Message What differs, or why it could not be found out
+	Message  string `json:"message,omitempty,omitzero"`
+	PolicyID int64  `json:"policy-id,omitempty,omitzero"`
+
+	// Verdict Whether a connection may be made
+	Verdict PolicyVerdict `json:"verdict,omitempty,omitzero"`
+}
+
+// PolicyParty One end of a connection
+type PolicyParty struct {
+	Address string `json:"address,omitempty,omitzero"`
+
+	// CIDR The longest prefix that policies name and that holds its address
+	CIDR         string `json:"cidr,omitempty,omitzero"`
+	CIDRIdentity int64  `json:"cidr-identity,omitempty,omitzero"`
+
+	// Endpoint Its number on this node; 0 when it is elsewhere
+	Endpoint int64 `json:"endpoint,omitempty,omitzero"`
+	Identity int64 `json:"identity,omitempty,omitzero"`
+
+	// Labels Those of its identity
+	Labels []string `json:"labels,omitempty,omitzero"`
+
+	// Pod NAMESPACE/POD
+	Pod string `json:"pod,omitempty,omitzero"`
+}
+
+// PolicyProblem Something that a policy asks and that is not enforced as it asks
+type PolicyProblem struct {
+	Message string `json:"message,omitempty,omitzero"`
+	Path    string `json:"path,omitempty,omitzero"`
+	Policy  string `json:"policy,omitempty,omitzero"`
+	Reason  string `json:"reason,omitempty,omitzero"`
+}
+
+// PolicyRule A port and the rules that speak of it
+type PolicyRule struct {
+	DerivedFromRules [][]string `json:"derived-from-rules,omitempty,omitzero"`
+
+	// Rule Port and protocol, as 80/TCP
+	Rule string `json:"rule,omitempty,omitzero"`
+}
+
+// PolicyRuleUse A rule and what it says of a connection
+type PolicyRuleUse struct {
+	// Audit Its policy is in audit mode and counts for nothing
+	Audit   bool `json:"audit,omitempty,omitzero"`
+	Deny    bool `json:"deny,omitempty,omitzero"`
+	Matches bool `json:"matches,omitempty,omitzero"`
+
+	// Path Where it stands in the object
+	Path   string `json:"path,omitempty,omitzero"`
+	Policy string `json:"policy,omitempty,omitzero"`
+
+	// Text What it says in a sentence
+	Text string `json:"text,omitempty,omitzero"`
+}
+
+// PolicySide What the policy of one end says
+type PolicySide struct {
+	// Audit What would hold if policies in audit mode counted
+	Audit PolicyAudit `json:"audit,omitempty,omitzero"`
+
+	// Considered All rules of the policies that select the end
+	Considered []PolicyRuleUse `json:"considered,omitempty,omitzero"`
+	DecidedBy  []PolicyRuleUse `json:"decided-by,omitempty,omitzero"`
+
+	// Here The end is an endpoint of this node and its policy was asked
+	Here bool `json:"here,omitempty,omitzero"`
+
+	// Isolated What no rule allows is denied
+	Isolated bool `json:"isolated,omitempty,omitzero"`
+
+	// Kernel What the maps of the datapath say
+	Kernel PolicyKernel `json:"kernel,omitempty,omitzero"`
+
+	// Message Why it was not asked
+	Message string `json:"message,omitempty,omitzero"`
+
+	// NearMisses Rules that would have allowed it if one thing were different, the nearest first
+	NearMisses []PolicyRuleUse `json:"near-misses,omitempty,omitzero"`
+
+	// Verdict Whether a connection may be made
+	Verdict PolicyVerdict `json:"verdict,omitempty,omitzero"`
+}
+
+// PolicyVerdict Whether a connection may be made
+type PolicyVerdict string
+
+// PolicyWhatIf A change of policies that is not made
+type PolicyWhatIf struct {
+	// Delete Policies that would be deleted: NAME, NAMESPACE/NAME or KIND NAMESPACE/NAME
+	Delete []string `json:"delete,omitempty,omitzero"`
+
+	// Manifests Objects as YAML or JSON, as for kubectl apply; they replace those of the same kind and name
+	Manifests string `json:"manifests,omitempty,omitzero"`
+}
+
 // Port A port with a name
 type Port struct {
 	Name     string       `json:"name,omitempty,omitzero"`
@@ -931,6 +1205,21 @@ type RouterError struct {
 	// Code Status code of the answer
 	Code    int    `json:"code"`
 	Message string `json:"message"`
+}
+
+// SelectorCache defines model for SelectorCache.
+type SelectorCache = []SelectorIdentityMapping
+
+// SelectorIdentityMapping A choice of peers
+type SelectorIdentityMapping struct {
+	Identities []int64 `json:"identities,omitempty,omitzero"`
+
+	// Labels Of the policies that use it
+	Labels   []Label `json:"labels,omitempty,omitzero"`
+	Selector string  `json:"selector,omitempty,omitzero"`
+
+	// Users How many policies use it
+	Users int64 `json:"users,omitempty,omitzero"`
 }
 
 // Status Status of one component
@@ -1009,6 +1298,9 @@ type Failed = Error
 // Forbidden What went wrong
 type Forbidden = Error
 
+// NotImplemented What went wrong
+type NotImplemented = Error
+
 // TooMany What went wrong
 type TooMany = Error
 
@@ -1025,6 +1317,12 @@ type GetHealthzParams struct {
 
 	// RequireK8SConnectivity A source of Kubernetes objects that is not usable makes the status a failure
 	RequireK8SConnectivity *bool `json:"require-k8s-connectivity,omitempty"`
+}
+
+// GetIPParams defines parameters for GetIP.
+type GetIPParams struct {
+	// CIDR Only what lies inside this prefix, or is this address
+	CIDR *string `form:"cidr,omitempty" json:"cidr,omitempty"`
 }
 
 // PostIPAMParams defines parameters for PostIPAM.
@@ -1060,6 +1358,18 @@ type PostIPAMIPParams struct {
 	Pool *string `form:"pool,omitempty" json:"pool,omitempty"`
 }
 
+// GetPolicyExplainParams defines parameters for GetPolicyExplain.
+type GetPolicyExplainParams struct {
+	// From Who connects: an address, NAMESPACE/POD, or an identity as id:NUMBER
+	From string `form:"from" json:"from"`
+
+	// To Who is connected to, in the same forms
+	To string `form:"to" json:"to"`
+
+	// Port PORT/PROTOCOL, as 80/TCP; of ICMP the type, as 8/ICMP
+	Port string `form:"port" json:"port"`
+}
+
 // PatchConfigJSONRequestBody defines body for PatchConfig for application/json ContentType.
 type PatchConfigJSONRequestBody = DaemonConfigurationSpec
 
@@ -1079,3 +1389,6 @@ type PatchEndpointIDConfigJSONRequestBody = EndpointConfigurationSpec
 
 // PatchEndpointIDLabelsJSONRequestBody defines body for PatchEndpointIDLabels for application/json ContentType.
 type PatchEndpointIDLabelsJSONRequestBody = LabelConfigurationSpec
+
+// PostPolicyWhatIfJSONRequestBody defines body for PostPolicyWhatIf for application/json ContentType.
+type PostPolicyWhatIfJSONRequestBody = PolicyWhatIf

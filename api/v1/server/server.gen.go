@@ -75,6 +75,9 @@ type ServerInterface interface {
 	// GetIdentityID One identity
 	// (GET /identity/{id})
 	GetIdentityID(w http.ResponseWriter, r *http.Request, id string)
+	// GetIP Addresses and prefixes whose identity this node knows
+	// (GET /ip)
+	GetIP(w http.ResponseWriter, r *http.Request, params GetIPParams)
 	// PostIPAM Allocate the next free address of each family
 	// (POST /ipam)
 	PostIPAM(w http.ResponseWriter, r *http.Request, params PostIPAMParams)
@@ -93,6 +96,24 @@ type ServerInterface interface {
 	// GetNodeIds Numbers that stand for nodes in the datapath
 	// (GET /node/ids)
 	GetNodeIds(w http.ResponseWriter, r *http.Request)
+	// DeletePolicy Not implemented; policies come from Kubernetes or from the directory of manifests
+	// (DELETE /policy)
+	DeletePolicy(w http.ResponseWriter, r *http.Request)
+	// GetPolicy All policies of Kubernetes and Cilium that this node knows, as this agent understands them
+	// (GET /policy)
+	GetPolicy(w http.ResponseWriter, r *http.Request)
+	// PutPolicy Not implemented; policies come from Kubernetes or from the directory of manifests
+	// (PUT /policy)
+	PutPolicy(w http.ResponseWriter, r *http.Request)
+	// GetPolicyExplain May one talk to another, and why; ours
+	// (GET /policy/explain)
+	GetPolicyExplain(w http.ResponseWriter, r *http.Request, params GetPolicyExplainParams)
+	// GetPolicySelectors Choices of peers that policies make, with the identities that they choose now
+	// (GET /policy/selectors)
+	GetPolicySelectors(w http.ResponseWriter, r *http.Request)
+	// PostPolicyWhatIf What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
+	// (POST /policy/what-if)
+	PostPolicyWhatIf(w http.ResponseWriter, r *http.Request)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -575,6 +596,39 @@ func (siw *ServerInterfaceWrapper) GetIdentityID(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// GetIP operation middleware
+func (siw *ServerInterfaceWrapper) GetIP(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetIPParams
+
+	// ------------- Optional query parameter "cidr" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cidr", r.URL.Query(), &params.CIDR, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cidr"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cidr", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetIP(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // PostIPAM operation middleware
 func (siw *ServerInterfaceWrapper) PostIPAM(w http.ResponseWriter, r *http.Request) {
 
@@ -806,6 +860,135 @@ func (siw *ServerInterfaceWrapper) GetNodeIds(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// DeletePolicy operation middleware
+func (siw *ServerInterfaceWrapper) DeletePolicy(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeletePolicy(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetPolicy operation middleware
+func (siw *ServerInterfaceWrapper) GetPolicy(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetPolicy(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PutPolicy operation middleware
+func (siw *ServerInterfaceWrapper) PutPolicy(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PutPolicy(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetPolicyExplain operation middleware
+func (siw *ServerInterfaceWrapper) GetPolicyExplain(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetPolicyExplainParams
+
+	// ------------- Required query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Required query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Required query parameter "port" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "port", r.URL.Query(), &params.Port, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "port"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "port", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetPolicyExplain(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetPolicySelectors operation middleware
+func (siw *ServerInterfaceWrapper) GetPolicySelectors(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetPolicySelectors(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PostPolicyWhatIf operation middleware
+func (siw *ServerInterfaceWrapper) PostPolicyWhatIf(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PostPolicyWhatIf(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -949,6 +1132,13 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity", wrapper.GetIdentity)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity/endpoints", wrapper.GetIdentityEndpoints)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/identity/{id}", wrapper.GetIdentityID)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/ip", wrapper.GetIP)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/policy", wrapper.DeletePolicy)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy", wrapper.GetPolicy)
+	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/policy", wrapper.PutPolicy)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/selectors", wrapper.GetPolicySelectors)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/explain", wrapper.GetPolicyExplain)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/policy/what-if", wrapper.PostPolicyWhatIf)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/node/ids", wrapper.GetNodeIds)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/cluster/nodes", wrapper.GetClusterNodes)
 

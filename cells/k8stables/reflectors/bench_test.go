@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
 	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
@@ -53,13 +53,13 @@ func BenchmarkRows(b *testing.B) {
 	for name, c := range map[string]struct {
 		count int
 		table string
-		make  func(i int) (objects.Row, error)
+		make  func(i int) (k8sobjects.Row, error)
 	}{
-		"nodes": {manyNodes, "k8s-nodes", func(i int) (objects.Row, error) { return objects.FromServer(bigNode(i), "one") }},
-		"endpoints": {manyEndpoints, "cilium-endpoints", func(i int) (objects.Row, error) {
+		"nodes": {manyNodes, "k8s-nodes", func(i int) (k8sobjects.Row, error) { return k8sobjects.FromServer(bigNode(i), "one") }},
+		"endpoints": {manyEndpoints, "cilium-endpoints", func(i int) (k8sobjects.Row, error) {
 			e := endpoint(fmt.Sprintf("deployment-7d4b9c6f5d-%05d", i), i)
 			e.UID = types.UID(fmt.Sprintf("5c0e6a57-6ee5-4f3b-8a61-0f7b%08x", i*2654435761))
-			return objects.FromServer(e, "one")
+			return k8sobjects.FromServer(e, "one")
 		}},
 	} {
 		b.Run(fmt.Sprint(name, "-", c.count), func(b *testing.B) {
@@ -127,7 +127,7 @@ func read(b *testing.B, path string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	rows := map[string][]objects.Row{}
+	rows := map[string][]k8sobjects.Row{}
 	set := newSet(b)
 	for _, r := range raw {
 		table, _ := set.ByName(r.Table)

@@ -10,10 +10,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
 	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -46,7 +46,7 @@ func (s *Source) loadFile() error {
 	if h.Cluster != s.cluster {
 		return fmt.Errorf("read %s: it is of another cluster, which another authority or address stands for", s.settings.Copy)
 	}
-	rows := map[string][]objects.Row{}
+	rows := map[string][]k8sobjects.Row{}
 	for _, r := range raw {
 		table, ok := s.set.ByName(r.Table)
 		if !ok {
@@ -62,7 +62,7 @@ func (s *Source) loadFile() error {
 }
 
 // fill writes all tables of a copy in one commit.
-func (s *Source) fill(h snapshot.Header, rows map[string][]objects.Row) error {
+func (s *Source) fill(h snapshot.Header, rows map[string][]k8sobjects.Row) error {
 	txn := s.set.Write(s.set.All()...)
 	defer txn.Abort()
 	for _, name := range h.Tables {

@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
@@ -14,17 +14,17 @@ import (
 type kind struct {
 	resource kubeapi.Resource
 	table    string
-	mine     func(objects.Row) bool    // which rows of the table are of this resource
+	mine     func(k8sobjects.Row) bool // which rows of the table are of this resource
 	narrow   func(*metav1.ListOptions) // what is asked for; nil means all
 }
 
 // kinds lists all that is followed.
 func kinds(nodeName string) []kind {
-	all := func(objects.Row) bool { return true }
+	all := func(k8sobjects.Row) bool { return true }
 	thisNode := func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", nodeName).String()
 	}
-	namespaced := func(r objects.Row) bool { return strings.Contains(r.Key(), "/") }
+	namespaced := func(r k8sobjects.Row) bool { return strings.Contains(r.Key(), "/") }
 	return []kind{
 		{kubeapi.Nodes, "k8s-nodes", all, nil},
 		{kubeapi.Pods, "k8s-pods", all, thisNode},
@@ -37,6 +37,6 @@ func kinds(nodeName string) []kind {
 		{kubeapi.CiliumEndpoints, "cilium-endpoints", all, nil},
 		{kubeapi.CiliumIdentities, "cilium-identities", all, nil},
 		{kubeapi.CiliumNetworkPolicies, "cilium-networkpolicies", namespaced, nil},
-		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r objects.Row) bool { return !namespaced(r) }, nil},
+		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r k8sobjects.Row) bool { return !namespaced(r) }, nil},
 	}
 }

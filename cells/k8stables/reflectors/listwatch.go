@@ -14,15 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 )
 
 // object is what is left of an object of the API server on its way to the table. A reflector sees it as an object.
 type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	row objects.Row // nil when err is set
-	err error       // why there is no row
+	row k8sobjects.Row // nil when err is set
+	err error          // why there is no row
 }
 
 // DeepCopyObject implements runtime.Object. Rows never change.
@@ -45,9 +45,9 @@ func shrink(in runtime.Object, nodeName string) (*object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the metadata of %T: %w", in, err)
 	}
-	out := &object{ObjectMeta: metav1.ObjectMeta{Namespace: objects.Intern(m.GetNamespace()), Name: m.GetName(), UID: m.GetUID(),
+	out := &object{ObjectMeta: metav1.ObjectMeta{Namespace: k8sobjects.Intern(m.GetNamespace()), Name: m.GetName(), UID: m.GetUID(),
 		ResourceVersion: m.GetResourceVersion()}}
-	out.row, out.err = objects.FromServer(in, nodeName)
+	out.row, out.err = k8sobjects.FromServer(in, nodeName)
 	return out, nil
 }
 

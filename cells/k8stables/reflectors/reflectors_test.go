@@ -17,9 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -208,7 +208,7 @@ func (r *rig) same(server *kubetest.Server, nodeName string) error {
 				continue
 			}
 			for _, o := range server.List(k.resource) {
-				if row, err := objects.FromServer(o, nodeName); err == nil {
+				if row, err := k8sobjects.FromServer(o, nodeName); err == nil {
 					text, _ := json.Marshal(row)
 					want[row.Key()] = string(text)
 				}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -141,7 +141,7 @@ func (s *store) flush() error {
 
 // one applies one event.
 func (s *store) one(txn statedb.WriteTxn, e event) error {
-	var skip objects.NotForUs
+	var skip k8sobjects.NotForUs
 	switch {
 	case e.deleted || errors.As(e.err, &skip):
 		if err := s.accept(txn, e.key()); err != nil {
@@ -237,9 +237,9 @@ func (s *store) believe(count int) error {
 }
 
 func (s *store) replace(txn statedb.WriteTxn, items []any) error {
-	want := make(map[string]objects.Row, len(items))
+	want := make(map[string]k8sobjects.Row, len(items))
 	listed := make(map[string]bool)
-	var skip objects.NotForUs
+	var skip k8sobjects.NotForUs
 	for _, in := range items {
 		o, ok := in.(*object)
 		switch {

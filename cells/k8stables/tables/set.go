@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -100,7 +100,7 @@ func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
 }
 
 // Replace makes the part of a table that mine selects hold exactly want.
-func Replace(txn statedb.WriteTxn, t Table, want map[string]objects.Row, mine func(objects.Row) bool) error {
+func Replace(txn statedb.WriteTxn, t Table, want map[string]k8sobjects.Row, mine func(k8sobjects.Row) bool) error {
 	var gone []string
 	for old := range t.All(txn) {
 		if _, ok := want[old.Key()]; !ok && mine(old) {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/cells/k8stables/objects"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 )
 
 // Table is one table of objects, whatever its rows are. Rows that it is given must be of its type.
@@ -20,19 +20,19 @@ type Table interface {
 	Initializer(txn statedb.WriteTxn, producer string) func(statedb.WriteTxn)
 	// Pending lists the producers that have not completed.
 	Pending(statedb.ReadTxn) []string
-	Get(txn statedb.ReadTxn, key string) (objects.Row, bool)
-	All(statedb.ReadTxn) iter.Seq[objects.Row]
+	Get(txn statedb.ReadTxn, key string) (k8sobjects.Row, bool)
+	All(statedb.ReadTxn) iter.Seq[k8sobjects.Row]
 	Changed(statedb.ReadTxn) <-chan struct{}
 	// Initialized tells whether all producers have completed, and what closes when they have.
 	Initialized(statedb.ReadTxn) (bool, <-chan struct{})
 	// Put writes a row unless there is an equal one.
-	Put(statedb.WriteTxn, objects.Row) error
+	Put(statedb.WriteTxn, k8sobjects.Row) error
 	// Delete removes a row; one that is gone already is no error.
 	Delete(txn statedb.WriteTxn, key string) error
 	// UID is that of the object that a row stands for.
-	UID(objects.Row) string
+	UID(k8sobjects.Row) string
 	// Decode reads what JSON made of a row.
-	Decode([]byte) (objects.Row, error)
+	Decode([]byte) (k8sobjects.Row, error)
 }
 
 // rowOf is a pointer to S that can be compared.
@@ -60,13 +60,13 @@ func (t *table[S, T]) Initializer(txn statedb.WriteTxn, producer string) func(st
 
 func (t *table[S, T]) Pending(txn statedb.ReadTxn) []string { return t.PendingInitializers(txn) }
 
-func (t *table[S, T]) Get(txn statedb.ReadTxn, key string) (objects.Row, bool) {
+func (t *table[S, T]) Get(txn statedb.ReadTxn, key string) (k8sobjects.Row, bool) {
 	row, _, ok := t.RWTable.Get(txn, t.byKey(key))
 	return row, ok
 }
 
-func (t *table[S, T]) All(txn statedb.ReadTxn) iter.Seq[objects.Row] {
-	return func(yield func(objects.Row) bool) {
+func (t *table[S, T]) All(txn statedb.ReadTxn) iter.Seq[k8sobjects.Row] {
+	return func(yield func(k8sobjects.Row) bool) {
 		for row := range t.RWTable.All(txn) {
 			if !yield(row) {
 				return
@@ -80,7 +80,7 @@ func (t *table[S, T]) Changed(txn statedb.ReadTxn) <-chan struct{} {
 	return changed
 }
 
-func (t *table[S, T]) Put(txn statedb.WriteTxn, r objects.Row) error {
+func (t *table[S, T]) Put(txn statedb.WriteTxn, r k8sobjects.Row) error {
 	row, ok := r.(T)
 	if !ok {
 		return fmt.Errorf("insert %s into %s: it is a %T", r.Key(), t.Name(), r)
@@ -105,18 +105,18 @@ func (t *table[S, T]) Delete(txn statedb.WriteTxn, key string) error {
 	return nil
 }
 
-func (t *table[S, T]) UID(r objects.Row) string {
+func (t *table[S, T]) UID(r k8sobjects.Row) string {
 	if row, ok := r.(T); ok {
 		return t.uid(row)
 	}
 	return ""
 }
 
-func (t *table[S, T]) Decode(text []byte) (objects.Row, error) {
+func (t *table[S, T]) Decode(text []byte) (k8sobjects.Row, error) {
 	row := T(new(S))
 	if err := json.Unmarshal(text, row); err != nil {
 		return nil, fmt.Errorf("decode a row of %s: %w", t.Name(), err)
 	}
-	objects.InternRow(row)
+	k8sobjects.InternRow(row)
 	return row, nil
 }

@@ -66,7 +66,7 @@ func clusterScoped(r kubeapi.Resource) bool {
 // hasStatus says that r has a status subresource, so that writes to the object itself leave its status alone.
 func hasStatus(r kubeapi.Resource) bool {
 	switch r.Plural {
-	case "nodes", "pods", "namespaces", "services", "ingresses":
+	case "nodes", "pods", "namespaces", "services", "ingresses", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies":
 		return true
 	}
 	return false

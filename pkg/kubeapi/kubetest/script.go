@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// Commands let a script play the rest of the cluster: "api/put file...", "api/show resource name", "api/delete resource
+// Commands let a script play the rest of the cluster: "api/put file...", "api/show resource [namespace/]name", "api/delete resource
 // name", "api/count verb resource" (a resource may end in a subresource, as in "nodes/status"), "api/fail status" until
 // "api/fail 0", "api/stop" and "api/start".
 func (s *Server) Commands(t testing.TB) upstream.ScriptCmdsOut {
@@ -92,8 +92,12 @@ func (s *Server) show(_ *script.State, args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	namespace, name, found := strings.Cut(args[1], "/")
+	if !found {
+		namespace, name = "", args[1]
+	}
 	s.store.mu.Lock()
-	object := s.store.objects[r.String()][key("", args[1])]
+	object := s.store.objects[r.String()][key(namespace, name)]
 	s.store.mu.Unlock()
 	if object == nil {
 		return "", fmt.Errorf("there is no %s %s", args[0], args[1])

@@ -11,25 +11,24 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
-
-// AllowAll is the policy id that lets everything pass; it stands until policies exist. Id 0 drops.
-const AllowAll uint32 = 1
 
 // Facts is what the programs know of one endpoint: one slot of the array endpoint_facts.
 type Facts struct {
-	ID            uint16            `json:"id"`
-	IfIndex       uint32            `json:"ifIndex"` // host end of the pod's link
-	PodMAC        mac.Addr          `json:"podMAC"`
-	HostMAC       mac.Addr          `json:"hostMAC"`
-	IPv4          netip.Addr        `json:"ipv4"` // invalid when the pod has none
-	IPv6          netip.Addr        `json:"ipv6"`
-	GatewayIPv4   netip.Addr        `json:"gatewayIPv4"` // for which the programs answer ARP
-	GatewayIPv6   netip.Addr        `json:"gatewayIPv6"` // and neighbour solicitations
-	Identity      uint32            `json:"identity"`
-	PolicyIngress uint32            `json:"policyIngress"` // policy id; 0 drops, 1 allows all
-	PolicyEgress  uint32            `json:"policyEgress"`
-	Status        reconciler.Status `json:"status"`
+	ID             uint16                    `json:"id"`
+	IfIndex        uint32                    `json:"ifIndex"` // host end of the pod's link
+	PodMAC         mac.Addr                  `json:"podMAC"`
+	HostMAC        mac.Addr                  `json:"hostMAC"`
+	IPv4           netip.Addr                `json:"ipv4"` // invalid when the pod has none
+	IPv6           netip.Addr                `json:"ipv6"`
+	GatewayIPv4    netip.Addr                `json:"gatewayIPv4"` // for which the programs answer ARP
+	GatewayIPv6    netip.Addr                `json:"gatewayIPv6"` // and neighbour solicitations
+	Identity       uint32                    `json:"identity"`
+	Ingress        endpointpolicies.Decision `json:"ingress"`
+	Egress         endpointpolicies.Decision `json:"egress"`
+	PolicyRevision uint32                    `json:"policyRevision"` // see [endpointpolicies.EndpointPolicy]
+	Status         reconciler.Status         `json:"status"`
 }
 
 // Clone returns a copy that may be changed and inserted.
@@ -56,7 +55,7 @@ func (*Facts) TableHeader() []string {
 // TableRow implements statedb.TableWritable.
 func (f *Facts) TableRow() []string {
 	return []string{strconv.Itoa(int(f.ID)), u32(f.IfIndex), addr(f.IPv4), addr(f.IPv6), f.PodMAC.String(),
-		u32(f.Identity), u32(f.PolicyIngress), u32(f.PolicyEgress), f.Status.Kind.String()}
+		u32(f.Identity), u32(f.Ingress.Enforced.ID), u32(f.Egress.Enforced.ID), f.Status.Kind.String()}
 }
 
 func u32(v uint32) string { return strconv.FormatUint(uint64(v), 10) }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // Endpoint is a CiliumEndpoint: a pod anywhere in the cluster, this node's own among them. There may be tens of
@@ -19,6 +21,10 @@ type Endpoint struct {
 	Identity  uint32       `json:"identity"`        // 0 when it has none yet
 	Node      netip.Addr   `json:"node"`            // address of the pod's node; invalid when not known
 	Addrs     []netip.Addr `json:"addrs,omitempty"` // of the pod
+	// Ports are the named ports of its containers. Of one name and protocol the first counts.
+	Ports []k8s.ContainerPort `json:"ports,omitempty"`
+	// Host names the node that wrote the object, from its label; empty when it has none.
+	Host string `json:"host,omitempty"`
 	// Written is the [Digest] of an object that this node writes; 0 for those of others.
 	Written uint64 `json:"written,omitempty"`
 }
@@ -29,7 +35,7 @@ func (e *Endpoint) Key() string { return e.Namespace + "/" + e.Name }
 // Equal compares everything.
 func (e *Endpoint) Equal(o *Endpoint) bool {
 	return e.Namespace == o.Namespace && e.Name == o.Name && e.UID == o.UID && e.Identity == o.Identity && e.Node == o.Node && e.Written == o.Written &&
-		slices.Equal(e.Addrs, o.Addrs)
+		e.Host == o.Host && slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Ports, o.Ports)
 }
 
 // TableHeader implements statedb.TableWritable.
@@ -61,7 +67,23 @@ var endpointIndex = statedb.Index[*Endpoint, string]{
 // EndpointByName finds a row by "namespace/name".
 var EndpointByName = endpointIndex.Query
 
+var endpointAddressIndex = statedb.Index[*Endpoint, netip.Addr]{
+	Name: "address",
+	FromObject: func(o *Endpoint) index.KeySet {
+		keys := make([]index.Key, len(o.Addrs))
+		for i, addr := range o.Addrs {
+			keys[i] = index.NetIPAddr(addr)
+		}
+		return index.NewKeySet(keys...)
+	},
+	FromKey:    index.NetIPAddr,
+	FromString: index.NetIPAddrString,
+}
+
+// EndpointsByAddress finds the rows that claim an address; there may be several.
+var EndpointsByAddress = endpointAddressIndex.Query
+
 // NewEndpointTable makes the table "cilium-endpoints".
 func NewEndpointTable(db *statedb.DB) (statedb.RWTable[*Endpoint], error) {
-	return statedb.NewTable(db, "cilium-endpoints", endpointIndex)
+	return statedb.NewTable(db, "cilium-endpoints", endpointIndex, endpointAddressIndex)
 }

@@ -3,6 +3,7 @@ package cilium
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -11,14 +12,15 @@ import (
 )
 
 // Policy is a CiliumNetworkPolicy, or a CiliumClusterwideNetworkPolicy when Namespace is empty. Rules are kept as they
-// are written; slices are never changed in place.
+// are written; maps and slices are never changed in place.
 type Policy struct {
-	Namespace  string          `json:"namespace,omitempty"`
-	Name       string          `json:"name"`
-	UID        string          `json:"uid,omitempty"`
-	Generation int64           `json:"generation,omitempty"`
-	Spec       json.RawMessage `json:"spec,omitempty"`  // one rule
-	Specs      json.RawMessage `json:"specs,omitempty"` // a list of rules
+	Namespace   string            `json:"namespace,omitempty"`
+	Name        string            `json:"name"`
+	UID         string            `json:"uid,omitempty"`
+	Generation  int64             `json:"generation,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Spec        json.RawMessage   `json:"spec,omitempty"`  // one rule
+	Specs       json.RawMessage   `json:"specs,omitempty"` // a list of rules
 }
 
 // Key is "namespace/name", or the name of a policy of the whole cluster.
@@ -32,7 +34,7 @@ func (p *Policy) Key() string {
 // Equal compares everything.
 func (p *Policy) Equal(o *Policy) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID && p.Generation == o.Generation &&
-		bytes.Equal(p.Spec, o.Spec) && bytes.Equal(p.Specs, o.Specs)
+		maps.Equal(p.Annotations, o.Annotations) && bytes.Equal(p.Spec, o.Spec) && bytes.Equal(p.Specs, o.Specs)
 }
 
 // TableHeader implements statedb.TableWritable.

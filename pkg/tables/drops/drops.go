@@ -19,6 +19,7 @@ type Drop struct {
 	ReasonText string     `json:"reasonText"` // the same in words
 	Direction  string     `json:"direction"`  // "ingress" or "egress", as the endpoint sees it
 	Endpoint   uint16     `json:"endpoint"`   // local id; 0 when no endpoint is known
+	Target     uint16     `json:"target"`     // local id of the endpoint that it was meant for; 0 when none is known
 	Identity   uint32     `json:"identity"`   // of the sender
 	IfIndex    uint32     `json:"ifIndex"`    // device at whose hook it happened
 	Proto      string     `json:"proto"`      // "TCP", "UDP", "ICMPv4", "ARP", ...
@@ -28,18 +29,21 @@ type Drop struct {
 	DstPort    uint16     `json:"dstPort"`
 	Length     uint32     `json:"length"`   // bytes of the whole packet
 	Location   string     `json:"location"` // file and line of the program
+	// Policy says, when a policy refused the packet, which rule did, or which rules nearly allowed it: by the policies of
+	// the moment at which the event was read.
+	Policy string `json:"policy,omitempty"`
 }
 
 // TableHeader implements statedb.TableWritable.
 func (*Drop) TableHeader() []string {
-	return []string{"Seq", "Time", "Reason", "Direction", "Endpoint", "Proto", "Source", "Destination", "IfIndex", "Location"}
+	return []string{"Seq", "Time", "Reason", "Direction", "Endpoint", "Proto", "Source", "Destination", "IfIndex", "Location", "Policy"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (d *Drop) TableRow() []string {
 	return []string{strconv.FormatUint(d.Seq, 10), d.Time.UTC().Format(time.RFC3339Nano), d.ReasonText, d.Direction,
 		strconv.Itoa(int(d.Endpoint)), orDash(d.Proto), side(d.Src, d.SrcPort), side(d.Dst, d.DstPort),
-		strconv.FormatUint(uint64(d.IfIndex), 10), orDash(d.Location)}
+		strconv.FormatUint(uint64(d.IfIndex), 10), orDash(d.Location), orDash(d.Policy)}
 }
 
 func orDash(s string) string {

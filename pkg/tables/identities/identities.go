@@ -84,12 +84,13 @@ type EndpointIdentity struct {
 	Identity   uint32            `json:"identity"`
 	Source     Source            `json:"source"`
 	Labels     map[string]string `json:"labels,omitempty"` // those that make the identity; never changed in place
+	Why        string            `json:"why,omitempty"`    // what keeps it from a number of the cluster for long; empty when nothing does
 }
 
 // Equal compares everything.
 func (e *EndpointIdentity) Equal(o *EndpointIdentity) bool {
 	return e.EndpointID == o.EndpointID && e.Attachment == o.Attachment && e.Identity == o.Identity && e.Source == o.Source &&
-		maps.Equal(e.Labels, o.Labels)
+		e.Why == o.Why && maps.Equal(e.Labels, o.Labels)
 }
 
 // List returns the labels as "source:key=value", sorted; without "=" when the value is empty and the source reserved, as

@@ -11,21 +11,21 @@ import (
 type Source uint8
 
 const (
-	SourceGenerated Source = 1 // derived, e.g. the world
-	SourceCustom    Source = 2 // CIDRs that policies name
-	SourceRemote    Source = 3 // CiliumEndpoint, kvstore
+	SourceGenerated Source = 1 // derived: the world
+	SourceRemote    Source = 2 // pods elsewhere, from their CiliumEndpoints
+	SourceNode      Source = 3 // nodes, and the API server
 	SourceLocal     Source = 4 // endpoints and addresses of this node
 )
 
-// String names the source as Cilium does.
+// String names the source; where Cilium has the same, as it does.
 func (s Source) String() string {
 	switch s {
 	case SourceGenerated:
 		return "generated"
-	case SourceCustom:
-		return "custom-resource"
 	case SourceRemote:
-		return "kvstore"
+		return "custom-resource"
+	case SourceNode:
+		return "node"
 	case SourceLocal:
 		return "local"
 	}
@@ -34,9 +34,9 @@ func (s Source) String() string {
 
 // Entry is one prefix.
 type Entry struct {
-	Prefix     netip.Prefix      `json:"prefix"` // masked; /32 and /128 go to the hash, others to the LPM map
-	Identity   uint32            `json:"identity"`
-	TunnelPeer netip.Addr        `json:"tunnelPeer"` // invalid when the address is on this node or not behind a tunnel
+	Prefix     netip.Prefix      `json:"prefix"`     // masked; /32 and /128 go to the hash, others to the LPM map
+	Identity   uint32            `json:"identity"`   // 0: it is not known yet, and the programs drop
+	TunnelPeer netip.Addr        `json:"tunnelPeer"` // IPv4 of the node that a pod is on; invalid for what is no pod elsewhere
 	Source     Source            `json:"source"`
 	Owner      string            `json:"owner"` // who contributed the row
 	Status     reconciler.Status `json:"status"`

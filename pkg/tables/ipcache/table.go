@@ -30,22 +30,12 @@ var prefixIndex = statedb.Index[*Entry, netip.Prefix]{
 	Unique:     true,
 }
 
-var ownerIndex = statedb.Index[*Entry, string]{
-	Name:       "owner",
-	FromObject: func(e *Entry) index.KeySet { return index.NewKeySet(index.String(e.Owner)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
-
-// Queries.
-var (
-	ByPrefix = prefixIndex.Query
-	ByOwner  = ownerIndex.Query
-)
+// ByPrefix finds a prefix.
+var ByPrefix = prefixIndex.Query
 
 // NewTable makes the table "ipcache".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Entry], error) {
-	return statedb.NewTable(db, "ipcache", prefixIndex, ownerIndex)
+	return statedb.NewTable(db, "ipcache", prefixIndex)
 }
 
 // Claim is what one owner says of one prefix.
@@ -56,9 +46,18 @@ type Claim struct {
 	Source     Source
 }
 
+// Owners of claims. The maps are pruned once each of them has said that its set is complete.
+const (
+	OwnerEndpoints       = "endpoints"        // endpoints of this node
+	OwnerCiliumEndpoints = "cilium-endpoints" // pods of other nodes
+	OwnerHost            = "sync-host-ips"    // this node's addresses, and the world
+	OwnerNodes           = "nodes"            // other nodes' addresses, and the API server's
+)
+
 // Writer lets features contribute prefixes. Where several owners claim a prefix, the highest source wins, then the
 // owner whose name sorts first; the losing claims are remembered and come back when the winner goes.
 type Writer interface {
-	// Replace makes claims the complete set of owner, in one commit.
-	Replace(owner string, claims []Claim)
+	// Replace makes claims the set of owner, in one commit. Complete says that all inputs are known: what an earlier run
+	// left in the maps, and nobody claims, may go.
+	Replace(owner string, claims []Claim, complete bool)
 }

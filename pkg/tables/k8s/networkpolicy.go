@@ -40,10 +40,12 @@ type PolicyPort struct {
 	EndPort  uint16 `json:"endPort,omitempty"`
 }
 
-// PolicyRule allows peers on ports. No peers means everybody, no ports means all.
+// PolicyRule allows peers on ports. No peers means everybody, no ports means all, except in an invalid rule.
 type PolicyRule struct {
 	Peers []Peer       `json:"peers,omitempty"`
 	Ports []PolicyPort `json:"ports,omitempty"`
+	// Invalid says what is wrong with the rule, which then has neither peers nor ports and allows nothing. Empty: all is well.
+	Invalid string `json:"invalid,omitempty"`
 }
 
 // NetworkPolicy is a policy of Kubernetes. It is never changed in place.
@@ -52,12 +54,16 @@ type NetworkPolicy struct {
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
 	PodSelector Selector          `json:"podSelector"`
 	// IsIngress and IsEgress are the directions that the policy isolates, as Kubernetes defaults them.
 	IsIngress bool         `json:"isIngress,omitempty"`
 	IsEgress  bool         `json:"isEgress,omitempty"`
 	Ingress   []PolicyRule `json:"ingress,omitempty"`
 	Egress    []PolicyRule `json:"egress,omitempty"`
+	// Invalid says what is wrong with the selector or the directions, or with the whole. PodSelector and the directions then
+	// choose more rather than less, and no rule allows anything. Empty: all is well.
+	Invalid string `json:"invalid,omitempty"`
 }
 
 // Key is "namespace/name".

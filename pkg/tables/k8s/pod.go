@@ -13,6 +13,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
+// ContainerPort is a port of a container that has a name.
+type ContainerPort struct {
+	Name     string `json:"name"`     // never empty
+	Protocol string `json:"protocol"` // "TCP", "UDP" or "SCTP"
+	Number   uint16 `json:"number"`
+}
+
 // Pod is a pod of this node. Maps and slices are never changed in place.
 type Pod struct {
 	Namespace      string            `json:"namespace"`
@@ -26,6 +33,7 @@ type Pod struct {
 	Labels         map[string]string `json:"labels,omitempty"`
 	Annotations    map[string]string `json:"annotations,omitempty"`
 	PodIPs         []netip.Addr      `json:"podIPs,omitempty"` // from the status; empty before it is known
+	Ports          []ContainerPort   `json:"ports,omitempty"`  // those with a name, one of each name and protocol
 }
 
 // Key is "namespace/name".
@@ -40,7 +48,8 @@ func (p *Pod) HasUID(uid string) bool {
 func (p *Pod) Equal(o *Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID && p.StaticUID == o.StaticUID && p.NodeName == o.NodeName &&
 		p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork && p.Phase == o.Phase && maps.Equal(p.Labels, o.Labels) &&
-		maps.Equal(p.Annotations, o.Annotations) && slices.Equal(p.PodIPs, o.PodIPs)
+		maps.Equal(p.Annotations, o.Annotations) && slices.Equal(p.PodIPs, o.PodIPs) &&
+		slices.Equal(p.Ports, o.Ports)
 }
 
 // TableHeader implements statedb.TableWritable.

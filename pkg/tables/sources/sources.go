@@ -14,7 +14,7 @@ type State string
 
 const (
 	Waiting  State = "waiting"  // nothing was read yet
-	Snapshot State = "snapshot" // the rows are the last known good copy
+	Snapshot State = "snapshot" // the rows are the last known good copy, or a reading that may lack something
 	Synced   State = "synced"   // the rows are the source's own, complete list
 )
 

@@ -80,7 +80,7 @@ var rare = map[use]string{
 func TestPrivilegedInstall_VerbsAreExact(t *testing.T) {
 	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}})
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "annotate-k8s-node=true", "--set", "cluster-pool-ipv4-cidr=10.244.0.0/16",
-		"--set", "cilium-endpoint-gc-interval=1s"); err != nil {
+		"--set", "cilium-endpoint-gc-interval=1s", "--set", "identity-gc-interval=1s", "--set", "identity-heartbeat-timeout=2s"); err != nil {
 		t.Fatal(err)
 	}
 	live(t, c)
@@ -111,11 +111,14 @@ func TestPrivilegedInstall_VerbsAreExact(t *testing.T) {
 	}
 }
 
-// live makes a pod, changes its labels and deletes it.
+// live makes pods, changes the labels of one and deletes it.
 func live(t *testing.T, c *kube.Cluster) {
 	t.Helper()
-	if err := c.RunPod(t.Context(), kube.Pod{Name: "client", Node: "node-1"}); err != nil {
-		t.Fatal(err)
+	// The one that stays shows that identities are in use at all.
+	for _, p := range []kube.Pod{{Name: "stays", Node: "node-2", Labels: map[string]string{"stays": "yes"}}, {Name: "client", Node: "node-1"}} {
+		if err := c.RunPod(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/pods/client", `{"metadata": {"labels": {"a": "b"}}}`); err != nil {
 		t.Fatal(err)
@@ -138,11 +141,16 @@ func live(t *testing.T, c *kube.Cluster) {
 	if err := c.DeletePod(t.Context(), "client"); err != nil {
 		t.Fatal(err)
 	}
-	// What a pod and a node left behind that are no more is the cluster role's to remove.
+	// What a pod and a node left behind that are no more is the cluster role's to remove, and policies are its to judge.
 	for path, text := range map[string]string{
 		endpoints: `{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": "orphan"}}`,
 		"/apis/cilium.io/v2/ciliumnodes": `{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "spec": {},
 			"metadata": {"name": "gone", "labels": {"app.kubernetes.io/managed-by": "waggle"}}}`,
+		// Policies of which something is not enforced.
+		"/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies": `{"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "names"},
+			"spec": {"endpointSelector": {}, "egress": [{"toFQDNs": [{"matchName": "example.com"}]}]}}`,
+		"/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies": `{"apiVersion": "cilium.io/v2", "kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "nodes"},
+			"spec": {"nodeSelector": {}}}`,
 	} {
 		if _, err := c.Request(t.Context(), "POST", path, []byte(text)); err != nil {
 			t.Fatal(err)

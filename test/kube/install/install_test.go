@@ -69,7 +69,10 @@ func clusterAccount(t *testing.T, c *kube.Cluster) {
 		{"DELETE", "/api/v1/namespaces/default/pods/any", "json", ""},
 		{"GET", "/api/v1/namespaces/kube-system/secrets", "json", ""},
 		{"GET", "/api/v1/pods?watch=true", "json", ""},
-		{"DELETE", "/apis/cilium.io/v2/ciliumidentities/257", "json", ""},
+		{"POST", "/apis/cilium.io/v2/ciliumidentities", "json", `{"apiVersion": "cilium.io/v2", "kind": "CiliumIdentity", "metadata": {"name": "257"}, "security-labels": {}}`},
+		{"PATCH", "/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies/any", merge, `{"spec": null}`},
+		{"PATCH", "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/any", merge, `{"spec": null}`},
+		{"GET", "/api/v1/events", "json", ""},
 		{"POST", leases + "default/leases", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "waggle-cluster"}}`},
 		{"PUT", leases + "kube-system/leases/other", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}`},
 	} {
@@ -157,7 +160,7 @@ func checked(t *testing.T, c *kube.Cluster) {
 		"policy with a bad CIDR":    {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {}, "egress": [{"toCIDR": ["x"]}]}}`, "toCIDR"},
 		"policy of nodes":           {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, ""},
 		"policy of nodes and pods":  {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"nodeSelector": {}, "endpointSelector": {}}]}`, "specs[0]"},
-		"policy of nodes elsewhere": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, "nodeSelector"},
+		"policy of nodes elsewhere": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, "spec.endpointSelector"},
 	} {
 		var object map[string]any
 		if err := json.Unmarshal([]byte(o.object), &object); err != nil {

@@ -1,0 +1,169 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+const (
+	benchPolicies  = 1_000_000
+	benchAddresses = 512_000
+	benchPolicy    = 500 // of both pods
+	benchIdentity  = 0x2222
+)
+
+// newFullNode is a node whose maps of policies and addresses hold as much as the design allows for, under random keys, and
+// whose pods have a policy that allows them, the world and one identity by port.
+func newFullNode(b *testing.B) *node {
+	n := newBenchNode(b)
+	random := rand.New(rand.NewPCG(1, 2))
+	policies := make(map[PolicyKey]PolicyEntry, benchPolicies)
+	for len(policies) < benchPolicies {
+		policies[NewPolicyKey(1000+random.Uint32N(1000), PolicyIdentity, random.Uint32N(1<<16), PolicyPort, 6, uint16(random.Uint32()))] =
+			PolicyEntry{}
+	}
+	for _, identity := range []uint32{podA.facts().Identity, podB.facts().Identity, benchIdentity, 2} {
+		policies[NewPolicyKey(benchPolicy, PolicyIdentity, identity, PolicyPort, 17, 53)] = PolicyEntry{}
+	}
+	putAll(b, n.maps[MapPolicy], policies)
+	addresses := make(map[AddrKey]IpcacheEntry, benchAddresses)
+	for len(addresses) < benchAddresses {
+		var v4 [4]byte
+		binary.BigEndian.PutUint32(v4[:], 0x0b000000+random.Uint32N(1<<24))
+		addresses[NewAddrKey(netip.AddrFrom4(v4))] = IpcacheEntry{Identity: 7}
+	}
+	for _, family := range families {
+		addresses[NewAddrKey(benchKnown[family])] = IpcacheEntry{Identity: benchIdentity}
+	}
+	putAll(b, n.maps[MapIpcache], addresses)
+	return n
+}
+
+var benchKnown = map[int]netip.Addr{4: netip.MustParseAddr("10.9.9.9"), 6: netip.MustParseAddr("fd00:9::9")}
+
+func putAll[K comparable, V any](b *testing.B, m *ebpf.Map, all map[K]V) {
+	b.Helper()
+	keys, values := make([]K, 0, len(all)), make([]V, 0, len(all))
+	for k, v := range all {
+		keys, values = append(keys, k), append(values, v)
+	}
+	if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// guarded gives both pods a policy of entries.
+func guarded(n *node) {
+	shape := ShapeEntry(PolicyIdentity, PolicyPort)
+	for _, id := range []uint16{podA.id, podB.id} {
+		var f EndpointFacts
+		if err := n.maps[MapEndpointFacts].Lookup(uint32(id), &f); err != nil {
+			n.t.Fatal(err)
+		}
+		f.PolicyIngress, f.ShapeIngress, f.PolicyEgress, f.ShapeEgress = benchPolicy, shape, benchPolicy, shape
+		n.update(MapEndpointFacts, uint32(id), f)
+	}
+}
+
+// BenchmarkFlow measures what conntrack and policy cost: packets of an established flow, and first packets of flows that the tables
+// have never seen, which push older ones out of the table of unanswered flows.
+func BenchmarkFlow(b *testing.B) {
+	for _, family := range families {
+		a, peer, known := podA.addr(family), podB.addr(family), benchKnown[family]
+		for _, c := range []struct {
+			name   string
+			action uint32
+			flow   flow
+			answer flow
+			from   uint32 // the link of the answer
+			hook   string
+		}{
+			{"to-pod", actRedirect, sent(podA, a, peer).withHops(255), sent(podB, peer, a), ifPodB, PodEgress},
+			{"to-remote", actOK, sent(podA, a, known), received(podA, known, a), ifLoopback, PodIngress},
+		} {
+			c.answer.sport, c.answer.dport = 53, 1234
+			b.Run(fmt.Sprintf("established/%s/IPv%d", c.name, family), func(b *testing.B) {
+				n := newFullNode(b)
+				guarded(n)
+				if c.hook == PodEgress {
+					c.answer.from, c.answer.to = podA.host, podA.mac // newBenchNode swaps pod b's
+				}
+				n.run(PodEgress, ifLoopback, c.flow.bytes(b))
+				n.run(c.hook, c.from, c.answer.bytes(b))
+				if flows := n.established(family); flows != 1 {
+					b.Fatalf("%d established flows", flows)
+				}
+				measure(b, n.programs[PodEgress], c.action, c.flow.bytes(b))
+			})
+			b.Run(fmt.Sprintf("new/%s/IPv%d", c.name, family), func(b *testing.B) {
+				n := newFullNode(b)
+				guarded(n)
+				offset := map[int]int16{4: 34, 6: 54}[family]
+				measureAgainst(b, nextPort(b, n.programs[PodEgress], offset), nextPort(b, emptyProgram(b), offset), c.action, c.flow.bytes(b))
+			})
+		}
+	}
+}
+
+// established counts the established flows of a family.
+func (n *node) established(family int) (count int) {
+	var key, value []byte
+	all := n.maps[map[int]string{4: MapCtEst4, 6: MapCtEst6}[family]].Iterate()
+	for all.Next(&key, &value) {
+		count++
+	}
+	return count
+}
+
+// nextPort makes a program that gives each packet another source port and goes on with program.
+func nextPort(b *testing.B, program *ebpf.Program, offset int16) *ebpf.Program {
+	b.Helper()
+	counter, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = counter.Close() })
+	calls, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = calls.Close() })
+	if err := calls.Put(uint32(0), uint32(program.FD())); err != nil {
+		b.Fatal(err)
+	}
+	out, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+		asm.LoadMapPtr(asm.R1, counter.FD()),
+		asm.Mov.Reg(asm.R2, asm.RFP),
+		asm.Add.Imm(asm.R2, -4),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.LoadMem(asm.R7, asm.R0, 0, asm.Word),
+		asm.Add.Imm(asm.R7, 1),
+		asm.StoreMem(asm.R0, 0, asm.R7, asm.Word),
+		asm.LoadMem(asm.R2, asm.R6, 76, asm.Word), // data
+		asm.LoadMem(asm.R3, asm.R6, 80, asm.Word), // data_end
+		asm.Mov.Reg(asm.R4, asm.R2),
+		asm.Add.Imm(asm.R4, int32(offset)+2),
+		asm.JGT.Reg(asm.R4, asm.R3, "out"),
+		asm.StoreMem(asm.R2, offset, asm.R7, asm.Half),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.LoadMapPtr(asm.R2, calls.FD()),
+		asm.Mov.Imm(asm.R3, 0),
+		asm.FnTailCall.Call(),
+		asm.Mov.Imm(asm.R0, -2).WithSymbol("out"),
+		asm.Return(),
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = out.Close() })
+	return out
+}

@@ -1,0 +1,69 @@
+package bpf
+
+import (
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Flags of a [CtEntry]. The opener sent the first packet, the target was the first to get it.
+const (
+	CtOpenerSecond = podEgressCtFlagCT_OPENER_SECOND // the opener is the second side of the key
+	CtViaStack     = podEgressCtFlagCT_VIA_STACK     // one of them is behind the node's stack
+	CtOpenerFin    = podEgressCtFlagCT_OPENER_FIN    // TCP: the opener will send no more
+	CtTargetFin    = podEgressCtFlagCT_TARGET_FIN    // TCP: the target will send no more
+	CtReset        = podEgressCtFlagCT_RESET         // TCP: one of them broke the connection
+	CtStands       = podEgressCtFlagCT_STANDS        // TCP: one of them sent a segment without SYN
+	CtAudited      = podEgressCtFlagCT_AUDITED       // the policies under audit would have denied it
+)
+
+// ctTickShift makes ticks, in which conntrack keeps times, of nanoseconds.
+const ctTickShift = 30
+
+// CtTicks is a duration in ticks of about 1.07 s, rounded up.
+func CtTicks(d time.Duration) uint32 {
+	return uint32((d + 1<<ctTickShift - 1) >> ctTickShift)
+}
+
+// CtDuration is the inverse of [CtTicks].
+func CtDuration(ticks uint32) time.Duration { return time.Duration(ticks) << ctTickShift }
+
+// CtNow is the time of the kernel's clock in ticks since it started, as the programs read it.
+func CtNow() (uint32, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, err
+	}
+	return uint32(now.Nano() >> ctTickShift), nil
+}
+
+// CtExpired tells whether a flow has ended at a time of [CtNow].
+func CtExpired(e *CtEntry, now uint32) bool { return int32(e.Expires-now) <= 0 }
+
+// CtFlow is a flow as people know it: from its opener to its target. The ports of ICMP are its identifier.
+type CtFlow struct {
+	Opener, Target netip.AddrPort
+	Protocol       uint8
+	ICMPType       uint8 // of the question
+}
+
+// NewCtFlow4 turns key and entry of an IPv4 flow around, so that the opener comes first.
+func NewCtFlow4(k *CtKey4, e *CtEntry) CtFlow {
+	return newCtFlow([2]netip.Addr{IPv4OfWord(k.Addr[0]), IPv4OfWord(k.Addr[1])}, k.Port, k.Protocol, k.Type, e)
+}
+
+// NewCtFlow6 is [NewCtFlow4] for IPv6.
+func NewCtFlow6(k *CtKey6, e *CtEntry) CtFlow {
+	return newCtFlow([2]netip.Addr{netip.AddrFrom16(k.Addr[0]), netip.AddrFrom16(k.Addr[1])}, k.Port,
+		k.Protocol, k.Type, e)
+}
+
+func newCtFlow(addrs [2]netip.Addr, ports [2]uint16, protocol, icmpType uint8, e *CtEntry) CtFlow {
+	opener := 0
+	if e.Flags&CtOpenerSecond != 0 {
+		opener = 1
+	}
+	side := func(i int) netip.AddrPort { return netip.AddrPortFrom(addrs[i], wirePort(ports[i])) }
+	return CtFlow{Opener: side(opener), Target: side(1 - opener), Protocol: protocol, ICMPType: icmpType}
+}

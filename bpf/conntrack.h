@@ -1,0 +1,233 @@
+/* Conntrack: finding, keeping and ending the entries of flows. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack_maps.h"
+#include "endpoint.h"
+#include "l4.h"
+#include "reasons.h"
+
+/* Timeouts of flows in ticks: of TCP connections that stand, that do not stand yet, that were reset or closed by both sides,
+ * and of everything else. */
+volatile const __u32 ct_tcp_timeout = 7451;
+volatile const __u32 ct_tcp_syn_timeout = 56;
+volatile const __u32 ct_tcp_close_timeout = 10;
+volatile const __u32 ct_any_timeout = 56;
+
+/* How many established flows one endpoint may have. */
+volatile const __u32 ct_share = CT_FLOWS / 4;
+
+#define CT_TICK_SHIFT 30
+
+#define ERRNO_EXIST 17
+#define ERRNO_TOO_BIG 7
+#define ERRNO_NO_MEMORY 12
+
+union ct_key {
+	struct ct_key4 v4;
+	struct ct_key6 v6;
+};
+
+/* ct_now is the monotonic clock, as of the last timer tick, in ticks of 2^30 ns. */
+static __always_inline __u32 ct_now(void) { return bpf_ktime_get_coarse_ns() >> CT_TICK_SHIFT; }
+
+static __always_inline int ct_expired(const struct ct_entry *entry, __u32 now) { return (__s32)(entry->expires - now) <= 0; }
+
+static __always_inline __u64 word_at(const void *at)
+{
+	__u64 word;
+
+	__builtin_memcpy(&word, at, sizeof(word));
+	return word;
+}
+
+/* The two ends of an entry: 0 is the opener, 1 the target. An index instead of a condition spares the verifier half of the ways. */
+static __always_inline __u32 ct_end_id(const struct ct_entry *entry, __u32 end)
+{
+	return *(const __u16 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener) + (end & 1) * sizeof(entry->opener));
+}
+
+static __always_inline __u32 ct_end_revision(const struct ct_entry *entry, __u32 end)
+{
+	return *(const __u32 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener_revision) +
+				(end & 1) * sizeof(entry->opener_revision));
+}
+
+/* ct_end tells which end of an entry a side of its key is; CT_OPENER_SECOND is bit 0. */
+static __always_inline __u32 ct_end(const struct ct_entry *entry, __u32 second) { return (entry->flags ^ second) & 1; }
+
+/* ct_asker tells in a key whose question an ICMP message is about. */
+static __always_inline __u8 ct_asker(const struct l4 *l4, int second)
+{
+	if (l4->role == L4_PLAIN)
+		return 0;
+	return 1 + (l4->role == L4_ANSWER ? !second : second);
+}
+
+/* ct_key4_make makes the key, and tells whether the sender is its second side. */
+static __always_inline int ct_key4_make(struct ct_key4 *key, const struct addr_key *from, const struct addr_key *to, const struct l4 *l4)
+{
+	__be32 source = *(const __be32 *)from->addr, target = *(const __be32 *)to->addr;
+	int second = source > target || (source == target && l4->sport > l4->dport);
+
+	key->addr[0] = second ? target : source;
+	key->addr[1] = second ? source : target;
+	key->port[0] = second ? l4->dport : l4->sport;
+	key->port[1] = second ? l4->sport : l4->dport;
+	key->protocol = l4->protocol;
+	key->asker = ct_asker(l4, second);
+	key->type = l4->type;
+	key->pad = 0;
+	return second;
+}
+
+static __always_inline int ct_key6_make(struct ct_key6 *key, const struct addr_key *from, const struct addr_key *to, const struct l4 *l4)
+{
+	__u64 source[2] = { word_at(from->addr), word_at(from->addr + 8) };
+	__u64 target[2] = { word_at(to->addr), word_at(to->addr + 8) };
+	int second = source[0] > target[0] || (source[0] == target[0] && source[1] > target[1]) ||
+		     (source[0] == target[0] && source[1] == target[1] && l4->sport > l4->dport);
+
+	__builtin_memcpy(key->addr[0], second ? to->addr : from->addr, sizeof(key->addr[0]));
+	__builtin_memcpy(key->addr[1], second ? from->addr : to->addr, sizeof(key->addr[1]));
+	key->port[0] = second ? l4->dport : l4->sport;
+	key->port[1] = second ? l4->sport : l4->dport;
+	key->protocol = l4->protocol;
+	key->asker = ct_asker(l4, second);
+	key->type = l4->type;
+	key->pad = 0;
+	return second;
+}
+
+/* ct_check folds a key of 64-bit words. It is no hash for tables, it tells an entry from those that had its memory before. */
+static __always_inline __u32 ct_check(const void *key, const int words)
+{
+	__u64 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < words; i++)
+		sum = (sum ^ word_at(key + i * 8)) * 0x9e3779b97f4a7c15ULL;
+	return (__u32)(sum >> 32) | 1;
+}
+
+/* Keys and values for the functions below stand on the stack: the helpers of Linux 6.1 take none from memory that a function was handed. */
+static __always_inline struct ct_entry *ct_established(const union ct_key *key, __u8 family)
+{
+	if (family == 6)
+		return bpf_map_lookup_elem(&ct_est6, &key->v6);
+	return bpf_map_lookup_elem(&ct_est4, &key->v4);
+}
+
+static __always_inline struct ct_entry *ct_unanswered(const union ct_key *key, __u8 family)
+{
+	if (family == 6)
+		return bpf_map_lookup_elem(&ct_new6, &key->v6);
+	return bpf_map_lookup_elem(&ct_new4, &key->v4);
+}
+
+/* ct_charge adds to the established flows of the endpoint that a flow is charged to, and says how many that makes. The agent
+ * corrects the number, so it may be off by some for a while, also below 0. */
+static __always_inline __s32 ct_charge(const struct ct_entry *entry, __s32 flows)
+{
+	__u32 endpoint = entry->opener ? entry->opener : entry->target;
+	__s32 *count = bpf_map_lookup_elem(&ct_flows, &endpoint);
+
+	return count ? __sync_fetch_and_add(count, flows) + flows : 0;
+}
+
+static __always_inline void ct_signal(__u8 family, __u32 endpoint)
+{
+	struct ct_signal signal = { .family = family, .endpoint = endpoint };
+
+	bpf_ringbuf_output(&ct_signals, &signal, sizeof(signal), 0);
+}
+
+static __always_inline void ct_forget(const union ct_key *key, __u8 family, int established, const struct ct_entry *entry)
+{
+	long gone;
+
+	if (established) {
+		gone = family == 6 ? bpf_map_delete_elem(&ct_est6, &key->v6) : bpf_map_delete_elem(&ct_est4, &key->v4);
+		if (!gone)
+			ct_charge(entry, -1);
+	} else if (family == 6) {
+		bpf_map_delete_elem(&ct_new6, &key->v6);
+	} else {
+		bpf_map_delete_elem(&ct_new4, &key->v4);
+	}
+}
+
+/* ct_keep_new stores a flow that nobody has answered. */
+static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family, const struct ct_entry *entry)
+{
+	long err = family == 6 ? bpf_map_update_elem(&ct_new6, &key->v6, entry, BPF_ANY) :
+				 bpf_map_update_elem(&ct_new4, &key->v4, entry, BPF_ANY);
+
+	return err ? DROP(FILE_CONNTRACK, REASON_CT_INSERT) : CONTINUE;
+}
+
+static __always_inline long ct_store(const union ct_key *key, __u8 family, const struct ct_entry *entry, __u64 how)
+{
+	if (family == 6)
+		return bpf_map_update_elem(&ct_est6, &key->v6, entry, how);
+	return bpf_map_update_elem(&ct_est4, &key->v4, entry, how);
+}
+
+/* ct_refused says why an established flow cannot be stored. */
+static __always_inline verdict ct_refused(long err, __u8 family)
+{
+	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
+		return DROP(FILE_CONNTRACK, REASON_CT_INSERT);
+	ct_signal(family, 0);
+	return DROP(FILE_CONNTRACK, REASON_CT_FULL);
+}
+
+/* ct_replace stores an established flow over its own entry. */
+static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, const struct ct_entry *entry)
+{
+	long err = ct_store(key, family, entry, BPF_ANY);
+
+	return err ? ct_refused(err, family) : CONTINUE;
+}
+
+/* ct_establish moves a flow that was answered to the established ones. Another CPU may do that at the same time. */
+static __always_inline verdict ct_establish(const union ct_key *key, __u8 family, const struct ct_entry *entry)
+{
+	long err;
+
+	if (ct_charge(entry, 1) > (__s32)ct_share) {
+		ct_charge(entry, -1);
+		ct_signal(family, entry->opener ? entry->opener : entry->target);
+		return DROP(FILE_CONNTRACK, REASON_CT_SHARE);
+	}
+	err = ct_store(key, family, entry, BPF_NOEXIST);
+	if (err)
+		ct_charge(entry, -1);
+	if (err && err != -ERRNO_EXIST)
+		return ct_refused(err, family);
+	ct_forget(key, family, 0, entry);
+	return CONTINUE;
+}
+
+/* ct_advance takes what a packet says of the state of its flow. */
+static __always_inline void ct_advance(struct ct_entry *entry, const struct l4 *l4, int sender_opens, __u32 now)
+{
+	__u32 timeout = ct_any_timeout;
+
+	if (l4->protocol == IPPROTO_TCP) {
+		if (l4->tcp_flags & TCP_FIN)
+			entry->flags |= sender_opens ? CT_OPENER_FIN : CT_TARGET_FIN;
+		if (l4->tcp_flags & TCP_RST)
+			entry->flags |= CT_RESET;
+		if (!(l4->tcp_flags & TCP_SYN))
+			entry->flags |= CT_STANDS;
+		if ((entry->flags & CT_RESET) || (entry->flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN))
+			timeout = ct_tcp_close_timeout;
+		else
+			timeout = entry->flags & CT_STANDS ? ct_tcp_timeout : ct_tcp_syn_timeout;
+	}
+	entry->expires = now + timeout;
+}

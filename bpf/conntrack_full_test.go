@@ -1,0 +1,103 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// When the table is full, established flows go on, new ones are refused with their own reason, and the collector is told.
+func TestPrivilegedConntrack_Full(t *testing.T) {
+	t.Parallel()
+	for _, family := range families {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+			t.Parallel()
+			const room = 16
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0}, map[string]uint32{ctMap("est", family): room})
+			ask := func(port uint16) flow { return sent(podA, podA.addr(family), podB.addr(family)).ports(port, 53) }
+			first := uint16(1000)
+			count := fill(t, n, family, func(i int) flow { return ask(first + uint16(i)) })
+			if count < room {
+				t.Fatalf("%d flows found room, want %d", count, room)
+			}
+
+			refused := ask(first + uint16(count))
+			before := n.count(events.FlowsFull, DirectionEgress)
+			n.refused(podB, refused.back(podB).bytes(t), events.FlowsFull)
+			if after := n.count(events.FlowsFull, DirectionEgress); after.Packets != before.Packets+1 {
+				t.Errorf("counted %d times", after.Packets-before.Packets)
+			}
+			if flows := len(n.ctEntries("est", family)); flows != count || n.charged(podA) != uint32(count) {
+				t.Errorf("%d flows, %d charged, want %d", flows, n.charged(podA), count)
+			}
+			if s := n.signal(); s != (CtSignal{Family: uint32(family)}) {
+				t.Errorf("signal %+v", s)
+			}
+			n.passes(podA, ask(first).bytes(t), actRedirect)
+			n.passes(podB, ask(first).back(podB).bytes(t), actRedirect)
+
+			// As soon as there is room, the answer that is sent again passes.
+			var key []byte
+			if err := n.maps[ctMap("est", family)].NextKey(nil, &key); err != nil {
+				t.Fatal(err)
+			}
+			if err := n.maps[ctMap("est", family)].Delete(key); err != nil {
+				t.Fatal(err)
+			}
+			n.passes(podB, refused.back(podB).bytes(t), actRedirect)
+		})
+	}
+}
+
+// fill opens and answers flows until one is refused, and says how many were not.
+func fill(t *testing.T, n *node, family int, ask func(i int) flow) int {
+	t.Helper()
+	for i := range 64 {
+		n.passes(podA, ask(i).bytes(t), actRedirect)
+		got := n.run(PodEgress, ifPodB, ask(i).back(podB).bytes(t))
+		if got.action == actShot {
+			n.event()
+			return i
+		}
+	}
+	t.Fatal("the table never fills")
+	return 0
+}
+
+// charged is how many established flows an endpoint has by its count.
+func (n *node) charged(p pod) (count uint32) {
+	n.t.Helper()
+	if err := n.maps[MapCtFlows].Lookup(uint32(p.id), &count); err != nil {
+		n.t.Fatal(err)
+	}
+	return count
+}
+
+// An endpoint that has used up its share opens no more flows. Others do, and its own go on.
+func TestPrivilegedConntrack_Share(t *testing.T) {
+	t.Parallel()
+	for _, family := range families {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+			t.Parallel()
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableCtShare: 5}, nil)
+			ask := func(i int) flow {
+				return sent(podA, podA.addr(family), podB.addr(family)).ports(1000+uint16(i), 53)
+			}
+			if count := fill(t, n, family, ask); count != 5 || n.charged(podA) != 5 || n.charged(podB) != 0 {
+				t.Errorf("%d flows, charged %d and %d, want 5, 5 and none", count, n.charged(podA), n.charged(podB))
+			}
+			n.refused(podB, ask(5).back(podB).bytes(t), events.FlowsShare)
+			if s := n.signal(); s != (CtSignal{Family: uint32(family), Endpoint: uint32(podA.id)}) {
+				t.Errorf("signal %+v", s)
+			}
+			n.passes(podB, ask(0).back(podB).bytes(t), actRedirect)
+
+			// From elsewhere, the target pays.
+			n.arrives(podB, ifUplink, outsideTo(podB, outside[family], 9, 53).bytes(t))
+			n.passes(podB, outsideTo(podB, outside[family], 9, 53).back(podB).bytes(t), actOK)
+			if n.charged(podB) != 1 {
+				t.Errorf("pod b is charged %d flows, want 1", n.charged(podB))
+			}
+		})
+	}
+}

@@ -1,0 +1,115 @@
+/* What is remembered of flows. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "endpoint.h"
+
+#define CT_FLOWS 131072	   /* established flows of each family */
+#define CT_NEW_FLOWS 16384 /* flows of each family that nobody has answered yet */
+
+/* One key for both directions of a flow: the side with the lower address, or with the lower port when the addresses are
+ * equal, comes first. Values are compared as the bytes lie. Other protocols than TCP, UDP, UDP-Lite, SCTP and ICMP have ports 0.
+ * An ICMP question and its answers have the identifier as both ports; asker tells whose question it is, so that each side may
+ * ask with the same identifier, and its type tells echo from the others. */
+struct ct_key4 {
+	__be32 addr[2];
+	__be16 port[2];
+	__u8 protocol;
+	__u8 asker; /* ICMP: 1 when the first side asks, 2 when the second does; otherwise 0 */
+	__u8 type;  /* ICMP: of the question */
+	__u8 pad;
+};
+
+struct ct_key6 {
+	__u8 addr[2][16] __attribute__((aligned(8)));
+	__be16 port[2];
+	__u8 protocol;
+	__u8 asker;
+	__u8 type;
+	__u8 pad;
+};
+
+/* Flags of a flow. The opener sent its first packet, to the target. */
+enum ct_flag {
+	CT_OPENER_SECOND = 1, /* the opener is the second side of the key */
+	CT_VIA_STACK = 2,     /* one of them is behind the node's stack: what the pod sends goes there */
+	CT_OPENER_FIN = 4,
+	CT_TARGET_FIN = 8,
+	CT_RESET = 16,
+	CT_STANDS = 32,	 /* TCP: one of them sent a segment without SYN */
+	CT_AUDITED = 64, /* the policies under audit would have denied it */
+};
+
+#define CT_CLOSING (CT_OPENER_FIN | CT_TARGET_FIN | CT_RESET)
+
+/* A flow. What it was judged by stands in it: when all of that still holds, nothing else is looked up. Local endpoints are
+ * known by id and revision of their facts, everybody else by the epochs. Elements of deleted flows are reused at once, so
+ * whoever reads one compares the check. */
+struct ct_entry {
+	__u32 check;   /* made of the key, never 0 */
+	__u32 expires; /* in ticks of 2^30 ns of the monotonic clock */
+	__u32 created;
+	__u32 epochs;  /* the sum of the slots of epochs */
+	__u32 opener_identity;
+	__u32 target_identity;
+	__u32 opener_revision;
+	__u32 target_revision;
+	__u16 opener; /* local endpoint id, 0 when it is none */
+	__u16 target;
+	enum ct_flag flags; /* any of them */
+	__u64 packets; /* of both directions; CPUs race on them */
+	__u64 bytes;
+};
+_Static_assert(__builtin_offsetof(struct ct_entry, target_revision) == __builtin_offsetof(struct ct_entry, opener_revision) + 4 &&
+		       __builtin_offsetof(struct ct_entry, target) == __builtin_offsetof(struct ct_entry, opener) + 2,
+	       "both ends are reached by an index");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CT_FLOWS);
+	__type(key, struct ct_key4);
+	__type(value, struct ct_entry);
+} ct_est4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CT_FLOWS);
+	__type(key, struct ct_key6);
+	__type(value, struct ct_entry);
+} ct_est6 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, CT_NEW_FLOWS);
+	__type(key, struct ct_key4);
+	__type(value, struct ct_entry);
+} ct_new4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, CT_NEW_FLOWS);
+	__type(key, struct ct_key6);
+	__type(value, struct ct_entry);
+} ct_new6 SEC(".maps");
+
+/* Established flows of each endpoint: of the opener when it is local, otherwise of the target. Programs add and take away; the
+ * agent, which deletes expired flows, writes what it counted in a whole pass. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINTS_MAX);
+	__type(key, __u32); /* local endpoint id */
+	__type(value, __u32);
+} ct_flows SEC(".maps");
+
+/* What wakes the agent's collector: a table is full, or an endpoint has used up its share. */
+struct ct_signal {
+	__u32 family;
+	__u32 endpoint; /* whose share it is; 0 when the table is full */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} ct_signals SEC(".maps");

@@ -1,0 +1,451 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// opened is a connection of pod a to pod b, whose ingress policy names nobody else. Nothing else is allowed by it.
+func opened(t *testing.T, n *node, family int) (open, back flow) {
+	t.Helper()
+	n.ingress(podB, rule{kind: PolicyIdentity, identity: podA.facts().Identity, level: PolicyPort, protocol: protoTCP, first: 80})
+	n.closed(podA)
+	open = sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 80)
+	return open, open.back(podB)
+}
+
+// closed lets nothing in.
+func (n *node) closed(p pod) {
+	n.t.Helper()
+	shape := n.policy(policyID + 2)
+	n.facts(p, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID+2, shape })
+}
+
+func now(t testing.TB) uint32 {
+	t.Helper()
+	ticks, err := CtNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ticks
+}
+
+// wantTimeout demands that the only flow of a class ends in so many seconds from now.
+func (n *node) wantTimeout(class string, family int, want time.Duration) {
+	n.t.Helper()
+	left := int(n.onlyFlow(class, family).Expires - now(n.t))
+	if ticks := int(CtTicks(want)); left < ticks-2 || left > ticks {
+		n.t.Errorf("the flow ends in %d ticks, want %d", left, ticks)
+	}
+}
+
+// A connection from its first packet to its last: answers pass although no rule lets them in, and the flow moves to the established
+// ones with the first of them.
+func TestPrivilegedConntrack_TCP(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.wantFlows(family, 1, 0)
+		n.wantTimeout("new", family, time.Minute)
+
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.wantFlows(family, 0, 1)
+		n.wantTimeout("est", family, time.Minute)
+
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.wantTimeout("est", family, 8000*time.Second)
+		flow := n.onlyFlow("est", family)
+		if flow.Opener != podA.id || flow.Target != podB.id || flow.OpenerIdentity != podA.facts().Identity ||
+			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 3 || flow.Flags&^CtOpenerSecond != CtStands {
+			t.Errorf("flow %+v", flow)
+		}
+
+		// One side has said all, the other goes on.
+		n.passes(podB, back.tcp(t, "FA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.wantTimeout("est", family, 8000*time.Second)
+		n.passes(podA, open.tcp(t, "FA"), actRedirect)
+		n.wantTimeout("est", family, 10*time.Second)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+		n.wantFlows(family, 0, 1)
+	})
+}
+
+func TestPrivilegedConntrack_Reset(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		// A refused connection takes no place among the established ones.
+		n.passes(podB, back.tcp(t, "RA"), actRedirect)
+		n.wantFlows(family, 1, 0)
+		n.wantTimeout("new", family, 10*time.Second)
+		// The next attempt with the same ports is a flow of its own, which answers establish.
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.wantTimeout("new", family, time.Minute)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.wantFlows(family, 0, 1)
+		n.passes(podA, open.tcp(t, "R"), actRedirect)
+		n.wantTimeout("est", family, 10*time.Second)
+	})
+}
+
+func TestPrivilegedConntrack_Datagrams(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.closed(podA)
+		ask := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
+		n.passes(podA, ask.bytes(t), actRedirect)
+		n.passes(podB, ask.back(podB).bytes(t), actRedirect)
+		n.wantFlows(family, 0, 1)
+		n.wantTimeout("est", family, time.Minute)
+		// From another port it is no answer.
+		n.refused(podB, ask.ports(5000, 54).back(podB).bytes(t), events.PolicyDenied)
+		// After the timeout it is no answer either.
+		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
+		n.refused(podB, ask.back(podB).bytes(t), events.PolicyDenied)
+		n.passes(podA, ask.bytes(t), actRedirect)
+		n.passes(podB, ask.back(podB).bytes(t), actRedirect)
+		n.wantFlows(family, 0, 1)
+	})
+}
+
+// A packet that its flow lets pass moves the end of the flow, and counts.
+func TestPrivilegedConntrack_Refreshes(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.changeFlows("est", family, func(e *CtEntry) { e.Expires, e.Packets, e.Bytes = now(t)+3, 100, 1000 })
+		packet := back.tcp(t, "A")
+		n.passes(podB, packet, actRedirect)
+		n.wantTimeout("est", family, 8000*time.Second)
+		if f := n.onlyFlow("est", family); f.Packets != 101 || f.Bytes != 1000+uint64(len(packet)) {
+			t.Errorf("flow %+v", f)
+		}
+	})
+}
+
+// An established flow asks no map for policies or peers: it passes while all of them are empty.
+func TestPrivilegedConntrack_EstablishedAsksNobody(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		for _, flags := range []string{"S", "A"} {
+			n.passes(podA, open.tcp(t, flags), actRedirect)
+			n.passes(podB, back.tcp(t, flags+"A"), actRedirect)
+		}
+		clearMap[PolicyKey](t, n, MapPolicy, func(PolicyKey) bool { return true })
+		clearMap[AddrKey](t, n, MapEndpoints, func(AddrKey) bool { return true })
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+	})
+}
+
+// What is denied leaves nothing behind.
+func TestPrivilegedConntrack_DeniedCreatesNothing(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, _ := opened(t, n, family)
+		n.refused(podA, open.ports(5000, 81).tcp(t, "S"), events.PolicyDenied)
+		n.refused(podA, open.bytes(t), events.PolicyDenied)
+		n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 1, 2).tcp(t, "S"), events.PolicyDenied)
+		n.wantFlows(family, 0, 0)
+	})
+}
+
+// A flow is judged again, in the direction in which it was opened, when an endpoint, the identity of an address or a named CIDR
+// changes: also when the packet that comes first is an answer.
+func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		epoch := func(slot uint32) {
+			var now uint32
+			if err := n.maps[MapEpochs].Lookup(slot, &now); err != nil {
+				t.Fatal(err)
+			}
+			n.update(MapEpochs, slot, now+1)
+		}
+		revision := func(p pod) func() { return func() { n.facts(p, func(*EndpointFacts) {}) } }
+		for name, change := range map[string]func(){
+			"facts of the opener": revision(podA), "facts of the target": revision(podB),
+			"an address": func() { epoch(0) }, "a named CIDR": func() { epoch(1) },
+		} {
+			for _, answer := range []bool{false, true} {
+				open, back := opened(t, n, family)
+				n.passes(podA, open.tcp(t, "S"), actRedirect)
+				n.passes(podB, back.tcp(t, "SA"), actRedirect)
+				n.passes(podA, open.tcp(t, "A"), actRedirect)
+				sender, packet := podA, open.tcp(t, "A")
+				if answer {
+					sender, packet = podB, back.tcp(t, "A")
+				}
+
+				// Allowed as before: the flow goes on with its counts.
+				before := n.onlyFlow("est", family)
+				change()
+				n.passes(sender, packet, actRedirect)
+				after := n.onlyFlow("est", family)
+				if after.Packets != before.Packets+1 || after.Created != before.Created || after.Flags != before.Flags {
+					t.Errorf("%s, answer %v: %+v became %+v", name, answer, before, after)
+				}
+				// Nothing changed since: nothing is asked.
+				n.policy(policyID)
+				n.passes(sender, packet, actRedirect)
+				// Denied: neither side goes on, and the target does not become the opener by sending once more.
+				change()
+				n.refused(sender, packet, events.PolicyDenied)
+				n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
+				n.refused(podB, back.tcp(t, "FA"), events.PolicyDenied)
+				n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
+				n.wantFlows(family, 0, 1)
+				n.forget(family)
+				if t.Failed() {
+					t.Fatalf("%s, answer %v", name, answer)
+				}
+			}
+		}
+	})
+}
+
+// A flow with somebody elsewhere is judged again by who that is now.
+func TestPrivilegedConntrack_PeerBecomesSomebodyElse(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		peer := outside[family]
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
+		n.egress(podA, rule{kind: PolicyIdentity, identity: identityFar})
+		n.closed(podA)
+		ask := sent(podA, podA.addr(family), peer).ports(5000, 53)
+		answer := outsideTo(podA, peer, 53, 5000)
+		n.passes(podA, ask.bytes(t), actOK)
+		n.arrives(podA, ifUplink, answer.bytes(t))
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar + 1})
+		n.arrives(podA, ifUplink, answer.bytes(t)) // nobody has said so yet
+		n.update(MapEpochs, uint32(0), uint32(1))
+		n.stopped(podA, ifUplink, answer.bytes(t), events.PolicyDenied)
+		n.refused(podA, ask.bytes(t), events.PolicyDenied)
+		// The somebody of before comes back.
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
+		n.update(MapEpochs, uint32(0), uint32(2))
+		n.arrives(podA, ifUplink, answer.bytes(t))
+		n.wantFlows(family, 0, 1)
+	})
+}
+
+// forget removes all established flows.
+func (n *node) forget(family int) {
+	n.t.Helper()
+	if family == 6 {
+		clearMap[CtKey6](n.t, n, MapCtEst6, func(CtKey6) bool { return true })
+		return
+	}
+	clearMap[CtKey4](n.t, n, MapCtEst4, func(CtKey4) bool { return true })
+}
+
+// A connection that is denied after it stood is not opened anew, the other way round, by a segment that its target sends again,
+// though the target may open connections to the opener. A SYN of the target is one.
+func TestPrivilegedConntrack_ATargetThatGoesOnOpensNothing(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.closed(podB)
+		for range 2 {
+			n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
+			n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
+		}
+		n.passes(podB, back.tcp(t, "S"), actRedirect)
+		n.passes(podA, open.tcp(t, "SA"), actRedirect)
+	})
+}
+
+// The id of an endpoint that is gone belongs to nobody, or to somebody else.
+func TestPrivilegedConntrack_StaleEndpoint(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 99})
+		n.refused(podA, open.tcp(t, "A"), events.NoEndpoint)
+
+		moved := podB.facts()
+		moved.Ipv4, moved.Ipv6, moved.Revision = IPv4Word(podB.ipv4.Next()), IPv6Bytes(podB.ipv6.Next()), 100
+		n.update(MapEndpointFacts, uint32(podB.id), moved)
+		n.refused(podA, open.tcp(t, "A"), events.StaleIP)
+		n.wantFlows(family, 0, 1) // the collector takes it away
+	})
+}
+
+// Memory of a deleted flow is that of another one at once. An entry that does not have the check of its key is nobody's.
+func TestPrivilegedConntrack_CheckMismatch(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.changeFlows("est", family, func(e *CtEntry) { e.Check ^= 2 })
+		n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+		n.wantFlows(family, 0, 1)
+	})
+}
+
+// A SYN from the target, or on a connection that ends, is another connection, whatever its ports.
+func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+
+		// Pod a lets nothing in. What the refused packet would have replaced goes on.
+		n.refused(podB, back.tcp(t, "S"), events.PolicyDenied)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+		n.wantFlows(family, 0, 1)
+
+		// The opener begins anew on a connection that ends: judged by what holds now, with the timeout of a beginning.
+		n.passes(podB, back.tcp(t, "FA"), actRedirect)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.wantTimeout("est", family, time.Minute)
+		if f := n.onlyFlow("est", family); f.Packets != 1 || f.Flags&^CtOpenerSecond != 0 {
+			t.Errorf("flow %+v", f)
+		}
+		// A SYN that is sent again is none of those.
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		if f := n.onlyFlow("est", family); f.Packets != 2 {
+			t.Errorf("flow %+v", f)
+		}
+
+		// When both let each other in, the target may open too.
+		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress = PolicyAllowAll })
+		n.passes(podB, back.tcp(t, "S"), actRedirect)
+		if f := n.onlyFlow("est", family); f.Opener != podB.id || f.Target != podA.id {
+			t.Errorf("flow %+v", f)
+		}
+	})
+}
+
+// What was opened through the node's stack is answered through it, whoever the target is.
+func TestPrivilegedConntrack_ViaStack(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.update(MapIpcache, NewAddrKey(podA.addr(family)), IpcacheEntry{Identity: podA.facts().Identity})
+		n.ingress(podB, rule{kind: PolicyIdentity, identity: podA.facts().Identity})
+		// Pod a's packet for a service arrives at pod b through the stack, which has translated it.
+		arrives := received(podB, podA.addr(family), podB.addr(family)).ports(5000, 80)
+		n.arrives(podB, ifPodA, arrives.tcp(t, "S"))
+		back := arrives.back(podB)
+		n.passes(podB, back.tcp(t, "SA"), actOK)
+		n.passes(podB, back.tcp(t, "A"), actOK)
+		// Also when it is judged again.
+		n.facts(podB, func(*EndpointFacts) {})
+		n.passes(podB, back.tcp(t, "A"), actOK)
+		if f := n.onlyFlow("est", family); f.Flags&CtViaStack == 0 || f.Opener != 0 || f.OpenerIdentity != podA.facts().Identity {
+			t.Errorf("flow %+v", f)
+		}
+	})
+}
+
+// Protocols without ports have flows too, by addresses alone.
+func TestPrivilegedConntrack_OfOtherProtocols(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.closed(podA)
+		esp := sent(podA, podA.addr(family), podB.addr(family))
+		n.passes(podA, esp.raw(t, 50), actRedirect)
+		n.passes(podB, esp.back(podB).raw(t, 50), actRedirect)
+		n.refused(podB, esp.back(podB).raw(t, 47), events.PolicyDenied)
+	})
+}
+
+func TestCtTicks(t *testing.T) {
+	t.Parallel()
+	for d, want := range map[time.Duration]uint32{0: 0, 1: 1, 8000 * time.Second: 7451, time.Minute: 56, 10 * time.Second: 10} {
+		if got := CtTicks(d); got != want || CtDuration(got) < d {
+			t.Errorf("%s is %d ticks, want %d, and back %s", d, got, want, CtDuration(got))
+		}
+	}
+	if !CtExpired(&CtEntry{Expires: 5}, 5) || CtExpired(&CtEntry{Expires: 6}, 5) || CtExpired(&CtEntry{Expires: 1}, 0xffffffff) {
+		t.Error("a flow ends at another time than its own")
+	}
+	specs := map[string]uint32{VariableCtTCPTimeout: 7451, VariableCtTCPSynTimeout: 56, VariableCtTCPCloseTimeout: 10,
+		VariableCtAnyTimeout: 56, VariableCtShare: 131072 / 4, VariableVerdictEvents: 1, VariablePolicyCIDRNodes: 0}
+	for _, program := range []string{PodEgress, PodIngress} {
+		spec, err := Load(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range specs {
+			var got uint32
+			if err := spec.Variables[name].Get(&got); err != nil || got != want {
+				t.Errorf("%s: %s is %d, want %d: %v", program, name, got, want, err)
+			}
+		}
+	}
+}
+
+// A key and its entry say who opened the flow.
+func TestPrivilegedConntrack_NamesForPeople(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	ask := func(p, to pod, family int) {
+		n.run(PodEgress, p.ifindex, sent(p, p.addr(family), to.addr(family)).ports(5000, 80).tcp(t, "S"))
+	}
+	for _, c := range []struct{ from, to pod }{{podA, podB}, {podB, podA}} {
+		for _, family := range families {
+			clearMaps(t, n, family)
+			ask(c.from, c.to, family)
+			var got CtFlow
+			if family == 4 {
+				var k CtKey4
+				e := n.onlyFlow("new", 4)
+				nextKey(t, n.maps[MapCtNew4], &k)
+				got = NewCtFlow4(&k, &e)
+			} else {
+				var k CtKey6
+				e := n.onlyFlow("new", 6)
+				nextKey(t, n.maps[MapCtNew6], &k)
+				got = NewCtFlow6(&k, &e)
+			}
+			want := CtFlow{Opener: netip.AddrPortFrom(c.from.addr(family), 5000), Target: netip.AddrPortFrom(c.to.addr(family), 80), Protocol: protoTCP}
+			if got != want {
+				t.Errorf("flow %+v, want %+v", got, want)
+			}
+		}
+	}
+}
+
+func nextKey(t *testing.T, m *ebpf.Map, key any) {
+	t.Helper()
+	if err := m.NextKey(nil, key); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// clearMaps forgets all flows of a family.
+func clearMaps(t *testing.T, n *node, family int) {
+	t.Helper()
+	for _, class := range []string{"new", "est"} {
+		if family == 4 {
+			clearMap[CtKey4](t, n, ctMap(class, 4), func(CtKey4) bool { return true })
+		} else {
+			clearMap[CtKey6](t, n, ctMap(class, 6), func(CtKey6) bool { return true })
+		}
+	}
+}

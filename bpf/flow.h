@@ -1,0 +1,113 @@
+/* The flow that a packet belongs to, as the steps of a program find it out. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include "conntrack.h"
+#include "endpoint.h"
+#include "ipcache.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "l4.h"
+#include "reasons.h"
+
+/* "Self" is the endpoint at whose link a program runs: it sends what has the direction egress, and gets the rest. Its peer is the
+ * other end. */
+struct flow {
+	/* From the packet. */
+	struct addr_key from;
+	struct addr_key to;
+	struct l4 l4;
+	__u32 at;	 /* where the upper header begins, if this part has it */
+	__u32 end;	 /* of the packet; padding may follow */
+	__u32 datagram;	 /* of a fragment, as on the wire */
+	__u8 fragment;	 /* FRAGMENT_... */
+	__u8 family;
+	__u8 direction;
+	__u8 hops;
+	__u16 self;	 /* local endpoint id */
+	/* Found out. */
+	__u8 second;	   /* the sender is the second side of the key */
+	__u8 known;	   /* entry is that of a flow that goes on, not of one that begins */
+	__u8 established;  /* the flow, or one before it, stands in the map of established flows */
+	__u8 via_stack;	   /* what self sends goes to the stack */
+	__u8 peer_refused; /* it was the peer's policy that said no */
+	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
+	__u32 peer;	     /* local endpoint id, 0 when it is none */
+	__u32 peer_identity; /* 0 when nobody had to ask */
+	__u32 check;	     /* of the key */
+	__u32 epochs;	     /* as they were before anything was asked that they stand for */
+	union ct_key key;
+	struct ct_entry entry; /* what is to be stored, when the packet changes it */
+};
+
+static __always_inline void flow_of_ipv4(struct flow *flow, const struct ipv4_packet *packet)
+{
+	flow->from = addr_key_ipv4(packet->saddr);
+	flow->to = addr_key_ipv4(packet->daddr);
+	flow->family = 4;
+	flow->l4.protocol = packet->protocol;
+	flow->at = packet->l4;
+	flow->end = packet->end;
+	flow->datagram = packet->id;
+	flow->fragment = packet->fragment;
+	flow->hops = packet->ttl;
+}
+
+static __always_inline void flow_of_ipv6(struct flow *flow, const struct ipv6_packet *packet)
+{
+	flow->from = addr_key_ipv6(&packet->saddr);
+	flow->to = addr_key_ipv6(&packet->daddr);
+	flow->family = 6;
+	flow->l4.protocol = packet->protocol;
+	flow->at = packet->l4;
+	flow->end = packet->end;
+	flow->datagram = packet->id;
+	flow->fragment = packet->fragment;
+	flow->hops = packet->hop_limit;
+}
+
+/* flow_name makes the key. Its own function, as others here, so that the verifier walks through it once. */
+__attribute__((noinline)) int flow_name(struct flow *flow)
+{
+	if (!flow)
+		return 0;
+	if (flow->family == 6) {
+		flow->second = ct_key6_make(&flow->key.v6, &flow->from, &flow->to, &flow->l4);
+		flow->check = ct_check(&flow->key, sizeof(flow->key.v6) / 8);
+		return 0;
+	}
+	flow->second = ct_key4_make(&flow->key.v4, &flow->from, &flow->to, &flow->l4);
+	flow->check = ct_check(&flow->key, sizeof(flow->key.v4) / 8);
+	return 0;
+}
+
+/* flow_self tells which side of the key self is. */
+static __always_inline __u32 flow_self(const struct flow *flow) { return flow->second ^ (flow->direction == DIRECTION_INGRESS); }
+
+/* is_foreign tells whether a packet for self was made neither by it nor by the node's own stack. */
+static __always_inline int is_foreign(struct __sk_buff *skb, const struct flow *flow, const struct endpoint_facts *self)
+{
+	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex && skb->ingress_ifindex != self->ifindex;
+}
+
+/* flow_stands tells whether all that an entry was judged by still holds, and finds out about the peer. */
+static __always_inline int flow_stands(struct flow *flow, const struct ct_entry *entry, const struct endpoint_facts *self)
+{
+	__u32 own = ct_end(entry, flow_self(flow)), peer = ct_end_id(entry, !own);
+	struct endpoint_facts *facts;
+
+	if (ct_end_id(entry, own) != self->id || ct_end_revision(entry, own) != self->revision || entry->epochs != flow->epochs)
+		return 0;
+	/* What was let in because it was made here nobody else goes on with, whose address may have been changed to the node's. */
+	if (own && flow->foreign && entry->opener_identity == IDENTITY_HOST)
+		return 0;
+	if (peer) {
+		facts = endpoint_by_id(peer);
+		if (!facts || facts->revision != ct_end_revision(entry, !own))
+			return 0;
+	}
+	flow->peer = peer;
+	flow->via_stack = !!(entry->flags & CT_VIA_STACK);
+	return 1;
+}

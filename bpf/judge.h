@@ -1,0 +1,132 @@
+/* Judging a flow: who the peer is, and what the policies of both ends say. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "endpoint.h"
+#include "flow.h"
+#include "ipcache.h"
+#include "ipv6.h"
+#include "l4.h"
+#include "reasons.h"
+#include "verdict.h"
+
+/* A peer as a judgement finds it. */
+struct peer {
+	const struct endpoint_facts *facts; /* of a local endpoint that gets and sends without the stack, otherwise NULL */
+	__u32 identity;
+	__u32 revision;
+};
+
+static __always_inline int has_address(const struct endpoint_facts *facts, const struct addr_key *addr)
+{
+	if (addr->family == 6)
+		return endpoint_has_ipv6(facts, (const struct in6_addr *)addr->addr);
+	return endpoint_has_ipv4(facts, *(const __be32 *)addr->addr);
+}
+
+/* peer_of_sender finds whom a pod sends to. */
+static __always_inline verdict peer_of_sender(const struct addr_key *to, int via_stack, struct peer *peer)
+{
+	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, to);
+	struct endpoint_facts *facts;
+
+	if (!ref) {
+		peer->identity = ipcache_identity(to);
+		return CONTINUE;
+	}
+	if (ref->flags & ADDRESS_HOST) {
+		peer->identity = IDENTITY_HOST;
+		return CONTINUE;
+	}
+	if (!(facts = endpoint_by_id(ref->id)))
+		return DROP(FILE_JUDGE, REASON_NO_ENDPOINT);
+	peer->revision = *(volatile __u32 *)&facts->revision;
+	if (!has_address(facts, to))
+		return DROP(FILE_JUDGE, REASON_STALE_IP);
+	peer->identity = facts->identity;
+	if (!via_stack) /* otherwise the peer's own link judges what the stack brings */
+		peer->facts = facts;
+	return CONTINUE;
+}
+
+/* is_loopback tells whether the stack brings a pod what it sent itself, under whatever address: nobody is kept from oneself. */
+static __always_inline int is_loopback(struct __sk_buff *skb, const struct flow *flow, const struct endpoint_facts *self)
+{
+	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex == self->ifindex;
+}
+
+/* flow_judge asks the policy of self and, where it gets the packet without the stack, of the peer, in the direction in which the
+ * flow was opened. What it finds stands in the entry. */
+__attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	struct dealing d = {};
+	struct ct_entry *entry;
+	struct peer peer = {};
+	__u32 revision, own;
+	int audited, sends;
+	verdict v;
+
+	if (!flow || !self)
+		return DROP(FILE_JUDGE, REASON_POLICY);
+	entry = &flow->entry;
+	/* Read first: whoever changes the facts changes it after them. */
+	revision = *(volatile const __u32 *)&self->revision;
+	sends = flow->direction == DIRECTION_EGRESS;
+	d.peer = sends ? flow->to : flow->from;
+	if (!sends)
+		peer.identity = source_identity(skb, &d.peer);
+	else if ((v = peer_of_sender(&d.peer, flow->known && (entry->flags & CT_VIA_STACK), &peer)) != CONTINUE)
+		return v;
+	flow->peer_identity = peer.identity;
+	flow->peer = peer.facts ? peer.facts->id : 0;
+	flow->via_stack = !peer.facts;
+
+	own = ct_end(entry, flow_self(flow));
+	d.protocol = flow->l4.protocol;
+	d.port = ct_end(entry, flow->second) ? flow->l4.sport : flow->l4.dport;
+	if (flow->l4.role != L4_PLAIN)
+		d.port = bpf_htons(flow->l4.type);
+	d.fresh = !flow->known;
+	d.identity = peer.identity;
+	d.direction = own ? DIRECTION_INGRESS : DIRECTION_EGRESS;
+	if (!is_loopback(skb, flow, self) && (v = verdict_of(skb, self, &d)) != CONTINUE)
+		return v;
+	audited = d.audited;
+	if (peer.facts) {
+		d.peer = flow->from;
+		d.identity = self->identity;
+		d.direction = own ? DIRECTION_EGRESS : DIRECTION_INGRESS;
+		if ((v = verdict_of(skb, peer.facts, &d)) != CONTINUE) {
+			flow->peer_refused = 1;
+			return v;
+		}
+		audited |= d.audited;
+	}
+
+	entry->epochs = flow->epochs;
+	entry->flags &= ~(CT_AUDITED | CT_VIA_STACK);
+	if (audited)
+		entry->flags |= CT_AUDITED;
+	if (!peer.facts)
+		entry->flags |= CT_VIA_STACK;
+	if (own) {
+		entry->target = self->id;
+		entry->target_identity = self->identity;
+		entry->target_revision = revision;
+		entry->opener = flow->peer;
+		entry->opener_identity = is_loopback(skb, flow, self) ? IDENTITY_HOST : peer.identity;
+		entry->opener_revision = peer.revision;
+	} else {
+		entry->opener = self->id;
+		entry->opener_identity = self->identity;
+		entry->opener_revision = revision;
+		entry->target = flow->peer;
+		entry->target_identity = peer.identity;
+		entry->target_revision = peer.revision;
+	}
+	return CONTINUE;
+}

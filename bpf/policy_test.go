@@ -1,0 +1,301 @@
+package bpf
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+const (
+	identityFar  = 0x1234  // of a pod elsewhere
+	identityCIDR = 1 << 24 // of the named CIDR around it, and then some
+)
+
+// newPolicyNode is a node that knows a peer outside, of the identity far and inside a named CIDR.
+func newPolicyNode(t *testing.T, identity uint32) *node {
+	n := newNode(t)
+	for _, family := range families {
+		n.update(MapIpcache, NewAddrKey(outside[family]), IpcacheEntry{Identity: identity})
+		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(outside[family], 8)), uint32(identityCIDR+1))
+		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(outside[family], 24)), uint32(identityCIDR+2))
+	}
+	return n
+}
+
+// classes are one rule for each class of keys, all about port 80 of TCP from the world.
+func classes() (out []rule) {
+	for _, who := range []rule{{kind: PolicyAny}, {kind: PolicyIdentity, identity: 2}, {kind: PolicyCIDR, identity: identityCIDR + 2},
+		{kind: PolicyCIDROutside, identity: identityCIDR + 2}} {
+		all, protocol, port, ports := who, who, who, who
+		protocol.level, protocol.protocol = PolicyProtocol, protoTCP
+		port.level, port.protocol, port.first = PolicyPort, protoTCP, 80
+		ports.protocol, ports.first, ports.last = protoTCP, 70, 90
+		out = append(out, all, protocol, port, ports)
+	}
+	return out
+}
+
+func (r rule) String() string {
+	return fmt.Sprintf("kind %d, level %d, ports %d-%d, deny %v", r.kind, r.level, r.first, r.last, r.deny)
+}
+
+// Each class of keys allows what it names and nothing else.
+func TestPrivilegedPolicy_Classes(t *testing.T) {
+	t.Parallel()
+	for _, r := range classes() {
+		t.Run(r.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newPolicyNode(t, 2)
+			n.ingress(podA, r)
+			for _, family := range families {
+				packet := outsideTo(podA, outside[family], 5000, 80)
+				for name, c := range map[string]struct {
+					in   []byte
+					want bool
+				}{
+					"the port":         {packet.tcp(t, "S"), true},
+					"the port before":  {packet.ports(5001, 69).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
+					"the first port":   {packet.ports(5002, 70).tcp(t, "S"), r.level < PolicyPort},
+					"the last port":    {packet.ports(5003, 90).tcp(t, "S"), r.level < PolicyPort},
+					"the port behind":  {packet.ports(5004, 91).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
+					"another protocol": {packet.ports(5005, 80).bytes(t), r.level == PolicyAll && r.last == 0},
+					"no ports at all":  {packet.raw(t, 47), r.level == PolicyAll && r.last == 0},
+				} {
+					if got := n.judged(podA, c.in); got != c.want {
+						t.Errorf("IPv%d, %s: allowed is %v, want %v", family, name, got, c.want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The same rules say nothing of peers that are somebody else.
+func TestPrivilegedPolicy_AnotherPeer(t *testing.T) {
+	t.Parallel()
+	for _, r := range classes() {
+		t.Run(r.String(), func(t *testing.T) {
+			t.Parallel()
+			n := newPolicyNode(t, identityFar)
+			n.ingress(podA, r)
+			for _, family := range families {
+				// It has another identity, but the same address. Rules about peers outside do not count for a pod.
+				want := r.kind == PolicyAny || r.kind == PolicyCIDR
+				if got := n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
+					t.Errorf("IPv%d: a pod in the CIDR: allowed is %v, want %v", family, got, want)
+				}
+				// In the wider CIDR only, and of the world.
+				other := map[int]netip.Addr{4: netip.MustParseAddr("192.1.1.1"), 6: netip.MustParseAddr("20ff::1")}[family]
+				want = r.kind == PolicyAny || r.kind == PolicyIdentity
+				if got := n.judged(podA, outsideTo(podA, other, 5000, 80).tcp(t, "S")); got != want {
+					t.Errorf("IPv%d: outside the CIDR: allowed is %v, want %v", family, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A class that the shape does not name is not looked up, so that what is half written opens nothing.
+func TestPrivilegedPolicy_OnlyTheShapeCounts(t *testing.T) {
+	t.Parallel()
+	n := newPolicyNode(t, 2)
+	var all uint32
+	for _, r := range classes() {
+		all |= n.policy(policyID, r)
+	}
+	for _, r := range classes() {
+		shape := n.policy(policyID, r)
+		for _, family := range families {
+			n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID, all&^shape })
+			if n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")) {
+				t.Errorf("%s: allowed without its bit %#x", r, shape)
+			}
+		}
+	}
+	if all != 1<<16-1 {
+		t.Errorf("the classes have the shape %#x", all)
+	}
+}
+
+// Whichever class allows and whichever denies: the deny wins.
+func TestPrivilegedPolicy_DenyOverAllow(t *testing.T) {
+	t.Parallel()
+	n := newPolicyNode(t, 2)
+	for i, allow := range classes() {
+		for j, deny := range classes() {
+			if i == j {
+				continue // the compiler keeps one of them
+			}
+			n.ingress(podA, allow, deny.denying())
+			for _, family := range families {
+				in := outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")
+				n.stopped(podA, ifUplink, in, events.PolicyDenyRule)
+				if t.Failed() {
+					t.Fatalf("IPv%d: %s against %s", family, allow, deny.denying())
+				}
+			}
+		}
+	}
+	n.wantFlows(4, 0, 0)
+	n.wantFlows(6, 0, 0)
+}
+
+// A type of ICMP is its port.
+func TestPrivilegedPolicy_ICMPTypes(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		echo := map[int]uint16{4: 8, 6: 128}[family]
+		packet := received(podA, outside[family], podA.addr(family))
+		n.ingress(podA, rule{level: PolicyPort, protocol: protoICMP[family], first: echo})
+		n.arrives(podA, ifUplink, packet.echo(t, false, 1))
+
+		n.ingress(podA, rule{level: PolicyPort, protocol: protoICMP[family], first: echo + 1})
+		n.stopped(podA, ifUplink, packet.echo(t, false, 2), events.PolicyDenied)
+
+		n.ingress(podA, rule{level: PolicyProtocol, protocol: protoICMP[10-family]})
+		n.stopped(podA, ifUplink, packet.echo(t, false, 3), events.PolicyDenied)
+	})
+}
+
+// A port of SCTP is no port of TCP.
+func TestPrivilegedPolicy_SCTP(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.ingress(podA, rule{level: PolicyPort, protocol: protoSCTP, first: 80})
+		packet := outsideTo(podA, outside[family], 5000, 80)
+		n.arrives(podA, ifUplink, packet.raw(t, protoSCTP))
+		n.stopped(podA, ifUplink, packet.tcp(t, "S"), events.PolicyDenied)
+		n.stopped(podA, ifUplink, packet.bytes(t), events.PolicyDenied)
+		n.stopped(podA, ifUplink, packet.ports(5000, 81).raw(t, protoSCTP), events.PolicyDenied)
+	})
+}
+
+// Rules about peers outside the cluster count for nodes only when the agent says so.
+func TestPrivilegedPolicy_CIDRsAndNodes(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[uint32]bool{0: false, 1: true} {
+		for name, identity := range map[string]uint32{"remote node": 6, "API server": 7, "remote node by its own number": 0x02000001} {
+			t.Run(fmt.Sprintf("%s, mode %d", name, mode), func(t *testing.T) {
+				t.Parallel()
+				n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariablePolicyCIDRNodes: mode}, nil)
+				n.ingress(podA, rule{kind: PolicyCIDROutside, identity: identityCIDR + 1})
+				for _, family := range families {
+					n.update(MapIpcache, NewAddrKey(outside[family]), IpcacheEntry{Identity: identity})
+					n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(outside[family], 8)), uint32(identityCIDR+1))
+					if got := n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
+						t.Errorf("IPv%d: allowed is %v, want %v", family, got, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A peer whose identity is not known yet could be anybody. Only a policy without rules lets it in.
+func TestPrivilegedPolicy_UnknownIdentity(t *testing.T) {
+	t.Parallel()
+	n := newPolicyNode(t, 0)
+	n.ingress(podA, rule{}, rule{kind: PolicyCIDR, identity: identityCIDR + 2})
+	for _, family := range families {
+		n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S"), events.UnknownIdentity)
+	}
+	n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress = PolicyAllowAll })
+	for _, family := range families {
+		n.arrives(podA, ifUplink, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S"))
+	}
+}
+
+// Between pods of one node both policies are asked at once, and each refuses for itself.
+func TestPrivilegedPolicy_BothEnds(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 80)
+		toB := rule{kind: PolicyIdentity, identity: podB.facts().Identity, level: PolicyPort, protocol: protoTCP, first: 80}
+		fromA := toB
+		fromA.identity = podA.facts().Identity
+
+		n.egress(podA, toB)
+		n.ingress(podB, fromA)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.wantFlows(family, 1, 0)
+
+		// The receiver wants somebody else.
+		n.ingress(podB, toB)
+		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
+		// The sender may not, although the receiver would.
+		n.ingress(podB, fromA)
+		n.egress(podA, fromA)
+		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
+		n.wantFlows(family, 1, 0)
+	})
+}
+
+// A named CIDR holds pods of this node too.
+func TestPrivilegedPolicy_CIDRAroundLocalPods(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(podA.addr(family), 16)), uint32(identityCIDR+1))
+		open := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 80)
+		n.ingress(podB, rule{kind: PolicyCIDROutside, identity: identityCIDR + 1})
+		n.refused(podA, open.tcp(t, "S"), events.PolicyDenied)
+		n.ingress(podB, rule{kind: PolicyCIDR, identity: identityCIDR + 1})
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+	})
+}
+
+// What the node itself makes is the host; what it forwards never is, whatever address it has.
+func TestPrivilegedPolicy_Host(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		gw := gateways[family]
+		n.update(MapIpcache, NewAddrKey(gw), IpcacheEntry{Identity: 1})
+		n.ingress(podA, rule{kind: PolicyIdentity, identity: 1})
+		n.arrives(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"))
+		n.stopped(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenied)
+
+		// The answer goes back to the node, and a pod reaches the node as the host too.
+		n.passes(podA, outsideTo(podA, gw, 5000, 80).back(podA).tcp(t, "SA"), actOK)
+		n.egress(podA, rule{kind: PolicyIdentity, identity: 1})
+		n.passes(podA, sent(podA, podA.addr(family), gw).ports(6000, 80).tcp(t, "S"), actOK)
+	})
+}
+
+// With the bit for it, the local host is allowed whatever is denied to it, to everybody and to its address; nobody else is.
+func TestPrivilegedPolicy_HostAlwaysAllowed(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		gw := gateways[family]
+		n.update(MapIpcache, NewAddrKey(gw), IpcacheEntry{Identity: 1})
+		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(gw, 16)), uint32(identityCIDR+1))
+		shape := n.policy(policyID, rule{}.denying(), rule{kind: PolicyIdentity, identity: 1}.denying(),
+			rule{kind: PolicyCIDR, identity: identityCIDR + 1}.denying())
+		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID, shape })
+		n.stopped(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"), events.PolicyDenyRule)
+		n.facts(podA, func(f *EndpointFacts) { f.ShapeIngress |= ShapeLocalhost })
+		n.arrives(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"))
+		n.stopped(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenyRule)
+		n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 5002, 80).tcp(t, "S"), events.PolicyDenyRule)
+
+		// Who drops everything drops that too.
+		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress = PolicyDropAll })
+		n.stopped(podA, 0, outsideTo(podA, gw, 5003, 80).tcp(t, "S"), events.PolicyDenied)
+	})
+}
+
+// A pod that reaches itself through the stack, which may have put the node's address in place of its own, is never refused by its own
+// ingress policy. Somebody else with the pod's address is.
+func TestPrivilegedPolicy_Loopback(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.closed(podA)
+		for i, src := range []netip.Addr{gateways[family], podA.addr(family)} {
+			in := outsideTo(podA, src, 5000+uint16(i), 80)
+			n.stopped(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
+			n.stopped(podA, ifPodB, in.tcp(t, "S"), events.PolicyDenied)
+			n.arrives(podA, ifPodA, in.tcp(t, "S"))
+		}
+		n.passes(podA, outsideTo(podA, gateways[family], 5000, 80).back(podA).tcp(t, "SA"), actOK)
+	})
+}

@@ -1,0 +1,86 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+)
+
+func TestPolicyKey(t *testing.T) {
+	t.Parallel()
+	for want, key := range map[PolicyLevel]PolicyKey{
+		PolicyAll:      NewPolicyKey(7, PolicyCIDR, 0x1000001, PolicyAll, 6, 80),
+		PolicyProtocol: NewPolicyKey(7, PolicyCIDR, 0x1000001, PolicyProtocol, 6, 80),
+		PolicyPort:     NewPolicyKey(7, PolicyCIDR, 0x1000001, PolicyPort, 6, 80),
+	} {
+		wide := PolicyKey{Policy: 7, Identity: 0x1000001, Kind: 2}
+		switch want {
+		case PolicyProtocol:
+			wide.Protocol = 6
+		case PolicyPort:
+			wide.Protocol, wide.Port, wide.PortBits = 6, 80<<8, 16
+		}
+		if key != wide || key.Level() != want {
+			t.Errorf("level %d: %+v is of level %d, want %+v", want, key, key.Level(), wide)
+		}
+		if want == PolicyPort && key.HostPort() != 80 {
+			t.Errorf("port %d", key.HostPort())
+		}
+	}
+}
+
+// A block of ports has the bits in the order of the wire, right behind what the prefix always covers.
+func TestPolicyRangeKey(t *testing.T) {
+	t.Parallel()
+	key := NewPolicyRangeKey(1, PolicyIdentity, 2, 17, 0x1234, 8)
+	if first, last := key.Ports(); key.Prefixlen != 88 || first != 0x1200 || last != 0x12ff {
+		t.Errorf("%+v: %#x to %#x", key, first, last)
+	}
+	var raw bytes.Buffer
+	if err := binary.Write(&raw, binary.NativeEndian, key); err != nil {
+		t.Fatal(err)
+	}
+	if want := []byte{1, 17, 0x12, 0}; !bytes.Equal(raw.Bytes()[12:], want) {
+		t.Errorf("the key ends with %x, want %x", raw.Bytes()[12:], want)
+	}
+	if first, last := NewPolicyRangeKey(1, PolicyAny, 0, 6, 99, 0).Ports(); first != 0 || last != 65535 {
+		t.Errorf("the whole range is %d to %d", first, last)
+	}
+}
+
+// Blocks hold each port of the range once and no other.
+func TestPortPrefixes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		first, last uint16
+		blocks      int
+	}{{0, 65535, 1}, {1, 65535, 16}, {0, 65534, 16}, {80, 80, 1}, {65535, 65535, 1}, {0, 0, 1}, {8000, 8999, 6}, {1, 65534, 30}, {5, 4, 0}} {
+		got := PortPrefixes(c.first, c.last)
+		next := uint32(c.first)
+		for _, p := range got {
+			first, last := NewPolicyRangeKey(1, PolicyAny, 0, 6, p.Port, p.Bits).Ports()
+			if uint32(first) != next {
+				t.Errorf("%d-%d: a block begins at %d, want %d", c.first, c.last, first, next)
+			}
+			next = uint32(last) + 1
+		}
+		if len(got) != c.blocks || (len(got) > 0 && next != uint32(c.last)+1) {
+			t.Errorf("%d-%d: %v ends before %d, want %d blocks", c.first, c.last, got, next, c.blocks)
+		}
+	}
+}
+
+func TestShape(t *testing.T) {
+	t.Parallel()
+	seen := map[uint32]bool{}
+	for kind := PolicyAny; kind <= PolicyCIDROutside; kind++ {
+		for level := PolicyAll; level <= PolicyPort; level++ {
+			seen[ShapeEntry(kind, level)] = true
+		}
+		seen[ShapeRange(kind)] = true
+	}
+	seen[ShapeLocalhost] = true
+	if len(seen) != 17 || seen[0] || ShapeEntry(PolicyCIDROutside, PolicyPort) != 1<<11 || ShapeRange(PolicyAny) != 1<<12 {
+		t.Errorf("bits %v", seen)
+	}
+}

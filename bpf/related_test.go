@@ -1,0 +1,108 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// nobody is allowed in to either pod; pod a may send.
+func closedPods(n *node) {
+	n.closed(podA)
+	n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID, n.policy(policyID, rule{}) })
+}
+
+// Questions have answers, and a question the other way is one of its own, although it has the same identifier (GHSA-c66w-hq56-4q97).
+func TestPrivilegedICMP_QuestionInTheOtherDirection(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		closedPods(n)
+		ask := sent(podA, podA.addr(family), podB.addr(family))
+		back := ask.back(podB)
+
+		// An answer that nobody asked for opens nothing, not even for a question after it.
+		n.refused(podB, back.echo(t, true, 7), events.UnknownFlow)
+		n.wantFlows(family, 0, 0)
+
+		n.passes(podA, ask.echo(t, false, 7), actRedirect)
+		n.refused(podB, back.echo(t, false, 7), events.PolicyDenied)
+		n.passes(podB, back.echo(t, true, 7), actRedirect)
+		n.wantFlows(family, 0, 1)
+		n.refused(podB, back.echo(t, false, 7), events.PolicyDenied)
+		n.refused(podB, back.echo(t, true, 8), events.UnknownFlow)
+		n.refused(podA, ask.echo(t, true, 7), events.UnknownFlow)
+		n.passes(podA, ask.echo(t, false, 7), actRedirect)
+		n.passes(podB, back.echo(t, true, 7), actRedirect)
+	})
+}
+
+// An error passes, whatever the policies, when it is about a packet of a flow, sent by whom the packet was for.
+func TestPrivilegedICMP_Errors(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		closedPods(n)
+		ask := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
+		back := ask.back(podB)
+
+		// About nothing that was sent.
+		n.refused(podB, back.unreachable(t, ask.bytes(t)), events.UnknownFlow)
+		// About a packet of a flow that nobody has answered.
+		n.passes(podA, ask.bytes(t), actRedirect)
+		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
+		n.wantFlows(family, 1, 0)
+		// About one of an established flow, in both directions.
+		n.passes(podB, back.bytes(t), actRedirect)
+		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
+		n.passes(podA, ask.unreachable(t, back.bytes(t)), actRedirect)
+		n.wantFlows(family, 0, 1)
+		// About other ports, another protocol, or itself.
+		n.refused(podB, back.unreachable(t, ask.ports(5000, 54).bytes(t)), events.UnknownFlow)
+		n.refused(podB, back.unreachable(t, ask.tcp(t, "S")), events.UnknownFlow)
+		n.refused(podB, back.unreachable(t, ask.unreachable(t, back.bytes(t))), events.UnknownFlow)
+		// About a packet that the receiver of the error did not send.
+		n.refused(podB, back.unreachable(t, back.bytes(t)), events.UnknownFlow)
+		// A packet that ends before the ports.
+		short := ask.bytes(t)
+		n.refused(podB, back.unreachable(t, short[:14+10]), events.Truncated)
+		// Of a flow that does not stand any more.
+		n.facts(podA, func(*EndpointFacts) {})
+		n.refused(podB, back.unreachable(t, ask.bytes(t)), events.UnknownFlow)
+		n.passes(podA, ask.bytes(t), actRedirect)
+		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
+		// Of one that has ended.
+		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
+		n.refused(podB, back.unreachable(t, ask.bytes(t)), events.UnknownFlow)
+	})
+}
+
+// A pod that has nothing to do with a flow says nothing about it; a router on the way of a packet from a pod does.
+func TestPrivilegedICMP_ErrorsOfOthers(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.closed(podA)
+		peer, router := outside[family], outside[family].Next()
+		ask := sent(podA, podA.addr(family), peer).ports(5000, 80)
+		n.passes(podA, ask.tcp(t, "S"), actOK)
+		n.refused(podB, sent(podB, podB.addr(family), podA.addr(family)).unreachable(t, ask.tcp(t, "S")), events.UnknownFlow)
+		n.arrives(podA, ifUplink, received(podA, router, podA.addr(family)).unreachable(t, ask.tcp(t, "S")))
+		// The node itself tells that the hops of a packet ran out.
+		n.arrives(podA, 0, received(podA, gateways[family], podA.addr(family)).unreachable(t, ask.tcp(t, "S")))
+		n.stopped(podA, ifUplink, received(podA, router, podA.addr(family)).unreachable(t, ask.ports(5001, 80).tcp(t, "S")),
+			events.UnknownFlow)
+		n.stopped(podA, ifUplink, received(podA, router, podA.addr(family)).icmp(t, map[int]uint8{4: 3, 6: 1}[family], 0, make([]byte, 8)),
+			events.Truncated)
+	})
+}
+
+// An error may be about a question.
+func TestPrivilegedICMP_ErrorsAboutQuestions(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		closedPods(n)
+		ask := sent(podA, podA.addr(family), podB.addr(family))
+		n.passes(podA, ask.echo(t, false, 7), actRedirect)
+		n.passes(podB, ask.back(podB).unreachable(t, ask.echo(t, false, 7)), actRedirect)
+		n.refused(podB, ask.back(podB).unreachable(t, ask.echo(t, false, 8)), events.UnknownFlow)
+		n.refused(podB, ask.back(podB).unreachable(t, ask.echo(t, true, 7)), events.UnknownFlow)
+	})
+}

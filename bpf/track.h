@@ -1,0 +1,146 @@
+/* A packet and its flow: followed when it is known and nothing has changed, otherwise judged. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "endpoint.h"
+#include "flow.h"
+#include "fragments.h"
+#include "ipcache.h"
+#include "judge.h"
+#include "l4.h"
+#include "packet.h"
+#include "reasons.h"
+#include "related.h"
+
+static __always_inline int is_opening(const struct l4 *l4) { return (l4->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN; }
+
+static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
+
+/* What track_find leaves to do. */
+#define TRACK_JUDGE 1
+#define TRACK_KEEP 2
+
+/* track_find finds the flow of a packet that track_quickly does not know enough about, or begins one. */
+__attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	struct ct_entry *entry, *old;
+	union ct_key key;
+	int stands = 0;
+	__u32 now;
+
+	if (!flow || !self)
+		return DROP(FILE_TRACK, REASON_CT_INSERT);
+	entry = &flow->entry;
+	now = ct_now();
+	key = flow->key;
+	old = ct_established(&key, flow->family);
+	flow->established = !!old;
+	if (!old)
+		old = ct_unanswered(&key, flow->family);
+	flow->known = old && old->check == flow->check && !ct_expired(old, now);
+	/* A SYN on a connection that ends, or from its target: the same ports, another connection. */
+	if (old && is_opening(&flow->l4) && ((old->flags & CT_CLOSING) || ct_end(old, flow->second)))
+		flow->known = 0;
+	if (old && flow->known) {
+		*entry = *old;
+		stands = flow_stands(flow, old, self);
+	} else {
+		/* Under the key of a question, an answer alone would let the question in after it. */
+		if (flow->l4.role == L4_ANSWER)
+			return DROP(FILE_TRACK, REASON_CT_UNKNOWN);
+		*entry = (struct ct_entry){ .check = flow->check, .created = now, .flags = flow->second };
+	}
+	ct_advance(entry, &flow->l4, !is_answer(flow), now);
+	entry->packets++;
+	entry->bytes += skb->len;
+	if (!stands)
+		return TRACK_JUDGE;
+	if (!flow->established && is_answer(flow))
+		return TRACK_KEEP;
+	if (old) { /* the verifier cannot know that what stands is there */
+		__sync_fetch_and_or(&old->flags, entry->flags); /* the other direction may be closing on another CPU */
+		old->expires = entry->expires;
+		old->packets = entry->packets;
+		old->bytes = entry->bytes;
+	}
+	return CONTINUE;
+}
+
+/* track_keep stores a flow that was judged or answered. An answer that breaks the connection needs no place among the established. */
+__attribute__((noinline)) int track_keep(const struct flow *flow)
+{
+	struct ct_entry entry;
+	union ct_key key;
+
+	if (!flow)
+		return DROP(FILE_TRACK, REASON_CT_INSERT);
+	key = flow->key;
+	entry = flow->entry;
+	if (flow->established)
+		return ct_replace(&key, flow->family, &entry);
+	if (is_answer(flow) && !(entry.flags & CT_RESET))
+		return ct_establish(&key, flow->family, &entry);
+	return ct_keep_new(&key, flow->family, &entry);
+}
+
+/* A flow that is no longer allowed stays until it expires, and each of its packets is judged again in the direction in which it was
+ * opened. Were it forgotten, the next segment of its target would open it anew, the other way round. */
+static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	verdict v = track_find(skb, flow, self);
+
+	if (v == TRACK_JUDGE && !(v = flow_judge(skb, flow, self)))
+		v = TRACK_KEEP;
+	return v == TRACK_KEEP ? track_keep(flow) : v;
+}
+
+/* track_quickly lets a packet pass that changes nothing about an established flow; 0 means that more must be asked. */
+static __always_inline int track_quickly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	struct ct_entry *entry;
+	__u32 now, expires;
+
+	if (flow->l4.tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST))
+		return 0;
+	entry = ct_established(&flow->key, flow->family);
+	if (!entry || entry->check != flow->check)
+		return 0;
+	now = ct_now();
+	expires = now + ct_any_timeout;
+	if (flow->l4.protocol == IPPROTO_TCP) {
+		if ((entry->flags & (CT_CLOSING | CT_STANDS)) != CT_STANDS)
+			return 0;
+		expires = now + ct_tcp_timeout;
+	}
+	if (ct_expired(entry, now) || !flow_stands(flow, entry, self))
+		return 0;
+	if (entry->expires != expires)
+		entry->expires = expires;
+	entry->packets++;
+	entry->bytes += skb->len;
+	return 1;
+}
+
+/* track says whether a packet may pass, and finds out about its peer. Later fragments have the ports of the first, which must have
+ * passed before them. */
+static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	verdict v;
+
+	v = flow->fragment == FRAGMENT_LATER ? fragment_recall(flow) : l4_read(skb, flow->at, flow->end, 0, &flow->l4);
+	if (v != CONTINUE)
+		return v;
+	flow->epochs = epochs_now();
+	flow->foreign = is_foreign(skb, flow, self);
+	if (flow->l4.role == L4_ERROR)
+		return flow_related(skb, flow, self);
+	flow_name(flow);
+	if (!track_quickly(skb, flow, self) && (v = track_slowly(skb, flow, self)) != CONTINUE)
+		return v;
+	if (flow->fragment == FRAGMENT_FIRST)
+		fragment_remember(flow);
+	return CONTINUE;
+}

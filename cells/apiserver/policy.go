@@ -1,0 +1,72 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+)
+
+// errPolicySource is why policies cannot be written here.
+var errPolicySource = errors.New("policies are not written over this API: they come from Kubernetes (kubectl apply), " +
+	"or without it from the directory of manifests (--manifests-dir)")
+
+// PutPolicy refuses.
+func (a *api) PutPolicy(w http.ResponseWriter, _ *http.Request) {
+	fail(w, http.StatusNotImplemented, errPolicySource)
+}
+
+// DeletePolicy refuses.
+func (a *api) DeletePolicy(w http.ResponseWriter, _ *http.Request) {
+	fail(w, http.StatusNotImplemented, errPolicySource)
+}
+
+// GetPolicy answers with all policies.
+func (a *api) GetPolicy(w http.ResponseWriter, _ *http.Request) {
+	txn := a.DB.ReadTxn()
+	list := []*policies.Policy{}
+	for p := range a.Policy.Policies.All(txn) {
+		list = append(list, p)
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	answer(w, http.StatusOK, models.Policy{Revision: int64(a.Policy.Policies.Revision(txn)), Policy: string(text)})
+}
+
+// GetPolicySelectors answers with the choices of peers that policies make.
+func (a *api) GetPolicySelectors(w http.ResponseWriter, _ *http.Request) {
+	answer(w, http.StatusOK, a.Policy.View().Selectors())
+}
+
+// GetPolicyExplain says whether one may talk to another, and why.
+func (a *api) GetPolicyExplain(w http.ResponseWriter, _ *http.Request, p models.GetPolicyExplainParams) {
+	e, err := a.Policy.View().Explain(p.From, p.To, p.Port, policyview.Maps{Maps: a.MapReader})
+	switch {
+	case errors.Is(err, policyview.ErrUnknown):
+		fail(w, http.StatusNotFound, err)
+	case err != nil:
+		fail(w, http.StatusBadRequest, err)
+	default:
+		answer(w, http.StatusOK, e)
+	}
+}
+
+// PostPolicyWhatIf says what would become of recorded flows if policies were changed.
+func (a *api) PostPolicyWhatIf(w http.ResponseWriter, r *http.Request) {
+	body, ok := readBody[models.PolicyWhatIf](w, r)
+	if !ok {
+		return
+	}
+	difference, err := a.Policy.View().WhatIf(body, a.Flows)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	answer(w, http.StatusOK, difference)
+}

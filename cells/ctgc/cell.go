@@ -1,0 +1,28 @@
+package ctgc
+
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+)
+
+// Cell is the module.
+var Cell = cell.Module("ct-gc", "Flows that are over",
+	cell.ProvidePrivate(newKernel), // the maps and the clock; tests put a fake in their place
+	implementation,
+)
+
+// implementation is the module without its way to the kernel.
+var implementation = cell.Group(
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		conntrack.NewTable, // only this cell writes
+		newCollector,
+	),
+	cell.Provide(
+		statedb.RWTable[conntrack.Map].ToTable, // anyone may read
+		newCommands,                            // ct/list, ct/top, ct/flush
+	),
+	cell.Invoke(register),
+)

@@ -1,0 +1,237 @@
+package ctgc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+const (
+	// calmPause and removalPause are left between two slices of a pass: nobody waits for what has expired, addresses wait
+	// for flows of endpoints that are gone.
+	calmPause    = 5 * time.Millisecond
+	removalPause = time.Millisecond
+	// minSpacing is the least time between the ends and beginnings of passes that programs ask for: half of what a refused
+	// flow may have to wait.
+	minSpacing = 500 * time.Millisecond
+	// removalSpacing is the same for endpoints that are gone: a node that loses many makes one pass for all.
+	removalSpacing = time.Second
+)
+
+// collector makes passes over the maps of flows.
+type collector struct {
+	kernel    kernel
+	db        *statedb.DB
+	table     statedb.RWTable[conntrack.Map]
+	endpoints statedb.Table[*endpoints.Endpoint]
+	addresses statedb.Table[ipamaddresses.Address]
+	heard     heard
+
+	pace  pace
+	began time.Time // the last pass; zero before the first
+	ended time.Time
+	known *locals // when that pass began; nil when not all endpoints were known then
+}
+
+type params struct {
+	cell.In
+
+	Config    Config
+	Kernel    kernel
+	DB        *statedb.DB
+	Table     statedb.RWTable[conntrack.Map]
+	Endpoints statedb.Table[*endpoints.Endpoint]
+	Addresses statedb.Table[ipamaddresses.Address]
+}
+
+func newCollector(p params) (*collector, error) {
+	if err := p.Config.check(); err != nil {
+		return nil, err
+	}
+	return &collector{kernel: p.Kernel, db: p.DB, table: p.Table, endpoints: p.Endpoints, addresses: p.Addresses,
+		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
+}
+
+func register(jobs job.Group, c *collector) {
+	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
+}
+
+// run makes a pass at once, and then whenever one is due.
+func (c *collector) run(ctx context.Context, health cell.Health) error {
+	pause := time.Duration(0)
+	for {
+		heartbeat.Busy(ctx)
+		p := &pass{collector: c, pause: pause}
+		last := c.began
+		c.began = time.Now()
+		if err := p.run(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("collect flows that are over: %w", err)
+		}
+		c.ended, c.known = time.Now(), p.known
+		if !last.IsZero() {
+			c.pace.adapt(p.ratio(), c.began.Sub(last))
+		}
+		c.publish(p)
+		health.OK(c.report(p))
+		var err error
+		if pause, err = c.await(ctx); err != nil {
+			return nil //nolint:nilerr // the agent stops
+		}
+	}
+}
+
+func (c *collector) report(p *pass) string {
+	flows := uint64(0)
+	for _, f := range p.found {
+		flows += f.entries
+	}
+	return fmt.Sprintf("%d flows; the next look is due in %s", flows, c.pace.current)
+}
+
+// publish writes the rows.
+func (c *collector) publish(p *pass) {
+	txn := c.db.WriteTxn(c.table)
+	defer txn.Commit()
+	for _, m := range ctmap.Maps() {
+		row, _, _ := c.table.Get(txn, conntrack.ByName(m.Name))
+		f := p.found[m.Name]
+		row.Name, row.Entries, row.MaxEntries, row.Took = m.Name, f.entries, f.capacity, f.took
+		row.Expired += f.expired
+		row.Orphaned += f.orphaned
+		if m.Established {
+			row.Full, row.Share = c.heard.counts(m.IPv6)
+		}
+		if p.known != nil {
+			row.Began = c.began
+		}
+		_, _, _ = c.table.Insert(txn, row)
+	}
+}
+
+// publishFlushed counts what an operator has deleted.
+func (c *collector) publishFlushed(of map[string]uint64) {
+	txn := c.db.WriteTxn(c.table)
+	defer txn.Commit()
+	for name, n := range of {
+		row, _, _ := c.table.Get(txn, conntrack.ByName(name))
+		row.Name = name
+		row.Flushed += n
+		_, _, _ = c.table.Insert(txn, row)
+	}
+}
+
+// await waits until a pass is due and returns the pause that it leaves between its slices.
+func (c *collector) await(ctx context.Context) (time.Duration, error) {
+	timer := time.NewTimer(time.Until(c.began.Add(c.pace.current)))
+	defer timer.Stop()
+	for {
+		heartbeat.Busy(ctx)
+		removed, changes := c.removals()
+		if removed {
+			return c.space(ctx, removalSpacing, removalPause)
+		}
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-timer.C:
+			return calmPause, nil
+		case <-c.heard.wake:
+			return c.space(ctx, minSpacing, 0)
+		case <-changes.endpoints:
+		case <-changes.addresses:
+		}
+		if err := c.settle(ctx); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// settle lets a burst of pods come and go before the tables are looked at again. Signals do not wait for it.
+func (c *collector) settle(ctx context.Context) error {
+	timer := time.NewTimer(removalSpacing / 4)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.heard.wake:
+		c.heard.hurry() // for whoever waits next
+	case <-timer.C:
+	}
+	return nil
+}
+
+// space waits until the last pass is long enough ago. Whoever asked is answered by the pass that begins then.
+func (c *collector) space(ctx context.Context, least, pause time.Duration) (time.Duration, error) {
+	urgent := pause == 0
+	for {
+		wait := time.Until(c.ended.Add(least))
+		if wait <= 0 {
+			break
+		}
+		timer := time.NewTimer(wait)
+		wake := c.heard.wake
+		if urgent {
+			wake = nil // it is known
+		}
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return 0, ctx.Err()
+		case <-timer.C:
+		case <-wake:
+			timer.Stop()
+			urgent, least, pause = true, minSpacing, 0
+		}
+	}
+	if urgent {
+		c.drain()
+	}
+	return pause, nil
+}
+
+// drain forgets what was asked for before the pass that answers it.
+func (c *collector) drain() {
+	select {
+	case <-c.heard.wake:
+	default:
+	}
+}
+
+// changes are closed when [collector.removals] may say something else. A nil one is never closed.
+type changes struct{ endpoints, addresses <-chan struct{} }
+
+// removals tells whether something waits for a pass: an endpoint that the last one knew is gone, or an address rests that was
+// in use when it began.
+func (c *collector) removals() (bool, changes) {
+	txn := c.db.ReadTxn()
+	now := readLocals(txn, c.endpoints)
+	if now == nil {
+		_, initialized := c.endpoints.Initialized(txn)
+		return false, changes{endpoints: initialized}
+	}
+	if c.known == nil || c.known.lost(now) {
+		return true, changes{}
+	}
+	rows, changed := c.addresses.AllWatch(txn)
+	for row := range rows {
+		if row.State == ipamaddresses.Quarantined && !c.began.After(row.Since) {
+			return true, changes{}
+		}
+	}
+	return false, changes{now.changed, changed}
+}

@@ -1,0 +1,71 @@
+package ctgc
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+const (
+	firstInterval = 5 * time.Minute
+	minInterval   = 10 * time.Second
+	maxInterval   = 30 * time.Minute
+)
+
+// Config is what was typed.
+type Config struct {
+	Interval    time.Duration `mapstructure:"conntrack-gc-interval"`
+	MaxInterval time.Duration `mapstructure:"conntrack-gc-max-interval"`
+}
+
+// DefaultConfig adapts the interval to what is found.
+var DefaultConfig = Config{MaxInterval: maxInterval}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Duration("conntrack-gc-interval", c.Interval,
+		"How often flows that are over are taken out of the maps, from 10s; 0 adapts it to how many there are")
+	flags.Duration("conntrack-gc-max-interval", c.MaxInterval, "Longest interval that is adapted to, from 10s")
+}
+
+func (c Config) check() error {
+	if c.Interval != 0 && c.Interval < minInterval {
+		return fmt.Errorf("--conntrack-gc-interval=%s: want 0 or at least %s", c.Interval, minInterval)
+	}
+	if c.MaxInterval < minInterval {
+		return fmt.Errorf("--conntrack-gc-max-interval=%s: want at least %s", c.MaxInterval, minInterval)
+	}
+	return nil
+}
+
+// pace is how long the collector waits for the next pass that nobody asks for.
+type pace struct {
+	Config
+	current time.Duration
+}
+
+func newPace(c Config) pace {
+	if c.Interval != 0 {
+		return pace{c, c.Interval}
+	}
+	return pace{c, min(firstInterval, c.MaxInterval)}
+}
+
+// adapt takes the largest share of a map that a pass found to be over, and how long the pass before was ago. What came
+// together in less than the interval would have been more in a whole one.
+func (p *pace) adapt(deleted float64, after time.Duration) {
+	if p.Interval != 0 || deleted == 0 {
+		return
+	}
+	if after > 0 && after < p.current {
+		deleted *= float64(p.current) / float64(after)
+	}
+	switch {
+	case deleted > 0.25:
+		p.current = time.Duration(float64(p.current) * (1 - min(deleted, 0.9)))
+	case deleted < 0.05:
+		p.current = p.current * 3 / 2
+	}
+	p.current = min(max(p.current, minInterval), p.MaxInterval)
+}

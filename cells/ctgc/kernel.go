@@ -1,0 +1,139 @@
+package ctgc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+)
+
+// slice is how many entries are read, and held, at a time.
+const slice = 1024
+
+// kernel is what this cell asks of the kernel.
+type kernel interface {
+	// Now is the clock of the programs.
+	Now() (uint32, error)
+	// Read begins to read a map, and says how many entries it has room for.
+	Read(m ctmap.Map) (reader, uint32, error)
+	// Delete deletes an entry that still is as dead wants it, and tells whether it did.
+	Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool) (bool, error)
+	// Counts are the flows of each endpoint, as the programs count them.
+	Counts() ([]uint32, error)
+	SetCount(id uint16, flows uint32) error
+	// Signals opens the ring buffer by which programs ask for a pass.
+	Signals() (signals, error)
+}
+
+// reader reads a map once.
+type reader interface {
+	// Next returns the next entries, valid until the next call, and whether they are the last.
+	Next() (flows []ctmap.Flow, last bool, err error)
+}
+
+// signals is the one reader of the ring buffer.
+type signals interface {
+	// Read waits for the next signal until a deadline: [os.ErrDeadlineExceeded]. After Close it returns [os.ErrClosed].
+	Read(deadline time.Time) (bpf.CtSignal, error)
+	Close() error
+}
+
+// pinned is the real kernel.
+type pinned struct{ maps bpfmaps.Maps }
+
+func newKernel(m bpfmaps.Maps) kernel { return pinned{m} }
+
+// Now implements kernel.
+func (pinned) Now() (uint32, error) { return bpf.CtNow() }
+
+// Read implements kernel.
+func (p pinned) Read(m ctmap.Map) (reader, uint32, error) {
+	from, err := p.maps.Get(m.Name)
+	if err != nil {
+		return nil, 0, err
+	}
+	return ctmap.NewReader(m, from, slice), from.MaxEntries(), nil
+}
+
+// Delete implements kernel. Between look-up and deletion a packet may prolong the flow; it is judged again as a new one.
+func (p pinned) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool) (bool, error) {
+	from, err := p.maps.Get(m.Name)
+	if err != nil {
+		return false, err
+	}
+	var now bpf.CtEntry
+	if err = from.Lookup(key.Value(), &now); err == nil {
+		if !dead(&now) {
+			return false, nil
+		}
+		err = p.maps.Delete(m.Name, key.Value())
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete a flow from map %s: %w", m.Name, err)
+	}
+	return true, nil
+}
+
+// Counts implements kernel.
+func (p pinned) Counts() ([]uint32, error) {
+	m, err := p.maps.Get(bpf.MapCtFlows)
+	if err != nil {
+		return nil, err
+	}
+	ids, counts := make([]uint32, m.MaxEntries()), make([]uint32, m.MaxEntries())
+	var cursor ebpf.MapBatchCursor
+	n, err := m.BatchLookup(&cursor, ids, counts, nil) // one call: the array is small, and in order
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read map %s: %w", bpf.MapCtFlows, err)
+	}
+	return counts[:n], nil
+}
+
+// SetCount implements kernel.
+func (p pinned) SetCount(id uint16, flows uint32) error {
+	return p.maps.Put(bpf.MapCtFlows, uint32(id), flows)
+}
+
+// Signals implements kernel.
+func (p pinned) Signals() (signals, error) {
+	m, err := p.maps.Get(bpf.MapCtSignals)
+	if err != nil {
+		return nil, err
+	}
+	ring, err := ringbuf.NewReader(m)
+	if err != nil {
+		return nil, fmt.Errorf("open ring buffer %s: %w", bpf.MapCtSignals, err)
+	}
+	return &ringSignals{ring: ring}, nil
+}
+
+// ringSignals implements signals.
+type ringSignals struct {
+	ring   *ringbuf.Reader
+	record ringbuf.Record
+}
+
+// Read implements signals.
+func (r *ringSignals) Read(deadline time.Time) (s bpf.CtSignal, err error) {
+	r.ring.SetDeadline(deadline)
+	if err = r.ring.ReadInto(&r.record); errors.Is(err, ringbuf.ErrClosed) {
+		return s, os.ErrClosed
+	}
+	if err != nil {
+		return s, err
+	}
+	return signalOf(r.record.RawSample)
+}
+
+// Close implements signals.
+func (r *ringSignals) Close() error { return r.ring.Close() }

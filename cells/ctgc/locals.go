@@ -1,0 +1,69 @@
+package ctgc
+
+import (
+	"net/netip"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// locals are the endpoints of this node by id, as a table had them.
+type locals struct {
+	byID    map[uint16]addresses
+	changed <-chan struct{} // closed when the table has others
+}
+
+type addresses struct{ ipv4, ipv6 netip.Addr }
+
+// readLocals returns nil until all endpoints are known.
+func readLocals(txn statedb.ReadTxn, table statedb.Table[*endpoints.Endpoint]) *locals {
+	if known, _ := table.Initialized(txn); !known {
+		return nil
+	}
+	all, changed := table.AllWatch(txn)
+	l := &locals{byID: make(map[uint16]addresses, table.NumObjects(txn)), changed: changed}
+	for ep := range all {
+		l.byID[ep.ID] = addresses{ep.IPv4, ep.IPv6}
+	}
+	return l
+}
+
+// current is true as long as the table has nothing else.
+func (l *locals) current() bool {
+	select {
+	case <-l.changed:
+		return false
+	default:
+		return true
+	}
+}
+
+// orphan tells whether one end of a flow is an endpoint that is gone. Another endpoint may have its id by now; it has
+// another address, because that of the former rests.
+func (l *locals) orphan(f *ctmap.Flow) bool {
+	if f.Entry.Opener == 0 && f.Entry.Target == 0 {
+		return false
+	}
+	t := f.Tuple()
+	return l.gone(f.Entry.Opener, t.Opener.Addr()) || l.gone(f.Entry.Target, t.Target.Addr())
+}
+
+func (l *locals) gone(id uint16, addr netip.Addr) bool {
+	if id == 0 {
+		return false
+	}
+	a, found := l.byID[id]
+	return !found || a.ipv4 != addr && a.ipv6 != addr
+}
+
+// lost tells whether an endpoint that l has is gone from now, or has other addresses.
+func (l *locals) lost(now *locals) bool {
+	for id, a := range l.byID {
+		if now.byID[id] != a {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,220 @@
+package ctgc
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// memoryMaps are the real maps without pins.
+type memoryMaps map[string]*ebpf.Map
+
+func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
+func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
+func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
+func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
+func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
+
+func realMaps(t testing.TB) memoryMaps {
+	t.Helper()
+	testnet.RequirePrivileges(t)
+	specs, err := bpf.MapSpecs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := memoryMaps{}
+	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6, bpf.MapCtNew4, bpf.MapCtNew6, bpf.MapCtFlows, bpf.MapCtSignals} {
+		if all[name], err = ebpf.NewMap(specs[name]); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = all[name].Close() })
+	}
+	return all
+}
+
+func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) *collector {
+	t.Helper()
+	db := statedb.New()
+	table, err1 := conntrack.NewTable(db)
+	all, err2 := endpoints.NewTable(db)
+	addresses, err3 := ipamaddresses.NewTable(db)
+	for _, err := range []error{err1, err2, err3} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	txn := db.WriteTxn(all)
+	for _, ep := range eps {
+		if _, _, err := all.Insert(txn, ep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	txn.Commit()
+	c, err := newCollector(params{Config: DefaultConfig, Kernel: newKernel(maps), DB: db, Table: table, Endpoints: all, Addresses: addresses})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+var pods = []*endpoints.Endpoint{
+	{ID: 7, ContainerID: "a", IPv4: netip.MustParseAddr("10.1.0.7"), IPv6: netip.MustParseAddr("fd00::7")},
+	{ID: 8, ContainerID: "b", IPv4: netip.MustParseAddr("10.1.0.8"), IPv6: netip.MustParseAddr("fd00::8")},
+}
+
+// fill puts n flows from an endpoint to the world into a map, each as change wants it.
+func fill(t testing.TB, m memoryMaps, name string, n int, from *endpoints.Endpoint, change func(i int, e *bpf.CtEntry)) {
+	t.Helper()
+	now, err := bpf.CtNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys4 []bpf.CtKey4
+	var keys6 []bpf.CtKey6
+	values := make([]bpf.CtEntry, n)
+	for i := range n {
+		opener, target := from.IPv4, netip.AddrFrom4([4]byte{192, 0, byte(i >> 24), byte(i >> 16)})
+		if name == bpf.MapCtEst6 || name == bpf.MapCtNew6 {
+			opener, target = from.IPv6, netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0}, uint64(i))))
+		}
+		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(opener, uint16(i)), Target: netip.AddrPortFrom(target, 443),
+			Protocol: unix.IPPROTO_TCP})
+		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Opener: from.ID, Flags: bpf.CtStands}
+		if second {
+			values[i].Flags |= bpf.CtOpenerSecond
+		}
+		change(i, &values[i])
+		keys4, keys6 = append(keys4, key.V4), append(keys6, key.V6)
+	}
+	var keys any = keys4
+	if name == bpf.MapCtEst6 || name == bpf.MapCtNew6 {
+		keys = keys6
+	}
+	if got, err := m[name].BatchUpdate(keys, values, nil); err != nil || got != n {
+		t.Fatalf("put %d flows into %s: %d, %v", n, name, got, err)
+	}
+}
+
+const mapSize = 131072
+
+// A full map is looked through in slices: what is over goes, what lasts stays, and the shares are what is left.
+func TestPrivilegedPass_FullMapsInSlices(t *testing.T) {
+	t.Parallel()
+	maps := realMaps(t)
+	gone := &endpoints.Endpoint{ID: 9, IPv4: netip.MustParseAddr("10.1.0.9"), IPv6: netip.MustParseAddr("fd00::9")}
+	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6} {
+		fill(t, maps, name, mapSize/2, pods[0], func(i int, e *bpf.CtEntry) {
+			if i%2 == 0 {
+				e.Expires = e.Created
+			}
+		})
+		fill(t, maps, name, mapSize/4, pods[1], func(int, *bpf.CtEntry) {})
+		fill(t, maps, name, mapSize/4, gone, func(int, *bpf.CtEntry) {})
+	}
+	if err := maps[bpf.MapCtFlows].Put(uint32(8), int32(-3)); err != nil {
+		t.Fatal(err)
+	}
+	c := realCollector(t, maps, pods...)
+	p := &pass{collector: c, pause: calmPause}
+	before, begin := cpuTime(t), time.Now()
+	if err := p.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("a pass over %d flows that deleted half of them took %s, %s of CPU", 2*mapSize, time.Since(begin), cpuTime(t)-before)
+	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6} {
+		f := p.found[name]
+		if f.entries != mapSize/2 || f.expired != mapSize/4 || f.orphaned != mapSize/4 || f.took < calmPause*(mapSize/slice-1) {
+			t.Errorf("%s: found %+v", name, f)
+		}
+	}
+	counts, err := c.kernel.Counts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, n := range counts {
+		if want := map[int]uint32{7: mapSize / 2, 8: mapSize / 2}[id]; n != want {
+			t.Errorf("endpoint %d has %d flows, want %d", id, n, want)
+		}
+	}
+	// The second pass has nothing to delete; its CPU is what the collector costs at rest.
+	before, begin = cpuTime(t), time.Now()
+	p = &pass{collector: c, pause: calmPause}
+	if err := p.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	used := cpuTime(t) - before
+	t.Logf("a pass over %d flows that deleted none took %s, %s of CPU: %.4f %% of a core every %s", mapSize, time.Since(begin), used,
+		100*used.Seconds()/firstInterval.Seconds(), firstInterval)
+	if f := p.found[bpf.MapCtEst4]; f.entries != mapSize/2 || f.expired+f.orphaned != 0 {
+		t.Errorf("the second pass found %+v", f)
+	}
+}
+
+// cpuTime is what this process has used.
+func cpuTime(t testing.TB) time.Duration {
+	t.Helper()
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// A packet that prolongs a flow between its look-up and its deletion keeps it.
+func TestPrivilegedDelete_AsksTheKernelOnceMore(t *testing.T) {
+	t.Parallel()
+	maps := realMaps(t)
+	fill(t, maps, bpf.MapCtEst6, 1, pods[0], func(int, *bpf.CtEntry) {})
+	k := newKernel(maps)
+	m := ctmap.Map{Name: bpf.MapCtEst6, IPv6: true, Established: true}
+	r, capacity, err := k.Read(m)
+	if err != nil || capacity != mapSize {
+		t.Fatal(capacity, err)
+	}
+	flows, last, err := r.Next()
+	if err != nil || !last || len(flows) != 1 {
+		t.Fatal(flows, last, err)
+	}
+	for _, tc := range []struct {
+		dead, deleted bool
+	}{{false, false}, {true, true}, {true, false}} { // at last it is gone already
+		deleted, err := k.Delete(m, &flows[0].Key, func(*bpf.CtEntry) bool { return tc.dead })
+		if err != nil || deleted != tc.deleted {
+			t.Errorf("%+v: deleted %v, %v", tc, deleted, err)
+		}
+	}
+}
+
+// BenchmarkPass measures one look at maps of both families, empty and full.
+func BenchmarkPass(b *testing.B) {
+	for _, flows := range []int{0, mapSize} {
+		b.Run(strconv.Itoa(2*flows), func(b *testing.B) {
+			maps := realMaps(b)
+			for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6} {
+				if flows > 0 {
+					fill(b, maps, name, flows, pods[0], func(int, *bpf.CtEntry) {})
+				}
+			}
+			c := realCollector(b, maps, pods...)
+			for b.Loop() {
+				if err := (&pass{collector: c}).run(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

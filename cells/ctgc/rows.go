@@ -1,0 +1,194 @@
+package ctgc
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// flow is one flow as people see it. The source has opened it.
+type flow struct {
+	Protocol    string         `json:"protocol"`
+	Source      netip.AddrPort `json:"source"` // ICMP: the port is the identifier
+	Destination netip.AddrPort `json:"destination"`
+	ICMPType    *uint8         `json:"icmpType,omitempty"` // of the question
+	State       ctmap.State    `json:"state"`
+	AgeSeconds  int            `json:"ageSeconds"`
+	LeftSeconds int            `json:"leftSeconds"` // until it expires, without another packet
+	From        end            `json:"from"`
+	To          end            `json:"to"`
+	Packets     uint64         `json:"packets"` // of both directions
+	Bytes       uint64         `json:"bytes"`
+	Flags       []string       `json:"flags,omitempty"`
+}
+
+// end is whom the flow was judged for at one end.
+type end struct {
+	Endpoint uint16 `json:"endpoint,omitempty"` // local id; 0 when it is none of this node
+	Pod      string `json:"pod,omitempty"`
+	Identity uint32 `json:"identity"`
+	Revision uint32 `json:"revision,omitempty"` // of the endpoint's facts
+}
+
+// filter says which flows are meant; zero fields do not matter.
+type filter struct {
+	endpoint uint16
+	pod      string
+	addr     netip.Addr
+}
+
+func (f filter) empty() bool { return f == filter{} }
+
+func (f filter) matches(row *flow) bool {
+	ends := []end{row.From, row.To}
+	return (f.endpoint == 0 || slices.ContainsFunc(ends, func(e end) bool { return e.Endpoint == f.endpoint })) &&
+		(f.pod == "" || slices.ContainsFunc(ends, func(e end) bool { return e.Pod == f.pod })) &&
+		(!f.addr.IsValid() || row.Source.Addr() == f.addr || row.Destination.Addr() == f.addr)
+}
+
+// each reads all maps and calls do for each flow that the filter wants.
+func (c *collector) each(f filter, do func(m ctmap.Map, entry *ctmap.Flow, row flow) error) error {
+	now, err := c.kernel.Now()
+	if err != nil {
+		return err
+	}
+	txn := c.db.ReadTxn()
+	for _, m := range ctmap.Maps() {
+		r, _, err := c.kernel.Read(m)
+		if err != nil {
+			return err
+		}
+		for last := false; !last; {
+			var entries []ctmap.Flow
+			if entries, last, err = r.Next(); err != nil {
+				return err
+			}
+			for i := range entries {
+				row := c.row(txn, &entries[i], now)
+				if !f.matches(&row) {
+					continue
+				}
+				if err := do(m, &entries[i], row); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (c *collector) row(txn statedb.ReadTxn, f *ctmap.Flow, now uint32) flow {
+	t, e := f.Tuple(), &f.Entry
+	row := flow{Protocol: ctmap.Protocol(t.Protocol), Source: t.Opener, Destination: t.Target, State: f.StateAt(now),
+		AgeSeconds: int(f.Age(now) / time.Second), LeftSeconds: int(f.Left(now) / time.Second),
+		From: c.end(txn, e.Opener, e.OpenerIdentity, e.OpenerRevision), To: c.end(txn, e.Target, e.TargetIdentity, e.TargetRevision),
+		Packets: e.Packets, Bytes: e.Bytes, Flags: f.Words()}
+	if isICMP(t) {
+		row.ICMPType = &t.ICMPType
+	}
+	return row
+}
+
+func isICMP(t bpf.CtFlow) bool { return strings.HasPrefix(ctmap.Protocol(t.Protocol), "ICMP") }
+
+func (c *collector) end(txn statedb.ReadTxn, id uint16, identity, revision uint32) end {
+	e := end{Endpoint: id, Identity: identity}
+	if id != 0 {
+		e.Revision = revision
+		if ep, _, found := c.endpoints.Get(txn, endpoints.ByID(id)); found {
+			e.Pod = ep.PodName()
+		}
+	}
+	return e
+}
+
+// flows lists what the filter wants, in an order that does not depend on the kernel's hash.
+func (c *collector) flows(f filter) ([]flow, error) {
+	rows := []flow{}
+	err := c.each(f, func(_ ctmap.Map, _ *ctmap.Flow, row flow) error {
+		rows = append(rows, row)
+		return nil
+	})
+	slices.SortFunc(rows, func(a, b flow) int {
+		return cmp.Or(a.Source.Compare(b.Source), a.Destination.Compare(b.Destination), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return rows, err
+}
+
+// talker is what the flows of one endpoint add up to. A flow between two endpoints counts for both.
+type talker struct {
+	Endpoint    uint16 `json:"endpoint"`
+	Pod         string `json:"pod,omitempty"`
+	Flows       int    `json:"flows"`
+	Established int    `json:"established"` // answered ones among them
+	Counted     uint32 `json:"counted"`     // flows that count in the endpoint's share, as programs have it
+	Packets     uint64 `json:"packets"`
+	Bytes       uint64 `json:"bytes"`
+}
+
+// talkers lists the endpoints with the most flows first.
+func (c *collector) talkers(f filter) ([]talker, error) {
+	counts, err := c.kernel.Counts()
+	if err != nil {
+		return nil, err
+	}
+	sums := make(map[uint16]*talker)
+	err = c.each(f, func(_ ctmap.Map, entry *ctmap.Flow, row flow) error {
+		for i, e := range []end{row.From, row.To} {
+			if e.Endpoint == 0 || row.State == ctmap.Expired || i == 1 && e.Endpoint == row.From.Endpoint {
+				continue
+			}
+			sum := sums[e.Endpoint]
+			if sum == nil {
+				sum = &talker{Endpoint: e.Endpoint, Pod: e.Pod}
+				if int(e.Endpoint) < len(counts) {
+					sum.Counted = counts[e.Endpoint]
+				}
+				sums[e.Endpoint] = sum
+			}
+			sum.Flows++
+			if entry.Established {
+				sum.Established++
+			}
+			sum.Packets += row.Packets
+			sum.Bytes += row.Bytes
+		}
+		return nil
+	})
+	all := []talker{}
+	for _, sum := range sums {
+		all = append(all, *sum)
+	}
+	slices.SortFunc(all, func(a, b talker) int {
+		return cmp.Or(cmp.Compare(b.Flows, a.Flows), cmp.Compare(b.Packets, a.Packets), cmp.Compare(a.Endpoint, b.Endpoint))
+	})
+	return all, err
+}
+
+// flush deletes what the filter wants, and asks for a pass that corrects the shares.
+func (c *collector) flush(f filter) (deleted int, err error) {
+	of := make(map[string]uint64)
+	err = c.each(f, func(m ctmap.Map, entry *ctmap.Flow, _ flow) error {
+		gone, err := c.kernel.Delete(m, &entry.Key, func(*bpf.CtEntry) bool { return true })
+		if gone {
+			deleted++
+			of[m.Name]++
+		}
+		return err
+	})
+	c.publishFlushed(of)
+	c.heard.hurry()
+	if err != nil {
+		return deleted, fmt.Errorf("flush flows, after %d: %w", deleted, err)
+	}
+	return deleted, nil
+}

@@ -1,0 +1,54 @@
+package ipcache
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
+)
+
+// judge knows what a CiliumEndpoint may say. Whoever can write one could take over any address otherwise.
+type judge struct {
+	self  string                  // name of this node
+	nodes *clusternodes.Index     // nil before the first nodes are known
+	local map[netip.Addr]struct{} // addresses of endpoints of this node
+}
+
+// refuses tells why an address is not believed to be a pod's elsewhere; "" when it is. Ours are the objects of this node, whose endpoints are
+// known better.
+func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims.Reason, ours bool) {
+	_, here := j.local[addr]
+	switch hosts := j.hosts(ep); {
+	case slices.Contains(hosts, j.self):
+		return "", true
+	case !clusternodes.Usable(addr):
+		return refusedclaims.Reserved, false
+	case here:
+		return refusedclaims.LocalAddress, false
+	case len(j.nodes.NodesOf(addr)) > 0:
+		return refusedclaims.NodeAddress, false
+	case len(hosts) == 0:
+		return refusedclaims.UnknownNode, false
+	case !slices.ContainsFunc(hosts, func(name string) bool { return j.nodes.MayHold(name, addr) }):
+		return refusedclaims.OutsideCIDRs, false
+	}
+	return "", false
+}
+
+// hosts are the nodes that an object may mean: by the address that it gives, and the name of who wrote it when it has one.
+func (j *judge) hosts(ep *cilium.Endpoint) []string {
+	named := j.nodes.NodesOf(ep.Node)
+	switch {
+	case ep.Host == "":
+		return named
+	case !ep.Node.IsValid() || slices.Contains(named, ep.Host):
+		return []string{ep.Host}
+	}
+	return nil
+}
+
+// isOfCluster tells whether a number may stand for a pod of another node.
+func isOfCluster(id uint32) bool { return id >= identity.ClusterMin && id <= identity.ClusterMax }

@@ -1,0 +1,329 @@
+package ipcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
+	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
+)
+
+// settle lets the pods of a burst become one batch, and one change of the epoch.
+const settle = 10 * time.Millisecond
+
+type remoteParams struct {
+	cell.In
+
+	DB          *statedb.DB
+	Settings    settings.Agent
+	Pods        statedb.Table[*cilium.Endpoint]
+	Nodes       statedb.Table[*k8s.Node]
+	CiliumNodes statedb.Table[*cilium.Node]
+	Local       statedb.Table[*endpoints.Endpoint]
+	Identities  statedb.Table[*identities.Identity]
+	Progress    statedb.Table[policyprogress.Progress]
+	Refused     statedb.RWTable[refusedclaims.Refused]
+	Writer      *writer
+	Kernel      kernel
+}
+
+// remote claims the addresses of pods of other nodes.
+type remote struct {
+	remoteParams
+
+	judge
+	pods
+	changes statedb.ChangeIterator[*cilium.Endpoint]
+	all     clusternodes.All
+	seen    [3]statedb.Revision             // of nodes, cilium-nodes and endpoints
+	claimed map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
+	pending map[netip.Addr]struct{}         // whose identity policies do not know yet
+	refused map[netip.Addr]refusal
+}
+
+// refusal is what is wrong with the object that says the most of an address.
+type refusal struct {
+	reason refusedclaims.Reason
+	by     *cilium.Endpoint
+}
+
+func newRemote(p remoteParams) *remote {
+	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName}, pods: newPods(),
+		claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{}}
+}
+
+func registerRemote(jobs job.Group, p remoteParams) {
+	heartbeat.AddRetried(jobs, "claim-remote-pods", newRemote(p).run, minRetry, maxRetry)
+}
+
+// run is incremental: a node may know tens of thousands of pods. It begins when the first policies stand in the maps; until
+// then what an earlier run left there counts.
+func (r *remote) run(ctx context.Context, health cell.Health) error {
+	if err := r.subscribe(); err != nil {
+		return err
+	}
+	for {
+		txn := heartbeat.Snapshot(ctx, r.DB, r.Pods, r.Nodes, r.CiliumNodes, r.Local, r.Progress)
+		changed := statedb.NewWatchSet()
+		_, _, progress, begun := r.Progress.GetWatch(txn, policyprogress.Row)
+		changed.Add(progress)
+		if begun {
+			complete := r.inputsComplete(txn, changed)
+			touched := r.follow(txn, changed)
+
+			put, remove := r.compute(txn, touched)
+
+			r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
+			if err := r.report(health, complete); err != nil {
+				return err
+			}
+		} else {
+			health.OK("waiting for the first policies in the maps")
+		}
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, settle); ctx.Err() != nil {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// subscribe follows the objects from the first on; a retry goes on where the attempt before it ended.
+func (r *remote) subscribe() (err error) {
+	if r.changes != nil {
+		return nil
+	}
+	txn := r.DB.WriteTxn(r.Pods)
+	defer txn.Commit()
+	if r.changes, err = r.Pods.Changes(txn); err != nil {
+		return fmt.Errorf("follow cilium-endpoints: %w", err)
+	}
+	return nil
+}
+
+func (r *remote) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	complete := true
+	for _, t := range []statedb.TableMeta{r.Pods, r.Nodes, r.CiliumNodes, r.Local, r.Identities} {
+		if done, initialized := t.Initialized(txn); !done {
+			complete = false
+			changed.Add(initialized)
+		}
+	}
+	return complete
+}
+
+// follow takes over what has changed, and returns the addresses about which something else may hold now.
+func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[netip.Addr]struct{} {
+	touched := make(map[netip.Addr]struct{})
+	for addr := range r.pending {
+		touched[addr] = struct{}{}
+	}
+	next, more := r.changes.Next(txn)
+	changed.Add(more)
+	for change := range next {
+		r.pods.apply(change, touched)
+	}
+	_, nodesChanged := r.Nodes.AllWatch(txn)
+	_, ciliumNodesChanged := r.CiliumNodes.AllWatch(txn)
+	_, localChanged := r.Local.AllWatch(txn)
+	changed.Add(nodesChanged, ciliumNodesChanged, localChanged)
+	before := r.seen
+	r.seen = [3]statedb.Revision{r.Nodes.Revision(txn), r.CiliumNodes.Revision(txn), r.Local.Revision(txn)}
+	if r.nodes == nil || r.seen[2] != before[2] {
+		r.followLocal(txn, touched)
+	}
+	if r.nodes == nil || r.seen[0] != before[0] || r.seen[1] != before[1] {
+		r.followNodes(txn, touched)
+	}
+	return touched
+}
+
+func (r *remote) followLocal(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) {
+	now := make(map[netip.Addr]struct{})
+	for ep := range r.Local.All(txn) {
+		for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
+			if addr.IsValid() {
+				now[addr] = struct{}{}
+			}
+		}
+	}
+	differ(r.local, now, touched)
+	differ(now, r.local, touched)
+	r.local = now
+}
+
+func (r *remote) followNodes(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) {
+	all := clusternodes.Read(txn, r.Nodes, r.CiliumNodes)
+	if r.nodes != nil && all.Equal(r.all) {
+		return
+	}
+	r.all, r.nodes = all, all.Index()
+	for addr := range r.byAddr {
+		touched[addr] = struct{}{}
+	}
+}
+
+// differ adds to out what is in a and not in b.
+func differ(a, b, out map[netip.Addr]struct{}) {
+	for addr := range a {
+		if _, both := b[addr]; !both {
+			out[addr] = struct{}{}
+		}
+	}
+}
+
+// compute decides about the addresses that were touched.
+func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) (put []ipcachetable.Claim, remove []netip.Prefix) {
+	for addr := range touched {
+		delete(r.pending, addr)
+		delete(r.refused, addr)
+		prefix := netip.PrefixFrom(addr, addr.BitLen())
+		ep := r.believed(addr)
+		if ep == nil {
+			if r.claimed[addr] != nil {
+				delete(r.claimed, addr)
+				remove = append(remove, prefix)
+			}
+			continue
+		}
+		c := ipcachetable.Claim{Prefix: prefix, Identity: r.identity(txn, addr, ep), Source: ipcachetable.SourceRemote}
+		if ep.Node.Is4() {
+			c.TunnelPeer = ep.Node
+		}
+		r.claimed[addr] = ep
+		put = append(put, c)
+	}
+	return put, remove
+}
+
+// believed is the object that says whose an address is, of those that may the one that changed last; nil when there is none.
+func (r *remote) believed(addr netip.Addr) *cilium.Endpoint {
+	if addr.Is4() && !r.Settings.EnableIPv4 || addr.Is6() && !r.Settings.EnableIPv6 {
+		return nil
+	}
+	list := r.byAddr[addr]
+	for i := len(list) - 1; i >= 0; i-- {
+		why, ours := r.refuses(list[i], addr)
+		switch {
+		case why != "":
+			r.refused[addr] = refusal{why, list[i]}
+		case !ours:
+			return list[i]
+		}
+	}
+	return nil
+}
+
+// identity is the number by which a pod is known. One that policies do not know yet must not show in the datapath: they
+// would neither allow nor deny it. The number that the same pod had stays meanwhile, or what an earlier run wrote if that is
+// the same number; without either the pod is unknown, and nothing of it passes.
+func (r *remote) identity(txn statedb.ReadTxn, addr netip.Addr, ep *cilium.Endpoint) uint32 {
+	switch {
+	case ep.Identity == 0:
+		return 0
+	case !isOfCluster(ep.Identity):
+		r.refused[addr] = refusal{refusedclaims.Identity, ep}
+		return 0
+	case policyprogress.Resolved(txn, r.Progress, r.Identities, ep.Identity):
+		return ep.Identity
+	}
+	r.pending[addr] = struct{}{}
+	prefix := netip.PrefixFrom(addr, addr.BitLen())
+	before := r.claimed[addr]
+	if before != nil {
+		if before.Key() == ep.Key() && before.UID == ep.UID {
+			return r.Writer.identity(ipcachetable.OwnerCiliumEndpoints, prefix)
+		}
+		return 0 // the former number is another pod's
+	}
+	if have, found, err := r.Kernel.Get(prefix); err == nil && found && have.Identity == ep.Identity {
+		return ep.Identity
+	}
+	return 0
+}
+
+// report says what is refused. Before all is known, objects of nodes that are to come look wrong, and are no reason to worry.
+func (r *remote) report(health cell.Health, complete bool) error {
+	rows := r.sumUp()
+	var errs []error
+	for _, reason := range slices.Sorted(maps.Keys(rows)) {
+		errs = append(errs, fmt.Errorf("%s: %d, such as %s", reason, rows[reason].Count, rows[reason].Example))
+	}
+	if err := r.commitRefused(rows); err != nil {
+		return err
+	}
+	if len(errs) > 0 && complete {
+		health.Degraded(fmt.Sprintf("%d addresses of pods elsewhere are not believed; see the table refused-claims", len(r.refused)),
+			errors.Join(errs...))
+		return nil
+	}
+	health.OK(fmt.Sprintf("%d addresses of pods elsewhere, %d wait for policies", len(r.claimed), len(r.pending)))
+	return nil
+}
+
+// sumUp makes a row of each reason; the example is the lowest address, so that it stays.
+func (r *remote) sumUp() map[refusedclaims.Reason]refusedclaims.Refused {
+	lowest, rows := map[refusedclaims.Reason]netip.Addr{}, map[refusedclaims.Reason]refusedclaims.Refused{}
+	for addr, why := range r.refused {
+		if low, found := lowest[why.reason]; !found || addr.Less(low) {
+			lowest[why.reason] = addr
+		}
+		rows[why.reason] = refusedclaims.Refused{Reason: why.reason, Count: rows[why.reason].Count + 1}
+	}
+	for reason, addr := range lowest {
+		row := rows[reason]
+		row.Example = printable.Text(fmt.Sprintf("%s of CiliumEndpoint %s", addr, r.refused[addr].by.Key()))
+		rows[reason] = row
+	}
+	return rows
+}
+
+func (r *remote) commitRefused(rows map[refusedclaims.Reason]refusedclaims.Refused) error {
+	txn := r.DB.WriteTxn(r.Refused)
+	defer txn.Abort()
+	changed := false
+	var errs []error
+	for old := range r.Refused.All(txn) {
+		row, still := rows[old.Reason]
+		if still && row == old {
+			delete(rows, old.Reason)
+			continue
+		}
+		changed = true
+		if !still {
+			_, _, err := r.Refused.Delete(txn, old)
+			errs = append(errs, err)
+		}
+	}
+	for _, row := range rows {
+		changed = true
+		_, _, err := r.Refused.Insert(txn, row)
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write refused-claims: %w", err)
+	}
+	if changed {
+		txn.Commit()
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package loader
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config is what was typed. The names of flags are Cilium's where it has them. Programs get it when they are loaded.
+type Config struct {
+	TCPTimeout      time.Duration `mapstructure:"bpf-ct-timeout-regular-tcp"`
+	TCPSynTimeout   time.Duration `mapstructure:"bpf-ct-timeout-regular-tcp-syn"`
+	TCPCloseTimeout time.Duration `mapstructure:"bpf-ct-timeout-regular-tcp-fin"`
+	AnyTimeout      time.Duration `mapstructure:"bpf-ct-timeout-regular-any"`
+	EndpointShare   int           `mapstructure:"bpf-ct-endpoint-share"`
+	Verdicts        bool          `mapstructure:"bpf-events-policy-verdict-enabled"`
+}
+
+// DefaultConfig are the defaults: Cilium's, and a quarter of the flows for each endpoint.
+var DefaultConfig = Config{
+	TCPTimeout: 8000 * time.Second, TCPSynTimeout: time.Minute, TCPCloseTimeout: 10 * time.Second, AnyTimeout: time.Minute,
+	EndpointShare: 25, Verdicts: true,
+}
+
+// Bounds of a timeout: the programs' clock ticks about once a second, and no connection is worth remembering for a month.
+const (
+	leastTimeout = 2 * time.Second
+	mostTimeout  = 30 * 24 * time.Hour
+)
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Duration("bpf-ct-timeout-regular-tcp", c.TCPTimeout, "How long a TCP connection that stands is remembered without a packet")
+	flags.Duration("bpf-ct-timeout-regular-tcp-syn", c.TCPSynTimeout, "How long a TCP connection is that nobody has answered")
+	flags.Duration("bpf-ct-timeout-regular-tcp-fin", c.TCPCloseTimeout, "How long a TCP connection is that both sides have closed")
+	flags.Duration("bpf-ct-timeout-regular-any", c.AnyTimeout, "How long a flow of another protocol is")
+	flags.Int("bpf-ct-endpoint-share", c.EndpointShare, "How much of the table of connections one endpoint may fill, in percent, 1 to 100")
+	flags.Bool("bpf-events-policy-verdict-enabled", c.Verdicts, "Report each new connection and what policies say of it")
+}
+
+// check says what is wrong with what was typed.
+func (c Config) check() error {
+	for flag, timeout := range map[string]time.Duration{"": c.TCPTimeout, "-syn": c.TCPSynTimeout, "-fin": c.TCPCloseTimeout} {
+		if timeout < leastTimeout || timeout > mostTimeout {
+			return fmt.Errorf("--bpf-ct-timeout-regular-tcp%s=%s: want %s to %s", flag, timeout, leastTimeout, mostTimeout)
+		}
+	}
+	if c.AnyTimeout < leastTimeout || c.AnyTimeout > mostTimeout {
+		return fmt.Errorf("--bpf-ct-timeout-regular-any=%s: want %s to %s", c.AnyTimeout, leastTimeout, mostTimeout)
+	}
+	if c.EndpointShare < 1 || c.EndpointShare > 100 {
+		return fmt.Errorf("--bpf-ct-endpoint-share=%d: want 1 to 100 percent", c.EndpointShare)
+	}
+	return nil
+}

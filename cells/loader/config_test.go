@@ -1,0 +1,54 @@
+package loader
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// What was typed reaches every constant that the programs have: one that is forgotten would keep its default for ever.
+func TestPrivilegedConstants_AllAreSet(t *testing.T) {
+	testnet.RequirePrivileges(t)
+	config := Config{TCPTimeout: time.Hour, TCPSynTimeout: 30 * time.Second, TCPCloseTimeout: 3 * time.Second, AnyTimeout: 20 * time.Second,
+		EndpointShare: 50, Verdicts: false}
+	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, config: config, options: policy.Options{CIDRMatchesNodes: true}}
+	maps := newMemoryMaps(t)
+	got := o.constants(maps)
+	require.Equal(t, maps[bpf.MapCtEst4].MaxEntries()/2, got[bpf.VariableCtShare])
+	require.Equal(t, bpf.CtTicks(time.Hour), got[bpf.VariableCtTCPTimeout])
+	for _, program := range bpf.Programs() {
+		before, err := bpf.Load(program)
+		require.NoError(t, err)
+		after, err := bpf.Load(program)
+		require.NoError(t, err)
+		require.NoError(t, o.configure(after, maps))
+		for name := range before.Variables {
+			var was, is uint32
+			require.NoError(t, before.Variables[name].Get(&was))
+			require.NoError(t, after.Variables[name].Get(&is))
+			require.NotEqual(t, was, is, "%s of %s", name, program)
+		}
+	}
+}
+
+func TestConfig_SaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, DefaultConfig.check())
+	for flag, change := range map[string]func(*Config){
+		"--bpf-ct-timeout-regular-tcp=1s":      func(c *Config) { c.TCPTimeout = time.Second },
+		"--bpf-ct-timeout-regular-tcp-syn=0s":  func(c *Config) { c.TCPSynTimeout = 0 },
+		"--bpf-ct-timeout-regular-tcp-fin=-1s": func(c *Config) { c.TCPCloseTimeout = -time.Second },
+		"--bpf-ct-timeout-regular-any=1000h":   func(c *Config) { c.AnyTimeout = 1000 * time.Hour },
+		"--bpf-ct-endpoint-share=101":          func(c *Config) { c.EndpointShare = 101 },
+	} {
+		c := DefaultConfig
+		change(&c)
+		require.ErrorContains(t, c.check(), flag)
+	}
+}

@@ -1,0 +1,78 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/podlink"
+)
+
+// guardRule is the rule without which no pod link is attached. A link that waits for its deletion is covered as well.
+func guardRule() nftguard.Rule {
+	return nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask,
+		NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice}
+}
+
+// guard is the rule as far as the kernel takes it.
+type guard struct {
+	mu        sync.Mutex // guards unchecked: one job installs, another reads
+	unchecked error      // why sources are not checked; nil when they are
+}
+
+func (g *guard) reason() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.unchecked
+}
+
+func (g *guard) rule() nftguard.Rule {
+	r := guardRule()
+	if g.reason() != nil {
+		r.NodeDevice = ""
+	}
+	return r
+}
+
+func (g *guard) read() (nftguard.State, error) { return nftguard.Read(g.rule()) }
+
+// install puts the rule in place. When the kernel refuses it with the check of sources and takes it without, the kernel
+// lacks what that check needs; pods must not wait for it.
+func (g *guard) install(put func(nftguard.Rule) error) error {
+	refused := put(guardRule())
+	if refused != nil {
+		reduced := guardRule()
+		reduced.NodeDevice = ""
+		if err := put(reduced); err != nil {
+			return errors.Join(refused, err)
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unchecked = refused
+	return nil
+}
+
+// Guard implements podLinks.
+func (t *traffic) Guard() error {
+	state, err := t.guard.read()
+	if err != nil || state.Installed {
+		return err
+	}
+	return t.guard.install(nftguard.Install)
+}
+
+// reportGuard says what the rule has dropped.
+func reportGuard(health cell.Health, seen observed) {
+	if seen.Unchecked != nil {
+		health.Degraded("The kernel does not check who speaks with this node's addresses: load nft_fib_inet, or use a kernel with CONFIG_NFT_FIB_INET, and restart the agent",
+			seen.Unchecked)
+		return
+	}
+	d := seen.Dropped
+	health.OK(fmt.Sprintf("Dropped %d packets of pod links without their programs, %d from outside with an address of this node",
+		d.Unmarked.Packets, d.NodeSource.Packets))
+}

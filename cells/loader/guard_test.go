@@ -1,0 +1,44 @@
+package loader
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/nftguard"
+)
+
+// A kernel without nft fib gets the rest of the rule, and what was refused is known; one without nftables gets none.
+func TestGuard_KernelWithoutFib(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("no such expression")
+	for name, tc := range map[string]struct {
+		takes     func(nftguard.Rule) bool
+		devices   []string // of the rules that were tried
+		unchecked bool
+		fails     bool
+	}{
+		"all":          {func(nftguard.Rule) bool { return true }, []string{"waggle_net"}, false, false},
+		"without fib":  {func(r nftguard.Rule) bool { return r.NodeDevice == "" }, []string{"waggle_net", ""}, true, false},
+		"no nf_tables": {func(nftguard.Rule) bool { return false }, []string{"waggle_net", ""}, false, true},
+	} {
+		var g guard
+		var tried []string
+		err := g.install(func(r nftguard.Rule) error {
+			tried = append(tried, r.NodeDevice)
+			if len(r.Groups) != 2 {
+				t.Errorf("%s: groups %v", name, r.Groups)
+			}
+			if tc.takes(r) {
+				return nil
+			}
+			return refused
+		})
+		if (err != nil) != tc.fails || (g.reason() != nil) != tc.unchecked || !slices.Equal(tried, tc.devices) {
+			t.Errorf("%s: %v, unchecked %v, tried %q", name, err, g.reason(), tried)
+		}
+		if reduced := g.rule().NodeDevice == ""; reduced != tc.unchecked {
+			t.Errorf("%s: read back reduced: %v", name, reduced)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package monitor
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/policyview"
+)
+
+// explainer says in a sentence why policies refuse a packet.
+type explainer interface {
+	Why(p *policyview.Packet) string
+}
+
+// policies is the real explainer.
+type policies struct{ tables policyview.Tables }
+
+func newExplainer(t policyview.Tables) explainer { return &policies{t} }
+
+// Why implements explainer.
+func (p *policies) Why(packet *policyview.Packet) string {
+	return p.tables.View().Why(packet)
+}
+
+const (
+	// explainRate is how many packets a second policies are asked about anew; a flood of drops costs no more. A thousand
+	// policies that all nearly allow a packet take 3 to 5 ms.
+	explainRate  = 10
+	explainBurst = 20
+	explainAge   = 5 * time.Second
+	explainKnown = 512 // answers that are remembered
+	unexplained  = "not looked up: too many different packets are refused at once"
+)
+
+// thrifty asks an explainer about the same packet only now and then, and not too often about different ones.
+type thrifty struct {
+	explainer explainer
+	limit     *rate.Limiter
+	known     map[policyview.Packet]explained
+}
+
+type explained struct {
+	why string
+	at  time.Time
+}
+
+func newThrifty(e explainer) *thrifty {
+	return &thrifty{explainer: e, limit: rate.NewLimiter(explainRate, explainBurst), known: map[policyview.Packet]explained{}}
+}
+
+func (t *thrifty) why(p *policyview.Packet, now time.Time) string {
+	if known, found := t.known[*p]; found && now.Sub(known.at) < explainAge {
+		return known.why
+	}
+	if !t.limit.AllowN(now, 1) {
+		return unexplained
+	}
+	if len(t.known) >= explainKnown {
+		clear(t.known)
+	}
+	why := t.explainer.Why(p)
+	t.known[*p] = explained{why, now}
+	return why
+}

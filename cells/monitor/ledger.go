@@ -1,0 +1,138 @@
+package monitor
+
+import (
+	"container/list"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/dissect"
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policyview"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
+)
+
+const (
+	keepFlows  = 2048        // rows of the table
+	flowSettle = time.Second // how long flows are collected before they are committed together
+)
+
+// ledger counts flows, and forgets the one that was seen longest ago when there are too many. It remembers what it wrote,
+// so that an event costs one look-up and a commit writes what has changed.
+type ledger struct {
+	db    *statedb.DB
+	table statedb.RWTable[*flows.Flow]
+
+	known map[flows.Key]*list.Element // of recent
+	// recent holds *flows.Flow, the one seen last in front. They are rows once they are committed, and never change then.
+	recent  *list.List
+	changed map[flows.Key]struct{} // not committed yet
+	gone    []*flows.Flow          // rows to delete
+	since   time.Time              // when the first of the changes came
+}
+
+func newLedger(db *statedb.DB, table statedb.RWTable[*flows.Flow]) *ledger {
+	return &ledger{db: db, table: table, known: map[flows.Key]*list.Element{}, recent: list.New(), changed: map[flows.Key]struct{}{}}
+}
+
+// add counts one event of a flow.
+func (l *ledger) add(seen *flows.Flow, now time.Time) {
+	if len(l.changed) == 0 {
+		l.since = now
+	}
+	key := seen.Key()
+	row := *seen
+	row.First, row.Last, row.Count = now, now, 1
+	element, found := l.known[key]
+	if found {
+		before := element.Value.(*flows.Flow)
+		row.First, row.Count = before.First, before.Count+1
+		if row.Peer == 0 {
+			row.Peer = before.Peer
+		}
+		element.Value = &row
+		l.recent.MoveToFront(element)
+	} else {
+		l.known[key] = l.recent.PushFront(&row)
+	}
+	l.changed[key] = struct{}{}
+	if l.recent.Len() > keepFlows {
+		l.forget(l.recent.Back())
+	}
+}
+
+func (l *ledger) forget(element *list.Element) {
+	row := l.recent.Remove(element).(*flows.Flow)
+	delete(l.known, row.Key())
+	delete(l.changed, row.Key())
+	l.gone = append(l.gone, row)
+}
+
+// due is when the changes want to be committed; false when there are none.
+func (l *ledger) due() (time.Time, bool) { return l.since.Add(flowSettle), len(l.changed) > 0 }
+
+// commit moves what has changed into the table.
+func (l *ledger) commit(now time.Time) {
+	if due, some := l.due(); !some || now.Before(due) {
+		return
+	}
+	txn := l.db.WriteTxn(l.table)
+	defer txn.Commit()
+	for _, row := range l.gone {
+		_, _, _ = l.table.Delete(txn, row)
+	}
+	for key := range l.changed {
+		_, _, _ = l.table.Insert(txn, l.known[key].Value.(*flows.Flow))
+	}
+	l.gone = l.gone[:0]
+	clear(l.changed)
+}
+
+// flowOfDrop is what a drop says of a flow; nil unless a policy refused it.
+func flowOfDrop(d *events.Drop, packet dissect.Summary) *flows.Flow {
+	if !d.Reason.IsPolicy() || !packet.Src.IsValid() || !packet.Dst.IsValid() {
+		return nil
+	}
+	flow := &flows.Flow{
+		Endpoint: d.Endpoint, Direction: policy.Egress, Protocol: packet.Protocol, Port: portOf(packet), Src: packet.Src, Dst: packet.Dst,
+		Peer: d.TargetIdentity, Verdict: flows.Denied, Reason: uint8(d.Reason),
+	}
+	if d.TargetID != 0 {
+		flow.Endpoint, flow.Direction, flow.Peer = uint16(d.TargetID), policy.Ingress, d.SourceIdentity
+	}
+	return flow
+}
+
+// flowOfVerdict is what a verdict says of a flow that passes; nil when the packet names no addresses. One that does not pass
+// is a drop as well.
+func flowOfVerdict(v *events.Verdict, packet dissect.Summary) *flows.Flow {
+	if v.Reason() != events.Forwarded || !packet.Src.IsValid() || !packet.Dst.IsValid() {
+		return nil
+	}
+	flow := &flows.Flow{
+		Endpoint: v.Endpoint, Direction: policy.Ingress, Protocol: v.Protocol, Port: v.DstPort, Src: packet.Src, Dst: packet.Dst,
+		Peer: v.RemoteIdentity, Verdict: flows.Allowed,
+	}
+	if v.Egress {
+		flow.Direction = policy.Egress
+	}
+	if v.Audited {
+		flow.Verdict = flows.Audited
+	}
+	return flow
+}
+
+// portOf is what policies call the port: the type of a message of ICMP.
+func portOf(packet dissect.Summary) uint16 {
+	if packet.Protocol == policy.ProtocolICMP || packet.Protocol == policy.ProtocolICMPv6 {
+		return uint16(packet.Type)
+	}
+	return packet.DstPort
+}
+
+// packetOf is what policies are asked about a flow.
+func packetOf(f *flows.Flow) *policyview.Packet {
+	return &policyview.Packet{Endpoint: f.Endpoint, Direction: f.Direction, Protocol: f.Protocol, Port: f.Port, Own: f.Own(),
+		Other: f.Other(), Peer: f.Peer}
+}

@@ -1,0 +1,165 @@
+package policy
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policyenvironment"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// bench is a controller with its tables, whose maps are fakes.
+type bench struct {
+	*controller
+	endpoints  statedb.RWTable[*endpoints.Endpoint]
+	identities statedb.RWTable[*identities.Identity]
+	of         statedb.RWTable[*identities.EndpointIdentity]
+	facts      statedb.RWTable[*bpfendpoints.Facts]
+}
+
+// must returns a new table.
+func must[R any](b *testing.B, make func(*statedb.DB) (statedb.RWTable[R], error), db *statedb.DB) statedb.RWTable[R] {
+	b.Helper()
+	table, err := make(db)
+	require.NoError(b, err)
+	return table
+}
+
+func put[R any](b *testing.B, db *statedb.DB, table statedb.RWTable[R], rows ...R) {
+	b.Helper()
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	for _, row := range rows {
+		_, _, err := table.Insert(txn, row)
+		require.NoError(b, err)
+	}
+}
+
+func labelsOf(app, namespace int) map[string]string {
+	return map[string]string{"k8s:app": fmt.Sprint("app-", app), "k8s:io.kubernetes.pod.namespace": fmt.Sprint("ns-", namespace)}
+}
+
+// newBench has n endpoints in ten namespaces with as many identities, and m policies in each of them.
+func newBench(b *testing.B, n, m int) *bench {
+	b.Helper()
+	db := statedb.New()
+	filter, err := labels.NewFilter(nil, nil)
+	require.NoError(b, err)
+	fake := newFake()
+	fake.room = room{1 << 20, 1 << 18}
+	w := &bench{endpoints: must(b, endpoints.NewTable, db), identities: must(b, identities.NewTable, db),
+		of: must(b, identities.NewEndpointTable, db), facts: must(b, bpfendpoints.NewFactsTable, db)}
+	kubernetes, tables := must(b, k8s.NewNetworkPolicyTable, db), must(b, sources.NewTable, db)
+	published := must(b, endpointpolicies.NewTable, db)
+	w.controller = newController(params{DB: db, Config: DefaultConfig, Options: policy.Options{Mode: policy.Default, AllowLocalhost: true},
+		Inputs: policyenvironment.Inputs{Agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, Filter: filter,
+			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db)}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake},
+		KubernetesPolicies: kubernetes, CiliumPolicies: must(b, cilium.NewPolicyTable, db), Namespaces: must(b, k8s.NewNamespaceTable, db),
+		Pods: must(b, k8s.NewPodTable, db), Remote: must(b, cilium.NewEndpointTable, db),
+		IPCache:          must(b, ipcache.NewTable, db),
+		CiliumIdentities: must(b, cilium.NewIdentityTable, db), Sources: tables,
+		Identities: w.identities, Of: w.of, Endpoints: w.endpoints, Facts: w.facts, Policies: must(b, policies.NewTable, db),
+		Compiled: must(b, policyentries.NewTable, db), Named: must(b, namedcidrs.NewTable, db), Published: published,
+		Progress: must(b, policyprogress.NewTable, db), Initialize: newInitialize(db, published)})
+	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "k8s-namespaces"} {
+		put(b, db, tables, sources.Source{Table: name, State: sources.Synced})
+	}
+	put(b, db, w.identities, &identities.Identity{ID: 1, Labels: map[string]string{"reserved:host": ""}})
+	for i := range n {
+		w.add(b, i)
+	}
+	for i := range 10 * m {
+		put(b, db, kubernetes, &k8s.NetworkPolicy{Namespace: fmt.Sprint("ns-", i%10), Name: fmt.Sprint("p-", i), IsIngress: true,
+			PodSelector: k8s.Selector{MatchLabels: map[string]string{"app": fmt.Sprint("app-", i)}},
+			Ingress: []k8s.PolicyRule{{Peers: []k8s.Peer{{Pods: &k8s.Selector{}}},
+				Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "80"}, {Protocol: "TCP", Port: fmt.Sprint(1000 + i)}}}}})
+	}
+	require.NoError(b, w.restore())
+	b.Cleanup(w.in.close)
+	w.step(b)
+	return w
+}
+
+// add makes an endpoint with an identity of its own.
+func (w *bench) add(b *testing.B, i int) {
+	b.Helper()
+	id, all := uint16(i+1), labelsOf(i, i%10)
+	put(b, w.DB, w.identities, &identities.Identity{ID: uint32(256 + i), Labels: all})
+	put(b, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id, Attachment: fmt.Sprint(i, ":eth0"), Identity: uint32(256 + i), Labels: all})
+	put(b, w.DB, w.endpoints, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(i), IfName: "eth0", HostIfIndex: i + 1, Labels: all})
+}
+
+// step makes passes until the datapath has taken everything over.
+func (w *bench) step(b *testing.B) {
+	b.Helper()
+	for range 3 {
+		txn := w.DB.ReadTxn()
+		w.problems = nil
+		w.in.read(txn, statedb.NewWatchSet(), time.Now())
+		w.pass(txn, statedb.NewWatchSet())
+		require.Empty(b, w.problems)
+		for row := range w.Published.All(w.DB.ReadTxn()) {
+			f := &bpfendpoints.Facts{ID: row.EndpointID, IfIndex: uint32(row.EndpointID), Identity: row.Identity, Ingress: row.Ingress,
+				Egress: row.Egress, PolicyRevision: row.Revision, Status: reconciler.StatusDone()}
+			if old, _, found := w.facts.Get(w.DB.ReadTxn(), bpfendpoints.FactsByID(f.ID)); !found || !old.Equal(f) {
+				put(b, w.DB, w.facts, f)
+			}
+		}
+	}
+}
+
+// BenchmarkAdd is what one pass costs on the path of an ADD, until the endpoint has its policy: with 250 endpoints and 500
+// policies, for one whose labels others have, and for one with an identity that every policy of its namespace must know.
+func BenchmarkAdd(b *testing.B) {
+	for name, fresh := range map[string]bool{"known identity": false, "new identity": true} {
+		b.Run(name, func(b *testing.B) {
+			w := newBench(b, 250, 50)
+			i := 250
+			for b.Loop() {
+				b.StopTimer()
+				if fresh {
+					w.add(b, i)
+				} else {
+					put(b, w.DB, w.of, &identities.EndpointIdentity{EndpointID: uint16(i + 1), Attachment: fmt.Sprint(i, ":eth0"), Identity: 256})
+					put(b, w.DB, w.endpoints, &endpoints.Endpoint{ID: uint16(i + 1), ContainerID: fmt.Sprint(i), IfName: "eth0", HostIfIndex: i + 1,
+						Labels: labelsOf(0, 0)})
+				}
+				txn := w.DB.ReadTxn()
+				b.StartTimer()
+				w.in.read(txn, statedb.NewWatchSet(), time.Now())
+				w.pass(txn, statedb.NewWatchSet())
+				b.StopTimer()
+				row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(uint16(i+1)))
+				require.True(b, found && row.Error == "", "%+v", row)
+				w.step(b)
+				txn2 := w.DB.WriteTxn(w.endpoints, w.of)
+				_, _, _ = w.endpoints.Delete(txn2, &endpoints.Endpoint{ID: uint16(i + 1)})
+				_, _, _ = w.of.Delete(txn2, &identities.EndpointIdentity{EndpointID: uint16(i + 1)})
+				txn2.Commit()
+				w.step(b)
+				i = 250 + (i-249)%3000
+				b.StartTimer()
+			}
+		})
+	}
+}

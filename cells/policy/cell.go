@@ -1,0 +1,122 @@
+package policy
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policyenvironment"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// Cell is the module.
+var Cell = cell.Module("policy", "Network policies as entries of BPF maps",
+	cell.ProvidePrivate(newKernel), // the real maps; tests put fakes in their place
+	implementation,
+)
+
+// implementation is the module without its way to the kernel.
+var implementation = cell.Group(
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate( // only this cell writes
+		policies.NewTable,
+		policyentries.NewTable,
+		namedcidrs.NewTable,
+		endpointpolicies.NewTable,
+		policyprogress.NewTable,
+		newInitialize,
+		newLoops,
+	),
+	cell.Provide( // anyone may read
+		statedb.RWTable[*policies.Policy].ToTable,
+		statedb.RWTable[*policyentries.Policy].ToTable,
+		statedb.RWTable[*namedcidrs.CIDR].ToTable,
+		statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
+		statedb.RWTable[policyprogress.Progress].ToTable,
+		newOptions, // what policies mean on this node
+		commands,
+	),
+	cell.Invoke(
+		register, // policies into the maps, and drift into pending rows
+	),
+)
+
+type params struct {
+	cell.In
+
+	Log     *slog.Logger
+	DB      *statedb.DB
+	Config  Config
+	Options policy.Options
+	Drift   drift.Watch
+	Entries entryMaps
+	CIDRs   cidrMap
+
+	policyenvironment.Inputs
+	KubernetesPolicies statedb.Table[*k8s.NetworkPolicy]
+	CiliumPolicies     statedb.Table[*cilium.Policy]
+	Namespaces         statedb.Table[*k8s.Namespace]
+	Pods               statedb.Table[*k8s.Pod]
+	Remote             statedb.Table[*cilium.Endpoint]
+	IPCache            statedb.Table[*ipcache.Entry]
+	CiliumIdentities   statedb.Table[*cilium.Identity]
+	Sources            statedb.Table[sources.Source]
+	Identities         statedb.Table[*identities.Identity]
+	Of                 statedb.Table[*identities.EndpointIdentity]
+	Endpoints          statedb.Table[*endpoints.Endpoint]
+	Facts              statedb.Table[*bpfendpoints.Facts]
+
+	Policies   statedb.RWTable[*policies.Policy]
+	Compiled   statedb.RWTable[*policyentries.Policy]
+	Named      statedb.RWTable[*namedcidrs.CIDR]
+	Published  statedb.RWTable[*endpointpolicies.EndpointPolicy]
+	Progress   statedb.RWTable[policyprogress.Progress]
+	Initialize initialize
+}
+
+// initialize completes endpoint-policies, in a transaction on it.
+type initialize func(statedb.WriteTxn)
+
+func newInitialize(db *statedb.DB, table statedb.RWTable[*endpointpolicies.EndpointPolicy]) initialize {
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	return table.RegisterInitializer(txn, "endpoints")
+}
+
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = 10 * time.Second
+)
+
+// loops are the two jobs, which share what is known of the maps.
+type loops struct {
+	resolve *controller
+	verify  *verifier
+}
+
+func newLoops(p params) loops {
+	c := newController(p)
+	return loops{c, &verifier{controller: c}}
+}
+
+func register(jobs job.Group, l loops, watch drift.Watch) {
+	heartbeat.AddRetried(jobs, "resolve-policies", l.resolve.run, minRetry, maxRetry)
+	heartbeat.AddTimer(jobs, "verify-policies", l.verify.run, watch.Interval)
+}

@@ -1,0 +1,180 @@
+package policy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Numbers of named CIDRs: Cilium's scope of identities that mean something to one node alone.
+const (
+	firstCIDR uint32 = 0x01000001
+	lastCIDR  uint32 = 0x01ffffff
+)
+
+// cidrs numbers the CIDRs that policies name, and keeps the map of them. It is for one goroutine.
+//
+// An address belongs to the longest CIDR that holds it. So that it goes from one to another in one step, longer CIDRs are
+// written before shorter ones and removed after them.
+type cidrs struct {
+	kernel  cidrMap
+	room    int
+	numbers map[netip.Prefix]uint32 // of those that are named, and of those that are still in the map
+	written map[netip.Prefix]uint32 // what the map has
+	known   map[uint32]bool         // numbers that it has: addresses may be known by them
+	taken   map[uint32]bool         // numbers in use
+	last    uint32                  // the number that was given last
+	named   map[netip.Prefix]bool
+	err     error // why the map is not what it should be
+	raise   bool  // the map has changed, and the epoch has not been raised yet
+}
+
+func newCIDRs(kernel cidrMap) *cidrs { return &cidrs{kernel: kernel} }
+
+// restore reads what an earlier run left: numbers stay what they were.
+func (c *cidrs) restore() (err error) {
+	if c.room, err = c.kernel.Room(); err != nil {
+		return err
+	}
+	if c.written, err = c.kernel.Dump(); err != nil {
+		return err
+	}
+	c.numbers, c.taken, c.named, c.last = map[netip.Prefix]uint32{}, map[uint32]bool{}, map[netip.Prefix]bool{}, firstCIDR-1
+	c.known = map[uint32]bool{}
+	for _, prefix := range slices.SortedFunc(maps.Keys(c.written), comparePrefixes) {
+		number := c.written[prefix]
+		c.known[number] = true
+		if number < firstCIDR || number > lastCIDR || c.taken[number] {
+			continue // nobody of ours wrote this: it gets another number, or goes
+		}
+		c.numbers[prefix], c.taken[number] = number, true
+		c.last = max(c.last, number)
+	}
+	return nil
+}
+
+// comparePrefixes orders prefixes as text does not: by family, address and length.
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// name gives numbers to those that need one, and says which there are then. What does not fit into the map gets none.
+func (c *cidrs) name(prefixes []netip.Prefix) (all map[netip.Prefix]uint32, err error) {
+	clear(c.named)
+	var without int
+	for _, p := range prefixes {
+		c.named[p] = true
+		if c.numbers[p] != 0 {
+			continue
+		}
+		if len(c.numbers) >= c.room {
+			without++
+			continue
+		}
+		number := c.next()
+		c.numbers[p], c.taken[number] = number, true
+	}
+	if without > 0 {
+		err = fmt.Errorf("%d of %d address ranges that policies name do not fit into the map cidrs, which holds %d: rules about them "+
+			"grant nothing", without, len(prefixes), c.room)
+	}
+	return maps.Clone(c.numbers), err
+}
+
+func (c *cidrs) next() uint32 {
+	for {
+		if c.last++; c.last > lastCIDR || c.last < firstCIDR {
+			c.last = firstCIDR
+		}
+		if !c.taken[c.last] {
+			return c.last
+		}
+	}
+}
+
+// missing lists what is named and not in the map, in the order in which it is to be written.
+func (c *cidrs) missing() (list []netip.Prefix) {
+	for p := range c.named {
+		if n := c.numbers[p]; n != 0 && c.written[p] != n {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b netip.Prefix) int {
+		return cmp.Or(cmp.Compare(b.Bits(), a.Bits()), a.Addr().Compare(b.Addr()))
+	})
+	return list
+}
+
+// parent is the number that addresses of a prefix have now; 0 when none.
+func (c *cidrs) parent(p netip.Prefix) uint32 {
+	for bits := p.Bits(); bits >= 0; bits-- {
+		wider := netip.PrefixFrom(p.Addr(), bits).Masked()
+		if number, found := c.written[wider]; found {
+			return number
+		}
+	}
+	return 0
+}
+
+// write puts what is missing into the map.
+func (c *cidrs) write(missing []netip.Prefix) error {
+	for _, p := range missing {
+		c.raise = true
+		if err := c.kernel.Put(p, c.numbers[p]); err != nil {
+			return fmt.Errorf("write %s to the map cidrs: %w", p, err)
+		}
+		c.written[p], c.known[c.numbers[p]] = c.numbers[p], true
+	}
+	return c.announce()
+}
+
+// announce has flows judged again after a change.
+func (c *cidrs) announce() error {
+	if !c.raise {
+		return nil
+	}
+	if err := c.kernel.Raise(); err != nil {
+		return err
+	}
+	c.raise = false
+	return nil
+}
+
+// retired lists what is in the map and not named any more, in the order in which it is to go.
+func (c *cidrs) retired() (list []netip.Prefix) {
+	for p := range c.written {
+		if !c.named[p] || c.numbers[p] == 0 {
+			list = append(list, p)
+		}
+	}
+	for p := range c.numbers {
+		if _, there := c.written[p]; !there && !c.named[p] {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b netip.Prefix) int {
+		return cmp.Or(cmp.Compare(a.Bits(), b.Bits()), a.Addr().Compare(b.Addr()))
+	})
+	return list
+}
+
+// retire removes what is not named any more; its numbers are free.
+func (c *cidrs) retire(list []netip.Prefix) error {
+	var errs []error
+	for _, p := range list {
+		c.raise = true
+		if err := c.kernel.Delete(p); err != nil {
+			// Shorter ones are gone already, longer ones must stay while this one does.
+			errs = append(errs, fmt.Errorf("delete %s from the map cidrs: %w", p, err))
+			break
+		}
+		delete(c.known, c.written[p])
+		delete(c.written, p)
+		delete(c.taken, c.numbers[p])
+		delete(c.numbers, p)
+	}
+	return errors.Join(append(errs, c.announce())...)
+}

@@ -1,0 +1,68 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Config is what was typed. The names of the flags and of their values are Cilium's.
+type Config struct {
+	Enable         string   `mapstructure:"enable-policy"`
+	CIDRMatch      []string `mapstructure:"policy-cidr-match-mode"`
+	AllowLocalhost string   `mapstructure:"allow-localhost"`
+	Kubernetes     bool     `mapstructure:"enable-k8s-networkpolicy"`
+	Cilium         bool     `mapstructure:"enable-cilium-network-policy"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true}
+
+// Values of --allow-localhost and --policy-cidr-match-mode.
+const (
+	localhostAuto   = "auto" // always: probes of the kubelet must reach pods
+	localhostAlways = "always"
+	localhostPolicy = "policy"
+	matchNodes      = "nodes"
+)
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.String("enable-policy", c.Enable, "Which endpoints are isolated: default (those that a policy isolates), always (all) or "+
+		"never (none, and no policy is enforced)")
+	flags.StringSlice("policy-cidr-match-mode", c.CIDRMatch, "What CIDR rules of Cilium's policies match beside what is outside "+
+		"the cluster: nodes, or nothing")
+	flags.String("allow-localhost", c.AllowLocalhost, "Whether the local host always reaches its endpoints: always, policy (only as "+
+		"policies allow) or auto (always)")
+	flags.Bool("enable-k8s-networkpolicy", c.Kubernetes, "Enforce NetworkPolicies of Kubernetes")
+	flags.Bool("enable-cilium-network-policy", c.Cilium, "Enforce CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies")
+}
+
+// newOptions checks what was typed.
+func newOptions(c Config) (policy.Options, error) {
+	o := policy.Options{Mode: policy.Mode(c.Enable)}
+	switch o.Mode {
+	case policy.Default, policy.Always, policy.Never:
+	default:
+		return o, fmt.Errorf("--enable-policy=%q: use %s, %s or %s", c.Enable, policy.Default, policy.Always, policy.Never)
+	}
+	switch c.AllowLocalhost {
+	case localhostAuto, localhostAlways:
+		o.AllowLocalhost = true
+	case localhostPolicy:
+	default:
+		return o, fmt.Errorf("--allow-localhost=%q: use %s, %s or %s", c.AllowLocalhost, localhostAuto, localhostAlways, localhostPolicy)
+	}
+	for _, mode := range c.CIDRMatch {
+		switch mode {
+		case matchNodes:
+			o.CIDRMatchesNodes = true
+		case "":
+		default:
+			return o, fmt.Errorf("--policy-cidr-match-mode=%q: use %s, or nothing", mode, matchNodes)
+		}
+	}
+	return o, nil
+}

@@ -1,0 +1,318 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+)
+
+// controller is the one loop of the cell. All that it holds is its own.
+type controller struct {
+	params
+	in    *inputs
+	store *store
+	cidrs *cidrs
+	// mu is held from the first write to the maps until the tables say so, and by the verify job while it compares the two.
+	mu      sync.Mutex
+	earlier earlier
+
+	// announced are the identities that every policy in use knows: somebody may be known by them.
+	announced map[uint32]bool
+	// announcedTo is the revision of the table identities up to which all are.
+	announcedTo statedb.Revision
+	// marks and rangeMarks are the rows that the verify job had marked when this pass began, by their revisions.
+	marks, rangeMarks map[statedb.Revision]bool
+
+	complete bool   // endpoint-policies is initialized
+	revision uint32 // of what is enforced
+	first    bool   // nothing has been published yet
+	retry    time.Duration
+	problems []error // of this pass
+}
+
+func newController(p params) *controller {
+	return &controller{params: p, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), announced: map[uint32]bool{}, revision: 1, first: true}
+}
+
+// run has no settle time: an ADD waits for the policy of its endpoint.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if err := c.restore(); err != nil {
+		health.Degraded("the maps of policies cannot be read; what they enforce stays", err)
+		return err
+	}
+	defer c.in.close()
+	for {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Of, c.Identities, c.KubernetesPolicies, c.CiliumPolicies)
+		changed := statedb.NewWatchSet()
+		c.problems = nil
+		began := time.Now()
+		c.in.read(txn, changed, began)
+		waiting := c.in.waiting(txn, changed)
+		again := lookAgain
+		if waiting == "" {
+			again = c.pass(txn, changed)
+		}
+
+		c.report(health, waiting)
+
+		if !c.wait(ctx, changed, again) {
+			return nil
+		}
+	}
+}
+
+// restore reads the maps and subscribes to all that policies are made from.
+func (c *controller) restore() (err error) {
+	if err := errors.Join(c.store.restore(), c.cidrs.restore()); err != nil {
+		return err
+	}
+	if c.in, err = newInputs(c.params); err != nil {
+		return fmt.Errorf("follow the tables that policies are made from: %w", err)
+	}
+	c.earlier = newEarlier(c.store)
+	c.store.announced, c.store.identities, c.store.ranges = c.announced, c.in.known, c.cidrs.known
+	return nil
+}
+
+// pass brings the maps and the tables up to a snapshot, as far as that is possible now. It says when another is due although
+// nothing has changed; 0 for never.
+func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.Duration {
+	_, factsChanged := c.Facts.AllWatch(txn)
+	_, marked := c.Compiled.AllWatch(txn) // by the verify job
+	_, markedCIDRs := c.Named.AllWatch(txn)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takeMarks(txn)
+	c.earlier.settle(c.in.synced(txn))
+	c.store.frozen = !c.earlier.settled
+
+	want := c.compile(txn)
+
+	c.store.assign(want.compiled, want.successors)
+	c.store.write()
+	for _, h := range c.store.byID {
+		if h.err != nil {
+			c.note(c.refusal(h))
+		}
+	}
+	named := c.writeCIDRs()
+	if named {
+		c.publish(txn, want)
+	}
+	c.cleanUp(want, named)
+	c.show()
+
+	changed.Add(factsChanged, marked, markedCIDRs)
+	return c.again(want)
+}
+
+// lookAgain is when what is published should have been taken over, at the latest, and how long nobody is left waiting unseen.
+const lookAgain = time.Second
+
+// again says after which time another pass is due although nothing has changed; 0 for never.
+func (c *controller) again(w *wanted) time.Duration {
+	again := c.in.forget(func(id uint32) bool { return w.identities[id] }, time.Now())
+	for id := range c.announced {
+		if !c.in.known[id] {
+			delete(c.announced, id) // if it comes back it is new
+		}
+	}
+	earliest := func(d time.Duration) {
+		if again == 0 || d < again {
+			again = d
+		}
+	}
+	if len(c.problems) > 0 {
+		c.retry = min(max(2*c.retry, minRetry), maxRetry)
+		earliest(c.retry)
+	} else {
+		c.retry = 0
+	}
+	if w.wrote || w.late {
+		earliest(lookAgain)
+	}
+	if w.again {
+		earliest(time.Nanosecond)
+	}
+	return again
+}
+
+// decisions are what holds for the two directions of an endpoint: ingress, its audit, egress, its audit.
+type decisions [4]*policymap.Compiled
+
+// wanted is what one pass has computed.
+type wanted struct {
+	of         map[uint16]decisions
+	isolated   map[uint16][2]bool
+	compiled   []*policymap.Compiled // each once, without those that allow everything
+	successors map[uint32][]*policymap.Compiled
+	published  map[uint16]*endpointpolicies.EndpointPolicy // rows of endpoints that there still are
+	identities map[uint32]bool                             // that rows name
+	facts      bool                                        // the datapath has taken over all that is published
+	earlier    bool                                        // some endpoint has a policy of the run before
+	unchanged  bool                                        // such a one is still known by the number of that run
+	kept       []*policymap.Compiled                       // what endpoints shall have that go on with a policy of the run before
+	flips      bool                                        // some endpoint goes over to another policy id
+	wrote      bool                                        // rows that the datapath has to take over yet
+	late       bool                                        // some endpoint has no row yet
+	again      bool                                        // another pass can go on at once
+}
+
+// compile says what each endpoint shall have.
+func (c *controller) compile(txn statedb.ReadTxn) *wanted {
+	numbers, err := c.cidrs.name(c.in.resolver.NamedCIDRs())
+	c.note(err)
+	c.in.resolver.SetCIDRs(numbers)
+	w := &wanted{of: map[uint16]decisions{}, isolated: map[uint16][2]bool{}, successors: map[uint32][]*policymap.Compiled{},
+		published: map[uint16]*endpointpolicies.EndpointPolicy{}, identities: map[uint32]bool{}, facts: true}
+	seen := map[*policymap.Compiled]bool{}
+	for id := range c.in.subjects {
+		ingress, egress := c.in.resolver.Compile(id)
+		d := decisions{ingress.Enforced, ingress.Audited, egress.Enforced, egress.Audited}
+		w.of[id], w.isolated[id] = d, [2]bool{ingress.Enforced.Isolated(), egress.Enforced.Isolated()}
+		for _, one := range d {
+			if one != nil && !one.AllowsAll() && !seen[one] {
+				seen[one] = true
+				w.compiled = append(w.compiled, one)
+			}
+		}
+	}
+	for row := range c.Published.All(txn) {
+		w.identities[row.Identity] = true
+		ep := c.in.subjects[row.EndpointID]
+		if ep == nil || ep.AttachmentID() != row.Attachment {
+			continue
+		}
+		w.published[row.EndpointID] = row
+		for i, id := range idsOf(row) {
+			w.follow(id, w.of[row.EndpointID][i])
+		}
+		w.facts = w.facts && c.taken(txn, ep, row)
+	}
+	for id, ep := range c.in.subjects {
+		if before, had := c.earlier.slot(ep); had && w.published[id] == nil {
+			number, found := identities.Of(txn, c.Of, id, ep.AttachmentID())
+			w.earlier, w.unchanged = true, w.unchanged || !found || number.Identity == before.identity
+			for i, policy := range before.ids {
+				w.follow(policy, w.of[id][i])
+			}
+		}
+	}
+	return w
+}
+
+// follow notes what an endpoint that has a policy id shall have.
+func (w *wanted) follow(id uint32, next *policymap.Compiled) {
+	if id > 1 {
+		w.successors[id] = append(w.successors[id], next)
+	}
+}
+
+// idsOf lists the policy ids of a row, in the order of [decisions].
+func idsOf(row *endpointpolicies.EndpointPolicy) [4]uint32 {
+	return [4]uint32{row.Ingress.Enforced.ID, row.Ingress.Audited.ID, row.Egress.Enforced.ID, row.Egress.Audited.ID}
+}
+
+// writeCIDRs puts new address ranges into their map, when all policies know what they mean. It says whether the map is what
+// it should be.
+func (c *controller) writeCIDRs() bool {
+	missing := c.cidrs.missing()
+	for _, h := range c.store.byID {
+		if h.err != nil && h.open && len(missing) > 0 && h.users > 0 {
+			c.note(fmt.Errorf("address ranges wait for policy %d", h.id))
+			return false
+		}
+	}
+	for _, p := range missing {
+		if err := c.store.bequeath(c.cidrs.parent(p), c.cidrs.numbers[p]); err != nil {
+			c.note(err)
+			return false
+		}
+	}
+	err := c.cidrs.write(missing)
+	c.cidrs.err = err
+	c.note(err)
+	return err == nil
+}
+
+// cleanUp removes what nobody can have any more: nothing while an endpoint's slot may still name it.
+func (c *controller) cleanUp(w *wanted, named bool) {
+	if !named || c.first || !w.facts || w.earlier || w.flips || w.wrote {
+		return
+	}
+	stuck := c.store.former(w.successors) != 0
+	for _, h := range c.store.byID {
+		switch {
+		case h.users > 0:
+			stuck = stuck || !c.store.current[h.is]
+		case h.target != nil && c.store.current[h.target]: // an endpoint is about to get it
+		default:
+			c.note(c.store.free(h))
+		}
+	}
+	if retired := c.cidrs.retired(); len(retired) > 0 && !stuck {
+		c.note(c.cidrs.retire(retired))
+		w.again = true // without them, entries can go
+	}
+	if done, _ := c.Facts.Initialized(c.DB.ReadTxn()); done && len(c.store.stale) > 0 {
+		c.note(c.store.sweep(w.successors))
+	}
+}
+
+func (c *controller) note(err error) {
+	if err != nil {
+		c.problems = append(c.problems, err)
+	}
+}
+
+// wait returns when an input changes, or another pass is due; false when the agent stops.
+func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
+	limited, cancel := ctx, context.CancelFunc(func() {})
+	if again > 0 {
+		limited, cancel = context.WithTimeout(ctx, again)
+		heartbeat.IdleFor(ctx, again) // the next pass begins with a snapshot
+	} else {
+		heartbeat.Idle(ctx) // the same
+	}
+	defer cancel()
+	_, _ = changed.Wait(limited, 0) // an error is the end of the time or of ctx
+	return ctx.Err() == nil
+}
+
+// maxProblems is how many problems the module's health names.
+const maxProblems = 3
+
+func (c *controller) report(health cell.Health, waiting string) {
+	if waiting != "" {
+		health.OK("waiting for " + waiting)
+		return
+	}
+	if len(c.problems) > 0 {
+		health.Degraded("policies are not enforced as they should be; what is enforced stays",
+			errors.Join(c.problems[:min(len(c.problems), maxProblems)]...))
+		return
+	}
+	health.OK(fmt.Sprintf("%d policies for %d endpoints, compiled into %d", len(c.in.policies), len(c.in.subjects), len(c.store.byID)))
+}
+
+// sortedPrefixes lists the keys of a map.
+func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
+	list := make([]netip.Prefix, 0, len(m))
+	for p := range m {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, comparePrefixes)
+	return list
+}

@@ -1,0 +1,213 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/script"
+
+	"github.com/waggle-net/waggle/pkg/policymap"
+)
+
+// fakeMaps holds what the kernel's maps would, remembers the order of writes, and fails as it is told.
+type fakeMaps struct {
+	mu       sync.Mutex
+	entries  map[entryKey]policymap.Entry
+	cidrs    map[netip.Prefix]uint32
+	slots    map[uint16]slot
+	room     room
+	cidrRoom int
+	epoch    int
+	failures int // so many writes fail
+	fail     string
+	log      []string
+}
+
+func newFake() *fakeMaps {
+	return &fakeMaps{entries: map[entryKey]policymap.Entry{}, cidrs: map[netip.Prefix]uint32{}, slots: map[uint16]slot{},
+		room: room{1000, 100}, cidrRoom: 100}
+}
+
+// write makes a change unless it shall fail.
+func (f *fakeMaps) write(what string, change func()) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failures > 0 && strings.Contains(what, f.fail) {
+		f.failures--
+		return errors.New("no memory, says the test")
+	}
+	f.log = append(f.log, what)
+	change()
+	return nil
+}
+
+type fakeEntries struct{ *fakeMaps }
+
+func (f fakeEntries) Put(id uint32, e policymap.Entry) error {
+	verdict := "allow"
+	if e.Deny {
+		verdict = "deny"
+	}
+	f.mu.Lock()
+	_, there := f.entries[entryKey{id, e.Key}]
+	full := !there && len(f.entries) >= f.room.entries+f.room.ranges
+	f.mu.Unlock()
+	if full {
+		return errors.New("a map is full that had room: entries are counted wrongly")
+	}
+	return f.write(fmt.Sprintf("put policy %d: %s %s", id, verdict, describe(e.Key)), func() { f.entries[entryKey{id, e.Key}] = e })
+}
+
+func (f fakeEntries) Delete(id uint32, k policymap.Key) error {
+	return f.write(fmt.Sprintf("delete policy %d: %s", id, describe(k)), func() { delete(f.entries, entryKey{id, k}) })
+}
+
+func (f fakeEntries) Some(*cursor, int) (map[entryKey]policymap.Entry, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.entries), true, nil
+}
+
+func (f fakeEntries) Get(id uint32, k policymap.Key) (policymap.Entry, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e, found := f.entries[entryKey{id, k}]
+	return e, found, nil
+}
+
+func (f fakeEntries) Room() (room, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.room, nil
+}
+
+func (f fakeEntries) Slots() (map[uint16]slot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.slots), nil
+}
+
+type fakeCIDRs struct{ *fakeMaps }
+
+func (f fakeCIDRs) Put(p netip.Prefix, n uint32) error {
+	return f.write(fmt.Sprintf("put cidr %s: %d", p, n), func() { f.cidrs[p] = n })
+}
+
+func (f fakeCIDRs) Delete(p netip.Prefix) error {
+	return f.write(fmt.Sprintf("delete cidr %s", p), func() { delete(f.cidrs, p) })
+}
+
+func (f fakeCIDRs) Dump() (map[netip.Prefix]uint32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.cidrs), nil
+}
+
+func (f fakeCIDRs) Room() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.cidrRoom, nil
+}
+
+func (f fakeCIDRs) Raise() error { return f.write("raise epoch", func() { f.epoch++ }) }
+
+// fakeCommands let scripts look at the fake, disturb it, and leave in it what an earlier run would.
+func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
+	command := func(summary, args string, n int, run func(args []string) (string, error)) script.Cmd {
+		return script.Command(script.CmdUsage{Summary: summary, Args: args}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			if len(args) != n {
+				return nil, script.ErrUsage
+			}
+			out, err := run(args)
+			return func(*script.State) (string, string, error) { return out, "", err }, nil
+		})
+	}
+	locked := func(run func(args []string) (string, error)) func([]string) (string, error) {
+		return func(args []string) (string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return run(args)
+		}
+	}
+	return upstream.NewScriptCmds(map[string]script.Cmd{
+		"kernel/log": command("Show the writes since the last time", "", 0, locked(func([]string) (string, error) {
+			text := strings.Join(append(f.log, ""), "\n")
+			f.log = nil
+			return text, nil
+		})),
+		"kernel/fail": command("Let the next n writes fail whose description contains a text", "n text", 2, locked(func(args []string) (string, error) {
+			n, err := strconv.Atoi(args[0])
+			f.failures, f.fail = n, args[1]
+			return "", err
+		})),
+		"kernel/room": command("Give the maps another size", "entries ranges", 2, locked(func(args []string) (string, error) {
+			a, err1 := strconv.Atoi(args[0])
+			b, err2 := strconv.Atoi(args[1])
+			f.room = room{a, b}
+			return "", errors.Join(err1, err2)
+		})),
+		"kernel/cidr-room": command("Give the map cidrs another size", "n", 1, locked(func(args []string) (string, error) {
+			n, err := strconv.Atoi(args[0])
+			f.cidrRoom = n
+			return "", err
+		})),
+		"kernel/leave-slot": command("Put what an earlier run left: endpoint ifindex ingress egress", "id ifindex in out", 4,
+			locked(func(args []string) (string, error) {
+				var n [4]uint64
+				for i := range args {
+					var err error
+					if n[i], err = strconv.ParseUint(args[i], 10, 32); err != nil {
+						return "", err
+					}
+				}
+				f.slots[uint16(n[0])] = slot{ifindex: uint32(n[1]), ids: [4]uint32{uint32(n[2]), 0, uint32(n[3]), 0}}
+				return "", nil
+			})),
+		"kernel/identity": command("Put the identity that an endpoint had in an earlier run into its slot", "id identity", 2,
+			locked(func(args []string) (string, error) {
+				id, err1 := strconv.ParseUint(args[0], 10, 16)
+				identity, err2 := strconv.ParseUint(args[1], 10, 32)
+				s := f.slots[uint16(id)]
+				s.identity = uint32(identity)
+				f.slots[uint16(id)] = s
+				return "", errors.Join(err1, err2)
+			})),
+		"kernel/entry": command("Put an entry past the agent: policy allow|deny 301|cidr:16777217|any", "policy verdict peer", 3,
+			locked(func(args []string) (string, error) {
+				id, err1 := strconv.ParseUint(args[0], 10, 32)
+				peer, isCIDR := strings.CutPrefix(args[2], "cidr:")
+				k := policymap.Key{Kind: policymap.Identity}
+				var identity uint64
+				var err2 error
+				if isCIDR {
+					k.Kind = policymap.CIDR
+				}
+				if peer == "any" {
+					k.Kind = policymap.Any
+				} else {
+					identity, err2 = strconv.ParseUint(peer, 10, 32)
+				}
+				k.Identity = uint32(identity)
+				f.entries[entryKey{uint32(id), k}] = policymap.Entry{Key: k, Deny: args[1] == "deny"}
+				return "", errors.Join(err1, err2)
+			})),
+		"kernel/cidr": command("Put an address range past the agent", "prefix number", 2, locked(func(args []string) (string, error) {
+			n, err := strconv.ParseUint(args[1], 10, 32)
+			f.cidrs[netip.MustParsePrefix(args[0])] = uint32(n)
+			return "", err
+		})),
+		"kernel/clear": command("Lose everything, as if somebody had emptied the maps", "", 0, locked(func([]string) (string, error) {
+			clear(f.entries)
+			clear(f.cidrs)
+			return "", nil
+		})),
+		"verify": command("Run the verify job now", "", 0, func([]string) (string, error) { return "", l.verify.run(context.Background()) }),
+	})
+}

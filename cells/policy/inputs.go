@@ -1,0 +1,387 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// identityGrace is how long the policies go on knowing an identity that is gone: somebody may still be known by it in the
+// maps, whose writers come behind the tables.
+const identityGrace = 10 * time.Second
+
+// inputs tell the resolver of every change of the tables that it is made from. They are for one goroutine.
+type inputs struct {
+	params
+	resolver *policymap.Resolver
+
+	kubernetes statedb.ChangeIterator[*k8s.NetworkPolicy]
+	cilium     statedb.ChangeIterator[*cilium.Policy]
+	identities statedb.ChangeIterator[*identities.Identity]
+	endpoints  statedb.ChangeIterator[*endpoints.Endpoint]
+	pods       statedb.ChangeIterator[*k8s.Pod]
+	remote     statedb.ChangeIterator[*cilium.Endpoint]
+	ipcache    statedb.ChangeIterator[*ipcache.Entry]
+	of         statedb.ChangeIterator[*identities.EndpointIdentity]
+
+	policies map[string]*policy.Policy // by reference
+	known    map[uint32]bool           // identities that there are
+	leaving  map[uint32]time.Time      // identities that are gone, and since when
+	subjects map[uint16]*endpoints.Endpoint
+	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
+	env      policy.Environment
+	moved    bool // policies, identities or endpoints have changed in this pass
+	catchUp  catchUp
+}
+
+// newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
+func newInputs(p params) (in *inputs, err error) {
+	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, known: map[uint32]bool{},
+		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}}
+	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Pods, p.Remote, p.IPCache, p.Of)
+	defer txn.Commit()
+	if in.kubernetes, err = p.KubernetesPolicies.Changes(txn); err != nil {
+		return nil, err
+	}
+	if in.cilium, err = p.CiliumPolicies.Changes(txn); err != nil {
+		return nil, err
+	}
+	if in.identities, err = p.Identities.Changes(txn); err != nil {
+		return nil, err
+	}
+	if in.endpoints, err = p.Endpoints.Changes(txn); err != nil {
+		return nil, err
+	}
+	if in.pods, err = p.Pods.Changes(txn); err != nil {
+		return nil, err
+	}
+	if in.remote, err = p.Remote.Changes(txn); err != nil {
+		return nil, err
+	}
+	if in.ipcache, err = p.IPCache.Changes(txn); err != nil {
+		return nil, err
+	}
+	in.of, err = p.Of.Changes(txn)
+	return in, err
+}
+
+func (in *inputs) close() {
+	in.kubernetes.Close()
+	in.cilium.Close()
+	in.identities.Close()
+	in.endpoints.Close()
+	in.pods.Close()
+	in.remote.Close()
+	in.ipcache.Close()
+	in.of.Close()
+}
+
+// read takes in what has changed up to a snapshot, and adds to changed what closes when more has.
+func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
+	in.moved = false
+	in.where(txn, changed)
+	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
+		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
+	})
+	follow(in, txn, changed, in.cilium, func(o *cilium.Policy, gone bool) {
+		in.policy(policy.FromCilium(o, in.env), gone || !in.Config.Cilium)
+	})
+	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
+	pods := map[string]bool{} // by "namespace/name"
+	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
+		if old := in.subjects[ep.ID]; old != nil {
+			in.leavePod(old)
+			pods[old.PodName()] = true
+		}
+		pods[ep.PodName()] = true
+		if gone {
+			delete(in.subjects, ep.ID)
+			in.resolver.DeleteSubject(ep.ID)
+			return
+		}
+		in.join(ep)
+		in.subject(txn, ep)
+	})
+	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) {
+		if ep := in.subjects[o.EndpointID]; ep != nil {
+			pods[ep.PodName()] = true
+		}
+	})
+	follow(in, txn, changed, in.pods, func(o *k8s.Pod, _ bool) {
+		pods[o.Key()] = true
+		for id := range in.ofPod[o.Key()] {
+			in.subject(txn, in.subjects[id])
+		}
+	})
+	follow(in, txn, changed, in.remote, func(o *cilium.Endpoint, _ bool) { pods[o.Key()] = true })
+	in.claimants(txn, changed, pods)
+	delete(pods, "")
+	for name := range pods {
+		in.pod(txn, name)
+	}
+}
+
+func (in *inputs) join(ep *endpoints.Endpoint) {
+	in.subjects[ep.ID] = ep
+	name := ep.PodName()
+	if in.ofPod[name] == nil {
+		in.ofPod[name] = map[uint16]bool{}
+	}
+	in.ofPod[name][ep.ID] = true
+}
+
+func (in *inputs) leavePod(ep *endpoints.Endpoint) {
+	name := ep.PodName()
+	if delete(in.ofPod[name], ep.ID); len(in.ofPod[name]) == 0 {
+		delete(in.ofPod, name)
+	}
+}
+
+// pod tells of a pod as a peer, as far as it names ports. Of one of this node its endpoint says more than its
+// CiliumEndpoint, which comes later, and without Kubernetes never.
+func (in *inputs) pod(txn statedb.ReadTxn, name string) {
+	if pod, found := in.local(txn, name); found {
+		in.resolver.UpsertPod(name, pod)
+		return
+	}
+	if o, _, found := in.Remote.Get(txn, cilium.EndpointByName(name)); found && len(o.Ports) > 0 && len(in.ofPod[name]) == 0 {
+		if addresses := in.believed(txn, o); len(addresses) > 0 {
+			in.resolver.UpsertPod(name, policymap.Pod{Identity: o.Identity, Addresses: addresses, Ports: portsOf(o.Ports)})
+			return
+		}
+	}
+	in.resolver.DeletePod(name)
+}
+
+// believed are the addresses that a CiliumEndpoint has claimed and that ipcache believes to be its, or its node's at least: otherwise whoever can write one could have
+// any address opened by a rule about a named port.
+func (in *inputs) believed(txn statedb.ReadTxn, o *cilium.Endpoint) (list []netip.Addr) {
+	for _, addr := range o.Addrs {
+		e, _, found := in.IPCache.Get(txn, ipcache.ByPrefix(netip.PrefixFrom(addr, addr.BitLen())))
+		if found && e.Owner == ipcache.OwnerCiliumEndpoints && e.Identity == o.Identity && (!o.Node.Is4() || e.TunnelPeer == o.Node) {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// claimants adds the pods elsewhere that name ports and claim an address of which ipcache says something else now.
+func (in *inputs) claimants(txn statedb.ReadTxn, changed *statedb.WatchSet, pods map[string]bool) {
+	rows, more := in.ipcache.Next(txn)
+	changed.Add(more)
+	for change := range rows {
+		for o := range in.Remote.List(txn, cilium.EndpointsByAddress(change.Object.Prefix.Addr())) {
+			if len(o.Ports) > 0 {
+				pods[o.Key()] = true
+			}
+		}
+	}
+}
+
+// local finds a pod of this node that names ports. Of several endpoints of one pod the youngest counts.
+func (in *inputs) local(txn statedb.ReadTxn, name string) (pod policymap.Pod, found bool) {
+	row, _, there := in.Pods.Get(txn, k8s.PodByName(name))
+	if !there || len(row.Ports) == 0 {
+		return pod, false
+	}
+	var youngest *endpoints.Endpoint
+	for id := range in.ofPod[name] {
+		if ep := in.subjects[id]; youngest == nil || endpoints.CompareAge(ep, youngest) > 0 {
+			youngest = ep
+		}
+	}
+	if youngest == nil {
+		return pod, false
+	}
+	number, there := identities.Of(txn, in.Of, youngest.ID, youngest.AttachmentID())
+	if !there {
+		return pod, false
+	}
+	pod = policymap.Pod{Identity: number.Identity, Ports: portsOf(row.Ports)}
+	for _, addr := range []netip.Addr{youngest.IPv4, youngest.IPv6} {
+		if addr.IsValid() {
+			pod.Addresses = append(pod.Addresses, addr)
+		}
+	}
+	return pod, true
+}
+
+// follow hands over what has changed in one table.
+func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table statedb.ChangeIterator[R], take func(R, bool)) {
+	rows, more := table.Next(txn)
+	changed.Add(more)
+	for change := range rows {
+		in.moved = true
+		take(change.Object, change.Deleted)
+	}
+}
+
+func (in *inputs) policy(p *policy.Policy, gone bool) {
+	name := p.Ref.String()
+	if gone {
+		delete(in.policies, name)
+		in.resolver.DeletePolicy(p.Ref)
+		return
+	}
+	in.policies[name] = p
+	in.resolver.UpsertPolicy(p)
+}
+
+func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {
+	if gone {
+		in.leaving[o.ID] = now
+		return
+	}
+	delete(in.leaving, o.ID)
+	in.known[o.ID] = true
+	in.resolver.UpsertIdentity(o.ID, o.Labels)
+}
+
+// forget lets go of identities that have been gone for long and that nobody has any more, neither here nor elsewhere: whoever is
+// still known by one in the maps must meet the denies that are about it. It says when to ask again.
+func (in *inputs) forget(used func(uint32) bool, now time.Time) (again time.Duration) {
+	var elsewhere map[uint32]bool // read when somebody is due
+	for id, since := range in.leaving {
+		left := identityGrace - now.Sub(since)
+		if left <= 0 && elsewhere == nil {
+			elsewhere = in.elsewhere()
+		}
+		if left > 0 || used(id) || elsewhere[id] {
+			left = max(left, identityGrace/10)
+			if again == 0 || left < again {
+				again = left
+			}
+			continue
+		}
+		delete(in.leaving, id)
+		delete(in.known, id)
+		in.resolver.DeleteIdentity(id)
+	}
+	return again
+}
+
+// elsewhere are the identities that ipcache names.
+func (in *inputs) elsewhere() map[uint32]bool {
+	all := map[uint32]bool{}
+	for e := range in.IPCache.All(in.DB.ReadTxn()) {
+		all[e.Identity] = true
+	}
+	return all
+}
+
+// subject tells of one endpoint of this node: whom its policies select, and which ports its pod names.
+func (in *inputs) subject(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
+	s := policymap.Subject{ID: ep.ID, Labels: ep.Labels}
+	if pod, _, found := in.Pods.Get(txn, k8s.PodByName(ep.PodName())); found && pod.HasUID(ep.K8sUID) {
+		s.Ports = portsOf(pod.Ports)
+	}
+	in.resolver.UpsertSubject(s)
+}
+
+func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
+	var ports []policy.NamedPort
+	for _, p := range list {
+		number := map[string]uint8{"TCP": policy.ProtocolTCP, "UDP": policy.ProtocolUDP, "SCTP": policy.ProtocolSCTP}[p.Protocol]
+		if number != 0 {
+			ports = append(ports, policy.NamedPort{Name: p.Name, Protocol: number, Number: p.Number})
+		}
+	}
+	return ports
+}
+
+// where takes in what the meaning of policies depends on. Cilium's are read anew when the API server is elsewhere; those of
+// Kubernetes cannot speak of it.
+func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	env := in.Inputs.Read(txn, changed)
+	same := in.env.SameAPIServers(&env)
+	if in.env = env; same || !in.Config.Cilium {
+		return
+	}
+	in.moved = true
+	for o := range in.CiliumPolicies.All(txn) {
+		in.policy(policy.FromCilium(o, in.env), false)
+	}
+}
+
+// waiting says what must be read before anything can be decided, or nothing.
+func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
+	_, more := in.Sources.AllWatch(txn)
+	changed.Add(more)
+	for _, name := range in.needed() {
+		row, _, found := in.Sources.Get(txn, sources.ByTable(name))
+		switch {
+		case !found:
+			return "the table " + name + " to be read"
+		case !row.Usable():
+			return fmt.Sprintf("the table %s: %s: %s", name, row.Producer, row.WaitingFor)
+		}
+	}
+	if in.Identities.NumObjects(txn) == 0 {
+		return "the first identities"
+	}
+	return in.behind(txn, changed, time.Now())
+}
+
+// synced tells whether all that is needed is the source's own list and no copy of before.
+func (in *inputs) synced(txn statedb.ReadTxn) bool {
+	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
+		return false
+	}
+	return !slices.ContainsFunc(in.needed(), func(name string) bool {
+		row, _, _ := in.Sources.Get(txn, sources.ByTable(name))
+		return row.State != sources.Synced
+	})
+}
+
+// needed are the tables without which policies cannot be known.
+func (in *inputs) needed() []string {
+	tables := []string{in.Namespaces.Name()}
+	if in.Config.Kubernetes {
+		tables = append(tables, in.KubernetesPolicies.Name())
+	}
+	if in.Config.Cilium {
+		tables = append(tables, in.CiliumPolicies.Name())
+	}
+	return tables
+}
+
+// doubt says why it is not known which policies select an endpoint: labels are missing, and with the ones that it may have
+// a policy could select it.
+func (in *inputs) doubt(ep *endpoints.Endpoint) string {
+	if ep.LabelsMissing == "" {
+		return ""
+	}
+	for name, p := range in.policies {
+		for i := range p.Parts {
+			if maySelect(p.Parts[i].Subject, ep.Labels) {
+				return fmt.Sprintf("its labels, for %s may select it: they are not known: %s", name, ep.LabelsMissing)
+			}
+		}
+	}
+	return ""
+}
+
+// maySelect tells whether a selector can choose a set of labels of which some are not known.
+func maySelect(s policy.Selector, have map[string]string) bool {
+	for _, r := range s.Requirements {
+		if _, known := have[r.Source+":"+r.Key]; !known {
+			continue
+		}
+		if one := (policy.Selector{Requirements: []policy.Requirement{r}}); !one.Matches(have) {
+			return false
+		}
+	}
+	return true
+}

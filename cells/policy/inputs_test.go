@@ -1,0 +1,45 @@
+package policy
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+)
+
+// Somebody deletes CiliumIdentities that pods elsewhere have. The policies go on knowing them for as long as ipcache names them.
+func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	table, err := ipcache.NewTable(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := &ipcache.Entry{Prefix: netip.MustParsePrefix("10.2.0.5/32"), Identity: 301}
+	txn := db.WriteTxn(table)
+	_, _, _ = table.Insert(txn, row)
+	txn.Commit()
+
+	gone := time.Now()
+	in := &inputs{params: params{DB: db, IPCache: table}, resolver: policymap.New(policy.Options{}),
+		known: map[uint32]bool{301: true, 302: true}, leaving: map[uint32]time.Time{301: gone, 302: gone}}
+	nobody := func(uint32) bool { return false }
+
+	if again := in.forget(nobody, gone.Add(identityGrace-time.Second)); len(in.known) != 2 || again != time.Second {
+		t.Errorf("before the grace is over: known %v, again in %s", in.known, again)
+	}
+	if again := in.forget(nobody, gone.Add(identityGrace)); len(in.known) != 1 || !in.known[301] || again <= 0 {
+		t.Errorf("while ipcache names 301: known %v, again in %s", in.known, again)
+	}
+	txn = db.WriteTxn(table)
+	_, _, _ = table.Delete(txn, row)
+	txn.Commit()
+	if again := in.forget(nobody, gone.Add(2*identityGrace)); len(in.known) != 0 || again != 0 {
+		t.Errorf("when nobody names them: known %v, again in %s", in.known, again)
+	}
+}

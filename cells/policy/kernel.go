@@ -1,0 +1,278 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+)
+
+// entryMaps are the maps policy and policy_ranges, taken as one: which of them has an entry is the business of this file.
+type entryMaps interface {
+	// Put writes an entry of a policy id, whether it is there or not.
+	Put(id uint32, e policymap.Entry) error
+	// Delete removes an entry; one that is gone is success.
+	Delete(id uint32, key policymap.Key) error
+	// Some reads the next n entries of each map, or those that are left; after the last it begins anew, and says so.
+	Some(c *cursor, n int) (found map[entryKey]policymap.Entry, end bool, err error)
+	// Get reads one entry. Ranges of one policy and peer do not overlap, so that what a look-up finds of a range is it.
+	Get(id uint32, key policymap.Key) (e policymap.Entry, found bool, err error)
+	// Room is how many entries the maps have in all.
+	Room() (room, error)
+	// Slots says which policies the datapath has for endpoints now, by their local ids.
+	Slots() (map[uint16]slot, error)
+}
+
+// cidrMap is the map cidrs.
+type cidrMap interface {
+	Put(prefix netip.Prefix, number uint32) error
+	Delete(prefix netip.Prefix) error // one that is gone is success
+	Dump() (map[netip.Prefix]uint32, error)
+	Room() (int, error)
+	// Raise has every flow judged again whose peer may be another CIDR by now.
+	Raise() error
+}
+
+// entryKey is an entry of a policy id.
+type entryKey struct {
+	ID uint32
+	policymap.Key
+}
+
+// slot is what the datapath knows of the policies of an endpoint.
+type slot struct {
+	ifindex  uint32    // of the endpoint's link; tells it from a later one with the same id
+	identity uint32    // as whom it is known
+	ids      [4]uint32 // in the order of [decisions]
+	shapes   [4]uint32 // of these
+}
+
+// decision is what the datapath has for a direction: the two policies that begin at an index.
+func (s *slot) decision(at int, isolated bool) endpointpolicies.Decision {
+	return endpointpolicies.Decision{Enforced: endpointpolicies.Policy{ID: s.ids[at], Shape: s.shapes[at]},
+		Audited: endpointpolicies.Policy{ID: s.ids[at+1], Shape: s.shapes[at+1]}, Isolated: isolated}
+}
+
+// room is a number of entries of each map.
+type room struct{ entries, ranges int }
+
+func (r room) plus(o room) room    { return room{r.entries + o.entries, r.ranges + o.ranges} }
+func (r room) minus(o room) room   { return room{r.entries - o.entries, r.ranges - o.ranges} }
+func (r room) fits(into room) bool { return r.entries <= into.entries && r.ranges <= into.ranges }
+
+// roomOf counts entries.
+func roomOf(list []policymap.Entry) (r room) {
+	for i := range list {
+		if list[i].IsRange() {
+			r.ranges++
+		} else {
+			r.entries++
+		}
+	}
+	return r
+}
+
+// cursor is how far [entryMaps.Some] has come. The zero value begins.
+type cursor struct {
+	entries, ranges       ebpf.MapBatchCursor
+	entriesEnd, rangesEnd bool
+}
+
+// realEntries are the pinned maps.
+type realEntries struct{ maps bpfmaps.Maps }
+
+// realCIDRs is the pinned map.
+type realCIDRs struct{ maps bpfmaps.Maps }
+
+func newKernel(m bpfmaps.Maps) (entryMaps, cidrMap) { return realEntries{m}, realCIDRs{m} }
+
+// place names the map of an entry and makes its key there.
+func place(id uint32, k policymap.Key) (name string, key any) {
+	kind := bpf.PolicyKind(k.Kind)
+	if k.IsRange() {
+		return bpf.MapPolicyRanges, bpf.NewPolicyRangeKey(id, kind, k.Identity, k.Protocol, k.Port, int(k.PortBits))
+	}
+	level := bpf.PolicyAll
+	switch {
+	case k.PortBits != 0:
+		level = bpf.PolicyPort
+	case k.Protocol != 0:
+		level = bpf.PolicyProtocol
+	}
+	return bpf.MapPolicy, bpf.NewPolicyKey(id, kind, k.Identity, level, k.Protocol, k.Port)
+}
+
+func (r realEntries) Put(id uint32, e policymap.Entry) error {
+	name, key := place(id, e.Key)
+	value := bpf.PolicyEntry{Rule: e.Rule}
+	if e.Deny {
+		value.Deny = 1
+	}
+	return r.maps.Put(name, key, value)
+}
+
+func (r realEntries) Delete(id uint32, k policymap.Key) error {
+	name, key := place(id, k)
+	if err := r.maps.Delete(name, key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+func (r realEntries) Get(id uint32, k policymap.Key) (e policymap.Entry, found bool, err error) {
+	name, key := place(id, k)
+	m, err := r.maps.Get(name)
+	if err != nil {
+		return e, false, err
+	}
+	var v bpf.PolicyEntry
+	switch err := m.Lookup(key, &v); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return e, false, nil
+	case err != nil:
+		return e, false, err
+	}
+	return policymap.Entry{Key: k, Rule: v.Rule, Deny: v.Deny != 0}, true, nil
+}
+
+func (r realEntries) Some(c *cursor, n int) (map[entryKey]policymap.Entry, bool, error) {
+	if c.entriesEnd && c.rangesEnd {
+		*c = cursor{}
+	}
+	out := make(map[entryKey]policymap.Entry)
+	err := some(r.maps, bpf.MapPolicy, &c.entries, &c.entriesEnd, n, func(k bpf.PolicyKey, v bpf.PolicyEntry) {
+		key := policymap.Key{Identity: k.Identity, Kind: policymap.Kind(k.Kind), Protocol: k.Protocol, PortBits: k.PortBits,
+			Port: k.HostPort()}
+		out[entryKey{k.Policy, key}] = policymap.Entry{Key: key, Rule: v.Rule, Deny: v.Deny != 0}
+	})
+	if err == nil {
+		err = some(r.maps, bpf.MapPolicyRanges, &c.ranges, &c.rangesEnd, n, func(k bpf.PolicyRangeKey, v bpf.PolicyEntry) {
+			first, last := k.Ports()
+			key := policymap.Key{Identity: k.Identity, Kind: policymap.Kind(k.Kind), Protocol: k.Protocol, Port: first,
+				PortBits: portBits(first, last)}
+			out[entryKey{k.Policy, key}] = policymap.Entry{Key: key, Rule: v.Rule, Deny: v.Deny != 0}
+		})
+	}
+	return out, c.entriesEnd && c.rangesEnd, err
+}
+
+// portBits is how many bits the ports of a block have in common.
+func portBits(first, last uint16) (n uint8) {
+	for size := uint32(last) - uint32(first) + 1; size < 1<<16; size <<= 1 {
+		n++
+	}
+	return n
+}
+
+// some reads the next n entries of one map, unless its end was reached.
+func some[K, V any](all bpfmaps.Maps, name string, c *ebpf.MapBatchCursor, end *bool, n int, found func(K, V)) error {
+	if *end {
+		return nil
+	}
+	m, err := all.Get(name)
+	if err != nil {
+		return err
+	}
+	keys, values := make([]K, n), make([]V, n)
+	count, err := m.BatchLookup(c, keys, values, nil)
+	if *end = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !*end {
+		*c = ebpf.MapBatchCursor{}
+		return fmt.Errorf("read map %s: %w", name, err)
+	}
+	for i := range count {
+		found(keys[i], values[i])
+	}
+	return nil
+}
+
+func (r realEntries) Room() (room, error) {
+	entries, err := r.maps.Get(bpf.MapPolicy)
+	if err != nil {
+		return room{}, err
+	}
+	ranges, err := r.maps.Get(bpf.MapPolicyRanges)
+	if err != nil {
+		return room{}, err
+	}
+	return room{int(entries.MaxEntries()), int(ranges.MaxEntries())}, nil
+}
+
+func (r realEntries) Slots() (map[uint16]slot, error) {
+	m, err := r.maps.Get(bpf.MapEndpointFacts)
+	if err != nil {
+		return nil, err
+	}
+	ids, facts := make([]uint32, m.MaxEntries()), make([]bpf.EndpointFacts, m.MaxEntries())
+	var c ebpf.MapBatchCursor
+	n, err := m.BatchLookup(&c, ids, facts, nil) // one call: the array is small
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, fmt.Errorf("read map %s: %w", bpf.MapEndpointFacts, err)
+	}
+	slots := make(map[uint16]slot)
+	for i, f := range facts[:n] {
+		if f.Ifindex != 0 {
+			slots[uint16(ids[i])] = slot{f.Ifindex, f.Identity, [4]uint32{f.PolicyIngress, f.AuditIngress, f.PolicyEgress, f.AuditEgress},
+				[4]uint32{f.ShapeIngress, f.AuditShapeIngress, f.ShapeEgress, f.AuditShapeEgress}}
+		}
+	}
+	return slots, nil
+}
+
+func (r realCIDRs) Put(prefix netip.Prefix, number uint32) error {
+	return r.maps.Put(bpf.MapCIDRs, bpf.NewLpmKey(prefix), number)
+}
+
+func (r realCIDRs) Delete(prefix netip.Prefix) error {
+	if err := r.maps.Delete(bpf.MapCIDRs, bpf.NewLpmKey(prefix)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// batch is how many entries one call reads.
+const batch = 4096
+
+func (r realCIDRs) Dump() (map[netip.Prefix]uint32, error) {
+	out := make(map[netip.Prefix]uint32)
+	var c ebpf.MapBatchCursor
+	for end := false; !end; {
+		err := some(r.maps, bpf.MapCIDRs, &c, &end, batch, func(k bpf.LpmKey, number uint32) {
+			if p := bpf.PrefixOf(k); p.IsValid() {
+				out[p] = number
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (r realCIDRs) Room() (int, error) {
+	m, err := r.maps.Get(bpf.MapCIDRs)
+	if err != nil {
+		return 0, err
+	}
+	return int(m.MaxEntries()), nil
+}
+
+// epochCIDRs is the slot of the map epochs that this cell writes.
+const epochCIDRs uint32 = 1
+
+func (r realCIDRs) Raise() error {
+	m, err := r.maps.Get(bpf.MapEpochs)
+	if err != nil {
+		return err
+	}
+	var epoch uint32
+	if err := m.Lookup(epochCIDRs, &epoch); err != nil {
+		return fmt.Errorf("read map %s: %w", bpf.MapEpochs, err)
+	}
+	return r.maps.Put(bpf.MapEpochs, epochCIDRs, epoch+1)
+}

@@ -1,0 +1,239 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
+)
+
+// taken tells whether the datapath has taken over what is published of an endpoint. One that has no facts passes nothing,
+// once all that are there are known.
+func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *endpointpolicies.EndpointPolicy) bool {
+	f, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
+	if !found {
+		all, _ := c.Facts.Initialized(txn)
+		return all || !ep.Restored
+	}
+	return f.Status.Kind == reconciler.StatusKindDone && int(f.IfIndex) == ep.HostIfIndex && f.Ingress == row.Ingress &&
+		f.Egress == row.Egress && f.PolicyRevision == row.Revision
+}
+
+// publish says which policy each endpoint has, and as whom it may be known. Everything that the rows say stands in the maps.
+//
+// An endpoint goes over to other policy ids first. Only when the datapath has taken over all such changes does anybody
+// become known by an identity that was not known before: until then some endpoint may have a policy that does not know it.
+func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
+	rows := make(map[uint16]*endpointpolicies.EndpointPolicy, len(w.of))
+	ids := slices.Sorted(maps.Keys(w.of))
+	for _, id := range ids {
+		row, changed := c.row(w, id)
+		rows[id] = row
+		w.flips = w.flips || changed && w.published[id] != nil
+		for i, policy := range idsOf(row) {
+			if policy > 1 && c.store.byID[policy] == nil {
+				w.kept = append(w.kept, w.of[id][i])
+			}
+		}
+	}
+	if known := c.Identities.Revision(txn); known != c.announcedTo && w.facts && !w.flips && !c.open(w) {
+		clear(c.announced)
+		maps.Copy(c.announced, c.in.known)
+		c.announcedTo = known
+	}
+	c.commit(txn, w, ids, rows)
+}
+
+// open tells whether a policy in use may lack a deny that somebody new should meet: one that could not be written, or one of a
+// policy that goes on although it knows nothing new.
+func (c *controller) open(w *wanted) bool {
+	if w.unchanged && c.earlier.denies {
+		return true
+	}
+	if len(w.kept) > 0 && (c.earlier.denies || slices.ContainsFunc(w.kept, deniesIdentities)) {
+		c.note(errors.New("a policy of the run before is not what it should be and may not deny who is new: nobody new is let in"))
+		return true
+	}
+	for _, h := range c.store.byID {
+		switch {
+		case h.users == 0:
+		case h.open:
+			return true
+		case h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is):
+			c.note(fmt.Errorf("policy %d is not what it should be and may not deny who is new: nobody new is let in", h.id))
+			return true
+		}
+	}
+	return false
+}
+
+func deniesIdentities(compiled *policymap.Compiled) bool {
+	if compiled == nil {
+		return false
+	}
+	for e := range compiled.Entries() {
+		if e.Deny && e.Kind == policymap.Identity {
+			return true
+		}
+	}
+	return false
+}
+
+// row is what an endpoint shall have, without its identity. It tells whether that is another policy than it has; when the
+// maps do not hold it, the endpoint goes on with what it had, and with nothing when it is new.
+func (c *controller) row(w *wanted, id uint16) (row *endpointpolicies.EndpointPolicy, changed bool) {
+	ep, former := c.in.subjects[id], w.published[id]
+	next := &endpointpolicies.EndpointPolicy{EndpointID: id, Attachment: ep.AttachmentID(), Revision: c.revision}
+	if former != nil {
+		copied := *former
+		next = &copied
+		next.Error = ""
+	}
+	d := w.of[id]
+	in, err1 := c.decision(d[0], d[1], w.isolated[id][0])
+	out, err2 := c.decision(d[2], d[3], w.isolated[id][1])
+	if err := errors.Join(err1, err2); err != nil {
+		next.Error = err.Error()
+		if before, had := c.earlier.slot(ep); had && former == nil && c.earlier.settled {
+			next.Ingress, next.Egress = before.decision(0, w.isolated[id][0]), before.decision(2, w.isolated[id][1])
+		}
+		return next, false
+	}
+	doubt := c.in.doubt(ep)
+	if doubt == "" {
+		doubt = c.earlier.widens(ep, d, len(c.in.policies))
+	}
+	if doubt != "" {
+		next.Error = "waiting for " + doubt
+		return next, false
+	}
+	next.Ingress, next.Egress = in, out
+	changed = former != nil && (former.Ingress != in || former.Egress != out)
+	return next, changed
+}
+
+// decision finds the policy ids of a direction.
+func (c *controller) decision(enforced, audited *policymap.Compiled, isolated bool) (d endpointpolicies.Decision, err error) {
+	if d.Enforced, err = c.idOf(enforced); err != nil {
+		return d, err
+	}
+	if audited != nil {
+		if d.Audited, err = c.idOf(audited); err != nil {
+			return d, err
+		}
+	}
+	d.Isolated = isolated
+	return d, nil
+}
+
+func (c *controller) idOf(compiled *policymap.Compiled) (endpointpolicies.Policy, error) {
+	if compiled == nil {
+		return endpointpolicies.Policy{}, errors.New("its policy is not compiled")
+	}
+	if compiled.AllowsAll() {
+		return endpointpolicies.Policy{ID: 1}, nil
+	}
+	h := c.store.by[compiled]
+	switch {
+	case h == nil:
+		return endpointpolicies.Policy{}, errors.New("its policy has no number")
+	case !h.complete(compiled):
+		return endpointpolicies.Policy{}, c.refusal(h)
+	}
+	return endpointpolicies.Policy{ID: h.id, Shape: compiled.Shape()}, nil
+}
+
+// refusal says why the maps do not hold a policy, and what to do.
+func (c *controller) refusal(h *held) error {
+	if errors.Is(h.err, errFull) {
+		return fmt.Errorf("policy %d: %w. The costliest are %s. Have fewer or wider rules, or raise --bpf-policy-map-max", h.id, h.err,
+			c.store.costliest())
+	}
+	return fmt.Errorf("policy %d: %w", h.id, h.err)
+}
+
+// knownAs is the identity by which an endpoint is known in the datapath; 0 when by none.
+func (c *controller) knownAs(former *endpointpolicies.EndpointPolicy, id uint16) uint32 {
+	if former != nil {
+		return former.Identity
+	}
+	before, had := c.earlier.slot(c.in.subjects[id])
+	if !had {
+		return 0
+	}
+	return before.identity
+}
+
+// commit writes the rows that differ.
+func (c *controller) commit(txn statedb.ReadTxn, w *wanted, ids []uint16, rows map[uint16]*endpointpolicies.EndpointPolicy) {
+	narrowed := map[uint32]bool{}
+	for _, h := range c.store.byID {
+		narrowed[h.id], h.narrowed = h.narrowed, false
+	}
+	raise := false
+	for _, id := range ids {
+		former := w.published[id]
+		if former == nil {
+			continue
+		}
+		for i, now := range idsOf(rows[id]) {
+			if i%2 == 0 && (now != idsOf(former)[i] || narrowed[now]) {
+				raise = true
+				rows[id].Revision = c.revision + 1
+			}
+		}
+	}
+	if raise {
+		c.revision++
+	}
+	write := c.DB.WriteTxn(c.Published, c.Progress)
+	defer write.Abort()
+	all := true
+	for _, id := range ids {
+		row, former := rows[id], w.published[id]
+		if former == nil && row.Error != "" && c.earlier.has(c.in.subjects[id]) {
+			all = false
+			c.note(fmt.Errorf("endpoint %d keeps what the run before enforced: %s", id, row.Error))
+			continue
+		}
+		number, found := identities.Of(txn, c.Of, id, row.Attachment)
+		switch {
+		case found && (c.announced[number.Identity] || number.Identity == c.knownAs(former, id)):
+			row.Identity = number.Identity
+		case former == nil:
+			all, w.late = false, true
+			continue // nobody may know it yet
+		}
+		if former == nil || !former.Equal(row) {
+			w.wrote = true
+			_, _, _ = c.Published.Insert(write, row)
+		}
+	}
+	for old := range c.Published.All(write) {
+		if rows[old.EndpointID] == nil {
+			_, _, _ = c.Published.Delete(write, old)
+		}
+	}
+	restored, _ := c.Endpoints.Initialized(txn)
+	identified, _ := c.Of.Initialized(txn)
+	if !c.complete && restored && identified && all {
+		c.Initialize(write)
+		c.complete = true
+	}
+	progress := policyprogress.Progress{Identities: c.announcedTo, Revision: c.revision}
+	if old, _, _ := c.Progress.Get(write, policyprogress.Row); old != progress && c.announcedTo > 0 {
+		_, _, _ = c.Progress.Insert(write, progress)
+	}
+	write.Commit()
+	c.first = false
+}

@@ -1,0 +1,120 @@
+package policy
+
+import (
+	"errors"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+)
+
+// takeMarks takes in what the verify job has found: such entries are written again.
+func (c *controller) takeMarks(txn statedb.ReadTxn) {
+	c.marks = map[statedb.Revision]bool{}
+	for row, revision := range c.Compiled.All(txn) {
+		if h := c.store.byID[row.ID]; h != nil && row.Status.Kind == reconciler.StatusKindPending {
+			h.broken, c.marks[revision] = true, true
+		}
+	}
+	c.rangeMarks = map[statedb.Revision]bool{}
+	for row, revision := range c.Named.All(txn) {
+		if row.Status.Kind != reconciler.StatusKindPending {
+			continue
+		}
+		c.rangeMarks[revision] = true
+		if c.cidrs.written[row.Prefix] == row.Identity {
+			c.cidrs.written[row.Prefix] = 0
+		}
+	}
+}
+
+// show writes what there is into the tables that people and other cells read.
+func (c *controller) show() {
+	txn := c.DB.WriteTxn(c.Compiled, c.Named, c.Policies)
+	defer txn.Commit()
+	c.showCompiled(txn)
+	c.showNamed(txn)
+	if c.in.moved {
+		c.showPolicies(txn)
+	}
+}
+
+func (c *controller) showCompiled(txn statedb.WriteTxn) {
+	for row := range c.Compiled.All(txn) {
+		if h := c.store.byID[row.ID]; h == nil || h.is == nil {
+			_, _, _ = c.Compiled.Delete(txn, row)
+		}
+	}
+	for id, h := range c.store.byID {
+		if h.is == nil {
+			continue
+		}
+		entries, ranges := h.is.Len()
+		row := &policyentries.Policy{ID: id, Shape: h.is.Shape(), Entries: entries, Ranges: ranges, Policies: h.policies,
+			Users: h.users, Compiled: h.is, Status: statusOf(h)}
+		old, revision, found := c.Compiled.Get(txn, policyentries.ByID(id))
+		if found && old.Status.Kind == reconciler.StatusKindPending && !c.marks[revision] {
+			continue // marked since this pass began: the next one sees to it
+		}
+		if found && old.Compiled == row.Compiled && old.Users == row.Users && old.Status.Kind == row.Status.Kind &&
+			old.Status.GetError() == row.Status.GetError() {
+			continue
+		}
+		_, _, _ = c.Compiled.Insert(txn, row)
+	}
+}
+
+func statusOf(h *held) reconciler.Status {
+	switch {
+	case h.err != nil:
+		return reconciler.StatusError(h.err)
+	case h.broken:
+		return reconciler.StatusError(errors.New("entries may be missing"))
+	}
+	return reconciler.StatusDone()
+}
+
+func (c *controller) showNamed(txn statedb.WriteTxn) {
+	for row := range c.Named.All(txn) {
+		if c.cidrs.numbers[row.Prefix] != row.Identity {
+			_, _, _ = c.Named.Delete(txn, row)
+		}
+	}
+	for _, prefix := range sortedPrefixes[uint32](c.cidrs.numbers) {
+		row := &namedcidrs.CIDR{Prefix: prefix, Identity: c.cidrs.numbers[prefix], Retired: !c.cidrs.named[prefix]}
+		switch {
+		case c.cidrs.written[prefix] == row.Identity:
+			row.Status = reconciler.StatusDone()
+		case c.cidrs.err != nil:
+			row.Status = reconciler.StatusError(c.cidrs.err)
+		default:
+			row.Status = reconciler.StatusError(errors.New("it waits for the policies that are to know it"))
+		}
+		old, revision, found := c.Named.Get(txn, namedcidrs.ByPrefix(prefix))
+		if found && old.Status.Kind == reconciler.StatusKindPending && !c.rangeMarks[revision] {
+			continue
+		}
+		if found && old.Equal(row) && old.Status.Kind == row.Status.Kind && old.Status.GetError() == row.Status.GetError() {
+			continue
+		}
+		_, _, _ = c.Named.Insert(txn, row)
+	}
+}
+
+func (c *controller) showPolicies(txn statedb.WriteTxn) {
+	for row := range c.Policies.All(txn) {
+		if c.in.policies[row.Ref.String()] == nil {
+			_, _, _ = c.Policies.Delete(txn, row)
+		}
+	}
+	for name, p := range c.in.policies {
+		subjects := c.in.resolver.SubjectsOf(p.Ref)
+		if old, _, found := c.Policies.Get(txn, policies.ByRef(name)); found && old.Policy == p && old.Subjects == subjects {
+			continue
+		}
+		_, _, _ = c.Policies.Insert(txn, &policies.Policy{Policy: p, Subjects: subjects})
+	}
+}

@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+)
+
+// slice is how many entries one run looks at, about; smaller maps are compared as a whole each time.
+const slice = 2000
+
+// verifier compares the maps with the rows that say what was written. Its timer alone runs it. What differs it marks
+// pending, and the controller writes it again; what nobody wants it removes itself.
+type verifier struct {
+	*controller
+	next    uint32 // the policy id to go on with
+	entries cursor
+	keys    map[uint32]map[policymap.Key]bool // of policies that this run has come across
+}
+
+// differences are what one look has found. Rows that have changed since before are left alone.
+type differences struct {
+	before    statedb.ReadTxn
+	policies  map[uint32]string       // entries that are not what was written, by policy id
+	ranges    map[netip.Prefix]string // address ranges that are not
+	strangers []entryKey              // entries that no policy has
+	foreign   []netip.Prefix          // address ranges that nobody names; they are gone already
+}
+
+// run looks at the next slice of entries, and at all address ranges.
+func (v *verifier) run(ctx context.Context) error {
+	d, err := v.look()
+	if err != nil {
+		return fmt.Errorf("verify the maps of policies: %w", err)
+	}
+	if len(d.policies) > 0 {
+		drift.Mark(v.Drift, v.Compiled, d.before, func(row *policyentries.Policy) []driftrepairs.Finding {
+			return drift.If(d.policies[row.ID] != "", driftrepairs.MapEntry, bpf.MapPolicy, d.policies[row.ID])
+		})
+	}
+	if len(d.ranges) > 0 {
+		drift.Mark(v.Drift, v.Named, d.before, func(row *namedcidrs.CIDR) []driftrepairs.Finding {
+			return drift.If(d.ranges[row.Prefix] != "", driftrepairs.MapEntry, bpf.MapCIDRs, d.ranges[row.Prefix])
+		})
+	}
+	for _, prefix := range d.foreign {
+		v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapCIDRs, Found: prefix.String() + " is nobody's"})
+	}
+	drift.Strangers(ctx, v.Drift, bpf.MapPolicy, d.strangers, v.stranger, func() { v.prune(d.strangers) })
+	return nil
+}
+
+// look compares the maps with the rows, while nobody changes either.
+func (v *verifier) look() (d differences, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.first {
+		return d, nil // the maps are those of the run before
+	}
+	d = differences{before: v.DB.ReadTxn(), policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
+	if err := errors.Join(v.lookAtPolicies(&d), v.lookAtRanges(&d)); err != nil {
+		return d, err
+	}
+	v.keys = map[uint32]map[policymap.Key]bool{}
+	found, _, err := v.Entries.Some(&v.entries, slice)
+	for k := range found {
+		if !v.wanted(k) {
+			d.strangers = append(d.strangers, k)
+		}
+	}
+	return d, err
+}
+
+// lookAtPolicies looks for entries of the next policies that are not what was written.
+func (v *verifier) lookAtPolicies(d *differences) error {
+	from, n := v.next, 0
+	v.next = 0
+	for row := range v.Compiled.LowerBound(d.before, policyentries.ByID(from)) {
+		if n > slice {
+			v.next = row.ID
+			break
+		}
+		if row.Status.Kind != reconciler.StatusKindDone {
+			continue
+		}
+		for want := range row.Compiled.Entries() {
+			n++
+			have, found, err := v.Entries.Get(row.ID, want.Key)
+			switch {
+			case err != nil:
+				return err
+			case !found:
+				d.policies[row.ID] = fmt.Sprintf("policy %d: %s is missing", row.ID, describe(want.Key))
+			case have.Deny != want.Deny || have.Rule != want.Rule:
+				d.policies[row.ID] = fmt.Sprintf("policy %d: %s has another value", row.ID, describe(want.Key))
+			}
+		}
+	}
+	return nil
+}
+
+// lookAtRanges compares the address ranges, and removes what somebody else has put there.
+func (v *verifier) lookAtRanges(d *differences) error {
+	have, err := v.CIDRs.Dump()
+	if err != nil {
+		return err
+	}
+	for row := range v.Named.All(d.before) {
+		switch number, found := have[row.Prefix]; {
+		case !found:
+			d.ranges[row.Prefix] = row.Prefix.String() + " is missing"
+		case number != row.Identity:
+			d.ranges[row.Prefix] = row.Prefix.String() + " has another value"
+		}
+	}
+	for prefix, number := range have {
+		if _, ours := v.cidrs.written[prefix]; !ours {
+			v.cidrs.written[prefix] = number
+			d.foreign = append(d.foreign, prefix)
+		}
+	}
+	if len(d.foreign) == 0 {
+		return nil
+	}
+	slices.SortFunc(d.foreign, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	return v.cidrs.retire(d.foreign)
+}
+
+// stranger tells whether an entry is there that no policy has.
+func (v *verifier) stranger(k entryKey) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, found, err := v.Entries.Get(k.ID, k.Key)
+	delete(v.keys, k.ID) // it may have another policy by now
+	return err == nil && found && !v.wanted(k)
+}
+
+// wanted tells whether an entry may be there. The mutex is held.
+func (v *verifier) wanted(k entryKey) bool {
+	if _, stale := v.store.stale[k]; stale {
+		return true // of the run before, for as long as endpoints may have its policies
+	}
+	if v.keys[k.ID] == nil {
+		v.keys[k.ID] = v.keysOf(v.store.byID[k.ID])
+	}
+	return v.keys[k.ID][k.Key]
+}
+
+// keysOf lists what the maps may have of a policy id.
+func (v *verifier) keysOf(h *held) map[policymap.Key]bool {
+	keys := map[policymap.Key]bool{}
+	if h == nil {
+		return keys
+	}
+	for _, c := range []*policymap.Compiled{h.is, h.target} {
+		if c != nil {
+			for e := range c.Entries() {
+				keys[e.Key] = true
+			}
+		}
+	}
+	for k := range h.extra {
+		keys[k] = true
+	}
+	return keys
+}
+
+// prune removes entries that no policy has.
+func (v *verifier) prune(strangers []entryKey) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.keys = map[uint32]map[policymap.Key]bool{}
+	for _, k := range strangers {
+		if !v.wanted(k) {
+			if err := v.Entries.Delete(k.ID, k.Key); err != nil {
+				v.Log.Warn("An entry of a policy map that is nobody's stays", "policy", k.ID, "entry", describe(k.Key), "error", err)
+			}
+		}
+	}
+}

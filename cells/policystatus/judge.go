@@ -1,0 +1,110 @@
+package policystatus
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/cilium/statedb/reconciler"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// Reasons of the condition beside those of [policy.Problem].
+const (
+	reasonEnforced = "Enforced"
+	reasonAudit    = "Audit"
+)
+
+const (
+	mostProblems = 10
+	longest      = 300 // bytes of one problem, which may repeat what people wrote
+)
+
+// judge makes the statement about an object, which nobody else may have: it is trimmed. Objects of other types have none.
+func judge(object runtime.Object, env policy.Environment) (*statement, error) {
+	ref, meta, conditions := describe(object)
+	if meta == nil {
+		return nil, fmt.Errorf("an object of type %T came where policies should be", object)
+	}
+	s := &statement{Ref: ref, UID: string(meta.UID)}
+	row, err := k8sobjects.FromServer(object, "")
+	switch row := row.(type) {
+	case *k8s.NetworkPolicy:
+		s.tell(policy.FromKubernetes(row, env))
+	case *cilium.Policy:
+		s.tell(policy.FromCilium(row, env))
+	default:
+		s.tell(&policy.Policy{Problems: []policy.Problem{{Path: "metadata", Reason: policy.ReasonInvalid, Invalid: true,
+			Message: fmt.Sprintf("no agent can read the object: %v", err)}}})
+	}
+	s.Status = reconciler.StatusPending()
+	if s.Valid == valid && (ref.Kind == policy.Kubernetes || s.saidIn(conditions)) {
+		s.Status = reconciler.StatusDone()
+	}
+	return s, nil
+}
+
+// describe names an object and gives what others have said of it.
+func describe(object runtime.Object) (policy.Ref, *metav1.ObjectMeta, []ciliumv2.PolicyCondition) {
+	switch o := object.(type) {
+	case *networkingv1.NetworkPolicy:
+		return policy.Ref{Kind: policy.Kubernetes, Namespace: o.Namespace, Name: o.Name}, &o.ObjectMeta, nil
+	case *ciliumv2.CiliumNetworkPolicy:
+		return policy.Ref{Kind: policy.Cilium, Namespace: o.Namespace, Name: o.Name}, &o.ObjectMeta, o.Status.Conditions
+	case *ciliumv2.CiliumClusterwideNetworkPolicy:
+		return policy.Ref{Kind: policy.Clusterwide, Name: o.Name}, &o.ObjectMeta, o.Status.Conditions
+	}
+	return policy.Ref{}, nil, nil
+}
+
+func (s *statement) saidIn(conditions []ciliumv2.PolicyCondition) bool {
+	for _, c := range conditions {
+		if s.said(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// tell puts what became of a policy into words.
+func (s *statement) tell(p *policy.Policy) {
+	switch {
+	case len(p.Problems) > 0:
+		s.Valid, s.Reason, s.Message = invalid, reasonOf(p.Problems), messageOf(p.Problems)
+	case p.Audit:
+		s.Valid, s.Reason = valid, reasonAudit
+		s.Message = "The policy is in audit mode: what it would deny is counted and reported, and not denied."
+	default:
+		s.Valid, s.Reason, s.Message = valid, reasonEnforced, "All of the policy is enforced."
+	}
+}
+
+// reasonOf is that of a mistake, if there is one, since its author can mend it.
+func reasonOf(problems []policy.Problem) string {
+	for _, p := range problems {
+		if p.Invalid {
+			return p.Reason
+		}
+	}
+	return problems[0].Reason
+}
+
+func messageOf(problems []policy.Problem) string {
+	var lines []string
+	for i, p := range problems {
+		if i == mostProblems {
+			lines = append(lines, fmt.Sprintf("and %d more", len(problems)-i))
+			break
+		}
+		lines = append(lines, printable.Short(p.Path+": "+p.Message, longest))
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,329 @@
+package policystatus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// others is a condition that is not ours.
+var others = ciliumv2.PolicyCondition{Type: "Other", Status: "Unknown"}
+
+// Specs of policies: all of the first is enforced, and the second wants HTTP understood.
+const (
+	plain = `{"endpointSelector": {}, "ingress": [{"fromEntities": ["world"]}]}`
+	seven = `{"endpointSelector": {}, "ingress": [{"toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"method": "GET"}]}}]}]}`
+)
+
+func ciliumPolicy(name, spec string) *ciliumv2.CiliumNetworkPolicy {
+	return &ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Spec: json.RawMessage(spec),
+		Status: ciliumv2.PolicyStatus{Conditions: []ciliumv2.PolicyCondition{others}}}
+}
+
+func kubernetesPolicy(name string, labels map[string]string) *networkingv1.NetworkPolicy {
+	return &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: name}, Spec: networkingv1.NetworkPolicySpec{
+		Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+			PodSelector: &metav1.LabelSelector{MatchLabels: labels}}}}}}}
+}
+
+func cells(client *kubeapi.Client) []cell.Cell {
+	return []cell.Cell{Cell, cell.Provide(func() *kubeapi.Client { return client }),
+		cell.Provide(leadership.NewTable, statedb.RWTable[leadership.Leadership].ToTable)}
+}
+
+func TestScripts(t *testing.T) {
+	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		s := kubetest.New(t)
+		s.Put(ciliumPolicy("plain", plain), ciliumPolicy("seven", seven), kubernetesPolicy("simple", nil))
+		return append(cells(s.Client(t)), cell.Provide(func() upstream.ScriptCmdsOut { return s.Commands(t) }))
+	})
+}
+
+// replica runs the cell, and leads.
+type replica struct {
+	db     *statedb.DB
+	leader statedb.RWTable[leadership.Leadership]
+}
+
+func start(t *testing.T, s *kubetest.Server) *replica {
+	t.Helper()
+	r := &replica{}
+	h := hive.New(append(cells(s.Client(t)), celltest.Infrastructure(),
+		cell.Invoke(func(db *statedb.DB, leader statedb.RWTable[leadership.Leadership]) { r.db, r.leader = db, leader }))...)
+	log := slog.New(slog.DiscardHandler)
+	if err := h.Start(log, t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Stop(log, context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	r.lead(t, true)
+	return r
+}
+
+func (r *replica) lead(t *testing.T, leads bool) {
+	t.Helper()
+	row := leadership.Leadership{Lease: "x"}
+	if leads {
+		row.Until = time.Now().Add(time.Hour)
+	}
+	txn := r.db.WriteTxn(r.leader)
+	defer txn.Abort()
+	if _, _, err := r.leader.Insert(txn, row); err != nil {
+		t.Fatal(err)
+	}
+	txn.Commit()
+}
+
+// condition is what a policy carries.
+func condition(s *kubetest.Server, name string) (found ciliumv2.PolicyCondition, all int) {
+	var o ciliumv2.CiliumNetworkPolicy
+	s.Get(kubeapi.CiliumNetworkPolicies, "x", name, &o)
+	for _, c := range o.Status.Conditions {
+		if c.Type == ciliumv2.PolicyValid {
+			found = c
+		}
+	}
+	return found, len(o.Status.Conditions)
+}
+
+func count(s *kubetest.Server, verb, resource string) (n int) {
+	for _, r := range s.Requests() {
+		if r.Verb == verb && strings.TrimSuffix(r.Resource+"/"+r.Subresource, "/") == resource {
+			n++
+		}
+	}
+	return n
+}
+
+const (
+	patched = "ciliumnetworkpolicies.cilium.io/status"
+	events  = "events"
+)
+
+func TestStatus_FollowsThePolicy(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	s.Put(ciliumPolicy("p", plain))
+	start(t, s)
+	s.Await(t, "all of it is enforced", func() bool { c, n := condition(s, "p"); return c.Status == valid && n == 2 })
+	first, _ := condition(s, "p")
+
+	began := time.Now()
+	s.Put(ciliumPolicy("p", seven))
+	s.Await(t, "some of it is not", func() bool { c, n := condition(s, "p"); return c.Status == invalid && n == 2 })
+	s.Await(t, "an Event", func() bool { return len(s.List(kubeapi.Events)) == 1 })
+	t.Logf("%s after the change", time.Since(began).Round(time.Millisecond))
+	c, _ := condition(s, "p")
+	if c.Reason != policy.ReasonUnsupported || !strings.Contains(c.Message, "spec.ingress[0]") || c.LastTransitionTime < first.LastTransitionTime {
+		t.Errorf("the condition is %+v", c)
+	}
+	e := s.List(kubeapi.Events)[0].(*corev1.Event)
+	var o ciliumv2.CiliumNetworkPolicy
+	s.Get(kubeapi.CiliumNetworkPolicies, "x", "p", &o)
+	if e.Type != corev1.EventTypeWarning || e.Reason != EventReason || e.Message != c.Message || e.InvolvedObject.UID != o.UID ||
+		e.InvolvedObject.Kind != "CiliumNetworkPolicy" || e.Namespace != "x" {
+		t.Errorf("the Event is %+v", e)
+	}
+}
+
+// A label that no identity has can be asked for by a policy of Kubernetes, which has no condition to say so.
+func TestStatus_EventsOnKubernetesPolicies(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	s.Put(kubernetesPolicy("fine", map[string]string{"app": "x"}), kubernetesPolicy("bad", map[string]string{"pod-template-hash": "x"}))
+	start(t, s)
+	s.Await(t, "an Event", func() bool { return len(s.List(kubeapi.Events)) == 1 })
+	e := s.List(kubeapi.Events)[0].(*corev1.Event)
+	if e.InvolvedObject.Name != "bad" || e.InvolvedObject.Kind != "NetworkPolicy" || e.InvolvedObject.APIVersion != "networking.k8s.io/v1" ||
+		!strings.Contains(e.Message, "pod-template-hash") {
+		t.Errorf("the Event is %+v", e)
+	}
+}
+
+// Somebody else who writes the condition as well is answered once.
+func TestStatus_FightsNobody(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	s.Put(ciliumPolicy("p", plain))
+	start(t, s)
+	s.Await(t, "the condition", func() bool { c, _ := condition(s, "p"); return c.Reason == reasonEnforced })
+	p := ciliumPolicy("p", plain)
+	p.Status.Conditions = []ciliumv2.PolicyCondition{{Type: ciliumv2.PolicyValid, Status: valid, Message: "another's words"}}
+	s.Put(p)
+	s.Put(ciliumPolicy("later", plain)) // its event comes behind
+	s.Await(t, "the later policy's condition", func() bool { c, _ := condition(s, "later"); return c.Reason == reasonEnforced })
+	if c, _ := condition(s, "p"); c.Message != "another's words" || count(s, "patch", patched) != 2 {
+		t.Errorf("the condition is %+v after %d patches", c, count(s, "patch", patched))
+	}
+}
+
+// Thousands of policies that have been judged before cost a list, and nothing for each of them.
+func TestStatus_RestartIsQuiet(t *testing.T) {
+	t.Parallel()
+	const policies = 1000
+	s := kubetest.New(t)
+	for i := range policies {
+		s.Put(ciliumPolicy(fmt.Sprintf("p%d", i), plain))
+	}
+	r := start(t, s)
+	complete := func() bool {
+		for _, o := range s.List(kubeapi.CiliumNetworkPolicies) {
+			if len(o.(*ciliumv2.CiliumNetworkPolicy).Status.Conditions) != 2 {
+				return false
+			}
+		}
+		return true
+	}
+	s.Await(t, "all conditions", complete)
+	before := len(s.Requests())
+	r.lead(t, false)
+	start(t, s)
+	s.Put(ciliumPolicy("later", plain))
+	s.Await(t, "the later policy's condition", func() bool { c, _ := condition(s, "later"); return c.Reason == reasonEnforced })
+	if n := len(s.Requests()) - before; n > 20 {
+		t.Errorf("%d requests for a new leader and one new policy", n)
+	}
+	if n := count(s, "patch", patched); n != policies+1 {
+		t.Errorf("%d patches for %d policies", n, policies+1)
+	}
+}
+
+// The same words are said once, also by the next leader.
+func TestStatus_OneEventForOneProblem(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	s.Put(ciliumPolicy("p", seven))
+	r := start(t, s)
+	s.Await(t, "an Event", func() bool { return count(s, "create", events) == 1 })
+	r.lead(t, false)
+	s.Put(ciliumPolicy("q", seven)) // while nobody leads
+	start(t, s)
+	s.Await(t, "Events about both", func() bool { return count(s, "create", events) >= 3 && len(s.List(kubeapi.Events)) == 2 })
+}
+
+// Errors are tried again, and a conflict is no reason to overwrite what came between.
+func TestStatus_TriesAgain(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	var refused atomic.Int64
+	s.Fault(func(r *http.Request) (int, string) {
+		switch {
+		case r.Method == http.MethodPatch && refused.Add(1) == 1:
+			p := ciliumPolicy("p", seven)
+			p.Status.Conditions = append(p.Status.Conditions, ciliumv2.PolicyCondition{Type: "Third", Status: valid})
+			s.Put(p) // the version that was read is old now
+		case r.Method == http.MethodPost && refused.Add(1) < 4:
+			return http.StatusInternalServerError, ""
+		}
+		return 0, ""
+	})
+	s.Put(ciliumPolicy("p", seven))
+	start(t, s)
+	s.Await(t, "the condition beside two others", func() bool { c, n := condition(s, "p"); return c.Status == invalid && n == 3 })
+	s.Await(t, "an Event", func() bool { return len(s.List(kubeapi.Events)) == 1 })
+}
+
+// A replica that lost the lease writes nothing, even what it had begun.
+func TestStatus_LeaderOnly(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	db := statedb.New()
+	leader, err := leadership.NewTable(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &replica{db: db, leader: leader}
+	r.lead(t, true)
+	w := &writer{params{DB: db, Leadership: leader, Client: s.Client(t)}}
+	s.Put(ciliumPolicy("p", plain))
+	var o ciliumv2.CiliumNetworkPolicy
+	s.Get(kubeapi.CiliumNetworkPolicies, "x", "p", &o)
+	one := &statement{Ref: policy.Ref{Kind: policy.Cilium, Namespace: "x", Name: "p"}, UID: string(o.UID), Valid: invalid}
+	s.Fault(func(q *http.Request) (int, string) {
+		if q.Method == http.MethodGet {
+			r.lead(t, false) // between the look at the object and the write
+		}
+		return 0, ""
+	})
+	if err := w.Update(t.Context(), nil, 0, one); !errors.Is(err, leadership.ErrNotLeading) {
+		t.Errorf("a condition: %v", err)
+	}
+	if err := w.emit(t.Context(), one); !errors.Is(err, leadership.ErrNotLeading) {
+		t.Errorf("an Event: %v", err)
+	}
+	if n := count(s, "patch", patched) + count(s, "create", events); n != 0 {
+		t.Errorf("%d writes without the lease", n)
+	}
+}
+
+// A watch that ends is taken up where it ended; lost changes are found by a list.
+func TestStatus_SurvivesBrokenWatches(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	start(t, s)
+	for i, breakIt := range []func(){func() { s.CutWatches(t) }, s.Compact, func() { s.Stop(); s.Start(t) }} {
+		name := fmt.Sprintf("p%d", i)
+		s.Await(t, "the watch", func() bool { return count(s, "watch", "ciliumnetworkpolicies.cilium.io") > i })
+		breakIt()
+		s.Put(ciliumPolicy(name, plain))
+		s.Await(t, "the condition of "+name, func() bool { c, _ := condition(s, name); return c.Status == valid })
+	}
+}
+
+func TestMessageOf_IsBounded(t *testing.T) {
+	t.Parallel()
+	var many []policy.Problem
+	for range 1000 {
+		many = append(many, policy.Problem{Path: "spec", Reason: policy.ReasonUnsupported, Message: strings.Repeat("\x1b[2J", 1000)})
+	}
+	many[999].Reason, many[999].Invalid = policy.ReasonInvalid, true
+	s := &statement{Ref: policy.Ref{Kind: policy.Clusterwide, Name: strings.Repeat("a-", 120)}}
+	s.tell(&policy.Policy{Problems: many})
+	e := s.event(time.Now())
+	switch {
+	case s.Reason != policy.ReasonInvalid || !strings.HasSuffix(s.Message, "and 990 more"):
+		t.Errorf("%s: %.100q", s.Reason, s.Message)
+	case strings.Contains(s.Message, "\x1b") || len(s.Message) > 20_000:
+		t.Errorf("%d bytes: %.100q", len(s.Message), s.Message)
+	case len(e.Name) > 253 || strings.Contains(e.Name, "-.") || len(e.Message) > 1024 || e.Namespace != "default":
+		t.Errorf("the Event is %+v", e)
+	}
+}
+
+// What agents do not enforce because pods are not known by the name of their cluster is told here as well.
+func TestJudge_NoticesWhatAgentsNotice(t *testing.T) {
+	f := follower{params: params{Keeps: func(label string) bool { return label != "k8s:"+labels.KeyCluster }}}
+	s, err := judge(ciliumPolicy("p", `{"endpointSelector": {}, "ingress": [{"fromEntities": ["cluster"]}]}`), f.environment())
+	if err != nil || s.Valid != invalid || s.Reason != policy.ReasonLabel {
+		t.Errorf("%v: %+v", err, s)
+	}
+}

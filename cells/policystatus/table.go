@@ -1,0 +1,67 @@
+package policystatus
+
+import (
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// statement is what is to be said of one policy object.
+type statement struct {
+	Ref     policy.Ref        `json:"ref"`
+	UID     string            `json:"uid"`
+	Valid   string            `json:"valid"` // "True" when all of it is enforced, else "False"
+	Reason  string            `json:"reason"`
+	Message string            `json:"message"`
+	Status  reconciler.Status `json:"status"`
+}
+
+// valid says that all of a policy is enforced, and invalid that some of it is not.
+const (
+	valid   = "True"
+	invalid = "False"
+)
+
+func (s *statement) clone() *statement { c := *s; return &c }
+
+func (s *statement) withStatus(status reconciler.Status) *statement { s.Status = status; return s }
+
+// equal ignores the status.
+func (s *statement) equal(o *statement) bool {
+	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message
+}
+
+// said tells whether a condition says the same, whenever that was.
+func (s *statement) said(c ciliumv2.PolicyCondition) bool {
+	return c.Type == ciliumv2.PolicyValid && c.Status == s.Valid && c.Reason == s.Reason && c.Message == s.Message
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*statement) TableHeader() []string {
+	return []string{"Policy", "Valid", "Reason", "Message", "Status", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (s *statement) TableRow() []string {
+	fault := "-"
+	if text := s.Status.GetError(); text != "" {
+		fault = printable.Text(text)
+	}
+	return []string{printable.Text(s.Ref.String()), s.Valid, s.Reason, printable.Text(s.Message), s.Status.Kind.String(), fault}
+}
+
+var refIndex = statedb.Index[*statement, string]{
+	Name:       "policy",
+	FromObject: func(s *statement) index.KeySet { return index.NewKeySet(index.String(s.Ref.String())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+func newTable(db *statedb.DB) (statedb.RWTable[*statement], error) {
+	return statedb.NewTable(db, "policy-statements", refIndex)
+}

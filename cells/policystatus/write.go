@@ -1,0 +1,182 @@
+package policystatus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// EventReason is that of all Events of this cell.
+const EventReason = "PolicyNotEnforced"
+
+const (
+	writers      = 8                // requests at a time; the client limits how many there are in a second
+	writeTimeout = 10 * time.Second // of all requests about one object
+	longestEvent = 1000             // bytes of an Event's message; the API server takes 1,024
+	longestName  = 200              // bytes of the policy's name in that of an Event, which has 253
+	// clusterEvents is the namespace of Events about objects that have none.
+	clusterEvents = metav1.NamespaceDefault
+)
+
+// writer says what statements want said.
+type writer struct{ params }
+
+// UpdateBatch implements reconciler.BatchOperations. One slow answer does not delay what is to be said of other objects.
+func (w *writer) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*statement]) {
+	var group errgroup.Group
+	group.SetLimit(writers)
+	for i := range batch {
+		group.Go(func() error {
+			batch[i].Result = w.Update(ctx, txn, batch[i].Revision, batch[i].Object)
+			return nil
+		})
+	}
+	_ = group.Wait() // results stand in the entries
+}
+
+// Update implements reconciler.Operations.
+func (w *writer) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *statement) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	if err := w.setCondition(ctx, s); err != nil {
+		return err
+	}
+	if s.Valid == valid {
+		return nil
+	}
+	return w.emit(ctx, s)
+}
+
+// DeleteBatch implements reconciler.BatchOperations. What was said goes with its object.
+func (*writer) DeleteBatch(context.Context, statedb.ReadTxn, []reconciler.BatchEntry[*statement]) {}
+
+// Delete implements reconciler.Operations.
+func (*writer) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *statement) error {
+	return nil
+}
+
+// Prune implements reconciler.Operations. It is never asked for.
+func (*writer) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*statement, statedb.Revision]) error {
+	return nil
+}
+
+// setCondition writes the condition into an object that can have one, on the condition that nothing else changed meanwhile:
+// the list that it stands in also holds what others say.
+func (w *writer) setCondition(ctx context.Context, s *statement) error {
+	if s.Ref.Kind == policy.Kubernetes {
+		return nil // its status has no conditions
+	}
+	meta, conditions, err := w.read(ctx, s.Ref)
+	if apierrors.IsNotFound(err) || err == nil && string(meta.UID) != s.UID {
+		return nil // it is gone, and its row soon too
+	}
+	if err != nil || s.saidIn(conditions) {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": meta.UID, "resourceVersion": meta.ResourceVersion},
+		"status":   map[string]any{"conditions": s.among(conditions, time.Now())},
+	})
+	if err != nil {
+		return err
+	}
+	if err := leadership.Check(w.DB, w.Leadership); err != nil {
+		return err
+	}
+	err = w.Client.Patch(ctx, resourceOf(s.Ref), s.Ref.Namespace, s.Ref.Name, types.MergePatchType, patch, nil, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// read gets an object as it is now.
+func (w *writer) read(ctx context.Context, ref policy.Ref) (*metav1.ObjectMeta, []ciliumv2.PolicyCondition, error) {
+	object := resourceOf(ref).New()
+	err := w.Client.Get(ctx, resourceOf(ref), ref.Namespace, ref.Name, object)
+	_, meta, conditions := describe(object)
+	return meta, conditions, err
+}
+
+// resourceOf is that of a policy of Cilium's.
+func resourceOf(ref policy.Ref) kubeapi.Resource {
+	if ref.Kind == policy.Clusterwide {
+		return kubeapi.CiliumClusterwidePolicies
+	}
+	return kubeapi.CiliumNetworkPolicies
+}
+
+// among is a list of conditions with the statement in the place of an older one.
+func (s *statement) among(conditions []ciliumv2.PolicyCondition, now time.Time) []ciliumv2.PolicyCondition {
+	c := ciliumv2.PolicyCondition{Type: ciliumv2.PolicyValid, Status: s.Valid, Reason: s.Reason, Message: s.Message,
+		LastTransitionTime: now.UTC().Format(time.RFC3339)}
+	out := slices.Clone(conditions)
+	i := slices.IndexFunc(out, func(o ciliumv2.PolicyCondition) bool { return o.Type == c.Type })
+	if i < 0 {
+		return append(out, c)
+	}
+	if out[i].Status == c.Status && out[i].LastTransitionTime != "" {
+		c.LastTransitionTime = out[i].LastTransitionTime // of the status, whatever else changes
+	}
+	out[i] = c
+	return out
+}
+
+// emit makes an Event of the statement. Its name follows from what it says, so that one is never made twice while the API
+// server keeps it.
+func (w *writer) emit(ctx context.Context, s *statement) error {
+	if err := leadership.Check(w.DB, w.Leadership); err != nil {
+		return err
+	}
+	event := s.event(time.Now())
+	err := w.Client.Create(ctx, kubeapi.Events, event.Namespace, event, nil)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil // the namespace goes, and the policy with it
+	}
+	return err
+}
+
+func (s *statement) event(now time.Time) *corev1.Event {
+	version := ciliumv2.GroupVersion.String()
+	if s.Ref.Kind == policy.Kubernetes {
+		version = "networking.k8s.io/v1"
+	}
+	namespace := s.Ref.Namespace
+	if namespace == "" {
+		namespace = clusterEvents
+	}
+	name := strings.TrimRight(s.Ref.Name[:min(len(s.Ref.Name), longestName)], ".-") // a dot follows, which may stand behind neither
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", s.UID, s.Reason, s.Message))
+	at := metav1.NewTime(now)
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
+		InvolvedObject: corev1.ObjectReference{APIVersion: version, Kind: string(s.Ref.Kind), Namespace: s.Ref.Namespace,
+			Name: s.Ref.Name, UID: types.UID(s.UID)},
+		Reason: EventReason, Message: printable.Short(s.Message, longestEvent), Type: corev1.EventTypeWarning,
+		Source: corev1.EventSource{Component: "waggle"}, ReportingController: "waggle.io/cluster",
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+	}
+}

@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+)
+
+// ctFilter says which flows a command is about, as typed; the agent checks it.
+type ctFilter struct {
+	endpoint     uint16
+	pod, address string
+	all          bool
+}
+
+func (a *app) ctCommand() *cobra.Command {
+	group := &cobra.Command{Use: "ct", Short: "Show and forget the flows that the datapath remembers"}
+	group.AddCommand(
+		a.ctSubcommand("list", "List flows", "ct/list", "  waggle bpf ct list --pod default/web\n  waggle bpf ct list --address 10.244.1.7 -o json"),
+		a.ctSubcommand("top", "List endpoints by the number of their flows, with packets and bytes of both directions; COUNTED is what goes against their share", "ct/top", ""),
+		a.ctSubcommand("flush", "Forget flows: the next packet of each is judged as if it were the first", "ct/flush",
+			"  waggle bpf ct flush --pod default/web\n  waggle bpf ct flush --all"),
+	)
+	return a.withShellSocket(group)
+}
+
+// ctSubcommand runs a command of the agent's shell with a filter.
+func (a *app) ctSubcommand(use, short, command, example string) *cobra.Command {
+	var f ctFilter
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs, Example: example,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			args := append([]string{command}, f.args()...)
+			if a.output == "" {
+				return a.shellRun(cmd, args...)
+			}
+			text, err := a.shellText(cmd, append(args, "--json")...)
+			if err != nil {
+				return err
+			}
+			var value any
+			if err := json.Unmarshal([]byte(text), &value); err != nil {
+				return fmt.Errorf("read what the agent said to %s: %w", command, err)
+			}
+			return a.show(value, nil)
+		},
+	}
+	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "Only flows of the endpoint with this id")
+	cmd.Flags().StringVar(&f.pod, "pod", "", "Only flows of this pod, as NAMESPACE/NAME")
+	cmd.Flags().StringVar(&f.address, "address", "", "Only flows from or to this address")
+	if use == "flush" {
+		cmd.Flags().BoolVar(&f.all, "all", false, "All flows")
+	}
+	return a.withOutput(cmd)
+}
+
+func (f ctFilter) args() (args []string) {
+	if f.endpoint != 0 {
+		args = append(args, "--endpoint="+strconv.Itoa(int(f.endpoint)))
+	}
+	if f.pod != "" {
+		args = append(args, "--pod="+f.pod)
+	}
+	if f.address != "" {
+		args = append(args, "--address="+f.address)
+	}
+	if f.all {
+		args = append(args, "--all")
+	}
+	return args
+}

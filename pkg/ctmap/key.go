@@ -1,0 +1,62 @@
+package ctmap
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+)
+
+// KeyOf makes the key of a flow, as the programs do, and tells whether the opener is its second side. The addresses must be
+// of one family; the ports of ICMP are its identifier, twice.
+func KeyOf(t bpf.CtFlow) (key Key, openerSecond bool) {
+	from, to := sideOf(t.Opener.Addr().Unmap().AsSlice(), t.Opener.Port()), sideOf(t.Target.Addr().Unmap().AsSlice(), t.Target.Port())
+	if openerSecond = to.before(from); openerSecond {
+		from, to = to, from
+	}
+	asker := uint8(0)
+	if t.Protocol == unix.IPPROTO_ICMP || t.Protocol == unix.IPPROTO_ICMPV6 {
+		asker = 1
+		if openerSecond {
+			asker = 2
+		}
+	}
+	ports := [2]uint16{from.port, to.port}
+	if len(from.addr) == 4 {
+		key.V4 = bpf.CtKey4{Addr: [2]uint32{binary.NativeEndian.Uint32(from.addr), binary.NativeEndian.Uint32(to.addr)}, Port: ports,
+			Protocol: t.Protocol, Asker: asker, Type: t.ICMPType}
+		return key, openerSecond
+	}
+	key.IPv6 = true
+	key.V6 = bpf.CtKey6{Addr: [2][16]uint8{[16]byte(from.addr), [16]byte(to.addr)}, Port: ports,
+		Protocol: t.Protocol, Asker: asker, Type: t.ICMPType}
+	return key, openerSecond
+}
+
+// side is one end of a flow, its port in wire order.
+type side struct {
+	addr []byte
+	port uint16
+}
+
+func sideOf(addr []byte, port uint16) side {
+	var wire [2]byte
+	binary.BigEndian.PutUint16(wire[:], port)
+	return side{addr, binary.NativeEndian.Uint16(wire[:])}
+}
+
+// before compares as the programs do: addresses as native integers of 32 or 64 bits, then ports.
+func (s side) before(o side) bool {
+	if len(s.addr) == 4 {
+		a, b := binary.NativeEndian.Uint32(s.addr), binary.NativeEndian.Uint32(o.addr)
+		return a < b || a == b && s.port < o.port
+	}
+	for i := 0; i < len(s.addr); i += 8 {
+		a, b := binary.NativeEndian.Uint64(s.addr[i:]), binary.NativeEndian.Uint64(o.addr[i:])
+		if a != b {
+			return a < b
+		}
+	}
+	return s.port < o.port
+}

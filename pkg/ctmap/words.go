@@ -1,0 +1,95 @@
+package ctmap
+
+import (
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+)
+
+// State of a flow in a word.
+type State string
+
+// States. Those that TCP alone has stand first.
+const (
+	Opening     State = "opening"     // nobody has answered the SYN
+	Handshake   State = "handshake"   // answered, and neither side has sent more than its SYN
+	Established State = "established" // data may flow
+	Closing     State = "closing"     // one side will send no more
+	Closed      State = "closed"      // neither side will
+	Reset       State = "reset"       // one side broke the connection
+	Unanswered  State = "unanswered"
+	Answered    State = "answered"
+	Expired     State = "expired" // as good as gone; the collector has not come by
+)
+
+// StateAt tells the state at a time of [bpf.CtNow].
+func (f *Flow) StateAt(now uint32) State {
+	flags := f.Entry.Flags
+	switch {
+	case bpf.CtExpired(&f.Entry, now):
+		return Expired
+	case f.protocol() != unix.IPPROTO_TCP && f.Established:
+		return Answered
+	case f.protocol() != unix.IPPROTO_TCP:
+		return Unanswered
+	case flags&bpf.CtReset != 0:
+		return Reset
+	case flags&bpf.CtOpenerFin != 0 && flags&bpf.CtTargetFin != 0:
+		return Closed
+	case flags&(bpf.CtOpenerFin|bpf.CtTargetFin) != 0:
+		return Closing
+	case !f.Established:
+		return Opening
+	case flags&bpf.CtStands == 0:
+		return Handshake
+	}
+	return Established
+}
+
+func (f *Flow) protocol() uint8 {
+	if f.Key.IPv6 {
+		return f.Key.V6.Protocol
+	}
+	return f.Key.V4.Protocol
+}
+
+// Age is how long ago the flow began, by a time of [bpf.CtNow]; it is accurate to about a second.
+func (f *Flow) Age(now uint32) time.Duration { return bpf.CtDuration(since(now, f.Entry.Created)) }
+
+// Left is how long the flow lasts without another packet; 0 when it has expired.
+func (f *Flow) Left(now uint32) time.Duration { return bpf.CtDuration(since(f.Entry.Expires, now)) }
+
+// since is the ticks from one time to a later one; 0 when it is not later. The clock may have wrapped around.
+func since(later, earlier uint32) uint32 {
+	if d := int32(later - earlier); d > 0 {
+		return uint32(d)
+	}
+	return 0
+}
+
+// Words are the flags that a state does not tell.
+func (f *Flow) Words() (words []string) {
+	flags := uint32(f.Entry.Flags)
+	for _, w := range []struct {
+		flag uint32
+		word string
+	}{{uint32(bpf.CtViaStack), "via-stack"}, {uint32(bpf.CtAudited), "audited"}} {
+		if flags&w.flag != 0 {
+			words = append(words, w.word)
+		}
+	}
+	return words
+}
+
+// Protocol is the name of the protocol, in capitals; its number when it has none here.
+func Protocol(number uint8) string {
+	names := map[uint8]string{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_UDPLITE: "UDPLITE",
+		unix.IPPROTO_SCTP: "SCTP", unix.IPPROTO_ICMP: "ICMP", unix.IPPROTO_ICMPV6: "ICMPv6"}
+	if name, found := names[number]; found {
+		return name
+	}
+	return strconv.Itoa(int(number))
+}

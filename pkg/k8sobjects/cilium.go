@@ -1,0 +1,94 @@
+package k8sobjects
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// CiliumNode reads a CiliumNode. Addresses and CIDRs stay as they are written: others judge them.
+func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
+	row := &cilium.Node{Name: o.Name, UID: string(o.UID), Annotations: o.Annotations,
+		HealthIPv4: o.Spec.Health.IPv4, HealthIPv6: o.Spec.Health.IPv6}
+	if len(o.Spec.IPAM.PodCIDRs) > 0 {
+		row.PodCIDRs = o.Spec.IPAM.PodCIDRs
+	}
+	for _, a := range o.Spec.Addresses {
+		row.Addresses = append(row.Addresses, cilium.NodeAddress{Type: Intern(a.Type), IP: a.IP})
+	}
+	return row
+}
+
+// CiliumEndpoint reads a CiliumEndpoint, with the digest of one that this node writes. One without status is a pod of which
+// nothing is known yet.
+func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoint, error) {
+	row := &cilium.Endpoint{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Written: written,
+		Ports: ciliumPorts(o.Status.NamedPorts), Host: Intern(o.Labels[ciliumv2.NodeLabel])}
+	status := field.NewPath("status")
+	if i := o.Status.Identity; i != nil {
+		if i.ID < 0 || i.ID > math.MaxUint32 {
+			return nil, field.Invalid(status.Child("identity", "id"), i.ID, "must be a number of 32 bits")
+		}
+		row.Identity = uint32(i.ID)
+	}
+	n := o.Status.Networking
+	if n == nil {
+		return row, nil
+	}
+	var err error
+	if n.Node != "" {
+		if row.Node, err = parseAddr(status.Child("networking", "node"), n.Node); err != nil {
+			return nil, err
+		}
+	}
+	var texts []string
+	for _, pair := range n.Addressing {
+		for _, text := range []string{pair.IPv4, pair.IPv6} {
+			if text != "" {
+				texts = append(texts, text)
+			}
+		}
+	}
+	row.Addrs, err = parseAddrs(status.Child("networking", "addressing"), texts)
+	return row, err
+}
+
+// CiliumIdentity reads a CiliumIdentity, whose name is its number.
+func CiliumIdentity(o *ciliumv2.CiliumIdentity) (*cilium.Identity, error) {
+	id, err := strconv.ParseUint(o.Name, 10, 32)
+	if err != nil || strconv.FormatUint(id, 10) != o.Name || id == 0 {
+		return nil, field.Invalid(field.NewPath("metadata", "name"), o.Name, "must be a number from 1 to 4294967295")
+	}
+	return &cilium.Identity{ID: uint32(id), UID: string(o.UID), Labels: internAll(o.SecurityLabels)}, nil
+}
+
+// CiliumPolicy reads a policy of either scope.
+func CiliumPolicy(meta *metav1.ObjectMeta, spec, specs json.RawMessage) (*cilium.Policy, error) {
+	row := &cilium.Policy{Namespace: meta.Namespace, Name: meta.Name, UID: string(meta.UID), Generation: meta.Generation,
+		Annotations: meta.Annotations}
+	var err error
+	if row.Spec, err = compact("spec", spec); err == nil {
+		row.Specs, err = compact("specs", specs)
+	}
+	return row, err
+}
+
+// compact makes two ways of writing the same text equal, and drops a null.
+func compact(name string, raw json.RawMessage) (json.RawMessage, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	var out bytes.Buffer
+	if err := json.Compact(&out, raw); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return out.Bytes(), nil
+}

@@ -1,0 +1,122 @@
+package k8sobjects
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// Node reads a Node.
+func Node(o *corev1.Node) (*k8s.Node, error) {
+	row := &k8s.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Annotations: o.Annotations,
+		PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs}
+	for _, taint := range o.Spec.Taints {
+		row.TaintKeys = append(row.TaintKeys, taint.Key)
+	}
+	for _, condition := range o.Status.Conditions {
+		if condition.Type == corev1.NodeNetworkUnavailable {
+			row.NetworkUnavailable = string(condition.Status)
+		}
+	}
+	path := field.NewPath("status", "addresses")
+	for i, a := range o.Status.Addresses {
+		at := path.Index(i)
+		switch a.Type {
+		case corev1.NodeInternalIP, corev1.NodeExternalIP:
+			if _, err := parseAddr(at.Child("address"), a.Address); err != nil {
+				return nil, err
+			}
+		case corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS:
+			if err := subdomain(at.Child("address"), a.Address); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, field.NotSupported(at.Child("type"), a.Type, []corev1.NodeAddressType{
+				corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName, corev1.NodeInternalDNS,
+				corev1.NodeExternalDNS})
+		}
+		row.Addresses = append(row.Addresses, k8s.NodeAddress{Type: string(a.Type), Address: a.Address})
+	}
+	return row, nil
+}
+
+// Namespace reads a Namespace.
+func Namespace(o *corev1.Namespace) *k8s.Namespace {
+	return &k8s.Namespace{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Annotations: o.Annotations}
+}
+
+// Pod reads a Pod. It accepts pods of this node, and pods that name none: whoever writes manifests for one node need not repeat it.
+func Pod(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
+	spec := field.NewPath("spec")
+	if name := o.Spec.NodeName; name != "" {
+		if err := subdomain(spec.Child("nodeName"), name); err != nil {
+			return nil, err
+		}
+		if name != nodeName {
+			return nil, NotForUs(fmt.Sprintf("a pod of node %s; this is %s", name, nodeName))
+		}
+	}
+	if name := o.Spec.ServiceAccountName; name != "" {
+		if err := subdomain(spec.Child("serviceAccountName"), name); err != nil {
+			return nil, err
+		}
+	}
+	row := &k8s.Pod{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeName: o.Spec.NodeName,
+		StaticUID: o.Annotations[corev1.MirrorPodAnnotationKey], ServiceAccount: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork, Labels: o.Labels,
+		Annotations: o.Annotations, Phase: string(o.Status.Phase), Ports: podPorts(&o.Spec)}
+	texts := make([]string, 0, len(o.Status.PodIPs))
+	for _, ip := range o.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	if len(texts) == 0 && o.Status.PodIP != "" {
+		texts = append(texts, o.Status.PodIP)
+	}
+	var err error
+	row.PodIPs, err = parseAddrs(field.NewPath("status", "podIPs"), texts)
+	return row, err
+}
+
+func subdomain(path *field.Path, name string) error {
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return field.Invalid(path, name, problems[0])
+	}
+	return nil
+}
+
+// protocol fills in the default and refuses what no packet has.
+func protocol(path *field.Path, p corev1.Protocol) (string, error) {
+	switch p {
+	case "":
+		return string(corev1.ProtocolTCP), nil
+	case corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP:
+		return string(p), nil
+	}
+	return "", field.NotSupported(path, p, []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP})
+}
+
+// port checks a number of a field; zero passes where the field may be empty.
+func port(path *field.Path, n int32, mayBeZero bool) (uint16, error) {
+	if n == 0 && mayBeZero {
+		return 0, nil
+	}
+	if problems := validation.IsValidPortNum(int(n)); len(problems) > 0 {
+		return 0, field.Invalid(path, n, problems[0])
+	}
+	return uint16(n), nil
+}
+
+// loadBalancerIPs are the addresses that a load balancer gave to a service.
+func loadBalancerIPs(o *corev1.Service) ([]netip.Addr, error) {
+	var texts []string
+	for _, ingress := range o.Status.LoadBalancer.Ingress {
+		if ingress.IP != "" {
+			texts = append(texts, ingress.IP)
+		}
+	}
+	return parseAddrs(field.NewPath("status", "loadBalancer", "ingress"), texts)
+}

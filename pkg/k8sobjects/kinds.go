@@ -1,0 +1,85 @@
+package k8sobjects
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+)
+
+// Row is what every row of Kubernetes offers.
+type Row interface{ Key() string }
+
+// FromServer makes the row of an object that an API server sent. The object is trimmed in place and must be nobody
+// else's. nodeName is that of this node.
+func FromServer(object runtime.Object, nodeName string) (Row, error) {
+	meta, ok := object.(metav1.ObjectMetaAccessor)
+	if !ok {
+		return nil, fmt.Errorf("%T has no metadata", object)
+	}
+	var written uint64
+	if o, ok := object.(*ciliumv2.CiliumEndpoint); ok && o.Labels[ciliumv2.NodeLabel] == nodeName {
+		written = ciliumv2.Digest(o) // of what is trimmed now
+	}
+	if m, ok := meta.GetObjectMeta().(*metav1.ObjectMeta); ok {
+		Trim(m)
+	}
+	switch o := object.(type) {
+	case *corev1.Node:
+		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) { return Node(o) })
+	case *corev1.Pod:
+		o.Spec.NodeName, o.Spec.ServiceAccountName = Intern(o.Spec.NodeName), Intern(o.Spec.ServiceAccountName)
+		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return Pod(o, nodeName) })
+	case *corev1.Namespace:
+		return checked(&o.ObjectMeta, false, validation.ValidateNamespaceName, func() (Row, error) { return Namespace(o), nil })
+	case *corev1.Service:
+		return checked(&o.ObjectMeta, true, validation.NameIsDNSLabel, func() (Row, error) { return Service(o) })
+	case *discoveryv1.EndpointSlice:
+		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return EndpointSlice(o) })
+	case *networkingv1.NetworkPolicy:
+		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return NetworkPolicy(o), nil })
+	case *networkingv1.Ingress:
+		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return Ingress(o), nil })
+	}
+	return fromCilium(object, written)
+}
+
+// fromCilium makes the row of an object of the group cilium.io; written is of a CiliumEndpoint.
+func fromCilium(object runtime.Object, written uint64) (Row, error) {
+	switch o := object.(type) {
+	case *ciliumv2.CiliumNode:
+		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumNode(o), nil })
+	case *ciliumv2.CiliumEndpoint:
+		o.Labels, o.Annotations = nil, nil // which nobody reads, and there are many
+		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumEndpoint(o, written) })
+	case *ciliumv2.CiliumIdentity:
+		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumIdentity(o) })
+	case *ciliumv2.CiliumNetworkPolicy:
+		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) {
+			return CiliumPolicy(&o.ObjectMeta, o.Spec, o.Specs)
+		})
+	case *ciliumv2.CiliumClusterwideNetworkPolicy:
+		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) {
+			return CiliumPolicy(&o.ObjectMeta, o.Spec, o.Specs)
+		})
+	}
+	return nil, NotForUs(fmt.Sprintf("objects of type %T are not read", object))
+}
+
+// checked makes a row when the metadata is well formed. A row that comes with an error is none.
+func checked(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc, read func() (Row, error)) (Row, error) {
+	if err := Check(meta, namespaced, name); err != nil {
+		return nil, err
+	}
+	row, err := read()
+	if err != nil {
+		return nil, err
+	}
+	return row, nil
+}

@@ -1,0 +1,131 @@
+package k8sobjects
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// Service reads a Service.
+func Service(o *corev1.Service) (*k8s.Service, error) {
+	spec := field.NewPath("spec")
+	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: o.Labels,
+		Annotations: o.Annotations, Selector: o.Spec.Selector, Type: string(o.Spec.Type),
+		ExternalLocal:        o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		PublishNotReadyAddrs: o.Spec.PublishNotReadyAddresses}
+	if p := o.Spec.InternalTrafficPolicy; p != nil {
+		row.InternalLocal = *p == corev1.ServiceInternalTrafficPolicyLocal
+	}
+	types := []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer,
+		corev1.ServiceTypeExternalName}
+	if row.Type == "" {
+		row.Type = string(corev1.ServiceTypeClusterIP)
+	} else if !slices.Contains(types, o.Spec.Type) {
+		return nil, field.NotSupported(spec.Child("type"), o.Spec.Type, types)
+	}
+	var errs []error
+	collect := func(err error) { errs = append(errs, err) }
+	var err error
+	row.ClusterIPs, row.Headless, err = clusterIPs(spec, o)
+	collect(err)
+	row.ExternalIPs, err = parseAddrs(spec.Child("externalIPs"), o.Spec.ExternalIPs)
+	collect(err)
+	row.IngressIPs, err = loadBalancerIPs(o)
+	collect(err)
+	row.SourceRanges, err = parsePrefixes(spec.Child("loadBalancerSourceRanges"), o.Spec.LoadBalancerSourceRanges)
+	collect(err)
+	row.HealthCheckNodePort, err = port(spec.Child("healthCheckNodePort"), o.Spec.HealthCheckNodePort, true)
+	collect(err)
+	row.Affinity, err = affinity(spec, o)
+	collect(err)
+	for i := range o.Spec.Ports {
+		p, err := servicePort(spec.Child("ports").Index(i), &o.Spec.Ports[i])
+		collect(err)
+		row.Ports = append(row.Ports, p)
+	}
+	return row, errors.Join(errs...)
+}
+
+func clusterIPs(spec *field.Path, o *corev1.Service) (ips []netip.Addr, headless bool, err error) {
+	texts := o.Spec.ClusterIPs
+	if len(texts) == 0 && o.Spec.ClusterIP != "" {
+		texts = []string{o.Spec.ClusterIP}
+	}
+	if len(texts) == 1 && texts[0] == corev1.ClusterIPNone {
+		return nil, true, nil
+	}
+	ips, err = parseAddrs(spec.Child("clusterIPs"), texts)
+	return ips, false, err
+}
+
+// Session affinity of Kubernetes: three hours unless said otherwise, a day at most.
+const (
+	defaultAffinity = 3 * time.Hour
+	maxAffinity     = 24 * time.Hour
+)
+
+func affinity(spec *field.Path, o *corev1.Service) (time.Duration, error) {
+	switch o.Spec.SessionAffinity {
+	case "", corev1.ServiceAffinityNone:
+		return 0, nil
+	case corev1.ServiceAffinityClientIP:
+	default:
+		return 0, field.NotSupported(spec.Child("sessionAffinity"), o.Spec.SessionAffinity,
+			[]corev1.ServiceAffinity{corev1.ServiceAffinityNone, corev1.ServiceAffinityClientIP})
+	}
+	c := o.Spec.SessionAffinityConfig
+	if c == nil || c.ClientIP == nil || c.ClientIP.TimeoutSeconds == nil {
+		return defaultAffinity, nil
+	}
+	seconds := *c.ClientIP.TimeoutSeconds
+	if seconds <= 0 || seconds > int32(maxAffinity/time.Second) {
+		return 0, field.Invalid(spec.Child("sessionAffinityConfig", "clientIP", "timeoutSeconds"), seconds,
+			"must be between 1 and 86400")
+	}
+	return time.Duration(seconds) * time.Second, nil
+}
+
+func servicePort(path *field.Path, p *corev1.ServicePort) (k8s.ServicePort, error) {
+	row := k8s.ServicePort{Name: p.Name}
+	if p.Name != "" {
+		if problems := validation.IsDNS1123Label(p.Name); len(problems) > 0 {
+			return row, field.Invalid(path.Child("name"), p.Name, problems[0])
+		}
+	}
+	var err error
+	if row.Protocol, err = protocol(path.Child("protocol"), p.Protocol); err != nil {
+		return row, err
+	}
+	if row.Port, err = port(path.Child("port"), p.Port, false); err != nil {
+		return row, err
+	}
+	if row.NodePort, err = port(path.Child("nodePort"), p.NodePort, true); err != nil {
+		return row, err
+	}
+	target := p.TargetPort
+	if target == (intstr.IntOrString{}) {
+		target = intstr.FromInt32(p.Port)
+	}
+	row.TargetPort, err = portOrName(path.Child("targetPort"), target)
+	return row, err
+}
+
+// portOrName reads a number, or the name of a port of the container.
+func portOrName(path *field.Path, p intstr.IntOrString) (string, error) {
+	if p.Type == intstr.String {
+		if problems := validation.IsValidPortName(p.StrVal); len(problems) > 0 {
+			return "", field.Invalid(path, p.StrVal, problems[0])
+		}
+		return p.StrVal, nil
+	}
+	_, err := port(path, p.IntVal, false)
+	return p.String(), err
+}

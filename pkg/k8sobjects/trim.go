@@ -1,0 +1,88 @@
+package k8sobjects
+
+import (
+	"strings"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// Trim reduces the metadata of an object that was just decoded, and that nobody else holds, to what rows are made of.
+// Texts that many objects share are stored once.
+func Trim(meta *metav1.ObjectMeta) {
+	*meta = metav1.ObjectMeta{
+		Namespace: Intern(meta.Namespace), Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion,
+		Generation: meta.Generation, Labels: internAll(meta.Labels), Annotations: internAll(readable(meta.Annotations)),
+	}
+}
+
+// Intern returns the one copy of a text.
+func Intern(s string) string { return unique.Make(s).Value() }
+
+func internAll(in map[string]string) map[string]string {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(in))
+	for k, v := range in {
+		out[Intern(k)] = Intern(v)
+	}
+	return out
+}
+
+// readable keeps the annotations that some cell may read: those of Cilium and our own, under their old and new names,
+// and the few of Kubernetes that tell a datapath something. The others hold whole manifests, and people's secrets.
+func readable(in map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range in {
+		if isReadable(k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func isReadable(key string) bool {
+	switch key {
+	case "kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth", "kubernetes.io/ingress.class",
+		corev1.MirrorPodAnnotationKey, "service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints":
+		return true
+	}
+	domain, _, _ := strings.Cut(key, "/")
+	for _, ours := range []string{"cilium.io", "waggle.io"} {
+		if domain == ours || strings.HasSuffix(domain, "."+ours) {
+			return true
+		}
+	}
+	return domain == "io.cilium" || strings.HasPrefix(domain, "io.cilium.")
+}
+
+// InternRow does for a row that was read from disk what [Trim] does for an object.
+func InternRow(row Row) {
+	switch r := row.(type) {
+	case *k8s.Node:
+		r.Labels, r.Annotations = internAll(r.Labels), internAll(r.Annotations)
+		for i := range r.Addresses {
+			r.Addresses[i].Type = Intern(r.Addresses[i].Type)
+		}
+	case *k8s.Pod:
+		r.Namespace, r.NodeName, r.Labels = Intern(r.Namespace), Intern(r.NodeName), internAll(r.Labels)
+	case *k8s.Namespace:
+		r.Labels = internAll(r.Labels)
+	case *cilium.Endpoint:
+		r.Namespace, r.Host = Intern(r.Namespace), Intern(r.Host)
+		internPorts(r.Ports)
+	case *cilium.Identity:
+		r.Labels = internAll(r.Labels)
+	}
+}
+
+func internPorts(ports []k8s.ContainerPort) {
+	for i := range ports {
+		ports[i].Name = Intern(ports[i].Name)
+	}
+}

@@ -1,0 +1,62 @@
+package labels
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Culprits says which labels make so many sets of labels, and how to leave them out of identities, in one sentence that
+// can follow a colon. It is empty when no label has more than one value.
+func Culprits(sets iter.Seq[map[string]string]) string {
+	values := map[string]map[string]struct{}{}
+	for labels := range sets {
+		for key, value := range labels {
+			if values[key] == nil {
+				values[key] = map[string]struct{}{}
+			}
+			values[key][value] = struct{}{}
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		if d := len(values[b]) - len(values[a]); d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	var said []string
+	for _, key := range keys {
+		// One that varies much less than the first is not what makes them.
+		if n := len(values[key]); len(said) < 2 && n > 1 && n*2 >= len(values[keys[0]]) {
+			said = append(said, culprit(key, n))
+		}
+	}
+	return strings.Join(said, "; ")
+}
+
+// culprit speaks of one label.
+func culprit(label string, values int) string {
+	text := fmt.Sprintf("label %s has %s different values", label, thousands(values))
+	source, key, _ := strings.Cut(label, ":")
+	if key == KeyNamespace || key == KeyCluster {
+		return text
+	}
+	rule := "!" + regexp.QuoteMeta(key)
+	if strings.Contains(key, ":") { // which would end a source
+		rule = source + ":" + rule
+	}
+	return text + "; exclude it with --labels=" + rule
+}
+
+// thousands writes 61200 as "61,200".
+func thousands(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}

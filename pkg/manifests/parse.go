@@ -1,0 +1,167 @@
+package manifests
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	kjson "sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+const (
+	// MaxDocuments of one file, items of Lists included.
+	MaxDocuments = 10_000
+	// maxText bounds a text that repeats what is written, in bytes.
+	maxText = 300
+)
+
+// Document is one document of a file, or one item of a List.
+type Document struct {
+	Line int    // where it begins, from 1; 0 when the file as a whole is meant
+	Item int    // number inside a List, from 1; 0 when the document is no List
+	Kind string // of the object; printable and short, as is Name
+	Name string // "name" or "namespace/name"
+	Row  k8sobjects.Row
+	// Err says why there is no row; of type [k8sobjects.NotForUs] when nothing is wrong.
+	Err error
+}
+
+// Parse reads a whole file of YAML, or of JSON values that follow each other. It never fails: what is wrong stands in the
+// documents. Pods of other nodes than nodeName are not used.
+func Parse(data []byte, isJSON bool, nodeName string) []Document {
+	p := parser{nodeName: nodeName}
+	documents := split(data)
+	if isJSON {
+		var err error
+		if documents, err = splitJSON(data); err != nil {
+			defer func() { p.reject(document{}, err) }()
+		}
+	}
+	for _, d := range documents {
+		if len(p.out) >= MaxDocuments {
+			p.reject(d, fmt.Errorf("more than %d objects in one file: the rest is not read", MaxDocuments))
+			break
+		}
+		p.document(d, isJSON)
+	}
+	return p.out
+}
+
+type parser struct {
+	nodeName string
+	out      []Document
+}
+
+func (p *parser) reject(d document, err error) {
+	p.out = append(p.out, Document{Line: d.line, Err: err})
+}
+
+// document reads one document, or all items of a List.
+func (p *parser) document(d document, asJSON bool) {
+	data := d.data
+	if !asJSON {
+		var err error
+		if data, err = yaml.YAMLToJSONStrict(d.data); err != nil {
+			p.reject(d, errors.New(shiftLines(err.Error(), d.line-1)))
+			return
+		}
+	}
+	if string(data) == "null" {
+		return // nothing but comments
+	}
+	list, err := listItems(data)
+	if err != nil {
+		p.reject(d, err)
+		return
+	}
+	if list == nil {
+		p.object(d, 0, data)
+		return
+	}
+	for i, item := range list {
+		if len(p.out) >= MaxDocuments {
+			p.reject(d, fmt.Errorf("more than %d objects in one file: the rest is not read", MaxDocuments))
+			return
+		}
+		p.object(d, i+1, item)
+	}
+}
+
+// object reads one object.
+func (p *parser) object(d document, item int, data []byte) {
+	o := Document{Line: d.line, Item: item}
+	var id identity
+	if o.Err = kjson.UnmarshalCaseSensitivePreserveInts(data, &id); o.Err == nil {
+		o.Kind, o.Name = printable.Short(id.Kind, maxText), printable.Short(id.name(), maxText)
+		o.Row, o.Err = decode(id, data, p.nodeName)
+	}
+	if o.Err != nil {
+		o.Row = nil
+	}
+	p.out = append(p.out, o)
+}
+
+// identity is what every object says about itself.
+type identity struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Metadata   struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	} `json:"metadata"`
+}
+
+func (i identity) name() string {
+	if i.Metadata.Namespace == "" {
+		return i.Metadata.Name
+	}
+	return i.Metadata.Namespace + "/" + i.Metadata.Name
+}
+
+// listItems returns the items of a List of any objects, and nil for everything else.
+func listItems(data []byte) ([]json.RawMessage, error) {
+	var list struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Items      []json.RawMessage `json:"items"`
+	}
+	var kind struct {
+		Kind string `json:"kind"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
+		return nil, err
+	}
+	if kind.Kind != "List" {
+		return nil, nil
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &list); err != nil {
+		return nil, err
+	}
+	if list.APIVersion != "v1" {
+		return nil, fmt.Errorf("apiVersion of a List is %q, must be v1", list.APIVersion)
+	}
+	if list.Items == nil {
+		list.Items = []json.RawMessage{}
+	}
+	return list.Items, nil
+}
+
+var lineInError = regexp.MustCompile(`\bline (\d+)`)
+
+// shiftLines makes line numbers of a YAML error count from the beginning of the file.
+func shiftLines(text string, by int) string {
+	return lineInError.ReplaceAllStringFunc(text, func(match string) string {
+		n, err := strconv.Atoi(strings.TrimPrefix(match, "line "))
+		if err != nil {
+			return match
+		}
+		return "line " + strconv.Itoa(n+by)
+	})
+}

@@ -1,0 +1,47 @@
+package manifests
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// maxErrors bounds how many errors of one file are told.
+const maxErrors = 5
+
+// Policies reads the network policies of a file, of Kubernetes and of Cilium; other objects are named and left out. There are either
+// policies or an error. What a policy asks and is not enforced is no error, but a problem of the policy.
+func Policies(data []byte, env policy.Environment) (policies []*policy.Policy, ignored []string, err error) {
+	var errs []error
+	first := map[policy.Ref]int{} // the line where a policy is first
+	for _, d := range Parse(data, false, "") {
+		var p *policy.Policy
+		switch row := d.Row.(type) {
+		case *k8s.NetworkPolicy:
+			p = policy.FromKubernetes(row, env)
+		case *cilium.Policy:
+			p = policy.FromCilium(row, env)
+		default:
+			if skip := k8sobjects.NotForUs(""); d.Err != nil && !errors.As(d.Err, &skip) {
+				errs = append(errs, fmt.Errorf("line %d: %w", d.Line, d.Err))
+			} else {
+				ignored = append(ignored, d.Kind+" "+d.Name)
+			}
+			continue
+		}
+		if line, doubled := first[p.Ref]; doubled {
+			errs = append(errs, fmt.Errorf("line %d: %s is already on line %d", d.Line, p.Ref, line))
+			continue
+		}
+		first[p.Ref] = d.Line
+		policies = append(policies, p)
+	}
+	if len(errs) > 0 {
+		return nil, nil, errors.Join(errs[:min(len(errs), maxErrors)]...)
+	}
+	return policies, ignored, nil
+}

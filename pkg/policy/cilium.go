@@ -1,0 +1,203 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// FromCilium reads a policy of Cilium's, of either scope. It always returns a policy: what cannot be enforced grants nothing
+// and is one of its problems. What cannot be read at all isolates whomever it may mean.
+func FromCilium(o *cilium.Policy, env Environment) *Policy {
+	ref := Ref{Kind: Cilium, Namespace: o.Namespace, Name: o.Name}
+	if o.Namespace == "" {
+		ref.Kind = Clusterwide
+	}
+	p := &Policy{Ref: ref, UID: o.UID}
+	p.audit(o.Annotations)
+	c := &ciliumParser{p, &env}
+	var specs []json.RawMessage
+	if len(o.Specs) > 0 {
+		if err := decode(o.Specs, &specs); err != nil {
+			c.unreadable("specs", err)
+		}
+	}
+	if len(o.Spec) > 0 {
+		c.spec("spec", o.Spec)
+	} else if len(o.Specs) == 0 || len(specs) == 0 && len(p.Parts) == 0 {
+		p.invalid("spec", "there is neither a rule in spec nor one in specs: the policy does nothing; write one")
+	}
+	for i, raw := range specs {
+		c.spec(fmt.Sprintf("specs[%d]", i), raw)
+	}
+	return p
+}
+
+type ciliumParser struct {
+	policy *Policy
+	env    *Environment
+}
+
+// unreadable adds a part that isolates everybody whom the policy may mean.
+func (c *ciliumParser) unreadable(path string, err error) {
+	c.policy.invalid(path, "it cannot be read ("+short(err)+
+		"): everything that it may mean is isolated, and nothing is allowed by it; correct it")
+	c.policy.Parts = append(c.policy.Parts, Part{Path: path, Subject: c.everything(), IsolatesIngress: true, IsolatesEgress: true})
+}
+
+// everything are the endpoints that the policy may be for at all.
+func (c *ciliumParser) everything() Selector {
+	if c.policy.Ref.Kind == Clusterwide {
+		return Selector{}
+	}
+	return Selector{Requirements: []Requirement{inNamespace(c.policy.Ref.Namespace)}}
+}
+
+// section is one list of rules.
+type section struct {
+	field     string
+	direction Direction
+	deny      bool
+}
+
+var sections = []section{{"ingress", Ingress, false}, {"ingressDeny", Ingress, true}, {"egress", Egress, false}, {"egressDeny", Egress, true}}
+
+// knownFields of a spec. Description, labels and log change nothing about verdicts.
+var knownFields = []string{"endpointSelector", "nodeSelector", "enableDefaultDeny", "ingress", "ingressDeny", "egress", "egressDeny",
+	"description", "labels", "log"}
+
+// spec reads one rule of Cilium's, which is a part here.
+func (c *ciliumParser) spec(path string, raw json.RawMessage) {
+	fields, err := object(raw)
+	if err != nil {
+		c.unreadable(path, err)
+		return
+	}
+	subject, closed, forNodes := c.subject(path, fields)
+	if forNodes {
+		return
+	}
+	part := Part{Path: path, Subject: subject}
+	for _, field := range unknown(fields, knownFields...) {
+		c.policy.add(Problem{Path: path + "." + field, Reason: ReasonUnsupported,
+			Message: "the field is not known here: no rule of " + path + " allows anything; leave it out"})
+		closed = true
+	}
+	var has [Egress + 1]bool
+	for _, s := range sections {
+		rules, given := c.rules(path, s, fields[s.field])
+		has[s.direction] = has[s.direction] || given
+		for _, r := range rules {
+			if r.Deny || !closed {
+				part.Rules = append(part.Rules, r)
+			}
+		}
+	}
+	if closed && !has[Ingress] && !has[Egress] {
+		has[Ingress], has[Egress] = true, true // it may mean either
+	}
+	part.IsolatesIngress, part.IsolatesEgress = c.defaultDeny(path, fields["enableDefaultDeny"], has[Ingress], has[Egress])
+	c.policy.Parts = append(c.policy.Parts, part)
+}
+
+// rules reads one section. A section that is absent, null or empty is not given: it has no effect at all.
+func (c *ciliumParser) rules(path string, s section, raw json.RawMessage) (rules []Rule, given bool) {
+	path += "." + s.field
+	var items []json.RawMessage
+	if len(raw) == 0 {
+		return nil, false
+	}
+	if err := decode(raw, &items); err != nil {
+		c.policy.invalid(path, "it cannot be read ("+short(err)+"): "+outcome(s.deny)+"; correct it")
+		if s.deny {
+			rules = []Rule{{Path: path, Direction: s.direction, Deny: true, Peers: Peers{Any: true}, Ports: Ports{Any: true}}}
+		}
+		return rules, true
+	}
+	for i, item := range items {
+		r := ciliumRule{ciliumParser: c, path: fmt.Sprintf("%s[%d]", path, i), section: s}
+		if rule, ok := r.parse(item); ok {
+			rules = append(rules, rule)
+		}
+	}
+	return rules, len(items) > 0
+}
+
+// subject reads whom a spec is for. A spec for nodes is for no endpoint; closed means that its rules must allow nothing.
+func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (subject Selector, closed, forNodes bool) {
+	subject = c.everything()
+	raw, found := fields["endpointSelector"]
+	_, nodes := fields["nodeSelector"]
+	switch {
+	case nodes && !found && c.policy.Ref.Kind == Clusterwide:
+		c.policy.add(Problem{Path: path + ".nodeSelector", Reason: ReasonUnsupported,
+			Message: "policies for nodes are not supported: " + path + " does nothing; protect nodes by other means"})
+		return subject, true, true
+	case nodes && !found:
+		c.policy.invalid(path+".nodeSelector", "a policy of a namespace cannot be for nodes: "+path+" does nothing; use endpointSelector")
+		return subject, true, true
+	case nodes:
+		c.policy.invalid(path, "it has both endpointSelector and nodeSelector: its rules allow nothing; keep one of them")
+		closed = true
+	case !found:
+		c.policy.invalid(path, "endpointSelector is missing: everything that it may mean is isolated, and its rules allow nothing; "+
+			"write {} to mean every pod")
+		return subject, true, false
+	}
+	chosen, err := ciliumSelector(raw)
+	if err != nil {
+		c.policy.invalid(path+".endpointSelector", short(err)+
+			": everything that it may mean is isolated, and its rules allow nothing; correct it")
+		return subject, true, false
+	}
+	if c.policy.Ref.Kind == Cilium && !staysIn(&chosen, c.policy.Ref.Namespace) {
+		c.policy.invalid(path+".endpointSelector", "it asks for another namespace than the policy's own: it chooses nobody; "+
+			"move the policy to that namespace")
+	}
+	subject.Requirements = append(subject.Requirements, chosen.Requirements...)
+	return subject, closed, false
+}
+
+// staysIn tells whether a selector can choose pods of a namespace.
+func staysIn(s *Selector, namespace string) bool {
+	here := map[string]string{sourceK8s + ":" + labels.KeyNamespace: namespace}
+	return !slices.ContainsFunc(s.Requirements, func(r Requirement) bool {
+		return r.Key == labels.KeyNamespace && (r.Source == sourceK8s || r.Source == AnySource) && !r.Matches(here)
+	})
+}
+
+// defaultDeny tells in which directions a spec isolates: those for which it has rules, unless it says otherwise.
+func (c *ciliumParser) defaultDeny(path string, raw json.RawMessage, hasIngress, hasEgress bool) (ingress, egress bool) {
+	var said struct {
+		Ingress *bool `json:"ingress"`
+		Egress  *bool `json:"egress"`
+	}
+	if len(raw) > 0 {
+		if err := decode(raw, &said); err != nil {
+			c.policy.invalid(path+".enableDefaultDeny", short(err)+": both directions are isolated; correct it")
+			return true, true
+		}
+	}
+	ingress, egress = hasIngress, hasEgress
+	if said.Ingress != nil {
+		ingress = *said.Ingress
+	}
+	if said.Egress != nil {
+		egress = *said.Egress
+	}
+	return ingress, egress
+}
+
+// unknown are the fields that are none of those known, in their order.
+func unknown(fields map[string]json.RawMessage, known ...string) (list []string) {
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains(known, field) {
+			list = append(list, field)
+		}
+	}
+	return list
+}

@@ -1,0 +1,278 @@
+package policy_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+func TestFromCilium_Semantics(t *testing.T) {
+	t.Parallel()
+	nodes := policy.Options{CIDRMatchesNodes: true}
+	for _, c := range []semantics{
+		// Default deny.
+		{name: "a section isolates its direction", policies: cnp("endpointSelector: {}, ingress: [{}]"),
+			deny: []string{"in web>db 80/TCP", "in world>db 80/TCP"}, allow: []string{"out db>web 80/TCP", "in web>green 80/TCP"}},
+		{name: "an empty section has no effect", policies: cnp("endpointSelector: {}, ingress: [], egressDeny: []"),
+			allow: []string{"in web>db 80/TCP", "out web>db 80/TCP"}},
+		{name: "a deny section isolates too", policies: cnp("endpointSelector: {}, ingressDeny: [{fromEntities: [world]}]"),
+			deny: []string{"in web>db 80/TCP", "in world>db 80/TCP"}},
+		{name: "without default deny", policies: cnp("endpointSelector: {}, enableDefaultDeny: {ingress: false}, ingressDeny: [{fromEntities: [world]}]"),
+			allow: []string{"in web>db 80/TCP"}, deny: []string{"in world>db 80/TCP"}},
+		{name: "default deny without rules", policies: cnp("endpointSelector: {}, enableDefaultDeny: {egress: true}"),
+			allow: []string{"in web>db 80/TCP"}, deny: []string{"out web>db 80/TCP"}},
+		{name: "without default deny, beside a policy with it",
+			policies: cnp("endpointSelector: {}, enableDefaultDeny: {ingress: false}, ingress: [{fromEndpoints: [{}]}]") + netpol("podSelector: {}"),
+			allow:    []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP"}},
+
+		// Subjects.
+		{name: "subjects by label", policies: cnp("endpointSelector: {matchLabels: {app: db}}, ingress: [{}]"),
+			deny: []string{"in web>db 80/TCP"}, allow: []string{"in db>web 80/TCP"}},
+		{name: "subjects by labels with a source", policies: cnp("endpointSelector: {matchLabels: {\"k8s:app\": db}, matchExpressions: [{key: \"any:tier\", operator: In, values: [back]}]}, ingress: [{}]"),
+			deny: []string{"in web>db 80/TCP"}, allow: []string{"in db>web 80/TCP"}},
+		{name: "a policy of the cluster", policies: ccnp("endpointSelector: {matchLabels: {app: web}}, ingress: [{}]"),
+			deny: []string{"in db>web 80/TCP", "in db>green 80/TCP"}, allow: []string{"in web>db 80/TCP"}},
+		{name: "a policy of the cluster for a namespace", policies: ccnp("endpointSelector: {matchLabels: {io.kubernetes.pod.namespace: red}}, ingress: [{}]"),
+			deny: []string{"in db>web 80/TCP"}, allow: []string{"in db>green 80/TCP", "in db>liar 80/TCP"}},
+		{name: "several specs", policies: specs2(),
+			deny: []string{"in web>db 80/TCP", "out web>db 80/TCP"}, allow: []string{"in db>web 80/TCP", "out db>web 80/TCP", "out web>world 80/TCP"}},
+
+		// Peers.
+		{name: "no peers, with ports, is everybody", policies: cnp("endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\"}]}]}]"),
+			allow: []string{"in web>db 80/TCP", "in world>db 80/UDP", "in host>db 80/SCTP"}, deny: []string{"in web>db 81/TCP", "in web>db 80/GRE"}},
+		{name: "an empty list of endpoints is nobody", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: []}, {fromEndpoints: [], toPorts: [{ports: [{port: \"80\"}]}]}]"),
+			deny: []string{"in web>db 80/TCP", "in world>db 80/TCP", "in host>db 1/UDP"}},
+		{name: "so are other empty lists", policies: cnp("endpointSelector: {}, egress: [{toCIDR: []}, {toCIDRSet: []}, {toEntities: []}, {toFQDNs: []}, {toServices: []}, {toNodes: []}, {toGroups: []}]"),
+			deny: []string{"out web>db 80/TCP", "out web>world 80/TCP", "out web>host 80/TCP"}},
+		{name: "an empty selector is the namespace", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{}]}]"),
+			allow: []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in liar>db 80/TCP", "in world>db 80/TCP", "in host>db 80/TCP"}},
+		{name: "in a policy of the cluster, it is all pods", policies: ccnp("endpointSelector: {}, ingress: [{fromEndpoints: [{}]}]"),
+			allow: []string{"in web>db 80/TCP", "in green>db 80/TCP"}, deny: []string{"in world>db 80/TCP", "in host>db 80/TCP", "in init>db 80/TCP"}},
+		{name: "peers of another namespace", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {\"k8s:io.kubernetes.pod.namespace\": green, app: web}}]}]"),
+			allow: []string{"in green>db 80/TCP"}, deny: []string{"in web>db 80/TCP", "in liar>db 80/TCP"}},
+		{name: "peers of any namespace", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchExpressions: [{key: io.kubernetes.pod.namespace, operator: Exists}]}]}]"),
+			allow: []string{"in green>db 80/TCP", "in web>db 80/TCP"}, deny: []string{"in world>db 80/TCP"}},
+		{name: "peers by a label of their namespace, which nobody imitates",
+			policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {io.cilium.k8s.namespace.labels.team: a}}]}]"),
+			allow:    []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in liar>db 80/TCP"}},
+		{name: "reserved labels, which nobody imitates", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {\"reserved:host\": \"\"}}]}]"),
+			allow: []string{"in host>db 80/TCP"}, deny: []string{"in liar>db 80/TCP", "in web>db 80/TCP", "in node>db 80/TCP"}},
+		{name: "any source is never reserved", policies: ccnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {\"any:host\": \"\"}}, {matchLabels: {host: \"\"}}]}]"),
+			deny: []string{"in host>db 80/TCP", "in liar>db 80/TCP"}},
+		{name: "a key with a source in it is a key", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {app: db}}]}]"),
+			allow: []string{"in db>web 80/TCP"}, deny: []string{"in liar>web 80/TCP"}},
+		{name: "CIDRs match neither pods nor nodes", policies: cnp("endpointSelector: {}, ingress: [{fromCIDR: [0.0.0.0/0, \"::/0\"]}]"),
+			allow: []string{"in world>db 80/TCP"}, deny: []string{"in web>db 80/TCP", "in host>db 80/TCP", "in node>db 80/TCP", "in api>db 80/TCP", "in health>db 80/TCP"}},
+		{name: "CIDRs match nodes when told", options: nodes, policies: cnp("endpointSelector: {}, ingress: [{fromCIDR: [192.168.0.0/24, \"fd01::/64\"]}]"),
+			allow: []string{"in host>db 80/TCP", "in node>db 80/TCP", "in api>db 80/TCP"}, deny: []string{"in world>db 80/TCP", "in health>db 80/TCP"}},
+		{name: "an address is a CIDR", policies: cnp("endpointSelector: {}, egress: [{toCIDR: [203.0.113.1]}]"),
+			allow: []string{"out db>world 80/TCP"}, deny: []string{"out db>world2 80/TCP"}, only: 4},
+		{name: "except", policies: cnp("endpointSelector: {}, egress: [{toCIDRSet: [{cidr: 203.0.113.0/24, except: [203.0.113.128/25]}]}]"),
+			allow: []string{"out db>world 80/TCP"}, deny: []string{"out db>world2 80/TCP"}, only: 4},
+		{name: "both forms of CIDRs", policies: cnp("endpointSelector: {}, egress: [{toCIDR: [203.0.113.129/32], toCIDRSet: [{cidr: 203.0.113.1/32}]}]"),
+			allow: []string{"out db>world 80/TCP", "out db>world2 80/TCP"}, deny: []string{"out db>web 80/TCP"}, only: 4},
+		{name: "world", policies: cnp("endpointSelector: {}, ingress: [{fromEntities: [world]}]"),
+			allow: []string{"in world>db 80/TCP"}, deny: []string{"in web>db 80/TCP", "in host>db 80/TCP", "in node>db 80/TCP"}},
+		{name: "world of a family", policies: cnp("endpointSelector: {}, ingress: [{fromEntities: [world-ipv6]}]"), allow: []string{"in world>db 80/TCP"}, only: 6},
+		{name: "world of the other family", policies: cnp("endpointSelector: {}, ingress: [{fromEntities: [world-ipv4]}]"), deny: []string{"in world>db 80/TCP"}, only: 6},
+		{name: "all", policies: cnp("endpointSelector: {}, ingress: [{fromEntities: [all]}]"),
+			allow: []string{"in world>db 80/TCP", "in green>db 80/TCP", "in host>db 80/TCP", "in init>db 80/TCP"}},
+		{name: "none", policies: cnp("endpointSelector: {}, ingress: [{fromEntities: [none]}]"), deny: []string{"in world>db 80/TCP", "in web>db 80/TCP"}},
+		{name: "cluster", policies: cnp("endpointSelector: {}, ingress: [{fromEntities: [cluster]}]"),
+			allow: []string{"in web>db 80/TCP", "in green>db 80/TCP", "in host>db 80/TCP", "in node>db 80/TCP", "in api>db 80/TCP", "in init>db 80/TCP"},
+			deny:  []string{"in world>db 80/TCP"}},
+		{name: "host and others", policies: cnp("endpointSelector: {}, ingress: [{fromEntities: [host, health]}]"),
+			allow: []string{"in host>db 80/TCP", "in health>db 80/TCP"}, deny: []string{"in node>db 80/TCP", "in init>db 80/TCP", "in liar>db 80/TCP"}},
+		{name: "the API server, which is a node", policies: cnp("endpointSelector: {}, egress: [{toEntities: [kube-apiserver]}]"),
+			allow: []string{"out web>api 80/TCP"}, deny: []string{"out web>node 80/TCP", "out web>host 80/TCP"}},
+		{name: "remote nodes", policies: cnp("endpointSelector: {}, egress: [{toEntities: [remote-node]}]"),
+			allow: []string{"out web>api 80/TCP", "out web>node 80/TCP"}, deny: []string{"out web>host 80/TCP"}},
+
+		// Ports.
+		{name: "peers and ports both hold", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {app: web}}], toPorts: [{ports: [{port: \"80\", protocol: TCP}]}]}]"),
+			allow: []string{"in web>db 80/TCP"}, deny: []string{"in web>db 81/TCP", "in db>web 80/TCP", "in web>db 80/UDP"}},
+		{name: "ranges", policies: cnp("endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\", endPort: 90, protocol: TCP}, {port: \"443\", endPort: 0, protocol: TCP}]}]}]"),
+			allow: []string{"in web>db 80/TCP", "in web>db 90/TCP", "in web>db 443/TCP"}, deny: []string{"in web>db 79/TCP", "in web>db 91/TCP", "in web>db 444/TCP"}},
+		{name: "port 0 of one protocol", policies: cnp("endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"0\", protocol: UDP}]}]}]"),
+			allow: []string{"in web>db 1/UDP"}, deny: []string{"in web>db 1/TCP", "in web>db 0/GRE"}},
+		{name: "port 0 of any protocol", policies: cnp("endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"0\", protocol: ANY}]}]}]"),
+			allow: []string{"in web>db 1/TCP", "in web>db 0/GRE", "in web>db 0/echo"}},
+		{name: "named ports", policies: cnp("endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: Web, protocol: TCP}, {port: dns}]}]}]"),
+			allow: []string{"in db>web 8080/TCP", "in web>db 9090/TCP", "in db>web 53/UDP"}, deny: []string{"in web>db 8080/TCP", "in db>web 53/TCP", "in web>db 53/UDP"}},
+		{name: "types of ICMP", policies: cnp("endpointSelector: {}, ingress: [{icmps: [{fields: [{type: 8}, {family: IPv6, type: EchoRequest}]}]}]"),
+			allow: []string{"in web>db 0/echo"}, deny: []string{"in web>db 3/ICMP", "in web>db 8/ICMPv6", "in web>db 8/TCP", "in web>db 128/ICMP"}},
+		{name: "types of ICMP as ports", policies: cnp("endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"8\", protocol: ICMP}, {port: \"128\", protocol: ICMPV6}]}]}]"),
+			allow: []string{"in web>db 0/echo"}, deny: []string{"in web>db 128/ICMP", "in web>db 8/ICMPv6"}},
+
+		// Denying.
+		{name: "deny wins over a narrower allow",
+			policies: cnp("endpointSelector: {}, egressDeny: [{toCIDR: [203.0.113.0/24]}], egress: [{toCIDR: [203.0.113.1/32]}, {toEntities: [all]}]"),
+			deny:     []string{"out web>world 80/TCP", "out web>world2 80/TCP"}, allow: []string{"out web>db 80/TCP"}, only: 4},
+		{name: "deny wins over an allow that sets no default deny (CVE-2024-47825)",
+			policies: cnp("endpointSelector: {}, egressDeny: [{toCIDR: [203.0.113.0/24]}]") +
+				cnp("endpointSelector: {}, enableDefaultDeny: {egress: false}, egress: [{toCIDR: [203.0.113.1/32]}]"),
+			deny: []string{"out web>world 80/TCP"}, only: 4},
+		{name: "deny wins over NetworkPolicies", policies: ccnp("endpointSelector: {}, ingressDeny: [{fromEndpoints: [{matchLabels: {app: web}}], toPorts: [{ports: [{port: \"80\"}]}]}]") +
+			netpol("podSelector: {}, ingress: [{}]"), deny: []string{"in web>db 80/TCP", "in green>db 80/UDP"}, allow: []string{"in web>db 81/TCP", "in db>web 80/TCP"}},
+		{name: "what is excepted from a deny is not denied", policies: cnp("endpointSelector: {}, egressDeny: [{toCIDRSet: [{cidr: 203.0.113.0/24, except: [203.0.113.128/25]}]}], egress: [{toEntities: [all]}]"),
+			deny: []string{"out web>world 80/TCP"}, allow: []string{"out web>world2 80/TCP"}, only: 4},
+		{name: "an item that denies nothing", policies: cnp("endpointSelector: {}, ingressDeny: [{}, {fromEndpoints: []}], ingress: [{fromEntities: [all]}]"),
+			allow: []string{"in web>db 80/TCP"}},
+		{name: "the local host is not denied where probes must pass", options: policy.Options{AllowLocalhost: true},
+			policies: cnp("endpointSelector: {}, ingressDeny: [{fromEntities: [all]}]"), allow: []string{"in host>db 80/TCP"}, deny: []string{"in node>db 80/TCP"}},
+
+		// A policy of a namespace is for its own pods (CVE-2023-41333).
+		{name: "no escape by the absence of a reserved label", policies: cnp("endpointSelector: {matchExpressions: [{key: \"reserved:init\", operator: DoesNotExist}]}, ingress: [{}]"),
+			deny: []string{"in web>db 80/TCP"}, allow: []string{"in web>green 80/TCP", "in web>init 80/TCP", "in web>host 80/TCP", "in web>liar 80/TCP"}},
+		{name: "no escape by a reserved label", policies: cnp("endpointSelector: {matchLabels: {\"reserved:init\": \"\"}}, ingress: [{}]"),
+			allow: []string{"in web>db 80/TCP", "in web>green 80/TCP", "in web>init 80/TCP"}},
+	} {
+		c.check(t, policy.Environment{Cluster: "test"})
+	}
+}
+
+// specs2 is a policy with two specs.
+func specs2() string {
+	return "---\n{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: s, namespace: red}, specs: [" +
+		"{endpointSelector: {matchLabels: {app: db}}, ingress: [{}]}, {endpointSelector: {matchLabels: {app: web}}, egress: [{toEntities: [world]}]}]}\n"
+}
+
+// TestFromCilium_FailsClosed: what is not enforced, or wrong, allows nothing where it allows, denies all it may mean where it
+// denies, and is told.
+func TestFromCilium_FailsClosed(t *testing.T) {
+	t.Parallel()
+	const unsupported, invalid = policy.ReasonUnsupported, policy.ReasonInvalid
+	all := ", ingress: [{fromEntities: [all]}], egress: [{toEntities: [all]}]"
+	for name, c := range map[string]struct{ spec, path, reason, says, allow, deny string }{
+		"requests": {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: \"80\"}], rules: {http: [{}]}}]}, {toPorts: [{ports: [{port: \"443\"}]}]}]",
+			"spec.ingress[0].toPorts[0].rules", unsupported, "the rule allows nothing", "in web>db 443/TCP", "in web>db 80/TCP"},
+		"names of TLS": {"endpointSelector: {}, egress: [{toPorts: [{ports: [{port: \"443\"}], serverNames: [a.example]}]}]",
+			"spec.egress[0].toPorts[0].serverNames", unsupported, "allows nothing", "", "out web>world 443/TCP"},
+		"a listener": {"endpointSelector: {}, egress: [{toPorts: [{ports: [{port: \"443\"}], listener: {name: x}}]}]",
+			"spec.egress[0].toPorts[0].listener", unsupported, "allows nothing", "", "out web>world 443/TCP"},
+		"ends of TLS": {"endpointSelector: {}, egress: [{toPorts: [{ports: [{port: \"443\"}], originatingTLS: {secret: {name: x}}}]}]",
+			"spec.egress[0].toPorts[0].originatingTLS", unsupported, "allows nothing", "", "out web>world 443/TCP"},
+		"names of DNS": {"endpointSelector: {}, egress: [{toFQDNs: [{matchName: a.example}]}]",
+			"spec.egress[0].toFQDNs", unsupported, "use CIDRs", "", "out web>world 80/TCP"},
+		"services":             {"endpointSelector: {}, egress: [{toServices: [{k8sService: {serviceName: x}}]}]", "spec.egress[0].toServices", unsupported, "use toEndpoints", "", "out web>db 80/TCP"},
+		"groups":               {"endpointSelector: {}, egress: [{toGroups: [{aws: {}}]}]", "spec.egress[0].toGroups", unsupported, "use CIDRs", "", "out web>world 80/TCP"},
+		"nodes":                {"endpointSelector: {}, ingress: [{fromNodes: [{}]}]", "spec.ingress[0].fromNodes", unsupported, "use fromEntities", "", "in node>db 80/TCP"},
+		"demands":              {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], fromRequires: [{matchLabels: {app: web}}]}]", "spec.ingress[0].fromRequires", unsupported, "put the labels into fromEndpoints", "", "in web>db 80/TCP"},
+		"authentication":       {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], authentication: {mode: required}}]", "spec.ingress[0].authentication", unsupported, "allows nothing", "", "in web>db 80/TCP"},
+		"no authentication":    {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], authentication: {mode: disabled}}]", "", "", "", "in web>db 80/TCP", "in green>db 80/TCP"},
+		"groups of CIDRs":      {"endpointSelector: {}, ingress: [{fromCIDRSet: [{cidrGroupRef: x}]}]", "spec.ingress[0].fromCIDRSet[0].cidrGroupRef", unsupported, "write the CIDRs", "", "in world>db 80/TCP"},
+		"labels of CIDRs":      {"endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {\"cidr:10.0.0.0/8\": \"\"}}]}]", "spec.ingress[0].fromEndpoints[0]", unsupported, "use CIDRs", "", "in world>db 80/TCP"},
+		"an unknown peer":      {"endpointSelector: {}, ingress: [{fromMoon: [{}], toPorts: [{ports: [{port: \"80\"}]}]}]", "spec.ingress[0].fromMoon", unsupported, "not known here", "", "in web>db 80/TCP"},
+		"an unknown limit":     {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: \"80\"}], during: night}]}]", "spec.ingress[0].toPorts[0].during", unsupported, "not known here", "", "in web>db 80/TCP"},
+		"an unknown field":     {"endpointSelector: {}, ingress: [{fromEndpoints: [{}]}], during: night", "spec.during", unsupported, "no rule of spec allows anything", "", "in web>db 80/TCP"},
+		"nothing but unknown":  {"endpointSelector: {}, ingres: [{fromEndpoints: [{}]}]", "spec.ingres", unsupported, "leave it out", "", "in web>db 80/TCP"},
+		"a port's limit":       {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\", during: night}]}]}]", "spec.ingress[0].toPorts[0].ports[0]", invalid, "unknown field", "", "in web>db 80/TCP"},
+		"a selector's limit":   {"endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabel: {app: web}}]}]", "spec.ingress[0].fromEndpoints[0]", invalid, "unknown field", "", "in web>db 80/TCP"},
+		"two ways of peers":    {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], fromEntities: [host]}]", "spec.ingress[0]", invalid, "several ways", "", "in web>db 80/TCP"},
+		"ports and ICMP":       {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\"}]}], icmps: [{fields: [{type: 8}]}]}]", "spec.ingress[0]", invalid, "a rule each", "", "in web>db 80/TCP"},
+		"a null":               {"endpointSelector: {}, ingress: [{fromEndpoints: null, toPorts: [{ports: [{port: \"80\"}]}]}]", "spec.ingress[0]", invalid, "a null", "", "in web>db 80/TCP"},
+		"no ports":             {"endpointSelector: {}, ingress: [{toPorts: [{}]}]", "spec.ingress[0].toPorts[0].ports", invalid, "", "", "in web>db 80/TCP"},
+		"an empty list":        {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: []}]", "spec.ingress[0].toPorts", invalid, "all or none", "", "in web>db 80/TCP"},
+		"a bad port":           {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"65536\"}]}]}]", "spec.ingress[0].toPorts[0].ports[0]", invalid, "neither a number", "", "in web>db 80/TCP"},
+		"a port as a number":   {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: 80}]}]}]", "spec.ingress[0].toPorts[0].ports[0]", invalid, "cannot unmarshal", "", "in web>db 80/TCP"},
+		"a bad range":          {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\", endPort: 79}]}]}]", "spec.ingress[0].toPorts[0].ports[0]", invalid, "endPort 79", "", "in web>db 80/TCP"},
+		"a range of a name":    {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: web, endPort: 79}]}]}]", "spec.ingress[0].toPorts[0].ports[0]", invalid, "endPort", "", "in db>web 8080/TCP"},
+		"a bad protocol":       {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\", protocol: IPX}]}]}]", "spec.ingress[0].toPorts[0].ports[0]", invalid, "protocol", "", "in web>db 80/TCP"},
+		"a bad type":           {"endpointSelector: {}, ingress: [{icmps: [{fields: [{type: 256}]}]}]", "spec.ingress[0].icmps[0].fields[0]", invalid, "neither a number", "", "in web>db 8/ICMP"},
+		"a bad CIDR":           {"endpointSelector: {}, ingress: [{fromCIDR: [10.0.0.0/33]}]", "spec.ingress[0].fromCIDR[0]", invalid, "neither a CIDR", "", "in world>db 80/TCP"},
+		"a bad except":         {"endpointSelector: {}, ingress: [{fromCIDRSet: [{cidr: 203.0.113.0/24, except: [10.0.0.0/8]}]}]", "spec.ingress[0].fromCIDRSet[0].except[0]", invalid, "does not lie in", "", "in world>db 80/TCP"},
+		"a bad entity":         {"endpointSelector: {}, ingress: [{fromEntities: [moon]}]", "spec.ingress[0].fromEntities[0]", invalid, `"moon" is not known`, "", "in world>db 80/TCP"},
+		"a bad operator":       {"endpointSelector: {}, ingress: [{fromEndpoints: [{matchExpressions: [{key: app, operator: Like}]}]}]", "spec.ingress[0].fromEndpoints[0]", invalid, "does not exist", "", "in web>db 80/TCP"},
+		"In without values":    {"endpointSelector: {}, ingress: [{fromEndpoints: [{matchExpressions: [{key: app, operator: NotIn}]}]}]", "spec.ingress[0].fromEndpoints[0]", invalid, "needs values", "", "in web>db 80/TCP"},
+		"a bad section":        {"endpointSelector: {}, ingress: {fromEntities: [all]}", "spec.ingress", invalid, "cannot be read", "out web>db 80/TCP", "in web>db 80/TCP"},
+		"no subject":           {"ingress: [{fromEntities: [all]}]", "spec", invalid, "endpointSelector is missing", "in web>green 80/TCP", "in web>db 80/TCP"},
+		"a bad subject":        {"endpointSelector: {matchExpressions: [{key: app, operator: In}]}, ingress: [{fromEntities: [all]}]", "spec.endpointSelector", invalid, "its rules allow nothing", "in web>green 80/TCP", "in web>db 80/TCP"},
+		"a null subject":       {"endpointSelector: null, ingress: [{fromEntities: [all]}]", "spec.endpointSelector", invalid, "null", "", "in web>db 80/TCP"},
+		"two subjects":         {"endpointSelector: {}, nodeSelector: {}, ingress: [{fromEntities: [all]}]", "spec", invalid, "both", "", "in web>db 80/TCP"},
+		"nodes as subjects":    {"nodeSelector: {}, ingress: [{fromEntities: [none]}]", "spec.nodeSelector", invalid, "cannot be for nodes", "in web>db 80/TCP", ""},
+		"another namespace":    {"endpointSelector: {matchLabels: {io.kubernetes.pod.namespace: green}}, ingress: [{}]", "spec.endpointSelector", invalid, "chooses nobody", "in web>green 80/TCP", ""},
+		"default deny of what": {"endpointSelector: {}, enableDefaultDeny: {ingress: maybe}", "spec.enableDefaultDeny", invalid, "both directions are isolated", "", "in web>db 80/TCP"},
+
+		"a deny of requests":     {"endpointSelector: {}, ingressDeny: [{toPorts: [{ports: [{port: \"80\"}], rules: {http: [{}]}}]}]" + all, "spec.ingressDeny[0].toPorts[0].rules", unsupported, "denies all that it may mean", "in web>db 81/TCP", "in web>db 80/TCP"},
+		"a deny of names":        {"endpointSelector: {}, egressDeny: [{toFQDNs: [{matchName: a.example}], toPorts: [{ports: [{port: \"80\"}]}]}]" + all, "spec.egressDeny[0].toFQDNs", unsupported, "denies all", "out web>world 81/TCP", "out web>world 80/TCP"},
+		"a deny with demands":    {"endpointSelector: {}, ingressDeny: [{fromEndpoints: [{}], fromRequires: [{matchLabels: {app: web}}]}]" + all, "spec.ingressDeny[0].fromRequires", unsupported, "denies all", "in green>db 80/TCP", "in db>web 80/TCP"},
+		"a deny of demands":      {"endpointSelector: {}, ingressDeny: [{fromRequires: [{matchLabels: {app: web}}]}]" + all, "spec.ingressDeny[0].fromRequires", unsupported, "denies all", "", "in world>web 80/TCP"},
+		"a deny of a bad CIDR":   {"endpointSelector: {}, ingressDeny: [{fromCIDR: [x]}]" + all, "spec.ingressDeny[0].fromCIDR[0]", invalid, "denies all", "", "in web>db 80/TCP"},
+		"a deny of a bad port":   {"endpointSelector: {}, ingressDeny: [{fromEntities: [world], toPorts: [{ports: [{port: x y}]}]}]" + all, "spec.ingressDeny[0].toPorts[0].ports[0]", invalid, "denies all", "in web>db 80/TCP", "in world>db 80/TCP"},
+		"a deny, badly excepted": {"endpointSelector: {}, ingressDeny: [{fromCIDRSet: [{cidr: 0.0.0.0/0, except: [x]}, {cidr: \"::/0\"}]}]" + all, "spec.ingressDeny[0].fromCIDRSet[0].except[0]", invalid, "denies all", "in web>db 80/TCP", "in world>db 80/TCP"},
+		"a deny that is null":    {"endpointSelector: {}, ingressDeny: [null]" + all, "spec.ingressDeny[0]", invalid, "null", "out web>db 80/TCP", "in web>db 80/TCP"},
+		"denies that are none":   {"endpointSelector: {}, ingressDeny: {}" + all, "spec.ingressDeny", invalid, "denies all", "out web>db 80/TCP", "in web>db 80/TCP"},
+		"a deny beside unknown":  {"endpointSelector: {}, ingressDeny: [{fromEntities: [world]}], during: night" + all, "spec.during", unsupported, "allows anything", "", "in world>db 80/TCP"},
+		"an unknown deny":        {"endpointSelector: {}, ingressDeny: [{fromMoon: [{}], toPorts: [{ports: [{port: \"80\"}]}]}]" + all, "spec.ingressDeny[0].fromMoon", unsupported, "denies all", "out web>db 80/TCP", "in web>db 81/TCP"},
+	} {
+		policies := read(t, policy.Environment{}, cnp(c.spec))
+		checkProblem(t, name, policies[0], c.path, c.reason, c.says)
+		checkVerdict(t, name, policies, c.allow, policy.Allow)
+		checkVerdict(t, name, policies, c.deny, policy.Deny)
+	}
+}
+
+// TestFromCilium_Clusterwide: what only policies of the cluster have.
+func TestFromCilium_Clusterwide(t *testing.T) {
+	t.Parallel()
+	policies := read(t, policy.Environment{}, ccnp("nodeSelector: {}, ingress: [{fromEntities: [host]}]"))
+	checkProblem(t, "nodes", policies[0], "spec.nodeSelector", policy.ReasonUnsupported, "does nothing")
+	checkVerdict(t, "nodes", policies, "in world>db 80/TCP", policy.Allow)
+	policies = read(t, policy.Environment{}, ccnp("ingress: [{fromEntities: [all]}]"))
+	checkVerdict(t, "no subject", policies, "in web>green 80/TCP", policy.Deny)
+	policies = read(t, policy.Environment{}, strings.Replace(ccnp(""), "spec: {}", "specs: []", 1))
+	checkProblem(t, "nothing", policies[0], "spec", policy.ReasonInvalid, "the policy does nothing")
+	policies = read(t, policy.Environment{}, strings.Replace(ccnp(""), "spec: {}", "specs: {}", 1))
+	checkProblem(t, "unreadable", policies[0], "specs", policy.ReasonInvalid, "isolated")
+	checkVerdict(t, "unreadable", policies, "in web>green 80/TCP", policy.Deny)
+}
+
+// TestFromCilium_LabelsNotInIdentities: a peer cannot be known by a label that identities leave out.
+func TestFromCilium_LabelsNotInIdentities(t *testing.T) {
+	t.Parallel()
+	env := policy.Environment{Keeps: func(label string) bool { return label != "k8s:tier" }}
+	for name, c := range map[string]struct{ spec, allow, deny string }{
+		"In":                   {"ingress: [{fromEndpoints: [{matchLabels: {tier: back}}, {matchLabels: {app: web}}]}]", "in web>db 80/TCP", "in green>db 80/TCP"},
+		"DoesNotExist":         {"ingress: [{fromEndpoints: [{matchExpressions: [{key: tier, operator: DoesNotExist}]}]}]", "", "in web>db 80/TCP"},
+		"NotIn":                {"ingress: [{fromEndpoints: [{matchExpressions: [{key: \"k8s:tier\", operator: NotIn, values: [x]}]}]}]", "", "in web>db 80/TCP"},
+		"a deny of In":         {"ingress: [{fromEntities: [all]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: web, tier: back}}]}]", "in db>web 80/TCP", "in web>db 80/TCP"},
+		"a deny of an absence": {"ingress: [{fromEntities: [all]}], ingressDeny: [{fromEndpoints: [{matchExpressions: [{key: tier, operator: DoesNotExist}]}]}]", "in green>db 80/TCP", "in web>db 80/TCP"},
+	} {
+		policies := read(t, env, cnp("endpointSelector: {}, "+c.spec))
+		if len(policies[0].Problems) != 1 || policies[0].Problems[0].Reason != policy.ReasonLabel {
+			t.Errorf("%s: %+v", name, policies[0].Problems)
+		}
+		checkVerdict(t, name, policies, c.allow, policy.Allow)
+		checkVerdict(t, name, policies, c.deny, policy.Deny)
+	}
+}
+
+// TestEnvironment: what a cluster is like changes what entities stand for.
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	policies := read(t, policy.Environment{APIServerHere: true}, cnp("endpointSelector: {}, egress: [{toEntities: [kube-apiserver]}]"))
+	checkVerdict(t, "an API server here", policies, "out web>host 80/TCP", policy.Allow)
+	checkVerdict(t, "an API server here", policies, "out web>node 80/TCP", policy.Deny)
+	for _, peers := range []string{"fromEntities: [kube-apiserver]", "fromEntities: [cluster]", "fromEndpoints: [{matchLabels: {\"reserved:kube-apiserver\": \"\"}}]",
+		"fromEndpoints: [{matchExpressions: [{key: \"reserved:kube-apiserver\", operator: Exists}]}]"} {
+		outside := policy.Environment{APIServers: []netip.Addr{netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8::1")}}
+		policies := read(t, outside, cnp("endpointSelector: {}, ingress: [{"+peers+"}]"))
+		for _, who := range []string{"world", "api"} {
+			checkVerdict(t, peers, policies, "in "+who+">db 80/TCP", policy.Allow)
+		}
+		checkVerdict(t, peers, policies, "in world2>db 80/TCP", policy.Deny)
+		policies = read(t, outside, cnp("endpointSelector: {}, enableDefaultDeny: {ingress: false}, ingressDeny: [{"+peers+"}]"))
+		checkVerdict(t, "deny "+peers, policies, "in world>db 80/TCP", policy.Deny)
+		checkVerdict(t, "deny "+peers, policies, "in world2>db 80/TCP", policy.Allow)
+	}
+	for entity, env := range map[string]policy.Environment{"world-ipv4": {IPv4Only: true}, "world-ipv6": {IPv6Only: true}} {
+		policies := read(t, env, cnp("endpointSelector: {}, egress: [{toEntities: ["+entity+"]}]"))
+		q := ask(t, "out web>world 80/TCP", 0)
+		q.Peer.Identity = 2
+		if got := policy.Evaluate(policies, policy.Options{}, q); got.Verdict != policy.Allow {
+			t.Errorf("%s of the only family: %+v", entity, got)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package policy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/labels"
+)
+
+// kind is a field of a rule that chooses peers.
+type kind struct {
+	field string
+	read  func(r *ciliumRule, path string, item json.RawMessage) ([]Peer, error) // nil: not supported
+	// advice is what to write instead of a kind that is not supported.
+	advice string
+	// narrows: it only takes away from what the other kinds choose.
+	narrows bool
+}
+
+// kinds are those of the rule's direction.
+func (r *ciliumRule) kinds() []kind {
+	side := "from"
+	if r.direction == Egress {
+		side = "to"
+	}
+	kinds := []kind{
+		{field: side + "Endpoints", read: (*ciliumRule).endpoints},
+		{field: side + "CIDR", read: (*ciliumRule).cidr},
+		{field: side + "CIDRSet", read: (*ciliumRule).cidrSet},
+		{field: side + "Entities", read: (*ciliumRule).entity},
+		{field: side + "Requires", advice: "put the labels into " + side + "Endpoints", narrows: true},
+		{field: side + "Nodes", advice: "use " + side + "Entities or CIDRs"},
+		{field: side + "Groups", advice: "use CIDRs"},
+	}
+	if r.direction == Egress {
+		kinds = append(kinds, kind{field: "toServices", advice: "use toEndpoints with the labels of the service's pods"},
+			kind{field: "toFQDNs", advice: "use CIDRs"})
+	}
+	return kinds
+}
+
+// peers reads all kinds of peers. Without any, the rule speaks of everybody; an empty list is nobody.
+func (r *ciliumRule) peers() Peers {
+	var peers Peers
+	given := false
+	ways := map[string]bool{} // in which there are peers; CIDRs of both forms go together
+	for _, kind := range r.kinds() {
+		raw, found := r.fields[kind.field]
+		if !found {
+			continue
+		}
+		var items []json.RawMessage
+		if err := decode(raw, &items); err != nil {
+			r.invalid(kind.field, short(err))
+			r.anyPeers = true
+			continue
+		}
+		if kind.narrows { // what it takes away is not known, even when it is empty
+			r.unsupported(kind.field, kind.field+" is not supported", kind.advice)
+			continue
+		}
+		given = true
+		if len(items) == 0 {
+			continue
+		}
+		if kind.read == nil {
+			r.unsupported(kind.field, kind.field+" is not supported", kind.advice)
+			r.anyPeers = true
+			continue
+		}
+		ways[strings.TrimSuffix(kind.field, "Set")] = true
+		for i, item := range items {
+			r.peer(&peers, kind, i, item)
+		}
+	}
+	if len(ways) > 1 {
+		r.invalid("", "it chooses peers in several ways, and what they mean together is not defined")
+	}
+	peers.Any = peers.Any || !given
+	if peers.Any {
+		peers.List = nil
+	}
+	return peers
+}
+
+// peer adds what one item chooses.
+func (r *ciliumRule) peer(peers *Peers, kind kind, i int, item json.RawMessage) {
+	path := fmt.Sprintf("%s[%d]", kind.field, i)
+	more, err := kind.read(r, path, item)
+	switch {
+	case errors.Is(err, errEverybody):
+		peers.Any = true
+	case errors.Is(err, errReported):
+		r.anyPeers = true
+	case err != nil:
+		r.invalid(path, short(err))
+		r.anyPeers = true
+	}
+	peers.List = append(peers.List, more...)
+}
+
+var (
+	errEverybody = errors.New("everybody is meant")
+	errReported  = errors.New("a problem says what is wrong")
+)
+
+func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error) {
+	selector, err := r.peerSelector(item)
+	if err != nil {
+		return nil, err
+	}
+	if selector.isAPIServer() {
+		return r.env.apiServers(), nil
+	}
+	for _, q := range selector.Requirements {
+		if slices.Contains([]string{"cidr", "cidrgroup", "fqdn"}, q.Source) {
+			r.unsupported(path, "choosing peers by a label of the source "+q.Source+" is not supported", "use CIDRs")
+			return nil, errReported
+		}
+	}
+	if !r.policy.onlyKept(r.path+"."+path, selector, r.deny, r.env) {
+		r.closed = true
+	}
+	return []Peer{{Labels: selector}}, nil
+}
+
+func (r *ciliumRule) cidr(_ string, item json.RawMessage) ([]Peer, error) {
+	var text string
+	if err := decode(item, &text); err != nil {
+		return nil, err
+	}
+	prefix, err := parseCIDR(text)
+	return []Peer{{CIDR: prefix, Scope: Outside}}, err
+}
+
+func (r *ciliumRule) cidrSet(path string, item json.RawMessage) ([]Peer, error) {
+	fields, err := object(item)
+	if err != nil {
+		return nil, err
+	}
+	for _, field := range unknown(fields, "cidr", "except") {
+		r.unsupported(path+"."+field, field+" is not supported", "write the CIDRs into the policy")
+		return nil, errReported
+	}
+	var set struct {
+		CIDR   string   `json:"cidr"`
+		Except []string `json:"except"`
+	}
+	if err := decode(item, &set); err != nil {
+		return nil, err
+	}
+	p := Peer{Scope: Outside}
+	if p.CIDR, err = parseCIDR(set.CIDR); err != nil {
+		return nil, err
+	}
+	for i, text := range set.Except {
+		except, err := parseCIDR(text)
+		if err == nil && (!p.CIDR.Contains(except.Addr()) || except.Bits() < p.CIDR.Bits()) {
+			err = errors.New(quote(text) + " does not lie in " + p.CIDR.String())
+		}
+		if err != nil {
+			r.invalid(fmt.Sprintf("%s.except[%d]", path, i), short(err)) // what is denied is not narrowed by it
+			continue
+		}
+		p.Except = append(p.Except, except)
+	}
+	return []Peer{p}, nil
+}
+
+// parseCIDR reads a CIDR, or an address, and cuts off host bits.
+func parseCIDR(text string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(text)
+	if addr, errAddr := netip.ParseAddr(text); errAddr == nil && addr.Zone() == "" {
+		prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	if err != nil || prefix.Addr().Is4In6() {
+		return netip.Prefix{}, errors.New(quote(text) + " is neither a CIDR nor an address")
+	}
+	return prefix.Masked(), nil
+}
+
+// entity reads a word that stands for fixed identities.
+func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
+	var name string
+	if err := decode(item, &name); err != nil {
+		return nil, err
+	}
+	ids := func(list ...uint32) ([]Peer, error) { return []Peer{{Identities: list}}, nil }
+	switch name {
+	case "all":
+		return nil, errEverybody
+	case "none":
+		return nil, nil
+	case "world":
+		return ids(identity.World, identity.WorldIPv4, identity.WorldIPv6)
+	case "world-ipv4":
+		if r.env.IPv4Only {
+			return ids(identity.World)
+		}
+		return ids(identity.WorldIPv4)
+	case "world-ipv6":
+		if r.env.IPv6Only {
+			return ids(identity.World)
+		}
+		return ids(identity.WorldIPv6)
+	case "host":
+		return ids(identity.Host)
+	case "remote-node":
+		return ids(identity.RemoteNode, identity.KubeAPIServer)
+	case "kube-apiserver":
+		return r.env.apiServers(), nil
+	case "health":
+		return ids(identity.Health)
+	case "init":
+		return ids(identity.Init)
+	case "unmanaged":
+		return ids(identity.Unmanaged)
+	case "ingress":
+		return ids(ingressIdentity)
+	case "cluster":
+		return r.cluster(path), nil
+	}
+	return nil, errors.New("the entity " + quote(name) + " is not known")
+}
+
+// ingressIdentity is that of Cilium's Ingress proxies. Nobody has it here.
+const ingressIdentity uint32 = 8
+
+// cluster is every pod and node of the cluster, and the API server wherever it is, as Cilium has it.
+func (r *ciliumRule) cluster(path string) []Peer {
+	pods := &Selector{Requirements: []Requirement{inSomeNamespace()}}
+	if r.env.Cluster != "" {
+		pods.Requirements = []Requirement{{Source: sourceK8s, Key: labels.KeyCluster, Operator: In, Values: []string{r.env.Cluster}}}
+	}
+	r.policy.onlyKept(r.path+"."+path, pods, r.deny, r.env)
+	return append(r.env.apiServers(), Peer{Labels: pods}, Peer{Identities: []uint32{identity.Host, identity.RemoteNode, identity.Health,
+		identity.Init, identity.Unmanaged, ingressIdentity}})
+}

@@ -1,0 +1,212 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policy/policytest"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// FuzzFromCilium holds of any text that parsing does not panic, that the model survives JSON, that a policy of a namespace
+// chooses subjects of no other, and that a rule with a problem allows nothing that the policy would not allow without it.
+func FuzzFromCilium(f *testing.F) {
+	for seed := range uint64(60) {
+		for _, p := range policytest.New(seed, policytest.Small).Cilium {
+			f.Add(string(p.Spec), string(p.Specs), p.Namespace != "")
+		}
+	}
+	f.Add(`{"endpointSelector":{"matchExpressions":[{"key":"reserved:init","operator":"DoesNotExist"}]},"ingress":[null,5,{"fromEndpoints":null}]}`, "", true)
+	f.Add(`{"endpointSelector":{"matchLabels":{"k8s:io.kubernetes.pod.namespace":"green","any:io.kubernetes.pod.namespace":"green"}}}`, `[{},[],null]`, true)
+	w := policytest.New(7, policytest.Size{Pods: 8})
+	f.Fuzz(func(t *testing.T, spec, specs string, namespaced bool) {
+		o := &cilium.Policy{Name: "p", Spec: json.RawMessage(spec), Specs: json.RawMessage(specs)}
+		if namespaced {
+			o.Namespace = "red"
+		}
+		p := policy.FromCilium(o, w.Environment)
+		survives(t, p)
+		staysHome(t, p)
+		told(t, p)
+		for _, problem := range p.Problems {
+			if without, ok := withoutRule(o, problem.Path); ok {
+				grantsNoMore(t, w, p, policy.FromCilium(without, w.Environment), problem)
+			}
+		}
+	})
+}
+
+// FuzzFromKubernetes holds the same of rows, which are well formed otherwise.
+func FuzzFromKubernetes(f *testing.F) {
+	for seed := range uint64(60) {
+		for _, p := range policytest.New(seed, policytest.Small).Kubernetes {
+			text, err := json.Marshal(p)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(string(text))
+		}
+	}
+	w := policytest.New(7, policytest.Size{Pods: 8})
+	f.Fuzz(func(t *testing.T, text string) {
+		var o k8s.NetworkPolicy
+		if json.Unmarshal([]byte(text), &o) != nil {
+			t.Skip("no row")
+		}
+		o.Namespace = "red"
+		p := policy.FromKubernetes(&o, w.Environment)
+		survives(t, p)
+		staysHome(t, p)
+		told(t, p)
+		closed := o
+		closed.Ingress, closed.Egress = nil, nil
+		if o.Invalid != "" {
+			grantsNoMore(t, w, p, policy.FromKubernetes(&closed, w.Environment), p.Problems[0])
+		}
+	})
+}
+
+// survives holds that a policy is the same after JSON: that nobody is never read back as everybody.
+func survives(t *testing.T, p *policy.Policy) {
+	t.Helper()
+	text, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back policy.Policy
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	again, err := json.Marshal(&back)
+	if err != nil || string(again) != string(text) {
+		t.Fatalf("%s\nbecomes\n%s (%v)", text, again, err)
+	}
+	for i := range p.Parts {
+		for k, r := range p.Parts[i].Rules {
+			other := back.Parts[i].Rules[k]
+			if r.Peers.Any != other.Peers.Any || r.Ports.Any != other.Ports.Any || len(r.Peers.List) != len(other.Peers.List) ||
+				!reflect.DeepEqual(r.Ports, other.Ports) {
+				t.Fatalf("%+v becomes %+v", r, other)
+			}
+		}
+	}
+}
+
+// staysHome holds that a policy of a namespace can choose none but its pods as subjects.
+func staysHome(t *testing.T, p *policy.Policy) {
+	t.Helper()
+	if p.Ref.Namespace == "" {
+		return
+	}
+	for name, who := range parties() {
+		for i := range p.Parts {
+			if who.labels["k8s:io.kubernetes.pod.namespace"] != p.Ref.Namespace && p.Parts[i].Subject.Matches(who.labels) {
+				t.Fatalf("a policy of %s is for %s: %s", p.Ref.Namespace, name, &p.Parts[i].Subject)
+			}
+		}
+	}
+}
+
+// told holds that problems are fit to be shown.
+func told(t *testing.T, p *policy.Policy) {
+	t.Helper()
+	for _, problem := range p.Problems {
+		if problem.Path == "" || problem.Reason == "" || len(problem.Message) > 1000 || strings.ContainsAny(problem.Message, "\n\x1b") {
+			t.Fatalf("a problem is not fit to be shown: %+v", problem)
+		}
+	}
+}
+
+// withoutRule takes the rule out of which a path leads: of "spec.ingress[2].fromNodes" the third of ingress.
+func withoutRule(o *cilium.Policy, path string) (*cilium.Policy, bool) {
+	parts := strings.SplitN(path, ".", 3)
+	if len(parts) < 2 {
+		return nil, false
+	}
+	section, index, found := strings.Cut(parts[1], "[")
+	at, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
+	if !found || err != nil {
+		return nil, false
+	}
+	raw := o.Spec
+	var specs []json.RawMessage
+	number := -1
+	if in, isSpecs := strings.CutPrefix(parts[0], "specs["); isSpecs {
+		if number, err = strconv.Atoi(strings.TrimSuffix(in, "]")); err != nil || json.Unmarshal(o.Specs, &specs) != nil || number >= len(specs) {
+			return nil, false
+		}
+		raw = specs[number]
+	}
+	var fields map[string]json.RawMessage
+	var items []json.RawMessage
+	if json.Unmarshal(raw, &fields) != nil || json.Unmarshal(fields[section], &items) != nil || at >= len(items) {
+		return nil, false
+	}
+	items[at] = json.RawMessage(`{"` + map[bool]string{true: "from", false: "to"}[strings.HasPrefix(section, "ingress")] + `Endpoints":[]}`)
+	encode := func(v any) json.RawMessage {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		return text
+	}
+	fields[section] = encode(items)
+	smaller := *o
+	if number < 0 {
+		smaller.Spec = encode(fields)
+		return &smaller, true
+	}
+	specs[number] = encode(fields)
+	smaller.Specs = encode(specs)
+	return &smaller, true
+}
+
+// grantsNoMore holds that whatever the policy with the rule allows is allowed without it too.
+func grantsNoMore(t *testing.T, w *policytest.World, with, without *policy.Policy, problem policy.Problem) {
+	t.Helper()
+	for n := range uint64(50) {
+		q := w.Question(n)
+		if q.Peer.Identity == identity.Unknown {
+			continue
+		}
+		got := policy.Evaluate([]*policy.Policy{with}, policy.Options{}, q)
+		if got.Verdict == policy.Deny {
+			continue
+		}
+		if less := policy.Evaluate([]*policy.Policy{without}, policy.Options{}, q); less.Verdict == policy.Deny {
+			t.Fatalf("%+v\nopens %+v:\n%+v\nwithout: %+v", problem, q, got, less)
+		}
+	}
+}
+
+// TestModel_NobodyIsNotEverybody: the emptiest peers and ports survive every copy as what they are (CVE-2025-64715).
+func TestModel_NobodyIsNotEverybody(t *testing.T) {
+	t.Parallel()
+	for _, r := range []policy.Rule{
+		{}, {Peers: policy.Peers{Any: true}}, {Ports: policy.Ports{Any: true}}, {Peers: policy.Peers{List: []policy.Peer{}}},
+		{Peers: policy.Peers{List: []policy.Peer{{Labels: &policy.Selector{}}}}},
+	} {
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back policy.Rule
+		if err := json.Unmarshal(text, &back); err != nil {
+			t.Fatal(err)
+		}
+		who := policy.Party{Identity: 300, Labels: map[string]string{"k8s:app": "x"}}
+		for _, one := range []policy.Rule{r, back} {
+			wantPeers := r.Peers.Any || len(r.Peers.List) > 0
+			if one.Peers.Matches(&who, policy.Options{}) != wantPeers || one.Ports.Matches(6, 80, nil) != r.Ports.Any {
+				t.Errorf("%s: peers and ports match otherwise than they should", fmt.Sprint(string(text)))
+			}
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+const sourceK8s = endpoint.SourceK8s
+
+// FromKubernetes reads a NetworkPolicy. It always returns a policy: what cannot be enforced grants nothing and is one of its
+// problems.
+func FromKubernetes(o *k8s.NetworkPolicy, env Environment) *Policy {
+	p := &Policy{Ref: Ref{Kind: Kubernetes, Namespace: o.Namespace, Name: o.Name}, UID: o.UID}
+	p.audit(o.Annotations)
+	part := Part{Path: "spec", IsolatesIngress: o.IsIngress, IsolatesEgress: o.IsEgress,
+		Subject: Selector{Requirements: append([]Requirement{inNamespace(o.Namespace)}, podRequirements(&o.PodSelector)...)}}
+	if o.Invalid != "" {
+		p.invalid("spec", o.Invalid+": the policy isolates the pods that it may mean and allows nothing; correct it")
+		p.Parts = []Part{part}
+		return p
+	}
+	k := kubernetesParser{policy: p, env: &env}
+	if o.IsIngress {
+		part.Rules = k.rules(Ingress, "spec.ingress", o.Ingress)
+	}
+	if o.IsEgress {
+		part.Rules = append(part.Rules, k.rules(Egress, "spec.egress", o.Egress)...)
+	}
+	p.Parts = []Part{part}
+	return p
+}
+
+type kubernetesParser struct {
+	policy *Policy
+	env    *Environment
+}
+
+// rules leaves out those that allow nothing because of a problem.
+func (k *kubernetesParser) rules(direction Direction, path string, from []k8s.PolicyRule) (rules []Rule) {
+	for i := range from {
+		path := fmt.Sprintf("%s[%d]", path, i)
+		if from[i].Invalid != "" {
+			k.policy.invalid(path, from[i].Invalid+": "+outcome(false)+"; correct it")
+			continue
+		}
+		peers, ok := k.peers(path, direction, from[i].Peers)
+		if ok {
+			rules = append(rules, Rule{Path: path, Direction: direction, Peers: peers, Ports: kubernetesPorts(from[i].Ports)})
+		}
+	}
+	return rules
+}
+
+// peers reads the peers of a rule; without any, it speaks of everybody. It is not ok when the rule must allow nothing.
+func (k *kubernetesParser) peers(path string, direction Direction, from []k8s.Peer) (peers Peers, ok bool) {
+	if len(from) == 0 {
+		return Peers{Any: true}, true
+	}
+	side := "from"
+	if direction == Egress {
+		side = "to"
+	}
+	ok = true
+	for i := range from {
+		if from[i].IPBlock.IsValid() {
+			peers.List = append(peers.List, Peer{CIDR: from[i].IPBlock, Except: from[i].Except, Scope: Everyone})
+			continue
+		}
+		selector := k.podsOf(&from[i])
+		at := fmt.Sprintf("%s.%s[%d]", path, side, i)
+		if !k.policy.onlyKept(at, selector, false, k.env) {
+			ok = false
+		}
+		peers.List = append(peers.List, Peer{Labels: selector})
+	}
+	return peers, ok
+}
+
+// podsOf chooses pods by their labels in namespaces by theirs; without a namespace selector, in the policy's own.
+func (k *kubernetesParser) podsOf(peer *k8s.Peer) *Selector {
+	s := &Selector{}
+	switch {
+	case peer.Namespaces == nil:
+		s.Requirements = []Requirement{inNamespace(k.policy.Ref.Namespace)}
+	case len(peer.Namespaces.MatchLabels)+len(peer.Namespaces.Expressions) == 0:
+		s.Requirements = []Requirement{inSomeNamespace()}
+	default:
+		s.Requirements = append([]Requirement{inSomeNamespace()}, requirements(peer.Namespaces, labels.KeyNamespaceLabels+".")...)
+	}
+	if peer.Pods != nil {
+		s.Requirements = append(s.Requirements, podRequirements(peer.Pods)...)
+	}
+	return s
+}
+
+func inNamespace(namespace string) Requirement {
+	return Requirement{Source: sourceK8s, Key: labels.KeyNamespace, Operator: In, Values: []string{namespace}}
+}
+
+// inSomeNamespace holds for every pod and for nothing else.
+func inSomeNamespace() Requirement {
+	return Requirement{Source: sourceK8s, Key: labels.KeyNamespace, Operator: Exists}
+}
+
+func podRequirements(s *k8s.Selector) []Requirement { return requirements(s, "") }
+
+// requirements of a selector of Kubernetes, for keys behind a prefix.
+func requirements(s *k8s.Selector, prefix string) (list []Requirement) {
+	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
+		list = append(list, Requirement{Source: sourceK8s, Key: prefix + key, Operator: In, Values: []string{s.MatchLabels[key]}})
+	}
+	for _, e := range s.Expressions {
+		list = append(list, Requirement{Source: sourceK8s, Key: prefix + e.Key, Operator: Operator(e.Operator), Values: e.Values})
+	}
+	return list
+}
+
+// kubernetesPorts reads the ports of a rule; without any, it speaks of all. A protocol that does not exist has none.
+func kubernetesPorts(from []k8s.PolicyPort) Ports {
+	if len(from) == 0 {
+		return Ports{Any: true}
+	}
+	var ports Ports
+	for _, o := range from {
+		protocol, found := protocols[o.Protocol]
+		if !found {
+			continue
+		}
+		p := Port{Protocol: protocol}
+		switch number, err := strconv.ParseUint(o.Port, 10, 16); {
+		case o.Port == "":
+			p.All = true
+		case err != nil:
+			p.Name = o.Port
+		default:
+			p.Low, p.High = uint16(number), max(uint16(number), o.EndPort)
+		}
+		ports.List = append(ports.List, p)
+	}
+	return ports
+}
+
+// protocols that have ports, by the names that Kubernetes and Cilium share.
+var protocols = map[string]uint8{"TCP": ProtocolTCP, "UDP": ProtocolUDP, "SCTP": ProtocolSCTP}

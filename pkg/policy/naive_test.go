@@ -1,0 +1,469 @@
+package policy_test
+
+import (
+	"encoding/json"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policy/policytest"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// naive is a second evaluator. It knows nothing of the parsed model: it reads the objects as they are written, each time anew,
+// with answers that may be yes, no or not to be told.
+type naive struct {
+	w     *policytest.World
+	q     policy.Question
+	audit bool // policies in audit mode count
+}
+
+type answer int
+
+const (
+	no answer = iota
+	yes
+	untold // it asks for what nobody here can tell
+)
+
+func of(b bool) answer {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// either is a logical or, both a logical and; what cannot be told stays so, even where the others would decide.
+func either(answers ...answer) answer { return slices.Max(append(answers, no)) }
+
+func both(a, b answer) answer {
+	if a == untold || b == untold {
+		return untold
+	}
+	return min(a, b)
+}
+
+func (n naive) allowed() bool {
+	isolated, allow, deny := n.w.Options.Mode == policy.Always, false, false
+	switch {
+	case n.w.Options.Mode == policy.Never:
+		return true
+	case n.w.Options.AllowLocalhost && n.q.Direction == policy.Ingress && n.q.Peer.Identity == 1:
+		return true
+	}
+	for _, p := range n.w.Kubernetes {
+		if n.counts(p.Annotations) && n.namespace() == p.Namespace && n.kubernetesSelects(&p.PodSelector, n.q.Subject.Labels, "") {
+			rules, on := p.Ingress, p.IsIngress
+			if n.q.Direction == policy.Egress {
+				rules, on = p.Egress, p.IsEgress
+			}
+			isolated = isolated || on
+			allow = allow || on && p.Invalid == "" && slices.ContainsFunc(rules, func(r k8s.PolicyRule) bool { return n.kubernetesRule(p, r) })
+		}
+	}
+	for _, p := range n.w.Cilium {
+		if !n.counts(p.Annotations) {
+			continue
+		}
+		for _, spec := range specs(p) {
+			i, a, d := n.spec(p, spec)
+			isolated, allow, deny = isolated || i, allow || a, deny || d
+		}
+	}
+	return !deny && (allow || !isolated)
+}
+
+func (n naive) counts(annotations map[string]string) bool {
+	return n.audit || annotations["policy.waggle.io/mode"] != "audit"
+}
+
+func (n naive) namespace() string { return n.q.Subject.Labels["k8s:io.kubernetes.pod.namespace"] }
+
+// kubernetesSelects judges labels of the source k8s below a prefix.
+func (n naive) kubernetesSelects(s *k8s.Selector, labels map[string]string, prefix string) bool {
+	for key, value := range s.MatchLabels {
+		if got, found := labels["k8s:"+prefix+key]; !found || got != value {
+			return false
+		}
+	}
+	for _, e := range s.Expressions {
+		got, found := labels["k8s:"+prefix+e.Key]
+		listed := found && slices.Contains(e.Values, got)
+		if ok := map[string]bool{"In": listed, "NotIn": !listed, "Exists": found, "DoesNotExist": !found}[e.Operator]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (n naive) kubernetesRule(p *k8s.NetworkPolicy, r k8s.PolicyRule) bool {
+	if r.Invalid != "" {
+		return false
+	}
+	for _, peer := range r.Peers { // that a hidden label is absent cannot be told
+		if peer.Pods != nil && slices.ContainsFunc(peer.Pods.Expressions, func(e k8s.Expression) bool {
+			return e.Key == policytest.HiddenKey && (e.Operator == "NotIn" || e.Operator == "DoesNotExist")
+		}) {
+			return false
+		}
+	}
+	who := n.q.Peer
+	peers := len(r.Peers) == 0 || slices.ContainsFunc(r.Peers, func(o k8s.Peer) bool {
+		if o.IPBlock.IsValid() {
+			return inBlock(who.Addr, o.IPBlock, o.Except)
+		}
+		namespace, isPod := who.Labels["k8s:io.kubernetes.pod.namespace"]
+		switch {
+		case !isPod:
+			return false
+		case o.Namespaces == nil && namespace != p.Namespace:
+			return false
+		case o.Namespaces != nil && !n.kubernetesSelects(o.Namespaces, who.Labels, "io.cilium.k8s.namespace.labels."):
+			return false
+		}
+		return o.Pods == nil || n.kubernetesSelects(o.Pods, who.Labels, "")
+	})
+	return peers && (len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(o k8s.PolicyPort) bool {
+		if number(o.Protocol) != n.q.Protocol {
+			return false
+		}
+		if o.Port == "" {
+			return true
+		}
+		from, err := strconv.Atoi(o.Port)
+		if err != nil {
+			return n.serves(o.Port)
+		}
+		return int(n.q.Port) == from || int(n.q.Port) > from && n.q.Port <= o.EndPort
+	}))
+}
+
+func inBlock(addr netip.Addr, block netip.Prefix, excepts []netip.Prefix) bool {
+	for _, except := range excepts {
+		if except.Contains(addr) {
+			return false
+		}
+	}
+	return block.Contains(addr)
+}
+
+func number(protocol string) uint8 {
+	return map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}[protocol]
+}
+
+// serves tells whether whoever is connected to calls the port by a name.
+func (n naive) serves(name string) bool {
+	server := n.q.Subject
+	if n.q.Direction == policy.Egress {
+		server = n.q.Peer
+	}
+	for _, p := range server.Ports {
+		if p.Name == name && p.Number == n.q.Port && p.Protocol == n.q.Protocol {
+			return true
+		}
+	}
+	return false
+}
+
+type fields = map[string]any
+
+func specs(p *cilium.Policy) (all []fields) {
+	read := func(raw json.RawMessage, into any) {
+		if len(raw) > 0 {
+			if err := json.Unmarshal(raw, into); err != nil {
+				panic(err)
+			}
+		}
+	}
+	var one fields
+	read(p.Spec, &one)
+	read(p.Specs, &all)
+	if one != nil {
+		all = append(all, one)
+	}
+	return all
+}
+
+func (n naive) spec(p *cilium.Policy, spec fields) (isolates, allows, denies bool) {
+	selector, found := spec["endpointSelector"].(fields)
+	if !found || p.Namespace != "" && p.Namespace != n.namespace() || n.selects(selector, n.q.Subject.Labels, no) != yes {
+		return false, false, false
+	}
+	name, side := "ingress", "from"
+	if n.q.Direction == policy.Egress {
+		name, side = "egress", "to"
+	}
+	allow, _ := spec[name].([]any)
+	deny, _ := spec[name+"Deny"].([]any)
+	isolates = len(allow)+len(deny) > 0
+	_, odd := spec["during"]
+	if odd && !slices.ContainsFunc([]string{"ingress", "ingressDeny", "egress", "egressDeny"}, func(s string) bool { return len(listOf(spec[s])) > 0 }) {
+		isolates = true
+	}
+	defaults, _ := spec["enableDefaultDeny"].(fields)
+	if said, found := defaults[name]; found {
+		isolates = said.(bool)
+	}
+	for _, rule := range allow {
+		allows = allows || !odd && n.rule(p, rule.(fields), side, false)
+	}
+	for _, rule := range deny {
+		denies = denies || n.rule(p, rule.(fields), side, true)
+	}
+	return isolates, allows, denies
+}
+
+// rule tells whether an item of a section has its effect.
+func (n naive) rule(p *cilium.Policy, rule fields, side string, deny bool) bool {
+	if _, said := rule["toPorts"]; said && rule["toPorts"] == nil {
+		return deny
+	}
+	if _, odd := rule[side+"Nobody"]; odd {
+		return deny
+	}
+	peers, ports := n.peers(p, rule, side, deny), n.ports(rule, deny)
+	if len(rule) == 0 {
+		return false
+	}
+	if deny {
+		return peers != no && ports != no
+	}
+	return both(peers, ports) == yes
+}
+
+func (n naive) peers(p *cilium.Policy, rule fields, side string, deny bool) answer {
+	result, given := no, false
+	kinds := 0
+	each := func(kind string, judge func(any) answer) {
+		if list, found := rule[side+kind].([]any); found {
+			given = true
+			if len(list) > 0 && (kind != "CIDRSet" || len(listOf(rule[side+"CIDR"])) == 0) {
+				kinds++
+			}
+			for _, item := range list {
+				result = either(result, judge(item))
+			}
+		}
+	}
+	each("Endpoints", func(item any) answer { return n.endpoint(p, item.(fields), deny) })
+	each("CIDR", func(item any) answer { return n.cidr(item.(string), nil) })
+	each("CIDRSet", func(item any) answer { return n.cidr(item.(fields)["cidr"].(string), listOf(item.(fields)["except"])) })
+	each("Entities", func(item any) answer { return of(n.entity(item.(string))) })
+	if kinds > 1 && !deny {
+		return untold
+	}
+	each("Nodes", func(any) answer { return untold })
+	each("Groups", func(any) answer { return untold })
+	if _, found := rule[side+"Requires"]; found && !deny {
+		return untold
+	}
+	if !given {
+		return yes
+	}
+	return result
+}
+
+func listOf(v any) []any {
+	list, _ := v.([]any)
+	return list
+}
+
+func (n naive) cidr(text string, excepts []any) answer {
+	block, err := netip.ParsePrefix(text)
+	if err != nil {
+		return untold
+	}
+	switch n.q.Peer.Identity {
+	case 2, 9, 10:
+	case 1, 6, 7:
+		if !n.w.Options.CIDRMatchesNodes {
+			return no
+		}
+	default:
+		return no
+	}
+	var out []netip.Prefix
+	for _, except := range excepts {
+		out = append(out, netip.MustParsePrefix(except.(string)))
+	}
+	return of(inBlock(n.q.Peer.Addr, block, out))
+}
+
+func (n naive) entity(name string) bool {
+	id := n.q.Peer.Identity
+	_, isPod := n.q.Peer.Labels["k8s:io.kubernetes.pod.namespace"]
+	is := func(ids ...uint32) bool { return slices.Contains(ids, id) }
+	switch name {
+	case "all":
+		return true
+	case "world":
+		return is(2, 9, 10)
+	case "world-ipv4":
+		return is(9)
+	case "world-ipv6":
+		return is(10)
+	case "host":
+		return is(1)
+	case "remote-node":
+		return is(6, 7)
+	case "kube-apiserver":
+		return n.apiServer()
+	case "health":
+		return is(4)
+	case "init":
+		return is(5)
+	case "unmanaged":
+		return is(3)
+	case "cluster":
+		return isPod || id != 0 && id < 9 && id != 2 || n.apiServer()
+	}
+	return false
+}
+
+func (n naive) apiServer() bool {
+	env := n.w.Environment
+	return n.q.Peer.Identity == 7 || n.q.Peer.Identity == 1 && env.APIServerHere || slices.Contains(env.APIServers, n.q.Peer.Addr)
+}
+
+// endpoint judges a choice of peers, who are in the policy's namespace unless it says otherwise.
+func (n naive) endpoint(p *cilium.Policy, selector fields, deny bool) answer {
+	text, _ := json.Marshal(selector)
+	mentions := func(key string) bool { return strings.Contains(string(text), key) }
+	namespace, isPod := n.q.Peer.Labels["k8s:io.kubernetes.pod.namespace"]
+	hidden := untold
+	if deny {
+		hidden = yes
+	}
+	chosen := n.selects(selector, n.q.Peer.Labels, hidden)
+	switch {
+	case mentions(`"reserved:`) || mentions("io.kubernetes.pod.namespace"):
+		return chosen
+	case p.Namespace == "":
+		return both(chosen, of(isPod))
+	case !mentions("io.cilium.k8s.namespace.labels"):
+		return both(chosen, of(namespace == p.Namespace))
+	}
+	return chosen
+}
+
+// selects judges a selector of Cilium's. All labels of subjects are known, for which hidden is no. Of peers, the hidden ones are
+// not: that they are absent counts as hidden, and when that is yes, so does everything about them.
+func (n naive) selects(selector fields, labels map[string]string, hidden answer) answer {
+	result := yes
+	demand := func(label, operator string, values []string) {
+		source, key, found := strings.Cut(label, ":")
+		if !found {
+			source, key = "any", label
+		}
+		exists, listed := false, false
+		for full, value := range labels {
+			s, k, _ := strings.Cut(full, ":")
+			if k == key && (s == source || source == "any" && s != "reserved") {
+				exists = true
+				listed = listed || slices.Contains(values, value)
+			}
+		}
+		met := map[string]answer{"In": of(listed), "NotIn": of(!listed), "Exists": of(exists), "DoesNotExist": of(!exists), "Like": untold}[operator]
+		if key == policytest.HiddenKey && hidden != no && (hidden == yes || operator == "NotIn" || operator == "DoesNotExist") {
+			met = hidden
+		}
+		result = both(result, met)
+	}
+	if match, found := selector["matchLabels"].(fields); found {
+		for label, value := range match {
+			demand(label, "In", []string{value.(string)})
+		}
+	}
+	for _, item := range listOf(selector["matchExpressions"]) {
+		e := item.(fields)
+		var values []string
+		for _, v := range listOf(e["values"]) {
+			values = append(values, v.(string))
+		}
+		demand(e["key"].(string), e["operator"].(string), values)
+	}
+	return result
+}
+
+func (n naive) ports(rule fields, deny bool) answer {
+	toPorts, hasPorts := rule["toPorts"]
+	icmps, hasICMPs := rule["icmps"]
+	if !hasPorts && !hasICMPs {
+		return yes
+	}
+	if hasPorts && hasICMPs && !deny {
+		return untold
+	}
+	result := no
+	nonEmpty := func(v any) []any {
+		if len(listOf(v)) == 0 {
+			result = untold
+		}
+		return listOf(v)
+	}
+	if hasPorts {
+		for _, item := range nonEmpty(toPorts) {
+			if _, inside := item.(fields)["rules"]; inside && !deny {
+				return untold
+			}
+			for _, port := range nonEmpty(item.(fields)["ports"]) {
+				result = either(result, n.port(port.(fields)))
+			}
+		}
+	}
+	if hasICMPs {
+		for _, item := range nonEmpty(icmps) {
+			for _, field := range nonEmpty(item.(fields)["fields"]) {
+				result = either(result, n.icmp(field.(fields)))
+			}
+		}
+	}
+	return result
+}
+
+func (n naive) port(port fields) answer {
+	protocol, _ := port["protocol"].(string)
+	text := port["port"].(string)
+	if text == "0" && (protocol == "" || protocol == "ANY") {
+		return yes
+	}
+	end, _ := port["endPort"].(float64)
+	from, err := strconv.Atoi(text)
+	if err != nil && strings.Contains(text, " ") || end != 0 && (text == "0" || int(end) < from) {
+		return untold
+	}
+	switch protocol {
+	case "", "ANY":
+		if !slices.Contains([]uint8{6, 17, 132}, n.q.Protocol) {
+			return no
+		}
+	default:
+		if number(protocol) != n.q.Protocol {
+			return no
+		}
+	}
+	switch {
+	case err != nil:
+		return of(n.serves(text))
+	case from == 0:
+		return yes
+	case end == 0:
+		return of(int(n.q.Port) == from)
+	}
+	return of(int(n.q.Port) >= from && int(n.q.Port) <= int(end))
+}
+
+func (n naive) icmp(field fields) answer {
+	protocol, echo := uint8(1), 8
+	if field["family"] == "IPv6" {
+		protocol, echo = 58, 128
+	}
+	kind := echo
+	if value, isNumber := field["type"].(float64); isNumber {
+		kind = int(value)
+	}
+	return of(n.q.Protocol == protocol && int(n.q.Port) == kind)
+}

@@ -1,0 +1,202 @@
+package policytest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// object is one of JSON.
+type object = map[string]any
+
+// cilium makes a policy of Cilium's, of either scope.
+func (r *random) cilium(i int) *cilium.Policy {
+	p := &cilium.Policy{Name: fmt.Sprintf("cilium-%d", i), Annotations: r.annotations()}
+	if r.oneIn(2) {
+		p.Namespace = pick(r, namespaces...)
+	}
+	if r.oneIn(4) {
+		p.Specs = encode(list(some(r, 2, r.spec)))
+	} else {
+		p.Spec = encode(r.spec())
+	}
+	return p
+}
+
+func encode(value any) json.RawMessage {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // of maps, lists, texts and numbers
+	}
+	return text
+}
+
+func (r *random) spec() object {
+	spec := object{"endpointSelector": r.ciliumSelector()}
+	for _, side := range []string{"from", "to"} {
+		section := map[string]string{"from": "ingress", "to": "egress"}[side]
+		if r.oneIn(2) {
+			spec[section] = list(some(r, 2, func() object { return r.ciliumRule(side, false) }))
+		}
+		if r.oneIn(3) {
+			spec[section+"Deny"] = list(some(r, 2, func() object { return r.ciliumRule(side, true) }))
+		}
+	}
+	if r.oneIn(5) {
+		spec["enableDefaultDeny"] = pick(r, object{"ingress": false}, object{"egress": false}, object{"ingress": true, "egress": true}, object{})
+	}
+	if r.oneIn(40) {
+		delete(spec, "endpointSelector")
+		spec["nodeSelector"] = object{}
+	}
+	if r.oneIn(30) {
+		spec["during"] = "night"
+	}
+	return spec
+}
+
+// ciliumSelector demands labels of several sources, with the source or without it.
+func (r *random) ciliumSelector() object {
+	out := object{}
+	keys := podLabels
+	if r.oneIn(5) {
+		keys = nil
+		for _, l := range nsLabels {
+			keys = append(keys, append([]string{labels.KeyNamespaceLabels + "." + l[0]}, l[1:]...))
+		}
+	}
+	s := r.selector(keys)
+	source := func(key string) string { return pick(r, "", "", "k8s:", "any:") + key }
+	if len(s.MatchLabels) > 0 {
+		match := object{}
+		for key, value := range s.MatchLabels {
+			match[source(key)] = value
+		}
+		out["matchLabels"] = match
+	}
+	expressions := []object{}
+	for _, e := range s.Expressions {
+		one := object{"key": source(e.Key), "operator": e.Operator}
+		if e.Values != nil {
+			one["values"] = e.Values
+		}
+		expressions = append(expressions, one)
+	}
+	if r.oneIn(5) {
+		expressions = append(expressions, object{"key": source(labels.KeyNamespace), "operator": "In", "values": some(r, 3, func() string { return pick(r, namespaces...) })})
+		if list, _ := expressions[len(expressions)-1]["values"].([]string); len(list) == 0 {
+			expressions[len(expressions)-1]["values"] = namespaces[:1]
+		}
+	}
+	if r.oneIn(10) {
+		expressions = append(expressions, object{"key": "reserved:" + pick(r, "host", "world", "init", "remote-node", "world-ipv4"),
+			"operator": pick(r, "Exists", "DoesNotExist")})
+	}
+	if len(expressions) > 0 {
+		out["matchExpressions"] = expressions
+	}
+	return out
+}
+
+// ciliumRule has peers of one kind at most, and ports or types of ICMP.
+func (r *random) ciliumRule(side string, deny bool) object {
+	rule := object{}
+	block := func() string { return pick(r, blocks...) }
+	switch r.IntN(6) {
+	case 0, 1:
+		rule[side+"Endpoints"] = list(some(r, 2, func() object { return r.ciliumSelector() }))
+	case 2:
+		rule[side+"CIDR"] = list(some(r, 2, block))
+		if r.oneIn(2) {
+			rule[side+"CIDRSet"] = list(some(r, 2, r.cidrSet))
+		}
+	case 3:
+		rule[side+"CIDRSet"] = list(some(r, 2, r.cidrSet))
+	case 4:
+		rule[side+"Entities"] = list(some(r, 2, func() string {
+			return pick(r, "all", "world", "world-ipv4", "world-ipv6", "cluster", "host", "remote-node", "kube-apiserver", "health", "init", "none", "unmanaged", "ingress")
+		}))
+	}
+	switch r.IntN(5) {
+	case 0, 1:
+		rule["toPorts"] = list(some(r, 2, func() object { return object{"ports": list(some(r, 3, r.ciliumPort))} }))
+	case 2:
+		if r.oneIn(2) {
+			rule["icmps"] = list(some(r, 2, func() object { return object{"fields": list(some(r, 2, r.icmp))} }))
+		}
+	}
+	if r.oneIn(12) {
+		r.unsupported(rule, side, deny)
+	}
+	return rule
+}
+
+// list is never null.
+func list[T any](l []T) []T {
+	if l == nil {
+		return []T{}
+	}
+	return l
+}
+
+func (r *random) cidrSet() object {
+	block := netip.MustParsePrefix(pick(r, blocks...))
+	set := object{"cidr": block.String()}
+	if excepts := r.excepts(block); len(excepts) > 0 {
+		set["except"] = excepts
+	}
+	return set
+}
+
+func (r *random) ciliumPort() object {
+	port := object{"port": fmt.Sprint(pick(r, portNumbers...))}
+	switch r.IntN(5) {
+	case 0:
+		port["port"] = pick(r, portNames...)
+	case 1:
+		port["port"] = "0"
+	case 2:
+		port["endPort"] = pick(r, 0, 8081, 65535)
+	}
+	if r.oneIn(2) {
+		port["protocol"] = pick(r, "TCP", "UDP", "SCTP", "ANY")
+	}
+	return port
+}
+
+func (r *random) icmp() object {
+	field := object{"type": pick[any](r, 8, 0, 3, 128, "EchoRequest")}
+	if r.oneIn(2) {
+		field["family"] = pick(r, "IPv4", "IPv6")
+	}
+	return field
+}
+
+// unsupported adds what is not enforced, or what is wrong.
+func (r *random) unsupported(rule object, side string, deny bool) {
+	switch r.IntN(8) {
+	case 0:
+		rule[side+"Requires"] = []object{{"matchLabels": object{"app": "web"}}}
+	case 1:
+		rule[side+"Nodes"] = []object{{}}
+	case 2:
+		rule[side+"Groups"] = []object{{"aws": object{}}}
+	case 3:
+		rule[side+"Nobody"] = []string{"knows"}
+	case 4:
+		rule[side+"CIDR"] = []string{"10.0.0.0/33"}
+	case 5:
+		if !deny {
+			rule["toPorts"] = []object{{"ports": []object{{"port": "80", "protocol": "TCP"}}, "rules": object{"http": []object{{}}}}}
+			break
+		}
+		rule["toPorts"] = []object{{"ports": []object{{"port": "nobody knows"}}}}
+	case 6:
+		rule["toPorts"] = nil
+	case 7:
+		rule[side+"Endpoints"] = []object{{"matchExpressions": []object{{"key": "app", "operator": "Like", "values": []string{"web"}}}}}
+	}
+}

@@ -1,0 +1,45 @@
+// Package policyenvironment says what the meaning of policies depends on, as the tables of a node have it, to all who read
+// policies there.
+package policyenvironment
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// Inputs are what it is made of.
+type Inputs struct {
+	cell.In
+
+	Agent         settings.Agent
+	Filter        *labels.Filter
+	Slices        statedb.Table[*k8s.EndpointSlice]
+	NodeAddresses statedb.Table[nodeaddresses.Address]
+}
+
+// Read makes it from a snapshot, and adds to changed what closes when it may be another.
+func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
+	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps,
+		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}
+	servers, more := clusternodes.APIServers(txn, in.Slices)
+	ours, moreOurs := in.NodeAddresses.AllWatch(txn)
+	changed.Add(more, moreOurs)
+	for a := range ours {
+		if i, found := slices.BinarySearchFunc(servers, a.Addr, netip.Addr.Compare); found {
+			servers = slices.Delete(servers, i, i+1)
+			env.APIServerHere = true
+		}
+	}
+	env.APIServers = servers
+	return env
+}

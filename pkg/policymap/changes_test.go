@@ -1,0 +1,273 @@
+package policymap
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policy/policytest"
+)
+
+// change is one thing that a resolver is told.
+type change struct {
+	text string
+	do   func(*state, *Resolver) // nil: compare
+}
+
+// changesTo are all single changes that make one state into another, besides the identities of CIDRs.
+func changesTo(from, to *state) (all []change) {
+	add := func(do func(*state, *Resolver), format string, args ...any) {
+		all = append(all, change{fmt.Sprintf(format, args...), do})
+	}
+	for ref, p := range to.policies {
+		add(func(s *state, r *Resolver) { s.policies[ref] = p; r.UpsertPolicy(p) }, "policy %s", ref)
+	}
+	for ref := range from.policies {
+		if to.policies[ref] == nil {
+			add(func(s *state, r *Resolver) { delete(s.policies, ref); r.DeletePolicy(ref) }, "no policy %s", ref)
+		}
+	}
+	for number, labels := range to.identities {
+		add(func(s *state, r *Resolver) { s.identities[number] = labels; r.UpsertIdentity(number, labels) }, "identity %d %v", number, labels)
+	}
+	for number := range from.identities {
+		if to.identities[number] == nil {
+			add(func(s *state, r *Resolver) { delete(s.identities, number); r.DeleteIdentity(number) }, "no identity %d", number)
+		}
+	}
+	for key, pod := range to.pods {
+		add(func(s *state, r *Resolver) { s.pods[key] = pod; r.UpsertPod(key, pod) }, "pod %s %v", key, pod)
+	}
+	for key := range from.pods {
+		if _, stays := to.pods[key]; !stays {
+			add(func(s *state, r *Resolver) { delete(s.pods, key); r.DeletePod(key) }, "no pod %s", key)
+		}
+	}
+	for id, subject := range to.subjects {
+		add(func(s *state, r *Resolver) { s.subjects[id] = subject; r.UpsertSubject(subject) }, "subject %v", subject)
+	}
+	for id := range from.subjects {
+		if _, stays := to.subjects[id]; !stays {
+			add(func(s *state, r *Resolver) { delete(s.subjects, id); r.DeleteSubject(id) }, "no subject %d", id)
+		}
+	}
+	return all
+}
+
+// history is what becomes of one world, step by step, and back.
+func history(seed uint64) (options policy.Options, all []change) {
+	a, b := policytest.New(seed, policytest.Small), policytest.New(seed+1<<32, policytest.Small)
+	options = a.Options
+	if options.Mode == policy.Never {
+		options.Mode = policy.Default
+	}
+	b.Options = options
+	random := rand.New(rand.NewPCG(seed, 7))
+	nothing, one, other := newState(options), stateOf(a), stateOf(b)
+	for _, step := range [][2]*state{{nothing, one}, {one, other}, {other, one}, {one, nothing}} {
+		changes := changesTo(step[0], step[1])
+		for range 1 + len(changes)/6 {
+			keep := random.IntN(2) == 0
+			changes = append(changes, change{fmt.Sprintf("name CIDRs, keep %t", keep), func(s *state, r *Resolver) { s.nameCIDRs(r, keep) }})
+		}
+		slices.SortFunc(changes, func(x, y change) int { return strings.Compare(x.text, y.text) }) // maps have no order
+		random.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
+		for i, c := range changes {
+			if all = append(all, c); i%3 == 0 {
+				all = append(all, change{text: "compare"})
+			}
+		}
+	}
+	return options, all
+}
+
+// replay tells a resolver all changes, and says what goes wrong; empty when nothing does.
+func replay(options policy.Options, changes []change) string {
+	s, r := newState(options), New(options)
+	type past struct {
+		is       *Compiled
+		rendered string
+	}
+	var pasts []past
+	last := map[string]*Compiled{}
+	for _, c := range changes {
+		if c.do != nil {
+			c.do(s, r)
+			continue
+		}
+		got, want := renderAll(r, s), renderAll(s.resolver(), s)
+		if got != want {
+			return fmt.Sprintf("the resolver has\n%sand a new one\n%s", got, want)
+		}
+		if got, want := r.NamedCIDRs(), s.resolver().NamedCIDRs(); !slices.Equal(got, want) {
+			return fmt.Sprintf("the resolver names %v, a new one %v", got, want)
+		}
+		if got, want := chosen(r), chosen(s.resolver()); !reflect.DeepEqual(got, want) {
+			return fmt.Sprintf("the resolver has selectors %v, a new one %v", got, want)
+		}
+		for id := range s.subjects {
+			ingress, egress := r.Compile(id)
+			in, out := r.Compile(id)
+			if ingress != in || egress != out {
+				return fmt.Sprintf("endpoint %d is compiled twice to different ones", id)
+			}
+			for name, is := range map[string]*Compiled{"in": ingress.Enforced, "out": egress.Enforced, "audited in": ingress.Audited} {
+				key := fmt.Sprint(id, name)
+				if is == nil || is == last[key] {
+					continue
+				}
+				if wrong := wrongDiff(last[key], is); wrong != "" {
+					return fmt.Sprintf("endpoint %s: %s", key, wrong)
+				}
+				pasts, last[key] = append(pasts, past{is, render(is)}), is
+			}
+		}
+	}
+	for _, p := range pasts {
+		if now := render(p.is); now != p.rendered {
+			return fmt.Sprintf("a compiled policy has changed from\n%sto\n%s", p.rendered, now)
+		}
+	}
+	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.counts) + len(r.namedRules) + len(r.podsOf)
+	if len(s.policies)+len(s.subjects)+len(s.pods) == 0 && left != 0 {
+		return fmt.Sprintf("%d things are left of nothing", left)
+	}
+	return ""
+}
+
+// wrongDiff applies a difference, and says whether it leads elsewhere.
+func wrongDiff(from, to *Compiled) string {
+	entries := map[Key]Entry{}
+	if from != nil {
+		for e := range from.Entries() {
+			entries[e.Key] = e
+		}
+	}
+	d := to.Diff(from)
+	for _, e := range d.Removed {
+		if entries[e.Key] != e {
+			return fmt.Sprintf("%+v is removed and was not there", e)
+		}
+		delete(entries, e.Key)
+	}
+	for _, add := range [][]Entry{d.AddedAllows, d.AddedDenies} {
+		for _, e := range add {
+			if _, there := entries[e.Key]; there {
+				return fmt.Sprintf("%+v is added and was there", e)
+			}
+			entries[e.Key] = e
+		}
+	}
+	for _, e := range d.Changed {
+		if was := entries[e.Key]; was.Deny == e.Deny {
+			return fmt.Sprintf("%+v is not another verdict than %+v", e, was)
+		}
+		entries[e.Key] = e
+	}
+	for _, e := range d.Renamed {
+		if was := entries[e.Key]; was.Deny != e.Deny || was.Rule == e.Rule {
+			return fmt.Sprintf("%+v has not another rule than %+v", e, was)
+		}
+		entries[e.Key] = e
+	}
+	n, ranges := to.Len()
+	for e := range to.Entries() {
+		if entries[e.Key] != e {
+			return fmt.Sprintf("%+v is missing", e)
+		}
+		n--
+	}
+	if n+ranges != 0 || len(entries) != len(slices.Collect(to.Entries())) {
+		return "entries are left, or counted wrongly"
+	}
+	return ""
+}
+
+// TestResolver_ChangesComeToTheSameAsAFreshStart: whatever is told in whatever order, the result is that of a resolver that
+// is told the last state alone.
+func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
+	t.Parallel()
+	for n := *seed; n < *seed+*worlds/20; n++ {
+		options, changes := history(n)
+		wrong := replay(options, changes)
+		if wrong == "" {
+			continue
+		}
+		t.Logf("seed %d: %s", n, wrong)
+		for i := len(changes) - 1; i >= 0; i-- { // what is not needed to fail is left out, from the end
+			if less := slices.Delete(slices.Clone(changes), i, i+1); replay(options, less) != "" {
+				changes = less
+			}
+		}
+		var b strings.Builder
+		for _, c := range changes {
+			fmt.Fprintln(&b, c.text)
+		}
+		t.Fatalf("seed %d, options %+v: %s\nchanges:\n%s", n, options, replay(options, changes), &b)
+	}
+}
+
+// TestResolver_NothingOpensWhileCIDRsHaveNoIdentity: entries that are made before all prefixes have one allow nothing that
+// the policies deny.
+func TestResolver_NothingOpensWhileCIDRsHaveNoIdentity(t *testing.T) {
+	t.Parallel()
+	missing := 0
+	for n := *seed; n < *seed+*worlds; n++ {
+		w := policytest.New(n, policytest.Small)
+		s := stateOf(w)
+		r := s.resolver()
+		s.nameCIDRs(r, false)
+		random := rand.New(rand.NewPCG(n, 3))
+		some := maps.Clone(s.cidrs)
+		for i, prefix := range r.NamedCIDRs() {
+			if random.IntN(3) > 0 || i == 0 {
+				delete(some, prefix)
+			}
+		}
+		r.SetCIDRs(some)
+		for id := range s.subjects {
+			r.Compile(id)
+		}
+		for _, prefix := range r.NamedCIDRs() {
+			if random.IntN(3) == 0 {
+				some[prefix] = s.cidrs[prefix]
+			}
+		}
+		r.SetCIDRs(some)
+		c := &compiledWorld{w, w.Policies(), r}
+		for i := range uint64(30) {
+			q := w.Question(i)
+			is := c.decision(&q).Enforced
+			missing += len(is.Missing())
+			answer := is.Lookup(r.Peer(q.Peer.Identity, q.Peer.Addr), q.Protocol, q.Port)
+			if want := policy.Evaluate(c.policies, w.Options, q); answer.Allowed && want.Verdict == policy.Deny {
+				t.Fatalf("seed %d, question %d: %+v is allowed by %+v\n%s%s", n, i, q, answer.Entry, render(is), w)
+			}
+		}
+	}
+	if missing == 0 {
+		t.Error("no prefix was missing anywhere")
+	}
+}
+
+// chosen are the identities that each choice of peers by labels or numbers includes, and the policies that make it.
+func chosen(r *Resolver) map[string][]string {
+	r.selectors.resolve()
+	all := map[string][]string{}
+	for ref, p := range r.policies {
+		p.eachRule(func(rule *rule) {
+			for _, s := range rule.selectors {
+				all[s.key] = append(all[s.key], fmt.Sprint(ref, s.identities))
+			}
+		})
+	}
+	for _, uses := range all {
+		slices.Sort(uses)
+	}
+	return all
+}

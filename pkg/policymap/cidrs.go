@@ -1,0 +1,124 @@
+package policymap
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
+
+// named is a prefix and the identity that it has.
+type named struct {
+	prefix   netip.Prefix
+	identity uint32
+}
+
+// comparePrefixes puts a prefix right before all that it contains.
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// namedCIDRs are the prefixes that have an identity.
+type namedCIDRs struct {
+	sorted   []named
+	number   map[netip.Prefix]uint32
+	prefixOf map[uint32]netip.Prefix
+}
+
+func newNamedCIDRs() namedCIDRs {
+	return namedCIDRs{number: map[netip.Prefix]uint32{}, prefixOf: map[uint32]netip.Prefix{}}
+}
+
+// set takes over what prefixes there are, and returns those that are others: as they were, and as they are.
+func (n *namedCIDRs) set(identities map[netip.Prefix]uint32) (gone, come []named) {
+	for prefix, number := range n.number {
+		if identities[prefix] != number {
+			gone = append(gone, named{prefix, number})
+		}
+	}
+	for prefix, number := range identities {
+		if n.number[prefix] != number {
+			come = append(come, named{prefix, number})
+		}
+	}
+	for _, g := range gone {
+		delete(n.number, g.prefix)
+		delete(n.prefixOf, g.identity)
+	}
+	for _, c := range come {
+		n.number[c.prefix], n.prefixOf[c.identity] = c.identity, c.prefix
+	}
+	n.sort(gone, come)
+	return gone, come
+}
+
+// sort brings the sorted list up to date.
+func (n *namedCIDRs) sort(gone, come []named) {
+	if len(gone)+len(come) > many {
+		n.sorted = n.sorted[:0]
+		for prefix, number := range n.number {
+			n.sorted = append(n.sorted, named{prefix, number})
+		}
+		slices.SortFunc(n.sorted, func(a, b named) int { return comparePrefixes(a.prefix, b.prefix) })
+		return
+	}
+	for _, g := range gone {
+		if i, found := n.search(g.prefix); found {
+			n.sorted = slices.Delete(n.sorted, i, i+1)
+		}
+	}
+	for _, c := range come {
+		i, _ := n.search(c.prefix)
+		n.sorted = slices.Insert(n.sorted, i, c)
+	}
+}
+
+func (n *namedCIDRs) search(prefix netip.Prefix) (int, bool) {
+	return slices.BinarySearchFunc(n.sorted, prefix, func(a named, p netip.Prefix) int { return comparePrefixes(a.prefix, p) })
+}
+
+// within are all that a prefix contains, itself included.
+func (n *namedCIDRs) within(prefix netip.Prefix) []named {
+	first, _ := n.search(prefix)
+	length, _ := slices.BinarySearchFunc(n.sorted[first:], prefix, func(a named, p netip.Prefix) int {
+		if p.Contains(a.prefix.Addr()) {
+			return -1
+		}
+		return 1
+	})
+	return n.sorted[first : first+length]
+}
+
+// longest is the identity of the longest prefix that holds an address; 0 when none does.
+func (n *namedCIDRs) longest(address netip.Addr) uint32 {
+	address = address.Unmap().WithZone("")
+	for bits := address.BitLen(); bits >= 0; bits-- {
+		prefix, err := address.Prefix(bits)
+		if err != nil {
+			return 0
+		}
+		if number := n.number[prefix]; number != 0 {
+			return number
+		}
+	}
+	return 0
+}
+
+// contains tells whether one prefix contains all of another.
+func contains(outer, inner netip.Prefix) bool {
+	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
+}
+
+// prefixCounts counts the users of prefixes.
+type prefixCounts struct {
+	counts  map[netip.Prefix]int
+	changed bool // a prefix has come or gone
+}
+
+func (c *prefixCounts) add(prefix netip.Prefix, by int) {
+	before := c.counts[prefix]
+	c.counts[prefix] = before + by
+	if before+by == 0 {
+		delete(c.counts, prefix)
+	}
+	c.changed = c.changed || before == 0 || before+by == 0
+}

@@ -1,0 +1,65 @@
+package policymap
+
+// Diff is what turns one [Compiled] into another.
+type Diff struct {
+	AddedAllows []Entry
+	AddedDenies []Entry
+	Removed     []Entry // as they were
+	Changed     []Entry // of the same key and the other verdict, as they are now
+	Renamed     []Entry // of the same key and verdict; another rule is named
+}
+
+// Diff says what must be written and removed to get from one to c; from nil, everything is added. It costs little when
+// both have most in common. Whether both [Compiled.AllowsAll] is not part of it: that is another policy id.
+func (c *Compiled) Diff(from *Compiled) Diff {
+	var d Diff
+	var old []*group
+	if from != nil {
+		old = from.groups
+	}
+	now := c.groups
+	for len(old)+len(now) > 0 {
+		switch {
+		case len(old) == 0 || len(now) > 0 && now[0].compare(old[0].peer) < 0:
+			d.group(&group{}, now[0])
+			now = now[1:]
+		case len(now) == 0 || now[0].compare(old[0].peer) > 0:
+			d.group(old[0], &group{})
+			old = old[1:]
+		default:
+			if old[0] != now[0] {
+				d.group(old[0], now[0])
+			}
+			old, now = old[1:], now[1:]
+		}
+	}
+	return d
+}
+
+// group compares the entries of one peer.
+func (d *Diff) group(old, now *group) {
+	before := make(map[Key]entry, len(old.entries))
+	for _, e := range old.entries {
+		before[old.key(e)] = e
+	}
+	for _, e := range now.entries {
+		was, had := before[now.key(e)]
+		delete(before, now.key(e))
+		switch {
+		case had && was.deny != e.deny:
+			d.Changed = append(d.Changed, now.entry(e))
+		case had && was.rule != e.rule:
+			d.Renamed = append(d.Renamed, now.entry(e))
+		case had:
+		case e.deny:
+			d.AddedDenies = append(d.AddedDenies, now.entry(e))
+		default:
+			d.AddedAllows = append(d.AddedAllows, now.entry(e))
+		}
+	}
+	for _, e := range old.entries {
+		if _, gone := before[old.key(e)]; gone {
+			d.Removed = append(d.Removed, old.entry(e))
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package policymap
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// work gathers what the rules of a set say of each peer.
+type work struct {
+	peers map[peer]*saying
+}
+
+// saying is what is said of one peer: rules by index, and others with ports of their own.
+type saying struct {
+	rules []int
+	more  []say
+}
+
+func (w *work) of(p peer) *saying {
+	s := w.peers[p]
+	if s == nil {
+		s = &saying{}
+		w.peers[p] = s
+	}
+	return s
+}
+
+func (w *work) add(p peer, rule int) {
+	if s := w.of(p); len(s.rules) == 0 || s.rules[len(s.rules)-1] != rule {
+		s.rules = append(s.rules, rule)
+	}
+}
+
+// all compiles everything.
+func (set *ruleset) all(r *Resolver) *Compiled {
+	if r.options.Mode == policy.Never || !set.isolated && !slices.ContainsFunc(set.rules, func(r *rule) bool { return r.Deny }) {
+		return r.allowAll
+	}
+	w := &work{map[peer]*saying{}}
+	everybody := slices.Clone(set.everybody)
+	set.missing = nil
+	for _, use := range set.cidrs {
+		if set.anyMissing(r, use.cidrPeer) {
+			if set.rules[use.rule].Deny {
+				everybody = append(everybody, use.rule)
+			}
+			continue
+		}
+		for _, n := range r.cidrs.within(use.prefix) {
+			if use.includes(n.prefix) {
+				w.add(peer{use.kind(), n.identity}, use.rule)
+			}
+		}
+	}
+	for i := range set.rules {
+		for _, s := range set.rules[i].selectors {
+			for _, number := range s.identities {
+				w.add(peer{Identity, number}, i)
+			}
+		}
+	}
+	if set.peersNamed {
+		set.gatherServed(r, w)
+	}
+	return set.finish(w, everybody)
+}
+
+// anyMissing tells whether a prefix of a choice has no identity yet, and notes those that have none.
+func (set *ruleset) anyMissing(r *Resolver, c *cidrPeer) (any bool) {
+	for _, prefix := range append([]netip.Prefix{c.prefix}, c.except...) {
+		if r.cidrs.number[prefix] == 0 {
+			set.missing = append(set.missing, prefix)
+			any = true
+		}
+	}
+	return any
+}
+
+// gatherServed adds what named ports of peers come to. An address without an identity yet is not allowed by them, and what
+// they deny there is denied to all of the pod's identity.
+func (set *ruleset) gatherServed(r *Resolver, w *work) {
+	for i, rule := range set.rules {
+		r.servedTo(rule, func(s servedPort) {
+			says := say{rule: i, deny: rule.Deny, ports: s.ports}
+			if s.pod == nil {
+				to := w.of(peer{Identity, s.identity})
+				to.more = append(to.more, says)
+				return
+			}
+			for _, address := range s.pod.Addresses {
+				to := peer{s.kind, r.cidrs.number[full(address)]}
+				if to.identity == 0 {
+					set.missing = append(set.missing, full(address))
+					if !rule.Deny {
+						continue
+					}
+					to = peer{Identity, s.identity}
+				}
+				of := w.of(to)
+				of.more = append(of.more, says)
+			}
+		})
+	}
+}
+
+// finish makes the entries of all peers.
+func (set *ruleset) finish(w *work, everybody []int) *Compiled {
+	slices.SortFunc(set.missing, comparePrefixes)
+	set.missing = slices.Compact(set.missing)
+	c := &Compiled{isolated: set.isolated, localhost: set.localhost, rules: set.rules, missing: set.missing}
+	says := set.sayings(&saying{rules: everybody})
+	if !set.isolated {
+		says = append(says, say{rule: len(set.rules), all: true})
+	}
+	set.wide = wide{}.with(says)
+	add := func(p peer, entries []entry) {
+		if len(entries) > 0 {
+			g := newGroup(p, entries)
+			c.groups = append(c.groups, g)
+			c.count(g, 1)
+		}
+	}
+	add(peer{Any, 0}, entriesOf(says, wide{}, set.cookies))
+	for p := range w.peers {
+		add(p, set.entries(w, p))
+	}
+	slices.SortFunc(c.groups, func(a, b *group) int { return a.compare(b.peer) })
+	return c
+}
+
+// entries makes those of one peer.
+func (set *ruleset) entries(w *work, p peer) []entry {
+	of := w.peers[p]
+	if of == nil {
+		return nil
+	}
+	others := set.wide
+	if p.kind == CIDROutside {
+		if inside := w.peers[peer{CIDR, p.identity}]; inside != nil {
+			others = others.with(set.sayings(inside))
+		}
+	}
+	return entriesOf(set.sayings(of), others, set.cookies)
+}
+
+func (set *ruleset) sayings(s *saying) []say {
+	out := make([]say, 0, len(s.rules)+len(s.more))
+	slices.Sort(s.rules)
+	for _, i := range slices.Compact(s.rules) {
+		out = append(out, set.says[i])
+	}
+	return append(out, s.more...)
+}
+
+// patch compiles the peers that were touched. The rest stays as it is, and so does what is said of everybody.
+func (set *ruleset) patch(r *Resolver) *Compiled {
+	if set.compiled.allowsAll {
+		return set.compiled
+	}
+	w := &work{map[peer]*saying{}}
+	for p := range set.touched {
+		if p.kind == Identity {
+			set.gatherIdentity(r, w, p)
+		} else {
+			set.gatherCIDR(r, w, p.identity)
+		}
+	}
+	out := *set.compiled
+	out.groups, out.rules = slices.Clone(out.groups), set.rules // those of a former version of a policy may be in there
+	changed := false
+	for p := range set.touched {
+		changed = out.put(p, set.entries(w, p)) || changed
+		if outside := (peer{CIDROutside, p.identity}); p.kind == CIDR {
+			changed = out.put(outside, set.entries(w, outside)) || changed
+		}
+	}
+	if !changed {
+		return set.compiled
+	}
+	return &out
+}
+
+func (set *ruleset) gatherIdentity(r *Resolver, w *work, p peer) {
+	for _, s := range r.selectors.of(p.identity) {
+		for _, i := range set.bySelector[s] {
+			w.add(p, i)
+		}
+	}
+}
+
+func (set *ruleset) gatherCIDR(r *Resolver, w *work, number uint32) {
+	prefix, named := r.cidrs.prefixOf[number]
+	if !named {
+		return
+	}
+	for _, use := range set.cidrs {
+		if use.includes(prefix) {
+			w.add(peer{use.kind(), number}, use.rule)
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package policymap
+
+// entry is an [Entry] of a known kind and identity.
+type entry struct {
+	rule     uint32 // cookie
+	port     uint16
+	protocol uint8
+	bits     uint8
+	deny     bool
+}
+
+// say is what a rule says of one peer.
+type say struct {
+	rule  int // index
+	deny  bool
+	all   bool // all protocols and ports
+	ports []span
+}
+
+// wide is what holds for a peer by entries of other kinds, which the datapath looks up as well.
+type wide struct {
+	allowAll, denyAll bool
+	allow, deny       map[uint8]runs // by protocol
+}
+
+// with adds what is said of one kind to what is known of others.
+func (w wide) with(says []say) wide {
+	out := wide{allowAll: w.allowAll, denyAll: w.denyAll, allow: map[uint8]runs{}, deny: map[uint8]runs{}}
+	allows, denies := split(says)
+	out.allowAll = out.allowAll || allows.all >= 0
+	out.denyAll = out.denyAll || denies.all >= 0
+	add := func(to, from map[uint8]runs, spans []span) {
+		for protocol, r := range from {
+			to[protocol] = r
+		}
+		for len(spans) > 0 {
+			var these []span
+			protocol := spans[0].protocol
+			these, spans = ofProtocol(spans, protocol)
+			to[protocol] = to[protocol].union(merge(these))
+		}
+	}
+	add(out.allow, w.allow, allows.spans)
+	add(out.deny, w.deny, denies.spans)
+	return out
+}
+
+// side is all that is allowed or all that is denied.
+type side struct {
+	all   int    // a rule that speaks of everything; -1 when there is none
+	spans []span // sorted
+}
+
+func split(says []say) (allows, denies side) {
+	allows.all, denies.all = -1, -1
+	for i := range says {
+		s, to := &says[i], &allows
+		if s.deny {
+			to = &denies
+		}
+		if s.all && to.all < 0 {
+			to.all = s.rule
+		}
+		for _, p := range s.ports {
+			p.rule = s.rule
+			to.spans = append(to.spans, p)
+		}
+	}
+	sortSpans(allows.spans)
+	sortSpans(denies.spans)
+	return allows, denies
+}
+
+// entriesOf makes the entries of one peer: the fewest that, together with those of the other kinds, give the verdict of
+// what is said. An allow may hold ports that a deny holds as well, which wins: as another class of keys, or as the longer
+// of two ranges. It never stands inside a range that is denied, where it would be the longer one. cookies are those of the
+// rules.
+func entriesOf(says []say, w wide, cookies []uint32) (out []entry) {
+	if w.denyAll {
+		return nil
+	}
+	allows, denies := split(says)
+	if denies.all >= 0 {
+		return []entry{{rule: cookies[denies.all], deny: true}}
+	}
+	allowed := w.allowAll || allows.all >= 0
+	if allows.all >= 0 && !w.allowAll {
+		out = append(out, entry{rule: cookies[allows.all]})
+	}
+	if allowed {
+		allows.spans = nil
+	}
+	for len(allows.spans)+len(denies.spans) > 0 {
+		protocol := lowest(allows.spans, denies.spans)
+		var allow, deny []span
+		allow, allows.spans = ofProtocol(allows.spans, protocol)
+		deny, denies.spans = ofProtocol(denies.spans, protocol)
+		denied := merge(deny)
+		out = cover(out, denied.minus(w.deny[protocol]), deny, cookies, true)
+		out = cover(out, merge(allow).minus(denied).minus(w.deny[protocol]).minus(w.allow[protocol]), allow, cookies, false)
+	}
+	return out
+}
+
+func lowest(a, b []span) uint8 {
+	switch {
+	case len(a) == 0:
+		return b[0].protocol
+	case len(b) == 0:
+		return a[0].protocol
+	}
+	return min(a[0].protocol, b[0].protocol)
+}

@@ -1,0 +1,63 @@
+package policymap
+
+// Kind says whom an entry is about. The numbers are those of the datapath.
+type Kind uint8
+
+const (
+	Any         Kind = 0 // everybody; the identity is 0
+	Identity    Kind = 1 // who has the identity
+	CIDR        Kind = 2 // whoever has an address in the named CIDR
+	CIDROutside Kind = 3 // the same, but only peers outside the cluster
+)
+
+// Key is what an entry speaks of. PortBits 0 is all ports of the protocol, and with protocol 0 everything; 16 is one port.
+// What lies between is a range, which belongs into the map policy_ranges.
+type Key struct {
+	Identity uint32 `json:"identity"` // of an endpoint or of a named CIDR, by kind
+	Kind     Kind   `json:"kind"`
+	Protocol uint8  `json:"protocol"`
+	PortBits uint8  `json:"portBits"` // how many bits of the port count, from the highest
+	Port     uint16 `json:"port"`     // the first of the range; for ICMP the type
+}
+
+// IsRange tells whether the entry belongs into policy_ranges.
+func (k Key) IsRange() bool { return k.PortBits > 0 && k.PortBits < 16 }
+
+// LastPort is the last port that the key speaks of.
+func (k Key) LastPort() uint16 { return k.Port | ^uint16(0)>>k.PortBits }
+
+// Entry is one entry of a map.
+type Entry struct {
+	Key
+	Rule uint32 `json:"rule"` // cookie: see [Compiled.Rule]
+	Deny bool   `json:"deny,omitempty"`
+}
+
+const (
+	// CookieNotIsolated stands for no rule: everything is allowed that no policy denies.
+	CookieNotIsolated uint32 = 0
+	cookieMin         uint32 = 16 // of rules
+)
+
+// Classes of keys: a bit of the shape each, as the datapath numbers them.
+const (
+	levels          = 3 // in the map policy, of each kind: everything, a protocol, a port
+	firstRangeClass = 4 * levels
+	classes         = firstRangeClass + 4
+)
+
+// ShapeLocalhost is the bit of a shape behind those of the classes: the local host is allowed, whatever the entries say.
+const ShapeLocalhost uint32 = 1 << classes
+
+// class is the one that a key is of.
+func (k Key) class() int {
+	switch {
+	case k.IsRange():
+		return firstRangeClass + int(k.Kind)
+	case k.PortBits == 16:
+		return int(k.Kind)*levels + 2
+	case k.Protocol != 0:
+		return int(k.Kind)*levels + 1
+	}
+	return int(k.Kind) * levels
+}

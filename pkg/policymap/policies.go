@@ -1,0 +1,239 @@
+package policymap
+
+import (
+	"cmp"
+	"math"
+	"net/netip"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// rule is a rule of a policy, as the compiler needs it.
+type rule struct {
+	*policy.Rule
+	ref       policy.Ref
+	cookie    uint32
+	selectors []*selector
+	cidrs     []cidrPeer
+	ports     []span // those that are numbers
+	named     []namedRef
+}
+
+// cidrPeer is a choice of peers by address.
+type cidrPeer struct {
+	prefix netip.Prefix
+	except []netip.Prefix
+	scope  policy.Scope
+}
+
+func (c *cidrPeer) kind() Kind {
+	if c.scope == policy.Outside {
+		return CIDROutside
+	}
+	return CIDR
+}
+
+// includes tells whether all of a named CIDR is chosen. As the excepted prefixes are named too, it is that or none.
+func (c *cidrPeer) includes(prefix netip.Prefix) bool {
+	for _, except := range c.except {
+		if contains(except, prefix) {
+			return false
+		}
+	}
+	return contains(c.prefix, prefix)
+}
+
+// namedRef is a port by name.
+type namedRef struct {
+	name     string
+	protocol uint8
+}
+
+// part is what a policy says of one choice of subjects.
+type part struct {
+	*policy.Part
+	owner  *policyState
+	index  int
+	serial uint64 // rises from part to part
+	rules  map[policy.Direction][]*rule
+}
+
+// speaksOf tells whether the part says anything of a direction.
+func (p *part) speaksOf(d policy.Direction) bool { return p.Isolates(d) || len(p.rules[d]) > 0 }
+
+// compare orders parts by their policies.
+func (p *part) compare(o *part) int {
+	a, b := p.owner.policy.Ref, o.owner.policy.Ref
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name),
+		cmp.Compare(p.index, o.index))
+}
+
+// policyState is a policy that the resolver knows.
+type policyState struct {
+	policy   *policy.Policy
+	parts    []*part
+	cookies  map[string]uint32 // by path of the rule
+	subjects int               // that it selects
+}
+
+// eachRule calls f for all rules.
+func (s *policyState) eachRule(f func(*rule)) {
+	for _, part := range s.parts {
+		for _, d := range policy.Directions {
+			for _, r := range part.rules[d] {
+				f(r)
+			}
+		}
+	}
+}
+
+// UpsertPolicy adds a policy or puts it in place of its former version.
+func (r *Resolver) UpsertPolicy(p *policy.Policy) {
+	old := r.policies[p.Ref]
+	if old != nil && old.policy == p {
+		return
+	}
+	now := r.adopt(p, old)
+	r.policies[p.Ref] = now
+	r.replaceParts(old, now)
+	r.release(old, now) // after the new one has taken what both use
+}
+
+// DeletePolicy forgets a policy.
+func (r *Resolver) DeletePolicy(ref policy.Ref) {
+	old := r.policies[ref]
+	if old == nil {
+		return
+	}
+	delete(r.policies, ref)
+	none := &policyState{}
+	r.replaceParts(old, none)
+	r.release(old, none)
+}
+
+// SubjectsOf is the number of endpoints that a policy selects.
+func (r *Resolver) SubjectsOf(ref policy.Ref) int {
+	if s := r.policies[ref]; s != nil {
+		return s.subjects
+	}
+	return 0
+}
+
+// adopt prepares a policy. A rule that stands where one stood before keeps its cookie.
+func (r *Resolver) adopt(p *policy.Policy, old *policyState) *policyState {
+	s := &policyState{policy: p, cookies: map[string]uint32{}}
+	for i := range p.Parts {
+		r.serial++
+		one := &part{Part: &p.Parts[i], owner: s, index: i, serial: r.serial, rules: map[policy.Direction][]*rule{}}
+		for k := range one.Rules {
+			in := &one.Rules[k]
+			one.rules[in.Direction] = append(one.rules[in.Direction], r.adoptRule(s, in, old))
+		}
+		s.parts = append(s.parts, one)
+	}
+	return s
+}
+
+func (r *Resolver) adoptRule(s *policyState, in *policy.Rule, old *policyState) *rule {
+	out := &rule{Rule: in, ref: s.policy.Ref}
+	out.cookie = s.cookies[in.Path]
+	if out.cookie == 0 && old != nil {
+		out.cookie = old.cookies[in.Path]
+	}
+	if out.cookie == 0 {
+		out.cookie = r.newCookie()
+	}
+	s.cookies[in.Path] = out.cookie
+	r.cookies[out.cookie] = struct{}{}
+	if !in.Peers.Any {
+		for i := range in.Peers.List {
+			switch peer := &in.Peers.List[i]; {
+			case peer.CIDR.IsValid():
+				out.cidrs = append(out.cidrs, newCIDRPeer(peer))
+			case peer.Labels != nil:
+				out.selectors = append(out.selectors, r.selectors.ofLabels(peer.Labels))
+			default:
+				out.selectors = append(out.selectors, r.selectors.ofNumbers(peer.Identities))
+			}
+		}
+	}
+	r.countPrefixes(out, 1)
+	if !in.Ports.Any {
+		out.ports, out.named = numbersAndNames(in.Ports.List)
+	}
+	if in.Direction == policy.Egress && len(out.named) > 0 {
+		r.namedRules[out] = struct{}{}
+	}
+	r.podPrefixesStale = true
+	return out
+}
+
+func newCIDRPeer(p *policy.Peer) cidrPeer {
+	out := cidrPeer{prefix: p.CIDR.Masked(), scope: p.Scope}
+	for _, except := range p.Except {
+		out.except = append(out.except, except.Masked())
+	}
+	return out
+}
+
+func (r *Resolver) countPrefixes(of *rule, by int) {
+	for _, c := range of.cidrs {
+		r.prefixes.add(c.prefix, by)
+		for _, except := range c.except {
+			r.prefixes.add(except, by)
+		}
+	}
+}
+
+// numbersAndNames separates ports with numbers from those with names.
+func numbersAndNames(ports []policy.Port) (numbers []span, named []namedRef) {
+	for _, p := range ports {
+		switch {
+		case p.Protocol == 0: // an entry of protocol 0 would be about all of them
+		case p.All:
+			numbers = append(numbers, span{protocol: p.Protocol, run: run{0, math.MaxUint16}})
+		case p.Name != "":
+			named = append(named, namedRef{p.Name, p.Protocol})
+		case p.Low <= p.High:
+			numbers = append(numbers, span{protocol: p.Protocol, run: run{p.Low, p.High}})
+		}
+	}
+	return numbers, named
+}
+
+// newCookie finds a number that names no rule, and that did not do so for as long as possible.
+func (r *Resolver) newCookie() uint32 {
+	for {
+		r.lastCookie = max(r.lastCookie+1, cookieMin) // behind the highest comes the lowest
+		if _, used := r.cookies[r.lastCookie]; !used {
+			return r.lastCookie
+		}
+	}
+}
+
+// release gives back what a former version of a policy used, but for the cookies that its successor kept.
+func (r *Resolver) release(old, now *policyState) {
+	if old == nil {
+		return
+	}
+	old.eachRule(func(gone *rule) {
+		if now.cookies[gone.Path] != gone.cookie {
+			delete(r.cookies, gone.cookie)
+		}
+		for _, s := range gone.selectors {
+			r.selectors.release(s)
+		}
+		r.countPrefixes(gone, -1)
+		delete(r.namedRules, gone)
+	})
+	r.podPrefixesStale = true
+}
+
+// replaceParts lets the endpoints have the parts of one version of a policy instead of those of another.
+func (r *Resolver) replaceParts(old, now *policyState) {
+	for _, s := range r.subjects {
+		had := old != nil && s.drop(old)
+		has := s.take(now)
+		s.stale = s.stale || had || has
+	}
+}

@@ -1,0 +1,149 @@
+package policymap
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// TestKey_NumbersAreThoseOfTheDatapath holds kinds, classes and blocks of ports against the layouts of the programs.
+func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
+	t.Parallel()
+	for kind, theirs := range map[Kind]bpf.PolicyKind{Any: bpf.PolicyAny, Identity: bpf.PolicyIdentity, CIDR: bpf.PolicyCIDR,
+		CIDROutside: bpf.PolicyCIDROutside} {
+		require.EqualValues(t, theirs, kind)
+		for _, c := range []struct {
+			key  Key
+			want uint32
+		}{
+			{Key{Kind: kind}, bpf.ShapeEntry(theirs, bpf.PolicyAll)},
+			{Key{Kind: kind, Protocol: 6}, bpf.ShapeEntry(theirs, bpf.PolicyProtocol)},
+			{Key{Kind: kind, Protocol: 6, Port: 80, PortBits: 16}, bpf.ShapeEntry(theirs, bpf.PolicyPort)},
+			{Key{Kind: kind, Protocol: 6, Port: 80, PortBits: 12}, bpf.ShapeRange(theirs)},
+			{Key{Kind: kind, Protocol: 6, PortBits: 1}, bpf.ShapeRange(theirs)},
+		} {
+			of := &Compiled{}
+			of.count(newGroup(peer{kind, 0}, []entry{{protocol: c.key.Protocol, port: c.key.Port, bits: c.key.PortBits}}), 1)
+			require.Equal(t, c.want, of.Shape(), "%+v", c.key)
+		}
+	}
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		r := run{uint16(random.Uint32()), uint16(random.Uint32())}
+		if r.low > r.high {
+			r.low, r.high = r.high, r.low
+		}
+		var ours []bpf.PortPrefix
+		for b := range r.blocks {
+			ours = append(ours, bpf.PortPrefix{Port: b.low, Bits: int(b.bits)})
+		}
+		require.Equal(t, bpf.PortPrefixes(r.low, r.high), ours, "%v", r)
+	}
+}
+
+// TestEntriesOf_KeepsEveryVerdict: for random rules about one peer and about everybody, the entries of both give each port
+// the verdict of the rules, and none of them can be left out.
+func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
+	t.Parallel()
+	for n := *seed; n < *seed+*worlds/10; n++ {
+		random := rand.New(rand.NewPCG(n, 5))
+		cookies := make([]uint32, 12)
+		for i := range cookies {
+			cookies[i] = uint32(i) + cookieMin
+		}
+		rules := func(first, many int) (says []say) {
+			for i := range many {
+				s := say{rule: first + i, deny: random.IntN(3) == 0, all: random.IntN(12) == 0}
+				for range random.IntN(4) {
+					s.ports = append(s.ports, span{protocol: []uint8{6, 17}[random.IntN(2)], run: randomRun(random)})
+				}
+				says = append(says, s)
+			}
+			return says
+		}
+		everybody, one := rules(0, random.IntN(4)), rules(6, random.IntN(6))
+		w := wide{}.with(everybody)
+		c := compiledOf(map[peer][]entry{{Any, 0}: entriesOf(everybody, wide{}, cookies), {Identity, 300}: entriesOf(one, w, cookies)})
+		check := func(c *Compiled) (wrong int) {
+			for _, protocol := range []uint8{6, 17, 132} {
+				for port := range 1 << 16 {
+					if port > 700 && port < 64900 && port%64 != 0 {
+						continue // no smaller block begins there
+					}
+					want := naive(append(slices.Clone(everybody), one...), protocol, uint16(port))
+					got := c.Lookup(Peer{Identity: 300}, protocol, uint16(port))
+					if got.Allowed != (want == "allow") || (want == "deny") != (got.Entry != nil && got.Entry.Deny) {
+						wrong++
+					}
+				}
+			}
+			return wrong
+		}
+		require.Zero(t, check(c), "seed %d: everybody %+v, one %+v:\n%s", n, everybody, one, render(c))
+		for _, g := range c.groups {
+			if g.kind == Any {
+				continue // those are needed for other peers
+			}
+			for i := range g.entries {
+				less := compiledOf(map[peer][]entry{{Any, 0}: entriesOf(everybody, wide{}, cookies),
+					g.peer: slices.Delete(slices.Clone(g.entries), i, i+1)})
+				require.NotZero(t, check(less), "seed %d: %+v is not needed: everybody %+v, one %+v:\n%s", n, g.entries[i], everybody, one, render(c))
+			}
+		}
+	}
+}
+
+// randomRun begins and ends where other runs may.
+func randomRun(random *rand.Rand) run {
+	point := func() uint16 {
+		if random.IntN(8) == 0 {
+			return math.MaxUint16 - uint16(random.IntN(500))
+		}
+		return uint16(random.IntN(300))
+	}
+	if random.IntN(10) == 0 {
+		return run{0, math.MaxUint16}
+	}
+	a, b := point(), point()
+	if random.IntN(3) == 0 {
+		b = a
+	}
+	return run{min(a, b), max(a, b)}
+}
+
+// naive is what rules say of a port: "deny", "allow" or nothing.
+func naive(says []say, protocol uint8, port uint16) (verdict string) {
+	for _, s := range says {
+		hit := s.all || slices.ContainsFunc(s.ports, func(p span) bool { return p.protocol == protocol && p.low <= port && port <= p.high })
+		switch {
+		case hit && s.deny:
+			return "deny"
+		case hit:
+			verdict = "allow"
+		}
+	}
+	return verdict
+}
+
+func compiledOf(groups map[peer][]entry) *Compiled {
+	c := &Compiled{isolated: true}
+	for p, entries := range groups {
+		c.put(p, entries)
+	}
+	return c
+}
+
+func TestNumbersAndNames_LeavesOutWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	numbers, named := numbersAndNames([]policy.Port{
+		{Protocol: 6, Low: 90, High: 80}, {Protocol: 0, All: true}, {Protocol: 17, All: true, Name: "dns"}, {Protocol: 6, Name: "web"},
+	})
+	require.Equal(t, []span{{protocol: 17, run: run{0, 65535}}}, numbers)
+	require.Equal(t, []namedRef{{"web", 6}}, named)
+}

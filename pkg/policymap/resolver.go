@@ -1,0 +1,129 @@
+package policymap
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Resolver knows all policies, identities, named CIDRs and endpoints. It is for one goroutine; what it returns is for all,
+// and is never changed afterwards. What it is given must not be changed afterwards either.
+type Resolver struct {
+	options    policy.Options
+	allowAll   *Compiled
+	policies   map[policy.Ref]*policyState
+	subjects   map[uint16]*subject
+	rulesets   map[string]*ruleset
+	selectors  *selectors
+	serial     uint64 // of the last part
+	cookies    map[uint32]struct{}
+	lastCookie uint32
+
+	pods       map[string]*Pod
+	podsOf     map[uint32]map[string]*Pod // by identity
+	namedRules map[*rule]struct{}         // those that name ports of peers
+
+	prefixes         prefixCounts              // that rules name
+	podPrefix        map[netip.Prefix]struct{} // that named ports need besides
+	podPrefixesStale bool
+	named            []netip.Prefix // both; nil when it must be made anew
+	cidrs            namedCIDRs
+}
+
+// New makes one that knows nothing.
+func New(options policy.Options) *Resolver {
+	return &Resolver{options: options, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
+		subjects: map[uint16]*subject{}, rulesets: map[string]*ruleset{}, selectors: newSelectors(),
+		cookies: map[uint32]struct{}{}, pods: map[string]*Pod{}, podsOf: map[uint32]map[string]*Pod{},
+		namedRules: map[*rule]struct{}{}, prefixes: prefixCounts{counts: map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
+}
+
+// UpsertIdentity says what labels, "source:key" -> value, a number stands for. The fixed identities must be told as well.
+func (r *Resolver) UpsertIdentity(number uint32, labels map[string]string) {
+	r.selectors.upsert(number, labels)
+	r.podPrefixesStale = true
+}
+
+// DeleteIdentity forgets a number.
+func (r *Resolver) DeleteIdentity(number uint32) {
+	r.selectors.remove(number)
+	r.podPrefixesStale = true
+}
+
+// NamedCIDRs are all prefixes that need an identity now, sorted: those that policies name, and the addresses of pods
+// whose named port is not that of the others of their identity. The same slice is returned until they change.
+func (r *Resolver) NamedCIDRs() []netip.Prefix {
+	r.selectors.resolve()
+	if r.podPrefixesStale && len(r.namedRules)+len(r.podPrefix) > 0 {
+		if now := r.podPrefixes(); !maps.Equal(now, r.podPrefix) {
+			r.podPrefix, r.prefixes.changed = now, true
+		}
+	}
+	r.podPrefixesStale = false
+	if r.prefixes.changed {
+		now := slices.Collect(maps.Keys(r.podPrefix))
+		for prefix := range r.prefixes.counts {
+			if _, both := r.podPrefix[prefix]; !both {
+				now = append(now, prefix)
+			}
+		}
+		slices.SortFunc(now, comparePrefixes)
+		if !slices.Equal(now, r.named) {
+			r.named = now
+		}
+		r.prefixes.changed = false
+	}
+	return r.named
+}
+
+// SetCIDRs says which identities the named CIDRs have: all that the datapath knows or is about to, retired ones included. No
+// two have the same, and none has 0.
+func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
+	gone, come := r.cidrs.set(identities)
+	for _, n := range append(gone, come...) {
+		for _, set := range r.rulesets {
+			set.touchCIDR(n.prefix, n.identity)
+		}
+	}
+}
+
+// Decision is what holds for one direction of an endpoint.
+type Decision struct {
+	Enforced *Compiled
+	Audited  *Compiled // what would hold if policies in audit mode counted; nil when none of them speaks of it
+}
+
+// Compile says what holds for an endpoint. As long as nothing of it changes it returns the same pointers, for endpoints
+// with the same policies as well. An endpoint that is not known has nil everywhere.
+func (r *Resolver) Compile(id uint16) (ingress, egress Decision) {
+	s := r.subjects[id]
+	switch {
+	case s == nil:
+		return Decision{}, Decision{}
+	case r.options.Mode == policy.Never:
+		return Decision{Enforced: r.allowAll}, Decision{Enforced: r.allowAll}
+	}
+	r.selectors.resolve()
+	if s.stale {
+		r.choose(s)
+	}
+	return r.decide(&s.sets[0]), r.decide(&s.sets[1])
+}
+
+func (r *Resolver) decide(c *choice) (d Decision) {
+	for _, h := range [...]*held{&c.enforced, &c.audited} {
+		if h.set == nil {
+			h.compiled = nil
+			continue
+		}
+		h.compiled = h.set.compile(r, h.compiled)
+	}
+	return Decision{c.enforced.compiled, c.audited.compiled}
+}
+
+// Peer says whom the datapath takes an address of somebody with an identity for.
+func (r *Resolver) Peer(number uint32, address netip.Addr) Peer {
+	return Peer{Identity: number, CIDR: r.cidrs.longest(address), Outside: policy.Outside.Includes(number, r.options)}
+}

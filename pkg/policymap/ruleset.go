@@ -1,0 +1,132 @@
+package policymap
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// ruleset is all that the policies of some endpoints say of one direction, and what it was compiled to last.
+type ruleset struct {
+	key        string
+	subjects   int // that use it
+	isolated   bool
+	localhost  bool // the local host is allowed, whatever the rules say
+	rules      []*rule
+	says       []say    // of the rules, to those they speak of
+	cookies    []uint32 // of the rules, and at the end that of what allows everything when nothing isolates
+	bySelector map[*selector][]int
+	everybody  []int // rules that speak of everybody
+	cidrs      []cidrUse
+	named      map[netip.Prefix]struct{} // prefixes of cidrs
+	peersNamed bool                      // ports of peers are named
+
+	compiled *Compiled
+	missing  []netip.Prefix
+	wide     wide // what is said of everybody
+	stale    bool // everything must be compiled
+	touched  map[peer]struct{}
+}
+
+// cidrUse is a choice of peers by address, of the rule with that index.
+type cidrUse struct {
+	*cidrPeer
+	rule int
+}
+
+func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, ports []policy.NamedPort) *ruleset {
+	set := &ruleset{key: key, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
+		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{},
+		localhost: d == policy.Ingress && r.options.AllowLocalhost}
+	for _, p := range parts {
+		set.isolated = set.isolated || p.Isolates(d)
+		set.rules = append(set.rules, p.rules[d]...)
+	}
+	for i, rule := range set.rules {
+		says := say{rule: i, deny: rule.Deny, all: rule.Ports.Any, ports: rule.ports}
+		switch {
+		case len(rule.named) == 0:
+		case d == policy.Egress:
+			set.peersNamed = true
+		default:
+			says.ports = slices.Clone(says.ports)
+			for _, named := range rule.named {
+				says.ports = append(says.ports, named.at(ports)...)
+			}
+		}
+		set.says = append(set.says, says)
+		set.cookies = append(set.cookies, rule.cookie)
+		set.index(i)
+	}
+	set.cookies = append(set.cookies, CookieNotIsolated)
+	for s := range set.bySelector {
+		s.users[set] = struct{}{}
+	}
+	return set
+}
+
+// index files a rule under those it speaks of.
+func (set *ruleset) index(i int) {
+	rule := set.rules[i]
+	if rule.Peers.Any {
+		set.everybody = append(set.everybody, i)
+	}
+	for _, s := range rule.selectors {
+		set.choose(s, i)
+	}
+	for k := range rule.cidrs {
+		use := cidrUse{&rule.cidrs[k], i}
+		set.cidrs = append(set.cidrs, use)
+		set.named[use.prefix] = struct{}{}
+		for _, except := range use.except {
+			set.named[except] = struct{}{}
+		}
+	}
+}
+
+func (set *ruleset) choose(s *selector, i int) {
+	if of := set.bySelector[s]; len(of) == 0 || of[len(of)-1] != i {
+		set.bySelector[s] = append(of, i)
+	}
+}
+
+// touch notes that rules speak of an identity, or do so no more.
+func (set *ruleset) touch(number uint32) {
+	if set.peersNamed || len(set.missing) > 0 {
+		set.stale = true
+	} else if !set.stale {
+		set.touched[peer{Identity, number}] = struct{}{}
+	}
+}
+
+// touchCIDR does the same for a named CIDR.
+func (set *ruleset) touchCIDR(prefix netip.Prefix, number uint32) {
+	_, names := set.named[prefix]
+	switch {
+	case set.stale:
+	case set.peersNamed || names || len(set.missing) > 0:
+		set.stale = true
+	case len(set.cidrs) > 0:
+		set.touched[peer{CIDR, number}] = struct{}{}
+	}
+}
+
+// many is how many peers are compiled one by one; for more, everything is.
+const many = 64
+
+// compile brings the rule set up to date. What equals former is taken from there.
+func (set *ruleset) compile(r *Resolver, former *Compiled) *Compiled {
+	switch {
+	case set.stale || len(set.touched) > many:
+		if set.compiled != nil {
+			former = set.compiled
+		}
+		set.compiled = set.all(r).reuse(former)
+	case len(set.touched) > 0:
+		set.compiled = set.patch(r)
+	}
+	set.stale = false
+	clear(set.touched)
+	return set.compiled
+}

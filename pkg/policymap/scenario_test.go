@@ -1,0 +1,364 @@
+package policymap
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Identities of the tests below.
+const (
+	web uint32 = 300 + iota
+	db
+)
+
+var tcp80 = policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Low: 80, High: 80}}}
+
+func anyPorts() policy.Ports { return policy.Ports{Any: true} }
+
+func app(name string) policy.Peers {
+	return policy.Peers{List: []policy.Peer{{Labels: &policy.Selector{Requirements: []policy.Requirement{label("app", name)}}}}}
+}
+
+func cidrPeers(scope policy.Scope, prefix string, except ...string) policy.Peers {
+	p := policy.Peer{CIDR: netip.MustParsePrefix(prefix), Scope: scope}
+	for _, e := range except {
+		p.Except = append(p.Except, netip.MustParsePrefix(e))
+	}
+	return policy.Peers{List: []policy.Peer{p}}
+}
+
+func ingress(deny bool, peers policy.Peers, ports policy.Ports) policy.Rule {
+	return policy.Rule{Direction: policy.Ingress, Deny: deny, Peers: peers, Ports: ports}
+}
+
+func egress(deny bool, peers policy.Peers, ports policy.Ports) policy.Rule {
+	return policy.Rule{Direction: policy.Egress, Deny: deny, Peers: peers, Ports: ports}
+}
+
+// policyOf selects every endpoint and isolates it in both directions.
+func policyOf(name string, rules ...policy.Rule) *policy.Policy {
+	for i := range rules {
+		rules[i].Path = fmt.Sprintf("spec.rules[%d]", i)
+	}
+	return &policy.Policy{Ref: policy.Ref{Kind: policy.Cilium, Namespace: "default", Name: name},
+		Parts: []policy.Part{{Path: "spec", IsolatesIngress: true, IsolatesEgress: true, Rules: rules}}}
+}
+
+// one is a resolver with one endpoint and the identities web and db.
+func one(options policy.Options, policies ...*policy.Policy) (*Resolver, *state) {
+	s := newState(options)
+	for _, id := range identity.Fixed() {
+		s.identities[id] = identity.Labels(id)
+	}
+	s.identities[web] = map[string]string{"k8s:app": "web"}
+	s.identities[db] = map[string]string{"k8s:app": "db"}
+	s.subjects[1] = Subject{ID: 1, Labels: map[string]string{"k8s:app": "subject"}}
+	for _, p := range policies {
+		s.policies[p.Ref] = p
+	}
+	r := s.resolver()
+	s.nameCIDRs(r, false)
+	return r, s
+}
+
+func entriesIn(c *Compiled) []Entry {
+	all := slices.Collect(c.Entries())
+	for i := range all {
+		all[i].Rule = 0
+	}
+	return all
+}
+
+func enforced(r *Resolver) (in, out *Compiled) {
+	i, o := r.Compile(1)
+	return i.Enforced, o.Enforced
+}
+
+// TestCompile_NilAndEmptyAreNotConfused: no policy, a policy that allows nothing, and peers that are nobody.
+func TestCompile_NilAndEmptyAreNotConfused(t *testing.T) {
+	t.Parallel()
+	r, _ := one(policy.Options{Mode: policy.Default})
+	in, out := enforced(r)
+	require.True(t, in.AllowsAll() && out.AllowsAll() && in == out && !in.Isolated())
+
+	r, _ = one(policy.Options{Mode: policy.Always})
+	in, _ = enforced(r)
+	require.True(t, !in.AllowsAll() && in.Isolated())
+	require.Empty(t, entriesIn(in))
+
+	r, _ = one(policy.Options{Mode: policy.Default}, policyOf("nothing", ingress(false, policy.Peers{}, anyPorts()),
+		ingress(false, policy.Peers{Any: true}, policy.Ports{})))
+	in, out = enforced(r)
+	require.True(t, !in.AllowsAll() && in.Isolated() && out.Isolated())
+	require.Empty(t, entriesIn(in))
+	require.False(t, in.Lookup(Peer{Identity: web}, 6, 80).Allowed)
+
+	r, _ = one(policy.Options{Mode: policy.Never}, policyOf("nothing"))
+	in, out = enforced(r)
+	require.True(t, in.AllowsAll() && out.AllowsAll())
+
+	ingress, egress := r.Compile(2)
+	require.Zero(t, ingress)
+	require.Zero(t, egress)
+}
+
+// TestCompile_FewestEntries: an allow-all is one entry, and takes everything narrower along.
+func TestCompile_FewestEntries(t *testing.T) {
+	t.Parallel()
+	everyone := policy.Peers{Any: true}
+	for name, c := range map[string]struct {
+		rules []policy.Rule
+		want  []Entry
+	}{
+		"everybody, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, everyone, anyPorts()),
+			ingress(false, cidrPeers(policy.Everyone, "10.0.0.0/8"), anyPorts())}, []Entry{{}}},
+		"everybody, one port": {[]policy.Rule{ingress(false, everyone, tcp80), ingress(false, app("web"), tcp80)},
+			[]Entry{{Key: Key{Protocol: 6, Port: 80, PortBits: 16}}}},
+		"one peer, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, app("web"), anyPorts())},
+			[]Entry{{Key: Key{Kind: Identity, Identity: web}}}},
+		"a CIDR for everybody takes that for others along": {[]policy.Rule{ingress(false, cidrPeers(policy.Outside, "10.0.0.0/8"), tcp80),
+			ingress(false, cidrPeers(policy.Everyone, "10.0.0.0/8"), anyPorts())}, []Entry{{Key: Key{Kind: CIDR, Identity: 0x01000001}}}},
+		"an allow that a deny covers": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(true, app("web"), anyPorts())},
+			[]Entry{{Key: Key{Kind: Identity, Identity: web}, Deny: true}}},
+		"a port inside a denied range": {[]policy.Rule{ingress(false, app("web"), tcp80),
+			ingress(true, app("web"), policy.Ports{List: []policy.Port{{Protocol: 6, Low: 64, High: 127}}})},
+			[]Entry{{Key: Key{Kind: Identity, Identity: web, Protocol: 6, Port: 64, PortBits: 10}, Deny: true}}},
+		"a denied port inside a range": {[]policy.Rule{ingress(true, app("web"), tcp80),
+			ingress(false, app("web"), policy.Ports{List: []policy.Port{{Protocol: 6, Low: 64, High: 127}}})},
+			[]Entry{{Key: Key{Kind: Identity, Identity: web, Protocol: 6, Port: 64, PortBits: 10}},
+				{Key: Key{Kind: Identity, Identity: web, Protocol: 6, Port: 80, PortBits: 16}, Deny: true}}},
+		"SCTP opens no TCP": {[]policy.Rule{ingress(false, app("web"), policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolSCTP, All: true}}})},
+			[]Entry{{Key: Key{Kind: Identity, Identity: web, Protocol: policy.ProtocolSCTP}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", c.rules...))
+			in, _ := enforced(r)
+			require.Equal(t, c.want, entriesIn(in))
+		})
+	}
+}
+
+// TestCompile_DenyOfACIDRWinsOverANarrowerAllow: in every address of the denied prefix, in both families.
+func TestCompile_DenyOfACIDRWinsOverANarrowerAllow(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		world                      uint32
+		wide, narrow, near, inside string
+	}{
+		{identity.WorldIPv4, "10.0.0.0/8", "10.1.0.0/16", "10.2.0.1", "10.1.0.1"},
+		{identity.WorldIPv6, "fd00::/16", "fd00:1::/32", "fd00:2::1", "fd00:1::1"},
+	} {
+		r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(true, cidrPeers(policy.Outside, c.wide), anyPorts()),
+			egress(false, cidrPeers(policy.Outside, c.narrow), anyPorts())))
+		_, out := enforced(r)
+		for _, address := range []string{c.near, c.inside} {
+			answer := out.Lookup(r.Peer(c.world, netip.MustParseAddr(address)), 6, 80)
+			require.True(t, !answer.Allowed && answer.Entry.Deny, address)
+		}
+	}
+}
+
+// TestCompile_AnExceptedAddressThatAnotherRuleAllows: an except takes from its own rule and from no other.
+func TestCompile_AnExceptedAddressThatAnotherRuleAllows(t *testing.T) {
+	t.Parallel()
+	r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, cidrPeers(policy.Everyone, "0.0.0.0/0", "10.0.0.0/8"), anyPorts()),
+		egress(false, cidrPeers(policy.Everyone, "10.1.0.0/16", "10.1.2.0/24"), tcp80)))
+	_, out := enforced(r)
+	for address, want := range map[string][2]bool{ // port 80, port 81
+		"192.0.2.1": {true, true}, "10.2.0.1": {false, false}, "10.1.0.1": {true, false}, "10.1.2.1": {false, false},
+	} {
+		for i, port := range []uint16{80, 81} {
+			for _, who := range []uint32{web, identity.WorldIPv4, identity.RemoteNode} { // it counts for everybody
+				require.Equal(t, want[i], out.Lookup(r.Peer(who, netip.MustParseAddr(address)), 6, port).Allowed, "%s:%d", address, port)
+			}
+		}
+	}
+	require.False(t, out.Lookup(r.Peer(identity.WorldIPv6, netip.MustParseAddr("2001:db8::1")), 6, 80).Allowed)
+}
+
+// TestCompile_NamedPorts: not served, of the wrong protocol, and differing between the pods of one identity.
+func TestCompile_NamedPorts(t *testing.T) {
+	t.Parallel()
+	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
+	http := func(number uint16) []policy.NamedPort {
+		return []policy.NamedPort{{Name: "http", Protocol: policy.ProtocolTCP, Number: number}, {Name: "http", Protocol: policy.ProtocolUDP, Number: 1}}
+	}
+	r, s := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, app("web"), named), ingress(false, app("web"), named)))
+	address := func(text string) []netip.Addr { return []netip.Addr{netip.MustParseAddr(text)} }
+
+	in, out := enforced(r)
+	require.Empty(t, entriesIn(in), "the endpoint serves no such port")
+	require.Empty(t, entriesIn(out), "no peer does")
+
+	r.UpsertSubject(Subject{ID: 1, Labels: s.subjects[1].Labels, Ports: http(8080)})
+	in, _ = enforced(r)
+	require.Equal(t, []Entry{{Key: Key{Kind: Identity, Identity: web, Protocol: 6, Port: 8080, PortBits: 16}}}, entriesIn(in))
+
+	r.UpsertPod("a", Pod{Identity: web, Addresses: address("10.0.0.1"), Ports: http(81)})
+	r.UpsertPod("b", Pod{Identity: web, Addresses: address("10.0.0.2"), Ports: http(81)})
+	require.Empty(t, r.NamedCIDRs(), "all agree")
+	_, out = enforced(r)
+	require.Equal(t, []Entry{{Key: Key{Kind: Identity, Identity: web, Protocol: 6, Port: 81, PortBits: 16}}}, entriesIn(out))
+
+	r.UpsertPod("b", Pod{Identity: web, Addresses: address("fd00::2"), Ports: http(82)})
+	r.UpsertPod("c", Pod{Identity: web, Addresses: address("10.0.0.3")})
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::2/128")}, r.NamedCIDRs())
+	_, out = enforced(r)
+	require.Empty(t, entriesIn(out), "nothing opens before the addresses have identities")
+	require.Len(t, out.Missing(), 2)
+	s.nameCIDRs(r, false)
+	_, out = enforced(r)
+	for text, want := range map[string][2]bool{"10.0.0.1": {true, false}, "fd00::2": {false, true}, "10.0.0.3": {false, false}} {
+		for i, port := range []uint16{81, 82} {
+			require.Equal(t, want[i], out.Lookup(r.Peer(web, netip.MustParseAddr(text)), 6, port).Allowed, "%s port %d", text, port)
+		}
+	}
+
+	r.DeletePod("b")
+	r.DeletePod("c")
+	require.Empty(t, r.NamedCIDRs(), "all agree again")
+}
+
+// TestCompile_LocalHost: it reaches its endpoints whatever is denied to everybody, and only with the option.
+func TestCompile_LocalHost(t *testing.T) {
+	t.Parallel()
+	host := policy.Peers{List: []policy.Peer{{Identities: []uint32{identity.Host}}}}
+	p := policyOf("p", ingress(true, policy.Peers{Any: true}, tcp80), ingress(true, host, anyPorts()), ingress(false, policy.Peers{Any: true}, anyPorts()))
+	for _, allow := range []bool{true, false} {
+		r, _ := one(policy.Options{Mode: policy.Default, AllowLocalhost: allow}, p)
+		in, out := enforced(r)
+		answer := in.Lookup(Peer{Identity: identity.Host}, 6, 80)
+		require.Equal(t, []bool{allow, allow}, []bool{answer.Allowed, answer.Localhost})
+		require.Equal(t, allow, in.Shape()&ShapeLocalhost != 0)
+		require.Zero(t, out.Shape()&ShapeLocalhost, "it reaches endpoints, not they it")
+		for _, id := range []uint32{web, db, identity.World, identity.WorldIPv4, identity.WorldIPv6, identity.RemoteNode, identity.Health} {
+			require.False(t, in.Lookup(Peer{Identity: id}, 6, 80).Allowed, id)
+			require.True(t, in.Lookup(Peer{Identity: id}, 6, 81).Allowed, id)
+		}
+		r.UpsertIdentity(999, map[string]string{"k8s:app": "new"})
+		in, _ = enforced(r)
+		require.False(t, in.Lookup(Peer{Identity: 999}, 6, 80).Allowed)
+	}
+}
+
+// TestCompile_Audit: what is enforced is without the policy in audit mode, what would be is with it.
+func TestCompile_Audit(t *testing.T) {
+	t.Parallel()
+	audit := policyOf("audit", ingress(true, app("web"), anyPorts()))
+	audit.Audit = true
+	audit.Parts[0].IsolatesEgress = false
+	r, _ := one(policy.Options{Mode: policy.Default}, audit)
+	in, out := r.Compile(1)
+	require.True(t, in.Enforced.AllowsAll())
+	require.False(t, in.Audited.Lookup(Peer{Identity: db}, 6, 80).Allowed)
+	require.Nil(t, out.Audited, "it says nothing of egress")
+	require.Equal(t, 1, r.SubjectsOf(audit.Ref))
+}
+
+// TestCompile_SharedByEndpointsOfTheSamePolicies: and by all that have none.
+func TestCompile_SharedByEndpointsOfTheSamePolicies(t *testing.T) {
+	t.Parallel()
+	p := policyOf("p", ingress(false, app("web"), tcp80))
+	p.Parts[0].Subject.Requirements = []policy.Requirement{label("app", "subject")}
+	r, _ := one(policy.Options{Mode: policy.Default}, p)
+	r.UpsertSubject(Subject{ID: 2, Labels: map[string]string{"k8s:app": "subject", "k8s:other": "label"}})
+	r.UpsertSubject(Subject{ID: 3, Labels: map[string]string{"k8s:app": "other"}})
+	first, _ := r.Compile(1)
+	second, _ := r.Compile(2)
+	third, _ := r.Compile(3)
+	require.Same(t, first.Enforced, second.Enforced)
+	require.True(t, third.Enforced.AllowsAll())
+
+	same := policyOf("p", ingress(false, app("web"), tcp80))
+	same.Parts[0].Subject = p.Parts[0].Subject
+	r.UpsertPolicy(same)
+	again, _ := r.Compile(1)
+	require.Same(t, first.Enforced, again.Enforced, "a policy that was written anew and says the same")
+
+	r.UpsertIdentity(999, map[string]string{"k8s:app": "web"})
+	more, _ := r.Compile(2)
+	d := more.Enforced.Diff(first.Enforced)
+	require.Len(t, d.AddedAllows, 1)
+	require.Equal(t, uint32(999), d.AddedAllows[0].Identity)
+	require.Empty(t, slices.Concat(d.AddedDenies, d.Removed, d.Changed, d.Renamed))
+	rule, known := more.Enforced.Rule(d.AddedAllows[0].Rule)
+	require.True(t, known)
+	require.Equal(t, Rule{Policy: p.Ref, Path: "spec.rules[0]"}, rule)
+}
+
+// TestCompile_16000Entries in one policy, of which the ranges are counted apart.
+func TestCompile_16000Entries(t *testing.T) {
+	t.Parallel()
+	p := policyOf("p", ingress(false, app("web"), policy.Ports{List: []policy.Port{{Protocol: 6, Low: 1024, High: 2048}}}))
+	for i := range 15999 {
+		port := uint16(2*i + 3000)
+		p.Parts[0].Rules = append(p.Parts[0].Rules, ingress(i%2 == 0, app("web"), policy.Ports{List: []policy.Port{{Protocol: 17, Low: port, High: port}}}))
+	}
+	r, _ := one(policy.Options{Mode: policy.Default}, p)
+	in, _ := enforced(r)
+	entries, ranges := in.Len()
+	require.Equal(t, 16000, entries)
+	require.Equal(t, 1, ranges)
+	require.False(t, in.Lookup(Peer{Identity: web}, 17, 3000).Allowed)
+	require.True(t, in.Lookup(Peer{Identity: web}, 17, 3002).Allowed)
+}
+
+// TestResolver_NumbersDoNotOverflow: 100,000 policies, and cookies that come to their end: none names two rules, and none of
+// those that mean something else is given to a rule.
+func TestResolver_NumbersDoNotOverflow(t *testing.T) {
+	t.Parallel()
+	r, _ := one(policy.Options{Mode: policy.Default})
+	const policies = 100_000
+	r.lastCookie = math.MaxUint32 - policies/2
+	for i := range policies {
+		r.UpsertPolicy(policyOf(fmt.Sprint("p", i), ingress(false, policy.Peers{List: []policy.Peer{{Identities: []uint32{1000 + uint32(i)}}}}, tcp80)))
+	}
+	in, _ := enforced(r)
+	seen := map[uint32]uint32{}
+	for e := range in.Entries() {
+		if e.Rule < cookieMin {
+			t.Fatalf("%+v names no rule", e)
+		}
+		seen[e.Rule] = e.Identity
+	}
+	require.Len(t, seen, policies, "some rules have the same number")
+	for i := 0; i < policies; i += 9973 {
+		answer := in.Lookup(Peer{Identity: 1000 + uint32(i)}, 6, 80)
+		rule, _ := in.Rule(answer.Entry.Rule)
+		require.Equal(t, fmt.Sprint("p", i), rule.Policy.Name)
+	}
+	require.False(t, in.Lookup(Peer{Identity: 1000 + policies}, 6, 80).Allowed)
+}
+
+// TestCompile_APrefixThatComesWhileAnotherIsMissing: what a rule excepts stays closed, though a wider prefix gets its identity
+// first.
+func TestCompile_APrefixThatComesWhileAnotherIsMissing(t *testing.T) {
+	t.Parallel()
+	r, s := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, cidrPeers(policy.Outside, "10.0.0.0/8", "10.0.0.0/28"), anyPorts())))
+	allowed := func(address string) bool {
+		_, out := enforced(r)
+		return out.Lookup(r.Peer(identity.WorldIPv4, netip.MustParseAddr(address)), 6, 80).Allowed
+	}
+	const numberOfExcept = 0x01000002
+	require.Equal(t, map[netip.Prefix]uint32{netip.MustParsePrefix("10.0.0.0/8"): 0x01000001, netip.MustParsePrefix("10.0.0.0/28"): numberOfExcept}, s.cidrs)
+	require.True(t, allowed("10.0.0.100"))
+
+	some := map[netip.Prefix]uint32{netip.MustParsePrefix("10.0.0.0/8"): 0x01000001}
+	r.SetCIDRs(some)
+	require.False(t, allowed("10.0.0.1"))
+	some[netip.MustParsePrefix("10.0.0.0/24")] = 0x01000003 // of another policy
+	r.SetCIDRs(some)
+	require.False(t, allowed("10.0.0.1"))
+	some[netip.MustParsePrefix("10.0.0.0/28")] = numberOfExcept
+	r.SetCIDRs(some)
+	require.False(t, allowed("10.0.0.1"))
+	require.True(t, allowed("10.0.0.100"))
+}

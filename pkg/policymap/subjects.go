@@ -1,0 +1,177 @@
+package policymap
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Subject is an endpoint of this node.
+type Subject struct {
+	ID     uint16
+	Labels map[string]string  // all of them, of its namespace too: "source:key" -> value
+	Ports  []policy.NamedPort // of its containers
+}
+
+// subject is an endpoint that the resolver knows.
+type subject struct {
+	Subject
+	parts []*part // that select it, by serial
+	stale bool    // parts or ports have changed since the rule sets were chosen
+	sets  [2]choice
+}
+
+// choice is the rule sets of one direction.
+type choice struct {
+	enforced, audited held
+}
+
+// held is a rule set that a subject uses, and what it came to when it was asked last.
+type held struct {
+	set      *ruleset // nil when there is none
+	compiled *Compiled
+}
+
+// UpsertSubject adds an endpoint or puts it in place of what it was.
+func (r *Resolver) UpsertSubject(s Subject) {
+	was := r.subjects[s.ID]
+	switch {
+	case was == nil:
+		was = &subject{Subject: s}
+		r.subjects[s.ID] = was
+	case maps.Equal(was.Labels, s.Labels) && slices.Equal(was.Ports, s.Ports):
+		return
+	}
+	was.Subject, was.stale = s, true
+	was.dropAll()
+	for _, p := range r.policies {
+		was.take(p)
+	}
+	slices.SortFunc(was.parts, func(a, b *part) int { return cmp.Compare(a.serial, b.serial) })
+}
+
+// DeleteSubject forgets an endpoint.
+func (r *Resolver) DeleteSubject(id uint16) {
+	s := r.subjects[id]
+	if s == nil {
+		return
+	}
+	s.dropAll()
+	for d := range s.sets {
+		r.leave(s.sets[d].enforced.set)
+		r.leave(s.sets[d].audited.set)
+	}
+	delete(r.subjects, id)
+}
+
+// take gives a subject the parts of a policy that select it, and tells whether any does.
+func (s *subject) take(p *policyState) bool {
+	before := len(s.parts)
+	for _, one := range p.parts {
+		if one.Subject.Matches(s.Labels) {
+			s.parts = append(s.parts, one)
+		}
+	}
+	if len(s.parts) == before {
+		return false
+	}
+	p.subjects++
+	return true
+}
+
+// drop takes the parts of a policy from a subject, and tells whether it had any.
+func (s *subject) drop(p *policyState) bool {
+	before := len(s.parts)
+	s.parts = slices.DeleteFunc(s.parts, func(one *part) bool { return one.owner == p })
+	if len(s.parts) == before {
+		return false
+	}
+	p.subjects--
+	return true
+}
+
+// dropAll takes all parts from a subject. Those of one policy stand beside each other.
+func (s *subject) dropAll() {
+	for i, p := range s.parts {
+		if i == 0 || s.parts[i-1].owner != p.owner {
+			p.owner.subjects--
+		}
+	}
+	s.parts = nil
+}
+
+// choose finds the rule sets of a subject.
+func (r *Resolver) choose(s *subject) {
+	for i, d := range policy.Directions {
+		before := s.sets[i]
+		all, enforced := make([]*part, 0, len(s.parts)), make([]*part, 0, len(s.parts))
+		for _, p := range s.parts {
+			if !p.speaksOf(d) {
+				continue
+			}
+			all = append(all, p)
+			if !p.owner.policy.Audit {
+				enforced = append(enforced, p)
+			}
+		}
+		s.sets[i].enforced.set = r.join(d, enforced, s.Ports)
+		s.sets[i].audited.set = nil
+		if len(all) > len(enforced) {
+			s.sets[i].audited.set = r.join(d, all, s.Ports)
+		}
+		r.leave(before.enforced.set)
+		r.leave(before.audited.set)
+	}
+	s.stale = false
+}
+
+// join returns the rule set of some parts, which it makes when nobody has it.
+func (r *Resolver) join(d policy.Direction, parts []*part, ports []policy.NamedPort) *ruleset {
+	key := []byte{byte(d)}
+	for _, p := range parts {
+		key = binary.AppendUvarint(key, p.serial)
+	}
+	if d == policy.Ingress {
+		key = appendNamed(key, parts, ports)
+	}
+	set := r.rulesets[string(key)]
+	if set == nil {
+		slices.SortFunc(parts, (*part).compare)
+		set = r.newRuleset(string(key), d, parts, ports)
+		r.rulesets[set.key] = set
+	}
+	set.subjects++
+	return set
+}
+
+// appendNamed adds what the named ports of the rules are at a subject.
+func appendNamed(key []byte, parts []*part, ports []policy.NamedPort) []byte {
+	for _, p := range parts {
+		for _, rule := range p.rules[policy.Ingress] {
+			for _, named := range rule.named {
+				key = append(key, 0) // serials are above 0, so that they end here
+				for _, s := range named.at(ports) {
+					key = binary.AppendUvarint(key, 1+uint64(s.low))
+				}
+			}
+		}
+	}
+	return key
+}
+
+// leave takes a subject from a rule set, and forgets one that nobody has.
+func (r *Resolver) leave(set *ruleset) {
+	if set == nil {
+		return
+	}
+	if set.subjects--; set.subjects > 0 {
+		return
+	}
+	delete(r.rulesets, set.key)
+	for s := range set.bySelector {
+		delete(s.users, set)
+	}
+}

@@ -1,0 +1,114 @@
+package policymap
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policy/policytest"
+)
+
+var (
+	seed   = flag.Uint64("policymap.seed", 1, "the first seed of the tests with random worlds")
+	worlds = flag.Uint64("policymap.worlds", 1000, "how many random worlds the verdicts are compared in, with 100 questions each")
+)
+
+// compiledWorld is a world and what it was compiled to.
+type compiledWorld struct {
+	*policytest.World
+	policies []*policy.Policy
+	resolver *Resolver
+}
+
+func compile(w *policytest.World) *compiledWorld {
+	s := stateOf(w)
+	r := s.resolver()
+	s.nameCIDRs(r, false)
+	return &compiledWorld{w, w.Policies(), r}
+}
+
+// decision is what was compiled for the subject of a question.
+func (w *compiledWorld) decision(q *policy.Question) Decision {
+	i := slices.IndexFunc(w.Pods, func(p policytest.Pod) bool { return p.Addrs[0] == q.Subject.Addr })
+	ingress, egress := w.resolver.Compile(subjectID(i))
+	if q.Direction == policy.Ingress {
+		return ingress
+	}
+	return egress
+}
+
+// disagrees says how the compiled policies and the reference differ about a question; empty when they do not.
+func (w *compiledWorld) disagrees(q policy.Question) string {
+	want := policy.Evaluate(w.policies, w.Options, q)
+	d := w.decision(&q)
+	peer := w.resolver.Peer(q.Peer.Identity, q.Peer.Addr)
+	for _, of := range []struct {
+		name string
+		is   *Compiled
+		want policy.Judgement
+	}{{"enforced", d.Enforced, want.Judgement}, {"audited", d.Audited, want.Audited}} {
+		if of.is == nil && of.name == "audited" {
+			of.is = d.Enforced // no policy in audit mode speaks of it
+		}
+		answer := of.is.Lookup(peer, q.Protocol, q.Port)
+		if wrong := disagree(of.is, answer, of.want); wrong != "" {
+			return fmt.Sprintf("%s %+v: %s; peer %+v, entry %+v, reference %+v\n%s", of.name, q, wrong, peer, answer.Entry, of.want, render(of.is))
+		}
+	}
+	return ""
+}
+
+func disagree(is *Compiled, answer Answer, want policy.Judgement) string {
+	if answer.Allowed != (want.Verdict == policy.Allow) {
+		return fmt.Sprintf("the datapath allows: %t", answer.Allowed)
+	}
+	if is.Isolated() != want.Isolated && (want.Basis == policy.ByRule || want.Basis == policy.ByDefault || want.Basis == policy.NotIsolated) {
+		return fmt.Sprintf("isolated: %t", is.Isolated())
+	}
+	if answer.Localhost != (want.Basis == policy.LocalHost) && !is.AllowsAll() {
+		return fmt.Sprintf("the local host: %t", answer.Localhost)
+	}
+	if want.Basis != policy.ByRule || answer.Entry == nil || answer.Entry.Rule < cookieMin {
+		if want.Basis == policy.ByRule && want.Verdict == policy.Deny {
+			return "it does not know that a rule denies"
+		}
+		return ""
+	}
+	rule, _ := is.Rule(answer.Entry.Rule)
+	for _, match := range want.Decided {
+		if match.Policy == rule.Policy && match.Path == rule.Path {
+			return ""
+		}
+	}
+	return fmt.Sprintf("it names a rule that does not decide: %+v", rule)
+}
+
+// TestCompiled_AnswersAsTheReference: for random worlds and questions, what the datapath would find in the entries is what
+// the policies mean.
+func TestCompiled_AnswersAsTheReference(t *testing.T) {
+	t.Parallel()
+	const questions = 100
+	allowed, denied := 0, 0
+	for n := *seed; n < *seed+*worlds; n++ {
+		w := compile(policytest.New(n, policytest.Small))
+		for i := range uint64(questions) {
+			q := w.Question(i)
+			if wrong := w.disagrees(q); wrong != "" {
+				t.Logf("seed %d, question %d: %s", n, i, wrong)
+				fails := func(smaller *policytest.World) bool { return compile(smaller).disagrees(q) != "" }
+				smallest := compile(policytest.Shrink(w.World, fails))
+				t.Fatalf("seed %d, question %d: %s\n%s", n, i, smallest.disagrees(q), smallest)
+			}
+			if policy.Evaluate(w.policies, w.Options, q).Verdict == policy.Allow {
+				allowed++
+			} else {
+				denied++
+			}
+		}
+	}
+	if min(allowed, denied) < (allowed+denied)/10 {
+		t.Errorf("%d allowed and %d denied: the questions are not good enough", allowed, denied)
+	}
+}

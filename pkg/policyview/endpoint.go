@@ -1,0 +1,99 @@
+package policyview
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+)
+
+// EndpointPolicy is the policy of an endpoint that the kernel is ready for. While it has none, its identity is 0.
+func (v *View) EndpointPolicy(ep *endpoints.Endpoint) models.EndpointPolicy {
+	row, found := endpointpolicies.Of(v.txn, v.EndpointPolicies, ep.ID, ep.AttachmentID())
+	if !found {
+		return models.EndpointPolicy{PolicyEnabled: models.EndpointPolicyPolicyEnabledNone}
+	}
+	m := models.EndpointPolicy{ID: int64(row.Identity), PolicyRevision: int64(row.Revision), PolicyEnabled: enabled(row)}
+	ingress, egress := v.summary(row.Ingress.Enforced.ID), v.summary(row.Egress.Enforced.ID)
+	m.AllowedIngressIdentities, m.DeniedIngressIdentities, m.L4.Ingress = ingress.allowed, ingress.denied, ingress.l4
+	m.AllowedEgressIdentities, m.DeniedEgressIdentities, m.L4.Egress = egress.allowed, egress.denied, egress.l4
+	return m
+}
+
+// enabled says in which directions what no rule allows is denied; with audit- before it, only in audit mode.
+func enabled(row *endpointpolicies.EndpointPolicy) models.EndpointPolicyPolicyEnabled {
+	switch in, out := row.Ingress.Isolated, row.Egress.Isolated; {
+	case in && out:
+		return models.EndpointPolicyPolicyEnabledBoth
+	case in:
+		return models.EndpointPolicyPolicyEnabledIngress
+	case out:
+		return models.EndpointPolicyPolicyEnabledEgress
+	}
+	switch in, out := row.Ingress.Audited.ID != 0, row.Egress.Audited.ID != 0; {
+	case in && out:
+		return models.EndpointPolicyPolicyEnabledAuditBoth
+	case in:
+		return models.EndpointPolicyPolicyEnabledAuditIngress
+	case out:
+		return models.EndpointPolicyPolicyEnabledAuditEgress
+	}
+	return models.EndpointPolicyPolicyEnabledNone
+}
+
+// summary is what entries say, in the words of the API.
+type summary struct {
+	allowed, denied []int64 // identities that entries name, whatever the port
+	l4              []models.PolicyRule
+}
+
+// summary of a policy id; endpoints share them.
+func (v *View) summary(id uint32) summary {
+	if s, done := v.summaries[id]; done {
+		return s
+	}
+	row, _, found := v.Entries.Get(v.txn, policyentries.ByID(id))
+	var s summary
+	if found && row.Compiled != nil {
+		s = summarize(row.Compiled)
+	}
+	if v.summaries == nil {
+		v.summaries = map[uint32]summary{}
+	}
+	v.summaries[id] = s
+	return s
+}
+
+func summarize(c *policymap.Compiled) summary {
+	allowed, denied, rules := map[int64]bool{}, map[int64]bool{}, map[string]map[string]bool{}
+	for e := range c.Entries() {
+		if e.Kind == policymap.Identity && e.Deny {
+			denied[int64(e.Identity)] = true
+		} else if e.Kind == policymap.Identity {
+			allowed[int64(e.Identity)] = true
+		}
+		if e.Protocol == 0 {
+			continue
+		}
+		port := e.PortText()
+		if rules[port] == nil {
+			rules[port] = map[string]bool{}
+		}
+		if rule, found := c.Rule(e.Rule); found {
+			rules[port][rule.Policy.String()+" "+rule.Path] = true
+		}
+	}
+	s := summary{allowed: slices.Sorted(maps.Keys(allowed)), denied: slices.Sorted(maps.Keys(denied))}
+	for _, port := range slices.Sorted(maps.Keys(rules)) {
+		m := models.PolicyRule{Rule: port}
+		for _, from := range slices.Sorted(maps.Keys(rules[port])) {
+			m.DerivedFromRules = append(m.DerivedFromRules, []string{from})
+		}
+		s.l4 = append(s.l4, m)
+	}
+	return s
+}

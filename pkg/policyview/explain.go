@@ -1,0 +1,189 @@
+package policyview
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+)
+
+// Explain says whether one may connect to another, and why. Errors are those of [View.Find] and [ParsePort], and that the
+// two have no addresses of the same family.
+func (v *View) Explain(from, to, port string, kernel Kernel) (*models.PolicyExplanation, error) {
+	number, protocol, err := ParsePort(port)
+	if err != nil {
+		return nil, err
+	}
+	source, err := v.Find(from)
+	if err != nil {
+		return nil, err
+	}
+	target, err := v.Find(to)
+	if err != nil {
+		return nil, err
+	}
+	sourceAddr, targetAddr, err := sameFamily(&source, &target, protocol)
+	if err != nil {
+		return nil, err
+	}
+	e := &models.PolicyExplanation{From: v.model(&source, sourceAddr), To: v.model(&target, targetAddr), Port: port}
+	egress := v.side(&source, &target, sourceAddr, targetAddr, policy.Egress, protocol, number)
+	ingress := v.side(&target, &source, targetAddr, sourceAddr, policy.Ingress, protocol, number)
+	for _, s := range []*side{&egress, &ingress} {
+		s.compare(v, kernel)
+	}
+	e.Egress, e.Ingress = egress.model, ingress.model
+	e.Verdict, e.Summary = sum(&egress, &ingress)
+	if sourceAddr.IsValid() && targetAddr.IsValid() {
+		if e.Conntrack, err = kernel.Between(sourceAddr, targetAddr, protocol, number); err != nil {
+			e.ConntrackError = err.Error()
+		}
+	}
+	return e, nil
+}
+
+var errFamilies = errors.New("the two have no addresses of the same family")
+
+// sameFamily picks the addresses: IPv4 when both have it, unless the protocol is IPv6's.
+func sameFamily(a, b *Party, protocol uint8) (x, y netip.Addr, err error) {
+	if len(a.Addrs) == 0 || len(b.Addrs) == 0 {
+		for _, p := range []*Party{a, b} {
+			if len(p.Addrs) > 0 {
+				x, y = p.Addrs[0], p.Addrs[0]
+			}
+		}
+		if len(a.Addrs) == 0 {
+			x = netip.Addr{}
+		}
+		if len(b.Addrs) == 0 {
+			y = netip.Addr{}
+		}
+		return x, y, nil
+	}
+	for _, ipv6 := range []bool{false, true} {
+		if ipv6 && protocol == policy.ProtocolICMP || !ipv6 && protocol == policy.ProtocolICMPv6 {
+			continue
+		}
+		x, some := a.addr(ipv6)
+		y, other := b.addr(ipv6)
+		if some && other {
+			return x, y, nil
+		}
+	}
+	return x, y, errFamilies
+}
+
+// side is what the policy of one end says.
+type side struct {
+	question policy.Question
+	answer   policy.Answer
+	reason   string // of the verdict, in a sentence
+	model    models.PolicySide
+	row      *endpointpolicies.EndpointPolicy // nil when it has none
+}
+
+// here tells whether the end's policy was asked.
+func (s *side) here() bool { return s.model.Here }
+
+func (v *View) side(own, other *Party, ownAddr, otherAddr netip.Addr, d policy.Direction, protocol uint8, port uint16) (s side) {
+	if own.Endpoint == nil {
+		s.model.Message = "not an endpoint of this node: its policy is enforced where it is, if it is a pod; ask there"
+		return s
+	}
+	s.question = policy.Question{Subject: subject(own), Peer: v.peer(other, otherAddr), Direction: d, Protocol: protocol, Port: port}
+	s.question.Subject.Addr = ownAddr
+	if ownAddr.IsValid() && ownAddr == otherAddr {
+		s.model.Message = "whoever talks with itself does so inside its own network namespace; no policy is asked"
+		return s
+	}
+	s.answer = policy.Evaluate(v.policies, v.Options, s.question)
+	s.row, _ = endpointpolicies.Of(v.txn, v.EndpointPolicies, own.Endpoint.ID, own.Endpoint.AttachmentID())
+	s.reason = v.because(&s.answer.Judgement, &s.question)
+	s.model = models.PolicySide{
+		Here: true, Isolated: s.answer.Isolated, Message: s.reason, Verdict: verdict(s.answer.Verdict),
+		DecidedBy: v.uses(s.answer.Decided), Considered: v.considered(&s.question),
+		Audit: models.PolicyAudit{Verdict: verdict(s.answer.Audited.Verdict), DecidedBy: v.uses(s.answer.Audited.Decided)},
+	}
+	for _, m := range v.nearly(&s.answer.Judgement, &s.question) {
+		use := v.use(m.Match)
+		use.Text = miss(m)
+		s.model.NearMisses = append(s.model.NearMisses, use)
+	}
+	return s
+}
+
+func verdict(v policy.Verdict) models.PolicyVerdict {
+	if v == policy.Allow {
+		return models.PolicyVerdictAllowed
+	}
+	return models.PolicyVerdictDenied
+}
+
+// sum is what both sides come to, as far as they are asked here.
+func sum(egress, ingress *side) (models.PolicyVerdict, string) {
+	for _, s := range []struct {
+		*side
+		name string
+	}{{egress, "egress of the sender"}, {ingress, "ingress of the receiver"}} {
+		if s.here() && s.answer.Verdict == policy.Deny {
+			return models.PolicyVerdictDenied, "denied in " + s.name + ": " + s.reason
+		}
+	}
+	text := "allowed"
+	switch {
+	case egress.here() && ingress.here():
+		text += ": egress of the sender: " + egress.reason + "; ingress of the receiver: " + ingress.reason
+	case egress.here():
+		text += " by this node: egress of the sender: " + egress.reason + "; the receiver is not an endpoint of this node"
+	case ingress.here():
+		text += " by this node: ingress of the receiver: " + ingress.reason + "; the sender is not an endpoint of this node"
+	default:
+		text += " by this node: no policy of it is asked"
+	}
+	return models.PolicyVerdictAllowed, text
+}
+
+// uses are rules as the API shows them.
+func (v *View) uses(matches []policy.Match) []models.PolicyRuleUse {
+	var uses []models.PolicyRuleUse
+	for _, m := range matches {
+		use := v.use(m)
+		use.Matches = true
+		uses = append(uses, use)
+	}
+	return uses
+}
+
+func (v *View) use(m policy.Match) models.PolicyRuleUse {
+	use := models.PolicyRuleUse{Policy: m.Policy.String(), Path: m.Path, Audit: m.Audit, Deny: m.Deny}
+	if rule := v.ruleOf(m); rule != nil {
+		use.Text = does(rule)
+	}
+	return use
+}
+
+// considered are all rules that speak of the subject in the direction.
+func (v *View) considered(q *policy.Question) []models.PolicyRuleUse {
+	var uses []models.PolicyRuleUse
+	server := &q.Subject
+	if q.Direction == policy.Egress {
+		server = &q.Peer
+	}
+	for _, p := range v.policies {
+		for i := range p.Parts {
+			if !p.Parts[i].Subject.Matches(q.Subject.Labels) {
+				continue
+			}
+			for k := range p.Parts[i].Rules {
+				rule := &p.Parts[i].Rules[k]
+				if rule.Direction == q.Direction {
+					uses = append(uses, models.PolicyRuleUse{Policy: p.Ref.String(), Path: rule.Path, Audit: p.Audit, Deny: rule.Deny,
+						Matches: rule.Peers.Matches(&q.Peer, v.Options) && rule.Ports.Matches(q.Protocol, q.Port, server.Ports), Text: does(rule)})
+				}
+			}
+		}
+	}
+	return uses
+}

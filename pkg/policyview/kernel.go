@@ -1,0 +1,192 @@
+package policyview
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Kernel reads the maps of the datapath.
+type Kernel interface {
+	Facts(endpoint uint16) (bpf.EndpointFacts, error)
+	// Identity and CIDR are what an address is taken for; 0 when it is unknown, or in no named CIDR.
+	Identity(addr netip.Addr) (uint32, error)
+	CIDR(addr netip.Addr) (uint32, error)
+	// Entry and Range find an entry of a policy.
+	Entry(key bpf.PolicyKey) (e bpf.PolicyEntry, found bool, err error)
+	Range(key bpf.PolicyRangeKey) (e bpf.PolicyEntry, found bool, err error)
+	// Between are the known connections from one address to a port of another, in words; a few at most.
+	Between(from, to netip.Addr, protocol uint8, port uint16) ([]string, error)
+}
+
+// compare asks the kernel's maps the question that the evaluator has answered.
+func (s *side) compare(v *View, kernel Kernel) {
+	if !s.here() {
+		return
+	}
+	k, differs, err := s.ask(v, kernel)
+	if err != nil {
+		s.model.Kernel = models.PolicyKernel{Message: err.Error()}
+		return
+	}
+	if k.Verdict != s.model.Verdict {
+		differs = append(differs, fmt.Sprintf("the maps say %s, the policies %s", k.Verdict, s.model.Verdict))
+	}
+	k.Agrees, k.Message = len(differs) == 0, strings.Join(differs, "; ")
+	s.model.Kernel = k
+}
+
+// ask judges as the datapath does, and says what in the maps is not what the tables say.
+func (s *side) ask(v *View, kernel Kernel) (k models.PolicyKernel, differs []string, err error) {
+	if s.row == nil {
+		return k, nil, errors.New("the endpoint has no policy in the kernel yet: until then everything is dropped")
+	}
+	facts, err := kernel.Facts(s.row.EndpointID)
+	if err != nil {
+		return k, nil, err
+	}
+	id, shape, wanted := facts.PolicyIngress, facts.ShapeIngress, s.row.Ingress.Enforced
+	if s.question.Direction == policy.Egress {
+		id, shape, wanted = facts.PolicyEgress, facts.ShapeEgress, s.row.Egress.Enforced
+	}
+	k.PolicyID = int64(id)
+	if id != wanted.ID || shape != wanted.Shape {
+		differs = append(differs, fmt.Sprintf("the endpoint has policy %d (shape %#x) in the kernel and %d (shape %#x) in the table",
+			id, shape, wanted.ID, wanted.Shape))
+	}
+	peer, cidr, more, err := v.taken(kernel, &s.question)
+	if err != nil {
+		return k, nil, err
+	}
+	differs = append(differs, more...)
+	switch {
+	case id == bpf.PolicyAllowAll:
+		k.Verdict, k.Entry = models.PolicyVerdictAllowed, "everything is, by this id"
+		return k, differs, nil
+	case id == bpf.PolicyDropAll || peer == 0:
+		k.Verdict = models.PolicyVerdictDenied
+		return k, differs, nil
+	case shape&bpf.ShapeLocalhost != 0 && peer == identity.Host:
+		k.Verdict, k.Entry = models.PolicyVerdictAllowed, "the local host is allowed whatever entries say"
+		return k, differs, nil
+	}
+	k.Verdict, k.Entry, err = v.probe(kernel, &lookup{id: id, shape: shape, identity: peer, cidr: cidr,
+		outside: policy.Outside.Includes(peer, v.Options), protocol: s.question.Protocol, port: s.question.Port})
+	return k, differs, err
+}
+
+// taken is what the kernel takes the peer for, by its address when it has one.
+func (v *View) taken(kernel Kernel, q *policy.Question) (id, cidr uint32, differs []string, err error) {
+	if !q.Peer.Addr.IsValid() {
+		return q.Peer.Identity, 0, nil, nil
+	}
+	if id, err = kernel.Identity(q.Peer.Addr); err != nil {
+		return id, cidr, nil, err
+	}
+	if cidr, err = kernel.CIDR(q.Peer.Addr); err != nil {
+		return id, cidr, nil, err
+	}
+	if id != q.Peer.Identity {
+		differs = append(differs, fmt.Sprintf("the kernel takes %s for identity %d, the tables for %d", q.Peer.Addr, id, q.Peer.Identity))
+	}
+	var want uint32
+	if row, found := v.cidrOf(q.Peer.Addr); found {
+		want = row.Identity
+	}
+	if cidr != want {
+		differs = append(differs, fmt.Sprintf("the kernel takes %s for CIDR %d, the tables for %d", q.Peer.Addr, cidr, want))
+	}
+	return id, cidr, differs, nil
+}
+
+// lookup is what the datapath asks of a policy.
+type lookup struct {
+	id, shape      uint32
+	identity, cidr uint32
+	outside        bool
+	protocol       uint8
+	port           uint16
+}
+
+// probe looks at all classes of keys that the shape has. Any deny wins; the entry that it names is the first of those that
+// decide, from the most particular on.
+func (v *View) probe(kernel Kernel, l *lookup) (models.PolicyVerdict, string, error) {
+	var allow, deny string
+	for _, kind := range []bpf.PolicyKind{bpf.PolicyCIDROutside, bpf.PolicyCIDR, bpf.PolicyIdentity, bpf.PolicyAny} {
+		about, asked := l.about(kind)
+		if !asked {
+			continue
+		}
+		found, err := l.entries(kernel, kind, about)
+		if err != nil {
+			return "", "", err
+		}
+		for _, hit := range found {
+			text := hit.text + v.cookie(l.id, hit.Rule)
+			if hit.Deny != 0 && deny == "" {
+				deny = text + ", denies"
+			} else if hit.Deny == 0 && allow == "" {
+				allow = text + ", allows"
+			}
+		}
+	}
+	switch {
+	case deny != "":
+		return models.PolicyVerdictDenied, deny, nil
+	case allow != "":
+		return models.PolicyVerdictAllowed, allow, nil
+	}
+	return models.PolicyVerdictDenied, "", nil
+}
+
+// about is the identity that entries of a kind are looked up with, and whether they are.
+func (l *lookup) about(kind bpf.PolicyKind) (uint32, bool) {
+	switch kind {
+	case bpf.PolicyIdentity:
+		return l.identity, true
+	case bpf.PolicyCIDR:
+		return l.cidr, l.cidr != 0
+	case bpf.PolicyCIDROutside:
+		return l.cidr, l.cidr != 0 && l.outside
+	}
+	return 0, true
+}
+
+// hit is an entry that a look-up found.
+type hit struct {
+	bpf.PolicyEntry
+	text string
+}
+
+func (l *lookup) entries(kernel Kernel, kind bpf.PolicyKind, about uint32) (found []hit, err error) {
+	who := map[bpf.PolicyKind]string{bpf.PolicyAny: "everybody", bpf.PolicyIdentity: fmt.Sprintf("identity %d", about),
+		bpf.PolicyCIDR: fmt.Sprintf("CIDR %d", about), bpf.PolicyCIDROutside: fmt.Sprintf("CIDR %d outside the cluster", about)}[kind]
+	for _, level := range []bpf.PolicyLevel{bpf.PolicyPort, bpf.PolicyProtocol, bpf.PolicyAll} {
+		if l.shape&bpf.ShapeEntry(kind, level) == 0 {
+			continue
+		}
+		e, ok, err := kernel.Entry(bpf.NewPolicyKey(l.id, kind, about, level, l.protocol, l.port))
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			ports := map[bpf.PolicyLevel]string{bpf.PolicyPort: fmt.Sprintf("%s %d", policy.ProtocolName(l.protocol), l.port),
+				bpf.PolicyProtocol: policy.ProtocolName(l.protocol) + " all ports", bpf.PolicyAll: "everything"}[level]
+			found = append(found, hit{e, who + ", " + ports})
+		}
+	}
+	if l.shape&bpf.ShapeRange(kind) == 0 {
+		return found, nil
+	}
+	e, ok, err := kernel.Range(bpf.NewPolicyRangeKey(l.id, kind, about, l.protocol, l.port, 16))
+	if ok {
+		found = append(found, hit{e, fmt.Sprintf("%s, a range with %s %d", who, policy.ProtocolName(l.protocol), l.port)})
+	}
+	return found, err
+}

@@ -1,0 +1,120 @@
+package policyview
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Maps reads the agent's open maps.
+type Maps struct{ bpfmaps.Maps }
+
+var _ Kernel = Maps{}
+
+// Facts implements [Kernel].
+func (m Maps) Facts(endpoint uint16) (f bpf.EndpointFacts, err error) {
+	_, err = m.get(bpf.MapEndpointFacts, uint32(endpoint), &f)
+	return f, err
+}
+
+// Identity implements [Kernel].
+func (m Maps) Identity(addr netip.Addr) (uint32, error) {
+	var e bpf.IpcacheEntry
+	found, err := m.get(bpf.MapIpcache, bpf.NewAddrKey(addr), &e)
+	if err != nil || found {
+		return e.Identity, err
+	}
+	_, err = m.get(bpf.MapIpcachePrefixes, bpf.NewLpmKey(netip.PrefixFrom(addr, addr.BitLen())), &e)
+	return e.Identity, err
+}
+
+// CIDR implements [Kernel].
+func (m Maps) CIDR(addr netip.Addr) (id uint32, err error) {
+	_, err = m.get(bpf.MapCIDRs, bpf.NewLpmKey(netip.PrefixFrom(addr, addr.BitLen())), &id)
+	return id, err
+}
+
+// Entry implements [Kernel].
+func (m Maps) Entry(key bpf.PolicyKey) (e bpf.PolicyEntry, found bool, err error) {
+	found, err = m.get(bpf.MapPolicy, key, &e)
+	return e, found, err
+}
+
+// Range implements [Kernel].
+func (m Maps) Range(key bpf.PolicyRangeKey) (e bpf.PolicyEntry, found bool, err error) {
+	found, err = m.get(bpf.MapPolicyRanges, key, &e)
+	return e, found, err
+}
+
+func (m Maps) get(name string, key, value any) (bool, error) {
+	opened, err := m.Get(name)
+	if err != nil {
+		return false, fmt.Errorf("read map %s: %w", name, err)
+	}
+	switch err := opened.Lookup(key, value); {
+	case errors.Is(err, ebpf.ErrKeyNotExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read map %s: %w", name, err)
+	}
+	return true, nil
+}
+
+const (
+	maxFlows  = 20   // that an explanation names
+	readFlows = 4096 // in one call
+)
+
+// Between implements [Kernel]. It reads whole maps: people ask, packets do not.
+func (m Maps) Between(from, to netip.Addr, protocol uint8, port uint16) (found []string, err error) {
+	now, err := bpf.CtNow()
+	if err != nil {
+		return nil, fmt.Errorf("read the clock: %w", err)
+	}
+	for _, of := range ctmap.Maps() {
+		if of.IPv6 != from.Is6() {
+			continue
+		}
+		opened, err := m.Get(of.Name)
+		if err != nil {
+			return found, fmt.Errorf("read map %s: %w", of.Name, err)
+		}
+		reader := ctmap.NewReader(of, opened, readFlows)
+		for last := false; !last && len(found) < maxFlows; {
+			var flows []ctmap.Flow
+			if flows, last, err = reader.Next(); err != nil {
+				return found, err
+			}
+			for i := range flows {
+				tuple := flows[i].Tuple()
+				if tuple.Opener.Addr() == from && tuple.Target.Addr() == to && tuple.Protocol == protocol && samePort(&tuple, port) {
+					found = append(found, flowText(&flows[i], &tuple, now))
+				}
+			}
+		}
+	}
+	return found[:min(len(found), maxFlows)], nil
+}
+
+// samePort compares the port of the target; of ICMP the type of the question.
+func samePort(tuple *bpf.CtFlow, port uint16) bool {
+	if tuple.Protocol == policy.ProtocolICMP || tuple.Protocol == policy.ProtocolICMPv6 {
+		return uint16(tuple.ICMPType) == port
+	}
+	return tuple.Target.Port() == port
+}
+
+func flowText(f *ctmap.Flow, tuple *bpf.CtFlow, now uint32) string {
+	words := append([]string{string(f.StateAt(now))}, f.Words()...)
+	return fmt.Sprintf("%s -> %s %s: %s, %d packets, expires in %s", tuple.Opener, tuple.Target, ctmap.Protocol(tuple.Protocol),
+		strings.Join(words, " "), f.Entry.Packets, f.Left(now).Round(time.Second))
+}

@@ -1,0 +1,210 @@
+package policyview
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+)
+
+// Errors of [View.Find].
+var (
+	ErrUnknown = errors.New("not known on this node")
+	ErrInvalid = errors.New("want an address, NAMESPACE/POD or id:NUMBER")
+)
+
+// Party is one end of a connection.
+type Party struct {
+	Pod      string              // "namespace/name"; empty when it is none, or not known
+	Addrs    []netip.Addr        // one for each family; none of an identity
+	Endpoint *endpoints.Endpoint // nil when it is not of this node
+	Identity uint32              // as others know it; 0 when nobody does
+	Ports    []policy.NamedPort
+}
+
+// addr is the party's address of a family.
+func (p *Party) addr(ipv6 bool) (netip.Addr, bool) {
+	for _, a := range p.Addrs {
+		if a.Is6() == ipv6 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// Find finds who is meant: an address, "namespace/pod", or "id:number".
+func (v *View) Find(who string) (Party, error) {
+	if number, given := strings.CutPrefix(who, "id:"); given {
+		id, err := strconv.ParseUint(number, 10, 32)
+		if err != nil {
+			return Party{}, fmt.Errorf("%.100q: %w", who, ErrInvalid)
+		}
+		if _, _, found := v.Identities.Get(v.txn, identities.ByID(uint32(id))); !found {
+			return Party{}, fmt.Errorf("identity %d: %w; see waggle identity list", id, ErrUnknown)
+		}
+		return Party{Identity: uint32(id)}, nil
+	}
+	if addr, err := netip.ParseAddr(who); err == nil {
+		return v.ByAddr(addr.Unmap().WithZone("")), nil
+	}
+	if strings.Count(who, "/") != 1 || strings.HasPrefix(who, "/") || strings.HasSuffix(who, "/") {
+		return Party{}, fmt.Errorf("%.100q: %w", who, ErrInvalid)
+	}
+	return v.byPod(who)
+}
+
+// ByAddr is whoever has an address.
+func (v *View) ByAddr(addr netip.Addr) Party {
+	if ep, _, found := v.Endpoints.Get(v.txn, endpoints.ByAddress(addr)); found {
+		p := v.ofEndpoint(ep)
+		p.Addrs = []netip.Addr{addr}
+		return p
+	}
+	p := Party{Addrs: []netip.Addr{addr}, Identity: v.identityOf(addr)}
+	if p.Identity >= identity.ClusterMin {
+		p.Pod, p.Ports = v.podAt(addr)
+	}
+	return p
+}
+
+// ofEndpoint is an endpoint of this node.
+func (v *View) ofEndpoint(ep *endpoints.Endpoint) Party {
+	p := Party{Pod: ep.PodName(), Endpoint: ep}
+	for _, a := range []netip.Addr{ep.IPv4, ep.IPv6} {
+		if a.IsValid() {
+			p.Addrs = append(p.Addrs, a)
+		}
+	}
+	if row, found := endpointpolicies.Of(v.txn, v.EndpointPolicies, ep.ID, ep.AttachmentID()); found {
+		p.Identity = row.Identity
+	}
+	if pod, _, found := v.Pods.Get(v.txn, k8s.PodByName(p.Pod)); found {
+		p.Ports = namedPorts(pod.Ports)
+	}
+	return p
+}
+
+// byPod finds a pod of this node, the youngest of that name, or one elsewhere.
+func (v *View) byPod(name string) (Party, error) {
+	var youngest *endpoints.Endpoint
+	for ep := range v.Endpoints.List(v.txn, endpoints.ByPod(name)) {
+		if youngest == nil || endpoints.CompareAge(ep, youngest) > 0 {
+			youngest = ep
+		}
+	}
+	if youngest != nil {
+		return v.ofEndpoint(youngest), nil
+	}
+	if ep, _, found := v.CiliumEndpoints.Get(v.txn, cilium.EndpointByName(name)); found && len(ep.Addrs) > 0 {
+		return Party{Pod: name, Addrs: ep.Addrs, Identity: v.identityOf(ep.Addrs[0]), Ports: namedPorts(ep.Ports)}, nil
+	}
+	if pod, _, found := v.Pods.Get(v.txn, k8s.PodByName(name)); found && len(pod.PodIPs) > 0 { // of the host network
+		return Party{Pod: name, Addrs: pod.PodIPs, Identity: v.identityOf(pod.PodIPs[0]), Ports: namedPorts(pod.Ports)}, nil
+	}
+	return Party{}, fmt.Errorf("pod %.300s: %w; give its address", name, ErrUnknown)
+}
+
+// podAt finds the pod elsewhere that has an address. There is no index: who asks often calls [View.indexPods] first.
+func (v *View) podAt(addr netip.Addr) (string, []policy.NamedPort) {
+	ep, found := v.remote[addr]
+	if v.remote == nil {
+		for ep = range v.CiliumEndpoints.All(v.txn) {
+			if found = slices.Contains(ep.Addrs, addr); found {
+				break
+			}
+		}
+	}
+	if !found {
+		return "", nil
+	}
+	return ep.Key(), namedPorts(ep.Ports)
+}
+
+// indexPods makes [View.podAt] quick, which takes one pass over all pods elsewhere.
+func (v *View) indexPods() {
+	v.remote = map[netip.Addr]*cilium.Endpoint{}
+	for ep := range v.CiliumEndpoints.All(v.txn) {
+		for _, addr := range ep.Addrs {
+			v.remote[addr] = ep
+		}
+	}
+}
+
+// identityOf is the identity of the longest prefix of the ipcache that holds an address.
+func (v *View) identityOf(addr netip.Addr) uint32 {
+	row, found := longest(v.txn, v.IPCache, addr, ipcache.ByPrefix)
+	if !found {
+		return identity.Unknown
+	}
+	return row.Identity
+}
+
+// cidrOf is the longest prefix that policies name and that holds an address.
+func (v *View) cidrOf(addr netip.Addr) (*namedcidrs.CIDR, bool) {
+	return longest(v.txn, v.NamedCIDRs, addr, namedcidrs.ByPrefix)
+}
+
+// longest finds the row of the longest prefix that holds an address.
+func longest[T any](txn statedb.ReadTxn, table statedb.Table[T], addr netip.Addr, by func(netip.Prefix) statedb.Query[T]) (row T, found bool) {
+	if !addr.IsValid() {
+		return row, false
+	}
+	for bits := addr.BitLen(); bits >= 0; bits-- {
+		prefix, err := addr.Prefix(bits)
+		if err != nil {
+			return row, false
+		}
+		if row, _, found = table.Get(txn, by(prefix)); found {
+			return row, true
+		}
+	}
+	return row, false
+}
+
+// labels of an identity.
+func (v *View) labels(id uint32) map[string]string {
+	if row, _, found := v.Identities.Get(v.txn, identities.ByID(id)); found {
+		return row.Labels
+	}
+	return nil
+}
+
+// peer is a party as a rule sees it at the other end.
+func (v *View) peer(p *Party, addr netip.Addr) policy.Party {
+	return policy.Party{Identity: p.Identity, Labels: v.labels(p.Identity), Addr: addr, Ports: p.Ports}
+}
+
+// subject is an endpoint as policies choose it.
+func subject(p *Party) policy.Party {
+	return policy.Party{Identity: p.Identity, Labels: p.Endpoint.Labels, Ports: p.Ports}
+}
+
+// model is a party as the API shows it.
+func (v *View) model(p *Party, addr netip.Addr) models.PolicyParty {
+	m := models.PolicyParty{Pod: p.Pod, Identity: int64(p.Identity), Labels: identities.List(v.labels(p.Identity))}
+	if p.Endpoint != nil {
+		m.Endpoint = int64(p.Endpoint.ID)
+	}
+	if addr.IsValid() {
+		m.Address = addr.String()
+	}
+	if c, found := v.cidrOf(addr); found {
+		m.CIDR, m.CIDRIdentity = c.Prefix.String(), int64(c.Identity)
+	}
+	return m
+}

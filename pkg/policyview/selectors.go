@@ -1,0 +1,71 @@
+package policyview
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Selectors are all choices of peers by labels and fixed identities that rules make, sorted, with the identities that
+// they choose now.
+func (v *View) Selectors() models.SelectorCache {
+	type use struct {
+		peer  *policy.Peer
+		users map[policy.Ref]bool
+	}
+	uses := map[string]*use{}
+	for _, p := range v.policies {
+		for i := range p.Parts {
+			for k := range p.Parts[i].Rules {
+				peers := p.Parts[i].Rules[k].Peers.List
+				for n := range peers {
+					if peers[n].CIDR.IsValid() {
+						continue
+					}
+					text := peerText(&peers[n])
+					if uses[text] == nil {
+						uses[text] = &use{&peers[n], map[policy.Ref]bool{}}
+					}
+					uses[text].users[p.Ref] = true
+				}
+			}
+		}
+	}
+	out := models.SelectorCache{}
+	for _, text := range slices.Sorted(maps.Keys(uses)) {
+		u := uses[text]
+		m := models.SelectorIdentityMapping{Selector: text, Users: int64(len(u.users))}
+		for id := range v.Identities.All(v.txn) {
+			if u.peer.MatchesIdentity(id.ID, id.Labels) {
+				m.Identities = append(m.Identities, int64(id.ID))
+			}
+		}
+		for _, ref := range slices.SortedFunc(maps.Keys(u.users), compareRefs) {
+			m.Labels = append(m.Labels, refLabels(ref)...)
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+func compareRefs(a, b policy.Ref) int {
+	switch x, y := a.String(), b.String(); {
+	case x < y:
+		return -1
+	case x > y:
+		return 1
+	}
+	return 0
+}
+
+// refLabels name a policy as Cilium's labels do.
+func refLabels(ref policy.Ref) []models.Label {
+	const prefix = "io.cilium.k8s.policy."
+	labels := []models.Label{{Source: "k8s", Key: prefix + "derived-from", Value: string(ref.Kind)}, {Source: "k8s", Key: prefix + "name", Value: ref.Name}}
+	if ref.Namespace != "" {
+		labels = append(labels, models.Label{Source: "k8s", Key: prefix + "namespace", Value: ref.Namespace})
+	}
+	return labels
+}

@@ -1,0 +1,115 @@
+package policyview
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/manifests"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
+)
+
+// maxChanges bounds each list of an answer; the flows with the most packets come first.
+const maxChanges = 500
+
+// WhatIf says what would become of recorded flows if policies were changed. What is allowed and denied now is by the policies
+// of now, not by those of the time at which a flow was recorded.
+func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.Flow]) (*models.PolicyDifference, error) {
+	given, ignored, err := manifests.Policies([]byte(change.Manifests), v.Environment.Read(v.txn, statedb.NewWatchSet()))
+	if err != nil {
+		return nil, err
+	}
+	d := &models.PolicyDifference{}
+	after, err := v.changed(given, change.Delete, d)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range given {
+		for _, problem := range p.Problems {
+			d.Problems = append(d.Problems, models.PolicyProblem{Policy: p.Ref.String(), Path: problem.Path, Reason: problem.Reason,
+				Message: problem.Message})
+		}
+	}
+	for _, name := range ignored {
+		d.Problems = append(d.Problems, models.PolicyProblem{Policy: name, Reason: "Ignored", Message: "it is no policy, and was left out"})
+	}
+	v.indexPods()
+	then := &View{Tables: v.Tables, txn: v.txn, policies: after}
+	var first time.Time
+	for f := range recorded.All(v.txn) {
+		q, found := v.question(packetOf(f))
+		if !found {
+			d.Unknown++
+			continue
+		}
+		if d.Flows++; first.IsZero() || f.First.Before(first) {
+			first = f.First
+		}
+		v.weigh(f, &q, then, d)
+	}
+	if !first.IsZero() {
+		d.Since = first.UTC().Format(time.RFC3339)
+	}
+	for _, list := range []*[]models.PolicyFlowChange{&d.Denied, &d.Allowed} {
+		slices.SortStableFunc(*list, func(a, b models.PolicyFlowChange) int { return int(b.Count - a.Count) })
+		*list = (*list)[:min(len(*list), maxChanges)]
+	}
+	return d, nil
+}
+
+func packetOf(f *flows.Flow) *Packet {
+	return &Packet{Endpoint: f.Endpoint, Direction: f.Direction, Protocol: f.Protocol, Port: f.Port, Own: f.Own(), Other: f.Other(), Peer: f.Peer}
+}
+
+// weigh adds a flow to the difference if its fate differs.
+func (v *View) weigh(f *flows.Flow, q *policy.Question, then *View, d *models.PolicyDifference) {
+	before := policy.Evaluate(v.policies, v.Options, *q).Judgement
+	after := policy.Evaluate(then.policies, v.Options, *q).Judgement
+	if before.Verdict == after.Verdict {
+		return
+	}
+	src, dst := v.ByAddr(f.Src), v.ByAddr(f.Dst)
+	change := models.PolicyFlowChange{
+		From: v.model(&src, f.Src), To: v.model(&dst, f.Dst), Direction: models.PolicyFlowChangeDirection(f.Direction.String()),
+		Port:  fmt.Sprintf("%d/%s", f.Port, policy.ProtocolName(f.Protocol)),
+		Count: int64(f.Count), Last: f.Last.UTC().Format(time.RFC3339), Text: then.because(&after, q),
+	}
+	if after.Verdict == policy.Deny {
+		d.Denied = append(d.Denied, change)
+	} else {
+		d.Allowed = append(d.Allowed, change)
+	}
+}
+
+// changed are the policies as they would be.
+func (v *View) changed(given []*policy.Policy, remove []string, d *models.PolicyDifference) ([]*policy.Policy, error) {
+	after := slices.Clone(v.policies)
+	for _, name := range remove {
+		n := len(after)
+		after = slices.DeleteFunc(after, func(p *policy.Policy) bool {
+			is := p.Ref.IsCalled(name)
+			if is {
+				d.Deleted = append(d.Deleted, p.Ref.String())
+			}
+			return is
+		})
+		if len(after) == n {
+			return nil, fmt.Errorf("delete %.300q: there is no such policy on this node; see waggle policy list", name)
+		}
+	}
+	for _, p := range given {
+		same := func(o *policy.Policy) bool { return o.Ref == p.Ref }
+		if at := slices.IndexFunc(after, same); at >= 0 {
+			after[at] = p
+			d.Replaced = append(d.Replaced, p.Ref.String())
+			continue
+		}
+		after = append(after, p)
+		d.Added = append(d.Added, p.Ref.String())
+	}
+	return after, nil
+}

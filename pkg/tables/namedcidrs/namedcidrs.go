@@ -1,0 +1,69 @@
+// Package namedcidrs holds the address ranges that policies name, each with the identity that stands for it on this node.
+package namedcidrs
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+)
+
+// CIDR is one range. An address has the identity of the longest range that holds it, beside that of its endpoint.
+type CIDR struct {
+	Prefix   netip.Prefix `json:"prefix"`   // masked
+	Identity uint32       `json:"identity"` // of Cilium's scope of CIDRs, from 16777217; of this node alone
+	// Retired means that no policy names it any more: it leaves the map first, and the policies after that.
+	Retired bool              `json:"retired,omitempty"`
+	Status  reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (c *CIDR) Clone() *CIDR { d := *c; return &d }
+
+// Equal compares the desired part.
+func (c *CIDR) Equal(o *CIDR) bool {
+	return c.Prefix == o.Prefix && c.Identity == o.Identity && c.Retired == o.Retired
+}
+
+// GetStatus returns the status of the row.
+func (c *CIDR) GetStatus() reconciler.Status { return c.Status }
+
+// WithStatus sets the status of a clone.
+func (c *CIDR) WithStatus(s reconciler.Status) *CIDR { c.Status = s; return c }
+
+// TableHeader implements statedb.TableWritable.
+func (*CIDR) TableHeader() []string { return []string{"Prefix", "Identity", "Retired", "Status"} }
+
+// TableRow implements statedb.TableWritable.
+func (c *CIDR) TableRow() []string {
+	return []string{c.Prefix.String(), strconv.FormatUint(uint64(c.Identity), 10), strconv.FormatBool(c.Retired), c.Status.Kind.String()}
+}
+
+var prefixIndex = statedb.Index[*CIDR, netip.Prefix]{
+	Name:       "prefix",
+	FromObject: func(c *CIDR) index.KeySet { return index.NewKeySet(index.NetIPPrefix(c.Prefix)) },
+	FromKey:    index.NetIPPrefix,
+	FromString: index.NetIPPrefixString,
+	Unique:     true,
+}
+
+var identityIndex = statedb.Index[*CIDR, uint32]{
+	Name:       "identity",
+	FromObject: func(c *CIDR) index.KeySet { return index.NewKeySet(index.Uint32(c.Identity)) },
+	FromKey:    index.Uint32,
+	FromString: index.Uint32String,
+	Unique:     true,
+}
+
+// Queries.
+var (
+	ByPrefix   = prefixIndex.Query
+	ByIdentity = identityIndex.Query
+)
+
+// NewTable makes the table "named-cidrs".
+func NewTable(db *statedb.DB) (statedb.RWTable[*CIDR], error) {
+	return statedb.NewTable(db, "named-cidrs", prefixIndex, identityIndex)
+}

@@ -1,0 +1,56 @@
+// Package policies holds the network policies that this node knows, parsed.
+package policies
+
+import (
+	"reflect"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Policy is one policy object. It is never changed in place.
+type Policy struct {
+	*policy.Policy
+	Subjects int `json:"subjects"` // endpoints of this node that it selects
+}
+
+// Equal compares everything. Policies nest deeply and change rarely, so reflection is good enough.
+func (p *Policy) Equal(o *Policy) bool { return reflect.DeepEqual(p, o) }
+
+// TableHeader implements statedb.TableWritable.
+func (*Policy) TableHeader() []string {
+	return []string{"Policy", "Rules", "Subjects", "Mode", "NotEnforced"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (p *Policy) TableRow() []string {
+	rules, mode := 0, "enforce"
+	for _, part := range p.Parts {
+		rules += len(part.Rules)
+	}
+	if p.Audit {
+		mode = "audit"
+	}
+	return []string{printable.Text(p.Ref.String()), strconv.Itoa(rules), strconv.Itoa(p.Subjects), mode,
+		strconv.Itoa(len(p.Problems))}
+}
+
+var refIndex = statedb.Index[*Policy, string]{
+	Name:       "policy",
+	FromObject: func(p *Policy) index.KeySet { return index.NewKeySet(index.String(p.Ref.String())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByRef finds a policy by [policy.Ref.String].
+var ByRef = refIndex.Query
+
+// NewTable makes the table "policies".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Policy], error) {
+	return statedb.NewTable(db, "policies", refIndex)
+}

@@ -1,0 +1,65 @@
+// Package policyentries holds the compiled policies that stand in the maps, one row for each policy id.
+package policyentries
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/policymap"
+)
+
+// Policy is one policy id. Endpoints with the same policies share it. It is never changed in place.
+type Policy struct {
+	ID      uint32 `json:"id"`      // from 2: 0 and 1 need no entries
+	Shape   uint32 `json:"shape"`   // see bpf/policy.h
+	Entries int    `json:"entries"` // in the map policy
+	Ranges  int    `json:"ranges"`  // in the map policy_ranges
+	// Policies are the objects whose rules it is made of, sorted, a few at most.
+	Policies []string `json:"policies,omitempty"`
+	Users    int      `json:"users"` // directions of endpoints that have it; 0 when it is about to go
+	// Compiled is what the maps hold of it.
+	Compiled *policymap.Compiled `json:"-" yaml:"-"`
+	// Status is Done when the maps hold all of it, Pending when entries were found changed, and Error when the kernel or the
+	// size of a map did not let it become what it should be.
+	Status reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (p *Policy) Clone() *Policy { c := *p; return &c }
+
+// GetStatus returns the status of the row.
+func (p *Policy) GetStatus() reconciler.Status { return p.Status }
+
+// WithStatus sets the status of a clone.
+func (p *Policy) WithStatus(s reconciler.Status) *Policy { p.Status = s; return p }
+
+// TableHeader implements statedb.TableWritable.
+func (*Policy) TableHeader() []string {
+	return []string{"ID", "Entries", "Ranges", "Users", "Policies", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (p *Policy) TableRow() []string {
+	return []string{strconv.FormatUint(uint64(p.ID), 10), strconv.Itoa(p.Entries), strconv.Itoa(p.Ranges), strconv.Itoa(p.Users),
+		strings.Join(p.Policies, ", "), p.Status.Kind.String()}
+}
+
+var idIndex = statedb.Index[*Policy, uint32]{
+	Name:       "id",
+	FromObject: func(p *Policy) index.KeySet { return index.NewKeySet(index.Uint32(p.ID)) },
+	FromKey:    index.Uint32,
+	FromString: index.Uint32String,
+	Unique:     true,
+}
+
+// ByID finds a compiled policy.
+var ByID = idIndex.Query
+
+// NewTable makes the table "policy-entries".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Policy], error) {
+	return statedb.NewTable(db, "policy-entries", idIndex)
+}

@@ -1,0 +1,54 @@
+// Package policyprogress says how much of the world the maps of policies reflect, so that nobody is known by an identity
+// before every policy knows that identity.
+package policyprogress
+
+import (
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+)
+
+// Progress is the one row of the table.
+type Progress struct {
+	// Identities is the highest revision of the table identities that the maps reflect: every row of it up to that
+	// revision is in all entries that it should be in. It never falls.
+	Identities statedb.Revision `json:"identities"`
+	// Revision counts the changes of what is enforced on this node, from 1.
+	Revision uint32 `json:"revision"`
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Progress) TableHeader() []string { return []string{"Revision", "Identities"} }
+
+// TableRow implements statedb.TableWritable.
+func (p Progress) TableRow() []string {
+	return []string{strconv.FormatUint(uint64(p.Revision), 10), strconv.FormatUint(p.Identities, 10)}
+}
+
+// nameIndex has one key: there is one row.
+var nameIndex = statedb.Index[Progress, string]{
+	Name:       "name",
+	FromObject: func(Progress) index.KeySet { return index.NewKeySet(index.String("policy")) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// Row finds the row.
+var Row = nameIndex.Query("policy")
+
+// NewTable makes the table "policy-progress".
+func NewTable(db *statedb.DB) (statedb.RWTable[Progress], error) {
+	return statedb.NewTable(db, "policy-progress", nameIndex)
+}
+
+// Resolved tells whether all policies know an identity by the labels that it has now; one that is not in known is never
+// resolved.
+func Resolved(txn statedb.ReadTxn, table statedb.Table[Progress], known statedb.Table[*identities.Identity], id uint32) bool {
+	row, _, found := table.Get(txn, Row)
+	_, revision, exists := known.Get(txn, identities.ByID(id))
+	return found && exists && revision <= row.Identities
+}

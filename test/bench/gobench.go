@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+)
+
+// figure is one that benchmarks of a package report: the unit of a line, what it is called here, and its budget.
+type figure struct {
+	benchmark string // the beginning of its name
+	unit      string
+	what      string
+	budget    string
+	show      func(value float64) string
+}
+
+func nanoseconds(v float64) string { return fmt.Sprintf("%.0f ns", v) }
+func duration(v float64) string    { return show(time.Duration(v)) }
+func count(v float64) string       { return fmt.Sprintf("%.0f", v) }
+
+// programs measures what the programs take for a packet, and what they are to the verifier.
+func (b *bench) programs(ctx context.Context) error {
+	if err := b.verified(); err != nil {
+		return err
+	}
+	return b.goBench(ctx, "./bpf", ".", []figure{
+		{"Flow/established/", "ns/packet-net", "per packet, established flow", "350 ns", nanoseconds},
+		{"Flow/new/", "ns/packet-net", "per packet, new flow", "1200 ns", nanoseconds},
+		{"Prog/", "ns/packet-net", "per packet", "350 ns", nanoseconds},
+	})
+}
+
+// verified loads each program, and prints how many instructions the verifier processed.
+func (b *bench) verified() error {
+	for _, name := range bpf.Programs() {
+		spec, err := bpf.Load(name)
+		if err != nil {
+			return err
+		}
+		loaded, err := ebpf.NewCollection(spec)
+		if err != nil {
+			return fmt.Errorf("load %s: %w", name, err)
+		}
+		defer loaded.Close()
+		info, err := loaded.Programs[name].Info()
+		if err != nil {
+			return fmt.Errorf("ask the kernel about %s: %w", name, err)
+		}
+		shown := "the kernel does not tell"
+		if n, told := info.VerifiedInstructions(); told {
+			shown = strconv.Itoa(int(n))
+		}
+		b.report("instructions verified, "+name, shown, "20000")
+	}
+	return nil
+}
+
+// compiler measures how policies become entries, of which the cell policy is the one user.
+func (b *bench) compiler(ctx context.Context) error {
+	if err := b.goBench(ctx, "./pkg/policymap", "Resolve|OneIdentity|OnePolicy|Memory", []figure{
+		{"Resolve/", "ns/op", "3,000 rules, 1,000 identities", "50 ms", duration},
+		{"Resolve/", "entries", "entries of that", "", count},
+		{"OneIdentity/", "us/identity", "one identity more or less", "1 ms", func(v float64) string { return duration(v * 1e3) }},
+		{"OnePolicy/", "ns/op", "one rule changed", "", duration},
+		{"Memory/", "KB", "heap of that, KB", "", count},
+	}); err != nil {
+		return err
+	}
+	return b.goBench(ctx, "./cells/policy", "Add", []figure{
+		{"Add/", "ns/op", "pass of an ADD, 250 endpoints, 500 policies", "", duration},
+	})
+}
+
+// goBench runs benchmarks of a package three times and prints the medians of their figures.
+func (b *bench) goBench(ctx context.Context, pkg, which string, figures []figure) error {
+	out, err := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", which, "-benchtime", "300ms", "-count", "3", pkg).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go test -bench %s %s: %w\n%s", which, pkg, err, out)
+	}
+	values := benchmarkValues(string(out))
+	for _, f := range figures {
+		found := false
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			rest, is := strings.CutPrefix(name, f.benchmark)
+			list := values[name][f.unit]
+			if !is || len(list) == 0 {
+				continue
+			}
+			found = true
+			slices.Sort(list)
+			b.report(f.what+", "+strings.ReplaceAll(rest, "_", " "), f.show(list[(len(list)-1)/2]), f.budget)
+		}
+		if !found {
+			return fmt.Errorf("no figure %q of %s in the output of %s:\n%s", f.unit, f.benchmark, pkg, out)
+		}
+	}
+	return nil
+}
+
+var (
+	benchmarkLine = regexp.MustCompile(`(?m)^Benchmark(\S+?)(?:-\d+)?\s+\d+\s(.*)$`)
+	benchmarkUnit = regexp.MustCompile(`([\d.]+(?:e[+-]\d+)?) (\S+)`)
+)
+
+// benchmarkValues reads what "go test -bench" prints: by benchmark and unit.
+func benchmarkValues(output string) map[string]map[string][]float64 {
+	values := map[string]map[string][]float64{}
+	for _, line := range benchmarkLine.FindAllStringSubmatch(output, -1) {
+		if values[line[1]] == nil {
+			values[line[1]] = map[string][]float64{}
+		}
+		for _, one := range benchmarkUnit.FindAllStringSubmatch(line[2], -1) {
+			if value, err := strconv.ParseFloat(one[1], 64); err == nil { // the expression lets only numbers pass
+				values[line[1]][one[2]] = append(values[line[1]][one[2]], value)
+			}
+		}
+	}
+	return values
+}

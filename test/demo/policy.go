@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// port is the one on which the queen listens.
+const port = 80
+
+// policy isolates the queen, and lets in those that it names.
+const policy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: queen, namespace: default}
+spec:
+  podSelector: {matchLabels: {name: queen}}
+  ingress:
+  - from: [{podSelector: {matchExpressions: [{key: name, operator: In, values: [%s]}]}}]
+    ports: [{port: 80}]
+`
+
+// names are those of the pods, the queen last.
+var names = []string{"bee", "drone", "queen"}
+
+// describePods writes what an API server would say of the pods: with their labels policies choose them.
+func (d *demo) describePods() error {
+	text := "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n"
+	for _, name := range names {
+		text += fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: default, uid: %[1]s, labels: {name: %[1]s}}\n"+
+			"spec: {nodeName: node-1}\n", name)
+	}
+	return d.node.WriteManifest("pods.yaml", text)
+}
+
+// enforce lets the drone alone connect to the queen, shows that and why the bee cannot, then lets in the bee too.
+func (d *demo) enforce(ctx context.Context) (err error) {
+	queen := d.pods[len(d.pods)-1]
+	var listener net.Listener
+	if err := queen.Do(func() (err error) {
+		listener, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
+		return err
+	}); err != nil {
+		return err
+	}
+	defer listener.Close()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	for _, allowed := range [][]string{{"drone"}, {"drone", "bee"}} {
+		if err := d.node.WriteManifest("queen.yaml", fmt.Sprintf(policy, strings.Join(allowed, ", "))); err != nil {
+			return err
+		}
+		d.say("    NetworkPolicy default/queen: %s may connect to queen, port %d, and nobody else", strings.Join(allowed, " and "), port)
+		for _, from := range d.pods[:len(d.pods)-1] {
+			if err := d.try(ctx, from, queen, slices.Contains(allowed, from.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// try waits until policies say what they should of a connection, shows that, and makes it.
+func (d *demo) try(ctx context.Context, from, to *nodekit.Pod, allowed bool) error {
+	verdict := "DENIED"
+	if allowed {
+		verdict = "ALLOWED"
+	}
+	args := []string{"policy", "explain", "--from", "default/" + from.Name, "--to", "default/" + to.Name, "--port", fmt.Sprintf("%d/TCP", port)}
+	var why string
+	for {
+		text, err := d.node.Waggle(ctx, args...)
+		if err != nil {
+			return err
+		}
+		why, _, _ = strings.Cut(text, "\n")
+		if strings.HasPrefix(why, verdict) && strings.Count(text, "kernel: agrees") == 2 {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("want %s, but waggle %s says:\n%s", verdict, strings.Join(args, " "), text)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	for _, ipv6 := range []bool{false, true} {
+		patience := 500 * time.Millisecond // nobody answers
+		if allowed {
+			patience = 5 * time.Second
+		}
+		if err := connect(from, to.Addr(ipv6), patience); (err == nil) != allowed {
+			return fmt.Errorf("%s to %s, IPv6 %t, ended with %v, but waggle says: %s", from.Name, to.Name, ipv6, err, why)
+		}
+	}
+	outcome := "no answer"
+	if allowed {
+		outcome = "connected"
+	}
+	d.say("    %-5s to queen: %s. waggle %s:", from.Name, outcome, strings.Join(args, " "))
+	_, err := fmt.Fprintln(d.out, indent(why))
+	return err
+}
+
+func connect(from nodekit.Place, to netip.Addr, patience time.Duration) error {
+	return from.Do(func() error {
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, port).String(), patience)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+}

@@ -1,0 +1,243 @@
+package waggle_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// policyWorld is a cluster of one node with pods of two namespaces, each of which serves two ports.
+type policyWorld struct {
+	*kube.Cluster
+	node *kube.Node
+	ips  map[string][]string // by "namespace/name"
+}
+
+// policyPods are the pods, with the label app.
+var policyPods = map[string]string{"x/a": "a", "x/b": "b", "w/a": "a", "w/b": "b"}
+
+const policyNamespaces = `
+{apiVersion: v1, kind: Namespace, metadata: {name: x, labels: {team: x}}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: w, labels: {team: w}}}
+`
+
+func newPolicyWorld(t *testing.T) *policyWorld {
+	t.Helper()
+	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	w := &policyWorld{Cluster: c, node: n, ips: map[string][]string{}}
+	if err := c.Apply(t.Context(), policyNamespaces); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex // guards w.ips
+	var group errgroup.Group
+	for name, app := range policyPods {
+		group.Go(func() error {
+			namespace, pod, _ := strings.Cut(name, "/")
+			p := kube.Pod{Namespace: namespace, Name: pod, Labels: map[string]string{"app": app}, Ports: map[string]int{"web": 81},
+				Command: []string{"sh", "-c", "httpd -p 81; exec httpd -f -p 80"}}
+			// The controller manager makes each namespace's ServiceAccount first.
+			if err := c.WaitFor(t.Context(), "pod "+name+" to be created", func() error { return c.CreatePod(t.Context(), p) }); err != nil {
+				return err
+			}
+			if err := c.WaitPodReady(t.Context(), name); err != nil {
+				return err
+			}
+			ips, err := c.PodIPs(t.Context(), name)
+			mu.Lock()
+			defer mu.Unlock()
+			w.ips[name] = ips
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// tcp is a connection that is tried.
+type tcp struct{ from, to, ip, port string }
+
+// connections are all that one pod, or the node, could have.
+func (w *policyWorld) connections(from string) (all []tcp) {
+	for to, ips := range w.ips {
+		for _, ip := range ips {
+			if to != from {
+				all = append(all, tcp{from, to, ip, "80"}, tcp{from, to, ip, "81"})
+			}
+		}
+	}
+	return all
+}
+
+// reached tries connections of one pod, or of the node, at once, and lists those that come about.
+func (w *policyWorld) reached(ctx context.Context, from string, all []tcp) (list []string, err error) {
+	var script strings.Builder
+	for _, c := range all {
+		fmt.Fprintf(&script, "(busybox nc -w 1 %s %s </dev/null >/dev/null 2>&1 && echo %s %s %s) & ", c.ip, c.port, c.to, c.ip, c.port)
+	}
+	script.WriteString("wait; true")
+	var out string
+	if from == "node" {
+		out, err = w.node.Run(ctx, "sh", "-c", script.String())
+	} else {
+		out, err = w.Exec(ctx, from, "sh", "-c", script.String())
+	}
+	for line := range strings.Lines(out) {
+		list = append(list, strings.TrimSpace(line))
+	}
+	slices.Sort(list)
+	return list, err
+}
+
+// compare waits until exactly those connections come about that want says.
+func (w *policyWorld) compare(t *testing.T, want func(tcp) bool) {
+	t.Helper()
+	var group errgroup.Group
+	for _, from := range []string{"node", "w/a", "w/b", "x/a", "x/b"} {
+		all := w.connections(from)
+		var wanted []string
+		for _, c := range all {
+			if want(c) {
+				wanted = append(wanted, c.to+" "+c.ip+" "+c.port)
+			}
+		}
+		slices.Sort(wanted)
+		group.Go(func() error {
+			return w.WaitFor(t.Context(), "the connections of "+from, func() error {
+				got, err := w.reached(t.Context(), from, all)
+				if err == nil && !slices.Equal(got, wanted) {
+					err = fmt.Errorf("%s reaches\n%s\nwant\n%s", from, strings.Join(got, "\n"), strings.Join(wanted, "\n"))
+				}
+				return err
+			})
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// kubernetesPolicy and ciliumPolicy are the policy of a step, in place of that of the one before.
+func kubernetesPolicy(namespace, spec string) string {
+	return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: " + namespace + ", name: step}, spec: {" + spec + "}}"
+}
+
+func ciliumPolicy(namespace, spec string) string {
+	return "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {namespace: " + namespace + ", name: step}, spec: {" + spec + "}}"
+}
+
+// TestPrivilegedPolicy_OfARealKubernetes holds the main cases of the specification against pods of a kubelet, and what is said of
+// policies against a real API server. The other cases are in test/node.
+func TestPrivilegedPolicy_OfARealKubernetes(t *testing.T) {
+	t.Parallel()
+	w := newPolicyWorld(t)
+	everybody := func(tcp) bool { return true }
+	nobody := func(tcp) bool { return false }
+	into := func(pods string, allowed func(tcp) bool) func(tcp) bool {
+		return func(c tcp) bool { return !strings.Contains(pods, c.to) || c.from == "node" || allowed(c) }
+	}
+	from := func(pods string) func(tcp) bool { return func(c tcp) bool { return strings.Contains(pods, c.from) } }
+	step := func(name, manifest string, want func(tcp) bool) {
+		t.Run(name, func(t *testing.T) {
+			if err := w.Apply(t.Context(), manifest); err != nil {
+				t.Fatal(err)
+			}
+			w.compare(t, want)
+		})
+	}
+	const subject = "podSelector: {matchLabels: {app: a}}, "
+	w.compare(t, everybody)
+	step("default deny, and the node reaches its pods", kubernetesPolicy("x", "podSelector: {}, policyTypes: [Ingress]"), into("x/a x/b", nobody))
+	step("pods of the namespace on a port", kubernetesPolicy("x", subject+"ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]"),
+		into("x/a", func(c tcp) bool { return c.from == "x/b" && c.port == "80" }))
+	step("a named port", kubernetesPolicy("x", subject+"ingress: [{ports: [{port: web}]}]"), into("x/a", func(c tcp) bool { return c.port == "81" }))
+	step("a namespace", kubernetesPolicy("x", subject+"ingress: [{from: [{namespaceSelector: {matchLabels: {team: w}}}]}]"), into("x/a", from("w/a w/b")))
+	step("a label of the namespace goes", strings.Replace(policyNamespaces, "team: w", "team: other", 1), into("x/a", nobody))
+	step("and comes back", policyNamespaces, into("x/a", from("w/a w/b")))
+	step("all IPv4 addresses less one", kubernetesPolicy("x", subject+"ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: ["+ipv4(w.ips["w/b"])+"/32]}}]}]"),
+		into("x/a", func(c tcp) bool { return c.from != "w/b" && !strings.Contains(c.ip, ":") }))
+	step("egress", kubernetesPolicy("x", subject+"policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]"),
+		func(c tcp) bool { return c.from != "x/a" || c.to == "x/b" })
+	t.Run("no policy", func(t *testing.T) {
+		if out, err := w.Kubectl(t.Context(), "delete", "networkpolicy", "-n", "x", "step"); err != nil {
+			t.Fatal(err, out)
+		}
+		w.compare(t, everybody)
+	})
+	step("a deny of Cilium's", ciliumPolicy("x", "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [cluster]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]"),
+		into("x/a", from("w/a w/b")))
+	t.Run("policies say what is not enforced", func(t *testing.T) { toldOnPolicies(t, w) })
+}
+
+// ipv4 is the IPv4 one of a pod's addresses.
+func ipv4(ips []string) string {
+	return ips[slices.IndexFunc(ips, func(ip string) bool { return !strings.Contains(ip, ":") })]
+}
+
+// toldOnPolicies looks at conditions and Events.
+func toldOnPolicies(t *testing.T, w *policyWorld) {
+	const path = "/apis/cilium.io/v2/namespaces/x/ciliumnetworkpolicies/step"
+	condition := func(status, reason string) {
+		t.Helper()
+		began := time.Now()
+		if err := w.WaitFor(t.Context(), "the condition Valid to be "+status, func() error {
+			var o struct {
+				Status struct {
+					Conditions []struct{ Type, Status, Reason, Message string }
+				}
+			}
+			if err := w.GetObject(t.Context(), path, &o); err != nil {
+				return err
+			}
+			if c := o.Status.Conditions; len(c) != 1 || c[0].Type != "Valid" || c[0].Status != status || c[0].Reason != reason || c[0].Message == "" {
+				return fmt.Errorf("the conditions are %+v", c)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		t.Logf("%s %s after %s", status, reason, time.Since(began).Round(time.Millisecond))
+	}
+	event := func(kind, name string) {
+		t.Helper()
+		if err := w.WaitFor(t.Context(), "an Event on "+kind+" "+name, func() error {
+			var list struct {
+				Items []struct {
+					Type, Message  string
+					InvolvedObject struct{ Kind, Name string }
+				}
+			}
+			if err := w.GetObject(t.Context(), "/api/v1/namespaces/x/events?fieldSelector=reason%3DPolicyNotEnforced", &list); err != nil {
+				return err
+			}
+			for _, e := range list.Items {
+				if e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && e.Type == "Warning" && e.Message != "" {
+					return nil
+				}
+			}
+			return fmt.Errorf("the Events are %+v", list.Items)
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	condition("True", "Enforced")
+	if err := w.Apply(t.Context(), ciliumPolicy("x", "endpointSelector: {matchLabels: {app: a}}, ingress: [{toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]}]")); err != nil {
+		t.Fatal(err)
+	}
+	condition("False", "Unsupported")
+	event("CiliumNetworkPolicy", "step")
+	if err := w.Apply(t.Context(), kubernetesPolicy("x", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {pod-template-hash: x}}}]}]")); err != nil {
+		t.Fatal(err)
+	}
+	event("NetworkPolicy", "step")
+}

@@ -1,0 +1,400 @@
+package node_test
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// tracked is a flow as waggle bpf ct list prints it.
+type tracked struct {
+	Protocol            string
+	Source, Destination netip.AddrPort
+	State               string
+	From, To            struct {
+		Endpoint uint16
+		Pod      string
+	}
+	Packets, Bytes uint64
+}
+
+func flowsOf(t *testing.T, node *nodekit.Node, filter ...string) (flows []tracked) {
+	t.Helper()
+	text, err := node.Waggle(t.Context(), append([]string{"bpf", "ct", "list", "-o", "json"}, filter...)...)
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &flows)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return flows
+}
+
+// conversation is a server that echoes, and a connection to it.
+type conversation struct {
+	net.Conn
+	close func()
+}
+
+// converse connects two places by TCP or UDP and exchanges a first message.
+func converse(t *testing.T, network string, from, to nodekit.Place, addr netip.Addr) conversation {
+	t.Helper()
+	server, done := echoServer(t, network, to, addr)
+	conn, err := talk(network, from, server)
+	if err != nil {
+		done()
+		t.Fatal(err)
+	}
+	return conversation{conn, func() { _ = conn.Close(); done() }}
+}
+
+// echoServer echoes to everybody.
+func echoServer(t *testing.T, network string, at nodekit.Place, addr netip.Addr) (server netip.AddrPort, done func()) {
+	t.Helper()
+	var err error
+	if network == "tcp" {
+		var listener net.Listener
+		if err = at.Do(func() (err error) {
+			listener, err = net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+			return err
+		}); err == nil {
+			go func() {
+				for conn, err := listener.Accept(); err == nil; conn, err = listener.Accept() {
+					go func() { _, _ = io.Copy(conn, conn); _ = conn.Close() }()
+				}
+			}()
+			return netip.MustParseAddrPort(listener.Addr().String()), func() { _ = listener.Close() }
+		}
+		t.Fatal(err)
+	}
+	var conn net.PacketConn
+	if err = at.Do(func() (err error) {
+		conn, err = net.ListenPacket("udp", netip.AddrPortFrom(addr, 0).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		buffer := make([]byte, 2048)
+		for n, peer, err := conn.ReadFrom(buffer); err == nil; n, peer, err = conn.ReadFrom(buffer) {
+			_, _ = conn.WriteTo(buffer[:n], peer)
+		}
+	}()
+	return netip.MustParseAddrPort(conn.LocalAddr().String()), func() { _ = conn.Close() }
+}
+
+// patience is how long talk waits for a connection and an answer.
+const patience = 300 * time.Millisecond
+
+// talk connects and exchanges one message.
+func talk(network string, from nodekit.Place, server netip.AddrPort) (conn net.Conn, err error) {
+	err = from.Do(func() (err error) {
+		conn, err = net.DialTimeout(network, server.String(), patience)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := exchange(conn); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+func exchange(conn net.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err := conn.Write([]byte("waggle")); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(conn, make([]byte, len("waggle")))
+	return err
+}
+
+// What the datapath remembers is listed in words, for a pod, an address or all; who talks most is told; and it is forgotten
+// on demand.
+func TestPrivilegedConntrack_ListTopAndFlush(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	a, b, c := addPod(t, node, "a"), addPod(t, node, "b"), addPod(t, node, "c")
+	for _, family := range families {
+		from, to := a.Addr(family.ipv6), b.Addr(family.ipv6)
+		for _, network := range []string{"tcp", "udp"} {
+			defer converse(t, network, a, b, to).close()
+		}
+		if err := nodekit.Ping(a, to, 56); err != nil {
+			t.Fatal(err)
+		}
+		if err := nodekit.Ping(c, to, 56); err != nil {
+			t.Fatal(err)
+		}
+		states := map[string]string{}
+		for _, f := range flowsOf(t, node, "--address="+from.String(), "--pod=default/b") {
+			if f.Source.Addr() != from || f.Destination.Addr() != to || f.From.Pod != "default/a" || f.To.Pod != "default/b" ||
+				f.From.Endpoint == f.To.Endpoint || f.Packets < 2 || f.Bytes < 2*40 {
+				t.Errorf("%s: %+v", family.name, f)
+			}
+			states[f.Protocol] = f.State
+		}
+		icmp := "ICMP"
+		if family.ipv6 {
+			icmp = "ICMPv6"
+		}
+		if len(states) != 3 || states["TCP"] != "established" || states["UDP"] != "answered" || states[icmp] != "answered" {
+			t.Errorf("%s: states %v", family.name, states)
+		}
+	}
+	var top []struct {
+		Pod            string
+		Flows, Counted int
+		Packets        uint64
+	}
+	text, err := node.Waggle(t.Context(), "bpf", "ct", "top", "-o", "json")
+	if err := errors.Join(err, json.Unmarshal([]byte(text), &top)); err != nil {
+		t.Fatal(err)
+	}
+	// The flows between a and b, and those from c to b, in both families.
+	if len(top) != 3 || top[0].Pod != "default/b" || top[0].Flows != 8 || top[1].Pod != "default/a" || top[1].Flows != 6 ||
+		top[1].Counted != 6 || top[2].Flows != 2 || top[0].Packets <= top[2].Packets {
+		t.Errorf("top talkers: %+v", top)
+	}
+	if text, err := node.Waggle(t.Context(), "bpf", "ct", "flush"); err == nil {
+		t.Errorf("flush without a word of which flows: %q", text)
+	}
+	if _, err := node.Waggle(t.Context(), "bpf", "ct", "flush", "--pod=default/a"); err != nil {
+		t.Fatal(err)
+	}
+	if left := flowsOf(t, node); len(left) != 2 || left[0].From.Pod != "default/c" || left[1].From.Pod != "default/c" {
+		t.Errorf("after the flows of a were forgotten there are %+v", left)
+	}
+}
+
+// ctMap opens a pinned map.
+func ctMap(t *testing.T, node *nodekit.Node, name string) (m *ebpf.Map) {
+	t.Helper()
+	if err := node.Do(func() (err error) {
+		m, err = ebpf.LoadPinnedMap(filepath.Join(node.BPFRoot(), "waggle", "maps", bpf.PinName(name, bpf.LayoutVersion(name))), nil)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// occupy puts n established flows of an opener into a map, or as many as there is room for, and returns how many.
+func occupy(t *testing.T, m *ebpf.Map, opener netip.Addr, id uint16, n int, lasting time.Duration) int {
+	t.Helper()
+	now, err := bpf.CtNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys4 []bpf.CtKey4
+	var keys6 []bpf.CtKey6
+	entries := make([]bpf.CtEntry, n)
+	for i := range n {
+		target := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+		if opener.Is6() {
+			target = netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 9, 9, 9, 9}, uint64(i))))
+		}
+		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(opener, uint16(i>>16)+1), Target: netip.AddrPortFrom(target, 443),
+			Protocol: unix.IPPROTO_TCP})
+		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasting), Opener: id, Flags: bpf.CtStands}
+		if second {
+			entries[i].Flags |= bpf.CtOpenerSecond
+		}
+		keys4, keys6 = append(keys4, key.V4), append(keys6, key.V6)
+	}
+	var keys any = keys4
+	if opener.Is6() {
+		keys = keys6
+	}
+	put, err := m.BatchUpdate(keys, entries, nil)
+	if err != nil && !errors.Is(err, unix.E2BIG) {
+		t.Fatal(err)
+	}
+	return put
+}
+
+// refused is how many packets were dropped for a reason, in both directions.
+func refusedFor(t *testing.T, node *nodekit.Node, reason events.Reason) (n float64) {
+	t.Helper()
+	samples, err := scrape(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, direction := range []string{"ingress", "egress"} {
+		n += samples[fmt.Sprintf("waggle_datapath_packets_total{direction=%q,reason=%q}", direction, reason)]
+	}
+	return n
+}
+
+// lasts is for how long synthetic flows occupy a map: longer than what is tested meanwhile takes on a busy machine.
+const lasts = 12 * time.Second
+
+// A full table: connections that stand go on, new ones are refused with a counted reason, and as soon as there is something
+// to be collected there is room again.
+func TestPrivilegedConntrack_FullTable(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, withMetrics())
+	a, b := addPod(t, node, "a"), addPod(t, node, "b")
+	for _, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			name := bpf.MapCtEst4
+			if family.ipv6 {
+				name = bpf.MapCtEst6
+			}
+			m, to := ctMap(t, node, name), b.Addr(family.ipv6)
+			standing := converse(t, "tcp", a, b, to)
+			defer standing.close()
+			server, done := echoServer(t, "udp", b, to)
+			defer done()
+			begin := time.Now()
+			if put := occupy(t, m, outsideAddr(family.ipv6), 0, int(m.MaxEntries()), lasts); put < int(m.MaxEntries())/2 {
+				t.Fatalf("only %d flows fit", put)
+			}
+			before := refusedFor(t, node, events.FlowsFull)
+			for _, network := range []string{"udp", "tcp"} {
+				target := server
+				if network == "tcp" {
+					target = netip.MustParseAddrPort(standing.RemoteAddr().String())
+				}
+				if conn, err := talk(network, a, target); err == nil {
+					_ = conn.Close()
+					t.Errorf("a new %s flow passes a full table", network)
+				}
+			}
+			if got := refusedFor(t, node, events.FlowsFull) - before; got < 2 {
+				t.Errorf("%v packets were counted as refused, want at least 2", got)
+			}
+			if err := exchange(standing); err != nil {
+				t.Errorf("the connection that stood: %v", err)
+			}
+			if took := time.Since(begin); took > lasts-2*time.Second {
+				t.Skipf("this machine is so busy that the table may not have been full: it took %s", took)
+			}
+			if took := roomAgain(t, a, server, begin.Add(lasts)); took > time.Second {
+				t.Errorf("there was room %s after the flows had expired", took)
+			}
+			if err := exchange(standing); err != nil {
+				t.Errorf("the connection that stood, afterwards: %v", err)
+			}
+			signals := func() (bool, float64) {
+				samples, err := scrape(node)
+				return err == nil, samples[fmt.Sprintf("waggle_conntrack_signals_total{map=%q,reason=\"full\"}", name)]
+			}
+			eventually(t, func() error {
+				if _, n := signals(); n < 1 {
+					return fmt.Errorf("%v signals that the map is full", n)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// roomAgain opens new flows until one passes, from the moment on at which others expire, and tells how long after that.
+func roomAgain(t *testing.T, from nodekit.Place, server netip.AddrPort, expire time.Time) time.Duration {
+	t.Helper()
+	var tick time.Duration = 1 << 30
+	expire = expire.Truncate(0).Add(tick) // times are kept in ticks, rounded up
+	time.Sleep(time.Until(expire))
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+		if conn, err := talk("udp", from, server); err == nil {
+			_ = conn.Close()
+			took := time.Since(expire)
+			t.Logf("a new flow passes %s after the others have expired", took)
+			return took
+		}
+	}
+	t.Fatal("no new flow passes")
+	return 0
+}
+
+// A pod that opens as many flows as it can gets its share and no more, and leaves the others theirs.
+func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, withMetrics())
+	hog, victim, server := addPod(t, node, "hog"), addPod(t, node, "victim"), addPod(t, node, "server")
+	id := uint16(endpointID(t, node, "default/hog"))
+	for _, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			name := bpf.MapCtEst4
+			if family.ipv6 {
+				name = bpf.MapCtEst6
+			}
+			m, counts := ctMap(t, node, name), ctMap(t, node, bpf.MapCtFlows)
+			share := int(m.MaxEntries()) / 4
+			target, done := echoServer(t, "udp", server, server.Addr(family.ipv6))
+			defer done()
+			begin := time.Now()
+			if put := occupy(t, m, hog.Addr(family.ipv6), id, share, lasts); put != share {
+				t.Fatalf("%d of %d flows fit", put, share)
+			}
+			if err := counts.Put(uint32(id), uint32(share)); err != nil {
+				t.Fatal(err)
+			}
+			before := refusedFor(t, node, events.FlowsShare)
+			for i := range 3 {
+				if conn, err := talk("udp", hog, target); err == nil {
+					_ = conn.Close()
+					t.Errorf("the hog's flow %d passes beyond its share", share+i+1)
+				}
+				conn, err := talk("udp", victim, target)
+				if err != nil {
+					t.Errorf("the victim's flow %d: %v", i, err)
+					continue
+				}
+				_ = conn.Close()
+			}
+			if got := refusedFor(t, node, events.FlowsShare) - before; got < 3 {
+				t.Errorf("%v packets were counted as refused, want at least 3", got)
+			}
+			if took := time.Since(begin); took > lasts-2*time.Second {
+				t.Skipf("this machine is so busy that the flows may have expired: it took %s", took)
+			}
+			if took := roomAgain(t, hog, target, begin.Add(lasts)); took > time.Second {
+				t.Errorf("the hog had room %s after its flows had expired", took)
+			}
+		})
+	}
+}
+
+// Flows of a pod that is deleted go at once, whoever opened them, and the others stay.
+func TestPrivilegedConntrack_FlowsOfADeletedPodGo(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	a, b, c := addPod(t, node, "a"), addPod(t, node, "b"), addPod(t, node, "c")
+	for _, family := range families {
+		defer converse(t, "tcp", a, b, b.Addr(family.ipv6)).close()
+		defer converse(t, "tcp", b, c, c.Addr(family.ipv6)).close()
+		defer converse(t, "udp", a, c, c.Addr(family.ipv6)).close()
+	}
+	if flows := flowsOf(t, node, "--pod=default/b"); len(flows) != 4 {
+		t.Fatalf("flows of b: %+v", flows)
+	}
+	if err := b.Detach(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if flows := flowsOf(t, node); len(flows) != 2 || slices.ContainsFunc(flows, func(f tracked) bool { return f.To.Pod != "default/c" }) {
+			return fmt.Errorf("%+v", flows)
+		}
+		return nil
+	})
+}

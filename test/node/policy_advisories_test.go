@@ -1,0 +1,211 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// What went wrong elsewhere and is no matter of one policy alone; the others are cases of
+// TestPrivilegedPolicy_CiliumDenies (a deny of a CIDR against a narrower allow), TestPrivilegedPolicy_CiliumSubjects (an empty
+// list of peers, escape from a namespace) and all that name a namespace (the pod z/liar imitates the labels of another).
+
+// GHSA-c66w-hq56-4q97: an echo request is no reply to one in the other direction, though its id be the same.
+func TestPrivilegedPolicy_EchoOfTheOtherDirectionIsNoReply(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(t, networkPolicy("x", selectA+"policyTypes: [Ingress]"))
+	for i, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			id := uint16(40000 + i)
+			out, in := flow{"x/a", "x/b", family.ipv6, "icmp", 0}, flow{"x/b", "x/a", family.ipv6, "icmp", 0}
+			for range 3 {
+				if got := w.tryFor(t, matrixPatience, id, []flow{out}); !got[0] {
+					t.Errorf("%s was not answered", out)
+				}
+				if got := w.tryFor(t, matrixPatience, id, []flow{in}); got[0] {
+					t.Errorf("%s was answered", in)
+				}
+			}
+		})
+	}
+}
+
+// connect opens a connection that stays until the test ends.
+func connect(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) net.Conn {
+	t.Helper()
+	var conn net.Conn
+	if err := from.Do(func() (err error) {
+		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// echoes sends one byte and waits for its echo.
+func echoes(conn net.Conn, patience time.Duration) error {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := conn.Write([]byte{'?'}); err != nil {
+		return err
+	}
+	_, err := conn.Read(make([]byte, 1))
+	return err
+}
+
+// Connections that are there when a policy comes are judged again, in the direction in which they were opened, whoever sends
+// next; those that the policy allows go on.
+func TestPrivilegedPolicy_EstablishedConnectionsAreJudgedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	type connection struct {
+		conn  net.Conn
+		name  string
+		lives bool // with the policy
+	}
+	var all []connection
+	for i := range families {
+		for _, c := range []struct {
+			from, to string
+			lives    bool
+		}{{"z/a", "x/a", false}, {"x/b", "x/a", true}, {"x/a", "z/a", true}, {"outside", "x/a", false}, {"node", "x/a", true}} {
+			to := w.party(c.to)
+			for _, network := range []string{"tcp", "udp"} {
+				server, done := echoServer(t, network, to, to.addrs[i])
+				defer done()
+				all = append(all, connection{connect(t, w.party(c.from), network, server), fmt.Sprint(c.from, " -> ", c.to, " ", network, " ", families[i].name), c.lives})
+			}
+		}
+	}
+	check := func(what string, want func(connection) bool) {
+		t.Helper()
+		var group errgroup.Group
+		for _, c := range all {
+			group.Go(func() error {
+				patience := 5 * time.Second
+				if !want(c) {
+					patience = 300 * time.Millisecond
+				}
+				if err := echoes(c.conn, patience); (err == nil) != want(c) {
+					t.Errorf("%s: %s: %v", what, c.name, err)
+				}
+				return nil
+			})
+		}
+		_ = group.Wait() // each reports its own
+	}
+	check("without a policy", func(connection) bool { return true })
+	w.apply(t, networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
+	check("with one", func(c connection) bool { return c.lives })
+}
+
+// Whoever sends under an address that is not its own is nobody's peer: neither a pod nor the host outside passes for the node, which
+// may reach all pods, nor for a pod that a policy allows.
+func TestPrivilegedPolicy_SpoofedAddressesOpenNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(t, networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
+	heard := listenAll(t, w.party("x/a"))
+	for i, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			subject, friend := w.party("x/a").addrs[i], w.party("x/b").addrs[i]
+			node, gateway := w.party(theNode).addrs[i], w.party(marker).pod.Gateway(family.ipv6)
+			for _, lie := range []struct {
+				liar   string
+				source netip.Addr
+			}{{theOutside, node}, {theOutside, gateway}, {theOutside, friend}, {"z/a", node}, {"z/a", gateway}, {"z/a", friend}, {"z/a", w.party(theOutside).addrs[i]}} {
+				if err := nodekit.Spoof(w.party(lie.liar), lie.source, subject); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// An honest one behind them arrives, so they would have.
+			if err := nodekit.Spoof(w.party(theNode), node, subject); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() error {
+				if n := heard.from(node); n == 0 {
+					return errors.New("what the node sends does not arrive")
+				}
+				return nil
+			})
+			if n := heard.from(node); n != 1 {
+				t.Errorf("%d packets from the node's address arrived, and it sent one", n)
+			}
+			if n := heard.from(gateway, friend, w.party(theOutside).addrs[i]); n != 0 {
+				t.Errorf("%d packets with stolen addresses arrived", n)
+			}
+		})
+	}
+}
+
+// CVE-2025-32793: a pod that terminates, whose object is gone and whose containers still run, keeps its policies and is known
+// to those of others.
+func TestPrivilegedPolicy_TerminatingPods(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(t, networkPolicy("x", selectA+"policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}], egress: [{to: [{namespaceSelector: {matchLabels: {team: w}}}]}]"))
+	want := both(inbound("x/a", from("x/b")), outbound("x/a", to("w/*")))
+	w.compare(t, usual, want)
+	left := maps.Clone(policyPods)
+	delete(left, "x/a")
+	delete(left, "x/b")
+	w.write(t, "pods.yaml", podManifests(left))
+	eventually(t, func() error {
+		text, err := w.Waggle(t.Context(), "db", "show", "k8s-pods")
+		if err == nil && (strings.Contains(text, "x/a") || strings.Contains(text, "x/b")) {
+			err = fmt.Errorf("the objects are still known:\n%s", text)
+		}
+		return err
+	})
+	w.compare(t, usual, want)
+}
+
+// A policy that stands in the kernel holds while nobody is there who could change it, and while the agent finds out again what
+// there is.
+func TestPrivilegedPolicy_HoldsWhileTheAgentIsAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(t, networkPolicy("x", selectA+"policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
+	heard := listenAll(t, w.party("x/a"))
+	liar := w.party("z/a")
+	to := &targets{}
+	to.add(w.party("x/a").addrs[:]...)
+	ctx, cancel := context.WithCancel(t.Context())
+	var sent atomic.Int64
+	var group errgroup.Group
+	group.Go(func() error { return flood(ctx, liar, to, &sent) })
+	want := both(inbound("x/a", from("x/b")), outbound("x/a", none)) // without egress there are no replies to hear
+	for _, away := range []func() error{func() error { return w.KillAgent(t.Context()) }, func() error { return w.StopAgent(t.Context()) }} {
+		if err := away(); err != nil {
+			t.Fatal(err)
+		}
+		w.compare(t, usual, want)
+		if err := w.StartAgent(); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, w.Node)
+		w.compare(t, usual, want)
+	}
+	cancel()
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+	if n := heard.from(liar.addrs[:]...); n > 0 || sent.Load() == 0 {
+		t.Errorf("%d of %d packets came through", n, sent.Load())
+	}
+}

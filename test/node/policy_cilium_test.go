@@ -1,0 +1,141 @@
+package node_test
+
+import (
+	"testing"
+)
+
+// ciliumPolicy and clusterwidePolicy are manifests of Cilium's policies.
+func ciliumPolicy(namespace, spec string) string {
+	return object("CiliumNetworkPolicy", "cilium.io/v2", namespace, spec)
+}
+
+func clusterwidePolicy(spec string) string {
+	return object("CiliumClusterwideNetworkPolicy", "cilium.io/v2", "", spec)
+}
+
+// subjectA chooses the subject of most cases: app a, in a namespace or everywhere.
+const subjectA = "endpointSelector: {matchLabels: {app: a}}, "
+
+func TestPrivilegedPolicy_CiliumPeers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ingress := func(rules string) []string { return []string{ciliumPolicy("x", subjectA+"ingress: ["+rules+"]")} }
+	egress := func(rules string) []string { return []string{ciliumPolicy("x", subjectA+"egress: ["+rules+"]")} }
+	w.run(t, []policyCase{
+		{"endpoints are of the own namespace", ingress("{fromEndpoints: [{matchLabels: {app: b}}]}"), nil, inbound("x/a", from("x/b"))},
+		{"endpoints of a namespace that is named", ingress("{fromEndpoints: [{matchLabels: {app: b, 'k8s:io.kubernetes.pod.namespace': w}}]}"), nil,
+			inbound("x/a", from("w/b"))},
+		{"endpoints by labels of their namespace", ingress("{fromEndpoints: [{matchLabels: {'k8s:io.cilium.k8s.namespace.labels.team': w}}]}"), nil,
+			inbound("x/a", from("w/*"))},
+		{"all endpoints of the own namespace", ingress("{fromEndpoints: [{}]}"), nil, inbound("x/a", from("x/*"))},
+		{"the entity world", ingress("{fromEntities: [world]}"), nil, inbound("x/a", from(theOutside))},
+		{"the entity world of one family", ingress("{fromEntities: [world-ipv6]}"), nil,
+			inbound("x/a", func(f flow) bool { return f.from == theOutside && f.ipv6 })},
+		{"the entity all", ingress("{fromEntities: [all]}"), nil, all},
+		{"the entity cluster", ingress("{fromEntities: [cluster]}"), nil, inbound("x/a", from("x/* w/* z/*"))},
+		{"the entity host", egress("{toEntities: [host]}"), nil, outbound("x/a", to(theNode))},
+		{"a CIDR is outside of the cluster", ingress("{fromCIDR: [0.0.0.0/0, '::/0']}"), nil, inbound("x/a", from(theOutside))},
+		{"a CIDR less some", ingress("{fromCIDRSet: [{cidr: 192.0.2.0/24, except: [@outside/4]}, {cidr: '2001:db8::/32', except: ['2001:db8:3::/48']}]}"), nil,
+			inbound("x/a", func(f flow) bool { return f.from == theOutside && f.ipv6 })},
+		{"a CIDR to the world alone", egress("{toCIDR: [0.0.0.0/0, '::/0']}"), nil, outbound("x/a", to(theOutside))},
+		{"ports", ingress("{fromEndpoints: [{}], toPorts: [{ports: [{port: '81', protocol: TCP}, {port: '80', protocol: UDP}]}]}"), nil,
+			inbound("x/a", func(f flow) bool { return within("x/*", f.from) && (on("tcp", 81)(f) || on("udp", 80)(f)) })},
+		{"a port of any protocol", ingress("{toPorts: [{ports: [{port: '80'}]}]}"), nil, inbound("x/a", func(f flow) bool { return f.port == 80 })},
+		{"a range of ports", ingress("{toPorts: [{ports: [{port: '79', endPort: 80, protocol: TCP}]}]}"), nil, inbound("x/a", on("tcp", 80))},
+		{"a named port", ingress("{toPorts: [{ports: [{port: web, protocol: TCP}]}]}"), nil, inbound("x/a", on("tcp", 80))},
+	})
+}
+
+func TestPrivilegedPolicy_CiliumDenies(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const everybody = "ingress: [{fromEntities: [all]}], "
+	w.run(t, []policyCase{
+		{"deny over allow", []string{ciliumPolicy("x", subjectA+everybody+"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil,
+			inbound("x/a", func(f flow) bool { return f.from != "x/b" })},
+		{"deny of a port over allow of the peer", []string{ciliumPolicy("x", subjectA+everybody+"ingressDeny: [{toPorts: [{ports: [{port: '80', protocol: TCP}]}]}]")}, nil,
+			inbound("x/a", func(f flow) bool { return !on("tcp", 80)(f) })},
+		{"deny of the peer over allow of a port", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: '80', protocol: TCP}]}]}], "+
+			"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil, inbound("x/a", func(f flow) bool { return f.from == "x/c" && on("tcp", 80)(f) })},
+		{"deny inside of a range", []string{ciliumPolicy("x", subjectA+"ingress: [{toPorts: [{ports: [{port: '1', endPort: 65535, protocol: TCP}]}]}], "+
+			"ingressDeny: [{toPorts: [{ports: [{port: '81', protocol: TCP}]}]}]")}, nil, inbound("x/a", on("tcp", 80))},
+		{"a deny of Cilium's over an allow of Kubernetes'", []string{networkPolicy("x", selectA+"ingress: [{}]"),
+			ciliumPolicy("x", subjectA+"ingressDeny: [{fromEntities: [world]}]")}, nil, inbound("x/a", func(f flow) bool { return f.from != theOutside })},
+		{"deny of egress to the world", []string{ciliumPolicy("x", subjectA+"egress: [{toEntities: [all]}], egressDeny: [{toEntities: [world]}]")}, nil,
+			outbound("x/a", func(f flow) bool { return f.to != theOutside })},
+		{"a deny alone isolates", []string{ciliumPolicy("x", subjectA+"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil, inbound("x/a", none)},
+		{"a deny without default deny", []string{ciliumPolicy("x", subjectA+"enableDefaultDeny: {ingress: false}, ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil,
+			inbound("x/a", func(f flow) bool { return f.from != "x/b" })},
+		{"an allow without default deny", []string{ciliumPolicy("x", subjectA+"enableDefaultDeny: {ingress: false}, ingress: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil, all},
+		{"default deny is the other policy's", []string{ciliumPolicy("x", subjectA+"enableDefaultDeny: {ingress: false}, ingress: [{fromEndpoints: [{matchLabels: {app: b}}]}]"),
+			ciliumPolicy("x", subjectA+"ingress: [{fromEndpoints: [{matchLabels: {app: c}}]}]")}, nil, inbound("x/a", from("x/b x/c"))},
+		// CVE-2024-47825.
+		{"a deny of a CIDR against a narrower allow", []string{ciliumPolicy("x", subjectA+"ingress: [{fromCIDR: [@outside/4, @outside/6]}], ingressDeny: [{fromCIDR: [192.0.0.0/8, '2001:db8::/32']}]")},
+			nil, inbound("x/a", none)},
+		{"a deny of a CIDR against a narrower allow without default deny", []string{
+			ciliumPolicy("x", subjectA+"ingressDeny: [{fromCIDR: [192.0.0.0/8, '2001:db8::/32']}], ingress: [{fromEntities: [all]}]"),
+			ciliumPolicy("x", subjectA+"enableDefaultDeny: {ingress: false}, ingress: [{fromCIDR: [@outside/4, @outside/6]}]")}, nil,
+			inbound("x/a", func(f flow) bool { return f.from != theOutside })},
+	})
+}
+
+func TestPrivilegedPolicy_CiliumICMP(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	services := append(usual, service{"icmp", 0})
+	w.run(t, []policyCase{
+		{"echo requests of both families", []string{ciliumPolicy("x", subjectA+"ingress: [{icmps: [{fields: [{family: IPv4, type: 8}, {family: IPv6, type: EchoRequest}]}]}]")}, services,
+			inbound("x/a", on("icmp", 0))},
+		{"another type", []string{ciliumPolicy("x", subjectA+"ingress: [{icmps: [{fields: [{family: IPv4, type: 13}]}]}]")}, services, inbound("x/a", none)},
+		{"one family, and ports beside it", []string{ciliumPolicy("x", subjectA+"ingress: [{icmps: [{fields: [{family: IPv6, type: 128}]}]}, {toPorts: [{ports: [{port: '80', protocol: TCP}]}]}]")},
+			services, inbound("x/a", func(f flow) bool { return on("tcp", 80)(f) || on("icmp", 0)(f) && f.ipv6 })},
+		{"a deny of echo requests", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEntities: [all]}], ingressDeny: [{icmps: [{fields: [{family: IPv4, type: 8}]}]}]")}, services,
+			inbound("x/a", func(f flow) bool { return !on("icmp", 0)(f) || f.ipv6 })},
+	})
+}
+
+func TestPrivilegedPolicy_CiliumSubjects(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const isolated = "ingress: [{fromEndpoints: []}]"
+	w.run(t, []policyCase{
+		{"of the whole cluster", []string{clusterwidePolicy(subjectA + "ingress: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil, inbound("x/a w/a z/a", from("x/b w/b"))},
+		{"of the whole cluster, of one namespace", []string{clusterwidePolicy("endpointSelector: {matchLabels: {'k8s:io.kubernetes.pod.namespace': w}}, ingress: [{fromEntities: [world]}]")}, nil,
+			inbound("w/*", from(theOutside))},
+		{"several rules in one object", []string{"---\n{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {namespace: x, name: several}, specs: [" +
+			"{endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEndpoints: [{matchLabels: {app: b}}]}]}, " +
+			"{endpointSelector: {matchLabels: {app: c}}, ingress: [{fromEndpoints: [{matchLabels: {app: a}}]}]}]}"}, nil,
+			both(inbound("x/a", from("x/b")), inbound("x/c", from("x/a")))},
+		// CVE-2025-64715: an empty list is nobody, not everybody.
+		{"an empty list of peers", []string{ciliumPolicy("x", subjectA+isolated)}, nil, inbound("x/a", none)},
+		{"an empty list of CIDRs", []string{ciliumPolicy("x", subjectA+"ingress: [{fromCIDR: []}]")}, nil, inbound("x/a", none)},
+		{"an empty list of entities", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEntities: []}]")}, nil, inbound("x/a", none)},
+		// CVE-2023-41333: whatever its selector says, a policy of a namespace is for that namespace.
+		{"a namespace cannot be escaped by its label", []string{ciliumPolicy("x", "endpointSelector: {matchLabels: {'k8s:io.kubernetes.pod.namespace': w}}, "+isolated)}, nil, all},
+		{"a namespace cannot be escaped by expressions", []string{ciliumPolicy("x", "endpointSelector: {matchExpressions: [{key: 'reserved:init', operator: DoesNotExist}]}, "+isolated)}, nil,
+			inbound("x/*", none)},
+		{"a namespace cannot be escaped by a label that is not there", []string{ciliumPolicy("x", "endpointSelector: {matchExpressions: [{key: 'k8s:io.kubernetes.pod.namespace', operator: DoesNotExist}]}, "+isolated)},
+			nil, all},
+	})
+}
+
+// What is not enforced grants nothing, and denies all that it names; rules beside it hold.
+func TestPrivilegedPolicy_UnsupportedFailsClosed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	const http = "toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]"
+	w.run(t, []policyCase{
+		{"HTTP", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEndpoints: [{}], "+http+"}, {fromEndpoints: [{matchLabels: {app: b}}], toPorts: [{ports: [{port: '81', protocol: TCP}]}]}]")}, nil,
+			inbound("x/a", func(f flow) bool { return f.from == "x/b" && on("tcp", 81)(f) })},
+		{"DNS names", []string{ciliumPolicy("x", subjectA+"egress: [{toFQDNs: [{matchName: example.com}]}, {toEndpoints: [{matchLabels: {app: b}}]}]")}, nil, outbound("x/a", to("x/b"))},
+		{"services", []string{ciliumPolicy("x", subjectA+"egress: [{toServices: [{k8sService: {serviceName: s, namespace: x}}]}]")}, nil, outbound("x/a", none)},
+		{"a deny of services is a deny of all", []string{ciliumPolicy("x", subjectA+"egress: [{toEntities: [all]}], egressDeny: [{toServices: [{k8sService: {serviceName: s, namespace: x}}]}]")}, nil,
+			outbound("x/a", none)},
+		{"a label that no identity has", []string{networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchExpressions: [{key: pod-template-hash, operator: DoesNotExist}]}}]}]")}, nil,
+			inbound("x/a", none)},
+		{"audit mode denies nothing", []string{"---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: x, name: audited, annotations: {policy.waggle.io/mode: audit}}, " +
+			"spec: {podSelector: {}, policyTypes: [Ingress, Egress]}}"}, nil, all},
+		{"audit mode takes nothing from the others", []string{"---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: x, name: audited, annotations: {policy.waggle.io/mode: audit}}, " +
+			"spec: {podSelector: {matchLabels: {app: a}}, ingress: [{}]}}", networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")}, nil, inbound("x/a", from("x/b"))},
+	})
+}

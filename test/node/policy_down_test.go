@@ -1,0 +1,57 @@
+package node_test
+
+import (
+	"errors"
+	"maps"
+	"testing"
+)
+
+// While the agent is down, policies, pods' labels and a namespace's labels change such that before and after the same is
+// allowed, and any mixture of old and new allows or denies something else. From its start the agent enforces one or the other:
+// nothing comes through that both deny, and nothing is lost that both allow.
+func TestPrivilegedPolicy_ChangesWhileTheAgentIsDownComeTogether(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	// x/a is isolated under either name of its label; x/b may talk to it under either name of its own, and w/* as a namespace.
+	rule := func(subject, peer, team string) string {
+		return "podSelector: {matchLabels: {" + subject + "}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {" + peer + "}}}, " +
+			"{namespaceSelector: {matchLabels: {" + team + "}}}]}]"
+	}
+	states := []func(){
+		func() {
+			w.write(t, "pods.yaml", podManifests(policyPods))
+			w.write(t, "namespaces.yaml", namespaceManifests(nil))
+			w.write(t, "policies.yaml", networkPolicy("x", rule("app: a", "app: b", "team: w"))+w.mark())
+		},
+		func() {
+			pods := maps.Clone(policyPods)
+			pods["x/a"], pods["x/b"] = "labels: {application: a}}, spec: {containers: [{name: c}]}", "labels: {application: b}}, spec: {containers: [{name: c}]}"
+			w.write(t, "pods.yaml", podManifests(pods))
+			w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "crew: w"}))
+			w.write(t, "policies.yaml", networkPolicy("x", rule("application: a", "application: b", "crew: w"))+w.mark())
+		},
+	}
+	w.apply(t, networkPolicy("x", rule("app: a", "app: b", "team: w")))
+	liar := w.knock(t, "z/a", "x/a")
+	friends := w.talk(t, [2]string{"x/b", "x/a"}, [2]string{"w/a", "x/a"}, [2]string{"x/a", "w/b"})
+
+	for i := range 6 {
+		if err := w.KillAgent(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.steps++
+		states[(i+1)%2]()
+		if err := w.StartAgent(); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, w.Node)
+		eventually(t, func() error {
+			if !w.tryFor(t, matrixPatience, 0, []flow{{theOutside, marker, false, "udp", w.markedPort()}})[0] {
+				return errors.New("what changed meanwhile is not in force")
+			}
+			return nil
+		})
+	}
+	liar.unheard(t)
+	undisturbed(t, friends)
+}

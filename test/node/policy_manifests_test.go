@@ -1,0 +1,67 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// The directory of manifests is away while the agent runs, and then when it starts, as one is that is mounted late. What was
+// enforced stays enforced all the time, and nothing is lost of what is allowed. A pod that comes meanwhile to a node whose
+// policies nobody knows waits for them.
+func TestPrivilegedPolicy_ManifestsThatAreAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--ipv4-range=10.244.1.0/24", "--ipv6-range=fd00:10:244:1::/64") // the Node is a manifest as well
+	w.apply(t, networkPolicy("x", "podSelector: {matchExpressions: [{key: app, operator: In, values: [a, late]}]}, policyTypes: [Ingress], "+
+		"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
+	w.write(t, "late.yaml", podManifests(map[string]string{"x/late": "labels: {app: late}}, spec: {containers: [{name: c}]}"}))
+	stranger := w.knock(t, "z/a", "x/a")
+	friends := w.talk(t, [2]string{"x/b", "x/a"}, [2]string{"w/a", "w/b"})
+	dir := w.ManifestsDir()
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	says(t, w.Node, "list manifests")
+	if err := errors.Join(w.KillAgent(t.Context()), w.StartAgent()); err != nil {
+		t.Fatal(err)
+	}
+	says(t, w.Node, dir+" does not exist, and pods of an earlier run are there")
+
+	late := newPod(t, w.Node, "x/late")
+	attached := make(chan error, 1)
+	go func() { attached <- late.Attach(t.Context()) }()
+	eventually(t, func() error {
+		rows, err := w.Waggle(t.Context(), "db", "show", "endpoint-policies")
+		if err == nil && !strings.Contains(rows, "now none is known") {
+			err = fmt.Errorf("it is not said what the new pod waits for:\n%s", rows)
+		}
+		return err
+	})
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-attached:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the new pod still waits")
+	}
+	for _, family := range families {
+		addr := late.Addr(family.ipv6)
+		if err := nodekit.Ping(w.party("z/a"), addr, 56); err == nil {
+			t.Errorf("%s: whom its policy denies reaches the new pod", family.name)
+		}
+		if err := nodekit.Ping(w.party("x/b"), addr, 56); err != nil {
+			t.Errorf("%s: %v", family.name, err)
+		}
+	}
+	stranger.unheard(t)
+	undisturbed(t, friends)
+}

@@ -1,0 +1,282 @@
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// policyMaps are those whose contents policies alone decide.
+var policyMaps = []string{bpf.MapPolicy, bpf.MapPolicyRanges, bpf.MapCIDRs}
+
+// policyMapsOf prints what the kernel has.
+func policyMapsOf(t *testing.T, node *nodekit.Node) (text string) {
+	t.Helper()
+	for _, name := range policyMaps {
+		out, err := node.Waggle(t.Context(), "map", "get", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += out
+	}
+	return text
+}
+
+var entryOf = regexp.MustCompile(`(?m)\bpolicy=(\d+) `)
+
+// requireNothingHalf wants that the maps have exactly the entries that the tables say: none is missing and none is left of a change
+// that somebody did not bring to its end.
+func requireNothingHalf(t *testing.T, node *nodekit.Node) {
+	t.Helper()
+	eventually(t, func() error {
+		type row struct {
+			ID              uint32
+			Entries, Ranges int
+		}
+		var rows []row
+		out, err := node.Waggle(t.Context(), "db", "show", "policy-entries", "-o", "json")
+		if err == nil {
+			err = json.Unmarshal([]byte(out), &rows)
+		}
+		if err != nil {
+			return err
+		}
+		want := map[string]int{}
+		for _, r := range rows {
+			want[fmt.Sprint(r.ID)] += r.Entries + r.Ranges
+		}
+		have := policyMapsOf(t, node)
+		for _, match := range entryOf.FindAllStringSubmatch(have, -1) {
+			want[match[1]]--
+		}
+		for id, missing := range want {
+			if missing != 0 {
+				return fmt.Errorf("policy %s: %d entries are missing, which less than 0 is too many\n%s\n%s", id, missing, out, have)
+			}
+		}
+		named, err := node.Waggle(t.Context(), "db", "show", "named-cidrs")
+		if err != nil {
+			return err
+		}
+		if n := strings.Count(have, "family="); n != strings.Count(named, "Done") || strings.Contains(named, "true") {
+			return fmt.Errorf("the map has %d address ranges, and there should be\n%s", n, named)
+		}
+		return nil
+	})
+}
+
+// variedPolicies are policies of the pods x/* that need entries of all kinds, others for each n; whatever n, they let x/b in to x/a
+// and z/* out.
+func variedPolicies(n int) string {
+	var b strings.Builder
+	for i := range 3 {
+		fmt.Fprint(&b, networkPolicy("x", fmt.Sprintf("podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: {cidr: 198.51.%d.0/24, "+
+			"except: [198.51.%d.%d/32]}}, {namespaceSelector: {matchLabels: {team: w}}}], ports: [{port: %d, endPort: %d}, {port: %d, protocol: UDP}]}]",
+			i, i, n%200, 1000+n%300, 3000+7*n%999, n%500+1))+"\n")
+	}
+	return b.String() + networkPolicy("x", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")
+}
+
+// The agent is killed again and again while it writes policies. Nobody passes who must not, nobody is lost who may, and what it had
+// half written is whole or gone afterwards.
+func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.apply(t, variedPolicies(0))
+	stranger, friends := w.knock(t, "z/a", "x/a"), w.talk(t, [2]string{"x/b", "x/a"})
+	random := seeded(t)
+	for i := range 8 * soak(t) {
+		for j := range 3 {
+			w.write(t, "policies.yaml", variedPolicies(10*i+j+1)+w.mark())
+			time.Sleep(time.Duration(random.Int64N(int64(20 * time.Millisecond))))
+		}
+		if err := errors.Join(w.KillAgent(t.Context()), w.StartAgent()); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			waitReady(t, w.Node)
+		}
+	}
+	waitReady(t, w.Node)
+	w.apply(t, variedPolicies(1))
+	stranger.unheard(t)
+	undisturbed(t, friends)
+	requireNothingHalf(t, w.Node)
+	w.apply(t, "")
+	requireNothingHalf(t, w.Node)
+}
+
+// Policies come, change and go all the time beside traffic that they do not concern, and beside some that all of them allow. Nothing
+// of it is lost, and in the end there is as much of everything as before.
+func TestPrivilegedPolicy_ChurnDisturbsNobodyAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	const policies = 50
+	w := newWorld(t)
+	w.apply(t, "")
+	before := policyMapsOf(t, w.Node)
+	objects := func() map[string]int {
+		return count(t, w.Node, "policies", "policy-entries", "named-cidrs", "identities", "endpoint-policies")
+	}
+	start := objects()
+	friends := w.talk(t, [2]string{"x/b", "x/a"}, [2]string{"z/a", "w/a"}, [2]string{theOutside, "z/a"})
+	for began, n := time.Now(), 0; time.Since(began) < 3*time.Second; n++ {
+		var b strings.Builder
+		for i := range policies {
+			if (i+n)%3 != 0 { // a third is away
+				fmt.Fprint(&b, networkPolicy("x", fmt.Sprintf("podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}, "+
+					"{from: [{ipBlock: {cidr: 198.51.100.%d/32}}], ports: [{port: %d, endPort: %d}]}]", i+n%100, i+1, 100+i+n))+"\n")
+			}
+		}
+		w.apply(t, b.String())
+	}
+	undisturbed(t, friends)
+	w.apply(t, "")
+	eventually(t, func() error {
+		// The marker's policy has another id each time.
+		if now := policyMapsOf(t, w.Node); strings.Count(now, "\n") != strings.Count(before, "\n") {
+			return fmt.Errorf("the maps had\n%s\nand have\n%s", before, now)
+		}
+		if now := objects(); fmt.Sprint(now) != fmt.Sprint(start) {
+			return fmt.Errorf("the tables had %v rows, and have %v", start, now)
+		}
+		return nil
+	})
+	requireNothingHalf(t, w.Node)
+}
+
+// count is how many rows tables have.
+func count(t *testing.T, node *nodekit.Node, tables ...string) map[string]int {
+	t.Helper()
+	rows := map[string]int{}
+	for _, table := range tables {
+		out, err := node.Waggle(t.Context(), "db", "show", table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows[table] = strings.Count(out, "\n")
+	}
+	return rows
+}
+
+// What somebody else does to the maps of policies is put right when they are read back; meanwhile nobody passes who must not.
+func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--verify-interval=1s")
+	w.apply(t, variedPolicies(7))
+	requireNothingHalf(t, w.Node)
+	before := policyMapsOf(t, w.Node)
+	n := &repairNode{Node: w.Node}
+	for _, s := range []struct {
+		name string
+		do   func() error
+	}{
+		{"entries are gone", func() error {
+			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error { return clearMap[bpf.PolicyKey, bpf.PolicyEntry](m) })
+		}},
+		{"ranges of ports are gone", func() error {
+			return n.onMap(bpf.MapPolicyRanges, func(m *ebpf.Map) error { return clearMap[bpf.PolicyRangeKey, bpf.PolicyEntry](m) })
+		}},
+		{"address ranges are gone", func() error {
+			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error { return clearMap[bpf.LpmKey, uint32](m) })
+		}},
+		{"an allow becomes a deny", func() error {
+			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error {
+				var key bpf.PolicyKey
+				var value bpf.PolicyEntry
+				if all := m.Iterate(); !all.Next(&key, &value) {
+					return errors.Join(errors.New("the map is empty"), all.Err())
+				}
+				value.Deny = 1
+				return m.Put(key, value)
+			})
+		}},
+		{"entries of nobody are there", func() error {
+			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error { return m.Put(bpf.PolicyKey{Policy: 77777}, bpf.PolicyEntry{}) })
+		}},
+		{"an address range has another number", func() error {
+			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
+				var key bpf.LpmKey
+				var value uint32
+				if all := m.Iterate(); !all.Next(&key, &value) {
+					return errors.Join(errors.New("the map is empty"), all.Err())
+				}
+				return m.Put(key, value+1000)
+			})
+		}},
+		{"an address range of nobody is there", func() error {
+			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
+				return m.Put(bpf.NewLpmKey(netip.MustParsePrefix("203.0.113.0/24")), uint32(0x01000001))
+			})
+		}},
+	} {
+		if err := w.Do(s.do); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		if now := policyMapsOf(t, w.Node); now == before {
+			t.Errorf("%s: nothing has changed, or it was put right at once", s.name)
+		}
+		began := time.Now()
+		eventually(t, func() error {
+			if now := policyMapsOf(t, w.Node); now != before {
+				return fmt.Errorf("%s: the maps have\n%s\nwant\n%s", s.name, now, before)
+			}
+			return nil
+		})
+		t.Logf("%-40s repaired after %v", s.name, time.Since(began).Round(time.Millisecond))
+	}
+	w.compare(t, []service{{"icmp", 0}}, inbound("x/*", from("x/b")))
+	n.requirePolicyRepairsShown(t)
+}
+
+func (n *repairNode) requirePolicyRepairsShown(t *testing.T) {
+	t.Helper()
+	rows, err := n.Waggle(t.Context(), "db", "show", "drift-repairs")
+	for _, name := range []string{bpf.MapPolicy, bpf.MapCIDRs} {
+		if err != nil || !strings.Contains(rows, name) {
+			t.Errorf("waggle db show drift-repairs says nothing of %s (%v):\n%s", name, err, rows)
+		}
+	}
+}
+
+// The self-test and the setup of a node go through where every endpoint is isolated, and the pods of a node keep up with the mode over
+// restarts.
+func TestPrivilegedPolicy_ModesByRestart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	policies := networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")
+	w.apply(t, policies)
+	for _, mode := range []struct {
+		name string
+		want func(flow) bool
+	}{
+		{"always", from(theNode)}, // nobody has a rule for what it begins itself,
+		{"default", inbound("x/a", from("x/b"))},
+		{"never", all},
+		{"default", inbound("x/a", from("x/b"))},
+	} {
+		w.AddAgentArgs("--enable-policy=" + mode.name)
+		if err := errors.Join(w.StopAgent(t.Context()), w.StartAgent()); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, w.Node)
+		w.compare(t, usual, mode.want)
+		if err := w.Do(func() error {
+			if out, err := setupCommand(t.Context(), w.Node, "--once").CombinedOutput(); err != nil {
+				return fmt.Errorf("setup: %w\n%s", err, out)
+			}
+			return nil
+		}); err != nil {
+			t.Errorf("--enable-policy=%s: %v", mode.name, err)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package node_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// world is a node with pods of three namespaces, the node itself and a host outside, between which connections are tried and
+// compared with what policies say.
+type world struct {
+	*nodekit.Node
+	parties []*party
+	steps   int
+}
+
+// party is an end of connections.
+type party struct {
+	nodekit.Place
+	name  string        // "namespace/pod", "node" or "outside"
+	addrs [2]netip.Addr // IPv4, IPv6
+	pod   *nodekit.Pod  // nil for the node and the host outside
+}
+
+// Names of parties that are no pods.
+const (
+	theNode    = "node"
+	theOutside = "outside"
+)
+
+// marker is a pod whose policy tells that all policies that came with it are in force: see [world.apply].
+const marker = "marker/marker"
+
+// policyPods are the pods of a world with their labels and container ports, as a manifest has them. Each namespace has a label
+// "team" with its own name.
+var policyPods = map[string]string{
+	"x/a": "labels: {app: a, tier: front}}, spec: {containers: [{name: c, ports: [{name: web, containerPort: 80}, {name: dns, containerPort: 53, protocol: UDP}]}]}",
+	"x/b": "labels: {app: b, tier: back}}, spec: {containers: [{name: c, ports: [{name: web, containerPort: 81}]}]}",
+	"x/c": "labels: {app: c}}, spec: {containers: [{name: c}]}",
+	"w/a": "labels: {app: a, tier: back}}, spec: {containers: [{name: c, ports: [{name: web, containerPort: 80}]}]}",
+	"w/b": "labels: {app: b}}, spec: {containers: [{name: c}]}",
+	"z/a": "labels: {app: a, tier: front}}, spec: {containers: [{name: c}]}",
+	// Whatever a pod's own labels say, it is of its namespace.
+	"z/liar": "labels: {app: liar, io.kubernetes.pod.namespace: w, io.cilium.k8s.namespace.labels.team: w, team: w, kubernetes.io/metadata.name: w}}, " +
+		"spec: {containers: [{name: c}]}",
+	marker: "labels: {app: marker}}, spec: {containers: [{name: c}]}",
+}
+
+// newWorld starts the node and its pods. The agent gets further flags.
+func newWorld(t *testing.T, args ...string) *world {
+	t.Helper()
+	w := &world{Node: newNode(t, nodekit.Options{AgentArgs: args})}
+	w.write(t, "pods.yaml", podManifests(policyPods))
+	w.write(t, "namespaces.yaml", namespaceManifests(nil))
+	w.write(t, "policies.yaml", w.mark())
+	if err := w.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, w.Node)
+	routeBack(t, w.Node)
+	w.parties = []*party{
+		{w.Host(), theNode, [2]netip.Addr{nodekit.UplinkIPv4.Addr(), nodekit.UplinkIPv6.Addr()}, nil},
+		{w.OutsideHost(), theOutside, [2]netip.Addr{nodekit.OutsideIPv4.Addr(), nodekit.OutsideIPv6.Addr()}, nil},
+	}
+	for name := range policyPods {
+		w.add(t, name)
+	}
+	slices.SortFunc(w.parties, func(a, b *party) int { return strings.Compare(a.name, b.name) })
+	for _, p := range w.parties {
+		answerDatagrams(t, p, p.addrs[:])
+	}
+	return w
+}
+
+// add attaches a pod whose manifest is there.
+func (w *world) add(t *testing.T, name string) *party {
+	t.Helper()
+	pod := addPod(t, w.Node, name)
+	p := &party{pod, name, [2]netip.Addr{pod.Addr(false), pod.Addr(true)}, pod}
+	w.parties = append(w.parties, p)
+	return p
+}
+
+// party finds one by its name.
+func (w *world) party(name string) *party {
+	i := slices.IndexFunc(w.parties, func(p *party) bool { return p.name == name })
+	if i < 0 {
+		panic("no party " + name)
+	}
+	return w.parties[i]
+}
+
+// write replaces a file of manifests, all at once.
+func (w *world) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := w.WriteManifest(name, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func podManifests(pods map[string]string) string {
+	var b strings.Builder
+	for name, rest := range pods {
+		namespace, pod, _ := strings.Cut(name, "/")
+		fmt.Fprintf(&b, "---\n{apiVersion: v1, kind: Pod, metadata: {namespace: %s, name: %s, uid: %s-%s, %s}\n", namespace, pod, namespace, pod, rest)
+	}
+	return b.String()
+}
+
+// namespaceManifests are the namespaces, with further labels for some of them.
+func namespaceManifests(labels map[string]string) string {
+	var b strings.Builder
+	for _, name := range []string{"w", "x", "z", "marker"} {
+		more := labels[name]
+		if more == "" {
+			more = "team: " + name
+		}
+		fmt.Fprintf(&b, "---\n{apiVersion: v1, kind: Namespace, metadata: {name: %s, labels: {kubernetes.io/metadata.name: %s, %s}}}\n", name, name, more)
+	}
+	return b.String()
+}
+
+// apply makes policies all that there are, and waits until they are in force: the pod of the name [marker] then answers on one of two
+// ports, and with the next policies on the other.
+func (w *world) apply(t *testing.T, policies string) {
+	t.Helper()
+	w.steps++
+	w.write(t, "policies.yaml", policies+w.mark())
+	eventually(t, func() error {
+		if got := w.tryFor(t, 20*time.Millisecond, 0, []flow{{theOutside, marker, false, "udp", w.markedPort()}}); !got[0] {
+			return fmt.Errorf("the policies are not in force: port %d of %s does not answer", w.markedPort(), marker)
+		}
+		return nil
+	})
+}
+
+// mark is the policy of the pod of the name [marker], and markedPort the one on which it then answers, and did not before.
+func (w *world) mark() string {
+	return fmt.Sprintf("\n---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: marker, name: marker}, "+
+		"spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{protocol: UDP, port: %d}]}]}}\n", w.markedPort())
+}
+
+func (w *world) markedPort() uint16 { return uint16(7000 + w.steps%2) }
+
+// datagramPorts are those on which every party answers datagrams. A connection is answered on all ports, if only by a refusal.
+var datagramPorts = []uint16{53, 80, 7000, 7001}
+
+// answerDatagrams opens the ports for datagrams until the test ends.
+func answerDatagrams(t *testing.T, at nodekit.Place, addrs []netip.Addr) {
+	t.Helper()
+	for _, addr := range addrs {
+		for _, port := range datagramPorts {
+			var conn *net.UDPConn
+			if err := at.Do(func() (err error) {
+				conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, port)))
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = conn.Close() })
+			go func() {
+				buffer := make([]byte, 2048)
+				for {
+					n, peer, err := conn.ReadFromUDPAddrPort(buffer)
+					if err != nil {
+						return
+					}
+					_, _ = conn.WriteToUDPAddrPort(buffer[:n], peer) // a lost answer is what the other end looks for
+				}
+			}()
+		}
+	}
+}
+
+// flow is a connection that is tried.
+type flow struct {
+	from, to string
+	ipv6     bool
+	protocol string // "tcp", "udp" or "icmp"
+	port     uint16 // of the destination; 0 for icmp
+}
+
+func (f flow) String() string {
+	family := "IPv4"
+	if f.ipv6 {
+		family = "IPv6"
+	}
+	return fmt.Sprintf("%s -> %s %s %s/%d", f.from, f.to, family, f.protocol, f.port)
+}
+
+// try opens all connections at the same time and tells which were answered.
+func (w *world) try(t *testing.T, flows []flow) []bool {
+	t.Helper()
+	return w.tryFor(t, matrixPatience, 0, flows)
+}
+
+// tryFor is [world.try] with another patience, and with an id for all echo requests; 0 means one of its own for each.
+func (w *world) tryFor(t *testing.T, patience time.Duration, id uint16, flows []flow) []bool {
+	t.Helper()
+	tries := make([]*attempt, len(flows))
+	byPlace := map[string][]*attempt{}
+	for i, f := range flows {
+		to := w.party(f.to)
+		tries[i] = &attempt{flow: f, addr: to.addrs[0], fd: -1, id: id}
+		if f.ipv6 {
+			tries[i].addr = to.addrs[1]
+		}
+		byPlace[f.from] = append(byPlace[f.from], tries[i])
+	}
+	var opening errgroup.Group
+	for from, list := range byPlace {
+		place := w.party(from)
+		opening.Go(func() error { return place.Do(func() error { return openAll(list) }) })
+	}
+	err := opening.Wait()
+	defer closeAll(tries)
+	if err == nil {
+		err = await(tries, patience)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make([]bool, len(flows))
+	for i, a := range tries {
+		out[i] = a.answered
+	}
+	return out
+}
+
+// service is a protocol and a port that a matrix tries.
+type service struct {
+	protocol string
+	port     uint16
+}
+
+// usual are tried unless a case says something else.
+var usual = []service{{"tcp", 80}, {"tcp", 81}, {"udp", 80}}
+
+// flows lists all connections between all parties, but for those that no policy is about: of a party to itself, and from the
+// host outside to the node.
+func (w *world) flows(services []service) (all []flow) {
+	for _, from := range w.parties {
+		for _, to := range w.parties {
+			if from == to || from.name == marker || to.name == marker || from.pod == nil && to.pod == nil {
+				continue
+			}
+			for _, s := range services {
+				all = append(all, flow{from.name, to.name, false, s.protocol, s.port}, flow{from.name, to.name, true, s.protocol, s.port})
+			}
+		}
+	}
+	return all
+}
+
+// compare tries all connections until exactly those are answered that want says, or for too long.
+func (w *world) compare(t *testing.T, services []service, want func(flow) bool) {
+	t.Helper()
+	left := w.flows(services)
+	all := len(left)
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		got := w.try(t, left)
+		var wrong []flow
+		var text bytes.Buffer
+		for i, f := range left {
+			if got[i] != want(f) {
+				wrong = append(wrong, f)
+				fmt.Fprintf(&text, "%s: answered %t, want %t\n", f, got[i], want(f))
+			}
+		}
+		if len(wrong) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("%d of %d connections are not as they should be:\n%s", len(wrong), all, text.String())
+			return
+		}
+		left = wrong // what was once right stays so: nothing changes meanwhile
+	}
+}
