@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -78,7 +79,8 @@ func newBench(b *testing.B, n, m int) *bench {
 		Pods: must(b, k8s.NewPodTable, db), Remote: must(b, cilium.NewEndpointTable, db),
 		IPCache:          must(b, ipcache.NewTable, db),
 		CiliumIdentities: must(b, cilium.NewIdentityTable, db), Sources: tables,
-		Identities: w.identities, Of: w.of, Endpoints: w.endpoints, Facts: w.facts, Policies: must(b, policies.NewTable, db),
+		Identities: w.identities, Of: w.of, Endpoints: w.endpoints, Facts: w.facts,
+		Attachments: must(b, attachments.NewTable, db), Policies: must(b, policies.NewTable, db),
 		Compiled: must(b, policyentries.NewTable, db), Named: must(b, namedcidrs.NewTable, db), Published: published,
 		Progress: must(b, policyprogress.NewTable, db), Initialize: newInitialize(db, published)})
 	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "k8s-namespaces"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policyenvironment"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -82,6 +83,7 @@ type params struct {
 	Of                 statedb.Table[*identities.EndpointIdentity]
 	Endpoints          statedb.Table[*endpoints.Endpoint]
 	Facts              statedb.Table[*bpfendpoints.Facts]
+	Attachments        statedb.Table[*attachments.Attachment]
 
 	Policies   statedb.RWTable[*policies.Policy]
 	Compiled   statedb.RWTable[*policyentries.Policy]

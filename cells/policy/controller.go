@@ -11,9 +11,11 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
@@ -36,6 +38,7 @@ type controller struct {
 	marks, rangeMarks map[statedb.Revision]bool
 
 	complete bool   // endpoint-policies is initialized
+	alone    bool   // no hook has a program of the run before
 	revision uint32 // of what is enforced
 	first    bool   // nothing has been published yet
 	retry    time.Duration
@@ -99,6 +102,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.store.frozen = !c.earlier.settled
 
 	want := c.compile(txn)
+	want.replaced = c.replaced(txn, changed)
 
 	c.store.assign(want.compiled, want.successors)
 	c.store.write()
@@ -161,6 +165,7 @@ type wanted struct {
 	published  map[uint16]*endpointpolicies.EndpointPolicy // rows of endpoints that there still are
 	identities map[uint32]bool                             // that rows name
 	facts      bool                                        // the datapath has taken over all that is published
+	replaced   bool                                        // every hook has a program of this run
 	earlier    bool                                        // some endpoint has a policy of the run before
 	unchanged  bool                                        // such a one is still known by the number of that run
 	kept       []*policymap.Compiled                       // what endpoints shall have that go on with a policy of the run before
@@ -213,6 +218,30 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 	return w
 }
 
+// replaced tells whether no program of the run before is left, and watches what is missing. Where the slots of endpoints had
+// to be made anew, such a program goes on with those that were there, and with the policy ids that they name.
+func (c *controller) replaced(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	if c.alone {
+		return true
+	}
+	all, initialized := c.Attachments.Initialized(txn)
+	if !all {
+		changed.Add(initialized)
+		return false
+	}
+	for _, kind := range []attachments.Kind{attachments.Block, attachments.TCX} {
+		rows, more := c.Attachments.PrefixWatch(txn, attachments.ByKey(string(kind)+"/"))
+		for row := range rows {
+			if row.ProgramID == 0 || row.Status.Kind != reconciler.StatusKindDone {
+				changed.Add(more)
+				return false
+			}
+		}
+	}
+	c.alone = true
+	return true
+}
+
 // follow notes what an endpoint that has a policy id shall have.
 func (w *wanted) follow(id uint32, next *policymap.Compiled) {
 	if id > 1 {
@@ -247,9 +276,10 @@ func (c *controller) writeCIDRs() bool {
 	return err == nil
 }
 
-// cleanUp removes what nobody can have any more: nothing while an endpoint's slot may still name it.
+// cleanUp removes what nobody can have any more: nothing while an endpoint's slot may still name it, also one in a map that
+// only the programs of the run before read.
 func (c *controller) cleanUp(w *wanted, named bool) {
-	if !named || c.first || !w.facts || w.earlier || w.flips || w.wrote {
+	if !named || c.first || !w.facts || w.earlier || w.flips || w.wrote || !w.replaced {
 		return
 	}
 	stuck := c.store.former(w.successors) != 0

@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -51,6 +52,7 @@ func TestScripts(t *testing.T) {
 					identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,
 					identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
 					endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
+					attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 					bpfendpoints.NewFactsTable, statedb.RWTable[*bpfendpoints.Facts].ToTable,
 					func() settings.Agent {
 						return settings.Agent{ClusterName: "default", EnableIPv4: true, EnableIPv6: true}
