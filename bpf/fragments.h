@@ -28,7 +28,7 @@ struct frag_entry {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 8192);
+	__uint(max_entries, 4096);
 	__type(key, struct frag_key);
 	__type(value, struct frag_entry);
 } frags SEC(".maps");

@@ -3,6 +3,8 @@ package bpf
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
 // lpmStaticBits is what family and pad add to the length of each prefix in an [LpmKey].
@@ -82,4 +84,14 @@ func addrOf(family uint8, b [16]byte) netip.Addr {
 		return netip.AddrFrom16(b)
 	}
 	return netip.Addr{}
+}
+
+// NewServiceKey makes the key of a frontend; scope is [ScopeExternal] or [ScopeInternal].
+func NewServiceKey(a loadbalancer.Address, scope uint8) ServiceKey {
+	return ServiceKey{Addr: NewAddrKey(a.Addr), Port: wirePort(a.Port), Protocol: uint8(a.Protocol), Scope: scope}
+}
+
+// AddressOfService is the inverse of [NewServiceKey], but for the scope.
+func AddressOfService(k ServiceKey) loadbalancer.Address {
+	return loadbalancer.Address{Addr: AddrOf(k.Addr), Port: wirePort(k.Port), Protocol: loadbalancer.Protocol(k.Protocol)}
 }

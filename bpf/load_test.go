@@ -45,6 +45,15 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapCtSignals:       {ebpf.RingBuf, 0, 0},
 		MapVerdictTokens:   {ebpf.Array, 4, 16},
 		MapFrags:           {ebpf.LRUHash, 40, 8},
+		MapServices:        {ebpf.Hash, 24, 24},
+		MapServiceSlots:    {ebpf.Array, 4, 4},
+		MapBackends:        {ebpf.Hash, 4, 24},
+		MapMaglev:          {ebpf.Array, 4, 4},
+		MapAffinity:        {ebpf.Hash, 24, 8},
+		MapAffinityMembers: {ebpf.Hash, 8, 4},
+		MapSourceRanges:    {ebpf.LPMTrie, 28, 4},
+		MapNat4:            {ebpf.Hash, 16, 40},
+		MapNat6:            {ebpf.Hash, 40, 64},
 	}
 	for name, w := range want {
 		m := specs[name]

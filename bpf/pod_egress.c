@@ -16,8 +16,10 @@
 #include "ipv4.h"
 #include "ipv6.h"
 #include "metrics.h"
+#include "nat_maps.h"
 #include "nd.h"
 #include "reasons.h"
+#include "service_maps.h"
 #include "track.h"
 
 /* deliver_local counts a packet as sent; it will be counted as received when its way ends. */

@@ -20,6 +20,33 @@ type podEgressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type podEgressAffinityEntry struct {
+	_       structs.HostLayout
+	Backend uint32
+	Used    uint32
+}
+
+type podEgressAffinityKey struct {
+	_       structs.HostLayout
+	Service uint32
+	Kind    uint32
+	Client  [16]uint8
+}
+
+type podEgressAffinityMember struct {
+	_       structs.HostLayout
+	Service uint32
+	Backend uint32
+}
+
+type podEgressBackend struct {
+	_        structs.HostLayout
+	Addr     podEgressAddrKey
+	Port     uint16
+	Protocol uint8
+	Flags    uint8
+}
+
 type podEgressCtEntry struct {
 	_              structs.HostLayout
 	Check          uint32
@@ -161,6 +188,80 @@ type podEgressMetricsValue struct {
 	Bytes   uint64
 }
 
+type podEgressNatEntry4 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Twin     podEgressNatPlace
+	Flags    podEgressNatFlag
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type podEgressNatEntry6 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Twin     podEgressNatPlace
+	Flags    podEgressNatFlag
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type podEgressNatFlag uint32
+
+const (
+	podEgressNatFlagNAT_SERVICE       podEgressNatFlag = 1
+	podEgressNatFlagNAT_MASQUERADE    podEgressNatFlag = 2
+	podEgressNatFlagNAT_NODE          podEgressNatFlag = 4
+	podEgressNatFlagNAT_REPLY         podEgressNatFlag = 8
+	podEgressNatFlagNAT_SENDER_FIN    podEgressNatFlag = 16
+	podEgressNatFlagNAT_SENDER_RESET  podEgressNatFlag = 32
+	podEgressNatFlagNAT_REDIRECT      podEgressNatFlag = 64
+	podEgressNatFlagNAT_SENDER_STANDS podEgressNatFlag = 128
+)
+
+type podEgressNatKey4 struct {
+	_        structs.HostLayout
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type podEgressNatKey6 struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type podEgressNatPlace uint32
+
+const (
+	podEgressNatPlaceNAT_FROM_POD     podEgressNatPlace = 1
+	podEgressNatPlaceNAT_TO_POD       podEgressNatPlace = 2
+	podEgressNatPlaceNAT_FROM_OUTSIDE podEgressNatPlace = 3
+	podEgressNatPlaceNAT_TO_OUTSIDE   podEgressNatPlace = 4
+)
+
 type podEgressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -196,6 +297,47 @@ const (
 	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 1
 )
 
+type podEgressService struct {
+	_        structs.HostLayout
+	Id       uint32
+	First    uint32
+	Count    uint32
+	Maglev   uint32
+	Affinity uint32
+	Flags    podEgressServiceFlag
+}
+
+type podEgressServiceFlag uint32
+
+const (
+	podEgressServiceFlagSERVICE_TWO_SCOPES podEgressServiceFlag = 1
+	podEgressServiceFlagSERVICE_OUTSIDE    podEgressServiceFlag = 2
+	podEgressServiceFlagSERVICE_RANGES     podEgressServiceFlag = 4
+	podEgressServiceFlagSERVICE_DROP       podEgressServiceFlag = 8
+	podEgressServiceFlagSERVICE_AFFINITY   podEgressServiceFlag = 16
+	podEgressServiceFlagSERVICE_MAGLEV     podEgressServiceFlag = 32
+	podEgressServiceFlagSERVICE_NODE_PORT  podEgressServiceFlag = 64
+	podEgressServiceFlagSERVICE_LOCAL_ONLY podEgressServiceFlag = 128
+	podEgressServiceFlagSERVICE_LOOPBACK   podEgressServiceFlag = 256
+)
+
+type podEgressServiceKey struct {
+	_        structs.HostLayout
+	Addr     podEgressAddrKey
+	Port     uint16
+	Protocol uint8
+	Scope    uint8
+}
+
+type podEgressSourceRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Service   uint32
+	Family    uint8
+	Pad       [3]uint8
+	Addr      [16]uint8
+}
+
 type podEgressTokenBucket struct {
 	_          structs.HostLayout
 	Refilled   uint64
@@ -207,6 +349,9 @@ type podEgressTokenBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	podEgressMapAffinity          = "affinity"
+	podEgressMapAffinityMembers   = "affinity_members"
+	podEgressMapBackends          = "backends"
 	podEgressMapBpfEndpoints      = "bpf_endpoints"
 	podEgressMapBpfLinks          = "bpf_links"
 	podEgressMapCidrs             = "cidrs"
@@ -225,9 +370,15 @@ const (
 	podEgressMapFrags             = "frags"
 	podEgressMapIpcache           = "ipcache"
 	podEgressMapIpcachePrefixes   = "ipcache_prefixes"
+	podEgressMapMaglev            = "maglev"
 	podEgressMapMetrics           = "metrics"
+	podEgressMapNat4              = "nat4"
+	podEgressMapNat6              = "nat6"
 	podEgressMapPolicy            = "policy"
 	podEgressMapPolicyRanges      = "policy_ranges"
+	podEgressMapServiceSlots      = "service_slots"
+	podEgressMapServices          = "services"
+	podEgressMapSourceRanges      = "source_ranges"
 	podEgressMapVerdictTokens     = "verdict_tokens"
 	podEgressProgPodEgress        = "pod_egress"
 	podEgressVarCtAnyTimeout      = "ct_any_timeout"
@@ -290,6 +441,9 @@ type podEgressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podEgressMapSpecs struct {
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	AffinityMembers *ebpf.MapSpec `ebpf:"affinity_members"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
@@ -308,9 +462,15 @@ type podEgressMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
@@ -349,6 +509,9 @@ func (o *podEgressObjects) Close() error {
 //
 // It can be passed to loadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podEgressMaps struct {
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	AffinityMembers *ebpf.Map `ebpf:"affinity_members"`
+	Backends        *ebpf.Map `ebpf:"backends"`
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
@@ -367,14 +530,23 @@ type podEgressMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat6            *ebpf.Map `ebpf:"nat6"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
+	Services        *ebpf.Map `ebpf:"services"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *podEgressMaps) Close() error {
 	return _PodEgressClose(
+		m.Affinity,
+		m.AffinityMembers,
+		m.Backends,
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
@@ -393,9 +565,15 @@ func (m *podEgressMaps) Close() error {
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.Maglev,
 		m.Metrics,
+		m.Nat4,
+		m.Nat6,
 		m.Policy,
 		m.PolicyRanges,
+		m.ServiceSlots,
+		m.Services,
+		m.SourceRanges,
 		m.VerdictTokens,
 	)
 }

@@ -42,6 +42,15 @@ const (
 	MapCtFlows         = "ct_flows"
 	MapCtSignals       = "ct_signals"
 	MapFrags           = "frags"
+	MapServices        = "services"
+	MapServiceSlots    = "service_slots"
+	MapBackends        = "backends"
+	MapMaglev          = "maglev"
+	MapAffinity        = "affinity"
+	MapAffinityMembers = "affinity_members"
+	MapSourceRanges    = "source_ranges"
+	MapNat4            = "nat4"
+	MapNat6            = "nat6"
 )
 
 // Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry

@@ -34,6 +34,28 @@ type (
 	FragKey = podEgressFragKey
 	// FragEntry is a value of frags.
 	FragEntry = podEgressFragEntry
+	// ServiceKey is a key of services; see [NewServiceKey].
+	ServiceKey = podEgressServiceKey
+	// Service is a value of services.
+	Service = podEgressService
+	// Backend is a value of backends.
+	Backend = podEgressBackend
+	// AffinityKey is a key of affinity.
+	AffinityKey = podEgressAffinityKey
+	// AffinityEntry is a value of affinity.
+	AffinityEntry = podEgressAffinityEntry
+	// AffinityMember is a key of affinity_members.
+	AffinityMember = podEgressAffinityMember
+	// SourceRangeKey is a key of source_ranges.
+	SourceRangeKey = podEgressSourceRangeKey
+	// NatKey4 is a key of nat4.
+	NatKey4 = podEgressNatKey4
+	// NatKey6 is a key of nat6.
+	NatKey6 = podEgressNatKey6
+	// NatEntry4 is a value of nat4.
+	NatEntry4 = podEgressNatEntry4
+	// NatEntry6 is a value of nat6.
+	NatEntry6 = podEgressNatEntry6
 	// DatapathState is the value of datapath.
 	DatapathState = podEgressDatapathState
 )
@@ -74,3 +96,48 @@ type CtSignal struct {
 	Family   uint32 // 4 or 6
 	Endpoint uint32 // whose share is used up; 0 when the table is full
 }
+
+// Scopes of a [ServiceKey]: who asks.
+const (
+	ScopeExternal uint8 = 0 // everybody; with [ServiceTwoScopes] only who comes from outside the cluster
+	ScopeInternal uint8 = 1 // pods and processes of this node
+)
+
+// Flags of a [Service]; service_maps.h says what they mean.
+const (
+	ServiceTwoScopes = podEgressServiceFlagSERVICE_TWO_SCOPES
+	ServiceOutside   = podEgressServiceFlagSERVICE_OUTSIDE
+	ServiceRanges    = podEgressServiceFlagSERVICE_RANGES
+	ServiceDrop      = podEgressServiceFlagSERVICE_DROP
+	ServiceAffinity  = podEgressServiceFlagSERVICE_AFFINITY
+	ServiceMaglev    = podEgressServiceFlagSERVICE_MAGLEV
+	ServiceNodePort  = podEgressServiceFlagSERVICE_NODE_PORT
+	ServiceLocalOnly = podEgressServiceFlagSERVICE_LOCAL_ONLY
+	ServiceLoopback  = podEgressServiceFlagSERVICE_LOOPBACK
+)
+
+// BackendLocal says in [Backend] that it is a pod of this node, or the node itself.
+const BackendLocal uint8 = 1
+
+// NatPlace says where a translation takes place.
+type NatPlace = podEgressNatPlace
+
+// Places; nat_maps.h says where they are.
+const (
+	NatFromPod     = podEgressNatPlaceNAT_FROM_POD
+	NatToPod       = podEgressNatPlaceNAT_TO_POD
+	NatFromOutside = podEgressNatPlaceNAT_FROM_OUTSIDE
+	NatToOutside   = podEgressNatPlaceNAT_TO_OUTSIDE
+)
+
+// Flags of translated flows; nat_maps.h says what they mean.
+const (
+	NatService      = podEgressNatFlagNAT_SERVICE
+	NatMasquerade   = podEgressNatFlagNAT_MASQUERADE
+	NatNode         = podEgressNatFlagNAT_NODE
+	NatReply        = podEgressNatFlagNAT_REPLY
+	NatSenderFin    = podEgressNatFlagNAT_SENDER_FIN
+	NatSenderReset  = podEgressNatFlagNAT_SENDER_RESET
+	NatRedirect     = podEgressNatFlagNAT_REDIRECT
+	NatSenderStands = podEgressNatFlagNAT_SENDER_STANDS
+)

@@ -1,0 +1,94 @@
+// Package loadbalancer holds what all parts of service load balancing share.
+package loadbalancer
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb/index"
+)
+
+// Protocol is a number of the IANA registry of protocol numbers.
+type Protocol uint8
+
+// The protocols that services may have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String is the name as Kubernetes writes it, or the number.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return strconv.Itoa(int(p))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (p *Protocol) UnmarshalText(text []byte) (err error) {
+	*p, err = ParseProtocol(string(text))
+	return err
+}
+
+// ParseProtocol reads "TCP", "UDP" or "SCTP" in any case.
+func ParseProtocol(name string) (Protocol, error) {
+	for _, p := range []Protocol{TCP, UDP, SCTP} {
+		if strings.EqualFold(name, p.String()) {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("protocol %q: want TCP, UDP or SCTP", name)
+}
+
+// Address is where a service or a backend is reached.
+type Address struct {
+	Addr     netip.Addr `json:"addr"` // never mapped IPv4, without a zone
+	Port     uint16     `json:"port"`
+	Protocol Protocol   `json:"protocol"`
+}
+
+// String is "10.0.0.1:80/TCP" or "[fd00::1]:80/TCP".
+func (a Address) String() string {
+	return netip.AddrPortFrom(a.Addr, a.Port).String() + "/" + a.Protocol.String()
+}
+
+// ParseAddress reads what String writes.
+func ParseAddress(text string) (Address, error) {
+	where, protocol, found := strings.Cut(text, "/")
+	if !found {
+		return Address{}, fmt.Errorf("address %q: want ADDRESS:PORT/PROTOCOL", text)
+	}
+	at, err := netip.ParseAddrPort(where)
+	if err != nil {
+		return Address{}, fmt.Errorf("address %q: %w", text, err)
+	}
+	p, err := ParseProtocol(protocol)
+	if err != nil {
+		return Address{}, fmt.Errorf("address %q: %w", text, err)
+	}
+	return Address{Addr: at.Addr().Unmap().WithZone(""), Port: at.Port(), Protocol: p}, nil
+}
+
+// Compare orders by address, port and protocol.
+func (a Address) Compare(o Address) int {
+	return cmp.Or(a.Addr.Compare(o.Addr), cmp.Compare(a.Port, o.Port), cmp.Compare(a.Protocol, o.Protocol))
+}
+
+// Key is the address as an index key of tables: all of one IP address stand together.
+func (a Address) Key() index.Key {
+	b := a.Addr.As16()
+	return append(append(index.Key(nil), b[:]...), byte(a.Port>>8), byte(a.Port), byte(a.Protocol))
+}

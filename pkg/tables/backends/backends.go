@@ -1,0 +1,96 @@
+// Package backends holds who answers for services, and whether the datapath has it.
+package backends
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// State says what a backend takes.
+type State string
+
+const (
+	Active      State = "active"      // new connections
+	Terminating State = "terminating" // established ones; new ones only where nobody is active
+	NotReady    State = "not-ready"   // none, but its service still names it
+)
+
+// Backend is one row, used by one service or more.
+type Backend struct {
+	loadbalancer.Address
+	ID       uint32   `json:"id"` // in the map, never 0; kept over restarts
+	State    State    `json:"state"`
+	Local    bool     `json:"local,omitempty"` // a pod of this node, or the node itself
+	Node     string   `json:"node,omitempty"`  // empty when not known
+	Zone     string   `json:"zone,omitempty"`
+	Pod      string   `json:"pod,omitempty"` // "namespace/name"; empty when it is no pod
+	Services []string `json:"services"`      // names of rows of services, sorted
+
+	Status reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (b *Backend) Clone() *Backend { c := *b; return &c }
+
+// Equal compares the desired part.
+func (b *Backend) Equal(o *Backend) bool {
+	return b.Address == o.Address && b.ID == o.ID && b.State == o.State && b.Local == o.Local && b.Node == o.Node && b.Zone == o.Zone &&
+		b.Pod == o.Pod && slices.Equal(b.Services, o.Services)
+}
+
+// GetStatus returns the status of the row.
+func (b *Backend) GetStatus() reconciler.Status { return b.Status }
+
+// WithStatus sets the status of a clone.
+func (b *Backend) WithStatus(s reconciler.Status) *Backend { b.Status = s; return b }
+
+// TableHeader implements statedb.TableWritable.
+func (*Backend) TableHeader() []string {
+	return []string{"Address", "ID", "State", "Local", "Node", "Zone", "Pod", "Services", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (b *Backend) TableRow() []string {
+	return []string{b.Address.String(), strconv.FormatUint(uint64(b.ID), 10), string(b.State), strconv.FormatBool(b.Local),
+		printable.Text(cmp.Or(b.Node, "-")), printable.Text(cmp.Or(b.Zone, "-")), printable.Text(cmp.Or(b.Pod, "-")),
+		printable.Text(strings.Join(b.Services, ",")), b.Status.Kind.String()}
+}
+
+var addressIndex = statedb.Index[*Backend, loadbalancer.Address]{
+	Name:       "address",
+	FromObject: func(b *Backend) index.KeySet { return index.NewKeySet(b.Address.Key()) },
+	FromKey:    loadbalancer.Address.Key,
+	FromString: func(text string) (index.Key, error) {
+		a, err := loadbalancer.ParseAddress(text)
+		return a.Key(), err
+	},
+	Unique: true,
+}
+
+var idIndex = statedb.Index[*Backend, uint32]{
+	Name:       "id",
+	FromObject: func(b *Backend) index.KeySet { return index.NewKeySet(index.Uint32(b.ID)) },
+	FromKey:    index.Uint32,
+	FromString: index.Uint32String,
+	Unique:     true,
+}
+
+// Queries.
+var (
+	ByAddress = addressIndex.Query
+	ByID      = idIndex.Query
+)
+
+// NewTable makes the table "backends".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Backend], error) {
+	return statedb.NewTable(db, "backends", addressIndex, idIndex)
+}

@@ -1,0 +1,127 @@
+// Package frontends holds the addresses of services, each with the backends behind it, and whether the datapath has it.
+package frontends
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Kind says where a frontend comes from.
+type Kind string
+
+// Kinds, in the order in which they win over each other when several objects claim an address.
+const (
+	ClusterIP    Kind = "ClusterIP"
+	NodePort     Kind = "NodePort"
+	HostPort     Kind = "HostPort"
+	LoadBalancer Kind = "LoadBalancer"
+	ExternalIP   Kind = "ExternalIPs"
+)
+
+// Frontend is one row. Slices are never changed in place.
+type Frontend struct {
+	loadbalancer.Address
+	ID       uint32 `json:"id"` // in the maps, never 0; kept over restarts
+	Kind     Kind   `json:"kind"`
+	Service  string `json:"service"`            // name of the row in services that has the address
+	PortName string `json:"portName,omitempty"` // of the service's port
+	// Backends are the ids of those that take new connections, ascending: of everybody, or only of clients from outside when
+	// TwoScopes is set. Empty is nobody.
+	Backends []uint32 `json:"backends"`
+	// Internal are those for clients of this node, with TwoScopes.
+	Internal  []uint32 `json:"internal,omitempty"`
+	TwoScopes bool     `json:"twoScopes,omitempty"`
+
+	Outside   bool           `json:"outside,omitempty"`   // clients outside the cluster may use it
+	Ranges    []netip.Prefix `json:"ranges,omitempty"`    // these of them only; nil for all
+	Affinity  uint32         `json:"affinity,omitempty"`  // seconds; 0 for none
+	Maglev    bool           `json:"maglev,omitempty"`    // clients from outside choose by a table
+	LocalOnly bool           `json:"localOnly,omitempty"` // Backends are those of this node only
+	Loopback  bool           `json:"loopback,omitempty"`  // for processes of this node only
+	Drop      bool           `json:"drop,omitempty"`      // without backends drop instead of reject
+	// Refused are the services that claim the address as well, in the order in which they would get it.
+	Refused []string `json:"refused,omitempty"`
+
+	Status reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (f *Frontend) Clone() *Frontend { c := *f; return &c }
+
+// Equal compares the desired part.
+func (f *Frontend) Equal(o *Frontend) bool {
+	return f.Address == o.Address && f.ID == o.ID && f.Kind == o.Kind && f.Service == o.Service && f.PortName == o.PortName &&
+		f.TwoScopes == o.TwoScopes && f.Outside == o.Outside && f.Affinity == o.Affinity && f.Maglev == o.Maglev &&
+		f.LocalOnly == o.LocalOnly && f.Loopback == o.Loopback && f.Drop == o.Drop && (f.Ranges == nil) == (o.Ranges == nil) &&
+		slices.Equal(f.Backends, o.Backends) && slices.Equal(f.Internal, o.Internal) && slices.Equal(f.Ranges, o.Ranges) &&
+		slices.Equal(f.Refused, o.Refused)
+}
+
+// GetStatus returns the status of the row.
+func (f *Frontend) GetStatus() reconciler.Status { return f.Status }
+
+// WithStatus sets the status of a clone.
+func (f *Frontend) WithStatus(s reconciler.Status) *Frontend { f.Status = s; return f }
+
+// TableHeader implements statedb.TableWritable.
+func (*Frontend) TableHeader() []string {
+	return []string{"Address", "ID", "Kind", "Service", "Port", "Backends", "Internal", "Refused", "Status"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (f *Frontend) TableRow() []string {
+	internal := "-"
+	if f.TwoScopes {
+		internal = ids(f.Internal)
+	}
+	return []string{f.Address.String(), strconv.FormatUint(uint64(f.ID), 10), string(f.Kind), printable.Text(f.Service),
+		printable.Text(cmp.Or(f.PortName, "-")), ids(f.Backends), internal, printable.Text(cmp.Or(strings.Join(f.Refused, ","), "-")),
+		f.Status.Kind.String()}
+}
+
+func ids(list []uint32) string {
+	texts := make([]string, len(list))
+	for i, id := range list {
+		texts[i] = strconv.FormatUint(uint64(id), 10)
+	}
+	return cmp.Or(strings.Join(texts, ","), "-")
+}
+
+var addressIndex = statedb.Index[*Frontend, loadbalancer.Address]{
+	Name:       "address",
+	FromObject: func(f *Frontend) index.KeySet { return index.NewKeySet(f.Address.Key()) },
+	FromKey:    loadbalancer.Address.Key,
+	FromString: func(text string) (index.Key, error) {
+		a, err := loadbalancer.ParseAddress(text)
+		return a.Key(), err
+	},
+	Unique: true,
+}
+
+var serviceIndex = statedb.Index[*Frontend, string]{
+	Name:       "service",
+	FromObject: func(f *Frontend) index.KeySet { return index.NewKeySet(index.String(f.Service)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+}
+
+// Queries.
+var (
+	ByAddress = addressIndex.Query
+	ByService = serviceIndex.Query
+)
+
+// NewTable makes the table "frontends".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Frontend], error) {
+	return statedb.NewTable(db, "frontends", addressIndex, serviceIndex)
+}

@@ -1,0 +1,75 @@
+// Package services holds the services that this node balances: those of Kubernetes, and the host ports of pods here.
+package services
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Service is one row. Slices are shared with the row that it comes from and never changed in place.
+type Service struct {
+	// Name is "namespace/name"; of a pod's host port "namespace/pod:host-port/<uid>/<port>", so that a pod of the same name that
+	// comes later is another service.
+	Name string `json:"name"`
+	Type string `json:"type"` // "ClusterIP", "NodePort", "LoadBalancer" or "HostPort"
+
+	Affinity            time.Duration  `json:"affinity,omitempty"` // of one client; 0 when none
+	ExternalLocal       bool           `json:"externalLocal,omitempty"`
+	InternalLocal       bool           `json:"internalLocal,omitempty"`
+	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
+	HealthCheckNodePort uint16         `json:"healthCheckNodePort,omitempty"` // 0 for none
+	// LocalReady is how many ready backends are on this node, each counted once; what the health check node port answers.
+	LocalReady int `json:"localReady"`
+	// Problems say what of the object is not in force, and why. Empty when all is well.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Equal compares everything.
+func (s *Service) Equal(o *Service) bool {
+	return s.Name == o.Name && s.Type == o.Type && s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal &&
+		s.InternalLocal == o.InternalLocal && s.HealthCheckNodePort == o.HealthCheckNodePort && s.LocalReady == o.LocalReady &&
+		slices.Equal(s.SourceRanges, o.SourceRanges) && slices.Equal(s.Problems, o.Problems)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Service) TableHeader() []string {
+	return []string{"Service", "Type", "Affinity", "ExternalLocal", "InternalLocal", "LocalReady", "Problems"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (s *Service) TableRow() []string {
+	affinity := "-"
+	if s.Affinity > 0 {
+		affinity = s.Affinity.String()
+	}
+	problems := "-"
+	if len(s.Problems) > 0 {
+		problems = strings.Join(s.Problems, "; ")
+	}
+	return []string{printable.Text(s.Name), s.Type, affinity, strconv.FormatBool(s.ExternalLocal), strconv.FormatBool(s.InternalLocal),
+		strconv.Itoa(s.LocalReady), printable.Text(problems)}
+}
+
+var nameIndex = statedb.Index[*Service, string]{
+	Name:       "name",
+	FromObject: func(s *Service) index.KeySet { return index.NewKeySet(index.String(s.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByName finds a service.
+var ByName = nameIndex.Query
+
+// NewTable makes the table "services".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Service], error) {
+	return statedb.NewTable(db, "services", nameIndex)
+}
