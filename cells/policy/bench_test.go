@@ -13,7 +13,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -80,7 +79,7 @@ func newBench(b *testing.B, n, m int) *bench {
 		IPCache:          must(b, ipcache.NewTable, db),
 		CiliumIdentities: must(b, cilium.NewIdentityTable, db), Sources: tables,
 		Identities: w.identities, Of: w.of, Endpoints: w.endpoints, Facts: w.facts,
-		Attachments: must(b, attachments.NewTable, db), Policies: must(b, policies.NewTable, db),
+		Attachments: must(b, newAttachments, db), Policies: must(b, policies.NewTable, db),
 		Compiled: must(b, policyentries.NewTable, db), Named: must(b, namedcidrs.NewTable, db), Published: published,
 		Progress: must(b, policyprogress.NewTable, db), Initialize: newInitialize(db, published)})
 	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "k8s-namespaces"} {

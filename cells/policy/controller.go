@@ -11,7 +11,6 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policymap"
@@ -219,27 +218,17 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 }
 
 // replaced tells whether no program of the run before is left, and watches what is missing. Where the slots of endpoints had
-// to be made anew, such a program goes on with those that were there, and with the policy ids that they name.
+// to be made anew, such a program goes on with those that were there, and with the policy ids that they name. That all rows are done
+// does not tell it: those of the pods' hooks come after the others.
 func (c *controller) replaced(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	if c.alone {
 		return true
 	}
-	all, initialized := c.Attachments.Initialized(txn)
-	if !all {
-		changed.Add(initialized)
-		return false
+	_, more := c.Attachments.AllWatch(txn)
+	if c.alone = attachments.Replaced(txn, c.Attachments); !c.alone {
+		changed.Add(more)
 	}
-	for _, kind := range []attachments.Kind{attachments.Block, attachments.TCX} {
-		rows, more := c.Attachments.PrefixWatch(txn, attachments.ByKey(string(kind)+"/"))
-		for row := range rows {
-			if row.ProgramID == 0 || row.Status.Kind != reconciler.StatusKindDone {
-				changed.Add(more)
-				return false
-			}
-		}
-	}
-	c.alone = true
-	return true
+	return c.alone
 }
 
 // follow notes what an endpoint that has a policy id shall have.

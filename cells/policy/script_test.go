@@ -52,7 +52,7 @@ func TestScripts(t *testing.T) {
 					identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,
 					identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
 					endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
-					attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+					newAttachments, statedb.RWTable[*attachments.Attachment].ToTable,
 					bpfendpoints.NewFactsTable, statedb.RWTable[*bpfendpoints.Facts].ToTable,
 					func() settings.Agent {
 						return settings.Agent{ClusterName: "default", EnableIPv4: true, EnableIPv6: true}
@@ -128,6 +128,22 @@ func (d *datapath) commands() upstream.ScriptCmdsOut {
 		"datapath/pause":  pause("Take nothing over", true),
 		"datapath/resume": pause("Take over what is published", false),
 	})
+}
+
+// newAttachments has every hook run a program of this agent.
+func newAttachments(db *statedb.DB) (statedb.RWTable[*attachments.Attachment], error) {
+	table, err := attachments.NewTable(db)
+	if err != nil {
+		return nil, err
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	for i, a := range []attachments.Attachment{{Kind: attachments.Block, Device: "pod-links", Hook: "ingress"},
+		{Kind: attachments.Block, Device: "pod-links", Hook: "egress"}, {Kind: attachments.TCX, Device: "waggle_host", Hook: "egress"}} {
+		a.ProgramID, a.Status = uint32(i+1), reconciler.StatusDone()
+		_, _, _ = table.Insert(txn, &a)
+	}
+	return table, nil
 }
 
 // newPolicyCommand inserts a row that YAML cannot tell: its rules are JSON.
