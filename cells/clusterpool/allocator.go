@@ -34,27 +34,16 @@ const (
 
 // run works whenever this replica leads.
 func (a *allocator) run(ctx context.Context, health cell.Health) error {
-	for {
-		leading, done, err := leadership.Await(ctx, a.DB, a.Leadership)
-		if err != nil {
-			return nil // stopping
-		}
-		err = a.lead(leading, health)
-		lost := leading.Err() != nil
-		done()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case lost:
+	err := leadership.Lead(ctx, a.DB, a.Leadership,
+		func(leading context.Context) error { return a.lead(leading, health) },
+		func() error {
 			health.OK("another replica leads")
-			if err := a.commit(nil); err != nil {
-				return err
-			}
-		default:
-			health.Degraded("give pod CIDRs to nodes", err)
-			return err
-		}
+			return a.commit(nil)
+		})
+	if err != nil {
+		health.Degraded("give pod CIDRs to nodes", err)
 	}
+	return err
 }
 
 // lead makes one round after another until ctx ends or one fails.

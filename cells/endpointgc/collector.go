@@ -22,18 +22,15 @@ const pageSize = 500
 
 // run works whenever this replica leads.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
-	for {
-		leading, done, err := leadership.Await(ctx, c.DB, c.Leadership)
-		if err != nil {
-			return nil // stopping
-		}
-		c.lead(leading, health)
-		done()
-		if err := c.commit(nil); err != nil || ctx.Err() != nil {
-			return err
-		}
-		health.OK("another replica leads")
-	}
+	return leadership.Lead(ctx, c.DB, c.Leadership,
+		func(leading context.Context) error {
+			c.lead(leading, health)
+			return nil
+		},
+		func() error {
+			health.OK("another replica leads")
+			return c.commit(nil)
+		})
 }
 
 // lead makes rounds until ctx ends. One that fails counts for nothing.

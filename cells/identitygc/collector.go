@@ -38,19 +38,16 @@ func newCollector(p params) *collector {
 
 // run works whenever this replica leads.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
-	for {
-		leading, done, err := leadership.Await(ctx, c.DB, c.Leadership)
-		if err != nil {
-			return nil // stopping
-		}
-		c.lead(leading, health)
-		done()
-		if ctx.Err() != nil {
+	return leadership.Lead(ctx, c.DB, c.Leadership,
+		func(leading context.Context) error {
+			c.lead(leading, health)
 			return nil
-		}
-		clear(c.rounds)
-		health.OK("another replica leads")
-	}
+		},
+		func() error {
+			clear(c.rounds)
+			health.OK("another replica leads")
+			return nil
+		})
 }
 
 // lead makes rounds until ctx ends. One that fails counts for nothing.

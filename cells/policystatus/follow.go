@@ -40,27 +40,16 @@ var kinds = map[string]policy.Kind{
 
 // run works whenever this replica leads.
 func (f *follower) run(ctx context.Context, health cell.Health) error {
-	for {
-		leading, done, err := leadership.Await(ctx, f.DB, f.Leadership)
-		if err != nil {
-			return nil // stopping
-		}
-		err = f.lead(leading, health)
-		lost := leading.Err() != nil
-		done()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case lost:
+	err := leadership.Lead(ctx, f.DB, f.Leadership,
+		func(leading context.Context) error { return f.lead(leading, health) },
+		func() error {
 			health.OK("another replica leads")
-			if err := f.replace(nil); err != nil {
-				return err
-			}
-		default:
-			health.Degraded("follow "+f.resource.String(), err)
-			return err
-		}
+			return f.replace(nil)
+		})
+	if err != nil {
+		health.Degraded("follow "+f.resource.String(), err)
 	}
+	return err
 }
 
 // errListAgain says that a watch cannot go on where it ended.

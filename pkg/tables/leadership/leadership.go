@@ -110,6 +110,29 @@ func Await(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership])
 	}
 }
 
+// Lead does work whenever this replica leads, with a context that ends when it no longer does, and calls lost each time it has
+// lost the lead. It returns nil when ctx ends, and otherwise the first error of work or lost.
+func Lead(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership], work func(context.Context) error, lost func() error) error {
+	for {
+		leading, done, err := Await(ctx, db, table)
+		if err != nil {
+			return nil // stopping
+		}
+		err = work(leading)
+		over := leading.Err() != nil
+		done()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case over:
+			err = lost()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
 // guard returns when this replica does not lead any more, also when nobody updates the row.
 func guard(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership]) {
 	for {
