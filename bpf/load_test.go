@@ -45,7 +45,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapCtSignals:       {ebpf.RingBuf, 0, 0},
 		MapVerdictTokens:   {ebpf.Array, 4, 16},
 		MapFrags:           {ebpf.LRUHash, 40, 8},
-		MapServices:        {ebpf.Hash, 24, 24},
+		MapServices:        {ebpf.Hash, 24, 28},
 		MapServiceSlots:    {ebpf.Array, 4, 4},
 		MapBackends:        {ebpf.Hash, 4, 24},
 		MapMaglev:          {ebpf.Array, 4, 4},

@@ -298,13 +298,14 @@ const (
 )
 
 type podEgressService struct {
-	_        structs.HostLayout
-	Id       uint32
-	First    uint32
-	Count    uint32
-	Maglev   uint32
-	Affinity uint32
-	Flags    podEgressServiceFlag
+	_          structs.HostLayout
+	Id         uint32
+	First      uint32
+	Count      uint32
+	Maglev     uint32
+	MaglevSize uint32
+	Affinity   uint32
+	Flags      podEgressServiceFlag
 }
 
 type podEgressServiceFlag uint32

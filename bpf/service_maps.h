@@ -41,6 +41,7 @@ struct service {
 	__u32 first;	/* its first slot in service_slots */
 	__u32 count;	/* how many backends take new connections, each with a slot; 0 is nobody */
 	__u32 maglev;	/* with SERVICE_MAGLEV the first slot of its table in maglev */
+	__u32 maglev_size; /* ... and how many slots that has */
 	__u32 affinity; /* with SERVICE_AFFINITY seconds after the last new connection */
 	enum service_flag flags; /* any of them */
 };
@@ -79,8 +80,9 @@ struct {
 	__type(value, __u32); /* backend id */
 } service_slots SEC(".maps");
 
-/* Maglev's tables (Eisenbud et al., NSDI 2016) of the frontends that need one, maglev_size slots each. The agent makes it as large as its
- * flags demand; without Maglev it has one slot. */
+/* Maglev's tables (Eisenbud et al., NSDI 2016) of the frontends that need one; service.maglev_size tells their size, which is a flag. The
+ * agent makes the map as large as its flags demand; without Maglev it has one slot. While the size changes a program may still have the
+ * map of before: where it finds no slot, or 0 in it, the slots of service_slots serve. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
