@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/hive/cell"
@@ -30,6 +31,9 @@ type Flags struct {
 	NodeName   string `mapstructure:"node-name"`
 	Cluster    string `mapstructure:"cluster-name"`
 	IPAM       string `mapstructure:"ipam"`
+
+	KubeProxyReplacement bool     `mapstructure:"kube-proxy-replacement"`
+	NodePortRange        []string `mapstructure:"node-port-range"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
@@ -47,6 +51,9 @@ var DefaultFlags = Flags{
 	Procfs:     "/proc",
 	Cluster:    "default",
 	IPAM:       IPAMClusterPool,
+
+	KubeProxyReplacement: true,
+	NodePortRange:        []string{"30000", "32767"},
 }
 
 // Flags registers the flags.
@@ -58,6 +65,9 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.String("procfs", f.Procfs, "Mount point of procfs, under which sysctls are written")
 	flags.String("ipam", f.IPAM, "Where the pod CIDRs of this node come from: kubernetes (its Node) or cluster-pool (its CiliumNode)")
 	flags.String("cluster-name", f.Cluster, "Name of the cluster, in the labels of pods and the names of nodes")
+	flags.Bool("kube-proxy-replacement", f.KubeProxyReplacement,
+		"Serve Services; false leaves them all to a kube-proxy, and removes what was there to serve them")
+	flags.StringSlice("node-port-range", f.NodePortRange, "First and last port of NodePort services, e.g. 30000,32767")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -72,7 +82,15 @@ type Agent struct {
 	// NodeNameSource says where NodeName came from: "flag", "K8S_NODE_NAME" or "hostname".
 	NodeNameSource string
 	IPAM           string // [IPAMKubernetes] or [IPAMClusterPool]
+
+	// KubeProxyReplacement is false where somebody else serves Services. Then there are none: whoever makes rows of them makes
+	// none, and whoever writes them to the kernel removes what an earlier run has left.
+	KubeProxyReplacement     bool
+	NodePortMin, NodePortMax uint16 // the range of NodePort services; 0 < min <= max
 }
+
+// NodePort tells whether a port is in the range of NodePort services.
+func (a Agent) NodePort(port uint16) bool { return a.NodePortMin <= port && port <= a.NodePortMax }
 
 // clusterName is what Cilium takes, so that nodes of both agree.
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
@@ -80,7 +98,7 @@ var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 // New checks flags and fills in the node name.
 func New(f Flags) (Agent, error) {
 	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag",
-		IPAM: f.IPAM}
+		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement}
 	if a.IPAM != IPAMKubernetes && a.IPAM != IPAMClusterPool {
 		return Agent{}, fmt.Errorf("--ipam=%q: use %s or %s", a.IPAM, IPAMKubernetes, IPAMClusterPool)
 	}
@@ -90,6 +108,10 @@ func New(f Flags) (Agent, error) {
 	if a.ClusterName = f.Cluster; !clusterName.MatchString(f.Cluster) {
 		return Agent{}, fmt.Errorf("--cluster-name=%q: want at most 32 lower-case letters, digits and '-', beginning and ending "+
 			"with a letter or digit", f.Cluster)
+	}
+	var err error
+	if a.NodePortMin, a.NodePortMax, err = portRange(f.NodePortRange); err != nil {
+		return Agent{}, err
 	}
 	for _, p := range []struct {
 		flag, value string
@@ -111,6 +133,28 @@ func New(f Flags) (Agent, error) {
 		a.NodeName, a.NodeNameSource = strings.ToLower(name), "hostname"
 	}
 	return a, nil
+}
+
+// maxNodePort leaves ports above the range, from which translated connections get theirs.
+const maxNodePort = 65534
+
+func portRange(ends []string) (first, last uint16, err error) {
+	refused := fmt.Errorf("--node-port-range=%s: want the first and the last port, from 1 to %d, such as %s", strings.Join(ends, ","),
+		maxNodePort, strings.Join(DefaultFlags.NodePortRange, ","))
+	if len(ends) != 2 {
+		return 0, 0, refused
+	}
+	for i, into := range []*uint16{&first, &last} {
+		port, err := strconv.ParseUint(strings.TrimSpace(ends[i]), 10, 16)
+		if err != nil || port == 0 || port > maxNodePort {
+			return 0, 0, refused
+		}
+		*into = uint16(port)
+	}
+	if first > last {
+		return 0, 0, refused
+	}
+	return first, last, nil
 }
 
 // EndpointsDir is where endpoint state files lie.

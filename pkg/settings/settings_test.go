@@ -16,6 +16,11 @@ func TestNew_Refuses(t *testing.T) {
 		"relative bpf root":     {func(f *Flags) { f.BPFRoot = "./bpf" }, `--bpf-root="./bpf"`},
 		"empty procfs":          {func(f *Flags) { f.Procfs = "" }, `--procfs=""`},
 		"IPAM of a cloud":       {func(f *Flags) { f.IPAM = "eni" }, `--ipam="eni": use kubernetes or cluster-pool`},
+		"half a port range":     {func(f *Flags) { f.NodePortRange = []string{"30000"} }, "--node-port-range=30000: want the first and the last"},
+		"port range backwards":  {func(f *Flags) { f.NodePortRange = []string{"32767", "30000"} }, "--node-port-range=32767,30000"},
+		"port 0":                {func(f *Flags) { f.NodePortRange = []string{"0", "1"} }, "--node-port-range=0,1"},
+		"no port":               {func(f *Flags) { f.NodePortRange = []string{"x", "1"} }, "--node-port-range=x,1"},
+		"no port above":         {func(f *Flags) { f.NodePortRange = []string{"1", "65535"} }, "--node-port-range=1,65535"},
 		"relative after a name": {func(f *Flags) { f.NodeName, f.StateDir = "bee", "x" }, "--state-dir"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,5 +62,20 @@ func TestNew_NodeName(t *testing.T) {
 	t.Setenv("K8S_NODE_NAME", "")
 	if a, err := New(DefaultFlags); err != nil || a.NodeName == "" || a.NodeNameSource != "hostname" {
 		t.Errorf("without: %+v, %v", a, err)
+	}
+}
+
+func TestAgent_NodePort(t *testing.T) {
+	t.Parallel()
+	flags := DefaultFlags
+	flags.NodePortRange = []string{"30000", " 30002"}
+	a, err := New(flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for port, want := range map[uint16]bool{29999: false, 30000: true, 30002: true, 30003: false, 0: false} {
+		if a.NodePort(port) != want {
+			t.Errorf("port %d: got %t", port, !want)
+		}
 	}
 }
