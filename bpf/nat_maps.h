@@ -10,6 +10,9 @@
 #define NAT_FLOWS4 65536
 #define NAT_FLOWS6 32768
 
+/* Added to the family of a ct_signal: nat4 or nat6 is full, or no port was left for a flow of the endpoint, 0 for none of this node. */
+#define NAT_SIGNAL 16
+
 /* Where a translation takes place. */
 enum nat_place {
 	NAT_FROM_POD = 1,    /* in pod_egress, before the flow of the packet is looked for */

@@ -93,9 +93,12 @@ func MetricsReason(slot uint32) (reason, direction uint8) {
 
 // CtSignal is a record of the ring buffer ct_signals, which wakes the collector of flows.
 type CtSignal struct {
-	Family   uint32 // 4 or 6
-	Endpoint uint32 // whose share is used up; 0 when the table is full
+	Family   uint32 // 4 or 6, with NatSignal added when it is about nat4 or nat6
+	Endpoint uint32 // whose share is used up, 0 when the table is full; of nat4 and nat6 whose flow was refused, 0 for none of this node
 }
+
+// NatSignal is added to the family of a [CtSignal]; nat_maps.h says when.
+const NatSignal uint32 = 16
 
 // Scopes of a [ServiceKey]: who asks.
 const (
