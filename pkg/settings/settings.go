@@ -34,12 +34,19 @@ type Flags struct {
 
 	KubeProxyReplacement bool     `mapstructure:"kube-proxy-replacement"`
 	NodePortRange        []string `mapstructure:"node-port-range"`
+	Algorithm            string   `mapstructure:"bpf-lb-algorithm"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
 const (
 	IPAMKubernetes  = "kubernetes"   // the Node's spec or annotations
 	IPAMClusterPool = "cluster-pool" // the CiliumNode, in which --role=cluster writes them
+)
+
+// How clients from outside the cluster come to a backend of a service.
+const (
+	algorithmRandom = "random"
+	algorithmMaglev = "maglev"
 )
 
 // DefaultFlags are the defaults. Paths follow Cilium's with waggle in the place of cilium.
@@ -54,6 +61,7 @@ var DefaultFlags = Flags{
 
 	KubeProxyReplacement: true,
 	NodePortRange:        []string{"30000", "32767"},
+	Algorithm:            algorithmRandom,
 }
 
 // Flags registers the flags.
@@ -68,6 +76,8 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.Bool("kube-proxy-replacement", f.KubeProxyReplacement,
 		"Serve Services; false leaves them all to a kube-proxy, and removes what was there to serve them")
 	flags.StringSlice("node-port-range", f.NodePortRange, "First and last port of NodePort services, e.g. 30000,32767")
+	flags.String("bpf-lb-algorithm", f.Algorithm, "How a client from outside the cluster comes to a backend of a Service: random, or maglev, "+
+		"by which all nodes choose the same")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -86,6 +96,7 @@ type Agent struct {
 	// KubeProxyReplacement is false where somebody else serves Services. Then there are none: whoever makes rows of them makes
 	// none, and whoever writes them to the kernel removes what an earlier run has left.
 	KubeProxyReplacement     bool
+	Maglev                   bool   // clients from outside choose backends by Maglev's tables
 	NodePortMin, NodePortMax uint16 // the range of NodePort services; 0 < min <= max
 }
 
@@ -98,7 +109,10 @@ var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 // New checks flags and fills in the node name.
 func New(f Flags) (Agent, error) {
 	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag",
-		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement}
+		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement, Maglev: f.Algorithm == algorithmMaglev}
+	if !a.Maglev && f.Algorithm != algorithmRandom {
+		return Agent{}, fmt.Errorf("--bpf-lb-algorithm=%q: use %s or %s", f.Algorithm, algorithmRandom, algorithmMaglev)
+	}
 	if a.IPAM != IPAMKubernetes && a.IPAM != IPAMClusterPool {
 		return Agent{}, fmt.Errorf("--ipam=%q: use %s or %s", a.IPAM, IPAMKubernetes, IPAMClusterPool)
 	}

@@ -94,3 +94,9 @@ var (
 func NewTable(db *statedb.DB) (statedb.RWTable[*Backend], error) {
 	return statedb.NewTable(db, "backends", addressIndex, idIndex)
 }
+
+// Statuses is the table in the hands of the cell that brings the rows to the datapath: it sets their statuses and changes nothing else.
+type Statuses struct{ Table statedb.RWTable[*Backend] }
+
+// NewStatuses hands the table on.
+func NewStatuses(table statedb.RWTable[*Backend]) Statuses { return Statuses{table} }

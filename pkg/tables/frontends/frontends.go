@@ -125,3 +125,9 @@ var (
 func NewTable(db *statedb.DB) (statedb.RWTable[*Frontend], error) {
 	return statedb.NewTable(db, "frontends", addressIndex, serviceIndex)
 }
+
+// Statuses is the table in the hands of the cell that brings the rows to the datapath: it sets their statuses and changes nothing else.
+type Statuses struct{ Table statedb.RWTable[*Frontend] }
+
+// NewStatuses hands the table on.
+func NewStatuses(table statedb.RWTable[*Frontend]) Statuses { return Statuses{table} }
