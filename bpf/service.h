@@ -1,0 +1,184 @@
+/* Which service an address belongs to, and which of its backends serves a client. No packet is needed, so sockets ask too. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "endpoint.h"
+#include "service_maps.h"
+
+/* A choice under way: what is asked stands above, what was found below. */
+struct choice {
+	struct service_key key; /* service_find fills in the scope */
+	__u32 internal;		/* whether a pod or a process of this node asks */
+	__u32 hash;		/* of the packet's ends (service_hash), for Maglev */
+	struct affinity_key client; /* service_choose fills in the service; kind 0 keeps no backend */
+	struct service service;
+	__u32 id; /* of the backend */
+	struct backend backend;
+};
+
+#define TRIES 3 /* how often an entry that changes while it is read is read again, and a backend that is gone chosen anew */
+
+static __always_inline __u64 service_mix(__u64 sum, __u64 word)
+{
+	sum = (sum ^ word) * 0x9e3779b97f4a7c15ULL;
+	return sum ^ sum >> 29;
+}
+
+/* service_hash makes the same number of the same ends on every node, so that Maglev chooses the same backend on each. */
+static __always_inline __u32 service_hash(const struct addr_key *from, const struct addr_key *to, __be16 sport, __be16 dport, __u8 protocol)
+{
+	__u64 from64[2], to64[2], sum;
+
+	__builtin_memcpy(from64, from->addr, sizeof(from64));
+	__builtin_memcpy(to64, to->addr, sizeof(to64));
+	sum = service_mix((__u64)sport << 32 | (__u64)dport << 16 | protocol, from64[0]);
+	sum = service_mix(sum, from64[1]);
+	sum = service_mix(sum, to64[0]);
+	return service_mix(sum, to64[1]) >> 32;
+}
+
+/* service_copy reads an entry as a whole: the memory of one that was just replaced may serve another at once. */
+static __always_inline int service_copy(const struct service_key *key, struct service *copy)
+{
+	struct service *found;
+
+#pragma unroll
+	for (int i = 0; i < TRIES; i++) {
+		found = bpf_map_lookup_elem(&services, key);
+		if (!found)
+			return 0;
+		*copy = *(volatile struct service *)found;
+		if (bpf_map_lookup_elem(&services, key) == found)
+			return 1;
+	}
+	return 0;
+}
+
+/* service_find finds the service that an address, a port and a protocol are for this client, and says whether there is one. Functions of
+ * their own have room for keys on their stack, and the verifier walks through them once. */
+__attribute__((noinline)) int service_find(struct choice *choice)
+{
+	struct service service = {};
+	struct service_key key;
+
+	if (!choice)
+		return 0;
+	key = choice->key;
+	key.scope = SCOPE_EXTERNAL;
+	if (!service_copy(&key, &service))
+		return 0;
+	if ((service.flags & SERVICE_TWO_SCOPES) && choice->internal) {
+		key.scope = SCOPE_INTERNAL;
+		if (!service_copy(&key, &service))
+			return 0;
+	}
+	choice->key.scope = key.scope;
+	choice->service = service;
+	return 1;
+}
+
+/* service_admits tells whether a client from outside the cluster may use a service. */
+static __always_inline int service_admits(const struct service *service, const struct addr_key *client)
+{
+	struct source_range_key key = { .prefixlen = SOURCE_RANGE_FULL, .service = service->id, .family = client->family };
+
+	if (!(service->flags & SERVICE_OUTSIDE))
+		return 0;
+	if (!(service->flags & SERVICE_RANGES))
+		return 1;
+	__builtin_memcpy(key.addr, client->addr, sizeof(key.addr));
+	return !!bpf_map_lookup_elem(&source_ranges, &key);
+}
+
+static __always_inline int backend_copy(__u32 id, struct backend *copy)
+{
+	struct backend *found;
+
+#pragma unroll
+	for (int i = 0; i < TRIES; i++) {
+		found = bpf_map_lookup_elem(&backends, &id);
+		if (!found)
+			return 0;
+		*copy = *(volatile struct backend *)found;
+		if (bpf_map_lookup_elem(&backends, &id) == found)
+			return 1;
+	}
+	return 0;
+}
+
+/* affinity_recall gives the backend that a client had, while that still is one of the service's, or 0. */
+static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u32 seconds)
+{
+	struct affinity_entry *entry = bpf_map_lookup_elem(&affinity, key);
+	__u32 now = ct_now(), ticks = ((__u64)seconds * 1000000000) >> CT_TICK_SHIFT;
+	struct affinity_member member = { .service = key->service };
+
+	if (!entry || now - entry->used > ticks)
+		return 0;
+	member.backend = *(volatile __u32 *)&entry->backend;
+	if (!bpf_map_lookup_elem(&affinity_members, &member))
+		return 0;
+	if (entry->used != now)
+		entry->used = now;
+	return member.backend;
+}
+
+/* service_slot is the backend of one try. */
+static __always_inline __u32 service_slot(const struct service *service, __u32 hash, __u32 try)
+{
+	__u32 *id = NULL, slot;
+
+	if ((service->flags & SERVICE_MAGLEV) && service->maglev_size && !try) {
+		slot = service->maglev + hash % service->maglev_size;
+		id = bpf_map_lookup_elem(&maglev, &slot);
+	}
+	if (!id || !*id) {
+		slot = service->first + bpf_get_prandom_u32() % service->count;
+		id = bpf_map_lookup_elem(&service_slots, &slot);
+	}
+	return id ? *id : 0;
+}
+
+/* service_choose chooses a backend of the service that was found, and says whether there is one. */
+__attribute__((noinline)) int service_choose(struct choice *choice)
+{
+	struct affinity_entry chosen = {};
+	struct affinity_key client;
+	struct service service;
+	struct backend backend = {};
+	__u32 id = 0;
+	int keeps;
+
+	if (!choice)
+		return 0;
+	service = choice->service;
+	client = choice->client;
+	client.service = service.id;
+	if (!service.count)
+		return 0;
+	keeps = (service.flags & SERVICE_AFFINITY) && client.kind;
+	if (keeps)
+		id = affinity_recall(&client, service.affinity);
+	if (id && backend_copy(id, &backend)) {
+		choice->id = id;
+		choice->backend = backend;
+		return 1;
+	}
+	for (int i = 0; i < TRIES; i++) {
+		id = service_slot(&service, choice->hash, i);
+		if (!id || !backend_copy(id, &backend))
+			continue;
+		if (keeps) {
+			chosen.backend = id;
+			chosen.used = ct_now();
+			bpf_map_update_elem(&affinity, &client, &chosen, BPF_ANY);
+		}
+		choice->id = id;
+		choice->backend = backend;
+		return 1;
+	}
+	return 0;
+}
