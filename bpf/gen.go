@@ -7,4 +7,6 @@ package bpf
 //go:generate build -output-stem pod_egress -type drop_event -type token_bucket -type protocol -type ct_flag -type service_flag -type nat_place -type nat_flag podEgress pod_egress.c
 //go:generate build -output-stem pod_ingress podIngress pod_ingress.c
 //go:generate build -output-stem host_egress -no-global-types hostEgress host_egress.c
+//go:generate build -output-stem netdev_ingress netdevIngress netdev_ingress.c
+//go:generate build -output-stem netdev_egress -type netdev_flag netdevEgress netdev_egress.c
 //go:generate go run ./internal/record

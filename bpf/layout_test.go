@@ -59,6 +59,7 @@ func TestLayout_GoEqualsC(t *testing.T) {
 		"ipcache_entry": IpcacheEntry{}, "metrics_value": MetricsValue{}, "token_bucket": TokenBucket{}, "drop_event": DropEvent{},
 		"datapath_state": DatapathState{}, "policy_key": PolicyKey{}, "policy_entry": PolicyEntry{}, "policy_range_key": PolicyRangeKey{},
 		"ct_key4": CtKey4{}, "ct_key6": CtKey6{}, "ct_entry": CtEntry{}, "frag_key": FragKey{}, "frag_entry": FragEntry{},
+		"netdev": Netdev{},
 	}
 	seen := map[string]bool{}
 	for _, program := range Programs() {

@@ -54,6 +54,8 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapSourceRanges:    {ebpf.LPMTrie, 28, 4},
 		MapNat4:            {ebpf.Hash, 16, 40},
 		MapNat6:            {ebpf.Hash, 40, 64},
+		MapNetdevs:         {ebpf.Hash, 4, 24},
+		MapUnmasqueraded:   {ebpf.LPMTrie, 24, 4},
 	}
 	for name, w := range want {
 		m := specs[name]

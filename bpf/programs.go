@@ -16,6 +16,9 @@ const (
 	PodEgress  = "pod_egress"  // ingress of a pod's host end: what the pod sends
 	PodIngress = "pod_ingress" // egress of a pod's host end: what the node sends to the pod
 	HostEgress = "host_egress" // egress of waggle_host: what the node's routes lead to pods
+
+	NetdevIngress = "netdev_ingress" // ingress of devices that lead out: what comes from the network
+	NetdevEgress  = "netdev_egress"  // their egress: what leaves the node
 )
 
 // Names of the maps.
@@ -51,6 +54,8 @@ const (
 	MapSourceRanges    = "source_ranges"
 	MapNat4            = "nat4"
 	MapNat6            = "nat6"
+	MapNetdevs         = "netdevs"
+	MapUnmasqueraded   = "unmasqueraded"
 )
 
 // Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry
@@ -78,7 +83,9 @@ const (
 var errUnknownProgram = errors.New("no such program")
 
 // Programs lists the names of all programs.
-func Programs() []string { return []string{PodEgress, PodIngress, HostEgress} }
+func Programs() []string {
+	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress}
+}
 
 // Load reads the object of one program. Each call returns a spec of its own, which the caller may change.
 func Load(program string) (*ebpf.CollectionSpec, error) {
@@ -89,6 +96,10 @@ func Load(program string) (*ebpf.CollectionSpec, error) {
 		return loadPodIngress()
 	case HostEgress:
 		return loadHostEgress()
+	case NetdevIngress:
+		return loadNetdevIngress()
+	case NetdevEgress:
+		return loadNetdevEgress()
 	}
 	return nil, fmt.Errorf("load program %s: %w", program, errUnknownProgram)
 }

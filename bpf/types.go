@@ -56,6 +56,8 @@ type (
 	NatEntry4 = podEgressNatEntry4
 	// NatEntry6 is a value of nat6.
 	NatEntry6 = podEgressNatEntry6
+	// Netdev is a value of netdevs.
+	Netdev = netdevEgressNetdev
 	// DatapathState is the value of datapath.
 	DatapathState = podEgressDatapathState
 )
@@ -125,6 +127,9 @@ const BackendLocal uint8 = 1
 // NatPlace says where a translation takes place.
 type NatPlace = podEgressNatPlace
 
+// NatFlag is any of the flags of a translated flow.
+type NatFlag = podEgressNatFlag
+
 // Places; nat_maps.h says where they are.
 const (
 	NatFromPod     = podEgressNatPlaceNAT_FROM_POD
@@ -143,4 +148,10 @@ const (
 	NatSenderReset  = podEgressNatFlagNAT_SENDER_RESET
 	NatRedirect     = podEgressNatFlagNAT_REDIRECT
 	NatSenderStands = podEgressNatFlagNAT_SENDER_STANDS
+)
+
+// Flags of a [Netdev].
+const (
+	NetdevMasqueradeIPv4 = netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV4
+	NetdevMasqueradeIPv6 = netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV6
 )

@@ -1,0 +1,40 @@
+/* Devices that lead out of the node: under which addresses packets leave by them, and whose packets keep their own. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "endpoint.h"
+#include "ipcache.h"
+
+#define NETDEVS_MAX 256
+
+enum netdev_flag {
+	NETDEV_MASQUERADE_IPV4 = 1, /* pods that speak with the outside over this device get its IPv4 address */
+	NETDEV_MASQUERADE_IPV6 = 2,
+};
+
+/* The addresses serve remote backends of services also where nothing is masqueraded. */
+struct netdev {
+	__be32 ipv4; /* primary address of the device, 0 for none */
+	enum netdev_flag flags; /* any of them */
+	__u8 ipv6[16] __attribute__((aligned(8))); /* all 0 for none */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, NETDEVS_MAX);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex of a device that leads out */
+	__type(value, struct netdev);
+} netdevs SEC(".maps");
+
+/* Targets for which pods keep their addresses although ipcache takes them for the outside: the native routing CIDRs, and exclusions.
+ * Among prefixes that hold each other the longest says what holds: 1 to keep it, 0 to masquerade. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct lpm_key);
+	__type(value, __u32);
+} unmasqueraded SEC(".maps");
