@@ -32,6 +32,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
@@ -112,6 +113,7 @@ func newFixture(t *testing.T) *fixture {
 		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("10.0.1.0/24"), Status: reconciler.StatusDone()},
 		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("fd00:1::/64"), Status: reconciler.StatusDone()})
 	f.api.Ready.Sysctls = table(t, db, sysctls.NewTable)
+	f.api.Ready.Hosts = table(t, db, bpfendpoints.NewAddressTable)
 	f.api.Ready.Health = filled(t, db, health.NewTable,
 		health.Status{Module: "agent.ipam", Component: "job-x", Level: health.OK, Message: "fine", UpdatedAt: at})
 	f.api.Addresses = filled(t, db, ipamaddresses.NewTable,

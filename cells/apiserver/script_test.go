@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
@@ -75,6 +76,7 @@ func inputs() cell.Cell {
 		desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
 		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
 		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
+		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 		ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,

@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
@@ -33,6 +34,7 @@ func inputs() cell.Cell {
 		desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
 		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
 		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
+		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 		configs.NewTable, statedb.RWTable[configs.Config].ToTable,
 	)

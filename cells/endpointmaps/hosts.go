@@ -25,7 +25,7 @@ func newInitializers(
 	f, l, a := facts.RegisterInitializer(txn, name), links.RegisterInitializer(txn, name), addresses.RegisterInitializer(txn, name)
 	return &initializers{
 		endpoints: func(txn statedb.WriteTxn) { f(txn); l(txn); a(txn) },
-		hosts:     addresses.RegisterInitializer(txn, "host-addresses"),
+		hosts:     addresses.RegisterInitializer(txn, bpfendpoints.HostInitializer),
 	}
 }
 

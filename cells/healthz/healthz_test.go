@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -34,11 +35,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // tables are those that readiness reads, all empty: an agent that has just begun.
 var tables = cell.Group(
 	cell.ProvidePrivate(sources.NewTable, localnode.NewTable, mtus.NewTable, endpoints.NewTable, attachments.NewTable, health.NewTable,
-		desireddevices.NewTable, desiredroutes.NewTable, sysctls.NewTable),
+		desireddevices.NewTable, desiredroutes.NewTable, sysctls.NewTable, bpfendpoints.NewAddressTable),
 	cell.Provide(
 		statedb.RWTable[sources.Source].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[mtus.MTU].ToTable,
 		statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*attachments.Attachment].ToTable, statedb.RWTable[health.Status].ToTable,
 		statedb.RWTable[*desireddevices.Device].ToTable, statedb.RWTable[*desiredroutes.Route].ToTable, statedb.RWTable[*sysctls.Setting].ToTable,
+		statedb.RWTable[*bpfendpoints.Address].ToTable,
 	),
 )
 

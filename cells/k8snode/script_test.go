@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -39,6 +40,7 @@ func inputs(client *kubeapi.Client) cell.Cell {
 		desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
 		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
 		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
+		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 	)
 }

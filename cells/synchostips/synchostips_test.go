@@ -1,21 +1,27 @@
 package synchostips
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	wagglehive "github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -132,6 +138,63 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 				txn.Commit()
 			}),
 			Cell,
+		}
+	})
+}
+
+// TestController_TriesAgainEachMinute: nothing announces that an endpoint has given back an address that is the node's.
+func TestController_TriesAgainEachMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		addr := netip.MustParseAddr("192.0.2.5")
+		c := &contributions{taken: addr}
+		var db *statedb.DB
+		var table statedb.RWTable[nodeaddresses.Address]
+		h := wagglehive.New(celltest.Infrastructure(), settings.Cell, kubernetes(),
+			cell.Provide(
+				nodeaddresses.NewTable, localnode.NewTable,
+				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+				func() bpfendpoints.HostWriter { return c },
+				func() ipcache.Writer { return c },
+			),
+			cell.Invoke(func(d *statedb.DB, rw statedb.RWTable[nodeaddresses.Address]) { db, table = d, rw }),
+			Cell)
+		log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
+		if err := h.Populate(log); err != nil {
+			t.Fatal(err)
+		}
+		txn := db.WriteTxn(table)
+		if _, _, err := table.Insert(txn, nodeaddresses.Address{Addr: addr, Device: "eth0"}); err != nil {
+			t.Fatal(err)
+		}
+		txn.Commit()
+		if err := h.Start(log, t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := h.Stop(log, context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+		has := func() bool {
+			synctest.Wait()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return slices.Contains(c.hosts, addr)
+		}
+		time.Sleep(time.Second)
+		if has() {
+			t.Fatal("an endpoint has the address, and the host got it")
+		}
+		c.mu.Lock()
+		c.taken = netip.Addr{}
+		c.mu.Unlock()
+		time.Sleep(interval - 2*time.Second)
+		if has() {
+			t.Error("tried again before a minute was over, without a change")
+		}
+		if time.Sleep(2 * time.Second); !has() {
+			t.Error("not tried again after a minute")
 		}
 	})
 }

@@ -4,6 +4,7 @@ package readiness
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -34,6 +36,7 @@ type Tables struct {
 	Devices     statedb.Table[*desireddevices.Device]
 	Routes      statedb.Table[*desiredroutes.Route]
 	Sysctls     statedb.Table[*sysctls.Setting]
+	Hosts       statedb.Table[*bpfendpoints.Address]
 	Health      statedb.Table[health.Status]
 
 	Reconcilers *heartbeat.Monitor `optional:"true"` // absent in tests of cells
@@ -69,6 +72,7 @@ func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 	}
 	missing(programs(txn, t.Attachments))
 	missing(hostPath(txn, t))
+	missing(hosts(txn, t.Hosts))
 	if len(v.Missing) == 0 { // what is said already may be the same, in better words
 		v.Missing = t.Reconcilers.Behind(txn)
 	}
@@ -91,6 +95,9 @@ func (t Tables) Watch(txn statedb.ReadTxn) *statedb.WatchSet {
 	set.Add(sources, node, mtus, attachments, devices, routes, sysctls)
 	if initialized, endpoints := t.Endpoints.Initialized(txn); !initialized {
 		set.Add(endpoints)
+	}
+	if initialized, hosts := t.Hosts.Initialized(txn); !initialized {
+		set.Add(hosts)
 	}
 	t.Reconcilers.Watch(txn, set)
 	return set
@@ -123,6 +130,15 @@ func node(txn statedb.ReadTxn, table statedb.Table[*localnode.LocalNode]) string
 		}
 	}
 	return "the pod CIDR and the router address of this node"
+}
+
+// hosts wants the node's own addresses to be told to the datapath, once: until then what pods send to the node is the world's.
+// That the rows are in the kernel is what their reconciler is asked for.
+func hosts(txn statedb.ReadTxn, table statedb.Table[*bpfendpoints.Address]) string {
+	if slices.Contains(table.PendingInitializers(txn), bpfendpoints.HostInitializer) {
+		return "the addresses of this node to be told to the datapath"
+	}
+	return ""
 }
 
 // programs wants the filters of the shared blocks: a pod's link that is attached before them passes nothing.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -35,6 +36,8 @@ type world struct {
 	sysctls  statedb.RWTable[*sysctls.Setting]
 	health   statedb.RWTable[health.Status]
 	restored func(statedb.WriteTxn)
+	hosts    statedb.RWTable[*bpfendpoints.Address]
+	told     func(statedb.WriteTxn)
 	eps      statedb.RWTable[*endpoints.Endpoint]
 }
 
@@ -52,12 +55,14 @@ func newWorld(t *testing.T) *world {
 	db := statedb.New()
 	w := &world{db: db, sources: must(t, db, sources.NewTable), node: must(t, db, localnode.NewTable), mtus: must(t, db, mtus.NewTable),
 		programs: must(t, db, attachments.NewTable), devices: must(t, db, desireddevices.NewTable),
-		routes: must(t, db, desiredroutes.NewTable), sysctls: must(t, db, sysctls.NewTable), health: must(t, db, health.NewTable), eps: must(t, db, endpoints.NewTable)}
-	txn := db.WriteTxn(w.eps)
+		routes: must(t, db, desiredroutes.NewTable), sysctls: must(t, db, sysctls.NewTable), health: must(t, db, health.NewTable), eps: must(t, db, endpoints.NewTable),
+		hosts: must(t, db, bpfendpoints.NewAddressTable)}
+	txn := db.WriteTxn(w.eps, w.hosts)
+	w.told = w.hosts.RegisterInitializer(txn, bpfendpoints.HostInitializer)
 	w.restored = w.eps.RegisterInitializer(txn, "state-files")
 	txn.Commit()
 	w.tables = Tables{Sources: w.sources, LocalNode: w.node, MTUs: w.mtus, Endpoints: w.eps, Attachments: w.programs,
-		Devices: w.devices, Routes: w.routes, Sysctls: w.sysctls, Health: w.health}
+		Devices: w.devices, Routes: w.routes, Sysctls: w.sysctls, Health: w.health, Hosts: w.hosts}
 	return w
 }
 
@@ -89,6 +94,7 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 		"a route to 10.1.0.0/24 to be wanted",
 		"route 10.1.0.0/24: network is down",
 		"kernel setting net/ipv4/ip_forward to be in the kernel",
+		"the addresses of this node to be told to the datapath",
 	}
 	insert(t, w.db, w.sources, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Waiting, WaitingFor: "the directory /m"})
 	block := &attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Program: "pod_egress"}
@@ -123,6 +129,11 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 		},
 		func() { insert(t, w.db, w.routes, route.Clone().WithStatus(reconciler.StatusRefreshing())) },
 		func() { insert(t, w.db, w.sysctls, forward.Clone().WithStatus(reconciler.StatusDone())) },
+		func() {
+			txn := w.db.WriteTxn(w.hosts)
+			w.told(txn)
+			txn.Commit()
+		},
 	}
 	for i, step := range steps {
 		if got := w.waiting(); len(got) == 0 || got[0] != want[i] {

@@ -109,6 +109,9 @@ func NewAddressTable(db *statedb.DB) (statedb.RWTable[*Address], error) {
 	return statedb.NewTable(db, "bpf-endpoints", addressIndex, ownerIndex)
 }
 
+// HostInitializer is what "bpf-endpoints" waits for until the first set of addresses of the node is in.
+const HostInitializer = "host-addresses"
+
 // HostWriter lets a feature contribute addresses of the node itself. Each owner has a set of its own.
 type HostWriter interface {
 	// ReplaceHost makes addrs the complete set of owner, in one commit. Rows of endpoints and of other owners stay;
