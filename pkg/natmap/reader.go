@@ -1,0 +1,74 @@
+package natmap
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+)
+
+// Reader reads a map once, in slices. Entries that come or go meanwhile may or may not be seen; every other one is, once.
+type Reader struct {
+	of      Map
+	from    *ebpf.Map
+	cursor  ebpf.MapBatchCursor
+	keys4   []bpf.NatKey4
+	keys6   []bpf.NatKey6
+	values4 []bpf.NatEntry4
+	values6 []bpf.NatEntry6
+	flows   []Flow
+}
+
+// NewReader reads at most size entries in each slice: more than fall into one bucket of the kernel's hash, so at least 256.
+func NewReader(of Map, from *ebpf.Map, size int) *Reader {
+	r := &Reader{of: of, from: from, flows: make([]Flow, 0, size)}
+	if of.IPv6 {
+		r.keys6, r.values6 = make([]bpf.NatKey6, size), make([]bpf.NatEntry6, size)
+	} else {
+		r.keys4, r.values4 = make([]bpf.NatKey4, size), make([]bpf.NatEntry4, size)
+	}
+	return r
+}
+
+// Next reads the next slice, which is valid until the next call, and tells whether it was the last.
+func (r *Reader) Next() (flows []Flow, last bool, err error) {
+	var n int
+	if r.of.IPv6 {
+		n, err = r.from.BatchLookup(&r.cursor, r.keys6, r.values6, nil)
+	} else {
+		n, err = r.from.BatchLookup(&r.cursor, r.keys4, r.values4, nil)
+	}
+	if last = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !last {
+		return nil, false, fmt.Errorf("read map %s: %w", r.of.Name, err)
+	}
+	r.flows = r.flows[:n]
+	for i := range n {
+		if r.of.IPv6 {
+			r.flows[i] = NewFlow6(&r.keys6[i], &r.values6[i])
+		} else {
+			r.flows[i] = NewFlow4(&r.keys4[i], &r.values4[i])
+		}
+	}
+	return r.flows, last, nil
+}
+
+// Lookup reads one entry; found is false when it is not there.
+func Lookup(from *ebpf.Map, key *Key) (f Flow, found bool, err error) {
+	if key.IPv6 {
+		var e bpf.NatEntry6
+		if err = from.Lookup(&key.V6, &e); err == nil {
+			return NewFlow6(&key.V6, &e), true, nil
+		}
+	} else {
+		var e bpf.NatEntry4
+		if err = from.Lookup(&key.V4, &e); err == nil {
+			return NewFlow4(&key.V4, &e), true, nil
+		}
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return f, false, nil
+	}
+	return f, false, fmt.Errorf("look up a translated flow: %w", err)
+}
