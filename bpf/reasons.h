@@ -20,8 +20,11 @@ enum drop_reason {
 	REASON_NO_ENDPOINT = 152,	 /* no local endpoint has the address */
 	REASON_CT_INSERT = 155,		 /* the kernel did not let us remember the flow */
 	REASON_IPV6_EXTENSION = 156,
+	REASON_NO_BACKEND = 158,	 /* the service has nobody who takes the packet */
+	REASON_SERVICE_PROTOCOL = 159,	 /* a packet of this protocol cannot be translated to another port */
 	REASON_CT_UNKNOWN = 163,	 /* an ICMP answer or error that belongs to no flow */
 	REASON_UNSUPPORTED_L2 = 166,	 /* a length where the EtherType belongs */
+	REASON_NAT_NO_MAPPING = 167,	 /* no free port to translate to, or nothing to translate back to */
 	REASON_UNKNOWN_IDENTITY = 171,	 /* the peer is known, its identity not yet */
 	REASON_UNKNOWN_SENDER = 172,	 /* the link belongs to no endpoint */
 	REASON_FRAGMENT_UNKNOWN = 175,	 /* the first fragment did not pass here before this one */
@@ -33,6 +36,7 @@ enum drop_reason {
 	REASON_NEIGHBOUR_TARGET = 242,	 /* ARP or ND about somebody who is not the gateway */
 	REASON_CT_FULL = 243,		 /* no room for one more established flow: this one is refused */
 	REASON_CT_SHARE = 244,		 /* the endpoint has as many of them as it may */
+	REASON_NAT_FULL = 245,		 /* no room for one more translated flow: this one is refused */
 };
 
 enum direction {
@@ -60,6 +64,8 @@ enum source_file {
 	FILE_L4 = 214,
 	FILE_RELATED = 215,
 	FILE_TRACK = 216,
+	FILE_NAT = 217,
+	FILE_POD_SERVICE = 218,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

@@ -23,6 +23,8 @@ const (
 	FileL4         File = 214
 	FileRelated    File = 215
 	FileTrack      File = 216
+	FileNAT        File = 217
+	FilePodService File = 218
 )
 
 // String is the name of the file below bpf/.
@@ -60,6 +62,10 @@ func (f File) String() string {
 		return "related.h"
 	case FileTrack:
 		return "track.h"
+	case FileNAT:
+		return "nat.h"
+	case FilePodService:
+		return "pod_service.h"
 	}
 	return strconv.Itoa(int(f))
 }

@@ -22,8 +22,11 @@ const (
 	NoEndpoint       Reason = 152 // no local endpoint has the address
 	FlowNotStored    Reason = 155 // the kernel did not let the program remember the flow
 	IPv6Extension    Reason = 156 // too many extension headers, or they leave the packet
+	NoBackend        Reason = 158 // the service has nobody who takes the packet
+	ServiceProtocol  Reason = 159 // a packet of this protocol cannot be translated to another port
 	UnknownFlow      Reason = 163 // an ICMP answer or error that belongs to no flow
 	UnsupportedL2    Reason = 166 // a length where the EtherType belongs
+	NoMapping        Reason = 167 // no free port to translate to, or nothing to translate back to
 	UnknownIdentity  Reason = 171 // the identity of the peer is not known yet
 	UnknownSender    Reason = 172 // the link belongs to no endpoint
 	UnknownFragment  Reason = 175 // the first fragment did not pass before this one
@@ -35,6 +38,7 @@ const (
 	UnknownNeighbour Reason = 242 // ARP or neighbour discovery about somebody who is not the gateway
 	FlowsFull        Reason = 243 // no room for one more established flow
 	FlowsShare       Reason = 244 // the endpoint has as many established flows as it may
+	NATFull          Reason = 245 // no room for one more translated flow
 )
 
 // FirstOwn is the first reason that Cilium does not have.
@@ -82,6 +86,8 @@ func (r Reason) text() (string, bool) {
 		return "CT: Table of established flows is full", true
 	case FlowsShare:
 		return "CT: Endpoint has used up its share of flows", true
+	case NATFull:
+		return "NAT: Table of translated flows is full", true
 	}
 	return "", false
 }
