@@ -68,7 +68,8 @@ func Pod(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
 	}
 	row := &k8s.Pod{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeName: o.Spec.NodeName,
 		StaticUID: o.Annotations[corev1.MirrorPodAnnotationKey], ServiceAccount: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork, Labels: o.Labels,
-		Annotations: o.Annotations, Phase: string(o.Status.Phase), Ports: podPorts(&o.Spec)}
+		Annotations: o.Annotations, Phase: string(o.Status.Phase), Ports: podPorts(&o.Spec),
+		Created: created(&o.ObjectMeta)}
 	texts := make([]string, 0, len(o.Status.PodIPs))
 	for _, ip := range o.Status.PodIPs {
 		texts = append(texts, ip.IP)
@@ -78,6 +79,9 @@ func Pod(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
 	}
 	var err error
 	row.PodIPs, err = parseAddrs(field.NewPath("status", "podIPs"), texts)
+	if !row.HostNetwork { // the ports of such a pod are the node's anyway
+		row.HostPorts = hostPorts(&o.Spec)
+	}
 	return row, err
 }
 
@@ -110,11 +114,11 @@ func port(path *field.Path, n int32, mayBeZero bool) (uint16, error) {
 	return uint16(n), nil
 }
 
-// loadBalancerIPs are the addresses that a load balancer gave to a service.
+// loadBalancerIPs are the addresses that a load balancer gave to a service. Where it says that it is a proxy, packets must go to it.
 func loadBalancerIPs(o *corev1.Service) ([]netip.Addr, error) {
 	var texts []string
 	for _, ingress := range o.Status.LoadBalancer.Ingress {
-		if ingress.IP != "" {
+		if mode := ingress.IPMode; ingress.IP != "" && (mode == nil || *mode != corev1.LoadBalancerIPModeProxy) {
 			texts = append(texts, ingress.IP)
 		}
 	}

@@ -1,6 +1,7 @@
 package k8sobjects
 
 import (
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,12 +24,49 @@ func podPorts(spec *corev1.PodSpec) (list []k8s.ContainerPort) {
 			}
 		}
 	}
+	for _, c := range running(spec) {
+		add(c.Ports)
+	}
+	return list
+}
+
+// running are the containers and the sidecars.
+func running(spec *corev1.PodSpec) (list []*corev1.Container) {
 	for i := range spec.Containers {
-		add(spec.Containers[i].Ports)
+		list = append(list, &spec.Containers[i])
 	}
 	for i := range spec.InitContainers {
 		if policy := spec.InitContainers[i].RestartPolicy; policy != nil && *policy == corev1.ContainerRestartPolicyAlways {
-			add(spec.InitContainers[i].Ports)
+			list = append(list, &spec.InitContainers[i])
+		}
+	}
+	return list
+}
+
+// hostPorts are the ports of the node that a pod wants. Of the same one the first counts. What no packet can have is left out: the
+// pod has labels and addresses all the same.
+func hostPorts(spec *corev1.PodSpec) (list []k8s.HostPort) {
+	for _, c := range running(spec) {
+		for _, p := range c.Ports {
+			protocol, err := protocol(nil, p.Protocol)
+			if err != nil || p.HostPort <= 0 || p.HostPort > 65535 || p.ContainerPort <= 0 || p.ContainerPort > 65535 {
+				continue
+			}
+			h := k8s.HostPort{Protocol: Intern(protocol), Port: uint16(p.HostPort), Container: uint16(p.ContainerPort)}
+			if p.HostIP != "" {
+				if h.Addr, err = parseAddr(nil, p.HostIP); err != nil {
+					continue
+				}
+			}
+			if h.Addr.IsValid() && h.Addr.IsUnspecified() {
+				h.Addr = netip.Addr{}
+			}
+			taken := slices.ContainsFunc(list, func(o k8s.HostPort) bool {
+				return o.Addr == h.Addr && o.Protocol == h.Protocol && o.Port == h.Port
+			})
+			if !taken {
+				list = append(list, h)
+			}
 		}
 	}
 	return list

@@ -18,7 +18,7 @@ import (
 func Service(o *corev1.Service) (*k8s.Service, error) {
 	spec := field.NewPath("spec")
 	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: o.Labels,
-		Annotations: o.Annotations, Selector: o.Spec.Selector, Type: string(o.Spec.Type),
+		Annotations: o.Annotations, Created: created(&o.ObjectMeta), Selector: o.Spec.Selector, Type: string(o.Spec.Type),
 		ExternalLocal:        o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		PublishNotReadyAddrs: o.Spec.PublishNotReadyAddresses}
 	if p := o.Spec.InternalTrafficPolicy; p != nil {

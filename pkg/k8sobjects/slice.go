@@ -81,6 +81,9 @@ func sliceEndpoint(path *field.Path, o *discoveryv1.Endpoint, family discoveryv1
 		for _, zone := range o.Hints.ForZones {
 			e.ForZones = append(e.ForZones, Intern(zone.Name))
 		}
+		for _, node := range o.Hints.ForNodes {
+			e.ForNodes = append(e.ForNodes, Intern(node.Name))
+		}
 	}
 	if t := o.TargetRef; t != nil && t.Kind == "Pod" {
 		e.Pod = Intern(t.Namespace + "/" + t.Name)

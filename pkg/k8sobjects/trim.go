@@ -16,7 +16,7 @@ import (
 func Trim(meta *metav1.ObjectMeta) {
 	*meta = metav1.ObjectMeta{
 		Namespace: Intern(meta.Namespace), Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion,
-		Generation: meta.Generation, Labels: internAll(meta.Labels), Annotations: internAll(readable(meta.Annotations)),
+		Generation: meta.Generation, CreationTimestamp: meta.CreationTimestamp, Labels: internAll(meta.Labels), Annotations: internAll(readable(meta.Annotations)),
 	}
 }
 
@@ -79,6 +79,14 @@ func InternRow(row Row) {
 	case *cilium.Identity:
 		r.Labels = internAll(r.Labels)
 	}
+}
+
+// created is when an object was made, in Unix time.
+func created(meta *metav1.ObjectMeta) int64 {
+	if meta.CreationTimestamp.IsZero() {
+		return 0
+	}
+	return meta.CreationTimestamp.Unix()
 }
 
 func internPorts(ports []k8s.ContainerPort) {

@@ -26,12 +26,13 @@ type SliceEndpoint struct {
 	NodeName    string       `json:"nodeName,omitempty"`
 	Zone        string       `json:"zone,omitempty"`
 	ForZones    []string     `json:"forZones,omitempty"` // hints: zones that should use it
+	ForNodes    []string     `json:"forNodes,omitempty"` // hints: nodes that should use it
 	Pod         string       `json:"pod,omitempty"`      // "namespace/name"; empty when it is no pod
 }
 
 func (e SliceEndpoint) equal(o SliceEndpoint) bool {
 	return e.Ready == o.Ready && e.Serving == o.Serving && e.Terminating == o.Terminating && e.NodeName == o.NodeName &&
-		e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.ForZones, o.ForZones)
+		e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.ForZones, o.ForZones) && slices.Equal(e.ForNodes, o.ForNodes)
 }
 
 // EndpointSlice is a part of the backends of a service. Slices are never changed in place.

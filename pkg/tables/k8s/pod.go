@@ -20,6 +20,14 @@ type ContainerPort struct {
 	Number   uint16 `json:"number"`
 }
 
+// HostPort is a port of the node that leads to a container.
+type HostPort struct {
+	Addr      netip.Addr `json:"addr"`     // of the node; invalid for all
+	Protocol  string     `json:"protocol"` // "TCP", "UDP" or "SCTP"
+	Port      uint16     `json:"port"`
+	Container uint16     `json:"container"` // the port of the container
+}
+
 // Pod is a pod of this node. Maps and slices are never changed in place.
 type Pod struct {
 	Namespace      string            `json:"namespace"`
@@ -32,9 +40,14 @@ type Pod struct {
 	Phase          string            `json:"phase,omitempty"` // "Running" and so on; empty when not known
 	Labels         map[string]string `json:"labels,omitempty"`
 	Annotations    map[string]string `json:"annotations,omitempty"`
-	PodIPs         []netip.Addr      `json:"podIPs,omitempty"` // from the status; empty before it is known
-	Ports          []ContainerPort   `json:"ports,omitempty"`  // those with a name, one of each name and protocol
+	Created        int64             `json:"created,omitempty"` // Unix time in seconds; 0 when not known
+	PodIPs         []netip.Addr      `json:"podIPs,omitempty"`  // from the status; empty before it is known
+	Ports          []ContainerPort   `json:"ports,omitempty"`   // those with a name, one of each name and protocol
+	HostPorts      []HostPort        `json:"hostPorts,omitempty"`
 }
+
+// Ended tells whether all containers have ended for good, so that nobody answers any more.
+func (p *Pod) Ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
 // Key is "namespace/name".
 func (p *Pod) Key() string { return p.Namespace + "/" + p.Name }
@@ -49,7 +62,7 @@ func (p *Pod) Equal(o *Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.UID == o.UID && p.StaticUID == o.StaticUID && p.NodeName == o.NodeName &&
 		p.ServiceAccount == o.ServiceAccount && p.HostNetwork == o.HostNetwork && p.Phase == o.Phase && maps.Equal(p.Labels, o.Labels) &&
 		maps.Equal(p.Annotations, o.Annotations) && slices.Equal(p.PodIPs, o.PodIPs) &&
-		slices.Equal(p.Ports, o.Ports)
+		slices.Equal(p.Ports, o.Ports) && p.Created == o.Created && slices.Equal(p.HostPorts, o.HostPorts)
 }
 
 // TableHeader implements statedb.TableWritable.

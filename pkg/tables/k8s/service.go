@@ -28,12 +28,13 @@ type Service struct {
 	UID         string            `json:"uid,omitempty"`
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
+	Created     int64             `json:"created,omitempty"` // Unix time in seconds; 0 when not known
 
 	Type        string            `json:"type"`               // "ClusterIP", "NodePort", "LoadBalancer" or "ExternalName"
 	Headless    bool              `json:"headless,omitempty"` // clusterIP: None
 	ClusterIPs  []netip.Addr      `json:"clusterIPs,omitempty"`
 	ExternalIPs []netip.Addr      `json:"externalIPs,omitempty"`
-	IngressIPs  []netip.Addr      `json:"ingressIPs,omitempty"` // status.loadBalancer
+	IngressIPs  []netip.Addr      `json:"ingressIPs,omitempty"` // status.loadBalancer, without those of which the load balancer itself is the end (ipMode Proxy)
 	Ports       []ServicePort     `json:"ports,omitempty"`
 	Selector    map[string]string `json:"selector,omitempty"` // empty: endpoints are given by somebody else
 
@@ -57,7 +58,7 @@ func (s *Service) Equal(o *Service) bool {
 }
 
 func (s *Service) sameScalars(o *Service) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Type == o.Type && s.Headless == o.Headless &&
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Created == o.Created && s.Type == o.Type && s.Headless == o.Headless &&
 		s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort && s.PublishNotReadyAddrs == o.PublishNotReadyAddrs
 }
