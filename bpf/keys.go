@@ -95,3 +95,33 @@ func NewServiceKey(a loadbalancer.Address, scope uint8) ServiceKey {
 func AddressOfService(k ServiceKey) loadbalancer.Address {
 	return loadbalancer.Address{Addr: AddrOf(k.Addr), Port: wirePort(k.Port), Protocol: loadbalancer.Protocol(k.Protocol)}
 }
+
+// NewBackend makes the value of a backend.
+func NewBackend(a loadbalancer.Address, flags uint8) Backend {
+	return Backend{Addr: NewAddrKey(a.Addr), Port: wirePort(a.Port), Protocol: uint8(a.Protocol), Flags: flags}
+}
+
+// AddressOfBackend is the inverse of [NewBackend], but for the flags.
+func AddressOfBackend(b Backend) loadbalancer.Address {
+	return loadbalancer.Address{Addr: AddrOf(b.Addr), Port: wirePort(b.Port), Protocol: loadbalancer.Protocol(b.Protocol)}
+}
+
+// rangeStaticBits is what service, family and pad add to the length of each prefix in a [SourceRangeKey].
+const rangeStaticBits = 64
+
+// NewSourceRangeKey makes the key of one prefix from which clients may use the frontend with that id.
+func NewSourceRangeKey(service uint32, prefix netip.Prefix) SourceRangeKey {
+	prefix = prefix.Masked()
+	key := SourceRangeKey{Prefixlen: uint32(rangeStaticBits + prefix.Bits()), Service: service, Family: family(prefix.Addr())}
+	copy(key.Addr[:], prefix.Addr().AsSlice())
+	return key
+}
+
+// SourceRangeOf is the prefix of a key; invalid when no prefix makes such a key.
+func SourceRangeOf(key SourceRangeKey) netip.Prefix {
+	addr := addrOf(key.Family, key.Addr)
+	if !addr.IsValid() || key.Prefixlen < rangeStaticBits || key.Prefixlen > rangeStaticBits+128 {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(addr, int(key.Prefixlen)-rangeStaticBits)
+}

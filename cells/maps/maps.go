@@ -57,10 +57,10 @@ type store struct {
 	open map[string]opened // nil before the start and after the stop
 }
 
-func newMaps(p params) bpfmaps.Maps {
+func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches) {
 	s := &store{params: p, dir: filepath.Join(p.Agent.PinDir(), "maps")}
 	p.Lifecycle.Append(cell.Hook{OnStart: s.start, OnStop: s.stop})
-	return s
+	return s, s
 }
 
 // start opens all maps. A map that cannot be opened does not keep the agent from starting: see the package comment.

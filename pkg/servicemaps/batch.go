@@ -1,0 +1,87 @@
+package servicemaps
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// batch is how many entries one call of the kernel takes: enough that its own cost is nothing, few enough for its buffers.
+const batch = 4096
+
+// Size implements Table.
+func (p pinned[K, V]) Size() (uint32, error) {
+	m, err := p.get()
+	if err != nil {
+		return 0, err
+	}
+	return m.MaxEntries(), nil
+}
+
+// Dump implements Table.
+func (p pinned[K, V]) Dump() (keys []K, values []V, err error) {
+	m, err := p.get()
+	if err != nil {
+		return nil, nil, err
+	}
+	var cursor ebpf.MapBatchCursor
+	for {
+		at := len(keys)
+		keys, values = append(keys, make([]K, batch)...), append(values, make([]V, batch)...)
+		n, err := m.BatchLookup(&cursor, keys[at:], values[at:], nil)
+		keys, values = keys[:at+n], values[:at+n]
+		switch {
+		case errors.Is(err, ebpf.ErrKeyNotExist):
+			return keys, values, nil
+		case err != nil:
+			return nil, nil, fmt.Errorf("read the map %s: %w", p.name, err)
+		}
+	}
+}
+
+// Put implements Table.
+func (p pinned[K, V]) Put(keys []K, values []V) Failures {
+	return each(len(keys), func(from, to int) (int, error) {
+		n, err := p.maps.PutBatch(p.name, keys[from:to], values[from:to])
+		if err != nil {
+			err = fmt.Errorf("write to the map %s: %w", p.name, err)
+		}
+		return n, err
+	})
+}
+
+// Delete implements Table.
+func (p pinned[K, V]) Delete(keys []K) Failures {
+	return each(len(keys), func(from, to int) (int, error) {
+		n, err := p.maps.DeleteBatch(p.name, keys[from:to])
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return n + 1, nil
+		}
+		if err != nil {
+			err = fmt.Errorf("delete from the map %s: %w", p.name, err)
+		}
+		return n, err
+	})
+}
+
+// each works on n entries in batches. do says how many it has done; an error is that of the next one, which is left out then.
+func each(n int, do func(from, to int) (int, error)) (failed Failures) {
+	for at := 0; at < n; {
+		done, err := do(at, min(at+batch, n))
+		at += done
+		if err == nil {
+			continue
+		}
+		if failed == nil {
+			failed = Failures{}
+		}
+		failed[min(at, n-1)] = err
+		at++
+	}
+	return failed
+}
+
+// Full tells whether an error means that a map has no room for another entry. Hash tables and tries have different ones.
+func Full(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }

@@ -1,0 +1,2 @@
+// Package servicemaps reads and writes the BPF maps by which the datapath finds the backends of services.
+package servicemaps
