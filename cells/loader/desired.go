@@ -8,6 +8,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
+	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -63,6 +64,9 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	if d, found := c.device(txn, podlink.HostDevice); found {
 		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: bpf.HostEgress})
 	}
+	for _, a := range c.netdevs(txn, changed) {
+		add(a)
+	}
 	_, loaded := c.Programs.AllWatch(txn)
 	changed.Add(loaded)
 	held := c.done(txn, attachments.Attachment{Kind: attachments.Hold, Device: podlink.HoldDevice, Hook: both})
@@ -74,6 +78,22 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 		}
 	}
 	return s
+}
+
+// netdevs gives the two hooks of each device that leads out of the node. One without an Ethernet header, as that of a tunnel,
+// gets none: its packets begin elsewhere.
+func (c *controller) netdevs(txn statedb.ReadTxn, changed *statedb.WatchSet) (rows []attachments.Attachment) {
+	leading, more := c.Devices.ListWatch(txn, devices.BySelected(true))
+	changed.Add(more)
+	for d := range leading {
+		if d.MAC == (mac.Addr{}) || d.Name == podlink.HostDevice {
+			continue
+		}
+		rows = append(rows,
+			attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: ingress, Program: bpf.NetdevIngress},
+			attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: bpf.NetdevEgress})
+	}
+	return rows
 }
 
 // begun tells whether hooks were given to programs of this run already.

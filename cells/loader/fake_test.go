@@ -189,7 +189,7 @@ func (f *fakeKernel) SetFilter(block uint32, p *program) error {
 	return f.set(fmt.Sprintf("filter-%x", block), f.filters, block, p)
 }
 
-func (f *fakeKernel) Attach(key string, ifindex int, p *program) error {
+func (f *fakeKernel) Attach(key string, at place, p *program) error {
 	f.mu.Lock()
 	_, found := f.attached[key]
 	f.mu.Unlock()
@@ -200,8 +200,8 @@ func (f *fakeKernel) Attach(key string, ifindex int, p *program) error {
 		return fmt.Errorf("%s: %w", key, errNoFilter)
 	}
 	return f.change("attach-"+key, func() bool {
-		changed := f.attached[key] != p.ID || f.links[key] != ifindex || f.ahead[key] != nil
-		f.attached[key], f.links[key], f.ahead[key] = p.ID, ifindex, nil
+		changed := f.attached[key] != p.ID || f.links[key] != at.IfIndex || f.ahead[key] != nil
+		f.attached[key], f.links[key], f.ahead[key] = p.ID, at.IfIndex, nil
 		return changed
 	})
 }

@@ -57,8 +57,9 @@ type podLinks interface {
 
 // deviceLinks are programs on single devices, by a key that holds device and hook.
 type deviceLinks interface {
-	// Attach makes p the first program of an egress hook. With no program it only asks for one of ours: [errNoFilter].
-	Attach(key string, ifindex int, p *program) error
+	// Attach makes p a program of a hook, the first unless others share it. With no program it only asks for one of ours:
+	// [errNoFilter].
+	Attach(key string, at place, p *program) error
 	// Detach removes what Attach did; gone already is success.
 	Detach(key string) error
 	// Attached lists the keys of all that Attach ever did and Detach did not undo.
@@ -67,6 +68,28 @@ type deviceLinks interface {
 	Ahead(ifindex int) ([]string, error)
 	// PinsChanged waits until something is removed from where Attach pins.
 	PinsChanged(ctx context.Context) error
+}
+
+// place is one hook of a device that no pod's link is.
+type place struct {
+	IfIndex int
+	Hook    string // ingress or egress
+	Shared  bool   // the device is not ours: programs of others may be there as well, and ahead of ours
+}
+
+func (p place) attachType() ebpf.AttachType {
+	if p.Hook == ingress {
+		return ebpf.AttachTCXIngress
+	}
+	return ebpf.AttachTCXEgress
+}
+
+// filter is where cls_bpf stands in for tcx.
+func (p place) filter() tc.Place {
+	if p.Hook == ingress {
+		return tc.Ingress(p.IfIndex)
+	}
+	return tc.Egress(p.IfIndex)
 }
 
 // attached is what one key stands for.

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"strings"
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
@@ -30,7 +32,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 	case attachments.Block:
 		return o.orOld(o.kernel.Pods.SetFilter(uint32(a.IfIndex), o.program(a)))
 	case attachments.TCX:
-		return o.orOld(o.kernel.Devices.Attach(pinName(a), a.IfIndex, o.program(a)))
+		return o.orOld(o.kernel.Devices.Attach(pinName(a), placeOf(a), o.program(a)))
 	case attachments.PodLink:
 		return o.kernel.Pods.Join(a.IfIndex, a.Device, a.MTU)
 	}
@@ -80,5 +82,15 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*attach
 	return errors.Join(errs...)
 }
 
+// placeOf is the hook of a row; only waggle_host is a device of ours.
+func placeOf(a *attachments.Attachment) place {
+	return place{IfIndex: a.IfIndex, Hook: a.Hook, Shared: a.Device != podlink.HostDevice}
+}
+
 // pinName names the pin of a device's link.
-func pinName(a *attachments.Attachment) string { return a.Device + "_" + a.Hook }
+func pinName(a *attachments.Attachment) string { return pinOf(a.Device, a.Hook) }
+
+// pinOf spells out what a device's name may have and a pin's may not.
+func pinOf(device, hook string) string {
+	return strings.NewReplacer("%", "%25", ".", "%2e").Replace(device) + "_" + hook
+}

@@ -84,7 +84,7 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 		// Theirs were there first.
 		b := theirs(behind, nil)
 		defer b.Close()
-		n.check(links.Attach(key, n.hostIndex, &p))
+		n.check(links.Attach(key, onHost(n), &p))
 		expect("attached", ours, last)
 
 		// Somebody comes and insists, twice.
@@ -95,9 +95,9 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 			if len(have[key].Ahead) != 1 {
 				t.Errorf("ahead of ours: %v, want one", have[key].Ahead)
 			}
-			n.check(links.Attach(key, n.hostIndex, nil)) // without a program of this run nothing is moved
+			n.check(links.Attach(key, onHost(n), nil)) // without a program of this run nothing is moved
 			expect("with nothing to move", first, ours, last)
-			n.check(links.Attach(key, n.hostIndex, &p))
+			n.check(links.Attach(key, onHost(n), &p))
 			expect("put first again", ours, first, last)
 			if have, err := links.Attached(); err != nil || len(have) != 1 || len(have[key].Ahead) != 0 {
 				t.Errorf("afterwards: %+v, %v", have, err)
@@ -114,7 +114,7 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 		if have, err := links.Attached(); err != nil || have[key].IfIndex != 0 {
 			t.Errorf("detached: %+v, %v", have, err)
 		}
-		n.check(links.Attach(key, n.hostIndex, &p))
+		n.check(links.Attach(key, onHost(n), &p))
 		expect("attached again", ours, last)
 	})
 }

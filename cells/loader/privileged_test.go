@@ -61,6 +61,11 @@ func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(
 func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
+func (m memoryMaps) PutAll(name string, k, v any) error {
+	_, err := m[name].BatchUpdate(k, v, nil)
+	return err
+}
+
 // node is a namespace with our devices and one pod, and the real kernel in it.
 type node struct {
 	t          *testing.T
@@ -110,6 +115,9 @@ func newNode(t *testing.T) *node {
 	n.writeFacts()
 	return n
 }
+
+// onHost is the hook of our own device.
+func onHost(n *node) place { return place{IfIndex: n.hostIndex, Hook: egress} }
 
 func (n *node) check(err error) {
 	n.t.Helper()
@@ -365,15 +373,15 @@ func TestPrivilegedDeviceLink_TakenOverAndUpdated(t *testing.T) {
 			return
 		}
 		const key = "waggle_host_egress"
-		if err := links.Attach(key, n.hostIndex, nil); !errors.Is(err, errNoFilter) {
+		if err := links.Attach(key, onHost(n), nil); !errors.Is(err, errNoFilter) {
 			t.Errorf("nothing is attached: %v, want %v", err, errNoFilter)
 		}
 		for range 3 { // first attached, then taken over by later runs
 			programs, err := n.kernel.Programs.Load()
 			n.check(err)
 			p := programs[bpf.HostEgress]
-			n.check(links.Attach(key, n.hostIndex, &p))
-			n.check(links.Attach(key, n.hostIndex, nil)) // a run whose programs do not load
+			n.check(links.Attach(key, onHost(n), &p))
+			n.check(links.Attach(key, onHost(n), nil)) // a run whose programs do not load
 			have, err := links.Attached()
 			if err != nil || len(have) != 1 || have[key].Program != p.ID {
 				t.Errorf("attached %v, error %v; want program %d", have, err, p.ID)
@@ -398,7 +406,7 @@ func (n *node) moveToNewDevice(links *tcxLinks, key string) {
 	programs, err := n.kernel.Programs.Load()
 	n.check(err)
 	p := programs[bpf.HostEgress]
-	n.check(links.Attach(key, n.hostIndex, &p))
+	n.check(links.Attach(key, onHost(n), &p))
 	if have, err := links.Attached(); err != nil || have[key].Program != p.ID {
 		n.t.Errorf("on the new device: %v, error %v; want program %d", have, err, p.ID)
 	}
@@ -413,7 +421,7 @@ func TestPrivilegedDeviceLink_FilterInPlaceOfTCX(t *testing.T) {
 			programs, err := n.kernel.Programs.Load()
 			n.check(err)
 			p := programs[bpf.HostEgress]
-			n.check(links.attachFilter("waggle_host_egress", n.hostIndex, &p))
+			n.check(links.attachFilter("waggle_host_egress", onHost(n), &p))
 			if have, err := links.Attached(); err != nil || have["waggle_host_egress"].Program != p.ID {
 				t.Errorf("attached %v, error %v; want program %d", have, err, p.ID)
 			}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -15,7 +16,9 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpffs"
+	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
@@ -24,35 +27,36 @@ import (
 func linkDir(agent settings.Agent) string { return filepath.Join(agent.PinDir(), "links") }
 
 // tcxLinks implements deviceLinks with tcx links that are pinned in dir, and with cls_bpf filters where the kernel has
-// no tcx. All hooks are egress hooks, the only ones in use.
+// no tcx.
 type tcxLinks struct {
 	traffic *traffic
 	dir     string
 	pins    *bpffs.Watch
 	copy    func(program string) (*ebpf.Program, error) // loads a program once more
 
-	mu      sync.Mutex     // guards what follows
-	haveTCX *bool          // whether the kernel has it; nil until it has been asked
-	filters map[string]int // ifindex by key, where cls_bpf stands in for tcx
+	mu      sync.Mutex       // guards what follows
+	haveTCX *bool            // whether the kernel has it; nil until it has been asked
+	filters map[string]place // by key, where cls_bpf stands in for tcx
+	adopted bool             // filters holds those of earlier runs, too
 }
 
 func newTCXLinks(t *traffic, dir string, copy func(string) (*ebpf.Program, error)) *tcxLinks {
-	return &tcxLinks{traffic: t, dir: dir, pins: bpffs.NewWatch(dir), copy: copy, filters: make(map[string]int)}
+	return &tcxLinks{traffic: t, dir: dir, pins: bpffs.NewWatch(dir), copy: copy, filters: make(map[string]place)}
 }
 
 // PinsChanged implements deviceLinks.
 func (t *tcxLinks) PinsChanged(ctx context.Context) error { return t.pins.Next(ctx) }
 
 // Attach implements deviceLinks.
-func (t *tcxLinks) Attach(key string, ifindex int, p *program) error {
+func (t *tcxLinks) Attach(key string, at place, p *program) error {
 	supported, err := t.probe()
 	switch {
 	case err != nil:
 		return err
 	case supported:
-		return t.attachTCX(key, ifindex, p)
+		return t.attachTCX(key, at, p)
 	}
-	return t.attachFilter(key, ifindex, p)
+	return t.attachFilter(key, at, p)
 }
 
 // probe asks the kernel once whether it has tcx, which came with Linux 6.6.
@@ -77,9 +81,9 @@ func (t *tcxLinks) probe() (bool, error) {
 	return found, nil
 }
 
-func (t *tcxLinks) attachTCX(key string, ifindex int, p *program) error {
+func (t *tcxLinks) attachTCX(key string, at place, p *program) error {
 	pin := filepath.Join(t.dir, key)
-	old, onDevice, err := t.open(pin, ifindex)
+	old, onDevice, err := t.open(pin, at.IfIndex)
 	if err != nil {
 		return err
 	}
@@ -90,14 +94,14 @@ func (t *tcxLinks) attachTCX(key string, ifindex int, p *program) error {
 	case onDevice && p == nil:
 		return nil
 	case onDevice:
-		return t.update(old, key, ifindex, p)
+		return t.update(old, key, at, p)
 	case p == nil:
 		return fmt.Errorf("%s: %w", key, errNoFilter)
 	}
 	if err := t.Detach(key); err != nil { // a pin whose device is gone
 		return err
 	}
-	return t.create(key, pin, ifindex, p)
+	return t.create(key, pin, at, p)
 }
 
 // open opens a pinned link and tells whether it is on this very device.
@@ -118,8 +122,8 @@ func (t *tcxLinks) open(pin string, ifindex int) (link.Link, bool, error) {
 	return l, on != nil && on.Ifindex == uint32(ifindex), nil
 }
 
-// update exchanges the program of a link in one step, unless it runs already, and makes it the first of the hook.
-func (t *tcxLinks) update(l link.Link, key string, ifindex int, p *program) error {
+// update exchanges the program of a link in one step, unless it runs already, and makes it the first of a hook that is ours.
+func (t *tcxLinks) update(l link.Link, key string, at place, p *program) error {
 	info, err := l.Info()
 	if err != nil {
 		return fmt.Errorf("read link %s: %w", key, err)
@@ -129,11 +133,14 @@ func (t *tcxLinks) update(l link.Link, key string, ifindex int, p *program) erro
 			return fmt.Errorf("update link %s to program %s: %w", key, p.Name, err)
 		}
 	}
-	ahead, err := t.before(ifindex, ebpf.AttachTCXEgress, info.ID)
+	if at.Shared {
+		return nil
+	}
+	ahead, err := t.before(at.IfIndex, at.attachType(), info.ID)
 	if err != nil || len(ahead) == 0 {
 		return err
 	}
-	if err := t.moveFirst(l, key, ifindex, p); err != nil {
+	if err := t.moveFirst(l, key, at, p); err != nil {
 		return fmt.Errorf("move %s ahead of %s on %s: %w", p.Name, strings.Join(ahead, ", "), key, err)
 	}
 	return nil
@@ -141,7 +148,7 @@ func (t *tcxLinks) update(l link.Link, key string, ifindex int, p *program) erro
 
 // moveFirst puts a link of ours in front of the others on its hook; theirs stay as they are. The kernel moves no link and
 // takes no program twice for one hook, so the link that is there runs a copy until the new one is in its place.
-func (t *tcxLinks) moveFirst(old link.Link, key string, ifindex int, p *program) error {
+func (t *tcxLinks) moveFirst(old link.Link, key string, at place, p *program) error {
 	standIn, err := t.copy(p.Name)
 	if err != nil {
 		return err
@@ -151,7 +158,7 @@ func (t *tcxLinks) moveFirst(old link.Link, key string, ifindex int, p *program)
 		return err
 	}
 	pin := filepath.Join(t.dir, key)
-	err = t.create(key, pin+movingSuffix, ifindex, p)
+	err = t.create(key, pin+movingSuffix, at, p)
 	if err == nil {
 		err = os.Rename(pin+movingSuffix, pin) // takes the pin of the old link away, and with it the link
 	}
@@ -165,13 +172,13 @@ func (t *tcxLinks) moveFirst(old link.Link, key string, ifindex int, p *program)
 const movingSuffix = "_moving"
 
 // create attaches and pins, ahead of what is there.
-func (t *tcxLinks) create(key, pin string, ifindex int, p *program) error {
+func (t *tcxLinks) create(key, pin string, at place, p *program) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for pinned links: %w", err)
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: ifindex, Program: p.loaded, Attach: ebpf.AttachTCXEgress, Anchor: link.Head()})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: at.IfIndex, Program: p.loaded, Attach: at.attachType(), Anchor: link.Head()})
 	if err != nil {
-		return fmt.Errorf("attach %s to %s (ifindex %d): %w", p.Name, key, ifindex, err)
+		return fmt.Errorf("attach %s to %s (ifindex %d): %w", p.Name, key, at.IfIndex, err)
 	}
 	defer l.Close()
 	if err := l.Pin(pin); err != nil {
@@ -206,26 +213,47 @@ func (t *tcxLinks) Ahead(ifindex int) ([]string, error) {
 }
 
 // attachFilter stands in for tcx: a filter on the device itself, where one of ours is replaced in one step.
-func (t *tcxLinks) attachFilter(key string, ifindex int, p *program) error {
-	if _, found, err := t.traffic.tc.Clsact(ifindex); err != nil {
+func (t *tcxLinks) attachFilter(key string, at place, p *program) error {
+	if _, found, err := t.traffic.tc.Clsact(at.IfIndex); err != nil {
 		return err
 	} else if !found {
-		if err := t.traffic.tc.EnsureClsact(ifindex, tc.Blocks{}); err != nil {
+		if err := t.traffic.tc.EnsureClsact(at.IfIndex, tc.Blocks{}); err != nil {
 			return err
 		}
 	}
+	if err := t.refuseTheirs(key, at); err != nil {
+		return err
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.filters[key] = ifindex
-	return t.traffic.setFilter(tc.Egress(ifindex), p)
+	t.filters[key] = at
+	return t.traffic.setFilter(at.filter(), p)
+}
+
+// refuseTheirs keeps us from replacing a filter of others that stands where we would put ours.
+func (t *tcxLinks) refuseTheirs(key string, at place) error {
+	if !at.Shared {
+		return nil
+	}
+	filters, err := t.traffic.tc.Filters(at.filter())
+	if err != nil {
+		return err
+	}
+	for _, f := range filters {
+		if f.Ours() && !slices.Contains(bpf.Programs(), f.Name) {
+			return fmt.Errorf("attach to %s: its filter with priority %d and handle %#x is somebody else's, %q: remove that, or use Linux 6.6 or newer, where both have room",
+				key, f.Priority, f.Handle, f.Name)
+		}
+	}
+	return nil
 }
 
 // Detach implements deviceLinks. Removing the pin is what detaches: nobody else has the link.
 func (t *tcxLinks) Detach(key string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if ifindex, found := t.filters[key]; found {
-		if err := t.traffic.tc.DeleteFilter(tc.Egress(ifindex)); err != nil {
+	if at, found := t.filters[key]; found {
+		if err := t.traffic.tc.DeleteFilter(at.filter()); err != nil {
 			return err
 		}
 		delete(t.filters, key)
@@ -252,7 +280,11 @@ func (t *tcxLinks) Attached() (map[string]attached, error) {
 			return nil, err
 		}
 	}
-	return out, t.addFilters(out)
+	supported, err := t.probe()
+	if err == nil && !supported {
+		err = t.adopt()
+	}
+	return out, errors.Join(err, t.addFilters(out))
 }
 
 // pinned reads one link back.
@@ -267,26 +299,74 @@ func (t *tcxLinks) pinned(pin string) (a attached, err error) {
 		return attached{}, fmt.Errorf("read pinned link %s: %w", pin, err)
 	}
 	a.Program = uint32(info.Program)
-	if on := info.TCX(); on != nil {
-		a.IfIndex = int(on.Ifindex)
+	on := info.TCX()
+	if on == nil || on.Ifindex == 0 {
+		return a, nil
 	}
-	if a.IfIndex != 0 {
-		a.Ahead, err = t.before(a.IfIndex, ebpf.AttachTCXEgress, info.ID)
-	}
+	a.IfIndex = int(on.Ifindex)
+	a.Ahead, err = t.before(a.IfIndex, ebpf.AttachType(on.AttachType), info.ID)
 	return a, err
+}
+
+// adopt finds, once, the filters that an earlier run has left on devices: there are no pins that would tell of them.
+func (t *tcxLinks) adopt() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.adopted {
+		return nil
+	}
+	devices, err := t.traffic.tc.Clsacts()
+	if err != nil {
+		return err
+	}
+	for ifindex, shared := range devices {
+		if shared != (tc.Blocks{}) {
+			continue // a pod's link
+		}
+		for _, hook := range []string{ingress, egress} {
+			if err := t.adoptHook(place{IfIndex: ifindex, Hook: hook, Shared: true}); err != nil {
+				return err
+			}
+		}
+	}
+	t.adopted = true
+	return nil
+}
+
+func (t *tcxLinks) adoptHook(at place) error {
+	filters, err := t.traffic.tc.Filters(at.filter())
+	if err != nil {
+		return err
+	}
+	for _, f := range filters {
+		if !f.Ours() || !slices.Contains(bpf.Programs(), f.Name) {
+			continue
+		}
+		l, err := t.traffic.links.LinkByIndex(at.IfIndex)
+		if err != nil {
+			if rtnl.IsGone(err) {
+				continue
+			}
+			return fmt.Errorf("find the device of a filter of ours: %w", err)
+		}
+		if key := pinOf(l.Attrs().Name, at.Hook); t.filters[key] == (place{}) {
+			t.filters[key] = at
+		}
+	}
+	return nil
 }
 
 // addFilters adds what stands in for tcx links.
 func (t *tcxLinks) addFilters(out map[string]attached) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for key, ifindex := range t.filters {
-		id, found, err := t.traffic.filter(tc.Egress(ifindex))
+	for key, at := range t.filters {
+		id, found, err := t.traffic.filter(at.filter())
 		if err != nil {
 			return err
 		}
 		if found {
-			out[key] = attached{IfIndex: ifindex, Program: id}
+			out[key] = attached{IfIndex: at.IfIndex, Program: id}
 		}
 	}
 	return nil

@@ -110,8 +110,8 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	case attachments.TCX:
 		l, found := links[pinName(a)]
 		all := programFinding(driftrepairs.TCX, what, a.ProgramID, l.Program, found && l.IfIndex == a.IfIndex)
-		if a.ProgramID == 0 {
-			return all // nothing is moved without a program of this run
+		if a.ProgramID == 0 || placeOf(a).Shared {
+			return all // nothing is moved without a program of this run, and none where others have the same right
 		}
 		for _, other := range l.Ahead {
 			all = append(all, driftrepairs.Finding{Kind: driftrepairs.ProgramOrder, What: what, Found: other + " is ahead"})

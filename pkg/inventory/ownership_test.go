@@ -20,6 +20,8 @@ var kindOf = map[string]string{
 	"clsact of pod links":                           "clsact",
 	"program on `waggle_host` before Linux 6.6":     "clsact", // it goes with the link, and so does that
 	"programs on `waggle_host`":                     "pin",
+	"programs on devices that lead out":             "pin",
+	"the same before Linux 6.6":                     "filter",
 	"nftables table `inet waggle`":                  "nft-table",
 	"veth pairs `waggle_host`/`waggle_net`":         "link",
 	"addresses of `waggle_host`":                    "address",

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
@@ -33,7 +34,7 @@ func (m *Machine) clsacts() (found []Object, err error) {
 }
 
 // filters finds the programs in the shared blocks. A block, with its filters, ends with its last device; what is left after
-// our links are gone stands in a block that somebody else's device has joined.
+// our links are gone stands in a block that somebody else's device has joined. It finds those on devices that lead out as well.
 func (m *Machine) filters() (found []Object, err error) {
 	var errs []error
 	for _, block := range []uint32{podlink.IngressBlock, podlink.EgressBlock} {
@@ -47,6 +48,30 @@ func (m *Machine) filters() (found []Object, err error) {
 			found = append(found, Object{Name: f.Name + " of " + at.String(), Owner: "cell loader",
 				Proof: "number of the block, priority and handle", Note: "goes with the last link of the block",
 				remove: func() error { return m.traffic.DeleteFilter(at) }})
+		}
+	}
+	others, err := m.netdevFilters()
+	return append(found, others...), errors.Join(append(errs, err)...)
+}
+
+// netdevFilters finds the programs on devices of others that lead out of the node, where the kernel has no tcx. The clsact
+// stays: whether it was there before nobody knows, and an empty one does nothing.
+func (m *Machine) netdevFilters() (found []Object, err error) {
+	all, err := m.traffic.Clsacts()
+	errs := []error{err}
+	for _, index := range slices.Sorted(maps.Keys(all)) {
+		if all[index] != (tc.Blocks{}) {
+			continue
+		}
+		for _, at := range []tc.Place{tc.Ingress(index), tc.Egress(index)} {
+			filters, err := m.traffic.Filters(at)
+			errs = append(errs, err)
+			for _, f := range filters {
+				if f.Ours() && (f.Name == bpf.NetdevIngress || f.Name == bpf.NetdevEgress) {
+					found = append(found, Object{Name: f.Name + " of " + at.String(), Owner: "cell loader",
+						Proof: "name, priority and handle", remove: func() error { return m.traffic.DeleteFilter(at) }})
+				}
+			}
 		}
 	}
 	return found, errors.Join(errs...)

@@ -54,13 +54,27 @@ var nameIndex = statedb.Index[*Device, string]{
 	FromString: index.FromString,
 }
 
-// Queries.
+// The index holds the selected devices alone, which few are.
+var selectedIndex = statedb.Index[*Device, bool]{
+	Name: "selected",
+	FromObject: func(d *Device) index.KeySet {
+		if !d.Selected {
+			return index.KeySet{}
+		}
+		return index.NewKeySet(index.Bool(true))
+	},
+	FromKey:    index.Bool,
+	FromString: index.BoolString,
+}
+
+// Queries. BySelected takes true only.
 var (
-	ByIndex = indexIndex.Query
-	ByName  = nameIndex.Query
+	ByIndex    = indexIndex.Query
+	ByName     = nameIndex.Query
+	BySelected = selectedIndex.Query
 )
 
 // NewTable makes the table "devices".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Device], error) {
-	return statedb.NewTable(db, "devices", indexIndex, nameIndex)
+	return statedb.NewTable(db, "devices", indexIndex, nameIndex, selectedIndex)
 }
