@@ -51,6 +51,7 @@ func addressRow(a netlink.Addr) tables.Address {
 		Tentative: a.Flags&unix.IFA_F_TENTATIVE != 0}
 	// In IPv6 the same bit means "temporary" (RFC 8981), which is no less an address of its own.
 	row.Secondary = addr.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
+	row.Fleeting = addr.Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED) != 0
 	return row
 }
 

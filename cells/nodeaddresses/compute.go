@@ -15,7 +15,9 @@ import (
 type candidate struct {
 	tables.Address
 	device    *devices.Device
+	kubelet   bool // Kubernetes knows the node by it
 	secondary bool
+	fleeting  bool
 }
 
 // ours are links whose addresses, if any, are not the node's. The host end of a pod's link has a link-local one.
@@ -25,8 +27,8 @@ func belongs(d *devices.Device) bool {
 	return !strings.HasPrefix(d.Name, podlink.Prefix) && !slices.Contains(ours, d.Name)
 }
 
-// compute finds the addresses of the node. links are all devices by index.
-func compute(r rules, links map[int]*devices.Device, addrs []devices.Address) []tables.Address {
+// compute finds the addresses of the node. links are all devices by index, named are the addresses by which Kubernetes knows it.
+func compute(r rules, links map[int]*devices.Device, addrs []devices.Address, named []netip.Addr) []tables.Address {
 	var all []candidate
 	for _, a := range addrs {
 		d := links[a.LinkIndex]
@@ -34,9 +36,11 @@ func compute(r rules, links map[int]*devices.Device, addrs []devices.Address) []
 		if d == nil || !belongs(d) || a.Scope > r.maxScope || a.Tentative || !r.enabled(a.Addr()) || a.Addr().IsLoopback() {
 			continue
 		}
-		all = append(all, candidate{tables.Address{Addr: a.Addr(), Device: d.Name, Scope: a.Scope}, d, a.Secondary})
+		all = append(all, candidate{tables.Address{Addr: a.Addr(), Device: d.Name, Scope: a.Scope}, d, slices.Contains(named, a.Addr()),
+			a.Secondary, a.Fleeting})
 	}
 	slices.SortFunc(all, rank)
+	sources(all)
 	nodePorts(r, all)
 	primaries(all)
 	rows := make([]tables.Address, len(all))
@@ -46,11 +50,13 @@ func compute(r rules, links map[int]*devices.Device, addrs []devices.Address) []
 	return rows
 }
 
-// rank puts the better address first: of a device that leads out, not secondary, public before private, of wider
-// scope, on the older device; the last word makes the order complete.
+// rank puts the better address first: of a device that leads out, by which Kubernetes knows the node, one that lasts, not
+// secondary, public before private, of wider scope, on the older device; the last word makes the order complete.
 func rank(a, b candidate) int {
 	return cmp.Or(
 		first(a.device.Selected, b.device.Selected),
+		first(a.kubelet, b.kubelet),
+		first(!a.fleeting, !b.fleeting),
 		first(!a.secondary, !b.secondary),
 		first(public(a.Addr), public(b.Addr)),
 		cmp.Compare(a.Scope, b.Scope),
@@ -71,9 +77,8 @@ func first(a, b bool) int {
 
 func public(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.IsPrivate() }
 
-// nodePorts marks the addresses that serve NodePort services: on devices that lead out, what --nodeport-addresses
-// names, or else the best of each device and family.
-func nodePorts(r rules, ranked []candidate) {
+// sources marks the best address of each device that leads out and family.
+func sources(ranked []candidate) {
 	type slot struct {
 		device string
 		ipv4   bool
@@ -81,15 +86,21 @@ func nodePorts(r rules, ranked []candidate) {
 	taken := make(map[slot]bool)
 	for i := range ranked {
 		c := &ranked[i]
-		if !c.device.Selected {
-			continue
+		if s := (slot{c.Device, c.Addr.Is4()}); c.device.Selected && !taken[s] {
+			c.Source, taken[s] = true, true
 		}
+	}
+}
+
+// nodePorts marks the addresses that serve NodePort services: on devices that lead out, what --nodeport-addresses
+// names, or else the best of each device and family.
+func nodePorts(r rules, ranked []candidate) {
+	for i := range ranked {
+		c := &ranked[i]
+		c.NodePort = c.Source
 		if len(r.nodePort) > 0 {
-			c.NodePort = r.serves(c.Addr)
-			continue
+			c.NodePort = c.device.Selected && r.serves(c.Addr)
 		}
-		s := slot{c.Device, c.Addr.Is4()}
-		c.NodePort, taken[s] = !taken[s], true
 	}
 }
 

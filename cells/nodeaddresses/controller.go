@@ -3,6 +3,7 @@ package nodeaddresses
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -11,7 +12,9 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
@@ -24,6 +27,8 @@ type controller struct {
 	Table     statedb.RWTable[tables.Address]
 	Devices   statedb.Table[*devices.Device]
 	Addresses statedb.Table[devices.Address]
+	Nodes     statedb.Table[*k8s.Node]
+	Agent     settings.Agent
 	Rules     rules
 }
 
@@ -42,13 +47,15 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses)
 		links, linksChanged := c.Devices.AllWatch(txn)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
+		// The Node may come late, or never; without it the ranking goes by what the kernel says.
+		node, _, nodeChanged, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
 		ready, initialized := c.Addresses.Initialized(txn)
 		if ready {
 			byIndex := make(map[int]*devices.Device)
 			for d := range links {
 				byIndex[d.Index] = d
 			}
-			n, err := c.commit(compute(c.Rules, byIndex, statedb.Collect(addrs)), done)
+			n, err := c.commit(compute(c.Rules, byIndex, statedb.Collect(addrs), named(node)), done)
 			if err != nil {
 				return err
 			}
@@ -61,12 +68,26 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 			return nil
 		case <-linksChanged:
 		case <-addrsChanged:
+		case <-nodeChanged:
 		case <-initialized:
 		}
 		if err := limiter.Wait(ctx); err != nil {
 			return nil
 		}
 	}
+}
+
+// named are the addresses by which Kubernetes knows the node.
+func named(node *k8s.Node) (addrs []netip.Addr) {
+	if node == nil {
+		return nil
+	}
+	for _, a := range node.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil {
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	return addrs
 }
 
 func (c *controller) commit(want []tables.Address, done func(statedb.WriteTxn)) (int, error) {

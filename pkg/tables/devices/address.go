@@ -17,17 +17,22 @@ type Address struct {
 	Secondary bool         `json:"secondary"`
 	// Tentative means that the kernel still looks whether somebody else has this IPv6 address.
 	Tentative bool `json:"tentative"`
+	// Fleeting is an IPv6 address that is temporary (RFC 8981), or deprecated: nothing new should begin with it.
+	Fleeting bool `json:"fleeting"`
 }
 
 // Addr is the address without its network.
 func (a Address) Addr() netip.Addr { return a.Prefix.Addr() }
 
 // TableHeader implements statedb.TableWritable.
-func (Address) TableHeader() []string { return []string{"LinkIndex", "Address", "Scope", "Secondary"} }
+func (Address) TableHeader() []string {
+	return []string{"LinkIndex", "Address", "Scope", "Secondary", "Fleeting"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (a Address) TableRow() []string {
-	return []string{strconv.Itoa(a.LinkIndex), a.Prefix.String(), strconv.Itoa(int(a.Scope)), strconv.FormatBool(a.Secondary)}
+	return []string{strconv.Itoa(a.LinkIndex), a.Prefix.String(), strconv.Itoa(int(a.Scope)), strconv.FormatBool(a.Secondary),
+		strconv.FormatBool(a.Fleeting)}
 }
 
 var addressIndex = statedb.Index[Address, string]{

@@ -16,16 +16,20 @@ type Address struct {
 	Scope    uint8      `json:"scope"`    // RT_SCOPE_*: 0 global, 253 link, 254 host
 	Primary  bool       `json:"primary"`  // the node's address of this family; at most one
 	NodePort bool       `json:"nodePort"` // NodePort services answer here
+	// Source is the address of its device and family under which this node speaks for others. Only devices that lead out have
+	// one, at most one of each family.
+	Source bool `json:"source"`
 }
 
 // TableHeader implements statedb.TableWritable.
 func (Address) TableHeader() []string {
-	return []string{"Address", "Device", "Scope", "Primary", "NodePort"}
+	return []string{"Address", "Device", "Scope", "Primary", "NodePort", "Source"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (a Address) TableRow() []string {
-	return []string{a.Addr.String(), a.Device, strconv.Itoa(int(a.Scope)), strconv.FormatBool(a.Primary), strconv.FormatBool(a.NodePort)}
+	return []string{a.Addr.String(), a.Device, strconv.Itoa(int(a.Scope)), strconv.FormatBool(a.Primary), strconv.FormatBool(a.NodePort),
+		strconv.FormatBool(a.Source)}
 }
 
 var idIndex = statedb.Index[Address, string]{
