@@ -121,6 +121,13 @@ const (
 	ServiceLoopback  = podEgressServiceFlagSERVICE_LOOPBACK
 )
 
+// How many entries maps have that flags do not say otherwise for: as in service_maps.h and nat_maps.h.
+const (
+	ServicesMax = 65536
+	AffinityMax = 8192
+	NatMax      = 65536
+)
+
 // BackendLocal says in [Backend] that it is a pod of this node, or the node itself.
 const BackendLocal uint8 = 1
 

@@ -4,16 +4,24 @@ import (
 	"fmt"
 
 	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/bpf"
 )
 
 // Config is what was typed.
 type Config struct {
-	PolicyMax int `mapstructure:"bpf-policy-map-max"`
-	FlowsMax  int `mapstructure:"bpf-ct-global-tcp-max"`
+	PolicyMax    int `mapstructure:"bpf-policy-map-max"`
+	FlowsMax     int `mapstructure:"bpf-ct-global-tcp-max"`
+	ServicesMax  int `mapstructure:"bpf-lb-map-max"`
+	AffinityMax  int `mapstructure:"bpf-lb-affinity-map-max"`
+	MaglevTables int `mapstructure:"bpf-lb-maglev-map-max"`
+	NatMax       int `mapstructure:"bpf-nat-global-max"`
 }
 
 // DefaultConfig are the defaults.
-var DefaultConfig = Config{PolicyMax: 65536, FlowsMax: 131072}
+var DefaultConfig = Config{
+	PolicyMax: 65536, FlowsMax: 131072, ServicesMax: bpf.ServicesMax, AffinityMax: bpf.AffinityMax, MaglevTables: 256, NatMax: bpf.NatMax,
+}
 
 // Bounds of the size of the map policy: what one policy of a few rules needs, and what takes 100 MB.
 const (
@@ -27,6 +35,21 @@ const (
 	mostFlows  = 16 << 20
 )
 
+// Bounds of the maps of services: what Kubernetes itself needs, and what has room for the largest clusters that there are.
+const (
+	leastServices = 256
+	mostServices  = 1 << 20
+)
+
+// mostTables is how many tables of Maglev take 2 GB at their default size.
+const mostTables = 16384
+
+// Bounds of the maps of translated flows.
+const (
+	leastNat = 1024
+	mostNat  = 16 << 20
+)
+
 // rangesShare is how many entries policy has for each of policy_ranges: most ports are single ones.
 const rangesShare = 4
 
@@ -36,15 +59,32 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"ports have a quarter as many of their own", leastPolicy, mostPolicy))
 	flags.Int("bpf-ct-global-tcp-max", c.FlowsMax, fmt.Sprintf("Established flows of each address family, of all protocols, %d to %d",
 		leastFlows, mostFlows))
+	flags.Int("bpf-lb-map-max", c.ServicesMax, fmt.Sprintf("Frontends of Services, as many backends and source ranges, and half as many again of the "+
+		"backends of all frontends, %d to %d", leastServices, mostServices))
+	flags.Int("bpf-lb-affinity-map-max", c.AffinityMax, fmt.Sprintf("Clients with session affinity, and backends of frontends with it, %d to %d",
+		leastServices, mostServices))
+	flags.Int("bpf-lb-maglev-map-max", c.MaglevTables, fmt.Sprintf("Tables of Maglev, each for all frontends with the same backends, 1 to %d; they "+
+		"take memory with --bpf-lb-algorithm=maglev only, 8 bytes for each slot", mostTables))
+	flags.Int("bpf-nat-global-max", c.NatMax, fmt.Sprintf("Entries of translated IPv4 flows, two for each, %d to %d; half as many for IPv6",
+		leastNat, mostNat))
 }
 
 // check says what is wrong with what was typed.
 func (c Config) check() error {
-	if c.PolicyMax < leastPolicy || c.PolicyMax > mostPolicy {
-		return fmt.Errorf("--bpf-policy-map-max=%d: want %d to %d", c.PolicyMax, leastPolicy, mostPolicy)
-	}
-	if c.FlowsMax < leastFlows || c.FlowsMax > mostFlows {
-		return fmt.Errorf("--bpf-ct-global-tcp-max=%d: want %d to %d", c.FlowsMax, leastFlows, mostFlows)
+	for _, one := range []struct {
+		flag               string
+		value, least, most int
+	}{
+		{"bpf-policy-map-max", c.PolicyMax, leastPolicy, mostPolicy},
+		{"bpf-ct-global-tcp-max", c.FlowsMax, leastFlows, mostFlows},
+		{"bpf-lb-map-max", c.ServicesMax, leastServices, mostServices},
+		{"bpf-lb-affinity-map-max", c.AffinityMax, leastServices, mostServices},
+		{"bpf-lb-maglev-map-max", c.MaglevTables, 1, mostTables},
+		{"bpf-nat-global-max", c.NatMax, leastNat, mostNat},
+	} {
+		if one.value < one.least || one.value > one.most {
+			return fmt.Errorf("--%s=%d: want %d to %d", one.flag, one.value, one.least, one.most)
+		}
 	}
 	return nil
 }

@@ -177,7 +177,10 @@ func (s *store) makeResized(l layout, pin string, old *ebpf.Map) (*ebpf.Map, err
 	if err != nil {
 		return nil, err
 	}
-	if err = s.Kernel.Fill(m, old, nil); err == nil {
+	if l.Name != bpf.MapMaglev { // tables of another size, which programs can do without until they are there anew
+		err = s.Kernel.Fill(m, old, nil)
+	}
+	if err == nil {
 		if err = s.Kernel.Move(pin, pin+resizedSuffix); err == nil {
 			err = s.Kernel.Pin(m, pin)
 			if err != nil {
@@ -228,7 +231,7 @@ func (s *store) unpinStrangers() error {
 
 func describe(l layout, pin string) *mapstable.Map {
 	o := owner(l.Name)
-	filled := o != mapstable.OwnerEndpointMaps && o != mapstable.OwnerIpcache // programs begin with nothing
+	filled := o != mapstable.OwnerEndpointMaps && o != mapstable.OwnerIpcache && o != mapstable.OwnerServiceMaps
 	return &mapstable.Map{Name: l.Name, Type: l.Type.String(), KeySize: l.KeySize, ValueSize: l.ValueSize,
 		MaxEntries: l.MaxEntries, Pin: pin, Owner: o, Filled: filled}
 }
@@ -240,6 +243,8 @@ func owner(name string) string {
 		return mapstable.OwnerEndpointMaps
 	case bpf.MapIpcache, bpf.MapIpcachePrefixes:
 		return mapstable.OwnerIpcache
+	case bpf.MapServices, bpf.MapBackends, bpf.MapServiceSlots, bpf.MapMaglev, bpf.MapAffinityMembers, bpf.MapSourceRanges:
+		return mapstable.OwnerServiceMaps
 	case bpf.MapDatapath:
 		return "loader"
 	}

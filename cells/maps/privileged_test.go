@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // wide is a map of pairs, as one release has it: key a number, value a number of so many bytes.
@@ -291,7 +292,7 @@ func TestPrivilegedResize_WithoutMemoryKeepsTheMap(t *testing.T) {
 func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
-		all, err := newSpecs(DefaultConfig)
+		all, err := newSpecs(DefaultConfig, settings.Agent{})
 		if err != nil {
 			t.Error(err)
 			return

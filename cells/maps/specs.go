@@ -4,6 +4,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // layout is one map as this build's programs want it.
@@ -16,7 +17,7 @@ type layout struct {
 // specs are the maps of all programs by name.
 type specs map[string]layout
 
-func newSpecs(c Config) (specs, error) {
+func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
@@ -28,9 +29,25 @@ func newSpecs(c Config) (specs, error) {
 	all[bpf.MapCtEst6].MaxEntries = uint32(c.FlowsMax)
 	all[bpf.MapPolicy].MaxEntries = uint32(c.PolicyMax)
 	all[bpf.MapPolicyRanges].MaxEntries = uint32(c.PolicyMax / rangesShare)
+	sizeServices(all, c, agent)
 	out := make(specs, len(all))
 	for name, spec := range all {
 		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.FormerLayout(name)}
 	}
 	return out, nil
+}
+
+// sizeServices sets the sizes of the maps of services and of translated flows.
+func sizeServices(all map[string]*ebpf.MapSpec, c Config, agent settings.Agent) {
+	for _, name := range []string{bpf.MapServices, bpf.MapBackends, bpf.MapSourceRanges} {
+		all[name].MaxEntries = uint32(c.ServicesMax)
+	}
+	all[bpf.MapServiceSlots].MaxEntries = uint32(c.ServicesMax / 2 * 3)
+	all[bpf.MapAffinity].MaxEntries = uint32(c.AffinityMax)
+	all[bpf.MapAffinityMembers].MaxEntries = uint32(c.AffinityMax)
+	if agent.Maglev {
+		all[bpf.MapMaglev].MaxEntries = uint32(c.MaglevTables * agent.MaglevTableSize)
+	}
+	all[bpf.MapNat4].MaxEntries = uint32(c.NatMax)
+	all[bpf.MapNat6].MaxEntries = uint32(c.NatMax / 2)
 }

@@ -32,6 +32,9 @@ func (t *twin) put(key, value any) error {
 	if !exists {
 		return nil
 	}
+	if t.m.Type() == ebpf.Array && binary.NativeEndian.Uint32(k) >= t.m.MaxEntries() {
+		return nil // the smaller map cannot have it, and whoever reads that knows that it may be missing
+	}
 	if err := t.m.Put(k, v); err != nil {
 		return fmt.Errorf("write to %s: %w", t.pin, err)
 	}

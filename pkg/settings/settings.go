@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/maglev"
 )
 
 // Cell provides [Agent] to every cell.
@@ -35,6 +37,7 @@ type Flags struct {
 	KubeProxyReplacement bool     `mapstructure:"kube-proxy-replacement"`
 	NodePortRange        []string `mapstructure:"node-port-range"`
 	Algorithm            string   `mapstructure:"bpf-lb-algorithm"`
+	MaglevTableSize      int      `mapstructure:"bpf-lb-maglev-table-size"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
@@ -62,6 +65,7 @@ var DefaultFlags = Flags{
 	KubeProxyReplacement: true,
 	NodePortRange:        []string{"30000", "32767"},
 	Algorithm:            algorithmRandom,
+	MaglevTableSize:      16381,
 }
 
 // Flags registers the flags.
@@ -78,6 +82,8 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("node-port-range", f.NodePortRange, "First and last port of NodePort services, e.g. 30000,32767")
 	flags.String("bpf-lb-algorithm", f.Algorithm, "How a client from outside the cluster comes to a backend of a Service: random, or maglev, "+
 		"by which all nodes choose the same")
+	flags.Int("bpf-lb-maglev-table-size", f.MaglevTableSize, "Slots of a table of Maglev: 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or "+
+		"131071; a hundred times the backends of a Service, the same on all nodes")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -97,6 +103,7 @@ type Agent struct {
 	// none, and whoever writes them to the kernel removes what an earlier run has left.
 	KubeProxyReplacement     bool
 	Maglev                   bool   // clients from outside choose backends by Maglev's tables
+	MaglevTableSize          int    // their slots, one of [maglev.Sizes]
 	NodePortMin, NodePortMax uint16 // the range of NodePort services; 0 < min <= max
 }
 
@@ -109,12 +116,16 @@ var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 // New checks flags and fills in the node name.
 func New(f Flags) (Agent, error) {
 	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag",
-		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement, Maglev: f.Algorithm == algorithmMaglev}
+		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement, Maglev: f.Algorithm == algorithmMaglev,
+		MaglevTableSize: f.MaglevTableSize}
 	if !a.Maglev && f.Algorithm != algorithmRandom {
 		return Agent{}, fmt.Errorf("--bpf-lb-algorithm=%q: use %s or %s", f.Algorithm, algorithmRandom, algorithmMaglev)
 	}
 	if a.IPAM != IPAMKubernetes && a.IPAM != IPAMClusterPool {
 		return Agent{}, fmt.Errorf("--ipam=%q: use %s or %s", a.IPAM, IPAMKubernetes, IPAMClusterPool)
+	}
+	if err := maglev.CheckSize(f.MaglevTableSize); err != nil {
+		return Agent{}, fmt.Errorf("--bpf-lb-maglev-table-size: %w", err)
 	}
 	if !a.EnableIPv4 && !a.EnableIPv6 {
 		return Agent{}, errors.New("--enable-ipv4 and --enable-ipv6 are both false: enable at least one address family")

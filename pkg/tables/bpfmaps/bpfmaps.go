@@ -40,6 +40,7 @@ type Map struct {
 const (
 	OwnerEndpointMaps = "endpoint-maps"
 	OwnerIpcache      = "ipcache"
+	OwnerServiceMaps  = "service-maps"
 )
 
 // TableHeader implements statedb.TableWritable.
