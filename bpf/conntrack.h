@@ -5,6 +5,7 @@
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "clock.h"
 #include "conntrack_maps.h"
 #include "endpoint.h"
 #include "l4.h"
@@ -20,8 +21,6 @@ volatile const __u32 ct_any_timeout = 56;
 /* How many established flows one endpoint may have. */
 volatile const __u32 ct_share = CT_FLOWS / 4;
 
-#define CT_TICK_SHIFT 30
-
 #define ERRNO_EXIST 17
 #define ERRNO_TOO_BIG 7
 #define ERRNO_NO_MEMORY 12
@@ -30,9 +29,6 @@ union ct_key {
 	struct ct_key4 v4;
 	struct ct_key6 v6;
 };
-
-/* ct_now is the monotonic clock, as of the last timer tick, in ticks of 2^30 ns. */
-static __always_inline __u32 ct_now(void) { return bpf_ktime_get_coarse_ns() >> CT_TICK_SHIFT; }
 
 static __always_inline int ct_expired(const struct ct_entry *entry, __u32 now) { return (__s32)(entry->expires - now) <= 0; }
 

@@ -54,6 +54,8 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapSourceRanges:    {ebpf.LPMTrie, 28, 4},
 		MapNat4:            {ebpf.Hash, 16, 40},
 		MapNat6:            {ebpf.Hash, 40, 64},
+		MapSockConnected:   {ebpf.SkStorage, 4, 64},
+		MapSockSent:        {ebpf.SkStorage, 4, 512},
 		MapNetdevs:         {ebpf.Hash, 4, 24},
 		MapUnmasqueraded:   {ebpf.LPMTrie, 24, 4},
 	}
@@ -83,8 +85,8 @@ func TestLoad_UnknownProgram(t *testing.T) {
 func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
-	for _, name := range Programs() {
-		spec, err := Load(name)
+	for _, object := range Objects() {
+		spec, err := Load(object)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,22 +94,24 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 		if err != nil {
 			var verifier *ebpf.VerifierError
 			if errors.As(err, &verifier) {
-				t.Fatalf("%s: %+v", name, verifier) // all lines
+				t.Fatalf("%s: %+v", object, verifier) // all lines
 			}
 			t.Fatal(err)
 		}
 		defer coll.Close()
-		info, err := coll.Programs[name].Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, ok := info.VerifiedInstructions()
-		if !ok {
-			t.Skip("the kernel does not tell how many instructions it verified: needs 5.16")
-		}
-		t.Attr("verifier:"+name, fmt.Sprintf("%d instructions processed, budget %d", n, verifierBudget))
-		if n > verifierBudget {
-			t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, verifierBudget)
+		for name, program := range coll.Programs {
+			info, err := program.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, ok := info.VerifiedInstructions()
+			if !ok {
+				t.Skip("the kernel does not tell how many instructions it verified: needs 5.16")
+			}
+			t.Attr("verifier:"+name, fmt.Sprintf("%d instructions processed, budget %d", n, verifierBudget))
+			if n > verifierBudget {
+				t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, verifierBudget)
+			}
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Names of the programs; object and function have the same.
+// Names of the programs of packets; object and function have the same.
 const (
 	PodEgress  = "pod_egress"  // ingress of a pod's host end: what the pod sends
 	PodIngress = "pod_ingress" // egress of a pod's host end: what the node sends to the pod
@@ -19,6 +19,23 @@ const (
 
 	NetdevIngress = "netdev_ingress" // ingress of devices that lead out: what comes from the network
 	NetdevEgress  = "netdev_egress"  // their egress: what leaves the node
+)
+
+// Sock is the object of all programs of sockets.
+const Sock = "sock"
+
+// Names of the programs of sockets, "sock_" and the hook of a cgroup.
+const (
+	SockConnect4     = "sock_connect4"     // connect: a service becomes a backend
+	SockConnect6     = "sock_connect6"     // the same of IPv6 sockets, also for mapped IPv4 addresses
+	SockSendmsg4     = "sock_sendmsg4"     // sendto and sendmsg of UDP sockets: the same
+	SockSendmsg6     = "sock_sendmsg6"     // ...
+	SockRecvmsg4     = "sock_recvmsg4"     // recvfrom and recvmsg of UDP sockets: the backend becomes the service again
+	SockRecvmsg6     = "sock_recvmsg6"     // ...
+	SockGetpeername4 = "sock_getpeername4" // getpeername: the same
+	SockGetpeername6 = "sock_getpeername6" // ...
+	SockBind4        = "sock_bind4"        // bind: ports of services are taken
+	SockBind6        = "sock_bind6"        // ...
 )
 
 // Names of the maps.
@@ -54,6 +71,8 @@ const (
 	MapSourceRanges    = "source_ranges"
 	MapNat4            = "nat4"
 	MapNat6            = "nat6"
+	MapSockConnected   = "sock_connected"
+	MapSockSent        = "sock_sent"
 	MapNetdevs         = "netdevs"
 	MapUnmasqueraded   = "unmasqueraded"
 )
@@ -80,36 +99,57 @@ const (
 	VariableVerdictEvents = "verdict_events"
 )
 
+// Load-time constants of the programs of sockets.
+const (
+	// VariableSockHostNetns is the cookie of the node's own network namespace, 64 bits. It begins as 0, which nobody has.
+	VariableSockHostNetns = "sock_host_netns"
+	// VariableSockHostOnly is 1 when sockets of pods are left alone; it begins as 0.
+	VariableSockHostOnly = "sock_host_only"
+	// VariableSockBindProtection is 0 when processes of the node may bind ports of services; it begins as 1.
+	VariableSockBindProtection = "sock_bind_protection"
+)
+
 var errUnknownProgram = errors.New("no such program")
 
-// Programs lists the names of all programs.
+// Programs lists the names of all programs of packets.
 func Programs() []string {
 	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress}
 }
 
-// Load reads the object of one program. Each call returns a spec of its own, which the caller may change.
-func Load(program string) (*ebpf.CollectionSpec, error) {
-	switch program {
+// SockPrograms lists the names of all programs of sockets.
+func SockPrograms() []string {
+	return []string{SockConnect4, SockConnect6, SockSendmsg4, SockSendmsg6, SockRecvmsg4, SockRecvmsg6,
+		SockGetpeername4, SockGetpeername6, SockBind4, SockBind6}
+}
+
+// Objects lists the names of all objects.
+func Objects() []string { return append(Programs(), Sock) }
+
+// Load reads one object. Each call returns a spec of its own, which the caller may change.
+func Load(object string) (*ebpf.CollectionSpec, error) {
+	switch object {
 	case PodEgress:
 		return loadPodEgress()
 	case PodIngress:
 		return loadPodIngress()
 	case HostEgress:
 		return loadHostEgress()
+	case Sock:
+		return loadSock()
 	case NetdevIngress:
 		return loadNetdevIngress()
 	case NetdevEgress:
 		return loadNetdevEgress()
 	}
-	return nil, fmt.Errorf("load program %s: %w", program, errUnknownProgram)
+	return nil, fmt.Errorf("load program %s: %w", object, errUnknownProgram)
 }
 
 // MapSpecs collects the maps that all programs share by name, those of other generations included. Data sections belong
 // to a single program, and what [ofGeneration] names to a single load. A map that two objects declare differently is an error.
 func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 	all := map[string]*ebpf.MapSpec{}
-	for _, program := range Programs() {
-		spec, err := Load(program)
+	for _, object := range Objects() {
+		spec, err := Load(object)
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +158,7 @@ func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 				continue
 			}
 			if have, ok := all[name]; ok && !sameLayout(have, spec.Maps[name]) {
-				return nil, fmt.Errorf("collect map %s: program %s declares it differently", name, program)
+				return nil, fmt.Errorf("collect map %s: program %s declares it differently", name, object)
 			}
 			all[name] = spec.Maps[name]
 		}

@@ -35,13 +35,13 @@ func TestObjects_AreBuiltFromTheSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := rebuild(t)
-	for _, program := range Programs() {
-		compareObjects(t, program, filepath.Join(dir, program+"_bpfel.o"))
+	for _, object := range Objects() {
+		compareObjects(t, object, filepath.Join(dir, object+"_bpfel.o"))
 		if !recorded.Equal(installed) {
-			t.Logf("%s: built with %v, here is %v: bytes are not compared", program, recorded, installed)
+			t.Logf("%s: built with %v, here is %v: bytes are not compared", object, recorded, installed)
 			continue
 		}
-		for _, name := range []string{program + "_bpfel.o", program + "_bpfel.go"} {
+		for _, name := range []string{object + "_bpfel.o", object + "_bpfel.go"} {
 			if got, want := readFile(t, filepath.Join(dir, name)), readFile(t, name); !bytes.Equal(got, want) {
 				t.Errorf("%s: %d bytes differ from the %d that are committed; run go generate ./bpf", name, len(got), len(want))
 			}
@@ -72,7 +72,7 @@ func rebuild(t *testing.T) string {
 	return dir
 }
 
-// buildCommands reads the arguments of bpf2go from gen.go, one list for each program.
+// buildCommands reads the arguments of bpf2go from gen.go, one list for each object.
 func buildCommands(t *testing.T) (commands [][]string) {
 	t.Helper()
 	var shared []string
@@ -84,8 +84,8 @@ func buildCommands(t *testing.T) (commands [][]string) {
 			commands = append(commands, append(slices.Clone(shared), words(t, rest)...))
 		}
 	}
-	if len(shared) == 0 || len(commands) != len(Programs()) {
-		t.Fatalf("gen.go builds %d programs with %v, want %d", len(commands), shared, len(Programs()))
+	if len(shared) == 0 || len(commands) != len(Objects()) {
+		t.Fatalf("gen.go builds %d objects with %v, want %d", len(commands), shared, len(Objects()))
 	}
 	return commands
 }

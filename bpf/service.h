@@ -4,7 +4,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
-#include "conntrack.h"
+#include "clock.h"
 #include "endpoint.h"
 #include "service_maps.h"
 

@@ -17,6 +17,8 @@ func (realKernel) Dump(m *ebpf.Map, spec *ebpf.MapSpec) ([]dumped, error) {
 	switch m.Type() {
 	case ebpf.RingBuf:
 		return nil, nil // reading it would take events away from the monitor
+	case ebpf.SkStorage:
+		return nil, nil // it is with the sockets; the kernel shows one only to who holds it
 	case ebpf.PerCPUArray, ebpf.PerCPUHash:
 		return dumpPerCPU(m, spec)
 	}

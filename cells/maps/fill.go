@@ -12,10 +12,10 @@ import (
 type convert = bpf.Convert
 
 // fill copies the entries of a map, converted, into one that nobody reads yet. Free elements of arrays are left out. A ring
-// buffer has no entries.
+// buffer has no entries, and those of sockets stay with the sockets, which cannot be listed.
 func fill(to, from *ebpf.Map, convert convert) error {
 	switch from.Type() {
-	case ebpf.RingBuf:
+	case ebpf.RingBuf, ebpf.SkStorage:
 		return nil
 	case ebpf.PerCPUArray, ebpf.PerCPUHash:
 		return fillPerCPU(to, from)

@@ -1,0 +1,81 @@
+// Package cgroups finds the hierarchy of control groups, version 2, by which programs reach the sockets of a node.
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// hybrid is where systemd keeps version 2 below the mount point of version 1.
+const hybrid = "unified"
+
+// rootInode is the number of the topmost group of every hierarchy. Who sees another one as the top is in a cgroup namespace.
+const rootInode = 1
+
+const remedy = "mount cgroup2 (mount -t cgroup2 none /run/waggle/cgroup2) where the agent sees it, or name the mount by --cgroup-root"
+
+// Resolve checks a group that was named; a mount point of version 1 stands for the version 2 that is mounted below it.
+func Resolve(path string) (string, error) {
+	for _, p := range []string{path, filepath.Join(path, hybrid)} {
+		if is, err := isGroup(p); is || err != nil && !errors.Is(err, os.ErrNotExist) {
+			return p, err
+		}
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("use --cgroup-root=%s: %w: %s", path, err, remedy)
+	}
+	return "", fmt.Errorf("use --cgroup-root=%s: it is no directory of cgroup2: %s", path, remedy)
+}
+
+// Root finds the topmost group of the machine among the mounts of this process.
+func Root() (string, error) { return root("/proc/self/mountinfo") }
+
+func root(mounts string) (string, error) {
+	found, err := Mounts(mounts)
+	if err != nil {
+		return "", err
+	}
+	for _, path := range found {
+		if stat, err := os.Stat(path); err == nil && stat.Sys().(*syscall.Stat_t).Ino == rootInode {
+			return path, nil
+		}
+	}
+	if len(found) > 0 {
+		return "", fmt.Errorf("find the root of cgroup2: %s begins below it, as in a container: mount /sys/fs/cgroup of the machine into "+
+			"the container and name it by --cgroup-root", strings.Join(found, ", "))
+	}
+	return "", fmt.Errorf("find the root of cgroup2: it is not mounted: %s", remedy)
+}
+
+// Mounts lists where cgroup2 is mounted according to a file such as /proc/self/mountinfo.
+func Mounts(file string) (paths []string, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("look for cgroup2: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		before, after, _ := strings.Cut(line, " - ")
+		fields, kind := strings.Fields(before), strings.Fields(after)
+		if len(fields) > 4 && len(kind) > 0 && kind[0] == "cgroup2" {
+			paths = append(paths, unescape.Replace(fields[4]))
+		}
+	}
+	return paths, nil
+}
+
+// unescape undoes what the kernel does to white space in paths.
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+func isGroup(path string) (bool, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return false, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return fs.Type == unix.CGROUP2_SUPER_MAGIC, nil
+}

@@ -1,0 +1,111 @@
+package testnet
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/cgroups"
+)
+
+// Cgroup is a control group below that of this process. Single threads can join it, and what they start: programs on it meet
+// the sockets that those make, and nobody else's.
+type Cgroup struct{ Path, parent string }
+
+// MakeCgroup makes a group with this name.
+func MakeCgroup(name string) (*Cgroup, error) {
+	parent, err := ownCgroup()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cgroup{Path: filepath.Join(parent, name), parent: parent}
+	if err := os.Mkdir(c.Path, 0o755); err != nil {
+		return nil, fmt.Errorf("make a cgroup: %w", err)
+	}
+	if err := write(c.Path, "cgroup.type", "threaded"); err != nil {
+		return nil, errors.Join(err, os.Remove(c.Path))
+	}
+	return c, nil
+}
+
+// Join moves the calling thread into the group; Leave moves it back. Whoever calls must have locked it.
+func (c *Cgroup) Join() error  { return write(c.Path, "cgroup.threads", "0") }
+func (c *Cgroup) Leave() error { return write(c.parent, "cgroup.threads", "0") }
+
+// Close removes the group as soon as the last thread and process has left it.
+func (c *Cgroup) Close() (err error) {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if err = os.Remove(c.Path); !errors.Is(err, unix.EBUSY) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove a cgroup: %w", err)
+	}
+	return nil
+}
+
+// ownCgroup is the group of this process.
+func ownCgroup() (string, error) {
+	mounts, err := cgroups.Mounts("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	if len(mounts) == 0 {
+		return "", errors.New("make a cgroup: cgroup2 is not mounted: mount -t cgroup2 none DIRECTORY")
+	}
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", fmt.Errorf("make a cgroup: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if path, found := strings.CutPrefix(strings.TrimSpace(line), "0::"); found {
+			return filepath.Join(mounts[0], path), nil
+		}
+	}
+	return "", errors.New("make a cgroup: this process is in no group of cgroup2")
+}
+
+func write(dir, file, text string) error {
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0); err != nil {
+		return fmt.Errorf("set up a cgroup: %w", err)
+	}
+	return nil
+}
+
+// NewCgroup makes a group that ends with the test.
+func NewCgroup(t testing.TB) *Cgroup {
+	t.Helper()
+	RequirePrivileges(t)
+	c, err := MakeCgroup(fmt.Sprintf("waggle-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Enter moves the calling goroutine's thread into the group for the rest of the test, and locks it there.
+func (c *Cgroup) Enter(t testing.TB) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := c.Join(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Leave(); err != nil {
+			t.Error(err)
+		}
+	})
+}
