@@ -116,8 +116,12 @@ func (s fakeSlots) Get(id uint16) (bpf.EndpointFacts, error) {
 	return s.f.facts[id], nil
 }
 
-func (s fakeSlots) Put(id uint16, v bpf.EndpointFacts) error {
-	return s.f.write(func() { s.f.facts[id] = v })
+func (s fakeSlots) Put(list []slot) error {
+	return s.f.write(func() {
+		for _, v := range list {
+			s.f.facts[v.id] = v.facts
+		}
+	})
 }
 
 func (s fakeSlots) Dump() (map[uint16]bpf.EndpointFacts, error) {

@@ -21,7 +21,8 @@ type kernel struct {
 // slots is the array of facts; an id is always there.
 type slots interface {
 	Get(id uint16) (bpf.EndpointFacts, error)
-	Put(id uint16, s bpf.EndpointFacts) error
+	// Put writes slots, in their order and with as little time between them as the kernel allows.
+	Put(list []slot) error
 	// Dump reads the slots that are in use.
 	Dump() (map[uint16]bpf.EndpointFacts, error)
 }
@@ -34,7 +35,13 @@ type entries[K comparable, V any] interface {
 	Dump() (map[K]V, error)
 }
 
-func newKernel(m bpfmaps.Maps) kernel {
+// slot is the facts of one endpoint at their place.
+type slot struct {
+	id    uint16
+	facts bpf.EndpointFacts
+}
+
+func newKernel(m bpfmaps.Batches) kernel {
 	return kernel{
 		facts: slotArray{m},
 		links: hash[uint32, uint32, uint16, uint32]{
@@ -52,7 +59,7 @@ func newKernel(m bpfmaps.Maps) kernel {
 }
 
 // slotArray is the map endpoint_facts.
-type slotArray struct{ maps bpfmaps.Maps }
+type slotArray struct{ maps bpfmaps.Batches }
 
 func (a slotArray) Get(id uint16) (s bpf.EndpointFacts, err error) {
 	m, err := a.maps.Get(bpf.MapEndpointFacts)
@@ -62,8 +69,13 @@ func (a slotArray) Get(id uint16) (s bpf.EndpointFacts, err error) {
 	return s, m.Lookup(uint32(id), &s)
 }
 
-func (a slotArray) Put(id uint16, s bpf.EndpointFacts) error {
-	return a.maps.Put(bpf.MapEndpointFacts, uint32(id), s)
+func (a slotArray) Put(list []slot) error {
+	ids, facts := make([]uint32, len(list)), make([]bpf.EndpointFacts, len(list))
+	for i, s := range list {
+		ids[i], facts[i] = uint32(s.id), s.facts
+	}
+	_, err := a.maps.PutBatch(bpf.MapEndpointFacts, ids, facts)
+	return err
 }
 
 func (a slotArray) Dump() (map[uint16]bpf.EndpointFacts, error) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -17,28 +18,63 @@ import (
 // successor needs no lock.
 type factsOps struct{ slots slots }
 
+// UpdateBatch implements reconciler.BatchOperations. Between two slots there is as little time as can be: when both an endpoint's
+// policy and somebody's identity are others than before, a policy may meet an identity that it does not know, and deny it.
+func (o factsOps) UpdateBatch(_ context.Context, _ statedb.ReadTxn, batch []reconciler.BatchEntry[*bpfendpoints.Facts]) {
+	list := make([]slot, len(batch))
+	for i, e := range batch {
+		list[i] = slotOf(e.Object)
+	}
+	if o.write(list...) == nil {
+		return
+	}
+	for i := range batch { // a failure of one delays no other
+		batch[i].Result = o.write(list[i])
+	}
+}
+
+// DeleteBatch implements reconciler.BatchOperations.
+func (o factsOps) DeleteBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*bpfendpoints.Facts]) {
+	for i, e := range batch {
+		batch[i].Result = o.Delete(ctx, txn, e.Revision, e.Object)
+	}
+}
+
 // Update implements reconciler.Operations.
 func (o factsOps) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, f *bpfendpoints.Facts) error {
-	return o.write(f.ID, slotOf(f))
+	return o.write(slotOf(f))
 }
 
 // Delete implements reconciler.Operations.
 func (o factsOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, f *bpfendpoints.Facts) error {
-	return o.write(f.ID, bpf.EndpointFacts{})
+	return o.write(slot{id: f.ID})
 }
 
-// write makes a slot what is wanted, with a new revision, unless it is that already. It writes twice, as the kernel copies a slot
+// write makes slots what is wanted, with a new revision, unless they are that already. It writes twice, as the kernel copies a slot
 // piece by piece: a program that meets the new revision beside something old judges again when it sees the next.
-func (o factsOps) write(id uint16, want bpf.EndpointFacts) error {
-	have, err := o.slots.Get(id)
-	if err == nil && !same(have, want) {
-		want = next(have, want)
-		if err = o.slots.Put(id, want); err == nil {
-			err = o.slots.Put(id, next(want, want))
+func (o factsOps) write(want ...slot) error {
+	changed := make([]slot, 0, len(want))
+	for _, s := range want {
+		have, err := o.slots.Get(s.id)
+		if err != nil {
+			return fmt.Errorf("read facts of endpoint %d: %w", s.id, err)
+		}
+		if !same(have, s.facts) {
+			changed = append(changed, slot{s.id, next(have, s.facts)})
 		}
 	}
+	if len(changed) == 0 {
+		return nil
+	}
+	err := o.slots.Put(changed)
+	for i, s := range changed {
+		changed[i].facts = next(s.facts, s.facts)
+	}
+	if err == nil {
+		err = o.slots.Put(changed)
+	}
 	if err != nil {
-		return fmt.Errorf("write facts of endpoint %d: %w", id, err)
+		return fmt.Errorf("write facts of endpoint %d: %w", changed[0].id, err)
 	}
 	return nil
 }
@@ -54,7 +90,7 @@ func (o factsOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*bp
 	}
 	var errs []error
 	for id := range have {
-		errs = append(errs, o.write(id, bpf.EndpointFacts{}))
+		errs = append(errs, o.write(slot{id: id}))
 	}
 	return errors.Join(errs...)
 }
@@ -63,7 +99,7 @@ func (o factsOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*bp
 func (o factsOps) differs(have map[uint16]bpf.EndpointFacts) func(*bpfendpoints.Facts) string {
 	return func(f *bpfendpoints.Facts) string {
 		s, found := have[f.ID]
-		return difference(f.ID, found, same(s, slotOf(f)))
+		return difference(f.ID, found, same(s, slotOf(f).facts))
 	}
 }
 

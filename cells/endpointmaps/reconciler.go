@@ -45,21 +45,22 @@ type tables struct {
 func newVerifier(params reconciler.Params, t tables) (*verifier, error) {
 	v := &verifier{on: t}
 	var err1, err2, err3 error
-	v.facts, err1 = register(params, t.Facts, factsOps{t.Kernel.facts}, "endpoint-facts")
-	v.links, err2 = register(params, t.Links, linkOps(t.Kernel.links), "bpf-links")
-	v.addresses, err3 = register(params, t.Addresses, addressOps(t.Kernel.addresses), "bpf-endpoints")
+	v.facts, err1 = register(params, t.Facts, factsOps{t.Kernel.facts}, factsOps{t.Kernel.facts}, "endpoint-facts")
+	v.links, err2 = register(params, t.Links, linkOps(t.Kernel.links), nil, "bpf-links")
+	v.addresses, err3 = register(params, t.Addresses, addressOps(t.Kernel.addresses), nil, "bpf-endpoints")
 	return v, errors.Join(err1, err2, err3)
 }
 
 // register makes one reconciler. The three share nothing but their options, so a failure of one map delays no other.
 func register[R drift.Row[R]](
-	params reconciler.Params, table statedb.RWTable[R], ops reconciler.Operations[R], name string,
+	params reconciler.Params, table statedb.RWTable[R], ops reconciler.Operations[R], batch reconciler.BatchOperations[R],
+	name string,
 ) (reconciler.Reconciler[R], error) {
 	return heartbeat.Register(params, table,
 		func(r R) R { return r.Clone() },
 		func(r R, s reconciler.Status) R { return r.WithStatus(s) },
 		func(r R) reconciler.Status { return r.GetStatus() },
-		ops, nil,
+		ops, batch,
 		reconciler.WithName(name),
 		reconciler.WithPruning(pruneInterval),
 		reconciler.WithRefreshing(0, nil), // the verify job marks what differs; nothing else needs a second write

@@ -6,7 +6,7 @@ import (
 )
 
 // slotOf is a row as the programs read it, with revision 0.
-func slotOf(f *bpfendpoints.Facts) bpf.EndpointFacts {
+func slotOf(f *bpfendpoints.Facts) slot {
 	s := bpf.EndpointFacts{
 		Ifindex: f.IfIndex, Identity: f.Identity,
 		PolicyIngress: f.Ingress.Enforced.ID, ShapeIngress: f.Ingress.Enforced.Shape,
@@ -24,7 +24,7 @@ func slotOf(f *bpfendpoints.Facts) bpf.EndpointFacts {
 	if f.IPv6.IsValid() {
 		s.Flags |= bpf.FlagIPv6
 	}
-	return s
+	return slot{f.ID, s}
 }
 
 // same compares two slots in all but the revision.
