@@ -61,11 +61,6 @@ func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(
 func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
-func (m memoryMaps) PutAll(name string, k, v any) error {
-	_, err := m[name].BatchUpdate(k, v, nil)
-	return err
-}
-
 // node is a namespace with our devices and one pod, and the real kernel in it.
 type node struct {
 	t          *testing.T
