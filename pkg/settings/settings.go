@@ -38,6 +38,9 @@ type Flags struct {
 	NodePortRange        []string `mapstructure:"node-port-range"`
 	Algorithm            string   `mapstructure:"bpf-lb-algorithm"`
 	MaglevTableSize      int      `mapstructure:"bpf-lb-maglev-table-size"`
+	EnableIPv4Masquerade bool     `mapstructure:"enable-ipv4-masquerade"`
+	EnableIPv6Masquerade bool     `mapstructure:"enable-ipv6-masquerade"`
+	EnableBPFMasquerade  bool     `mapstructure:"enable-bpf-masquerade"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
@@ -66,6 +69,9 @@ var DefaultFlags = Flags{
 	NodePortRange:        []string{"30000", "32767"},
 	Algorithm:            algorithmRandom,
 	MaglevTableSize:      16381,
+	EnableIPv4Masquerade: true,
+	EnableIPv6Masquerade: true,
+	EnableBPFMasquerade:  true,
 }
 
 // Flags registers the flags.
@@ -84,6 +90,9 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 		"by which all nodes choose the same")
 	flags.Int("bpf-lb-maglev-table-size", f.MaglevTableSize, "Slots of a table of Maglev: 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or "+
 		"131071; a hundred times the backends of a Service, the same on all nodes")
+	flags.Bool("enable-ipv4-masquerade", f.EnableIPv4Masquerade, "Let pods speak with the outside under the node's IPv4 address")
+	flags.Bool("enable-ipv6-masquerade", f.EnableIPv6Masquerade, "Let pods speak with the outside under the node's IPv6 address")
+	flags.Bool("enable-bpf-masquerade", f.EnableBPFMasquerade, "Masquerade in eBPF; there is no other way, so false masquerades nothing")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -105,6 +114,8 @@ type Agent struct {
 	Maglev                   bool   // clients from outside choose backends by Maglev's tables
 	MaglevTableSize          int    // their slots, one of [maglev.Sizes]
 	NodePortMin, NodePortMax uint16 // the range of NodePort services; 0 < min <= max
+
+	MasqueradeIPv4, MasqueradeIPv6 bool // pods speak with the outside under the node's address; false for a family that is off
 }
 
 // NodePort tells whether a port is in the range of NodePort services.
@@ -117,7 +128,9 @@ var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 func New(f Flags) (Agent, error) {
 	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag",
 		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement, Maglev: f.Algorithm == algorithmMaglev,
-		MaglevTableSize: f.MaglevTableSize}
+		MaglevTableSize: f.MaglevTableSize,
+		MasqueradeIPv4:  f.EnableIPv4 && f.EnableIPv4Masquerade && f.EnableBPFMasquerade,
+		MasqueradeIPv6:  f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade}
 	if !a.Maglev && f.Algorithm != algorithmRandom {
 		return Agent{}, fmt.Errorf("--bpf-lb-algorithm=%q: use %s or %s", f.Algorithm, algorithmRandom, algorithmMaglev)
 	}

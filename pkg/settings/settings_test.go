@@ -81,3 +81,23 @@ func TestAgent_NodePort(t *testing.T) {
 		}
 	}
 }
+
+func TestNew_Masquerade(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change     func(*Flags)
+		ipv4, ipv6 bool
+	}{
+		"by default":         {func(*Flags) {}, true, true},
+		"IPv6 off":           {func(f *Flags) { f.EnableIPv6 = false }, true, false},
+		"IPv4 as it is":      {func(f *Flags) { f.EnableIPv4Masquerade = false }, false, true},
+		"IPv6 as it is":      {func(f *Flags) { f.EnableIPv6Masquerade = false }, true, false},
+		"by somebody else's": {func(f *Flags) { f.EnableBPFMasquerade = false }, false, false},
+	} {
+		flags := DefaultFlags
+		c.change(&flags)
+		if a, err := New(flags); err != nil || a.MasqueradeIPv4 != c.ipv4 || a.MasqueradeIPv6 != c.ipv6 {
+			t.Errorf("%s: %t, %t, %v", name, a.MasqueradeIPv4, a.MasqueradeIPv6, err)
+		}
+	}
+}
