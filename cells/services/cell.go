@@ -1,0 +1,96 @@
+package services
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/services"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// Cell computes services, frontends and backends. It is the only writer of these tables, but for the statuses of the last two.
+var Cell = cell.Module("services", "Services with their addresses and backends",
+	cell.ProvidePrivate(newEarlierIDs), // from the real maps; tests put a fake in its place
+	implementation,
+)
+
+// implementation is the module without its way to the kernel.
+var implementation = cell.Group(
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		services.NewTable, // only this cell writes
+		frontends.NewTable,
+		backends.NewTable,
+		newRules,      // the flags, checked
+		newInitialize, // what completes the tables
+	),
+	cell.Provide(
+		statedb.RWTable[*services.Service].ToTable, // anyone may read
+		statedb.RWTable[*frontends.Frontend].ToTable,
+		statedb.RWTable[*backends.Backend].ToTable,
+		frontends.NewStatuses, // who writes the maps says here how it went
+		backends.NewStatuses,
+	),
+	cell.Invoke(register),
+)
+
+type params struct {
+	cell.In
+
+	Log     *slog.Logger
+	DB      *statedb.DB
+	Rules   rules
+	Earlier earlierIDs
+
+	KubernetesServices statedb.Table[*k8s.Service]
+	Slices             statedb.Table[*k8s.EndpointSlice]
+	Pods               statedb.Table[*k8s.Pod]
+	Nodes              statedb.Table[*k8s.Node]
+	CiliumNodes        statedb.Table[*cilium.Node]
+	NodeAddresses      statedb.Table[nodeaddresses.Address]
+	Sources            statedb.Table[sources.Source]
+
+	Services   statedb.RWTable[*services.Service]
+	Frontends  statedb.RWTable[*frontends.Frontend]
+	Backends   statedb.RWTable[*backends.Backend]
+	Initialize initialize
+}
+
+// initialize completes the three tables, in a transaction on them.
+type initialize func(statedb.WriteTxn)
+
+func newInitialize(db *statedb.DB, s statedb.RWTable[*services.Service], f statedb.RWTable[*frontends.Frontend],
+	b statedb.RWTable[*backends.Backend]) initialize {
+	txn := db.WriteTxn(s, f, b)
+	defer txn.Commit()
+	var all []func(statedb.WriteTxn)
+	for _, t := range []interface {
+		RegisterInitializer(statedb.WriteTxn, string) func(statedb.WriteTxn)
+	}{s, f, b} {
+		all = append(all, t.RegisterInitializer(txn, "services"))
+	}
+	return func(txn statedb.WriteTxn) {
+		for _, done := range all {
+			done(txn)
+		}
+	}
+}
+
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = 10 * time.Second
+)
+
+func register(jobs job.Group, p params) {
+	heartbeat.AddRetried(jobs, "compute-services", newController(p).run, minRetry, maxRetry)
+}

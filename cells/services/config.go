@@ -1,0 +1,83 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+)
+
+// Config is what was typed. The names of the flags are Cilium's.
+type Config struct {
+	ProxyName         string `mapstructure:"k8s-service-proxy-name"`
+	ExternalIPs       bool   `mapstructure:"enable-external-ips"`
+	HostPort          bool   `mapstructure:"enable-host-port"`
+	Topology          bool   `mapstructure:"enable-service-topology"`
+	ExternalClusterIP bool   `mapstructure:"bpf-lb-external-clusterip"`
+	NoBackend         string `mapstructure:"service-no-backend-response"`
+	IPv4Range         string `mapstructure:"ipv4-service-range"`
+	IPv6Range         string `mapstructure:"ipv6-service-range"`
+}
+
+// Values of --service-no-backend-response and of the ranges.
+const (
+	reject = "reject"
+	drop   = "drop"
+	auto   = "auto" // only ClusterIPs that there are count
+)
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{ExternalIPs: true, HostPort: true, Topology: true, NoBackend: reject, IPv4Range: auto, IPv6Range: auto}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.String("k8s-service-proxy-name", c.ProxyName,
+		"Serve only Services with this value of the label service.kubernetes.io/service-proxy-name; empty: only those without the label")
+	flags.Bool("enable-external-ips", c.ExternalIPs, "Serve the externalIPs of Services")
+	flags.Bool("enable-host-port", c.HostPort, "Serve the host ports of pods")
+	flags.Bool("enable-service-topology", c.Topology, "Follow the hints of EndpointSlices for zones and nodes")
+	flags.Bool("bpf-lb-external-clusterip", c.ExternalClusterIP, "Let clients outside the cluster use ClusterIPs")
+	flags.String("service-no-backend-response", c.NoBackend, "What clients of a Service without backends get: reject, or drop for no answer")
+	flags.String("ipv4-service-range", c.IPv4Range,
+		"IPv4 prefix of ClusterIPs, in which no Service may have an external address; auto: only ClusterIPs that there are are refused")
+	flags.String("ipv6-service-range", c.IPv6Range, "The same for IPv6")
+}
+
+// rules are the flags, checked.
+type rules struct {
+	agent             settings.Agent
+	proxyName         string
+	externalIPs       bool
+	hostPort          bool
+	topology          bool
+	externalClusterIP bool
+	drop              bool
+	ranges            []netip.Prefix // of ClusterIPs, as far as they are known
+}
+
+func newRules(c Config, a settings.Agent) (rules, error) {
+	r := rules{agent: a, proxyName: c.ProxyName, externalIPs: c.ExternalIPs, hostPort: c.HostPort, topology: c.Topology,
+		externalClusterIP: c.ExternalClusterIP, drop: c.NoBackend == drop}
+	if !r.drop && c.NoBackend != reject {
+		return rules{}, fmt.Errorf("--service-no-backend-response=%q: use %s or %s", c.NoBackend, reject, drop)
+	}
+	for _, f := range []struct {
+		flag, text string
+		is4        bool
+	}{{"ipv4-service-range", c.IPv4Range, true}, {"ipv6-service-range", c.IPv6Range, false}} {
+		if f.text == auto {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(f.text)
+		if err != nil || prefix.Addr().Is4() != f.is4 {
+			return rules{}, fmt.Errorf("--%s=%q: want a prefix of this family, or %s", f.flag, f.text, auto)
+		}
+		r.ranges = append(r.ranges, prefix.Masked())
+	}
+	return r, nil
+}
+
+// serves tells whether a family is enabled.
+func (r *rules) serves(is4 bool) bool { return is4 && r.agent.EnableIPv4 || !is4 && r.agent.EnableIPv6 }

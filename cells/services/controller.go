@@ -1,0 +1,208 @@
+package services
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/services"
+)
+
+// controller is the one loop of the cell. What rows tell is kept nowhere else: here stands only what no row has.
+type controller struct {
+	params
+	in    *inputs
+	world *world
+
+	frontendIDs, backendIDs *ids
+
+	queue  []string // services that must be computed
+	queued map[string]bool
+
+	clusterIPs map[netip.Addr]int                       // how many services have it
+	external   map[netip.Addr]map[string]bool           // services that want it, in force or not
+	externalOf map[string][]netip.Addr                  // the same by service
+	placed     map[string]bool                          // services that depend on addresses of nodes
+	contests   map[loadbalancer.Address][]contender     // of addresses that several claim: all of them, the owner first
+	lost       map[string]map[loadbalancer.Address]bool // the same by service, but for owners
+	models     map[string]*model                        // of this pass
+	complete   bool                                     // the tables are
+	synced     bool                                     // all inputs are the sources' own
+}
+
+func newController(p params) *controller {
+	return &controller{params: p, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, external: map[netip.Addr]map[string]bool{},
+		externalOf: map[string][]netip.Addr{}, placed: map[string]bool{}, contests: map[loadbalancer.Address][]contender{},
+		lost: map[string]map[loadbalancer.Address]bool{}}
+}
+
+// run follows changes at once: nothing waits for a burst to end, and what comes meanwhile is taken together.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if !c.Rules.agent.KubeProxyReplacement {
+		txn := c.writeTxn()
+		c.Initialize(txn)
+		txn.Commit()
+		health.OK("off: --kube-proxy-replacement=false")
+		return nil
+	}
+	if err := c.restore(); err != nil {
+		health.Degraded("the maps of services cannot be read; what they say stays in force", err)
+		return err
+	}
+	for {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.KubernetesServices, c.Slices, c.Pods, c.NodeAddresses)
+		changed := statedb.NewWatchSet()
+		c.in.read(txn, changed, c.concern)
+		if waiting := c.in.waiting(txn, changed); waiting != "" {
+			health.OK("waits for " + waiting)
+		} else {
+			if err := c.pass(txn, changed); err != nil {
+				health.Degraded("compute services", err)
+				return err
+			}
+			now := c.DB.ReadTxn()
+			health.OK(fmt.Sprintf("%d services, %d frontends, %d backends", c.Services.NumObjects(now), c.Frontends.NumObjects(now),
+				c.Backends.NumObjects(now)))
+		}
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			c.in.close()
+			return nil // stopping
+		}
+	}
+}
+
+func (c *controller) writeTxn() statedb.WriteTxn {
+	return c.DB.WriteTxn(c.Services, c.Frontends, c.Backends)
+}
+
+// restore reads the ids of the run before and subscribes; once.
+func (c *controller) restore() error {
+	if c.in != nil {
+		return nil
+	}
+	f, b, err := c.Earlier.IDs()
+	if err != nil {
+		return err
+	}
+	c.frontendIDs, c.backendIDs = newIDs(f), newIDs(b)
+	if c.in, err = newInputs(c.params); err != nil {
+		return fmt.Errorf("follow the tables that services are made from: %w", err)
+	}
+	return nil
+}
+
+// concern puts a service on the list of those that must be computed.
+func (c *controller) concern(name string) {
+	if !c.queued[name] {
+		c.queued[name] = true
+		c.queue = append(c.queue, name)
+	}
+}
+
+// pass brings the tables up to a snapshot, in one commit.
+func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
+	c.move(txn, c.in.world(txn, changed, c.world))
+	if !c.synced && c.in.complete(txn, changed) {
+		c.synced = true
+		c.concernAll(txn) // those that the maps alone had get their rows
+	}
+	if len(c.queue) == 0 && c.complete == c.synced {
+		return nil
+	}
+	write := c.writeTxn()
+	defer write.Abort()
+	c.models = map[string]*model{}
+	for i := 0; i < len(c.queue); i++ { // it grows meanwhile
+		name := c.queue[i]
+		delete(c.queued, name)
+		if err := c.update(txn, write, name); err != nil {
+			return fmt.Errorf("service %s: %w", name, err)
+		}
+	}
+	if c.synced && !c.complete {
+		c.settle(write)
+		c.Initialize(write)
+		c.complete = true
+	}
+	c.queue, c.models = nil, nil
+	write.Commit()
+	return nil
+}
+
+// move takes over a world, and concerns the services for which it is another one.
+func (c *controller) move(txn statedb.ReadTxn, now *world) {
+	before := c.world
+	c.world = now
+	switch {
+	case before == nil || before == now:
+	case !before.sameNode(now):
+		c.concernAll(txn)
+	case !before.sameAddresses(now):
+		for name := range c.placed {
+			c.concern(name)
+		}
+	}
+}
+
+func (c *controller) concernAll(txn statedb.ReadTxn) {
+	for s := range c.KubernetesServices.All(txn) {
+		c.concern(s.Key())
+	}
+	for p := range c.Pods.All(txn) {
+		c.in.pod(txn, p, c.concern)
+	}
+}
+
+// settle lets go of the ids that belong to nobody now.
+func (c *controller) settle(write statedb.WriteTxn) {
+	c.frontendIDs.settle(func(a loadbalancer.Address) bool { return c.frontend(write, a) != nil })
+	c.backendIDs.settle(func(a loadbalancer.Address) bool { return c.backend(write, a) != nil })
+}
+
+// model is a service of a snapshot, nil when it is none.
+func (c *controller) model(txn statedb.ReadTxn, write statedb.ReadTxn, name string) *model {
+	if m, known := c.models[name]; known {
+		return m
+	}
+	m := c.compute(txn, write, name)
+	c.models[name] = m
+	return m
+}
+
+func (c *controller) compute(txn statedb.ReadTxn, write statedb.ReadTxn, name string) *model {
+	if pod, host := hostPortPod(name); host {
+		p, _, found := c.Pods.Get(txn, k8s.PodByName(pod))
+		if !found {
+			return nil
+		}
+		return c.world.hostPortService(name, p)
+	}
+	s, _, found := c.KubernetesServices.Get(txn, k8s.ServiceByName(name))
+	if !found {
+		return nil
+	}
+	var list []*k8s.EndpointSlice
+	for slice := range c.Slices.List(txn, k8s.EndpointSlicesByService(name)) {
+		list = append(list, slice)
+	}
+	return c.world.service(s, list, func(a netip.Addr) bool { return c.takenByOther(write, name, a) })
+}
+
+// takenByOther tells whether an address is the ClusterIP of a service other than one.
+func (c *controller) takenByOther(write statedb.ReadTxn, name string, a netip.Addr) bool {
+	others := c.clusterIPs[a]
+	if others > 0 {
+		if row, _, found := c.Services.Get(write, services.ByName(name)); found && slices.Contains(row.ClusterIPs, a) {
+			others--
+		}
+	}
+	return others > 0
+}

@@ -1,0 +1,99 @@
+package services
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/services"
+)
+
+// hostPortMark stands between a pod's name and the rest of the name of a service that a host port makes. Names of Kubernetes have
+// no colon.
+const hostPortMark = ":host-port/"
+
+// hostPortName names the service of a host port. The UID tells a pod from one of the same name that comes later.
+func hostPortName(p *k8s.Pod, port uint16) string {
+	return p.Key() + hostPortMark + p.UID + "/" + strconv.Itoa(int(port))
+}
+
+// hostPortPod is the pod whose host port a service is, if it is one.
+func hostPortPod(service string) (pod string, is bool) {
+	pod, _, is = strings.Cut(service, hostPortMark)
+	return pod, is
+}
+
+// servesHostPorts tells whether a pod's host ports lead anywhere.
+func (w *world) servesHostPorts(p *k8s.Pod) bool {
+	return w.hostPort && !p.HostNetwork && !p.Ended() && len(p.PodIPs) > 0
+}
+
+// hostPortService models the host ports of a pod that go by a name: one number, maybe of several protocols and addresses. It is nil
+// when there are none.
+func (w *world) hostPortService(name string, p *k8s.Pod) *model {
+	if !w.servesHostPorts(p) {
+		return nil
+	}
+	m := &model{created: p.Created, placed: true, row: services.Service{Name: name, Type: typeHostPort}}
+	b := builder{world: w, model: m}
+	found := false
+	for i := range p.HostPorts {
+		if h := &p.HostPorts[i]; hostPortName(p, h.Port) == name {
+			b.hostPort(p, h)
+			found = true
+		}
+	}
+	if !found {
+		return nil
+	}
+	m.finish()
+	return m
+}
+
+// hostPort claims the frontends of one host port, in the families that the pod has.
+func (b *builder) hostPort(p *k8s.Pod, h *k8s.HostPort) {
+	protocol, err := loadbalancer.ParseProtocol(h.Protocol)
+	if err != nil {
+		b.problem("host port %d: %v", h.Port, err)
+		return
+	}
+	if b.agent.NodePort(h.Port) {
+		b.problem("host port %d: lies in --node-port-range, whose ports are those of Services", h.Port)
+		return
+	}
+	if h.Addr.IsValid() && !h.Addr.IsLoopback() && !b.isOwn(h.Addr) {
+		b.problem("host port %d: hostIP %s is no address of this node", h.Port, h.Addr)
+		return
+	}
+	for _, is4 := range []bool{true, false} {
+		at, has := addressOf(p, is4)
+		if !has || !b.serves(is4) || h.Addr.IsValid() && h.Addr.Is4() != is4 {
+			continue
+		}
+		e := endpoint{Address: loadbalancer.Address{Addr: at, Port: h.Container, Protocol: protocol}, state: backends.Active, local: true,
+			node: b.agent.NodeName, zone: b.zone, pod: p.Key()}
+		b.backends = append(b.backends, e)
+		addrs := []netip.Addr{h.Addr}
+		if !h.Addr.IsValid() {
+			addrs = b.onNode(is4)
+		}
+		all := &pool{members: []loadbalancer.Address{e.Address}}
+		for _, addr := range addrs {
+			b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: h.Port, Protocol: protocol}, kind: frontends.HostPort}, choice{all, all, true})
+		}
+	}
+}
+
+// addressOf is a pod's address of a family.
+func addressOf(p *k8s.Pod, is4 bool) (netip.Addr, bool) {
+	for _, a := range p.PodIPs {
+		if a.Is4() == is4 && usable(a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}

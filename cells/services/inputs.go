@@ -1,0 +1,173 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/services"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// inputs say which services a change concerns. They are for one goroutine.
+type inputs struct {
+	params
+	services statedb.ChangeIterator[*k8s.Service]
+	slices   statedb.ChangeIterator[*k8s.EndpointSlice]
+	pods     statedb.ChangeIterator[*k8s.Pod]
+	// strays are the services of slices whose names do not begin with that of their service.
+	strays map[string]string
+	// seen are the revisions of the tables that the world was made from.
+	seen [3]statedb.Revision
+}
+
+// newInputs subscribes. The first [inputs.read] names all that there are.
+func newInputs(p params) (in *inputs, err error) {
+	in = &inputs{params: p, strays: map[string]string{}}
+	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods)
+	defer txn.Commit()
+	if in.services, err = p.KubernetesServices.Changes(txn); err != nil {
+		return nil, err
+	}
+	if in.slices, err = p.Slices.Changes(txn); err != nil {
+		return nil, err
+	}
+	in.pods, err = p.Pods.Changes(txn)
+	return in, err
+}
+
+func (in *inputs) close() {
+	in.services.Close()
+	in.slices.Close()
+	in.pods.Close()
+}
+
+// read names the services that what has changed up to a snapshot concerns, and adds to changed what closes when more has.
+func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned func(string)) {
+	list, more := in.services.Next(txn)
+	changed.Add(more)
+	for change := range list {
+		concerned(change.Object.Key())
+	}
+	slices, more := in.slices.Next(txn)
+	changed.Add(more)
+	for change := range slices {
+		in.slice(txn, change.Object, change.Deleted, concerned)
+	}
+	pods, more := in.pods.Next(txn)
+	changed.Add(more)
+	for change := range pods {
+		in.pod(txn, change.Object, concerned)
+	}
+}
+
+// slice names the service of a slice, and the one that it may have belonged to: names of slices begin with that of their service
+// where nobody writes them by hand.
+func (in *inputs) slice(txn statedb.ReadTxn, s *k8s.EndpointSlice, gone bool, concerned func(string)) {
+	if s.Service != "" {
+		concerned(s.Namespace + "/" + s.Service)
+	}
+	if before, stray := in.strays[s.Key()]; stray {
+		concerned(before)
+		delete(in.strays, s.Key())
+	}
+	if s.Service != "" && !gone && !strings.HasPrefix(s.Name, s.Service+"-") {
+		in.strays[s.Key()] = s.Namespace + "/" + s.Service
+	}
+	for i, r := range s.Name {
+		if r != '-' || s.Name[:i] == s.Service {
+			continue
+		}
+		if other, _, found := in.KubernetesServices.Get(txn, k8s.ServiceByName(s.Namespace+"/"+s.Name[:i])); found {
+			concerned(other.Key())
+		}
+	}
+}
+
+// pod names the services of a pod's host ports, of now and of before.
+func (in *inputs) pod(txn statedb.ReadTxn, p *k8s.Pod, concerned func(string)) {
+	for row := range in.Services.Prefix(txn, services.ByName(p.Key()+hostPortMark)) {
+		concerned(row.Name)
+	}
+	for i := range p.HostPorts {
+		concerned(hostPortName(p, p.HostPorts[i].Port))
+	}
+}
+
+// waiting says what must be read before anything can be computed, or nothing.
+func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
+	_, more := in.Sources.AllWatch(txn)
+	changed.Add(more)
+	for _, t := range in.needed() {
+		row, _, found := in.Sources.Get(txn, sources.ByTable(t.Name()))
+		switch {
+		case !found:
+			return "the table " + t.Name() + " to be read"
+		case !row.Usable():
+			return fmt.Sprintf("the table %s: %s: %s", t.Name(), row.Producer, row.WaitingFor)
+		}
+	}
+	if done, more := in.NodeAddresses.Initialized(txn); !done {
+		changed.Add(more)
+		return "the addresses of this node"
+	}
+	return ""
+}
+
+// complete tells whether all that is needed is the source's own list and no copy of before.
+func (in *inputs) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	complete := true
+	for _, t := range in.needed() {
+		row, _, _ := in.Sources.Get(txn, sources.ByTable(t.Name()))
+		done, more := t.Initialized(txn)
+		if !done {
+			changed.Add(more)
+		}
+		complete = complete && done && row.State == sources.Synced
+	}
+	return complete
+}
+
+// needed are the tables without which services cannot be known.
+func (in *inputs) needed() []statedb.TableMeta {
+	return []statedb.TableMeta{in.KubernetesServices, in.Slices, in.Pods, in.Nodes}
+}
+
+// world makes what all services depend on; old is nil when it has not changed.
+func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *world) *world {
+	nodes, more := in.Nodes.AllWatch(txn)
+	changed.Add(more)
+	_, more = in.CiliumNodes.AllWatch(txn)
+	changed.Add(more)
+	addresses, more := in.NodeAddresses.AllWatch(txn)
+	changed.Add(more)
+	now := [3]statedb.Revision{in.Nodes.Revision(txn), in.CiliumNodes.Revision(txn), in.NodeAddresses.Revision(txn)}
+	if old != nil && now == in.seen {
+		return old
+	}
+	in.seen = now
+	w := &world{rules: &in.Rules, nodes: clusternodes.Read(txn, in.Nodes, in.CiliumNodes)}
+	w.nodesIndex = w.nodes.Index()
+	for n := range nodes {
+		if n.Name == in.Rules.agent.NodeName {
+			w.zone, w.nodeLabel = n.Labels["topology.kubernetes.io/zone"], n.Labels[annotationNode]
+		}
+	}
+	for a := range addresses {
+		addr := a.Addr.WithZone("")
+		w.own = append(w.own, addr)
+		if a.NodePort && in.Rules.serves(addr.Is4()) && usable(addr) {
+			w.nodePorts = append(w.nodePorts, addr)
+		}
+	}
+	for _, list := range []*[]netip.Addr{&w.own, &w.nodePorts} {
+		slices.SortFunc(*list, netip.Addr.Compare)
+		*list = slices.Compact(*list)
+	}
+	return w
+}

@@ -1,0 +1,61 @@
+package services
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/clusternodes"
+)
+
+// world is what all services depend on. It never changes.
+type world struct {
+	*rules
+	zone       string // of this node, empty when not known
+	nodeLabel  string // value of the node's label service.cilium.io/node
+	nodePorts  []netip.Addr
+	own        []netip.Addr // all addresses of this node, sorted
+	nodes      clusternodes.All
+	nodesIndex *clusternodes.Index
+}
+
+// sameNode tells whether two worlds treat services alike that do not depend on addresses.
+func (w *world) sameNode(o *world) bool { return w.zone == o.zone && w.nodeLabel == o.nodeLabel }
+
+// sameAddresses tells whether two worlds have the same addresses.
+func (w *world) sameAddresses(o *world) bool {
+	return slices.Equal(w.nodePorts, o.nodePorts) && slices.Equal(w.own, o.own) && w.nodes.Equal(o.nodes)
+}
+
+// isOwn tells whether an address is this node's.
+func (w *world) isOwn(addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(w.own, addr, netip.Addr.Compare)
+	return found
+}
+
+// refuses says why no service may have an external address, or nothing. Whoever may write a Service could have the traffic of
+// others with it.
+func (w *world) refuses(addr netip.Addr) string {
+	switch {
+	case !usable(addr):
+		return "is no address that others could reach"
+	case w.isOwn(addr):
+		return "is an address of this node"
+	case len(w.nodesIndex.NodesOf(addr)) > 0:
+		return "is an address of node " + strings.Join(w.nodesIndex.NodesOf(addr), ", ")
+	case w.nodesIndex.HoldsPods("", addr):
+		return "lies in the pod CIDR of a node"
+	}
+	for _, p := range w.ranges {
+		if p.Contains(addr) {
+			return fmt.Sprintf("lies in %s, the range of ClusterIPs", p)
+		}
+	}
+	return ""
+}
+
+// usable tells whether an address may be a backend's or a service's: none of a link, of a machine itself, or of many.
+func usable(addr netip.Addr) bool {
+	return addr.IsValid() && !addr.IsUnspecified() && !addr.IsLoopback() && !addr.IsMulticast() && !addr.IsLinkLocalUnicast()
+}
