@@ -34,6 +34,7 @@ import (
 	"github.com/waggle-net/waggle/cells/loader"
 	"github.com/waggle-net/waggle/cells/localnode"
 	"github.com/waggle-net/waggle/cells/maps"
+	"github.com/waggle-net/waggle/cells/masquerade"
 	"github.com/waggle-net/waggle/cells/metrics"
 	"github.com/waggle-net/waggle/cells/monitor"
 	"github.com/waggle-net/waggle/cells/mtu"
@@ -99,6 +100,7 @@ var Datapath = cell.Group(
 	ipcache.Cell,
 	endpointmaps.Cell,
 	synchostips.Cell,
+	masquerade.Cell,
 	loader.Cell,
 	ctgc.Cell,
 	linkreaper.Cell,

@@ -1,0 +1,160 @@
+package masquerade
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
+const settle = 20 * time.Millisecond
+
+type controller struct {
+	cell.In
+	DB         *statedb.DB
+	Netdevs    statedb.RWTable[*tables.Netdev]
+	Exclusions statedb.RWTable[*tables.Exclusion]
+	Complete   initializer
+	Devices    statedb.Table[*devices.Device]
+	Addresses  statedb.Table[nodeaddresses.Address]
+	LocalNode  statedb.Table[*localnode.LocalNode]
+	Rules      rules
+}
+
+// initializer completes both tables.
+type initializer func(statedb.WriteTxn)
+
+func newInitializer(db *statedb.DB, netdevs statedb.RWTable[*tables.Netdev], exclusions statedb.RWTable[*tables.Exclusion]) initializer {
+	txn := db.WriteTxn(netdevs, exclusions)
+	defer txn.Commit()
+	a, b := netdevs.RegisterInitializer(txn, "masquerade"), exclusions.RegisterInitializer(txn, "masquerade")
+	return func(txn statedb.WriteTxn) { a(txn); b(txn) }
+}
+
+func registerController(jobs job.Group, c controller) {
+	heartbeat.AddRetried(jobs, "compute-netdevs", c.run, 100*time.Millisecond, time.Minute)
+}
+
+// run writes what is known; what the run before has left stays until all is.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for limiter.Wait(ctx) == nil {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode)
+		changed := statedb.NewWatchSet()
+		complete := c.inputsComplete(txn, changed)
+		netdevs := netdevs(c.Rules, statedb.Collect(c.Devices.All(txn)), statedb.Collect(c.Addresses.All(txn)))
+		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)))
+		if err := c.commit(netdevs, exclusions, complete); err != nil {
+			return err
+		}
+		health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), len(exclusions)))
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			return nil // stopping
+		}
+	}
+	return nil
+}
+
+func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	complete := true
+	for _, t := range []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode} {
+		done, initialized := t.Initialized(txn)
+		if !done {
+			complete = false
+			changed.Add(initialized)
+		}
+		_, rows := statedb.AnyTable{Meta: t}.AllWatch(txn)
+		changed.Add(rows)
+	}
+	return complete
+}
+
+// netdevs are the devices that lead out. One without an address is among them: what would leave there under another's is refused.
+func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) map[int]*tables.Netdev {
+	want := map[int]*tables.Netdev{}
+	byName := map[string]*tables.Netdev{}
+	for _, d := range links {
+		if d.Selected {
+			row := &tables.Netdev{Index: d.Index, Name: d.Name, MasqueradeIPv4: r.ipv4, MasqueradeIPv6: r.ipv6,
+				Status: reconciler.StatusPending()}
+			want[d.Index], byName[d.Name] = row, row
+		}
+	}
+	for _, a := range addrs {
+		row := byName[a.Device]
+		switch {
+		case row == nil || !a.Source:
+		case a.Addr.Is4():
+			row.IPv4 = a.Addr
+		default:
+			row.IPv6 = a.Addr
+		}
+	}
+	return want
+}
+
+// exclusions are the prefixes towards which pods keep their addresses.
+func exclusions(r rules, nodes []*localnode.LocalNode) map[netip.Prefix]*tables.Exclusion {
+	want := map[netip.Prefix]*tables.Exclusion{}
+	for _, n := range nodes {
+		for _, p := range []netip.Prefix{n.IPv4.AllocRange, n.IPv6.AllocRange} {
+			if p.IsValid() {
+				want[p.Masked()] = &tables.Exclusion{Prefix: p.Masked(), Reason: tables.OwnPods, Status: reconciler.StatusPending()}
+			}
+		}
+	}
+	for p, reason := range r.excluded {
+		want[p] = &tables.Exclusion{Prefix: p, Reason: reason, Status: reconciler.StatusPending()}
+	}
+	return want
+}
+
+func (c *controller) commit(netdevs map[int]*tables.Netdev, exclusions map[netip.Prefix]*tables.Exclusion, complete bool) error {
+	txn := c.DB.WriteTxn(c.Netdevs, c.Exclusions)
+	defer txn.Abort()
+	if err := replace(txn, c.Netdevs, netdevs, func(n *tables.Netdev) int { return n.Index }); err != nil {
+		return err
+	}
+	if err := replace(txn, c.Exclusions, exclusions, func(e *tables.Exclusion) netip.Prefix { return e.Prefix }); err != nil {
+		return err
+	}
+	if complete {
+		c.Complete(txn)
+	}
+	txn.Commit()
+	return nil
+}
+
+// replace makes a table what is wanted. Rows that are right keep their status.
+func replace[K comparable, R interface{ Equal(R) bool }](txn statedb.WriteTxn, table statedb.RWTable[R], want map[K]R, key func(R) K) error {
+	for old := range table.All(txn) {
+		k := key(old)
+		if row, wanted := want[k]; !wanted {
+			if _, _, err := table.Delete(txn, old); err != nil {
+				return err
+			}
+		} else if row.Equal(old) {
+			delete(want, k)
+		}
+	}
+	for _, row := range want {
+		if _, _, err := table.Insert(txn, row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
