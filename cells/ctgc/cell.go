@@ -5,11 +5,12 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/natusage"
 )
 
 // Cell is the module.
 var Cell = cell.Module("ct-gc", "Flows that are over",
-	cell.ProvidePrivate(newKernel), // the maps and the clock; tests put a fake in their place
+	cell.ProvidePrivate(newKernel, newNatKernel), // the maps and the clock; tests put a fake in their place
 	implementation,
 )
 
@@ -18,11 +19,14 @@ var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		conntrack.NewTable, // only this cell writes
+		natusage.NewTable,  // likewise
 		newCollector,
 	),
 	cell.Provide(
-		statedb.RWTable[conntrack.Map].ToTable, // anyone may read
-		newCommands,                            // ct/list, ct/top, ct/flush
+		statedb.RWTable[conntrack.Map].ToTable,  // anyone may read
+		statedb.RWTable[natusage.Usage].ToTable, // likewise
+		newCommands,                             // ct/list, ct/top, ct/flush
+		newNatCommands,                          // nat/list, nat/top, nat/flush
 	),
 	cell.Invoke(register),
 )

@@ -11,9 +11,13 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/natusage"
 )
 
 const (
@@ -31,10 +35,13 @@ const (
 // collector makes passes over the maps of flows.
 type collector struct {
 	kernel    kernel
+	nat       natKernel
 	db        *statedb.DB
 	table     statedb.RWTable[conntrack.Map]
+	usage     statedb.RWTable[natusage.Usage]
 	endpoints statedb.Table[*endpoints.Endpoint]
 	addresses statedb.Table[ipamaddresses.Address]
+	served    *served
 	heard     heard
 
 	pace  pace
@@ -48,22 +55,30 @@ type params struct {
 
 	Config    Config
 	Kernel    kernel
+	Nat       natKernel
 	DB        *statedb.DB
 	Table     statedb.RWTable[conntrack.Map]
+	Usage     statedb.RWTable[natusage.Usage]
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Addresses statedb.Table[ipamaddresses.Address]
+	Frontends statedb.Table[*frontends.Frontend] `optional:"true"` // where nobody fills them, no flow is of a service
+	Backends  statedb.Table[*backends.Backend]   `optional:"true"`
 }
 
 func newCollector(p params) (*collector, error) {
 	if err := p.Config.check(); err != nil {
 		return nil, err
 	}
-	return &collector{kernel: p.Kernel, db: p.DB, table: p.Table, endpoints: p.Endpoints, addresses: p.Addresses,
+	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
+		addresses: p.Addresses, served: &served{frontends: p.Frontends, backends: p.Backends},
 		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
 }
 
 func register(jobs job.Group, c *collector) {
 	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
+	if c.served.frontends != nil {
+		heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
+	}
 	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
 }
 
@@ -95,30 +110,61 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 }
 
 func (c *collector) report(p *pass) string {
-	flows := uint64(0)
-	for _, f := range p.found {
-		flows += f.entries
+	flows, translated := uint64(0), uint64(0)
+	for _, m := range ctmap.Maps() {
+		flows += p.found[m.Name].entries
 	}
-	return fmt.Sprintf("%d flows; the next look is due in %s", flows, c.pace.current)
+	for _, m := range natmap.Maps() {
+		translated += p.found[m.Name].entries
+	}
+	return fmt.Sprintf("%d flows, %d entries of translated ones; the next look is due in %s", flows, translated, c.pace.current)
 }
 
 // publish writes the rows.
 func (c *collector) publish(p *pass) {
-	txn := c.db.WriteTxn(c.table)
+	txn := c.db.WriteTxn(c.table, c.usage)
 	defer txn.Commit()
-	for _, m := range ctmap.Maps() {
-		row, _, _ := c.table.Get(txn, conntrack.ByName(m.Name))
-		f := p.found[m.Name]
-		row.Name, row.Entries, row.MaxEntries, row.Took = m.Name, f.entries, f.capacity, f.took
+	for _, name := range conntrack.Maps() {
+		row, _, _ := c.table.Get(txn, conntrack.ByName(name))
+		f := p.found[name]
+		row.Name, row.Entries, row.MaxEntries, row.Took = name, f.entries, f.capacity, f.took
 		row.Expired += f.expired
 		row.Orphaned += f.orphaned
-		if m.Established {
-			row.Full, row.Share = c.heard.counts(m.IPv6)
-		}
+		row.Unserved += f.unserved
+		signals := c.heard.counts(name)
+		row.Full, row.Share = signals.full, signals.share
 		if p.known != nil {
 			row.Began = c.began
 		}
 		_, _, _ = c.table.Insert(txn, row)
+	}
+	c.publishUsage(txn, p)
+}
+
+// publishUsage writes a row for each endpoint that has translated flows or was refused some.
+func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
+	refused := c.heard.refusals()
+	for id := range p.translations {
+		if _, heard := refused[id]; !heard {
+			refused[id] = 0
+		}
+	}
+	for row := range c.usage.All(txn) {
+		if _, has := refused[row.Endpoint]; !has {
+			_, _, _ = c.usage.Delete(txn, row)
+		}
+	}
+	for id, n := range refused {
+		ep, _, found := c.endpoints.Get(txn, endpoints.ByID(id))
+		if !found {
+			_, _, _ = c.usage.Delete(txn, natusage.Usage{Endpoint: id})
+			c.heard.forget(id)
+			continue
+		}
+		row := natusage.Usage{Endpoint: id, Pod: ep.PodName(), Translations: p.translations[id], Refused: n}
+		if old, _, had := c.usage.Get(txn, natusage.ByEndpoint(id)); !had || old != row {
+			_, _, _ = c.usage.Insert(txn, row)
+		}
 	}
 }
 

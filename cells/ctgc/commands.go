@@ -63,6 +63,11 @@ func (f flags) filter() (out filter, err error) {
 }
 
 func command(summary string, deletes bool, run func(filter, flags) (string, error)) script.Cmd {
+	return filtered(summary, deletes, func(*pflag.FlagSet) {}, func(_ *pflag.FlagSet, f filter, how flags) (string, error) { return run(f, how) })
+}
+
+// filtered is a command with the flags that all have, and more.
+func filtered(summary string, deletes bool, more func(*pflag.FlagSet), run func(*pflag.FlagSet, filter, flags) (string, error)) script.Cmd {
 	return script.Command(script.CmdUsage{
 		Summary: summary,
 		Flags: func(fs *pflag.FlagSet) {
@@ -73,6 +78,7 @@ func command(summary string, deletes bool, run func(filter, flags) (string, erro
 			if deletes {
 				fs.Bool("all", false, "All flows")
 			}
+			more(fs)
 		},
 	}, func(s *script.State, args ...string) (script.WaitFunc, error) {
 		if len(args) > 0 {
@@ -86,7 +92,7 @@ func command(summary string, deletes bool, run func(filter, flags) (string, erro
 		if err != nil {
 			return nil, err
 		}
-		out, err := run(f, how)
+		out, err := run(s.Flags, f, how)
 		if err != nil {
 			return nil, err
 		}

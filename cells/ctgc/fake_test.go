@@ -22,7 +22,10 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
@@ -36,9 +39,12 @@ func TestScripts(t *testing.T) {
 			cell.Provide(
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 				ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
+				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 				fake.commands,
 			),
-			cell.Module("ct-gc", "Under test", cell.ProvidePrivate(func() kernel { return fake }), implementation),
+			cell.Module("ct-gc", "Under test",
+				cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} }), implementation),
 		}
 	})
 }
@@ -47,6 +53,8 @@ func TestScripts(t *testing.T) {
 type fakeKernel struct {
 	mu      sync.Mutex
 	flows   map[string]map[ctmap.Key]bpf.CtEntry
+	nat     map[natmap.Key]natmap.Flow
+	kept    map[bpf.AffinityKey]bpf.AffinityEntry
 	counts  []uint32
 	now     uint32
 	failing map[string]bool // by call
@@ -58,7 +66,8 @@ type fakeKernel struct {
 }
 
 func newFake() *fakeKernel {
-	f := &fakeKernel{flows: map[string]map[ctmap.Key]bpf.CtEntry{}, counts: make([]uint32, 16), now: 1000, failing: map[string]bool{},
+	f := &fakeKernel{flows: map[string]map[ctmap.Key]bpf.CtEntry{}, nat: map[natmap.Key]natmap.Flow{}, kept: map[bpf.AffinityKey]bpf.AffinityEntry{},
+		counts: make([]uint32, 16), now: 1000, failing: map[string]bool{},
 		signals: make(chan bpf.CtSignal, 1024), closed: make(chan struct{})}
 	for _, m := range ctmap.Maps() {
 		f.flows[m.Name] = map[ctmap.Key]bpf.CtEntry{}
@@ -163,6 +172,10 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 			f.prolong = true
 			return "", nil
 		}),
+		"kernel/pair":     simple("Put a translated flow: protocol place from to new-from new-to twin's-place, then name=value for fields", f.putPair),
+		"kernel/pairs":    simple("List the entries of translated flows", func([]string) (string, error) { return f.listPairs(), nil }),
+		"kernel/keep":     simple("Let a client keep a backend: address service backend ticks-ago", f.keep),
+		"kernel/affinity": simple("List the clients that keep a backend", func([]string) (string, error) { return f.listKept(), nil }),
 		"kernel/count": simple("Set what programs count for an endpoint", func(args []string) (string, error) {
 			id, err1 := strconv.Atoi(args[0])
 			n, err2 := strconv.ParseUint(args[1], 10, 32)

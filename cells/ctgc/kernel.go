@@ -69,19 +69,15 @@ func (p pinned) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool
 		return false, err
 	}
 	var now bpf.CtEntry
-	if err = from.Lookup(key.Value(), &now); err == nil {
-		if !dead(&now) {
-			return false, nil
-		}
-		err = p.maps.Delete(m.Name, key.Value())
+	if err := from.Lookup(key.Value(), &now); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("look up a flow in map %s: %w", m.Name, err)
 	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
+	if !dead(&now) {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("delete a flow from map %s: %w", m.Name, err)
-	}
-	return true, nil
+	return p.delete(m.Name, key.Value())
 }
 
 // Counts implements kernel.

@@ -30,10 +30,10 @@ func readLocals(txn statedb.ReadTxn, table statedb.Table[*endpoints.Endpoint]) *
 	return l
 }
 
-// current is true as long as the table has nothing else.
-func (l *locals) current() bool {
+// open tells whether a channel that is closed by a change still is open.
+func open(changed <-chan struct{}) bool {
 	select {
-	case <-l.changed:
+	case <-changed:
 		return false
 	default:
 		return true

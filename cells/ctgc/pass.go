@@ -7,28 +7,35 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
 // found is what a pass found in one map.
 type found struct {
-	entries, expired, orphaned uint64
-	capacity                   uint32
-	took                       time.Duration
+	entries, expired, orphaned, unserved uint64
+	capacity                             uint32
+	took                                 time.Duration
 }
 
 // pass looks at all maps once.
 type pass struct {
 	*collector
-	pause  time.Duration // between slices; 0 once somebody waits
-	known  *locals       // when the pass began; nil when not all endpoints were known then
-	locals *locals       // of now, likewise
-	shares map[uint16]uint32
-	found  map[string]found
+	pause time.Duration // between slices; 0 once somebody waits
+	known *locals       // when the pass began; nil when not all endpoints were known then
+	found map[string]found
+
+	// As they are now: read again whenever entries were, because a flow comes after what it names.
+	locals   *locals   // nil as long as not all endpoints are known
+	services *services // nil as long as not all services are known
+	resting  resting
+
+	shares       map[uint16]uint32 // established flows by endpoint
+	translations map[uint16]uint32 // translated flows by endpoint
 }
 
 // run collects, corrects the shares, and tells what was found. A pass that knew no endpoints left their flows.
 func (p *pass) run(ctx context.Context) error {
-	p.shares, p.found = make(map[uint16]uint32), make(map[string]found)
+	p.shares, p.translations, p.found = make(map[uint16]uint32), make(map[uint16]uint32), make(map[string]found)
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
 	p.locals = p.known
 	counted := false
@@ -43,7 +50,12 @@ func (p *pass) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	for _, m := range natmap.Maps() {
+		if err := p.collectNat(ctx, m); err != nil {
+			return err
+		}
+	}
+	return p.collectAffinities()
 }
 
 func (p *pass) collect(ctx context.Context, m ctmap.Map) error {
@@ -53,23 +65,39 @@ func (p *pass) collect(ctx context.Context, m ctmap.Map) error {
 		return err
 	}
 	sum := found{capacity: capacity}
-	for last := false; !last; {
-		var flows []ctmap.Flow
-		if flows, last, err = r.Next(); err != nil {
-			return err
-		}
-		if err := p.judge(m, flows, &sum); err != nil {
-			return err
-		}
-		if !last {
-			if err := p.rest(ctx); err != nil {
-				return err
-			}
-		}
-	}
+	err = inSlices(ctx, p, r.Next, func(flows []ctmap.Flow) error { return p.judge(m, flows, &sum) })
 	sum.took = time.Since(begin)
 	p.found[m.Name] = sum
-	return nil
+	return err
+}
+
+// inSlices judges what a map has, with pauses.
+func inSlices[T any](ctx context.Context, p *pass, next func() ([]T, bool, error), judge func([]T) error) error {
+	for {
+		entries, last, err := next()
+		if err != nil {
+			return err
+		}
+		if err := judge(entries); err != nil || last {
+			return err
+		}
+		if err := p.rest(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// refresh reads the tables again that say who is gone.
+func (p *pass) refresh() (err error) {
+	txn := p.db.ReadTxn()
+	if p.locals == nil || !open(p.locals.changed) {
+		p.locals = readLocals(txn, p.endpoints)
+	}
+	if p.resting.changed == nil || !open(p.resting.changed) {
+		p.resting = readResting(txn, p.addresses)
+	}
+	p.services, err = p.served.now(p.db)
+	return err
 }
 
 // rest leaves the CPU to others, unless somebody waits for room.
@@ -84,15 +112,14 @@ func (p *pass) rest(ctx context.Context) error {
 	return heartbeat.Sleep(ctx, p.pause)
 }
 
-// judge deletes what is over of a slice and counts the rest. Endpoints are looked up after their flows were read: a flow
-// comes after its endpoint.
+// judge deletes what is over of a slice and counts the rest.
 func (p *pass) judge(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
 	now, err := p.kernel.Now()
 	if err != nil {
 		return err
 	}
-	if p.locals == nil || !p.locals.current() {
-		p.locals = readLocals(p.db.ReadTxn(), p.endpoints)
+	if err := p.refresh(); err != nil {
+		return err
 	}
 	for i := range flows {
 		f := &flows[i]
@@ -148,7 +175,7 @@ func (p *pass) correctShares() error {
 func (p *pass) ratio() (most float64) {
 	for _, f := range p.found {
 		if f.capacity > 0 {
-			most = max(most, float64(f.expired+f.orphaned)/float64(f.capacity))
+			most = max(most, float64(f.expired+f.orphaned+f.unserved)/float64(f.capacity))
 		}
 	}
 	return most

@@ -2,6 +2,7 @@ package ctgc
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"strconv"
 	"testing"
@@ -14,9 +15,12 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -37,7 +41,8 @@ func realMaps(t testing.TB) memoryMaps {
 		t.Fatal(err)
 	}
 	all := memoryMaps{}
-	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6, bpf.MapCtNew4, bpf.MapCtNew6, bpf.MapCtFlows, bpf.MapCtSignals} {
+	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6, bpf.MapCtNew4, bpf.MapCtNew6, bpf.MapCtFlows, bpf.MapCtSignals,
+		bpf.MapNat4, bpf.MapNat6, bpf.MapAffinity} {
 		if all[name], err = ebpf.NewMap(specs[name]); err != nil {
 			t.Fatal(err)
 		}
@@ -52,10 +57,11 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 	table, err1 := conntrack.NewTable(db)
 	all, err2 := endpoints.NewTable(db)
 	addresses, err3 := ipamaddresses.NewTable(db)
-	for _, err := range []error{err1, err2, err3} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	usage, err4 := natusage.NewTable(db)
+	fronts, err5 := frontends.NewTable(db)
+	backs, err6 := backends.NewTable(db)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+		t.Fatal(err)
 	}
 	txn := db.WriteTxn(all)
 	for _, ep := range eps {
@@ -64,7 +70,8 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 		}
 	}
 	txn.Commit()
-	c, err := newCollector(params{Config: DefaultConfig, Kernel: newKernel(maps), DB: db, Table: table, Endpoints: all, Addresses: addresses})
+	c, err := newCollector(params{Config: DefaultConfig, Kernel: newKernel(maps), Nat: newNatKernel(maps), DB: db, Table: table,
+		Usage: usage, Endpoints: all, Addresses: addresses, Frontends: fronts, Backends: backs})
 	if err != nil {
 		t.Fatal(err)
 	}

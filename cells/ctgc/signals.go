@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -35,33 +36,73 @@ func signalOf(record []byte) (s bpf.CtSignal, err error) {
 type heard struct {
 	wake chan struct{} // has room for one
 
-	mu    sync.Mutex // guards the counters
-	full  [2]uint64  // IPv4, IPv6
-	share [2]uint64
+	mu      sync.Mutex // guards the counters
+	maps    map[string]signalCounts
+	refused map[uint16]uint64 // of translations, by endpoint
+}
+
+// signalCounts are those of one map.
+type signalCounts struct{ full, share uint64 }
+
+// signalMap is the map that signals with a family are about; empty for one that no program sends.
+func signalMap(family uint32) string {
+	switch family {
+	case 4:
+		return bpf.MapCtEst4
+	case 6:
+		return bpf.MapCtEst6
+	case 4 + bpf.NatSignal:
+		return bpf.MapNat4
+	case 6 + bpf.NatSignal:
+		return bpf.MapNat6
+	}
+	return ""
 }
 
 // note counts one.
 func (h *heard) note(s bpf.CtSignal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	family := 0
-	if s.Family == 6 {
-		family = 1
+	if h.maps == nil {
+		h.maps, h.refused = make(map[string]signalCounts), make(map[uint16]uint64)
 	}
-	if s.Endpoint == 0 {
-		h.full[family]++
-		return
+	name := signalMap(s.Family)
+	counts := h.maps[name]
+	switch {
+	case s.Family > bpf.NatSignal:
+		counts.full++
+		if s.Endpoint != 0 {
+			h.refused[uint16(s.Endpoint)]++
+		}
+	case s.Endpoint == 0:
+		counts.full++
+	default:
+		counts.share++
 	}
-	h.share[family]++
+	h.maps[name] = counts
 }
 
-func (h *heard) counts(ipv6 bool) (full, share uint64) {
+// counts are those of a map.
+func (h *heard) counts(name string) signalCounts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if ipv6 {
-		return h.full[1], h.share[1]
-	}
-	return h.full[0], h.share[0]
+	return h.maps[name]
+}
+
+// refusals are the endpoints whose translations were refused, each with how often.
+func (h *heard) refusals() map[uint16]uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	refused := make(map[uint16]uint64, len(h.refused))
+	maps.Copy(refused, h.refused)
+	return refused
+}
+
+// forget ends the count of an endpoint that is gone: another may get its id.
+func (h *heard) forget(endpoint uint16) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.refused, endpoint)
 }
 
 // hurry wakes the collector, which looks at the counters itself.

@@ -6,24 +6,23 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 )
 
 // withFlows gives the allocator the table of a collector of flows, and returns what a pass over all maps does.
-func withFlows(t *testing.T, a *allocator) (pass func(maps ...ctmap.Map)) {
+func withFlows(t *testing.T, a *allocator) (pass func(maps ...string)) {
 	t.Helper()
 	table, err := conntrack.NewTable(a.db)
 	if err != nil {
 		t.Fatal(err)
 	}
 	a.flows = table
-	return func(maps ...ctmap.Map) {
+	return func(maps ...string) {
 		txn := a.db.WriteTxn(table)
 		defer txn.Commit()
-		for _, m := range maps {
-			if _, _, err := table.Insert(txn, conntrack.Map{Name: m.Name, Began: time.Now()}); err != nil {
+		for _, name := range maps {
+			if _, _, err := table.Insert(txn, conntrack.Map{Name: name, Began: time.Now()}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -38,7 +37,7 @@ func TestQuarantine_EndsOnlyAfterAPassOverAllFlows(t *testing.T) {
 		mustApply(t, a, "10.0.0.0/30", "") // one address besides the router
 		runExpiry(t, a)
 		one := mustNext(t, a, false)
-		pass(ctmap.Maps()...) // it began before the release: what it did not find may have come since
+		pass(conntrack.FlowMaps()...) // it began before the release: what it did not find may have come since
 		time.Sleep(time.Second)
 		if _, err := a.Release(one.Addr, "", ""); err != nil {
 			t.Fatal(err)
@@ -47,12 +46,12 @@ func TestQuarantine_EndsOnlyAfterAPassOverAllFlows(t *testing.T) {
 		if _, err := a.Next(t.Context(), ipam.Request{IPv4: true}); !errors.Is(err, ipam.ErrExhausted) {
 			t.Fatalf("Next while flows may remain: %v", err)
 		}
-		pass(ctmap.Maps()[1:]...)
+		pass(conntrack.FlowMaps()[1:]...)
 		time.Sleep(2 * passRetry)
 		if got := a.stateOf(one.Addr); got != "quarantined" {
 			t.Errorf("while one map has not been looked through, the address is %q", got)
 		}
-		pass(ctmap.Maps()...)
+		pass(conntrack.FlowMaps()...)
 		time.Sleep(2 * passRetry)
 		if got := a.stateOf(one.Addr); got != "" {
 			t.Errorf("after a pass the address is %q", got)
@@ -82,7 +81,7 @@ func TestQuarantine_EndsAfterARestartOnlyAfterAPass(t *testing.T) {
 		if got := a.stateOf(one.Addr); got != "quarantined" {
 			t.Errorf("without a pass the address is %q", got)
 		}
-		pass(ctmap.Maps()...)
+		pass(conntrack.FlowMaps()...)
 		time.Sleep(2 * passRetry)
 		if got := a.stateOf(one.Addr); got != "" {
 			t.Errorf("after a pass the address is %q", got)

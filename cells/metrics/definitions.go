@@ -77,11 +77,12 @@ var (
 	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,
 		"Addresses that objects of other nodes claim for pods and that are not believed; see the table refused-claims.", []string{"reason"}}
 
-	flowEntries = Definition{"waggle_conntrack_flows", gauge, "Flows that the last pass of the collector left in a map.", []string{"map"}}
+	flowEntries = Definition{"waggle_conntrack_flows", gauge,
+		"Entries that the last pass of the collector left in a map: flows (ct_...), directions of translated ones (nat4, nat6), clients that keep their backend (affinity).", []string{"map"}}
 	flowDeleted = Definition{"waggle_conntrack_deleted_total", counter,
-		"Flows that the collector deleted: expired, orphaned (their endpoint is gone) or flushed (by an operator).", []string{"map", "reason"}}
+		"Entries that the collector deleted: expired, orphaned (their endpoint is gone), unserved (their service is gone, or its backend) or flushed (by an operator).", []string{"map", "reason"}}
 	flowSignals = Definition{"waggle_conntrack_signals_total", counter,
-		"Signals of programs that refused an established flow: the map is full, or an endpoint has used up its share.", []string{"map", "reason"}}
+		"Signals of programs that refused a flow: the map is full (or no port is left for a translation), or an endpoint has used up its share.", []string{"map", "reason"}}
 	guardPackets = Definition{"waggle_guard_packets_total", counter,
 		"Packets that the nftables rules dropped: unmarked (from a pod's link, past our programs), node-source (from outside, with an address of this node or of a pod here).",
 		[]string{"reason"}}

@@ -189,7 +189,7 @@ func (c *collector) collectMaps(out chan<- prometheus.Metric, txn statedb.ReadTx
 func (c *collector) collectFlows(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	for row := range c.Flows.All(txn) {
 		c.send(out, flowEntries, float64(row.Entries), row.Name)
-		for reason, n := range map[string]uint64{"expired": row.Expired, "orphaned": row.Orphaned, "flushed": row.Flushed} {
+		for reason, n := range map[string]uint64{"expired": row.Expired, "orphaned": row.Orphaned, "unserved": row.Unserved, "flushed": row.Flushed} {
 			c.send(out, flowDeleted, float64(n), row.Name, reason)
 		}
 		for reason, n := range map[string]uint64{"full": row.Full, "share": row.Share} {

@@ -1,0 +1,155 @@
+package ctgc
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+)
+
+// collectNat collects one map of translated flows. Both entries of a pair go together, that of its first direction first: no
+// packet is to be translated whose answers could not be.
+func (p *pass) collectNat(ctx context.Context, m natmap.Map) error {
+	begin := time.Now()
+	r, capacity, err := p.nat.ReadNat(m)
+	if err != nil {
+		return err
+	}
+	sum := found{capacity: capacity}
+	err = inSlices(ctx, p, r.Next, func(flows []natmap.Flow) error { return p.judgeNat(flows, &sum) })
+	sum.took = time.Since(begin)
+	p.found[m.Name] = sum
+	return err
+}
+
+// judgeNat deletes what is over of a slice and counts the rest.
+func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
+	now, err := p.kernel.Now()
+	if err != nil {
+		return err
+	}
+	if err := p.refresh(); err != nil {
+		return err
+	}
+	for i := range flows {
+		f := &flows[i]
+		gone, err := p.judgePair(f, now, sum)
+		if err != nil {
+			return err
+		}
+		if gone {
+			continue
+		}
+		sum.entries++
+		if f.Endpoint != 0 && !f.Reply() {
+			p.translations[uint16(f.Endpoint)]++
+		}
+	}
+	return nil
+}
+
+// judgePair tells whether it deleted the entry. The twin of one that is gone is counted when it comes by; it has been deleted
+// by then, or else is judged itself.
+func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
+	switch {
+	case p.services != nil && p.services.gone(f):
+		return p.deleteServed(f, sum)
+	case p.locals != nil && p.locals.orphanNat(f) || p.resting.touches(f):
+		n, err := p.deletePair(f, func(e *natmap.Flow) bool { return e.Endpoint == f.Endpoint })
+		sum.orphaned += n
+		return true, err
+	case f.Expired(now):
+		expired := func(e *natmap.Flow) bool { return e.Expired(now) }
+		twin, found, err := p.nat.LookupNat(&f.Twin)
+		if err != nil || found && twin.Twin == f.Key && !twin.Expired(now) {
+			return false, err
+		}
+		n, err := p.deletePair(f, expired)
+		sum.expired += n
+		return true, err
+	}
+	return false, nil
+}
+
+// deleteServed deletes a pair whose service or backend is gone, with what conntrack knows of it.
+func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
+	n, err := p.deletePair(f, func(e *natmap.Flow) bool { return e.Service == f.Service && e.Backend == f.Backend })
+	sum.unserved += n
+	if err != nil {
+		return true, err
+	}
+	t := f.Becomes()
+	if f.Reply() {
+		t = f.Key.Tuple()
+	}
+	key, _ := ctmap.KeyOf(bpf.CtFlow{Opener: t.Source, Target: t.Target, Protocol: t.Protocol})
+	for _, m := range ctmap.Maps() {
+		if m.IPv6 != key.IPv6 {
+			continue
+		}
+		if _, err := p.kernel.Delete(m, &key, func(*bpf.CtEntry) bool { return true }); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+// deletePair deletes an entry and its twin, if they are each other's and both still are dead, and tells how many.
+func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint64, err error) {
+	own, twin := f.Key, f.Twin
+	if f.Reply() {
+		own, twin = twin, own
+	}
+	for _, pair := range [][2]natmap.Key{{own, twin}, {twin, own}} {
+		gone, err := p.nat.DeleteNat(&pair[0], func(e *natmap.Flow) bool { return e.Twin == pair[1] && dead(e) })
+		if err != nil {
+			return n, err
+		}
+		if gone {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// orphanNat tells whether the flow is of an endpoint that is gone, or has other addresses.
+func (l *locals) orphanNat(f *natmap.Flow) bool {
+	if f.Endpoint == 0 {
+		return false
+	}
+	a, found := l.byID[uint16(f.Endpoint)]
+	return !found || !touches(f, func(addr netip.Addr) bool { return addr == a.ipv4 || addr == a.ipv6 })
+}
+
+// resting are the addresses of pods that are gone, as a table had them.
+type resting struct {
+	addrs   map[netip.Addr]struct{}
+	changed <-chan struct{} // closed when the table has others
+}
+
+func (r resting) touches(f *natmap.Flow) bool {
+	return len(r.addrs) > 0 && touches(f, func(addr netip.Addr) bool { _, found := r.addrs[addr]; return found })
+}
+
+func readResting(txn statedb.ReadTxn, table statedb.Table[ipamaddresses.Address]) resting {
+	all, changed := table.AllWatch(txn)
+	r := resting{addrs: make(map[netip.Addr]struct{}), changed: changed}
+	for row := range all {
+		if row.State == ipamaddresses.Quarantined {
+			r.addrs[row.Addr] = struct{}{}
+		}
+	}
+	return r
+}
+
+// touches asks for the ends of a flow, before and after the translation.
+func touches(f *natmap.Flow, is func(netip.Addr) bool) bool {
+	before, after := f.Key.Tuple(), f.Twin.Tuple()
+	return is(before.Source.Addr()) || is(before.Target.Addr()) || is(after.Source.Addr()) || is(after.Target.Addr())
+}

@@ -1,0 +1,82 @@
+package ctgc
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/script"
+	"github.com/spf13/pflag"
+)
+
+func newNatCommands(c *collector) upstream.ScriptCmdsOut {
+	return upstream.NewScriptCmds(map[string]script.Cmd{
+		"nat/list": natCommand("List the translated flows that the programs remember", false, func(f natFilter, how flags) (string, error) {
+			rows, err := c.translations(f)
+			if err != nil || how.json {
+				return asJSON(rows, err)
+			}
+			return columns(translationHeader, rows, translation.columns), nil
+		}),
+		"nat/top": natCommand("List the endpoints with the most translated flows, and the targets for which most ports are used", false,
+			func(f natFilter, how flags) (string, error) {
+				rows, err := c.natTalkers(f)
+				if err != nil || how.json {
+					return asJSON(rows, err)
+				}
+				return columns(natTalkerHeader, rows, natTalker.columns), nil
+			}),
+		"nat/flush": natCommand("Forget translated flows: connections break, datagrams find their way anew", true,
+			func(f natFilter, how flags) (string, error) {
+				if f.empty() != how.all {
+					return "", errors.New("say which flows: --endpoint, --pod, --address or --service; or --all, and nothing else")
+				}
+				n, err := c.flushNat(f)
+				if err != nil || how.json {
+					return asJSON(map[string]int{"deleted": n}, err)
+				}
+				return fmt.Sprintf("%d translated flows were forgotten\n", n), nil
+			}),
+	})
+}
+
+func natCommand(summary string, deletes bool, run func(natFilter, flags) (string, error)) script.Cmd {
+	return filtered(summary, deletes, func(fs *pflag.FlagSet) {
+		fs.String("service", "", "Only flows of this service, as NAMESPACE/NAME")
+	}, func(fs *pflag.FlagSet, f filter, how flags) (string, error) {
+		service, err := fs.GetString("service")
+		if err != nil {
+			return "", err
+		}
+		return run(natFilter{f, service}, how)
+	})
+}
+
+const (
+	translationHeader = "PROTOCOL\tSOURCE\tDESTINATION\tNEW SOURCE\tNEW DESTINATION\tPLACE\tSTATE\tLEFT\tSERVICE\tPOD\tFLAGS"
+	natTalkerHeader   = "ENDPOINT\tPOD\tTARGET\tFLOWS"
+)
+
+func (t translation) columns() []string {
+	service := orDash(t.Service)
+	if t.Service == "" && t.ServiceID != 0 {
+		service = strconv.FormatUint(uint64(t.ServiceID), 10)
+	}
+	flags := t.Flags
+	if t.Incomplete {
+		flags = append(flags[:len(flags):len(flags)], "incomplete")
+	}
+	return []string{t.Protocol, t.Source.String(), t.Destination.String(), t.NewSource.String(), t.NewDestination.String(), t.Place,
+		string(t.State), fmt.Sprintf("%ds", t.LeftSeconds), service, end{Endpoint: t.Endpoint, Pod: t.Pod}.name(),
+		orDash(strings.Join(flags, ","))}
+}
+
+func (t natTalker) columns() []string {
+	endpoint := "-"
+	if t.Endpoint != 0 {
+		endpoint = strconv.Itoa(int(t.Endpoint))
+	}
+	return []string{endpoint, orDash(t.Pod), orDash(t.Target), strconv.Itoa(t.Flows)}
+}

@@ -1,0 +1,197 @@
+package ctgc
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// translation is a translated flow as people see it. The source has opened it. Of ICMP the ports are the identifier.
+type translation struct {
+	Protocol    string         `json:"protocol"`
+	Source      netip.AddrPort `json:"source"`
+	Destination netip.AddrPort `json:"destination"`
+	// What a packet becomes.
+	NewSource      netip.AddrPort `json:"newSource"`
+	NewDestination netip.AddrPort `json:"newDestination"`
+	Place          string         `json:"place"`
+	State          natmap.State   `json:"state"`
+	LeftSeconds    int            `json:"leftSeconds"`          // until both directions have expired, without another packet
+	Service        string         `json:"service,omitempty"`    // name
+	ServiceID      uint32         `json:"serviceID,omitempty"`  // of the frontend
+	BackendID      uint32         `json:"backendID,omitempty"`  //
+	Endpoint       uint16         `json:"endpoint,omitempty"`   // whose ports it uses up; 0 when it is none of this node
+	Pod            string         `json:"pod,omitempty"`        //
+	Flags          []string       `json:"flags,omitempty"`      //
+	Incomplete     bool           `json:"incomplete,omitempty"` // the entry of the other direction is missing
+	forward        natmap.Flow    // the entry that stands first
+}
+
+// natFilter says which flows are meant; zero fields do not matter.
+type natFilter struct {
+	filter
+	service string
+}
+
+func (f natFilter) empty() bool { return f == natFilter{} }
+
+func (f natFilter) matches(t *translation) bool {
+	return (f.endpoint == 0 || t.Endpoint == f.endpoint) && (f.pod == "" || t.Pod == f.pod) &&
+		(f.service == "" || t.Service == f.service) && (!f.addr.IsValid() || touches(&t.forward, func(a netip.Addr) bool { return a == f.addr }))
+}
+
+// translations lists what the filter wants, in an order that does not depend on the kernel's hash.
+func (c *collector) translations(f natFilter) ([]translation, error) {
+	now, err := c.kernel.Now()
+	if err != nil {
+		return nil, err
+	}
+	services, err := c.served.now(c.db)
+	if err != nil {
+		return nil, err
+	}
+	txn := c.db.ReadTxn()
+	rows := []translation{}
+	for _, m := range natmap.Maps() {
+		entries, err := c.natEntries(m)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			twin, whole := entries[e.Twin]
+			if e.Reply() && whole && !twin.Reply() {
+				continue // it is told with the other
+			}
+			row := translationOf(e, twin, whole, now)
+			if ep, _, found := c.endpoints.Get(txn, endpoints.ByID(row.Endpoint)); found && row.Endpoint != 0 {
+				row.Pod = ep.PodName()
+			}
+			row.Service = serviceName(services, e.Service)
+			if f.matches(&row) {
+				rows = append(rows, row)
+			}
+		}
+	}
+	slices.SortFunc(rows, func(a, b translation) int {
+		return cmp.Or(a.Source.Compare(b.Source), a.Destination.Compare(b.Destination), cmp.Compare(a.Protocol, b.Protocol),
+			cmp.Compare(a.Place, b.Place))
+	})
+	return rows, nil
+}
+
+func serviceName(s *services, id uint32) string {
+	if s == nil || id == 0 {
+		return ""
+	}
+	if f, found := s.frontend(id); found {
+		return f.Service
+	}
+	return ""
+}
+
+func (c *collector) natEntries(m natmap.Map) (map[natmap.Key]natmap.Flow, error) {
+	r, _, err := c.nat.ReadNat(m)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[natmap.Key]natmap.Flow)
+	for last := false; !last; {
+		var flows []natmap.Flow
+		if flows, last, err = r.Next(); err != nil {
+			return nil, err
+		}
+		for _, f := range flows {
+			all[f.Key] = f
+		}
+	}
+	return all, nil
+}
+
+func translationOf(e, twin natmap.Flow, whole bool, now uint32) translation {
+	from, to := e.Key.Tuple(), e.Becomes()
+	row := translation{Protocol: ctmap.Protocol(from.Protocol), Source: from.Source, Destination: from.Target, NewSource: to.Source,
+		NewDestination: to.Target, Place: natmap.Place(from.Place), ServiceID: e.Service, BackendID: e.Backend,
+		Endpoint: uint16(e.Endpoint), Flags: e.Words(), Incomplete: !whole, forward: e}
+	left := int32(e.Expires - now)
+	other := &twin
+	if whole {
+		left = max(left, int32(twin.Expires-now))
+	} else {
+		other = nil
+	}
+	row.State = e.StateAt(now, other)
+	row.LeftSeconds = int(bpf.CtDuration(uint32(max(left, 0))) / time.Second)
+	return row
+}
+
+// natTalker is what one endpoint has of translated flows, or what goes to one target: ports are used up for each target.
+type natTalker struct {
+	Endpoint uint16 `json:"endpoint,omitempty"` // 0: none of this node
+	Pod      string `json:"pod,omitempty"`
+	Target   string `json:"target,omitempty"` // "PROTOCOL SOURCE>TARGET" after the translation: the ports of the source are used up
+	Flows    int    `json:"flows"`
+}
+
+// natTalkers lists the endpoints with the most translated flows first, then the targets with the most used ports.
+func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
+	rows, err := c.translations(f)
+	if err != nil {
+		return nil, err
+	}
+	by := map[natTalker]int{}
+	for _, row := range rows {
+		if row.State == natmap.Expired {
+			continue
+		}
+		by[natTalker{Endpoint: row.Endpoint, Pod: row.Pod}]++
+		if row.NewSource != row.Source {
+			by[natTalker{Target: fmt.Sprintf("%s %s>%s", row.Protocol, row.NewSource.Addr(), row.NewDestination)}]++
+		}
+	}
+	all := []natTalker{}
+	for t, n := range by {
+		t.Flows = n
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b natTalker) int {
+		return cmp.Or(cmp.Compare(kind(a), kind(b)), cmp.Compare(b.Flows, a.Flows), cmp.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Target, b.Target))
+	})
+	return all, nil
+}
+
+func kind(t natTalker) int {
+	if t.Target != "" {
+		return 1
+	}
+	return 0
+}
+
+// flushNat deletes what the filter wants.
+func (c *collector) flushNat(f natFilter) (deleted int, err error) {
+	rows, err := c.translations(f)
+	if err != nil {
+		return 0, err
+	}
+	of := make(map[string]uint64)
+	p := &pass{collector: c}
+	for i := range rows {
+		n, err := p.deletePair(&rows[i].forward, func(*natmap.Flow) bool { return true })
+		if err != nil {
+			return deleted, fmt.Errorf("flush translated flows, after %d: %w", deleted, err)
+		}
+		if n > 0 {
+			deleted++
+		}
+		of[natmap.Of(rows[i].forward.Key.IPv6).Name] += n
+	}
+	c.publishFlushed(of)
+	c.heard.hurry()
+	return deleted, nil
+}

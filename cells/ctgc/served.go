@@ -1,0 +1,117 @@
+package ctgc
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// served finds frontends by the ids that entries of the kernel name. Tables do not: an index would cost each of many frontends
+// several times as much as this.
+type served struct {
+	frontends statedb.Table[*frontends.Frontend]
+	backends  statedb.Table[*backends.Backend]
+
+	mu        sync.Mutex // guards what follows
+	changes   statedb.ChangeIterator[*frontends.Frontend]
+	addresses map[uint32]loadbalancer.Address // of frontends by id; one may be gone, or have another id
+}
+
+// services are frontends and backends at one moment. What an entry may name repeats much, so what was found is kept.
+type services struct {
+	*served
+	txn  statedb.ReadTxn
+	lost map[named]bool
+}
+
+// named is what an entry says of a service.
+type named struct {
+	service, backend uint32
+	protocol         loadbalancer.Protocol
+}
+
+// now returns nil until all frontends and backends are known.
+func (s *served) now(db *statedb.DB) (*services, error) {
+	if s.frontends == nil {
+		return nil, nil
+	}
+	txn := db.ReadTxn()
+	known, _ := s.frontends.Initialized(txn)
+	alsoKnown, _ := s.backends.Initialized(txn)
+	if !known || !alsoKnown {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changes == nil {
+		write := db.WriteTxn(s.frontends)
+		changes, err := s.frontends.Changes(write)
+		write.Commit()
+		if err != nil {
+			return nil, err
+		}
+		s.changes, s.addresses = changes, make(map[uint32]loadbalancer.Address)
+		txn = db.ReadTxn()
+	}
+	changes, _ := s.changes.Next(txn)
+	for change := range changes {
+		f := change.Object
+		switch {
+		case !change.Deleted:
+			s.addresses[f.ID] = f.Address
+		case s.addresses[f.ID] == f.Address:
+			delete(s.addresses, f.ID)
+		}
+	}
+	return &services{served: s, txn: txn, lost: make(map[named]bool)}, nil
+}
+
+// frontend finds one by its id.
+func (s *services) frontend(id uint32) (*frontends.Frontend, bool) {
+	s.mu.Lock()
+	address, found := s.addresses[id]
+	s.mu.Unlock()
+	if !found {
+		return nil, false
+	}
+	f, _, found := s.frontends.Get(s.txn, frontends.ByAddress(address))
+	return f, found && f.ID == id
+}
+
+// gone tells whether the flow's service has ended, or its backend has for that service. A UDP client cannot tell that nobody
+// answers, so for it a backend that is not ready has ended too.
+func (s *services) gone(f *natmap.Flow) bool {
+	if f.Service == 0 && f.Backend == 0 {
+		return false
+	}
+	n := named{f.Service, f.Backend, loadbalancer.Protocol(f.Key.Tuple().Protocol)}
+	lost, known := s.lost[n]
+	if !known {
+		lost = s.lose(n)
+		s.lost[n] = lost
+	}
+	return lost
+}
+
+func (s *services) lose(n named) bool {
+	var service string
+	if n.service != 0 {
+		f, found := s.frontend(n.service)
+		if !found {
+			return true
+		}
+		service = f.Service
+	}
+	if n.backend == 0 {
+		return false
+	}
+	b, _, found := s.backends.Get(s.txn, backends.ByID(n.backend))
+	return !found || n.service != 0 && !slices.Contains(b.Services, service) ||
+		n.protocol == loadbalancer.UDP && b.State == backends.NotReady
+}

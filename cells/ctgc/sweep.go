@@ -1,0 +1,106 @@
+package ctgc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+)
+
+// sweepShare is the least part of the time that sweeps leave to others: they rest so many times as long as they took.
+const sweepShare = 20
+
+// lateSweeps follow the one that comes at once: until the datapath has what the tables say, programs translate to backends that
+// are gone.
+var lateSweeps = []time.Duration{200 * time.Millisecond, 2 * time.Second}
+
+// sweep looks through the translated flows whenever services or backends have changed, so that clients get others with their
+// next packet. Nothing else is judged: it comes often.
+func (c *collector) sweep(ctx context.Context, health cell.Health) error {
+	health.OK("Waiting for services")
+	var late []time.Duration
+	for {
+		txn := c.db.ReadTxn()
+		_, frontends := c.served.frontends.AllWatch(txn)
+		_, backends := c.served.backends.AllWatch(txn)
+		heartbeat.Busy(ctx)
+		took, n, err := c.sweepOnce()
+		if err != nil {
+			return fmt.Errorf("collect flows of services that are gone: %w", err)
+		}
+		health.OK(fmt.Sprintf("%d entries looked through", n))
+		if heartbeat.Sleep(ctx, took*sweepShare) != nil {
+			return nil
+		}
+		var timer <-chan time.Time
+		if len(late) > 0 {
+			timer = time.After(late[0])
+		}
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer:
+			late = late[1:]
+		case <-frontends:
+			late = lateSweeps
+		case <-backends:
+			late = lateSweeps
+		}
+	}
+}
+
+// sweepOnce tells how long it took, and how many entries it saw.
+func (c *collector) sweepOnce() (took time.Duration, entries uint64, err error) {
+	begin := time.Now()
+	p := &pass{collector: c, found: make(map[string]found)}
+	for _, m := range natmap.Maps() {
+		r, _, err := c.nat.ReadNat(m)
+		if err != nil {
+			return 0, 0, err
+		}
+		var sum found
+		for last := false; !last; {
+			var flows []natmap.Flow
+			if flows, last, err = r.Next(); err != nil {
+				return 0, 0, err
+			}
+			if p.services, err = c.served.now(c.db); err != nil || p.services == nil {
+				return 0, 0, err
+			}
+			for i := range flows {
+				entries++
+				if !p.services.gone(&flows[i]) {
+					continue
+				}
+				if _, err := p.deleteServed(&flows[i], &sum); err != nil {
+					return 0, 0, err
+				}
+			}
+		}
+		p.found[m.Name] = sum
+	}
+	c.publishSwept(p.found)
+	return time.Since(begin), entries, nil
+}
+
+// publishSwept counts what sweeps have deleted.
+func (c *collector) publishSwept(of map[string]found) {
+	txn := c.db.WriteTxn(c.table)
+	defer txn.Abort()
+	for name, f := range of {
+		if f.unserved == 0 {
+			continue
+		}
+		row, _, _ := c.table.Get(txn, conntrack.ByName(name))
+		row.Name = name
+		row.Unserved += f.unserved
+		_, _, _ = c.table.Insert(txn, row)
+	}
+	txn.Commit()
+}
