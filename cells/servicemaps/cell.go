@@ -1,0 +1,20 @@
+package servicemaps
+
+import (
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/servicemaps"
+)
+
+// Cell is the module.
+var Cell = cell.Module("service-maps", "Services as entries of BPF maps",
+	cell.Provide(servicemaps.New), // the real maps, which others read; tests put fakes in their place
+	implementation,
+)
+
+// implementation is the module without its way to the kernel.
+var implementation = cell.Group(
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(newController),
+	cell.Invoke(register), // rows into the maps, and drift into pending rows
+)

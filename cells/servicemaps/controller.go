@@ -1,0 +1,238 @@
+package servicemaps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/maglev"
+	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+type params struct {
+	cell.In
+
+	DB        *statedb.DB
+	Agent     settings.Agent
+	Config    Config
+	Drift     drift.Watch
+	Maps      servicemaps.Maps
+	Frontends frontends.Statuses
+	Backends  backends.Statuses
+}
+
+// controller is the one loop of the cell.
+type controller struct {
+	params
+	seed maglev.Seed
+	// mu is held while the maps are written, and by the verify job while it compares them.
+	mu sync.Mutex
+	*inForce
+
+	frontendChanges statedb.ChangeIterator[*frontends.Frontend]
+	backendChanges  statedb.ChangeIterator[*backends.Backend]
+	// again are rows that could not be brought into force, by the keys of their entries and by id.
+	again         map[bpf.ServiceKey]error
+	againBackends map[uint32]error
+	// leaving are entries that nobody wants and that are still there; so are the backends.
+	leaving map[bpf.ServiceKey]error
+	orphans map[uint32]error
+	untidy  map[uint32]error // frontends that have belongings too many, by id
+
+	complete bool // both tables are, so what no row wants goes
+	roomier  bool // something has gone from a map
+	retry    time.Duration
+	retryAt  time.Time
+	verified int // times that maps were read back
+}
+
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = time.Minute
+)
+
+func newController(p params) (*controller, error) {
+	seed, err := maglev.ParseSeed(p.Config.Seed)
+	if err != nil {
+		return nil, fmt.Errorf("--bpf-lb-maglev-hash-seed=%q: want %d bytes in base64: %w", p.Config.Seed, len(seed), err)
+	}
+	return &controller{params: p, seed: seed, again: map[bpf.ServiceKey]error{}, againBackends: map[uint32]error{},
+		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}}, nil
+}
+
+func register(jobs job.Group, c *controller) {
+	heartbeat.AddRetried(jobs, "write-services", c.run, minRetry, maxRetry)
+	heartbeat.AddTimer(jobs, "verify-services", c.verify, c.Drift.Interval)
+}
+
+// run has no settle time: one change shall be in force at once, and what comes meanwhile is the next pass.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if err := c.begin(); err != nil {
+		health.Degraded("The maps of services cannot be read; what they say stays in force", err)
+		return err
+	}
+	defer c.frontendChanges.Close()
+	defer c.backendChanges.Close()
+	for {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Frontends.Table, c.Backends.Table)
+		changed := statedb.NewWatchSet()
+		wait := c.pass(txn, changed, time.Now())
+		c.report(health)
+		heartbeat.Idle(ctx)
+		if !sleep(ctx, changed, wait) {
+			return nil
+		}
+	}
+}
+
+// sleep waits for a change, or for some time when that is not 0. It tells whether to go on.
+func sleep(ctx context.Context, changed *statedb.WatchSet, d time.Duration) bool {
+	wait, cancel := ctx, context.CancelFunc(func() {})
+	if d > 0 {
+		wait, cancel = context.WithTimeout(ctx, d)
+	}
+	defer cancel()
+	_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+	return ctx.Err() == nil
+}
+
+// begin reads the maps and subscribes to the tables.
+func (c *controller) begin() (err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inForce, err = read(c.Maps, uint32(c.Agent.MaglevTableSize)); err != nil {
+		return err
+	}
+	txn := c.DB.WriteTxn(c.Frontends.Table, c.Backends.Table)
+	defer txn.Commit()
+	var err2 error
+	c.frontendChanges, err = c.Frontends.Table.Changes(txn)
+	c.backendChanges, err2 = c.Backends.Table.Changes(txn)
+	return errors.Join(err, err2)
+}
+
+// report says how much is in force, or what is not and why.
+func (c *controller) report(health cell.Health) {
+	const most = 3
+	var errs []error
+	n := 0
+	c.problems(func(err error) {
+		if errors.Is(err, errLater) {
+			return
+		}
+		if n++; n <= most {
+			errs = append(errs, err)
+		}
+	})
+	if n > 0 {
+		health.Degraded(fmt.Sprintf("%d entries of services are not as they should be", n), errors.Join(errs...))
+		return
+	}
+	health.OK(fmt.Sprintf("%d frontends, %d backends", len(c.entries), len(c.backends)))
+}
+
+// problems are all that is not as it should be.
+func (c *controller) problems(do func(error)) {
+	for _, all := range []map[uint32]error{c.againBackends, c.orphans, c.untidy} {
+		for _, err := range all {
+			if err != nil {
+				do(err)
+			}
+		}
+	}
+	for _, all := range []map[bpf.ServiceKey]error{c.again, c.leaving} {
+		for _, err := range all {
+			if err != nil {
+				do(err)
+			}
+		}
+	}
+}
+
+// pass brings the maps up to a snapshot, as far as that is possible now. The order is the point of this cell: backends, then what entries name
+// (slots, tables, members, ranges), then the entries, and only then goes what nobody needs any more. It says after which time another pass is
+// due although nothing has changed; 0 for never.
+func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	due := c.release(now) || c.roomier || !now.Before(c.retryAt)
+	c.roomier = false
+
+	rows := c.changedBackends(txn, changed, due)
+	added := c.writeBackends(rows)
+	plans := c.changedFrontends(txn, changed, due || added)
+	c.writeFrontends(plans, now)
+	c.completed(txn, changed)
+	c.leave(now)
+	c.tidy()
+	c.removeBackends()
+
+	c.publish(rows, plans)
+	return c.wait(now)
+}
+
+// wait says when to look again.
+func (c *controller) wait(now time.Time) (d time.Duration) {
+	failing := false
+	c.problems(func(err error) { failing = failing || !errors.Is(err, errLater) })
+	if failing {
+		c.retry = min(max(2*c.retry, minRetry), maxRetry)
+		if c.roomier {
+			c.retry = time.Nanosecond
+		}
+		d = c.retry
+	} else {
+		c.retry = 0
+	}
+	c.retryAt = now.Add(d)
+	if len(c.waiting) > 0 {
+		if until := max(c.waiting[0].until.Sub(now), time.Nanosecond); d == 0 || until < d {
+			d = until
+		}
+	}
+	return d
+}
+
+// completed notes when both tables are complete: then everything in the maps that no row wants has to go.
+func (c *controller) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	if c.complete {
+		return
+	}
+	known, in := c.Frontends.Table.Initialized(txn)
+	if !known {
+		changed.Add(in)
+		return
+	}
+	if known, in = c.Backends.Table.Initialized(txn); !known {
+		changed.Add(in)
+		return
+	}
+	c.complete = true
+	for key, e := range c.entries {
+		if !e.wanted {
+			c.leaving[key] = nil
+		}
+	}
+	for id, b := range c.backends {
+		if !b.wanted {
+			c.orphans[id] = nil
+		}
+	}
+	for id, b := range c.belong {
+		if !b.wanted {
+			c.untidy[id] = nil
+		}
+	}
+}

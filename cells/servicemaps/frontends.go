@@ -1,0 +1,306 @@
+package servicemaps
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// batches are what has to be in other maps before entries may be there.
+type batches struct {
+	slots   writes[uint32, uint32, *plan]
+	maglev  writes[uint32, uint32, *table]
+	members writes[bpf.AffinityMember, uint32, *plan]
+	ranges  writes[bpf.SourceRangeKey, uint32, *plan]
+}
+
+// changedFrontends lists the rows that have to be brought into force, and notes which entries nobody wants any more. Those that could not be
+// are tried again when it is due.
+func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool) (plans []*plan) {
+	all, more := c.frontendChanges.Next(txn)
+	changed.Add(more)
+	at := map[bpf.ServiceKey]int{}
+	for change := range all {
+		row := change.Object
+		key := bpf.NewServiceKey(row.Address, bpf.ScopeExternal)
+		i, seen := at[key]
+		switch {
+		case change.Deleted:
+			c.gone(row.ID, key)
+			if seen {
+				plans[i] = nil
+				delete(at, key)
+			}
+		case row.Status.Kind != reconciler.StatusKindPending:
+		case seen:
+			plans[i] = &plan{row: row, revision: change.Revision, key: key}
+		default:
+			at[key] = len(plans)
+			plans = append(plans, &plan{row: row, revision: change.Revision, key: key})
+		}
+	}
+	if due {
+		for key := range c.again {
+			if _, seen := at[key]; seen {
+				continue
+			}
+			if row, revision, found := c.Frontends.Table.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
+				plans = append(plans, &plan{row: row, revision: revision, key: key})
+			}
+		}
+	}
+	kept := plans[:0]
+	for _, p := range plans {
+		if p != nil {
+			delete(c.again, p.key)
+			kept = append(kept, p)
+		}
+	}
+	return kept
+}
+
+// gone notes that a row is gone.
+func (c *controller) gone(id uint32, key bpf.ServiceKey) {
+	delete(c.again, key)
+	c.disown(id, key)
+	p := plan{key: key}
+	for _, scope := range []uint8{bpf.ScopeExternal, bpf.ScopeInternal} {
+		if e := c.entries[p.keyOf(scope)]; e != nil {
+			e.wanted = false
+			c.leaving[p.keyOf(scope)] = nil
+			c.disown(e.value.Id, key)
+		}
+	}
+}
+
+// disown notes that an entry does not want what belongs to an id.
+func (c *controller) disown(id uint32, key bpf.ServiceKey) {
+	b := c.belong[id]
+	if b == nil || !b.wanted || b.of != key {
+		return
+	}
+	b.wanted = false
+	b.wantNothing()
+	c.untidy[id] = nil
+}
+
+// writeFrontends brings rows into force.
+func (c *controller) writeFrontends(plans []*plan, now time.Time) {
+	var w batches
+	for _, p := range plans {
+		c.plan(p, &w)
+	}
+	w.slots.put(c.maps.Slots, func(p *plan, _, _ uint32, err error) {
+		if err != nil {
+			p.slotsFailed = true
+			p.fail(err)
+		}
+	})
+	w.maglev.put(c.maps.Maglev, func(t *table, _, _ uint32, err error) {
+		if err != nil {
+			t.err = err
+		}
+	})
+	w.members.put(c.maps.Members, func(p *plan, m bpf.AffinityMember, _ uint32, err error) {
+		if err != nil {
+			delete(c.belong[m.Service].members, m.Backend)
+			p.lacks(fullIs(err, "--bpf-lb-affinity-map-max"))
+		}
+	})
+	w.ranges.put(c.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
+		if err != nil {
+			delete(c.belong[r.Service].ranges, bpf.SourceRangeOf(r))
+			p.lacks(fullIs(err, "--bpf-lb-map-max"))
+		}
+	})
+	for _, p := range plans {
+		c.withoutTable(p)
+		if p.fatal != nil {
+			c.undo(p)
+		}
+	}
+	for _, scope := range []uint8{bpf.ScopeInternal, bpf.ScopeExternal} { // the second refers to the first
+		c.writeEntries(plans, scope, now)
+	}
+	for _, p := range plans {
+		c.settle(p)
+	}
+}
+
+// withoutTable lets an entry whose table of Maglev could not be written go without one.
+func (c *controller) withoutTable(p *plan) {
+	have, next := c.entries[p.key], p.next[bpf.ScopeExternal]
+	if next != nil && next.table != nil && next.table.err != nil {
+		p.lacks(next.table.err)
+		c.tables.forget(next.table)
+		c.tables.drop(next.table)
+		next.table = nil
+		next.value.Maglev, next.value.MaglevSize = 0, 0
+		next.value.Flags &^= bpf.ServiceMaglev
+	}
+	if p.kept[bpf.ScopeExternal] && have.table != nil && have.table.err != nil {
+		p.lacks(have.table.err)
+		c.tables.forget(have.table)
+		have.damaged = true
+	}
+}
+
+// writeEntries writes the entries of one scope.
+func (c *controller) writeEntries(plans []*plan, scope uint8, now time.Time) {
+	var w writes[bpf.ServiceKey, bpf.Service, *plan]
+	for _, p := range plans {
+		if next := p.next[scope]; next != nil && p.fatal == nil {
+			w.add(p, p.keyOf(scope), next.value)
+		}
+	}
+	w.put(c.maps.Services, func(p *plan, key bpf.ServiceKey, _ bpf.Service, err error) {
+		if err != nil {
+			p.fail(fullIs(err, "--bpf-lb-map-max"))
+			c.undo(p)
+			return
+		}
+		c.replace(key, p.next[scope], now)
+		p.next[scope] = nil
+	})
+}
+
+// replace notes that an entry is in force now.
+func (c *controller) replace(key bpf.ServiceKey, next *entry, now time.Time) {
+	delete(c.leaving, key)
+	if have := c.entries[key]; have != nil {
+		was := *have
+		if next.shares(have) {
+			was.ours = false // the slots stay
+		}
+		c.retire(was, c.holdRanges(was.value, next.value), now)
+	}
+	c.entries[key] = next
+}
+
+// holdRanges says whose source ranges have to stay for a while, because everybody may use the frontend now and some did not read that yet.
+func (c *controller) holdRanges(was, is bpf.Service) uint32 {
+	b := c.belong[was.Id]
+	if b == nil || was.Id != is.Id || was.Flags&bpf.ServiceRanges == 0 || is.Flags&bpf.ServiceRanges != 0 {
+		return 0
+	}
+	b.held++
+	return was.Id
+}
+
+// settle notes what is wanted and what is not, now that a row is in force or cannot be.
+func (c *controller) settle(p *plan) {
+	if err := p.err(); err != nil {
+		c.again[p.key] = fmt.Errorf("bring %s of service %s into force: %w", p.row.Address, p.row.Service, err)
+	}
+	for scope, kept := range p.kept {
+		key := p.keyOf(uint8(scope))
+		have := c.entries[key]
+		if kept && have != nil {
+			have.wanted = true
+			delete(c.leaving, key)
+		}
+		if _, leaves := c.leaving[key]; p.fatal != nil && have != nil && !leaves && have.value.Id == p.row.ID {
+			have.wanted = true // it stays in force
+		}
+	}
+	if p.fatal != nil {
+		return
+	}
+	if internal := p.keyOf(bpf.ScopeInternal); !p.row.TwoScopes && c.entries[internal] != nil {
+		c.entries[internal].wanted = false
+		c.leaving[internal] = nil
+	}
+	if b := c.belong[p.row.ID]; b != nil {
+		c.untidy[p.row.ID] = nil
+	}
+	if p.before != 0 && p.before != p.row.ID {
+		c.disown(p.before, p.key)
+	}
+}
+
+// leave removes entries that nobody wants. One of scope internal stays while the other refers to it.
+func (c *controller) leave(now time.Time) {
+	for _, scope := range []uint8{bpf.ScopeExternal, bpf.ScopeInternal} {
+		var keys []bpf.ServiceKey
+		for key := range c.leaving {
+			external := key
+			external.Scope = bpf.ScopeExternal
+			refers := c.entries[external] != nil && c.entries[external].value.Flags&bpf.ServiceTwoScopes != 0
+			if key.Scope == scope && !(scope == bpf.ScopeInternal && refers) {
+				keys = append(keys, key)
+			}
+		}
+		remove(c.maps.Services, keys, func(key bpf.ServiceKey, err error) {
+			if err != nil {
+				c.leaving[key] = fmt.Errorf("remove %s: %w", bpf.AddressOfService(key), err)
+				return
+			}
+			c.retire(*c.entries[key], 0, now)
+			delete(c.entries, key)
+			delete(c.leaving, key)
+			c.roomier = true
+		})
+	}
+}
+
+// tidy removes what frontends do not want any more of other maps.
+func (c *controller) tidy() {
+	var members []bpf.AffinityMember
+	var ranges []bpf.SourceRangeKey
+	for id := range c.untidy {
+		b := c.belong[id]
+		if b == nil {
+			delete(c.untidy, id)
+			continue
+		}
+		c.untidy[id] = nil
+		for member, wanted := range b.members {
+			if !wanted {
+				members = append(members, bpf.AffinityMember{Service: id, Backend: member})
+			}
+		}
+		for prefix, wanted := range b.ranges {
+			if !wanted && b.held == 0 {
+				ranges = append(ranges, bpf.NewSourceRangeKey(id, prefix))
+			}
+		}
+	}
+	remove(c.maps.Members, members, func(m bpf.AffinityMember, err error) {
+		if err != nil {
+			c.untidy[m.Service] = err
+			return
+		}
+		delete(c.belong[m.Service].members, m.Backend)
+		c.roomier = true
+	})
+	remove(c.maps.Ranges, ranges, func(r bpf.SourceRangeKey, err error) {
+		if err != nil {
+			c.untidy[r.Service] = err
+			return
+		}
+		delete(c.belong[r.Service].ranges, bpf.SourceRangeOf(r))
+		c.roomier = true
+	})
+	for id, err := range c.untidy {
+		if err == nil {
+			delete(c.untidy, id)
+			if c.belong[id].empty() {
+				delete(c.belong, id)
+			}
+		}
+	}
+}
+
+// fullIs adds the remedy when an error means that a map is full.
+func fullIs(err error, flag string) error {
+	if servicemaps.Full(err) {
+		return fmt.Errorf("%w: it is full, raise %s", err, flag)
+	}
+	return err
+}

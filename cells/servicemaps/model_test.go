@@ -1,0 +1,440 @@
+package servicemaps
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/maglev"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// ledger counts what was found.
+type ledger []driftrepairs.Finding
+
+func (l *ledger) Record(findings ...driftrepairs.Finding) { *l = append(*l, findings...) }
+
+// agent is one run of the controller over its tables.
+type agent struct {
+	*controller
+	found    ledger
+	complete [2]func(statedb.WriteTxn)
+}
+
+func newAgent(t testing.TB, f *fakes) *agent {
+	t.Helper()
+	db := statedb.New()
+	fronts, err1 := frontends.NewTable(db)
+	backs, err2 := backends.NewTable(db)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{}
+	c, err := newController(params{DB: db, Agent: settings.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
+		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: f.maps(), Frontends: frontends.NewStatuses(fronts), Backends: backends.NewStatuses(backs)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.controller = c
+	txn := db.WriteTxn(fronts, backs)
+	a.complete = [2]func(statedb.WriteTxn){fronts.RegisterInitializer(txn, "test"), backs.RegisterInitializer(txn, "test")}
+	txn.Commit()
+	if err := c.begin(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.frontendChanges.Close(); c.backendChanges.Close() })
+	return a
+}
+
+func (a *agent) completeTables() {
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+	defer txn.Commit()
+	for _, done := range a.complete {
+		done(txn)
+	}
+}
+
+// step makes one pass.
+func (a *agent) step(now time.Time) time.Duration {
+	return a.pass(a.DB.ReadTxn(), statedb.NewWatchSet(), now)
+}
+
+// model is what rows there are, and what anybody may find in the maps.
+type model struct {
+	t        *testing.T
+	random   *rand.Rand
+	fakes    *fakes
+	now      time.Time
+	fronts   map[loadbalancer.Address]*frontends.Frontend
+	backs    map[uint32]*backends.Backend
+	ids      map[loadbalancer.Address]uint32 // of frontends
+	nextBack uint32
+	// lists are those that a key may have or have had.
+	lists map[bpf.ServiceKey]map[string]bool
+	// readers are entries that somebody may have read less than a second ago, with what their slots held.
+	readers []reader
+}
+
+type reader struct {
+	until time.Time
+	value bpf.Service
+	list  []uint32
+}
+
+func backAddress(id uint32) loadbalancer.Address {
+	return loadbalancer.Address{Addr: netip.AddrFrom4([4]byte{10, byte(id >> 16), byte(id >> 8), byte(id)}), Port: 8080, Protocol: loadbalancer.TCP}
+}
+
+func frontAddress(i int) loadbalancer.Address {
+	return loadbalancer.Address{Addr: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), Port: 80, Protocol: loadbalancer.TCP}
+}
+
+// watch has each change of the maps checked.
+func (m *model) watch() {
+	f := m.fakes
+	f.services.before = func(key bpf.ServiceKey, _ bpf.Service, _ bool) {
+		if old, found := f.services.entries[key]; found {
+			m.readers = append(m.readers, reader{m.now.Add(quarantine), old, f.list(old)})
+		}
+	}
+	f.slots.before = func(at, _ uint32, _ bool) {
+		for _, r := range m.readers {
+			if r.until.After(m.now) && r.value.First <= at && at < r.value.First+r.value.Count {
+				m.t.Fatalf("slot %d is written while somebody may still read it", at)
+			}
+		}
+	}
+	f.maglev.before = func(at, _ uint32, _ bool) {
+		for _, r := range m.readers {
+			if r.until.After(m.now) && r.value.Maglev <= at && at < r.value.Maglev+r.value.MaglevSize {
+				m.t.Fatalf("slot %d of Maglev is written while somebody may still read it", at)
+			}
+		}
+	}
+	f.backends.before = func(id uint32, _ bpf.Backend, there bool) {
+		for _, r := range m.readers {
+			if !there && r.until.After(m.now) && slices.Contains(r.list, id) {
+				m.t.Fatalf("backend %d is removed while somebody may still come to it", id)
+			}
+		}
+	}
+	f.services.after, f.backends.after, f.slots.after, f.maglev.after = m.sane, m.sane, m.sane, m.sane
+	f.members.after, f.ranges.after = m.sane, m.sane
+}
+
+// sane checks every entry that somebody could read now.
+func (m *model) sane() {
+	m.t.Helper()
+	f := m.fakes
+	for key, s := range f.services.entries {
+		list := f.list(s)
+		for _, id := range list {
+			if b := f.backends.get(id); b != bpf.NewBackend(backAddress(id), b.Flags) {
+				m.t.Fatalf("%v: backend %d is not there", key, id)
+			}
+			if member := (bpf.AffinityMember{Service: s.Id, Backend: id}); s.Flags&bpf.ServiceAffinity != 0 && f.members.fails == nil && f.members.get(member) == 0 {
+				m.t.Fatalf("%v: backend %d is no member", key, id)
+			}
+		}
+		if f.slots.fails == nil && !m.lists[key][keyOf(list)] {
+			m.t.Fatalf("%v: it never had backends %v", key, list)
+		}
+		if s.Flags&bpf.ServiceMaglev != 0 {
+			for at := s.Maglev; at < s.Maglev+s.MaglevSize; at++ {
+				if id := f.maglev.get(at); !slices.Contains(list, id) {
+					m.t.Fatalf("%v: its table has backend %d, and it has %v", key, id, list)
+				}
+			}
+		}
+		if internal := key; s.Flags&bpf.ServiceTwoScopes != 0 {
+			internal.Scope = bpf.ScopeInternal
+			if _, found := f.services.entries[internal]; !found {
+				m.t.Fatalf("%v: the other scope is not there", key)
+			}
+		}
+	}
+}
+
+// remember notes what a row allows to be found.
+func (m *model) remember(row *frontends.Frontend) {
+	for scope, list := range [][]uint32{row.Backends, row.Internal} {
+		key := bpf.NewServiceKey(row.Address, uint8(scope))
+		if m.lists[key] == nil {
+			m.lists[key] = map[string]bool{}
+		}
+		m.lists[key][keyOf(list)] = true
+	}
+}
+
+// some chooses backends.
+func (m *model) some() []uint32 {
+	var list []uint32
+	for _, id := range slices.Sorted(maps.Keys(m.backs)) {
+		if m.random.IntN(4) == 0 {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// front makes up a row.
+func (m *model) front(i int) *frontends.Frontend {
+	a := frontAddress(i)
+	if m.ids[a] == 0 {
+		m.ids[a] = uint32(1000 + i)
+	}
+	row := &frontends.Frontend{Address: a, ID: m.ids[a], Kind: frontends.ClusterIP, Service: fmt.Sprint("ns/s", i), Backends: m.some()}
+	flag := func() bool { return m.random.IntN(3) == 0 }
+	row.TwoScopes, row.Outside, row.Maglev, row.LocalOnly, row.Loopback, row.Drop = flag(), flag(), flag(), flag(), flag(), flag()
+	if row.TwoScopes {
+		row.Internal = m.some()
+	}
+	if flag() {
+		row.Affinity = 10
+	}
+	if flag() {
+		row.Kind = frontends.NodePort
+	}
+	if flag() {
+		row.Ranges = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(m.random.IntN(3)), 0}), 24)}
+	}
+	return row
+}
+
+// change changes rows at random, in one transaction.
+func (m *model) change(a *agent) {
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+	defer txn.Commit()
+	for range 1 + m.random.IntN(4) {
+		switch i := m.random.IntN(12); m.random.IntN(6) {
+		case 0: // a new backend
+			m.nextBack++
+			b := &backends.Backend{Address: backAddress(m.nextBack), ID: m.nextBack, State: backends.Active, Local: m.random.IntN(2) == 0}
+			m.backs[b.ID] = b
+			m.insertBack(txn, a, b)
+		case 1: // one goes
+			for id, b := range m.backs {
+				delete(m.backs, id)
+				_, _, _ = a.Backends.Table.Delete(txn, b)
+				for _, row := range m.fronts {
+					next := row.Clone()
+					next.Backends = slices.DeleteFunc(slices.Clone(row.Backends), func(o uint32) bool { return o == id })
+					next.Internal = slices.DeleteFunc(slices.Clone(row.Internal), func(o uint32) bool { return o == id })
+					if !next.Equal(row) {
+						m.insertFront(txn, a, next)
+					}
+				}
+				break
+			}
+		case 2: // one changes
+			for id, b := range m.backs {
+				next := b.Clone()
+				next.Local = !b.Local
+				m.backs[id] = next
+				m.insertBack(txn, a, next)
+				break
+			}
+		case 3: // a frontend goes
+			if row := m.fronts[frontAddress(i)]; row != nil {
+				delete(m.fronts, row.Address)
+				_, _, _ = a.Frontends.Table.Delete(txn, row)
+			}
+		default:
+			m.insertFront(txn, a, m.front(i))
+		}
+	}
+}
+
+func (m *model) insertFront(txn statedb.WriteTxn, a *agent, row *frontends.Frontend) {
+	m.remember(row)
+	m.fronts[row.Address] = row
+	_, _, _ = a.Frontends.Table.Insert(txn, row.Clone().WithStatus(reconciler.StatusPending()))
+}
+
+func (m *model) insertBack(txn statedb.WriteTxn, a *agent, b *backends.Backend) {
+	_, _, _ = a.Backends.Table.Insert(txn, b.Clone().WithStatus(reconciler.StatusPending()))
+}
+
+// restart begins a new run with the rows that there are.
+func (m *model) restart(seen bool) *agent {
+	a := newAgent(m.t, m.fakes)
+	if !seen {
+		return a
+	}
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+	for _, b := range m.backs {
+		m.insertBack(txn, a, b)
+	}
+	for _, row := range m.fronts {
+		m.insertFront(txn, a, row)
+	}
+	txn.Commit()
+	a.completeTables()
+	return a
+}
+
+// settle makes passes until nothing is left to do.
+func (m *model) settle(a *agent) {
+	m.t.Helper()
+	for range 1000 {
+		wait := a.step(m.now)
+		if wait == 0 {
+			return
+		}
+		m.now = m.now.Add(wait)
+	}
+	m.t.Fatal("it never settles")
+}
+
+// check compares the maps with the rows.
+func (m *model) check(a *agent) {
+	m.t.Helper()
+	f := m.fakes
+	var seed, _ = maglev.ParseSeed(DefaultConfig.Seed)
+	entries, members, ranges, tables := 0, map[bpf.AffinityMember]bool{}, map[bpf.SourceRangeKey]bool{}, map[string]bool{}
+	for _, row := range m.fronts {
+		for _, scope := range scopes(row) {
+			entries++
+			key := bpf.NewServiceKey(row.Address, scope)
+			have, found := f.services.entries[key]
+			want, list := valueOf(row, scope), row.Backends
+			if scope == bpf.ScopeInternal {
+				list = row.Internal
+			}
+			if row.Maglev && row.Outside && scope == bpf.ScopeExternal && len(list) > 1 {
+				want.Flags |= bpf.ServiceMaglev
+				want.Maglev, want.MaglevSize = have.Maglev, tableSize
+				tables[keyOf(list)] = true
+				names := make([]string, len(list))
+				for i, id := range list {
+					names[i] = backAddress(id).String()
+				}
+				for slot, i := range maglev.Table(names, tableSize, seed) {
+					if got := f.maglev.get(have.Maglev + uint32(slot)); got != list[i] {
+						m.t.Fatalf("%s: slot %d of its table has %d, want %d", row.Address, slot, got, list[i])
+					}
+				}
+			}
+			want.First, want.Count = have.First, uint32(len(list))
+			if !found || have != want || !slices.Equal(f.list(have), list) {
+				m.t.Fatalf("%s, scope %d: have %+v %v, want %+v %v", row.Address, scope, have, f.list(have), want, list)
+			}
+			for _, id := range list {
+				if row.Affinity > 0 {
+					members[bpf.AffinityMember{Service: row.ID, Backend: id}] = true
+				}
+			}
+		}
+		for _, p := range row.Ranges {
+			ranges[bpf.NewSourceRangeKey(row.ID, p)] = true
+		}
+		if have, _, _ := a.Frontends.Table.Get(a.DB.ReadTxn(), frontends.ByAddress(row.Address)); have.Status.Kind != reconciler.StatusKindDone {
+			m.t.Fatalf("%s is %s", row.Address, have.Status)
+		}
+	}
+	if n := len(f.services.entries); n != entries {
+		m.t.Fatalf("%d entries, want %d", n, entries)
+	}
+	for id, b := range m.backs {
+		if have := f.backends.get(id); have != bpf.NewBackend(b.Address, only(b.Local, bpf.BackendLocal)) {
+			m.t.Fatalf("backend %d: have %+v", id, have)
+		}
+		if have, _, _ := a.Backends.Table.Get(a.DB.ReadTxn(), backends.ByID(id)); have.Status.Kind != reconciler.StatusKindDone {
+			m.t.Fatalf("backend %d is %s", id, have.Status)
+		}
+	}
+	if n := len(f.backends.entries); n != len(m.backs) {
+		m.t.Fatalf("%d backends, want %d", n, len(m.backs))
+	}
+	same(m.t, "members", f.members.keys(), members)
+	same(m.t, "ranges", f.ranges.keys(), ranges)
+	used := 0
+	for _, word := range a.runs.taken {
+		for ; word != 0; word &= word - 1 {
+			used++
+		}
+	}
+	slots := 0
+	for _, s := range f.services.entries {
+		slots += int(s.Count)
+	}
+	if used != slots || len(a.tables.byKey) != len(tables) || len(a.waiting) != 0 {
+		m.t.Fatalf("%d slots are taken, want %d; %d tables, want %d; %d in quarantine", used, slots, len(a.tables.byKey), len(tables), len(a.waiting))
+	}
+}
+
+func same[K comparable](t *testing.T, what string, have []K, want map[K]bool) {
+	t.Helper()
+	for _, key := range have {
+		if !want[key] {
+			t.Fatalf("%s: %v is nobody's", what, key)
+		}
+	}
+	if len(have) != len(want) {
+		t.Fatalf("%d %s, want %d", len(have), what, len(want))
+	}
+}
+
+func newModel(t *testing.T, f *fakes) *model {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return &model{t: t, random: rand.New(rand.NewPCG(seed, 0)), fakes: f, now: time.Unix(1e9, 0),
+		fronts: map[loadbalancer.Address]*frontends.Frontend{}, backs: map[uint32]*backends.Backend{},
+		ids: map[loadbalancer.Address]uint32{}, lists: map[bpf.ServiceKey]map[string]bool{}}
+}
+
+// TestModel_Churn changes rows at random, lets map writes fail, restarts, and damages entries. Whoever reads meanwhile finds only what is whole
+// and what some version of the rows says; when nothing happens any more the maps are what the rows say.
+func TestModel_Churn(t *testing.T) {
+	t.Parallel()
+	for round := range 60 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t, newFakes(200, 600, 12))
+			m.watch()
+			a := m.restart(true)
+			failing := round%3 == 1
+			for range 60 {
+				m.change(a)
+				if failing {
+					m.fakes.fail(func() bool { return m.random.IntN(8) == 0 })
+				}
+				m.now = m.now.Add(time.Duration(m.random.IntN(700)) * time.Millisecond)
+				a.step(m.now)
+				if m.random.IntN(10) == 0 {
+					m.now = m.now.Add(quarantine) // a process does not come back faster
+					a = m.restart(true)
+				}
+			}
+			m.fakes.fail(nil)
+			if failing {
+				m.now = m.now.Add(maxRetry)
+			}
+			m.settle(a)
+			m.check(a)
+
+			before := m.fakes.writes()
+			m.now = m.now.Add(quarantine)
+			a = m.restart(true)
+			m.settle(a)
+			m.check(a)
+			if n := m.fakes.writes() - before; n != 0 {
+				t.Fatalf("a restart with nothing changed has written %d times", n)
+			}
+		})
+	}
+}

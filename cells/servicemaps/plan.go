@@ -1,0 +1,297 @@
+package servicemaps
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/maglev"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// plan is how one row of frontends comes to be in force.
+type plan struct {
+	row      *frontends.Frontend
+	revision statedb.Revision
+	key      bpf.ServiceKey // of scope external
+	// next are the entries that have to be written, by scope; nil leaves the one that there is.
+	next [2]*entry
+	kept [2]bool // the entry there is right as it is
+	// fatal keeps what was in force. Without it the rest of the row comes into force, and short says what is missing.
+	fatal, short error
+	before       uint32 // id that the entry has had
+	// slotsFailed means that slots could not be written.
+	slotsFailed bool
+}
+
+// keyOf is the key of one of the two entries.
+func (p *plan) keyOf(scope uint8) bpf.ServiceKey {
+	key := p.key
+	key.Scope = scope
+	return key
+}
+
+func (p *plan) fail(err error) {
+	if p.fatal == nil {
+		p.fatal = err
+	}
+}
+
+// lacks notes one thing that is missing; the first is enough for a status.
+func (p *plan) lacks(err error) {
+	if p.short == nil {
+		p.short = err
+	}
+}
+
+// err is why the row is not in force as it should be, nil when it is.
+func (p *plan) err() error { return cmp.Or(p.fatal, p.short) }
+
+var errLater = errors.New("there is no room until slots leave quarantine")
+
+// scopes are those of a row, in the order in which their entries are written: the second one refers to the first.
+func scopes(row *frontends.Frontend) []uint8 {
+	if row.TwoScopes {
+		return []uint8{bpf.ScopeInternal, bpf.ScopeExternal}
+	}
+	return []uint8{bpf.ScopeExternal}
+}
+
+// valueOf is what the entry of a scope says, but for where its slots are.
+func valueOf(row *frontends.Frontend, scope uint8) bpf.Service {
+	v := bpf.Service{Id: row.ID, Affinity: row.Affinity}
+	v.Flags = only(row.Drop, bpf.ServiceDrop) | only(row.Kind == frontends.NodePort, bpf.ServiceNodePort) |
+		only(row.Loopback, bpf.ServiceLoopback) | only(row.Affinity > 0, bpf.ServiceAffinity)
+	if scope == bpf.ScopeExternal {
+		v.Flags |= only(row.TwoScopes, bpf.ServiceTwoScopes) | only(row.Outside, bpf.ServiceOutside) |
+			only(row.Ranges != nil, bpf.ServiceRanges) | only(row.LocalOnly, bpf.ServiceLocalOnly)
+	}
+	return v
+}
+
+// only is the flag when it applies.
+func only[F ~uint8 | ~uint32](applies bool, flag F) F {
+	if applies {
+		return flag
+	}
+	return 0
+}
+
+// listOf is who serves a scope, without those that are not in the map, and an error that names one of these.
+func (c *controller) listOf(row *frontends.Frontend, scope uint8) (list []uint32, err error) {
+	list = row.Backends
+	if scope == bpf.ScopeInternal {
+		list = row.Internal
+	}
+	missing := func(id uint32) bool { return c.backends[id] == nil }
+	at := slices.IndexFunc(list, missing)
+	if at < 0 {
+		return list, nil
+	}
+	return slices.DeleteFunc(slices.Clone(list), missing), fmt.Errorf("backend %d is not in the map %s", list[at], c.maps.Backends.Name())
+}
+
+// plan finds out what of a row has to be written, and reserves room for it.
+func (c *controller) plan(p *plan, w *batches) {
+	if have := c.entries[p.key]; have != nil {
+		p.before = have.value.Id
+	}
+	for _, scope := range scopes(p.row) {
+		c.planEntry(p, scope, w)
+		if p.fatal != nil {
+			c.undo(p)
+			return
+		}
+	}
+	c.planBelongings(p, w)
+}
+
+func (c *controller) planEntry(p *plan, scope uint8, w *batches) {
+	have := c.entries[p.keyOf(scope)]
+	list, missing := c.listOf(p.row, scope)
+	if missing != nil {
+		p.lacks(missing)
+		if len(list) == 0 && have != nil && have.value.Count > 0 {
+			p.fail(missing) // better those of before than nobody
+			return
+		}
+	}
+	next := &entry{value: valueOf(p.row, scope), wanted: true, ours: true}
+	next.value.Count = uint32(len(list))
+	same := c.planSlots(p, next, have, list, w)
+	if p.fatal != nil {
+		return
+	}
+	if p.row.Maglev && p.row.Outside && scope == bpf.ScopeExternal && len(list) > 1 {
+		c.planTable(p, next, have, list, w)
+	}
+	if same && have.value == next.value && !have.changed {
+		c.tables.drop(next.table) // it is the one that the entry has
+		p.kept[scope] = true
+		return
+	}
+	p.next[scope] = next
+}
+
+// planSlots finds slots for an entry: those that it has when they hold what they must. It tells whether there was nothing to do.
+func (c *controller) planSlots(p *plan, next, have *entry, list []uint32, w *batches) (same bool) {
+	if have != nil && have.ours && !have.damaged && have.value.Count == next.value.Count {
+		if slices.Equal(c.list(have), list) {
+			next.value.First = have.value.First
+			return true
+		}
+		if len(list) > 0 && !anyIn(c.list(have)) { // the array was made anew, and nobody reads it yet
+			next.value.First = have.value.First
+			c.refer(c.list(next), -1)
+			c.putSlots(p, next, list, w)
+			return true
+		}
+	}
+	if len(list) == 0 {
+		return false
+	}
+	first, found := c.runs.get(uint32(len(list)))
+	if !found {
+		c.noSlots(p, len(list))
+		return false
+	}
+	next.value.First = first
+	c.putSlots(p, next, list, w)
+	return false
+}
+
+// putSlots has slots written, and counts the backends in them.
+func (c *controller) putSlots(p *plan, next *entry, list []uint32, w *batches) {
+	copy(c.list(next), list)
+	c.refer(list, 1)
+	for i, id := range list {
+		w.slots.add(p, next.value.First+uint32(i), id)
+	}
+}
+
+func (c *controller) noSlots(p *plan, n int) {
+	if len(c.waiting) > 0 {
+		p.fail(errLater)
+		return
+	}
+	p.fail(fmt.Errorf("the map %s has no room for %d more in a row, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
+}
+
+// planTable finds a table of Maglev for an entry. Without room for one the entry goes without.
+func (c *controller) planTable(p *plan, next, have *entry, list []uint32, w *batches) {
+	use := func(t *table) {
+		t.users++
+		next.table = t
+		next.value.Maglev, next.value.MaglevSize = t.at, t.size
+		next.value.Flags |= bpf.ServiceMaglev
+	}
+	key := keyOf(list)
+	if known := c.tables.byKey[key]; known != nil {
+		use(known)
+		return
+	}
+	names := make([]string, len(list))
+	for i, id := range list {
+		names[i] = bpf.AddressOfBackend(c.backends[id].value).String()
+	}
+	contents := maglev.Table(names, int(c.tables.size), c.seed)
+	for slot, i := range contents {
+		contents[slot] = list[i]
+	}
+	if have != nil && have.table != nil && have.table.key == "" && !have.damaged && c.tables.fits(have.table) {
+		sum := c.tables.sum(contents)
+		if have.table.sum == sum || have.table.empty {
+			c.tables.know(have.table, key)
+			use(have.table)
+			if have.table.sum != sum {
+				have.table.sum, have.table.empty = sum, false
+				c.putTable(have.table, contents, w)
+			}
+			return
+		}
+	}
+	made, found := c.tables.get(key, contents)
+	if !found {
+		p.lacks(fmt.Errorf("the map %s has no room for another table, of %d: raise --bpf-lb-maglev-map-max; clients choose at random",
+			c.maps.Maglev.Name(), len(c.tables.users)))
+		return
+	}
+	use(made)
+	c.putTable(made, contents, w)
+}
+
+func (c *controller) putTable(t *table, contents []uint32, w *batches) {
+	for i, id := range contents {
+		w.maglev.add(t, t.at+uint32(i), id)
+	}
+}
+
+// undo gives back what was reserved for a row that cannot come into force. Nobody has seen it.
+func (c *controller) undo(p *plan) {
+	for scope, next := range p.next {
+		have := c.entries[p.keyOf(uint8(scope))]
+		if p.kept[scope] && p.slotsFailed {
+			have.damaged = true
+		}
+		if next == nil {
+			continue
+		}
+		if !next.shares(have) {
+			c.drop(next.value.First, next.value.Count)
+		} else if p.slotsFailed {
+			have.damaged = true
+		}
+		c.tables.drop(next.table)
+		p.next[scope] = nil
+	}
+}
+
+// shares tells whether an entry goes on with the slots of the one before.
+func (e *entry) shares(have *entry) bool {
+	return have != nil && have.ours && e.value.Count > 0 && have.value.First == e.value.First && have.value.Count == e.value.Count
+}
+
+// planBelongings adds what a row wants of other maps. What it does not want any more goes when its entries are in force.
+func (c *controller) planBelongings(p *plan, w *batches) {
+	id := p.row.ID
+	b := c.belong[id]
+	if b == nil && p.row.Affinity == 0 && len(p.row.Ranges) == 0 {
+		return
+	}
+	if b == nil {
+		b = c.of(id)
+	}
+	b.of, b.wanted = p.key, true
+	b.wantNothing()
+	if p.row.Affinity > 0 {
+		for _, list := range [][]uint32{p.row.Backends, p.row.Internal} {
+			for _, backend := range list {
+				if _, there := b.members[backend]; !there {
+					w.members.add(p, bpf.AffinityMember{Service: id, Backend: backend}, 1)
+				}
+				b.members[backend] = true
+			}
+		}
+	}
+	for _, prefix := range p.row.Ranges {
+		prefix = prefix.Masked()
+		if _, there := b.ranges[prefix]; !there {
+			w.ranges.add(p, bpf.NewSourceRangeKey(id, prefix), 1)
+		}
+		b.ranges[prefix] = true
+	}
+}
+
+// wantNothing marks all to go.
+func (b *belongings) wantNothing() {
+	for member := range b.members {
+		b.members[member] = false
+	}
+	for prefix := range b.ranges {
+		b.ranges[prefix] = false
+	}
+}

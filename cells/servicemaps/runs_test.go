@@ -1,0 +1,79 @@
+package servicemaps
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestRuns_AgreesWithANaiveModel takes and gives at random. Nobody gets what another has, and who gets nothing could not have got it.
+func TestRuns_AgreesWithANaiveModel(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 200 {
+		size := 1 + random.Uint32N(400)
+		r, model := newRuns(size), make([]bool, size)
+		var held [][2]uint32
+		for range 300 {
+			n := random.Uint32N(1 + random.Uint32N(60))
+			switch kind := random.IntN(4); {
+			case kind == 0 && len(held) > 0:
+				i := random.IntN(len(held))
+				r.give(held[i][0], held[i][1])
+				mark(model, held[i], false)
+				held[i] = held[len(held)-1]
+				held = held[:len(held)-1]
+			case kind == 1:
+				first := random.Uint32N(size + 10)
+				want := allFree(model, first, n)
+				if got := r.take(first, n); got != want {
+					t.Fatalf("take %d from %d of %d: %v", n, first, size, got)
+				}
+				if want {
+					held = append(held, [2]uint32{first, n})
+					mark(model, held[len(held)-1], true)
+				}
+			default:
+				first, found := r.get(n)
+				if found != anyFree(model, n) {
+					t.Fatalf("get %d of %d: %v", n, size, found)
+				}
+				if found {
+					if !allFree(model, first, n) {
+						t.Fatalf("get %d of %d: %d is taken", n, size, first)
+					}
+					held = append(held, [2]uint32{first, n})
+					mark(model, held[len(held)-1], true)
+				}
+			}
+		}
+	}
+}
+
+func mark(model []bool, run [2]uint32, taken bool) {
+	for i := run[0]; i < run[0]+run[1]; i++ {
+		model[i] = taken
+	}
+}
+
+func allFree(model []bool, first, n uint32) bool {
+	if int(first)+int(n) > len(model) {
+		return false
+	}
+	for _, taken := range model[first : first+n] {
+		if taken {
+			return false
+		}
+	}
+	return true
+}
+
+func anyFree(model []bool, n uint32) bool {
+	for first := range model {
+		if allFree(model, uint32(first), n) {
+			return true
+		}
+	}
+	return false
+}

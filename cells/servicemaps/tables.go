@@ -1,0 +1,129 @@
+package servicemaps
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+
+	"github.com/waggle-net/waggle/pkg/servicemaps"
+)
+
+// tables are those of Maglev in their array. Frontends with the same backends share one.
+type tables struct {
+	size  uint32 // slots of a new one
+	users []int32
+	first uint32            // no unit below is free
+	byKey map[string]*table // of this size, with their contents known
+	byAt  map[uint32]*table // those that an earlier run has left, by their first slot
+	seed  maphash.Seed
+}
+
+// table is one of them.
+type table struct {
+	at, size uint32
+	key      string // the ids of its backends, see [keyOf]; empty while it is not known
+	sum      uint64 // of its contents
+	empty    bool   // the array was made anew: nobody reads it yet
+	users    int    // entries, those in quarantine included
+	err      error  // why it could not be written
+}
+
+// newTables has an array of so many elements; it is taken apart into units of the size of a table.
+func newTables(size, elements uint32) *tables {
+	return &tables{size: size, users: make([]int32, elements/size), byKey: map[string]*table{}, byAt: map[uint32]*table{}, seed: maphash.MakeSeed()}
+}
+
+// keyOf makes a key of ids.
+func keyOf(ids []uint32) string {
+	key := make([]byte, 0, 4*len(ids))
+	for _, id := range ids {
+		key = binary.NativeEndian.AppendUint32(key, id)
+	}
+	return string(key)
+}
+
+// adopt takes over a table that an entry of an earlier run names.
+func (t *tables) adopt(at, size uint32, elements []uint32) *table {
+	found := t.byAt[at]
+	if found == nil || found.size != size {
+		contents := servicemaps.Slice(elements, at, size)
+		found = &table{at: at, size: size, sum: t.sum(contents), empty: !anyIn(contents)}
+		t.byAt[at] = found
+		t.use(found, 1)
+	}
+	found.users++
+	return found
+}
+
+// use marks the units of a table.
+func (t *tables) use(one *table, by int32) {
+	if one.size == 0 {
+		return
+	}
+	for unit := uint64(one.at) / uint64(t.size); unit <= (uint64(one.at)+uint64(one.size)-1)/uint64(t.size) && unit < uint64(len(t.users)); unit++ {
+		if t.users[unit] += by; t.users[unit] == 0 {
+			t.first = min(t.first, uint32(unit))
+		}
+	}
+}
+
+// get finds room for a table.
+func (t *tables) get(key string, contents []uint32) (*table, bool) {
+	for ; int(t.first) < len(t.users); t.first++ {
+		if t.users[t.first] == 0 {
+			one := &table{at: t.first * t.size, size: t.size, key: key, sum: t.sum(contents)}
+			t.use(one, 1)
+			t.byKey[key] = one
+			return one, true
+		}
+	}
+	return nil, false
+}
+
+// fits tells whether a table may hold contents of the present size where it is.
+func (t *tables) fits(one *table) bool {
+	return one.size == t.size && one.at%t.size == 0 && int(one.at/t.size) < len(t.users)
+}
+
+// know says what a table has turned out to hold.
+func (t *tables) know(one *table, key string) {
+	one.key, t.byKey[key] = key, one
+	delete(t.byAt, one.at)
+}
+
+// forget keeps a table from getting more users, for instance because it was damaged.
+func (t *tables) forget(one *table) {
+	if t.byKey[one.key] == one {
+		delete(t.byKey, one.key)
+	}
+}
+
+// drop takes a user from a table; without any it is free.
+func (t *tables) drop(one *table) {
+	if one == nil {
+		return
+	}
+	if one.users--; one.users > 0 {
+		return
+	}
+	t.use(one, -1)
+	t.forget(one)
+	if t.byAt[one.at] == one {
+		delete(t.byAt, one.at)
+	}
+}
+
+func (t *tables) sum(contents []uint32) uint64 {
+	var h maphash.Hash
+	h.SetSeed(t.seed)
+	_, _ = h.WriteString(keyOf(contents))
+	return h.Sum64()
+}
+
+func anyIn(contents []uint32) bool {
+	for _, id := range contents {
+		if id != 0 {
+			return true
+		}
+	}
+	return false
+}

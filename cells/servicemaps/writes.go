@@ -1,0 +1,37 @@
+package servicemaps
+
+import "github.com/waggle-net/waggle/pkg/servicemaps"
+
+// writes are entries that go into a map together, each for somebody.
+type writes[K comparable, V, W any] struct {
+	keys   []K
+	values []V
+	whom   []W
+}
+
+func (w *writes[K, V, W]) add(whom W, key K, value V) {
+	w.keys, w.values, w.whom = append(w.keys, key), append(w.values, value), append(w.whom, whom)
+}
+
+// put writes all. done is called for each with why it failed, nil when it did not.
+func (w *writes[K, V, W]) put(table servicemaps.Table[K, V], done func(whom W, key K, value V, err error)) {
+	if len(w.keys) == 0 {
+		return
+	}
+	failed := table.Put(w.keys, w.values)
+	for i, key := range w.keys {
+		done(w.whom[i], key, w.values[i], failed[i])
+	}
+	*w = writes[K, V, W]{}
+}
+
+// remove deletes keys and calls done for each.
+func remove[K comparable, V any](table servicemaps.Table[K, V], keys []K, done func(key K, err error)) {
+	if len(keys) == 0 {
+		return
+	}
+	failed := table.Delete(keys)
+	for i, key := range keys {
+		done(key, failed[i])
+	}
+}
