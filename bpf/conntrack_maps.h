@@ -40,6 +40,7 @@ enum ct_flag {
 	CT_RESET = 16,
 	CT_STANDS = 32,	 /* TCP: one of them sent a segment without SYN */
 	CT_AUDITED = 64, /* the policies under audit would have denied it */
+	CT_TRANSLATED = 128, /* the opener asked a service, and the target is its backend */
 };
 
 #define CT_CLOSING (CT_OPENER_FIN | CT_TARGET_FIN | CT_RESET)

@@ -18,28 +18,39 @@ struct flow {
 	struct addr_key from;
 	struct addr_key to;
 	struct l4 l4;
-	__u32 at;	 /* where the upper header begins, if this part has it */
 	__u32 end;	 /* of the packet; padding may follow */
 	__u32 datagram;	 /* of a fragment, as on the wire */
+	__u16 at;	 /* where the upper header begins, if this part has it */
+	__u16 quoted;	 /* where an ICMP error has the IP header that it is about, once the rest here says what that is; otherwise 0 */
 	__u8 fragment;	 /* FRAGMENT_... */
 	__u8 family;
 	__u8 direction;
 	__u8 hops;
 	__u16 self;	 /* local endpoint id */
 	/* Found out. */
+	__u16 peer;	   /* local endpoint id, 0 when it is none */
+	__u32 peer_identity; /* 0 when nobody had to ask */
+	__u32 check;	     /* of the key */
+	__u32 epochs;	     /* as they were before anything was asked that they stand for */
 	__u8 second;	   /* the sender is the second side of the key */
 	__u8 known;	   /* entry is that of a flow that goes on, not of one that begins */
 	__u8 established;  /* the flow, or one before it, stands in the map of established flows */
 	__u8 via_stack;	   /* what self sends goes to the stack */
-	__u8 peer_refused; /* it was the peer's policy that said no */
+	__u8 refused;	   /* REFUSED_... */
 	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
-	__u32 peer;	     /* local endpoint id, 0 when it is none */
-	__u32 peer_identity; /* 0 when nobody had to ask */
-	__u32 check;	     /* of the key */
-	__u32 epochs;	     /* as they were before anything was asked that they stand for */
+	__u8 service;	   /* FLOW_..., what the packet has to do with a service */
 	union ct_key key;
 	struct ct_entry entry; /* what is to be stored, when the packet changes it */
 };
+/* The longest chain of functions has no more room. */
+_Static_assert(sizeof(struct flow) <= 184, "it stands on the stack of programs");
+
+#define REFUSED_BY_PEER 1 /* it was the peer's policy that said no */
+#define REFUSED_ALOUD 2	  /* self is to be told */
+
+#define FLOW_TO_SERVICE 1 /* it was for a service and goes to the backend now */
+#define FLOW_TO_NEW 2	  /* ... and is the first one of its flow */
+#define FLOW_OF_BACKEND 3 /* it comes from a backend, and from the service for its client */
 
 static __always_inline void flow_of_ipv4(struct flow *flow, const struct ipv4_packet *packet)
 {
@@ -97,6 +108,8 @@ static __always_inline int flow_stands(struct flow *flow, const struct ct_entry 
 	__u32 own = ct_end(entry, flow_self(flow)), peer = ct_end_id(entry, !own);
 	struct endpoint_facts *facts;
 
+	if ((entry->flags & CT_TRANSLATED) && ct_end(entry, flow->second))
+		flow->service = FLOW_OF_BACKEND;
 	if (ct_end_id(entry, own) != self->id || ct_end_revision(entry, own) != self->revision || entry->epochs != flow->epochs)
 		return 0;
 	/* What was let in because it was made here nobody else goes on with, whose address may have been changed to the node's. */

@@ -1,6 +1,6 @@
 /* Translating packets: finding and making the entries of translated flows, and giving packets other ends. What works on a map stands in a
- * function for each family, as the verifier does not keep apart which of the maps memory belongs to; and in functions of its own, so that it
- * walks through them once. */
+ * function for each family, as the verifier does not keep apart which of the maps memory belongs to; all functions are real ones, so that it
+ * walks through each once. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -22,18 +22,27 @@
 struct nat_work {
 	struct nat_key6 key;	 /* a packet as it comes to a place */
 	struct nat_entry6 entry; /* what it becomes */
-	/* For the functions below. */
+	/* For the functions below, each key with its entry. */
 	struct nat_key6 twin;
 	struct nat_entry6 reply;
-	struct nat_key6 holder; /* the other direction of a flow that is in the way */
-	struct nat_entry6 held;
+	struct nat_key6 other;
+	struct nat_entry6 found;
 	struct nat_key4 key4;
 	struct nat_entry4 entry4;
 	__u8 was[32] __attribute__((aligned(8))); /* two addresses of a header, an IPv4 address takes four bytes */
 	__u8 is[32] __attribute__((aligned(8)));
 	/* For whoever looks for a service. */
 	struct choice choice;
+	/* For whoever looks into an ICMP error: its own ends. */
+	struct addr_key from;
+	struct addr_key to;
+	struct l4 l4;
 };
+
+/* Which key and entry of the work. */
+#define NAT_OWN 0
+#define NAT_TWIN 1
+#define NAT_OTHER 2
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -93,72 +102,117 @@ static __always_inline void nat_key(struct nat_work *work, const struct addr_key
 	work->key.pad[0] = work->key.pad[1] = 0;
 }
 
-static __always_inline void nat_key4_make(struct nat_work *work, const struct nat_key6 *key)
+/* What both families do the same way with a map: which says with what key and entry. */
+struct nat_slot {
+	struct nat_key6 key;
+	struct nat_entry6 entry;
+};
+_Static_assert(__builtin_offsetof(struct nat_work, twin) == sizeof(struct nat_slot) &&
+		       __builtin_offsetof(struct nat_work, other) == 2 * sizeof(struct nat_slot),
+	       "slots are reached by an index");
+
+static __always_inline struct nat_slot *nat_slot(struct nat_work *work, __u32 which)
 {
-	work->key4.saddr = *(const __be32 *)key->saddr;
-	work->key4.daddr = *(const __be32 *)key->daddr;
-	work->key4.sport = key->sport;
-	work->key4.dport = key->dport;
-	work->key4.protocol = key->protocol;
-	work->key4.place = key->place;
-	work->key4.pad[0] = work->key4.pad[1] = 0;
+	if (!work || which > NAT_OTHER)
+		return NULL;
+	return (void *)work + which * sizeof(struct nat_slot);
 }
 
-/* nat_lookup returns the entry of a key; memory that serves another one by now is none. */
-static __always_inline void *nat_lookup(struct nat_work *work, const struct nat_key6 *key, __u32 family)
+/* nat_check4 makes the key of nat4, and its check. */
+static __always_inline __u32 nat_check4(struct nat_key4 *key4, const struct nat_key6 *key)
 {
-	struct nat_head *entry;
-	__u32 check;
-
-	if (family == 6) {
-		check = ct_check(key, sizeof(*key) / 8);
-		entry = bpf_map_lookup_elem(&nat6, key);
-	} else {
-		nat_key4_make(work, key);
-		check = ct_check(&work->key4, sizeof(work->key4) / 8);
-		entry = bpf_map_lookup_elem(&nat4, &work->key4);
-	}
-	return entry && entry->check == check ? entry : NULL;
+	key4->saddr = *(const half_word *)key->saddr;
+	key4->daddr = *(const half_word *)key->daddr;
+	key4->sport = key->sport;
+	key4->dport = key->dport;
+	key4->protocol = key->protocol;
+	key4->place = key->place;
+	key4->pad[0] = key4->pad[1] = 0;
+	return ct_check(key4, sizeof(*key4) / 8);
 }
 
-static __always_inline void nat_delete(struct nat_work *work, const struct nat_key6 *key, __u32 family)
-{
-	if (family == 6) {
-		bpf_map_delete_elem(&nat6, key);
-		return;
-	}
-	nat_key4_make(work, key);
-	bpf_map_delete_elem(&nat4, &work->key4);
-}
+static __always_inline __u32 nat_check6(const struct nat_key6 *key) { return ct_check(key, sizeof(*key) / 8); }
 
-/* nat_read copies an entry of either family. */
-static __always_inline void nat_read(struct nat_entry6 *to, const void *from, __u32 family)
+static __always_inline void nat_read4(struct nat_entry6 *to, const struct nat_entry4 *from)
 {
-	if (family == 6) {
-		*to = *(const struct nat_entry6 *)from;
-		return;
-	}
-	*to = (struct nat_entry6){};
-	*(struct nat_head *)to = *(const struct nat_head *)from;
-	*(__be32 *)to->saddr = ((const struct nat_entry4 *)from)->saddr;
-	*(__be32 *)to->daddr = ((const struct nat_entry4 *)from)->daddr;
+	*to = (struct nat_entry6){ .check = from->check, .expires = from->expires };
+	*(half_word *)to->saddr = from->saddr;
+	*(half_word *)to->daddr = from->daddr;
 	*nat_rest(to, 6) = *nat_rest((void *)from, 4);
 }
 
-/* nat_store writes an entry with its check, unless there is one. */
-static __always_inline long nat_store(struct nat_work *work, const struct nat_key6 *key, struct nat_entry6 *entry, __u32 family)
+/* nat_load copies the entry of a key, and says whether there is one; memory that serves another one by now is none. */
+__attribute__((noinline)) int nat_load4(__u32 which)
 {
-	if (family == 6) {
-		entry->check = ct_check(key, sizeof(*key) / 8);
-		return bpf_map_update_elem(&nat6, key, entry, BPF_NOEXIST);
-	}
-	nat_key4_make(work, key);
-	work->entry4.check = ct_check(&work->key4, sizeof(work->key4) / 8);
-	work->entry4.expires = entry->expires;
-	work->entry4.saddr = *(__be32 *)entry->saddr;
-	work->entry4.daddr = *(__be32 *)entry->daddr;
-	*nat_rest(&work->entry4, 4) = *nat_rest(entry, 6);
-	return bpf_map_update_elem(&nat4, &work->key4, &work->entry4, BPF_NOEXIST);
+	struct nat_work *work = nat_work();
+	struct nat_slot *slot = nat_slot(work, which);
+	struct nat_entry4 *entry;
+	__u32 check;
+
+	if (!slot)
+		return 0;
+	check = nat_check4(&work->key4, &slot->key);
+	if (!(entry = bpf_map_lookup_elem(&nat4, &work->key4)))
+		return 0;
+	nat_read4(&slot->entry, entry);
+	return slot->entry.check == check;
+}
+
+__attribute__((noinline)) int nat_load6(__u32 which)
+{
+	struct nat_slot *slot = nat_slot(nat_work(), which);
+	struct nat_entry6 *entry;
+
+	if (!slot || !(entry = bpf_map_lookup_elem(&nat6, &slot->key)))
+		return 0;
+	slot->entry = *entry;
+	return slot->entry.check == nat_check6(&slot->key);
+}
+
+static __always_inline int nat_load(__u32 family, __u32 which) { return family == 6 ? nat_load6(which) : nat_load4(which); }
+
+/* nat_store writes an entry with its check. */
+__attribute__((noinline)) int nat_store4(__u32 which, __u64 how)
+{
+	struct nat_work *work = nat_work();
+	struct nat_slot *slot = nat_slot(work, which);
+
+	if (!slot)
+		return -ERRNO_NO_MEMORY;
+	work->entry4.check = nat_check4(&work->key4, &slot->key);
+	work->entry4.expires = slot->entry.expires;
+	work->entry4.saddr = *(half_word *)slot->entry.saddr;
+	work->entry4.daddr = *(half_word *)slot->entry.daddr;
+	*nat_rest(&work->entry4, 4) = *nat_rest(&slot->entry, 6);
+	return bpf_map_update_elem(&nat4, &work->key4, &work->entry4, how);
+}
+
+__attribute__((noinline)) int nat_store6(__u32 which, __u64 how)
+{
+	struct nat_slot *slot = nat_slot(nat_work(), which);
+
+	if (!slot)
+		return -ERRNO_NO_MEMORY;
+	slot->entry.check = nat_check6(&slot->key);
+	return bpf_map_update_elem(&nat6, &slot->key, &slot->entry, how);
+}
+
+static __always_inline int nat_store(__u32 family, __u32 which, __u64 how)
+{
+	return family == 6 ? nat_store6(which, how) : nat_store4(which, how);
+}
+
+__attribute__((noinline)) int nat_delete(__u32 family, __u32 which)
+{
+	struct nat_work *work = nat_work();
+	struct nat_slot *slot = nat_slot(work, which);
+
+	if (!slot)
+		return 0;
+	if (family == 6)
+		return bpf_map_delete_elem(&nat6, &slot->key);
+	nat_check4(&work->key4, &slot->key);
+	return bpf_map_delete_elem(&nat4, &work->key4);
 }
 
 /* nat_twin_key makes the key of the other direction. */
@@ -173,26 +227,44 @@ static __always_inline void nat_twin_key(struct nat_key6 *twin, const struct nat
 	twin->pad[0] = twin->pad[1] = 0;
 }
 
+/* nat_forget deletes both entries of the flow that key and entry are of. */
+__attribute__((noinline)) int nat_forget(__u32 family)
+{
+	struct nat_work *work = nat_work();
+
+	if (!work)
+		return 0;
+	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
+	nat_delete(family, NAT_TWIN);
+	return nat_delete(family, NAT_OWN);
+}
+
 /* nat_closed tells from the flags of both directions whether a connection has ended. */
 static __always_inline int nat_closed(__u32 own, __u32 twin)
 {
 	return ((own | twin) & NAT_SENDER_RESET) || (own & twin & NAT_SENDER_FIN);
 }
 
-/* nat_follow is nat_find for packets that say something about both directions, or whose own one has expired. */
-static __always_inline int nat_follow(struct nat_work *work, void *own, __u32 family, __u32 tcp_flags, __u32 now)
+/* nat_follow is nat_find for packets that say something about both directions, or whose own one has expired. The entry was loaded. */
+__attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 {
-	__u32 flags = work->entry.flags, other = 0, timeout = ct_any_timeout;
-	void *twin;
+	struct nat_work *work = nat_work();
+	__u32 now = ct_now(), other = 0, flags, timeout = ct_any_timeout;
+	int lives;
 
+	if (!work)
+		return 0;
+	flags = work->entry.flags;
+	lives = !nat_expired(&work->entry, now);
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	twin = nat_lookup(work, &work->twin, family);
-	if (twin)
-		other = nat_rest(twin, family)->flags;
-	if ((nat_expired(own, now) && (!twin || nat_expired(twin, now))) ||
-	    ((tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && ((flags | other) & NAT_SENDER_CLOSING))) {
-		nat_delete(work, &work->twin, family);
-		nat_delete(work, &work->key, family);
+	if (nat_load(family, NAT_TWIN)) {
+		other = work->reply.flags;
+		lives |= !nat_expired(&work->reply, now);
+	}
+	if ((tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && ((flags | other) & NAT_SENDER_CLOSING))
+		lives = 0;
+	if (!lives) {
+		nat_forget(family);
 		return 0;
 	}
 	if (work->key.protocol == IPPROTO_TCP) {
@@ -202,92 +274,104 @@ static __always_inline int nat_follow(struct nat_work *work, void *own, __u32 fa
 			flags |= NAT_SENDER_RESET;
 		if (!(tcp_flags & TCP_SYN))
 			flags |= NAT_SENDER_STANDS;
-		__sync_fetch_and_or((__u32 *)&nat_rest(own, family)->flags, flags);
 		timeout = flags & NAT_SENDER_STANDS ? ct_tcp_timeout : ct_tcp_syn_timeout;
 		if (nat_closed(flags, other)) {
 			timeout = ct_tcp_close_timeout;
-			if (twin)
-				((struct nat_head *)twin)->expires = now + timeout;
+			work->reply.expires = now + timeout;
+			if (other)
+				nat_store(family, NAT_TWIN, BPF_EXIST);
 		}
 	}
-	((struct nat_head *)own)->expires = now + timeout;
+	work->entry.flags = flags;
+	work->entry.expires = now + timeout;
+	nat_store(family, NAT_OWN, BPF_EXIST);
 	return 1;
 }
 
-/* nat_find looks for the key, copies what it becomes into entry and notes what a packet says about its flow. It returns 1 when there is
- * an entry, 0 when there is none or the flow is over; the entries of such a flow are gone then. Functions of their own, as others here, so
- * that the verifier walks through them once. */
-static __always_inline int nat_finding(const __u32 family, __u32 tcp_flags)
+/* nat_quickly refreshes an entry about whose flow a packet says nothing new; 0 means that it may. */
+static __always_inline int nat_quickly(struct nat_head *own, __u32 flags, __u8 protocol, __u32 tcp_flags)
 {
-	struct nat_work *work = nat_work();
-	__u32 now = ct_now(), expires;
-	struct nat_head *own;
+	__u32 now = ct_now(), expires = now + ct_any_timeout;
+	__s32 left = own->expires - now, least = 0;
 
-	if (!work || !(own = nat_lookup(work, &work->key, family)))
-		return 0;
-	nat_read(&work->entry, own, family);
-	if (work->key.protocol == IPPROTO_TCP) {
+	if (protocol == IPPROTO_TCP) {
 		if ((tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) ||
-		    (work->entry.flags & (NAT_SENDER_CLOSING | NAT_SENDER_STANDS)) != NAT_SENDER_STANDS)
-			return nat_follow(work, own, family, tcp_flags, now);
+		    (flags & (NAT_SENDER_CLOSING | NAT_SENDER_STANDS)) != NAT_SENDER_STANDS)
+			return 0;
 		expires = now + ct_tcp_timeout;
-		/* A short time was set by the end of the connection, as the other direction noticed it. */
-		if ((__s32)(own->expires - now) <= (__s32)ct_tcp_close_timeout)
-			return nat_follow(work, own, family, tcp_flags, now);
-	} else {
-		expires = now + ct_any_timeout;
+		least = ct_tcp_close_timeout; /* no more is left once the other direction has noticed the end */
 	}
-	if (nat_expired(own, now))
-		return nat_follow(work, own, family, tcp_flags, now);
+	if (left <= least)
+		return 0;
 	if (own->expires != expires)
 		own->expires = expires;
 	return 1;
 }
 
-__attribute__((noinline)) int nat_find4(__u32 tcp_flags) { return nat_finding(4, tcp_flags); }
+__attribute__((noinline)) int nat_find4(__u32 tcp_flags)
+{
+	struct nat_work *work = nat_work();
+	struct nat_entry4 *own;
+	__u32 check;
 
-__attribute__((noinline)) int nat_find6(__u32 tcp_flags) { return nat_finding(6, tcp_flags); }
+	if (!work)
+		return 0;
+	check = nat_check4(&work->key4, &work->key);
+	own = bpf_map_lookup_elem(&nat4, &work->key4);
+	if (!own || own->check != check)
+		return 0;
+	nat_read4(&work->entry, own);
+	return nat_quickly((struct nat_head *)own, own->flags, work->key.protocol, tcp_flags) || nat_follow(4, tcp_flags);
+}
 
+__attribute__((noinline)) int nat_find6(__u32 tcp_flags)
+{
+	struct nat_work *work = nat_work();
+	struct nat_entry6 *own;
+
+	if (!work)
+		return 0;
+	own = bpf_map_lookup_elem(&nat6, &work->key);
+	if (!own || own->check != nat_check6(&work->key))
+		return 0;
+	work->entry = *own;
+	return nat_quickly((struct nat_head *)own, own->flags, work->key.protocol, tcp_flags) || nat_follow(6, tcp_flags);
+}
+
+/* nat_find looks for the key, copies what it becomes into entry and notes what a packet says about its flow. It returns 1 when there is
+ * an entry, 0 when there is none or the flow is over; the entries of such a flow are gone then. */
 static __always_inline int nat_find(__u32 family, __u32 tcp_flags)
 {
 	return family == 6 ? nat_find6(tcp_flags) : nat_find4(tcp_flags);
 }
 
 /* nat_peek is nat_find for ICMP errors, which tell nothing about how long a flow lasts. */
-static __always_inline int nat_peeking(const __u32 family)
+__attribute__((noinline)) int nat_peek(__u32 family)
 {
 	struct nat_work *work = nat_work();
-	__u32 now = ct_now();
-	void *own, *twin;
 
-	if (!work || !(own = nat_lookup(work, &work->key, family)))
+	if (!work || !nat_load(family, NAT_OWN))
 		return 0;
-	nat_read(&work->entry, own, family);
-	if (!nat_expired(own, now))
+	if (!nat_expired(&work->entry, ct_now()))
 		return 1;
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	twin = nat_lookup(work, &work->twin, family);
-	return twin && !nat_expired(twin, now);
+	return nat_load(family, NAT_TWIN) && !nat_expired(&work->reply, ct_now());
 }
-
-__attribute__((noinline)) int nat_peek4(void) { return nat_peeking(4); }
-
-__attribute__((noinline)) int nat_peek6(void) { return nat_peeking(6); }
-
-static __always_inline int nat_peek(__u32 family) { return family == 6 ? nat_peek6() : nat_peek4(); }
 
 /* nat_same tells whether two entries make the same of a packet. */
 static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat_entry6 *b)
 {
-	return word_at(a->saddr) == word_at(b->saddr) && word_at(a->saddr + 8) == word_at(b->saddr + 8) &&
-	       word_at(a->daddr) == word_at(b->daddr) && word_at(a->daddr + 8) == word_at(b->daddr + 8) && a->sport == b->sport &&
-	       a->dport == b->dport && a->twin == b->twin;
+	__u64 differ = (a->sport ^ b->sport) | (a->dport ^ b->dport) | (a->twin ^ b->twin);
+
+	for (int i = 0; i < 16; i += 8)
+		differ |= (word_at(a->saddr + i) ^ word_at(b->saddr + i)) | (word_at(a->daddr + i) ^ word_at(b->daddr + i));
+	return !differ;
 }
 
 #define NAT_TAKEN 1 /* another flow has what this one would become */
 
 /* nat_refused says why a flow cannot be stored. */
-static __always_inline verdict nat_refused(const struct nat_work *work, __u32 family, long err)
+static __always_inline verdict nat_refused(const struct nat_work *work, __u32 family, int err)
 {
 	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
 		return DROP(FILE_NAT, REASON_CT_INSERT);
@@ -295,45 +379,44 @@ static __always_inline verdict nat_refused(const struct nat_work *work, __u32 fa
 	return DROP(FILE_NAT, REASON_NAT_FULL);
 }
 
-/* nat_claim stores the twin, in place of one whose flow is over. Another CPU may have done so for the same flow. */
-static __always_inline long nat_claim(struct nat_work *work, __u32 family, __u32 now, int *mine)
-{
-	long err = nat_store(work, &work->twin, &work->reply, family);
-	void *old;
+/* What nat_claim says. */
+#define NAT_CLAIMED 0
+#define NAT_SHARED 1 /* another CPU did so for the same flow */
 
-	*mine = !err;
-	if (err != -ERRNO_EXIST || !(old = nat_lookup(work, &work->twin, family)))
+/* nat_claim stores the twin, in place of one whose flow is over. It returns what the kernel said when it cannot. */
+__attribute__((noinline)) int nat_claim(__u32 family)
+{
+	struct nat_work *work = nat_work();
+	int err = nat_store(family, NAT_TWIN, BPF_NOEXIST);
+
+	if (!work || err != -ERRNO_EXIST)
 		return err;
-	nat_read(&work->held, old, family);
-	if (nat_same(&work->held, &work->reply))
-		return 0;
-	if (!nat_expired(old, now))
+	work->other = work->twin;
+	if (!nat_load(family, NAT_OTHER))
 		return err;
-	nat_twin_key(&work->holder, &work->held, work->twin.protocol);
-	old = nat_lookup(work, &work->holder, family);
-	if (old && !nat_expired(old, now))
+	if (nat_same(&work->found, &work->reply))
+		return NAT_SHARED;
+	if (!nat_expired(&work->found, ct_now()))
 		return err;
-	nat_delete(work, &work->twin, family);
-	nat_delete(work, &work->holder, family);
-	err = nat_store(work, &work->twin, &work->reply, family);
-	*mine = !err;
-	return err;
+	nat_twin_key(&work->other, &work->found, work->twin.protocol);
+	if (nat_load(family, NAT_OTHER) && !nat_expired(&work->found, ct_now()))
+		return err;
+	nat_delete(family, NAT_OTHER);
+	nat_delete(family, NAT_TWIN);
+	return nat_store(family, NAT_TWIN, BPF_NOEXIST);
 }
 
 /* nat_create stores both entries of a flow that begins, from key and entry, of which check and expires are filled in. Another CPU may do
  * that for the same flow at the same time; then entry is what that one stored. It returns NAT_TAKEN when another flow already has what
  * this one would become. */
-static __always_inline int nat_creating(const __u32 family)
+__attribute__((noinline)) int nat_create(__u32 family)
 {
 	struct nat_work *work = nat_work();
-	__u32 now = ct_now();
-	int mine = 0;
-	void *other;
-	long err;
+	int claimed, err;
 
 	if (!work)
 		return DROP(FILE_NAT, REASON_CT_INSERT);
-	work->entry.expires = now + (work->key.protocol == IPPROTO_TCP ? ct_tcp_syn_timeout : ct_any_timeout);
+	work->entry.expires = ct_now() + (work->key.protocol == IPPROTO_TCP ? ct_tcp_syn_timeout : ct_any_timeout);
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
 	work->reply = work->entry;
 	__builtin_memcpy(work->reply.saddr, work->key.daddr, sizeof(work->reply.saddr));
@@ -342,40 +425,39 @@ static __always_inline int nat_creating(const __u32 family)
 	work->reply.dport = work->key.sport;
 	work->reply.twin = work->key.place;
 	work->reply.flags ^= NAT_REPLY;
-	if ((err = nat_claim(work, family, now, &mine)))
-		return err == -ERRNO_EXIST ? NAT_TAKEN : nat_refused(work, family, err);
-	if (!(err = nat_store(work, &work->key, &work->entry, family)))
+	claimed = nat_claim(family);
+	if (claimed < 0)
+		return claimed == -ERRNO_EXIST ? NAT_TAKEN : nat_refused(work, family, claimed);
+	err = nat_store(family, NAT_OWN, BPF_NOEXIST);
+	if (!err)
 		return CONTINUE;
-	other = err == -ERRNO_EXIST ? nat_lookup(work, &work->key, family) : NULL;
-	if (other) {
-		nat_read(&work->held, other, family);
-		if (nat_same(&work->held, &work->entry))
-			return CONTINUE;
-	}
-	if (mine)
-		nat_delete(work, &work->twin, family);
-	if (!other)
+	work->other = work->key;
+	if (err != -ERRNO_EXIST || !nat_load(family, NAT_OTHER)) {
+		if (claimed == NAT_CLAIMED)
+			nat_delete(family, NAT_TWIN);
 		return nat_refused(work, family, err);
-	work->entry = work->held;
+	}
+	if (claimed == NAT_CLAIMED && !nat_same(&work->found, &work->entry))
+		nat_delete(family, NAT_TWIN);
+	work->entry = work->found;
 	return CONTINUE;
 }
-
-__attribute__((noinline)) int nat_create4(void) { return nat_creating(4); }
-
-__attribute__((noinline)) int nat_create6(void) { return nat_creating(6); }
-
-static __always_inline int nat_create(__u32 family) { return family == 6 ? nat_create6() : nat_create4(); }
 
 /* nat_pair puts two addresses side by side, as they stand in a header. */
 static __always_inline void nat_pair(__u8 *pair, const __u8 *source, const __u8 *target, __u32 family)
 {
+	half_word *to = (half_word *)pair;
+	const half_word *from = (const half_word *)source, *next = (const half_word *)target;
+
 	if (family == 6) {
-		__builtin_memcpy(pair, source, 16);
-		__builtin_memcpy(pair + 16, target, 16);
+		for (int i = 0; i < 4; i++) {
+			to[i] = from[i];
+			to[4 + i] = next[i];
+		}
 		return;
 	}
-	__builtin_memcpy(pair, source, 4);
-	__builtin_memcpy(pair + 4, target, 4);
+	to[0] = *from;
+	to[1] = *next;
 }
 
 /* What the words of was and is differ by, for checksums. */
@@ -390,11 +472,12 @@ static __always_inline __s64 nat_difference(struct nat_work *work, __u32 family)
  * over the whole packet, so the kernel has to take them in there; what is done to the upper checksum takes them out again. */
 static __always_inline long nat_addresses(struct __sk_buff *skb, struct nat_work *work, __u32 at, __u32 family, __s64 difference, __u64 how)
 {
+	long err;
+
 	if (family == 6)
 		return bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct ipv6hdr, saddr), work->is, 32, how);
-	if (bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct iphdr, saddr), work->is, 8, 0))
-		return -1;
-	return bpf_l3_csum_replace(skb, at + __builtin_offsetof(struct iphdr, check), 0, difference, 0);
+	err = bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct iphdr, saddr), work->is, 8, 0);
+	return err | bpf_l3_csum_replace(skb, at + __builtin_offsetof(struct iphdr, check), 0, difference, 0);
 }
 
 /* Where an upper header has its checksum, and how that is mended; 0 is nowhere. */
@@ -418,14 +501,15 @@ static __always_inline __u32 nat_checksum(__u8 protocol, __u64 *how)
 }
 
 /* nat_rewrite gives a packet the ends that entry has in place of those of key. Its upper header begins at an offset, which is 0 when this
- * part of a datagram does not have it. */
+ * part of a datagram does not have it. Errors are added up: of a packet that cannot be written nothing is of use. */
 __attribute__((noinline)) int nat_rewrite(struct __sk_buff *skb, __u32 family, __u32 at)
 {
 	struct nat_work *work = nat_work();
+	__u32 checksum, ports;
 	__be16 was[2], is[2];
-	__u32 checksum;
 	__s64 difference;
 	__u64 how;
+	long err;
 
 	if (!work)
 		return DROP(FILE_NAT, REASON_WRITE);
@@ -439,68 +523,66 @@ __attribute__((noinline)) int nat_rewrite(struct __sk_buff *skb, __u32 family, _
 	nat_pair(work->was, work->key.saddr, work->key.daddr, family);
 	nat_pair(work->is, work->entry.saddr, work->entry.daddr, family);
 	difference = nat_difference(work, family);
-	if (nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM))
-		return DROP(FILE_NAT, REASON_WRITE);
-	if (!at || !checksum)
-		return CONTINUE;
-	if ((how & BPF_F_PSEUDO_HDR) && bpf_l4_csum_replace(skb, at + checksum, 0, difference, how))
-		return DROP(FILE_NAT, REASON_WRITE);
-	if (was[0] == is[0] && was[1] == is[1])
-		return CONTINUE;
-	how &= ~(__u64)BPF_F_PSEUDO_HDR;
-	if (l4_is_icmp(work->key.protocol)) {
-		if (bpf_l4_csum_replace(skb, at + checksum, was[0], is[0], how | 2) || bpf_skb_store_bytes(skb, at + 4, &is[0], 2, 0))
-			return DROP(FILE_NAT, REASON_WRITE);
-		return CONTINUE;
+	err = nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM);
+	if (at && checksum) {
+		ports = l4_is_icmp(work->key.protocol) ? 2 : 4;
+		if (how)
+			err |= bpf_l4_csum_replace(skb, at + checksum, 0, difference, how);
+		how &= BPF_F_MARK_MANGLED_0;
+		if (ports == 4) {
+			err |= bpf_l4_csum_replace(skb, at + checksum, *(half_word *)was, *(half_word *)is, how | 4);
+			err |= bpf_skb_store_bytes(skb, at, is, 4, 0);
+		} else {
+			err |= bpf_l4_csum_replace(skb, at + checksum, was[0], is[0], 2);
+			err |= bpf_skb_store_bytes(skb, at + 4, is, 2, 0);
+		}
 	}
-	if (bpf_l4_csum_replace(skb, at + checksum, *(__be32 *)was, *(__be32 *)is, how | 4) || bpf_skb_store_bytes(skb, at, is, 4, 0))
-		return DROP(FILE_NAT, REASON_WRITE);
-	return CONTINUE;
+	return err ? DROP(FILE_NAT, REASON_WRITE) : CONTINUE;
 }
 
 /* nat_word replaces 16 bits inside an ICMP message, whose own checksum stands at another offset. */
 static __always_inline long nat_word(struct __sk_buff *skb, __u32 at, __be16 was, __be16 is, __u32 checksum)
 {
-	if (was == is)
-		return 0;
-	if (bpf_l4_csum_replace(skb, checksum, was, is, 2))
-		return -1;
-	return bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
+	long err = bpf_l4_csum_replace(skb, checksum, was, is, 2);
+
+	return err | bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
 
 /* nat_quoted gives the upper header that an ICMP error quotes other ports, and mends its checksum where the quote goes so far. */
-static __always_inline long nat_quoted(struct __sk_buff *skb, struct nat_work *work, __u32 at, __u32 end, __s64 difference, __u32 checksum)
+__attribute__((noinline)) int nat_quoted(struct __sk_buff *skb, __u32 at, __u32 end, __s64 difference, __u32 checksum)
 {
+	struct nat_work *work = nat_work();
 	__u32 own, sum;
 	__be16 old = 0;
 	__u64 how;
+	int err;
 
+	if (!work)
+		return -1;
 	own = nat_checksum(work->key.protocol, &how);
 	if (!own)
-		return work->key.sport == work->entry.sport && work->key.dport == work->entry.dport ? 0 : -1;
-	if (at + own + sizeof(old) <= end && bpf_skb_load_bytes(skb, at + own, &old, sizeof(old)))
-		return -1;
+		return work->key.sport != work->entry.sport || work->key.dport != work->entry.dport;
+	if (at + own + sizeof(old) > end || bpf_skb_load_bytes(skb, at + own, &old, sizeof(old)))
+		own = 0;
 	sum = (__u16)~old;
-	if (how & BPF_F_PSEUDO_HDR)
+	if (how)
 		sum += (__u32)(difference & 0xffff) + ((__u32)difference >> 16);
+	sum += (__u16)~work->key.dport + work->entry.dport;
 	if (l4_is_icmp(work->key.protocol)) {
-		if (nat_word(skb, at + 4, work->key.dport, work->entry.dport, checksum))
-			return -1;
-		sum += (__u16)~work->key.dport + work->entry.dport;
+		err = nat_word(skb, at + 4, work->key.dport, work->entry.dport, checksum);
 	} else {
-		if (nat_word(skb, at, work->key.dport, work->entry.dport, checksum) ||
-		    nat_word(skb, at + 2, work->key.sport, work->entry.sport, checksum))
-			return -1;
-		sum += (__u16)~work->key.dport + work->entry.dport + (__u16)~work->key.sport + work->entry.sport;
+		sum += (__u16)~work->key.sport + work->entry.sport;
+		err = nat_word(skb, at, work->key.dport, work->entry.dport, checksum);
+		err |= nat_word(skb, at + 2, work->key.sport, work->entry.sport, checksum);
 	}
-	if (!old && ((how & BPF_F_MARK_MANGLED_0) || at + own + sizeof(old) > end))
-		return 0;
+	if (!own || (!old && (how & BPF_F_MARK_MANGLED_0)))
+		return err;
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (__u16)~sum;
 	if (!sum && (how & BPF_F_MARK_MANGLED_0))
 		sum = 0xffff;
-	return nat_word(skb, at + own, old, sum, checksum);
+	return err | nat_word(skb, at + own, old, sum, checksum);
 }
 
 /* nat_rewrite_error translates an ICMP error about a packet whose IP header is quoted at one offset and whose upper header at another. The
@@ -508,10 +590,11 @@ static __always_inline long nat_quoted(struct __sk_buff *skb, struct nat_work *w
  * of the flow, so its address changes only when it is. */
 __attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 family, __u32 quoted, __u32 upper, __u32 end)
 {
-	__u32 checksum = quoted - ICMP_LENGTH + 2;
+	__u32 checksum = quoted - ICMP_LENGTH + 2, size = family == 6 ? 32 : 8;
 	struct nat_work *work = nat_work();
 	__s64 difference;
 	int same;
+	long err;
 
 	if (!work)
 		return DROP(FILE_NAT, REASON_WRITE);
@@ -519,21 +602,20 @@ __attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 fam
 	nat_pair(work->is, work->entry.daddr, work->entry.saddr, family);
 	difference = nat_difference(work, family);
 	/* In IPv4 the quoted header's own checksum makes up for its addresses. */
-	if (nat_addresses(skb, work, quoted, family, difference, 0) ||
-	    (family == 6 && bpf_l4_csum_replace(skb, checksum, 0, difference, 0)) ||
-	    nat_quoted(skb, work, upper, end, difference, checksum))
-		return DROP(FILE_NAT, REASON_WRITE);
-
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + (family == 6 ? 8 : 12), work->was, family == 6 ? 32 : 8))
-		return DROP(FILE_NAT, REASON_WRITE);
+	err = nat_addresses(skb, work, quoted, family, difference, 0);
 	if (family == 6)
-		same = word_at(work->was) == word_at(work->key.saddr) && word_at(work->was + 8) == word_at(work->key.saddr + 8);
+		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, 0);
+	err |= nat_quoted(skb, upper, end, difference, checksum);
+
+	err |= bpf_skb_load_bytes(skb, ETH_HLEN + (family == 6 ? 8 : 12), work->was, size);
+	if (family == 6)
+		same = !((word_at(work->was) ^ word_at(work->key.saddr)) | (word_at(work->was + 8) ^ word_at(work->key.saddr + 8)));
 	else
-		same = *(__be32 *)work->was == *(__be32 *)work->key.saddr;
+		same = *(half_word *)work->was == *(half_word *)work->key.saddr;
 	nat_pair(work->is, same ? work->entry.saddr : work->was, work->entry.daddr, family);
 	difference = nat_difference(work, family);
-	if (nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM) ||
-	    (family == 6 && bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_PSEUDO_HDR)))
-		return DROP(FILE_NAT, REASON_WRITE);
-	return CONTINUE;
+	err |= nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM);
+	if (family == 6)
+		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_PSEUDO_HDR);
+	return err ? DROP(FILE_NAT, REASON_WRITE) : CONTINUE;
 }

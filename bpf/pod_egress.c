@@ -16,10 +16,9 @@
 #include "ipv4.h"
 #include "ipv6.h"
 #include "metrics.h"
-#include "nat_maps.h"
 #include "nd.h"
+#include "pod_service.h"
 #include "reasons.h"
-#include "service_maps.h"
 #include "track.h"
 
 /* deliver_local counts a packet as sent; it will be counted as received when its way ends. */
@@ -30,7 +29,7 @@ static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct
 }
 
 /* deliver brings a packet whose flow allows it to the peer or to the stack. */
-static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, const struct flow *flow,
+static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow,
 				       struct observation *seen)
 {
 	struct endpoint_facts *to;
@@ -43,6 +42,8 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	if (flow->hops <= 1)
 		return deliver_stack(skb, self); /* it tells the sender that the packet's hops run out */
 	seen->direction = DIRECTION_INGRESS;
+	if (flow->service == FLOW_OF_BACKEND && (v = pod_translate_back(skb, flow)) != CONTINUE)
+		return v;
 	v = flow->family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
 	return v == CONTINUE ? deliver_local(skb, to) : v;
 }
@@ -116,9 +117,9 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	}
 	if (v != CONTINUE)
 		return v;
-	v = track(skb, &flow, self);
+	v = track(skb, &flow, self, 1);
 	seen->dst_label = flow.peer_identity;
-	if (flow.peer_refused) {
+	if (flow.refused == REFUSED_BY_PEER) {
 		seen->direction = DIRECTION_INGRESS;
 		seen->dst_id = flow.peer;
 	}

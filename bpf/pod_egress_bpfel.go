@@ -74,6 +74,7 @@ const (
 	podEgressCtFlagCT_RESET         podEgressCtFlag = 16
 	podEgressCtFlagCT_STANDS        podEgressCtFlag = 32
 	podEgressCtFlagCT_AUDITED       podEgressCtFlag = 64
+	podEgressCtFlagCT_TRANSLATED    podEgressCtFlag = 128
 )
 
 type podEgressCtKey4 struct {
@@ -262,6 +263,41 @@ const (
 	podEgressNatPlaceNAT_TO_OUTSIDE   podEgressNatPlace = 4
 )
 
+type podEgressNatWork struct {
+	_      structs.HostLayout
+	Key    podEgressNatKey6
+	Entry  podEgressNatEntry6
+	Twin   podEgressNatKey6
+	Reply  podEgressNatEntry6
+	Other  podEgressNatKey6
+	Found  podEgressNatEntry6
+	Key4   podEgressNatKey4
+	Entry4 podEgressNatEntry4
+	Was    [32]uint8
+	Is     [32]uint8
+	Choice struct {
+		_        structs.HostLayout
+		Key      podEgressServiceKey
+		Internal uint32
+		Hash     uint32
+		Client   podEgressAffinityKey
+		Service  podEgressService
+		Id       uint32
+		Backend  podEgressBackend
+	}
+	From podEgressAddrKey
+	To   podEgressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+}
+
 type podEgressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -350,47 +386,50 @@ type podEgressTokenBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	podEgressMapAffinity          = "affinity"
-	podEgressMapAffinityMembers   = "affinity_members"
-	podEgressMapBackends          = "backends"
-	podEgressMapBpfEndpoints      = "bpf_endpoints"
-	podEgressMapBpfLinks          = "bpf_links"
-	podEgressMapCidrs             = "cidrs"
-	podEgressMapCtEst4            = "ct_est4"
-	podEgressMapCtEst6            = "ct_est6"
-	podEgressMapCtFlows           = "ct_flows"
-	podEgressMapCtNew4            = "ct_new4"
-	podEgressMapCtNew6            = "ct_new6"
-	podEgressMapCtSignals         = "ct_signals"
-	podEgressMapDatapath          = "datapath"
-	podEgressMapDropTokens        = "drop_tokens"
-	podEgressMapEndpointFacts     = "endpoint_facts"
-	podEgressMapEpochs            = "epochs"
-	podEgressMapEvents            = "events"
-	podEgressMapEventsLost        = "events_lost"
-	podEgressMapFrags             = "frags"
-	podEgressMapIpcache           = "ipcache"
-	podEgressMapIpcachePrefixes   = "ipcache_prefixes"
-	podEgressMapMaglev            = "maglev"
-	podEgressMapMetrics           = "metrics"
-	podEgressMapNat4              = "nat4"
-	podEgressMapNat6              = "nat6"
-	podEgressMapPolicy            = "policy"
-	podEgressMapPolicyRanges      = "policy_ranges"
-	podEgressMapServiceSlots      = "service_slots"
-	podEgressMapServices          = "services"
-	podEgressMapSourceRanges      = "source_ranges"
-	podEgressMapVerdictTokens     = "verdict_tokens"
-	podEgressProgPodEgress        = "pod_egress"
-	podEgressVarCtAnyTimeout      = "ct_any_timeout"
-	podEgressVarCtShare           = "ct_share"
-	podEgressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
-	podEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
-	podEgressVarCtTcpTimeout      = "ct_tcp_timeout"
-	podEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
-	podEgressVarVerdictEvents     = "verdict_events"
-	podEgressVarWorldIpv4         = "world_ipv4"
-	podEgressVarWorldIpv6         = "world_ipv6"
+	podEgressMapAffinity            = "affinity"
+	podEgressMapAffinityMembers     = "affinity_members"
+	podEgressMapBackends            = "backends"
+	podEgressMapBpfEndpoints        = "bpf_endpoints"
+	podEgressMapBpfLinks            = "bpf_links"
+	podEgressMapCidrs               = "cidrs"
+	podEgressMapCtEst4              = "ct_est4"
+	podEgressMapCtEst6              = "ct_est6"
+	podEgressMapCtFlows             = "ct_flows"
+	podEgressMapCtNew4              = "ct_new4"
+	podEgressMapCtNew6              = "ct_new6"
+	podEgressMapCtSignals           = "ct_signals"
+	podEgressMapDatapath            = "datapath"
+	podEgressMapDropTokens          = "drop_tokens"
+	podEgressMapEndpointFacts       = "endpoint_facts"
+	podEgressMapEpochs              = "epochs"
+	podEgressMapEvents              = "events"
+	podEgressMapEventsLost          = "events_lost"
+	podEgressMapFrags               = "frags"
+	podEgressMapIpcache             = "ipcache"
+	podEgressMapIpcachePrefixes     = "ipcache_prefixes"
+	podEgressMapMaglev              = "maglev"
+	podEgressMapMetrics             = "metrics"
+	podEgressMapNat4                = "nat4"
+	podEgressMapNat6                = "nat6"
+	podEgressMapNatWorks            = "nat_works"
+	podEgressMapPolicy              = "policy"
+	podEgressMapPolicyRanges        = "policy_ranges"
+	podEgressMapServiceSlots        = "service_slots"
+	podEgressMapServices            = "services"
+	podEgressMapSourceRanges        = "source_ranges"
+	podEgressMapVerdictTokens       = "verdict_tokens"
+	podEgressProgPodEgress          = "pod_egress"
+	podEgressVarCtAnyTimeout        = "ct_any_timeout"
+	podEgressVarCtShare             = "ct_share"
+	podEgressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
+	podEgressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
+	podEgressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
+	podEgressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
+	podEgressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
+	podEgressVarVerdictEvents       = "verdict_events"
+	podEgressVarWorldIpv4           = "world_ipv4"
+	podEgressVarWorldIpv6           = "world_ipv6"
 )
 
 // loadPodEgress returns the embedded CollectionSpec for podEgress.
@@ -467,6 +506,7 @@ type podEgressMapSpecs struct {
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
@@ -479,15 +519,17 @@ type podEgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podEgressVariableSpecs struct {
-	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
-	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
-	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
-	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
-	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
-	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
-	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
-	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
-	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
+	CtAnyTimeout        *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtShare             *ebpf.VariableSpec `ebpf:"ct_share"`
+	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
+	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
+	VerdictEvents       *ebpf.VariableSpec `ebpf:"verdict_events"`
+	WorldIpv4           *ebpf.VariableSpec `ebpf:"world_ipv4"`
+	WorldIpv6           *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
 
 // podEgressObjects contains all objects after they have been loaded into the kernel.
@@ -535,6 +577,7 @@ type podEgressMaps struct {
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
@@ -570,6 +613,7 @@ func (m *podEgressMaps) Close() error {
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
+		m.NatWorks,
 		m.Policy,
 		m.PolicyRanges,
 		m.ServiceSlots,
@@ -583,15 +627,17 @@ func (m *podEgressMaps) Close() error {
 //
 // It can be passed to loadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podEgressVariables struct {
-	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
-	CtShare           *ebpf.Variable `ebpf:"ct_share"`
-	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
-	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
-	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
-	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
-	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
-	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
-	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
+	CtAnyTimeout        *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtShare             *ebpf.Variable `ebpf:"ct_share"`
+	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
+	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`
+	VerdictEvents       *ebpf.Variable `ebpf:"verdict_events"`
+	WorldIpv4           *ebpf.Variable `ebpf:"world_ipv4"`
+	WorldIpv6           *ebpf.Variable `ebpf:"world_ipv6"`
 }
 
 // podEgressPrograms contains all programs after they have been loaded into the kernel.

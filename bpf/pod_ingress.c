@@ -14,6 +14,7 @@
 #include "ipv4.h"
 #include "ipv6.h"
 #include "nd.h"
+#include "pod_service.h"
 #include "reasons.h"
 #include "track.h"
 
@@ -52,6 +53,17 @@ static __noinline verdict to_ipv6(struct __sk_buff *skb, const struct endpoint_f
 	return CONTINUE;
 }
 
+/* deliver lets a packet into the pod. The stack does not resolve neighbours on these links, so it may have left any address. */
+static __noinline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
+{
+	verdict v;
+
+	if (flow->service == FLOW_OF_BACKEND && (v = pod_translate_back(skb, flow)) != CONTINUE)
+		return v;
+	v = eth_address(skb, self->pod_mac, self->host_mac);
+	return v == CONTINUE ? PASS : v;
+}
+
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
@@ -80,13 +92,9 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	}
 	if (v != CONTINUE)
 		return v;
-	v = track(skb, &flow, self);
+	v = track(skb, &flow, self, 0);
 	seen->src_label = flow.peer_identity;
-	if (v != CONTINUE)
-		return v;
-	/* The stack does not resolve neighbours on these links, so it may have left any address. */
-	v = eth_address(skb, self->pod_mac, self->host_mac);
-	return v == CONTINUE ? PASS : v;
+	return v == CONTINUE ? deliver(skb, self, &flow) : v;
 }
 
 SEC("tc")

@@ -20,6 +20,33 @@ type podIngressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type podIngressAffinityEntry struct {
+	_       structs.HostLayout
+	Backend uint32
+	Used    uint32
+}
+
+type podIngressAffinityKey struct {
+	_       structs.HostLayout
+	Service uint32
+	Kind    uint32
+	Client  [16]uint8
+}
+
+type podIngressAffinityMember struct {
+	_       structs.HostLayout
+	Service uint32
+	Backend uint32
+}
+
+type podIngressBackend struct {
+	_        structs.HostLayout
+	Addr     podIngressAddrKey
+	Port     uint16
+	Protocol uint8
+	Flags    uint8
+}
+
 type podIngressCtEntry struct {
 	_              structs.HostLayout
 	Check          uint32
@@ -131,6 +158,93 @@ type podIngressMetricsValue struct {
 	Bytes   uint64
 }
 
+type podIngressNatEntry4 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Twin     uint32
+	Flags    uint32
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type podIngressNatEntry6 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Twin     uint32
+	Flags    uint32
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type podIngressNatKey4 struct {
+	_        structs.HostLayout
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type podIngressNatKey6 struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type podIngressNatWork struct {
+	_      structs.HostLayout
+	Key    podIngressNatKey6
+	Entry  podIngressNatEntry6
+	Twin   podIngressNatKey6
+	Reply  podIngressNatEntry6
+	Other  podIngressNatKey6
+	Found  podIngressNatEntry6
+	Key4   podIngressNatKey4
+	Entry4 podIngressNatEntry4
+	Was    [32]uint8
+	Is     [32]uint8
+	Choice struct {
+		_        structs.HostLayout
+		Key      podIngressServiceKey
+		Internal uint32
+		Hash     uint32
+		Client   podIngressAffinityKey
+		Service  podIngressService
+		Id       uint32
+		Backend  podIngressBackend
+	}
+	From podIngressAddrKey
+	To   podIngressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+}
+
 type podIngressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -159,6 +273,34 @@ type podIngressPolicyRangeKey struct {
 	Port      uint16
 }
 
+type podIngressService struct {
+	_          structs.HostLayout
+	Id         uint32
+	First      uint32
+	Count      uint32
+	Maglev     uint32
+	MaglevSize uint32
+	Affinity   uint32
+	Flags      uint32
+}
+
+type podIngressServiceKey struct {
+	_        structs.HostLayout
+	Addr     podIngressAddrKey
+	Port     uint16
+	Protocol uint8
+	Scope    uint8
+}
+
+type podIngressSourceRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Service   uint32
+	Family    uint8
+	Pad       [3]uint8
+	Addr      [16]uint8
+}
+
 type podIngressTokenBucket struct {
 	_          structs.HostLayout
 	Refilled   uint64
@@ -170,38 +312,50 @@ type podIngressTokenBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	podIngressMapBpfEndpoints      = "bpf_endpoints"
-	podIngressMapBpfLinks          = "bpf_links"
-	podIngressMapCidrs             = "cidrs"
-	podIngressMapCtEst4            = "ct_est4"
-	podIngressMapCtEst6            = "ct_est6"
-	podIngressMapCtFlows           = "ct_flows"
-	podIngressMapCtNew4            = "ct_new4"
-	podIngressMapCtNew6            = "ct_new6"
-	podIngressMapCtSignals         = "ct_signals"
-	podIngressMapDatapath          = "datapath"
-	podIngressMapDropTokens        = "drop_tokens"
-	podIngressMapEndpointFacts     = "endpoint_facts"
-	podIngressMapEpochs            = "epochs"
-	podIngressMapEvents            = "events"
-	podIngressMapEventsLost        = "events_lost"
-	podIngressMapFrags             = "frags"
-	podIngressMapIpcache           = "ipcache"
-	podIngressMapIpcachePrefixes   = "ipcache_prefixes"
-	podIngressMapMetrics           = "metrics"
-	podIngressMapPolicy            = "policy"
-	podIngressMapPolicyRanges      = "policy_ranges"
-	podIngressMapVerdictTokens     = "verdict_tokens"
-	podIngressProgPodIngress       = "pod_ingress"
-	podIngressVarCtAnyTimeout      = "ct_any_timeout"
-	podIngressVarCtShare           = "ct_share"
-	podIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
-	podIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
-	podIngressVarCtTcpTimeout      = "ct_tcp_timeout"
-	podIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
-	podIngressVarVerdictEvents     = "verdict_events"
-	podIngressVarWorldIpv4         = "world_ipv4"
-	podIngressVarWorldIpv6         = "world_ipv6"
+	podIngressMapAffinity            = "affinity"
+	podIngressMapAffinityMembers     = "affinity_members"
+	podIngressMapBackends            = "backends"
+	podIngressMapBpfEndpoints        = "bpf_endpoints"
+	podIngressMapBpfLinks            = "bpf_links"
+	podIngressMapCidrs               = "cidrs"
+	podIngressMapCtEst4              = "ct_est4"
+	podIngressMapCtEst6              = "ct_est6"
+	podIngressMapCtFlows             = "ct_flows"
+	podIngressMapCtNew4              = "ct_new4"
+	podIngressMapCtNew6              = "ct_new6"
+	podIngressMapCtSignals           = "ct_signals"
+	podIngressMapDatapath            = "datapath"
+	podIngressMapDropTokens          = "drop_tokens"
+	podIngressMapEndpointFacts       = "endpoint_facts"
+	podIngressMapEpochs              = "epochs"
+	podIngressMapEvents              = "events"
+	podIngressMapEventsLost          = "events_lost"
+	podIngressMapFrags               = "frags"
+	podIngressMapIpcache             = "ipcache"
+	podIngressMapIpcachePrefixes     = "ipcache_prefixes"
+	podIngressMapMaglev              = "maglev"
+	podIngressMapMetrics             = "metrics"
+	podIngressMapNat4                = "nat4"
+	podIngressMapNat6                = "nat6"
+	podIngressMapNatWorks            = "nat_works"
+	podIngressMapPolicy              = "policy"
+	podIngressMapPolicyRanges        = "policy_ranges"
+	podIngressMapServiceSlots        = "service_slots"
+	podIngressMapServices            = "services"
+	podIngressMapSourceRanges        = "source_ranges"
+	podIngressMapVerdictTokens       = "verdict_tokens"
+	podIngressProgPodIngress         = "pod_ingress"
+	podIngressVarCtAnyTimeout        = "ct_any_timeout"
+	podIngressVarCtShare             = "ct_share"
+	podIngressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
+	podIngressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
+	podIngressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podIngressVarPolicyCidrNodes     = "policy_cidr_nodes"
+	podIngressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
+	podIngressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
+	podIngressVarVerdictEvents       = "verdict_events"
+	podIngressVarWorldIpv4           = "world_ipv4"
+	podIngressVarWorldIpv6           = "world_ipv6"
 )
 
 // loadPodIngress returns the embedded CollectionSpec for podIngress.
@@ -253,6 +407,9 @@ type podIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podIngressMapSpecs struct {
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	AffinityMembers *ebpf.MapSpec `ebpf:"affinity_members"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
@@ -271,9 +428,16 @@ type podIngressMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
@@ -281,15 +445,17 @@ type podIngressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podIngressVariableSpecs struct {
-	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
-	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
-	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
-	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
-	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
-	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
-	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
-	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
-	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
+	CtAnyTimeout        *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtShare             *ebpf.VariableSpec `ebpf:"ct_share"`
+	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
+	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
+	VerdictEvents       *ebpf.VariableSpec `ebpf:"verdict_events"`
+	WorldIpv4           *ebpf.VariableSpec `ebpf:"world_ipv4"`
+	WorldIpv6           *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
 
 // podIngressObjects contains all objects after they have been loaded into the kernel.
@@ -312,6 +478,9 @@ func (o *podIngressObjects) Close() error {
 //
 // It can be passed to loadPodIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podIngressMaps struct {
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	AffinityMembers *ebpf.Map `ebpf:"affinity_members"`
+	Backends        *ebpf.Map `ebpf:"backends"`
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
@@ -330,14 +499,24 @@ type podIngressMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
+	Services        *ebpf.Map `ebpf:"services"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *podIngressMaps) Close() error {
 	return _PodIngressClose(
+		m.Affinity,
+		m.AffinityMembers,
+		m.Backends,
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
@@ -356,9 +535,16 @@ func (m *podIngressMaps) Close() error {
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.Maglev,
 		m.Metrics,
+		m.Nat4,
+		m.Nat6,
+		m.NatWorks,
 		m.Policy,
 		m.PolicyRanges,
+		m.ServiceSlots,
+		m.Services,
+		m.SourceRanges,
 		m.VerdictTokens,
 	)
 }
@@ -367,15 +553,17 @@ func (m *podIngressMaps) Close() error {
 //
 // It can be passed to loadPodIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podIngressVariables struct {
-	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
-	CtShare           *ebpf.Variable `ebpf:"ct_share"`
-	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
-	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
-	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
-	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
-	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
-	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
-	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
+	CtAnyTimeout        *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtShare             *ebpf.Variable `ebpf:"ct_share"`
+	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
+	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`
+	VerdictEvents       *ebpf.Variable `ebpf:"verdict_events"`
+	WorldIpv4           *ebpf.Variable `ebpf:"world_ipv4"`
+	WorldIpv6           *ebpf.Variable `ebpf:"world_ipv6"`
 }
 
 // podIngressPrograms contains all programs after they have been loaded into the kernel.

@@ -13,6 +13,7 @@ enum drop_reason {
 	REASON_POLICY = 133,
 	REASON_MALFORMED = 134,		 /* a header contradicts itself or the length of the packet */
 	REASON_TRUNCATED = 135,		 /* the packet ends inside a header */
+	REASON_TOO_BIG = 136,		 /* longer than the way on takes */
 	REASON_UNKNOWN_L3 = 139,	 /* neither IP nor ARP */
 	REASON_WRITE = 141,		 /* the kernel did not let us change the packet */
 	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
@@ -25,10 +26,13 @@ enum drop_reason {
 	REASON_CT_UNKNOWN = 163,	 /* an ICMP answer or error that belongs to no flow */
 	REASON_UNSUPPORTED_L2 = 166,	 /* a length where the EtherType belongs */
 	REASON_NAT_NO_MAPPING = 167,	 /* no free port to translate to, or nothing to translate back to */
+	REASON_NO_ROUTE = 169,		 /* the node has no way to the backend */
 	REASON_UNKNOWN_IDENTITY = 171,	 /* the peer is known, its identity not yet */
 	REASON_UNKNOWN_SENDER = 172,	 /* the link belongs to no endpoint */
+	REASON_CLUSTER_IP = 174,	 /* a service that serves nobody outside the cluster */
 	REASON_FRAGMENT_UNKNOWN = 175,	 /* the first fragment did not pass here before this one */
 	REASON_FORBIDDEN_ICMPV6 = 176,
+	REASON_SOURCE_RANGE = 177,	 /* a client from outside whom the service does not admit */
 	REASON_POLICY_DENY = 181,	 /* a rule denies; without one, no rule allows */
 	REASON_VLAN = 182,
 	REASON_MULTICAST = 240,		 /* multicast and broadcast stay on the pod's link */
@@ -37,6 +41,7 @@ enum drop_reason {
 	REASON_CT_FULL = 243,		 /* no room for one more established flow: this one is refused */
 	REASON_CT_SHARE = 244,		 /* the endpoint has as many of them as it may */
 	REASON_NAT_FULL = 245,		 /* no room for one more translated flow: this one is refused */
+	REASON_HOPS = 246,		 /* its hops run out here */
 };
 
 enum direction {
@@ -66,6 +71,10 @@ enum source_file {
 	FILE_TRACK = 216,
 	FILE_NAT = 217,
 	FILE_POD_SERVICE = 218,
+	FILE_NETDEV_INGRESS = 219,
+	FILE_NETDEV_EGRESS = 220,
+	FILE_SNAT = 221,
+	FILE_LEAVE = 222,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

@@ -65,6 +65,21 @@ static __always_inline int same_address(const struct addr_key *a, const struct a
 	return word_at(a->addr) == word_at(b->addr) && word_at(a->addr + 8) == word_at(b->addr + 8);
 }
 
+/* flow_quoted makes flow that of the packet which an ICMP error is about. */
+__attribute__((noinline)) int flow_quoted(struct __sk_buff *skb, struct flow *flow)
+{
+	verdict v;
+
+	if (!flow)
+		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
+	flow->at += ICMP_LENGTH;
+	flow->quoted = flow->at;
+	v = flow->family == 6 ? embedded_ipv6(skb, flow) : embedded_ipv4(skb, flow);
+	if (v == CONTINUE)
+		v = l4_read(skb, flow->at, flow->end, 1, &flow->l4);
+	return v;
+}
+
 /* flow_related accepts an error about a packet of a flow that stands, for the sender of that packet. Self must be an end of the flow:
  * a pod speaks of what it was sent only, while from elsewhere any router on the way may tell. Afterwards flow is that of the
  * packet inside. */
@@ -78,15 +93,9 @@ __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *f
 	if (!flow || !self)
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	to = flow->to;
-	flow->at += ICMP_LENGTH;
-	v = flow->family == 6 ? embedded_ipv6(skb, flow) : embedded_ipv4(skb, flow);
-	if (v != CONTINUE)
+	if ((v = flow_quoted(skb, flow)) != CONTINUE)
 		return v;
-	if (!same_address(&flow->from, &to))
-		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
-	if ((v = l4_read(skb, flow->at, flow->end, 1, &flow->l4)) != CONTINUE)
-		return v;
-	if (flow->l4.role == L4_ERROR)
+	if (!same_address(&flow->from, &to) || flow->l4.role == L4_ERROR)
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	flow_name(flow);
 	key = flow->key;

@@ -12,14 +12,14 @@
 struct choice {
 	struct service_key key; /* service_find fills in the scope */
 	__u32 internal;		/* whether a pod or a process of this node asks */
-	__u32 hash;		/* of the packet's ends (service_hash), for Maglev */
+	__u32 hash;		/* of the packet's ends (service_hash), for those from outside who choose by Maglev's table */
 	struct affinity_key client; /* service_choose fills in the service; kind 0 keeps no backend */
 	struct service service;
 	__u32 id; /* of the backend */
 	struct backend backend;
 };
 
-#define TRIES 3 /* how often an entry that changes while it is read is read again, and a backend that is gone chosen anew */
+#define TRIES 2 /* how often an entry that changes while it is read is read again, and a backend that is gone chosen anew */
 
 static __always_inline __u64 service_mix(__u64 sum, __u64 word)
 {
@@ -127,12 +127,12 @@ static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u
 }
 
 /* service_slot is the backend of one try. */
-static __always_inline __u32 service_slot(const struct service *service, __u32 hash, __u32 try)
+static __always_inline __u32 service_slot(const struct service *service, const struct choice *choice, __u32 try)
 {
 	__u32 *id = NULL, slot;
 
-	if ((service->flags & SERVICE_MAGLEV) && service->maglev_size && !try) {
-		slot = service->maglev + hash % service->maglev_size;
+	if ((service->flags & SERVICE_MAGLEV) && service->maglev_size && !choice->internal && !try) {
+		slot = service->maglev + choice->hash % service->maglev_size;
 		id = bpf_map_lookup_elem(&maglev, &slot);
 	}
 	if (!id || !*id) {
@@ -168,7 +168,7 @@ __attribute__((noinline)) int service_choose(struct choice *choice)
 		return 1;
 	}
 	for (int i = 0; i < TRIES; i++) {
-		id = service_slot(&service, choice->hash, i);
+		id = service_slot(&service, choice, i);
 		if (!id || !backend_copy(id, &backend))
 			continue;
 		if (keeps) {

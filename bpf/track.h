@@ -12,10 +12,11 @@
 #include "judge.h"
 #include "l4.h"
 #include "packet.h"
+#include "pod_service.h"
 #include "reasons.h"
 #include "related.h"
 
-static __always_inline int is_opening(const struct l4 *l4) { return (l4->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN; }
+static __always_inline int is_for_service(const struct flow *flow) { return flow->service == FLOW_TO_SERVICE || flow->service == FLOW_TO_NEW; }
 
 static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
@@ -53,6 +54,8 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 			return DROP(FILE_TRACK, REASON_CT_UNKNOWN);
 		*entry = (struct ct_entry){ .check = flow->check, .created = now, .flags = flow->second };
 	}
+	if (is_for_service(flow))
+		entry->flags |= CT_TRANSLATED;
 	ct_advance(entry, &flow->l4, !is_answer(flow), now);
 	entry->packets++;
 	entry->bytes += skb->len;
@@ -125,8 +128,8 @@ static __always_inline int track_quickly(struct __sk_buff *skb, struct flow *flo
 }
 
 /* track says whether a packet may pass, and finds out about its peer. Later fragments have the ports of the first, which must have
- * passed before them. */
-static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+ * passed before them. Only what a pod sends can be for a service, and a packet of an established flow without one is not asked. */
+static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, const int egress)
 {
 	verdict v;
 
@@ -135,12 +138,23 @@ static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, c
 		return v;
 	flow->epochs = epochs_now();
 	flow->foreign = is_foreign(skb, flow, self);
-	if (flow->l4.role == L4_ERROR)
+	if (flow->l4.role == L4_ERROR) {
+		if (egress && (v = pod_translate_error(skb, flow, self)) != CONTINUE)
+			return v;
 		return flow_related(skb, flow, self);
+	}
 	flow_name(flow);
-	if (!track_quickly(skb, flow, self) && (v = track_slowly(skb, flow, self)) != CONTINUE)
-		return v;
-	if (flow->fragment == FRAGMENT_FIRST)
+	if (!track_quickly(skb, flow, self)) {
+		if (egress && (v = pod_translate(skb, flow, self)) != CONTINUE)
+			return v;
+		if ((v = track_slowly(skb, flow, self)) != CONTINUE) {
+			/* Who may not speak with a backend shall not fill the table of those who do. */
+			if (egress && flow->service == FLOW_TO_NEW)
+				nat_forget(flow->family);
+			return v;
+		}
+	}
+	if (flow->fragment == FRAGMENT_FIRST && !is_for_service(flow))
 		fragment_remember(flow);
 	return CONTINUE;
 }

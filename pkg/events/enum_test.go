@@ -50,7 +50,8 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_UNKNOWN_IDENTITY": events.UnknownIdentity, "REASON_FRAGMENT_UNKNOWN": events.UnknownFragment,
 		"REASON_POLICY_DENY": events.PolicyDenyRule, "REASON_CT_FULL": events.FlowsFull, "REASON_CT_SHARE": events.FlowsShare,
 		"REASON_NO_BACKEND": events.NoBackend, "REASON_SERVICE_PROTOCOL": events.ServiceProtocol,
-		"REASON_NAT_NO_MAPPING": events.NoMapping, "REASON_NAT_FULL": events.NATFull,
+		"REASON_NAT_NO_MAPPING": events.NoMapping, "REASON_TOO_BIG": events.TooBig, "REASON_NO_ROUTE": events.NoRoute, "REASON_CLUSTER_IP": events.ClusterIP,
+		"REASON_SOURCE_RANGE": events.SourceRange, "REASON_HOPS": events.HopsRunOut, "REASON_NAT_FULL": events.NATFull,
 	}
 	got := enum(t, "drop_reason")
 	for name, value := range got {
@@ -76,7 +77,8 @@ func TestFile_EqualsC(t *testing.T) {
 		"FILE_POD_INGRESS": events.FilePodIngress, "FILE_POLICY": events.FilePolicy,
 		"FILE_CONNTRACK": events.FileConntrack, "FILE_FRAGMENTS": events.FileFragments, "FILE_JUDGE": events.FileJudge,
 		"FILE_L4": events.FileL4, "FILE_RELATED": events.FileRelated, "FILE_TRACK": events.FileTrack,
-		"FILE_NAT": events.FileNAT, "FILE_POD_SERVICE": events.FilePodService,
+		"FILE_NAT": events.FileNAT, "FILE_NETDEV_INGRESS": events.FileNetdevIngress, "FILE_NETDEV_EGRESS": events.FileNetdevEgress, "FILE_SNAT": events.FileSNAT,
+		"FILE_LEAVE": events.FileLeave, "FILE_POD_SERVICE": events.FilePodService,
 	}
 	got := enum(t, "source_file")
 	for name, value := range got {

@@ -7,24 +7,28 @@ type File uint8
 
 // Our own files.
 const (
-	FileARP        File = 200
-	FileDeliver    File = 201
-	FileEth        File = 203
-	FileHostEgress File = 204
-	FileIPv4       File = 205
-	FileIPv6       File = 206
-	FileND         File = 207
-	FilePodEgress  File = 208
-	FilePodIngress File = 209
-	FilePolicy     File = 210
-	FileConntrack  File = 211
-	FileFragments  File = 212
-	FileJudge      File = 213
-	FileL4         File = 214
-	FileRelated    File = 215
-	FileTrack      File = 216
-	FileNAT        File = 217
-	FilePodService File = 218
+	FileARP           File = 200
+	FileDeliver       File = 201
+	FileEth           File = 203
+	FileHostEgress    File = 204
+	FileIPv4          File = 205
+	FileIPv6          File = 206
+	FileND            File = 207
+	FilePodEgress     File = 208
+	FilePodIngress    File = 209
+	FilePolicy        File = 210
+	FileConntrack     File = 211
+	FileFragments     File = 212
+	FileJudge         File = 213
+	FileL4            File = 214
+	FileRelated       File = 215
+	FileTrack         File = 216
+	FileNAT           File = 217
+	FilePodService    File = 218
+	FileNetdevIngress File = 219
+	FileNetdevEgress  File = 220
+	FileSNAT          File = 221
+	FileLeave         File = 222
 )
 
 // String is the name of the file below bpf/.
@@ -66,6 +70,14 @@ func (f File) String() string {
 		return "nat.h"
 	case FilePodService:
 		return "pod_service.h"
+	case FileNetdevIngress:
+		return "netdev_ingress.c"
+	case FileNetdevEgress:
+		return "netdev_egress.c"
+	case FileSNAT:
+		return "snat.h"
+	case FileLeave:
+		return "leave.h"
 	}
 	return strconv.Itoa(int(f))
 }

@@ -15,6 +15,7 @@ const (
 	PolicyDenied     Reason = 133
 	Malformed        Reason = 134 // a header contradicts itself or the length of the packet
 	Truncated        Reason = 135 // the packet ends inside a header, or its header promises more than there is
+	TooBig           Reason = 136 // longer than the way on takes
 	UnknownL3        Reason = 139 // neither IP nor ARP
 	WriteFailed      Reason = 141 // the kernel did not let the program change the packet
 	UnknownTarget    Reason = 150 // sent to a pod that does not have the address
@@ -27,10 +28,13 @@ const (
 	UnknownFlow      Reason = 163 // an ICMP answer or error that belongs to no flow
 	UnsupportedL2    Reason = 166 // a length where the EtherType belongs
 	NoMapping        Reason = 167 // no free port to translate to, or nothing to translate back to
+	NoRoute          Reason = 169 // the node has no way to the backend
 	UnknownIdentity  Reason = 171 // the identity of the peer is not known yet
 	UnknownSender    Reason = 172 // the link belongs to no endpoint
+	ClusterIP        Reason = 174 // a service that serves nobody outside the cluster
 	UnknownFragment  Reason = 175 // the first fragment did not pass before this one
 	ForbiddenICMPv6  Reason = 176 // router advertisements and the like
+	SourceRange      Reason = 177 // a client from outside whom the service does not admit
 	PolicyDenyRule   Reason = 181 // a rule that denies decided, not the lack of one that allows
 	VLANFilter       Reason = 182
 	MulticastRefused Reason = 240 // multicast and broadcast stay on the pod's link
@@ -39,6 +43,7 @@ const (
 	FlowsFull        Reason = 243 // no room for one more established flow
 	FlowsShare       Reason = 244 // the endpoint has as many established flows as it may
 	NATFull          Reason = 245 // no room for one more translated flow
+	HopsRunOut       Reason = 246 // its hops run out here
 )
 
 // FirstOwn is the first reason that Cilium does not have.
@@ -88,6 +93,8 @@ func (r Reason) text() (string, bool) {
 		return "CT: Endpoint has used up its share of flows", true
 	case NATFull:
 		return "NAT: Table of translated flows is full", true
+	case HopsRunOut:
+		return "Hops run out", true
 	}
 	return "", false
 }

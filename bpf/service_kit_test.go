@@ -1,0 +1,156 @@
+package bpf
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+)
+
+// What the tests of services have: an address that is a service's, a backend on another node, and the addresses under which a pod
+// speaks with itself.
+var (
+	clusterIP = map[int]netip.Addr{4: netip.MustParseAddr("10.96.0.10"), 6: netip.MustParseAddr("fd00:96::10")}
+	remotePod = map[int]netip.Addr{4: netip.MustParseAddr("10.2.0.21"), 6: netip.MustParseAddr("fd00:2::21")}
+	loopback  = map[int]netip.Addr{4: netip.MustParseAddr("169.254.42.1"), 6: netip.MustParseAddr("100::a9fe:2a01")}
+)
+
+const (
+	servicePort = 80
+	backendPort = 8080
+	serviceID   = 7
+)
+
+// service writes the entry of a frontend on the ClusterIP, with backends whose ids count from 100 on, each with its slot. A
+// change of s comes before it is written.
+func (n *node) service(family int, protocol uint8, backends []netip.AddrPort, change ...func(*ServiceKey, *Service)) {
+	n.t.Helper()
+	s := Service{Id: serviceID, First: 40, Count: uint32(len(backends))}
+	key := NewServiceKey(loadbalancer.Address{Addr: clusterIP[family], Port: servicePort, Protocol: loadbalancer.Protocol(protocol)}, ScopeExternal)
+	for _, c := range change {
+		c(&key, &s)
+	}
+	for i, b := range backends {
+		id := 100 + uint32(i)
+		n.update(MapBackends, id, NewBackend(loadbalancer.Address{Addr: b.Addr(), Port: b.Port(), Protocol: loadbalancer.Protocol(protocol)}, 0))
+		n.update(MapServiceSlots, s.First+uint32(i), id)
+		n.update(MapAffinityMembers, AffinityMember{Service: s.Id, Backend: id}, uint32(1))
+	}
+	n.update(MapServices, key, s)
+}
+
+// at gives backends the port that all of them have.
+func at(addrs ...netip.Addr) (out []netip.AddrPort) {
+	for _, a := range addrs {
+		out = append(out, netip.AddrPortFrom(a, backendPort))
+	}
+	return out
+}
+
+// askService is what pod a sends to the service.
+func askService(family int, sport uint16) flow {
+	return sent(podA, podA.addr(family), clusterIP[family]).ports(sport, servicePort)
+}
+
+// asked is the same packet as the pod that serves gets it.
+func asked(family int, server pod, sport uint16) flow {
+	return received(server, podA.addr(family), server.addr(family)).ports(sport, backendPort).withHops(63)
+}
+
+// kinds makes packets of the protocols that services have.
+var kinds = map[uint8]func(t testing.TB, f flow) []byte{
+	protoTCP: func(t testing.TB, f flow) []byte { return f.tcp(t, "S") },
+	protoUDP: func(t testing.TB, f flow) []byte { return f.bytes(t) },
+}
+
+// eachService runs a test for both families and the protocols whose ports can be translated.
+func eachService(t *testing.T, test func(t *testing.T, n *node, family int, protocol uint8)) {
+	t.Helper()
+	for _, family := range families {
+		for _, protocol := range slices.Sorted(maps.Keys(kinds)) {
+			t.Run(fmt.Sprintf("IPv%d/%d", family, protocol), func(t *testing.T) {
+				t.Parallel()
+				test(t, newNode(t), family, protocol)
+			})
+		}
+	}
+}
+
+// natFlows counts the entries of translated flows.
+func (n *node) natFlows(family int) (count int) {
+	n.t.Helper()
+	var key, value []byte
+	all := n.maps[natMap(family)].Iterate()
+	for all.Next(&key, &value) {
+		count++
+	}
+	if err := all.Err(); err != nil {
+		n.t.Fatal(err)
+	}
+	return count
+}
+
+func natMap(family int) string { return map[int]string{4: MapNat4, 6: MapNat6}[family] }
+
+// wantNat demands how many entries of translated flows there are.
+func (n *node) wantNat(family, want int) {
+	n.t.Helper()
+	if got := n.natFlows(family); got != want {
+		n.t.Errorf("%d entries of translated flows, want %d", got, want)
+	}
+}
+
+// natExpire makes all translated flows expire.
+func (n *node) natExpire(family int) {
+	n.t.Helper()
+	past := now(n.t) - 1
+	if family == 4 {
+		changeNat(n, MapNat4, func(_ NatKey4, e *NatEntry4) { e.Expires = past })
+		return
+	}
+	changeNat(n, MapNat6, func(_ NatKey6, e *NatEntry6) { e.Expires = past })
+}
+
+func changeNat[K comparable, V any](n *node, name string, change func(K, *V)) {
+	n.t.Helper()
+	var (
+		key   K
+		value V
+	)
+	changed := map[K]V{}
+	all := n.maps[name].Iterate()
+	for all.Next(&key, &value) {
+		change(key, &value)
+		changed[key] = value
+	}
+	if err := all.Err(); err != nil {
+		n.t.Fatal(err)
+	}
+	for k, v := range changed {
+		n.update(name, k, v)
+	}
+}
+
+// sctp is a packet of SCTP, whose checksum covers neither addresses nor is one of ours.
+func (f flow) sctp(t testing.TB) []byte { return f.raw(t, protoSCTP) }
+
+// udpSum sets the checksum of UDP.
+func udpSum(family int, packet []byte, sum uint16) []byte {
+	at := map[int]int{4: 14 + 20 + 6, 6: 14 + 40 + 6}[family]
+	packet = slices.Clone(packet)
+	packet[at], packet[at+1] = byte(sum>>8), byte(sum)
+	return packet
+}
+
+// quoting is an ICMP error of f's sender with right checksums about a packet, given as a frame, whose first bytes behind the IP header it quotes.
+func (f flow) quoting(t testing.TB, about []byte, bytes int) []byte {
+	t.Helper()
+	kind, code, header := uint8(3), uint8(3), 20
+	if f.src.Is6() {
+		kind, code, header = 1, 4, 40
+	}
+	return f.icmp(t, kind, code, append(make([]byte, 4), about[14:min(len(about), 14+header+bytes)]...))
+}

@@ -1,0 +1,73 @@
+package bpf
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// stackLimit is what the frames of functions that call one another may take together, each rounded up to 32 bytes, as Linux 6.1
+// counts. Newer kernels are more generous, so loading the programs proves nothing.
+const stackLimit = 512
+
+func TestPrograms_FitTheStackOfLinux61(t *testing.T) {
+	t.Parallel()
+	for _, name := range Programs() {
+		spec, err := Load(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for program, p := range spec.Programs {
+			frames, calls := functions(p.Instructions)
+			total, chain := deepest(program, frames, calls)
+			t.Attr("stack:"+program, fmt.Sprintf("%d bytes, the limit is %d", total, stackLimit))
+			if total > stackLimit {
+				t.Errorf("%s: %d bytes of stack in %s, the limit is %d", program, total, strings.Join(chain, " > "), stackLimit)
+			}
+		}
+	}
+}
+
+// functions takes a program apart: the frame of each function, and whom it calls.
+func functions(all asm.Instructions) (frames map[string]int, calls map[string][]string) {
+	frames, calls = map[string]int{}, map[string][]string{}
+	var (
+		name   string
+		copies map[asm.Register]bool // of the frame pointer
+	)
+	deepen := func(offset int) {
+		if offset < 0 {
+			frames[name] = max(frames[name], (-offset+31)/32*32)
+		}
+	}
+	for _, i := range all {
+		if s := i.Symbol(); s != "" && !strings.HasPrefix(s, "LBB") {
+			name, copies = s, map[asm.Register]bool{}
+			frames[name] = max(frames[name], 32)
+		}
+		switch class := i.OpCode.Class(); {
+		case i.IsFunctionCall():
+			calls[name] = append(calls[name], i.Reference())
+		case class.IsLoad() && i.Src == asm.RFP, class.IsStore() && i.Dst == asm.RFP:
+			deepen(int(i.Offset))
+		case class.IsALU() && i.OpCode.ALUOp() == asm.Mov:
+			copies[i.Dst] = i.Src == asm.RFP && i.OpCode.Source() == asm.RegSource
+		case class.IsALU() && i.OpCode.ALUOp() == asm.Add && copies[i.Dst]:
+			deepen(int(i.Constant))
+			copies[i.Dst] = false
+		}
+	}
+	return frames, calls
+}
+
+// deepest is the chain of calls from a function on that takes the most.
+func deepest(name string, frames map[string]int, calls map[string][]string) (total int, chain []string) {
+	for _, callee := range calls[name] {
+		if n, c := deepest(callee, frames, calls); n > total {
+			total, chain = n, c
+		}
+	}
+	return total + frames[name], append([]string{fmt.Sprintf("%s (%d)", name, frames[name])}, chain...)
+}
