@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,6 +102,7 @@ func waitReady(t *testing.T, node *nodekit.Node) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if err := node.WaitReady(ctx); err != nil {
+		logPolicies(t, node)
 		t.Fatal(err)
 	}
 }
@@ -109,10 +111,24 @@ func addPod(t *testing.T, node *nodekit.Node, name string) *nodekit.Pod {
 	t.Helper()
 	pod, err := node.AddPod(t.Context(), name)
 	if err != nil {
+		logPolicies(t, node)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = pod.Close() })
 	return pod
+}
+
+// logPolicies puts into the test's log how far the agent has come with what an ADD waits for.
+func logPolicies(t *testing.T, node *nodekit.Node) {
+	t.Helper()
+	commands := [][]string{{"status"}}
+	for _, table := range []string{"policy-progress", "identities", "endpoint-identities", "endpoint-facts", "endpoint-policies"} {
+		commands = append(commands, []string{"db", "show", table})
+	}
+	for _, command := range commands {
+		text, err := node.Waggle(t.Context(), command...)
+		t.Logf("waggle %s: %v\n%s", strings.Join(command, " "), err, text)
+	}
 }
 
 // eventually retries until check succeeds, and fails the test with its last error after a while.

@@ -2,8 +2,10 @@ package node_test
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -37,6 +39,48 @@ func undisturbed(t *testing.T, l *load.Load) {
 	t.Log(r)
 	if err := r.Err(); err != nil {
 		t.Errorf("traffic was disturbed that policies allow all the time:\n%v", err)
+	}
+}
+
+// span is from one moment of a load to another.
+type span struct{ begin, end time.Duration }
+
+// instant is how far apart datagrams may have been sent that are lost while the kernel takes over several pods with one call. That
+// takes microseconds, unless the call has to wait for a CPU.
+const instant = 20 * time.Millisecond
+
+// hardlyDisturbed ends the traffic and wants that no connection was hurt, and that what was lost in each of the spans was sent within
+// an instant. What TCP sent again is not asked for: nobody knows when that was.
+func hardlyDisturbed(t *testing.T, l *load.Load, spans []span) {
+	t.Helper()
+	r, err := l.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(r)
+	lost := map[span]span{} // when that was sent which was lost in a span
+	for _, loss := range r.UDP.Losses {
+		i := slices.IndexFunc(spans, func(s span) bool { return s.begin <= loss.First && loss.Last <= s.end })
+		if i < 0 {
+			t.Errorf("%s: %d datagrams are lost that were sent from %v to %v, when nothing changed", loss.Path, loss.Count, loss.First, loss.Last)
+			continue
+		}
+		all, more := lost[spans[i]]
+		if !more {
+			all = span{loss.First, loss.Last}
+		}
+		lost[spans[i]] = span{min(all.begin, loss.First), max(all.end, loss.Last)}
+	}
+	for in, all := range lost {
+		if took := all.end - all.begin; took > instant {
+			t.Errorf("from %v to %v, for longer than %v, datagrams were lost", all.begin, all.end, instant)
+		} else {
+			t.Logf("what was sent from %v to %v was lost, in the restart at %v", all.begin, all.end, in.begin)
+		}
+	}
+	r.UDP.Lost, r.TCP.LostSegments = 0, 0
+	if err := r.Err(); err != nil {
+		t.Errorf("connections were disturbed that policies allow all the time:\n%v", err)
 	}
 }
 

@@ -173,7 +173,7 @@ func TestReceiver_CountsWhatIsOutOfOrder(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 	s := &stream{sentAt: make([]time.Time, 7), seen: r, faults: &faults{load: &Load{}}, path: Path{Name: "x"}}
-	if missing := s.missing(); missing != 2 { // 4 and 6
+	if missing := count(s.missing()); missing != 2 { // 4 and 6
 		t.Errorf("%d are missing, want 2", missing)
 	}
 }

@@ -41,6 +41,14 @@ type UDP struct {
 	Reordered  int
 	Duplicated int
 	LongestGap time.Duration // between two arrivals of one stream, less the time between their sendings
+	Losses     []Loss        // what did not arrive, also behind a full receive buffer
+}
+
+// Loss is datagrams in a row of which none arrived.
+type Loss struct {
+	Path        string
+	Count       int
+	First, Last time.Duration // when they were sent, since the start
 }
 
 // Connects is about short connections.

@@ -220,7 +220,9 @@ func (s *stream) finish(u *UDP) {
 	}
 	overflowed := int(s.seen.overflowed)
 	u.Sent += sent
-	u.Lost += max(0, s.missing()-overflowed)
+	missing := s.missing()
+	u.Losses = append(u.Losses, missing...)
+	u.Lost += max(0, count(missing)-overflowed)
 	u.Refused += s.refused
 	u.Overflowed += overflowed
 	u.Reordered += s.seen.reordered
@@ -228,8 +230,8 @@ func (s *stream) finish(u *UDP) {
 	u.LongestGap = max(u.LongestGap, s.seen.gap)
 }
 
-// missing counts the datagrams that did not arrive and says when they were sent.
-func (s *stream) missing() (count int) {
+// missing lists the datagrams that did not arrive, those in a row together.
+func (s *stream) missing() (losses []Loss) {
 	for first := 0; first < len(s.sentAt); first++ {
 		last := first
 		for last < len(s.sentAt) && (last >= len(s.seen.have) || !s.seen.have[last]) {
@@ -238,12 +240,19 @@ func (s *stream) missing() (count int) {
 		if last == first {
 			continue
 		}
-		count += last - first
-		s.faults.add(s.path.Name, "datagrams %d to %d did not arrive, sent at %v to %v", first, last-1,
-			s.sentAt[first].Sub(s.faults.load.begin), s.sentAt[last-1].Sub(s.faults.load.begin))
+		loss := Loss{s.path.Name, last - first, s.sentAt[first].Sub(s.faults.load.begin), s.sentAt[last-1].Sub(s.faults.load.begin)}
+		s.faults.add(s.path.Name, "datagrams %d to %d did not arrive, sent at %v to %v", first, last-1, loss.First, loss.Last)
+		losses = append(losses, loss)
 		first = last
 	}
-	return count
+	return losses
+}
+
+func count(losses []Loss) (n int) {
+	for _, l := range losses {
+		n += l.Count
+	}
+	return n
 }
 
 func (s *stream) close() error {
