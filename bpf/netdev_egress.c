@@ -1,19 +1,174 @@
 //go:build ignore
 
-/* Egress of devices that lead out of the node. */
+/* Egress of devices that lead out of the node: answers of services, pods that leave under the node's address, and the node itself. */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
+#include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+#include "conntrack.h"
 #include "drop.h"
+#include "endpoint.h"
+#include "flow.h"
+#include "ipcache.h"
+#include "l4.h"
 #include "masquerade_maps.h"
+#include "nat.h"
+#include "netdev.h"
 #include "reasons.h"
+#include "snat.h"
+
+/* is_outside_of_all tells whether an address belongs neither to the cluster nor to what pods meet under their own addresses. Functions of
+ * their own have room for keys on their stack. */
+__attribute__((noinline)) int is_outside_of_all(const struct flow *flow)
+{
+	struct addr_key to;
+	struct lpm_key key;
+	__u32 *keeps;
+
+	if (!flow)
+		return 0;
+	to = flow->to;
+	if (ipcache_identity(&to) != world_identity(to.family))
+		return 0;
+	lpm_key_make(&key, &to);
+	keeps = bpf_map_lookup_elem(&unmasqueraded, &key);
+	return !keeps || !*keeps;
+}
+
+/* is_asked_for tells whether a pod's packet belongs to a flow that the other end opened, which knows the pod by its own address. */
+__attribute__((noinline)) int is_asked_for(struct flow *flow)
+{
+	struct ct_entry *entry;
+	union ct_key key;
+
+	if (!flow)
+		return 0;
+	if (flow->l4.role == L4_ANSWER)
+		return 1;
+	flow_name(flow);
+	key = flow->key;
+	entry = ct_established(&key, flow->family);
+	if (!entry)
+		entry = ct_unanswered(&key, flow->family);
+	return entry && entry->check == flow->check && !ct_expired(entry, ct_now()) && ct_end(entry, flow->second);
+}
+
+/* is_masked tells whether a pod that opens a flow of this kind gets the node's address. */
+static __always_inline int is_masked(const struct flow *flow, __u32 ifindex)
+{
+	struct netdev *dev = bpf_map_lookup_elem(&netdevs, &ifindex);
+
+	return dev && (dev->flags & (flow->family == 6 ? NETDEV_MASQUERADE_IPV6 : NETDEV_MASQUERADE_IPV4)) && is_outside_of_all(flow);
+}
+
+/* begin makes the entry of a flow with a new source, of a pod or of the node itself; key was filled in when the flow was looked for. */
+__attribute__((noinline)) int begin(const struct flow *flow, __u32 endpoint, __u32 ifindex)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work)
+		return DROP(FILE_NETDEV_EGRESS, REASON_NAT_NO_MAPPING);
+	work->entry = (struct nat_entry6){
+		.sport = work->key.sport,
+		.dport = work->key.dport,
+		.twin = NAT_FROM_OUTSIDE,
+		.flags = endpoint ? NAT_MASQUERADE : NAT_NODE,
+		.endpoint = endpoint,
+	};
+	__builtin_memcpy(work->entry.saddr, work->key.saddr, sizeof(work->entry.saddr));
+	__builtin_memcpy(work->entry.daddr, work->key.daddr, sizeof(work->entry.daddr));
+	if (endpoint && !netdev_address(ifindex, flow->family, work->entry.saddr))
+		return DROP(FILE_NETDEV_EGRESS, REASON_NAT_NO_MAPPING);
+	return snat_create(flow->family);
+}
+
+/* follow translates a packet whose flow's entry was found or made. */
+static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+	verdict v;
+
+	if (!work)
+		return DROP(FILE_NETDEV_EGRESS, REASON_WRITE);
+	if (!netdev_changes(work))
+		return PASS;
+	v = netdev_rewrite(skb, flow);
+	return v == CONTINUE ? PASS : v;
+}
+
+/* mask_pod translates what a pod sends and belongs to no flow that is known. */
+static __always_inline verdict mask_pod(struct __sk_buff *skb, struct flow *flow, __u32 endpoint, __u32 ifindex)
+{
+	verdict v;
+
+	if (!is_masked(flow, ifindex))
+		return PASS;
+	if (is_asked_for(flow)) {
+		if (flow->fragment == FRAGMENT_FIRST)
+			fragment_remember(flow);
+		return PASS;
+	}
+	v = begin(flow, endpoint, ifindex);
+	return v == CONTINUE ? follow(skb, flow) : v;
+}
+
+/* report translates an ICMP error about a packet of a flow that is translated. */
+static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
+{
+	__u32 quoted = flow->at + ICMP_LENGTH;
+	verdict v;
+
+	if (!netdev_quoted(skb, flow, NAT_TO_OUTSIDE))
+		return PASS;
+	v = nat_rewrite_error(skb, flow->family, quoted, flow->at, flow->end);
+	return v == CONTINUE ? PASS : v;
+}
+
+static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+{
+	struct flow flow = { .self = NETDEV_GOES };
+	__u32 ifindex = skb->ifindex;
+	struct endpoint_ref *ref;
+	__u32 endpoint = 0, node = 0;
+	verdict v;
+
+	if (!bpf_map_lookup_elem(&netdevs, &ifindex))
+		return PASS;
+	v = netdev_read(skb, &flow);
+	if (v == PASS)
+		return PASS;
+	if ((ref = bpf_map_lookup_elem(&bpf_endpoints, &flow.from))) {
+		node = ref->flags & ADDRESS_HOST;
+		endpoint = node ? 0 : ref->id;
+	}
+	seen->endpoint = endpoint;
+	if (v == UNKNOWN_FRAGMENT)
+		return endpoint && is_masked(&flow, ifindex) ? DROP(FILE_NETDEV_EGRESS, REASON_FRAGMENT_UNKNOWN) : PASS;
+	/* What came in and has an address of the node is a client of a service that netdev_ingress sends on. */
+	if (node && skb->ingress_ifindex)
+		return PASS;
+	if (flow.l4.role == L4_ERROR)
+		return report(skb, &flow);
+	if (netdev_known(&flow, NAT_TO_OUTSIDE))
+		return follow(skb, &flow);
+	if (flow.fragment == FRAGMENT_LATER)
+		return PASS;
+	if (node) {
+		/* Below the range nobody else gets ports. No room for the entry is no reason to keep the node from speaking. */
+		if (!snat_has_ports(flow.l4.protocol) || !snat_in_range(flow.l4.sport) || begin(&flow, 0, ifindex) != CONTINUE)
+			return PASS;
+		return follow(skb, &flow);
+	}
+	return endpoint ? mask_pod(skb, &flow, endpoint, ifindex) : PASS;
+}
 
 SEC("tc")
 int netdev_egress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
+	verdict v = judge(skb, &seen);
 
-	return finish(skb, PASS, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

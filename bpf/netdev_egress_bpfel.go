@@ -20,6 +20,70 @@ type netdevEgressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type netdevEgressAffinityEntry struct {
+	_       structs.HostLayout
+	Backend uint32
+	Used    uint32
+}
+
+type netdevEgressAffinityKey struct {
+	_       structs.HostLayout
+	Service uint32
+	Kind    uint32
+	Client  [16]uint8
+}
+
+type netdevEgressAffinityMember struct {
+	_       structs.HostLayout
+	Service uint32
+	Backend uint32
+}
+
+type netdevEgressBackend struct {
+	_        structs.HostLayout
+	Addr     netdevEgressAddrKey
+	Port     uint16
+	Protocol uint8
+	Flags    uint8
+}
+
+type netdevEgressCtEntry struct {
+	_              structs.HostLayout
+	Check          uint32
+	Expires        uint32
+	Created        uint32
+	Epochs         uint32
+	OpenerIdentity uint32
+	TargetIdentity uint32
+	OpenerRevision uint32
+	TargetRevision uint32
+	Opener         uint16
+	Target         uint16
+	Flags          uint32
+	Packets        uint64
+	Bytes          uint64
+}
+
+type netdevEgressCtKey4 struct {
+	_        structs.HostLayout
+	Addr     [2]uint32
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
+type netdevEgressCtKey6 struct {
+	_        structs.HostLayout
+	Addr     [2][16]uint8
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
 type netdevEgressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -50,6 +114,25 @@ type netdevEgressEndpointRef struct {
 	Flags uint32
 }
 
+type netdevEgressFragEntry struct {
+	_     structs.HostLayout
+	Sport uint16
+	Dport uint16
+	Role  uint8
+	Type  uint8
+	Pad   [2]uint8
+}
+
+type netdevEgressFragKey struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Id       uint32
+	Endpoint uint16
+	Protocol uint8
+	Family   uint8
+}
+
 type netdevEgressIpcacheEntry struct {
 	_          structs.HostLayout
 	Identity   uint32
@@ -70,6 +153,93 @@ type netdevEgressMetricsValue struct {
 	Bytes   uint64
 }
 
+type netdevEgressNatEntry4 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Twin     uint32
+	Flags    uint32
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type netdevEgressNatEntry6 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Twin     uint32
+	Flags    uint32
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type netdevEgressNatKey4 struct {
+	_        structs.HostLayout
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type netdevEgressNatKey6 struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type netdevEgressNatWork struct {
+	_      structs.HostLayout
+	Key    netdevEgressNatKey6
+	Entry  netdevEgressNatEntry6
+	Twin   netdevEgressNatKey6
+	Reply  netdevEgressNatEntry6
+	Other  netdevEgressNatKey6
+	Found  netdevEgressNatEntry6
+	Key4   netdevEgressNatKey4
+	Entry4 netdevEgressNatEntry4
+	Was    [32]uint8
+	Is     [32]uint8
+	Choice struct {
+		_        structs.HostLayout
+		Key      netdevEgressServiceKey
+		Internal uint32
+		Hash     uint32
+		Client   netdevEgressAffinityKey
+		Service  netdevEgressService
+		Id       uint32
+		Backend  netdevEgressBackend
+	}
+	From netdevEgressAddrKey
+	To   netdevEgressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+}
+
 type netdevEgressNetdev struct {
 	_     structs.HostLayout
 	Ipv4  uint32
@@ -84,6 +254,34 @@ const (
 	netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV6 netdevEgressNetdevFlag = 2
 )
 
+type netdevEgressService struct {
+	_          structs.HostLayout
+	Id         uint32
+	First      uint32
+	Count      uint32
+	Maglev     uint32
+	MaglevSize uint32
+	Affinity   uint32
+	Flags      uint32
+}
+
+type netdevEgressServiceKey struct {
+	_        structs.HostLayout
+	Addr     netdevEgressAddrKey
+	Port     uint16
+	Protocol uint8
+	Scope    uint8
+}
+
+type netdevEgressSourceRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Service   uint32
+	Family    uint8
+	Pad       [3]uint8
+	Addr      [16]uint8
+}
+
 type netdevEgressTokenBucket struct {
 	_          structs.HostLayout
 	Refilled   uint64
@@ -95,23 +293,47 @@ type netdevEgressTokenBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	netdevEgressMapBpfEndpoints    = "bpf_endpoints"
-	netdevEgressMapBpfLinks        = "bpf_links"
-	netdevEgressMapCidrs           = "cidrs"
-	netdevEgressMapDropTokens      = "drop_tokens"
-	netdevEgressMapEndpointFacts   = "endpoint_facts"
-	netdevEgressMapEpochs          = "epochs"
-	netdevEgressMapEvents          = "events"
-	netdevEgressMapEventsLost      = "events_lost"
-	netdevEgressMapIpcache         = "ipcache"
-	netdevEgressMapIpcachePrefixes = "ipcache_prefixes"
-	netdevEgressMapMetrics         = "metrics"
-	netdevEgressMapNetdevs         = "netdevs"
-	netdevEgressMapUnmasqueraded   = "unmasqueraded"
-	netdevEgressMapVerdictTokens   = "verdict_tokens"
-	netdevEgressProgNetdevEgress   = "netdev_egress"
-	netdevEgressVarWorldIpv4       = "world_ipv4"
-	netdevEgressVarWorldIpv6       = "world_ipv6"
+	netdevEgressMapAffinity          = "affinity"
+	netdevEgressMapAffinityMembers   = "affinity_members"
+	netdevEgressMapBackends          = "backends"
+	netdevEgressMapBpfEndpoints      = "bpf_endpoints"
+	netdevEgressMapBpfLinks          = "bpf_links"
+	netdevEgressMapCidrs             = "cidrs"
+	netdevEgressMapCtEst4            = "ct_est4"
+	netdevEgressMapCtEst6            = "ct_est6"
+	netdevEgressMapCtFlows           = "ct_flows"
+	netdevEgressMapCtNew4            = "ct_new4"
+	netdevEgressMapCtNew6            = "ct_new6"
+	netdevEgressMapCtSignals         = "ct_signals"
+	netdevEgressMapDropTokens        = "drop_tokens"
+	netdevEgressMapEndpointFacts     = "endpoint_facts"
+	netdevEgressMapEpochs            = "epochs"
+	netdevEgressMapEvents            = "events"
+	netdevEgressMapEventsLost        = "events_lost"
+	netdevEgressMapFrags             = "frags"
+	netdevEgressMapIpcache           = "ipcache"
+	netdevEgressMapIpcachePrefixes   = "ipcache_prefixes"
+	netdevEgressMapMaglev            = "maglev"
+	netdevEgressMapMetrics           = "metrics"
+	netdevEgressMapNat4              = "nat4"
+	netdevEgressMapNat6              = "nat6"
+	netdevEgressMapNatWorks          = "nat_works"
+	netdevEgressMapNetdevs           = "netdevs"
+	netdevEgressMapServiceSlots      = "service_slots"
+	netdevEgressMapServices          = "services"
+	netdevEgressMapSourceRanges      = "source_ranges"
+	netdevEgressMapUnmasqueraded     = "unmasqueraded"
+	netdevEgressMapVerdictTokens     = "verdict_tokens"
+	netdevEgressProgNetdevEgress     = "netdev_egress"
+	netdevEgressVarCtAnyTimeout      = "ct_any_timeout"
+	netdevEgressVarCtShare           = "ct_share"
+	netdevEgressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
+	netdevEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
+	netdevEgressVarCtTcpTimeout      = "ct_tcp_timeout"
+	netdevEgressVarNatPortFirst      = "nat_port_first"
+	netdevEgressVarNatPortLast       = "nat_port_last"
+	netdevEgressVarWorldIpv4         = "world_ipv4"
+	netdevEgressVarWorldIpv6         = "world_ipv6"
 )
 
 // loadNetdevEgress returns the embedded CollectionSpec for netdevEgress.
@@ -163,18 +385,35 @@ type netdevEgressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type netdevEgressMapSpecs struct {
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	AffinityMembers *ebpf.MapSpec `ebpf:"affinity_members"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
+	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
+	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	Unmasqueraded   *ebpf.MapSpec `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
@@ -183,8 +422,15 @@ type netdevEgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type netdevEgressVariableSpecs struct {
-	WorldIpv4 *ebpf.VariableSpec `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.VariableSpec `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
+	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
+	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
 
 // netdevEgressObjects contains all objects after they have been loaded into the kernel.
@@ -207,36 +453,70 @@ func (o *netdevEgressObjects) Close() error {
 //
 // It can be passed to loadNetdevEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netdevEgressMaps struct {
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	AffinityMembers *ebpf.Map `ebpf:"affinity_members"`
+	Backends        *ebpf.Map `ebpf:"backends"`
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
+	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
+	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
+	Services        *ebpf.Map `ebpf:"services"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	Unmasqueraded   *ebpf.Map `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *netdevEgressMaps) Close() error {
 	return _NetdevEgressClose(
+		m.Affinity,
+		m.AffinityMembers,
+		m.Backends,
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
+		m.CtEst4,
+		m.CtEst6,
+		m.CtFlows,
+		m.CtNew4,
+		m.CtNew6,
+		m.CtSignals,
 		m.DropTokens,
 		m.EndpointFacts,
 		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.Maglev,
 		m.Metrics,
+		m.Nat4,
+		m.Nat6,
+		m.NatWorks,
 		m.Netdevs,
+		m.ServiceSlots,
+		m.Services,
+		m.SourceRanges,
 		m.Unmasqueraded,
 		m.VerdictTokens,
 	)
@@ -246,8 +526,15 @@ func (m *netdevEgressMaps) Close() error {
 //
 // It can be passed to loadNetdevEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netdevEgressVariables struct {
-	WorldIpv4 *ebpf.Variable `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.Variable `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.Variable `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
+	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
+	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }
 
 // netdevEgressPrograms contains all programs after they have been loaded into the kernel.

@@ -1,19 +1,187 @@
 //go:build ignore
 
-/* Ingress of devices that lead out of the node. */
+/* Ingress of devices that lead out of the node: clients of services, and what comes back to those who left under the node's address. */
 #include <linux/bpf.h>
+#include <linux/in.h>
 #include <linux/pkt_cls.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "conntrack.h"
 #include "drop.h"
+#include "endpoint.h"
+#include "flow.h"
+#include "l4.h"
+#include "leave.h"
 #include "masquerade_maps.h"
+#include "nat.h"
+#include "netdev.h"
 #include "reasons.h"
+#include "service.h"
+#include "snat.h"
+
+/* forward gives a packet its new ends and sends it out of the node again. */
+static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
+{
+	verdict v;
+
+	if (flow->hops <= 1)
+		return DROP(FILE_NETDEV_INGRESS, REASON_HOPS);
+	v = leave_route(skb, flow->family, leave_length(skb, flow));
+	if (v == LEAVE_TOO_BIG)
+		return DROP(FILE_NETDEV_INGRESS, REASON_TOO_BIG);
+	if (v != CONTINUE || (v = netdev_rewrite(skb, flow)) != CONTINUE)
+		return v;
+	return leave_send(skb, flow->family);
+}
+
+/* follow translates a packet whose flow's entry was found or made. */
+static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+	verdict v;
+
+	if (!work)
+		return DROP(FILE_NETDEV_INGRESS, REASON_WRITE);
+	if (!netdev_changes(work))
+		return PASS;
+	if (work->entry.flags & NAT_REDIRECT)
+		return forward(skb, flow);
+	v = netdev_rewrite(skb, flow);
+	return v == CONTINUE ? PASS : v;
+}
+
+/* report translates an ICMP error about a packet of a flow that is translated. */
+static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
+{
+	__u32 quoted = flow->at + ICMP_LENGTH, length = flow->end - ETH_HLEN, hops = flow->hops, redirect;
+	struct nat_work *work;
+	verdict v;
+
+	if (!netdev_quoted(skb, flow, NAT_FROM_OUTSIDE) || !(work = nat_work()))
+		return PASS;
+	redirect = work->entry.flags & NAT_REDIRECT;
+	if (redirect && hops <= 1)
+		return DROP(FILE_NETDEV_INGRESS, REASON_HOPS);
+	if (redirect && (v = leave_route(skb, flow->family, length)) != CONTINUE)
+		return v == LEAVE_TOO_BIG ? DROP(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
+	if ((v = nat_rewrite_error(skb, flow->family, quoted, flow->at, flow->end)) != CONTINUE)
+		return v;
+	return redirect ? leave_send(skb, flow->family) : PASS;
+}
+
+/* is_node_or_pod tells whether an address is one of this node or of a pod here: nobody comes from outside with it. */
+static __always_inline int is_node_or_pod(const struct addr_key *addr)
+{
+	struct addr_key key = *addr;
+
+	return !!bpf_map_lookup_elem(&bpf_endpoints, &key);
+}
+
+/* elsewhere makes of the entry one towards a backend on another node, which must answer to this one. */
+static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flow, struct nat_work *work)
+{
+	struct leave *leave = leave_work();
+	verdict v;
+
+	work->entry.twin = NAT_FROM_OUTSIDE;
+	work->entry.flags |= NAT_REDIRECT;
+	if (!leave || !netdev_address(skb->ifindex, flow->family, work->entry.saddr))
+		return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
+	if ((v = leave_route(skb, flow->family, 0)) != CONTINUE)
+		return v;
+	/* A device without an address of its own takes that of the one by which the client came. */
+	if (leave->ifindex != skb->ifindex && !netdev_address(leave->ifindex, flow->family, work->entry.saddr))
+		netdev_address(skb->ifindex, flow->family, work->entry.saddr);
+	return CONTINUE;
+}
+
+/* serve looks for the service that a packet is for, and begins a flow with one of its backends; PASS when there is none. */
+__attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+	struct choice *choice;
+	verdict v;
+
+	if (!flow || !work)
+		return PASS;
+	choice = &work->choice;
+	choice->key.addr = flow->to;
+	choice->key.port = flow->l4.dport;
+	choice->key.protocol = flow->l4.protocol;
+	choice->internal = 0;
+	choice->hash = service_hash(&flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol);
+	choice->client.kind = flow->family == 6 ? AFFINITY_IPV6 : AFFINITY_IPV4;
+	__builtin_memcpy(choice->client.client, flow->from.addr, sizeof(choice->client.client));
+	if (!service_find(choice) || (choice->service.flags & SERVICE_LOOPBACK))
+		return PASS;
+	if (is_node_or_pod(&flow->from))
+		return DROP(FILE_NETDEV_INGRESS, REASON_SOURCE_IP);
+	if (!(choice->service.flags & SERVICE_OUTSIDE))
+		return DROP(FILE_NETDEV_INGRESS, REASON_CLUSTER_IP);
+	if (!service_admits(&choice->service, &flow->from))
+		return DROP(FILE_NETDEV_INGRESS, REASON_SOURCE_RANGE);
+	/* The backend of a connection that began before is not known any more: its client shall begin another one. */
+	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
+		if (flow->l4.tcp_flags & TCP_RST)
+			return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
+		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
+	}
+	if (!service_choose(choice)) {
+		if (choice->service.flags & (SERVICE_DROP | SERVICE_LOCAL_ONLY))
+			return DROP(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
+		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_NO_BACKEND);
+	}
+	if (!snat_has_ports(flow->l4.protocol) && choice->backend.port != flow->l4.dport)
+		return DROP(FILE_NETDEV_INGRESS, REASON_SERVICE_PROTOCOL);
+
+	work->entry = (struct nat_entry6){
+		.sport = flow->l4.sport,
+		.dport = choice->backend.port,
+		.twin = NAT_TO_OUTSIDE,
+		.flags = NAT_SERVICE,
+		.service = choice->service.id,
+		.backend = choice->id,
+	};
+	__builtin_memcpy(work->entry.saddr, flow->from.addr, sizeof(work->entry.saddr));
+	__builtin_memcpy(work->entry.daddr, choice->backend.addr.addr, sizeof(work->entry.daddr));
+	if (!(choice->backend.flags & BACKEND_LOCAL) && (v = elsewhere(skb, flow, work)) != CONTINUE)
+		return v;
+	return snat_create(flow->family);
+}
+
+static __always_inline int is_served(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+}
+
+static __always_inline verdict judge(struct __sk_buff *skb)
+{
+	struct flow flow = { .self = NETDEV_COMES };
+	__u32 ifindex = skb->ifindex;
+	verdict v;
+
+	if (!bpf_map_lookup_elem(&netdevs, &ifindex))
+		return PASS;
+	if ((v = netdev_read(skb, &flow)) != CONTINUE)
+		return PASS; /* also a later fragment of a datagram that nobody here has seen the beginning of */
+	if (flow.l4.role == L4_ERROR)
+		return report(skb, &flow);
+	if (netdev_known(&flow, NAT_FROM_OUTSIDE))
+		return follow(skb, &flow);
+	if (flow.fragment == FRAGMENT_LATER || !is_served(flow.l4.protocol))
+		return PASS;
+	v = serve(skb, &flow);
+	return v == CONTINUE ? follow(skb, &flow) : v;
+}
 
 SEC("tc")
 int netdev_ingress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_INGRESS };
+	verdict v = judge(skb);
 
-	return finish(skb, PASS, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -20,6 +20,70 @@ type netdevIngressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type netdevIngressAffinityEntry struct {
+	_       structs.HostLayout
+	Backend uint32
+	Used    uint32
+}
+
+type netdevIngressAffinityKey struct {
+	_       structs.HostLayout
+	Service uint32
+	Kind    uint32
+	Client  [16]uint8
+}
+
+type netdevIngressAffinityMember struct {
+	_       structs.HostLayout
+	Service uint32
+	Backend uint32
+}
+
+type netdevIngressBackend struct {
+	_        structs.HostLayout
+	Addr     netdevIngressAddrKey
+	Port     uint16
+	Protocol uint8
+	Flags    uint8
+}
+
+type netdevIngressCtEntry struct {
+	_              structs.HostLayout
+	Check          uint32
+	Expires        uint32
+	Created        uint32
+	Epochs         uint32
+	OpenerIdentity uint32
+	TargetIdentity uint32
+	OpenerRevision uint32
+	TargetRevision uint32
+	Opener         uint16
+	Target         uint16
+	Flags          uint32
+	Packets        uint64
+	Bytes          uint64
+}
+
+type netdevIngressCtKey4 struct {
+	_        structs.HostLayout
+	Addr     [2]uint32
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
+type netdevIngressCtKey6 struct {
+	_        structs.HostLayout
+	Addr     [2][16]uint8
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
 type netdevIngressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -50,10 +114,41 @@ type netdevIngressEndpointRef struct {
 	Flags uint32
 }
 
+type netdevIngressFragEntry struct {
+	_     structs.HostLayout
+	Sport uint16
+	Dport uint16
+	Role  uint8
+	Type  uint8
+	Pad   [2]uint8
+}
+
+type netdevIngressFragKey struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Id       uint32
+	Endpoint uint16
+	Protocol uint8
+	Family   uint8
+}
+
 type netdevIngressIpcacheEntry struct {
 	_          structs.HostLayout
 	Identity   uint32
 	TunnelPeer uint32
+}
+
+type netdevIngressLeave struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mtu     uint32
+	Hop     struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
 }
 
 type netdevIngressLpmKey struct {
@@ -70,11 +165,126 @@ type netdevIngressMetricsValue struct {
 	Bytes   uint64
 }
 
+type netdevIngressNatEntry4 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Twin     uint32
+	Flags    uint32
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type netdevIngressNatEntry6 struct {
+	_        structs.HostLayout
+	Check    uint32
+	Expires  uint32
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Twin     uint32
+	Flags    uint32
+	Service  uint32
+	Backend  uint32
+	Endpoint uint32
+}
+
+type netdevIngressNatKey4 struct {
+	_        structs.HostLayout
+	Saddr    uint32
+	Daddr    uint32
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type netdevIngressNatKey6 struct {
+	_        structs.HostLayout
+	Saddr    [16]uint8
+	Daddr    [16]uint8
+	Sport    uint16
+	Dport    uint16
+	Protocol uint8
+	Place    uint8
+	Pad      [2]uint8
+}
+
+type netdevIngressNatWork struct {
+	_      structs.HostLayout
+	Key    netdevIngressNatKey6
+	Entry  netdevIngressNatEntry6
+	Twin   netdevIngressNatKey6
+	Reply  netdevIngressNatEntry6
+	Other  netdevIngressNatKey6
+	Found  netdevIngressNatEntry6
+	Key4   netdevIngressNatKey4
+	Entry4 netdevIngressNatEntry4
+	Was    [32]uint8
+	Is     [32]uint8
+	Choice struct {
+		_        structs.HostLayout
+		Key      netdevIngressServiceKey
+		Internal uint32
+		Hash     uint32
+		Client   netdevIngressAffinityKey
+		Service  netdevIngressService
+		Id       uint32
+		Backend  netdevIngressBackend
+	}
+	From netdevIngressAddrKey
+	To   netdevIngressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+}
+
 type netdevIngressNetdev struct {
 	_     structs.HostLayout
 	Ipv4  uint32
 	Flags uint32
 	Ipv6  [16]uint8
+}
+
+type netdevIngressService struct {
+	_          structs.HostLayout
+	Id         uint32
+	First      uint32
+	Count      uint32
+	Maglev     uint32
+	MaglevSize uint32
+	Affinity   uint32
+	Flags      uint32
+}
+
+type netdevIngressServiceKey struct {
+	_        structs.HostLayout
+	Addr     netdevIngressAddrKey
+	Port     uint16
+	Protocol uint8
+	Scope    uint8
+}
+
+type netdevIngressSourceRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Service   uint32
+	Family    uint8
+	Pad       [3]uint8
+	Addr      [16]uint8
 }
 
 type netdevIngressTokenBucket struct {
@@ -88,23 +298,48 @@ type netdevIngressTokenBucket struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	netdevIngressMapBpfEndpoints    = "bpf_endpoints"
-	netdevIngressMapBpfLinks        = "bpf_links"
-	netdevIngressMapCidrs           = "cidrs"
-	netdevIngressMapDropTokens      = "drop_tokens"
-	netdevIngressMapEndpointFacts   = "endpoint_facts"
-	netdevIngressMapEpochs          = "epochs"
-	netdevIngressMapEvents          = "events"
-	netdevIngressMapEventsLost      = "events_lost"
-	netdevIngressMapIpcache         = "ipcache"
-	netdevIngressMapIpcachePrefixes = "ipcache_prefixes"
-	netdevIngressMapMetrics         = "metrics"
-	netdevIngressMapNetdevs         = "netdevs"
-	netdevIngressMapUnmasqueraded   = "unmasqueraded"
-	netdevIngressMapVerdictTokens   = "verdict_tokens"
-	netdevIngressProgNetdevIngress  = "netdev_ingress"
-	netdevIngressVarWorldIpv4       = "world_ipv4"
-	netdevIngressVarWorldIpv6       = "world_ipv6"
+	netdevIngressMapAffinity          = "affinity"
+	netdevIngressMapAffinityMembers   = "affinity_members"
+	netdevIngressMapBackends          = "backends"
+	netdevIngressMapBpfEndpoints      = "bpf_endpoints"
+	netdevIngressMapBpfLinks          = "bpf_links"
+	netdevIngressMapCidrs             = "cidrs"
+	netdevIngressMapCtEst4            = "ct_est4"
+	netdevIngressMapCtEst6            = "ct_est6"
+	netdevIngressMapCtFlows           = "ct_flows"
+	netdevIngressMapCtNew4            = "ct_new4"
+	netdevIngressMapCtNew6            = "ct_new6"
+	netdevIngressMapCtSignals         = "ct_signals"
+	netdevIngressMapDropTokens        = "drop_tokens"
+	netdevIngressMapEndpointFacts     = "endpoint_facts"
+	netdevIngressMapEpochs            = "epochs"
+	netdevIngressMapEvents            = "events"
+	netdevIngressMapEventsLost        = "events_lost"
+	netdevIngressMapFrags             = "frags"
+	netdevIngressMapIpcache           = "ipcache"
+	netdevIngressMapIpcachePrefixes   = "ipcache_prefixes"
+	netdevIngressMapLeaves            = "leaves"
+	netdevIngressMapMaglev            = "maglev"
+	netdevIngressMapMetrics           = "metrics"
+	netdevIngressMapNat4              = "nat4"
+	netdevIngressMapNat6              = "nat6"
+	netdevIngressMapNatWorks          = "nat_works"
+	netdevIngressMapNetdevs           = "netdevs"
+	netdevIngressMapServiceSlots      = "service_slots"
+	netdevIngressMapServices          = "services"
+	netdevIngressMapSourceRanges      = "source_ranges"
+	netdevIngressMapUnmasqueraded     = "unmasqueraded"
+	netdevIngressMapVerdictTokens     = "verdict_tokens"
+	netdevIngressProgNetdevIngress    = "netdev_ingress"
+	netdevIngressVarCtAnyTimeout      = "ct_any_timeout"
+	netdevIngressVarCtShare           = "ct_share"
+	netdevIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
+	netdevIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
+	netdevIngressVarCtTcpTimeout      = "ct_tcp_timeout"
+	netdevIngressVarNatPortFirst      = "nat_port_first"
+	netdevIngressVarNatPortLast       = "nat_port_last"
+	netdevIngressVarWorldIpv4         = "world_ipv4"
+	netdevIngressVarWorldIpv6         = "world_ipv6"
 )
 
 // loadNetdevIngress returns the embedded CollectionSpec for netdevIngress.
@@ -156,18 +391,36 @@ type netdevIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type netdevIngressMapSpecs struct {
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	AffinityMembers *ebpf.MapSpec `ebpf:"affinity_members"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
+	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
+	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	Leaves          *ebpf.MapSpec `ebpf:"leaves"`
+	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
 	Unmasqueraded   *ebpf.MapSpec `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
@@ -176,8 +429,15 @@ type netdevIngressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type netdevIngressVariableSpecs struct {
-	WorldIpv4 *ebpf.VariableSpec `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.VariableSpec `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
+	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
+	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
 
 // netdevIngressObjects contains all objects after they have been loaded into the kernel.
@@ -200,36 +460,72 @@ func (o *netdevIngressObjects) Close() error {
 //
 // It can be passed to loadNetdevIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netdevIngressMaps struct {
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	AffinityMembers *ebpf.Map `ebpf:"affinity_members"`
+	Backends        *ebpf.Map `ebpf:"backends"`
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
+	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
+	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	Leaves          *ebpf.Map `ebpf:"leaves"`
+	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
+	Services        *ebpf.Map `ebpf:"services"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
 	Unmasqueraded   *ebpf.Map `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *netdevIngressMaps) Close() error {
 	return _NetdevIngressClose(
+		m.Affinity,
+		m.AffinityMembers,
+		m.Backends,
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
+		m.CtEst4,
+		m.CtEst6,
+		m.CtFlows,
+		m.CtNew4,
+		m.CtNew6,
+		m.CtSignals,
 		m.DropTokens,
 		m.EndpointFacts,
 		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.Leaves,
+		m.Maglev,
 		m.Metrics,
+		m.Nat4,
+		m.Nat6,
+		m.NatWorks,
 		m.Netdevs,
+		m.ServiceSlots,
+		m.Services,
+		m.SourceRanges,
 		m.Unmasqueraded,
 		m.VerdictTokens,
 	)
@@ -239,8 +535,15 @@ func (m *netdevIngressMaps) Close() error {
 //
 // It can be passed to loadNetdevIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netdevIngressVariables struct {
-	WorldIpv4 *ebpf.Variable `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.Variable `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtShare           *ebpf.Variable `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
+	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
+	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }
 
 // netdevIngressPrograms contains all programs after they have been loaded into the kernel.

@@ -1,0 +1,106 @@
+/* Leaving by a device at once, past the node's stack, which takes no packet from outside that has an address of the node as its source. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "flow.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "nat.h"
+#include "reasons.h"
+
+#define FAMILY_IPV4 2 /* AF_INET */
+#define FAMILY_IPV6 10
+
+#define LEAVE_TOO_BIG 2 /* what leave_route says beside verdicts: the way takes packets of leave.mtu bytes */
+
+/* The way of a packet, found before it is changed. */
+struct leave {
+	__u32 ifindex;
+	__u32 mtu;
+	struct bpf_redir_neigh hop;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct leave);
+} leaves SEC(".maps");
+
+static __always_inline struct leave *leave_work(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&leaves, &zero);
+}
+
+/* leave_length is how long the packet is without its link's header, or each of those that it will be cut into. */
+static __always_inline __u32 leave_length(struct __sk_buff *skb, const struct flow *flow)
+{
+	__u32 header = 8, length;
+	__u8 offset;
+
+	if (!skb->gso_size)
+		return flow->end - ETH_HLEN;
+	if (flow->l4.protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, flow->at + 12, &offset, sizeof(offset)))
+		header = (offset >> 4) * 4;
+	length = flow->at - ETH_HLEN + header + skb->gso_size;
+	return length < 65535 ? length : 65535;
+}
+
+/* leave_route finds the way for what the packet becomes. Its own function, so that the question has room on its stack. */
+__attribute__((noinline)) int leave_route(struct __sk_buff *skb, __u32 family, __u32 length)
+{
+	struct nat_work *work = nat_work();
+	struct leave *leave = leave_work();
+	struct bpf_fib_lookup fib = {};
+	long found;
+
+	if (!work || !leave)
+		return DROP(FILE_LEAVE, REASON_NO_ROUTE);
+	fib.l4_protocol = work->key.protocol;
+	fib.sport = work->entry.sport;
+	fib.dport = work->entry.dport;
+	fib.tot_len = length;
+	fib.ifindex = skb->ifindex;
+	if (family == 6) {
+		fib.family = FAMILY_IPV6;
+		__builtin_memcpy(fib.ipv6_src, work->entry.saddr, sizeof(fib.ipv6_src));
+		__builtin_memcpy(fib.ipv6_dst, work->entry.daddr, sizeof(fib.ipv6_dst));
+	} else {
+		fib.family = FAMILY_IPV4;
+		fib.ipv4_src = *(__be32 *)work->entry.saddr;
+		fib.ipv4_dst = *(__be32 *)work->entry.daddr;
+	}
+	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
+	leave->mtu = fib.mtu_result;
+	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return LEAVE_TOO_BIG;
+	/* Whose link address is not known yet is asked for when the packet is sent. */
+	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return DROP(FILE_LEAVE, REASON_NO_ROUTE);
+	leave->ifindex = fib.ifindex;
+	leave->hop.nh_family = fib.family;
+	__builtin_memcpy(leave->hop.ipv6_nh, fib.ipv6_dst, sizeof(leave->hop.ipv6_nh));
+	return CONTINUE;
+}
+
+/* leave_send sends a packet, which has its new ends already, on the way that was found. */
+static __always_inline verdict leave_send(struct __sk_buff *skb, __u32 family)
+{
+	struct leave *leave = leave_work();
+	verdict v;
+
+	if (!leave)
+		return DROP(FILE_LEAVE, REASON_NO_ROUTE);
+	v = family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
+	if (v != CONTINUE)
+		return v;
+	return bpf_redirect_neigh(leave->ifindex, &leave->hop, sizeof(leave->hop), 0) == REDIRECTED ? REDIRECTED :
+													 DROP(FILE_LEAVE, REASON_WRITE);
+}

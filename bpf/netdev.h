@@ -1,0 +1,152 @@
+/* What both hooks of a device that leads out do with a packet. Whatever they do not understand is the node's stack's and the network's
+ * business, so it passes. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "endpoint.h"
+#include "eth.h"
+#include "flow.h"
+#include "fragments.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "l4.h"
+#include "masquerade_maps.h"
+#include "nat.h"
+#include "reasons.h"
+#include "related.h"
+
+/* In the place of an endpoint in frags: what comes in and what goes out are other packets. */
+#define NETDEV_COMES 0
+#define NETDEV_GOES 0xffff
+
+#define UNKNOWN_FRAGMENT 2 /* what netdev_read says beside verdicts */
+
+static __noinline verdict netdev_ipv4(struct __sk_buff *skb, struct flow *flow)
+{
+	struct ipv4_packet packet;
+
+	if (ipv4_parse(skb, &packet) != CONTINUE || ipv4_is_group(packet.daddr))
+		return PASS;
+	flow_of_ipv4(flow, &packet);
+	return CONTINUE;
+}
+
+static __noinline verdict netdev_ipv6(struct __sk_buff *skb, struct flow *flow)
+{
+	struct ipv6_packet packet;
+
+	if (ipv6_parse(skb, &packet) != CONTINUE || ipv6_skip_extensions(skb, &packet) != CONTINUE || ipv6_is_group(&packet.daddr))
+		return PASS;
+	flow_of_ipv6(flow, &packet);
+	return CONTINUE;
+}
+
+/* netdev_read finds the ends of a packet. */
+static __always_inline verdict netdev_read(struct __sk_buff *skb, struct flow *flow)
+{
+	__be16 proto;
+	verdict v = PASS;
+
+	if (eth_parse(skb, &proto) != CONTINUE)
+		return PASS; /* one of a VLAN comes again, at the device of that */
+	if (proto == bpf_htons(ETH_P_IP))
+		v = netdev_ipv4(skb, flow);
+	else if (proto == bpf_htons(ETH_P_IPV6))
+		v = netdev_ipv6(skb, flow);
+	if (v != CONTINUE)
+		return v;
+	if (flow->fragment == FRAGMENT_LATER)
+		return fragment_recall(flow) == CONTINUE ? CONTINUE : UNKNOWN_FRAGMENT;
+	if (l4_read(skb, flow->at, flow->end, 0, &flow->l4) != CONTINUE)
+		return PASS;
+	if (l4_is_icmp(flow->l4.protocol) && flow->l4.role != L4_ERROR && !l4_has_identifier(&flow->l4))
+		return PASS; /* neighbour discovery and the like */
+	return CONTINUE;
+}
+
+/* netdev_fits tells whether an ICMP question or answer goes in the direction of the entry that has its identifier: each end may ask with
+ * the same. */
+static __always_inline int netdev_fits(__u32 role, __u32 flags)
+{
+	if (role == L4_PLAIN)
+		return 1;
+	return !(flags & NAT_REPLY) == (role == L4_ASKS);
+}
+
+/* netdev_changes tells whether a packet of the flow becomes another one: the node's own connections stay what they are. */
+static __always_inline int netdev_changes(const struct nat_work *work)
+{
+	const struct nat_entry6 *entry = &work->entry;
+	const struct nat_key6 *key = &work->key;
+
+	return word_at(key->saddr) != word_at(entry->saddr) || word_at(key->saddr + 8) != word_at(entry->saddr + 8) ||
+	       word_at(key->daddr) != word_at(entry->daddr) || word_at(key->daddr + 8) != word_at(entry->daddr + 8) ||
+	       key->sport != entry->sport || key->dport != entry->dport;
+}
+
+/* netdev_known looks for the flow of a packet, and says whether there is one. */
+__attribute__((noinline)) int netdev_known(const struct flow *flow, enum nat_place place)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work)
+		return 0;
+	nat_key(work, &flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol, place);
+	return nat_find(flow->family, flow->l4.tcp_flags) && netdev_fits(flow->l4.role, work->entry.flags);
+}
+
+/* netdev_rewrite gives a packet the ends of its flow's entry. */
+static __always_inline verdict netdev_rewrite(struct __sk_buff *skb, const struct flow *flow)
+{
+	verdict v = nat_rewrite(skb, flow->family, flow->fragment == FRAGMENT_LATER ? 0 : flow->at);
+
+	if (v == CONTINUE && flow->fragment == FRAGMENT_FIRST)
+		fragment_remember(flow);
+	return v;
+}
+
+/* netdev_quoted looks for the flow of the packet that an ICMP error is about, and says whether there is one: the error goes to who sent that
+ * packet. Afterwards flow is that of the packet inside. */
+__attribute__((noinline)) int netdev_quoted(struct __sk_buff *skb, struct flow *flow, enum nat_place place)
+{
+	struct nat_work *work = nat_work();
+	struct addr_key to;
+	verdict v;
+
+	if (!flow || !work)
+		return 0;
+	to = flow->to;
+	flow->at += ICMP_LENGTH;
+	v = flow->family == 6 ? embedded_ipv6(skb, flow) : embedded_ipv4(skb, flow);
+	if (v != CONTINUE || !same_address(&flow->from, &to))
+		return 0;
+	if (l4_read(skb, flow->at, flow->end, 1, &flow->l4) != CONTINUE || flow->l4.role == L4_ERROR)
+		return 0;
+	nat_key(work, &flow->to, &flow->from, flow->l4.dport, flow->l4.sport, flow->l4.protocol, place);
+	if (!nat_peek(flow->family))
+		return 0;
+	/* What is quoted went the other way. */
+	return netdev_fits(flow->l4.role == L4_PLAIN ? L4_PLAIN : flow->l4.role == L4_ASKS ? L4_ANSWER : L4_ASKS, work->entry.flags) &&
+	       netdev_changes(work);
+}
+
+/* netdev_address copies the address under which packets leave by a device, and says whether it has one of the family. */
+static __always_inline int netdev_address(__u32 ifindex, __u32 family, __u8 *addr)
+{
+	struct netdev *dev = bpf_map_lookup_elem(&netdevs, &ifindex);
+
+	if (!dev)
+		return 0;
+	if (family == 6) {
+		__builtin_memcpy(addr, dev->ipv6, sizeof(dev->ipv6));
+		return word_at(addr) || word_at(addr + 8);
+	}
+	__builtin_memset(addr, 0, 16);
+	*(__be32 *)addr = dev->ipv4;
+	return !!dev->ipv4;
+}

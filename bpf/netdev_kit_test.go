@@ -1,0 +1,207 @@
+package bpf
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+const ifBackbone = 106 // towards another node
+
+// The networks around the node: clients on one side, another node with a pod on the other.
+var (
+	nodeOut    = map[int]netip.Addr{4: netip.MustParseAddr("192.0.2.1"), 6: netip.MustParseAddr("2001:db8:1::1")}
+	client     = map[int]netip.Addr{4: netip.MustParseAddr("192.0.2.9"), 6: netip.MustParseAddr("2001:db8:1::9")}
+	nodeIn     = map[int]netip.Addr{4: netip.MustParseAddr("198.51.100.1"), 6: netip.MustParseAddr("2001:db8:2::1")}
+	otherNode  = map[int]netip.Addr{4: netip.MustParseAddr("198.51.100.2"), 6: netip.MustParseAddr("2001:db8:2::2")}
+	distantPod = map[int]netip.Addr{4: netip.MustParseAddr("10.2.0.5"), 6: netip.MustParseAddr("fd00:2::5")}
+	balancer   = map[int]netip.Addr{4: netip.MustParseAddr("203.0.113.7"), 6: netip.MustParseAddr("2001:db8:7::7")}
+)
+
+const identityDistant = 0x4711
+
+// lead makes a device one that leads out.
+func (n *node) lead(ifindex uint32, addrs map[int]netip.Addr) {
+	n.t.Helper()
+	n.update(MapNetdevs, ifindex, Netdev{Ipv4: IPv4Word(addrs[4]), Ipv6: IPv6Bytes(addrs[6]), Flags: NetdevMasqueradeIPv4 | NetdevMasqueradeIPv6})
+	for _, addr := range addrs {
+		n.putHost(addr)
+	}
+}
+
+// surround tells the maps about the networks around the node.
+func (n *node) surround() {
+	n.t.Helper()
+	n.lead(ifUplink, nodeOut)
+	n.lead(ifBackbone, nodeIn)
+	for _, family := range families {
+		n.update(MapIpcache, NewAddrKey(distantPod[family]), IpcacheEntry{Identity: identityDistant})
+		n.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: 6})
+	}
+}
+
+// serve puts a service with one backend, or none, into the maps. The number is that of the frontend, its slot and its backend.
+func (n *node) serve(number uint32, addr netip.AddrPort, protocol loadbalancer.Protocol, flags int, backends ...netip.AddrPort) {
+	n.t.Helper()
+	s := Service{Id: number, First: number * 10, Count: uint32(len(backends)), Flags: ServiceOutside}
+	s.Flags |= s.Flags.with(flags)
+	for i, b := range backends {
+		id := number*10 + uint32(i)
+		row := Backend{Addr: NewAddrKey(b.Addr()), Port: wirePort(b.Port()), Protocol: uint8(protocol)}
+		if b.Addr() != distantPod[4] && b.Addr() != distantPod[6] {
+			row.Flags = BackendLocal
+		}
+		n.update(MapBackends, id, row)
+		n.update(MapServiceSlots, number*10+uint32(i), id)
+	}
+	n.update(MapServices, NewServiceKey(loadbalancer.Address{Addr: addr.Addr(), Port: addr.Port(), Protocol: protocol}, ScopeExternal), s)
+}
+
+func (f podEgressServiceFlag) with(flags int) podEgressServiceFlag {
+	return f | podEgressServiceFlag(flags)
+}
+
+// surroundings are a real node between clients and another node.
+type surroundings struct {
+	*realNode
+	clients, distant *testnet.Namespace
+}
+
+func newSurroundings(t *testing.T) *surroundings {
+	t.Helper()
+	s := &surroundings{realNode: newRealNode(t), clients: testnet.New(t), distant: testnet.New(t)}
+	s.surround()
+	s.host.Do(func() {
+		check(t, s.wireOut("uplink", ifUplink, s.clients, nodeOut))
+		check(t, s.wireOut("backbone", ifBackbone, s.distant, nodeIn))
+	})
+	s.clients.Do(func() { check(t, wireNeighbour(client, nodeOut)) })
+	s.distant.Do(func() { check(t, wireNeighbour(otherNode, nodeIn)) })
+	s.distant.Do(func() {
+		lo, err := netlink.LinkByName("lo")
+		check(t, err)
+		check(t, netlink.LinkSetUp(lo))
+		check(t, addAddrs(lo, distantPod[4], distantPod[6]))
+	})
+	s.host.Do(func() {
+		for _, family := range families {
+			check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]), Gw: otherNode[family].AsSlice()}))
+		}
+		check(t, waitUsable([]string{"uplink", "backbone"}, nodeOut[4], nodeOut[6], nodeIn[4], nodeIn[6]))
+	})
+	s.clients.Do(func() { check(t, waitUsable([]string{"eth0"}, client[4], client[6])) })
+	s.distant.Do(func() {
+		check(t, waitUsable([]string{"eth0"}, otherNode[4], otherNode[6], distantPod[4], distantPod[6]))
+	})
+	return s
+}
+
+// networkOf is the network of an address that a link has.
+func networkOf(addr netip.Addr) *net.IPNet {
+	bits := 24
+	if addr.Is6() {
+		bits = 64
+	}
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(bits, addr.BitLen())}
+}
+
+func addNetworks(link netlink.Link, addrs map[int]netip.Addr) error {
+	for _, a := range addrs {
+		addr := &netlink.Addr{IPNet: networkOf(a)}
+		if a.Is6() {
+			addr.Flags = 2 // IFA_F_NODAD
+		}
+		if err := netlink.AddrAdd(link, addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wireOut makes a device that leads out, with both programs.
+func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, addrs map[int]netip.Addr) error {
+	handle, err := tc.Open()
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Handle())}
+	return each(
+		func() error { return netlink.LinkAdd(link) },
+		func() error { return addNetworks(link, addrs) },
+		func() error { return handle.EnsureClsact(index, tc.Blocks{}) },
+		func() error {
+			return handle.ReplaceFilter(tc.Ingress(index), NetdevIngress, s.programs[NetdevIngress].FD())
+		},
+		func() error {
+			return handle.ReplaceFilter(tc.Egress(index), NetdevEgress, s.programs[NetdevEgress].FD())
+		},
+		func() error { return setUp(name) },
+		func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/forwarding", []byte("1"), 0) },
+	)
+}
+
+// wireNeighbour configures the other end, whose gateway is the node.
+func wireNeighbour(own, gateway map[int]netip.Addr) error {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	if err := each(func() error { return addNetworks(link, own) }, func() error { return setUp("eth0") }); err != nil {
+		return err
+	}
+	for _, gw := range gateway {
+		if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gw.AsSlice()}); err != nil {
+			return fmt.Errorf("route by %s: %w", gw, err)
+		}
+	}
+	return nil
+}
+
+// listenAt opens a UDP socket with a given port.
+func listenAt(t *testing.T, ns *testnet.Namespace, at netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	ns.Do(func() {
+		var err error
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+		check(t, err)
+	})
+	t.Cleanup(func() { _ = conn.Close() })
+	check(t, conn.SetDeadline(time.Now().Add(patience)))
+	return conn
+}
+
+// talk sends a datagram to an address behind which a server is, and the server's answer back. It returns whom the server saw.
+func (s *surroundings) talk(t *testing.T, from *net.UDPConn, to netip.AddrPort, server *net.UDPConn, size int) netip.AddrPort {
+	t.Helper()
+	message := make([]byte, size)
+	for i := range message {
+		message[i] = byte(i)
+	}
+	buf := make([]byte, size+1)
+	if _, err := from.WriteToUDPAddrPort(message, to); err != nil {
+		t.Fatalf("send %s to %s: %v", portOf(from), to, err)
+	}
+	n, seen, err := server.ReadFromUDPAddrPort(buf)
+	if err != nil || string(buf[:n]) != string(message) {
+		t.Fatalf("%d bytes of %d from %s to %s reached %s: %v; last event %+v", n, size, portOf(from), to, portOf(server), err, s.event())
+	}
+	if _, err := server.WriteToUDPAddrPort(message, seen); err != nil {
+		t.Fatalf("answer %s from %s: %v", seen, portOf(server), err)
+	}
+	n, peer, err := from.ReadFromUDPAddrPort(buf)
+	if err != nil || peer != to || string(buf[:n]) != string(message) {
+		t.Fatalf("%d bytes of %d came back from %s, want %s: %v; last event %+v", n, size, peer, to, err, s.event())
+	}
+	return seen
+}

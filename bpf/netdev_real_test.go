@@ -1,0 +1,202 @@
+package bpf
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// Pods and the node itself speak with one server from the same port: each under the node's address, each from a port of its own.
+func TestPrivilegedReal_MasqueradeKeepsConnectionsApart(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	for _, family := range families {
+		const port = 45000
+		server := listenUDP(t, s.clients, client[family])
+		to := portOf(server)
+		own := listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port))
+		a := listenAt(t, s.a, netip.AddrPortFrom(podA.addr(family), port))
+		b := listenAt(t, s.b, netip.AddrPortFrom(podB.addr(family), port))
+		for _, size := range []int{10, 4000} {
+			if seen := s.talk(t, a, to, server, size); seen != netip.AddrPortFrom(nodeOut[family], port) {
+				t.Errorf("IPv%d: the first pod was seen as %s: its port was free", family, seen)
+			}
+			seenB, seenOwn := s.talk(t, b, to, server, size), s.talk(t, own, to, server, size)
+			for who, seen := range map[string]netip.AddrPort{"the other pod": seenB, "the node": seenOwn} {
+				if seen.Addr() != nodeOut[family] || seen.Port() == port || seen.Port() < 32768 || seenB == seenOwn {
+					t.Errorf("IPv%d: %s was seen as %s", family, who, seen)
+				}
+			}
+		}
+		// The node was first on another port: it keeps that, and the pod gets another one.
+		own = listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port+1))
+		a = listenAt(t, s.a, netip.AddrPortFrom(podA.addr(family), port+1))
+		if seen := s.talk(t, own, to, server, 10); seen != portOf(own) {
+			t.Errorf("IPv%d: the node was seen as %s, not as %s", family, seen, portOf(own))
+		}
+		if seen := s.talk(t, a, to, server, 10); seen == portOf(own) {
+			t.Errorf("IPv%d: the pod was seen as the node's own socket", family)
+		}
+	}
+}
+
+// Nobody has to know the node to speak with a pod: a pod that is asked under its own address answers with it.
+func TestPrivilegedReal_AnswersKeepThePodsAddress(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	for _, family := range families {
+		pod := listenUDP(t, s.a, podA.addr(family))
+		from := listenUDP(t, s.clients, client[family])
+		if seen := s.talk(t, from, portOf(pod), pod, 4000); seen != portOf(from) {
+			t.Errorf("IPv%d: the pod saw %s instead of %s", family, seen, portOf(from))
+		}
+		// Towards another node, and towards what is excluded, pods keep their addresses.
+		distant := listenUDP(t, s.distant, otherNode[family])
+		if seen := s.talk(t, pod, portOf(distant), distant, 10); seen != portOf(pod) {
+			t.Errorf("IPv%d: the other node saw %s instead of %s", family, seen, portOf(pod))
+		}
+		s.update(MapUnmasqueraded, NewLpmKey(netip.PrefixFrom(client[family], client[family].BitLen()-2).Masked()), uint32(1))
+		server := listenUDP(t, s.clients, client[family])
+		if seen := s.talk(t, pod, portOf(server), server, 10); seen != portOf(pod) {
+			t.Errorf("IPv%d: an excluded target saw %s instead of %s", family, seen, portOf(pod))
+		}
+	}
+}
+
+// Services for clients outside: a backend here sees the client, one on another node sees this node; both take fragments.
+func TestPrivilegedReal_ServicesFromOutside(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	for _, family := range families {
+		here, there := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
+		near, far := netip.AddrPortFrom(nodeOut[family], 30001), netip.AddrPortFrom(balancer[family], 53)
+		s.serve(uint32(family), near, loadbalancer.UDP, 0, portOf(here))
+		s.serve(uint32(family)*10, far, loadbalancer.UDP, 0, portOf(there))
+		from := listenUDP(t, s.clients, client[family])
+		for _, size := range []int{10, 4000} {
+			if seen := s.talk(t, from, near, here, size); seen != portOf(from) {
+				t.Errorf("IPv%d: the pod saw %s instead of the client %s", family, seen, portOf(from))
+			}
+			if seen := s.talk(t, from, far, there, size); seen.Addr() != nodeIn[family] || seen.Port() < 32768 {
+				t.Errorf("IPv%d: the pod on the other node saw %s", family, seen)
+			}
+		}
+	}
+}
+
+// accept takes the bytes of one connection.
+func accept(t *testing.T, ns *testnet.Namespace, at netip.Addr) (port netip.AddrPort, got chan []byte, peers chan netip.AddrPort) {
+	t.Helper()
+	var listener *net.TCPListener
+	ns.Do(func() {
+		var err error
+		listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
+		check(t, err)
+	})
+	t.Cleanup(func() { _ = listener.Close() })
+	got, peers = make(chan []byte, 1), make(chan netip.AddrPort, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err != nil {
+			close(got)
+			return
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		peers <- conn.RemoteAddr().(*net.TCPAddr).AddrPort()
+		data, _ := io.ReadAll(conn)
+		_, _ = conn.Write([]byte("got it"))
+		got <- data
+	}()
+	return listener.Addr().(*net.TCPAddr).AddrPort(), got, peers
+}
+
+// Streams of segmentation-offloaded packets arrive whole by every translation, and so does the answer.
+func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	data := bytes.Repeat([]byte("waggle dance "), 100_000)
+	for _, family := range families {
+		out, outGot, outPeer := accept(t, s.clients, client[family])
+		here, hereGot, herePeer := accept(t, s.a, podA.addr(family))
+		there, thereGot, therePeer := accept(t, s.distant, distantPod[family])
+		near, far := netip.AddrPortFrom(balancer[family], 80), netip.AddrPortFrom(nodeOut[family], 30002)
+		s.serve(uint32(family), near, loadbalancer.TCP, 0, here)
+		s.serve(uint32(family)*10, far, loadbalancer.TCP, 0, there)
+		for name, c := range map[string]struct {
+			from *testnet.Namespace
+			to   netip.AddrPort
+			got  chan []byte
+			peer chan netip.AddrPort
+			want netip.Addr
+		}{
+			"masqueraded":        {s.a, out, outGot, outPeer, nodeOut[family]},
+			"to a backend here":  {s.clients, near, hereGot, herePeer, client[family]},
+			"to a backend there": {s.clients, far, thereGot, therePeer, nodeIn[family]},
+		} {
+			var conn net.Conn
+			var err error
+			c.from.Do(func() { conn, err = net.DialTimeout("tcp", c.to.String(), patience) })
+			if err != nil {
+				t.Errorf("IPv%d %s: %v; last event %+v", family, name, err, s.event())
+				continue
+			}
+			defer conn.Close()
+			check(t, conn.SetDeadline(time.Now().Add(patience)))
+			_, err = conn.Write(data)
+			check(t, err)
+			check(t, conn.(*net.TCPConn).CloseWrite())
+			answer, err := io.ReadAll(conn)
+			if peer := <-c.peer; err != nil || string(answer) != "got it" || !bytes.Equal(<-c.got, data) || peer.Addr() != c.want {
+				t.Errorf("IPv%d %s: answer %q, %v; the server saw %s, want %s; last event %+v", family, name, answer, err, peer, c.want, s.event())
+			}
+		}
+	}
+}
+
+// An ICMP error finds its way through every translation to who sent what it is about.
+func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	for _, family := range families {
+		const closed = 9
+		near, far := netip.AddrPortFrom(nodeOut[family], 30003), netip.AddrPortFrom(nodeOut[family], 30004)
+		s.serve(uint32(family), near, loadbalancer.UDP, 0, netip.AddrPortFrom(podA.addr(family), closed))
+		s.serve(uint32(family)*10, far, loadbalancer.UDP, 0, netip.AddrPortFrom(distantPod[family], closed))
+		for name, c := range map[string]struct {
+			from *testnet.Namespace
+			to   netip.AddrPort
+		}{
+			"masqueraded":        {s.a, netip.AddrPortFrom(client[family], closed)},
+			"to a backend here":  {s.clients, near},
+			"to a backend there": {s.clients, far},
+		} {
+			var conn net.Conn
+			c.from.Do(func() {
+				var err error
+				conn, err = net.Dial("udp", c.to.String())
+				check(t, err)
+			})
+			defer conn.Close()
+			check(t, conn.SetDeadline(time.Now().Add(patience)))
+			_, err := conn.Write([]byte("is anybody there?"))
+			check(t, err)
+			if _, err := conn.Read(make([]byte, 10)); !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, name, err, unix.ECONNREFUSED, s.event())
+			}
+		}
+	}
+	if c := s.count(events.UnknownFlow, DirectionEgress); c.Packets != 0 {
+		t.Errorf("%d errors were taken for those of unknown flows", c.Packets)
+	}
+}
