@@ -199,6 +199,7 @@ func TestRender_Refuses(t *testing.T) {
 		"no value":       {func(o *Options) { o.Set = []string{"debug"} }, []string{`--set "debug": want key=value`}},
 		"all at once":    {func(o *Options) { o.Set = []string{"debug", "devce=x"} }, []string{"debug", "devce"}},
 		"fixed option":   {func(o *Options) { o.Set = []string{"procfs=/x"} }, []string{"--set procfs: cannot be set here"}},
+		"port range":     {func(o *Options) { o.Set = []string{"node-port-range=9,8"} }, []string{"--set: --node-port-range=9,8: want the first and the last"}},
 		"no such ipam":   {func(o *Options) { o.Set = []string{"ipam=eni"} }, []string{`--set: --ipam="eni": use kubernetes or cluster-pool`}},
 		"no family":      {func(o *Options) { o.Set = []string{"enable-ipv4=false"} }, []string{"enable at least one address family"}},
 		"cluster name":   {func(o *Options) { o.Set = []string{"cluster-name=A_b"} }, []string{"--cluster-name"}},

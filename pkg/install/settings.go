@@ -85,11 +85,32 @@ func newSettings(set []string, apiServer string) (Settings, error) {
 
 // checkTogether asks the agent's own check of what all of its parts read.
 func checkTogether(flags *pflag.FlagSet) error {
-	value := func(name string) string { return flags.Lookup(name).Value.String() }
-	_, err := agent.New(agent.Flags{EnableIPv4: value("enable-ipv4") == "true", EnableIPv6: value("enable-ipv6") == "true",
-		StateDir: value("state-dir"), BPFRoot: value("bpf-root"), Procfs: value("procfs"), NodeName: "any",
-		Cluster: value("cluster-name"), IPAM: value("ipam")})
-	if err != nil {
+	f := agent.DefaultFlags
+	f.NodeName = "any"
+	for name, into := range map[string]any{
+		"enable-ipv4": &f.EnableIPv4, "enable-ipv6": &f.EnableIPv6, "state-dir": &f.StateDir, "bpf-root": &f.BPFRoot, "procfs": &f.Procfs,
+		"cluster-name": &f.Cluster, "ipam": &f.IPAM, "node-port-range": &f.NodePortRange, "bpf-lb-algorithm": &f.Algorithm,
+		"bpf-lb-maglev-table-size": &f.MaglevTableSize,
+	} {
+		if !flags.Changed(name) {
+			continue
+		}
+		var err error
+		switch into := into.(type) {
+		case *bool:
+			*into, err = flags.GetBool(name)
+		case *int:
+			*into, err = flags.GetInt(name)
+		case *[]string:
+			*into, err = flags.GetStringSlice(name)
+		case *string:
+			*into = flags.Lookup(name).Value.String()
+		}
+		if err != nil {
+			return fmt.Errorf("--set %s: %w", name, err)
+		}
+	}
+	if _, err := agent.New(f); err != nil {
 		return fmt.Errorf("--set: %w", err)
 	}
 	return nil
