@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,11 +18,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/maglev"
+	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
+
+var privatePrefix = netip.MustParsePrefix("10.0.0.0/8")
 
 // ledger counts what was found.
 type ledger []driftrepairs.Finding
@@ -37,6 +41,11 @@ type agent struct {
 
 func newAgent(t testing.TB, f *fakes) *agent {
 	t.Helper()
+	return newAgentOf(t, f.maps())
+}
+
+func newAgentOf(t testing.TB, all servicemaps.Maps) *agent {
+	t.Helper()
 	db := statedb.New()
 	fronts, err1 := frontends.NewTable(db)
 	backs, err2 := backends.NewTable(db)
@@ -45,7 +54,7 @@ func newAgent(t testing.TB, f *fakes) *agent {
 	}
 	a := &agent{}
 	c, err := newController(params{DB: db, Agent: settings.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
-		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: f.maps(), Frontends: frontends.NewStatuses(fronts), Backends: backends.NewStatuses(backs)})
+		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backends.NewStatuses(backs)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,6 +94,8 @@ type model struct {
 	nextBack uint32
 	// lists are those that a key may have or have had.
 	lists map[bpf.ServiceKey]map[string]bool
+	// partial means that not all that rows say can be written.
+	partial bool
 	// readers are entries that somebody may have read less than a second ago, with what their slots held.
 	readers []reader
 }
@@ -100,7 +111,7 @@ func backAddress(id uint32) loadbalancer.Address {
 }
 
 func frontAddress(i int) loadbalancer.Address {
-	return loadbalancer.Address{Addr: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), Port: 80, Protocol: loadbalancer.TCP}
+	return loadbalancer.Address{Addr: netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), Port: 80, Protocol: loadbalancer.TCP}
 }
 
 // watch has each change of the maps checked.
@@ -146,11 +157,11 @@ func (m *model) sane() {
 			if b := f.backends.get(id); b != bpf.NewBackend(backAddress(id), b.Flags) {
 				m.t.Fatalf("%v: backend %d is not there", key, id)
 			}
-			if member := (bpf.AffinityMember{Service: s.Id, Backend: id}); s.Flags&bpf.ServiceAffinity != 0 && f.members.fails == nil && f.members.get(member) == 0 {
+			if member := (bpf.AffinityMember{Service: s.Id, Backend: id}); s.Flags&bpf.ServiceAffinity != 0 && !m.partial && f.members.get(member) == 0 {
 				m.t.Fatalf("%v: backend %d is no member", key, id)
 			}
 		}
-		if f.slots.fails == nil && !m.lists[key][keyOf(list)] {
+		if !m.had(key, list) {
 			m.t.Fatalf("%v: it never had backends %v", key, list)
 		}
 		if s.Flags&bpf.ServiceMaglev != 0 {
@@ -167,6 +178,20 @@ func (m *model) sane() {
 			}
 		}
 	}
+}
+
+// had tells whether the rows have ever given a key these backends, or some more while not all of them can be written.
+func (m *model) had(key bpf.ServiceKey, list []uint32) bool {
+	if m.lists[key][keyOf(list)] || !m.partial {
+		return m.lists[key][keyOf(list)]
+	}
+	for text := range m.lists[key] {
+		missing := slices.ContainsFunc(list, func(id uint32) bool { return !strings.Contains(text, keyOf([]uint32{id})) })
+		if !missing {
+			return true
+		}
+	}
+	return false
 }
 
 // remember notes what a row allows to be found.
@@ -408,6 +433,7 @@ func TestModel_Churn(t *testing.T) {
 			m.watch()
 			a := m.restart(true)
 			failing := round%3 == 1
+			m.partial = failing
 			for range 60 {
 				m.change(a)
 				if failing {
@@ -421,9 +447,7 @@ func TestModel_Churn(t *testing.T) {
 				}
 			}
 			m.fakes.fail(nil)
-			if failing {
-				m.now = m.now.Add(maxRetry)
-			}
+			m.now = m.now.Add(maxRetry)
 			m.settle(a)
 			m.check(a)
 
@@ -438,3 +462,142 @@ func TestModel_Churn(t *testing.T) {
 		})
 	}
 }
+
+// unwatch lets the maps be changed without checks, as somebody else would.
+func (m *model) unwatch() {
+	f := m.fakes
+	f.services.before, f.slots.before, f.maglev.before, f.backends.before = nil, nil, nil, nil
+	f.services.after, f.backends.after, f.slots.after, f.maglev.after, f.members.after, f.ranges.after = nil, nil, nil, nil, nil, nil
+}
+
+// TestModel_Drift has somebody else change all kinds of entries. Reading back finds each, and repairs it.
+func TestModel_Drift(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, newFakes(200, 600, 12))
+	a := m.restart(true)
+	for range 80 {
+		m.change(a)
+	}
+	txn := a.DB.WriteTxn(a.Frontends.Table)
+	all := m.front(50)
+	all.Backends = slices.Sorted(maps.Keys(m.backs))
+	all.Outside, all.Maglev, all.Affinity, all.Ranges = true, true, 7, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	m.insertFront(txn, a, all)
+	txn.Commit()
+	m.settle(a)
+	m.check(a)
+	f := m.fakes
+	for what, damage := range map[string]func() bool{
+		"an entry is gone":     func() bool { return lose(f.services) },
+		"an entry has changed": func() bool { return spoil(f.services, func(s *bpf.Service) { s.Count += 3 }) },
+		"a stranger's entry": func() bool {
+			f.services.entries[bpf.NewServiceKey(frontAddress(99), 0)] = bpf.Service{Id: 7}
+			return true
+		},
+		"a backend is gone":     func() bool { return lose(f.backends) },
+		"a backend has changed": func() bool { return spoil(f.backends, func(b *bpf.Backend) { b.Port++ }) },
+		"a stranger's backend":  func() bool { f.backends.entries[9999] = bpf.Backend{}; return true },
+		"a slot has changed": func() bool {
+			return m.spoilSlot(f.slots, func(s bpf.Service) (uint32, uint32) { return s.First, s.Count })
+		},
+		"a table has changed": func() bool {
+			return m.spoilSlot(f.maglev, func(s bpf.Service) (uint32, uint32) { return s.Maglev, s.MaglevSize })
+		},
+		"a member is gone":       func() bool { return lose(f.members) },
+		"a stranger's member":    func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
+		"a source range is gone": func() bool { return lose(f.ranges) },
+		"a stranger's range":     func() bool { f.ranges.entries[bpf.NewSourceRangeKey(1, privatePrefix)] = 1; return true },
+	} {
+		t.Run(what, func(t *testing.T) {
+			m.t = t
+			if !damage() {
+				t.Fatal("there is none to damage")
+			}
+			a.found = nil
+			for range 2 {
+				if err := a.verify(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				m.now = m.now.Add(time.Millisecond)
+				m.settle(a)
+			}
+			if len(a.found) == 0 {
+				t.Error("nothing was found")
+			}
+			m.check(a)
+			a.found = nil
+			if err := a.verify(t.Context()); err != nil || len(a.found) > 0 {
+				t.Errorf("after the repair: %v, %v", a.found, err)
+			}
+		})
+	}
+}
+
+// lose removes any entry.
+func lose[K comparable, V any](f *fake[K, V]) bool {
+	for key := range f.entries {
+		delete(f.entries, key)
+		return true
+	}
+	return false
+}
+
+// spoil changes any entry.
+func spoil[K comparable, V any](f *fake[K, V], change func(*V)) bool {
+	for key, value := range f.entries {
+		change(&value)
+		f.entries[key] = value
+		return true
+	}
+	return false
+}
+
+// spoilSlot changes an element of an array that an entry names.
+func (m *model) spoilSlot(f *fake[uint32, uint32], run func(bpf.Service) (first, n uint32)) bool {
+	for _, s := range m.fakes.services.entries {
+		if first, n := run(s); n > 0 {
+			f.entries[first+n-1]++
+			return true
+		}
+	}
+	return false
+}
+
+// TestModel_NoRoom has maps that are too small. Nothing that is in force is lost, what fits comes in, statuses name the flag, and when others
+// have gone all is as it must be.
+func TestModel_NoRoom(t *testing.T) {
+	t.Parallel()
+	for round := range 20 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t, newFakes(200, 600, 12))
+			f := m.fakes
+			m.watch()
+			a := m.restart(true)
+			m.partial = true
+			for range 40 {
+				m.change(a)
+				m.now = m.now.Add(quarantine)
+				a.step(m.now)
+				f.services.size, f.members.size, f.ranges.size = m.room(len(f.services.entries)), m.room(len(f.members.entries)), m.room(len(f.ranges.entries))
+				f.backends.size = m.room(len(f.backends.entries))
+			}
+			for _, err := range a.again {
+				if text := err.Error(); !strings.Contains(text, "raise --bpf-lb-") && !strings.Contains(text, "is not in the map backends") {
+					t.Errorf("no remedy in: %s", text)
+				}
+			}
+			for row := range a.Frontends.Table.All(a.DB.ReadTxn()) {
+				if bad := row.Status.Kind == reconciler.StatusKindError; bad != (a.again[bpf.NewServiceKey(row.Address, 0)] != nil) {
+					t.Errorf("%s is %s", row.Address, row.Status)
+				}
+			}
+			f.services.size, f.members.size, f.ranges.size, f.backends.size = 200, 200, 200, 200
+			m.now = m.now.Add(maxRetry)
+			m.settle(a)
+			m.check(a)
+		})
+	}
+}
+
+func (m *model) room(now int) int { return max(now, 3) + m.random.IntN(2) }
