@@ -36,7 +36,7 @@ struct flow {
 	__u8 known;	   /* entry is that of a flow that goes on, not of one that begins */
 	__u8 established;  /* the flow, or one before it, stands in the map of established flows */
 	__u8 via_stack;	   /* what self sends goes to the stack */
-	__u8 refused;	   /* REFUSED_... */
+	__u8 peer_refused; /* it was the peer's policy that said no */
 	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
 	__u8 service;	   /* FLOW_..., what the packet has to do with a service */
 	union ct_key key;
@@ -44,9 +44,6 @@ struct flow {
 };
 /* The longest chain of functions has no more room. */
 _Static_assert(sizeof(struct flow) <= 184, "it stands on the stack of programs");
-
-#define REFUSED_BY_PEER 1 /* it was the peer's policy that said no */
-#define REFUSED_ALOUD 2	  /* self is to be told */
 
 #define FLOW_TO_SERVICE 1 /* it was for a service and goes to the backend now */
 #define FLOW_TO_NEW 2	  /* ... and is the first one of its flow */

@@ -101,7 +101,7 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 		d.identity = self->identity;
 		d.direction = own ? DIRECTION_EGRESS : DIRECTION_INGRESS;
 		if ((v = verdict_of(skb, peer.facts, &d)) != CONTINUE) {
-			flow->refused = REFUSED_BY_PEER;
+			flow->peer_refused = 1;
 			return v;
 		}
 		audited |= d.audited;

@@ -19,6 +19,7 @@
 #include "nd.h"
 #include "pod_service.h"
 #include "reasons.h"
+#include "reject.h"
 #include "track.h"
 
 /* deliver_local counts a packet as sent; it will be counted as received when its way ends. */
@@ -119,11 +120,22 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		return v;
 	v = track(skb, &flow, self, 1);
 	seen->dst_label = flow.peer_identity;
-	if (flow.refused == REFUSED_BY_PEER) {
+	if (flow.peer_refused) {
 		seen->direction = DIRECTION_INGRESS;
 		seen->dst_id = flow.peer;
 	}
 	return v == CONTINUE ? deliver(skb, self, &flow, seen) : v;
+}
+
+/* tell lets a pod know that nobody takes what it sent, when the verdict says so. */
+__attribute__((noinline)) int tell(struct __sk_buff *skb, verdict v)
+{
+	const struct endpoint_facts *self;
+
+	if (!drop_is_aloud(v))
+		return TC_ACT_SHOT;
+	self = endpoint_by_link(skb->ifindex);
+	return self && reject(skb) && deliver_answer(skb, self) == REDIRECTED ? TC_ACT_REDIRECT : TC_ACT_SHOT;
 }
 
 SEC("tc")
@@ -131,8 +143,9 @@ int pod_egress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
 	verdict v = judge(skb, &seen);
+	int action = finish(skb, v, &seen, TC_ACT_OK);
 
-	return finish(skb, v, &seen, TC_ACT_OK);
+	return v < 0 ? tell(skb, v) : action;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -113,14 +113,14 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 		return DROP(FILE_POD_SERVICE, REASON_FRAGMENT_UNKNOWN);
 	/* The backend of a connection that began before is not known any more: its client shall begin another one. */
 	if (flow->l4.protocol == IPPROTO_TCP && !is_opening(&flow->l4)) {
-		if (!(flow->l4.tcp_flags & TCP_RST))
-			flow->refused = REFUSED_ALOUD;
-		return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+		if (flow->l4.tcp_flags & TCP_RST)
+			return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 	}
 	if (!service_choose(choice)) {
-		if (!(choice->service.flags & SERVICE_DROP))
-			flow->refused = REFUSED_ALOUD;
-		return DROP(FILE_POD_SERVICE, REASON_NO_BACKEND);
+		if (choice->service.flags & SERVICE_DROP)
+			return DROP(FILE_POD_SERVICE, REASON_NO_BACKEND);
+		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NO_BACKEND);
 	}
 	if (flow->l4.protocol == IPPROTO_SCTP && choice->backend.port != flow->l4.dport)
 		return DROP(FILE_POD_SERVICE, REASON_SERVICE_PROTOCOL);

@@ -78,7 +78,7 @@ enum source_file {
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the
- * line in bits 8-22 and the file in bits 23-30. */
+ * line in bits 8-21 and the file in bits 23-30; bit 22 says that who sent the packet is to be told. */
 typedef __s32 verdict;
 
 #define CONTINUE 0	/* the next step decides */
@@ -87,6 +87,10 @@ typedef __s32 verdict;
 
 #define DROP(file, reason) ((verdict)((1U << 31) | ((__u32)(file) << 23) | ((__u32)__LINE__ << 8) | (__u32)(reason)))
 
+#define DROP_TELLING (1U << 22)
+#define DROP_ALOUD(file, reason) ((verdict)(DROP(file, reason) | DROP_TELLING))
+
+static inline __attribute__((always_inline)) int drop_is_aloud(verdict v) { return v < 0 && (v & DROP_TELLING); }
 static inline __attribute__((always_inline)) __u8 drop_reason_of(verdict v) { return (__u8)v; }
-static inline __attribute__((always_inline)) __u16 drop_line_of(verdict v) { return ((__u32)v >> 8) & 0x7fff; }
+static inline __attribute__((always_inline)) __u16 drop_line_of(verdict v) { return ((__u32)v >> 8) & 0x3fff; }
 static inline __attribute__((always_inline)) __u8 drop_file_of(verdict v) { return ((__u32)v >> 23) & 0xff; }

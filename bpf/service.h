@@ -127,7 +127,7 @@ static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u
 }
 
 /* service_slot is the backend of one try. */
-static __always_inline __u32 service_slot(const struct service *service, const struct choice *choice, __u32 try)
+static __always_inline __u32 service_slot(const struct service *service, const struct choice *choice, __u32 random, __u32 try)
 {
 	__u32 *id = NULL, slot;
 
@@ -136,7 +136,7 @@ static __always_inline __u32 service_slot(const struct service *service, const s
 		id = bpf_map_lookup_elem(&maglev, &slot);
 	}
 	if (!id || !*id) {
-		slot = service->first + bpf_get_prandom_u32() % service->count;
+		slot = service->first + (random + try) % service->count;
 		id = bpf_map_lookup_elem(&service_slots, &slot);
 	}
 	return id ? *id : 0;
@@ -149,7 +149,7 @@ __attribute__((noinline)) int service_choose(struct choice *choice)
 	struct affinity_key client;
 	struct service service;
 	struct backend backend = {};
-	__u32 id = 0;
+	__u32 id = 0, random = bpf_get_prandom_u32();
 	int keeps;
 
 	if (!choice)
@@ -168,7 +168,7 @@ __attribute__((noinline)) int service_choose(struct choice *choice)
 		return 1;
 	}
 	for (int i = 0; i < TRIES; i++) {
-		id = service_slot(&service, choice, i);
+		id = service_slot(&service, choice, random, i);
 		if (!id || !backend_copy(id, &backend))
 			continue;
 		if (keeps) {

@@ -1,11 +1,16 @@
 package bpf
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
@@ -145,12 +150,46 @@ func udpSum(family int, packet []byte, sum uint16) []byte {
 	return packet
 }
 
-// quoting is an ICMP error of f's sender with right checksums about a packet, given as a frame, whose first bytes behind the IP header it quotes.
+// quoting is an ICMP error of f's sender about a packet, given as a frame, of which it quotes this much behind the IP header.
 func (f flow) quoting(t testing.TB, about []byte, bytes int) []byte {
 	t.Helper()
-	kind, code, header := uint8(3), uint8(3), 20
-	if f.src.Is6() {
-		kind, code, header = 1, 4, 40
+	if f.src.Is4() {
+		return f.icmp(t, 3, 3, append(make([]byte, 4), about[14:min(len(about), 14+20+bytes)]...))
 	}
-	return f.icmp(t, kind, code, append(make([]byte, 4), about[14:min(len(about), 14+header+bytes)]...))
+	return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 1, code: 4, hops: cmp.Or(f.hops, 64),
+		body: gopacket.Payload(append(make([]byte, 4), about[14:min(len(about), 14+40+bytes)]...))}.bytes(t)
+}
+
+func frontend(addr netip.Addr, port uint16, protocol uint8) loadbalancer.Address {
+	return loadbalancer.Address{Addr: addr, Port: port, Protocol: loadbalancer.Protocol(protocol)}
+}
+
+// segment is one of TCP with numbers.
+func segment(t testing.TB, f flow, flags string, seq, ack uint32, window uint16) []byte {
+	t.Helper()
+	has := func(flag string) bool { return strings.Contains(flags, flag) }
+	f.proto = layers.IPProtocolTCP
+	proto, network, ip := f.network()
+	if v4, ok := ip.(*layers.IPv4); ok && has("R") {
+		v4.Id = 0 // a reset that we made
+	}
+	tcp := &layers.TCP{SrcPort: layers.TCPPort(f.sport), DstPort: layers.TCPPort(f.dport), Seq: seq, Ack: ack, Window: window,
+		SYN: has("S"), ACK: has("A"), FIN: has("F"), RST: has("R")}
+	if err := tcp.SetNetworkLayerForChecksum(network); err != nil {
+		t.Fatal(err)
+	}
+	packet := serialize(t, ether(f.from, f.to, proto), ip, tcp)
+	return packet[:map[bool]int{true: 54, false: 74}[f.src.Is4()]] // without padding
+}
+
+// told is the ICMP error that we make about a packet, given as a frame.
+func told(t testing.TB, f flow, about []byte) []byte {
+	t.Helper()
+	if f.src.Is6() {
+		return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: 1, code: 4, hops: 64,
+			body: gopacket.Payload(append(make([]byte, 4), about[14:14+48]...))}.bytes(t)
+	}
+	return serialize(t, ether(f.from, f.to, layers.EthernetTypeIPv4),
+		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice()},
+		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(about[14:14+28]))
 }

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/events"
@@ -109,4 +110,194 @@ func TestPrivilegedService_PolicyJudgesTheBackend(t *testing.T) {
 		n.refused(podA, packet(t, askService(family, 5002)), events.PolicyDenied)
 		n.wantNat(family, 2)
 	})
+}
+
+// Nobody serves: the client is told at once, from the service, and the packet is counted.
+func TestPrivilegedService_NobodyServes(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		back := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)
+		n.service(family, protoTCP, nil)
+		before := n.count(events.NoBackend, DirectionEgress)
+		got := n.run(PodEgress, ifPodA, segment(t, askService(family, 5000), "S", 1000, 0, 0))
+		if event := n.event(); event == nil || event.Reason != events.NoBackend {
+			t.Errorf("event %+v", event)
+		}
+		n.wantPacket(got, actRedirect, segment(t, back, "RA", 0, 1001, 0))
+		if after := n.count(events.NoBackend, DirectionEgress); after.Packets != before.Packets+1 {
+			t.Errorf("counted %+v after %+v", after, before)
+		}
+
+		n.service(family, protoUDP, nil)
+		ask := askService(family, 5000).bytes(t)
+		got = n.run(PodEgress, ifPodA, ask)
+		n.event()
+		n.wantPacket(got, actRedirect, told(t, back, ask))
+		long := askService(family, 5000)
+		long.payload = make([]byte, 1200)
+		got = n.run(PodEgress, ifPodA, long.bytes(t))
+		n.event()
+		n.wantPacket(got, actRedirect, told(t, back, long.bytes(t)))
+		long.payload = []byte{}
+		got = n.run(PodEgress, ifPodA, long.bytes(t))
+		n.event()
+		n.wantPacket(got, actRedirect, told(t, back, long.bytes(t)))
+
+		n.service(family, protoUDP, nil, func(_ *ServiceKey, s *Service) { s.Flags = ServiceDrop })
+		n.refused(podA, ask, events.NoBackend)
+		n.wantNat(family, 0)
+	})
+}
+
+// A connection whose backend nobody knows any more is reset, so that its client begins another one.
+func TestPrivilegedService_ConnectionOfBefore(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoTCP, at(podB.addr(family)))
+		got := n.run(PodEgress, ifPodA, segment(t, askService(family, 5000), "A", 1000, 777, 0))
+		n.event()
+		n.wantPacket(got, actRedirect, segment(t, received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000), "R", 777, 0, 0))
+		n.refused(podA, askService(family, 5000).tcp(t, "R"), events.NoMapping)
+		n.refused(podA, askService(family, 5000).tcp(t, "RA"), events.NoMapping)
+		n.wantNat(family, 0)
+
+		// One that stood before the address became a service's goes on.
+		direct := sent(podA, podA.addr(family), podB.addr(family)).ports(6000, 443)
+		n.passes(podA, direct.tcp(t, "S"), actRedirect)
+		n.passes(podB, direct.back(podB).tcp(t, "SA"), actRedirect)
+		n.passes(podA, direct.tcp(t, "A"), actRedirect)
+		n.update(MapServices, NewServiceKey(frontend(podB.addr(family), 443, protoTCP), ScopeExternal), Service{Id: 10})
+		n.passes(podA, direct.tcp(t, "FA"), actRedirect)
+	})
+}
+
+// Clients of the cluster meet the backends of their own scope, and nobody asks them where they are.
+func TestPrivilegedService_Scopes(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, nil, func(_ *ServiceKey, s *Service) { s.Flags = ServiceTwoScopes | ServiceDrop })
+		n.service(family, protoUDP, at(podB.addr(family)), func(k *ServiceKey, s *Service) {
+			k.Scope, s.Id, s.Flags = ScopeInternal, 8, ServiceOutside|ServiceRanges
+		})
+		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+
+		// What serves processes of the node under their loopback address is no service for pods.
+		n.service(family, protoUDP, nil, func(_ *ServiceKey, s *Service) { s.Flags = ServiceLoopback })
+		n.passes(podA, askService(family, 5001).bytes(t), actOK)
+	})
+}
+
+// SCTP has a checksum that nobody here mends: with the port of the service it goes on, to another one it cannot.
+func TestPrivilegedService_SCTP(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		same := netip.AddrPortFrom(podB.addr(family), servicePort)
+		n.service(family, protoSCTP, []netip.AddrPort{same})
+		want := received(podB, podA.addr(family), podB.addr(family)).ports(5000, servicePort).withHops(63)
+		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).sctp(t)), actRedirect, want.sctp(t))
+		n.wantPacket(n.run(PodEgress, ifPodB, want.back(podB).sctp(t)), actRedirect,
+			received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63).sctp(t))
+
+		n.service(family, protoSCTP, at(podB.addr(family)))
+		n.refused(podA, askService(family, 5001).sctp(t), events.ServiceProtocol)
+		n.wantNat(family, 2)
+	})
+}
+
+// A client keeps its backend for as long as that is one of the service's and the time has not run out.
+func TestPrivilegedService_Affinity(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		keeps := func(_ *ServiceKey, s *Service) { s.Flags, s.Affinity = ServiceAffinity, 600 }
+		n.service(family, protoUDP, at(podB.addr(family), remotePod[family]), keeps)
+		first := n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)).action
+		for sport := range uint16(30) {
+			if got := n.run(PodEgress, ifPodA, askService(family, 5001+sport).bytes(t)).action; got != first {
+				t.Fatalf("connection %d went to another backend", sport)
+			}
+		}
+		key := AffinityKey{Service: serviceID, Kind: uint32(family), Client: NewAddrKey(podA.addr(family)).Addr}
+		var kept AffinityEntry
+		if err := n.maps[MapAffinity].Lookup(key, &kept); err != nil {
+			t.Fatal(err)
+		}
+
+		// The backend is none any more, though still there for the connections that it has.
+		if err := n.maps[MapAffinityMembers].Delete(AffinityMember{Service: serviceID, Backend: kept.Backend}); err != nil {
+			t.Fatal(err)
+		}
+		other := 201 - kept.Backend
+		n.update(MapServiceSlots, uint32(40), other)
+		n.update(MapServiceSlots, uint32(41), other)
+		if got := n.run(PodEgress, ifPodA, askService(family, 6000).bytes(t)).action; got == first {
+			t.Error("the client still meets a backend that left the service")
+		}
+
+		// The time runs out.
+		n.update(MapAffinityMembers, AffinityMember{Service: serviceID, Backend: kept.Backend}, uint32(1))
+		kept.Used = now(t) - 600
+		n.update(MapAffinity, key, kept)
+		if got := n.run(PodEgress, ifPodA, askService(family, 6001).bytes(t)).action; got == first {
+			t.Error("the client still meets the backend of before its time ran out")
+		}
+	})
+}
+
+// Backends are chosen at random, also while one of them is on its way out.
+func TestPrivilegedService_BackendGone(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(podB.addr(family), remotePod[family]))
+		seen := map[uint32]int{}
+		for sport := range uint16(64) {
+			seen[n.run(PodEgress, ifPodA, askService(family, 5000+sport).bytes(t)).action]++
+		}
+		if seen[actOK] == 0 || seen[actRedirect] == 0 || len(seen) != 2 {
+			t.Errorf("64 flows went %v", seen)
+		}
+		// A slot without backend: the next one serves.
+		if err := n.maps[MapBackends].Delete(uint32(101)); err != nil {
+			t.Fatal(err)
+		}
+		for sport := range uint16(64) {
+			n.passes(podA, askService(family, 7000+sport).bytes(t), actRedirect)
+		}
+	})
+}
+
+// ICMP errors are translated as what they are about: those of the client about answers, those of the backend about questions, and those
+// of routers.
+func TestPrivilegedService_ICMPErrors(t *testing.T) {
+	t.Parallel()
+	for _, quote := range []int{8, 64} {
+		eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
+			packet := kinds[protocol]
+			n.service(family, protocol, at(podB.addr(family)))
+			ask, got := askService(family, 5000), asked(family, podB, 5000)
+			n.passes(podA, packet(t, ask), actRedirect)
+			answer := got.back(podB)
+			toClient := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)
+			n.wantPacket(n.run(PodEgress, ifPodB, answer.withHops(64).quoting(t, packet(t, got), quote)), actRedirect,
+				toClient.withHops(63).quoting(t, packet(t, ask.withHops(63)), quote))
+			reply := answer.bytes(t)
+			if protocol == protoTCP {
+				reply = answer.tcp(t, "SA")
+			}
+			n.passes(podB, reply, actRedirect)
+			toServer := received(podB, podA.addr(family), podB.addr(family)).ports(5000, backendPort)
+			about := toClient
+			if protocol == protoTCP {
+				reply = about.tcp(t, "SA")
+			} else {
+				reply = about.bytes(t)
+			}
+			inner := answer.bytes(t)
+			if protocol == protoTCP {
+				inner = answer.tcp(t, "SA")
+			}
+			n.wantPacket(n.run(PodEgress, ifPodA, ask.quoting(t, reply, quote)), actRedirect,
+				toServer.withHops(63).quoting(t, inner, quote))
+			n.wantNat(family, 2)
+		})
+	}
 }

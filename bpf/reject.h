@@ -1,0 +1,164 @@
+/* Telling who sent a packet that nobody takes it, so that he need not wait: of the packet itself a TCP reset is made, or an ICMP error. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "ipv4.h"
+#include "ipv6.h"
+#include "l4.h"
+
+#define REJECT_HOPS 64
+#define REJECT_QUOTE 8 /* bytes behind the IP header; they have the ports */
+
+struct reject_tcp {
+	__be16 sport;
+	__be16 dport;
+	__be32 seq;
+	__be32 ack;
+	__u8 length; /* in the upper half, in words */
+	__u8 flags;
+	__be16 window;
+	__be16 checksum;
+	__be16 urgent;
+};
+
+struct reject_icmp {
+	__u8 type;
+	__u8 code;
+	__be16 checksum;
+	__be32 unused;
+};
+
+static __always_inline __be16 reject_fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* reject_reset makes the reset that answers a segment with this many bytes, as RFC 9293 says in 3.10.7.1; 0 when none may. */
+static __always_inline int reject_reset(struct reject_tcp *reset, const struct reject_tcp *segment, __u32 bytes)
+{
+	if (segment->flags & TCP_RST)
+		return 0;
+	*reset = (struct reject_tcp){ .sport = segment->dport, .dport = segment->sport, .length = sizeof(*reset) / 4 << 4, .flags = TCP_RST };
+	if (segment->flags & TCP_ACK) {
+		reset->seq = segment->ack;
+		return 1;
+	}
+	bytes -= (segment->length >> 4) * 4;
+	bytes += !!(segment->flags & TCP_SYN) + !!(segment->flags & TCP_FIN);
+	reset->ack = bpf_htonl(bpf_ntohl(segment->seq) + bytes);
+	reset->flags |= TCP_ACK;
+	return 1;
+}
+
+/* reject_write puts the answer in place of the packet, which may be shorter. */
+static __always_inline int reject_write(struct __sk_buff *skb, const void *answer, const __u32 length)
+{
+	return !bpf_skb_change_tail(skb, ETH_HLEN + length, 0) && !bpf_skb_store_bytes(skb, ETH_HLEN, answer, length, BPF_F_RECOMPUTE_CSUM);
+}
+
+static __always_inline int reject_ipv4_tcp(struct __sk_buff *skb, const struct iphdr *ip)
+{
+	struct {
+		struct iphdr ip;
+		struct reject_tcp tcp;
+	} answer = { .ip = { .version = 4, .ihl = 5, .ttl = REJECT_HOPS, .protocol = IPPROTO_TCP } };
+	struct reject_tcp segment;
+	__u32 sum;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), &segment, sizeof(segment)) ||
+	    !reject_reset(&answer.tcp, &segment, bpf_ntohs(ip->tot_len) - sizeof(*ip)))
+		return 0;
+	answer.ip.tot_len = bpf_htons(sizeof(answer));
+	answer.ip.saddr = ip->daddr;
+	answer.ip.daddr = ip->saddr;
+	answer.ip.check = reject_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.ip, sizeof(answer.ip), 0));
+	sum = bpf_csum_diff(NULL, 0, &answer.ip.saddr, 8, bpf_htons(IPPROTO_TCP + sizeof(answer.tcp)));
+	answer.tcp.checksum = reject_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
+	return reject_write(skb, &answer, sizeof(answer));
+}
+
+__attribute__((noinline)) int reject_ipv4(struct __sk_buff *skb)
+{
+	struct {
+		struct iphdr ip;
+		struct reject_icmp icmp;
+		struct iphdr about;
+		__u8 quote[REJECT_QUOTE];
+	} answer = { .icmp = { .type = 3, .code = 3 } };
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
+		return 0;
+	if (answer.about.ihl != 5 || (answer.about.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET)))
+		return 0;
+	if (answer.about.protocol == IPPROTO_TCP)
+		return reject_ipv4_tcp(skb, &answer.about);
+	answer.ip = (struct iphdr){ .version = 4, .ihl = 5, .ttl = REJECT_HOPS, .protocol = IPPROTO_ICMP };
+	answer.ip.tot_len = bpf_htons(sizeof(answer));
+	answer.ip.saddr = answer.about.daddr;
+	answer.ip.daddr = answer.about.saddr;
+	answer.ip.check = reject_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.ip, sizeof(answer.ip), 0));
+	answer.icmp.checksum = reject_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, sizeof(answer) - sizeof(answer.ip), 0));
+	return reject_write(skb, &answer, sizeof(answer));
+}
+
+static __always_inline int reject_ipv6_tcp(struct __sk_buff *skb, const struct ipv6hdr *ip)
+{
+	struct {
+		struct ipv6hdr ip;
+		struct reject_tcp tcp;
+	} answer = { .ip = { .version = 6, .hop_limit = REJECT_HOPS, .nexthdr = IPPROTO_TCP } };
+	struct reject_tcp segment;
+	__u32 sum;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), &segment, sizeof(segment)) ||
+	    !reject_reset(&answer.tcp, &segment, bpf_ntohs(ip->payload_len)))
+		return 0;
+	answer.ip.payload_len = bpf_htons(sizeof(answer.tcp));
+	answer.ip.saddr = ip->daddr;
+	answer.ip.daddr = ip->saddr;
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&answer.ip.saddr, 32, bpf_htons(IPPROTO_TCP + sizeof(answer.tcp)));
+	answer.tcp.checksum = reject_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.tcp, sizeof(answer.tcp), sum));
+	return reject_write(skb, &answer, sizeof(answer));
+}
+
+__attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb)
+{
+	struct {
+		struct ipv6hdr ip;
+		struct reject_icmp icmp;
+		struct ipv6hdr about;
+		__u8 quote[REJECT_QUOTE];
+	} answer = { .icmp = { .type = 1, .code = 4 } };
+	const __u32 message = sizeof(answer) - sizeof(answer.ip);
+	__u32 sum;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
+		return 0;
+	if (answer.about.nexthdr == IPPROTO_TCP)
+		return reject_ipv6_tcp(skb, &answer.about);
+	if (ipv6_is_extension(answer.about.nexthdr))
+		return 0;
+	answer.ip = (struct ipv6hdr){ .version = 6, .hop_limit = REJECT_HOPS, .nexthdr = PROTOCOL_ICMPV6 };
+	answer.ip.payload_len = bpf_htons(message);
+	answer.ip.saddr = answer.about.daddr;
+	answer.ip.daddr = answer.about.saddr;
+	sum = bpf_csum_diff(NULL, 0, (__be32 *)&answer.ip.saddr, 32, bpf_htons(PROTOCOL_ICMPV6 + message));
+	answer.icmp.checksum = reject_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, message, sum));
+	return reject_write(skb, &answer, sizeof(answer));
+}
+
+/* reject makes a packet the answer to itself, but for the Ethernet addresses, and says whether that is possible: parts of datagrams and
+ * headers with options are not worth it. The packet was parsed before and is of TCP, UDP or SCTP. */
+static __always_inline int reject(struct __sk_buff *skb)
+{
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? reject_ipv6(skb) : reject_ipv4(skb);
+}
