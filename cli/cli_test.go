@@ -102,11 +102,12 @@ func TestOutput(t *testing.T) {
 		"GET /statedb/dump/drops": `{"drops":[{"reasonText":"Invalid source ip","direction":"egress","endpoint":7,"proto":"UDP","src":"10.0.1.9",` +
 			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
 	})
-	summary := "Agent:       Ok - 1.2\nNode:        default/node-1\nKubernetes:  Ok - from manifests\n" +
-		"IPAM:        IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:    veth links, programs attached with tc, 0 maps\n" +
-		"Programs:    datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
-		"Endpoints:   1, 1 ready\nPolicies:    2, 1 in audit mode, 1 not enforced as written; see waggle policy list\nPods:        1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:   attach failed - ping: no answer\n" +
-		"Repairs:     4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\nModules:     1 OK, 1 Degraded, 0 Stopped\n"
+	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nKubernetes:            Ok - from manifests\n" +
+		"IPAM:                  IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:              veth links, programs attached with tc, 0 maps\n" +
+		"Programs:              datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
+		"KubeProxyReplacement:  -\nMasquerading:          Disabled\nDevices:               -\n" +
+		"Endpoints:             1, 1 ready\nPolicies:              2, 1 in audit mode, 1 not enforced as written; see waggle policy list\nPods:                  1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:             attach failed - ping: no answer\n" +
+		"Repairs:               4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\nModules:               1 OK, 1 Degraded, 0 Stopped\n"
 	for _, tc := range []struct{ args, want string }{
 		{"status --brief", "Ok - 1.2\n"},
 		{"status", summary + "\n└── loader  [Degraded] attach \\x1b[31m: busy\n"},

@@ -113,6 +113,9 @@ func statusText(w io.Writer, s *statusRows) {
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
 	line("Programs", programsText(s.Programs))
+	line("KubeProxyReplacement", kubeProxyText(s.KubeProxyReplacement))
+	line("Masquerading", masqueradingText(s.Masquerading))
+	line("Devices", devicesText(s.KubeProxyReplacement))
 	line("Endpoints", countStates(s.endpoints))
 	line("Policies", policiesText(s.policies))
 	if len(s.UnmanagedPods) > 0 {
@@ -124,6 +127,60 @@ func statusText(w io.Writer, s *statusRows) {
 	line("Repairs", repairsText(s.Repairs))
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
+}
+
+// kubeProxyText says what of Services is served.
+func kubeProxyText(k models.KubeProxyReplacement) string {
+	if k.Mode != models.KubeProxyReplacementModeTrue {
+		return orDash(string(k.Mode))
+	}
+	f := k.Features
+	parts := []string{fmt.Sprintf("node ports %d-%d (%s, %s)", f.NodePort.PortMin, f.NodePort.PortMax, f.NodePort.Mode, f.NodePort.Algorithm)}
+	for _, feature := range []struct {
+		name string
+		on   bool
+	}{
+		{"sockets", f.SocketLB.Enabled && !f.BPFSocketLBHostnsOnly}, {"sockets of the node", f.SocketLB.Enabled && f.BPFSocketLBHostnsOnly},
+		{"host ports", f.HostPort.Enabled}, {"external IPs", f.ExternalIPs.Enabled},
+	} {
+		if feature.on {
+			parts = append(parts, feature.name)
+		}
+	}
+	return string(k.Mode) + ", " + strings.Join(parts, ", ")
+}
+
+// masqueradingText says which families are masqueraded, and towards whom they are not.
+func masqueradingText(m models.Masquerading) string {
+	if !m.Enabled {
+		return "Disabled"
+	}
+	var parts []string
+	for _, f := range []struct {
+		name, except string
+		on           bool
+	}{{"IPv4", m.SnatExclusionCIDRV4, m.EnabledProtocols.Ipv4}, {"IPv6", m.SnatExclusionCIDRV6, m.EnabledProtocols.Ipv6}} {
+		switch {
+		case f.on && f.except != "":
+			parts = append(parts, f.name+" but not to "+f.except)
+		case f.on:
+			parts = append(parts, f.name)
+		}
+	}
+	return string(m.Mode) + ", " + strings.Join(parts, ", ")
+}
+
+// devicesText names the devices that lead out of the node, with the addresses of NodePort services.
+func devicesText(k models.KubeProxyReplacement) string {
+	var parts []string
+	for _, d := range k.DeviceList {
+		text := d.Name + " " + orDash(strings.Join(d.IP, " "))
+		if d.Name == k.DirectRoutingDevice {
+			text += " (direct routing)"
+		}
+		parts = append(parts, text)
+	}
+	return orDash(strings.Join(parts, ", "))
 }
 
 func orDash(s string) string {

@@ -3,6 +3,7 @@ package cli
 import (
 	"testing"
 
+	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 )
 
@@ -14,5 +15,30 @@ func TestProgramsText_SaysWhyAGenerationIsNotLoaded(t *testing.T) {
 	}
 	if got := programsText(nil); got != "-" {
 		t.Errorf("without rows: %q", got)
+	}
+}
+
+func TestStatusText_OfServices(t *testing.T) {
+	t.Parallel()
+	k := models.KubeProxyReplacement{
+		Mode:                models.KubeProxyReplacementModeTrue,
+		DeviceList:          []models.KubeProxyDevice{{Name: "eth0", IP: []string{"192.0.2.5", "2001:db8::5"}}, {Name: "eth1"}},
+		DirectRoutingDevice: "eth0",
+		Features: models.KubeProxyFeatures{SocketLB: models.Feature{Enabled: true}, HostPort: models.Feature{Enabled: true},
+			NodePort: models.NodePortFeature{Enabled: true, Mode: "SNAT", Algorithm: "Maglev", PortMin: 30000, PortMax: 32767}},
+	}
+	m := models.Masquerading{Enabled: true, Mode: "BPF", EnabledProtocols: models.MasqueradingProtocols{Ipv4: true, Ipv6: true},
+		SnatExclusionCIDRV4: "10.0.0.0/8"}
+	for got, want := range map[string]string{
+		kubeProxyText(k): "True, node ports 30000-32767 (SNAT, Maglev), sockets, host ports",
+		kubeProxyText(models.KubeProxyReplacement{Mode: models.KubeProxyReplacementModeFalse}): "False",
+		masqueradingText(m):                        "BPF, IPv4 but not to 10.0.0.0/8, IPv6",
+		masqueradingText(models.Masquerading{}):    "Disabled",
+		devicesText(k):                             "eth0 192.0.2.5 2001:db8::5 (direct routing), eth1 -",
+		devicesText(models.KubeProxyReplacement{}): "-",
+	} {
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

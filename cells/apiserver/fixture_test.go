@@ -38,6 +38,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -48,6 +49,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -112,6 +114,8 @@ func newFixture(t *testing.T) *fixture {
 	f.api.Ready.Routes = filled(t, db, desiredroutes.NewTable,
 		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("10.0.1.0/24"), Status: reconciler.StatusDone()},
 		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("fd00:1::/64"), Status: reconciler.StatusDone()})
+	f.api.Links = table(t, db, devices.NewTable)
+	f.api.Exclusions = table(t, db, masquerade.NewExclusionTable)
 	f.api.Ready.Sysctls = table(t, db, sysctls.NewTable)
 	f.api.Ready.Hosts = table(t, db, bpfendpoints.NewAddressTable)
 	f.api.Ready.Health = filled(t, db, health.NewTable,

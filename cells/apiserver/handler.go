@@ -18,10 +18,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
@@ -45,6 +47,8 @@ type api struct {
 	States             statedb.Table[*endpointstates.EndpointState]
 	Addresses          statedb.Table[ipamaddresses.Address]
 	NodeAddresses      statedb.Table[nodeaddresses.Address]
+	Links              statedb.Table[*devices.Device]
+	Exclusions         statedb.Table[*masquerade.Exclusion]
 	Maps               statedb.Table[*tables.Map]
 	CNIConfig          statedb.Table[cniconfig.Config]
 	APIServers         statedb.Table[apiservers.Server]

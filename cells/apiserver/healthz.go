@@ -45,6 +45,8 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	s.DatapathMode = models.StatusResponseDatapathModeVeth
 	s.AttachMode = models.StatusResponseAttachModeTc
 	s.IPAM = a.ipamStatus(txn)
+	s.KubeProxyReplacement = a.kubeProxy(txn)
+	s.Masquerading = a.masquerading(txn)
 	s.Cluster.Self = a.nodeName(txn)
 	s.Cluster.Nodes = []models.NodeElement{a.nodeElement(txn)}
 	for m := range a.Maps.All(txn) {

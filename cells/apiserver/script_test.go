@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
@@ -37,6 +38,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -60,7 +62,9 @@ func TestScripts(t *testing.T) {
 func inputs() cell.Cell {
 	return cell.Provide(
 		func() settings.Agent {
-			return settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default"}
+			return settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default",
+				KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, Maglev: true, MaglevTableSize: 251,
+				MasqueradeIPv4: true}
 		},
 		func(db *statedb.DB, table statedb.RWTable[*endpoints.Endpoint]) (endpoint.Manager, ipam.Allocator, bpfmaps.Maps) {
 			m := &fakeManager{db: db, table: table, restored: make(chan struct{})}
@@ -79,6 +83,8 @@ func inputs() cell.Cell {
 		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 		ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
+		devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
+		masquerade.NewExclusionTable, statedb.RWTable[*masquerade.Exclusion].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 		tables.NewTable, statedb.RWTable[*tables.Map].ToTable,
 		cniconfig.NewTable, statedb.RWTable[cniconfig.Config].ToTable,

@@ -25,6 +25,11 @@ type pattern struct {
 // newSelector checks --devices. If all entries exclude, the rest is detected.
 func newSelector(c Config) (selector, error) {
 	s := selector{detect: c.ForceDeviceDetection}
+	if name := c.DirectRoutingDevice; name != "" {
+		if open, _ := strings.CutSuffix(name, "+"); !validPattern(pattern{text: open}) {
+			return selector{}, fmt.Errorf("--direct-routing-device: %q is no interface name: use eth0 or eth+", name)
+		}
+	}
 	named := false
 	for _, entry := range c.Devices {
 		p := pattern{text: strings.TrimSpace(entry)}

@@ -235,6 +235,39 @@ func (e K8SStatusState) Valid() bool {
 	}
 }
 
+// Defines values for KubeProxyReplacementMode.
+const (
+	KubeProxyReplacementModeFalse KubeProxyReplacementMode = "False"
+	KubeProxyReplacementModeTrue  KubeProxyReplacementMode = "True"
+)
+
+// Valid indicates whether the value is a known member of the KubeProxyReplacementMode enum.
+func (e KubeProxyReplacementMode) Valid() bool {
+	switch e {
+	case KubeProxyReplacementModeFalse:
+		return true
+	case KubeProxyReplacementModeTrue:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for MasqueradingMode.
+const (
+	MasqueradingModeBPF MasqueradingMode = "BPF"
+)
+
+// Valid indicates whether the value is a known member of the MasqueradingMode enum.
+func (e MasqueradingMode) Valid() bool {
+	switch e {
+	case MasqueradingModeBPF:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ModuleHealthLevel.
 const (
 	ModuleHealthLevelDegraded ModuleHealthLevel = "Degraded"
@@ -250,6 +283,54 @@ func (e ModuleHealthLevel) Valid() bool {
 	case ModuleHealthLevelOK:
 		return true
 	case ModuleHealthLevelStopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NodePortFeatureAcceleration.
+const (
+	NodePortFeatureAccelerationNone NodePortFeatureAcceleration = "None"
+)
+
+// Valid indicates whether the value is a known member of the NodePortFeatureAcceleration enum.
+func (e NodePortFeatureAcceleration) Valid() bool {
+	switch e {
+	case NodePortFeatureAccelerationNone:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NodePortFeatureAlgorithm.
+const (
+	NodePortFeatureAlgorithmMaglev NodePortFeatureAlgorithm = "Maglev"
+	NodePortFeatureAlgorithmRandom NodePortFeatureAlgorithm = "Random"
+)
+
+// Valid indicates whether the value is a known member of the NodePortFeatureAlgorithm enum.
+func (e NodePortFeatureAlgorithm) Valid() bool {
+	switch e {
+	case NodePortFeatureAlgorithmMaglev:
+		return true
+	case NodePortFeatureAlgorithmRandom:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NodePortFeatureMode.
+const (
+	NodePortFeatureModeSNAT NodePortFeatureMode = "SNAT"
+)
+
+// Valid indicates whether the value is a known member of the NodePortFeatureMode enum.
+func (e NodePortFeatureMode) Valid() bool {
+	switch e {
+	case NodePortFeatureModeSNAT:
 		return true
 	default:
 		return false
@@ -804,6 +885,11 @@ type EndpointStatusChangeCode string
 // Error What went wrong
 type Error = string
 
+// Feature Whether something is on
+type Feature struct {
+	Enabled bool `json:"enabled,omitempty,omitzero"`
+}
+
 // IPAMAddressResponse One allocated address
 type IPAMAddressResponse struct {
 	Cidrs []string `json:"cidrs,omitempty,omitzero"`
@@ -884,6 +970,53 @@ type K8SStatus struct {
 // K8SStatusState defines model for K8SStatus.State.
 type K8SStatusState string
 
+// KubeProxyDevice A device that leads out of the node, with the addresses that serve there
+type KubeProxyDevice struct {
+	IP   []string `json:"ip,omitempty,omitzero"`
+	Name string   `json:"name,omitempty,omitzero"`
+}
+
+// KubeProxyFeatures What of Services is served
+type KubeProxyFeatures struct {
+	BPFSocketLBHostnsOnly bool `json:"bpfSocketLBHostnsOnly,omitempty,omitzero"`
+
+	// ExternalIPs Whether something is on
+	ExternalIPs Feature `json:"externalIPs,omitempty,omitzero"`
+
+	// GracefulTermination Whether something is on
+	GracefulTermination Feature `json:"gracefulTermination,omitempty,omitzero"`
+
+	// HostPort Whether something is on
+	HostPort Feature `json:"hostPort,omitempty,omitzero"`
+
+	// NodePort How clients outside of the cluster are served
+	NodePort NodePortFeature `json:"nodePort,omitempty,omitzero"`
+
+	// SessionAffinity Whether something is on
+	SessionAffinity Feature `json:"sessionAffinity,omitempty,omitzero"`
+
+	// SocketLB Whether something is on
+	SocketLB Feature `json:"socketLB,omitempty,omitzero"`
+}
+
+// KubeProxyReplacement How Services are served
+type KubeProxyReplacement struct {
+	DeviceList []KubeProxyDevice `json:"deviceList,omitempty,omitzero"`
+
+	// Devices Names of the devices that lead out of the node
+	Devices []string `json:"devices,omitempty,omitzero"`
+
+	// DirectRoutingDevice The device towards other nodes; empty while none is known
+	DirectRoutingDevice string `json:"directRoutingDevice,omitempty,omitzero"`
+
+	// Features What of Services is served
+	Features KubeProxyFeatures        `json:"features,omitempty,omitzero"`
+	Mode     KubeProxyReplacementMode `json:"mode,omitempty,omitzero"`
+}
+
+// KubeProxyReplacementMode defines model for KubeProxyReplacement.Mode.
+type KubeProxyReplacementMode string
+
 // L4Policy Rules of an endpoint that name ports
 type L4Policy struct {
 	Egress  []PolicyRule `json:"egress,omitempty,omitzero"`
@@ -919,6 +1052,30 @@ type LabelConfigurationStatus struct {
 	// Realized Labels that users set
 	Realized         LabelConfigurationSpec `json:"realized,omitempty,omitzero"`
 	SecurityRelevant []string               `json:"security-relevant,omitempty,omitzero"`
+}
+
+// Masquerading Whether pods speak with the outside under the node's addresses
+type Masquerading struct {
+	// Enabled For one family at least
+	Enabled bool `json:"enabled,omitempty,omitzero"`
+
+	// EnabledProtocols Families whose pods are masqueraded
+	EnabledProtocols MasqueradingProtocols `json:"enabledProtocols,omitempty,omitzero"`
+	IPMasqAgent      bool                  `json:"ip-masq-agent,omitempty,omitzero"`
+	Mode             MasqueradingMode      `json:"mode,omitempty,omitzero"`
+
+	// SnatExclusionCIDRV4 The native routing CIDR; without one the node's pod CIDR
+	SnatExclusionCIDRV4 string `json:"snat-exclusion-cidr-v4,omitempty,omitzero"`
+	SnatExclusionCIDRV6 string `json:"snat-exclusion-cidr-v6,omitempty,omitzero"`
+}
+
+// MasqueradingMode defines model for Masquerading.Mode.
+type MasqueradingMode string
+
+// MasqueradingProtocols Families whose pods are masqueraded
+type MasqueradingProtocols struct {
+	Ipv4 bool `json:"ipv4,omitempty,omitzero"`
+	Ipv6 bool `json:"ipv6,omitempty,omitzero"`
 }
 
 // ModuleHealth What one part of the agent says of itself
@@ -987,6 +1144,28 @@ type NodeID struct {
 	ID  int64    `json:"id"`
 	Ips []string `json:"ips"`
 }
+
+// NodePortFeature How clients outside of the cluster are served
+type NodePortFeature struct {
+	Acceleration NodePortFeatureAcceleration `json:"acceleration,omitempty,omitzero"`
+	Algorithm    NodePortFeatureAlgorithm    `json:"algorithm,omitempty,omitzero"`
+	Enabled      bool                        `json:"enabled,omitempty,omitzero"`
+
+	// LutSize Slots of a table of Maglev
+	LutSize int64               `json:"lutSize,omitempty,omitzero"`
+	Mode    NodePortFeatureMode `json:"mode,omitempty,omitzero"`
+	PortMax int64               `json:"portMax,omitempty,omitzero"`
+	PortMin int64               `json:"portMin,omitempty,omitzero"`
+}
+
+// NodePortFeatureAcceleration defines model for NodePortFeature.Acceleration.
+type NodePortFeatureAcceleration string
+
+// NodePortFeatureAlgorithm defines model for NodePortFeature.Algorithm.
+type NodePortFeatureAlgorithm string
+
+// NodePortFeatureMode defines model for NodePortFeature.Mode.
+type NodePortFeatureMode string
 
 // Policy All policies
 type Policy struct {
@@ -1258,8 +1437,14 @@ type StatusResponse struct {
 	// IPAM Addresses that are not free
 	IPAM IPAMStatus `json:"ipam,omitempty,omitzero"`
 
+	// KubeProxyReplacement How Services are served
+	KubeProxyReplacement KubeProxyReplacement `json:"kube-proxy-replacement,omitempty,omitzero"`
+
 	// Kubernetes Status of the source of Kubernetes objects
 	Kubernetes K8SStatus `json:"kubernetes,omitempty,omitzero"`
+
+	// Masquerading Whether pods speak with the outside under the node's addresses
+	Masquerading Masquerading `json:"masquerading,omitempty,omitzero"`
 
 	// Modules Ours alone. What each part of the agent says of itself
 	Modules []ModuleHealth `json:"modules,omitempty,omitzero"`
