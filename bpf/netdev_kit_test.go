@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/tc"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -74,6 +75,7 @@ func (f podEgressServiceFlag) with(flags int) podEgressServiceFlag {
 type surroundings struct {
 	*realNode
 	clients, distant *testnet.Namespace
+	spoofed          uint64 // how many packets the rules of the node shall drop
 }
 
 func newSurroundings(t *testing.T) *surroundings {
@@ -84,6 +86,7 @@ func newSurroundings(t *testing.T) *surroundings {
 		check(t, s.wireOut("uplink", ifUplink, s.clients, nodeOut))
 		check(t, s.wireOut("backbone", ifBackbone, s.distant, nodeIn))
 	})
+	s.host.Do(s.guard)
 	s.clients.Do(func() { check(t, wireNeighbour(client, nodeOut)) })
 	s.distant.Do(func() { check(t, wireNeighbour(otherNode, nodeIn)) })
 	s.distant.Do(func() {
@@ -94,15 +97,44 @@ func newSurroundings(t *testing.T) *surroundings {
 	})
 	s.host.Do(func() {
 		for _, family := range families {
-			check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]), Gw: otherNode[family].AsSlice()}))
+			gw := otherNode[family].AsSlice()
+			check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: ifBackbone, Gw: gw}))
+			check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]), Gw: gw}))
 		}
 		check(t, waitUsable([]string{"uplink", "backbone"}, nodeOut[4], nodeOut[6], nodeIn[4], nodeIn[6]))
+	})
+	t.Cleanup(func() {
+		if dropped := s.guarded(); !t.Failed() && dropped.NodeSource.Packets != s.spoofed {
+			t.Errorf("the rules of the node dropped %d packets with addresses of the node, want %d", dropped.NodeSource.Packets, s.spoofed)
+		}
 	})
 	s.clients.Do(func() { check(t, waitUsable([]string{"eth0"}, client[4], client[6])) })
 	s.distant.Do(func() {
 		check(t, waitUsable([]string{"eth0"}, otherNode[4], otherNode[6], distantPod[4], distantPod[6]))
 	})
 	return s
+}
+
+// guard puts the rules of the node in place: nobody outside is the node or a pod, and no pod speaks past its programs.
+func (s *surroundings) guard() {
+	const group = 0x5747
+	for _, name := range []string{"poda", "podb"} {
+		link, err := netlink.LinkByName(name)
+		check(s.t, err)
+		check(s.t, netlink.LinkSetGroup(link, group))
+	}
+	rule := nftguard.Rule{Groups: []uint32{group}, Mark: 0xf00, Mask: 0xf00, NodeDevice: "waggle_net", PodDevice: "waggle_host"}
+	check(s.t, nftguard.Install(rule))
+}
+
+// guarded counts what the rules have dropped.
+func (s *surroundings) guarded() (dropped nftguard.Dropped) {
+	s.host.Do(func() {
+		var err error
+		dropped, err = nftguard.ReadDropped()
+		check(s.t, err)
+	})
+	return dropped
 }
 
 // networkOf is the network of an address that a link has.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -199,4 +200,37 @@ func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 	if c := s.count(events.UnknownFlow, DirectionEgress); c.Packets != 0 {
 		t.Errorf("%d errors were taken for those of unknown flows", c.Packets)
 	}
+}
+
+// Whoever claims an address of the node, or of a pod here, gets neither to a service nor past the rules of the node.
+func TestPrivilegedReal_NobodyOutsideIsTheNode(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	var mine, nodes mac.Addr
+	s.host.Do(func() { nodes = macOf(t, "uplink") })
+	s.clients.Do(func() { mine = macOf(t, "eth0") })
+	for _, family := range families {
+		near := netip.AddrPortFrom(nodeOut[family], 30005)
+		s.serve(uint32(family), near, loadbalancer.UDP, 0, netip.AddrPortFrom(podA.addr(family), 7))
+		for _, source := range []netip.Addr{podA.addr(family), nodeIn[family]} {
+			before, guarded := s.count(events.SourceIP, DirectionIngress), s.guarded().NodeSource.Packets
+			toService := flow{from: mine, to: nodes, src: source, dst: near.Addr(), sport: 4000, dport: near.Port()}.bytes(t)
+			toPod := flow{from: mine, to: nodes, src: source, dst: podB.addr(family), sport: 4000, dport: 7}.bytes(t)
+			s.clients.Do(func() { check(t, sendFrame(toService)); check(t, sendFrame(toPod)) })
+			s.spoofed++
+			check(t, wait("the drops of "+source.String(), func() (bool, error) {
+				return s.count(events.SourceIP, DirectionIngress).Packets == before.Packets+1 && s.guarded().NodeSource.Packets == guarded+1, nil
+			}))
+		}
+	}
+}
+
+func macOf(t *testing.T, name string) (m mac.Addr) {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		t.Error(err)
+		return m
+	}
+	copy(m[:], link.HardwareAddr)
+	return m
 }

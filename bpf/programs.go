@@ -84,6 +84,13 @@ const (
 	VariableWorldIPv6 = "world_ipv6"
 )
 
+// Load-time constants of services: the addresses from which a pod meets itself as the backend of a service, as [IPv4Word] and
+// [IPv6Bytes] make them.
+const (
+	VariableServiceLoopbackIPv4 = "service_loopback_ipv4" // begins as 169.254.42.1
+	VariableServiceLoopbackIPv6 = "service_loopback_ipv6" // begins as 100::a9fe:2a01
+)
+
 // Load-time constants of conntrack and policy.
 const (
 	// Timeouts of flows in ticks, see [CtTicks]; they begin as Cilium's.
@@ -95,6 +102,10 @@ const (
 	VariableCtShare = "ct_share"
 	// VariablePolicyCIDRNodes is 1 when entries of [PolicyCIDROutside] count for nodes too; it begins as 0.
 	VariablePolicyCIDRNodes = "policy_cidr_nodes"
+	// VariableNatPortFirst and VariableNatPortLast are the range of ports under which flows leave with an address of the node;
+	// they begin as 32768 and 65535.
+	VariableNatPortFirst = "nat_port_first"
+	VariableNatPortLast  = "nat_port_last"
 	// VariableVerdictEvents is 0 when judged flows are not to be reported; it begins as 1.
 	VariableVerdictEvents = "verdict_events"
 )

@@ -79,6 +79,7 @@ func (r *realNode) wireHost() error {
 	return each(
 		func() error { return netlink.LinkAdd(host) },
 		func() error { return netlink.LinkSetARPOff(host) },
+		func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/waggle_net/disable_ipv6", []byte("1"), 0) }, // it says nothing by itself
 		func() error { return setUp("waggle_net") },
 		func() error { return setUp("waggle_host") },
 		func() error { return addAddrs(host, gateway4, gateway6) },
