@@ -199,7 +199,7 @@ func TestParse_Rows(t *testing.T) {
   loadBalancerSourceRanges: [192.0.2.1/24],
   ports: [{name: web, port: 80, targetPort: http, nodePort: 30080}, {port: 53, protocol: UDP}]}}`,
 			&k8s.Service{Namespace: "b", Name: "a", Type: "NodePort", ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
-				Selector: map[string]string{"x": "z"}, ExternalLocal: true, InternalLocal: true, Affinity: 3 * time.Hour,
+				Selects: "x=z", ExternalLocal: true, InternalLocal: true, Affinity: 3 * time.Hour,
 				SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
 				Ports: []k8s.ServicePort{{Name: "web", Protocol: "TCP", Port: 80, NodePort: 30080, TargetPort: "http"},
 					{Protocol: "UDP", Port: 53, TargetPort: "53"}}}},

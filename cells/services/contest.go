@@ -2,7 +2,6 @@ package services
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"time"
 
@@ -43,14 +42,12 @@ func (c *controller) held(a loadbalancer.Address) bool {
 
 // updateFrontends gives a service the addresses that it claims, unless others have a better claim, and takes from it what it claims
 // no more.
-func (c *controller) updateFrontends(txn statedb.ReadTxn, write statedb.WriteTxn, name string, m *model) error {
-	before := slices.Collect(maps.Keys(c.lost[name]))
-	for row := range c.Frontends.List(write, frontends.ByService(name)) {
-		before = append(before, row.Address)
+func (c *controller) updateFrontends(txn statedb.ReadTxn, write statedb.WriteTxn, name string, before []loadbalancer.Address, m *model) error {
+	for i := range m.claims {
+		m.row.Claims = append(m.row.Claims, m.claims[i].Address)
 	}
 	for _, a := range before {
-		_, still := slices.BinarySearchFunc(m.claims, a, func(cl claim, a loadbalancer.Address) int { return cl.Address.Compare(a) })
-		if !still {
+		if _, still := slices.BinarySearchFunc(m.row.Claims, a, loadbalancer.Address.Compare); !still {
 			if err := c.withdraw(write, a, name); err != nil {
 				return err
 			}

@@ -193,7 +193,7 @@ func (c *controller) compute(txn statedb.ReadTxn, write statedb.ReadTxn, name st
 	for slice := range c.Slices.List(txn, k8s.EndpointSlicesByService(name)) {
 		list = append(list, slice)
 	}
-	return c.world.service(s, list, func(a netip.Addr) bool { return c.takenByOther(write, name, a) })
+	return c.world.service(name, s, list, func(a netip.Addr) bool { return c.takenByOther(write, name, a) })
 }
 
 // takenByOther tells whether an address is the ClusterIP of a service other than one.

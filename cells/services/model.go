@@ -75,11 +75,11 @@ func (w *world) skips(s *k8s.Service) bool {
 }
 
 // service models a Service with its slices. taken tells whether an address is the ClusterIP of another one.
-func (w *world) service(s *k8s.Service, all []*k8s.EndpointSlice, taken func(netip.Addr) bool) *model {
+func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, taken func(netip.Addr) bool) *model {
 	if w.skips(s) {
 		return nil
 	}
-	m := &model{created: s.Created, row: services.Service{Name: s.Key(), Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
+	m := &model{created: s.Created, row: services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
 		InternalLocal: s.InternalLocal, SourceRanges: s.SourceRanges, ClusterIPs: s.ClusterIPs}}
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort

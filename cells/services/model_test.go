@@ -100,20 +100,24 @@ func (b *bench) insert(rows ...any) {
 	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs)
 	defer txn.Commit()
 	for _, row := range rows {
-		switch r := row.(type) {
-		case *k8s.Service:
-			put(b, txn, b.svcs, r)
-		case *k8s.EndpointSlice:
-			put(b, txn, b.slcs, r)
-		case *k8s.Pod:
-			put(b, txn, b.pods, r)
-		case *k8s.Node:
-			put(b, txn, b.nodes, r)
-		case nodeaddresses.Address:
-			put(b, txn, b.addrs, r)
-		default:
-			b.t.Fatalf("a %T", row)
-		}
+		b.insertObject(txn, row)
+	}
+}
+
+func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
+	switch r := row.(type) {
+	case *k8s.Service:
+		put(b, txn, b.svcs, r)
+	case *k8s.EndpointSlice:
+		put(b, txn, b.slcs, r)
+	case *k8s.Pod:
+		put(b, txn, b.pods, r)
+	case *k8s.Node:
+		put(b, txn, b.nodes, r)
+	case nodeaddresses.Address:
+		put(b, txn, b.addrs, r)
+	default:
+		b.t.Fatalf("a %T", row)
 	}
 }
 

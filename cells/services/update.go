@@ -16,9 +16,12 @@ import (
 
 // update brings all rows of one service up to a snapshot. What others must do then is put on the list.
 func (c *controller) update(txn statedb.ReadTxn, write statedb.WriteTxn, name string) error {
-	delete(c.models, name) // those who share with it may have been computed, but others have ClusterIPs now
-	m := c.model(txn, write, name)
 	old, _, found := c.Services.Get(write, services.ByName(name))
+	if found {
+		name = old.Name // all rows share one text
+	}
+	delete(c.models, name) // it may have been asked about shared backends, but others have ClusterIPs now
+	m := c.model(txn, write, name)
 	if !found {
 		if m == nil {
 			return nil
@@ -32,7 +35,7 @@ func (c *controller) update(txn statedb.ReadTxn, write statedb.WriteTxn, name st
 	if err := c.updateBackends(txn, write, name, old.Backends, m); err != nil {
 		return err
 	}
-	if err := c.updateFrontends(txn, write, name, m); err != nil {
+	if err := c.updateFrontends(txn, write, name, old.Claims, m); err != nil {
 		return err
 	}
 	return c.updateService(write, old, found, m)

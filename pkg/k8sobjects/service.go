@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +18,8 @@ import (
 // Service reads a Service.
 func Service(o *corev1.Service) (*k8s.Service, error) {
 	spec := field.NewPath("spec")
-	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: o.Labels,
-		Annotations: o.Annotations, Created: created(&o.ObjectMeta), Selector: o.Spec.Selector, Type: string(o.Spec.Type),
+	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: serving(o.Labels),
+		Annotations: o.Annotations, Created: created(&o.ObjectMeta), Selects: selects(o.Spec.Selector), Type: string(o.Spec.Type),
 		ExternalLocal:        o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		PublishNotReadyAddrs: o.Spec.PublishNotReadyAddresses}
 	if p := o.Spec.InternalTrafficPolicy; p != nil {
@@ -52,6 +53,30 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 		row.Ports = append(row.Ports, p)
 	}
 	return row, errors.Join(errs...)
+}
+
+// serving keeps the labels of a Service that say who serves it, and how. There are tens of thousands of Services, and labels would be a
+// large part of their rows.
+func serving(all map[string]string) (kept map[string]string) {
+	for k, v := range all {
+		if strings.HasPrefix(k, "service.kubernetes.io/") || isReadable(k) {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[k] = v
+		}
+	}
+	return kept
+}
+
+// selects writes a selector as Kubernetes does.
+func selects(selector map[string]string) string {
+	pairs := make([]string, 0, len(selector))
+	for k, v := range selector {
+		pairs = append(pairs, k+"="+v)
+	}
+	slices.Sort(pairs)
+	return strings.Join(pairs, ",")
 }
 
 func clusterIPs(spec *field.Path, o *corev1.Service) (ips []netip.Addr, headless bool, err error) {
@@ -94,7 +119,7 @@ func affinity(spec *field.Path, o *corev1.Service) (time.Duration, error) {
 }
 
 func servicePort(path *field.Path, p *corev1.ServicePort) (k8s.ServicePort, error) {
-	row := k8s.ServicePort{Name: p.Name}
+	row := k8s.ServicePort{Name: Intern(p.Name)}
 	if p.Name != "" {
 		if problems := validation.IsDNS1123Label(p.Name); len(problems) > 0 {
 			return row, field.Invalid(path.Child("name"), p.Name, problems[0])
@@ -124,8 +149,8 @@ func portOrName(path *field.Path, p intstr.IntOrString) (string, error) {
 		if problems := validation.IsValidPortName(p.StrVal); len(problems) > 0 {
 			return "", field.Invalid(path, p.StrVal, problems[0])
 		}
-		return p.StrVal, nil
+		return Intern(p.StrVal), nil
 	}
 	_, err := port(path, p.IntVal, false)
-	return p.String(), err
+	return Intern(p.String()), err
 }

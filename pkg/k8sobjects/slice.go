@@ -1,6 +1,8 @@
 package k8sobjects
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -11,7 +13,7 @@ import (
 // EndpointSlice reads an EndpointSlice. One of names instead of addresses has no endpoints.
 func EndpointSlice(o *discoveryv1.EndpointSlice) (*k8s.EndpointSlice, error) {
 	row := &k8s.EndpointSlice{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), AddressType: Intern(string(o.AddressType)),
-		Service: Intern(o.Labels[discoveryv1.LabelServiceName])}
+		Service: partOf(o.Name, o.Labels[discoveryv1.LabelServiceName])}
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
 	case discoveryv1.AddressTypeFQDN:
@@ -35,6 +37,14 @@ func EndpointSlice(o *discoveryv1.EndpointSlice) (*k8s.EndpointSlice, error) {
 		row.Endpoints = append(row.Endpoints, e)
 	}
 	return row, nil
+}
+
+// partOf is a text, in the memory of a longer one that begins with it: names of slices begin with that of their service.
+func partOf(longer, text string) string {
+	if strings.HasPrefix(longer, text) {
+		return longer[:len(text)]
+	}
+	return text
 }
 
 func slicePort(path *field.Path, o *discoveryv1.EndpointPort) (p k8s.SlicePort, err error) {
@@ -86,7 +96,7 @@ func sliceEndpoint(path *field.Path, o *discoveryv1.Endpoint, family discoveryv1
 		}
 	}
 	if t := o.TargetRef; t != nil && t.Kind == "Pod" {
-		e.Pod = Intern(t.Namespace + "/" + t.Name)
+		e.Pod = t.Namespace + "/" + t.Name
 	}
 	return e, nil
 }

@@ -108,22 +108,12 @@ var addressIndex = statedb.Index[*Frontend, loadbalancer.Address]{
 	Unique: true,
 }
 
-var serviceIndex = statedb.Index[*Frontend, string]{
-	Name:       "service",
-	FromObject: func(f *Frontend) index.KeySet { return index.NewKeySet(index.String(f.Service)) },
-	FromKey:    index.String,
-	FromString: index.FromString,
-}
+// ByAddress finds a frontend. Those of a service are found by its claims.
+var ByAddress = addressIndex.Query
 
-// Queries.
-var (
-	ByAddress = addressIndex.Query
-	ByService = serviceIndex.Query
-)
-
-// NewTable makes the table "frontends".
+// NewTable makes the table "frontends". It has one index: of tens of thousands of rows another one would be the larger part.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Frontend], error) {
-	return statedb.NewTable(db, "frontends", addressIndex, serviceIndex)
+	return statedb.NewTable(db, "frontends", addressIndex)
 }
 
 // Statuses is the table in the hands of the cell that brings the rows to the datapath: it sets their statuses and changes nothing else.

@@ -26,23 +26,23 @@ type Service struct {
 	Namespace   string            `json:"namespace"`
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
-	Labels      map[string]string `json:"labels,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"` // only those that say who serves it, and how
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Created     int64             `json:"created,omitempty"` // Unix time in seconds; 0 when not known
 
-	Type        string            `json:"type"`               // "ClusterIP", "NodePort", "LoadBalancer" or "ExternalName"
-	Headless    bool              `json:"headless,omitempty"` // clusterIP: None
-	ClusterIPs  []netip.Addr      `json:"clusterIPs,omitempty"`
-	ExternalIPs []netip.Addr      `json:"externalIPs,omitempty"`
-	IngressIPs  []netip.Addr      `json:"ingressIPs,omitempty"` // status.loadBalancer, without those of which the load balancer itself is the end (ipMode Proxy)
-	Ports       []ServicePort     `json:"ports,omitempty"`
-	Selector    map[string]string `json:"selector,omitempty"` // empty: endpoints are given by somebody else
+	Type        string        `json:"type"` // "ClusterIP", "NodePort", "LoadBalancer" or "ExternalName"
+	ClusterIPs  []netip.Addr  `json:"clusterIPs,omitempty"`
+	ExternalIPs []netip.Addr  `json:"externalIPs,omitempty"`
+	IngressIPs  []netip.Addr  `json:"ingressIPs,omitempty"` // status.loadBalancer, without those whose end is the load balancer (ipMode Proxy)
+	Ports       []ServicePort `json:"ports,omitempty"`
+	Selects     string        `json:"selects,omitempty"` // the selector, "key=value,..."; empty: endpoints are given by somebody else
 
-	Affinity             time.Duration  `json:"affinity,omitempty"` // of one client's address; 0 when none
+	Affinity             time.Duration  `json:"affinity,omitempty"`     // of one client's address; 0 when none
+	SourceRanges         []netip.Prefix `json:"sourceRanges,omitempty"` // empty: everybody
+	HealthCheckNodePort  uint16         `json:"healthCheckNodePort,omitempty"`
+	Headless             bool           `json:"headless,omitempty"` // clusterIP: None
 	ExternalLocal        bool           `json:"externalLocal,omitempty"`
 	InternalLocal        bool           `json:"internalLocal,omitempty"`
-	HealthCheckNodePort  uint16         `json:"healthCheckNodePort,omitempty"`
-	SourceRanges         []netip.Prefix `json:"sourceRanges,omitempty"` // empty: everybody
 	PublishNotReadyAddrs bool           `json:"publishNotReadyAddrs,omitempty"`
 }
 
@@ -53,7 +53,7 @@ func (s *Service) Key() string { return s.Namespace + "/" + s.Name }
 func (s *Service) Equal(o *Service) bool {
 	return s.sameScalars(o) && maps.Equal(s.Labels, o.Labels) && maps.Equal(s.Annotations, o.Annotations) &&
 		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
-		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Ports, o.Ports) && maps.Equal(s.Selector, o.Selector) &&
+		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Ports, o.Ports) && s.Selects == o.Selects &&
 		slices.Equal(s.SourceRanges, o.SourceRanges)
 }
 
@@ -78,7 +78,7 @@ func (s *Service) TableRow() []string {
 	for i, p := range s.Ports {
 		ports[i] = strconv.Itoa(int(p.Port)) + "/" + p.Protocol
 	}
-	return []string{s.Key(), s.Type, strings.Join(ips, ","), strings.Join(ports, ","), showMap(s.Selector)}
+	return []string{s.Key(), s.Type, strings.Join(ips, ","), strings.Join(ports, ","), s.Selects}
 }
 
 var serviceIndex = statedb.Index[*Service, string]{

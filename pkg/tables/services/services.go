@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -22,7 +23,9 @@ type Service struct {
 	Type string `json:"type"` // "ClusterIP", "NodePort", "LoadBalancer" or "HostPort"
 
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
-	Backends   []uint32     `json:"backends,omitempty"` // ids of all that it names, whatever they take, ascending
+	// Claims are the addresses that it wants, in order. It has those whose rows in frontends name it.
+	Claims   []loadbalancer.Address `json:"claims,omitempty"`
+	Backends []uint32               `json:"backends,omitempty"` // ids of all that it names, whatever they take, ascending
 
 	Affinity            time.Duration  `json:"affinity,omitempty"` // of one client; 0 when none
 	ExternalLocal       bool           `json:"externalLocal,omitempty"`
@@ -39,7 +42,7 @@ type Service struct {
 func (s *Service) Equal(o *Service) bool {
 	return s.Name == o.Name && s.Type == o.Type && s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal &&
 		s.InternalLocal == o.InternalLocal && s.HealthCheckNodePort == o.HealthCheckNodePort && s.LocalReady == o.LocalReady &&
-		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.Backends, o.Backends) &&
+		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.Claims, o.Claims) && slices.Equal(s.Backends, o.Backends) &&
 		slices.Equal(s.SourceRanges, o.SourceRanges) && slices.Equal(s.Problems, o.Problems)
 }
 
