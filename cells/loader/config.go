@@ -2,6 +2,7 @@ package loader
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -15,12 +16,15 @@ type Config struct {
 	AnyTimeout      time.Duration `mapstructure:"bpf-ct-timeout-regular-any"`
 	EndpointShare   int           `mapstructure:"bpf-ct-endpoint-share"`
 	Verdicts        bool          `mapstructure:"bpf-events-policy-verdict-enabled"`
+	LoopbackIPv4    string        `mapstructure:"ipv4-service-loopback-address"`
+	LoopbackIPv6    string        `mapstructure:"ipv6-service-loopback-address"`
 }
 
-// DefaultConfig are the defaults: Cilium's, and a quarter of the flows for each endpoint.
+// DefaultConfig are the defaults: Cilium's, and a quarter of the flows for each endpoint. The IPv6 address differs: Cilium's is
+// of the link, where a pod would first ask for its neighbour; ours belongs to the prefix that is never routed (RFC 6666).
 var DefaultConfig = Config{
 	TCPTimeout: 8000 * time.Second, TCPSynTimeout: time.Minute, TCPCloseTimeout: 10 * time.Second, AnyTimeout: time.Minute,
-	EndpointShare: 25, Verdicts: true,
+	EndpointShare: 25, Verdicts: true, LoopbackIPv4: "169.254.42.1", LoopbackIPv6: "100::a9fe:2a01",
 }
 
 // Bounds of a timeout: the programs' clock ticks about once a second, and no connection is worth remembering for a month.
@@ -37,6 +41,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("bpf-ct-timeout-regular-any", c.AnyTimeout, "How long a flow of another protocol is")
 	flags.Int("bpf-ct-endpoint-share", c.EndpointShare, "How much of the table of connections one endpoint may fill, in percent, 1 to 100")
 	flags.Bool("bpf-events-policy-verdict-enabled", c.Verdicts, "Report each new connection and what policies say of it")
+	flags.String("ipv4-service-loopback-address", c.LoopbackIPv4, "IPv4 address from which a pod meets itself when it is the backend of the service that it asks")
+	flags.String("ipv6-service-loopback-address", c.LoopbackIPv6, "IPv6 address from which a pod meets itself when it is the backend of the service that it asks")
 }
 
 // check says what is wrong with what was typed.
@@ -48,6 +54,12 @@ func (c Config) check() error {
 	}
 	if c.AnyTimeout < leastTimeout || c.AnyTimeout > mostTimeout {
 		return fmt.Errorf("--bpf-ct-timeout-regular-any=%s: want %s to %s", c.AnyTimeout, leastTimeout, mostTimeout)
+	}
+	for flag, addr := range map[string]string{"ipv4": c.LoopbackIPv4, "ipv6": c.LoopbackIPv6} {
+		a, err := netip.ParseAddr(addr)
+		if err != nil || a.Is4() != (flag == "ipv4") || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
+			return fmt.Errorf("--%s-service-loopback-address=%s: want an address of that family which nobody else has", flag, addr)
+		}
 	}
 	if c.EndpointShare < 1 || c.EndpointShare > 100 {
 		return fmt.Errorf("--bpf-ct-endpoint-share=%d: want 1 to 100 percent", c.EndpointShare)
