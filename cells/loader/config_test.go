@@ -16,7 +16,7 @@ import (
 func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	config := Config{TCPTimeout: time.Hour, TCPSynTimeout: 30 * time.Second, TCPCloseTimeout: 3 * time.Second, AnyTimeout: 20 * time.Second,
-		EndpointShare: 50, Verdicts: false}
+		EndpointShare: 50, Verdicts: false, LoopbackIPv4: "169.254.43.1", LoopbackIPv6: "fd00:43::1"}
 	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, config: config, options: policy.Options{CIDRMatchesNodes: true}}
 	maps := newMemoryMaps(t)
 	got := o.constants(maps)
@@ -29,9 +29,9 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, o.configure(after, maps))
 		for name := range before.Variables {
-			var was, is uint32
-			require.NoError(t, before.Variables[name].Get(&was))
-			require.NoError(t, after.Variables[name].Get(&is))
+			was, is := make([]byte, before.Variables[name].Size()), make([]byte, after.Variables[name].Size())
+			require.NoError(t, before.Variables[name].Get(was))
+			require.NoError(t, after.Variables[name].Get(is))
 			require.NotEqual(t, was, is, "%s of %s", name, program)
 		}
 	}
@@ -41,11 +41,13 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, DefaultConfig.check())
 	for flag, change := range map[string]func(*Config){
-		"--bpf-ct-timeout-regular-tcp=1s":      func(c *Config) { c.TCPTimeout = time.Second },
-		"--bpf-ct-timeout-regular-tcp-syn=0s":  func(c *Config) { c.TCPSynTimeout = 0 },
-		"--bpf-ct-timeout-regular-tcp-fin=-1s": func(c *Config) { c.TCPCloseTimeout = -time.Second },
-		"--bpf-ct-timeout-regular-any=1000h":   func(c *Config) { c.AnyTimeout = 1000 * time.Hour },
-		"--bpf-ct-endpoint-share=101":          func(c *Config) { c.EndpointShare = 101 },
+		"--bpf-ct-timeout-regular-tcp=1s":         func(c *Config) { c.TCPTimeout = time.Second },
+		"--bpf-ct-timeout-regular-tcp-syn=0s":     func(c *Config) { c.TCPSynTimeout = 0 },
+		"--bpf-ct-timeout-regular-tcp-fin=-1s":    func(c *Config) { c.TCPCloseTimeout = -time.Second },
+		"--bpf-ct-timeout-regular-any=1000h":      func(c *Config) { c.AnyTimeout = 1000 * time.Hour },
+		"--ipv4-service-loopback-address=fd00::1": func(c *Config) { c.LoopbackIPv4 = "fd00::1" },
+		"--ipv6-service-loopback-address=":        func(c *Config) { c.LoopbackIPv6 = "" },
+		"--bpf-ct-endpoint-share=101":             func(c *Config) { c.EndpointShare = 101 },
 	} {
 		c := DefaultConfig
 		change(&c)
