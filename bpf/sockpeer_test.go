@@ -1,0 +1,22 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestSockPeer(t *testing.T) {
+	t.Parallel()
+	spec, err := Load(Sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkLayout(t, spec.Types, "sock_peer", SockPeer{})
+	for _, pair := range [][2]string{{"10.96.0.1:80", "10.1.0.7:8080"}, {"[fd00::1]:80", "[fd00::7]:8080"}} {
+		service, backend := netip.MustParseAddrPort(pair[0]), netip.MustParseAddrPort(pair[1])
+		p := NewSockPeer(service, backend, 7)
+		if p.Asked() != service || p.Target() != backend || p.BackendId != 7 {
+			t.Errorf("%v: %+v", pair, p)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+// Package sockdiag finds connected sockets, with what BPF programs have stored at them, and closes them.
+package sockdiag
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Numbers of linux/inet_diag.h and linux/sock_diag.h that package unix lacks.
+const (
+	sockDiagByFamily = 20
+	sockDestroy      = 21
+
+	reqStorages     = 2  // INET_DIAG_REQ_SK_BPF_STORAGES
+	reqStorageMap   = 1  // SK_DIAG_BPF_STORAGE_REQ_MAP_FD
+	answerStorages  = 20 // INET_DIAG_SK_BPF_STORAGES
+	storage         = 1  // SK_DIAG_BPF_STORAGE
+	storageMapValue = 3  // SK_DIAG_BPF_STORAGE_MAP_VALUE
+
+	idSize     = 48 // struct inet_diag_sockid
+	answerSize = 72 // struct inet_diag_msg
+	idAt       = 4  // in struct inet_diag_msg
+)
+
+// States of TCP sockets that still tell their peer something, or want to (tcp_states.h); a connected UDP socket is established.
+const connected = 1<<unix.BPF_TCP_ESTABLISHED | 1<<unix.BPF_TCP_SYN_SENT | 1<<unix.BPF_TCP_FIN_WAIT1 | 1<<unix.BPF_TCP_FIN_WAIT2 |
+	1<<unix.BPF_TCP_CLOSE_WAIT
+
+// errNoDestroy is what a kernel answers that was built without it.
+var errNoDestroy = errors.New("the kernel closes no sockets for others: it needs CONFIG_INET_DIAG_DESTROY")
+
+// Socket is a connected socket.
+type Socket struct {
+	Protocol    uint8
+	Local, Peer netip.AddrPort // IPv4 addresses of IPv6 sockets are plain IPv4
+	Storage     []byte         // of TCP: what the map has for the socket, valid until the next one; nil for nothing. Of UDP the kernel does not tell
+
+	family uint8
+	id     [idSize]byte // with the cookie, so that no other socket is meant
+}
+
+// Conn asks about the sockets of one network namespace.
+type Conn struct{ sockets map[int]*nl.SocketHandle }
+
+// Open opens the namespace that the thread is in.
+func Open() (*Conn, error) {
+	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return nil, fmt.Errorf("open a netlink socket for socket diagnosis: %w", err)
+	}
+	return &Conn{map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: socket}}}, nil
+}
+
+// OpenAt opens a namespace; entering another than one's own needs CAP_SYS_ADMIN.
+func OpenAt(ns netns.NsHandle) (c *Conn, err error) {
+	runtime.LockOSThread()
+	own, err := netns.Get()
+	if err == nil {
+		defer own.Close()
+		err = netns.Set(ns)
+	}
+	if err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("enter the network namespace: %w", err)
+	}
+	c, err = Open()
+	if back := netns.Set(own); back != nil { // the thread ends with the goroutine
+		return nil, errors.Join(err, fmt.Errorf("come back from a network namespace: %w", back))
+	}
+	runtime.UnlockOSThread()
+	return c, err
+}
+
+// Close closes it.
+func (c *Conn) Close() { c.sockets[unix.NETLINK_INET_DIAG].Close() }
+
+// Each calls do for each connected socket of a protocol, with what a map of type SK_STORAGE has for it. Reading that needs CAP_BPF.
+func (c *Conn) Each(protocol uint8, stored *ebpf.Map, do func(Socket)) error {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		req := c.request(sockDiagByFamily, unix.NLM_F_DUMP)
+		req.AddData(question(family, protocol, connected, [idSize]byte{}))
+		storages := nl.NewRtAttr(reqStorages|unix.NLA_F_NESTED, nil)
+		storages.AddRtAttr(reqStorageMap, nl.Uint32Attr(uint32(stored.FD())))
+		req.AddData(storages)
+		var broken error
+		err := req.ExecuteIter(unix.NETLINK_INET_DIAG, sockDiagByFamily, func(message []byte) bool {
+			var s Socket
+			if s, broken = read(protocol, message); broken == nil {
+				do(s)
+			}
+			return broken == nil
+		})
+		if err = errors.Join(err, broken); err != nil {
+			return fmt.Errorf("list the sockets of protocol %d: %w", protocol, err)
+		}
+	}
+	return nil
+}
+
+// Destroy closes a socket; its process gets ECONNABORTED. It tells whether the socket was still there.
+func (c *Conn) Destroy(s *Socket) (bool, error) {
+	req := c.request(sockDestroy, unix.NLM_F_ACK)
+	req.AddData(question(s.family, s.Protocol, ^uint32(0), s.id))
+	_, err := req.Execute(unix.NETLINK_INET_DIAG, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return false, nil
+	case errors.Is(err, unix.EOPNOTSUPP):
+		err = errNoDestroy
+	}
+	if err != nil {
+		return false, fmt.Errorf("close the socket from %s to %s: %w", s.Local, s.Peer, err)
+	}
+	return true, nil
+}
+
+func (c *Conn) request(kind, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(kind, flags)
+	req.Sockets = c.sockets
+	return req
+}
+
+// head is what a request begins with.
+type head []byte
+
+// Len implements nl.NetlinkRequestData.
+func (h head) Len() int { return len(h) }
+
+// Serialize implements nl.NetlinkRequestData.
+func (h head) Serialize() []byte { return h }
+
+// question is struct inet_diag_req_v2.
+func question(family, protocol uint8, states uint32, id [idSize]byte) head {
+	return append(binary.NativeEndian.AppendUint32([]byte{family, protocol, 0, 0}, states), id[:]...)
+}
+
+// read takes a struct inet_diag_msg and its attributes apart.
+func read(protocol uint8, message []byte) (s Socket, err error) {
+	if len(message) < answerSize {
+		return s, fmt.Errorf("read a socket: %d bytes, want at least %d", len(message), answerSize)
+	}
+	s = Socket{Protocol: protocol, family: message[0], id: [idSize]byte(message[idAt:])}
+	addr := func(at int) netip.Addr {
+		if s.family == unix.AF_INET {
+			return netip.AddrFrom4([4]byte(s.id[at:]))
+		}
+		return netip.AddrFrom16([16]byte(s.id[at:])).Unmap()
+	}
+	s.Local = netip.AddrPortFrom(addr(4), binary.BigEndian.Uint16(s.id[0:]))
+	s.Peer = netip.AddrPortFrom(addr(20), binary.BigEndian.Uint16(s.id[2:]))
+	s.Storage, err = nested(message[answerSize:], answerStorages, storage, storageMapValue)
+	return s, err
+}
+
+// nested follows attributes inwards; nil when one is missing.
+func nested(data []byte, path ...uint16) ([]byte, error) {
+	for _, kind := range path {
+		attrs, err := nl.ParseRouteAttr(data)
+		if err != nil {
+			return nil, fmt.Errorf("read the attributes of a socket: %w", err)
+		}
+		i := slices.IndexFunc(attrs, func(a syscall.NetlinkRouteAttr) bool { return a.Attr.Type&^uint16(unix.NLA_F_NESTED) == kind })
+		if i < 0 {
+			return nil, nil
+		}
+		data = attrs[i].Value
+	}
+	return data, nil
+}
