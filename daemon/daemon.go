@@ -42,6 +42,7 @@ import (
 	"github.com/waggle-net/waggle/cells/nodecidr"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
+	"github.com/waggle-net/waggle/cells/services"
 	"github.com/waggle-net/waggle/cells/shell"
 	"github.com/waggle-net/waggle/cells/synchostips"
 	"github.com/waggle-net/waggle/cells/sysctl"
@@ -81,6 +82,7 @@ var ControlPlane = cell.Group(
 	endpointmanager.Cell,
 	identity.Cell,
 	policy.Cell,
+	services.Cell,
 	endpointstate.Cell,
 	ciliumendpoints.Cell,
 	unmanagedpods.Cell,
