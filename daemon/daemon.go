@@ -44,6 +44,7 @@ import (
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/services"
 	"github.com/waggle-net/waggle/cells/shell"
+	"github.com/waggle-net/waggle/cells/socketlb"
 	"github.com/waggle-net/waggle/cells/synchostips"
 	"github.com/waggle-net/waggle/cells/sysctl"
 	"github.com/waggle-net/waggle/cells/unmanagedpods"
@@ -103,6 +104,7 @@ var Datapath = cell.Group(
 	endpointmaps.Cell,
 	synchostips.Cell,
 	masquerade.Cell,
+	socketlb.Cell,
 	loader.Cell,
 	ctgc.Cell,
 	linkreaper.Cell,

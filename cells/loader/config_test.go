@@ -9,6 +9,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -17,12 +18,12 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	config := Config{TCPTimeout: time.Hour, TCPSynTimeout: 30 * time.Second, TCPCloseTimeout: 3 * time.Second, AnyTimeout: 20 * time.Second,
 		EndpointShare: 50, Verdicts: false, LoopbackIPv4: "169.254.43.1", LoopbackIPv6: "fd00:43::1"}
-	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, config: config, options: policy.Options{CIDRMatchesNodes: true}}
+	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true}}
 	maps := newMemoryMaps(t)
 	got := o.constants(maps)
 	require.Equal(t, maps[bpf.MapCtEst4].MaxEntries()/2, got[bpf.VariableCtShare])
 	require.Equal(t, bpf.CtTicks(time.Hour), got[bpf.VariableCtTCPTimeout])
-	for _, program := range bpf.Programs() {
+	for _, program := range bpf.Objects() {
 		before, err := bpf.Load(program)
 		require.NoError(t, err)
 		after, err := bpf.Load(program)

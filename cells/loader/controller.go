@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -45,6 +46,7 @@ type controller struct {
 	DB          *statedb.DB
 	Jobs        job.Group
 	Generation  *generation
+	SocketLB    socketlb.Options
 	Devices     statedb.Table[*devices.Device]
 	Endpoints   statedb.Table[*endpoints.Endpoint]
 	Facts       statedb.Table[*bpfendpoints.Facts]

@@ -29,7 +29,7 @@ var blockRows = []attachments.Attachment{
 }
 
 // sharedKinds are the kinds of rows that belong to no single endpoint.
-var sharedKinds = []attachments.Kind{attachments.Hold, attachments.Block, attachments.TCX}
+var sharedKinds = []attachments.Kind{attachments.Hold, attachments.Block, attachments.TCX, attachments.CGroup}
 
 // shared is what all endpoints have in common.
 type shared struct {
@@ -65,6 +65,9 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: bpf.HostEgress})
 	}
 	for _, a := range c.netdevs(txn, changed) {
+		add(a)
+	}
+	for _, a := range cgroupRows(c.SocketLB) {
 		add(a)
 	}
 	_, loaded := c.Programs.AllWatch(txn)

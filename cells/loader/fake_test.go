@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -32,9 +33,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.Run(t, "testdata/*.txtar", cells(socketlb.Options{}))
+}
+
+// With services at the socket.
+func TestScripts_Sockets(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/sockets/*.txtar", cells(socketlb.Options{Enabled: true, Cgroup: "/group"}))
+}
+
+func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
+	return func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			account.Cell,
+			cell.Provide(func() socketlb.Options { return o }),
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(
 					newInputs, bpfmaps.NewTable, ipcache.NewTable, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
@@ -50,7 +62,7 @@ func TestScripts(t *testing.T) {
 				cell.Provide(commands),
 			),
 		}
-	})
+	}
 }
 
 // newInputs makes the tables that decide when rows may be removed, with one initializer each.
@@ -96,11 +108,12 @@ type fakeKernel struct {
 	links    map[string]int      // ifindex by key of attached
 	ahead    map[string][]string // by key of attached, ifindex, or "blocks"
 	protocol uint32
+	groups   map[string]int // numbers of control groups
 }
 
 func newFake() *fakeKernel {
 	return &fakeKernel{clsacts: map[int]tc.Blocks{}, up: map[string]bool{}, filters: map[uint32]uint32{}, attached: map[string]uint32{},
-		changed: make(chan tc.Change), pinned: make(chan struct{}), links: map[string]int{}, ahead: map[string][]string{}}
+		changed: make(chan tc.Change), pinned: make(chan struct{}), links: map[string]int{}, ahead: map[string][]string{}, groups: map[string]int{"/group": 4711}}
 }
 
 // change runs f unless the call shall fail; f tells whether anything changed.
@@ -133,7 +146,7 @@ func (f *fakeKernel) Load() (map[string]program, error) {
 		return nil, f.loadErr
 	}
 	out := make(map[string]program)
-	for i, name := range bpf.Programs() {
+	for i, name := range append(bpf.Programs(), bpf.SockPrograms()...) {
 		out[name] = program{Name: name, ID: uint32(101 + i)}
 	}
 	return out, nil
@@ -231,6 +244,23 @@ func (f *fakeKernel) Join(ifindex int, name string, mtu int) error {
 	})
 }
 
+func (f *fakeKernel) AttachGroup(key, group, _ string, p *program) error {
+	f.mu.Lock()
+	id := f.groups[group]
+	f.mu.Unlock()
+	return f.Attach(key, place{IfIndex: id}, p)
+}
+
+func (f *fakeKernel) Groups(groups []string) map[string]uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ids := map[string]uint64{}
+	for _, g := range groups {
+		ids[g] = uint64(f.groups[g])
+	}
+	return ids
+}
+
 func (f *fakeKernel) Detach(key string) error {
 	return f.change("detach-"+key, func() bool { _, found := f.attached[key]; delete(f.attached, key); return found })
 }
@@ -240,7 +270,7 @@ func (f *fakeKernel) Attached() (map[string]attached, error) {
 	defer f.mu.Unlock()
 	out := make(map[string]attached)
 	for key, id := range f.attached {
-		out[key] = attached{IfIndex: f.links[key], Program: id, Ahead: f.ahead[key]}
+		out[key] = attached{IfIndex: f.links[key], Group: uint64(f.links[key]), Program: id, Ahead: f.ahead[key]}
 	}
 	return out, nil
 }
@@ -288,6 +318,9 @@ func commands(f *fakeKernel, v *verifier) upstream.ScriptCmdsOut {
 			}
 		})),
 		"kernel/detach": simple("Detach a link by force and leave its pin", locked(func(a ...string) { f.links[a[0]] = 0 })),
+		"kernel/group": simple("Make the control group anew, under this number", locked(func(a ...string) {
+			f.groups["/group"], _ = strconv.Atoi(a[0])
+		})),
 		"kernel/ahead": simple("Put a program ahead of ours: key, ifindex or blocks, program", locked(func(a ...string) {
 			f.ahead[a[0]] = a[1:]
 		})),

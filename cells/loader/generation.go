@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -32,6 +32,7 @@ type generationParams struct {
 	DB        *statedb.DB
 	Table     statedb.RWTable[bpfprograms.Program]
 	Kernel    kernel
+	SocketLB  socketlb.Options
 }
 
 // generation is the programs of this build: all of them, or none while loading fails. What of it is attached stands in
@@ -106,7 +107,7 @@ func (g *generation) loadAll() (map[string]program, error) {
 		return nil, err
 	}
 	ids := make([]any, 0, 2*len(loaded))
-	for _, name := range bpf.Programs() {
+	for _, name := range programNames(g.params.SocketLB) {
 		ids = append(ids, name, loaded[name].ID)
 	}
 	g.params.Log.Info("Loaded the programs", "generation", g.number, slog.Group("programs", ids...))
@@ -117,7 +118,7 @@ func (g *generation) loadAll() (map[string]program, error) {
 func (g *generation) publish(attempt int, err error) {
 	txn := g.params.DB.WriteTxn(g.params.Table)
 	defer txn.Commit()
-	for _, name := range bpf.Programs() {
+	for _, name := range programNames(g.params.SocketLB) {
 		row := bpfprograms.Program{Name: name, Generation: g.number, Attempts: attempt}
 		if p := g.program(name); p != nil {
 			row.ID = p.ID

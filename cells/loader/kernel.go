@@ -64,6 +64,10 @@ type deviceLinks interface {
 	Detach(key string) error
 	// Attached lists the keys of all that Attach ever did and Detach did not undo.
 	Attached() (map[string]attached, error)
+	// AttachGroup makes p the program of a hook of a control group, "/" for the topmost. Otherwise it is as Attach.
+	AttachGroup(key, group, hook string, p *program) error
+	// Groups gives the numbers of those of the groups that exist.
+	Groups(groups []string) map[string]uint64
 	// Ahead lists the programs that see the packets of a pod's link before its filters do.
 	Ahead(ifindex int) ([]string, error)
 	// PinsChanged waits until something is removed from where Attach pins.
@@ -95,6 +99,7 @@ func (p place) filter() tc.Place {
 // attached is what one key stands for.
 type attached struct {
 	IfIndex int      // of the device; 0 when somebody has detached it
+	Group   uint64   // number of the control group; 0 when somebody has detached it
 	Program uint32   // its number
 	Ahead   []string // other people's programs that run before ours on the hook
 }

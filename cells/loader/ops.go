@@ -33,6 +33,8 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 		return o.orOld(o.kernel.Pods.SetFilter(uint32(a.IfIndex), o.program(a)))
 	case attachments.TCX:
 		return o.orOld(o.kernel.Devices.Attach(pinName(a), placeOf(a), o.program(a)))
+	case attachments.CGroup:
+		return o.orOld(o.kernel.Devices.AttachGroup(pinName(a), a.Device, a.Hook, o.program(a)))
 	case attachments.PodLink:
 		return o.kernel.Pods.Join(a.IfIndex, a.Device, a.MTU)
 	}
@@ -58,7 +60,7 @@ func (o *ops) orOld(err error) error {
 // Delete implements reconciler.Operations. Pod links and the device that holds the blocks keep their clsact until they
 // go themselves: without entries in the maps the programs drop everything, which a link without programs could not.
 func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a *attachments.Attachment) error {
-	if a.Kind != attachments.TCX {
+	if a.Kind != attachments.TCX && a.Kind != attachments.CGroup {
 		return nil
 	}
 	return o.kernel.Devices.Detach(pinName(a))
@@ -71,7 +73,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*attach
 		return err
 	}
 	for a := range rows {
-		if a.Kind == attachments.TCX {
+		if a.Kind == attachments.TCX || a.Kind == attachments.CGroup {
 			delete(have, pinName(a))
 		}
 	}
@@ -87,8 +89,13 @@ func placeOf(a *attachments.Attachment) place {
 	return place{IfIndex: a.IfIndex, Hook: a.Hook, Shared: a.Device != podlink.HostDevice}
 }
 
-// pinName names the pin of a device's link.
-func pinName(a *attachments.Attachment) string { return pinOf(a.Device, a.Hook) }
+// pinName names the pin of a link. There is one control group, and no hook of it is called as one of a device.
+func pinName(a *attachments.Attachment) string {
+	if a.Kind == attachments.CGroup {
+		return pinOf(string(attachments.CGroup), a.Hook)
+	}
+	return pinOf(a.Device, a.Hook)
+}
 
 // pinOf spells out what a device's name may have and a pin's may not.
 func pinOf(device, hook string) string {

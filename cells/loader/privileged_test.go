@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -77,7 +78,7 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t)}
 	var err error
-	n.kernel, err = newKernel(n.maps, settings.Agent{EnableIPv4: true, BPFRoot: filepath.Join(t.TempDir(), "bpf")}, DefaultConfig, policy.Options{})
+	n.kernel, err = newKernel(n.maps, settings.Agent{EnableIPv4: true, BPFRoot: filepath.Join(t.TempDir(), "bpf")}, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/cilium/ebpf"
 
@@ -10,11 +11,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/socketlb"
 )
 
 // newKernel is the real kernel.
-func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options) (kernel, error) {
-	objects := &objects{maps: maps, agent: agent, config: config, options: options}
+func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options) (kernel, error) {
+	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets}
 	traffic := &traffic{}
 	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
 		config.check()
@@ -26,6 +28,7 @@ type objects struct {
 	agent   settings.Agent
 	config  Config
 	options policy.Options
+	sockets socketlb.Options
 	loaded  []*ebpf.Program
 }
 
@@ -36,43 +39,49 @@ func (o *objects) Load() (map[string]program, error) {
 		return nil, err
 	}
 	out := make(map[string]program)
-	for _, name := range bpf.Programs() {
-		p, err := o.load(name, maps)
-		if err != nil {
+	for _, object := range bpf.Objects() {
+		if object == bpf.Sock && !o.sockets.Enabled {
+			continue
+		}
+		if err := o.load(object, maps, out); err != nil {
 			o.Close()
 			return nil, err
 		}
-		out[name] = p
 	}
 	return out, nil
 }
 
-// Copy loads a program once more. It is the caller's.
+// Copy loads a program of packets once more. It is the caller's.
 func (o *objects) Copy(name string) (*ebpf.Program, error) {
 	maps, err := o.maps.All()
 	if err != nil {
 		return nil, err
 	}
-	return o.one(name, maps)
+	all, err := o.one(name, maps)
+	return all[name], err
 }
 
-func (o *objects) load(name string, maps map[string]*ebpf.Map) (program, error) {
-	p, err := o.one(name, maps)
+// load adds the programs of one object.
+func (o *objects) load(object string, maps map[string]*ebpf.Map, out map[string]program) error {
+	all, err := o.one(object, maps)
 	if err != nil {
-		return program{}, err
+		return err
 	}
-	o.loaded = append(o.loaded, p)
-	info, err := p.Info()
-	if err != nil {
-		return program{}, fmt.Errorf("read back program %s: %w", name, err)
+	for name, p := range all {
+		o.loaded = append(o.loaded, p)
+		info, err := p.Info()
+		if err != nil {
+			return fmt.Errorf("read back program %s: %w", name, err)
+		}
+		id, _ := info.ID()
+		out[name] = program{Name: name, ID: uint32(id), loaded: p}
 	}
-	id, _ := info.ID()
-	return program{Name: name, ID: uint32(id), loaded: p}, nil
+	return nil
 }
 
 // one loads one object. Maps that it does not use are left out of its replacements, which would be an error; those that
 // belong to one generation (see bpf.MapSpecs) are nobody's replacement, so the object gets its own.
-func (o *objects) one(name string, maps map[string]*ebpf.Map) (*ebpf.Program, error) {
+func (o *objects) one(name string, maps map[string]*ebpf.Map) (map[string]*ebpf.Program, error) {
 	spec, err := bpf.Load(name)
 	if err != nil {
 		return nil, err
@@ -92,15 +101,29 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (*ebpf.Program, er
 		return nil, fmt.Errorf("load program %s: %w", name, err)
 	}
 	defer collection.Close()
-	p := collection.DetachProgram(name)
-	if p == nil {
-		return nil, fmt.Errorf("load program %s: its object has no program of that name", name)
+	programs := make(map[string]*ebpf.Program, len(collection.Programs))
+	for program := range spec.Programs {
+		programs[program] = collection.DetachProgram(program)
 	}
-	return p, nil
+	return programs, nil
 }
 
 // configure sets the load-time constants that an object has.
 func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
+	if v, found := spec.Variables[bpf.VariableSockHostNetns]; found {
+		cookie, err := netnsCookie()
+		if err == nil {
+			err = v.Set(cookie)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if v, found := spec.Variables[bpf.VariableServiceLoopbackIPv6]; found {
+		if err := v.Set(bpf.IPv6Bytes(parsed(o.config.LoopbackIPv6))); err != nil {
+			return err
+		}
+	}
 	for name, value := range o.constants(maps) {
 		if v, found := spec.Variables[name]; found {
 			if err := v.Set(value); err != nil {
@@ -115,17 +138,27 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 	dual := o.agent.EnableIPv4 && o.agent.EnableIPv6
 	flows := uint64(maps[bpf.MapCtEst4].MaxEntries())
 	return map[string]uint32{
-		bpf.VariableWorldIPv4:         identity.WorldOf(false, dual),
-		bpf.VariableWorldIPv6:         identity.WorldOf(true, dual),
-		bpf.VariableCtTCPTimeout:      bpf.CtTicks(o.config.TCPTimeout),
-		bpf.VariableCtTCPSynTimeout:   bpf.CtTicks(o.config.TCPSynTimeout),
-		bpf.VariableCtTCPCloseTimeout: bpf.CtTicks(o.config.TCPCloseTimeout),
-		bpf.VariableCtAnyTimeout:      bpf.CtTicks(o.config.AnyTimeout),
-		bpf.VariableCtShare:           uint32(max(1, flows*uint64(o.config.EndpointShare)/100)),
-		bpf.VariablePolicyCIDRNodes:   one(o.options.CIDRMatchesNodes),
-		bpf.VariableVerdictEvents:     one(o.config.Verdicts),
-		bpf.VariableNatPortFirst:      uint32(o.agent.NodePortMax) + 1,
+		bpf.VariableWorldIPv4:           identity.WorldOf(false, dual),
+		bpf.VariableWorldIPv6:           identity.WorldOf(true, dual),
+		bpf.VariableCtTCPTimeout:        bpf.CtTicks(o.config.TCPTimeout),
+		bpf.VariableCtTCPSynTimeout:     bpf.CtTicks(o.config.TCPSynTimeout),
+		bpf.VariableCtTCPCloseTimeout:   bpf.CtTicks(o.config.TCPCloseTimeout),
+		bpf.VariableCtAnyTimeout:        bpf.CtTicks(o.config.AnyTimeout),
+		bpf.VariableCtShare:             uint32(max(1, flows*uint64(o.config.EndpointShare)/100)),
+		bpf.VariablePolicyCIDRNodes:     one(o.options.CIDRMatchesNodes),
+		bpf.VariableVerdictEvents:       one(o.config.Verdicts),
+		bpf.VariableServiceLoopbackIPv4: bpf.IPv4Word(parsed(o.config.LoopbackIPv4)),
+		bpf.VariableNatPortFirst:        uint32(o.agent.NodePortMax) + 1,
+
+		bpf.VariableSockHostOnly:       one(o.sockets.HostOnly),
+		bpf.VariableSockBindProtection: one(o.sockets.BindProtection),
 	}
+}
+
+// parsed is an address that was checked.
+func parsed(addr string) netip.Addr {
+	a, _ := netip.ParseAddr(addr)
+	return a
 }
 
 func one(yes bool) uint32 {

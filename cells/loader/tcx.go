@@ -299,6 +299,9 @@ func (t *tcxLinks) pinned(pin string) (a attached, err error) {
 		return attached{}, fmt.Errorf("read pinned link %s: %w", pin, err)
 	}
 	a.Program = uint32(info.Program)
+	if on := info.Cgroup(); on != nil {
+		a.Group = on.CgroupId
+	}
 	on := info.TCX()
 	if on == nil || on.Ifindex == 0 {
 		return a, nil

@@ -88,15 +88,16 @@ func (v *verifier) look() (again bool, err error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return false, fmt.Errorf("verify attachments: %w", err)
 	}
+	groups := v.kernel.Devices.Groups(groupsOf(v.table.All(before)))
 	reportGuard(v.guard, seen)
 	again = drift.Mark(v.watch, v.table, before, func(a *attachments.Attachment) []driftrepairs.Finding {
-		return findings(a, seen, links)
+		return findings(a, seen, links, groups)
 	})
 	return again, v.reportOrder(before, seen)
 }
 
 // findings compares one row with what was seen.
-func findings(a *attachments.Attachment, seen observed, links map[string]attached) []driftrepairs.Finding {
+func findings(a *attachments.Attachment, seen observed, links map[string]attached, groups map[string]uint64) []driftrepairs.Finding {
 	what := a.Device + " " + a.Hook
 	switch a.Kind {
 	case attachments.Hold:
@@ -107,6 +108,10 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	case attachments.Block:
 		id, found := seen.Filters[uint32(a.IfIndex)]
 		return programFinding(driftrepairs.Filter, what, a.ProgramID, id, found)
+	case attachments.CGroup:
+		l, found := links[pinName(a)]
+		id, exists := groups[a.Device]
+		return programFinding(driftrepairs.CGroup, what, a.ProgramID, l.Program, found && exists && l.Group == id)
 	case attachments.TCX:
 		l, found := links[pinName(a)]
 		all := programFinding(driftrepairs.TCX, what, a.ProgramID, l.Program, found && l.IfIndex == a.IfIndex)

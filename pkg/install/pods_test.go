@@ -37,6 +37,7 @@ func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
 	if got, want := mounts(pod, agent), []string{
 		"config -> /etc/waggle read-only", "/sys/fs/bpf -> /sys/fs/bpf HostToContainer", "/var/run/waggle -> /var/run/waggle",
 		"/var/lib/waggle -> /var/lib/waggle", "/etc/cni/net.d -> /etc/cni/net.d", "/proc/sys/net -> /host/proc/sys/net",
+		"/sys/fs/cgroup -> /host/sys/fs/cgroup read-only",
 	}; !slices.Equal(got, want) {
 		t.Errorf("the agent mounts %q, want %q", got, want)
 	}

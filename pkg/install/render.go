@@ -199,6 +199,9 @@ func (v values) cleanupConf() string {
 	return cmp.Or(v.Settings.value("write-cni-conf-when-ready"), Defaults()["write-cni-conf-when-ready"])
 }
 
+// CgroupRoot is where the node has cgroup2; the agent finds version 2 also below a mount point of version 1.
+func (v values) CgroupRoot() string { return cmp.Or(v.Settings.value("cgroup-root"), "/sys/fs/cgroup") }
+
 // CleanupConfDir is where that lies on the node.
 func (v values) CleanupConfDir() string { return path.Dir(v.cleanupConf()) }
 

@@ -1,6 +1,7 @@
 package testnet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -19,13 +20,15 @@ import (
 // the sockets that those make, and nobody else's.
 type Cgroup struct{ Path, parent string }
 
-// MakeCgroup makes a group with this name.
-func MakeCgroup(name string) (*Cgroup, error) {
+// MakeCgroup makes a group with a name of its own, which begins with prefix. It is below that of this process, or below another one that
+// was made in this way.
+func MakeCgroup(below, prefix string) (*Cgroup, error) {
 	parent, err := ownCgroup()
 	if err != nil {
 		return nil, err
 	}
-	c := &Cgroup{Path: filepath.Join(parent, name), parent: parent}
+	name := fmt.Sprintf("%s-%d-%d", prefix, os.Getpid(), time.Now().UnixNano())
+	c := &Cgroup{Path: filepath.Join(cmp.Or(below, parent), name), parent: parent}
 	if err := os.Mkdir(c.Path, 0o755); err != nil {
 		return nil, fmt.Errorf("make a cgroup: %w", err)
 	}
@@ -39,17 +42,43 @@ func MakeCgroup(name string) (*Cgroup, error) {
 func (c *Cgroup) Join() error  { return write(c.Path, "cgroup.threads", "0") }
 func (c *Cgroup) Leave() error { return write(c.parent, "cgroup.threads", "0") }
 
-// Close removes the group as soon as the last thread and process has left it.
-func (c *Cgroup) Close() (err error) {
+// Close removes the group and those below it as soon as the last thread and process has left them.
+func (c *Cgroup) Close() error { return RemoveCgroup(c.Path) }
+
+// RemoveCgroup removes a group and those below it.
+func RemoveCgroup(path string) (err error) {
+	below, err := filepath.Glob(filepath.Join(path, "*", "cgroup.procs"))
+	for _, file := range below {
+		err = errors.Join(err, RemoveCgroup(filepath.Dir(file)))
+	}
+	if err != nil {
+		return err
+	}
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if err = os.Remove(c.Path); !errors.Is(err, unix.EBUSY) {
+		if err = os.Remove(path); !errors.Is(err, unix.EBUSY) {
 			break
 		}
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove a cgroup: %w", err)
 	}
 	return nil
+}
+
+// RemoveStaleCgroups removes groups with a prefix whose makers are gone.
+func RemoveStaleCgroups(prefix string) error {
+	parent, err := ownCgroup()
+	if err != nil {
+		return err
+	}
+	all, err := filepath.Glob(filepath.Join(parent, prefix+"-*-*"))
+	for _, path := range all {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(path), prefix+"-"), "-")
+		if _, gone := os.Stat("/proc/" + pid); errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, RemoveCgroup(path))
+		}
+	}
+	return err
 }
 
 // ownCgroup is the group of this process.
@@ -84,7 +113,7 @@ func write(dir, file, text string) error {
 func NewCgroup(t testing.TB) *Cgroup {
 	t.Helper()
 	RequirePrivileges(t)
-	c, err := MakeCgroup(fmt.Sprintf("waggle-test-%d-%d", os.Getpid(), time.Now().UnixNano()))
+	c, err := MakeCgroup("", "waggle-test")
 	if err != nil {
 		t.Fatal(err)
 	}

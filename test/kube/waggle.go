@@ -147,7 +147,8 @@ func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
 		return nil, err
 	}
 	return n.cluster.component(n.StartProcess("agent", append([]string{n.Tool("waggle-agent"), "--node-name=" + n.Name,
-		"--k8s-kubeconfig-path=" + kubeconfig, "--write-cni-conf-when-ready=" + cniConf}, flags...)...))
+		"--k8s-kubeconfig-path=" + kubeconfig, "--write-cni-conf-when-ready=" + cniConf,
+		"--cgroup-root=/sys/fs/cgroup"}, flags...)...))
 }
 
 // Tool is the path of one of Waggle's programs on the node.

@@ -33,7 +33,7 @@ func (n *Node) StartAgent() error {
 		output = file
 	}
 	args := append([]string{"--state-dir", n.StateDir(), "--bpf-root", n.BPFRoot(), "--manifests-dir", n.ManifestsDir(),
-		"--lib-dir", n.path("lib"), "--node-name", "node-1"}, n.options.AgentArgs...)
+		"--lib-dir", n.path("lib"), "--node-name", "node-1", "--cgroup-root", n.Cgroup()}, n.options.AgentArgs...)
 	program := n.agentPath
 	if program == "" {
 		program = filepath.Join(n.options.BinDir, "waggle-agent")

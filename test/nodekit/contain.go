@@ -1,6 +1,7 @@
 package nodekit
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // insideEnv marks the process that [Contain] has started; lifeline is its end of a pipe from the process outside.
@@ -17,13 +20,20 @@ const (
 	lifeline  = 3
 )
 
+// groupEnv names the control group below which nodes make theirs.
+const (
+	groupEnv    = "NODEKIT_CGROUP"
+	groupPrefix = "waggle-nodekit"
+)
+
 // private is the folder that is empty inside and takes temporary files: every machine has it, and no test reads it.
 const private = "/run"
 
 // Contain starts the running program once more, as the first process of a PID namespace and with mounts of its own; there
 // Contain calls work and exits. Outside it returns the exit code of the process inside. When that process ends, for
 // whatever reason, the kernel kills all that it has started and drops their namespaces and temporary files; and it ends
-// when the process outside does. So even SIGKILL of either leaves nothing behind.
+// when the process outside does. So even SIGKILL of either leaves nothing behind. Control groups, which no namespace ends, are
+// removed by the process outside; when that was killed, by the one inside, or if need be by the next call.
 func Contain(work func() int) int {
 	var err error
 	if os.Getenv(insideEnv) != "" {
@@ -47,10 +57,15 @@ func startInside() (code int, err error) {
 		return 0, err
 	}
 	defer write.Close()
+	group, err := makeGroup()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, group.Close()) }()
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), insideEnv+"=1", "TMPDIR="+private)
+	cmd.Env = append(os.Environ(), insideEnv+"=1", "TMPDIR="+private, groupEnv+"="+group.Path)
 	cmd.ExtraFiles = []*os.File{read} // becomes the descriptor lifeline
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
 	signals := make(chan os.Signal, 4)
@@ -76,12 +91,21 @@ func startInside() (code int, err error) {
 	}
 }
 
+func makeGroup() (*testnet.Cgroup, error) {
+	if err := testnet.RemoveStaleCgroups(groupPrefix); err != nil {
+		return nil, err
+	}
+	return testnet.MakeCgroup("", groupPrefix)
+}
+
 // settleInside gives this process the mounts it expects and ends it when the one outside ends.
 func settleInside() error {
 	unix.CloseOnExec(lifeline)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.NewFile(lifeline, "lifeline"))
-		os.Exit(1) // as the first process of the namespace it takes all others along
+		_ = unix.Kill(-1, unix.SIGKILL)               // all others of this namespace
+		_ = testnet.RemoveCgroup(os.Getenv(groupEnv)) // nobody is left to read an error
+		os.Exit(1)                                    // as the first process of the namespace it takes all others along
 	}()
 	if err := os.Unsetenv(insideEnv); err != nil {
 		return err

@@ -9,11 +9,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // namespaces is a pair of open namespaces that threads can enter.
 type namespaces struct {
 	net, mnt *os.File // mnt is nil when only the network namespace differs
+	// group is the control group of all that is started inside; nil leaves it where it is.
+	group *testnet.Cgroup
 }
 
 func (n namespaces) Close() error {
@@ -60,6 +64,11 @@ func (n namespaces) Do(f func() error) error {
 }
 
 func (n namespaces) enter() error {
+	if n.group != nil {
+		if err := n.group.Join(); err != nil {
+			return err
+		}
+	}
 	if n.mnt != nil {
 		if err := unix.Setns(int(n.mnt.Fd()), unix.CLONE_NEWNS); err != nil {
 			return fmt.Errorf("enter mount namespace: %w", err)

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // Options say how a node differs from the default, which is dual-stack with room for 254 pods.
@@ -64,6 +66,10 @@ func New(options Options) (_ *Node, err error) {
 		}
 	}()
 	if n.ns, err = newNamespaces(); err != nil {
+		return nil, err
+	}
+	// The agent translates the sockets of the node and of its pods, and of nobody else on this machine.
+	if n.ns.group, err = testnet.MakeCgroup(os.Getenv(groupEnv), groupPrefix); err != nil {
 		return nil, err
 	}
 	if n.outside, err = newNamespaces(); err != nil {
@@ -157,8 +163,14 @@ func (n *Node) Close() error {
 			err = errors.Join(err, ns.Close())
 		}
 	}
+	if n.ns.group != nil {
+		err = errors.Join(err, n.ns.group.Close())
+	}
 	return errors.Join(err, os.RemoveAll(n.Dir))
 }
+
+// Cgroup is the control group of the node: all that [Node.Do] and [Pod.Do] start is in it, sockets that they make belong to it.
+func (n *Node) Cgroup() string { return n.ns.group.Path }
 
 // place is a pair of namespaces as an end of traffic.
 type place struct{ ns namespaces }

@@ -37,7 +37,7 @@ func (n *Node) NewPod(name string) (*Pod, error) {
 	}
 	id := make([]byte, 32)
 	_, _ = rand.Read(id) // never fails
-	p := &Pod{node: n, Namespace: namespace, Name: name, IfName: "eth0", ContainerID: hex.EncodeToString(id), NetnsPath: n.path("netns", "cni-"+hex.EncodeToString(id[:8]))}
+	p := &Pod{node: n, ns: namespaces{group: n.ns.group}, Namespace: namespace, Name: name, IfName: "eth0", ContainerID: hex.EncodeToString(id), NetnsPath: n.path("netns", "cni-"+hex.EncodeToString(id[:8]))}
 	err := n.Do(func() error {
 		if err := bindNetwork(p.NetnsPath); err != nil {
 			return err

@@ -17,14 +17,15 @@ const (
 	Block   Kind = "block"    // the cls_bpf filter of one shared block
 	TCX     Kind = "tcx"      // a tcx link on a long-lived device
 	Hold    Kind = "hold"     // clsact with the two shared blocks on the device that keeps them alive, which stays down
+	CGroup  Kind = "cgroup"   // a link of a control group, whose sockets the program serves
 )
 
 // Attachment is one row.
 type Attachment struct {
 	Kind       Kind              `json:"kind"`
-	Device     string            `json:"device"`     // interface name, or the block's name
-	IfIndex    int               `json:"ifIndex"`    // of Device; for a block its number
-	Hook       string            `json:"hook"`       // "ingress", "egress", or "both" for a pod link
+	Device     string            `json:"device"`     // interface name, the block's name, or the path of a control group ("/" is the topmost)
+	IfIndex    int               `json:"ifIndex"`    // of Device; for a block its number, for a control group 0
+	Hook       string            `json:"hook"`       // "ingress", "egress", "both" for a pod link, or the hook of a control group
 	Program    string            `json:"program"`    // name of the program; empty for a pod link, which shares the blocks'
 	Generation uint64            `json:"generation"` // of the datapath; 0 when a program of an earlier run is to stay
 	ProgramID  uint32            `json:"programID"`  // the kernel's number of the program, new with each load; 0 as above

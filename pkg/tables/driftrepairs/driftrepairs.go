@@ -18,6 +18,7 @@ const (
 	Route        Kind = "route"          // a route with our protocol
 	Sysctl       Kind = "sysctl"         // a setting of the network namespace
 	TCX          Kind = "tcx"            // the tcx link of a device of ours, or the filter in its place
+	CGroup       Kind = "cgroup"         // the link of a control group
 	Clsact       Kind = "clsact"         // the clsact of a pod's link, or of the device that holds the shared blocks
 	Filter       Kind = "filter"         // the filter of a shared block
 	ProgramOrder Kind = "program-order"  // somebody else's program ran ahead of ours
@@ -29,7 +30,7 @@ const (
 )
 
 // Kinds are all kinds, in the order in which they are shown.
-var Kinds = [...]Kind{Link, Address, Route, Sysctl, TCX, Clsact, Filter, ProgramOrder, NFTRule, MapEntry, Pin, Cilium, StateFile}
+var Kinds = [...]Kind{Link, Address, Route, Sysctl, TCX, CGroup, Clsact, Filter, ProgramOrder, NFTRule, MapEntry, Pin, Cilium, StateFile}
 
 // Others is the What of the row that holds the counts of objects that were dropped from a full table.
 const Others = "(others)"

@@ -1,0 +1,192 @@
+package loader
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/cgroups"
+	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+)
+
+// topmost stands for the topmost group of the machine, wherever it is mounted.
+const topmost = "/"
+
+// cgroupHooks are the hooks of a group by name; the programs are called as they are.
+var cgroupHooks = map[string]ebpf.AttachType{
+	"connect4": ebpf.AttachCGroupInet4Connect, "connect6": ebpf.AttachCGroupInet6Connect,
+	"sendmsg4": ebpf.AttachCGroupUDP4Sendmsg, "sendmsg6": ebpf.AttachCGroupUDP6Sendmsg,
+	"recvmsg4": ebpf.AttachCGroupUDP4Recvmsg, "recvmsg6": ebpf.AttachCGroupUDP6Recvmsg,
+	"getpeername4": ebpf.AttachCgroupInet4GetPeername, "getpeername6": ebpf.AttachCgroupInet6GetPeername,
+	"bind4": ebpf.AttachCGroupInet4Bind, "bind6": ebpf.AttachCGroupInet6Bind,
+}
+
+// cgroupRows are what hangs on the group.
+func cgroupRows(o socketlb.Options) (rows []attachments.Attachment) {
+	if !o.Enabled {
+		return nil
+	}
+	for _, program := range bpf.SockPrograms() {
+		rows = append(rows, attachments.Attachment{Kind: attachments.CGroup, Device: cmp.Or(o.Cgroup, topmost),
+			Hook: strings.TrimPrefix(program, bpf.Sock+"_"), Program: program})
+	}
+	return rows
+}
+
+// programNames are all programs that this run needs, in the order in which they are loaded.
+func programNames(o socketlb.Options) []string {
+	if !o.Enabled {
+		return bpf.Programs()
+	}
+	return append(bpf.Programs(), bpf.SockPrograms()...)
+}
+
+// AttachGroup implements deviceLinks.
+func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
+	path, id, err := findGroup(group)
+	if err != nil {
+		return err
+	}
+	pin := filepath.Join(t.dir, key)
+	old, there, err := t.openGroup(pin, id)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		defer old.Close()
+	}
+	switch {
+	case there && p == nil:
+		return nil
+	case there:
+		return updateGroup(old, key, p)
+	case p == nil:
+		return fmt.Errorf("%s: %w", key, errNoFilter)
+	}
+	if err := t.Detach(key); err != nil { // a pin whose group is gone or another
+		return err
+	}
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return fmt.Errorf("make directory for pinned links: %w", err)
+	}
+	l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: cgroupHooks[hook], Program: p.loaded})
+	if err != nil {
+		return fmt.Errorf("attach %s to %s: %w", p.Name, path, groupRefused(err))
+	}
+	defer l.Close()
+	if err := l.Pin(pin); err != nil {
+		return fmt.Errorf("pin link %s: %w", pin, err) // closing it detaches it again
+	}
+	return nil
+}
+
+// groupRefused names who keeps others out.
+func groupRefused(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: a program that somebody attached there without BPF_F_ALLOW_MULTI keeps others out (bpftool cgroup tree), "+
+			"or the agent lacks CAP_NET_ADMIN", err)
+	}
+	return err
+}
+
+func updateGroup(l link.Link, key string, p *program) error {
+	info, err := l.Info()
+	if err != nil {
+		return fmt.Errorf("read link %s: %w", key, err)
+	}
+	if uint32(info.Program) == p.ID {
+		return nil
+	}
+	if err := l.Update(p.loaded); err != nil {
+		return fmt.Errorf("update link %s to program %s: %w", key, p.Name, err)
+	}
+	return nil
+}
+
+// openGroup opens a pinned link and tells whether it is on this very group.
+func (t *tcxLinks) openGroup(pin string, id uint64) (link.Link, bool, error) {
+	l, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("open pinned link %s: %w", pin, err)
+	}
+	info, err := l.Info()
+	if err != nil {
+		_ = l.Close()
+		return nil, false, fmt.Errorf("read pinned link %s: %w", pin, err)
+	}
+	on := info.Cgroup()
+	return l, on != nil && on.CgroupId == id, nil
+}
+
+// Groups implements deviceLinks.
+func (t *tcxLinks) Groups(groups []string) map[string]uint64 {
+	ids := make(map[string]uint64, len(groups))
+	for _, group := range groups {
+		if _, id, err := findGroup(group); err == nil {
+			ids[group] = id
+		}
+	}
+	return ids
+}
+
+// findGroup finds the directory of a group, and its number.
+func findGroup(group string) (path string, id uint64, err error) {
+	if group == topmost {
+		path, err = cgroups.Root()
+	} else {
+		path, err = cgroups.Resolve(group)
+	}
+	if err != nil {
+		return "", 0, err
+	}
+	stat, err := os.Stat(path)
+	if err != nil {
+		return "", 0, fmt.Errorf("look at the cgroup: %w", err)
+	}
+	return path, stat.Sys().(*syscall.Stat_t).Ino, nil
+}
+
+// groupsOf are the groups of rows.
+func groupsOf(rows iter.Seq2[*attachments.Attachment, statedb.Revision]) []string {
+	groups := map[string]bool{}
+	for a := range rows {
+		if a.Kind == attachments.CGroup {
+			groups[a.Device] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(groups))
+}
+
+// netnsCookie is the number of the network namespace of the agent, which is the node's, as programs see it.
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("ask for the cookie of the network namespace: %w", err)
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the cookie of the network namespace: %w", err)
+	}
+	return cookie, nil
+}

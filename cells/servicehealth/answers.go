@@ -1,0 +1,60 @@
+package servicehealth
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/services"
+)
+
+// answers says how many backends a Service has on this node, to whoever asks at its port, whatever the path.
+type answers struct {
+	db       *statedb.DB
+	ports    statedb.Table[*port]
+	services statedb.Table[*services.Service]
+}
+
+// answer is what kube-proxy writes.
+type answer struct {
+	Service             serviceName `json:"service"`
+	LocalEndpoints      int         `json:"localEndpoints"`
+	ServiceProxyHealthy bool        `json:"serviceProxyHealthy"`
+}
+
+type serviceName struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// ServeHTTP implements http.Handler.
+func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	number, err := localPort(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	txn := a.db.ReadTxn()
+	p, _, found := a.ports.Get(txn, byNumber(number))
+	if !found {
+		http.Error(w, "no Service has this port any more", http.StatusNotFound)
+		return
+	}
+	local := 0
+	if s, _, found := a.services.Get(txn, services.ByName(p.Service)); found {
+		local = s.LocalReady
+	}
+	namespace, name, _ := strings.Cut(p.Service, "/")
+	code := http.StatusOK
+	if local == 0 {
+		code = http.StatusServiceUnavailable
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(local))
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(answer{serviceName{namespace, name}, local, true})
+}

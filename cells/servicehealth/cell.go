@@ -1,0 +1,53 @@
+package servicehealth
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/spf13/pflag"
+)
+
+// Cell answers health checks of load balancers.
+var Cell = cell.Module("service-health", "Health checks of load balancers",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(
+		newTable,     // only this cell writes
+		newListeners, // the sockets
+	),
+	cell.Provide(statedb.RWTable[*port].ToTable),
+	cell.Invoke(
+		registerController, // services into ports
+		registerReconciler, // ports into sockets
+		registerHealthz,    // whether the node serves Services
+	),
+)
+
+// Config is what was typed.
+type Config struct {
+	HealthCheckNodePort bool   `mapstructure:"enable-health-check-nodeport"`
+	HealthzAddress      string `mapstructure:"kube-proxy-replacement-healthz-bind-address"`
+}
+
+// DefaultConfig are Cilium's defaults.
+var DefaultConfig = Config{HealthCheckNodePort: true}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Bool("enable-health-check-nodeport", c.HealthCheckNodePort,
+		"Answer on the health check node ports of Services, from which load balancers learn where backends are")
+	flags.String("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress,
+		"Address (host:port, kube-proxy's is 0.0.0.0:10256) on which /healthz says whether this node serves Services; empty for none")
+}
+
+// check refuses an address on which nobody can listen.
+func (c Config) check() error {
+	if c.HealthzAddress == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(c.HealthzAddress); err != nil {
+		return fmt.Errorf("--kube-proxy-replacement-healthz-bind-address=%q: want host:port, such as 0.0.0.0:10256: %w", c.HealthzAddress, err)
+	}
+	return nil
+}

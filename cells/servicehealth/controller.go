@@ -1,0 +1,107 @@
+package servicehealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/services"
+)
+
+// settle is the least time between two computations. Services have thousands of rows that change often, their ports hardly.
+const settle = 100 * time.Millisecond
+
+type controller struct {
+	cell.In
+	DB       *statedb.DB
+	Config   Config
+	Ports    statedb.RWTable[*port]
+	Services statedb.Table[*services.Service]
+}
+
+func registerController(jobs job.Group, c controller) {
+	if !c.Config.HealthCheckNodePort {
+		return
+	}
+	heartbeat.AddRetried(jobs, "compute-ports", c.run, 100*time.Millisecond, time.Minute)
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for limiter.Wait(ctx) == nil {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Services)
+		all, changed := c.Services.AllWatch(txn)
+		want, problems := ports(statedb.Collect(all))
+		if err := c.commit(want); err != nil {
+			return err
+		}
+		if len(problems) > 0 {
+			health.Degraded("a health check node port has two Services", errors.New(strings.Join(problems[:min(len(problems), 3)], "; ")))
+		} else {
+			health.OK(fmt.Sprintf("%d ports", len(want)))
+		}
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+	return nil
+}
+
+// ports are those that services ask for. They come sorted by name, and the first that asks for a port has it.
+func ports(all []*services.Service) (want map[uint16]*port, problems []string) {
+	want = map[uint16]*port{}
+	for _, s := range all {
+		n := s.HealthCheckNodePort
+		if n == 0 {
+			continue
+		}
+		if has := want[n]; has != nil {
+			problems = append(problems, fmt.Sprintf("%d is answered for %s, not for %s", n, has.Service, s.Name))
+			continue
+		}
+		want[n] = &port{Number: n, Service: s.Name, Status: reconciler.StatusPending()}
+	}
+	return want, problems
+}
+
+// commit makes the table what is wanted. Rows that are right keep their status.
+func (c *controller) commit(want map[uint16]*port) error {
+	txn := c.DB.WriteTxn(c.Ports)
+	defer txn.Abort()
+	changed := false
+	for old := range c.Ports.All(txn) {
+		row, wanted := want[old.Number]
+		if wanted && row.Service == old.Service {
+			delete(want, old.Number)
+			continue
+		}
+		if !wanted {
+			changed = true
+			if _, _, err := c.Ports.Delete(txn, old); err != nil {
+				return err
+			}
+		}
+	}
+	for _, row := range want {
+		changed = true
+		if _, _, err := c.Ports.Insert(txn, row); err != nil {
+			return err
+		}
+	}
+	if changed {
+		txn.Commit()
+	}
+	return nil
+}

@@ -1,0 +1,42 @@
+package socketlb
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/socketlb"
+)
+
+// Config is what was typed. The names of flags are Cilium's.
+type Config struct {
+	Sock           bool   `mapstructure:"bpf-lb-sock"`
+	HostOnly       bool   `mapstructure:"bpf-lb-sock-hostns-only"`
+	BindProtection bool   `mapstructure:"node-port-bind-protection"`
+	Cgroup         string `mapstructure:"cgroup-root"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{Sock: true, BindProtection: true}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Bool("bpf-lb-sock", c.Sock, "Translate Services at the socket, before there is a packet; with --kube-proxy-replacement only")
+	flags.Bool("bpf-lb-sock-hostns-only", c.HostOnly, "Leave sockets of pods to the programs on their links")
+	flags.Bool("node-port-bind-protection", c.BindProtection, "Refuse to processes of this node to bind a port that a Service has there")
+	flags.String("cgroup-root", c.Cgroup, "Directory of cgroup2 whose sockets are translated; default: the topmost of the machine")
+}
+
+func newOptions(c Config, agent settings.Agent) (socketlb.Options, error) {
+	o := socketlb.Options{Enabled: agent.KubeProxyReplacement && c.Sock, HostOnly: c.HostOnly, BindProtection: c.BindProtection}
+	if c.Cgroup == "" {
+		return o, nil
+	}
+	if !filepath.IsAbs(c.Cgroup) {
+		return o, fmt.Errorf("--cgroup-root=%q: must be an absolute path", c.Cgroup)
+	}
+	o.Cgroup = filepath.Clean(c.Cgroup)
+	return o, nil
+}

@@ -1,0 +1,31 @@
+package socketlb
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/socketlb"
+)
+
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		config Config
+		proxy  bool // somebody else serves services
+		want   socketlb.Options
+	}{
+		"default":      {DefaultConfig, false, socketlb.Options{Enabled: true, BindProtection: true}},
+		"a kube-proxy": {DefaultConfig, true, socketlb.Options{BindProtection: true}},
+		"not here":     {Config{}, false, socketlb.Options{}},
+		"the node's":   {Config{Sock: true, HostOnly: true}, false, socketlb.Options{Enabled: true, HostOnly: true}},
+		"a group":      {Config{Sock: true, Cgroup: "/run/x/"}, false, socketlb.Options{Enabled: true, Cgroup: "/run/x"}},
+	} {
+		got, err := newOptions(c.config, settings.Agent{KubeProxyReplacement: !c.proxy})
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, got, name)
+	}
+	_, err := newOptions(Config{Cgroup: "run"}, settings.Agent{})
+	require.ErrorContains(t, err, "--cgroup-root")
+}
