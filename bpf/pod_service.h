@@ -77,7 +77,7 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 	l4.dport = work->entry.dport;
 	l4.protocol = work->key.protocol;
 	__builtin_memcpy(from.addr, work->entry.saddr, sizeof(from.addr));
-	__builtin_memcpy(work->to.addr, work->entry.daddr, sizeof(work->to.addr));
+	__builtin_memcpy(to.addr, work->entry.daddr, sizeof(to.addr));
 	if (family == 6) {
 		ct_key6_make(&key.v6, &from, &to, &l4);
 		check = ct_check(&key, sizeof(key.v6) / 8);

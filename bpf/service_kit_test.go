@@ -193,3 +193,54 @@ func told(t testing.TB, f flow, about []byte) []byte {
 		&layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolICMPv4, SrcIP: f.src.AsSlice(), DstIP: f.dst.AsSlice()},
 		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(about[14:14+28]))
 }
+
+// natRest is what tests change in entries of both families.
+type natRest struct {
+	reply   bool
+	expires uint32
+}
+
+// natExpireSome makes the entries expire that which chooses.
+func (n *node) natExpireSome(family int, which func(natRest) bool) {
+	n.t.Helper()
+	past := now(n.t) - 1
+	if family == 4 {
+		changeNat(n, MapNat4, func(_ NatKey4, e *NatEntry4) {
+			if which(natRest{e.Flags&NatReply != 0, e.Expires}) {
+				e.Expires = past
+			}
+		})
+		return
+	}
+	changeNat(n, MapNat6, func(_ NatKey6, e *NatEntry6) {
+		if which(natRest{e.Flags&NatReply != 0, e.Expires}) {
+			e.Expires = past
+		}
+	})
+}
+
+// natLeft is how long the two entries of the only flow have, that of the client first.
+func (n *node) natLeft(family int) (left [2]uint32) {
+	n.t.Helper()
+	n.wantNat(family, 2)
+	at := now(n.t)
+	n.natExpireSome(family, func(e natRest) bool {
+		if e.reply {
+			left[1] = e.expires - at
+		} else {
+			left[0] = e.expires - at
+		}
+		return false
+	})
+	return left
+}
+
+// clearNat forgets all translated flows.
+func clearNat(n *node, family int) {
+	n.t.Helper()
+	if family == 4 {
+		clearMap[NatKey4](n.t, n, MapNat4, func(NatKey4) bool { return true })
+		return
+	}
+	clearMap[NatKey6](n.t, n, MapNat6, func(NatKey6) bool { return true })
+}

@@ -1,0 +1,270 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// Parts of a datagram go where its first part went, and those of the answer come from the service.
+func TestPrivilegedService_Fragments(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(podB.addr(family)))
+		ask, got := askService(family, 5000), asked(family, podB, 5000)
+		n.refused(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
+		n.wantPacket(n.run(PodEgress, ifPodA, ask.part(t, 1, 0, true)), actRedirect, got.part(t, 1, 0, true))
+		n.wantPacket(n.run(PodEgress, ifPodA, ask.part(t, 1, 10, false)), actRedirect, got.part(t, 1, 10, false))
+		n.refused(podA, ask.part(t, 2, 10, true), events.UnknownFragment)
+
+		answer := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63)
+		n.wantPacket(n.run(PodEgress, ifPodB, got.back(podB).part(t, 3, 0, true)), actRedirect, answer.part(t, 3, 0, true))
+		n.wantPacket(n.run(PodEgress, ifPodB, got.back(podB).part(t, 3, 10, false)), actRedirect, answer.part(t, 3, 10, false))
+
+		// The flow is forgotten between the parts.
+		n.wantPacket(n.run(PodEgress, ifPodA, ask.part(t, 4, 0, true)), actRedirect, got.part(t, 4, 0, true))
+		n.natExpire(family)
+		n.refused(podA, ask.part(t, 4, 10, false), events.UnknownFragment)
+	})
+}
+
+// A datagram flow keeps its backend while either side speaks; when it is over, the next one begins anew.
+func TestPrivilegedService_Expiry(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(podB.addr(family)))
+		ask := askService(family, 5000).bytes(t)
+		n.passes(podA, ask, actRedirect)
+		n.service(family, protoUDP, at(remotePod[family]))
+		n.passes(podA, ask, actRedirect) // as before
+
+		// One direction alone keeps it.
+		n.natExpireSome(family, func(e natRest) bool { return e.reply })
+		n.passes(podA, ask, actRedirect)
+		n.passes(podB, asked(family, podB, 5000).back(podB).bytes(t), actRedirect)
+		n.natExpireSome(family, func(e natRest) bool { return !e.reply })
+		n.passes(podA, ask, actRedirect)
+
+		n.natExpire(family)
+		n.passes(podA, ask, actOK)
+		n.wantNat(family, 2)
+	})
+}
+
+// The end of a connection, as either side tells it, ends its translation, and the same port begins another one.
+func TestPrivilegedService_ConnectionEnds(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		for name, end := range map[string]func(client, server func(string)){
+			"closed":            func(client, server func(string)) { client("FA"); server("FA"); client("A") },
+			"reset by the pod":  func(client, _ func(string)) { client("R") },
+			"reset by the peer": func(_, server func(string)) { server("RA") },
+		} {
+			n.service(family, protoTCP, at(podB.addr(family)))
+			ask, answer := askService(family, 5000), asked(family, podB, 5000).back(podB)
+			client := func(flags string) { t.Helper(); n.passes(podA, ask.tcp(t, flags), actRedirect) }
+			server := func(flags string) { t.Helper(); n.passes(podB, answer.tcp(t, flags), actRedirect) }
+			client("S")
+			if got := n.natLeft(family); got[0] != 56 || got[1] != 56 {
+				t.Errorf("%s: a connection that nobody has answered has %v ticks", name, got)
+			}
+			server("SA")
+			client("A")
+			server("A")
+			if got := n.natLeft(family); got[0] != 7451 || got[1] != 7451 {
+				t.Errorf("%s: a connection that stands has %v ticks", name, got)
+			}
+			n.service(family, protoTCP, at(remotePod[family]))
+			client("A")
+			end(client, server)
+			if got := n.natLeft(family); got[0] > 10 || got[1] > 10 {
+				t.Errorf("%s: a connection that ended has %v ticks", name, got)
+			}
+			n.passes(podA, ask.tcp(t, "S"), actOK) // another one, to who serves now
+			n.wantNat(family, 2)
+			n.natExpire(family)
+			clearMaps(t, n, family)
+			n.passes(podA, askService(family, 1).tcp(t, "S"), actOK)
+			clearNat(n, family)
+			clearMaps(t, n, family)
+		}
+	})
+}
+
+// Two services with the same backend, and the backend itself: a client may speak with all of them from one port.
+func TestPrivilegedService_OnePortForAll(t *testing.T) {
+	t.Parallel()
+	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
+		packet := kinds[protocol]
+		direct := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, backendPort)
+		n.passes(podA, packet(t, direct), actRedirect)
+		n.service(family, protocol, at(podB.addr(family)))
+
+		second := clusterIP[family].Next()
+		n.service(family, protocol, at(podB.addr(family)), func(k *ServiceKey, s *Service) { k.Addr, s.Id, s.First = NewAddrKey(second), 8, 50 })
+
+		ports := []uint16{5000}
+		for _, addr := range []netip.Addr{clusterIP[family], second} {
+			got := n.run(PodEgress, ifPodA, packet(t, sent(podA, podA.addr(family), addr).ports(5000, servicePort)))
+			sport := binary.BigEndian.Uint16(got.packet[map[int]int{4: 34, 6: 54}[family]:])
+			if slices.Contains(ports, sport) {
+				t.Errorf("port %d serves two flows", sport)
+			}
+			ports = append(ports, sport)
+			n.wantPacket(got, actRedirect, packet(t, asked(family, podB, sport)))
+			answer := asked(family, podB, sport).back(podB)
+			want := received(podA, addr, podA.addr(family)).ports(servicePort, 5000).withHops(63)
+			if protocol == protoTCP {
+				n.wantPacket(n.run(PodEgress, ifPodB, answer.tcp(t, "SA")), actRedirect, want.tcp(t, "SA"))
+			} else {
+				n.wantPacket(n.run(PodEgress, ifPodB, answer.bytes(t)), actRedirect, want.bytes(t))
+			}
+		}
+		n.wantNat(family, 4)
+	})
+}
+
+// A full table refuses what begins, keeps what stands, and wakes the collector.
+func TestPrivilegedService_FullTable(t *testing.T) {
+	t.Parallel()
+	for _, family := range families {
+		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0}, map[string]uint32{natMap(family): 64})
+		n.service(family, protoUDP, at(podB.addr(family)))
+		passed := 0
+		for sport := range uint16(64) {
+			if n.run(PodEgress, ifPodA, askService(family, 5000+sport).bytes(t)).action == actRedirect {
+				passed++
+			}
+		}
+		if passed != 32 {
+			t.Errorf("IPv%d: %d flows found room, want 32", family, passed)
+		}
+		if c := n.count(events.NATFull, DirectionEgress); c.Packets != 32 {
+			t.Errorf("IPv%d: %d packets were counted as refused, want 32", family, c.Packets)
+		}
+		for n.event() != nil {
+		}
+		n.wantNat(family, 64)
+		if s := n.signal(); s.Family != uint32(16+family) {
+			t.Errorf("IPv%d: signal %+v", family, s)
+		}
+		n.passes(podA, askService(family, 5000).bytes(t), actRedirect)
+		n.natExpire(family)
+		n.passes(podA, askService(family, 5001).bytes(t), actRedirect)
+	}
+}
+
+// Memory of the table that serves another flow by now is not believed.
+func TestPrivilegedService_CheckMismatch(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(podB.addr(family)))
+		n.passes(podA, askService(family, 5000).bytes(t), actRedirect)
+		if family == 4 {
+			changeNat(n, MapNat4, func(_ NatKey4, e *NatEntry4) { e.Check += 2 })
+		} else {
+			changeNat(n, MapNat6, func(_ NatKey6, e *NatEntry6) { e.Check += 2 })
+		}
+		n.refused(podB, asked(family, podB, 5000).back(podB).bytes(t), events.NoMapping)
+	})
+}
+
+// Many CPUs begin the same flows at once: each flow has one backend for all its packets, and one pair of entries.
+func TestPrivilegedService_ManyBeginTheSameFlow(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(podB.addr(family), remotePod[family]))
+		const flows, workers = 200, 8
+		var actions [workers][flows]uint32
+		var wait sync.WaitGroup
+		packets := make([][]byte, flows)
+		for i := range packets {
+			packets[i] = askService(family, 5000+uint16(i)).bytes(t)
+		}
+		for w := range workers {
+			wait.Go(func() {
+				n.ns.Do(func() {
+					for i, p := range packets {
+						action, err := n.programs[PodEgress].Run(&ebpf.RunOptions{Data: p, DataOut: make([]byte, len(p)+256), Context: skBuff{Ifindex: ifPodA}})
+						check(t, err)
+						actions[w][i] = action
+					}
+				})
+			})
+		}
+		wait.Wait()
+		for i := range flows {
+			for w := range workers {
+				if actions[w][i] != actions[0][i] || actions[w][i] == actShot {
+					t.Fatalf("flow %d went %d for one and %d for another", i, actions[w][i], actions[0][i])
+				}
+			}
+		}
+		n.wantNat(family, 2*flows)
+	})
+}
+
+// Whatever a pod sends to services: what goes on comes from it or is an answer to itself, and never has a service as its target.
+func TestPrivilegedService_MutatedPackets(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	var seeds [][]byte
+	for _, family := range families {
+		n.service(family, protoUDP, at(podB.addr(family), podA.addr(family), remotePod[family]))
+		n.service(family, protoTCP, at(podB.addr(family), podA.addr(family)))
+		ask := askService(family, 5000)
+		from := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)
+		seeds = append(seeds, ask.bytes(t), ask.tcp(t, "S"), ask.tcp(t, "A"), ask.part(t, 1, 0, true), ask.part(t, 1, 10, false),
+			ask.quoting(t, from.bytes(t), 64), ask.quoting(t, from.tcp(t, "A"), 8),
+			received(podA, loopback[family], podA.addr(family)).ports(5000, backendPort).back(podA).bytes(t))
+	}
+	passed := 0
+	for range 30_000 {
+		in := mutate(random, seeds[random.IntN(len(seeds))])
+		got := n.run(PodEgress, ifPodA, in)
+		if got.action == actShot {
+			continue
+		}
+		passed++
+		if fault := serviceFault(got); fault != "" {
+			t.Fatalf("%s: action %d\n in %x\nout %x", fault, got.action, in, got.packet)
+		}
+	}
+	if passed < 1000 {
+		t.Errorf("only %d packets went on: the test sees too little", passed)
+	}
+}
+
+// serviceFault says what is wrong with a packet that pod a sent and that goes on.
+func serviceFault(got outcome) string {
+	var source, target netip.Addr
+	switch binary.BigEndian.Uint16(got.packet[offEtherType:]) {
+	case 0x0800:
+		source, target = netip.AddrFrom4([4]byte(got.packet[26:30])), netip.AddrFrom4([4]byte(got.packet[30:34]))
+	case 0x86dd:
+		source, target = netip.AddrFrom16([16]byte(got.packet[22:38])), netip.AddrFrom16([16]byte(got.packet[38:54]))
+	default:
+		return "of a protocol that nobody translates"
+	}
+	switch own := source == podA.ipv4 || source == podA.ipv6; {
+	case got.action == actOK && !own:
+		return "passed up with another's source address"
+	case got.action == actRedirect && (target == podA.ipv4 || target == podA.ipv6):
+		return "" // an answer to itself
+	case got.action == actRedirect && !own:
+		return "delivered with another's source address"
+	case got.action == actRedirect && !addressed(got.packet, podB, target):
+		return "delivered to the wrong pod"
+	}
+	return ""
+}
