@@ -45,6 +45,20 @@ static __always_inline verdict eth_address(struct __sk_buff *skb, const __u8 *to
 	return CONTINUE;
 }
 
+/* eth_turn gives the frame back to who sent it. */
+static __always_inline verdict eth_turn(struct __sk_buff *skb)
+{
+	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
+	__u8 from[ETH_ALEN];
+
+	if (!eth)
+		return DROP(FILE_ETH, REASON_WRITE);
+	mac_copy(from, eth->h_source);
+	mac_copy(eth->h_source, eth->h_dest);
+	mac_copy(eth->h_dest, from);
+	return CONTINUE;
+}
+
 /* eth_from tells whether the frame was sent by mac. */
 static __always_inline int eth_from(struct __sk_buff *skb, const __u8 *mac)
 {

@@ -17,6 +17,7 @@
 #include "nat.h"
 #include "netdev.h"
 #include "reasons.h"
+#include "reject.h"
 #include "service.h"
 #include "snat.h"
 
@@ -26,10 +27,10 @@ static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
 	verdict v;
 
 	if (flow->hops <= 1)
-		return DROP(FILE_NETDEV_INGRESS, REASON_HOPS);
+		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_HOPS);
 	v = leave_route(skb, flow->family, leave_length(skb, flow));
 	if (v == LEAVE_TOO_BIG)
-		return DROP(FILE_NETDEV_INGRESS, REASON_TOO_BIG);
+		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG);
 	if (v != CONTINUE || (v = netdev_rewrite(skb, flow)) != CONTINUE)
 		return v;
 	return leave_send(skb, flow->family);
@@ -175,13 +176,29 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 	return v == CONTINUE ? follow(skb, &flow) : v;
 }
 
+/* tell returns a packet, which is as it came, as the reason why it goes no further. */
+__attribute__((noinline)) int tell(struct __sk_buff *skb, verdict v)
+{
+	struct leave *leave = leave_work();
+	enum reject_kind kind = REJECT_NOBODY;
+
+	if (drop_reason_of(v) == REASON_TOO_BIG)
+		kind = REJECT_TOO_BIG;
+	if (drop_reason_of(v) == REASON_HOPS)
+		kind = REJECT_EXPIRED;
+	if (!leave || eth_turn(skb) != CONTINUE || !reject(skb, kind, kind == REJECT_TOO_BIG ? leave->mtu : 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
 SEC("tc")
 int netdev_ingress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_INGRESS };
 	verdict v = judge(skb);
+	int action = finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
 
-	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	return drop_is_aloud(v) ? tell(skb, v) : action;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/events"
@@ -199,6 +200,66 @@ func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 	}
 	if c := s.count(events.UnknownFlow, DirectionEgress); c.Packets != 0 {
 		t.Errorf("%d errors were taken for those of unknown flows", c.Packets)
+	}
+}
+
+// Who asks for a service that nobody serves is told at once.
+func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	for _, family := range families {
+		for protocol, network := range map[loadbalancer.Protocol]string{loadbalancer.TCP: "tcp", loadbalancer.UDP: "udp"} {
+			to := netip.AddrPortFrom(balancer[family], 8080)
+			s.serve(uint32(family), to, protocol, 0)
+			s.clients.Do(func() {
+				conn, err := net.DialTimeout(network, to.String(), patience)
+				if err == nil { // UDP hears of it later
+					defer conn.Close()
+					check(t, conn.SetDeadline(time.Now().Add(patience)))
+					_, err = conn.Write([]byte("is anybody there?"))
+					check(t, err)
+					_, err = conn.Read(make([]byte, 10))
+				}
+				if !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, network, err, unix.ECONNREFUSED, s.event())
+				}
+			})
+		}
+	}
+}
+
+// The way to the other node takes shorter packets than clients send: they are told, and send shorter ones.
+func TestPrivilegedReal_ShorterWayToTheBackend(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	s.host.Do(func() {
+		for _, family := range families {
+			check(t, netlink.RouteReplace(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]), Gw: otherNode[family].AsSlice(), MTU: 1300, MTULock: true}))
+		}
+	})
+	data := bytes.Repeat([]byte("waggle dance "), 10_000)
+	for _, family := range families {
+		there, got, _ := accept(t, s.distant, distantPod[family])
+		far := netip.AddrPortFrom(nodeOut[family], 30006)
+		s.serve(uint32(family), far, loadbalancer.TCP, 0, there)
+		before := s.count(events.TooBig, DirectionIngress)
+		var conn net.Conn
+		var err error
+		s.clients.Do(func() { conn, err = net.DialTimeout("tcp", far.String(), patience) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		check(t, conn.SetDeadline(time.Now().Add(patience)))
+		_, err = conn.Write(data)
+		check(t, err)
+		check(t, conn.(*net.TCPConn).CloseWrite())
+		if !bytes.Equal(<-got, data) {
+			t.Errorf("IPv%d: not all arrived; last event %+v", family, s.event())
+		}
+		if after := s.count(events.TooBig, DirectionIngress); after.Packets == before.Packets {
+			t.Errorf("IPv%d: no packet was too big: the test tests nothing", family)
+		}
 	}
 }
 

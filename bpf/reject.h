@@ -1,4 +1,4 @@
-/* Telling who sent a packet that nobody takes it, so that he need not wait: of the packet itself a TCP reset is made, or an ICMP error. */
+/* Telling who sent a packet why it goes no further, so that he need not wait: of the packet itself a TCP reset is made, or an ICMP error. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -12,6 +12,12 @@
 #include "ipv4.h"
 #include "ipv6.h"
 #include "l4.h"
+
+enum reject_kind {
+	REJECT_NOBODY = 0,  /* nobody takes it */
+	REJECT_TOO_BIG = 1, /* it is longer than the way takes */
+	REJECT_EXPIRED = 2, /* its hops have run out */
+};
 
 #define REJECT_HOPS 64
 #define REJECT_QUOTE 8 /* bytes behind the IP header; they have the ports */
@@ -32,8 +38,27 @@ struct reject_icmp {
 	__u8 type;
 	__u8 code;
 	__be16 checksum;
-	__be32 unused;
+	__be32 mtu; /* of the way, or 0 */
 };
+
+/* What the errors are called in both families. */
+static __always_inline struct reject_icmp reject_ipv4_icmp(enum reject_kind kind, __u32 mtu)
+{
+	return (struct reject_icmp){
+		.type = kind == REJECT_EXPIRED ? 11 : 3,
+		.code = kind == REJECT_EXPIRED ? 0 : kind == REJECT_TOO_BIG ? 4 : 3,
+		.mtu = bpf_htonl(mtu),
+	};
+}
+
+static __always_inline struct reject_icmp reject_ipv6_icmp(enum reject_kind kind, __u32 mtu)
+{
+	return (struct reject_icmp){
+		.type = kind == REJECT_EXPIRED ? 3 : kind == REJECT_TOO_BIG ? 2 : 1,
+		.code = kind == REJECT_NOBODY ? 4 : 0,
+		.mtu = bpf_htonl(mtu),
+	};
+}
 
 static __always_inline __be16 reject_fold(__u32 sum)
 {
@@ -86,20 +111,20 @@ static __always_inline int reject_ipv4_tcp(struct __sk_buff *skb, const struct i
 	return reject_write(skb, &answer, sizeof(answer));
 }
 
-__attribute__((noinline)) int reject_ipv4(struct __sk_buff *skb)
+__attribute__((noinline)) int reject_ipv4(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
 	struct {
 		struct iphdr ip;
 		struct reject_icmp icmp;
 		struct iphdr about;
 		__u8 quote[REJECT_QUOTE];
-	} answer = { .icmp = { .type = 3, .code = 3 } };
+	} answer = { .icmp = reject_ipv4_icmp(kind, mtu) };
 
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
 		return 0;
 	if (answer.about.ihl != 5 || (answer.about.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET)))
 		return 0;
-	if (answer.about.protocol == IPPROTO_TCP)
+	if (kind == REJECT_NOBODY && answer.about.protocol == IPPROTO_TCP)
 		return reject_ipv4_tcp(skb, &answer.about);
 	answer.ip = (struct iphdr){ .version = 4, .ihl = 5, .ttl = REJECT_HOPS, .protocol = IPPROTO_ICMP };
 	answer.ip.tot_len = bpf_htons(sizeof(answer));
@@ -130,20 +155,20 @@ static __always_inline int reject_ipv6_tcp(struct __sk_buff *skb, const struct i
 	return reject_write(skb, &answer, sizeof(answer));
 }
 
-__attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb)
+__attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
 	struct {
 		struct ipv6hdr ip;
 		struct reject_icmp icmp;
 		struct ipv6hdr about;
 		__u8 quote[REJECT_QUOTE];
-	} answer = { .icmp = { .type = 1, .code = 4 } };
+	} answer = { .icmp = reject_ipv6_icmp(kind, mtu) };
 	const __u32 message = sizeof(answer) - sizeof(answer.ip);
 	__u32 sum;
 
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
 		return 0;
-	if (answer.about.nexthdr == IPPROTO_TCP)
+	if (kind == REJECT_NOBODY && answer.about.nexthdr == IPPROTO_TCP)
 		return reject_ipv6_tcp(skb, &answer.about);
 	if (ipv6_is_extension(answer.about.nexthdr))
 		return 0;
@@ -158,7 +183,7 @@ __attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb)
 
 /* reject makes a packet the answer to itself, but for the Ethernet addresses, and says whether that is possible: parts of datagrams and
  * headers with options are not worth it. The packet was parsed before and is of TCP, UDP or SCTP. */
-static __always_inline int reject(struct __sk_buff *skb)
+static __always_inline int reject(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
-	return skb->protocol == bpf_htons(ETH_P_IPV6) ? reject_ipv6(skb) : reject_ipv4(skb);
+	return skb->protocol == bpf_htons(ETH_P_IPV6) ? reject_ipv6(skb, kind, mtu) : reject_ipv4(skb, kind, mtu);
 }
