@@ -42,6 +42,7 @@ import (
 	"github.com/waggle-net/waggle/cells/nodecidr"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
+	"github.com/waggle-net/waggle/cells/servicemaps"
 	"github.com/waggle-net/waggle/cells/services"
 	"github.com/waggle-net/waggle/cells/shell"
 	"github.com/waggle-net/waggle/cells/socketlb"
@@ -104,6 +105,7 @@ var Datapath = cell.Group(
 	endpointmaps.Cell,
 	synchostips.Cell,
 	masquerade.Cell,
+	servicemaps.Cell,
 	socketlb.Cell,
 	loader.Cell,
 	ctgc.Cell,

@@ -17,11 +17,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
@@ -55,6 +57,8 @@ type controller struct {
 	Programs    statedb.Table[bpfprograms.Program]
 	Maps        statedb.Table[*bpfmaps.Map]
 	Ipcache     statedb.Table[*ipcache.Entry]
+	Frontends   statedb.Table[*frontends.Frontend]
+	Backends    statedb.Table[*backends.Backend]
 	Table       statedb.RWTable[*attachments.Attachment]
 	Initialized initialized
 }

@@ -21,10 +21,12 @@ import (
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
@@ -53,7 +55,8 @@ func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
 					statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*devices.Device].ToTable,
 					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 					statedb.RWTable[*bpfendpoints.Address].ToTable, statedb.RWTable[*bpfmaps.Map].ToTable,
-					statedb.RWTable[*ipcache.Entry].ToTable,
+					statedb.RWTable[*ipcache.Entry].ToTable, frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+					backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 				),
 			),
 			cell.Module("loader", "Under test",

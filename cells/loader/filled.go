@@ -26,6 +26,8 @@ func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool
 	filled := !endpoints || c.endpointsWritten(txn, since, changed)
 	since, ipcache := opened[bpfmaps.OwnerIpcache]
 	filled = filled && (!ipcache || c.ipcacheWritten(txn, since, changed))
+	since, services := opened[bpfmaps.OwnerServiceMaps]
+	filled = filled && (!services || c.servicesWritten(txn, since, changed))
 	if !filled {
 		changed.Add(more)
 	}
@@ -54,6 +56,24 @@ func (c *controller) ipcacheWritten(txn statedb.ReadTxn, since time.Time, change
 	all, more := c.Ipcache.AllWatch(txn)
 	if anyWaits(all, since) {
 		changed.Add(more)
+		return false
+	}
+	return true
+}
+
+func (c *controller) servicesWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
+	known, in := c.Frontends.Initialized(txn)
+	if known {
+		known, in = c.Backends.Initialized(txn)
+	}
+	if !known {
+		changed.Add(in)
+		return false
+	}
+	frontends, moreFrontends := c.Frontends.AllWatch(txn)
+	backends, moreBackends := c.Backends.AllWatch(txn)
+	if anyWaits(frontends, since) || anyWaits(backends, since) {
+		changed.Add(moreFrontends, moreBackends)
 		return false
 	}
 	return true

@@ -15,6 +15,6 @@ var Cell = cell.Module("service-maps", "Services as entries of BPF maps",
 // implementation is the module without its way to the kernel.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(newController),
+	cell.ProvidePrivate(newLoops),
 	cell.Invoke(register), // rows into the maps, and drift into pending rows
 )

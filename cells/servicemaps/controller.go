@@ -72,9 +72,17 @@ func newController(p params) (*controller, error) {
 		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}}, nil
 }
 
-func register(jobs job.Group, c *controller) {
-	heartbeat.AddRetried(jobs, "write-services", c.run, minRetry, maxRetry)
-	heartbeat.AddTimer(jobs, "verify-services", c.verify, c.Drift.Interval)
+// loops are the two jobs, which share what is known of the maps.
+type loops struct{ controller *controller }
+
+func newLoops(p params) (loops, error) {
+	c, err := newController(p)
+	return loops{c}, err
+}
+
+func register(jobs job.Group, l loops) {
+	heartbeat.AddRetried(jobs, "write-services", l.controller.run, minRetry, maxRetry)
+	heartbeat.AddTimer(jobs, "verify-services", l.controller.verify, l.controller.Drift.Interval)
 }
 
 // run has no settle time: one change shall be in force at once, and what comes meanwhile is the next pass.
@@ -140,7 +148,7 @@ func (c *controller) report(health cell.Health) {
 		health.Degraded(fmt.Sprintf("%d entries of services are not as they should be", n), errors.Join(errs...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d frontends, %d backends", len(c.entries), len(c.backends)))
+	health.OK(fmt.Sprintf("Entries of frontends: %d, of backends: %d", len(c.entries), len(c.backends)))
 }
 
 // problems are all that is not as it should be.
