@@ -1,0 +1,260 @@
+package node_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// market is a node whose services are tried from pods, from the node itself and from outside. Servers say who they are and whom
+// they see. Sockets of the test itself stand outside the node's cgroup, so what they send is translated on its way.
+type market struct {
+	*nodekit.Node
+	pods map[string]*nodekit.Pod
+}
+
+// newMarket starts the node. The agent gets further flags.
+func newMarket(t *testing.T, args ...string) *market {
+	t.Helper()
+	m := &market{Node: newNode(t, nodekit.Options{AgentArgs: args}), pods: map[string]*nodekit.Pod{}}
+	if err := m.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, m.Node)
+	return m
+}
+
+// pod attaches a pod of the namespace "shop", which serves TCP and UDP on the ports.
+func (m *market) pod(t *testing.T, name string, ports ...uint16) *nodekit.Pod {
+	t.Helper()
+	m.pods[name] = addPod(t, m.Node, "shop/"+name)
+	for _, port := range ports {
+		answerWithName(t, m.pods[name], name, port)
+	}
+	return m.pods[name]
+}
+
+// endpoint is one of a slice's, as a manifest has it without its address.
+type endpoint struct {
+	pod  string // a pod of the market
+	rest string // further fields, as "conditions: {ready: false}"
+}
+
+// slices writes one slice for each family with the addresses of pods. ports is as a manifest has it, as "[{port: 80}]".
+func (m *market) slices(t *testing.T, service, ports string, endpoints ...endpoint) {
+	t.Helper()
+	var b strings.Builder
+	for i, family := range []string{"IPv4", "IPv6"} {
+		fmt.Fprintf(&b, "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: shop, name: %s-%d, "+
+			"labels: {kubernetes.io/service-name: %s}}, addressType: %s, ports: %s, endpoints: [", service, i, service, family, ports)
+		for n, e := range endpoints {
+			if n > 0 {
+				b.WriteString(", ")
+			}
+			fmt.Fprintf(&b, "{addresses: [%q], nodeName: node-1, targetRef: {kind: Pod, namespace: shop, name: %s}", m.pods[e.pod].Addr(i == 1), e.pod)
+			if e.rest != "" {
+				b.WriteString(", " + e.rest)
+			}
+			b.WriteString("}")
+		}
+		b.WriteString("]}\n")
+	}
+	m.write(t, service+"-slices.yaml", b.String())
+}
+
+// service writes one service of the namespace "shop"; spec is as a manifest has it, without braces.
+func (m *market) service(t *testing.T, name, spec string) {
+	t.Helper()
+	m.write(t, name+"-service.yaml", fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: %s}, spec: {%s}}\n", name, spec))
+}
+
+func (m *market) write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := m.WriteManifest(name, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// served waits until the datapath has all that the tables say of an address.
+func (m *market) served(t *testing.T, address string, backends int) {
+	t.Helper()
+	eventually(t, func() error {
+		text, err := m.Waggle(t.Context(), "db", "show", "frontends")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(text) {
+			fields := strings.Fields(line)
+			if len(fields) == 0 || fields[0] != address {
+				continue
+			}
+			n := len(strings.FieldsFunc(fields[5], func(r rune) bool { return r == ',' || r == '-' }))
+			if fields[len(fields)-1] == "Done" && n == backends {
+				return nil
+			}
+			return fmt.Errorf("the frontend is %q, want %d backends and Done", strings.TrimSpace(line), backends)
+		}
+		return fmt.Errorf("no frontend %s in:\n%s", address, text)
+	})
+}
+
+// served is what a server says.
+type served struct {
+	server string
+	client netip.Addr // as the server sees it
+}
+
+const askTimeout = 2 * time.Second
+
+// ask sends one request from a place, and wants the answer from where the request went to. The socket is connected, so the kernel takes
+// answers from nowhere else.
+func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (a served, err error) {
+	err = from.Do(func() error {
+		conn, err := (&net.Dialer{Timeout: askTimeout}).DialContext(ctx, network, to.String())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		a, err = askOn(conn)
+		return err
+	})
+	return a, err
+}
+
+// askOn asks once more on a connection.
+func askOn(conn net.Conn) (served, error) {
+	if err := conn.SetDeadline(time.Now().Add(askTimeout)); err != nil {
+		return served{}, err
+	}
+	if _, err := conn.Write([]byte("who\n")); err != nil {
+		return served{}, err
+	}
+	buffer := make([]byte, 256)
+	n, err := conn.Read(buffer)
+	if err != nil {
+		return served{}, err
+	}
+	name, client, _ := strings.Cut(strings.TrimSpace(string(buffer[:n])), " ")
+	addr, err := netip.ParseAddr(client)
+	return served{name, addr}, err
+}
+
+// answerWithName answers requests at a place, over TCP and UDP and in both families, with the server's name and the client's address.
+func answerWithName(t *testing.T, at nodekit.Place, name string, port uint16) {
+	t.Helper()
+	reply := func(client net.Addr) []byte {
+		return fmt.Appendf(nil, "%s %s\n", name, netip.MustParseAddrPort(client.String()).Addr().Unmap())
+	}
+	var listener net.Listener
+	var datagrams []net.PacketConn
+	if err := at.Do(func() (err error) {
+		if listener, err = net.Listen("tcp", fmt.Sprintf("[::]:%d", port)); err != nil {
+			return err
+		}
+		// One socket for each address: an answer leaves from where the request came to.
+		addrs, err := net.InterfaceAddrs()
+		if err != nil {
+			return err
+		}
+		for _, addr := range addrs {
+			ip := addr.(*net.IPNet).IP
+			if ip.IsLinkLocalUnicast() {
+				continue
+			}
+			conn, err := net.ListenPacket("udp", net.JoinHostPort(ip.String(), fmt.Sprint(port)))
+			if err != nil {
+				return err
+			}
+			datagrams = append(datagrams, conn)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = listener.Close()
+		for _, conn := range datagrams {
+			_ = conn.Close()
+		}
+	})
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // closed
+			}
+			go func() {
+				defer func() { _ = conn.Close() }()
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					if _, err := conn.Write(reply(conn.RemoteAddr())); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	for _, conn := range datagrams {
+		go func() {
+			buffer := make([]byte, 2048)
+			for {
+				_, client, err := conn.ReadFrom(buffer)
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				if err == nil {
+					_, _ = conn.WriteTo(reply(client), client)
+				}
+			}
+		}()
+	}
+}
+
+// reaches wants that all named servers answer, and nobody else, in a number of tries that leaves none out by chance.
+func (m *market) reaches(t *testing.T, from nodekit.Place, network string, to netip.AddrPort, servers ...string) {
+	t.Helper()
+	missing := slices.Clone(servers)
+	for range 60 * len(servers) { // the last of three is missing with a probability below 10^-30
+		a, err := ask(t.Context(), from, network, to)
+		if err != nil {
+			t.Errorf("ask %s over %s: %v", to, network, err)
+			return
+		}
+		if !slices.Contains(servers, a.server) {
+			t.Errorf("ask %s over %s: %s answers, want one of %v", to, network, a.server, servers)
+			return
+		}
+		if missing = slices.DeleteFunc(missing, func(s string) bool { return s == a.server }); len(missing) == 0 {
+			return
+		}
+	}
+	t.Errorf("ask %s over %s: %v never answer", to, network, missing)
+}
+
+// refused wants that a request is turned down at once, and not left without an answer.
+func (m *market) refused(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) {
+	t.Helper()
+	_, err := ask(t.Context(), from, network, to)
+	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, io.EOF) {
+		t.Errorf("ask %s over %s: %v, want to be refused", to, network, err)
+	}
+}
+
+// unanswered wants that nobody says anything.
+func (m *market) unanswered(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) {
+	t.Helper()
+	var timeout net.Error
+	if a, err := ask(t.Context(), from, network, to); !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("ask %s over %s: %+v, %v; want no answer", to, network, a, err)
+	}
+}
