@@ -47,6 +47,15 @@ static __always_inline void service_loopback(__u8 *addr, __u8 family)
 	__builtin_memcpy(addr, words, sizeof(words));
 }
 
+/* is_service_loopback tells whether a pod answers itself. */
+static __always_inline int is_service_loopback(const struct flow *flow)
+{
+	struct addr_key addr;
+
+	service_loopback(addr.addr, flow->family);
+	return same_address(&addr, &flow->to);
+}
+
 /* pod_goes_on tells whether a packet belongs to a flow that stands without translation: a service that begins does not take it over. */
 static __always_inline int pod_goes_on(const struct flow *flow)
 {
@@ -107,16 +116,15 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 	choice->internal = 1;
 	choice->client.kind = flow->family == 6 ? AFFINITY_IPV6 : AFFINITY_IPV4;
 	__builtin_memcpy(choice->client.client, flow->from.addr, sizeof(choice->client.client));
+	if (is_service_loopback(flow)) /* in a flow that is forgotten: nobody else has that address */
+		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 	if (!service_find(choice) || (choice->service.flags & SERVICE_LOOPBACK))
 		return CONTINUE;
 	if (flow->fragment == FRAGMENT_LATER)
 		return DROP(FILE_POD_SERVICE, REASON_FRAGMENT_UNKNOWN);
 	/* The backend of a connection that began before is not known any more: its client shall begin another one. */
-	if (flow->l4.protocol == IPPROTO_TCP && !is_opening(&flow->l4)) {
-		if (flow->l4.tcp_flags & TCP_RST)
-			return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+	if (flow->l4.protocol == IPPROTO_TCP && !is_opening(&flow->l4))
 		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
-	}
 	if (!service_choose(choice)) {
 		if (choice->service.flags & SERVICE_DROP)
 			return DROP(FILE_POD_SERVICE, REASON_NO_BACKEND);

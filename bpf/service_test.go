@@ -88,6 +88,14 @@ func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 			n.wantPacket(n.run(PodEgress, ifPodA, to.back(podA).quoting(t, to.bytes(t), 8)), actRedirect,
 				want.quoting(t, askService(family, 5000).bytes(t), 8))
 		}
+
+		// What it answers in a flow that is forgotten leaves the pod under no address.
+		clearNat(n, family)
+		got := n.run(PodEgress, ifPodA, to.back(podA).tcp(t, "A"))
+		if event := n.event(); event == nil || event.Reason != events.NoMapping {
+			t.Errorf("event %+v", event)
+		}
+		n.wantPacket(got, actRedirect, segment(t, to.withHops(64), "R", 0, 0, 0))
 	})
 }
 
