@@ -23,6 +23,8 @@ var kindOf = map[string]string{
 	"programs on `waggle_host`":                     "pin",
 	"programs on devices that lead out":             "pin",
 	"the same before Linux 6.6":                     "filter",
+	"programs on the control group":                 "pin",
+	"storage of sockets in `sock_connected`":        "", // it goes with the sockets
 	"nftables table `inet waggle`":                  "nft-table",
 	"veth pairs `waggle_host`/`waggle_net`":         "link",
 	"addresses of `waggle_host`":                    "address",
