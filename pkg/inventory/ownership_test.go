@@ -15,6 +15,7 @@ var kindOf = map[string]string{
 	"word `protocol` in map `datapath`":             "pin",
 	"entries of `endpoint_facts`":                   "pin", // they go with their map
 	"entries of `ipcache`":                          "pin",
+	"entries of `services`":                         "pin",
 	"entries of `netdevs`":                          "pin",
 	"ring buffer `events`":                          "pin",
 	"shared tc blocks and their filters":            "filter",

@@ -62,6 +62,7 @@ func (b *bench) run(ctx context.Context) error {
 		{"restoring endpoints", b.restore},
 		{"programs", b.programs},
 		{"the policy compiler", b.compiler},
+		{"maps of services", b.services},
 		{"sizes", b.sizes},
 	} {
 		if !strings.Contains(part.name, b.only) {
