@@ -15,24 +15,25 @@ import (
 )
 
 // Real kernels at both ends: their checksums are left to a device that never comes, datagrams have several fragments, streams come in
-// super-packets. The pod that asks is its own backend in half of the cases.
+// super-packets. Backends are another pod, the
+// one that asks, and the node, whose answers come by the stack.
 func TestPrivilegedReal_Services(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
 	data := bytes.Repeat([]byte("waggle dance "), 100_000)
 	for _, family := range families {
 		for name, server := range map[string]struct {
-			ns *testnet.Namespace
-			p  pod
-		}{"another pod": {r.b, podB}, "itself": {r.a, podA}} {
-			backend := listenUDP(t, server.ns, server.p.addr(family))
+			ns   *testnet.Namespace
+			addr netip.Addr
+		}{"another pod": {r.b, podB.addr(family)}, "itself": {r.a, podA.addr(family)}, "the node": {r.host, gateways[family]}} {
+			backend := listenUDP(t, server.ns, server.addr)
 			r.service(family, protoUDP, []netip.AddrPort{portOf(backend)})
 			client := r.dialUDP(family)
 			for _, size := range []int{1, 1400, 4000, 20_000} {
 				r.echoes(client, backend, size)
 			}
 
-			listener := listenTCP(t, server.ns, server.p.addr(family))
+			listener := listenTCP(t, server.ns, server.addr)
 			r.service(family, protoTCP, []netip.AddrPort{listener.Addr().(*net.TCPAddr).AddrPort()})
 			if got := r.ask(listener, family, data); !bytes.Equal(got, data) {
 				t.Errorf("IPv%d from %s: %d of %d bytes came back; last event %+v", family, name, len(got), len(data), r.event())
