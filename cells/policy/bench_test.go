@@ -38,14 +38,14 @@ type bench struct {
 }
 
 // must returns a new table.
-func must[R any](b *testing.B, make func(*statedb.DB) (statedb.RWTable[R], error), db *statedb.DB) statedb.RWTable[R] {
+func must[R any](b testing.TB, make func(*statedb.DB) (statedb.RWTable[R], error), db *statedb.DB) statedb.RWTable[R] {
 	b.Helper()
 	table, err := make(db)
 	require.NoError(b, err)
 	return table
 }
 
-func put[R any](b *testing.B, db *statedb.DB, table statedb.RWTable[R], rows ...R) {
+func put[R any](b testing.TB, db *statedb.DB, table statedb.RWTable[R], rows ...R) {
 	b.Helper()
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
@@ -60,7 +60,7 @@ func labelsOf(app, namespace int) map[string]string {
 }
 
 // newBench has n endpoints in ten namespaces with as many identities, and m policies in each of them.
-func newBench(b *testing.B, n, m int) *bench {
+func newBench(b testing.TB, n, m int) *bench {
 	b.Helper()
 	db := statedb.New()
 	filter, err := labels.NewFilter(nil, nil)
@@ -102,7 +102,7 @@ func newBench(b *testing.B, n, m int) *bench {
 }
 
 // add makes an endpoint with an identity of its own.
-func (w *bench) add(b *testing.B, i int) {
+func (w *bench) add(b testing.TB, i int) {
 	b.Helper()
 	id, all := uint16(i+1), labelsOf(i, i%10)
 	put(b, w.DB, w.identities, &identities.Identity{ID: uint32(256 + i), Labels: all})
@@ -111,7 +111,7 @@ func (w *bench) add(b *testing.B, i int) {
 }
 
 // step makes passes until the datapath has taken everything over.
-func (w *bench) step(b *testing.B) {
+func (w *bench) step(b testing.TB) {
 	b.Helper()
 	for range 3 {
 		txn := w.DB.ReadTxn()

@@ -38,7 +38,10 @@ type inputs struct {
 
 	policies map[string]*policy.Policy // by reference
 	known    map[uint32]bool           // identities that there are
-	leaving  map[uint32]time.Time      // identities that are gone, and since when
+	// knownTo is the revision of the table identities up to which all are known. A snapshot may have rows that come with the next read
+	// only: a commit can be seen before the watch channels close that tell of it, and until then nothing is handed over.
+	knownTo  statedb.Revision
+	leaving  map[uint32]time.Time // identities that are gone, and since when
 	subjects map[uint16]*endpoints.Endpoint
 	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
 	env      policy.Environment
@@ -98,7 +101,8 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	follow(in, txn, changed, in.cilium, func(o *cilium.Policy, gone bool) {
 		in.policy(policy.FromCilium(o, in.env), gone || !in.Config.Cilium)
 	})
-	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
+	to := followTo(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
+	in.knownTo = max(in.knownTo, to)
 	pods := map[string]bool{} // by "namespace/name"
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
 		if old := in.subjects[ep.ID]; old != nil {
@@ -220,12 +224,21 @@ func (in *inputs) local(txn statedb.ReadTxn, name string) (pod policymap.Pod, fo
 
 // follow hands over what has changed in one table.
 func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table statedb.ChangeIterator[R], take func(R, bool)) {
+	followTo(in, txn, changed, table, take)
+}
+
+// followTo is [follow], and returns the highest revision of what was handed over.
+func followTo[R any](
+	in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table statedb.ChangeIterator[R], take func(R, bool),
+) (to statedb.Revision) {
 	rows, more := table.Next(txn)
 	changed.Add(more)
 	for change := range rows {
 		in.moved = true
+		to = max(to, change.Revision)
 		take(change.Object, change.Deleted)
 	}
+	return to
 }
 
 func (in *inputs) policy(p *policy.Policy, gone bool) {

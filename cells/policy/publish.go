@@ -46,7 +46,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 			}
 		}
 	}
-	if known := c.Identities.Revision(txn); known != c.announcedTo && w.facts && !w.flips && !c.open(w) {
+	if known := c.in.knownTo; known != c.announcedTo && w.facts && !w.flips && !c.open(w) {
 		clear(c.announced)
 		maps.Copy(c.announced, c.in.known)
 		c.announcedTo = known
