@@ -42,10 +42,12 @@ import (
 	"github.com/waggle-net/waggle/cells/nodecidr"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
+	"github.com/waggle-net/waggle/cells/servicehealth"
 	"github.com/waggle-net/waggle/cells/servicemaps"
 	"github.com/waggle-net/waggle/cells/services"
 	"github.com/waggle-net/waggle/cells/shell"
 	"github.com/waggle-net/waggle/cells/socketlb"
+	"github.com/waggle-net/waggle/cells/sockterm"
 	"github.com/waggle-net/waggle/cells/synchostips"
 	"github.com/waggle-net/waggle/cells/sysctl"
 	"github.com/waggle-net/waggle/cells/unmanagedpods"
@@ -109,6 +111,7 @@ var Datapath = cell.Group(
 	socketlb.Cell,
 	loader.Cell,
 	ctgc.Cell,
+	sockterm.Cell,
 	linkreaper.Cell,
 	monitor.Cell,
 )
@@ -116,6 +119,7 @@ var Datapath = cell.Group(
 // Interfaces is how the world talks to the agent. They come last, so that their start hooks run when all else has.
 var Interfaces = cell.Group(
 	healthz.Cell,
+	servicehealth.Cell,
 	shell.Cell,
 	apiserver.Cell,
 	cniconf.Cell,

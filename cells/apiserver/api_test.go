@@ -91,6 +91,15 @@ func TestBodies(t *testing.T) {
 		{"POST", "/v1/policy/what-if", `{}`, 200, `{"flows":1,"since":"2026-01-02T03:04:05Z"}`},
 		{"POST", "/v1/policy/what-if", `{"manifests":"apiVersion: v1\nkind: Service\nmetadata: {name: x}"}`, 200, `{"flows":1,"problems":[{"message":"it is no policy, and was left out",` +
 			`"policy":"Service x","reason":"Ignored"}],"since":"2026-01-02T03:04:05Z"}`},
+		{"GET", "/v1/service/1", "", 200, `{"spec":` + webService + `,"status":{"realized":` + webService + `}}`},
+		{"GET", "/v1/service", "", 200, `[{"spec":` + webService + `,"status":{"realized":` + webService + `}},...`},
+		{"GET", "/v1/service/2", "", 200, `{"spec":{"backend-addresses":[` + cartBackend + `],"flags":{"extTrafficPolicy":"Local",` +
+			`"healthCheckNodePort":32000,"intTrafficPolicy":"Cluster","name":"web","namespace":"shop","trafficPolicy":"Local","type":"NodePort"},` +
+			`"frontend-address":{"ip":"192.0.2.1","port":30080,"protocol":"TCP","scope":"external"},"id":2}}`},
+		{"GET", "/v1/service/3", "", 404, ""},
+		{"GET", "/v1/service/web", "", 400, `{"code":400,...`},
+		{"PUT", "/v1/service/1", "{}", 501, `"services are not written over this API: they come from Kubernetes (kubectl apply), ...`},
+		{"DELETE", "/v1/service/1", "", 501, `"services are not written over this API: ...`},
 		{"GET", "/v1/node/ids", "", 200, `[{"id":0,"ips":["192.0.2.1"]}]`},
 		{"GET", "/statedb/dump/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
 		{"GET", "/statedb/changes/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
@@ -346,3 +355,11 @@ func TestWhatIf_NamesTheFlowThatWouldBeDenied(t *testing.T) {
 		t.Error(body)
 	}
 }
+
+// What the API says of a service and of one of its backends.
+const (
+	cartBackend = `{"ip":"10.0.1.7","nodeName":"node-1","port":8080,"protocol":"TCP","state":"active","zone":"a"}`
+	webService  = `{"backend-addresses":[` + cartBackend + `,{"ip":"10.0.2.7","nodeName":"node-2","port":8080,"protocol":"TCP","state":"terminating"}],` +
+		`"flags":{"extTrafficPolicy":"Local","healthCheckNodePort":32000,"intTrafficPolicy":"Cluster","name":"web","namespace":"shop",` +
+		`"trafficPolicy":"Local","type":"ClusterIP"},"frontend-address":{"ip":"10.96.0.1","port":80,"protocol":"TCP","scope":"external"},"id":1}`
+)

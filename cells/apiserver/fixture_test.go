@@ -23,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -32,6 +33,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -43,6 +45,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -55,6 +58,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
@@ -115,6 +119,18 @@ func newFixture(t *testing.T) *fixture {
 		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("10.0.1.0/24"), Status: reconciler.StatusDone()},
 		&desiredroutes.Route{Table: desiredroutes.MainTable, Dst: netip.MustParsePrefix("fd00:1::/64"), Status: reconciler.StatusDone()})
 	f.api.Links = table(t, db, devices.NewTable)
+	cart := loadbalancer.Address{Addr: netip.MustParseAddr("10.0.1.7"), Port: 8080, Protocol: loadbalancer.TCP}
+	other := loadbalancer.Address{Addr: netip.MustParseAddr("10.0.2.7"), Port: 8080, Protocol: loadbalancer.TCP}
+	web := loadbalancer.Address{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Protocol: loadbalancer.TCP}
+	nodePort := loadbalancer.Address{Addr: netip.MustParseAddr("192.0.2.1"), Port: 30080, Protocol: loadbalancer.TCP}
+	f.api.Services = filled(t, db, services.NewTable, &services.Service{Name: "shop/web", Type: "NodePort", ExternalLocal: true, HealthCheckNodePort: 32000})
+	f.api.Frontends = filled(t, db, frontends.NewTable,
+		&frontends.Frontend{Address: web, ID: 1, Kind: frontends.ClusterIP, Service: "shop/web", Backends: []uint32{4, 5}, Status: reconciler.StatusDone()},
+		&frontends.Frontend{Address: nodePort, ID: 2, Kind: frontends.NodePort, Service: "shop/web", Backends: []uint32{4}, Internal: []uint32{4, 5},
+			TwoScopes: true, Status: reconciler.StatusPending()})
+	f.api.Backends = filled(t, db, backends.NewTable,
+		&backends.Backend{Address: cart, ID: 4, State: backends.Active, Local: true, Node: "node-1", Zone: "a", Services: []string{"shop/web"}},
+		&backends.Backend{Address: other, ID: 5, State: backends.Terminating, Node: "node-2", Services: []string{"shop/web"}})
 	f.api.Exclusions = table(t, db, masquerade.NewExclusionTable)
 	f.api.Ready.Sysctls = table(t, db, sysctls.NewTable)
 	f.api.Ready.Hosts = table(t, db, bpfendpoints.NewAddressTable)

@@ -16,15 +16,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
@@ -52,6 +55,9 @@ type api struct {
 	Maps               statedb.Table[*tables.Map]
 	CNIConfig          statedb.Table[cniconfig.Config]
 	APIServers         statedb.Table[apiservers.Server]
+	Services           statedb.Table[*services.Service]
+	Frontends          statedb.Table[*frontends.Frontend]
+	Backends           statedb.Table[*backends.Backend]
 	Policy             policyview.Tables
 	Flows              statedb.Table[*flows.Flow]
 }

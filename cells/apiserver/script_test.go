@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	tables "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -32,6 +33,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -44,6 +46,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
@@ -98,6 +101,9 @@ func inputs() cell.Cell {
 		namedcidrs.NewTable, statedb.RWTable[*namedcidrs.CIDR].ToTable,
 		ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
 		flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
+		services.NewTable, statedb.RWTable[*services.Service].ToTable,
+		frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+		backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 		k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
 		cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,

@@ -61,8 +61,8 @@ type params struct {
 	Usage     statedb.RWTable[natusage.Usage]
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Addresses statedb.Table[ipamaddresses.Address]
-	Frontends statedb.Table[*frontends.Frontend] `optional:"true"` // where nobody fills them, no flow is of a service
-	Backends  statedb.Table[*backends.Backend]   `optional:"true"`
+	Frontends statedb.Table[*frontends.Frontend]
+	Backends  statedb.Table[*backends.Backend]
 }
 
 func newCollector(p params) (*collector, error) {
@@ -76,9 +76,7 @@ func newCollector(p params) (*collector, error) {
 
 func register(jobs job.Group, c *collector) {
 	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
-	if c.served.frontends != nil {
-		heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
-	}
+	heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
 }
 

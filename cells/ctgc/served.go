@@ -38,9 +38,6 @@ type named struct {
 
 // now returns nil until all frontends and backends are known.
 func (s *served) now(db *statedb.DB) (*services, error) {
-	if s.frontends == nil {
-		return nil, nil
-	}
 	txn := db.ReadTxn()
 	known, _ := s.frontends.Initialized(txn)
 	alsoKnown, _ := s.backends.Initialized(txn)

@@ -325,6 +325,26 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
 	PostPolicyWhatIf(ctx context.Context, body PostPolicyWhatIfJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetService Services as this node balances them, one for each address
+	//
+	// Corresponds with GET /service (the `GetService` operationId).
+	GetService(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteServiceID Not implemented; services come from Kubernetes or from the directory of manifests
+	//
+	// Corresponds with DELETE /service/{id} (the `DeleteServiceID` operationId).
+	DeleteServiceID(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetServiceID One address of a service
+	//
+	// Corresponds with GET /service/{id} (the `GetServiceID` operationId).
+	GetServiceID(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PutServiceID Not implemented; services come from Kubernetes or from the directory of manifests
+	//
+	// Corresponds with PUT /service/{id} (the `PutServiceID` operationId).
+	PutServiceID(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // GetClusterNodes All nodes, or those that changed since the client's last call
@@ -940,6 +960,66 @@ func (c *Client) PostPolicyWhatIfWithBody(ctx context.Context, contentType strin
 // Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
 func (c *Client) PostPolicyWhatIf(ctx context.Context, body PostPolicyWhatIfJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPostPolicyWhatIfRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetService Services as this node balances them, one for each address
+//
+// Corresponds with GET /service (the `GetService` operationId).
+func (c *Client) GetService(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetServiceRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteServiceID Not implemented; services come from Kubernetes or from the directory of manifests
+//
+// Corresponds with DELETE /service/{id} (the `DeleteServiceID` operationId).
+func (c *Client) DeleteServiceID(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteServiceIDRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetServiceID One address of a service
+//
+// Corresponds with GET /service/{id} (the `GetServiceID` operationId).
+func (c *Client) GetServiceID(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetServiceIDRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PutServiceID Not implemented; services come from Kubernetes or from the directory of manifests
+//
+// Corresponds with PUT /service/{id} (the `PutServiceID` operationId).
+func (c *Client) PutServiceID(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPutServiceIDRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -2242,6 +2322,135 @@ func NewPostPolicyWhatIfRequestWithBody(server string, contentType string, body 
 	return req, nil
 }
 
+// NewGetServiceRequest constructs an http.Request for the GetService method
+func NewGetServiceRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/service")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteServiceIDRequest constructs an http.Request for the DeleteServiceID method
+func NewDeleteServiceIDRequest(server string, id int64) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "integer", Format: "int64"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/service/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetServiceIDRequest constructs an http.Request for the GetServiceID method
+func NewGetServiceIDRequest(server string, id int64) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "integer", Format: "int64"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/service/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPutServiceIDRequest constructs an http.Request for the PutServiceID method
+func NewPutServiceIDRequest(server string, id int64) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "integer", Format: "int64"})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/service/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -2570,6 +2779,34 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /policy/what-if (the `PostPolicyWhatIf` operationId).
 	PostPolicyWhatIfWithResponse(ctx context.Context, body PostPolicyWhatIfJSONRequestBody, reqEditors ...RequestEditorFn) (*PostPolicyWhatIfResponse, error)
+
+	// GetServiceWithResponse Services as this node balances them, one for each address
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /service (the `GetService` operationId).
+	GetServiceWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetServiceResponse, error)
+
+	// DeleteServiceIDWithResponse Not implemented; services come from Kubernetes or from the directory of manifests
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /service/{id} (the `DeleteServiceID` operationId).
+	DeleteServiceIDWithResponse(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*DeleteServiceIDResponse, error)
+
+	// GetServiceIDWithResponse One address of a service
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /service/{id} (the `GetServiceID` operationId).
+	GetServiceIDWithResponse(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*GetServiceIDResponse, error)
+
+	// PutServiceIDWithResponse Not implemented; services come from Kubernetes or from the directory of manifests
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /service/{id} (the `PutServiceID` operationId).
+	PutServiceIDWithResponse(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*PutServiceIDResponse, error)
 }
 
 type GetClusterNodesResponse struct {
@@ -4206,6 +4443,170 @@ func (r PostPolicyWhatIfResponse) ContentType() string {
 	return ""
 }
 
+type GetServiceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *[]Service
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetServiceResponse) GetJSON200() *[]Service {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetServiceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetServiceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetServiceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetServiceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteServiceIDResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r DeleteServiceIDResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteServiceIDResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteServiceIDResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteServiceIDResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteServiceIDResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetServiceIDResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Service
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetServiceIDResponse) GetJSON200() *Service {
+	return r.JSON200
+}
+
+// GetBody returns the raw response body bytes
+func (r GetServiceIDResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetServiceIDResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetServiceIDResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetServiceIDResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PutServiceIDResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r PutServiceIDResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetBody returns the raw response body bytes
+func (r PutServiceIDResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PutServiceIDResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PutServiceIDResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PutServiceIDResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // GetClusterNodesWithResponse All nodes, or those that changed since the client's last call
 //
 // Returns a wrapper object for the known response body format(s).
@@ -4722,6 +5123,58 @@ func (c *ClientWithResponses) PostPolicyWhatIfWithResponse(ctx context.Context, 
 		return nil, err
 	}
 	return ParsePostPolicyWhatIfResponse(rsp)
+}
+
+// GetServiceWithResponse Services as this node balances them, one for each address
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /service (the `GetService` operationId).
+func (c *ClientWithResponses) GetServiceWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetServiceResponse, error) {
+	rsp, err := c.GetService(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetServiceResponse(rsp)
+}
+
+// DeleteServiceIDWithResponse Not implemented; services come from Kubernetes or from the directory of manifests
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /service/{id} (the `DeleteServiceID` operationId).
+func (c *ClientWithResponses) DeleteServiceIDWithResponse(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*DeleteServiceIDResponse, error) {
+	rsp, err := c.DeleteServiceID(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteServiceIDResponse(rsp)
+}
+
+// GetServiceIDWithResponse One address of a service
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /service/{id} (the `GetServiceID` operationId).
+func (c *ClientWithResponses) GetServiceIDWithResponse(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*GetServiceIDResponse, error) {
+	rsp, err := c.GetServiceID(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetServiceIDResponse(rsp)
+}
+
+// PutServiceIDWithResponse Not implemented; services come from Kubernetes or from the directory of manifests
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /service/{id} (the `PutServiceID` operationId).
+func (c *ClientWithResponses) PutServiceIDWithResponse(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*PutServiceIDResponse, error) {
+	rsp, err := c.PutServiceID(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePutServiceIDResponse(rsp)
 }
 
 // ParseGetClusterNodesResponse parses an HTTP response from a GetClusterNodesWithResponse call
@@ -5938,6 +6391,113 @@ func ParsePostPolicyWhatIfResponse(rsp *http.Response) (*PostPolicyWhatIfRespons
 			return nil, err
 		}
 		response.JSON400 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetServiceResponse parses an HTTP response from a GetServiceWithResponse call
+func ParseGetServiceResponse(rsp *http.Response) (*GetServiceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetServiceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest []Service
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteServiceIDResponse parses an HTTP response from a DeleteServiceIDWithResponse call
+func ParseDeleteServiceIDResponse(rsp *http.Response) (*DeleteServiceIDResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteServiceIDResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetServiceIDResponse parses an HTTP response from a GetServiceIDWithResponse call
+func ParseGetServiceIDResponse(rsp *http.Response) (*GetServiceIDResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetServiceIDResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Service
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case rsp.StatusCode == 404:
+		break // No content-type
+
+	}
+
+	return response, nil
+}
+
+// ParsePutServiceIDResponse parses an HTTP response from a PutServiceIDWithResponse call
+func ParsePutServiceIDResponse(rsp *http.Response) (*PutServiceIDResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PutServiceIDResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
 
 	}
 

@@ -49,6 +49,24 @@ func (e BPFMapEntryDesiredAction) Valid() bool {
 	}
 }
 
+// Defines values for BackendAddressState.
+const (
+	BackendAddressStateActive      BackendAddressState = "active"
+	BackendAddressStateTerminating BackendAddressState = "terminating"
+)
+
+// Valid indicates whether the value is a known member of the BackendAddressState enum.
+func (e BackendAddressState) Valid() bool {
+	switch e {
+	case BackendAddressStateActive:
+		return true
+	case BackendAddressStateTerminating:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DaemonConfigurationSpecPolicyEnforcement.
 const (
 	DaemonConfigurationSpecPolicyEnforcementAlways  DaemonConfigurationSpecPolicyEnforcement = "always"
@@ -205,6 +223,24 @@ func (e EndpointStatusChangeCode) Valid() bool {
 	case EndpointStatusChangeCodeFailed:
 		return true
 	case EndpointStatusChangeCodeOk:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FrontendAddressScope.
+const (
+	FrontendAddressScopeExternal FrontendAddressScope = "external"
+	FrontendAddressScopeInternal FrontendAddressScope = "internal"
+)
+
+// Valid indicates whether the value is a known member of the FrontendAddressScope enum.
+func (e FrontendAddressScope) Valid() bool {
+	switch e {
+	case FrontendAddressScopeExternal:
+		return true
+	case FrontendAddressScopeInternal:
 		return true
 	default:
 		return false
@@ -403,6 +439,87 @@ func (e PortProtocol) Valid() bool {
 	}
 }
 
+// Defines values for ServiceSpecFlagsExtTrafficPolicy.
+const (
+	ServiceSpecFlagsExtTrafficPolicyCluster ServiceSpecFlagsExtTrafficPolicy = "Cluster"
+	ServiceSpecFlagsExtTrafficPolicyLocal   ServiceSpecFlagsExtTrafficPolicy = "Local"
+)
+
+// Valid indicates whether the value is a known member of the ServiceSpecFlagsExtTrafficPolicy enum.
+func (e ServiceSpecFlagsExtTrafficPolicy) Valid() bool {
+	switch e {
+	case ServiceSpecFlagsExtTrafficPolicyCluster:
+		return true
+	case ServiceSpecFlagsExtTrafficPolicyLocal:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ServiceSpecFlagsIntTrafficPolicy.
+const (
+	ServiceSpecFlagsIntTrafficPolicyCluster ServiceSpecFlagsIntTrafficPolicy = "Cluster"
+	ServiceSpecFlagsIntTrafficPolicyLocal   ServiceSpecFlagsIntTrafficPolicy = "Local"
+)
+
+// Valid indicates whether the value is a known member of the ServiceSpecFlagsIntTrafficPolicy enum.
+func (e ServiceSpecFlagsIntTrafficPolicy) Valid() bool {
+	switch e {
+	case ServiceSpecFlagsIntTrafficPolicyCluster:
+		return true
+	case ServiceSpecFlagsIntTrafficPolicyLocal:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ServiceSpecFlagsTrafficPolicy.
+const (
+	ServiceSpecFlagsTrafficPolicyCluster ServiceSpecFlagsTrafficPolicy = "Cluster"
+	ServiceSpecFlagsTrafficPolicyLocal   ServiceSpecFlagsTrafficPolicy = "Local"
+)
+
+// Valid indicates whether the value is a known member of the ServiceSpecFlagsTrafficPolicy enum.
+func (e ServiceSpecFlagsTrafficPolicy) Valid() bool {
+	switch e {
+	case ServiceSpecFlagsTrafficPolicyCluster:
+		return true
+	case ServiceSpecFlagsTrafficPolicyLocal:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ServiceSpecFlagsType.
+const (
+	ServiceSpecFlagsTypeClusterIP    ServiceSpecFlagsType = "ClusterIP"
+	ServiceSpecFlagsTypeExternalIPs  ServiceSpecFlagsType = "ExternalIPs"
+	ServiceSpecFlagsTypeHostPort     ServiceSpecFlagsType = "HostPort"
+	ServiceSpecFlagsTypeLoadBalancer ServiceSpecFlagsType = "LoadBalancer"
+	ServiceSpecFlagsTypeNodePort     ServiceSpecFlagsType = "NodePort"
+)
+
+// Valid indicates whether the value is a known member of the ServiceSpecFlagsType enum.
+func (e ServiceSpecFlagsType) Valid() bool {
+	switch e {
+	case ServiceSpecFlagsTypeClusterIP:
+		return true
+	case ServiceSpecFlagsTypeExternalIPs:
+		return true
+	case ServiceSpecFlagsTypeHostPort:
+		return true
+	case ServiceSpecFlagsTypeLoadBalancer:
+		return true
+	case ServiceSpecFlagsTypeNodePort:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for StatusState.
 const (
 	StatusStateDisabled StatusState = "Disabled"
@@ -547,6 +664,21 @@ type BPFMapStatus struct {
 	DynamicSizeRatio float64            `json:"dynamic-size-ratio,omitempty,omitzero"`
 	Maps             []BPFMapProperties `json:"maps,omitempty,omitzero"`
 }
+
+// BackendAddress Who answers for a service
+type BackendAddress struct {
+	IP       string `json:"ip"`
+	NodeName string `json:"nodeName,omitempty,omitzero"`
+	Port     int    `json:"port,omitempty,omitzero"`
+	Protocol string `json:"protocol,omitempty,omitzero"`
+
+	// State terminating: only what is established, or nobody is active
+	State BackendAddressState `json:"state,omitempty,omitzero"`
+	Zone  string              `json:"zone,omitempty,omitzero"`
+}
+
+// BackendAddressState terminating: only what is established, or nobody is active
+type BackendAddressState string
 
 // ClusterNodeStatus Nodes of the cluster
 type ClusterNodeStatus struct {
@@ -889,6 +1021,19 @@ type Error = string
 type Feature struct {
 	Enabled bool `json:"enabled,omitempty,omitzero"`
 }
+
+// FrontendAddress Where a service is reached
+type FrontendAddress struct {
+	IP       string `json:"ip,omitempty,omitzero"`
+	Port     int    `json:"port,omitempty,omitzero"`
+	Protocol string `json:"protocol,omitempty,omitzero"`
+
+	// Scope Whose backends these are: of everybody, or of clients of this node where others meet others
+	Scope FrontendAddressScope `json:"scope,omitempty,omitzero"`
+}
+
+// FrontendAddressScope Whose backends these are: of everybody, or of clients of this node where others meet others
+type FrontendAddressScope string
 
 // IPAMAddressResponse One allocated address
 type IPAMAddressResponse struct {
@@ -1399,6 +1544,60 @@ type SelectorIdentityMapping struct {
 
 	// Users How many policies use it
 	Users int64 `json:"users,omitempty,omitzero"`
+}
+
+// Service An address of a service, and who is behind it
+type Service struct {
+	// Spec An address of a service, and who is behind it
+	Spec ServiceSpec `json:"spec,omitempty,omitzero"`
+
+	// Status What of it the datapath has
+	Status ServiceStatus `json:"status,omitempty,omitzero"`
+}
+
+// ServiceSpec An address of a service, and who is behind it
+type ServiceSpec struct {
+	BackendAddresses []BackendAddress `json:"backend-addresses,omitempty,omitzero"`
+
+	// Flags Of which kind the service is
+	Flags ServiceSpecFlags `json:"flags,omitempty,omitzero"`
+
+	// FrontendAddress Where a service is reached
+	FrontendAddress FrontendAddress `json:"frontend-address"`
+
+	// ID Its number in the datapath
+	ID int64 `json:"id,omitempty,omitzero"`
+}
+
+// ServiceSpecFlags Of which kind the service is
+type ServiceSpecFlags struct {
+	ExtTrafficPolicy    ServiceSpecFlagsExtTrafficPolicy `json:"extTrafficPolicy,omitempty,omitzero"`
+	HealthCheckNodePort int                              `json:"healthCheckNodePort,omitempty,omitzero"`
+	IntTrafficPolicy    ServiceSpecFlagsIntTrafficPolicy `json:"intTrafficPolicy,omitempty,omitzero"`
+	Name                string                           `json:"name,omitempty,omitzero"`
+	Namespace           string                           `json:"namespace,omitempty,omitzero"`
+
+	// TrafficPolicy That of clients outside
+	TrafficPolicy ServiceSpecFlagsTrafficPolicy `json:"trafficPolicy,omitempty,omitzero"`
+	Type          ServiceSpecFlagsType          `json:"type,omitempty,omitzero"`
+}
+
+// ServiceSpecFlagsExtTrafficPolicy defines model for ServiceSpecFlags.ExtTrafficPolicy.
+type ServiceSpecFlagsExtTrafficPolicy string
+
+// ServiceSpecFlagsIntTrafficPolicy defines model for ServiceSpecFlags.IntTrafficPolicy.
+type ServiceSpecFlagsIntTrafficPolicy string
+
+// ServiceSpecFlagsTrafficPolicy That of clients outside
+type ServiceSpecFlagsTrafficPolicy string
+
+// ServiceSpecFlagsType defines model for ServiceSpecFlags.Type.
+type ServiceSpecFlagsType string
+
+// ServiceStatus What of it the datapath has
+type ServiceStatus struct {
+	// Realized An address of a service, and who is behind it
+	Realized ServiceSpec `json:"realized,omitempty,omitzero"`
 }
 
 // Status Status of one component

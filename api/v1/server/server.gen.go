@@ -114,6 +114,18 @@ type ServerInterface interface {
 	// PostPolicyWhatIf What would become of the flows recorded on this node if policies were changed; nothing is changed; ours
 	// (POST /policy/what-if)
 	PostPolicyWhatIf(w http.ResponseWriter, r *http.Request)
+	// GetService Services as this node balances them, one for each address
+	// (GET /service)
+	GetService(w http.ResponseWriter, r *http.Request)
+	// DeleteServiceID Not implemented; services come from Kubernetes or from the directory of manifests
+	// (DELETE /service/{id})
+	DeleteServiceID(w http.ResponseWriter, r *http.Request, id int64)
+	// GetServiceID One address of a service
+	// (GET /service/{id})
+	GetServiceID(w http.ResponseWriter, r *http.Request, id int64)
+	// PutServiceID Not implemented; services come from Kubernetes or from the directory of manifests
+	// (PUT /service/{id})
+	PutServiceID(w http.ResponseWriter, r *http.Request, id int64)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -989,6 +1001,98 @@ func (siw *ServerInterfaceWrapper) PostPolicyWhatIf(w http.ResponseWriter, r *ht
 	handler.ServeHTTP(w, r)
 }
 
+// GetService operation middleware
+func (siw *ServerInterfaceWrapper) GetService(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetService(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteServiceID operation middleware
+func (siw *ServerInterfaceWrapper) DeleteServiceID(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteServiceID(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetServiceID operation middleware
+func (siw *ServerInterfaceWrapper) GetServiceID(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetServiceID(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PutServiceID operation middleware
+func (siw *ServerInterfaceWrapper) PutServiceID(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id int64
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "int64", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PutServiceID(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -1139,6 +1243,10 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/selectors", wrapper.GetPolicySelectors)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/explain", wrapper.GetPolicyExplain)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/policy/what-if", wrapper.PostPolicyWhatIf)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/service", wrapper.GetService)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/service/{id}", wrapper.DeleteServiceID)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/service/{id}", wrapper.GetServiceID)
+	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/service/{id}", wrapper.PutServiceID)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/node/ids", wrapper.GetNodeIds)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/cluster/nodes", wrapper.GetClusterNodes)
 
