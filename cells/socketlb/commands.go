@@ -1,0 +1,38 @@
+package socketlb
+
+import (
+	"cmp"
+	"fmt"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/script"
+
+	"github.com/waggle-net/waggle/pkg/socketlb"
+)
+
+func newCommands(o socketlb.Options) upstream.ScriptCmdOut {
+	return upstream.NewScriptCmd("socket-lb/options", script.Command(
+		script.CmdUsage{Summary: "Say whether and for whom services are translated at the socket"},
+		func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			if len(args) != 0 {
+				return nil, script.ErrUsage
+			}
+			return func(*script.State) (string, string, error) { return describe(o), "", nil }, nil
+		},
+	))
+}
+
+func describe(o socketlb.Options) string {
+	if !o.Enabled {
+		return "services at the socket: no\n"
+	}
+	return fmt.Sprintf("services at the socket: yes\ncontrol group: %s\nsockets of pods: %s\nports of services may be bound: %s\n",
+		cmp.Or(o.Cgroup, "/"), answer(!o.HostOnly), answer(!o.BindProtection))
+}
+
+func answer(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,0 +1,25 @@
+package socketlb
+
+import (
+	"testing"
+
+	"github.com/cilium/hive/cell"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/socketlb"
+)
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{Cell, cell.Provide(func() settings.Agent { return settings.Agent{KubeProxyReplacement: true} })}
+	})
+}
+
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "services at the socket: no\n", describe(socketlb.Options{HostOnly: true}))
+	require.Contains(t, describe(socketlb.Options{Enabled: true, HostOnly: true, Cgroup: "/group"}), "control group: /group\nsockets of pods: no\n")
+}
