@@ -1,0 +1,142 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// TestPrivilegedNodeAddresses_FollowTheKernel changes addresses of the uplink and adds a device that leads out. Tables and maps follow
+// in the agent that runs, and what is gone goes.
+func TestPrivilegedNodeAddresses_FollowTheKernel(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	pid := node.AgentPID()
+	old4, new4, new6 := nodekit.UplinkIPv4, netip.MustParsePrefix("192.0.2.77/32"), netip.MustParsePrefix("2001:db8::77/64")
+	far4, far6 := netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("2001:db8:7::1/64")
+	index := 0
+	for _, step := range []struct {
+		name string
+		do   func() error
+		want map[string][]string // what stands in a map, with "!" in front what does not
+	}{
+		{"as it began", func() error { return nil }, map[string][]string{
+			"bpf_endpoints": {old4.Addr().String()}, "ipcache": {old4.Addr().String()}, "netdevs": {"ipv4=" + old4.Addr().String()},
+			"ipcache_prefixes": {"identity=9", "identity=10"},
+		}},
+		{"addresses come", func() error { return errors.Join(addAddr("eth0", new4), addAddr("eth0", new6)) }, map[string][]string{
+			"bpf_endpoints": {new4.Addr().String(), new6.Addr().String()}, "ipcache": {new4.Addr().String(), new6.Addr().String()},
+			"netdevs": {"ipv4=" + old4.Addr().String()}, // Kubernetes knows the node by it
+		}},
+		{"the old one goes", func() error { return errors.Join(delAddr("eth0", old4), defaultRoute("eth0")) }, map[string][]string{
+			"bpf_endpoints": {"!" + old4.Addr().String()}, // ipcache has it still, as the Node object says that it is ours
+			"netdevs":       {"ipv4=" + new4.Addr().String()},
+		}},
+		{"a device comes", func() (err error) { index, err = addDevice("wan0", far4, far6); return err }, map[string][]string{
+			"bpf_endpoints": {far4.Addr().String(), far6.Addr().String()}, "ipcache": {far4.Addr().String(), far6.Addr().String()},
+			"netdevs": {"ipv4=" + far4.Addr().String(), "ipv6=" + far6.Addr().String()},
+		}},
+		{"it goes", func() error { return netlink.LinkDel(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: index}}) }, map[string][]string{
+			"bpf_endpoints": {"!" + far4.Addr().String(), "!" + far6.Addr().String()}, "ipcache": {"!" + far4.Addr().String()},
+			"netdevs": {"!" + far4.Addr().String(), "ipv4=" + new4.Addr().String()},
+		}},
+	} {
+		if err := node.Do(step.do); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		begun := time.Now()
+		eventually(t, func() error { return inMaps(t, node, step.want) })
+		t.Logf("%s: in the maps after %s", step.name, time.Since(begun).Round(time.Millisecond))
+	}
+	if node.AgentPID() != pid {
+		t.Error("the agent is another process")
+	}
+}
+
+// inMaps looks for texts in maps as the kernel has them.
+func inMaps(t *testing.T, node *nodekit.Node, want map[string][]string) error {
+	var errs []error
+	for name, texts := range want {
+		have, err := node.Waggle(t.Context(), "map", "get", name)
+		if err != nil {
+			return err
+		}
+		for _, text := range texts {
+			text, absent := strings.CutPrefix(text, "!")
+			if holds(have, text) == absent {
+				errs = append(errs, fmt.Errorf("map %s: %q, absent=%t, in:\n%s", name, text, absent, have))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// holds tells whether a text stands there as a word: 192.0.2.1 is not in 192.0.2.10.
+func holds(all, text string) bool {
+	for rest := all; ; {
+		_, after, found := strings.Cut(rest, text)
+		if !found {
+			return false
+		}
+		if after == "" || !strings.ContainsAny(after[:1], "0123456789abcdef:.") {
+			return true
+		}
+		rest = after
+	}
+}
+
+func addAddr(device string, prefix netip.Prefix) error {
+	return changeAddr(device, prefix, netlink.AddrAdd)
+}
+
+func delAddr(device string, prefix netip.Prefix) error {
+	return changeAddr(device, prefix, netlink.AddrDel)
+}
+
+func changeAddr(device string, prefix netip.Prefix, change func(netlink.Link, *netlink.Addr) error) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	addr, err := netlink.ParseAddr(prefix.String())
+	if err != nil {
+		return err
+	}
+	addr.Flags = 0x02 // IFA_F_NODAD: usable at once
+	return change(link, addr)
+}
+
+// addDevice makes a device that leads out, and returns its index. One end of a pair does when a default route leads there.
+func addDevice(name string, addrs ...netip.Prefix) (int, error) {
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"}); err != nil {
+		return 0, err
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return 0, err
+	}
+	errs := []error{netlink.LinkSetUp(link)}
+	for _, a := range addrs {
+		errs = append(errs, addAddr(name, a))
+	}
+	errs = append(errs, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: addrs[0].Addr().Next().AsSlice(), Priority: 500,
+		Flags: int(netlink.FLAG_ONLINK)}))
+	return link.Attrs().Index, errors.Join(errs...)
+}
+
+// defaultRoute is the one that went with the address. Without it a veth is nothing that leads out.
+func defaultRoute(device string) error {
+	link, err := netlink.LinkByName(device)
+	if err != nil {
+		return err
+	}
+	return netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: nodekit.OutsideIPv4.Addr().AsSlice(),
+		Flags: int(netlink.FLAG_ONLINK)})
+}
