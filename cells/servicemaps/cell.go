@@ -16,5 +16,6 @@ var Cell = cell.Module("service-maps", "Services as entries of BPF maps",
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newLoops),
-	cell.Invoke(register), // rows into the maps, and drift into pending rows
+	cell.Provide(newListCommand), // lb/list
+	cell.Invoke(register),        // rows into the maps, and drift into pending rows
 )

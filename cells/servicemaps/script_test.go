@@ -35,7 +35,7 @@ func TestScripts(t *testing.T) {
 			settings.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.ProvidePrivate(frontends.NewTable, backends.NewTable),
-				cell.Provide(newInputs, frontends.NewStatuses, backends.NewStatuses),
+				cell.Provide(newInputs, frontends.NewStatuses, backends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable),
 			),
 			cell.Module("service-maps", "Under test",
 				cell.ProvidePrivate(func() *fakes { return newFakes(8, 16, 100) }),
