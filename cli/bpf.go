@@ -21,7 +21,7 @@ import (
 // bpfCommand shows what the kernel has, in words.
 func (a *app) bpfCommand() *cobra.Command {
 	group := &cobra.Command{Use: "bpf", Short: "Show what stands in the maps of the datapath"}
-	group.AddCommand(a.bpfPolicyCommand(), a.bpfIPCacheCommand(), a.ctCommand())
+	group.AddCommand(a.bpfPolicyCommand(), a.bpfIPCacheCommand(), a.ctCommand(), a.natCommand(), a.lbCommand())
 	return group
 }
 

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
-	"fmt"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -32,27 +30,10 @@ func (a *app) ctSubcommand(use, short, command, example string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs, Example: example,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			args := append([]string{command}, f.args()...)
-			if a.output == "" {
-				return a.shellRun(cmd, args...)
-			}
-			text, err := a.shellText(cmd, append(args, "--json")...)
-			if err != nil {
-				return err
-			}
-			var value any
-			if err := json.Unmarshal([]byte(text), &value); err != nil {
-				return fmt.Errorf("read what the agent said to %s: %w", command, err)
-			}
-			return a.show(value, nil)
+			return a.shellValue(cmd, append([]string{command}, f.args()...))
 		},
 	}
-	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "Only flows of the endpoint with this id")
-	cmd.Flags().StringVar(&f.pod, "pod", "", "Only flows of this pod, as NAMESPACE/NAME")
-	cmd.Flags().StringVar(&f.address, "address", "", "Only flows from or to this address")
-	if use == "flush" {
-		cmd.Flags().BoolVar(&f.all, "all", false, "All flows")
-	}
+	a.filterFlags(cmd, &f)
 	return a.withOutput(cmd)
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
+	"strconv"
 
 	"github.com/waggle-net/waggle/api/v1/models"
 )
@@ -89,4 +90,16 @@ func (c *Client) PolicyExplain(ctx context.Context, p models.GetPolicyExplainPar
 func (c *Client) PolicyWhatIf(ctx context.Context, change models.PolicyWhatIf) (*models.PolicyDifference, error) {
 	return call[*models.PolicyDifference](ctx, c, "weigh the change of policies",
 		func(ctx context.Context) (*http.Response, error) { return c.api.PostPolicyWhatIf(ctx, change) })
+}
+
+// Services returns the addresses of services, each with its backends.
+func (c *Client) Services(ctx context.Context) ([]models.Service, error) {
+	return call[[]models.Service](ctx, c, "list the services",
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetService(ctx) })
+}
+
+// Service returns one address of a service.
+func (c *Client) Service(ctx context.Context, id int64) (*models.Service, error) {
+	return call[*models.Service](ctx, c, "get service "+strconv.FormatInt(id, 10),
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetServiceID(ctx, id) })
 }

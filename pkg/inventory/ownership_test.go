@@ -32,6 +32,7 @@ var kindOf = map[string]string{
 	"routes":                                        "route",
 	"entries of `policy`, `policy_ranges`, `cidrs`": "pin", // they go with their maps
 	"entries of `ct_":                               "pin",
+	"entries of `nat4`":                             "pin",
 	"ring buffer `ct_signals`":                      "pin",
 	"sysctls under `net/`":                          "sysctl",
 	"host ends of pod links":                        "pod-link",

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) lbCommand() *cobra.Command {
+	group := &cobra.Command{Use: "lb", Short: "Show the services that the datapath balances"}
+	var backends bool
+	list := &cobra.Command{
+		Use: "list", Short: "List the frontends that the kernel has, each with its backends", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			args := []string{"lb/list"}
+			if backends {
+				args = append(args, "--backends")
+			}
+			return a.shellValue(cmd, args)
+		},
+	}
+	list.Flags().BoolVar(&backends, "backends", false, "List the backends alone; -o json has both")
+	group.AddCommand(a.withOutput(list))
+	return a.withShellSocket(group)
+}
+
+func (a *app) natCommand() *cobra.Command {
+	group := &cobra.Command{Use: "nat", Short: "Show and forget the translated flows that the datapath remembers"}
+	group.AddCommand(
+		a.natSubcommand("list", "List translated flows", "nat/list", "  waggle bpf nat list --service shop/web\n  waggle bpf nat list --pod default/web -o json"),
+		a.natSubcommand("top", "List endpoints by the number of their translated flows, and targets by the ports that are used up for them", "nat/top", ""),
+		a.natSubcommand("flush", "Forget translated flows: connections break, datagrams find their way anew", "nat/flush",
+			"  waggle bpf nat flush --service shop/web\n  waggle bpf nat flush --all"),
+	)
+	return a.withShellSocket(group)
+}
+
+// natSubcommand runs a command of the agent's shell with a filter.
+func (a *app) natSubcommand(use, short, command, example string) *cobra.Command {
+	var f ctFilter
+	var service string
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs, Example: example,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			args := append([]string{command}, f.args()...)
+			if service != "" {
+				args = append(args, "--service="+service)
+			}
+			return a.shellValue(cmd, args)
+		},
+	}
+	a.filterFlags(cmd, &f)
+	cmd.Flags().StringVar(&service, "service", "", "Only flows of this service, as NAMESPACE/NAME")
+	return a.withOutput(cmd)
+}
+
+// shellValue runs a command of the agent's shell, which prints text, or JSON for -o.
+func (a *app) shellValue(cmd *cobra.Command, args []string) error {
+	if a.output == "" {
+		return a.shellRun(cmd, args...)
+	}
+	text, err := a.shellText(cmd, append(args, "--json")...)
+	if err != nil {
+		return err
+	}
+	var value any
+	if err := json.Unmarshal([]byte(text), &value); err != nil {
+		return fmt.Errorf("read what the agent said to %s: %w", args[0], err)
+	}
+	return a.show(value, nil)
+}
+
+// filterFlags are those of commands that are about flows.
+func (a *app) filterFlags(cmd *cobra.Command, f *ctFilter) {
+	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "Only flows of the endpoint with this id")
+	cmd.Flags().StringVar(&f.pod, "pod", "", "Only flows of this pod, as NAMESPACE/NAME")
+	cmd.Flags().StringVar(&f.address, "address", "", "Only flows from or to this address")
+	if cmd.Name() == "flush" {
+		cmd.Flags().BoolVar(&f.all, "all", false, "All flows")
+	}
+}
