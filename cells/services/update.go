@@ -38,6 +38,7 @@ func (c *controller) update(txn statedb.ReadTxn, write statedb.WriteTxn, name st
 	if err := c.updateFrontends(txn, write, name, old.Claims, m); err != nil {
 		return err
 	}
+	delete(c.models, name) // nobody may ask for it, and tens of thousands would fill the heap
 	return c.updateService(write, old, found, m)
 }
 
