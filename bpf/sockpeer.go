@@ -15,10 +15,14 @@ type SockPeer struct {
 }
 
 // Target is the backend; invalid when there is none.
-func (p *SockPeer) Target() netip.AddrPort { return netip.AddrPortFrom(AddrOf(p.Backend), wirePort(p.BackendPort)) }
+func (p *SockPeer) Target() netip.AddrPort {
+	return netip.AddrPortFrom(AddrOf(p.Backend), wirePort(p.BackendPort))
+}
 
 // Asked is the service's address; invalid when there is none.
-func (p *SockPeer) Asked() netip.AddrPort { return netip.AddrPortFrom(AddrOf(p.Service), wirePort(p.ServicePort)) }
+func (p *SockPeer) Asked() netip.AddrPort {
+	return netip.AddrPortFrom(AddrOf(p.Service), wirePort(p.ServicePort))
+}
 
 // NewSockPeer makes a value as the programs do.
 func NewSockPeer(service, backend netip.AddrPort, id uint32) SockPeer {
