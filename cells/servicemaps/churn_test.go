@@ -1,0 +1,195 @@
+package servicemaps
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+)
+
+// TestModel_Churn changes rows at random, lets map writes fail, restarts, and damages entries. Whoever reads meanwhile finds only what is whole
+// and what some version of the rows says; when nothing happens any more the maps are what the rows say.
+func TestModel_Churn(t *testing.T) {
+	t.Parallel()
+	for round := range 60 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t, newFakes(200, 600, 12))
+			m.watch()
+			a := m.restart(true)
+			failing := round%3 == 1
+			m.partial = failing
+			for range 60 {
+				m.change(a)
+				if failing {
+					m.fakes.fail(func() bool { return m.random.IntN(8) == 0 })
+				}
+				m.now = m.now.Add(time.Duration(m.random.IntN(700)) * time.Millisecond)
+				a.step(m.now)
+				if m.random.IntN(10) == 0 {
+					m.now = m.now.Add(quarantine) // a process does not come back faster
+					a = m.restart(true)
+				}
+			}
+			m.fakes.fail(nil)
+			m.now = m.now.Add(maxRetry)
+			m.settle(a)
+			m.check(a)
+
+			before := m.fakes.writes()
+			m.now = m.now.Add(quarantine)
+			a = m.restart(true)
+			m.settle(a)
+			m.check(a)
+			if n := m.fakes.writes() - before; n != 0 {
+				t.Fatalf("a restart with nothing changed has written %d times", n)
+			}
+		})
+	}
+}
+
+// unwatch lets the maps be changed without checks, as somebody else would.
+func (m *model) unwatch() {
+	f := m.fakes
+	f.services.before, f.slots.before, f.maglev.before, f.backends.before = nil, nil, nil, nil
+	f.services.after, f.backends.after, f.slots.after, f.maglev.after, f.members.after, f.ranges.after = nil, nil, nil, nil, nil, nil
+}
+
+// TestModel_Drift has somebody else change all kinds of entries. Reading back finds each, and repairs it.
+func TestModel_Drift(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, newFakes(200, 600, 12))
+	a := m.restart(true)
+	for range 80 {
+		m.change(a)
+	}
+	txn := a.DB.WriteTxn(a.Frontends.Table)
+	all := m.front(50)
+	all.Backends = slices.Sorted(maps.Keys(m.backs))
+	all.Outside, all.Maglev, all.Affinity, all.Ranges = true, true, 7, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	m.insertFront(txn, a, all)
+	txn.Commit()
+	m.settle(a)
+	m.check(a)
+	f := m.fakes
+	for what, damage := range map[string]func() bool{
+		"an entry is gone":     func() bool { return lose(f.services) },
+		"an entry has changed": func() bool { return spoil(f.services, func(s *bpf.Service) { s.Count += 3 }) },
+		"a stranger's entry": func() bool {
+			f.services.entries[bpf.NewServiceKey(frontAddress(99), 0)] = bpf.Service{Id: 7}
+			return true
+		},
+		"a backend is gone":     func() bool { return lose(f.backends) },
+		"a backend has changed": func() bool { return spoil(f.backends, func(b *bpf.Backend) { b.Port++ }) },
+		"a stranger's backend":  func() bool { f.backends.entries[9999] = bpf.Backend{}; return true },
+		"a slot has changed": func() bool {
+			return m.spoilSlot(f.slots, func(s bpf.Service) (uint32, uint32) { return s.First, s.Count })
+		},
+		"a table has changed": func() bool {
+			return m.spoilSlot(f.maglev, func(s bpf.Service) (uint32, uint32) { return s.Maglev, s.MaglevSize })
+		},
+		"a member is gone":       func() bool { return lose(f.members) },
+		"a stranger's member":    func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
+		"a source range is gone": func() bool { return lose(f.ranges) },
+		"a stranger's range":     func() bool { f.ranges.entries[bpf.NewSourceRangeKey(1, privatePrefix)] = 1; return true },
+	} {
+		t.Run(what, func(t *testing.T) {
+			m.t = t
+			if !damage() {
+				t.Fatal("there is none to damage")
+			}
+			a.found = nil
+			for range 2 {
+				if err := a.verify(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				m.now = m.now.Add(time.Millisecond)
+				m.settle(a)
+			}
+			if len(a.found) == 0 {
+				t.Error("nothing was found")
+			}
+			m.check(a)
+			a.found = nil
+			if err := a.verify(t.Context()); err != nil || len(a.found) > 0 {
+				t.Errorf("after the repair: %v, %v", a.found, err)
+			}
+		})
+	}
+}
+
+// lose removes any entry.
+func lose[K comparable, V any](f *fake[K, V]) bool {
+	for key := range f.entries {
+		delete(f.entries, key)
+		return true
+	}
+	return false
+}
+
+// spoil changes any entry.
+func spoil[K comparable, V any](f *fake[K, V], change func(*V)) bool {
+	for key, value := range f.entries {
+		change(&value)
+		f.entries[key] = value
+		return true
+	}
+	return false
+}
+
+// spoilSlot changes an element of an array that an entry names.
+func (m *model) spoilSlot(f *fake[uint32, uint32], run func(bpf.Service) (first, n uint32)) bool {
+	for _, s := range m.fakes.services.entries {
+		if first, n := run(s); n > 0 {
+			f.entries[first+n-1]++
+			return true
+		}
+	}
+	return false
+}
+
+// TestModel_NoRoom has maps that are too small. Nothing that is in force is lost, what fits comes in, statuses name the flag, and when others
+// have gone all is as it must be.
+func TestModel_NoRoom(t *testing.T) {
+	t.Parallel()
+	for round := range 20 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t, newFakes(200, 600, 12))
+			f := m.fakes
+			m.watch()
+			a := m.restart(true)
+			m.partial = true
+			for range 40 {
+				m.change(a)
+				m.now = m.now.Add(quarantine)
+				a.step(m.now)
+				f.services.size, f.members.size, f.ranges.size = m.room(len(f.services.entries)), m.room(len(f.members.entries)), m.room(len(f.ranges.entries))
+				f.backends.size = m.room(len(f.backends.entries))
+			}
+			for _, err := range a.again {
+				if text := err.Error(); !strings.Contains(text, "raise --bpf-lb-") && !strings.Contains(text, "is not in the map backends") {
+					t.Errorf("no remedy in: %s", text)
+				}
+			}
+			for row := range a.Frontends.Table.All(a.DB.ReadTxn()) {
+				if bad := row.Status.Kind == reconciler.StatusKindError; bad != (a.again[bpf.NewServiceKey(row.Address, 0)] != nil) {
+					t.Errorf("%s is %s", row.Address, row.Status)
+				}
+			}
+			f.services.size, f.members.size, f.ranges.size, f.backends.size = 200, 200, 200, 200
+			m.now = m.now.Add(maxRetry)
+			m.settle(a)
+			m.check(a)
+		})
+	}
+}
+
+func (m *model) room(now int) int { return max(now, 3) + m.random.IntN(2) }

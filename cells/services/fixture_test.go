@@ -1,0 +1,163 @@
+package services
+
+import (
+	"testing"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/services"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// bench is the cell's loop without its goroutine, over tables that a test fills.
+type bench struct {
+	t     testing.TB
+	c     *controller
+	db    *statedb.DB
+	svcs  statedb.RWTable[*k8s.Service]
+	slcs  statedb.RWTable[*k8s.EndpointSlice]
+	pods  statedb.RWTable[*k8s.Pod]
+	nodes statedb.RWTable[*k8s.Node]
+	addrs statedb.RWTable[nodeaddresses.Address]
+	srcs  statedb.RWTable[sources.Source]
+	done  []func(statedb.WriteTxn)
+}
+
+var plain = settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767}
+
+func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
+	t.Helper()
+	db := statedb.New()
+	b := &bench{t: t, db: db}
+	table := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	b.svcs, err = k8s.NewServiceTable(db)
+	table(err)
+	b.slcs, err = k8s.NewEndpointSliceTable(db)
+	table(err)
+	b.pods, err = k8s.NewPodTable(db)
+	table(err)
+	b.nodes, err = k8s.NewNodeTable(db)
+	table(err)
+	b.addrs, err = nodeaddresses.NewTable(db)
+	table(err)
+	b.srcs, err = sources.NewTable(db)
+	table(err)
+	others, err := cilium.NewNodeTable(db)
+	table(err)
+	s, err := services.NewTable(db)
+	table(err)
+	f, err := frontends.NewTable(db)
+	table(err)
+	be, err := backends.NewTable(db)
+	table(err)
+	r, err := newRules(config, plain)
+	table(err)
+	if err := db.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Stop() })
+	b.c = newController(params{DB: db, Rules: r, Earlier: earlier, KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
+		CiliumNodes: others, NodeAddresses: b.addrs, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
+	return b
+}
+
+// state says how far the sources of all objects are.
+func (b *bench) state(s sources.State) {
+	txn := b.db.WriteTxn(b.srcs)
+	defer txn.Commit()
+	for _, name := range []string{"k8s-services", "k8s-endpointslices", "k8s-pods", "k8s-nodes"} {
+		put(b, txn, b.srcs, sources.Source{Table: name, State: s})
+	}
+}
+
+func put[R any](b *bench, txn statedb.WriteTxn, t statedb.RWTable[R], row R) {
+	if _, _, err := t.Insert(txn, row); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) insert(rows ...any) {
+	b.t.Helper()
+	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs)
+	defer txn.Commit()
+	for _, row := range rows {
+		b.insertObject(txn, row)
+	}
+}
+
+func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
+	switch r := row.(type) {
+	case *k8s.Service:
+		put(b, txn, b.svcs, r)
+	case *k8s.EndpointSlice:
+		put(b, txn, b.slcs, r)
+	case *k8s.Pod:
+		put(b, txn, b.pods, r)
+	case *k8s.Node:
+		put(b, txn, b.nodes, r)
+	case nodeaddresses.Address:
+		put(b, txn, b.addrs, r)
+	default:
+		b.t.Fatalf("a %T", row)
+	}
+}
+
+func (b *bench) remove(row any) {
+	b.t.Helper()
+	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs)
+	defer txn.Commit()
+	var err error
+	switch r := row.(type) {
+	case *k8s.Service:
+		_, _, err = b.svcs.Delete(txn, r)
+	case *k8s.EndpointSlice:
+		_, _, err = b.slcs.Delete(txn, r)
+	case *k8s.Pod:
+		_, _, err = b.pods.Delete(txn, r)
+	case *k8s.Node:
+		_, _, err = b.nodes.Delete(txn, r)
+	case nodeaddresses.Address:
+		_, _, err = b.addrs.Delete(txn, r)
+	default:
+		b.t.Fatalf("a %T", row)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// step does what the loop does once.
+func (b *bench) step() {
+	b.t.Helper()
+	if err := b.c.restore(); err != nil {
+		b.t.Fatal(err)
+	}
+	txn, changed := b.db.ReadTxn(), statedb.NewWatchSet()
+	b.c.in.read(txn, changed, b.c.concern)
+	if b.c.in.waiting(txn, changed) != "" {
+		return
+	}
+	if err := b.c.pass(txn, changed); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func at(text string) loadbalancer.Address {
+	a, err := loadbalancer.ParseAddress(text)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
