@@ -3,7 +3,6 @@ package servicehealth
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -52,22 +51,27 @@ type node struct {
 	ports    statedb.Table[*port]
 }
 
+// inputs are the tables that the cell reads, and the settings of the node n1.
+func inputs() cell.Cell {
+	return cell.Provide(
+		func() settings.Agent { return settings.Agent{NodeName: "n1", KubeProxyReplacement: true} },
+		services.NewTable, statedb.RWTable[*services.Service].ToTable, k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+		sources.NewTable, statedb.RWTable[sources.Source].ToTable, localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+		mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable, endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
+		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+		desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
+		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
+		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable, health.NewTable, statedb.RWTable[health.Status].ToTable,
+		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
+	)
+}
+
 // start runs the cell, with values of flags.
 func start(t *testing.T, flags map[string]any) *node {
 	t.Helper()
 	n := &node{t: t}
 	n.hive = hive.New(celltest.Infrastructure(),
-		cell.Provide(
-			func() settings.Agent { return settings.Agent{NodeName: "n1", KubeProxyReplacement: true} },
-			services.NewTable, statedb.RWTable[*services.Service].ToTable, k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
-			sources.NewTable, statedb.RWTable[sources.Source].ToTable, localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
-			mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable, endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
-			attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
-			desireddevices.NewTable, statedb.RWTable[*desireddevices.Device].ToTable,
-			desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
-			sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable, health.NewTable, statedb.RWTable[health.Status].ToTable,
-			bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
-		),
+		inputs(),
 		cell.Invoke(func(db *statedb.DB, s statedb.RWTable[*services.Service], nodes statedb.RWTable[*k8s.Node],
 			local statedb.RWTable[*localnode.LocalNode], mtu statedb.RWTable[mtus.MTU],
 			programs statedb.RWTable[*attachments.Attachment], links statedb.RWTable[*desireddevices.Device],
@@ -108,7 +112,7 @@ func put[R any](n *node, table statedb.RWTable[R], row R) {
 }
 
 // free is a port that nobody has, for the moment.
-func free(t *testing.T) uint16 {
+func free(t testing.TB) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -147,34 +151,6 @@ func eventually(t *testing.T, number uint16, want string) {
 			}
 		}
 	}
-}
-
-func TestPorts_AnswerWhatIsHere(t *testing.T) {
-	t.Parallel()
-	n, number := start(t, nil), free(t)
-	web := services.Service{Name: "shop/web", Type: "LoadBalancer", ExternalLocal: true, HealthCheckNodePort: number, LocalReady: 2}
-	put(n, n.services, &web)
-	eventually(t, number, `200 2 {"service":{"namespace":"shop","name":"web"},"localEndpoints":2,"serviceProxyHealthy":true}`)
-
-	none := web
-	none.LocalReady = 0
-	put(n, n.services, &none)
-	eventually(t, number, `503 0 {"service":{"namespace":"shop","name":"web"},"localEndpoints":0`)
-
-	other := services.Service{Name: "shop/other", HealthCheckNodePort: number, LocalReady: 1}
-	txn := n.db.WriteTxn(n.services)
-	_, _, err1 := n.services.Delete(txn, &none)
-	_, _, err2 := n.services.Insert(txn, &other)
-	if err := errors.Join(err1, err2); err != nil {
-		t.Fatal(err)
-	}
-	txn.Commit()
-	eventually(t, number, `200 1 {"service":{"namespace":"shop","name":"other"}`)
-
-	gone := other
-	gone.HealthCheckNodePort = 0
-	put(n, n.services, &gone)
-	eventually(t, number, "connection refused")
 }
 
 func TestPorts_ThatSomebodyHasAreTriedAgain(t *testing.T) {
