@@ -1,8 +1,16 @@
 package node_test
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
+
+	"github.com/waggle-net/waggle/test/nodekit"
 )
 
 // Addresses of the service "web".
@@ -13,25 +21,228 @@ const webSpec = "clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, \"fd00:10:96::1
 
 const webPorts = "[{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]"
 
-// A pod whose sockets no program translates reaches the backends of a service: others, and itself.
-func TestPrivilegedService_ClusterIPFromPods(t *testing.T) {
-	t.Parallel()
-	m := newMarket(t)
-	m.pod(t, "one", 8080)
-	m.pod(t, "two", 8080)
-	client := m.pod(t, "client")
-	m.service(t, "web", webSpec)
-	m.slices(t, "web", webPorts, endpoint{pod: "one"}, endpoint{pod: "two"})
-	for _, addr := range webAddrs {
-		to := netip.AddrPortFrom(addr, 80)
-		for _, network := range []string{"tcp", "udp"} {
-			m.served(t, to.String()+"/"+map[string]string{"tcp": "TCP", "udp": "UDP"}[network], 2)
-			m.reaches(t, client, network, to, "one", "two")
-			a, err := ask(t.Context(), client, network, to)
-			if err != nil || a.client != client.Addr(addr.Is6()) {
-				t.Errorf("%s over %s: the server sees %v (%v), want the client's own address %v", to, network, a.client, err, client.Addr(addr.Is6()))
-			}
-			m.reaches(t, m.pods["one"], network, to, "one", "two")
+// web makes the service "web" with pods that serve it, and waits until all is in the datapath.
+func (m *market) web(t *testing.T, spec string, pods ...string) {
+	t.Helper()
+	m.service(t, "web", webSpec+spec)
+	m.backends(t, pods...)
+}
+
+// backends makes pods the endpoints of "web", and waits until the datapath knows.
+func (m *market) backends(t *testing.T, pods ...string) {
+	t.Helper()
+	var all []endpoint
+	for _, pod := range pods {
+		if m.pods[pod] == nil {
+			m.pod(t, pod, 8080)
 		}
+		all = append(all, endpoint{pod: pod})
+	}
+	m.slices(t, "web", webPorts, all...)
+	for _, addr := range webAddrs {
+		m.ready(t, netip.AddrPortFrom(addr, 80), len(pods))
+	}
+}
+
+// Pods reach the backends of a service under their own address, a backend reaches also itself, and where sockets are translated, the node
+// reaches them too. Clients of a service without endpoints are refused at once, and one that is gone is nobody's.
+func TestPrivilegedService_ClusterIP(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			client := m.pod(t, "client")
+			m.web(t, "", "one", "two")
+			for _, addr := range webAddrs {
+				to := netip.AddrPortFrom(addr, 80)
+				for _, network := range networks {
+					m.reaches(t, client, network, to, "one", "two")
+					m.reaches(t, m.pods["one"], network, to, "one", "two")
+					a, err := ask(t.Context(), client, network, to)
+					if err != nil || a.client != client.Addr(addr.Is6()) {
+						t.Errorf("%s over %s: the server sees %v (%v), want the client's own address %v", to, network, a.client, err, client.Addr(addr.Is6()))
+					}
+					if !mode.packets {
+						m.reaches(t, m.Host(), network, to, "one", "two")
+					}
+				}
+			}
+			m.backends(t)
+			for _, addr := range webAddrs {
+				for _, network := range networks {
+					m.refused(t, client, network, netip.AddrPortFrom(addr, 80))
+					if !mode.packets {
+						m.refused(t, m.Host(), network, netip.AddrPortFrom(addr, 80))
+					}
+				}
+			}
+			m.backends(t, "two")
+			for _, addr := range webAddrs {
+				for _, network := range networks {
+					m.reaches(t, client, network, netip.AddrPortFrom(addr, 80), "two")
+				}
+			}
+			if err := os.Remove(filepath.Join(m.ManifestsDir(), "web-service.yaml")); err != nil {
+				t.Fatal(err)
+			}
+			for _, addr := range webAddrs {
+				m.gone(t, netip.AddrPortFrom(addr, 80))
+			}
+			each(webAddrs, 80, func(network string, to netip.AddrPort) {
+				if a, err := ask(t.Context(), client, network, to); err == nil {
+					t.Errorf("%s of a deleted service answers over %s: %+v", to, network, a)
+				}
+			})
+		})
+	}
+}
+
+// line is a connection that stays open.
+type line struct {
+	net.Conn
+	network string
+	to      netip.AddrPort
+	server  string
+}
+
+// lines opens connections from a place to all addresses.
+func lines(t *testing.T, from nodekit.Place, port uint16, addrs []netip.Addr, each int) (all []*line) {
+	t.Helper()
+	for _, addr := range addrs {
+		for _, network := range networks {
+			for range each {
+				l := &line{network: network, to: netip.AddrPortFrom(addr, port)}
+				l.dial(t, from)
+				l.server = l.ask(t)
+				t.Cleanup(func() { _ = l.Close() })
+				all = append(all, l)
+			}
+		}
+	}
+	return all
+}
+
+func (l *line) dial(t *testing.T, from nodekit.Place) {
+	t.Helper()
+	if err := from.Do(func() (err error) {
+		l.Conn, err = net.DialTimeout(l.network, l.to.String(), askTimeout)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (l *line) ask(t *testing.T) string {
+	t.Helper()
+	a, err := askOn(l.Conn)
+	if err != nil {
+		t.Fatalf("%s over %s, at first answered by %q: %v", l.to, l.network, l.server, err)
+	}
+	return a.server
+}
+
+// Backends come and go while they are used: connections to those that stay are not touched, and an UDP socket that is connected to
+// the service for good meets another backend when its own is gone. One that was translated in the network namespace of the node is told, and
+// finds the other one when it connects anew.
+func TestPrivilegedService_EndpointsChangeUnderUse(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			from := nodekit.Place(m.pod(t, "client"))
+			if !mode.packets {
+				from = m.Host()
+			}
+			m.web(t, "", "one", "two")
+			all := lines(t, from, 80, webAddrs, 6)
+			for _, step := range [][]string{{"two"}, {"two", "three"}, {"three"}} {
+				m.backends(t, step...)
+				for name, pod := range m.pods {
+					if name != "client" && !slices.Contains(step, name) {
+						if err := pod.Detach(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				for _, l := range all {
+					switch {
+					case slices.Contains(step, l.server): // and nobody else, whatever came meanwhile
+						if now := l.ask(t); now != l.server {
+							t.Errorf("%s over %s went from %s to %s", l.to, l.network, l.server, now)
+						}
+					case l.network == "udp" && mode.packets:
+						l.server = ""
+						l.server = l.ask(t)
+					case !mode.packets: // closed by the agent
+						eventually(t, func() error {
+							_, err := askOn(l.Conn)
+							var timeout net.Error
+							if err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) {
+								return nil
+							}
+							return fmt.Errorf("a socket for %s over %s, whose backend %s is gone, is still open: %v", l.to, l.network, l.server, err)
+						})
+						_ = l.Close()
+						l.dial(t, from)
+						l.server = l.ask(t)
+					default: // TCP in its backend's hands until it ends
+						_ = l.Close()
+						l.dial(t, from)
+						l.server = l.ask(t)
+					}
+					if !slices.Contains(step, l.server) {
+						t.Errorf("%s over %s is answered by %s, which is gone", l.to, l.network, l.server)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A client with session affinity stays with its backend, also when others come, and gets another one when that goes.
+func TestPrivilegedService_SessionAffinity(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			client := m.pod(t, "client")
+			m.web(t, ", sessionAffinity: ClientIP", "one", "two", "three")
+			for _, addr := range webAddrs {
+				to := netip.AddrPortFrom(addr, 80)
+				for _, network := range networks {
+					m.backends(t, "one", "two", "three")
+					first, err := ask(t.Context(), client, network, to)
+					if err != nil {
+						t.Fatal(err)
+					}
+					stays := func() {
+						t.Helper()
+						for range 12 { // chance would do so once in half a million times
+							if a, err := ask(t.Context(), client, network, to); err != nil || a.server != first.server {
+								t.Fatalf("%s over %s: %q answers (%v), want %s again", to, network, a.server, err, first.server)
+							}
+						}
+					}
+					stays()
+					m.backends(t, "one", "two", "three", "four")
+					stays()
+					var others []string
+					for _, name := range []string{"one", "two", "three"} {
+						if name != first.server {
+							others = append(others, name)
+						}
+					}
+					m.backends(t, others...)
+					gone := first.server
+					if first, err = ask(t.Context(), client, network, to); err != nil || first.server == gone {
+						t.Fatalf("%s over %s: %q answers (%v) after %s has gone", to, network, first.server, err, gone)
+					}
+					stays()
+				}
+			}
+		})
 	}
 }

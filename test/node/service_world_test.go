@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,21 +19,42 @@ import (
 )
 
 // market is a node whose services are tried from pods, from the node itself and from outside. Servers say who they are and whom
-// they see. Sockets of the test itself stand outside the node's cgroup, so what they send is translated on its way.
+// they see. Sockets that are made in a place of the node stand in its cgroup and are translated before they send; see [modes].
 type market struct {
 	*nodekit.Node
 	pods map[string]*nodekit.Pod
 }
 
+// modes are the two ways in which a pod meets services: at its sockets, and, where these are left alone, on the way of its packets.
+var modes = []struct {
+	name    string
+	packets bool
+	args    []string
+}{{"sockets", false, nil}, {"packets", true, []string{"--bpf-lb-sock=false"}}}
+
+// networks are the transports of the servers.
+var networks = []string{"tcp", "udp"}
+
 // newMarket starts the node. The agent gets further flags.
 func newMarket(t *testing.T, args ...string) *market {
 	t.Helper()
-	m := &market{Node: newNode(t, nodekit.Options{AgentArgs: args}), pods: map[string]*nodekit.Pod{}}
+	m := newMarketOff(t, args...)
+	m.start(t)
+	return m
+}
+
+// newMarketOff leaves the start to the test, see [market.start].
+func newMarketOff(t *testing.T, args ...string) *market {
+	t.Helper()
+	return &market{Node: newNode(t, nodekit.Options{AgentArgs: args}), pods: map[string]*nodekit.Pod{}}
+}
+
+func (m *market) start(t *testing.T) {
+	t.Helper()
 	if err := m.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, m.Node)
-	return m
 }
 
 // pod attaches a pod of the namespace "shop", which serves TCP and UDP on the ports.
@@ -48,6 +70,7 @@ func (m *market) pod(t *testing.T, name string, ports ...uint16) *nodekit.Pod {
 // endpoint is one of a slice's, as a manifest has it without its address.
 type endpoint struct {
 	pod  string // a pod of the market
+	node string // "" is this node
 	rest string // further fields, as "conditions: {ready: false}"
 }
 
@@ -62,7 +85,8 @@ func (m *market) slices(t *testing.T, service, ports string, endpoints ...endpoi
 			if n > 0 {
 				b.WriteString(", ")
 			}
-			fmt.Fprintf(&b, "{addresses: [%q], nodeName: node-1, targetRef: {kind: Pod, namespace: shop, name: %s}", m.pods[e.pod].Addr(i == 1), e.pod)
+			fmt.Fprintf(&b, "{addresses: [%q], nodeName: %s, targetRef: {kind: Pod, namespace: shop, name: %s}", m.pods[e.pod].Addr(i == 1),
+				cmp.Or(e.node, "node-1"), e.pod)
 			if e.rest != "" {
 				b.WriteString(", " + e.rest)
 			}
@@ -106,6 +130,26 @@ func (m *market) served(t *testing.T, address string, backends int) {
 			return fmt.Errorf("the frontend is %q, want %d backends and Done", strings.TrimSpace(line), backends)
 		}
 		return fmt.Errorf("no frontend %s in:\n%s", address, text)
+	})
+}
+
+// ready waits for the frontends of an address over TCP and UDP, see [market.served].
+func (m *market) ready(t *testing.T, to netip.AddrPort, backends int) {
+	t.Helper()
+	for _, network := range networks {
+		m.served(t, to.String()+"/"+strings.ToUpper(network), backends)
+	}
+}
+
+// gone waits until an address is no frontend any more.
+func (m *market) gone(t *testing.T, to netip.AddrPort) {
+	t.Helper()
+	eventually(t, func() error {
+		text, err := m.Waggle(t.Context(), "bpf", "lb", "list")
+		if err == nil && strings.Contains(text, to.String()+"/") {
+			err = fmt.Errorf("%s is still served:\n%s", to, text)
+		}
+		return err
 	})
 }
 

@@ -1,0 +1,79 @@
+package node_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// shopManifests are the pods of the namespace "shop" with labels: policies choose by them.
+const shopManifests = `
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {kubernetes.io/metadata.name: shop}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: one, labels: {role: server}}, spec: {containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: other, labels: {role: other}}, spec: {containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: friend, labels: {role: friend}}, spec: {containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: stranger, labels: {role: stranger}}, spec: {containers: [{name: c}]}}
+`
+
+// The server hears its friends and one address of the outside; the friend may speak with servers only.
+const shopPolicies = `
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: server},
+ spec: {podSelector: {matchLabels: {role: server}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {role: friend}}}, %s],
+  ports: [{protocol: TCP, port: 8080}, {protocol: UDP, port: 8080}]}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: friend},
+ spec: {podSelector: {matchLabels: {role: friend}}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {role: server}}}],
+  ports: [{protocol: TCP, port: 8080}, {protocol: UDP, port: 8080}]}]}}
+`
+
+// Policies are about who speaks with whom, and see through services: the addresses and ports that count are the backend's and the client's own.
+func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarketOff(t, mode.args...)
+			outside := func(block string) { m.write(t, "shop.yaml", shopManifests+fmt.Sprintf(shopPolicies, block)) }
+			outside("{ipBlock: {cidr: 192.0.2.1/32}}, {ipBlock: {cidr: \"2001:db8:2::1/128\"}}")
+			m.start(t)
+			friend, stranger := m.pod(t, "friend"), m.pod(t, "stranger")
+			m.pod(t, "other", 8080)
+			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+			m.backends(t, "one")
+			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
+				m.served(t, to.String()+"/"+strings.ToUpper(network), 1)
+				m.reaches(t, m.OutsideHost(), network, to, "one")
+				m.reaches(t, friend, network, to, "one")
+				m.unanswered(t, stranger, network, to)
+			})
+			each(webAddrs, 80, func(network string, to netip.AddrPort) {
+				m.reaches(t, friend, network, to, "one")
+				m.unanswered(t, stranger, network, to)
+			})
+			// Another service with the same address is another backend, to which the friend may not speak.
+			m.backends(t, "other")
+			outside("{ipBlock: {cidr: 192.0.2.2/32}}, {ipBlock: {cidr: \"2001:db8:2::2/128\"}}")
+			each(webAddrs, 80, func(network string, to netip.AddrPort) {
+				m.unanswered(t, friend, network, to)
+				m.reaches(t, stranger, network, to, "other")
+			})
+			m.backends(t, "one")
+			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
+				eventually(t, func() error {
+					if a, err := ask(t.Context(), m.OutsideHost(), network, to); err == nil {
+						return fmt.Errorf("%s over %s: one who may not is answered: %+v", to, network, a)
+					}
+					return nil
+				})
+				m.unanswered(t, m.OutsideHost(), network, to)
+			})
+		})
+	}
+}
