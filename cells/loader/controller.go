@@ -17,7 +17,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
-	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
@@ -58,7 +57,6 @@ type controller struct {
 	Maps        statedb.Table[*bpfmaps.Map]
 	Ipcache     statedb.Table[*ipcache.Entry]
 	Frontends   statedb.Table[*frontends.Frontend]
-	Backends    statedb.Table[*backends.Backend]
 	Table       statedb.RWTable[*attachments.Attachment]
 	Initialized initialized
 }

@@ -21,7 +21,6 @@ import (
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/socketlb"
-	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -56,7 +55,6 @@ func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
 					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 					statedb.RWTable[*bpfendpoints.Address].ToTable, statedb.RWTable[*bpfmaps.Map].ToTable,
 					statedb.RWTable[*ipcache.Entry].ToTable, frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
-					backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 				),
 			),
 			cell.Module("loader", "Under test",

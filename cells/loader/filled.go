@@ -61,19 +61,15 @@ func (c *controller) ipcacheWritten(txn statedb.ReadTxn, since time.Time, change
 	return true
 }
 
+// servicesWritten looks at frontends only: one is done when the backends that it names are there.
 func (c *controller) servicesWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
-	known, in := c.Frontends.Initialized(txn)
-	if known {
-		known, in = c.Backends.Initialized(txn)
-	}
-	if !known {
+	if known, in := c.Frontends.Initialized(txn); !known {
 		changed.Add(in)
 		return false
 	}
-	frontends, moreFrontends := c.Frontends.AllWatch(txn)
-	backends, moreBackends := c.Backends.AllWatch(txn)
-	if anyWaits(frontends, since) || anyWaits(backends, since) {
-		changed.Add(moreFrontends, moreBackends)
+	all, more := c.Frontends.AllWatch(txn)
+	if anyWaits(all, since) {
+		changed.Add(more)
 		return false
 	}
 	return true

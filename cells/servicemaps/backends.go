@@ -4,40 +4,32 @@ import (
 	"fmt"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// backendRow is a row of backends that has to be written.
-type backendRow struct {
-	row      *backends.Backend
-	revision statedb.Revision
-	err      error
-}
-
-// changedBackends lists the rows that have to be written, and notes whom nobody wants any more.
-func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool) (rows []*backendRow) {
+// changedBackends lists the rows that may have to be written, and notes whom nobody wants any more.
+func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool) (rows []*backends.Backend) {
 	all, more := c.backendChanges.Next(txn)
 	changed.Add(more)
 	at := map[uint32]int{}
-	add := func(row *backends.Backend, revision statedb.Revision) {
+	add := func(row *backends.Backend) {
 		if i, seen := at[row.ID]; seen {
-			rows[i] = &backendRow{row: row, revision: revision}
+			rows[i] = row
 			return
 		}
 		at[row.ID] = len(rows)
-		rows = append(rows, &backendRow{row: row, revision: revision})
+		rows = append(rows, row)
 	}
 	for change := range all {
 		row := change.Object
-		_, _, there := c.Backends.Table.Get(txn, backends.ByID(row.ID))
+		_, _, there := c.Backends.Get(txn, backends.ByID(row.ID))
 		switch {
 		case !there:
 			c.goneBackend(row.ID)
-		case !change.Deleted && row.Status.Kind == reconciler.StatusKindPending:
-			add(row, change.Revision)
+		case !change.Deleted:
+			add(row)
 		}
 	}
 	if due {
@@ -45,8 +37,8 @@ func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.Watch
 			if _, seen := at[id]; seen {
 				continue
 			}
-			if row, revision, found := c.Backends.Table.Get(txn, backends.ByID(id)); found {
-				add(row, revision)
+			if row, _, found := c.Backends.Get(txn, backends.ByID(id)); found {
+				add(row)
 			} else {
 				delete(c.againBackends, id)
 			}
@@ -64,40 +56,38 @@ func (c *controller) goneBackend(id uint32) {
 }
 
 // writeBackends puts backends into their map, and tells whether one is there that was not.
-func (c *controller) writeBackends(rows []*backendRow) (added bool) {
-	var w writes[uint32, bpf.Backend, *backendRow]
-	for _, r := range rows {
-		delete(c.againBackends, r.row.ID)
-		value := bpf.NewBackend(r.row.Address, only(r.row.Local, bpf.BackendLocal))
-		have := c.backends[r.row.ID]
+func (c *controller) writeBackends(rows []*backends.Backend) (added bool) {
+	var w writes[uint32, bpf.Backend, *backends.Backend]
+	for _, row := range rows {
+		delete(c.againBackends, row.ID)
+		value := bpf.NewBackend(row.Address, only(row.Local, bpf.BackendLocal))
+		have := c.backends[row.ID]
 		switch {
 		case have == nil || have.changed:
 		case have.value == value:
 			have.wanted = true
-			delete(c.orphans, r.row.ID)
+			delete(c.orphans, row.ID)
 			continue
-		case bpf.AddressOfBackend(have.value) != r.row.Address && c.refs[r.row.ID] > 0:
-			r.err = fmt.Errorf("id %d is still that of %s", r.row.ID, bpf.AddressOfBackend(have.value))
+		case bpf.AddressOfBackend(have.value) != row.Address && c.refs[row.ID] > 0:
+			c.notWritten(row, fmt.Errorf("id %d is still that of %s", row.ID, bpf.AddressOfBackend(have.value)))
 			continue
 		}
-		w.add(r, r.row.ID, value)
+		w.add(row, row.ID, value)
 	}
-	w.put(c.maps.Backends, func(r *backendRow, id uint32, value bpf.Backend, err error) {
+	w.put(c.maps.Backends, func(row *backends.Backend, id uint32, value bpf.Backend, err error) {
 		if err != nil {
-			r.err = fullIs(err, "--bpf-lb-map-max")
+			c.notWritten(row, fullIs(err, "--bpf-lb-map-max"))
 			return
 		}
 		added = added || c.backends[id] == nil
 		c.backends[id] = &backend{value: value, wanted: true}
 		delete(c.orphans, id)
 	})
-	for _, r := range rows {
-		if r.err != nil {
-			r.err = fmt.Errorf("write backend %d, %s: %w", r.row.ID, r.row.Address, r.err)
-			c.againBackends[r.row.ID] = r.err
-		}
-	}
 	return added
+}
+
+func (c *controller) notWritten(row *backends.Backend, err error) {
+	c.againBackends[row.ID] = fmt.Errorf("write backend %d, %s: %w", row.ID, row.Address, err)
 }
 
 // removeBackends removes those that nobody wants and that no slot names.

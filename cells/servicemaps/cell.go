@@ -15,7 +15,6 @@ var Cell = cell.Module("service-maps", "Services as entries of BPF maps",
 // implementation is the module without its way to the kernel.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(newLoops),
 	cell.Provide(newListCommand), // lb/list
-	cell.Invoke(register),        // rows into the maps, and drift into pending rows
+	cell.Invoke(register),        // rows into the maps, and back what somebody else changes there
 )

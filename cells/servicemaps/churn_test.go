@@ -106,20 +106,19 @@ func TestModel_Drift(t *testing.T) {
 				t.Fatal("there is none to damage")
 			}
 			a.found = nil
-			for range 2 {
-				if err := a.verify(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				m.now = m.now.Add(time.Millisecond)
-				m.settle(a)
+			a.verify(a.DB.ReadTxn())
+			if a.unread != nil {
+				t.Fatal(a.unread)
 			}
+			m.now = m.now.Add(time.Millisecond)
+			m.settle(a)
 			if len(a.found) == 0 {
 				t.Error("nothing was found")
 			}
 			m.check(a)
 			a.found = nil
-			if err := a.verify(t.Context()); err != nil || len(a.found) > 0 {
-				t.Errorf("after the repair: %v, %v", a.found, err)
+			if a.verify(a.DB.ReadTxn()); a.unread != nil || len(a.found) > 0 {
+				t.Errorf("after the repair: %v, %v", a.found, a.unread)
 			}
 		})
 	}

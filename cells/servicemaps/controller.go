@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -30,20 +29,19 @@ type params struct {
 	Drift     drift.Watch
 	Maps      servicemaps.Maps
 	Frontends frontends.Statuses
-	Backends  backends.Statuses
+	Backends  statedb.Table[*backends.Backend]
 }
 
 // controller is the one loop of the cell.
 type controller struct {
 	params
 	seed maglev.Seed
-	// mu is held while the maps are written, and by the verify job while it compares them.
-	mu sync.Mutex
 	*inForce
 
 	frontendChanges statedb.ChangeIterator[*frontends.Frontend]
 	backendChanges  statedb.ChangeIterator[*backends.Backend]
-	// again are rows that could not be brought into force, by the keys of their entries and by id.
+	// again are rows that could not be brought into force, by the keys of their entries and by id, each with why; nil is for those whose
+	// entries somebody else has changed.
 	again         map[bpf.ServiceKey]error
 	againBackends map[uint32]error
 	// leaving are entries that nobody wants and that are still there; so are the backends.
@@ -55,7 +53,8 @@ type controller struct {
 	roomier  bool // something has gone from a map
 	retry    time.Duration
 	retryAt  time.Time
-	verified int // times that maps were read back
+	verified int   // times that maps were read back
+	unread   error // why that failed the last time
 }
 
 const (
@@ -72,20 +71,16 @@ func newController(p params) (*controller, error) {
 		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}}, nil
 }
 
-// loops are the two jobs, which share what is known of the maps.
-type loops struct{ controller *controller }
-
-func newLoops(p params) (loops, error) {
+func register(jobs job.Group, p params) error {
 	c, err := newController(p)
-	return loops{c}, err
+	if err == nil {
+		heartbeat.AddRetried(jobs, "write-services", c.run, minRetry, maxRetry)
+	}
+	return err
 }
 
-func register(jobs job.Group, l loops) {
-	heartbeat.AddRetried(jobs, "write-services", l.controller.run, minRetry, maxRetry)
-	heartbeat.AddTimer(jobs, "verify-services", l.controller.verify, l.controller.Drift.Interval)
-}
-
-// run has no settle time: one change shall be in force at once, and what comes meanwhile is the next pass.
+// run has no settle time: one change shall be in force at once, and what comes meanwhile is the next pass. It reads the maps back as well,
+// because nobody else knows what was written, and then nobody writes meanwhile.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.begin(); err != nil {
 		health.Degraded("The maps of services cannot be read; what they say stays in force", err)
@@ -93,16 +88,30 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer c.frontendChanges.Close()
 	defer c.backendChanges.Close()
-	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Frontends.Table, c.Backends.Table)
+	for verified := time.Now(); ; {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Frontends.Table, c.Backends)
 		changed := statedb.NewWatchSet()
-		wait := c.pass(txn, changed, time.Now())
+		now := time.Now()
+		if now.Sub(verified) >= c.Drift.Interval {
+			c.verify(txn)
+			verified = now
+		}
+		wait := c.pass(txn, changed, now)
 		c.report(health)
 		heartbeat.Idle(ctx)
-		if !sleep(ctx, changed, wait) {
+		if !sleep(ctx, changed, sooner(wait, time.Until(verified.Add(c.Drift.Interval)))) {
 			return nil
 		}
 	}
+}
+
+// sooner is the shorter of two waits, of which the first may be 0 for never.
+func sooner(a, b time.Duration) time.Duration {
+	b = max(b, time.Nanosecond)
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
 }
 
 // sleep waits for a change, or for some time when that is not 0. It tells whether to go on.
@@ -118,16 +127,14 @@ func sleep(ctx context.Context, changed *statedb.WatchSet, d time.Duration) bool
 
 // begin reads the maps and subscribes to the tables.
 func (c *controller) begin() (err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.inForce, err = read(c.Maps, uint32(c.Agent.MaglevTableSize)); err != nil {
 		return err
 	}
-	txn := c.DB.WriteTxn(c.Frontends.Table, c.Backends.Table)
+	txn := c.DB.WriteTxn(c.Frontends.Table, c.Backends)
 	defer txn.Commit()
 	var err2 error
 	c.frontendChanges, err = c.Frontends.Table.Changes(txn)
-	c.backendChanges, err2 = c.Backends.Table.Changes(txn)
+	c.backendChanges, err2 = c.Backends.Changes(txn)
 	return errors.Join(err, err2)
 }
 
@@ -146,6 +153,10 @@ func (c *controller) report(health cell.Health) {
 	})
 	if n > 0 {
 		health.Degraded(fmt.Sprintf("%d entries of services are not as they should be", n), errors.Join(errs...))
+		return
+	}
+	if c.unread != nil {
+		health.Degraded("The maps of services cannot be read back; what somebody else changes there is not put right", c.unread)
 		return
 	}
 	health.OK(fmt.Sprintf("Entries of frontends: %d, of backends: %d", len(c.entries), len(c.backends)))
@@ -173,8 +184,6 @@ func (c *controller) problems(do func(error)) {
 // (slots, tables, members, ranges), then the entries, and only then goes what nobody needs any more. It says after which time another pass is
 // due although nothing has changed; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	due := c.release(now) || c.roomier || !now.Before(c.retryAt)
 	c.roomier = false
 
@@ -187,7 +196,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	c.tidy()
 	c.removeBackends()
 
-	c.publish(rows, plans)
+	c.publish(plans)
 	return c.wait(now)
 }
 
@@ -206,9 +215,7 @@ func (c *controller) wait(now time.Time) (d time.Duration) {
 	}
 	c.retryAt = now.Add(d)
 	if len(c.waiting) > 0 {
-		if until := max(c.waiting[0].until.Sub(now), time.Nanosecond); d == 0 || until < d {
-			d = until
-		}
+		d = sooner(d, c.waiting[0].until.Sub(now))
 	}
 	return d
 }
@@ -223,7 +230,7 @@ func (c *controller) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		changed.Add(in)
 		return
 	}
-	if known, in = c.Backends.Table.Initialized(txn); !known {
+	if known, in = c.Backends.Initialized(txn); !known {
 		changed.Add(in)
 		return
 	}

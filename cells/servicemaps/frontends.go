@@ -52,6 +52,8 @@ func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.Watc
 			}
 			if row, revision, found := c.Frontends.Table.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
 				plans = append(plans, &plan{row: row, revision: revision, key: key})
+			} else {
+				delete(c.again, key)
 			}
 		}
 	}

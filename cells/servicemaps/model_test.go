@@ -36,6 +36,7 @@ func (l *ledger) Record(findings ...driftrepairs.Finding) { *l = append(*l, find
 type agent struct {
 	*controller
 	found    ledger
+	backs    statedb.RWTable[*backends.Backend]
 	complete [2]func(statedb.WriteTxn)
 }
 
@@ -52,9 +53,9 @@ func newAgentOf(t testing.TB, all servicemaps.Maps) *agent {
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{}
+	a := &agent{backs: backs}
 	c, err := newController(params{DB: db, Agent: settings.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
-		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backends.NewStatuses(backs)})
+		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func newAgentOf(t testing.TB, all servicemaps.Maps) *agent {
 }
 
 func (a *agent) completeTables() {
-	txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	defer txn.Commit()
 	for _, done := range a.complete {
 		done(txn)
@@ -242,7 +243,7 @@ func (m *model) front(i int) *frontends.Frontend {
 
 // change changes rows at random, in one transaction.
 func (m *model) change(a *agent) {
-	txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	defer txn.Commit()
 	for range 1 + m.random.IntN(4) {
 		switch i := m.random.IntN(12); m.random.IntN(6) {
@@ -254,7 +255,7 @@ func (m *model) change(a *agent) {
 		case 1: // one goes
 			for id, b := range m.backs {
 				delete(m.backs, id)
-				_, _, _ = a.Backends.Table.Delete(txn, b)
+				_, _, _ = a.backs.Delete(txn, b)
 				for _, row := range m.fronts {
 					next := row.Clone()
 					next.Backends = slices.DeleteFunc(slices.Clone(row.Backends), func(o uint32) bool { return o == id })
@@ -267,10 +268,10 @@ func (m *model) change(a *agent) {
 			}
 		case 2: // one changes
 			for id, b := range m.backs {
-				next := b.Clone()
+				next := *b
 				next.Local = !b.Local
-				m.backs[id] = next
-				m.insertBack(txn, a, next)
+				m.backs[id] = &next
+				m.insertBack(txn, a, &next)
 				break
 			}
 		case 3: // a frontend goes
@@ -291,7 +292,7 @@ func (m *model) insertFront(txn statedb.WriteTxn, a *agent, row *frontends.Front
 }
 
 func (m *model) insertBack(txn statedb.WriteTxn, a *agent, b *backends.Backend) {
-	_, _, _ = a.Backends.Table.Insert(txn, b.Clone().WithStatus(reconciler.StatusPending()))
+	_, _, _ = a.backs.Insert(txn, b)
 }
 
 // restart begins a new run with the rows that there are.
@@ -300,7 +301,7 @@ func (m *model) restart(seen bool) *agent {
 	if !seen {
 		return a
 	}
-	txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	for _, b := range m.backs {
 		m.insertBack(txn, a, b)
 	}
@@ -377,9 +378,6 @@ func (m *model) check(a *agent) {
 	for id, b := range m.backs {
 		if have := f.backends.get(id); have != bpf.NewBackend(b.Address, only(b.Local, bpf.BackendLocal)) {
 			m.t.Fatalf("backend %d: have %+v", id, have)
-		}
-		if have, _, _ := a.Backends.Table.Get(a.DB.ReadTxn(), backends.ByID(id)); have.Status.Kind != reconciler.StatusKindDone {
-			m.t.Fatalf("backend %d is %s", id, have.Status)
 		}
 	}
 	if n := len(f.backends.entries); n != len(m.backs) {

@@ -81,7 +81,7 @@ func only[F ~uint8 | ~uint32](applies bool, flag F) F {
 	return 0
 }
 
-// listOf is who serves a scope, without those that are not in the map, and an error that names one of these.
+// listOf is who serves a scope, without those that are not in the map, and why one of these is not.
 func (c *controller) listOf(row *frontends.Frontend, scope uint8) (list []uint32, err error) {
 	list = row.Backends
 	if scope == bpf.ScopeInternal {
@@ -92,7 +92,8 @@ func (c *controller) listOf(row *frontends.Frontend, scope uint8) (list []uint32
 	if at < 0 {
 		return list, nil
 	}
-	return slices.DeleteFunc(slices.Clone(list), missing), fmt.Errorf("backend %d is not in the map %s", list[at], c.maps.Backends.Name())
+	err = cmp.Or(c.againBackends[list[at]], fmt.Errorf("backend %d is not in the map %s", list[at], c.maps.Backends.Name()))
+	return slices.DeleteFunc(slices.Clone(list), missing), err
 }
 
 // plan finds out what of a row has to be written, and reserves room for it.

@@ -63,12 +63,11 @@ const many = 50000
 
 // insert makes rows of services with one backend each.
 func insert(a *agent, from, to int) {
-	txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	defer txn.Commit()
 	for i := from; i < to; i++ {
 		id := uint32(i + 1)
-		_, _, _ = a.Backends.Table.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active, Services: []string{"ns/s"},
-			Status: reconciler.StatusPending()})
+		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active, Services: []string{"ns/s"}})
 		_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(i), ID: id, Kind: frontends.ClusterIP, Service: "ns/s",
 			Backends: []uint32{id}, Status: reconciler.StatusPending()})
 	}
@@ -116,12 +115,12 @@ func BenchmarkPrivilegedChange(b *testing.B) {
 	a.step(time.Now())
 	var took []time.Duration
 	for i := 0; b.Loop(); i++ {
-		txn := a.DB.WriteTxn(a.Frontends.Table, a.Backends.Table)
+		txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 		id := uint32(many + 1 + i)
-		_, _, _ = a.Backends.Table.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active, Status: reconciler.StatusPending()})
+		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id), ID: id, State: backends.Active})
 		row, _, _ := a.Frontends.Table.Get(txn, frontends.ByAddress(frontAddress(i%many)))
-		old, _, _ := a.Backends.Table.Get(txn, backends.ByID(row.Backends[0]))
-		_, _, _ = a.Backends.Table.Delete(txn, old)
+		old, _, _ := a.backs.Get(txn, backends.ByID(row.Backends[0]))
+		_, _, _ = a.backs.Delete(txn, old)
 		next := row.Clone().WithStatus(reconciler.StatusPending())
 		next.Backends = []uint32{id}
 		_, _, _ = a.Frontends.Table.Insert(txn, next)

@@ -1,7 +1,6 @@
 package servicemaps
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -35,7 +34,8 @@ func TestScripts(t *testing.T) {
 			settings.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.ProvidePrivate(frontends.NewTable, backends.NewTable),
-				cell.Provide(newInputs, frontends.NewStatuses, backends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable),
+				cell.Provide(newInputs, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
+					statedb.RWTable[*backends.Backend].ToTable),
 			),
 			cell.Module("service-maps", "Under test",
 				cell.ProvidePrivate(func() *fakes { return newFakes(8, 16, 100) }),
@@ -63,7 +63,7 @@ func newInputs(db *statedb.DB, fronts statedb.RWTable[*frontends.Frontend], back
 }
 
 // commands let scripts look at the fake maps and disturb them.
-func commands(f *fakes, c loops) upstream.ScriptCmdsOut {
+func commands(f *fakes) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			out, err := run(args...)
@@ -94,7 +94,6 @@ func commands(f *fakes, c loops) upstream.ScriptCmdsOut {
 			return "", err
 		}),
 		"maps/writes": simple("Show how many changes there were", func(...string) (string, error) { return fmt.Sprintln(f.writes()), nil }),
-		"verify":      simple("Run the verify job now", func(...string) (string, error) { return "", c.controller.verify(context.Background()) }),
 	})
 }
 

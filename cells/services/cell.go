@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Cell computes services, frontends and backends. It is the only writer of these tables, but for the statuses of the last two.
+// Cell computes services, frontends and backends. It is the only writer of these tables, but for the statuses of frontends.
 var Cell = cell.Module("services", "Services with their addresses and backends",
 	cell.ProvidePrivate(newEarlierIDs), // from the real maps; tests put a fake in its place
 	implementation,
@@ -39,7 +39,6 @@ var implementation = cell.Group(
 		statedb.RWTable[*frontends.Frontend].ToTable,
 		statedb.RWTable[*backends.Backend].ToTable,
 		frontends.NewStatuses, // who writes the maps says here how it went
-		backends.NewStatuses,
 	),
 	cell.Invoke(register),
 )

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
@@ -172,7 +171,6 @@ func (c *controller) putBackend(txn statedb.ReadTxn, write statedb.WriteTxn, a l
 	} else {
 		row.ID = c.backendIDs.of(a)
 	}
-	row.Status = reconciler.StatusPending()
 	_, _, err := c.Backends.Insert(write, &row)
 	return &row, err
 }

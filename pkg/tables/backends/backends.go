@@ -1,4 +1,4 @@
-// Package backends holds who answers for services, and whether the datapath has it.
+// Package backends holds who answers for services. Whether the datapath has them is said by the frontends that name them.
 package backends
 
 import (
@@ -9,7 +9,6 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
-	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/printable"
@@ -34,35 +33,24 @@ type Backend struct {
 	Zone     string   `json:"zone,omitempty"`
 	Pod      string   `json:"pod,omitempty"` // "namespace/name"; empty when it is no pod
 	Services []string `json:"services"`      // names of rows of services, sorted
-
-	Status reconciler.Status `json:"status"`
 }
 
-// Clone returns a copy that may be changed and inserted.
-func (b *Backend) Clone() *Backend { c := *b; return &c }
-
-// Equal compares the desired part.
+// Equal compares all.
 func (b *Backend) Equal(o *Backend) bool {
 	return b.Address == o.Address && b.ID == o.ID && b.State == o.State && b.Local == o.Local && b.Node == o.Node && b.Zone == o.Zone &&
 		b.Pod == o.Pod && slices.Equal(b.Services, o.Services)
 }
 
-// GetStatus returns the status of the row.
-func (b *Backend) GetStatus() reconciler.Status { return b.Status }
-
-// WithStatus sets the status of a clone.
-func (b *Backend) WithStatus(s reconciler.Status) *Backend { b.Status = s; return b }
-
 // TableHeader implements statedb.TableWritable.
 func (*Backend) TableHeader() []string {
-	return []string{"Address", "ID", "State", "Local", "Node", "Zone", "Pod", "Services", "Status"}
+	return []string{"Address", "ID", "State", "Local", "Node", "Zone", "Pod", "Services"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (b *Backend) TableRow() []string {
 	return []string{b.Address.String(), strconv.FormatUint(uint64(b.ID), 10), string(b.State), strconv.FormatBool(b.Local),
 		printable.Text(cmp.Or(b.Node, "-")), printable.Text(cmp.Or(b.Zone, "-")), printable.Text(cmp.Or(b.Pod, "-")),
-		printable.Text(strings.Join(b.Services, ",")), b.Status.Kind.String()}
+		printable.Text(strings.Join(b.Services, ","))}
 }
 
 var addressIndex = statedb.Index[*Backend, loadbalancer.Address]{
@@ -94,9 +82,3 @@ var (
 func NewTable(db *statedb.DB) (statedb.RWTable[*Backend], error) {
 	return statedb.NewTable(db, "backends", addressIndex, idIndex)
 }
-
-// Statuses is the table in the hands of the cell that brings the rows to the datapath: it sets their statuses and changes nothing else.
-type Statuses struct{ Table statedb.RWTable[*Backend] }
-
-// NewStatuses hands the table on.
-func NewStatuses(table statedb.RWTable[*Backend]) Statuses { return Statuses{table} }
