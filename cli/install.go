@@ -16,9 +16,9 @@ const installHelp = `Print the manifests that install Waggle in a cluster, for k
 
 The same call updates an installation; unchanged objects stay as they are. Nothing is sent anywhere by this command itself.
 
-It works as it is where the controller manager gives each node a pod CIDR (--allocate-node-cidrs). Services are not
-Waggle's work yet, so kube-proxy stays. Where there is none, or before it runs, nodes cannot reach the API server by its
-Service: say with --k8s-api-server where it is.
+It works as it is where the controller manager gives each node a pod CIDR (--allocate-node-cidrs). The agents serve
+Services, so kube-proxy may go. Where there is none, they cannot reach the API server by its Service before they serve it:
+say with --k8s-api-server where it is.
 
 Options of the agents are set with --set, by the names of their flags; they go into the ConfigMap waggle-config.
 Kubernetes 1.30 or newer is needed.`
