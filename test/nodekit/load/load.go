@@ -10,6 +10,7 @@ package load
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -22,6 +23,17 @@ type Path struct {
 	Name     string
 	From, To nodekit.Place
 	Addr     netip.Addr // of To
+	Port     uint16     // of To, for connections and for datagrams; 0 is any that is free
+	// Service is where From sends to when that is not To itself.
+	Service netip.AddrPort
+}
+
+// target is where From sends to when To listens at an address.
+func (p Path) target(at net.Addr) string {
+	if p.Service.IsValid() {
+		return p.Service.String()
+	}
+	return at.String()
 }
 
 // Rates say how much there is, in total over all paths.

@@ -39,7 +39,8 @@ func pair(t *testing.T) *nodekit.BarePair {
 }
 
 func paths(bare *nodekit.BarePair) []Path {
-	return []Path{{"IPv4", bare.Client(), bare.Server(), bare.Addr(false)}, {"IPv6", bare.Client(), bare.Server(), bare.Addr(true)}}
+	return []Path{{Name: "IPv4", From: bare.Client(), To: bare.Server(), Addr: bare.Addr(false)},
+		{Name: "IPv6", From: bare.Client(), To: bare.Server(), Addr: bare.Addr(true)}}
 }
 
 // run keeps a load on paths while f runs.

@@ -27,38 +27,38 @@ type server struct {
 	addr          string
 	done          sync.WaitGroup
 	mu            sync.Mutex
-	conns         map[string]*net.TCPConn // by their peer's address
-	retransmitted int                     // segments of its ends of connections
+	conns         map[int]*net.TCPConn // by the order in which they came: their peer's address may be another here than there
+	retransmitted int                  // segments of its ends of connections
 }
 
 func newServer(path Path) (*server, error) {
-	s := &server{path: path, conns: map[string]*net.TCPConn{}}
+	s := &server{path: path, conns: map[int]*net.TCPConn{}}
 	if err := path.To.Do(func() (err error) {
-		s.listener, err = net.Listen("tcp", netip.AddrPortFrom(path.Addr, 0).String())
+		s.listener, err = net.Listen("tcp", netip.AddrPortFrom(path.Addr, path.Port).String())
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	s.addr = s.listener.Addr().String()
+	s.addr = path.target(s.listener.Addr())
 	s.done.Go(s.accept)
 	return s, nil
 }
 
 func (s *server) accept() {
-	for {
+	for number := 0; ; number++ {
 		conn, err := s.listener.Accept()
 		if err != nil {
 			return
 		}
 		tcp := conn.(*net.TCPConn)
 		s.mu.Lock()
-		s.conns[tcp.RemoteAddr().String()] = tcp
+		s.conns[number] = tcp
 		s.mu.Unlock()
-		s.done.Go(func() { s.echo(tcp) })
+		s.done.Go(func() { s.echo(tcp, number) })
 	}
 }
 
-func (s *server) echo(conn *net.TCPConn) {
+func (s *server) echo(conn *net.TCPConn, number int) {
 	buffer := make([]byte, maxMessage)
 	for {
 		n, err := conn.Read(buffer)
@@ -73,7 +73,7 @@ func (s *server) echo(conn *net.TCPConn) {
 	_ = conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, conn.RemoteAddr().String())
+	delete(s.conns, number)
 	s.retransmitted += again
 }
 
@@ -104,6 +104,7 @@ func (s *server) dial() (*net.TCPConn, error) {
 type connection struct {
 	*net.TCPConn
 	server *server
+	number int // in the order in which the server met them
 	path   Path
 	rand   *rand.Rand
 }
@@ -112,7 +113,7 @@ type connection struct {
 // those of the handshake that a socket does not count, which are as many for every connection.
 func (c *connection) underway() int {
 	c.server.mu.Lock()
-	far := c.server.conns[c.LocalAddr().String()]
+	far := c.server.conns[c.number]
 	c.server.mu.Unlock()
 	if far == nil {
 		return 0
@@ -130,12 +131,12 @@ func (l *Load) connect(count int) ([]*connection, error) {
 			share++
 		}
 		if err := s.path.From.Do(func() error {
-			for range share {
+			for number := range share {
 				conn, err := s.dial()
 				if err != nil {
 					return err
 				}
-				all = append(all, &connection{TCPConn: conn, server: s, path: s.path, rand: newRandom(1, uint64(len(all)))})
+				all = append(all, &connection{TCPConn: conn, server: s, number: number, path: s.path, rand: newRandom(1, uint64(len(all)))})
 			}
 			return nil
 		}); err != nil {

@@ -49,13 +49,16 @@ type receiver struct {
 func newStream(path Path, id int, f *faults) (*stream, error) {
 	s := &stream{path: path, id: uint64(id), faults: f, buffer: make([]byte, 1200), done: make(chan struct{})}
 	if err := path.To.Do(func() (err error) {
-		s.server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(path.Addr, 0)))
+		s.server, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(path.Addr, path.Port)))
 		return err
 	}); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(prepare(s.server), path.From.Do(func() (err error) {
-		s.client, err = net.DialUDP("udp", nil, s.server.LocalAddr().(*net.UDPAddr))
+	if err := errors.Join(prepare(s.server), path.From.Do(func() error {
+		conn, err := net.Dial("udp", path.target(s.server.LocalAddr()))
+		if err == nil {
+			s.client = conn.(*net.UDPConn)
+		}
 		return err
 	})); err != nil {
 		return nil, errors.Join(err, s.server.Close())
