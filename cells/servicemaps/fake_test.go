@@ -116,6 +116,19 @@ func (f *fake[K, V]) keys() []K {
 	return slices.Collect(maps.Keys(f.entries))
 }
 
+func (f *fake[K, V]) fail(fails func() bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fails = fails
+}
+
+// count is how many changes there were.
+func (f *fake[K, V]) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.writes
+}
+
 // fakes are all maps.
 type fakes struct {
 	services *fake[bpf.ServiceKey, bpf.Service]
@@ -151,13 +164,17 @@ func (f *fakes) maps() servicemaps.Maps {
 
 // fail lets changes of all maps fail.
 func (f *fakes) fail(fails func() bool) {
-	f.services.fails, f.backends.fails, f.slots.fails, f.maglev.fails = fails, fails, fails, fails
-	f.members.fails, f.ranges.fails = fails, fails
+	f.services.fail(fails)
+	f.backends.fail(fails)
+	f.slots.fail(fails)
+	f.maglev.fail(fails)
+	f.members.fail(fails)
+	f.ranges.fail(fails)
 }
 
 // writes is how many changes there were.
 func (f *fakes) writes() int {
-	return f.services.writes + f.backends.writes + f.slots.writes + f.maglev.writes + f.members.writes + f.ranges.writes
+	return f.services.count() + f.backends.count() + f.slots.count() + f.maglev.count() + f.members.count() + f.ranges.count()
 }
 
 // list is what the slots of an entry hold.

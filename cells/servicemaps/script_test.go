@@ -26,8 +26,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// TestScripts is not parallel: the time that a script has would pass while it waits for the models to be done.
 func TestScripts(t *testing.T) {
-	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			account.Cell,

@@ -84,8 +84,8 @@ func inputTables() cell.Cell {
 	)
 }
 
+// TestScripts is not parallel: the time that a script has would pass while it waits for the models to be done.
 func TestScripts(t *testing.T) {
-	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		fake := &fakeIDs{}
 		return []cell.Cell{

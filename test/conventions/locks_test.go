@@ -21,16 +21,6 @@ import (
 // mayBeCalledLocked are calls out of a cell that a lock may be held across, each with its reason.
 var mayBeCalledLocked = map[string]string{
 	"the function in s.mine": "compares two strings: whether an object belongs to this node",
-
-	// The lock of cell servicemaps keeps its two jobs, which write and compare maps, from each other; no other cell takes it.
-	"(pkg/servicemaps.Table[K, V]).Put":                                              "calls the kernel for a map, and nobody of the agent",
-	"(pkg/servicemaps.Table[K, V]).Delete":                                           "calls the kernel for a map, and nobody of the agent",
-	"(pkg/servicemaps.Table[uint32, uint32]).Size":                                   "calls the kernel for a map, and nobody of the agent",
-	"(pkg/servicemaps.Table[uint32, uint32]).Name":                                   "a constant",
-	"(pkg/servicemaps.Table[uint32, github.com/waggle-net/waggle/bpf.Backend]).Name": "a constant",
-	"(pkg/drift.Row[R]).Clone":                                                       "alters a copy of a row, or reads it",
-	"(pkg/drift.Row[R]).GetStatus":                                                   "alters a copy of a row, or reads it",
-	"(pkg/drift.Row[R]).WithStatus":                                                  "alters a copy of a row, or reads it",
 }
 
 // TestNoLockIsHeldAcrossACallOutOfTheCell: two cells that each hold their lock while they call the other wait for ever. What
