@@ -9,19 +9,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// changedBackends lists the rows that may have to be written, and notes whom nobody wants any more.
+// changedBackends lists the rows that may have to be written, and notes whom nobody wants any more. One that is due and has changed as well is
+// there twice, which does no harm.
 func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool) (rows []*backends.Backend) {
+	if due {
+		for id := range c.againBackends {
+			if row, _, found := c.Backends.Get(txn, backends.ByID(id)); found {
+				rows = append(rows, row)
+			} else {
+				delete(c.againBackends, id)
+			}
+		}
+	}
 	all, more := c.backendChanges.Next(txn)
 	changed.Add(more)
-	at := map[uint32]int{}
-	add := func(row *backends.Backend) {
-		if i, seen := at[row.ID]; seen {
-			rows[i] = row
-			return
-		}
-		at[row.ID] = len(rows)
-		rows = append(rows, row)
-	}
 	for change := range all {
 		row := change.Object
 		_, _, there := c.Backends.Get(txn, backends.ByID(row.ID))
@@ -29,19 +30,7 @@ func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.Watch
 		case !there:
 			c.goneBackend(row.ID)
 		case !change.Deleted:
-			add(row)
-		}
-	}
-	if due {
-		for id := range c.againBackends {
-			if _, seen := at[id]; seen {
-				continue
-			}
-			if row, _, found := c.Backends.Get(txn, backends.ByID(id)); found {
-				add(row)
-			} else {
-				delete(c.againBackends, id)
-			}
+			rows = append(rows, row)
 		}
 	}
 	return rows

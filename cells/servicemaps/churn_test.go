@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 // TestModel_Churn changes rows at random, lets map writes fail, restarts, and damages entries. Whoever reads meanwhile finds only what is whole
@@ -121,6 +122,33 @@ func TestModel_Drift(t *testing.T) {
 				t.Errorf("after the repair: %v, %v", a.found, a.unread)
 			}
 		})
+	}
+}
+
+// TestModel_DriftWhileOthersFail has a row for whose slots there is no room, which is tried again later and later, and somebody who removes the entry
+// of another and a backend. What was removed does not wait for the first.
+func TestModel_DriftWhileOthersFail(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, newFakes(200, 1, 12))
+	a := m.restart(true)
+	insert(a, 0, 2)
+	for range 5 {
+		m.now = m.now.Add(a.step(m.now))
+	}
+	status := func(i int) reconciler.Status {
+		row, _, _ := a.Frontends.Table.Get(a.DB.ReadTxn(), frontends.ByAddress(frontAddress(i)))
+		return row.Status
+	}
+	if status(0).Kind != reconciler.StatusKindDone || !strings.Contains(status(1).GetError(), "raise --bpf-lb-map-max") {
+		t.Fatalf("%s, %s", status(0), status(1))
+	}
+	if !lose(m.fakes.services) || !lose(m.fakes.backends) {
+		t.Fatal("there is nothing to lose")
+	}
+	a.verify(a.DB.ReadTxn())
+	a.step(m.now.Add(-time.Nanosecond))
+	if n := len(a.found); n != 2 || len(m.fakes.services.entries) != 1 || len(m.fakes.backends.entries) != 2 {
+		t.Errorf("%d findings, and the maps hold %v and %v", n, m.fakes.services.entries, m.fakes.backends.entries)
 	}
 }
 

@@ -23,48 +23,30 @@ type batches struct {
 // changedFrontends lists the rows that have to be brought into force, and notes which entries nobody wants any more. Those that could not be
 // are tried again when it is due.
 func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool) (plans []*plan) {
-	all, more := c.frontendChanges.Next(txn)
+	retried := map[bpf.ServiceKey]bool{}
+	if due {
+		for key := range c.again {
+			if row, revision, found := c.Frontends.Table.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
+				retried[key] = true
+				plans = append(plans, &plan{row: row, revision: revision, key: key})
+			}
+			delete(c.again, key)
+		}
+	}
+	all, more := c.frontendChanges.Next(txn) // of one row no more than one change
 	changed.Add(more)
-	at := map[bpf.ServiceKey]int{}
 	for change := range all {
 		row := change.Object
 		key := bpf.NewServiceKey(row.Address, bpf.ScopeExternal)
-		i, seen := at[key]
 		switch {
 		case change.Deleted:
 			c.gone(row.ID, key)
-			if seen {
-				plans[i] = nil
-				delete(at, key)
-			}
-		case row.Status.Kind != reconciler.StatusKindPending:
-		case seen:
-			plans[i] = &plan{row: row, revision: change.Revision, key: key}
-		default:
-			at[key] = len(plans)
+		case row.Status.Kind == reconciler.StatusKindPending && !retried[key]:
+			delete(c.again, key)
 			plans = append(plans, &plan{row: row, revision: change.Revision, key: key})
 		}
 	}
-	if due {
-		for key := range c.again {
-			if _, seen := at[key]; seen {
-				continue
-			}
-			if row, revision, found := c.Frontends.Table.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
-				plans = append(plans, &plan{row: row, revision: revision, key: key})
-			} else {
-				delete(c.again, key)
-			}
-		}
-	}
-	kept := plans[:0]
-	for _, p := range plans {
-		if p != nil {
-			delete(c.again, p.key)
-			kept = append(kept, p)
-		}
-	}
-	return kept
+	return plans
 }
 
 // gone notes that a row is gone.
