@@ -61,3 +61,23 @@ func uplinkAddr(ipv6 bool) netip.Addr {
 	}
 	return nodekit.UplinkIPv4.Addr()
 }
+
+// Streams, datagrams in fragments, and what the outside says about a closed port, come back to the pod that left under the node's address.
+func TestPrivilegedMasquerade_StreamsAndFragments(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	one := m.pod(t, "one")
+	for _, f := range families {
+		for _, size := range []int{100, 9000} {
+			if err := nodekit.UDP(one, m.OutsideHost(), outsideAddr(f.ipv6), size); err != nil {
+				t.Errorf("datagram of %d bytes: %v", size, err)
+			}
+		}
+		if err := nodekit.TCP(one, m.OutsideHost(), outsideAddr(f.ipv6), 1<<20); err != nil {
+			t.Error(err)
+		}
+		if err := nodekit.ClosedPort(one, outsideAddr(f.ipv6)); err != nil {
+			t.Errorf("a closed port outside: %v", err)
+		}
+	}
+}

@@ -218,3 +218,38 @@ func TestPrivilegedHostPort_FollowsThePod(t *testing.T) {
 		})
 	}
 }
+
+// A backend elsewhere is reached under the node's address, and its answers find the client: one outside, one on the node, and a pod.
+func TestPrivilegedService_BackendElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			client := m.pod(t, "client")
+			answerWithName(t, m.OutsideHost(), "elsewhere", 8080)
+			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+			var all strings.Builder
+			for i, f := range families {
+				fmt.Fprintf(&all, "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: shop, name: web-%d, "+
+					"labels: {kubernetes.io/service-name: web}}, addressType: %s, ports: %s, endpoints: [{addresses: [%q], nodeName: node-2}]}\n",
+					i, f.name, webPorts, outsideAddr(f.ipv6))
+			}
+			m.write(t, "web-slices.yaml", all.String())
+			for i, addr := range webAddrs {
+				m.ready(t, netip.AddrPortFrom(addr, 80), 1)
+				m.ready(t, netip.AddrPortFrom(uplinks[i], webNodePort), 1)
+			}
+			each(webAddrs, 80, func(network string, to netip.AddrPort) {
+				m.seesClient(t, client, network, to, uplinkAddr(to.Addr().Is6()))
+				if !mode.packets {
+					m.seesClient(t, m.Host(), network, to, uplinkAddr(to.Addr().Is6()))
+				}
+			})
+			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
+				m.seesClient(t, m.OutsideHost(), network, to, uplinkAddr(to.Addr().Is6()))
+				m.seesClient(t, client, network, to, uplinkAddr(to.Addr().Is6()))
+			})
+		})
+	}
+}

@@ -88,9 +88,14 @@ func Checksum(b []byte) uint16 {
 
 // TCP opens a listener at to, connects to addr from another place, sends size bytes and compares the echo.
 func TCP(from, to Place, addr netip.Addr, size int) error {
+	return TCPThrough(from, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
+}
+
+// TCPThrough does the same with a service in front of the listener; none when it is not valid.
+func TCPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
 	var listener net.Listener
 	if err := to.Do(func() (err error) {
-		listener, err = net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+		listener, err = net.Listen("tcp", at.String())
 		return err
 	}); err != nil {
 		return err
@@ -104,7 +109,7 @@ func TCP(from, to Place, addr netip.Addr, size int) error {
 	}()
 	var conn net.Conn
 	if err := from.Do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", listener.Addr().String(), packetTimeout)
+		conn, err = net.DialTimeout("tcp", through(service, listener.Addr()), packetTimeout)
 		return err
 	}); err != nil {
 		return err
@@ -113,11 +118,24 @@ func TCP(from, to Place, addr netip.Addr, size int) error {
 	return echo(conn, size)
 }
 
+// through is where a client sends to.
+func through(service netip.AddrPort, server net.Addr) string {
+	if service.IsValid() {
+		return service.String()
+	}
+	return server.String()
+}
+
 // UDP does the same with one datagram.
 func UDP(from, to Place, addr netip.Addr, size int) error {
+	return UDPThrough(from, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
+}
+
+// UDPThrough does the same with a service in front of the server; none when it is not valid.
+func UDPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
 	var server net.PacketConn
 	if err := to.Do(func() (err error) {
-		server, err = net.ListenPacket("udp", netip.AddrPortFrom(addr, 0).String())
+		server, err = net.ListenPacket("udp", at.String())
 		return err
 	}); err != nil {
 		return err
@@ -131,7 +149,7 @@ func UDP(from, to Place, addr netip.Addr, size int) error {
 	}()
 	var conn net.Conn
 	if err := from.Do(func() (err error) {
-		conn, err = net.Dial("udp", server.LocalAddr().String())
+		conn, err = net.Dial("udp", through(service, server.LocalAddr()))
 		return err
 	}); err != nil {
 		return err
