@@ -30,6 +30,9 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, o.configure(after, maps))
 		for name := range before.Variables {
+			if name == bpf.VariableNatPortLast { // the last port there is; only tests of the programs have fewer
+				continue
+			}
 			was, is := make([]byte, before.Variables[name].Size()), make([]byte, after.Variables[name].Size())
 			require.NoError(t, before.Variables[name].Get(was))
 			require.NoError(t, after.Variables[name].Get(is))
