@@ -56,13 +56,6 @@ func TestModel_Churn(t *testing.T) {
 	}
 }
 
-// unwatch lets the maps be changed without checks, as somebody else would.
-func (m *model) unwatch() {
-	f := m.fakes
-	f.services.before, f.slots.before, f.maglev.before, f.backends.before = nil, nil, nil, nil
-	f.services.after, f.backends.after, f.slots.after, f.maglev.after, f.members.after, f.ranges.after = nil, nil, nil, nil, nil, nil
-}
-
 // TestModel_Drift has somebody else change all kinds of entries. Reading back finds each, and repairs it.
 func TestModel_Drift(t *testing.T) {
 	t.Parallel()
