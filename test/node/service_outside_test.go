@@ -195,7 +195,8 @@ func TestPrivilegedHostPort_FollowsThePod(t *testing.T) {
 	for _, uid := range []string{"first", "second"} {
 		pod := m.pod(t, "one", 8080)
 		m.write(t, "one-pod.yaml", fmt.Sprintf("{apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: one, uid: %s}, "+
-			"spec: {nodeName: node-1, containers: [{name: c, ports: [{containerPort: 8080, hostPort: 8888, protocol: TCP}, {containerPort: 8080, hostPort: 8888, protocol: UDP}]}]}, "+
+			"spec: {nodeName: node-1, containers: [{name: c, ports: [{containerPort: 8080, hostPort: 8888, protocol: TCP}, "+
+			"{containerPort: 8080, hostPort: 8888, protocol: UDP}]}]}, "+
 			"status: {phase: Running, podIP: %s, podIPs: [{ip: %s}, {ip: %q}], conditions: [{type: Ready, status: \"True\"}]}}\n",
 			uid, pod.Addr(false), pod.Addr(false), pod.Addr(true)))
 		each(uplinks, 8888, func(network string, to netip.AddrPort) {

@@ -21,11 +21,11 @@ const shopManifests = `
 {apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: stranger, labels: {role: stranger}}, spec: {containers: [{name: c}]}}
 `
 
-// The server hears its friends and one address of the outside; the friend may speak with servers only.
+// The server hears its friends and one address of the outside, and opens nothing itself; the friend may speak with servers only.
 const shopPolicies = `
 ---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: server},
- spec: {podSelector: {matchLabels: {role: server}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {role: friend}}}, %s],
+ spec: {podSelector: {matchLabels: {role: server}}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {role: friend}}}, %s],
   ports: [{protocol: TCP, port: 8080}, {protocol: UDP, port: 8080}]}]}}
 ---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: friend},
@@ -56,6 +56,7 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
 				m.reaches(t, friend, network, to, "one")
 				m.unanswered(t, stranger, network, to)
+				m.reaches(t, m.pods["one"], network, to, "one") // nothing keeps a pod from itself
 			})
 			// Another service with the same address is another backend, to which the friend may not speak.
 			m.backends(t, "other")

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -249,4 +250,82 @@ func TestPrivilegedService_SessionAffinity(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A socket that is not connected gets the answer from whom it asked, whoever gave it; where sockets are translated also when it
+// asks a backend by its own address as well.
+func TestPrivilegedService_SocketsThatAreNotConnected(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			from := []nodekit.Place{m.pod(t, "client")}
+			m.web(t, "", "one", "two")
+			from = append(from, m.pods["one"]) // may meet itself
+			if !mode.packets {
+				from = append(from, m.Host())
+			}
+			for _, place := range from {
+				for _, addr := range webAddrs {
+					var conn *net.UDPConn
+					if err := place.Do(func() (err error) { conn, err = net.ListenUDP("udp", nil); return err }); err != nil {
+						t.Fatal(err)
+					}
+					defer conn.Close()
+					targets := []netip.AddrPort{netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(addr, 80)}
+					if !mode.packets { // packets of both would be the same on their way
+						targets = append(targets, netip.AddrPortFrom(m.pods["two"].Addr(addr.Is6()), 8080), netip.AddrPortFrom(addr, 80))
+					}
+					for _, to := range targets {
+						_ = conn.SetDeadline(time.Now().Add(askTimeout))
+						if _, err := conn.WriteToUDPAddrPort([]byte("who"), to); err != nil {
+							t.Errorf("ask %s: %v", to, err)
+							continue
+						}
+						_, peer, err := conn.ReadFromUDPAddrPort(make([]byte, 256))
+						if peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()); err != nil || peer != to {
+							t.Errorf("ask %s: the answer comes from %s (%v)", to, peer, err)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// A client that connects again from the same port meets a backend of now, not the one of then.
+func TestPrivilegedService_PortIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			client := m.pod(t, "client")
+			for _, pods := range [][]string{{"one"}, {"two"}, {"three", "two"}, {"one"}} {
+				m.web(t, "", pods...)
+				for _, addr := range webAddrs {
+					for range 3 {
+						a, err := askFromPort(client, netip.AddrPortFrom(client.Addr(addr.Is6()), 4444), netip.AddrPortFrom(addr, 80))
+						if err != nil || !slices.Contains(pods, a.server) {
+							t.Errorf("%s: %q answers (%v), want one of %v", addr, a.server, err, pods)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// askFromPort ends its connection at once, so that the port is free again.
+func askFromPort(place nodekit.Place, from, to netip.AddrPort) (a served, err error) {
+	err = place.Do(func() error {
+		conn, err := (&net.Dialer{Timeout: askTimeout, LocalAddr: net.TCPAddrFromAddrPort(from)}).Dial("tcp", to.String())
+		if err != nil {
+			return err
+		}
+		a, err = askOn(conn)
+		return errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close())
+	})
+	return a, err
 }
