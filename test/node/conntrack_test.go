@@ -288,7 +288,7 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 			if took := time.Since(begin); took > lasts-2*time.Second {
 				t.Skipf("this machine is so busy that the table may not have been full: it took %s", took)
 			}
-			if took := roomAgain(t, a, server, begin.Add(lasts)); took > time.Second {
+			if took := roomAgain(t, a, server, begin.Add(lasts)); took > busyRecovery {
 				t.Errorf("there was room %s after the flows had expired", took)
 			}
 			if err := exchange(standing); err != nil {
@@ -307,6 +307,9 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 		})
 	}
 }
+
+// busyRecovery is within how long there is room again on a machine that has other tests to run; on an idle one it is a second.
+const busyRecovery = 5 * time.Second
 
 // roomAgain opens new flows until one passes, from the moment on at which others expire, and tells how long after that.
 func roomAgain(t *testing.T, from nodekit.Place, server netip.AddrPort, expire time.Time) time.Duration {
@@ -368,7 +371,7 @@ func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
 			if took := time.Since(begin); took > lasts-2*time.Second {
 				t.Skipf("this machine is so busy that the flows may have expired: it took %s", took)
 			}
-			if took := roomAgain(t, hog, target, begin.Add(lasts)); took > time.Second {
+			if took := roomAgain(t, hog, target, begin.Add(lasts)); took > busyRecovery {
 				t.Errorf("the hog had room %s after its flows had expired", took)
 			}
 		})
