@@ -27,7 +27,6 @@ type bench struct {
 	nodes statedb.RWTable[*k8s.Node]
 	addrs statedb.RWTable[nodeaddresses.Address]
 	srcs  statedb.RWTable[sources.Source]
-	done  []func(statedb.WriteTxn)
 }
 
 var plain = settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767}

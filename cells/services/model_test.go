@@ -129,11 +129,10 @@ func (b *bench) naive() []string {
 						}
 					}
 				}
-				var all, active, ending, localActive, localEnding, zoned []string
+				var active, ending, localActive, localEnding, zoned []string
 				hinted := true
 				for at, e := range found {
 					note(name, at, value(e), here(e), e.NodeName, e.Zone, e.Pod)
-					all = append(all, at)
 					switch value(e) {
 					case 2:
 						active = append(active, at)
