@@ -87,6 +87,21 @@ func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	waitReady(t, n.Node)
 	pingBoth(t, a, b)
 	eventually(t, func() error { _, err := os.Stat(n.conf); return err })
+	// The self-test has addresses of its own, whose files go when nobody can meet them any more.
+	eventually(t, func() error {
+		status, err := n.Waggle(t.Context(), "status")
+		if err == nil && !strings.Contains(status, "attach passed") {
+			err = fmt.Errorf("the self-test has not passed:\n%s", status)
+		}
+		return err
+	})
+	eventually(t, func() error {
+		table, err := n.Waggle(t.Context(), "db", "show", "ipam-addresses")
+		if err == nil && strings.Contains(table, "quarantine") {
+			err = fmt.Errorf("addresses are in quarantine:\n%s", table)
+		}
+		return err
+	})
 	return []*nodekit.Pod{a, b}
 }
 
