@@ -58,7 +58,7 @@ func runSuites() error {
 
 // run runs the tests of one package and writes what they say, and at last how they ended.
 func (s suite) run(output *os.File) error {
-	cmd := exec.Command("/bin/test2json", "-t", "-p", s.Package, s.binary(), "-test.v=test2json", "-test.run="+s.Run, "-test.timeout=4m",
+	cmd := exec.Command("/bin/test2json", "-t", "-p", s.Package, s.binary(), "-test.v=test2json", "-test.run="+s.Run, "-test.timeout=10m",
 		"-test.parallel="+fmt.Sprint(machineCPUs)) // not more, as some packages choose: emulated CPUs are slow
 	cmd.Dir = "/tree/" + s.Package
 	cmd.Env = []string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", programsEnv + "=" + programs}

@@ -43,7 +43,7 @@ func parse() options {
 	packages := flag.String("packages", "", "packages to test, by comma, such as bpf,cells/loader; all that need a kernel when empty")
 	flag.StringVar(&o.run, "run", "", "regular expression of tests to run, in place of all that need a kernel")
 	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator; kvm is faster where it works, and hangs where it does not")
-	flag.DurationVar(&o.timeout, "timeout", 8*time.Minute, "for each kernel, boot to power-off")
+	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "for each kernel, boot to power-off")
 	flag.StringVar(&o.cache, "cache", "bin/kernels", "folder for kernels and for what the last run made and said")
 	flag.Parse()
 	o.kernels = strings.Split(*kernels, ",")
