@@ -17,6 +17,8 @@
 #include "l4.h"
 #include "masquerade_maps.h"
 #include "nat.h"
+#include "nat_find.h"
+#include "nat_rewrite.h"
 #include "reasons.h"
 #include "related.h"
 

@@ -13,6 +13,7 @@
 #include "l4.h"
 #include "masquerade_maps.h"
 #include "nat.h"
+#include "nat_error.h"
 #include "netdev.h"
 #include "reasons.h"
 #include "snat.h"

@@ -15,6 +15,7 @@
 #include "leave.h"
 #include "masquerade_maps.h"
 #include "nat.h"
+#include "nat_error.h"
 #include "netdev.h"
 #include "reasons.h"
 #include "reject.h"

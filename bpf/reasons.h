@@ -69,12 +69,14 @@ enum source_file {
 	FILE_L4 = 214,
 	FILE_RELATED = 215,
 	FILE_TRACK = 216,
-	FILE_NAT = 217,
+	FILE_NAT_CREATE = 217,
 	FILE_POD_SERVICE = 218,
 	FILE_NETDEV_INGRESS = 219,
 	FILE_NETDEV_EGRESS = 220,
 	FILE_SNAT = 221,
 	FILE_LEAVE = 222,
+	FILE_NAT_REWRITE = 223,
+	FILE_NAT_ERROR = 224,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

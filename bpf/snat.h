@@ -9,6 +9,7 @@
 #include "conntrack.h"
 #include "l4.h"
 #include "nat.h"
+#include "nat_create.h"
 #include "reasons.h"
 
 /* Ports above those of NodePort services. Below them nothing is given out, so nothing there has to be registered. */

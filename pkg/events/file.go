@@ -23,12 +23,14 @@ const (
 	FileL4            File = 214
 	FileRelated       File = 215
 	FileTrack         File = 216
-	FileNAT           File = 217
+	FileNATCreate     File = 217
 	FilePodService    File = 218
 	FileNetdevIngress File = 219
 	FileNetdevEgress  File = 220
 	FileSNAT          File = 221
 	FileLeave         File = 222
+	FileNATRewrite    File = 223
+	FileNATError      File = 224
 )
 
 // String is the name of the file below bpf/.
@@ -66,8 +68,8 @@ func (f File) String() string {
 		return "related.h"
 	case FileTrack:
 		return "track.h"
-	case FileNAT:
-		return "nat.h"
+	case FileNATCreate:
+		return "nat_create.h"
 	case FilePodService:
 		return "pod_service.h"
 	case FileNetdevIngress:
@@ -78,6 +80,10 @@ func (f File) String() string {
 		return "snat.h"
 	case FileLeave:
 		return "leave.h"
+	case FileNATRewrite:
+		return "nat_rewrite.h"
+	case FileNATError:
+		return "nat_error.h"
 	}
 	return strconv.Itoa(int(f))
 }

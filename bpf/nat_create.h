@@ -1,0 +1,95 @@
+/* Making the two entries of a translated flow. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "nat.h"
+#include "reasons.h"
+
+/* nat_same tells whether two entries make the same of a packet. */
+static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat_entry6 *b)
+{
+	__u64 differ = (a->sport ^ b->sport) | (a->dport ^ b->dport) | (a->twin ^ b->twin);
+
+	for (int i = 0; i < 16; i += 8)
+		differ |= (word_at(a->saddr + i) ^ word_at(b->saddr + i)) | (word_at(a->daddr + i) ^ word_at(b->daddr + i));
+	return !differ;
+}
+
+#define NAT_TAKEN 1 /* another flow has what this one would become */
+
+/* nat_refused says why a flow cannot be stored. */
+static __always_inline verdict nat_refused(const struct nat_work *work, __u32 family, int err)
+{
+	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
+		return DROP(FILE_NAT_CREATE, REASON_CT_INSERT);
+	ct_signal(NAT_SIGNAL + family, work->entry.endpoint);
+	return DROP(FILE_NAT_CREATE, REASON_NAT_FULL);
+}
+
+/* What nat_claim says. */
+#define NAT_CLAIMED 0
+#define NAT_SHARED 1 /* another CPU did so for the same flow */
+
+/* nat_claim stores the twin, in place of one whose flow is over. It returns what the kernel said when it cannot. */
+__attribute__((noinline)) int nat_claim(__u32 family)
+{
+	struct nat_work *work = nat_work();
+	int err = nat_store(family, NAT_TWIN, BPF_NOEXIST);
+
+	if (!work || err != -ERRNO_EXIST)
+		return err;
+	work->other = work->twin;
+	if (!nat_load(family, NAT_OTHER))
+		return err;
+	if (nat_same(&work->found, &work->reply))
+		return NAT_SHARED;
+	if (!nat_expired(&work->found, ct_now()))
+		return err;
+	nat_twin_key(&work->other, &work->found, work->twin.protocol);
+	if (nat_load(family, NAT_OTHER) && !nat_expired(&work->found, ct_now()))
+		return err;
+	nat_delete(family, NAT_OTHER);
+	nat_delete(family, NAT_TWIN);
+	return nat_store(family, NAT_TWIN, BPF_NOEXIST);
+}
+
+/* nat_create stores both entries of a flow that begins, from key and entry, of which check and expires are filled in. Another CPU may do
+ * that for the same flow at the same time; then entry is what that one stored. It returns NAT_TAKEN when another flow already has what
+ * this one would become. */
+__attribute__((noinline)) int nat_create(__u32 family)
+{
+	struct nat_work *work = nat_work();
+	int claimed, err;
+
+	if (!work)
+		return DROP(FILE_NAT_CREATE, REASON_CT_INSERT);
+	work->entry.expires = ct_now() + (work->key.protocol == IPPROTO_TCP ? ct_tcp_syn_timeout : ct_any_timeout);
+	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
+	work->reply = work->entry;
+	__builtin_memcpy(work->reply.saddr, work->key.daddr, sizeof(work->reply.saddr));
+	__builtin_memcpy(work->reply.daddr, work->key.saddr, sizeof(work->reply.daddr));
+	work->reply.sport = work->key.dport;
+	work->reply.dport = work->key.sport;
+	work->reply.twin = work->key.place;
+	work->reply.flags ^= NAT_REPLY;
+	claimed = nat_claim(family);
+	if (claimed < 0)
+		return claimed == -ERRNO_EXIST ? NAT_TAKEN : nat_refused(work, family, claimed);
+	err = nat_store(family, NAT_OWN, BPF_NOEXIST);
+	if (!err)
+		return CONTINUE;
+	work->other = work->key;
+	if (err != -ERRNO_EXIST || !nat_load(family, NAT_OTHER)) {
+		if (claimed == NAT_CLAIMED)
+			nat_delete(family, NAT_TWIN);
+		return nat_refused(work, family, err);
+	}
+	if (claimed == NAT_CLAIMED && !nat_same(&work->found, &work->entry))
+		nat_delete(family, NAT_TWIN);
+	work->entry = work->found;
+	return CONTINUE;
+}

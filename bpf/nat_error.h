@@ -1,0 +1,92 @@
+/* Translating an ICMP error by the packet that it quotes. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "eth.h"
+#include "l4.h"
+#include "nat.h"
+#include "nat_rewrite.h"
+#include "reasons.h"
+
+/* nat_word replaces 16 bits inside an ICMP message, whose own checksum stands at another offset. */
+static __always_inline long nat_word(struct __sk_buff *skb, __u32 at, __be16 was, __be16 is, __u32 checksum)
+{
+	long err = bpf_l4_csum_replace(skb, checksum, was, is, 2);
+
+	return err | bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
+}
+
+/* nat_quoted gives the upper header that an ICMP error quotes other ports, and mends its checksum where the quote goes so far. */
+__attribute__((noinline)) int nat_quoted(struct __sk_buff *skb, __u32 at, __u32 end, __s64 difference, __u32 checksum)
+{
+	struct nat_work *work = nat_work();
+	__u32 own, sum;
+	__be16 old = 0;
+	__u64 how;
+	int err;
+
+	if (!work)
+		return -1;
+	own = nat_checksum(work->key.protocol, &how);
+	if (!own)
+		return work->key.sport != work->entry.sport || work->key.dport != work->entry.dport;
+	if (at + own + sizeof(old) > end || bpf_skb_load_bytes(skb, at + own, &old, sizeof(old)))
+		own = 0;
+	sum = (__u16)~old;
+	if (how)
+		sum += (__u32)(difference & 0xffff) + ((__u32)difference >> 16);
+	sum += (__u16)~work->key.dport + work->entry.dport;
+	if (l4_is_icmp(work->key.protocol)) {
+		err = nat_word(skb, at + 4, work->key.dport, work->entry.dport, checksum);
+	} else {
+		sum += (__u16)~work->key.sport + work->entry.sport;
+		err = nat_word(skb, at, work->key.dport, work->entry.dport, checksum);
+		err |= nat_word(skb, at + 2, work->key.sport, work->entry.sport, checksum);
+	}
+	if (!own || (!old && (how & BPF_F_MARK_MANGLED_0)))
+		return err;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (__u16)~sum;
+	if (!sum && (how & BPF_F_MARK_MANGLED_0))
+		sum = 0xffff;
+	return err | nat_word(skb, at + own, old, sum, checksum);
+}
+
+/* nat_rewrite_error translates an ICMP error about a packet whose IP header is quoted at one offset and whose upper header at another. The
+ * error goes the way of key, so the packet that it quotes has the ends of key the other way round. Who sends the error need not be an end
+ * of the flow, so its address changes only when it is. */
+__attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 family, __u32 quoted, __u32 upper, __u32 end)
+{
+	__u32 checksum = quoted - ICMP_LENGTH + 2, size = family == 6 ? 32 : 8;
+	struct nat_work *work = nat_work();
+	__s64 difference;
+	int same;
+	long err;
+
+	if (!work)
+		return DROP(FILE_NAT_ERROR, REASON_WRITE);
+	nat_pair(work->was, work->key.daddr, work->key.saddr, family);
+	nat_pair(work->is, work->entry.daddr, work->entry.saddr, family);
+	difference = nat_difference(work, family);
+	/* In IPv4 the quoted header's own checksum makes up for its addresses. */
+	err = nat_addresses(skb, work, quoted, family, difference, 0);
+	if (family == 6)
+		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, 0);
+	err |= nat_quoted(skb, upper, end, difference, checksum);
+
+	err |= bpf_skb_load_bytes(skb, ETH_HLEN + (family == 6 ? 8 : 12), work->was, size);
+	if (family == 6)
+		same = !((word_at(work->was) ^ word_at(work->key.saddr)) | (word_at(work->was + 8) ^ word_at(work->key.saddr + 8)));
+	else
+		same = *(half_word *)work->was == *(half_word *)work->key.saddr;
+	nat_pair(work->is, same ? work->entry.saddr : work->was, work->entry.daddr, family);
+	difference = nat_difference(work, family);
+	err |= nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM);
+	if (family == 6)
+		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_PSEUDO_HDR);
+	return err ? DROP(FILE_NAT_ERROR, REASON_WRITE) : CONTINUE;
+}

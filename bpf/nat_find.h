@@ -1,0 +1,129 @@
+/* Finding the entry of a translated flow, and what packets say about how long it lasts. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "l4.h"
+#include "nat.h"
+
+/* nat_closed tells from the flags of both directions whether a connection has ended. */
+static __always_inline int nat_closed(__u32 own, __u32 twin)
+{
+	return ((own | twin) & NAT_SENDER_RESET) || (own & twin & NAT_SENDER_FIN);
+}
+
+/* nat_follow is nat_find for packets that say something about both directions, or whose own one has expired. The entry was loaded. */
+__attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
+{
+	struct nat_work *work = nat_work();
+	__u32 now = ct_now(), other = 0, flags, timeout = ct_any_timeout;
+	int lives;
+
+	if (!work)
+		return 0;
+	flags = work->entry.flags;
+	lives = !nat_expired(&work->entry, now);
+	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
+	if (nat_load(family, NAT_TWIN)) {
+		other = work->reply.flags;
+		lives |= !nat_expired(&work->reply, now);
+	}
+	if ((tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && ((flags | other) & NAT_SENDER_CLOSING))
+		lives = 0;
+	if (!lives) {
+		nat_forget(family);
+		return 0;
+	}
+	if (work->key.protocol == IPPROTO_TCP) {
+		if (tcp_flags & TCP_FIN)
+			flags |= NAT_SENDER_FIN;
+		if (tcp_flags & TCP_RST)
+			flags |= NAT_SENDER_RESET;
+		if (!(tcp_flags & TCP_SYN))
+			flags |= NAT_SENDER_STANDS;
+		timeout = flags & NAT_SENDER_STANDS ? ct_tcp_timeout : ct_tcp_syn_timeout;
+		if (nat_closed(flags, other)) {
+			timeout = ct_tcp_close_timeout;
+			work->reply.expires = now + timeout;
+			if (other)
+				nat_store(family, NAT_TWIN, BPF_EXIST);
+		}
+	}
+	work->entry.flags = flags;
+	work->entry.expires = now + timeout;
+	nat_store(family, NAT_OWN, BPF_EXIST);
+	return 1;
+}
+
+/* nat_quickly refreshes an entry about whose flow a packet says nothing new; 0 means that it may. */
+static __always_inline int nat_quickly(struct nat_head *own, __u32 flags, __u8 protocol, __u32 tcp_flags)
+{
+	__u32 now = ct_now(), expires = now + ct_any_timeout;
+	__s32 left = own->expires - now, least = 0;
+
+	if (protocol == IPPROTO_TCP) {
+		if ((tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) ||
+		    (flags & (NAT_SENDER_CLOSING | NAT_SENDER_STANDS)) != NAT_SENDER_STANDS)
+			return 0;
+		expires = now + ct_tcp_timeout;
+		least = ct_tcp_close_timeout; /* no more is left once the other direction has noticed the end */
+	}
+	if (left <= least)
+		return 0;
+	if (own->expires != expires)
+		own->expires = expires;
+	return 1;
+}
+
+__attribute__((noinline)) int nat_find4(__u32 tcp_flags)
+{
+	struct nat_work *work = nat_work();
+	struct nat_entry4 *own;
+	__u32 check;
+
+	if (!work)
+		return 0;
+	check = nat_check4(&work->key4, &work->key);
+	own = bpf_map_lookup_elem(&nat4, &work->key4);
+	if (!own || own->check != check)
+		return 0;
+	nat_read4(&work->entry, own);
+	return nat_quickly((struct nat_head *)own, own->flags, work->key.protocol, tcp_flags) || nat_follow(4, tcp_flags);
+}
+
+__attribute__((noinline)) int nat_find6(__u32 tcp_flags)
+{
+	struct nat_work *work = nat_work();
+	struct nat_entry6 *own;
+
+	if (!work)
+		return 0;
+	own = bpf_map_lookup_elem(&nat6, &work->key);
+	if (!own || own->check != nat_check6(&work->key))
+		return 0;
+	work->entry = *own;
+	return nat_quickly((struct nat_head *)own, own->flags, work->key.protocol, tcp_flags) || nat_follow(6, tcp_flags);
+}
+
+/* nat_find looks for the key, copies what it becomes into entry and notes what a packet says about its flow. It returns 1 when there is
+ * an entry, 0 when there is none or the flow is over; the entries of such a flow are gone then. */
+static __always_inline int nat_find(__u32 family, __u32 tcp_flags)
+{
+	return family == 6 ? nat_find6(tcp_flags) : nat_find4(tcp_flags);
+}
+
+/* nat_peek is nat_find for ICMP errors, which tell nothing about how long a flow lasts. */
+__attribute__((noinline)) int nat_peek(__u32 family)
+{
+	struct nat_work *work = nat_work();
+
+	if (!work || !nat_load(family, NAT_OWN))
+		return 0;
+	if (!nat_expired(&work->entry, ct_now()))
+		return 1;
+	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
+	return nat_load(family, NAT_TWIN) && !nat_expired(&work->reply, ct_now());
+}

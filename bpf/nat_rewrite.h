@@ -1,0 +1,111 @@
+/* Giving a packet the ends that its entry has. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "eth.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "l4.h"
+#include "nat.h"
+#include "reasons.h"
+
+/* nat_pair puts two addresses side by side, as they stand in a header. */
+static __always_inline void nat_pair(__u8 *pair, const __u8 *source, const __u8 *target, __u32 family)
+{
+	half_word *to = (half_word *)pair;
+	const half_word *from = (const half_word *)source, *next = (const half_word *)target;
+
+	if (family == 6) {
+		for (int i = 0; i < 4; i++) {
+			to[i] = from[i];
+			to[4 + i] = next[i];
+		}
+		return;
+	}
+	to[0] = *from;
+	to[1] = *next;
+}
+
+/* What the words of was and is differ by, for checksums. */
+static __always_inline __s64 nat_difference(struct nat_work *work, __u32 family)
+{
+	if (family == 6)
+		return bpf_csum_diff((__be32 *)work->was, 32, (__be32 *)work->is, 32, 0);
+	return bpf_csum_diff((__be32 *)work->was, 8, (__be32 *)work->is, 8, 0);
+}
+
+/* nat_addresses gives the header at an offset the two addresses in is. Only an IPv6 header has no checksum that makes up for them in a sum
+ * over the whole packet, so the kernel has to take them in there; what is done to the upper checksum takes them out again. */
+static __always_inline long nat_addresses(struct __sk_buff *skb, struct nat_work *work, __u32 at, __u32 family, __s64 difference, __u64 how)
+{
+	long err;
+
+	if (family == 6)
+		return bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct ipv6hdr, saddr), work->is, 32, how);
+	err = bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct iphdr, saddr), work->is, 8, 0);
+	return err | bpf_l3_csum_replace(skb, at + __builtin_offsetof(struct iphdr, check), 0, difference, 0);
+}
+
+/* Where an upper header has its checksum, and how that is mended; 0 is nowhere. */
+static __always_inline __u32 nat_checksum(__u8 protocol, __u64 *how)
+{
+	*how = BPF_F_PSEUDO_HDR;
+	switch (protocol) {
+	case IPPROTO_TCP:
+		return 16;
+	case IPPROTO_UDP:
+	case IPPROTO_UDPLITE:
+		*how |= BPF_F_MARK_MANGLED_0; /* 0 says that there is none */
+		return 6;
+	case PROTOCOL_ICMPV6:
+		return 2;
+	case IPPROTO_ICMP:
+		*how = 0;
+		return 2;
+	}
+	return 0;
+}
+
+/* nat_rewrite gives a packet the ends that entry has in place of those of key. Its upper header begins at an offset, which is 0 when this
+ * part of a datagram does not have it. Errors are added up: of a packet that cannot be written nothing is of use. */
+__attribute__((noinline)) int nat_rewrite(struct __sk_buff *skb, __u32 family, __u32 at)
+{
+	struct nat_work *work = nat_work();
+	__u32 checksum, ports;
+	__be16 was[2], is[2];
+	__s64 difference;
+	__u64 how;
+	long err;
+
+	if (!work)
+		return DROP(FILE_NAT_REWRITE, REASON_WRITE);
+	was[0] = work->key.sport;
+	was[1] = work->key.dport;
+	is[0] = work->entry.sport;
+	is[1] = work->entry.dport;
+	checksum = nat_checksum(work->key.protocol, &how);
+	if (!checksum && (was[0] != is[0] || was[1] != is[1]))
+		return DROP(FILE_NAT_REWRITE, REASON_SERVICE_PROTOCOL); /* SCTP has a checksum that cannot be mended */
+	nat_pair(work->was, work->key.saddr, work->key.daddr, family);
+	nat_pair(work->is, work->entry.saddr, work->entry.daddr, family);
+	difference = nat_difference(work, family);
+	err = nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM);
+	if (at && checksum) {
+		ports = l4_is_icmp(work->key.protocol) ? 2 : 4;
+		if (how)
+			err |= bpf_l4_csum_replace(skb, at + checksum, 0, difference, how);
+		how &= BPF_F_MARK_MANGLED_0;
+		if (ports == 4) {
+			err |= bpf_l4_csum_replace(skb, at + checksum, *(half_word *)was, *(half_word *)is, how | 4);
+			err |= bpf_skb_store_bytes(skb, at, is, 4, 0);
+		} else {
+			err |= bpf_l4_csum_replace(skb, at + checksum, was[0], is[0], 2);
+			err |= bpf_skb_store_bytes(skb, at + 4, is, 2, 0);
+		}
+	}
+	return err ? DROP(FILE_NAT_REWRITE, REASON_WRITE) : CONTINUE;
+}
