@@ -21,7 +21,7 @@ var metaPackages = map[string]string{
 
 // modules are what the tests and the agent use and Debian does not compile in. A machine of Debian's loads them when they
 // are first needed; here they are loaded at the start.
-var modules = []string{"veth", "vxlan", "tun", "dummy", "bridge", "macvlan", "cls_bpf", "sch_ingress", "nf_tables", "nft_ct", "nft_chain_nat", "nft_fib_inet", "vrf"}
+var modules = []string{"veth", "vxlan", "tun", "dummy", "bridge", "macvlan", "cls_bpf", "sch_ingress", "nf_tables", "nft_ct", "nft_chain_nat", "nft_fib_inet", "vrf", "tcp_diag", "udp_diag"}
 
 // kernel is an unpacked package.
 type kernel struct {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,9 +27,14 @@ type suite struct {
 // privileged is how tests are called that need a kernel.
 const privileged = "TestPrivileged"
 
-// wholeNode are the tests of the real agent and plugin that say something about a kernel. The others say the same about
-// all kernels, and take minutes.
-const wholeNode = "^TestPrivileged(Traffic_.*|Spoof_.*|Neighbour_.*|Guard_.*|Source_.*|Foreign_StateIsLeftAlone|Families_.*|Restart_LosesNoPacket)$"
+// about are, of packages with many tests, those that say something about a kernel. Their others say the same about all
+// kernels, and take minutes.
+var about = map[string]string{
+	// What verifiers, hooks, helpers and sockets do; what the programs decide, outside kernels show.
+	"bpf": "^TestPrivileged(Programs|Maps|Events|MadeHere|HostToPod|Fragments|Sock|Real|Netdev)_",
+	// The real agent and plugin.
+	"test/node": "^TestPrivileged(Traffic_BetweenPodsNodeAndOutside|Source_.*|Guard_.*|Restart_LosesNoPacket|Service_NodePort)$",
+}
 
 // elsewhere are packages whose tests stay outside, each with the reason.
 var elsewhere = map[string]string{
@@ -79,11 +85,11 @@ func discover(tree string) ([]suite, error) {
 		}
 		source, err := os.ReadFile(path)
 		if bytes.Contains(source, []byte("\nfunc "+privileged)) {
-			suites = append(suites, suite{Package: folder, Run: "^" + privileged})
+			suites = append(suites, suite{Package: folder, Run: cmp.Or(about[folder], "^"+privileged)})
 		}
 		return err
 	})
-	return append(suites, suite{Package: "test/node", Run: wholeNode}), err
+	return append(suites, suite{Package: "test/node", Run: about["test/node"]}), err
 }
 
 // binary is the path of a suite's program inside a machine.

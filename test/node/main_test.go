@@ -99,7 +99,7 @@ func newNode(t *testing.T, options nodekit.Options) *nodekit.Node {
 
 func waitReady(t *testing.T, node *nodekit.Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := node.WaitReady(ctx); err != nil {
 		logPolicies(t, node)
@@ -131,10 +131,11 @@ func logPolicies(t *testing.T, node *nodekit.Node) {
 	}
 }
 
-// eventually retries until check succeeds, and fails the test with its last error after a while.
+// eventually retries until check succeeds, and fails the test with its last error after a while that an emulated machine
+// needs as well.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		err := check()
 		if err == nil {

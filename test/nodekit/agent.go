@@ -109,7 +109,7 @@ func (n *Node) endAgent(ctx context.Context, signal os.Signal) error {
 	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	select {
 	case <-p.done:
@@ -117,7 +117,7 @@ func (n *Node) endAgent(ctx context.Context, signal os.Signal) error {
 	case <-ctx.Done():
 		_ = p.cmd.Process.Kill()
 		<-p.done
-		return fmt.Errorf("the agent did not end within 10 s of %v", signal)
+		return fmt.Errorf("the agent did not end within 30 s of %v", signal)
 	}
 }
 
