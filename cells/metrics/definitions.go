@@ -87,6 +87,20 @@ var (
 		"Packets that the nftables rules dropped: unmarked (from a pod's link, past our programs), node-source (from outside, with an address of this node or of a pod here).",
 		[]string{"reason"}}
 
+	serviceCount    = Definition{"waggle_services", gauge, "Services that this node balances, by type; a host port of a pod is one.", []string{"type"}}
+	serviceProblems = Definition{"waggle_service_problems", gauge,
+		"Services of which something is not in force; see the column Problems of the table services.", nil}
+	serviceFrontends = Definition{"waggle_service_frontends", gauge, "Addresses and ports of services, by what they come from.", []string{"type"}}
+	serviceFailed    = Definition{"waggle_service_frontends_failed", gauge,
+		"Frontends that are not in the maps as they should be, because one is full or the kernel refuses; see the statuses in the table frontends.", nil}
+	serviceRefused = Definition{"waggle_service_claims_refused", gauge,
+		"Addresses and ports that a service wants and another one has; see the column Refused of the table frontends.", nil}
+	serviceBackends   = Definition{"waggle_service_backends", gauge, "Who answers for services, by state.", []string{"state"}}
+	serviceMapEntries = Definition{"waggle_service_map_entries", gauge,
+		"Entries in use of a map of services; waggle_bpf_map_max_entries says how many it has room for.", []string{"map"}}
+	serviceMapRefused = Definition{"waggle_service_map_refused_total", counter,
+		"What found no room in a map of services, each attempt again as well.", []string{"map"}}
+
 	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
 	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}
 	packets       = Definition{"waggle_datapath_packets_total", counter,
@@ -103,6 +117,7 @@ func Definitions() []Definition {
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
 		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, guardPackets,
+		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {
 		if a.Name < b.Name {

@@ -14,12 +14,14 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	mapsTable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
@@ -27,6 +29,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
+	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
 // inputs are the tables that other cells write.
@@ -44,6 +48,10 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
 		flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
 		refusedclaims.NewTable, statedb.RWTable[refusedclaims.Refused].ToTable,
+		services.NewTable, statedb.RWTable[*services.Service].ToTable,
+		frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+		backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
+		servicemapusage.NewTable, statedb.RWTable[servicemapusage.Usage].ToTable,
 		mapsTable.NewTable, statedb.RWTable[*mapsTable.Map].ToTable,
 		func() bpfmaps.Maps { return maps },
 	)

@@ -7,12 +7,14 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
@@ -20,29 +22,35 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
+	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
 type tableParams struct {
 	cell.In
 
-	Config    Config
-	Registry  *registry
-	DB        *statedb.DB
-	Health    statedb.Table[health.Status]
-	Endpoints statedb.Table[*endpointstates.EndpointState]
-	Addresses statedb.Table[ipamaddresses.Address]
-	Usage     statedb.Table[ipamusage.Usage]
-	Collected statedb.Table[collectedendpoints.Collected]
-	Repairs   statedb.Table[driftrepairs.Repair]
-	Maps      statedb.Table[*bpfmaps.Map]
-	Refused   statedb.Table[refusedclaims.Refused]
-	Flows     statedb.Table[conntrack.Map]
-	Policies  statedb.Table[*policies.Policy]
-	Compiled  statedb.Table[*policyentries.Policy]
-	Progress  statedb.Table[policyprogress.Progress]
-	Recent    statedb.Table[*flows.Flow]
-	Counters  counters
-	Guard     guard
+	Config      Config
+	Registry    *registry
+	DB          *statedb.DB
+	Health      statedb.Table[health.Status]
+	Endpoints   statedb.Table[*endpointstates.EndpointState]
+	Addresses   statedb.Table[ipamaddresses.Address]
+	Usage       statedb.Table[ipamusage.Usage]
+	Collected   statedb.Table[collectedendpoints.Collected]
+	Repairs     statedb.Table[driftrepairs.Repair]
+	Maps        statedb.Table[*bpfmaps.Map]
+	Refused     statedb.Table[refusedclaims.Refused]
+	Flows       statedb.Table[conntrack.Map]
+	Policies    statedb.Table[*policies.Policy]
+	Compiled    statedb.Table[*policyentries.Policy]
+	Progress    statedb.Table[policyprogress.Progress]
+	Recent      statedb.Table[*flows.Flow]
+	Services    statedb.Table[*services.Service]
+	Frontends   statedb.Table[*frontends.Frontend]
+	Backends    statedb.Table[*backends.Backend]
+	ServiceMaps statedb.Table[servicemapusage.Usage]
+	Counters    counters
+	Guard       guard
 }
 
 func registerTables(p tableParams) error {
@@ -63,7 +71,9 @@ func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
-		endpointsCollected, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, guardPackets, mapMaxEntries, mapMemory, packets, packetBytes} {
+		endpointsCollected, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, guardPackets,
+		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
+		mapMaxEntries, mapMemory, packets, packetBytes} {
 		c.descs[d.Name] = d.desc()
 	}
 	c.readErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: scrapeErrors.Name, Help: scrapeErrors.Help})
@@ -94,6 +104,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectMaps(out, txn)
 	c.collectFlows(out, txn)
 	c.collectPolicies(out, txn)
+	c.collectServices(out, txn)
 	c.collectPackets(out)
 	c.collectGuard(out)
 	out <- c.readErrors

@@ -65,7 +65,7 @@ func (c *controller) writeBackends(rows []*backends.Backend) (added bool) {
 	}
 	w.put(c.maps.Backends, func(row *backends.Backend, id uint32, value bpf.Backend, err error) {
 		if err != nil {
-			c.notWritten(row, fullIs(err, "--bpf-lb-map-max"))
+			c.notWritten(row, c.fullIs(c.maps.Backends.Name(), err, "--bpf-lb-map-max"))
 			return
 		}
 		added = added || c.backends[id] == nil

@@ -2,8 +2,10 @@ package servicemaps
 
 import (
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
 // Cell is the module.
@@ -15,6 +17,10 @@ var Cell = cell.Module("service-maps", "Services as entries of BPF maps",
 // implementation is the module without its way to the kernel.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
-	cell.Provide(newListCommand), // lb/list
-	cell.Invoke(register),        // rows into the maps, and back what somebody else changes there
+	cell.ProvidePrivate(servicemapusage.NewTable), // only this cell writes
+	cell.Provide(
+		statedb.RWTable[servicemapusage.Usage].ToTable, // anyone may read
+		newListCommand, // lb/list
+	),
+	cell.Invoke(register), // rows into the maps, and back what somebody else changes there
 )

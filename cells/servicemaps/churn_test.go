@@ -204,6 +204,13 @@ func TestModel_NoRoom(t *testing.T) {
 					t.Errorf("%s is %s", row.Address, row.Status)
 				}
 			}
+			refused := uint64(0)
+			for _, u := range a.usage() {
+				refused += u.Refused
+			}
+			if len(a.again) > 0 && refused == 0 {
+				t.Errorf("%d rows are not in force, and nothing counts as refused", len(a.again))
+			}
 			f.services.size, f.members.size, f.ranges.size, f.backends.size = 200, 200, 200, 200
 			m.now = m.now.Add(maxRetry)
 			m.settle(a)

@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
 type params struct {
@@ -30,6 +31,7 @@ type params struct {
 	Maps      servicemaps.Maps
 	Frontends frontends.Statuses
 	Backends  statedb.Table[*backends.Backend]
+	Usage     statedb.RWTable[servicemapusage.Usage]
 }
 
 // controller is the one loop of the cell.
@@ -53,8 +55,9 @@ type controller struct {
 	roomier  bool // something has gone from a map
 	retry    time.Duration
 	retryAt  time.Time
-	verified int   // times that maps were read back
-	unread   error // why that failed the last time
+	verified int               // times that maps were read back
+	unread   error             // why that failed the last time
+	refused  map[string]uint64 // what found no room, by map
 }
 
 const (
@@ -68,7 +71,7 @@ func newController(p params) (*controller, error) {
 		return nil, fmt.Errorf("--bpf-lb-maglev-hash-seed=%q: want %d bytes in base64: %w", p.Config.Seed, len(seed), err)
 	}
 	return &controller{params: p, seed: seed, again: map[bpf.ServiceKey]error{}, againBackends: map[uint32]error{},
-		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}}, nil
+		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}, refused: map[string]uint64{}}, nil
 }
 
 func register(jobs job.Group, p params) error {
@@ -97,6 +100,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			verified = now
 		}
 		wait := c.pass(txn, changed, now)
+		c.account()
 		c.report(health)
 		heartbeat.Idle(ctx)
 		if !sleep(ctx, changed, sooner(wait, time.Until(verified.Add(c.Drift.Interval)))) {

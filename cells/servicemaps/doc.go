@@ -6,7 +6,7 @@
 // are for a second, because somebody may have read it just before; the backends in them stay for as long. That order goes across two tables
 // and seven maps, and an entry needs the outcome of all the writes before it, so reconcilers of the tables would not do.
 //
-// Tables: reads frontends and backends and sets the statuses of frontends, nothing else of them. A frontend is done when the backends that it
+// Tables: reads frontends and backends and sets the statuses of frontends, nothing else of them; writes service-map-usage. A frontend is done when the backends that it
 // names are in the kernel as well, so these need none: those of tens of thousands would cost nearly as much as all the rest of the first pass.
 //
 // Kernel state: every entry of the maps services, backends, service_slots, maglev, affinity_members and source_ranges; nobody else writes them.

@@ -8,7 +8,6 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
@@ -94,13 +93,13 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	w.members.put(c.maps.Members, func(p *plan, m bpf.AffinityMember, _ uint32, err error) {
 		if err != nil {
 			delete(c.belong[m.Service].members, m.Backend)
-			p.lacks(fullIs(err, "--bpf-lb-affinity-map-max"))
+			p.lacks(c.fullIs(c.maps.Members.Name(), err, "--bpf-lb-affinity-map-max"))
 		}
 	})
 	w.ranges.put(c.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
 		if err != nil {
 			delete(c.belong[r.Service].ranges, bpf.SourceRangeOf(r))
-			p.lacks(fullIs(err, "--bpf-lb-map-max"))
+			p.lacks(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
 		}
 	})
 	for _, p := range plans {
@@ -145,7 +144,7 @@ func (c *controller) writeEntries(plans []*plan, scope uint8, now time.Time) {
 	}
 	w.put(c.maps.Services, func(p *plan, key bpf.ServiceKey, _ bpf.Service, err error) {
 		if err != nil {
-			p.fail(fullIs(err, "--bpf-lb-map-max"))
+			p.fail(c.fullIs(c.maps.Services.Name(), err, "--bpf-lb-map-max"))
 			c.undo(p)
 			return
 		}
@@ -279,12 +278,4 @@ func (c *controller) tidy() {
 			}
 		}
 	}
-}
-
-// fullIs adds the remedy when an error means that a map is full.
-func fullIs(err error, flag string) error {
-	if servicemaps.Full(err) {
-		return fmt.Errorf("%w: it is full, raise %s", err, flag)
-	}
-	return err
 }

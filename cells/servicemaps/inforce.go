@@ -20,6 +20,7 @@ type inForce struct {
 	runs     *runs                  // which of them are somebody's
 	tables   *tables                // of Maglev
 	waiting  []quarantined          // by time
+	sizes    map[string]uint32      // room in each map
 }
 
 // entry is one of services.
@@ -116,7 +117,11 @@ func (f *inForce) drop(first, count uint32) {
 func read(m servicemaps.Maps, tableSize uint32) (*inForce, error) {
 	f := &inForce{maps: m, entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, belong: map[uint32]*belongings{},
 		refs: map[uint32]int32{}}
-	for _, step := range []func() error{f.readBackends, f.readSlots, func() error { return f.readTables(tableSize) }, f.readEntries, f.readBelongings} {
+	if err := f.readSizes(); err != nil {
+		return nil, err
+	}
+	f.runs, f.tables = newRuns(f.sizes[m.Slots.Name()]), newTables(tableSize, f.sizes[m.Maglev.Name()])
+	for _, step := range []func() error{f.readBackends, f.readSlots, f.readEntries, f.readBelongings} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -132,12 +137,8 @@ func (f *inForce) readBackends() error {
 	return err
 }
 
-func (f *inForce) readSlots() error {
-	size, err := f.maps.Slots.Size()
-	if err != nil {
-		return err
-	}
-	f.runs = newRuns(size)
+func (f *inForce) readSlots() (err error) {
+	size := f.sizes[f.maps.Slots.Name()]
 	if _, f.slots, err = f.maps.Slots.Dump(); err == nil && len(f.slots) != int(size) {
 		err = fmt.Errorf("read the map %s: it has %d elements, and %d were there to read", f.maps.Slots.Name(), size, len(f.slots))
 	}
@@ -196,12 +197,4 @@ func (f *inForce) of(id uint32) *belongings {
 		f.belong[id] = b
 	}
 	return b
-}
-
-func (f *inForce) readTables(size uint32) error {
-	elements, err := f.maps.Maglev.Size()
-	if err == nil {
-		f.tables = newTables(size, elements)
-	}
-	return err
 }

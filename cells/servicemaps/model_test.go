@@ -23,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
 var privatePrefix = netip.MustParsePrefix("10.0.0.0/8")
@@ -50,12 +51,13 @@ func newAgentOf(t testing.TB, all servicemaps.Maps) *agent {
 	db := statedb.New()
 	fronts, err1 := frontends.NewTable(db)
 	backs, err2 := backends.NewTable(db)
-	if err := errors.Join(err1, err2); err != nil {
+	used, err3 := servicemapusage.NewTable(db)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
 	a := &agent{backs: backs}
 	c, err := newController(params{DB: db, Agent: settings.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
-		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backs})
+		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backs, Usage: used})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -385,18 +387,19 @@ func (m *model) check(a *agent) {
 	}
 	same(m.t, "members", f.members.keys(), members)
 	same(m.t, "ranges", f.ranges.keys(), ranges)
-	used := 0
-	for _, word := range a.runs.taken {
-		for ; word != 0; word &= word - 1 {
-			used++
-		}
-	}
 	slots := 0
 	for _, s := range f.services.entries {
 		slots += int(s.Count)
 	}
-	if used != slots || len(a.tables.byKey) != len(tables) || len(a.waiting) != 0 {
-		m.t.Fatalf("%d slots are taken, want %d; %d tables, want %d; %d in quarantine", used, slots, len(a.tables.byKey), len(tables), len(a.waiting))
+	if len(a.tables.byKey) != len(tables) || len(a.waiting) != 0 {
+		m.t.Fatalf("%d tables, want %d; %d in quarantine", len(a.tables.byKey), len(tables), len(a.waiting))
+	}
+	used := map[string]int{bpf.MapServices: entries, bpf.MapBackends: len(m.backs), bpf.MapServiceSlots: slots, bpf.MapMaglev: len(tables) * tableSize,
+		bpf.MapAffinityMembers: len(members), bpf.MapSourceRanges: len(ranges)}
+	for _, u := range a.usage() {
+		if int(u.Entries) != used[u.Map] {
+			m.t.Fatalf("the map %s has %d entries in use, want %d", u.Map, u.Entries, used[u.Map])
+		}
 	}
 }
 

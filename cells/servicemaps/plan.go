@@ -179,6 +179,7 @@ func (c *controller) noSlots(p *plan, n int) {
 		p.fail(errLater)
 		return
 	}
+	c.refused[c.maps.Slots.Name()]++
 	p.fail(fmt.Errorf("the map %s has no room for %d more in a row, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
 }
 
@@ -217,6 +218,7 @@ func (c *controller) planTable(p *plan, next, have *entry, list []uint32, w *bat
 	}
 	made, found := c.tables.get(key, contents)
 	if !found {
+		c.refused[c.maps.Maglev.Name()]++
 		p.lacks(fmt.Errorf("the map %s has no room for another table, of %d: raise --bpf-lb-maglev-map-max; clients choose at random",
 			c.maps.Maglev.Name(), len(c.tables.users)))
 		return

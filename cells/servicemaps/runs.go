@@ -50,6 +50,14 @@ func (r *runs) give(first, n uint32) {
 	r.low = min(r.low, first)
 }
 
+// count is how many elements are taken.
+func (r *runs) count() (n uint32) {
+	for _, some := range r.taken {
+		n += uint32(bits.OnesCount64(some))
+	}
+	return n
+}
+
 func (r *runs) up(n uint32) (first uint32, found bool) {
 	r.low = r.nextFree(r.low)
 	for at := r.low; at+n <= r.size; at = r.nextFree(at) {

@@ -112,6 +112,16 @@ func (t *tables) drop(one *table) {
 	}
 }
 
+// count is how many elements of the array are in use.
+func (t *tables) count() (n uint32) {
+	for _, users := range t.users {
+		if users > 0 {
+			n += t.size
+		}
+	}
+	return n
+}
+
 func (t *tables) sum(contents []uint32) uint64 {
 	var h maphash.Hash
 	h.SetSeed(t.seed)
