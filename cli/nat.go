@@ -3,24 +3,40 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
 func (a *app) lbCommand() *cobra.Command {
 	group := &cobra.Command{Use: "lb", Short: "Show the services that the datapath balances"}
-	var backends bool
+	lists := []struct {
+		name, usage string
+		given       bool
+	}{
+		{name: "frontends", usage: "List the frontends without their backends"},
+		{name: "backends", usage: "List the backends alone"},
+		{name: "revnat", usage: "List the address that each id of a frontend stands for, which answers get"},
+		{name: "source-ranges", usage: "List the prefixes whose clients alone may use a frontend"},
+	}
 	list := &cobra.Command{
 		Use: "list", Short: "List the frontends that the kernel has, each with its backends", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			args := []string{"lb/list"}
-			if backends {
-				args = append(args, "--backends")
+			for _, l := range lists {
+				if l.given {
+					args = append(args, "--"+l.name)
+				}
+			}
+			if len(args) > 2 {
+				return usage{fmt.Errorf("give one of %s", strings.Join(args[1:], " and "))}
 			}
 			return a.shellValue(cmd, args)
 		},
 	}
-	list.Flags().BoolVar(&backends, "backends", false, "List the backends alone; -o json has both")
+	for i := range lists {
+		list.Flags().BoolVar(&lists[i].given, lists[i].name, false, lists[i].usage)
+	}
 	group.AddCommand(a.withOutput(list))
 	return a.withShellSocket(group)
 }

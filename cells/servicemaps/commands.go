@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -14,14 +16,17 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// balanced is what lb/list prints: what the kernel has.
+// balanced is what lb/list prints: what the kernel has. What was not asked for is nil.
 type balanced struct {
-	Frontends []named               `json:"frontends"`
-	Backends  []servicemaps.Backend `json:"backends"`
+	Frontends []named               `json:"frontends,omitzero"`
+	Backends  []servicemaps.Backend `json:"backends,omitzero"`
+	RevNAT    []reverse             `json:"revnat,omitzero"`
+	Ranges    []sourceRange         `json:"sourceRanges,omitzero"`
 }
 
 // named is a frontend with the service that it is of; empty when nobody wants it any more.
@@ -30,22 +35,38 @@ type named struct {
 	Service string `json:"service,omitempty"`
 }
 
+// reverse is the address that answers of backends get in place of the backend's, by the id that flows remember.
+type reverse struct {
+	ID uint32 `json:"id"`
+	loadbalancer.Address
+}
+
+// sourceRange is a prefix whose clients may use a frontend.
+type sourceRange struct {
+	ID uint32 `json:"id"`
+	loadbalancer.Address
+	Prefix netip.Prefix `json:"prefix"`
+}
+
+// lists are the flags that leave one list, by name. Without any of them frontends are listed with their backends.
+var lists = []struct{ name, usage string }{
+	{"frontends", "List the frontends without their backends"},
+	{"backends", "List the backends alone"},
+	{"revnat", "List the address that each id of a frontend stands for, which answers get"},
+	{"source-ranges", "List the prefixes whose clients alone may use a frontend"},
+}
+
 func newListCommand(db *statedb.DB, maps servicemaps.Maps, table statedb.Table[*frontends.Frontend]) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("lb/list", script.Command(script.CmdUsage{
 		Summary: "List the frontends and backends that the kernel has",
 		Flags: func(fs *pflag.FlagSet) {
-			fs.Bool("backends", false, "List the backends alone")
+			for _, l := range lists {
+				fs.Bool(l.name, false, l.usage)
+			}
 			fs.Bool("json", false, "Print JSON")
 		},
 	}, func(s *script.State, args ...string) (script.WaitFunc, error) {
-		if len(args) > 0 {
-			return nil, fmt.Errorf("want no arguments, got %q: %w", args, script.ErrUsage)
-		}
-		asJSON, err := s.Flags.GetBool("json")
-		if err != nil {
-			return nil, err
-		}
-		backends, err := s.Flags.GetBool("backends")
+		only, err := chosen(s.Flags, args)
 		if err != nil {
 			return nil, err
 		}
@@ -53,53 +74,130 @@ func newListCommand(db *statedb.DB, maps servicemaps.Maps, table statedb.Table[*
 		if err != nil {
 			return nil, err
 		}
-		all, txn := balanced{Frontends: []named{}, Backends: backs}, db.ReadTxn()
-		for _, f := range fronts {
-			n := named{Frontend: f}
-			if row, _, found := table.Get(txn, frontends.ByAddress(f.Address)); found {
-				n.Service = row.Service
+		txn := db.ReadTxn()
+		all := newBalanced(fronts, backs, func(a loadbalancer.Address) string {
+			if row, _, found := table.Get(txn, frontends.ByAddress(a)); found {
+				return row.Service
 			}
-			all.Frontends = append(all.Frontends, n)
-		}
-		out := all.text(backends)
-		if asJSON {
-			var data []byte
-			data, err = json.MarshalIndent(all, "", "  ")
+			return ""
+		})
+		out := all.text(only)
+		if asJSON, err := s.Flags.GetBool("json"); err != nil {
+			return nil, err
+		} else if asJSON {
+			data, err := json.MarshalIndent(all.only(only), "", "  ")
+			if err != nil {
+				return nil, err
+			}
 			out = string(data) + "\n"
 		}
-		return func(*script.State) (string, string, error) { return out, "", err }, nil
+		return func(*script.State) (string, string, error) { return out, "", nil }, nil
 	}))
 }
 
+// chosen is the one list that was asked for, or "".
+func chosen(flags *pflag.FlagSet, args []string) (only string, err error) {
+	if len(args) > 0 {
+		return "", fmt.Errorf("want no arguments, got %q: %w", args, script.ErrUsage)
+	}
+	for _, l := range lists {
+		given, err := flags.GetBool(l.name)
+		if err != nil {
+			return "", err
+		}
+		if given && only != "" {
+			return "", fmt.Errorf("give one of --%s and --%s: %w", only, l.name, script.ErrUsage)
+		}
+		if given {
+			only = l.name
+		}
+	}
+	return only, nil
+}
+
+func newBalanced(fronts []servicemaps.Frontend, backs []servicemaps.Backend, serviceOf func(loadbalancer.Address) string) balanced {
+	all := balanced{Frontends: []named{}, Backends: backs, RevNAT: []reverse{}, Ranges: []sourceRange{}}
+	for _, f := range fronts {
+		all.Frontends = append(all.Frontends, named{f, serviceOf(f.Address)})
+		all.RevNAT = append(all.RevNAT, reverse{f.ID, f.Address})
+		for _, p := range f.Ranges {
+			all.Ranges = append(all.Ranges, sourceRange{f.ID, f.Address, p})
+		}
+	}
+	slices.SortFunc(all.RevNAT, func(a, b reverse) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.Address.Compare(b.Address)) })
+	all.RevNAT = slices.Compact(all.RevNAT) // two scopes share an id
+	return all
+}
+
+// only is one list, or frontends and backends.
+func (b balanced) only(list string) balanced {
+	switch list {
+	case "frontends":
+		return balanced{Frontends: b.Frontends}
+	case "backends":
+		return balanced{Backends: b.Backends}
+	case "revnat":
+		return balanced{RevNAT: b.RevNAT}
+	case "source-ranges":
+		return balanced{Ranges: b.Ranges}
+	}
+	return balanced{Frontends: b.Frontends, Backends: b.Backends}
+}
+
 // text is for people.
-func (b balanced) text(backends bool) string {
+func (b balanced) text(list string) string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
-	if backends {
+	switch list {
+	case "backends":
 		fmt.Fprintln(w, "ID\tBACKEND\tLOCAL")
 		for _, e := range b.Backends {
 			fmt.Fprintf(w, "%d\t%s\t%t\n", e.ID, e.Address, e.Local)
 		}
-		_ = w.Flush() // a builder takes everything
-		return out.String()
+	case "revnat":
+		fmt.Fprintln(w, "ID\tFRONTEND")
+		for _, e := range b.RevNAT {
+			fmt.Fprintf(w, "%d\t%s\n", e.ID, e.Address)
+		}
+	case "source-ranges":
+		fmt.Fprintln(w, "ID\tFRONTEND\tSOURCE RANGE")
+		for _, e := range b.Ranges {
+			fmt.Fprintf(w, "%d\t%s\t%s\n", e.ID, e.Address, e.Prefix)
+		}
+	case "frontends":
+		fmt.Fprintln(w, "ID\tFRONTEND\tSCOPE\tSERVICE\tCOUNT\tFLAGS")
+		for _, f := range b.Frontends {
+			fmt.Fprintf(w, "%s\t%d\t%s\n", f.columns(), len(f.Backends), orDash(strings.Join(f.Flags, ",")))
+		}
+	default:
+		b.withBackends(w)
 	}
+	_ = w.Flush() // a builder takes everything
+	return out.String()
+}
+
+func (b balanced) withBackends(w *tabwriter.Writer) {
 	at := map[uint32]string{}
 	for _, e := range b.Backends {
 		at[e.ID] = e.Address.String()
 	}
 	fmt.Fprintln(w, "ID\tFRONTEND\tSCOPE\tSERVICE\tBACKENDS\tFLAGS")
 	for _, f := range b.Frontends {
-		scope := "external"
-		if f.Scope == bpf.ScopeInternal {
-			scope = "internal"
-		}
 		var who []string
 		for _, id := range f.Backends {
 			who = append(who, cmp.Or(at[id], strconv.FormatUint(uint64(id), 10)+" (missing)"))
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", f.ID, f.Address, scope, cmp.Or(f.Service, "-"), cmp.Or(strings.Join(who, ","), "-"),
-			cmp.Or(strings.Join(f.Flags, ","), "-"))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.columns(), orDash(strings.Join(who, ",")), orDash(strings.Join(f.Flags, ",")))
 	}
-	_ = w.Flush() // likewise
-	return out.String()
 }
+
+// columns are those with which a line begins.
+func (f named) columns() string {
+	scope := "external"
+	if f.Scope == bpf.ScopeInternal {
+		scope = "internal"
+	}
+	return fmt.Sprintf("%d\t%s\t%s\t%s", f.ID, f.Address, scope, orDash(f.Service))
+}
+
+func orDash(text string) string { return cmp.Or(text, "-") }
