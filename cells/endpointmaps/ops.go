@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/mapreconciler"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
@@ -95,91 +96,20 @@ func (o factsOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*bp
 	return errors.Join(errs...)
 }
 
-// differs says how a slot differs from its row, or nothing.
-func (o factsOps) differs(have map[uint16]bpf.EndpointFacts) func(*bpfendpoints.Facts) string {
-	return func(f *bpfendpoints.Facts) string {
-		s, found := have[f.ID]
-		return difference(f.ID, found, same(s, slotOf(f).facts))
-	}
+// differs says how the slot of a row differs from it, or nothing.
+func (o factsOps) differs(have map[uint16]bpf.EndpointFacts, f *bpfendpoints.Facts) string {
+	s, found := have[f.ID]
+	return mapreconciler.Difference(f.ID, found, same(s, slotOf(f).facts))
 }
 
-// entryOps pushes rows of type R into a hash map.
-type entryOps[R any, K comparable, V comparable] struct {
-	what    string // for messages, "link" or "address"
-	entries entries[K, V]
-	entry   func(R) (K, V)
+// linksOf writes rows to the map of links.
+func linksOf(k kernel) mapreconciler.Map[*bpfendpoints.Link, uint32, uint16] {
+	return mapreconciler.Map[*bpfendpoints.Link, uint32, uint16]{Name: bpf.MapLinks, Entries: k.links,
+		Entry: func(l *bpfendpoints.Link) (uint32, uint16) { return l.IfIndex, l.ID }}
 }
 
-func linkOps(e entries[uint32, uint16]) entryOps[*bpfendpoints.Link, uint32, uint16] {
-	return entryOps[*bpfendpoints.Link, uint32, uint16]{"link", e,
-		func(l *bpfendpoints.Link) (uint32, uint16) { return l.IfIndex, l.ID }}
-}
-
-func addressOps(e entries[netip.Addr, bpf.EndpointRef]) entryOps[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef] {
-	return entryOps[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef]{"address", e,
-		func(a *bpfendpoints.Address) (netip.Addr, bpf.EndpointRef) { return a.Addr, refOf(a) }}
-}
-
-// key is where the entry of a row stands.
-func (o entryOps[R, K, V]) key(row R) K {
-	key, _ := o.entry(row)
-	return key
-}
-
-// Update implements reconciler.Operations.
-func (o entryOps[R, K, V]) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row R) error {
-	key, v := o.entry(row)
-	if err := o.entries.Put(key, v); err != nil {
-		return fmt.Errorf("write %s %v to its map: %w", o.what, key, err)
-	}
-	return nil
-}
-
-// Delete implements reconciler.Operations.
-func (o entryOps[R, K, V]) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row R) error {
-	key, _ := o.entry(row)
-	return o.remove(key)
-}
-
-func (o entryOps[R, K, V]) remove(key K) error {
-	if err := o.entries.Delete(key); err != nil {
-		return fmt.Errorf("delete %s %v from its map: %w", o.what, key, err)
-	}
-	return nil
-}
-
-// Prune implements reconciler.Operations. All entries are ours.
-func (o entryOps[R, K, V]) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[R, statedb.Revision]) error {
-	have, err := o.entries.Dump()
-	if err != nil {
-		return err
-	}
-	for row := range rows {
-		key, _ := o.entry(row)
-		delete(have, key)
-	}
-	var errs []error
-	for key := range have {
-		errs = append(errs, o.remove(key))
-	}
-	return errors.Join(errs...)
-}
-
-// differs says how an entry differs from its row, or nothing.
-func (o entryOps[R, K, V]) differs(have map[K]V) func(R) string {
-	return func(row R) string {
-		key, want := o.entry(row)
-		v, found := have[key]
-		return difference(key, found, v == want)
-	}
-}
-
-func difference[K any](key K, found, same bool) string {
-	switch {
-	case !found:
-		return fmt.Sprintf("%v is missing", key)
-	case !same:
-		return fmt.Sprintf("%v has another value", key)
-	}
-	return ""
+// addressesOf writes rows to the map of addresses.
+func addressesOf(k kernel) mapreconciler.Map[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef] {
+	return mapreconciler.Map[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef]{Name: bpf.MapEndpoints, Entries: k.addresses,
+		Entry: func(a *bpfendpoints.Address) (netip.Addr, bpf.EndpointRef) { return a.Addr, refOf(a) }}
 }

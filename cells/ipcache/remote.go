@@ -26,8 +26,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
 
-// settle lets the pods of a burst become one batch, and one change of the epoch.
-const settle = 10 * time.Millisecond
+const (
+	settle   = 10 * time.Millisecond // lets the pods of a burst become one batch, and one change of the epoch
+	minRetry = 100 * time.Millisecond
+	maxRetry = time.Minute
+)
 
 type remoteParams struct {
 	cell.In

@@ -1,0 +1,70 @@
+package mapreconciler
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+)
+
+// Entries is what a map holds, as the agent reads it.
+type Entries[K comparable, V any] interface {
+	Put(key K, v V) error
+	// Delete removes an entry; one that is gone is success.
+	Delete(key K) error
+	Dump() (map[K]V, error)
+}
+
+// Hash is a pinned map, whose programs read keys and values in the forms KK and VV.
+type Hash[K comparable, KK any, V, VV any] struct {
+	Maps    bpfmaps.Maps
+	Name    string
+	Key     func(K) KK
+	KeyOf   func(KK) (K, bool) // false for keys that no row makes
+	Value   func(V) VV
+	ValueOf func(VV) V
+}
+
+// Same is a form of keys or values that is the programs' already.
+func Same[T any](t T) T { return t }
+
+// batch is how many entries one system call reads.
+const batch = 1024
+
+// Put implements Entries.
+func (h Hash[K, KK, V, VV]) Put(key K, v V) error {
+	return h.Maps.Put(h.Name, h.Key(key), h.Value(v))
+}
+
+// Delete implements Entries.
+func (h Hash[K, KK, V, VV]) Delete(key K) error {
+	if err := h.Maps.Delete(h.Name, h.Key(key)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Dump implements Entries. Keys that no row makes are left out.
+func (h Hash[K, KK, V, VV]) Dump() (map[K]V, error) {
+	m, err := h.Maps.Get(h.Name)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[K]V)
+	keys, values := make([]KK, batch), make([]VV, batch)
+	var cursor ebpf.MapBatchCursor
+	for last := false; !last; {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		if last = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !last {
+			return nil, fmt.Errorf("read map %s: %w", h.Name, err)
+		}
+		for i := range n {
+			if k, ok := h.KeyOf(keys[i]); ok {
+				out[k] = h.ValueOf(values[i])
+			}
+		}
+	}
+	return out, nil
+}
