@@ -87,7 +87,7 @@ func TestChooseSuites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []suite{{"bpf", about["bpf"]}, {"cells/loader", "^TestPrivileged"}, {"cni", "^TestPrivileged"}, {"test/node", about["test/node"]}} {
+	for _, want := range []suite{{"bpf", about["bpf"]}, {"cells/loader", "^TestPrivileged"}, {"cni", "^TestPrivileged"}, {agents, about[agents]}} {
 		if !slices.Contains(all, want) {
 			t.Errorf("%v is missing from %v", want, all)
 		}

@@ -24,6 +24,9 @@ type suite struct {
 	Run     string // regular expression of the tests
 }
 
+// agents is the package whose tests run real agents. One such test keeps an emulated machine busy.
+const agents = "test/node"
+
 // privileged is how tests are called that need a kernel.
 const privileged = "TestPrivileged"
 
@@ -33,7 +36,7 @@ var about = map[string]string{
 	// What verifiers, hooks, helpers and sockets do; what the programs decide, outside kernels show.
 	"bpf": "^TestPrivileged(Programs|Maps|Events|MadeHere|HostToPod|Fragments|Sock|Real|Netdev)_",
 	// The real agent and plugin.
-	"test/node": "^TestPrivileged(Traffic_BetweenPodsNodeAndOutside|Source_.*|Guard_.*|Restart_LosesNoPacket|Service_NodePort)$",
+	agents: "^TestPrivileged(Traffic_BetweenPodsNodeAndOutside|Source_.*|Guard_.*|Restart_LosesNoPacket|Service_NodePort)$",
 }
 
 // elsewhere are packages whose tests stay outside, each with the reason.
@@ -89,7 +92,7 @@ func discover(tree string) ([]suite, error) {
 		}
 		return err
 	})
-	return append(suites, suite{Package: "test/node", Run: about["test/node"]}), err
+	return append(suites, suite{Package: agents, Run: about[agents]}), err
 }
 
 // binary is the path of a suite's program inside a machine.
