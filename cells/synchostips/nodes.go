@@ -40,7 +40,8 @@ func registerNodes(jobs job.Group, n nodes) {
 func (n *nodes) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, n.DB, n.Nodes, n.CiliumNodes, n.Slices)
+		// Of the slices one is watched, that of the API servers; changes of others wake nobody.
+		txn := heartbeat.Snapshot(ctx, n.DB, n.Nodes, n.CiliumNodes)
 		changed := statedb.NewWatchSet()
 		complete := n.inputsComplete(txn, changed)
 		servers, serversChanged := clusternodes.APIServers(txn, n.Slices)

@@ -21,6 +21,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	wagglehive "github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -142,40 +143,72 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 	})
 }
 
+// started starts the cell until the test ends, after some more functions were invoked.
+func started(t *testing.T, c *contributions, invoked ...any) {
+	t.Helper()
+	h := wagglehive.New(celltest.Infrastructure(), settings.Cell, kubernetes(),
+		cell.Provide(
+			nodeaddresses.NewTable, localnode.NewTable,
+			statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+			func() bpfendpoints.HostWriter { return c },
+			func() ipcache.Writer { return c },
+		),
+		cell.Invoke(invoked...),
+		Cell)
+	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
+	if err := h.Start(log, t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Stop(log, context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func insert[Row any](t *testing.T, db *statedb.DB, table statedb.RWTable[Row], row Row) {
+	t.Helper()
+	txn := db.WriteTxn(table)
+	if _, _, err := table.Insert(txn, row); err != nil {
+		t.Fatal(err)
+	}
+	txn.Commit()
+}
+
+// TestNodes_AgentIsNotCalledHangingWhenAServiceChanges: only the slice of the API servers wakes the loop, and a loop that has not
+// seen a table it claims to follow ends the agent.
+func TestNodes_AgentIsNotCalledHangingWhenAServiceChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var monitor *heartbeat.Monitor
+		var db *statedb.DB
+		var table statedb.RWTable[*k8s.EndpointSlice]
+		started(t, &contributions{}, func(m *heartbeat.Monitor, d *statedb.DB, rw statedb.RWTable[*k8s.EndpointSlice]) {
+			monitor, db, table = m, d, rw
+		})
+		for _, namespace := range []string{"default", "shop"} {
+			insert(t, db, table, &k8s.EndpointSlice{Namespace: namespace, Name: "kubernetes"})
+			time.Sleep(time.Second)
+		}
+		for range 120 {
+			time.Sleep(heartbeat.Interval)
+			synctest.Wait()
+			if wedges := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(wedges) > 0 {
+				t.Fatalf("the agent would be restarted: %+v", wedges)
+			}
+		}
+	})
+}
+
 // TestController_TriesAgainEachMinute: nothing announces that an endpoint has given back an address that is the node's.
 func TestController_TriesAgainEachMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		addr := netip.MustParseAddr("192.0.2.5")
 		c := &contributions{taken: addr}
-		var db *statedb.DB
-		var table statedb.RWTable[nodeaddresses.Address]
-		h := wagglehive.New(celltest.Infrastructure(), settings.Cell, kubernetes(),
-			cell.Provide(
-				nodeaddresses.NewTable, localnode.NewTable,
-				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
-				func() bpfendpoints.HostWriter { return c },
-				func() ipcache.Writer { return c },
-			),
-			cell.Invoke(func(d *statedb.DB, rw statedb.RWTable[nodeaddresses.Address]) { db, table = d, rw }),
-			Cell)
-		log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
-		if err := h.Populate(log); err != nil {
-			t.Fatal(err)
-		}
-		txn := db.WriteTxn(table)
-		if _, _, err := table.Insert(txn, nodeaddresses.Address{Addr: addr, Device: "eth0"}); err != nil {
-			t.Fatal(err)
-		}
-		txn.Commit()
-		if err := h.Start(log, t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			if err := h.Stop(log, context.Background()); err != nil {
-				t.Error(err)
-			}
-		}()
+		started(t, c, func(db *statedb.DB, table statedb.RWTable[nodeaddresses.Address]) {
+			insert(t, db, table, nodeaddresses.Address{Addr: addr, Device: "eth0"})
+		})
 		has := func() bool {
 			synctest.Wait()
 			c.mu.Lock()
