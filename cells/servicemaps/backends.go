@@ -25,12 +25,10 @@ func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.Watch
 	changed.Add(more)
 	for change := range all {
 		row := change.Object
-		_, _, there := c.Backends.Get(txn, backends.ByID(row.ID))
-		switch {
-		case !there:
-			c.goneBackend(row.ID)
-		case !change.Deleted:
+		if !change.Deleted {
 			rows = append(rows, row)
+		} else if _, _, there := c.Backends.Get(txn, backends.ByID(row.ID)); !there {
+			c.goneBackend(row.ID)
 		}
 	}
 	return rows

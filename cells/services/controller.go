@@ -35,12 +35,17 @@ type controller struct {
 	models     map[string]*model                        // of this pass
 	complete   bool                                     // the tables are
 	synced     bool                                     // all inputs are the sources' own
+
+	portion int // services in one commit until the tables are complete
 }
+
+// portion lets the maps be written while the rest of the services is computed.
+const portion = 2048
 
 func newController(p params) *controller {
 	return &controller{params: p, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, external: map[netip.Addr]map[string]bool{},
 		externalOf: map[string][]netip.Addr{}, placed: map[string]bool{}, contests: map[loadbalancer.Address][]contender{},
-		lost: map[string]map[loadbalancer.Address]bool{}}
+		lost: map[string]map[loadbalancer.Address]bool{}, portion: portion}
 }
 
 // run follows changes at once: nothing waits for a burst to end, and what comes meanwhile is taken together.
@@ -107,20 +112,26 @@ func (c *controller) concern(name string) {
 	}
 }
 
-// pass brings the tables up to a snapshot, in one commit.
+// pass brings the tables up to a snapshot, in one commit as soon as they have been complete once.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
+	first := c.world == nil // then all are on the list
 	c.move(txn, c.in.world(txn, changed, c.world))
 	if !c.synced && c.in.complete(txn, changed) {
-		c.synced = true
-		c.concernAll(txn) // those that the maps alone had get their rows
+		if c.synced = true; !first {
+			c.concernAll(txn) // those that the maps alone had get their rows
+		}
 	}
 	if len(c.queue) == 0 && c.complete == c.synced {
 		return nil
 	}
 	write := c.writeTxn()
-	defer write.Abort()
+	defer func() { write.Abort() }()
 	c.models = map[string]*model{}
 	for i := 0; i < len(c.queue); i++ { // it grows meanwhile
+		if !c.complete && i > 0 && i%c.portion == 0 {
+			write.Commit()
+			write = c.writeTxn()
+		}
 		name := c.queue[i]
 		delete(c.queued, name)
 		if err := c.update(txn, write, name); err != nil {
@@ -133,6 +144,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 		c.complete = true
 	}
 	c.queue, c.models = nil, nil
+	c.queued = map[string]bool{} // a map that was large stays so
 	write.Commit()
 	return nil
 }

@@ -90,5 +90,5 @@ func (a Address) Compare(o Address) int {
 // Key is the address as an index key of tables: all of one IP address stand together.
 func (a Address) Key() index.Key {
 	b := a.Addr.As16()
-	return append(append(index.Key(nil), b[:]...), byte(a.Port>>8), byte(a.Port), byte(a.Protocol))
+	return append(append(make(index.Key, 0, len(b)+3), b[:]...), byte(a.Port>>8), byte(a.Port), byte(a.Protocol))
 }

@@ -62,7 +62,7 @@ func (b *bench) run(ctx context.Context) error {
 		{"restoring endpoints", b.restore},
 		{"programs", b.programs},
 		{"the policy compiler", b.compiler},
-		{"maps of services", b.services},
+		{"maps of services", b.serviceMaps},
 		{"sizes", b.sizes},
 	} {
 		if !strings.Contains(part.name, b.only) {
