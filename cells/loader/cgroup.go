@@ -62,7 +62,7 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 		return err
 	}
 	pin := filepath.Join(t.dir, key)
-	old, there, err := t.openGroup(pin, id)
+	old, there, err := openGroup(pin, id)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 	case there && p == nil:
 		return nil
 	case there:
-		return updateGroup(old, key, p)
+		return old.exchange(key, p)
 	case p == nil:
 		return fmt.Errorf("%s: %w", key, errNoFilter)
 	}
@@ -103,35 +103,13 @@ func groupRefused(err error) error {
 	return err
 }
 
-func updateGroup(l link.Link, key string, p *program) error {
-	info, err := l.Info()
-	if err != nil {
-		return fmt.Errorf("read link %s: %w", key, err)
-	}
-	if uint32(info.Program) == p.ID {
-		return nil
-	}
-	if err := l.Update(p.loaded); err != nil {
-		return fmt.Errorf("update link %s to program %s: %w", key, p.Name, err)
-	}
-	return nil
-}
-
 // openGroup opens a pinned link and tells whether it is on this very group.
-func (t *tcxLinks) openGroup(pin string, id uint64) (link.Link, bool, error) {
-	l, err := link.LoadPinnedLink(pin, nil)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, false, nil
+func openGroup(pin string, id uint64) (*pinnedLink, bool, error) {
+	l, err := openPinned(pin)
+	if l == nil {
+		return nil, false, err
 	}
-	if err != nil {
-		return nil, false, fmt.Errorf("open pinned link %s: %w", pin, err)
-	}
-	info, err := l.Info()
-	if err != nil {
-		_ = l.Close()
-		return nil, false, fmt.Errorf("read pinned link %s: %w", pin, err)
-	}
-	on := info.Cgroup()
+	on := l.info.Cgroup()
 	return l, on != nil && on.CgroupId == id, nil
 }
 

@@ -83,7 +83,7 @@ func (t *tcxLinks) probe() (bool, error) {
 
 func (t *tcxLinks) attachTCX(key string, at place, p *program) error {
 	pin := filepath.Join(t.dir, key)
-	old, onDevice, err := t.open(pin, at.IfIndex)
+	old, onDevice, err := openTCX(pin, at.IfIndex)
 	if err != nil {
 		return err
 	}
@@ -104,39 +104,59 @@ func (t *tcxLinks) attachTCX(key string, at place, p *program) error {
 	return t.create(key, pin, at, p)
 }
 
-// open opens a pinned link and tells whether it is on this very device.
-func (t *tcxLinks) open(pin string, ifindex int) (link.Link, bool, error) {
+// pinnedLink is a link that an earlier run, or an earlier attempt, has pinned.
+type pinnedLink struct {
+	link.Link
+	info *link.Info
+}
+
+// openPinned opens a pinned link, or returns nil when there is none.
+func openPinned(pin string) (*pinnedLink, error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return nil, false, fmt.Errorf("open pinned link %s: %w", pin, err)
+		return nil, fmt.Errorf("open pinned link %s: %w", pin, err)
 	}
 	info, err := l.Info()
 	if err != nil {
 		_ = l.Close()
-		return nil, false, fmt.Errorf("read pinned link %s: %w", pin, err)
+		return nil, fmt.Errorf("read pinned link %s: %w", pin, err)
 	}
-	on := info.TCX()
+	return &pinnedLink{l, info}, nil
+}
+
+// exchange lets the link run another program in one step, unless it runs that already.
+func (l *pinnedLink) exchange(key string, p *program) error {
+	if uint32(l.info.Program) == p.ID {
+		return nil
+	}
+	if err := l.Update(p.loaded); err != nil {
+		return fmt.Errorf("update link %s to program %s: %w", key, p.Name, err)
+	}
+	return nil
+}
+
+// openTCX opens a pinned link and tells whether it is on this very device.
+func openTCX(pin string, ifindex int) (*pinnedLink, bool, error) {
+	l, err := openPinned(pin)
+	if l == nil {
+		return nil, false, err
+	}
+	on := l.info.TCX()
 	return l, on != nil && on.Ifindex == uint32(ifindex), nil
 }
 
-// update exchanges the program of a link in one step, unless it runs already, and makes it the first of a hook that is ours.
-func (t *tcxLinks) update(l link.Link, key string, at place, p *program) error {
-	info, err := l.Info()
-	if err != nil {
-		return fmt.Errorf("read link %s: %w", key, err)
-	}
-	if uint32(info.Program) != p.ID {
-		if err := l.Update(p.loaded); err != nil {
-			return fmt.Errorf("update link %s to program %s: %w", key, p.Name, err)
-		}
+// update exchanges the program of a link, and makes it the first of a hook that is ours.
+func (t *tcxLinks) update(l *pinnedLink, key string, at place, p *program) error {
+	if err := l.exchange(key, p); err != nil {
+		return err
 	}
 	if at.Shared {
 		return nil
 	}
-	ahead, err := t.before(at.IfIndex, at.attachType(), info.ID)
+	ahead, err := t.before(at.IfIndex, at.attachType(), l.info.ID)
 	if err != nil || len(ahead) == 0 {
 		return err
 	}
