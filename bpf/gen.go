@@ -10,4 +10,5 @@ package bpf
 //go:generate build -output-stem netdev_ingress netdevIngress netdev_ingress.c
 //go:generate build -output-stem netdev_egress -type netdev_flag netdevEgress netdev_egress.c
 //go:generate build -output-stem sock -no-global-types sock sock.c
+//go:generate build -output-stem sock_list -no-global-types sockList sock_list.c
 //go:generate go run ./internal/record

@@ -24,6 +24,10 @@ const (
 // Sock is the object of all programs of sockets.
 const Sock = "sock"
 
+// SockList is an iterator over [MapSockConnected], object and program: it lists the sockets that programs have connected to
+// backends, each as a [SockListed]. It is not attached; who reads the list loads it.
+const SockList = "sock_list"
+
 // Names of the programs of sockets, "sock_" and the hook of a cgroup.
 const (
 	SockConnect4     = "sock_connect4"     // connect: a service becomes a backend
@@ -134,7 +138,7 @@ func SockPrograms() []string {
 }
 
 // Objects lists the names of all objects.
-func Objects() []string { return append(Programs(), Sock) }
+func Objects() []string { return append(Programs(), Sock, SockList) }
 
 // Load reads one object. Each call returns a spec of its own, which the caller may change.
 func Load(object string) (*ebpf.CollectionSpec, error) {
@@ -147,6 +151,8 @@ func Load(object string) (*ebpf.CollectionSpec, error) {
 		return loadHostEgress()
 	case Sock:
 		return loadSock()
+	case SockList:
+		return loadSockList()
 	case NetdevIngress:
 		return loadNetdevIngress()
 	case NetdevEgress:

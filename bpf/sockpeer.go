@@ -29,3 +29,13 @@ func NewSockPeer(service, backend netip.AddrPort, id uint32) SockPeer {
 	return SockPeer{Service: NewAddrKey(service.Addr()), Backend: NewAddrKey(backend.Addr()), ServicePort: wirePort(service.Port()),
 		BackendPort: wirePort(backend.Port()), BackendId: id}
 }
+
+// SockListed is what [SockList] says of a socket. It may be read while the socket is connected anew: then Peer is half of one and
+// half of the next.
+type SockListed struct {
+	Peer     SockPeer
+	Cookie   uint64
+	Netns    uint32 // inode number of its network namespace
+	Protocol uint16
+	Pad      uint16
+}

@@ -39,10 +39,11 @@ func (o *objects) Load() (map[string]program, error) {
 		return nil, err
 	}
 	out := make(map[string]program)
-	for _, object := range bpf.Objects() {
-		if object == bpf.Sock && !o.sockets.Enabled {
-			continue
-		}
+	wanted := bpf.Programs()
+	if o.sockets.Enabled {
+		wanted = append(wanted, bpf.Sock)
+	}
+	for _, object := range wanted {
 		if err := o.load(object, maps, out); err != nil {
 			o.Close()
 			return nil, err

@@ -1,7 +1,6 @@
 package sockterm
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,17 +17,26 @@ import (
 
 // kernel is what this cell asks of the kernel.
 type kernel interface {
-	// Open opens a network namespace: that of the node, or one with a path, which is [fs.ErrNotExist] unless it has the inode.
-	Open(path string, inode uint64) (namespace, error)
+	// Load loads the program that lists sockets.
+	Load() (list, error)
+	// Close closes sockets of one namespace and tells which of them it closed: that of the node, or one with a path, which is
+	// [fs.ErrNotExist] unless it has the inode.
+	Close(path string, inode uint64, doomed []socket) ([]socket, error)
 }
 
-// namespace has sockets.
-type namespace interface {
-	// Close closes the sockets that are connected to a backend which gone tells to be gone, and tells how many. Of TCP only those
-	// that programs have connected to it are asked for.
-	Close(p loadbalancer.Protocol, gone func(backend loadbalancer.Address) bool) (int, error)
-	// End lets the namespace alone.
+// list lists sockets.
+type list interface {
+	// Connected lists those that programs have connected to backends, of all network namespaces.
+	Connected() ([]socket, error)
+	// End unloads the program.
 	End()
+}
+
+// socket is one that programs have connected to a backend when its process asked for a service.
+type socket struct {
+	Netns            uint64 // inode of its network namespace; 0 is that of the node
+	Cookie           uint64 // which no other socket has, as long as the machine runs
+	Service, Backend loadbalancer.Address
 }
 
 // real is the real kernel.
@@ -36,11 +44,92 @@ type real struct{ maps bpfmaps.Maps }
 
 func newKernel(m bpfmaps.Maps) kernel { return real{m} }
 
-// Open implements kernel.
-func (r real) Open(path string, inode uint64) (namespace, error) {
+// Load implements kernel.
+func (r real) Load() (list, error) {
+	l, err := sockdiag.NewLister()
+	return lister{l, r.maps}, err
+}
+
+type lister struct {
+	*sockdiag.Lister
+	maps bpfmaps.Maps
+}
+
+// End implements list.
+func (l lister) End() { l.Close() }
+
+// Connected implements list.
+func (l lister) Connected() ([]socket, error) {
+	var own unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
+		return nil, fmt.Errorf("look at the agent's own network namespace: %w", err)
+	}
+	stored, err := l.maps.Get(bpf.MapSockConnected)
+	if err != nil {
+		return nil, err
+	}
+	all, err := l.List(stored)
+	sockets := make([]socket, 0, len(all))
+	for i := range all {
+		s := &all[i]
+		if s.Peer.BackendId == 0 {
+			continue
+		}
+		asked, target, protocol := s.Peer.Asked(), s.Peer.Target(), loadbalancer.Protocol(s.Protocol)
+		found := socket{Netns: uint64(s.Netns), Cookie: s.Cookie,
+			Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: protocol},
+			Backend: loadbalancer.Address{Addr: target.Addr(), Port: target.Port(), Protocol: protocol}}
+		if found.Netns == own.Ino {
+			found.Netns = 0
+		}
+		sockets = append(sockets, found)
+	}
+	return sockets, err
+}
+
+// Close implements kernel.
+func (real) Close(path string, inode uint64, doomed []socket) (closed []socket, err error) {
+	c, err := open(path, inode)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	wanted := map[uint8]map[uint64]socket{}
+	for _, s := range doomed {
+		p := uint8(s.Backend.Protocol)
+		if wanted[p] == nil {
+			wanted[p] = make(map[uint64]socket)
+		}
+		wanted[p][s.Cookie] = s
+	}
+	var found []sockdiag.Socket
+	for p, cookies := range wanted {
+		if err := c.Each(p, func(s sockdiag.Socket) {
+			// What is listed of a socket that is connected anew meanwhile may be wrong; so is what has been stored of one that was
+			// connected to somebody else by other means.
+			if want, is := cookies[s.Cookie]; is && want.Backend.Addr == s.Peer.Addr() && want.Backend.Port == s.Peer.Port() {
+				found = append(found, s)
+			}
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range found {
+		was, err := c.Destroy(&found[i])
+		if err != nil {
+			return closed, err
+		}
+		if was {
+			closed = append(closed, wanted[found[i].Protocol][found[i].Cookie])
+		}
+	}
+	return closed, nil
+}
+
+// open opens the node's namespace, or one with a path.
+func open(path string, inode uint64) (*sockdiag.Conn, error) {
 	if path == "" {
-		c, err := sockdiag.Open()
-		return sockets{c, r.maps}, err
+		return sockdiag.Open()
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -58,51 +147,5 @@ func (r real) Open(path string, inode uint64) (namespace, error) {
 	if errors.Is(err, unix.EPERM) {
 		err = fmt.Errorf("enter %s: %w: --bpf-lb-sock-terminate-pod-connections needs the capability SYS_ADMIN", path, err)
 	}
-	return sockets{c, r.maps}, err
-}
-
-// sockets are those of one namespace.
-type sockets struct {
-	*sockdiag.Conn
-	maps bpfmaps.Maps
-}
-
-// End implements namespace.
-func (s sockets) End() { s.Conn.Close() }
-
-// Close implements namespace.
-func (s sockets) Close(p loadbalancer.Protocol, gone func(loadbalancer.Address) bool) (closed int, err error) {
-	stored, err := s.maps.Get(bpf.MapSockConnected)
-	if err != nil {
-		return 0, err
-	}
-	var doomed []sockdiag.Socket
-	if err := s.Each(uint8(p), stored, func(socket sockdiag.Socket) {
-		if translated(&socket) && gone(loadbalancer.Address{Addr: socket.Peer.Addr(), Port: socket.Peer.Port(), Protocol: p}) {
-			doomed = append(doomed, socket)
-		}
-	}); err != nil {
-		return 0, err
-	}
-	for i := range doomed {
-		was, err := s.Destroy(&doomed[i])
-		if err != nil {
-			return closed, err
-		}
-		if was {
-			closed++
-		}
-	}
-	return closed, nil
-}
-
-// translated tells whether programs have connected a TCP socket to its peer. What is stored of one that was connected to
-// somebody else since is of no more worth. Of UDP sockets the kernel does not tell what is stored.
-func translated(s *sockdiag.Socket) bool {
-	if s.Protocol == unix.IPPROTO_UDP {
-		return true
-	}
-	var peer bpf.SockPeer
-	n, err := binary.Decode(s.Storage, binary.NativeEndian, &peer)
-	return err == nil && n == len(s.Storage) && peer.BackendId != 0 && peer.Target() == s.Peer
+	return c, err
 }

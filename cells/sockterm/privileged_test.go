@@ -1,12 +1,14 @@
 package sockterm
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -30,8 +32,8 @@ func (oneMap) Put(string, any, any) error              { return nil }
 func (oneMap) Delete(string, any) error                { return nil }
 func (oneMap) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
-// Sockets inside a namespace that is known by its path: of TCP those that programs connected to the backend are closed, of UDP
-// all that are connected to it. Another namespace at the path is left alone.
+// Sockets inside a namespace that is known by its path are listed with what programs stored at them, and closed. Those at which
+// nothing is stored, or that are connected to somebody else by now, are left alone, and so is another namespace at the path.
 func TestPrivilegedClose_InANamespace(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -50,69 +52,114 @@ func TestPrivilegedClose_InANamespace(t *testing.T) {
 	if err := unix.Fstat(int(ns.Handle()), &stat); err != nil {
 		t.Fatal(err)
 	}
-	for _, addr := range []string{"127.0.0.1", "::1"} {
-		var translated, direct, datagrams net.Conn
-		ns.Do(func() {
-			server, err1 := net.Listen("tcp", net.JoinHostPort(addr, "0"))
-			packets, err2 := net.ListenPacket("udp", net.JoinHostPort(addr, "0"))
-			if err := errors.Join(err1, err2); err != nil {
-				t.Error(err)
-				return
-			}
-			t.Cleanup(func() { _, _ = server.Close(), packets.Close() })
-			var errs [3]error
-			translated, errs[0] = net.Dial("tcp", server.Addr().String())
-			direct, errs[1] = net.Dial("tcp", server.Addr().String())
-			datagrams, errs[2] = net.Dial("udp", packets.LocalAddr().String())
-			if err := errors.Join(errs[:]...); err != nil {
-				t.Error(err)
-			}
-		})
-		peer := translated.RemoteAddr().(*net.TCPAddr).AddrPort()
-		value := bpf.NewSockPeer(netip.MustParseAddrPort("10.96.0.1:80"), peer, 7)
-		raw, err := translated.(syscall.Conn).SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := raw.Control(func(fd uintptr) {
-			if err := stored.Put(int32(fd), &value); err != nil {
-				t.Error(err)
-			}
-		}); err != nil {
-			t.Fatal(err)
-		}
-
-		k := newKernel(oneMap{stored})
-		if _, err := k.Open(path, stat.Ino+1); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("another namespace at the path: %v", err)
-		}
-		opened, err := k.Open(path, stat.Ino)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for p, want := range map[loadbalancer.Protocol]netip.AddrPort{loadbalancer.TCP: peer,
-			loadbalancer.UDP: datagrams.RemoteAddr().(*net.UDPAddr).AddrPort()} {
-			n, err := opened.Close(p, func(a loadbalancer.Address) bool {
-				return netip.AddrPortFrom(a.Addr, a.Port) == want && a.Protocol == p
+	told, left := map[string]net.Conn{}, map[string]net.Conn{}
+	var want []socket
+	put := func(c net.Conn, service string, backend netip.AddrPort) uint64 {
+		value := bpf.NewSockPeer(netip.MustParseAddrPort(service), backend, 7)
+		raw, err := c.(syscall.Conn).SyscallConn()
+		var cookie uint64
+		if err == nil {
+			err = raw.Control(func(fd uintptr) {
+				var e error
+				cookie, e = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+				if e = errors.Join(e, stored.Put(int32(fd), &value)); e != nil {
+					t.Error(e)
+				}
 			})
-			if err != nil || n != 1 {
-				t.Errorf("%s of %s: closed %d, %v", p, addr, n, err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cookie
+	}
+	for addr, service := range map[string]string{"127.0.0.1": "10.96.0.1:80", "::1": "[fd00:96::1]:80"} {
+		for p, network := range map[loadbalancer.Protocol]string{loadbalancer.TCP: "tcp", loadbalancer.UDP: "udp"} {
+			name := network + " " + addr
+			ns.Do(func() {
+				server, err := listen(t, network, addr)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				dial := func() net.Conn {
+					c, err := net.Dial(network, server.String())
+					if err != nil {
+						t.Error(err)
+					}
+					return c
+				}
+				told[name], left[name+", not translated"], left[name+", connected anew"] = dial(), dial(), dial()
+			})
+			if t.Failed() {
+				t.FailNow()
 			}
-		}
-		opened.End()
-		for what, c := range map[string]net.Conn{"translated": translated, "datagrams": datagrams} {
-			_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-			if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
-				t.Errorf("%s %s: the process reads %v", addr, what, err)
-			}
-		}
-		if _, err := direct.Write([]byte("x")); err != nil {
-			t.Errorf("%s: a connection that no program has made: %v", addr, err)
-		}
-		for _, c := range []net.Conn{translated, direct, datagrams} {
-			_ = c.Close()
+			peer := told[name].RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
+			asked := netip.MustParseAddrPort(service)
+			s := socket{Netns: stat.Ino, Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: p},
+				Backend: loadbalancer.Address{Addr: peer.Addr(), Port: peer.Port(), Protocol: p}}
+			s.Cookie = put(told[name], service, peer)
+			want = append(want, s)
+			s.Backend.Port++
+			s.Cookie = put(left[name+", connected anew"], service, netip.AddrPortFrom(peer.Addr(), peer.Port()+1))
+			want = append(want, s)
 		}
 	}
+	k := newKernel(oneMap{stored})
+	list, err := k.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.End()
+	got, err := list.Connected()
+	byCookie := func(a, b socket) int { return cmp.Compare(a.Cookie, b.Cookie) }
+	slices.SortFunc(got, byCookie)
+	slices.SortFunc(want, byCookie)
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("listed %+v, %v, want %+v", got, err, want)
+	}
+	var own []socket
+	ns.Do(func() { own, err = list.Connected() })
+	if err != nil || len(own) != len(want) || own[0].Netns != 0 {
+		t.Errorf("listed in their own namespace: %+v, %v", own, err)
+	}
+	if _, err := k.Close(path, stat.Ino+1, got); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("another namespace at the path: %v", err)
+	}
+	if closed, err := k.Close(path, stat.Ino, got); err != nil || len(closed) != len(told) {
+		t.Errorf("closed %+v, %v, want %d", closed, err, len(told))
+	}
+	for name, c := range told {
+		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
+			t.Errorf("%s: the process reads %v", name, err)
+		}
+		_ = c.Close()
+	}
+	for name, c := range left {
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = c.Close()
+	}
+}
+
+// listen listens on any port.
+func listen(t *testing.T, network, addr string) (net.Addr, error) {
+	t.Helper()
+	if network == "tcp" {
+		l, err := net.Listen(network, net.JoinHostPort(addr, "0"))
+		if err != nil {
+			return nil, err
+		}
+		t.Cleanup(func() { _ = l.Close() })
+		return l.Addr(), nil
+	}
+	l, err := net.ListenPacket(network, net.JoinHostPort(addr, "0"))
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.LocalAddr(), nil
 }
 
 // The agent has no SYS_ADMIN unless it was asked to close sockets inside pods: then it says what it lacks.
@@ -134,7 +181,7 @@ func TestPrivilegedOpen_SaysWhichCapabilityItLacks(t *testing.T) {
 			done <- err
 			return
 		}
-		_, err := newKernel(oneMap{}).Open("/proc/thread-self/fd/"+strconv.Itoa(int(ns.Handle())), stat.Ino)
+		_, err := newKernel(oneMap{}).Close("/proc/thread-self/fd/"+strconv.Itoa(int(ns.Handle())), stat.Ino, nil)
 		done <- err
 	}()
 	if err := <-done; !errors.Is(err, os.ErrPermission) {

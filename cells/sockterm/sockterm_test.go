@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
-	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,12 +29,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		fake := &fakeKernel{sockets: map[string][]loadbalancer.Address{}}
+		fake := &fakeKernel{}
 		return []cell.Cell{
 			cell.Provide(
 				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
-				ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
+				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 				func() socketlb.Options { return socketlb.Options{Enabled: true} },
 				registerSync, // kube/synced
 				fake.commands,
@@ -43,52 +44,49 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// registerSync lets scripts say that all backends are known.
-func registerSync(db *statedb.DB, table statedb.RWTable[*backends.Backend]) upstream.ScriptCmdOut {
-	txn := db.WriteTxn(table)
-	done := table.RegisterInitializer(txn, "test")
+// registerSync lets scripts say that all services are known.
+func registerSync(db *statedb.DB, b statedb.RWTable[*backends.Backend], f statedb.RWTable[*frontends.Frontend]) upstream.ScriptCmdOut {
+	txn := db.WriteTxn(b, f)
+	backendsDone, frontendsDone := b.RegisterInitializer(txn, "test"), f.RegisterInitializer(txn, "test")
 	txn.Commit()
-	return upstream.NewScriptCmd("kube/synced", script.Command(script.CmdUsage{Summary: "All backends are known"},
+	return upstream.NewScriptCmd("kube/synced", script.Command(script.CmdUsage{Summary: "All services are known"},
 		func(*script.State, ...string) (script.WaitFunc, error) {
-			txn := db.WriteTxn(table)
-			done(txn)
+			txn := db.WriteTxn(b, f)
+			backendsDone(txn)
+			frontendsDone(txn)
 			txn.Commit()
 			return nil, nil
 		}))
 }
 
-// fakeKernel holds connected sockets by namespace; empty is that of the node.
+// fakeKernel holds sockets that programs have connected to backends. Namespace 6 has gone.
 type fakeKernel struct {
 	mu      sync.Mutex
-	sockets map[string][]loadbalancer.Address
+	sockets []socket
 	failing bool
 }
 
-func (f *fakeKernel) Open(path string, _ uint64) (namespace, error) {
+func (f *fakeKernel) Load() (list, error) { return f, nil }
+
+func (*fakeKernel) End() {}
+
+func (f *fakeKernel) Connected() ([]socket, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.failing {
+	return slices.Clone(f.sockets), nil
+}
+
+func (f *fakeKernel) Close(path string, inode uint64, doomed []socket) ([]socket, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.failing:
 		return nil, errors.New("refused by the test")
-	}
-	if path != "" && f.sockets[path] == nil {
+	case inode == 6:
 		return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
 	}
-	return fakeNamespace{f, path}, nil
-}
-
-type fakeNamespace struct {
-	*fakeKernel
-	path string
-}
-
-func (fakeNamespace) End() {}
-
-func (f fakeNamespace) Close(p loadbalancer.Protocol, gone func(loadbalancer.Address) bool) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	before := len(f.sockets[f.path])
-	f.sockets[f.path] = slices.DeleteFunc(f.sockets[f.path], func(a loadbalancer.Address) bool { return a.Protocol == p && gone(a) })
-	return before - len(f.sockets[f.path]), nil
+	f.sockets = slices.DeleteFunc(f.sockets, func(s socket) bool { return slices.Contains(doomed, s) })
+	return doomed, nil
 }
 
 func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
@@ -101,26 +99,22 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 		})
 	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"kernel/connect": simple("Connect a socket: namespace or node, address", func(args []string) (string, error) {
-			a, err := loadbalancer.ParseAddress(args[1])
-			ns := strings.TrimPrefix(args[0], "node")
-			f.sockets[ns] = append(f.sockets[ns], a)
-			return "", err
+		"kernel/connect": simple("Connect a socket: inode of its namespace, service, backend", func(args []string) (string, error) {
+			inode, err := strconv.ParseUint(args[0], 10, 64)
+			service, err1 := loadbalancer.ParseAddress(args[1])
+			backend, err2 := loadbalancer.ParseAddress(args[2])
+			f.sockets = append(f.sockets, socket{Netns: inode, Cookie: uint64(len(f.sockets)), Service: service, Backend: backend})
+			return "", errors.Join(err, err1, err2)
 		}),
 		"kernel/sockets": simple("List the sockets", func([]string) (string, error) {
 			var lines []string
-			for ns, sockets := range f.sockets {
-				if ns == "" {
-					ns = "node"
-				}
-				for _, a := range sockets {
-					lines = append(lines, ns+" "+a.String()+"\n")
-				}
+			for _, s := range f.sockets {
+				lines = append(lines, fmt.Sprintf("%d %s %s\n", s.Netns, s.Service, s.Backend))
 			}
 			slices.Sort(lines)
 			return strings.Join(lines, ""), nil
 		}),
-		"kernel/fail": simple("Refuse everything, or nothing", func(args []string) (string, error) {
+		"kernel/fail": simple("Refuse to close, or not", func(args []string) (string, error) {
 			f.failing = len(args) > 0
 			return "", nil
 		}),

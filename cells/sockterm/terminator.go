@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
-	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -18,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
-	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 const (
@@ -28,18 +27,12 @@ const (
 	maxRetry = time.Minute
 )
 
-// late passes follow the one that comes at once: until the datapath has what the table says, sockets connect to backends that
+// late passes follow the one that comes at once: until the datapath has what the tables say, sockets connect to backends that
 // are gone.
 var late = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 
-// terminator looks at all sockets whenever a backend has gone.
-type terminator struct {
-	params
-	// gone are backends of UDP that went since the agent began: nothing tells whether a UDP socket was connected by programs
-	// or by its process, so only who is connected to one of these is meant. It stays until no pod has its address any more and
-	// a pass has looked at the sockets after that.
-	gone map[loadbalancer.Address]struct{}
-}
+// terminator looks at the connected sockets whenever services or backends have changed.
+type terminator struct{ params }
 
 type params struct {
 	cell.In
@@ -49,14 +42,14 @@ type params struct {
 	Kernel    kernel
 	DB        *statedb.DB
 	Table     statedb.RWTable[Closed]
+	Frontends statedb.Table[*frontends.Frontend]
 	Backends  statedb.Table[*backends.Backend]
 	Endpoints statedb.Table[*endpoints.Endpoint]
-	IPCache   statedb.Table[*ipcache.Entry]
 }
 
 func register(jobs job.Group, p params) {
 	if p.Options.Enabled {
-		t := &terminator{params: p, gone: make(map[loadbalancer.Address]struct{})}
+		t := &terminator{p}
 		heartbeat.AddRetried(jobs, "close-sockets", t.run, minRetry, maxRetry)
 	}
 }
@@ -64,30 +57,32 @@ func register(jobs job.Group, p params) {
 // run begins with a pass: backends may have gone while no agent ran.
 func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for services")
-	txn := t.DB.WriteTxn(t.Backends)
-	changes, err := t.Backends.Changes(txn)
-	txn.Commit()
-	if err != nil {
-		return err
-	}
-	_, known := t.Backends.Initialized(t.DB.ReadTxn())
 	heartbeat.Idle(ctx)
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-known:
-	}
-	due := []time.Duration{0}
-	for {
-		heartbeat.Busy(ctx)
-		snapshot := t.DB.ReadTxn()
-		rows, changed := changes.Next(snapshot)
-		if t.note(rows) {
-			due = append([]time.Duration{0}, late...)
+	for _, initialized := range []func(statedb.ReadTxn) (bool, <-chan struct{}){t.Frontends.Initialized, t.Backends.Initialized} {
+		_, known := initialized(t.DB.ReadTxn())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-known:
 		}
-		doomed, freed := t.doomed(snapshot)
-		if len(doomed) > 0 && len(due) == 0 {
-			due = []time.Duration{0}
+	}
+	heartbeat.Busy(ctx)
+	list, err := t.Kernel.Load()
+	if err != nil {
+		return fmt.Errorf("close sockets of backends that are gone: %w", err)
+	}
+	defer list.End()
+	for due := late; ; {
+		txn := t.DB.ReadTxn()
+		_, frontends := t.Frontends.AllWatch(txn)
+		_, backends := t.Backends.AllWatch(txn)
+		heartbeat.Busy(ctx)
+		begin := time.Now()
+		if err := t.pass(txn, list, health); err != nil {
+			return fmt.Errorf("close sockets of backends that are gone: %w", err)
+		}
+		if heartbeat.Sleep(ctx, share*time.Since(begin)) != nil {
+			return nil
 		}
 		var timer <-chan time.Time
 		if len(due) > 0 {
@@ -97,121 +92,95 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-changed:
-			continue
-		case <-freed:
-			continue
 		case <-timer:
-		}
-		heartbeat.Busy(ctx)
-		due = due[1:]
-		begin := time.Now()
-		if err := t.pass(health, doomed); err != nil {
-			return err
-		}
-		if len(due) == 0 {
-			for a := range doomed {
-				delete(t.gone, a)
-			}
-		}
-		if heartbeat.Sleep(ctx, share*time.Since(begin)) != nil {
-			return nil
+			due = due[1:]
+		case <-frontends:
+			due = late
+		case <-backends:
+			due = late
 		}
 	}
 }
 
-// note remembers which backends have gone, and tells whether one has.
-func (t *terminator) note(rows iter.Seq2[statedb.Change[*backends.Backend], statedb.Revision]) (gone bool) {
-	for change := range rows {
-		b := change.Object
-		switch {
-		case !change.Deleted:
-			delete(t.gone, b.Address)
-		case b.Protocol == loadbalancer.UDP:
-			t.gone[b.Address] = struct{}{}
-		}
-		gone = gone || change.Deleted
+// gone tells whether nobody answers a socket any more. A TCP connection stands as long as the backend is one of any service. A
+// client of UDP cannot tell that nobody answers, so for it a backend that is not ready, or none of its service's, is gone too, as
+// it is for flows that are translated on links.
+func (t *terminator) gone(txn statedb.ReadTxn, s *socket) bool {
+	b, _, found := t.Backends.Get(txn, backends.ByAddress(s.Backend))
+	if !found {
+		return true
 	}
-	return gone
+	if s.Backend.Protocol != loadbalancer.UDP {
+		return false
+	}
+	f, _, found := t.Frontends.Get(txn, frontends.ByAddress(s.Service))
+	return !found || b.State == backends.NotReady || !slices.Contains(b.Services, f.Service)
 }
 
-// doomed are backends of UDP that nobody can be connected to on purpose: no pod has the address. What it returns is closed when there may
-// be more; nil when nothing waits.
-func (t *terminator) doomed(txn statedb.ReadTxn) (doomed map[loadbalancer.Address]struct{}, freed <-chan struct{}) {
-	doomed = make(map[loadbalancer.Address]struct{})
-	for a := range t.gone {
-		prefix := netip.PrefixFrom(a.Addr, a.Addr.BitLen())
-		entry, _, found := t.IPCache.Get(txn, ipcache.ByPrefix(prefix))
-		if found && (entry.Owner == ipcache.OwnerEndpoints || entry.Owner == ipcache.OwnerCiliumEndpoints) {
-			if freed == nil {
-				_, freed = t.IPCache.AllWatch(txn)
-			}
-			continue
-		}
-		doomed[a] = struct{}{}
+// pass looks at all sockets that are connected to backends.
+func (t *terminator) pass(txn statedb.ReadTxn, list list, health cell.Health) error {
+	sockets, err := list.Connected()
+	if err != nil {
+		return err
 	}
-	return doomed, freed
-}
-
-// pass looks at all sockets.
-func (t *terminator) pass(health cell.Health, doomed map[loadbalancer.Address]struct{}) error {
-	txn := t.DB.ReadTxn()
-	closed := map[loadbalancer.Protocol]int{}
-	gone := func(a loadbalancer.Address) bool {
-		if _, is := doomed[a]; a.Protocol == loadbalancer.UDP && !is {
-			return false
+	doomed := map[uint64][]socket{}
+	for i := range sockets {
+		if s := &sockets[i]; t.gone(txn, s) {
+			doomed[s.Netns] = append(doomed[s.Netns], *s)
 		}
-		_, _, found := t.Backends.Get(txn, backends.ByAddress(a))
-		return !found
 	}
-	err := t.namespace("", 0, gone, closed)
-	places := 1
-	if t.Config.Pods {
+	closed := map[loadbalancer.Protocol]uint64{loadbalancer.TCP: 0, loadbalancer.UDP: 0}
+	err = t.end("", 0, doomed, closed)
+	if t.Config.Pods && len(doomed) > 0 {
 		for ep := range t.Endpoints.All(txn) {
 			if ep.NetnsPath == "" || ep.NetnsInode == 0 {
 				continue
 			}
-			places++
-			if e := t.namespace(ep.NetnsPath, ep.NetnsInode, gone, closed); !errors.Is(e, fs.ErrNotExist) {
+			if e := t.end(ep.NetnsPath, ep.NetnsInode, doomed, closed); !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)
 			}
 		}
 	}
 	t.publish(closed)
 	if err != nil {
-		return fmt.Errorf("close sockets of backends that are gone: %w", err)
+		return err
 	}
-	health.OK(fmt.Sprintf("%d network namespaces looked through", places))
+	left := 0
+	for _, others := range doomed {
+		left += len(others)
+	}
+	health.OK(fmt.Sprintf("%d sockets looked through, %d inside pods are left to their processes", len(sockets), left))
 	return nil
 }
 
-func (t *terminator) namespace(path string, inode uint64, gone func(loadbalancer.Address) bool, closed map[loadbalancer.Protocol]int) error {
-	ns, err := t.Kernel.Open(path, inode)
-	if err != nil {
-		return err
+// end closes the sockets of one namespace that are doomed.
+func (t *terminator) end(path string, inode uint64, doomed map[uint64][]socket, closed map[loadbalancer.Protocol]uint64) error {
+	mine := doomed[inode]
+	if len(mine) == 0 {
+		return nil
 	}
-	defer ns.End()
-	for _, p := range []loadbalancer.Protocol{loadbalancer.TCP, loadbalancer.UDP} {
-		n, err := ns.Close(p, gone)
-		closed[p] += n
-		if err != nil {
-			return err
-		}
+	done, err := t.Kernel.Close(path, inode, mine)
+	for i := range done {
+		closed[done[i].Backend.Protocol]++
 	}
-	return nil
+	if err == nil {
+		delete(doomed, inode)
+	}
+	return err
 }
 
 // publish counts what was closed.
-func (t *terminator) publish(closed map[loadbalancer.Protocol]int) {
+func (t *terminator) publish(closed map[loadbalancer.Protocol]uint64) {
 	txn := t.DB.WriteTxn(t.Table)
-	defer txn.Commit()
+	defer txn.Abort()
 	for p, n := range closed {
 		row, _, had := t.Table.Get(txn, protocolIndex.Query(p))
 		if n == 0 && had {
 			continue
 		}
 		row.Protocol = p
-		row.Sockets += uint64(n)
+		row.Sockets += n
 		_, _, _ = t.Table.Insert(txn, row)
 	}
+	txn.Commit()
 }

@@ -1,4 +1,4 @@
-// Package sockdiag finds connected sockets, with what BPF programs have stored at them, and closes them.
+// Package sockdiag lists the sockets that BPF programs have connected to backends, and finds and closes connected sockets.
 package sockdiag
 
 import (
@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"slices"
-	"syscall"
 
-	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -21,13 +18,8 @@ const (
 	sockDiagByFamily = 20
 	sockDestroy      = 21
 
-	reqStorages     = 2  // INET_DIAG_REQ_SK_BPF_STORAGES
-	reqStorageMap   = 1  // SK_DIAG_BPF_STORAGE_REQ_MAP_FD
-	answerStorages  = 20 // INET_DIAG_SK_BPF_STORAGES
-	storage         = 1  // SK_DIAG_BPF_STORAGE
-	storageMapValue = 3  // SK_DIAG_BPF_STORAGE_MAP_VALUE
-
 	idSize     = 48 // struct inet_diag_sockid
+	cookieAt   = 40 // in it
 	answerSize = 72 // struct inet_diag_msg
 	idAt       = 4  // in struct inet_diag_msg
 )
@@ -43,10 +35,10 @@ var errNoDestroy = errors.New("the kernel closes no sockets for others: it needs
 type Socket struct {
 	Protocol    uint8
 	Local, Peer netip.AddrPort // IPv4 addresses of IPv6 sockets are plain IPv4
-	Storage     []byte         // of TCP: what the map has for the socket, valid until the next one; nil for nothing. Of UDP the kernel does not tell
+	Cookie      uint64
 
 	family uint8
-	id     [idSize]byte // with the cookie, so that no other socket is meant
+	id     [idSize]byte // as the kernel says it
 }
 
 // Conn asks about the sockets of one network namespace.
@@ -84,14 +76,11 @@ func OpenAt(ns netns.NsHandle) (c *Conn, err error) {
 // Close closes it.
 func (c *Conn) Close() { c.sockets[unix.NETLINK_INET_DIAG].Close() }
 
-// Each calls do for each connected socket of a protocol, with what a map of type SK_STORAGE has for it. Reading that needs CAP_BPF.
-func (c *Conn) Each(protocol uint8, stored *ebpf.Map, do func(Socket)) error {
+// Each calls do for each connected socket of a protocol.
+func (c *Conn) Each(protocol uint8, do func(Socket)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		req := c.request(sockDiagByFamily, unix.NLM_F_DUMP)
 		req.AddData(question(family, protocol, connected, [idSize]byte{}))
-		storages := nl.NewRtAttr(reqStorages|unix.NLA_F_NESTED, nil)
-		storages.AddRtAttr(reqStorageMap, nl.Uint32Attr(uint32(stored.FD())))
-		req.AddData(storages)
 		var broken error
 		err := req.ExecuteIter(unix.NETLINK_INET_DIAG, sockDiagByFamily, func(message []byte) bool {
 			var s Socket
@@ -144,7 +133,7 @@ func question(family, protocol uint8, states uint32, id [idSize]byte) head {
 	return append(binary.NativeEndian.AppendUint32([]byte{family, protocol, 0, 0}, states), id[:]...)
 }
 
-// read takes a struct inet_diag_msg and its attributes apart.
+// read takes a struct inet_diag_msg apart.
 func read(protocol uint8, message []byte) (s Socket, err error) {
 	if len(message) < answerSize {
 		return s, fmt.Errorf("read a socket: %d bytes, want at least %d", len(message), answerSize)
@@ -158,22 +147,7 @@ func read(protocol uint8, message []byte) (s Socket, err error) {
 	}
 	s.Local = netip.AddrPortFrom(addr(4), binary.BigEndian.Uint16(s.id[0:]))
 	s.Peer = netip.AddrPortFrom(addr(20), binary.BigEndian.Uint16(s.id[2:]))
-	s.Storage, err = nested(message[answerSize:], answerStorages, storage, storageMapValue)
-	return s, err
-}
-
-// nested follows attributes inwards; nil when one is missing.
-func nested(data []byte, path ...uint16) ([]byte, error) {
-	for _, kind := range path {
-		attrs, err := nl.ParseRouteAttr(data)
-		if err != nil {
-			return nil, fmt.Errorf("read the attributes of a socket: %w", err)
-		}
-		i := slices.IndexFunc(attrs, func(a syscall.NetlinkRouteAttr) bool { return a.Attr.Type&^uint16(unix.NLA_F_NESTED) == kind })
-		if i < 0 {
-			return nil, nil
-		}
-		data = attrs[i].Value
-	}
-	return data, nil
+	low, high := binary.NativeEndian.Uint32(s.id[cookieAt:]), binary.NativeEndian.Uint32(s.id[cookieAt+4:])
+	s.Cookie = uint64(high)<<32 | uint64(low)
+	return s, nil
 }

@@ -1,37 +1,18 @@
 package sockdiag
 
 import (
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
-
-func storageMap(t *testing.T) *ebpf.Map {
-	t.Helper()
-	testnet.RequirePrivileges(t)
-	specs, err := bpf.MapSpecs()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := ebpf.NewMap(specs[bpf.MapSockConnected])
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Close() })
-	return m
-}
 
 // connect connects a socket to a port of the loopback device that somebody listens on.
 func connect(t *testing.T, network, addr string) (syscall.RawConn, net.Conn) {
@@ -67,11 +48,11 @@ func connect(t *testing.T, network, addr string) (syscall.RawConn, net.Conn) {
 	return raw, c
 }
 
-// Sockets of both protocols and families are found, those of TCP with what is stored at them, and one that is closed tells its
+// Sockets of both protocols and families are found with the cookies that their processes see, and one that is closed tells its
 // process.
 func TestPrivilegedDestroy(t *testing.T) {
 	t.Parallel()
-	stored := storageMap(t)
+	testnet.RequirePrivileges(t)
 	for protocol, network := range map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"} {
 		for _, addr := range []string{"127.0.0.1", "::1"} {
 			t.Run(network+" "+addr, func(t *testing.T) {
@@ -81,31 +62,18 @@ func TestPrivilegedDestroy(t *testing.T) {
 				ns := testnet.New(t)
 				ns.Do(func() {
 					raw, told = connect(t, network, addr)
-					_, other = connect(t, network, addr) // a program has stored nothing at it
+					_, other = connect(t, network, addr)
 				})
 				peer := told.RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
-				service := netip.AddrPortFrom(peer.Addr(), 80)
-				value := bpf.NewSockPeer(service, peer, 7)
-				if err := raw.Control(func(fd uintptr) {
-					if err := stored.Put(int32(fd), &value); err != nil {
-						t.Error(err)
-					}
-				}); err != nil {
-					t.Fatal(err)
-				}
 				c, err := OpenAt(ns.Handle())
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				found := all(t, c, protocol, stored)
-				i := slices.IndexFunc(found, func(s Socket) bool { return s.Peer == peer })
-				if i < 0 || (found[i].Storage != nil) != (network == "tcp") || found[i].Peer != peer || found[i].Local.String() != told.LocalAddr().String() {
+				found := all(t, c, protocol)
+				i := slices.IndexFunc(found, func(s Socket) bool { return s.Cookie == cookie(t, raw) })
+				if i < 0 || found[i].Peer != peer || found[i].Local.String() != told.LocalAddr().String() {
 					t.Fatalf("found %+v, want a socket towards %s", found, peer)
-				}
-				var got bpf.SockPeer
-				if _, err := binary.Decode(found[i].Storage, binary.NativeEndian, &got); network == "tcp" && (err != nil || got != value) {
-					t.Errorf("stored %+v, %v, want %+v", got, err, value)
 				}
 				if gone, err := c.Destroy(&found[i]); err != nil || !gone {
 					t.Fatal(gone, err)
@@ -120,8 +88,8 @@ func TestPrivilegedDestroy(t *testing.T) {
 				if _, err := other.Write([]byte("x")); err != nil {
 					t.Errorf("another socket: %v", err)
 				}
-				for _, s := range all(t, c, protocol, stored) {
-					if s.Peer == peer && s.Local == found[i].Local {
+				for _, s := range all(t, c, protocol) {
+					if s.Cookie == found[i].Cookie {
 						t.Errorf("%+v is still there", s)
 					}
 				}
@@ -130,12 +98,18 @@ func TestPrivilegedDestroy(t *testing.T) {
 	}
 }
 
-func all(t *testing.T, c *Conn, protocol uint8, stored *ebpf.Map) (found []Socket) {
+func cookie(t *testing.T, raw syscall.RawConn) (cookie uint64) {
 	t.Helper()
-	if err := c.Each(protocol, stored, func(s Socket) {
-		s.Storage = slices.Clone(s.Storage)
-		found = append(found, s)
-	}); err != nil {
+	var err error
+	if e := raw.Control(func(fd uintptr) { cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE) }); err != nil || e != nil {
+		t.Fatal(err, e)
+	}
+	return cookie
+}
+
+func all(t *testing.T, c *Conn, protocol uint8) (found []Socket) {
+	t.Helper()
+	if err := c.Each(protocol, func(s Socket) { found = append(found, s) }); err != nil {
 		t.Fatal(err)
 	}
 	return found
@@ -144,7 +118,7 @@ func all(t *testing.T, c *Conn, protocol uint8, stored *ebpf.Map) (found []Socke
 // An IPv6 socket that is connected to a mapped IPv4 address is found by that address, and closed.
 func TestPrivilegedDestroy_MappedIPv4(t *testing.T) {
 	t.Parallel()
-	stored := storageMap(t)
+	testnet.RequirePrivileges(t)
 	ns := testnet.New(t)
 	ns.Do(func() {
 		server, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -165,11 +139,6 @@ func TestPrivilegedDestroy_MappedIPv4(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		value := bpf.NewSockPeer(netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("127.0.0.1:"+strconv.Itoa(port)), 7)
-		if err := stored.Put(int32(fd), &value); err != nil {
-			t.Error(err)
-			return
-		}
 		c, err := Open()
 		if err != nil {
 			t.Error(err)
@@ -177,12 +146,9 @@ func TestPrivilegedDestroy_MappedIPv4(t *testing.T) {
 		}
 		defer c.Close()
 		closed := 0
-		for _, s := range all(t, c, unix.IPPROTO_TCP, stored) {
-			if s.Storage == nil {
-				continue
-			}
+		for _, s := range all(t, c, unix.IPPROTO_TCP) {
 			if s.Peer != netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)) {
-				t.Errorf("found %+v", s)
+				continue
 			}
 			if _, err := c.Destroy(&s); err != nil {
 				t.Error(err)
@@ -198,7 +164,6 @@ func TestPrivilegedDestroy_MappedIPv4(t *testing.T) {
 // Whatever the kernel were to answer, reading it ends with a socket or an error.
 func FuzzRead(f *testing.F) {
 	f.Add(make([]byte, answerSize))
-	f.Add(append(make([]byte, answerSize), 8, 0, answerStorages, 0, 4, 0, storage, 0))
 	f.Fuzz(func(t *testing.T, message []byte) {
 		if _, err := read(unix.IPPROTO_TCP, message); err == nil && len(message) < answerSize {
 			t.Errorf("%x is a socket", message)
