@@ -9,29 +9,39 @@ import (
 	"github.com/waggle-net/waggle/pkg/config"
 )
 
+// needed are the capabilities that the agent keeps.
+func (a *agent) needed() capabilities.Set {
+	keep := capabilities.Agent
+	if pods, err := a.flags.GetBool("bpf-lb-sock-terminate-pod-connections"); err == nil && pods {
+		keep |= capabilities.Namespaces
+	}
+	return keep
+}
+
 // boundCapabilities makes sure that nothing which the agent may start has more than the agent needs.
 func (a *agent) boundCapabilities(log *slog.Logger) {
 	if a.role == config.RoleCluster {
 		return // it is started without any
 	}
-	if err := capabilities.Bound(capabilities.Agent); err != nil {
+	if err := capabilities.Bound(a.needed()); err != nil {
 		log.Warn("The agent keeps capabilities in its bounding set", "error", err)
 	}
 }
 
 // dropCapabilities gives away what only start hooks need, such as mounting the BPF file system and giving a socket to a
-// group. It is invoked after all cells, so its hook runs last. In a container that has only the three, nothing changes.
-func dropCapabilities(lifecycle cell.Lifecycle, log *slog.Logger) {
+// group. It is invoked after all cells, so its hook runs last. In a container that has only what is needed, nothing changes.
+func (a *agent) dropCapabilities(lifecycle cell.Lifecycle, log *slog.Logger) {
 	lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error {
 		before, err := capabilities.Effective()
 		if err != nil {
 			return err
 		}
-		if err := capabilities.Drop(capabilities.Agent); err != nil {
+		needed := a.needed()
+		if err := capabilities.Drop(needed); err != nil {
 			log.Warn("The agent keeps capabilities that it does not need", "error", err)
 		}
 		after, err := capabilities.Effective()
-		if missing := capabilities.Agent &^ after; err == nil && missing != 0 {
+		if missing := needed &^ after; err == nil && missing != 0 {
 			log.Warn("The agent lacks capabilities; the kernel will refuse parts of its work", "missing", missing)
 		}
 		if err == nil && before != after {

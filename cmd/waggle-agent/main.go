@@ -65,7 +65,7 @@ func (a *agent) outside() cell.Cell {
 	if a.role == config.RoleCluster {
 		return provide // it is started without any capability
 	}
-	return cell.Group(cell.Invoke(dropCapabilities), provide)
+	return cell.Group(cell.Invoke(a.dropCapabilities), provide)
 }
 
 func (a *agent) rootCommand() *cobra.Command {

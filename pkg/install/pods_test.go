@@ -69,6 +69,26 @@ func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
 	}
 }
 
+// To close sockets inside pods it has to find and enter their network namespaces, and only then it may.
+func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
+	t.Parallel()
+	for value, enters := range map[string]bool{"true": true, "1": true, "false": false} {
+		options := usual()
+		options.Set = []string{"bpf-lb-sock-terminate-pod-connections=" + value}
+		pod := objects(t, options)["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
+		agent, want := pod.Containers[0], []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON"}
+		if enters {
+			want = append(want, "SYS_ADMIN")
+		}
+		if got := agent.SecurityContext.Capabilities; !slices.Equal(got.Add, want) || !slices.Equal(got.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("%s: the agent may do %+v, want %q", value, got, want)
+		}
+		if got := slices.Contains(mounts(pod, agent), "/var/run/netns -> /var/run/netns read-only HostToContainer"); got != enters {
+			t.Errorf("%s: the agent sees namespaces of pods: %v", value, got)
+		}
+	}
+}
+
 func TestCluster_MayDoNothingOnItsNode(t *testing.T) {
 	t.Parallel()
 	pod := objects(t, usual())["Deployment waggle-cluster"].(*appsv1.Deployment).Spec.Template.Spec

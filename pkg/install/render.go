@@ -12,6 +12,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -108,6 +109,7 @@ type values struct {
 	ClusterAt  hostPort // where the cluster role answers probes
 	CNIConfDir string   // of the node; empty when the agent writes no configuration
 	TaintKey   string
+	EntersPods bool // to close sockets there
 }
 
 func newValues(o Options) (values, error) {
@@ -144,6 +146,7 @@ func newValues(o Options) (values, error) {
 		v.CNIConfDir = path.Dir(conflist)
 	}
 	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")
+	v.EntersPods, _ = strconv.ParseBool(v.Settings.value("bpf-lb-sock-terminate-pod-connections")) // what is no bool is reported above
 	return v, errors.Join(errs...)
 }
 
