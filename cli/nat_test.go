@@ -40,16 +40,16 @@ func TestServiceMaps_Commands(t *testing.T) {
 	t.Parallel()
 	socket := echoShell(t)
 	for typed, want := range map[string]string{
-		"bpf lb list":                                                "lb/list",
-		"bpf lb list --frontends":                                    "lb/list --frontends",
-		"bpf lb list --backends":                                     "lb/list --backends",
-		"bpf lb list --revnat":                                       "lb/list --revnat",
-		"bpf lb list --source-ranges":                                "lb/list --source-ranges",
-		"bpf nat list":                                               "nat/list",
-		"bpf nat list --service shop/web --pod shop/cart":            "nat/list --pod=shop/cart --service=shop/web",
-		"bpf nat top --endpoint 7":                                   "nat/top --endpoint=7",
-		"bpf nat flush --service shop/web":                           "nat/flush --service=shop/web",
-		"bpf nat flush --all":                                        "nat/flush --all",
+		"bpf lb list":                                     "lb/list",
+		"bpf lb list --frontends":                         "lb/list --frontends",
+		"bpf lb list --backends":                          "lb/list --backends",
+		"bpf lb list --revnat":                            "lb/list --revnat",
+		"bpf lb list --source-ranges":                     "lb/list --source-ranges",
+		"bpf nat list":                                    "nat/list",
+		"bpf nat list --service shop/web --pod shop/cart": "nat/list --pod=shop/cart --service=shop/web",
+		"bpf nat top --endpoint 7":                        "nat/top --endpoint=7",
+		"bpf nat flush --service shop/web":                "nat/flush --service=shop/web",
+		"bpf nat flush --all":                             "nat/flush --all",
 		"bpf nat flush --address fd00::7 --endpoint 7 --service a/b": "nat/flush --endpoint=7 --address=fd00::7 --service=a/b",
 	} {
 		for output, printed := range map[string]string{"": want + "\n", " -o json": fmt.Sprintf("{\n  \"command\": %q\n}\n", want),

@@ -105,8 +105,10 @@ func (a *app) policyExplainCommand() *cobra.Command {
 		Use: "explain", Short: "Say whether one may connect to another, and why", Args: cobra.NoArgs,
 		Long: "Say whether one may connect to another, and why: the policies of now are asked, and what the kernel has is compared.\n\n" +
 			"Each of both is an address, NAMESPACE/POD, or an identity as id:NUMBER. Of pods with both families IPv4 is asked.\n" +
+			"Of a service give the address: policies are judged towards the backends behind it, after the translation.\n" +
 			"Only endpoints of this node have a policy here: for the other side ask on its node.",
-		Example: "  waggle policy explain --from shop/cart --to 10.0.1.7 --port 80/TCP\n  waggle policy explain --from 192.0.2.1 --to shop/web --port 8/ICMP",
+		Example: "  waggle policy explain --from shop/cart --to 10.0.1.7 --port 80/TCP\n" +
+			"  waggle policy explain --from shop/cart --to 10.96.0.1 --port 80/TCP\n  waggle policy explain --from 192.0.2.1 --to shop/web --port 8/ICMP",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if p.From == "" || p.To == "" || p.Port == "" {
 				return usage{errors.New("give --from, --to and --port, as in waggle policy explain --from shop/cart --to 10.0.1.7 --port 80/TCP")}

@@ -16,6 +16,14 @@ const explanation = `{"from":{"pod":"shop/web","address":"10.0.1.8","identity":3
 "near-misses":[{"text":"NetworkPolicy shop/cart spec.ingress[0] nearly allows it: it is for 80/TCP, not 81"}],
 "kernel":{"policy-id":2,"verdict":"allowed","entry":"everybody, everything","message":"the maps say allowed, the policies denied"}}}`
 
+const throughService = `{"from":{"pod":"shop/web","address":"10.0.1.8","identity":300},"to":{"address":"10.96.0.1"},"port":"80/TCP","verdict":"denied",
+"summary":"denied towards 1 of 17 backends of service shop/cart at 10.96.0.1:80/TCP","egress":{"message":"see there"},"ingress":{"message":"see there"},
+"service":{"name":"shop/cart","id":1,"frontend":"10.96.0.1:80/TCP","type":"ClusterIP","scope":"internal","backends":17,"message":"not in the kernel yet"},
+"backends":[{"to":{"address":"10.0.9.9","identity":301},"port":"8080/TCP","verdict":"allowed","summary":"allowed by this node"},
+{"to":{"pod":"shop/cart","address":"10.0.1.7","endpoint":7,"identity":301},"port":"8080/TCP","verdict":"denied","summary":"denied in ingress of the receiver",
+"egress":{"message":"not an endpoint of this node"},"ingress":{"here":true,"verdict":"denied","message":"no rule allows it","audit":{"verdict":"denied"},
+"kernel":{"agrees":true,"policy-id":2,"verdict":"denied"}},"conntrack-error":"give the address of the backend to see them"}]}`
+
 const difference = `{"flows":3,"unknown":1,"since":"2026-01-02T03:04:05Z","replaced":["NetworkPolicy shop/cart"],
 "problems":[{"policy":"Service x","reason":"Ignored","message":"it is no policy"}],
 "denied":[{"from":{"address":"10.0.1.8"},"to":{"pod":"shop/cart"},"direction":"ingress","port":"80/TCP","count":3,"last":"2026-01-02T03:04:06Z","text":"isolated"}]}`
@@ -47,6 +55,7 @@ func TestPolicyOutput(t *testing.T) {
 "egress":{"enforced":{"id":1,"shape":0}},"revision":1},
 {"endpointID":6,"attachment":"b","identity":302,"ingress":{"enforced":{"id":1,"shape":0}},"egress":{"enforced":{"id":4,"shape":0}},"revision":1}]}`,
 	})
+	through := serve(t, answers{"GET /v1/policy/explain": throughService})
 	for _, tc := range []struct{ args, want string }{
 		{"policy list", "POLICY                   MODE   SUBJECTS  RULES  NOT ENFORCED\nNetworkPolicy shop/cart  audit  2         1      1\n" +
 			"NetworkPolicy shop/cart spec.ingress[0]: Unsupported: \\x1b[2J grants nothing\n"},
@@ -71,6 +80,29 @@ Ingress of the receiver: denied
 
 Known connections:
   10.0.1.8:5 -> 10.0.1.7:81 TCP: opening
+`},
+		{"policy explain --from shop/web --to 10.96.0.1 --port 80/TCP --host unix://" + through, `DENIED towards 1 of 17 backends of service shop/cart at 10.96.0.1:80/TCP
+
+From:  shop/web, 10.0.1.8, identity 300 []
+To:    10.96.0.1, identity 0 []
+Port:  80/TCP
+
+Service:  shop/cart at 10.96.0.1:80/TCP (ClusterIP), for internal clients: 17 backends
+  kernel: not in the kernel yet
+  10.0.9.9 8080/TCP: allowed by this node
+  shop/cart 10.0.1.7 8080/TCP: denied in ingress of the receiver
+  and 15 more, which were not looked at
+
+Towards shop/cart, 10.0.1.7, endpoint 7, identity 301 [], port 8080/TCP:
+
+Egress of the sender: not asked: not an endpoint of this node
+
+Ingress of the receiver: denied
+  no rule allows it
+  kernel: agrees: policy 2, denied: no entry matches
+
+Known connections:
+  not read: give the address of the backend to see them
 `},
 		{"policy what-if -f " + file, `replaces NetworkPolicy shop/cart
 Service x: Ignored: it is no policy

@@ -23,6 +23,48 @@ func explanationText(w io.Writer, e *models.PolicyExplanation) {
 	line(w, "From:  %s", partyText(&e.From))
 	line(w, "To:    %s", partyText(&e.To))
 	line(w, "Port:  %s", e.Port)
+	if e.Service.Frontend != "" {
+		serviceSideText(w, e)
+		return
+	}
+	sidesText(w, e)
+}
+
+// serviceSideText tells the service, what holds towards each backend, and all of one: the first that is denied, or the first.
+func serviceSideText(w io.Writer, e *models.PolicyExplanation) {
+	s := &e.Service
+	fmt.Fprintln(w)
+	line(w, "Service:  %s at %s (%s), for %s clients: %d backends", s.Name, s.Frontend, s.Type, s.Scope, s.Backends)
+	if s.Message != "" {
+		line(w, "  kernel: %s", s.Message)
+	}
+	if len(e.Backends) == 0 {
+		return
+	}
+	shown := &e.Backends[0]
+	for i := range e.Backends {
+		b := &e.Backends[i]
+		line(w, "  %s %s: %s", backendText(b), b.Port, b.Summary)
+		if b.Verdict == models.PolicyVerdictDenied && shown.Verdict != models.PolicyVerdictDenied {
+			shown = b
+		}
+	}
+	if more := s.Backends - len(e.Backends); more > 0 {
+		line(w, "  and %d more, which were not looked at", more)
+	}
+	fmt.Fprintln(w)
+	line(w, "Towards %s, port %s:", partyText(&shown.To), shown.Port)
+	sidesText(w, shown)
+}
+
+func backendText(b *models.PolicyExplanation) string {
+	if b.To.Pod == "" {
+		return b.To.Address
+	}
+	return b.To.Pod + " " + b.To.Address
+}
+
+func sidesText(w io.Writer, e *models.PolicyExplanation) {
 	sideText(w, "Egress of the sender", &e.Egress)
 	sideText(w, "Ingress of the receiver", &e.Ingress)
 	fmt.Fprintln(w, "\nKnown connections:")

@@ -337,6 +337,20 @@ func TestExplain_NamesTheRuleAndTheNearestMiss(t *testing.T) {
 	}
 }
 
+// An address of a service is not judged: who is behind it is.
+func TestExplain_ThroughAService(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	body := read(t, f.request("GET", "/v1/policy/explain?from=10.0.1.8&to=10.96.0.1&port=80/TCP", ""))
+	for _, want := range []string{`"summary":"denied towards 1 of 2 backends of service shop/web at 10.96.0.1:80/TCP: 10.0.1.7 8080/TCP: denied in ingress`,
+		`"service":{"backends":2,"frontend":"10.96.0.1:80/TCP","id":1,"name":"shop/web","scope":"internal","type":"ClusterIP"}`,
+		`"to":{"address":"10.0.1.7","endpoint":7,`, `"to":{"address":"10.0.2.7"}`, `"verdict":"denied"`} {
+		if !strings.Contains(body, want) {
+			t.Errorf("%s is missing in %s", want, body)
+		}
+	}
+}
+
 func TestWhatIf_NamesTheFlowThatWouldBeDenied(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

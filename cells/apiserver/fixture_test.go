@@ -210,6 +210,7 @@ func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 				TunnelPeer: netip.MustParseAddr("192.0.2.2"), Owner: "test"}),
 		Pods: table(t, db, k8s.NewPodTable), CiliumEndpoints: filled(t, db, cilium.NewEndpointTable,
 			&cilium.Endpoint{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.8")}}),
+		Frontends: a.Frontends, Backends: a.Backends,
 		Environment: policyenvironment.Inputs{Agent: a.Settings, Filter: filter, Slices: table(t, db, k8s.NewEndpointSliceTable),
 			NodeAddresses: a.NodeAddresses}}
 }

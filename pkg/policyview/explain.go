@@ -2,6 +2,7 @@ package policyview
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/waggle-net/waggle/api/v1/models"
@@ -28,20 +29,47 @@ func (v *View) Explain(from, to, port string, kernel Kernel) (*models.PolicyExpl
 	if err != nil {
 		return nil, err
 	}
-	e := &models.PolicyExplanation{From: v.model(&source, sourceAddr), To: v.model(&target, targetAddr), Port: port}
-	egress := v.side(&source, &target, sourceAddr, targetAddr, policy.Egress, protocol, number)
-	ingress := v.side(&target, &source, targetAddr, sourceAddr, policy.Ingress, protocol, number)
+	c := connection{source: &source, target: &target, sourceAddr: sourceAddr, targetAddr: targetAddr, protocol: protocol, port: number}
+	e := v.throughService(&c, kernel)
+	if e == nil {
+		e = v.direct(&c, kernel)
+	}
+	e.Port = port
+	return e, nil
+}
+
+// connection is what is asked about.
+type connection struct {
+	source, target         *Party
+	sourceAddr, targetAddr netip.Addr // invalid of a party that has none
+	protocol               uint8
+	port                   uint16
+}
+
+// direct explains a connection that nothing translates.
+func (v *View) direct(c *connection, kernel Kernel) *models.PolicyExplanation {
+	e := v.judged(c, kernel)
+	if c.sourceAddr.IsValid() && c.targetAddr.IsValid() {
+		var err error
+		if e.Conntrack, err = kernel.Between(c.sourceAddr, c.targetAddr, c.protocol, c.port); err != nil {
+			e.ConntrackError = err.Error()
+		}
+	}
+	return e
+}
+
+// judged is what the policies of both ends say, and the kernel's maps.
+func (v *View) judged(c *connection, kernel Kernel) *models.PolicyExplanation {
+	e := &models.PolicyExplanation{From: v.model(c.source, c.sourceAddr), To: v.model(c.target, c.targetAddr),
+		Port: fmt.Sprintf("%d/%s", c.port, policy.ProtocolName(c.protocol))}
+	egress := v.side(c.source, c.target, c.sourceAddr, c.targetAddr, policy.Egress, c.protocol, c.port)
+	ingress := v.side(c.target, c.source, c.targetAddr, c.sourceAddr, policy.Ingress, c.protocol, c.port)
 	for _, s := range []*side{&egress, &ingress} {
 		s.compare(v, kernel)
 	}
 	e.Egress, e.Ingress = egress.model, ingress.model
 	e.Verdict, e.Summary = sum(&egress, &ingress)
-	if sourceAddr.IsValid() && targetAddr.IsValid() {
-		if e.Conntrack, err = kernel.Between(sourceAddr, targetAddr, protocol, number); err != nil {
-			e.ConntrackError = err.Error()
-		}
-	}
-	return e, nil
+	return e
 }
 
 var errFamilies = errors.New("the two have no addresses of the same family")

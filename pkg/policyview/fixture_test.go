@@ -1,24 +1,29 @@
 package policyview
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/manifests"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -168,9 +173,51 @@ func newFixture(t testing.TB) *fixture {
 	remote := made(t, db, cilium.NewEndpointTable)
 	insert(t, db, remote, &cilium.Endpoint{Namespace: "shop", Name: "far", Identity: 304, Addrs: []netip.Addr{netip.MustParseAddr("10.0.9.9")}})
 	f.policies, f.remote = policyTable, remote
+	f.serve(t, db)
 	f.tables.Policies, f.tables.Entries, f.tables.EndpointPolicies, f.tables.NamedCIDRs = policyTable, entries, published, named
 	f.tables.Endpoints, f.tables.Identities, f.tables.IPCache, f.tables.Pods, f.tables.CiliumEndpoints = eps, ids, cache, pods, remote
 	return f
+}
+
+// serve has services: of shop/web alone, of shop/web and shop/far, of nobody, for clients in 192.0.2.0/24, and on ports of the node.
+func (f *fixture) serve(t testing.TB, db *statedb.DB) {
+	t.Helper()
+	at := func(text string) loadbalancer.Address {
+		a, err := loadbalancer.ParseAddress(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	fronts, backs := made(t, db, frontends.NewTable), made(t, db, backends.NewTable)
+	for id, text := range map[uint32]string{1: "10.0.0.1:80/TCP", 2: "10.0.9.9:80/TCP", 3: "[fd00::9]:80/TCP"} {
+		insert(t, db, backs, &backends.Backend{Address: at(text), ID: id, State: backends.Active})
+	}
+	many := []uint32{}
+	for id := uint32(10); id < 30; id++ {
+		insert(t, db, backs, &backends.Backend{Address: at(fmt.Sprintf("203.0.113.%d:53/UDP", id)), ID: id, State: backends.Active})
+		many = append(many, id)
+	}
+	for i, row := range []frontends.Frontend{
+		{Address: at("10.96.0.1:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/web", Backends: []uint32{1}},
+		{Address: at("10.96.0.2:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/both", Backends: []uint32{1, 2}},
+		{Address: at("10.96.0.3:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/none", Status: reconciler.StatusError(errors.New("full"))},
+		{Address: at("10.96.0.4:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/lost", Backends: []uint32{99}},
+		{Address: at("10.96.0.5:53/UDP"), Kind: frontends.ClusterIP, Service: "shop/many", Backends: many},
+		{Address: at("198.51.100.80:443/TCP"), Kind: frontends.LoadBalancer, Service: "shop/lb", Backends: []uint32{1}, Internal: []uint32{1, 2},
+			TwoScopes: true, LocalOnly: true, Outside: true, Ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+		{Address: at("10.0.0.100:30080/TCP"), Kind: frontends.NodePort, Service: "shop/port", Internal: []uint32{1}, TwoScopes: true, LocalOnly: true,
+			Outside: true},
+		{Address: at("127.0.0.1:30080/TCP"), Kind: frontends.NodePort, Service: "shop/port", Backends: []uint32{1}, Loopback: true},
+		{Address: at("[fd96::1]:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/six", Backends: []uint32{3}},
+	} {
+		row.ID = uint32(1 + i)
+		if row.Status.Kind != reconciler.StatusKindError {
+			row.Status = reconciler.StatusDone()
+		}
+		insert(t, db, fronts, &row)
+	}
+	f.tables.Frontends, f.tables.Backends = fronts, backs
 }
 
 // newEnvironment has API servers on this node, on another, and outside the cluster.

@@ -8,9 +8,11 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policyenvironment"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -34,6 +36,8 @@ type Tables struct {
 	IPCache          statedb.Table[*ipcache.Entry]
 	Pods             statedb.Table[*k8s.Pod]
 	CiliumEndpoints  statedb.Table[*cilium.Endpoint]
+	Frontends        statedb.Table[*frontends.Frontend]
+	Backends         statedb.Table[*backends.Backend]
 	Environment      policyenvironment.Inputs
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/waggle-net/waggle/api/v1/models"
 )
 
 // shopManifests are the pods of the namespace "shop" with labels: policies choose by them.
@@ -57,6 +59,9 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 				m.reaches(t, friend, network, to, "one")
 				m.unanswered(t, stranger, network, to)
 				m.reaches(t, m.pods["one"], network, to, "one") // nothing keeps a pod from itself
+				m.explains(t, "shop/friend", network, to, models.PolicyVerdictAllowed, "shop/one")
+				m.explains(t, "shop/stranger", network, to, models.PolicyVerdictDenied, "shop/one")
+				m.explains(t, "shop/one", network, to, models.PolicyVerdictAllowed, "shop/one")
 			})
 			// Another service with the same address is another backend, to which the friend may not speak.
 			m.backends(t, "other")
@@ -64,6 +69,8 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
 				m.unanswered(t, friend, network, to)
 				m.reaches(t, stranger, network, to, "other")
+				m.explains(t, "shop/friend", network, to, models.PolicyVerdictDenied, "shop/other")
+				m.explains(t, "shop/stranger", network, to, models.PolicyVerdictAllowed, "shop/other")
 			})
 			m.backends(t, "one")
 			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
@@ -77,4 +84,26 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// explains asks without a packet what policies say of a service with one backend: they are asked about that, and so is the kernel.
+func (m *market) explains(t *testing.T, from, network string, to netip.AddrPort, verdict models.PolicyVerdict, backend string) {
+	t.Helper()
+	c := api(t, m.Node)
+	eventually(t, func() error { // tables and kernel come to an agreement, not at one moment
+		e, err := c.PolicyExplain(t.Context(), models.GetPolicyExplainParams{From: from, To: to.Addr().String(),
+			Port: fmt.Sprintf("%d/%s", to.Port(), strings.ToUpper(network))})
+		if err != nil {
+			return err
+		}
+		if e.Verdict != verdict || e.Service.Name != "shop/web" || e.Service.Message != "" || len(e.Backends) != 1 || e.Backends[0].To.Pod != backend {
+			return fmt.Errorf("from %s to %s over %s it says %s, want %s by way of %s: %+v", from, to, network, e.Summary, verdict, backend, e.Service)
+		}
+		for name, side := range map[string]*models.PolicySide{"egress": &e.Backends[0].Egress, "ingress": &e.Backends[0].Ingress} {
+			if from != backend && !side.Kernel.Agrees {
+				return fmt.Errorf("from %s to %s, %s: the kernel does not agree: %+v", from, to, name, side.Kernel)
+			}
+		}
+		return nil
+	})
 }

@@ -1356,6 +1356,9 @@ type PolicyDifference struct {
 
 // PolicyExplanation Whether one may talk to another, and why
 type PolicyExplanation struct {
+	// Backends Of a service: the same towards each of its backends, sixteen at most
+	Backends []PolicyExplanation `json:"backends,omitempty,omitzero"`
+
 	// Conntrack Connections of the two that are known now
 	Conntrack []string `json:"conntrack,omitempty,omitzero"`
 
@@ -1373,6 +1376,9 @@ type PolicyExplanation struct {
 
 	// Port PORT/PROTOCOL
 	Port string `json:"port,omitempty,omitzero"`
+
+	// Service The service that translates a connection before policies are asked
+	Service PolicyService `json:"service,omitempty,omitzero"`
 
 	// Summary The verdict and its cause in a sentence
 	Summary string `json:"summary,omitempty,omitzero"`
@@ -1472,6 +1478,30 @@ type PolicyRuleUse struct {
 
 	// Text What it says in a sentence
 	Text string `json:"text,omitempty,omitzero"`
+}
+
+// PolicyService The service that translates a connection before policies are asked
+type PolicyService struct {
+	// Backends How many take new connections of this client
+	Backends int `json:"backends,omitempty,omitzero"`
+
+	// Frontend ADDRESS:PORT/PROTOCOL
+	Frontend string `json:"frontend,omitempty,omitzero"`
+
+	// ID Number of its address
+	ID int64 `json:"id,omitempty,omitzero"`
+
+	// Message Why the kernel may not serve it as the tables say; empty when it does
+	Message string `json:"message,omitempty,omitzero"`
+
+	// Name NAMESPACE/NAME; of a host port the pod's
+	Name string `json:"name,omitempty,omitzero"`
+
+	// Scope internal for clients of the cluster, external for those outside
+	Scope string `json:"scope,omitempty,omitzero"`
+
+	// Type ClusterIP, NodePort, HostPort, LoadBalancer or ExternalIPs
+	Type string `json:"type,omitempty,omitzero"`
 }
 
 // PolicySide What the policy of one end says

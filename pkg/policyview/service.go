@@ -1,0 +1,142 @@
+package policyview
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// maxBackends bounds how many backends of a service are explained.
+const maxBackends = 16
+
+// throughService explains a connection to an address of a service: policies are asked about the backends behind it. It is nil when no service
+// has the address.
+func (v *View) throughService(c *connection, kernel Kernel) *models.PolicyExplanation {
+	f := v.frontendOf(c)
+	if f == nil {
+		return nil
+	}
+	outside := comesFromOutside(c.source, f)
+	ids, scope := f.Backends, "external"
+	if !outside {
+		scope = "internal"
+	}
+	if !outside && f.TwoScopes {
+		ids = f.Internal
+	}
+	e := &models.PolicyExplanation{From: v.model(c.source, c.sourceAddr), To: v.model(c.target, c.targetAddr),
+		Service: models.PolicyService{Name: f.Service, ID: int64(f.ID), Frontend: f.Address.String(), Type: string(f.Kind), Scope: scope,
+			Backends: len(ids), Message: lag(f)}}
+	const elsewhere = "judged on the backends of the service, see there"
+	e.Egress.Message, e.Ingress.Message = elsewhere, elsewhere
+	if why := refusal(f, outside, c.sourceAddr, len(ids)); why != "" {
+		e.Service.Backends = 0
+		e.Verdict, e.Summary = models.PolicyVerdictDenied, fmt.Sprintf("denied by service %s at %s: %s", f.Service, f.Address, why)
+		return e
+	}
+	ids = ids[:min(len(ids), maxBackends)]
+	for _, id := range ids {
+		if b, _, found := v.Backends.Get(v.txn, backends.ByID(id)); found {
+			e.Backends = append(e.Backends, *v.backend(c, b, kernel, len(ids) == 1))
+		}
+	}
+	e.Verdict, e.Summary = sumOf(f, e)
+	return e
+}
+
+// frontendOf is the frontend that a connection is to.
+func (v *View) frontendOf(c *connection) *frontends.Frontend {
+	f, _, found := v.Frontends.Get(v.txn, frontends.ByAddress(loadbalancer.Address{Addr: c.targetAddr, Port: c.port,
+		Protocol: loadbalancer.Protocol(c.protocol)}))
+	if !found || f.Loopback && c.source.Identity != identity.Host {
+		return nil // a loopback address is another one in each network namespace
+	}
+	return f
+}
+
+// comesFromOutside tells whether this node meets a client of a frontend on the network. Who is in the cluster has its own node translate, but
+// for ports of this one.
+func comesFromOutside(client *Party, f *frontends.Frontend) bool {
+	switch client.Identity {
+	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
+		return true
+	}
+	here := client.Endpoint != nil || client.Identity == identity.Host
+	return !here && (f.Kind == frontends.NodePort || f.Kind == frontends.HostPort)
+}
+
+// lag says why the kernel does not have what a frontend's row says, or nothing.
+func lag(f *frontends.Frontend) string {
+	switch f.Status.Kind {
+	case reconciler.StatusKindDone:
+		return ""
+	case reconciler.StatusKindError:
+		return "not in the kernel as it should be: " + f.Status.GetError()
+	}
+	return "not in the kernel yet"
+}
+
+// refusal says why the service lets nobody through, whatever policies say, or nothing.
+func refusal(f *frontends.Frontend, outside bool, client netip.Addr, backends int) string {
+	switch {
+	case outside && !f.Outside:
+		return "clients outside the cluster are not served there"
+	case outside && f.Ranges != nil && client.IsValid() && !slices.ContainsFunc(f.Ranges, func(p netip.Prefix) bool { return p.Contains(client) }):
+		return fmt.Sprintf("%s lies outside of its loadBalancerSourceRanges", client)
+	case backends > 0:
+		return ""
+	case f.LocalOnly && (outside || !f.TwoScopes):
+		return "no backend of this node answers for it, and its traffic policy is Local"
+	}
+	return "nobody answers for it"
+}
+
+// backend explains the connection as it goes on to one backend. Connections that are known are read for the only one: that takes the whole
+// table of flows.
+func (v *View) backend(c *connection, b *backends.Backend, kernel Kernel, only bool) *models.PolicyExplanation {
+	target := v.ByAddr(b.Addr)
+	on := connection{source: c.source, target: &target, sourceAddr: c.sourceAddr, targetAddr: b.Addr, protocol: c.protocol, port: b.Port}
+	if only {
+		return v.direct(&on, kernel)
+	}
+	e := v.judged(&on, kernel)
+	e.ConntrackError = "give the address of the backend to see them"
+	return e
+}
+
+// sumOf says what becomes of a connection that may come to any of the backends.
+func sumOf(f *frontends.Frontend, e *models.PolicyExplanation) (models.PolicyVerdict, string) {
+	service := fmt.Sprintf("service %s at %s", f.Service, f.Address)
+	of := fmt.Sprint(len(e.Backends))
+	if e.Service.Backends > maxBackends {
+		of = fmt.Sprintf("the first %d", maxBackends)
+	}
+	denied, first := 0, -1
+	for i := range e.Backends {
+		if e.Backends[i].Verdict == models.PolicyVerdictDenied {
+			if denied++; first < 0 {
+				first = i
+			}
+		}
+	}
+	at := func(i int) string {
+		return fmt.Sprintf("%s %s: %s", e.Backends[i].To.Address, e.Backends[i].Port, e.Backends[i].Summary)
+	}
+	switch {
+	case len(e.Backends) == 0:
+		return models.PolicyVerdictDenied, "denied by " + service + ": its backends are not known any more"
+	case denied > 0:
+		return models.PolicyVerdictDenied, fmt.Sprintf("denied towards %d of %s backends of %s: %s", denied, of, service, at(first))
+	case len(e.Backends) == 1:
+		return models.PolicyVerdictAllowed, fmt.Sprintf("allowed through %s: %s", service, at(0))
+	}
+	return models.PolicyVerdictAllowed, fmt.Sprintf("allowed through %s, towards all of %s backends", service, of)
+}
