@@ -156,6 +156,13 @@ func (n *node) load() {
 	n.t.Cleanup(func() { _ = n.events.Close() })
 }
 
+func (n *node) set(v *ebpf.VariableSpec, value any) {
+	n.t.Helper()
+	if err := v.Set(value); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 func (n *node) loadProgram(name string) *ebpf.Program {
 	n.t.Helper()
 	spec, err := Load(name)
@@ -165,8 +172,10 @@ func (n *node) loadProgram(name string) *ebpf.Program {
 	for name, value := range n.constants {
 		if v := spec.Variables[name]; v == nil {
 			continue // of another program
-		} else if err := v.Set(value); err != nil {
-			n.t.Fatal(err)
+		} else if name == VariableNatShares { // of an endpoint; all others together have three times as much
+			n.set(v, [4]uint32{value, 3 * value, value, 3 * value})
+		} else {
+			n.set(v, value)
 		}
 	}
 	replacements := map[string]*ebpf.Map{}

@@ -10,6 +10,7 @@
 #include "endpoint.h"
 #include "l4.h"
 #include "nat_maps.h"
+#include "nat_share.h"
 #include "service.h"
 
 /* A translation under way. It stands in a map of its own because no stack has room for it; programs on the path of packets are not
@@ -197,17 +198,24 @@ static __always_inline int nat_store(__u32 family, __u32 which, __u64 how)
 	return family == 6 ? nat_store6(which, how) : nat_store4(which, how);
 }
 
+/* nat_delete deletes the entry of a key. The flow counts no more when that was the one of its first direction, as the slot has it. */
 __attribute__((noinline)) int nat_delete(__u32 family, __u32 which)
 {
 	struct nat_work *work = nat_work();
 	struct nat_slot *slot = nat_slot(work, which);
+	int err;
 
 	if (!slot)
 		return 0;
-	if (family == 6)
-		return bpf_map_delete_elem(&nat6, &slot->key);
-	nat_check4(&work->key4, &slot->key);
-	return bpf_map_delete_elem(&nat4, &work->key4);
+	if (family == 6) {
+		err = bpf_map_delete_elem(&nat6, &slot->key);
+	} else {
+		nat_check4(&work->key4, &slot->key);
+		err = bpf_map_delete_elem(&nat4, &work->key4);
+	}
+	if (!err && !(slot->entry.flags & NAT_REPLY))
+		nat_discharge(&slot->entry, family);
+	return err;
 }
 
 /* nat_twin_key makes the key of the other direction. */

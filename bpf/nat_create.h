@@ -7,6 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include "conntrack.h"
 #include "nat.h"
+#include "nat_share.h"
 #include "reasons.h"
 
 /* nat_same tells whether two entries make the same of a packet. */
@@ -67,6 +68,10 @@ __attribute__((noinline)) int nat_create(__u32 family)
 
 	if (!work)
 		return DROP(FILE_NAT_CREATE, REASON_CT_INSERT);
+	if (nat_spent(&work->entry, family)) {
+		ct_signal(NAT_SHARE_SIGNAL + family, work->entry.endpoint);
+		return DROP(FILE_NAT_CREATE, REASON_NAT_SHARE);
+	}
 	work->entry.expires = ct_now() + (work->key.protocol == IPPROTO_TCP ? ct_tcp_syn_timeout : ct_any_timeout);
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
 	work->reply = work->entry;
@@ -80,8 +85,10 @@ __attribute__((noinline)) int nat_create(__u32 family)
 	if (claimed < 0)
 		return claimed == -ERRNO_EXIST ? NAT_TAKEN : nat_refused(work, family, claimed);
 	err = nat_store(family, NAT_OWN, BPF_NOEXIST);
-	if (!err)
+	if (!err) {
+		nat_charge(&work->entry, family);
 		return CONTINUE;
+	}
 	work->other = work->key;
 	if (err != -ERRNO_EXIST || !nat_load(family, NAT_OTHER)) {
 		if (claimed == NAT_CLAIMED)

@@ -10,8 +10,10 @@
 #define NAT_FLOWS4 65536
 #define NAT_FLOWS6 32768
 
-/* Added to the family of a ct_signal: nat4 or nat6 is full, or no port was left for a flow of the endpoint, 0 for none of this node. */
-#define NAT_SIGNAL 16
+/* Added to the family of a ct_signal, which names the endpoint that a flow is of, 0 for none of this node. */
+#define NAT_SIGNAL 16	    /* nat4 or nat6 is full, or no port was left: the flow was refused */
+#define NAT_SHARE_SIGNAL 32 /* the endpoint has used up its share: the flow was refused */
+#define NAT_WAKE_SIGNAL 48  /* the endpoint comes near it */
 
 /* Where a translation takes place. */
 enum nat_place {
@@ -68,7 +70,7 @@ struct nat_entry4 {
 	enum nat_flag flags; /* any of them */
 	__u32 service;	     /* id of the frontend, 0 for none */
 	__u32 backend;	     /* id, 0 for none */
-	__u32 endpoint;	     /* local endpoint whose ports it uses up, 0 for none */
+	__u32 endpoint;	     /* local endpoint that it counts for: who opened it, or who answers; 0 for none */
 };
 
 struct nat_entry6 {
@@ -100,3 +102,17 @@ struct {
 	__type(key, struct nat_key6);
 	__type(value, struct nat_entry6);
 } nat6 SEC(".maps");
+
+struct nat_count {
+	__s32 ipv4;
+	__s32 ipv6;
+};
+
+/* Translated flows of each endpoint, without those of the node itself. Programs add and take away; the agent, which deletes what is over,
+ * writes what it counted in a whole pass. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINTS_MAX);
+	__type(key, __u32); /* local endpoint id, 0 for none */
+	__type(value, struct nat_count);
+} nat_flows SEC(".maps");

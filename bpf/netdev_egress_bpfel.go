@@ -153,6 +153,12 @@ type netdevEgressMetricsValue struct {
 	Bytes   uint64
 }
 
+type netdevEgressNatCount struct {
+	_    structs.HostLayout
+	Ipv4 int32
+	Ipv6 int32
+}
+
 type netdevEgressNatEntry4 struct {
 	_        structs.HostLayout
 	Check    uint32
@@ -317,6 +323,7 @@ const (
 	netdevEgressMapMetrics           = "metrics"
 	netdevEgressMapNat4              = "nat4"
 	netdevEgressMapNat6              = "nat6"
+	netdevEgressMapNatFlows          = "nat_flows"
 	netdevEgressMapNatWorks          = "nat_works"
 	netdevEgressMapNetdevs           = "netdevs"
 	netdevEgressMapServiceSlots      = "service_slots"
@@ -332,6 +339,7 @@ const (
 	netdevEgressVarCtTcpTimeout      = "ct_tcp_timeout"
 	netdevEgressVarNatPortFirst      = "nat_port_first"
 	netdevEgressVarNatPortLast       = "nat_port_last"
+	netdevEgressVarNatShares         = "nat_shares"
 	netdevEgressVarWorldIpv4         = "world_ipv4"
 	netdevEgressVarWorldIpv6         = "world_ipv6"
 )
@@ -409,6 +417,7 @@ type netdevEgressMapSpecs struct {
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
@@ -429,6 +438,7 @@ type netdevEgressVariableSpecs struct {
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
+	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
@@ -477,6 +487,7 @@ type netdevEgressMaps struct {
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
@@ -512,6 +523,7 @@ func (m *netdevEgressMaps) Close() error {
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
+		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
 		m.ServiceSlots,
@@ -533,6 +545,7 @@ type netdevEgressVariables struct {
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
+	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }

@@ -80,6 +80,14 @@ static __always_inline int is_node_or_pod(const struct addr_key *addr)
 	return !!bpf_map_lookup_elem(&bpf_endpoints, &key);
 }
 
+/* counts_for is the local endpoint that a backend is, 0 when it is none. */
+static __always_inline __u32 counts_for(const struct addr_key *backend)
+{
+	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, backend);
+
+	return ref && !(ref->flags & ADDRESS_HOST) ? ref->id : 0;
+}
+
 /* elsewhere makes of the entry one towards a backend on another node, which must answer to this one. */
 static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flow, struct nat_work *work)
 {
@@ -144,6 +152,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 		.flags = NAT_SERVICE,
 		.service = choice->service.id,
 		.backend = choice->id,
+		.endpoint = counts_for(&choice->backend.addr),
 	};
 	__builtin_memcpy(work->entry.saddr, flow->from.addr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, choice->backend.addr.addr, sizeof(work->entry.daddr));

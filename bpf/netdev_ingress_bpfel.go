@@ -165,6 +165,12 @@ type netdevIngressMetricsValue struct {
 	Bytes   uint64
 }
 
+type netdevIngressNatCount struct {
+	_    structs.HostLayout
+	Ipv4 int32
+	Ipv6 int32
+}
+
 type netdevIngressNatEntry4 struct {
 	_        structs.HostLayout
 	Check    uint32
@@ -323,6 +329,7 @@ const (
 	netdevIngressMapMetrics           = "metrics"
 	netdevIngressMapNat4              = "nat4"
 	netdevIngressMapNat6              = "nat6"
+	netdevIngressMapNatFlows          = "nat_flows"
 	netdevIngressMapNatWorks          = "nat_works"
 	netdevIngressMapNetdevs           = "netdevs"
 	netdevIngressMapServiceSlots      = "service_slots"
@@ -338,6 +345,7 @@ const (
 	netdevIngressVarCtTcpTimeout      = "ct_tcp_timeout"
 	netdevIngressVarNatPortFirst      = "nat_port_first"
 	netdevIngressVarNatPortLast       = "nat_port_last"
+	netdevIngressVarNatShares         = "nat_shares"
 	netdevIngressVarWorldIpv4         = "world_ipv4"
 	netdevIngressVarWorldIpv6         = "world_ipv6"
 )
@@ -416,6 +424,7 @@ type netdevIngressMapSpecs struct {
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
@@ -436,6 +445,7 @@ type netdevIngressVariableSpecs struct {
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
+	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
@@ -485,6 +495,7 @@ type netdevIngressMaps struct {
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
@@ -521,6 +532,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
+		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
 		m.ServiceSlots,
@@ -542,6 +554,7 @@ type netdevIngressVariables struct {
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
+	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }

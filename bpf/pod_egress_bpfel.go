@@ -189,6 +189,12 @@ type podEgressMetricsValue struct {
 	Bytes   uint64
 }
 
+type podEgressNatCount struct {
+	_    structs.HostLayout
+	Ipv4 int32
+	Ipv6 int32
+}
+
 type podEgressNatEntry4 struct {
 	_        structs.HostLayout
 	Check    uint32
@@ -411,6 +417,7 @@ const (
 	podEgressMapMetrics             = "metrics"
 	podEgressMapNat4                = "nat4"
 	podEgressMapNat6                = "nat6"
+	podEgressMapNatFlows            = "nat_flows"
 	podEgressMapNatWorks            = "nat_works"
 	podEgressMapPolicy              = "policy"
 	podEgressMapPolicyRanges        = "policy_ranges"
@@ -424,6 +431,7 @@ const (
 	podEgressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podEgressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
 	podEgressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podEgressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podEgressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
@@ -506,6 +514,7 @@ type podEgressMapSpecs struct {
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -524,6 +533,7 @@ type podEgressVariableSpecs struct {
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
@@ -577,6 +587,7 @@ type podEgressMaps struct {
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -613,6 +624,7 @@ func (m *podEgressMaps) Close() error {
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
+		m.NatFlows,
 		m.NatWorks,
 		m.Policy,
 		m.PolicyRanges,
@@ -632,6 +644,7 @@ type podEgressVariables struct {
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`

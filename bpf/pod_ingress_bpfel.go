@@ -158,6 +158,12 @@ type podIngressMetricsValue struct {
 	Bytes   uint64
 }
 
+type podIngressNatCount struct {
+	_    structs.HostLayout
+	Ipv4 int32
+	Ipv6 int32
+}
+
 type podIngressNatEntry4 struct {
 	_        structs.HostLayout
 	Check    uint32
@@ -337,6 +343,7 @@ const (
 	podIngressMapMetrics             = "metrics"
 	podIngressMapNat4                = "nat4"
 	podIngressMapNat6                = "nat6"
+	podIngressMapNatFlows            = "nat_flows"
 	podIngressMapNatWorks            = "nat_works"
 	podIngressMapPolicy              = "policy"
 	podIngressMapPolicyRanges        = "policy_ranges"
@@ -350,6 +357,7 @@ const (
 	podIngressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podIngressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
 	podIngressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podIngressVarNatShares           = "nat_shares"
 	podIngressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podIngressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podIngressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
@@ -432,6 +440,7 @@ type podIngressMapSpecs struct {
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -450,6 +459,7 @@ type podIngressVariableSpecs struct {
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
@@ -503,6 +513,7 @@ type podIngressMaps struct {
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -539,6 +550,7 @@ func (m *podIngressMaps) Close() error {
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
+		m.NatFlows,
 		m.NatWorks,
 		m.Policy,
 		m.PolicyRanges,
@@ -558,6 +570,7 @@ type podIngressVariables struct {
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`

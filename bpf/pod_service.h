@@ -144,6 +144,7 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 		.flags = NAT_SERVICE,
 		.service = choice->service.id,
 		.backend = choice->id,
+		.endpoint = flow->self,
 	};
 	__builtin_memcpy(work->entry.saddr, flow->from.addr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, choice->backend.addr.addr, sizeof(work->entry.daddr));

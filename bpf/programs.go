@@ -75,6 +75,7 @@ const (
 	MapSourceRanges    = "source_ranges"
 	MapNat4            = "nat4"
 	MapNat6            = "nat6"
+	MapNatFlows        = "nat_flows"
 	MapSockConnected   = "sock_connected"
 	MapSockSent        = "sock_sent"
 	MapNetdevs         = "netdevs"
@@ -104,6 +105,9 @@ const (
 	VariableCtAnyTimeout      = "ct_any_timeout"       // everything else: 60 s
 	// VariableCtShare is how many established flows one endpoint may have; it begins as a quarter of ct_est4.
 	VariableCtShare = "ct_share"
+	// VariableNatShares are four numbers: how many translated IPv4 flows one endpoint may have, how many those of no endpoint may be
+	// together, and the same for IPv6; they begin as a quarter and three quarters of the maps.
+	VariableNatShares = "nat_shares"
 	// VariablePolicyCIDRNodes is 1 when entries of [PolicyCIDROutside] count for nodes too; it begins as 0.
 	VariablePolicyCIDRNodes = "policy_cidr_nodes"
 	// VariableNatPortFirst and VariableNatPortLast are the range of ports under which flows leave with an address of the node;

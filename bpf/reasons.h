@@ -42,6 +42,7 @@ enum drop_reason {
 	REASON_CT_SHARE = 244,		 /* the endpoint has as many of them as it may */
 	REASON_NAT_FULL = 245,		 /* no room for one more translated flow: this one is refused */
 	REASON_HOPS = 246,		 /* its hops run out here */
+	REASON_NAT_SHARE = 247,		 /* the endpoint has as many translated flows as it may */
 };
 
 enum direction {

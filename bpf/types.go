@@ -56,6 +56,8 @@ type (
 	NatEntry4 = podEgressNatEntry4
 	// NatEntry6 is a value of nat6.
 	NatEntry6 = podEgressNatEntry6
+	// NatCount is a value of nat_flows.
+	NatCount = podEgressNatCount
 	// Netdev is a value of netdevs.
 	Netdev = netdevEgressNetdev
 	// DatapathState is the value of datapath.
@@ -95,12 +97,16 @@ func MetricsReason(slot uint32) (reason, direction uint8) {
 
 // CtSignal is a record of the ring buffer ct_signals, which wakes the collector of flows.
 type CtSignal struct {
-	Family   uint32 // 4 or 6, with NatSignal added when it is about nat4 or nat6
-	Endpoint uint32 // whose share is used up, 0 when the table is full; of nat4 and nat6 whose flow was refused, 0 for none of this node
+	Family   uint32 // 4 or 6, with one of those below added when it is about nat4 or nat6
+	Endpoint uint32 // whose share is used up, 0 when the table is full; of nat4 and nat6 whose flow it is, 0 for none of this node
 }
 
-// NatSignal is added to the family of a [CtSignal]; nat_maps.h says when.
-const NatSignal uint32 = 16
+// Added to the family of a [CtSignal]; nat_maps.h says when.
+const (
+	NatSignal      uint32 = 16 // a flow found no room or no port
+	NatShareSignal uint32 = 32 // an endpoint has used up its share
+	NatWakeSignal  uint32 = 48 // an endpoint comes near it; nothing was refused
+)
 
 // Scopes of a [ServiceKey]: who asks.
 const (

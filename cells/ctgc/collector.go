@@ -9,9 +9,11 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -42,6 +44,7 @@ type collector struct {
 	endpoints statedb.Table[*endpoints.Endpoint]
 	addresses statedb.Table[ipamaddresses.Address]
 	served    *served
+	percent   int // of the translated flows that one endpoint may have
 	heard     heard
 
 	pace  pace
@@ -54,6 +57,7 @@ type params struct {
 	cell.In
 
 	Config    Config
+	Settings  settings.Agent
 	Kernel    kernel
 	Nat       natKernel
 	DB        *statedb.DB
@@ -70,7 +74,7 @@ func newCollector(p params) (*collector, error) {
 		return nil, err
 	}
 	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
-		addresses: p.Addresses, served: &served{frontends: p.Frontends, backends: p.Backends},
+		addresses: p.Addresses, served: &served{frontends: p.Frontends, backends: p.Backends}, percent: p.Settings.EndpointShare,
 		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
 }
 
@@ -143,7 +147,7 @@ func (c *collector) publish(p *pass) {
 func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 	refused := c.heard.refusals()
 	for id := range p.translations {
-		if _, heard := refused[id]; !heard {
+		if _, heard := refused[id]; !heard && id != 0 {
 			refused[id] = 0
 		}
 	}
@@ -159,11 +163,21 @@ func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 			c.heard.forget(id)
 			continue
 		}
-		row := natusage.Usage{Endpoint: id, Pod: ep.PodName(), Translations: p.translations[id], Refused: n}
+		flows := p.translations[id]
+		row := natusage.Usage{Endpoint: id, Pod: ep.PodName(), IPv4: flows.Ipv4, IPv6: flows.Ipv6, Refused: n, Percent: used(flows, c.percent,
+			p.found[bpf.MapNat4].capacity, p.found[bpf.MapNat6].capacity)}
 		if old, _, had := c.usage.Get(txn, natusage.ByEndpoint(id)); !had || old != row {
 			_, _, _ = c.usage.Insert(txn, row)
 		}
 	}
+}
+
+// used is how much of its share an endpoint has used up, in percent, in the family in which that is more.
+func used(flows bpf.NatCount, percent int, nat4, nat6 uint32) int {
+	of := func(n int32, entries uint32) int {
+		return int(100 * uint64(max(n, 0)) / uint64(natmap.Share(entries, percent)))
+	}
+	return max(of(flows.Ipv4, nat4), of(flows.Ipv6, nat6))
 }
 
 // publishFlushed counts what an operator has deleted.

@@ -63,6 +63,19 @@ func (f fakeNat) DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool,
 	return true, nil
 }
 
+func (f fakeNat) NatCounts() ([]bpf.NatCount, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.natCounts), f.fails("nat-counts")
+}
+
+func (f fakeNat) SetNatCount(id uint16, n bpf.NatCount) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.natCounts[id] = n
+	return f.fails("set-nat-count")
+}
+
 func (f fakeNat) Affinities() (all []affinity, capacity uint32, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,6 +138,8 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 			flow.Endpoint = uint32(v)
 		case "masquerade":
 			flow.Flags = uint32(bpf.NatMasquerade)
+		case "node":
+			flow.Flags = uint32(bpf.NatNode)
 		default:
 			return "", fmt.Errorf("%s: no such field", name)
 		}

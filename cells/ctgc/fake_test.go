@@ -23,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -42,6 +43,7 @@ func TestScripts(t *testing.T) {
 				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 				fake.commands,
+				func() settings.Agent { return settings.Agent{EndpointShare: 50} },
 			),
 			cell.Module("ct-gc", "Under test",
 				cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} }), implementation),
@@ -51,23 +53,24 @@ func TestScripts(t *testing.T) {
 
 // fakeKernel holds flows, counts and a clock that stands.
 type fakeKernel struct {
-	mu      sync.Mutex
-	flows   map[string]map[ctmap.Key]bpf.CtEntry
-	nat     map[natmap.Key]natmap.Flow
-	kept    map[bpf.AffinityKey]bpf.AffinityEntry
-	counts  []uint32
-	now     uint32
-	failing map[string]bool // by call
-	signals chan bpf.CtSignal
-	closed  chan struct{}
-	once    sync.Once
+	mu        sync.Mutex
+	flows     map[string]map[ctmap.Key]bpf.CtEntry
+	nat       map[natmap.Key]natmap.Flow
+	kept      map[bpf.AffinityKey]bpf.AffinityEntry
+	counts    []uint32
+	natCounts []bpf.NatCount
+	now       uint32
+	failing   map[string]bool // by call
+	signals   chan bpf.CtSignal
+	closed    chan struct{}
+	once      sync.Once
 	// prolong is done to an entry between the moment that it is read and that it is to be deleted.
 	prolong bool
 }
 
 func newFake() *fakeKernel {
 	f := &fakeKernel{flows: map[string]map[ctmap.Key]bpf.CtEntry{}, nat: map[natmap.Key]natmap.Flow{}, kept: map[bpf.AffinityKey]bpf.AffinityEntry{},
-		counts: make([]uint32, 16), now: 1000, failing: map[string]bool{},
+		counts: make([]uint32, 16), natCounts: make([]bpf.NatCount, 16), now: 1000, failing: map[string]bool{},
 		signals: make(chan bpf.CtSignal, 1024), closed: make(chan struct{})}
 	for _, m := range ctmap.Maps() {
 		f.flows[m.Name] = map[ctmap.Key]bpf.CtEntry{}
@@ -191,6 +194,16 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 			}
 			return out.String(), nil
 		}),
+		"kernel/nat-count": simple("Set what programs count of translated flows for an endpoint: id IPv4 IPv6", f.setNatCount),
+		"kernel/nat-counts": simple("List what is counted of translated flows", func([]string) (string, error) {
+			var out strings.Builder
+			for id, n := range f.natCounts {
+				if n != (bpf.NatCount{}) {
+					fmt.Fprintf(&out, "%d %d %d\n", id, n.Ipv4, n.Ipv6)
+				}
+			}
+			return out.String(), nil
+		}),
 		"kernel/signal": simple("Send signals: family endpoint number", func(args []string) (string, error) {
 			var n [3]uint64
 			for i := range n {
@@ -247,6 +260,18 @@ func (f *fakeKernel) put(args []string) (string, error) {
 		entry.Flags |= bpf.CtStands
 	}
 	f.flows[args[0]][key] = entry
+	return "", nil
+}
+
+func (f *fakeKernel) setNatCount(args []string) (string, error) {
+	var n [3]int
+	for i := range n {
+		var err error
+		if n[i], err = strconv.Atoi(args[i]); err != nil {
+			return "", err
+		}
+	}
+	f.natCounts[n[0]] = bpf.NatCount{Ipv4: int32(n[1]), Ipv6: int32(n[2])}
 	return "", nil
 }
 

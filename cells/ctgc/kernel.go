@@ -81,16 +81,19 @@ func (p pinned) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool
 }
 
 // Counts implements kernel.
-func (p pinned) Counts() ([]uint32, error) {
-	m, err := p.maps.Get(bpf.MapCtFlows)
+func (p pinned) Counts() ([]uint32, error) { return readCounts[uint32](p, bpf.MapCtFlows) }
+
+// readCounts reads an array by endpoint.
+func readCounts[T any](p pinned, name string) ([]T, error) {
+	m, err := p.maps.Get(name)
 	if err != nil {
 		return nil, err
 	}
-	ids, counts := make([]uint32, m.MaxEntries()), make([]uint32, m.MaxEntries())
+	ids, counts := make([]uint32, m.MaxEntries()), make([]T, m.MaxEntries())
 	var cursor ebpf.MapBatchCursor
 	n, err := m.BatchLookup(&cursor, ids, counts, nil) // one call: the array is small, and in order
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil, fmt.Errorf("read map %s: %w", bpf.MapCtFlows, err)
+		return nil, fmt.Errorf("read map %s: %w", name, err)
 	}
 	return counts[:n], nil
 }

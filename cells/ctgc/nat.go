@@ -47,8 +47,38 @@ func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
 			continue
 		}
 		sum.entries++
-		if f.Endpoint != 0 && !f.Reply() {
-			p.translations[uint16(f.Endpoint)]++
+		p.count(f)
+	}
+	return nil
+}
+
+// count counts a flow by the entry of its first direction, for the endpoint that it counts for in the programs.
+func (p *pass) count(f *natmap.Flow) {
+	if f.Reply() || f.Flags&uint32(bpf.NatNode) != 0 {
+		return
+	}
+	count := p.translations[uint16(f.Endpoint)]
+	if f.Key.IPv6 {
+		count.Ipv6++
+	} else {
+		count.Ipv4++
+	}
+	p.translations[uint16(f.Endpoint)] = count
+}
+
+// correctTranslations is [pass.correctShares] for translated flows.
+func (p *pass) correctTranslations() error {
+	counts, err := p.nat.NatCounts()
+	if err != nil {
+		return err
+	}
+	for id, have := range counts {
+		want := p.translations[uint16(id)]
+		if have == want {
+			continue
+		}
+		if err := p.nat.SetNatCount(uint16(id), want); err != nil {
+			return err
 		}
 	}
 	return nil

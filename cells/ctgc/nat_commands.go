@@ -56,7 +56,7 @@ func natCommand(summary string, deletes bool, run func(natFilter, flags) (string
 
 const (
 	translationHeader = "PROTOCOL\tSOURCE\tDESTINATION\tNEW SOURCE\tNEW DESTINATION\tPLACE\tSTATE\tLEFT\tSERVICE\tPOD\tFLAGS"
-	natTalkerHeader   = "ENDPOINT\tPOD\tTARGET\tFLOWS"
+	natTalkerHeader   = "ENDPOINT\tPOD\tTARGET\tFLOWS\tCOUNTED\tSHARE\tREFUSED"
 )
 
 func (t translation) columns() []string {
@@ -78,5 +78,9 @@ func (t natTalker) columns() []string {
 	if t.Endpoint != 0 {
 		endpoint = strconv.Itoa(int(t.Endpoint))
 	}
-	return []string{endpoint, orDash(t.Pod), orDash(t.Target), strconv.Itoa(t.Flows)}
+	share := [3]string{"-", "-", "-"}
+	if t.Endpoint != 0 {
+		share = [3]string{strconv.Itoa(int(t.Counted)), fmt.Sprintf("%d%%", t.Percent), strconv.FormatUint(t.Refused, 10)}
+	}
+	return []string{endpoint, orDash(t.Pod), orDash(t.Target), strconv.Itoa(t.Flows), share[0], share[1], share[2]}
 }

@@ -19,6 +19,9 @@ type natKernel interface {
 	LookupNat(key *natmap.Key) (f natmap.Flow, found bool, err error)
 	// DeleteNat deletes an entry that still is as dead wants it, and tells whether it did.
 	DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool, error)
+	// NatCounts are the translated flows of each endpoint, as the programs count them; those of none stand first.
+	NatCounts() ([]bpf.NatCount, error)
+	SetNatCount(id uint16, flows bpf.NatCount) error
 	// Affinities are all of them, and how many there is room for.
 	Affinities() ([]affinity, uint32, error)
 	// DeleteAffinity deletes one that still is as dead wants it, and tells whether it did.
@@ -77,6 +80,16 @@ func (p pinned) delete(name string, key any) (bool, error) {
 		return false, fmt.Errorf("delete an entry of map %s: %w", name, err)
 	}
 	return true, nil
+}
+
+// NatCounts implements natKernel.
+func (p pinned) NatCounts() ([]bpf.NatCount, error) {
+	return readCounts[bpf.NatCount](p, bpf.MapNatFlows)
+}
+
+// SetNatCount implements natKernel.
+func (p pinned) SetNatCount(id uint16, flows bpf.NatCount) error {
+	return p.maps.Put(bpf.MapNatFlows, uint32(id), flows)
 }
 
 // Affinities implements natKernel.

@@ -137,6 +137,32 @@ type natTalker struct {
 	Pod      string `json:"pod,omitempty"`
 	Target   string `json:"target,omitempty"` // "PROTOCOL SOURCE>TARGET" after the translation: the ports of the source are used up
 	Flows    int    `json:"flows"`
+	// Of an endpoint.
+	Counted int32  `json:"counted,omitempty"` // flows that count in its share, as programs have it
+	Percent int    `json:"percent,omitempty"` // how much of its share that is, in the family in which it is more
+	Refused uint64 `json:"refused,omitempty"` // signals that one more found no place
+}
+
+// shareOf fills in what an endpoint has of its share.
+func (c *collector) shareOf(t *natTalker, counts []bpf.NatCount, room [2]uint32, refused map[uint16]uint64) {
+	if t.Endpoint == 0 {
+		return
+	}
+	if int(t.Endpoint) < len(counts) {
+		flows := counts[t.Endpoint]
+		t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, c.percent, room[0], room[1])
+	}
+	t.Refused = refused[t.Endpoint]
+}
+
+// natRoom is how many entries the maps have room for, that of IPv4 first.
+func (c *collector) natRoom() (room [2]uint32, err error) {
+	for i, m := range natmap.Maps() {
+		if _, room[i], err = c.nat.ReadNat(m); err != nil {
+			return room, err
+		}
+	}
+	return room, nil
 }
 
 // natTalkers lists the endpoints with the most translated flows first, then the targets with the most used ports.
@@ -145,6 +171,15 @@ func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
 	if err != nil {
 		return nil, err
 	}
+	counts, err := c.nat.NatCounts()
+	if err != nil {
+		return nil, err
+	}
+	room, err := c.natRoom()
+	if err != nil {
+		return nil, err
+	}
+	refused := c.heard.refusals()
 	by := map[natTalker]int{}
 	for _, row := range rows {
 		if row.State == natmap.Expired {
@@ -158,6 +193,7 @@ func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
 	all := []natTalker{}
 	for t, n := range by {
 		t.Flows = n
+		c.shareOf(&t, counts, room, refused)
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(a, b natTalker) int {

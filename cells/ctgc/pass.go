@@ -29,13 +29,13 @@ type pass struct {
 	services *services // nil as long as not all services are known
 	resting  resting
 
-	shares       map[uint16]uint32 // established flows by endpoint
-	translations map[uint16]uint32 // translated flows by endpoint
+	shares       map[uint16]uint32       // established flows by endpoint
+	translations map[uint16]bpf.NatCount // translated flows by endpoint, 0 for none
 }
 
 // run collects, corrects the shares, and tells what was found. A pass that knew no endpoints left their flows.
 func (p *pass) run(ctx context.Context) error {
-	p.shares, p.translations, p.found = make(map[uint16]uint32), make(map[uint16]uint32), make(map[string]found)
+	p.shares, p.translations, p.found = make(map[uint16]uint32), make(map[uint16]bpf.NatCount), make(map[string]found)
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
 	p.locals = p.known
 	counted := false
@@ -54,6 +54,9 @@ func (p *pass) run(ctx context.Context) error {
 		if err := p.collectNat(ctx, m); err != nil {
 			return err
 		}
+	}
+	if err := p.correctTranslations(); err != nil {
+		return err
 	}
 	return p.collectAffinities()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -42,7 +43,7 @@ func realMaps(t testing.TB) memoryMaps {
 	}
 	all := memoryMaps{}
 	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6, bpf.MapCtNew4, bpf.MapCtNew6, bpf.MapCtFlows, bpf.MapCtSignals,
-		bpf.MapNat4, bpf.MapNat6, bpf.MapAffinity} {
+		bpf.MapNat4, bpf.MapNat6, bpf.MapNatFlows, bpf.MapAffinity} {
 		if all[name], err = ebpf.NewMap(specs[name]); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 		}
 	}
 	txn.Commit()
-	c, err := newCollector(params{Config: DefaultConfig, Kernel: newKernel(maps), Nat: newNatKernel(maps), DB: db, Table: table,
+	c, err := newCollector(params{Config: DefaultConfig, Settings: settings.Agent{EndpointShare: 25}, Kernel: newKernel(maps), Nat: newNatKernel(maps), DB: db, Table: table,
 		Usage: usage, Endpoints: all, Addresses: addresses, Frontends: fronts, Backends: backs})
 	if err != nil {
 		t.Fatal(err)

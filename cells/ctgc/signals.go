@@ -51,9 +51,9 @@ func signalMap(family uint32) string {
 		return bpf.MapCtEst4
 	case 6:
 		return bpf.MapCtEst6
-	case 4 + bpf.NatSignal:
+	case 4 + bpf.NatSignal, 4 + bpf.NatShareSignal, 4 + bpf.NatWakeSignal:
 		return bpf.MapNat4
-	case 6 + bpf.NatSignal:
+	case 6 + bpf.NatSignal, 6 + bpf.NatShareSignal, 6 + bpf.NatWakeSignal:
 		return bpf.MapNat6
 	}
 	return ""
@@ -68,13 +68,14 @@ func (h *heard) note(s bpf.CtSignal) {
 	}
 	name := signalMap(s.Family)
 	counts := h.maps[name]
+	if s.Endpoint != 0 && s.Family > bpf.NatSignal && s.Family < bpf.NatWakeSignal {
+		h.refused[uint16(s.Endpoint)]++
+	}
 	switch {
-	case s.Family > bpf.NatSignal:
-		counts.full++
-		if s.Endpoint != 0 {
-			h.refused[uint16(s.Endpoint)]++
-		}
-	case s.Endpoint == 0:
+	case s.Family > bpf.NatWakeSignal: // nobody was refused
+	case s.Family > bpf.NatShareSignal:
+		counts.share++
+	case s.Family > bpf.NatSignal, s.Endpoint == 0:
 		counts.full++
 	default:
 		counts.share++

@@ -14,17 +14,16 @@ type Config struct {
 	TCPSynTimeout   time.Duration `mapstructure:"bpf-ct-timeout-regular-tcp-syn"`
 	TCPCloseTimeout time.Duration `mapstructure:"bpf-ct-timeout-regular-tcp-fin"`
 	AnyTimeout      time.Duration `mapstructure:"bpf-ct-timeout-regular-any"`
-	EndpointShare   int           `mapstructure:"bpf-ct-endpoint-share"`
 	Verdicts        bool          `mapstructure:"bpf-events-policy-verdict-enabled"`
 	LoopbackIPv4    string        `mapstructure:"ipv4-service-loopback-address"`
 	LoopbackIPv6    string        `mapstructure:"ipv6-service-loopback-address"`
 }
 
-// DefaultConfig are the defaults: Cilium's, and a quarter of the flows for each endpoint. The IPv6 address differs: Cilium's is
+// DefaultConfig are the defaults: Cilium's. The IPv6 address differs: Cilium's is
 // of the link, where a pod would first ask for its neighbour; ours belongs to the prefix that is never routed (RFC 6666).
 var DefaultConfig = Config{
 	TCPTimeout: 8000 * time.Second, TCPSynTimeout: time.Minute, TCPCloseTimeout: 10 * time.Second, AnyTimeout: time.Minute,
-	EndpointShare: 25, Verdicts: true, LoopbackIPv4: "169.254.42.1", LoopbackIPv6: "100::a9fe:2a01",
+	Verdicts: true, LoopbackIPv4: "169.254.42.1", LoopbackIPv6: "100::a9fe:2a01",
 }
 
 // Bounds of a timeout: the programs' clock ticks about once a second, and no connection is worth remembering for a month.
@@ -39,7 +38,6 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("bpf-ct-timeout-regular-tcp-syn", c.TCPSynTimeout, "How long a TCP connection is that nobody has answered")
 	flags.Duration("bpf-ct-timeout-regular-tcp-fin", c.TCPCloseTimeout, "How long a TCP connection is that both sides have closed")
 	flags.Duration("bpf-ct-timeout-regular-any", c.AnyTimeout, "How long a flow of another protocol is")
-	flags.Int("bpf-ct-endpoint-share", c.EndpointShare, "How much of the table of connections one endpoint may fill, in percent, 1 to 100")
 	flags.Bool("bpf-events-policy-verdict-enabled", c.Verdicts, "Report each new connection and what policies say of it")
 	flags.String("ipv4-service-loopback-address", c.LoopbackIPv4, "IPv4 address from which a pod meets itself when it is the backend of the service that it asks")
 	flags.String("ipv6-service-loopback-address", c.LoopbackIPv6, "IPv6 address from which a pod meets itself when it is the backend of the service that it asks")
@@ -60,9 +58,6 @@ func (c Config) check() error {
 		if err != nil || a.Is4() != (flag == "ipv4") || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
 			return fmt.Errorf("--%s-service-loopback-address=%s: want an address of that family which nobody else has", flag, addr)
 		}
-	}
-	if c.EndpointShare < 1 || c.EndpointShare > 100 {
-		return fmt.Errorf("--bpf-ct-endpoint-share=%d: want 1 to 100 percent", c.EndpointShare)
 	}
 	return nil
 }

@@ -17,11 +17,13 @@ import (
 func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	config := Config{TCPTimeout: time.Hour, TCPSynTimeout: 30 * time.Second, TCPCloseTimeout: 3 * time.Second, AnyTimeout: 20 * time.Second,
-		EndpointShare: 50, Verdicts: false, LoopbackIPv4: "169.254.43.1", LoopbackIPv6: "fd00:43::1"}
-	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true}}
+		Verdicts: false, LoopbackIPv4: "169.254.43.1", LoopbackIPv6: "fd00:43::1"}
+	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true}}
 	maps := newMemoryMaps(t)
 	got := o.constants(maps)
 	require.Equal(t, maps[bpf.MapCtEst4].MaxEntries()/2, got[bpf.VariableCtShare])
+	nat4, nat6 := maps[bpf.MapNat4].MaxEntries()/2, maps[bpf.MapNat6].MaxEntries()/2
+	require.Equal(t, [4]uint32{nat4 / 2, nat4 / 2, nat6 / 2, nat6 / 2}, o.natShares(maps))
 	require.Equal(t, bpf.CtTicks(time.Hour), got[bpf.VariableCtTCPTimeout])
 	for _, program := range bpf.Objects() {
 		before, err := bpf.Load(program)
@@ -51,7 +53,6 @@ func TestConfig_SaysWhatIsWrong(t *testing.T) {
 		"--bpf-ct-timeout-regular-any=1000h":      func(c *Config) { c.AnyTimeout = 1000 * time.Hour },
 		"--ipv4-service-loopback-address=fd00::1": func(c *Config) { c.LoopbackIPv4 = "fd00::1" },
 		"--ipv6-service-loopback-address=":        func(c *Config) { c.LoopbackIPv6 = "" },
-		"--bpf-ct-endpoint-share=101":             func(c *Config) { c.EndpointShare = 101 },
 	} {
 		c := DefaultConfig
 		change(&c)

@@ -78,7 +78,7 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t)}
 	var err error
-	n.kernel, err = newKernel(n.maps, settings.Agent{EnableIPv4: true, BPFRoot: filepath.Join(t.TempDir(), "bpf")}, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true})
+	n.kernel, err = newKernel(n.maps, settings.Agent{EnableIPv4: true, EndpointShare: 25, BPFRoot: filepath.Join(t.TempDir(), "bpf")}, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true})
 	if err != nil {
 		t.Fatal(err)
 	}

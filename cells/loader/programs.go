@@ -9,6 +9,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/natmap"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/socketlb"
@@ -125,6 +126,11 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 			return err
 		}
 	}
+	if v, found := spec.Variables[bpf.VariableNatShares]; found {
+		if err := v.Set(o.natShares(maps)); err != nil {
+			return err
+		}
+	}
 	for name, value := range o.constants(maps) {
 		if v, found := spec.Variables[name]; found {
 			if err := v.Set(value); err != nil {
@@ -145,7 +151,7 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableCtTCPSynTimeout:     bpf.CtTicks(o.config.TCPSynTimeout),
 		bpf.VariableCtTCPCloseTimeout:   bpf.CtTicks(o.config.TCPCloseTimeout),
 		bpf.VariableCtAnyTimeout:        bpf.CtTicks(o.config.AnyTimeout),
-		bpf.VariableCtShare:             uint32(max(1, flows*uint64(o.config.EndpointShare)/100)),
+		bpf.VariableCtShare:             uint32(max(1, flows*uint64(o.agent.EndpointShare)/100)),
 		bpf.VariablePolicyCIDRNodes:     one(o.options.CIDRMatchesNodes),
 		bpf.VariableVerdictEvents:       one(o.config.Verdicts),
 		bpf.VariableServiceLoopbackIPv4: bpf.IPv4Word(parsed(o.config.LoopbackIPv4)),
@@ -154,6 +160,15 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableSockHostOnly:       one(o.sockets.HostOnly),
 		bpf.VariableSockBindProtection: one(o.sockets.BindProtection),
 	}
+}
+
+// natShares are how many translated flows an endpoint may have of each family, and those of none together.
+func (o *objects) natShares(maps map[string]*ebpf.Map) (shares [4]uint32) {
+	for i, m := range natmap.Maps() {
+		entries := maps[m.Name].MaxEntries()
+		shares[2*i], shares[2*i+1] = natmap.Share(entries, o.agent.EndpointShare), natmap.Rest(entries, o.agent.EndpointShare)
+	}
+	return shares
 }
 
 // parsed is an address that was checked.

@@ -51,7 +51,7 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_POLICY_DENY": events.PolicyDenyRule, "REASON_CT_FULL": events.FlowsFull, "REASON_CT_SHARE": events.FlowsShare,
 		"REASON_NO_BACKEND": events.NoBackend, "REASON_SERVICE_PROTOCOL": events.ServiceProtocol,
 		"REASON_NAT_NO_MAPPING": events.NoMapping, "REASON_TOO_BIG": events.TooBig, "REASON_NO_ROUTE": events.NoRoute, "REASON_CLUSTER_IP": events.ClusterIP,
-		"REASON_SOURCE_RANGE": events.SourceRange, "REASON_HOPS": events.HopsRunOut, "REASON_NAT_FULL": events.NATFull,
+		"REASON_SOURCE_RANGE": events.SourceRange, "REASON_HOPS": events.HopsRunOut, "REASON_NAT_FULL": events.NATFull, "REASON_NAT_SHARE": events.NATShare,
 	}
 	got := enum(t, "drop_reason")
 	for name, value := range got {

@@ -44,6 +44,7 @@ const (
 	FlowsShare       Reason = 244 // the endpoint has as many established flows as it may
 	NATFull          Reason = 245 // no room for one more translated flow
 	HopsRunOut       Reason = 246 // its hops run out here
+	NATShare         Reason = 247 // the endpoint has as many translated flows as it may
 )
 
 // FirstOwn is the first reason that Cilium does not have.
@@ -95,6 +96,8 @@ func (r Reason) text() (string, bool) {
 		return "NAT: Table of translated flows is full", true
 	case HopsRunOut:
 		return "Hops run out", true
+	case NATShare:
+		return "NAT: Endpoint has used up its share of translated flows", true
 	}
 	return "", false
 }

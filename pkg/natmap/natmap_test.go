@@ -153,3 +153,16 @@ func TestPrivilegedReader(t *testing.T) {
 		}
 	}
 }
+
+func TestShare(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		entries     uint32
+		percent     int
+		share, rest uint32
+	}{{65536, 25, 8192, 24576}, {32768, 50, 8192, 8192}, {65536, 90, 29491, 29491}, {65536, 100, 32768, 32768}, {10, 1, 1, 4}} {
+		if share, rest := Share(tc.entries, tc.percent), Rest(tc.entries, tc.percent); share != tc.share || rest != tc.rest {
+			t.Errorf("%+v: got %d and %d", tc, share, rest)
+		}
+	}
+}

@@ -37,10 +37,13 @@ type Flags struct {
 	KubeProxyReplacement bool     `mapstructure:"kube-proxy-replacement"`
 	NodePortRange        []string `mapstructure:"node-port-range"`
 	Algorithm            string   `mapstructure:"bpf-lb-algorithm"`
+	AlgorithmAnnotation  bool     `mapstructure:"bpf-lb-algorithm-annotation"`
 	MaglevTableSize      int      `mapstructure:"bpf-lb-maglev-table-size"`
 	EnableIPv4Masquerade bool     `mapstructure:"enable-ipv4-masquerade"`
 	EnableIPv6Masquerade bool     `mapstructure:"enable-ipv6-masquerade"`
 	EnableBPFMasquerade  bool     `mapstructure:"enable-bpf-masquerade"`
+
+	EndpointShare int `mapstructure:"bpf-ct-endpoint-share"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
@@ -49,10 +52,10 @@ const (
 	IPAMClusterPool = "cluster-pool" // the CiliumNode, in which --role=cluster writes them
 )
 
-// How clients from outside the cluster come to a backend of a service.
+// How clients from outside the cluster come to a backend of a service, as flags and annotations name it.
 const (
-	algorithmRandom = "random"
-	algorithmMaglev = "maglev"
+	AlgorithmRandom = "random"
+	AlgorithmMaglev = "maglev"
 )
 
 // DefaultFlags are the defaults. Paths follow Cilium's with waggle in the place of cilium.
@@ -67,11 +70,13 @@ var DefaultFlags = Flags{
 
 	KubeProxyReplacement: true,
 	NodePortRange:        []string{"30000", "32767"},
-	Algorithm:            algorithmRandom,
+	Algorithm:            AlgorithmRandom,
 	MaglevTableSize:      16381,
 	EnableIPv4Masquerade: true,
 	EnableIPv6Masquerade: true,
 	EnableBPFMasquerade:  true,
+
+	EndpointShare: 25,
 }
 
 // Flags registers the flags.
@@ -88,11 +93,15 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("node-port-range", f.NodePortRange, "First and last port of NodePort services, e.g. 30000,32767")
 	flags.String("bpf-lb-algorithm", f.Algorithm, "How a client from outside the cluster comes to a backend of a Service: random, or maglev, "+
 		"by which all nodes choose the same")
+	flags.Bool("bpf-lb-algorithm-annotation", f.AlgorithmAnnotation, "Let Services choose with the annotation service.cilium.io/lb-algorithm, which makes "+
+		"room for Maglev's tables; without it the annotation cannot choose maglev unless that is the algorithm of all")
 	flags.Int("bpf-lb-maglev-table-size", f.MaglevTableSize, "Slots of a table of Maglev: 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or "+
 		"131071; a hundred times the backends of a Service, the same on all nodes")
 	flags.Bool("enable-ipv4-masquerade", f.EnableIPv4Masquerade, "Let pods speak with the outside under the node's IPv4 address")
 	flags.Bool("enable-ipv6-masquerade", f.EnableIPv6Masquerade, "Let pods speak with the outside under the node's IPv6 address")
 	flags.Bool("enable-bpf-masquerade", f.EnableBPFMasquerade, "Masquerade in eBPF; there is no other way, so false masquerades nothing")
+	flags.Int("bpf-ct-endpoint-share", f.EndpointShare, "How much of the tables of connections, and of those of translated ones, one endpoint may "+
+		"fill, in percent, 1 to 100")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -111,15 +120,21 @@ type Agent struct {
 	// KubeProxyReplacement is false where somebody else serves Services. Then there are none: whoever makes rows of them makes
 	// none, and whoever writes them to the kernel removes what an earlier run has left.
 	KubeProxyReplacement     bool
-	Maglev                   bool   // clients from outside choose backends by Maglev's tables
+	Maglev                   bool   // clients from outside choose backends by Maglev's tables, unless their service says otherwise
+	AlgorithmAnnotation      bool   // a service may choose Maglev where that is not so
 	MaglevTableSize          int    // their slots, one of [maglev.Sizes]
 	NodePortMin, NodePortMax uint16 // the range of NodePort services; 0 < min <= max
 
 	MasqueradeIPv4, MasqueradeIPv6 bool // pods speak with the outside under the node's address; false for a family that is off
+
+	EndpointShare int // of the tables of flows that one endpoint may fill, in percent, 1 to 100
 }
 
 // NodePort tells whether a port is in the range of NodePort services.
 func (a Agent) NodePort(port uint16) bool { return a.NodePortMin <= port && port <= a.NodePortMax }
+
+// MaglevTables tells whether there is room for Maglev's tables.
+func (a Agent) MaglevTables() bool { return a.Maglev || a.AlgorithmAnnotation }
 
 // clusterName is what Cilium takes, so that nodes of both agree.
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
@@ -127,18 +142,22 @@ var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 // New checks flags and fills in the node name.
 func New(f Flags) (Agent, error) {
 	a := Agent{EnableIPv4: f.EnableIPv4, EnableIPv6: f.EnableIPv6, NodeName: f.NodeName, NodeNameSource: "flag",
-		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement, Maglev: f.Algorithm == algorithmMaglev,
-		MaglevTableSize: f.MaglevTableSize,
-		MasqueradeIPv4:  f.EnableIPv4 && f.EnableIPv4Masquerade && f.EnableBPFMasquerade,
-		MasqueradeIPv6:  f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade}
-	if !a.Maglev && f.Algorithm != algorithmRandom {
-		return Agent{}, fmt.Errorf("--bpf-lb-algorithm=%q: use %s or %s", f.Algorithm, algorithmRandom, algorithmMaglev)
+		IPAM: f.IPAM, KubeProxyReplacement: f.KubeProxyReplacement, Maglev: f.Algorithm == AlgorithmMaglev,
+		AlgorithmAnnotation: f.AlgorithmAnnotation,
+		MaglevTableSize:     f.MaglevTableSize, EndpointShare: f.EndpointShare,
+		MasqueradeIPv4: f.EnableIPv4 && f.EnableIPv4Masquerade && f.EnableBPFMasquerade,
+		MasqueradeIPv6: f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade}
+	if !a.Maglev && f.Algorithm != AlgorithmRandom {
+		return Agent{}, fmt.Errorf("--bpf-lb-algorithm=%q: use %s or %s", f.Algorithm, AlgorithmRandom, AlgorithmMaglev)
 	}
 	if a.IPAM != IPAMKubernetes && a.IPAM != IPAMClusterPool {
 		return Agent{}, fmt.Errorf("--ipam=%q: use %s or %s", a.IPAM, IPAMKubernetes, IPAMClusterPool)
 	}
 	if err := maglev.CheckSize(f.MaglevTableSize); err != nil {
 		return Agent{}, fmt.Errorf("--bpf-lb-maglev-table-size: %w", err)
+	}
+	if a.EndpointShare < 1 || a.EndpointShare > 100 {
+		return Agent{}, fmt.Errorf("--bpf-ct-endpoint-share=%d: want 1 to 100 percent", a.EndpointShare)
 	}
 	if !a.EnableIPv4 && !a.EnableIPv6 {
 		return Agent{}, errors.New("--enable-ipv4 and --enable-ipv6 are both false: enable at least one address family")

@@ -15,20 +15,24 @@ import (
 type Usage struct {
 	Endpoint uint16 `json:"endpoint"`      // local id
 	Pod      string `json:"pod,omitempty"` // "namespace/name"
-	// Translations is how many the last pass over the maps left: pods as clients of services, and pods masqueraded.
-	Translations uint32 `json:"translations"`
-	// Refused is how many signals of programs there were since the agent began that no port or no room was left; there may be more
-	// refused flows than that.
+	// IPv4 and IPv6 are how many flows the last pass over the maps left: as a client of services, as who leaves under the node's address,
+	// and as who answers clients from outside.
+	IPv4 int32 `json:"ipv4"`
+	IPv6 int32 `json:"ipv6"`
+	// Percent is how much of its share that is, in the family in which it is more.
+	Percent int `json:"percent"`
+	// Refused is how many signals of programs there were since the agent began that the share was used up, or no port or no room left;
+	// there may be more refused flows than that.
 	Refused uint64 `json:"refused"`
 }
 
 // TableHeader implements statedb.TableWritable.
-func (Usage) TableHeader() []string { return []string{"Endpoint", "Pod", "Translations", "Refused"} }
+func (Usage) TableHeader() []string { return []string{"Endpoint", "Pod", "IPv4", "IPv6", "Percent", "Refused"} }
 
 // TableRow implements statedb.TableWritable.
 func (u Usage) TableRow() []string {
-	return []string{strconv.Itoa(int(u.Endpoint)), printable.Text(cmp.Or(u.Pod, "-")), strconv.FormatUint(uint64(u.Translations), 10),
-		strconv.FormatUint(u.Refused, 10)}
+	return []string{strconv.Itoa(int(u.Endpoint)), printable.Text(cmp.Or(u.Pod, "-")), strconv.Itoa(int(u.IPv4)), strconv.Itoa(int(u.IPv6)),
+		strconv.Itoa(u.Percent), strconv.FormatUint(u.Refused, 10)}
 }
 
 var endpointIndex = statedb.Index[Usage, uint16]{

@@ -1,0 +1,130 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+)
+
+const natShare = 8 // of one endpoint, in the tests below
+
+// withShares runs a test for each family on a node whose endpoints may have few translated flows.
+func withShares(t *testing.T, test func(t *testing.T, n *node, family int)) {
+	for _, family := range families {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+			t.Parallel()
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableNatShares: natShare}, nil)
+			n.surround()
+			test(t, n, family)
+		})
+	}
+}
+
+// wantTranslations demands how many translated flows count for an endpoint, 0 for those of none.
+func (n *node) wantTranslations(id uint16, family int, want int32) {
+	n.t.Helper()
+	var count NatCount
+	if err := n.maps[MapNatFlows].Lookup(uint32(id), &count); err != nil {
+		n.t.Fatal(err)
+	}
+	if got := map[int]int32{4: count.Ipv4, 6: count.Ipv6}[family]; got != want {
+		n.t.Errorf("%d translated flows count for endpoint %d, want %d", got, id, want)
+	}
+	if other := map[int]int32{4: count.Ipv6, 6: count.Ipv4}[family]; other != 0 {
+		n.t.Errorf("%d flows of the other family count for endpoint %d", other, id)
+	}
+}
+
+// A pod that asks services from as many ports as it can gets its share and no more; what it has goes on, and other pods get theirs.
+func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
+	t.Parallel()
+	withShares(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(remotePod[family]))
+		ask := func(i int) []byte { return askService(family, 5000+uint16(i)).bytes(t) }
+		for i := range natShare {
+			n.passes(podA, ask(i), actOK)
+		}
+		if s := n.signal(); s != (CtSignal{Family: NatWakeSignal + uint32(family), Endpoint: uint32(podA.id)}) {
+			t.Errorf("before anybody was refused: signal %+v", s)
+		}
+		for i := range 3 {
+			n.refused(podA, ask(natShare+i), events.NATShare)
+		}
+		n.wantNat(family, 2*natShare)
+		n.wantTranslations(podA.id, family, natShare)
+		if s := n.signal(); s != (CtSignal{Family: NatShareSignal + uint32(family), Endpoint: uint32(podA.id)}) {
+			t.Errorf("signal %+v", s)
+		}
+		n.passes(podA, ask(0), actOK)
+		for i := range natShare {
+			n.passes(podB, sent(podB, podB.addr(family), clusterIP[family]).ports(5000+uint16(i), servicePort).bytes(t), actOK)
+		}
+
+		// A flow that is over and begins anew counts once, and so does one that many begin.
+		n.natExpire(family)
+		n.passes(podA, ask(0), actOK)
+		n.passes(podA, ask(0), actOK)
+		n.wantTranslations(podA.id, family, natShare)
+	})
+}
+
+// What a policy refuses does not count.
+func TestPrivilegedNatShare_RefusedFlowsDoNotCount(t *testing.T) {
+	t.Parallel()
+	withShares(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(remotePod[family]))
+		closed := podA
+		closed.pOut = 0
+		n.put(closed)
+		for i := range uint16(2 * natShare) {
+			n.refused(podA, askService(family, 5000+i).bytes(t), events.PolicyDenied)
+		}
+		n.wantNat(family, 0)
+		n.wantTranslations(podA.id, family, 0)
+	})
+}
+
+// Whoever leaves under the node's address: a pod, another one, and the node itself, which has no limit.
+func TestPrivilegedNatShare_Masquerade(t *testing.T) {
+	t.Parallel()
+	withShares(t, func(t *testing.T, n *node, family int) {
+		leave := func(p pod, i int) []byte {
+			return going(on(p.addr(family), 40000+uint16(i)), on(client[family], 53)).bytes(t)
+		}
+		for i := range natShare {
+			n.did(n.sendFrom(podA, leave(podA, i)), actUnspec)
+		}
+		n.wasRefused(n.sendFrom(podA, leave(podA, natShare)), events.NATShare)
+		n.did(n.sendFrom(podB, leave(podB, natShare)), actUnspec)
+		for i := range uint16(2 * natShare) {
+			n.did(n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, going(on(nodeOut[family], 50000+i), on(client[family], 53)).bytes(t)), actUnspec)
+		}
+		n.wantNat(family, 2*(natShare+1+2*natShare))
+		n.wantTranslations(podA.id, family, natShare)
+		n.wantTranslations(podB.id, family, 1)
+		n.wantTranslations(0, family, 0)
+	})
+}
+
+// Clients from outside count for the pod that answers them; where that is elsewhere, all of them together leave others some room.
+func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
+	t.Parallel()
+	withShares(t, func(t *testing.T, n *node, family int) {
+		ask := func(i int, to netip.AddrPort) outcome {
+			return n.run(NetdevIngress, ifUplink, coming(on(client[family], 4000+uint16(i)), to).bytes(t))
+		}
+		first, second := on(balancer[family], 80), on(balancer[family], 81)
+		n.serve(1, first, loadbalancer.UDP, 0, on(podA.addr(family), 8080))
+		n.serve(2, second, loadbalancer.UDP, 0, on(podB.addr(family), 8080))
+		for i := range natShare {
+			n.did(ask(i, first), actUnspec)
+		}
+		n.wasRefused(ask(natShare, first), events.NATShare)
+		n.did(ask(natShare, second), actUnspec)
+		n.wantTranslations(podA.id, family, natShare)
+		n.wantTranslations(podB.id, family, 1)
+		n.did(n.sendFrom(podB, going(on(podB.addr(family), 40000), on(client[family], 53)).bytes(t)), actUnspec)
+	})
+}
