@@ -63,6 +63,7 @@ func (b *bench) run(ctx context.Context) error {
 		{"programs", b.programs},
 		{"the policy compiler", b.compiler},
 		{"maps of services", b.serviceMaps},
+		{"connections through services", b.services},
 		{"sizes", b.sizes},
 	} {
 		if !strings.Contains(part.name, b.only) {

@@ -43,7 +43,7 @@ func (b *bench) traffic(ctx context.Context) error {
 	defer bare.Close()
 	sides := []*side{{name: "bare veth", path: map[bool]path{}}}
 	for _, ipv6 := range []bool{false, true} {
-		sides[0].path[ipv6] = path{bare.Client(), bare.Server(), bare.Addr(ipv6)}
+		sides[0].path[ipv6] = path{client: bare.Client(), server: bare.Server(), addr: bare.Addr(ipv6)}
 	}
 	for _, pair := range pairs {
 		side, closePods, err := pair.side(ctx, node)
@@ -162,7 +162,7 @@ func (p pairOfPods) side(ctx context.Context, node *nodekit.Node) (_ *side, clos
 	}
 	s := &side{name: p.name, path: map[bool]path{}}
 	for _, ipv6 := range []bool{false, true} {
-		s.path[ipv6] = path{pods[0], pods[1], pods[1].Addr(ipv6)}
+		s.path[ipv6] = path{client: pods[0], server: pods[1], addr: pods[1].Addr(ipv6)}
 	}
 	return s, closePods, nil
 }
@@ -188,6 +188,8 @@ func (p pairOfPods) rules(peer, other string) []string {
 type path struct {
 	client, server nodekit.Place
 	addr           netip.Addr
+	port           uint16         // of the server, 0 for any
+	service        netip.AddrPort // where clients go to instead; the zero value for nowhere else
 }
 
 // requestResponse returns the p50 of one transaction. Both ends run blocking system calls on threads of the same CPU,
@@ -332,7 +334,7 @@ func (p path) listening(serve func(listener int) error, call func(unix.Sockaddr)
 	go func() {
 		served <- p.server.Do(func() error {
 			defer close(listening)
-			listener, err := listen(p.addr)
+			listener, err := listen(p.addr, p.port)
 			if err != nil {
 				return err
 			}
@@ -340,6 +342,9 @@ func (p path) listening(serve func(listener int) error, call func(unix.Sockaddr)
 			name, err := unix.Getsockname(listener)
 			if err != nil {
 				return err
+			}
+			if p.service.IsValid() {
+				name = sockaddr(p.service)
 			}
 			listening <- name
 			return serve(listener)
@@ -417,18 +422,22 @@ func domain(addr netip.Addr) int {
 	return unix.AF_INET
 }
 
-func listen(addr netip.Addr) (fd int, err error) {
+func sockaddr(at netip.AddrPort) unix.Sockaddr {
+	if at.Addr().Is6() {
+		return &unix.SockaddrInet6{Addr: at.Addr().As16(), Port: int(at.Port())}
+	}
+	return &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}
+}
+
+func listen(addr netip.Addr, port uint16) (fd int, err error) {
 	if fd, err = unix.Socket(domain(addr), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return 0, err
 	}
-	var name unix.Sockaddr
-	if addr.Is6() {
-		name = &unix.SockaddrInet6{Addr: addr.As16()}
-	} else {
-		name = &unix.SockaddrInet4{Addr: addr.As4()}
+	if err = limit(fd); err == nil { // the round before has left connections that end
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
-	if err = limit(fd); err == nil {
-		err = unix.Bind(fd, name)
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(addr, port)))
 	}
 	if err == nil {
 		err = unix.Listen(fd, connections)

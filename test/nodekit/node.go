@@ -111,6 +111,14 @@ func (n *Node) connectUplink() error {
 
 // address gives a link its addresses, sets it up and, for the gateway's family, adds a default route.
 func address(name string, gateway netip.Prefix, addrs ...netip.Prefix) error {
+	if err := linkUp(name, addrs...); err != nil {
+		return err
+	}
+	return defaultRoute(name, gateway.Addr())
+}
+
+// linkUp gives a link its addresses and sets it up.
+func linkUp(name string, addrs ...netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return err
@@ -125,10 +133,15 @@ func address(name string, gateway netip.Prefix, addrs ...netip.Prefix) error {
 			return fmt.Errorf("add %s to %s: %w", a, name, err)
 		}
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
+	return netlink.LinkSetUp(link)
+}
+
+func defaultRoute(name string, gateway netip.Addr) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
 		return err
 	}
-	return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()})
+	return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.AsSlice()})
 }
 
 func (n *Node) writeNodeManifest() error {
