@@ -23,7 +23,7 @@ KUBE_NAMES   := kube-apiserver kube-controller-manager kube-scheduler kubelet ku
 KUBE_LDFLAGS := -s -w $(foreach v,gitVersion=$(KUBE_VERSION) gitMajor=1 gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION))), \
 	-X k8s.io/component-base/version.$(v))
 # Not Kubernetes' programs, which vet and test would compile once more.
-KUBE_PACKAGES := . ./cmd/pause ./cmd/cluster $(patsubst test/kube/%/,./%,$(sort $(dir $(wildcard test/kube/*/*.go))))
+KUBE_PACKAGES := . ./cmd/pause ./cmd/talk ./cmd/cluster $(patsubst test/kube/%/,./%,$(sort $(dir $(wildcard test/kube/*/*.go))))
 
 .PHONY: all help build generate docs packages vet lint test test-race fuzz bench demo soak clean \
 	image kube-binaries kube-images test-kube test-kernels bench-kube cluster cluster-down
@@ -99,10 +99,11 @@ $(KUBE)/stamp: test/kube/go.mod test/kube/go.sum $(KUBE_NAMES:%=test/kube/cmd/%/
 	touch $@
 
 kube-images:
-	cd test/kube && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$(KUBE)/ ./cmd/pause
+	cd test/kube && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$(KUBE)/ ./cmd/pause ./cmd/talk
 	$(GO) run ./tools/image -o $(KUBE)/pause.tar -name waggle.local/pause:1 -entrypoint /pause $(KUBE)/pause=/pause
 	$(GO) run ./tools/image -o $(KUBE)/client.tar -name waggle.local/client:1 \
 		$$(busybox --list | grep -vx busybox | sed 's|.*|-link busybox=/bin/&|') /bin/busybox=/bin/busybox
+	$(GO) run ./tools/image -o $(KUBE)/talk.tar -name waggle.local/talk:1 -entrypoint /bin/talk $(KUBE)/talk=/bin/talk
 
 fuzz: ## each fuzz target for FUZZTIME, by default 1m
 	hack/fuzz $(FUZZTIME)

@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 )
 
@@ -21,6 +23,12 @@ func nodeIPv6(index int) string { return fmt.Sprintf("2001:db8:2::%d", index+11)
 // makeBridge prepares the control plane's namespace. Forwarding is on, as on a router between the nodes.
 func (c *Cluster) makeBridge() (err error) {
 	if c.control, err = newNetwork(); err != nil {
+		return err
+	}
+	// A new namespace forwards nothing.
+	if err := c.control.do(func() error {
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0), os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
+	}); err != nil {
 		return err
 	}
 	return c.ip(c.control, `

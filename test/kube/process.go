@@ -45,6 +45,17 @@ func startCommand(do func(func() error) error, cmd *exec.Cmd, name, log string) 
 	return p, nil
 }
 
+// StartOutside starts a program outside of all nodes, beside the control plane, where the router between the nodes is. It ends
+// with the test program at the latest.
+func (c *Cluster) StartOutside(name string, argv ...string) (*Process, error) {
+	return c.start("outside-"+name, c.control, argv...)
+}
+
+// RunOutside runs a program there to its end and returns what it printed.
+func (c *Cluster) RunOutside(ctx context.Context, argv ...string) (string, error) {
+	return run(ctx, c.control, nil, argv...)
+}
+
 // PID is the process id as this program sees it.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 

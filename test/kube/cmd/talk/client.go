@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+)
+
+const (
+	answerWithin   = 5 * time.Second        // of a connection
+	datagramWithin = 500 * time.Millisecond // after which one is lost
+)
+
+var errNoAnswer = errors.New("no answer")
+
+// client asks one target.
+type client struct {
+	network  string // tcp, udp or udp-connected
+	target   netip.AddrPort
+	socket   *net.UDPConn
+	reopened int
+}
+
+func newClient(target string) (*client, error) {
+	network, address, _ := strings.Cut(target, "://")
+	if network != "tcp" && network != "udp" && network != "udp-connected" {
+		return nil, fmt.Errorf("no network %q: want tcp, udp or udp-connected", network)
+	}
+	at, err := netip.ParseAddrPort(address)
+	return &client{network: network, target: at}, err
+}
+
+// ask asks once, and returns "SERVER PORT CLIENT".
+func (c *client) ask(number int) (answer string, err error) {
+	question := fmt.Sprint(number)
+	if c.network == "tcp" {
+		answer, err = c.connect(question)
+	} else {
+		answer, err = c.datagram(question)
+	}
+	if err != nil {
+		return "", err
+	}
+	answer, echoed := cutLast(strings.TrimSpace(answer))
+	if echoed != question {
+		return "", fmt.Errorf("asked %q and got an answer to %q", question, echoed)
+	}
+	return answer, nil
+}
+
+func cutLast(text string) (before, last string) {
+	i := strings.LastIndexByte(text, ' ')
+	return text[:max(i, 0)], text[i+1:]
+}
+
+func (c *client) connect(question string) (string, error) {
+	conn, err := net.DialTimeout("tcp", c.target.String(), answerWithin)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(answerWithin)); err != nil {
+		return "", err
+	}
+	if _, err := conn.Write([]byte(question + "\n")); err != nil {
+		return "", err
+	}
+	return bufio.NewReader(conn).ReadString('\n')
+}
+
+// datagram sends one datagram and waits for its answer; answers to earlier ones, which were given up, are passed over.
+func (c *client) datagram(question string) (string, error) {
+	if err := c.open(); err != nil {
+		return "", err
+	}
+	answer, err := c.exchange(question)
+	if c.network == "udp-connected" && err != nil && !errors.Is(err, errNoAnswer) {
+		_ = c.socket.Close()
+		c.socket = nil
+		c.reopened++
+	}
+	return answer, err
+}
+
+// open makes the socket when there is none.
+func (c *client) open() (err error) {
+	if c.socket != nil {
+		return nil
+	}
+	family := "udp4"
+	if c.target.Addr().Is6() {
+		family = "udp6"
+	}
+	if c.network == "udp-connected" {
+		c.socket, err = net.DialUDP(family, nil, net.UDPAddrFromAddrPort(c.target))
+	} else {
+		c.socket, err = net.ListenUDP(family, nil)
+	}
+	return err
+}
+
+func (c *client) exchange(question string) (string, error) {
+	if err := c.socket.SetDeadline(time.Now().Add(datagramWithin)); err != nil {
+		return "", err
+	}
+	if err := c.send(question); err != nil {
+		return "", err
+	}
+	buffer := make([]byte, 2048)
+	for {
+		n, from, err := c.socket.ReadFromUDPAddrPort(buffer)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return "", errNoAnswer
+		}
+		if err != nil {
+			return "", err
+		}
+		if from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port()); from != c.target {
+			return "", fmt.Errorf("an answer from %s", from)
+		}
+		if text := strings.TrimSpace(string(buffer[:n])); strings.HasSuffix(text, " "+question) {
+			return text, nil
+		}
+	}
+}
+
+func (c *client) send(question string) (err error) {
+	if c.network == "udp-connected" {
+		_, err = c.socket.Write([]byte(question))
+	} else {
+		_, err = c.socket.WriteToUDPAddrPort([]byte(question), c.target)
+	}
+	return err
+}

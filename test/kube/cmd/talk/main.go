@@ -1,0 +1,106 @@
+// Command talk is both ends of the traffic of tests, on machines and, as /bin/talk, in an image of its own.
+//
+//	talk serve [-dns NAME=ADDRESS] PORT...    answer on TCP and UDP ports, saying who answers whom; end as servers do, on SIGTERM
+//	talk loop [-every D] TARGET...            talk to all targets until the end, and print what came of it twice a second
+//	talk ask TARGET...                        ask each target once, and print its answer
+//	talk resolve NAME                         look up an address as programs do
+//	talk api PATH                             read from the API server as clients inside a cluster do
+//
+// A target is tcp://ADDRESS:PORT, a connection for each question; udp://ADDRESS:PORT, one socket that is not connected; or
+// udp-connected://ADDRESS:PORT, one that is, and is opened again when the kernel says that it failed.
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "talk:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) < 2 {
+		return errors.New("want serve, loop, ask, resolve or api, and what")
+	}
+	flags := flag.NewFlagSet("talk", flag.ExitOnError)
+	zone := flags.String("dns", "", "`name=address` that the first UDP port resolves")
+	every := flags.Duration("every", 50*time.Millisecond, "pause between the questions to a target")
+	_ = flags.Parse(args[1:]) // it exits
+	switch rest := flags.Args(); args[0] {
+	case "serve":
+		return serve(*zone, rest)
+	case "loop":
+		return loop(*every, rest)
+	case "ask":
+		return ask(rest)
+	case "resolve":
+		addresses, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip4", rest[0])
+		fmt.Println(addresses)
+		return err
+	case "api":
+		return api(rest[0])
+	}
+	return fmt.Errorf("no %q: want serve, loop, ask, resolve or api", args[0])
+}
+
+// ask asks each target once; the error says which did not answer.
+func ask(targets []string) (failed error) {
+	for _, target := range targets {
+		c, err := newClient(target)
+		if err == nil {
+			var answer string
+			if answer, err = c.ask(1); err == nil {
+				fmt.Println(answer)
+			}
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", target, err))
+		}
+	}
+	return failed
+}
+
+// api uses what kubelet gives every pod: where the API server is, whom it may trust, and a token.
+func api(path string) error {
+	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
+	token, err := os.ReadFile(dir + "token")
+	if err != nil {
+		return err
+	}
+	authority, err := os.ReadFile(dir + "ca.crt")
+	if err != nil {
+		return err
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	client := http.Client{Timeout: answerWithin, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+	url := "https://" + net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")) + path
+	request, err := http.NewRequest(http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer "+string(token))
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s", url, response.Status)
+	}
+	_, err = io.Copy(os.Stdout, response.Body)
+	return err
+}

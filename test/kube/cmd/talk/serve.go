@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// An answer is "SERVER PORT CLIENT QUESTION": the server's host name, the port that was asked and the address that it sees.
+func answer(port string, client net.Addr, question string) string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown"
+	}
+	seen := netip.MustParseAddrPort(client.String()).Addr().Unmap().WithZone("")
+	return fmt.Sprintf("%s %s %s %s\n", name, port, seen, question)
+}
+
+// serve answers until SIGTERM, and then ends without breaking what it has accepted.
+func serve(zone string, ports []string) error {
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+	var open sync.WaitGroup // connections
+	var listeners []net.Listener
+	for i, port := range ports {
+		listener, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			return err
+		}
+		socket, err := net.ListenPacket("udp", ":"+port)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, listener)
+		open.Go(func() { serveTCP(listener, port, &open) })
+		if zone != "" && i == 0 {
+			go serveUDP(socket, func(_ net.Addr, question []byte) []byte { return resolve(zone, question) })
+		} else {
+			go serveUDP(socket, func(from net.Addr, question []byte) []byte { return []byte(answer(port, from, string(question))) })
+		}
+	}
+	<-terminate
+	for _, l := range listeners {
+		_ = l.Close()
+	}
+	open.Wait()
+	return nil
+}
+
+func serveTCP(listener net.Listener, port string, open *sync.WaitGroup) {
+	for {
+		conn, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // out of descriptors, say
+			continue
+		}
+		open.Go(func() {
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(answerWithin))
+			// The client reports what goes wrong.
+			if question, err := bufio.NewReader(conn).ReadString('\n'); err == nil {
+				_, _ = conn.Write([]byte(answer(port, conn.RemoteAddr(), strings.TrimSpace(question))))
+			}
+		})
+	}
+}
+
+func serveUDP(socket net.PacketConn, reply func(from net.Addr, question []byte) []byte) {
+	buffer := make([]byte, 2048)
+	for {
+		n, from, err := socket.ReadFrom(buffer)
+		if err != nil {
+			continue
+		}
+		if text := reply(from, buffer[:n]); text != nil {
+			_, _ = socket.WriteTo(text, from)
+		}
+	}
+}
+
+// resolve answers a question for the IPv4 address of the one name in the zone; other questions get an answer without one.
+func resolve(zone string, question []byte) []byte {
+	name, address, _ := strings.Cut(zone, "=")
+	var message dnsmessage.Message
+	if message.Unpack(question) != nil || len(message.Questions) != 1 {
+		return nil
+	}
+	q := message.Questions[0]
+	message.Response, message.Additionals = true, nil
+	if q.Name.String() == name+"." && q.Type == dnsmessage.TypeA {
+		message.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class},
+			Body: &dnsmessage.AResource{A: netip.MustParseAddr(address).As4()}}}
+	} else {
+		message.RCode = dnsmessage.RCodeNameError
+	}
+	packed, err := message.Pack()
+	if err != nil {
+		return nil
+	}
+	return packed
+}

@@ -1,0 +1,173 @@
+package services_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// TestPrivilegedServices_OfARealKubernetes goes through the life of Services on one cluster. What clients do all the time is
+// looked at after each step.
+func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
+	w := newWorld(t)
+	if err := w.Apply(t.Context(), web); err != nil {
+		t.Fatal(err)
+	}
+	c := newClients(t, w)
+	if err := w.WaitFor(t.Context(), "the clients", func() error { _, err := c.counts(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	c.until(t, "answers", anybody)
+	t.Run("beside each other", func(t *testing.T) {
+		parallel := func(name string, test func(*testing.T)) {
+			t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
+		}
+		parallel("all servers are replaced", func(t *testing.T) { c.replaced(t, func() error { return nil }) })
+		parallel("traffic policy Local", func(t *testing.T) { local(t, w) })
+		parallel("nobody serves", func(t *testing.T) { empty(t, w) })
+		parallel("host port", func(t *testing.T) { hostPort(t, w) })
+		parallel("names and the API server", func(t *testing.T) { names(t, w) })
+	})
+	t.Run("another target port", func(t *testing.T) { otherPort(t, c) })
+	t.Run("agents are killed while servers are replaced", func(t *testing.T) {
+		c.replaced(t, func() error { return errors.Join(kill(t, w.a), kill(t, w.b)) })
+	})
+	t.Run("the DaemonSet restarts while servers are replaced", func(t *testing.T) {
+		c.replaced(t, func() error {
+			_, err := w.Kubectl(t.Context(), "rollout", "restart", "-n", "kube-system", "daemonset/waggle")
+			return err
+		})
+	})
+	t.Run("the API server is away", func(t *testing.T) { away(t, c) })
+}
+
+func anybody([]string) error { return nil }
+
+// webPods are the names of the servers that have not ended.
+func (w *world) webPods(t *testing.T) (names []string, err error) {
+	var list struct {
+		Items []struct{ Metadata struct{ Name string } }
+	}
+	err = w.GetObject(t.Context(), "/api/v1/namespaces/default/pods?labelSelector=app%3Dweb", &list)
+	for _, pod := range list.Items {
+		names = append(names, pod.Metadata.Name)
+	}
+	return names, err
+}
+
+// replaced replaces all servers, and wants that no connection fails and that sockets of datagrams find the new ones.
+func (c *clients) replaced(t *testing.T, disturb func() error) {
+	t.Helper()
+	before := c.until(t, "answers", anybody)
+	old, err := c.webPods(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := c.Kubectl(t.Context(), "rollout", "restart", "deployment/web"); err != nil {
+		t.Fatal(err)
+	}
+	if err := disturb(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "new servers to take the place of the old ones", func() error {
+		now, err := c.webPods(t)
+		if err == nil && (len(now) != len(old) || slices.ContainsFunc(now, func(name string) bool { return slices.Contains(old, name) })) {
+			err = fmt.Errorf("the servers were %v and are %v", old, now)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitWaggle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("replaced within %s", time.Since(began).Round(100*time.Millisecond))
+	now := c.until(t, "answers of new servers alone", func(answers []string) error {
+		for _, a := range answers {
+			if name, _, _ := strings.Cut(a, " "); slices.Contains(old, name) {
+				return fmt.Errorf("an old server answers: %v", answers)
+			}
+		}
+		return nil
+	})
+	c.lost(t, before, now)
+}
+
+// otherPort gives the Service of datagrams another target port.
+func otherPort(t *testing.T, c *clients) {
+	before := c.until(t, "answers", anybody)
+	if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/services/time",
+		`{"spec": {"ports": [{"port": 80, "protocol": "UDP", "targetPort": 8081, "nodePort": 30081}]}}`); err != nil {
+		t.Fatal(err)
+	}
+	now := c.untilOf(t, "udp", "answers of the new port alone", func(answers []string) error {
+		for _, a := range answers {
+			if strings.Fields(a)[1] != "8081" {
+				return fmt.Errorf("the old port answers: %v", answers)
+			}
+		}
+		return nil
+	})
+	c.lost(t, before, now)
+}
+
+// kill ends the agent of a node as the kernel does when memory is short.
+func kill(t *testing.T, n *kube.Node) error {
+	t.Helper()
+	_, err := n.Run(t.Context(), "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in "/usr/bin/waggle-agent --config-dir"*) kill -9 ${p#/proc/} && ok=1;; esac; done 2>/dev/null; [ "$ok" ]`)
+	return err
+}
+
+// away takes the API server away, and kills an agent meanwhile, which begins with its copy.
+func away(t *testing.T, c *clients) {
+	before := c.until(t, "answers", anybody)
+	if err := c.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	c.until(t, "answers without an API server", anybody)
+	if err := kill(t, c.b); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "another agent", func() error {
+		out, err := c.b.Waggle(t.Context(), "status")
+		if err == nil && !strings.Contains(out, "from the copy on disk of ") {
+			err = errors.New(out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	c.until(t, "answers without an API server and with a new agent", anybody)
+	if err := c.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "the agents to be synced", func() error { return errors.Join(synced(t, c.a), synced(t, c.b)) }); err != nil {
+		t.Fatal(err)
+	}
+	c.lost(t, before, c.until(t, "answers with the API server", anybody))
+}
+
+// synced wants all tables of objects to be the API server's.
+func synced(t *testing.T, n *kube.Node) error {
+	out, err := n.Waggle(t.Context(), "db", "show", "sources", "-o", "json")
+	if err != nil {
+		return err
+	}
+	var all []struct{ Table, State string }
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		return err
+	}
+	for _, s := range all {
+		if s.State != "synced" {
+			return fmt.Errorf("table %s of %s is %s", s.Table, n.Name, s.State)
+		}
+	}
+	return nil
+}

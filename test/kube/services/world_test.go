@@ -1,0 +1,122 @@
+package services_test
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// image holds the program talk, and nothing else.
+const image = "waggle.local/talk:1"
+
+// Addresses that testdata/web.yaml gives its Services.
+const (
+	webIPv4, webIPv6, webPort    = "10.96.0.80", "fd00:10:96::80", "30080"
+	timeIPv4, timeIPv6, timePort = "10.96.0.81", "fd00:10:96::81", "30081"
+)
+
+//go:embed testdata/web.yaml
+var web string
+
+// world is a cluster of two nodes with Waggle on both, and routes that lead to the pods of each.
+type world struct {
+	*kube.Cluster
+	a, b *kube.Node
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}})
+	w := &world{c, c.Nodes[0], c.Nodes[1]}
+	var loading errgroup.Group
+	for _, n := range c.Nodes {
+		loading.Go(func() error { return n.LoadImage(t.Context(), n.Tool("kube/talk.tar")) })
+	}
+	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"); err != nil {
+		t.Fatal(err)
+	}
+	if err := loading.Wait(); err != nil {
+		t.Fatalf("%v: run \"make kube-images\"", err)
+	}
+	t.Cleanup(func() {
+		for _, n := range c.Nodes {
+			if !t.Failed() {
+				break
+			}
+			out, err := n.Waggle(context.WithoutCancel(t.Context()), "drops")
+			t.Logf("drops of %s: %v\n%s", n.Name, err, out)
+		}
+	})
+	for _, n := range c.Nodes {
+		w.route(t, n)
+		if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, "kube-proxy") && !strings.Contains(status, "KubeProxyReplacement") {
+			t.Fatalf("the status of %s does not say who serves Services: %v\n%s", n.Name, err, status)
+		}
+	}
+	return w
+}
+
+// route leads the packets for a node's pods to the node.
+func (w *world) route(t *testing.T, n *kube.Node) {
+	t.Helper()
+	var object struct{ Spec struct{ PodCIDRs []string } }
+	if err := w.GetObject(t.Context(), "/api/v1/nodes/"+n.Name, &object); err != nil {
+		t.Fatal(err)
+	}
+	for _, cidr := range object.Spec.PodCIDRs {
+		if err := w.Route(cidr, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// server is a pod that answers on ports 8080 and 8081.
+func server(name string, on *kube.Node) kube.Pod {
+	return kube.Pod{Name: name, Node: on.Name, Labels: map[string]string{"app": name}, Image: image, Command: []string{"/bin/talk", "serve", "8080", "8081"}}
+}
+
+// apply applies a manifest, in which % stands for what follows.
+func (w *world) apply(t *testing.T, manifest string, args ...any) {
+	t.Helper()
+	if err := w.Apply(t.Context(), fmt.Sprintf(manifest, args...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// outside asks targets from outside and returns a line for each answer: "SERVER PORT CLIENT".
+func (w *world) outside(t *testing.T, targets ...string) ([]string, error) {
+	t.Helper()
+	out, err := w.RunOutside(t.Context(), append([]string{w.a.Tool("kube/talk"), "ask"}, targets...)...)
+	return strings.Split(strings.TrimSpace(out), "\n"), err
+}
+
+// answers waits until each target answers from outside, and wants the same answer of all.
+func (w *world) answers(t *testing.T, want string, targets ...string) {
+	t.Helper()
+	for _, target := range targets {
+		if err := w.WaitFor(t.Context(), "an answer of "+target, func() error {
+			got, err := w.outside(t, target)
+			if err == nil && got[0] != want {
+				err = fmt.Errorf("the answer is %q, want %q", got[0], want)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// of makes targets out of addresses.
+func of(network, port string, addresses ...string) (targets []string) {
+	for _, a := range addresses {
+		targets = append(targets, network+"://"+net.JoinHostPort(a, port))
+	}
+	return targets
+}
