@@ -64,7 +64,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("bpf-lb-affinity-map-max", c.AffinityMax, fmt.Sprintf("Clients with session affinity, and backends of frontends with it, %d to %d",
 		leastServices, mostServices))
 	flags.Int("bpf-lb-maglev-map-max", c.MaglevTables, fmt.Sprintf("Tables of Maglev, each for all frontends with the same backends, 1 to %d; they "+
-		"take memory with --bpf-lb-algorithm=maglev only, 8 bytes for each slot", mostTables))
+		"take memory with --bpf-lb-algorithm=maglev or --bpf-lb-algorithm-annotation only, 8 bytes for each slot", mostTables))
 	flags.Int("bpf-nat-global-max", c.NatMax, fmt.Sprintf("Entries of translated IPv4 flows, two for each, %d to %d; half as many for IPv6",
 		leastNat, mostNat))
 }

@@ -45,7 +45,7 @@ func sizeServices(all map[string]*ebpf.MapSpec, c Config, agent settings.Agent) 
 	all[bpf.MapServiceSlots].MaxEntries = uint32(c.ServicesMax / 2 * 3)
 	all[bpf.MapAffinity].MaxEntries = uint32(c.AffinityMax)
 	all[bpf.MapAffinityMembers].MaxEntries = uint32(c.AffinityMax)
-	if agent.Maglev {
+	if agent.MaglevTables() {
 		all[bpf.MapMaglev].MaxEntries = uint32(c.MaglevTables * agent.MaglevTableSize)
 	}
 	all[bpf.MapNat4].MaxEntries = uint32(c.NatMax)

@@ -2,8 +2,10 @@ package services
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -27,6 +29,17 @@ func (c *churn) addr(is4 bool, block, count int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfd, byte(block), 15: byte(1 + c.IntN(count))})
 }
 
+// some has each key with one of its values, now and then.
+func (c *churn) some(values map[string][]string) map[string]string {
+	some := map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if c.IntN(3) == 0 {
+			some[key] = pickOne(c, values[key]...)
+		}
+	}
+	return some
+}
+
 func (c *churn) families() []bool {
 	return pickOne(c, []bool{true}, []bool{false}, []bool{true, false})
 }
@@ -46,6 +59,8 @@ func (c *churn) randomService() *k8s.Service {
 	if c.IntN(4) == 0 {
 		s.Affinity = 100e9
 	}
+	s.Annotations = c.some(map[string][]string{annotationType: {"ClusterIP", "NodePort", "LoadBalancer", "ExternalIPs"},
+		annotationNode: {"edge", "edge", "core", ""}, annotationAlgorithm: {"maglev", "maglev", "random", "least"}, annotationForwarding: {"snat", "dsr"}})
 	for _, is4 := range c.families() {
 		s.ClusterIPs = append(s.ClusterIPs, c.addr(is4, blockClusterIPs, 6))
 	}
@@ -110,9 +125,7 @@ func (c *churn) randomPod() *k8s.Pod {
 
 func (c *churn) randomNode() *k8s.Node {
 	n := &k8s.Node{Name: pickOne(c, "one", "two"), Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: c.addr(c.IntN(2) == 0, blockNodes, 3).String()}}}
-	if c.IntN(3) > 0 {
-		n.Labels = map[string]string{"topology.kubernetes.io/zone": pickOne(c, "x", "y")}
-	}
+	n.Labels = c.some(map[string][]string{"topology.kubernetes.io/zone": {"x", "y", ""}, annotationNode: {"edge", "core"}})
 	if c.IntN(2) == 0 {
 		n.PodCIDRs = []string{"10.1.0.0/24"}
 	}
@@ -143,6 +156,7 @@ func TestChurn_TablesEqualANaiveModel(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			c := &churn{Rand: rand.New(rand.NewPCG(6, seed)), bench: newBench(t, DefaultConfig, &fakeIDs{})}
+			c.c.Rules.agent.Maglev, c.c.Rules.agent.AlgorithmAnnotation = seed%3 == 1, seed%3 == 2
 			for range 30 { // the first pass makes several commits of them
 				c.change()
 			}

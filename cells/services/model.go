@@ -21,6 +21,7 @@ type model struct {
 	claims   []claim    // of different addresses, sorted
 	external []netip.Addr
 	placed   bool // it depends on addresses of nodes
+	maglev   bool // clients outside choose by a table
 	problems map[string]struct{}
 }
 
@@ -56,12 +57,10 @@ func (m *model) listed() []string {
 	return list
 }
 
-// Names by which a Service says what shall become of it.
+// Labels by which a Service says what shall become of it, and types of services.
 const (
 	labelHeadless  = "service.kubernetes.io/headless"
 	labelProxyName = "service.kubernetes.io/service-proxy-name"
-	annotationType = "service.cilium.io/type"
-	annotationNode = "service.cilium.io/node"
 	typeLB         = "LoadBalancer"
 	typeNodePort   = "NodePort"
 	typeHostPort   = "HostPort"
@@ -84,13 +83,7 @@ func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, t
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort
 	}
-	b := builder{world: w, model: m, service: s, slices: all, only: frontends.Kind(s.Annotations[annotationType])}
-	switch b.only {
-	case "", frontends.ClusterIP, frontends.NodePort, frontends.LoadBalancer:
-	default:
-		m.problem("annotation %s=%q: use %s, %s or %s", annotationType, string(b.only), frontends.ClusterIP, frontends.NodePort, frontends.LoadBalancer)
-		b.only = ""
-	}
+	b := builder{world: w, model: m, service: s, slices: all, only: w.annotated(m, s)}
 	for _, is4 := range []bool{true, false} {
 		if b.is4 = is4; !w.serves(is4) || !b.wants(is4) {
 			continue

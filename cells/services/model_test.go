@@ -26,6 +26,7 @@ func (b *bench) naive() []string {
 		outer, inner        []string
 		two, outside, drop  bool
 		localOnly, loop     bool
+		maglev              bool
 		affinity            int
 		ranges              []netip.Prefix
 	}
@@ -42,10 +43,11 @@ func (b *bench) naive() []string {
 	for _, text := range []string{"127.0.0.1", "::1"} {
 		serving = append(serving, netip.MustParseAddr(text))
 	}
+	edge := ""
 	zone, ofNode, pods := "", map[netip.Addr]string{}, []netip.Prefix{}
 	for n := range b.nodes.All(txn) {
 		if n.Name == "one" {
-			zone = n.Labels["topology.kubernetes.io/zone"]
+			zone, edge = n.Labels["topology.kubernetes.io/zone"], n.Labels["service.cilium.io/node"]
 		}
 		for _, a := range n.Addresses {
 			ofNode[netip.MustParseAddr(a.Address)] = n.Name
@@ -56,6 +58,9 @@ func (b *bench) naive() []string {
 	}
 	served := map[string]*k8s.Service{}
 	for s := range b.svcs.All(txn) {
+		if where, only := s.Annotations["service.cilium.io/node"]; only && where != edge {
+			continue
+		}
 		if !s.Headless && s.Type != "ExternalName" && s.Labels["service.kubernetes.io/service-proxy-name"] == "" {
 			served[s.Namespace+"/"+s.Name] = s
 		}
@@ -83,15 +88,34 @@ func (b *bench) naive() []string {
 	for _, name := range slices.Sorted(maps.Keys(served)) {
 		s := served[name]
 		localPods := map[string]bool{}
+		only := s.Annotations["service.cilium.io/type"]
+		if only != "" && only != "ClusterIP" && only != "NodePort" && only != "LoadBalancer" {
+			problems[name], only = append(problems[name], "kind"), ""
+		}
+		maglev := b.c.Rules.agent.Maglev
+		switch s.Annotations["service.cilium.io/lb-algorithm"] {
+		case "":
+		case "random":
+			maglev = false
+		case "maglev":
+			if maglev = maglev || b.c.Rules.agent.AlgorithmAnnotation; !maglev {
+				problems[name] = append(problems[name], "algorithm")
+			}
+		default:
+			problems[name] = append(problems[name], "algorithm")
+		}
+		if mode := s.Annotations["service.cilium.io/forwarding-mode"]; mode != "" && mode != "snat" {
+			problems[name] = append(problems[name], "forwarding")
+		}
 		for _, is4 := range []bool{true, false} {
 			if len(s.ClusterIPs) > 0 && !slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Is4() == is4 }) {
 				for _, a := range s.ExternalIPs {
-					if a.Is4() == is4 {
+					if a.Is4() == is4 && only == "" {
 						problems[name] = append(problems[name], "external family "+a.String())
 					}
 				}
 				for _, a := range s.IngressIPs {
-					if a.Is4() == is4 && s.Type == "LoadBalancer" {
+					if a.Is4() == is4 && s.Type == "LoadBalancer" && (only == "" || only == s.Type) {
 						problems[name] = append(problems[name], "family "+a.String())
 					}
 				}
@@ -163,7 +187,7 @@ func (b *bench) naive() []string {
 				}
 				base := front{service: name, port: p.Name, made: s.Created, affinity: int(s.Affinity.Seconds())}
 				for _, ip := range s.ClusterIPs {
-					if ip.Is4() != is4 {
+					if ip.Is4() != is4 || only != "" && only != "ClusterIP" {
 						continue
 					}
 					f := base
@@ -175,7 +199,7 @@ func (b *bench) naive() []string {
 				}
 				outside := func(kind string, addr netip.Addr, port uint16) {
 					f := base
-					f.kind, f.outer, f.outside = kind, anywhere, true
+					f.kind, f.outer, f.outside, f.maglev = kind, anywhere, true, maglev
 					if s.ExternalLocal {
 						f.outer, f.inner, f.two, f.localOnly, f.drop = onNode, anywhere, true, true, len(onNode) == 0 && len(anywhere) > 0
 					}
@@ -188,7 +212,7 @@ func (b *bench) naive() []string {
 					}
 					claim(addr, port, p.Protocol, f)
 				}
-				if p.NodePort != 0 && (s.Type == "NodePort" || s.Type == "LoadBalancer") {
+				if p.NodePort != 0 && (s.Type == "NodePort" || s.Type == "LoadBalancer") && (only == "" || only == "NodePort") {
 					for _, a := range serving {
 						if a.Is4() == is4 {
 							outside("NodePort", a, p.NodePort)
@@ -212,10 +236,12 @@ func (b *bench) naive() []string {
 						}
 					}
 				}
-				if s.Type == "LoadBalancer" {
+				if s.Type == "LoadBalancer" && (only == "" || only == "LoadBalancer") {
 					open("LoadBalancer", s.IngressIPs)
 				}
-				open("ExternalIPs", s.ExternalIPs)
+				if only == "" {
+					open("ExternalIPs", s.ExternalIPs)
+				}
 			}
 		}
 		rows[name] = fmt.Sprintf("%s %d", s.Type, len(localPods))
@@ -240,7 +266,8 @@ func (b *bench) naive() []string {
 				note(name, at, 2, true, "one", zone, p.Namespace+"/"+p.Name)
 				for _, a := range serving {
 					if a.Is4() == ip.Is4() {
-						claim(a, h.Port, h.Protocol, front{service: name, kind: "HostPort", made: p.Created, outer: []string{at}, outside: !a.IsLoopback(), loop: a.IsLoopback()})
+						claim(a, h.Port, h.Protocol, front{service: name, kind: "HostPort", made: p.Created, outer: []string{at}, outside: !a.IsLoopback(), loop: a.IsLoopback(),
+							maglev: !a.IsLoopback() && b.c.Rules.agent.Maglev})
 					}
 				}
 			}
@@ -258,7 +285,7 @@ func (b *bench) naive() []string {
 			problems[o.service] = append(problems[o.service], "lost "+at)
 		}
 		lines = append(lines, fmt.Sprint("frontend ", at, " ", f.kind, " ", f.service, " ", f.port, " [", list(f.outer), "] [", list(f.inner), "] ", f.two,
-			f.outside, f.drop, f.localOnly, f.loop, f.affinity, f.ranges, refused))
+			f.outside, f.drop, f.localOnly, f.loop, f.maglev, f.affinity, f.ranges, refused))
 	}
 	for at, says := range backs {
 		var all fact
@@ -305,7 +332,7 @@ func (b *bench) tables() (lines []string) {
 		seen[f.ID] = true
 		refused := append([]string{}, f.Refused...)
 		lines = append(lines, fmt.Sprint("frontend ", f.Address, " ", f.Kind, " ", f.Service, " ", f.PortName, " [", names(f.Backends), "] [", names(f.Internal), "] ", f.TwoScopes,
-			f.Outside, f.Drop, f.LocalOnly, f.Loopback, f.Affinity, f.Ranges, refused))
+			f.Outside, f.Drop, f.LocalOnly, f.Loopback, f.Maglev, f.Affinity, f.Ranges, refused))
 	}
 	for s := range b.c.Services.All(txn) {
 		lines = append(lines, fmt.Sprint("service ", s.Name, " ", s.Type, " ", s.LocalReady, " ", len(s.Problems)))

@@ -1,0 +1,83 @@
+package services
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// TestAnnotations: what a Service asks by annotations comes into force, or is a problem and as if it were not asked.
+func TestAnnotations(t *testing.T) {
+	t.Parallel()
+	const (
+		random = "ClusterIP:1, ExternalIPs:1 out, LoadBalancer:1 out, NodePort:1 loopback, NodePort:1 out"
+		table  = "ClusterIP:1, ExternalIPs:1 out maglev, LoadBalancer:1 out maglev, NodePort:1 loopback, NodePort:1 out maglev"
+	)
+	for name, c := range map[string]struct {
+		maglev, annotated bool // the flags
+		key, value        string
+		want, problem     string
+	}{
+		"maglev for one":               {false, true, annotationAlgorithm, "maglev", table, ""},
+		"random for one":               {true, false, annotationAlgorithm, "random", random, ""},
+		"random as all":                {false, true, annotationAlgorithm, "random", random, ""},
+		"maglev as all":                {true, false, annotationAlgorithm, "maglev", table, ""},
+		"maglev without room":          {false, false, annotationAlgorithm, "maglev", random, "annotation service.cilium.io/lb-algorithm=maglev: set --bpf-lb-algorithm-annotation, which makes room for tables"},
+		"an algorithm that is none":    {true, true, annotationAlgorithm, "least", table, `annotation service.cilium.io/lb-algorithm="least": use random or maglev`},
+		"nothing is asked":             {false, true, "other", "maglev", random, ""},
+		"forwarding as it is":          {false, false, annotationForwarding, "snat", random, ""},
+		"direct answers":               {false, false, annotationForwarding, "dsr", random, `annotation service.cilium.io/forwarding-mode="dsr": there is snat only`},
+		"a kind that is none":          {false, false, annotationType, "ExternalName", random, `annotation service.cilium.io/type="ExternalName": use ClusterIP, NodePort or LoadBalancer`},
+		"node ports alone":             {false, false, annotationType, "NodePort", "NodePort:1 loopback, NodePort:1 out", ""},
+		"ClusterIP alone":              {true, false, annotationType, "ClusterIP", "ClusterIP:1", ""},
+		"for nodes with this label":    {false, false, annotationNode, "edge", random, ""},
+		"for nodes with another label": {false, false, annotationNode, "core", "", "no row"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, DefaultConfig, &fakeIDs{})
+			b.c.Rules.agent.Maglev, b.c.Rules.agent.AlgorithmAnnotation = c.maglev, c.annotated
+			s := web(func(s *k8s.Service) { s.Annotations = map[string]string{c.key: c.value} })
+			b.insert(s, endpointsOf("1- r"), &k8s.Node{Name: "one", Labels: map[string]string{annotationNode: "edge"}},
+				nodeaddresses.Address{Addr: netip.MustParseAddr("10.0.0.1"), Device: "eth0", NodePort: true})
+			b.state(sources.Synced)
+			b.step()
+			b.expect("frontends", b.shown(), c.want)
+			b.expect("problems", b.problemsOf(s.Key()), c.problem)
+		})
+	}
+}
+
+// TestAnnotations_Change: an annotation that comes or goes changes rows that are there, and keeps their ids.
+func TestAnnotations_Change(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	b.c.Rules.agent.AlgorithmAnnotation = true
+	clusterIP := func(annotations map[string]string) *k8s.Service {
+		return web(func(s *k8s.Service) {
+			s.Type, s.IngressIPs, s.Ports[0].NodePort, s.Annotations = "ClusterIP", nil, 0, annotations
+		})
+	}
+	b.insert(clusterIP(nil), endpointsOf("1- r"))
+	b.state(sources.Synced)
+	b.step()
+	b.expect("at first", b.shown(), "ClusterIP:1, ExternalIPs:1 out")
+	ids := map[string]uint32{}
+	for f := range b.c.Frontends.All(b.db.ReadTxn()) {
+		ids[f.Address.String()] = f.ID
+	}
+	b.insert(clusterIP(map[string]string{annotationAlgorithm: "maglev"}))
+	b.step()
+	b.expect("with the annotation", b.shown(), "ClusterIP:1, ExternalIPs:1 out maglev")
+	b.insert(clusterIP(map[string]string{annotationAlgorithm: "random"}))
+	b.step()
+	b.expect("with another", b.shown(), "ClusterIP:1, ExternalIPs:1 out")
+	for f := range b.c.Frontends.All(b.db.ReadTxn()) {
+		if ids[f.Address.String()] != f.ID {
+			t.Errorf("%s had id %d, and has %d", f.Address, ids[f.Address.String()], f.ID)
+		}
+	}
+}
