@@ -6,8 +6,59 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
+
+// busyMarket is a market whose services are used on every path, and the use.
+func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load) {
+	t.Helper()
+	m := newMarket(t, args...)
+	client, one := m.pod(t, "client"), m.pod(t, "one")
+	m.service(t, "web", webRest+", type: NodePort, ports: ["+
+		"{name: tcp-pod, port: 80, targetPort: 8080, protocol: TCP}, {name: udp-pod, port: 80, targetPort: 8080, protocol: UDP}, "+
+		"{name: tcp-out, port: 81, targetPort: 8081, protocol: TCP, nodePort: 30081}, {name: udp-out, port: 81, targetPort: 8081, protocol: UDP, nodePort: 30081}, "+
+		"{name: tcp-node, port: 82, targetPort: 8082, protocol: TCP}, {name: udp-node, port: 82, targetPort: 8082, protocol: UDP}]")
+	m.slices(t, "web", "[{name: tcp-pod, port: 8080, protocol: TCP}, {name: udp-pod, port: 8080, protocol: UDP}, "+
+		"{name: tcp-out, port: 8081, protocol: TCP}, {name: udp-out, port: 8081, protocol: UDP}, "+
+		"{name: tcp-node, port: 8082, protocol: TCP}, {name: udp-node, port: 8082, protocol: UDP}]", endpoint{pod: "one"})
+	var paths []load.Path
+	for i, f := range families {
+		cluster, node := webAddrs[i], uplinkAddr(f.ipv6)
+		paths = append(paths,
+			load.Path{Name: "pod to service " + f.name, From: client, To: one, Addr: one.Addr(f.ipv6), Port: 8080, Service: netip.AddrPortFrom(cluster, 80)},
+			load.Path{Name: "outside to node port " + f.name, From: m.OutsideHost(), To: one, Addr: one.Addr(f.ipv6), Port: 8081, Service: netip.AddrPortFrom(node, 30081)},
+			load.Path{Name: "pod to outside " + f.name, From: client, To: m.OutsideHost(), Addr: outsideAddr(f.ipv6)})
+		m.ready(t, netip.AddrPortFrom(cluster, 80), 1)
+		m.ready(t, netip.AddrPortFrom(cluster, 82), 1)
+		m.ready(t, netip.AddrPortFrom(node, 30081), 1)
+		if !packets {
+			paths = append(paths, load.Path{Name: "node to service " + f.name, From: m.Host(), To: one, Addr: one.Addr(f.ipv6), Port: 8082,
+				Service: netip.AddrPortFrom(cluster, 82)})
+		}
+	}
+	use, err := load.Start(load.Rates{Connections: 16, Messages: 48, Datagrams: 600, Connects: 24, Lies: 1}, paths, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, use
+}
+
+// requireUndisturbed ends the use of services, which must not have noticed anything.
+func requireUndisturbed(t *testing.T, use *load.Load) {
+	t.Helper()
+	r, err := use.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(r)
+	if err := r.Err(); err != nil {
+		t.Errorf("traffic was disturbed:\n%v", err)
+	}
+	if r.TCP.Messages == 0 || r.UDP.Sent == 0 || r.Connects.Done == 0 {
+		t.Error("nothing was sent")
+	}
+}
 
 // An agent that ends in order, or is killed, and comes back disturbs nobody who uses services or speaks with the outside under the node's
 // address: neither connections that are open nor those that are opened meanwhile.
@@ -16,52 +67,44 @@ func TestPrivilegedService_RestartLosesNoPacket(t *testing.T) {
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMarket(t, mode.args...)
-			client, one := m.pod(t, "client"), m.pod(t, "one")
-			m.service(t, "web", webRest+", type: NodePort, ports: ["+
-				"{name: tcp-pod, port: 80, targetPort: 8080, protocol: TCP}, {name: udp-pod, port: 80, targetPort: 8080, protocol: UDP}, "+
-				"{name: tcp-out, port: 81, targetPort: 8081, protocol: TCP, nodePort: 30081}, {name: udp-out, port: 81, targetPort: 8081, protocol: UDP, nodePort: 30081}, "+
-				"{name: tcp-node, port: 82, targetPort: 8082, protocol: TCP}, {name: udp-node, port: 82, targetPort: 8082, protocol: UDP}]")
-			m.slices(t, "web", "[{name: tcp-pod, port: 8080, protocol: TCP}, {name: udp-pod, port: 8080, protocol: UDP}, "+
-				"{name: tcp-out, port: 8081, protocol: TCP}, {name: udp-out, port: 8081, protocol: UDP}, "+
-				"{name: tcp-node, port: 8082, protocol: TCP}, {name: udp-node, port: 8082, protocol: UDP}]", endpoint{pod: "one"})
-			var paths []load.Path
-			for i, f := range families {
-				cluster, node := webAddrs[i], uplinkAddr(f.ipv6)
-				paths = append(paths,
-					load.Path{Name: "pod to service " + f.name, From: client, To: one, Addr: one.Addr(f.ipv6), Port: 8080, Service: netip.AddrPortFrom(cluster, 80)},
-					load.Path{Name: "outside to node port " + f.name, From: m.OutsideHost(), To: one, Addr: one.Addr(f.ipv6), Port: 8081, Service: netip.AddrPortFrom(node, 30081)},
-					load.Path{Name: "pod to outside " + f.name, From: client, To: m.OutsideHost(), Addr: outsideAddr(f.ipv6)})
-				m.ready(t, netip.AddrPortFrom(cluster, 80), 1)
-				m.ready(t, netip.AddrPortFrom(cluster, 82), 1)
-				m.ready(t, netip.AddrPortFrom(node, 30081), 1)
-				if !mode.packets {
-					paths = append(paths, load.Path{Name: "node to service " + f.name, From: m.Host(), To: one, Addr: one.Addr(f.ipv6), Port: 8082,
-						Service: netip.AddrPortFrom(cluster, 82)})
+			m, use := busyMarket(t, mode.packets, mode.args...)
+			for range soak(t) {
+				for _, end := range []func(context.Context) error{m.StopAgent, m.KillAgent} {
+					if err := errors.Join(end(t.Context()), m.StartAgent()); err != nil {
+						t.Fatal(err)
+					}
+					waitReady(t, m.Node)
 				}
 			}
-			rates := load.Rates{Connections: 16, Messages: 48, Datagrams: 600, Connects: 24, Lies: 1}
-			l, err := load.Start(rates, paths, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, end := range []func(context.Context) error{m.StopAgent, m.KillAgent} {
-				if err := errors.Join(end(t.Context()), m.StartAgent()); err != nil {
-					t.Fatal(err)
+			requireUndisturbed(t, use)
+		})
+	}
+}
+
+// Nor does an agent of another generation of the datapath, there and back.
+func TestPrivilegedService_UpgradeLosesNoPacket(t *testing.T) {
+	t.Parallel()
+	needBuilds(t)
+	other, err := builds.Agent(nodekit.Build{Generation: otherGeneration})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m, use := busyMarket(t, mode.packets, mode.args...)
+			for range soak(t) {
+				for _, to := range []struct {
+					agent      string
+					generation int
+				}{{other, otherGeneration}, {"", thisGeneration}} {
+					if err := m.UpgradeAgent(t.Context(), to.agent); err != nil {
+						t.Fatal(err)
+					}
+					requireGeneration(t, m.Node, to.generation)
 				}
-				waitReady(t, m.Node)
 			}
-			r, err := l.Stop()
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Log(r)
-			if err := r.Err(); err != nil {
-				t.Errorf("traffic was disturbed:\n%v", err)
-			}
-			if r.TCP.Messages == 0 || r.UDP.Sent == 0 || r.Connects.Done == 0 {
-				t.Error("nothing was sent")
-			}
+			requireUndisturbed(t, use)
 		})
 	}
 }
