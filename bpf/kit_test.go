@@ -257,9 +257,14 @@ func (n *node) runSkb(program string, in skBuff, packet []byte) outcome {
 // count reads one slot of metrics, summed over all CPUs.
 func (n *node) count(reason events.Reason, direction uint8) MetricsValue {
 	n.t.Helper()
+	return counted(n.t, n.maps[MapMetrics], reason, direction)
+}
+
+func counted(t testing.TB, metrics *ebpf.Map, reason events.Reason, direction uint8) MetricsValue {
+	t.Helper()
 	var perCPU []MetricsValue
-	if err := n.maps[MapMetrics].Lookup(MetricsSlot(uint8(reason), direction), &perCPU); err != nil {
-		n.t.Fatal(err)
+	if err := metrics.Lookup(MetricsSlot(uint8(reason), direction), &perCPU); err != nil {
+		t.Fatal(err)
 	}
 	var sum MetricsValue
 	for _, v := range perCPU {

@@ -43,6 +43,7 @@ enum drop_reason {
 	REASON_NAT_FULL = 245,		 /* no room for one more translated flow: this one is refused */
 	REASON_HOPS = 246,		 /* its hops run out here */
 	REASON_NAT_SHARE = 247,		 /* the endpoint has as many translated flows as it may */
+	REASON_SERVICE_PORT = 248,	 /* no packet: a process of the node binds a port that serves a service */
 };
 
 enum direction {

@@ -149,7 +149,9 @@ int sock_bind4(struct bpf_sock_addr *ctx)
 	if (!sock_guarded(ctx))
 		return PROCEED;
 	sock_read4(ctx, &at);
-	return sock_taken(ctx, &at) ? sock_refuse(-EADDRINUSE) : PROCEED;
+	if (!sock_taken(ctx, &at))
+		return PROCEED;
+	return sock_refuse(sock_refused(REASON_SERVICE_PORT, DIRECTION_UNKNOWN, -EADDRINUSE));
 }
 
 SEC("cgroup/bind6")
@@ -160,7 +162,9 @@ int sock_bind6(struct bpf_sock_addr *ctx)
 	if (!sock_guarded(ctx))
 		return PROCEED;
 	sock_read6(ctx, &at);
-	return sock_taken(ctx, &at) ? sock_refuse(-EADDRINUSE) : PROCEED;
+	if (!sock_taken(ctx, &at))
+		return PROCEED;
+	return sock_refuse(sock_refused(REASON_SERVICE_PORT, DIRECTION_UNKNOWN, -EADDRINUSE));
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -23,6 +23,7 @@ const (
 	sockMapBpfLinks           = "bpf_links"
 	sockMapEndpointFacts      = "endpoint_facts"
 	sockMapMaglev             = "maglev"
+	sockMapMetrics            = "metrics"
 	sockMapServiceSlots       = "service_slots"
 	sockMapServices           = "services"
 	sockMapSockConnected      = "sock_connected"
@@ -108,6 +109,7 @@ type sockMapSpecs struct {
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
+	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SockConnected   *ebpf.MapSpec `ebpf:"sock_connected"`
@@ -151,6 +153,7 @@ type sockMaps struct {
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	Maglev          *ebpf.Map `ebpf:"maglev"`
+	Metrics         *ebpf.Map `ebpf:"metrics"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SockConnected   *ebpf.Map `ebpf:"sock_connected"`
@@ -167,6 +170,7 @@ func (m *sockMaps) Close() error {
 		m.BpfLinks,
 		m.EndpointFacts,
 		m.Maglev,
+		m.Metrics,
 		m.ServiceSlots,
 		m.Services,
 		m.SockConnected,

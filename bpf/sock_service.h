@@ -7,6 +7,8 @@
 #include <linux/in.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+#include "metrics.h"
+#include "reasons.h"
 #include "service.h"
 #include "sock_address.h"
 #include "sock_maps.h"
@@ -48,6 +50,17 @@ static __always_inline int sock_find(struct bpf_sock_addr *ctx, const struct soc
 	return 1;
 }
 
+/* sock_refused counts a call that is refused beside dropped packets. Packets may interrupt it. */
+static __always_inline int sock_refused(enum drop_reason reason, enum direction direction, int error)
+{
+	__u32 slot = (__u32)reason * DIRECTIONS + direction;
+	struct metrics_value *value = bpf_map_lookup_elem(&metrics, &slot);
+
+	if (value)
+		__sync_fetch_and_add(&value->packets, 1);
+	return error;
+}
+
 /* sock_nobody says what becomes of a process that asks for a service without backends. To drop is what the programs on a pod's link do;
  * nothing of the sort stands between the node's own processes and the network, so they are told what a firewall would tell them. */
 static __always_inline int sock_nobody(const struct choice *choice)
@@ -55,9 +68,11 @@ static __always_inline int sock_nobody(const struct choice *choice)
 	__u64 netns;
 
 	if (!(choice->service.flags & SERVICE_DROP))
-		return -ECONNREFUSED;
+		return sock_refused(REASON_NO_BACKEND, DIRECTION_EGRESS, -ECONNREFUSED);
 	__builtin_memcpy(&netns, choice->client.client, sizeof(netns));
-	return netns == sock_host_netns ? -EPERM : SOCK_UNCHANGED;
+	if (netns != sock_host_netns)
+		return SOCK_UNCHANGED;
+	return sock_refused(REASON_NO_BACKEND, DIRECTION_EGRESS, -EPERM);
 }
 
 static __always_inline void sock_remember(struct sock_peer *peer, const struct sock_end *service, const struct choice *choice)
@@ -85,7 +100,7 @@ static __noinline int sock_connect(struct bpf_sock_addr *ctx, struct sock_end *t
 		return sock_nobody(&choice);
 	peer = bpf_sk_storage_get(&sock_connected, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!peer)
-		return -ENOMEM;
+		return sock_refused(REASON_CT_INSERT, DIRECTION_EGRESS, -ENOMEM);
 	sock_remember(peer, to, &choice);
 	to->addr = choice.backend.addr;
 	to->port = choice.backend.port;
@@ -204,7 +219,7 @@ static __noinline int sock_send(struct bpf_sock_addr *ctx, struct sock_end *to)
 	}
 	sent = bpf_sk_storage_get(&sock_sent, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!sent)
-		return -ENOMEM;
+		return sock_refused(REASON_CT_INSERT, DIRECTION_EGRESS, -ENOMEM);
 	now = bpf_ktime_get_ns();
 	peer = sock_at(sent, sock_place(sent, to));
 	if (!peer)

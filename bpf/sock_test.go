@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -110,6 +111,15 @@ func TestPrivilegedSock_NoBackends(t *testing.T) {
 			}
 		}
 	}
+	n.refused(events.NoBackend, DirectionEgress, len(sockKinds)*2*3)
+}
+
+// refused wants that many refused calls to be counted.
+func (n *sockNode) refused(reason events.Reason, direction uint8, calls int) {
+	n.t.Helper()
+	if got := counted(n.t, n.coll.Maps[MapMetrics], reason, direction); got != (MetricsValue{Packets: uint64(calls)}) {
+		n.t.Errorf("counted for %q: %+v, want %d calls", reason, got, calls)
+	}
 }
 
 // What a service without backends drops is left to the programs on the links of pods: here nobody has a route.
@@ -123,6 +133,7 @@ func TestPrivilegedSock_NoBackendsDropInAPod(t *testing.T) {
 			t.Errorf("connect: %v, want that it was tried", err)
 		}
 	})
+	n.refused(events.NoBackend, DirectionEgress, 0)
 }
 
 // Clients of the node meet the internal backends where both scopes differ.
@@ -215,6 +226,7 @@ func TestPrivilegedSock_BindProtection(t *testing.T) {
 					}
 				})
 			}
+			n.refused(events.ServicePort, DirectionUnknown, 8*int(protected))
 			for _, at := range []string{"0.0.0.0:30081", "127.0.1.2:30080", "127.0.1.1:0"} {
 				if err := bind(t, unix.AF_INET, at); err != nil {
 					t.Errorf("bind %s: %v", at, err)

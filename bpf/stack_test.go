@@ -14,7 +14,7 @@ const stackLimit = 512
 
 func TestPrograms_FitTheStackOfLinux61(t *testing.T) {
 	t.Parallel()
-	for _, name := range Programs() {
+	for _, name := range Objects() {
 		spec, err := Load(name)
 		if err != nil {
 			t.Fatal(err)

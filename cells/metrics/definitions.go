@@ -104,7 +104,7 @@ var (
 	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
 	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}
 	packets       = Definition{"waggle_datapath_packets_total", counter,
-		"Packets by verdict; the reason of forwarded ones is Success.", []string{"reason", "direction"}}
+		"Packets by verdict; the reason of forwarded ones is Success. Calls of processes that are refused at the socket count as packets.", []string{"reason", "direction"}}
 	packetBytes = Definition{"waggle_datapath_bytes_total", counter,
 		"Bytes by verdict; the reason of forwarded ones is Success.", []string{"reason", "direction"}}
 	scrapeErrors = Definition{"waggle_metrics_read_errors_total", counter,

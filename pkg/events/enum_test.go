@@ -52,6 +52,7 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_NO_BACKEND": events.NoBackend, "REASON_SERVICE_PROTOCOL": events.ServiceProtocol,
 		"REASON_NAT_NO_MAPPING": events.NoMapping, "REASON_TOO_BIG": events.TooBig, "REASON_NO_ROUTE": events.NoRoute, "REASON_CLUSTER_IP": events.ClusterIP,
 		"REASON_SOURCE_RANGE": events.SourceRange, "REASON_HOPS": events.HopsRunOut, "REASON_NAT_FULL": events.NATFull, "REASON_NAT_SHARE": events.NATShare,
+		"REASON_SERVICE_PORT": events.ServicePort,
 	}
 	got := enum(t, "drop_reason")
 	for name, value := range got {

@@ -45,6 +45,7 @@ const (
 	NATFull          Reason = 245 // no room for one more translated flow
 	HopsRunOut       Reason = 246 // its hops run out here
 	NATShare         Reason = 247 // the endpoint has as many translated flows as it may
+	ServicePort      Reason = 248 // no packet: a process of the node binds a port that serves a service
 )
 
 // FirstOwn is the first reason that Cilium does not have.
@@ -98,6 +99,8 @@ func (r Reason) text() (string, bool) {
 		return "Hops run out", true
 	case NATShare:
 		return "NAT: Endpoint has used up its share of translated flows", true
+	case ServicePort:
+		return "Port serves a service", true
 	}
 	return "", false
 }
