@@ -45,6 +45,11 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 		})
 	})
 	t.Run("the API server is away", func(t *testing.T) { away(t, c) })
+	for _, n := range w.Nodes {
+		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {
+			t.Errorf("an agent of %s has said that something hangs:\n%.2000s", n.Name, stacks)
+		}
+	}
 }
 
 func anybody([]string) error { return nil }

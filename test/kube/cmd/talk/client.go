@@ -23,6 +23,7 @@ type client struct {
 	network  string // tcp, udp or udp-connected
 	target   netip.AddrPort
 	socket   *net.UDPConn
+	answered bool
 	reopened int
 }
 
@@ -79,7 +80,9 @@ func (c *client) datagram(question string) (string, error) {
 		return "", err
 	}
 	answer, err := c.exchange(question)
-	if c.network == "udp-connected" && err != nil && !errors.Is(err, errNoAnswer) {
+	c.answered = c.answered || err == nil
+	// A socket that was connected before the Service was there is none of the Service's.
+	if c.network == "udp-connected" && err != nil && (!errors.Is(err, errNoAnswer) || !c.answered) {
 		_ = c.socket.Close()
 		c.socket = nil
 		c.reopened++
