@@ -54,6 +54,7 @@ enum nat_flag {
 	NAT_SENDER_RESET = 32,
 	NAT_REDIRECT = 64,    /* what it becomes has an address of this node as source and leaves at once, past the stack */
 	NAT_SENDER_STANDS = 128, /* TCP: a segment without SYN came by */
+	NAT_DIRECT = 256,     /* a pod and whom it asks past a service, from a port that it asks the service from as well */
 };
 
 /* What a packet becomes, and with it the key of the twin: the entry of the other direction has what this one's packets become, source and

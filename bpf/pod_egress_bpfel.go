@@ -236,6 +236,7 @@ const (
 	podEgressNatFlagNAT_SENDER_RESET  podEgressNatFlag = 32
 	podEgressNatFlagNAT_REDIRECT      podEgressNatFlag = 64
 	podEgressNatFlagNAT_SENDER_STANDS podEgressNatFlag = 128
+	podEgressNatFlagNAT_DIRECT        podEgressNatFlag = 256
 )
 
 type podEgressNatKey4 struct {

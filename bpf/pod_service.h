@@ -104,12 +104,51 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 	return entry && entry->check == check && !(entry->flags & CT_TRANSLATED) && !ct_expired(entry, ct_now());
 }
 
+/* pod_begin stores the flow that entry describes, under another port when the pod has a flow that would look the same. */
+__attribute__((noinline)) int pod_begin(__u32 family)
+{
+	struct nat_work *work = nat_work();
+	verdict v;
+
+	if (!work)
+		return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+	for (int i = 0; i < PORT_TRIES; i++) {
+		v = pod_collides(family) ? NAT_TAKEN : nat_create(family);
+		if (v != NAT_TAKEN)
+			return v == CONTINUE ? TRANSLATE : v;
+		if (work->key.protocol == IPPROTO_SCTP)
+			break; /* its ports cannot be changed */
+		work->entry.sport = bpf_htons(PORT_LOWEST + bpf_get_prandom_u32() % (65536 - PORT_LOWEST));
+	}
+	return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+}
+
+/* pod_evade is for a packet that looks like one of a service's flows behind its translation: the pod asks the backend past the service,
+ * from the same port. It goes under another one, so that the answers to both can be told apart. */
+__attribute__((noinline)) int pod_evade(const struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work || flow->fragment == FRAGMENT_LATER || flow->l4.protocol == IPPROTO_SCTP)
+		return CONTINUE;
+	work->entry = (struct nat_entry6){
+		.sport = work->key.sport,
+		.dport = work->key.dport,
+		.twin = NAT_TO_POD,
+		.flags = NAT_DIRECT,
+		.endpoint = flow->self,
+	};
+	__builtin_memcpy(work->entry.saddr, work->key.saddr, sizeof(work->entry.saddr));
+	__builtin_memcpy(work->entry.daddr, work->key.daddr, sizeof(work->entry.daddr));
+	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
+	return nat_load(flow->family, NAT_TWIN) ? pod_begin(flow->family) : CONTINUE;
+}
+
 /* pod_choose looks for the service that a packet is for, and begins a flow with one of its backends. */
 __attribute__((noinline)) int pod_choose(struct flow *flow)
 {
 	struct nat_work *work = nat_work();
 	struct choice *choice;
-	verdict v;
 
 	if (!flow || !work)
 		return DROP(FILE_POD_SERVICE, REASON_NO_BACKEND);
@@ -152,15 +191,7 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 		service_loopback(work->entry.saddr, flow->family);
 		work->entry.twin = NAT_FROM_POD;
 	}
-	for (int i = 0; i < PORT_TRIES; i++) {
-		v = pod_collides(flow->family) ? NAT_TAKEN : nat_create(flow->family);
-		if (v != NAT_TAKEN)
-			return v == CONTINUE ? TRANSLATE : v;
-		if (flow->l4.protocol == IPPROTO_SCTP)
-			break; /* its ports cannot be changed */
-		work->entry.sport = bpf_htons(PORT_LOWEST + bpf_get_prandom_u32() % (65536 - PORT_LOWEST));
-	}
-	return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+	return pod_begin(flow->family);
 }
 
 /* pod_loop brings a pod what it sent itself. Nobody is kept from oneself, so nothing is asked. */
@@ -184,9 +215,12 @@ __attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *
 	flow->service = FLOW_TO_SERVICE;
 	if (!nat_find(flow->family, flow->l4.tcp_flags)) {
 		flow->service = 0;
-		if (pod_goes_on(flow))
-			return CONTINUE;
-		if ((v = pod_choose(flow)) != TRANSLATE)
+		if ((v = pod_evade(flow)) == CONTINUE) {
+			if (pod_goes_on(flow))
+				return CONTINUE;
+			v = pod_choose(flow);
+		}
+		if (v != TRANSLATE)
 			return v;
 		flow->service = FLOW_TO_NEW;
 	}

@@ -101,7 +101,7 @@ static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *
 }
 
 /* track_quickly lets a packet pass that changes nothing about an established flow; 0 means that more must be asked. */
-static __always_inline int track_quickly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+static __always_inline int track_quickly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, const int egress)
 {
 	struct ct_entry *entry;
 	__u32 now, expires;
@@ -110,6 +110,9 @@ static __always_inline int track_quickly(struct __sk_buff *skb, struct flow *flo
 		return 0;
 	entry = ct_established(&flow->key, flow->family);
 	if (!entry || entry->check != flow->check)
+		return 0;
+	/* Who opened a translated flow sends into it by the service only; this looks the same and is another flow. */
+	if (egress && (entry->flags & CT_TRANSLATED) && !ct_end(entry, flow->second))
 		return 0;
 	now = ct_now();
 	expires = now + ct_any_timeout;
@@ -144,7 +147,7 @@ static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, c
 		return flow_related(skb, flow, self);
 	}
 	flow_name(flow);
-	if (!track_quickly(skb, flow, self)) {
+	if (!track_quickly(skb, flow, self, egress)) {
 		if (egress && (v = pod_translate(skb, flow, self)) != CONTINUE)
 			return v;
 		if ((v = track_slowly(skb, flow, self)) != CONTINUE) {

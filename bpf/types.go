@@ -160,6 +160,7 @@ const (
 	NatSenderFin    = podEgressNatFlagNAT_SENDER_FIN
 	NatSenderReset  = podEgressNatFlagNAT_SENDER_RESET
 	NatRedirect     = podEgressNatFlagNAT_REDIRECT
+	NatDirect       = podEgressNatFlagNAT_DIRECT
 	NatSenderStands = podEgressNatFlagNAT_SENDER_STANDS
 )
 

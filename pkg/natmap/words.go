@@ -52,7 +52,7 @@ func (f *Flow) Words() (words []string) {
 		flag uint32
 		word string
 	}{{uint32(bpf.NatService), "service"}, {uint32(bpf.NatMasquerade), "masquerade"}, {uint32(bpf.NatNode), "node"},
-		{uint32(bpf.NatReply), "reply"}, {uint32(bpf.NatRedirect), "redirect"}} {
+		{uint32(bpf.NatReply), "reply"}, {uint32(bpf.NatRedirect), "redirect"}, {uint32(bpf.NatDirect), "direct"}} {
 		if f.Flags&w.flag != 0 {
 			words = append(words, w.word)
 		}

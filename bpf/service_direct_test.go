@@ -1,0 +1,101 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"testing"
+)
+
+// sourcePort reads it from a packet of TCP or UDP without extension headers.
+func sourcePort(family int, packet []byte) uint16 {
+	return binary.BigEndian.Uint16(packet[map[int]int{4: 34, 6: 54}[family]:])
+}
+
+// A pod asks a service, and then from the same port the backend itself: the backend sees two clients, and each answer comes from
+// whom the pod has asked. The other order is in TestPrivilegedService_OnePortForAll.
+func TestPrivilegedService_ThenTheBackendItself(t *testing.T) {
+	t.Parallel()
+	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
+		first, later, answer := "S", "A", "SA"
+		packet := func(f flow, flags string) []byte {
+			if protocol == protoTCP {
+				return f.tcp(t, flags)
+			}
+			return f.bytes(t)
+		}
+		n.service(family, protocol, at(podB.addr(family)))
+		viaService := askService(family, 5000)
+		direct := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, backendPort)
+		fromService := received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000).withHops(63)
+		fromBackend := received(podA, podB.addr(family), podA.addr(family)).ports(backendPort, 5000).withHops(63)
+
+		n.wantPacket(n.run(PodEgress, ifPodA, packet(viaService, first)), actRedirect, packet(asked(family, podB, 5000), first))
+		n.wantPacket(n.run(PodEgress, ifPodB, packet(asked(family, podB, 5000).back(podB), answer)), actRedirect, packet(fromService, answer))
+		n.wantPacket(n.run(PodEgress, ifPodA, packet(viaService, later)), actRedirect, packet(asked(family, podB, 5000), later))
+
+		got := n.run(PodEgress, ifPodA, packet(direct, first))
+		port := sourcePort(family, got.packet)
+		if port == 5000 {
+			t.Fatalf("the backend cannot tell both flows apart (action %d)", got.action)
+		}
+		n.wantPacket(got, actRedirect, packet(asked(family, podB, port), first))
+		n.wantPacket(n.run(PodEgress, ifPodB, packet(asked(family, podB, port).back(podB), answer)), actRedirect, packet(fromBackend, answer))
+		for range 2 { // both go on
+			n.wantPacket(n.run(PodEgress, ifPodA, packet(direct, later)), actRedirect, packet(asked(family, podB, port), later))
+			n.wantPacket(n.run(PodEgress, ifPodA, packet(viaService, later)), actRedirect, packet(asked(family, podB, 5000), later))
+			n.wantPacket(n.run(PodEgress, ifPodB, packet(asked(family, podB, port).back(podB), later)), actRedirect, packet(fromBackend, later))
+			n.wantPacket(n.run(PodEgress, ifPodB, packet(asked(family, podB, 5000).back(podB), later)), actRedirect, packet(fromService, later))
+		}
+		n.wantNat(family, 4)
+		n.wantFlows(family, 0, 2)
+		n.wantTranslations(podA.id, family, 2)
+	})
+}
+
+// The same before anybody has answered, and towards a backend on another node, whose answers come by the stack.
+func TestPrivilegedService_ThenTheBackendElsewhereItself(t *testing.T) {
+	t.Parallel()
+	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
+		packet := kinds[protocol]
+		n.service(family, protocol, at(remotePod[family]))
+		n.passes(podA, packet(t, askService(family, 5000)), actOK)
+		direct := sent(podA, podA.addr(family), remotePod[family]).ports(5000, backendPort)
+		got := n.run(PodEgress, ifPodA, packet(t, direct))
+		port := sourcePort(family, got.packet)
+		if port == 5000 {
+			t.Fatalf("the backend cannot tell both flows apart (action %d)", got.action)
+		}
+		n.wantPacket(got, actOK, packet(t, direct.ports(port, backendPort)))
+		in := skBuff{Ifindex: ifPodA, IngressIfindex: ifUplink}
+		for _, c := range [][2]flow{
+			{outsideTo(podA, remotePod[family], backendPort, 5000), received(podA, clusterIP[family], podA.addr(family)).ports(servicePort, 5000)},
+			{outsideTo(podA, remotePod[family], backendPort, port), received(podA, remotePod[family], podA.addr(family)).ports(backendPort, 5000)},
+		} {
+			from, to := c[0], c[1]
+			if protocol == protoTCP {
+				n.wantPacket(n.runSkb(PodIngress, in, from.tcp(t, "SA")), actOK, to.tcp(t, "SA"))
+			} else {
+				n.wantPacket(n.runSkb(PodIngress, in, from.bytes(t)), actOK, to.bytes(t))
+			}
+		}
+	})
+}
+
+// Once the service's flow is over, its port is a port like others.
+func TestPrivilegedService_DirectFlowAfterAnother(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoUDP, at(podB.addr(family)))
+		n.passes(podA, askService(family, 5000).bytes(t), actRedirect)
+		clearNat(n, family)
+		clearMaps(t, n, family)
+		direct := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, backendPort)
+		n.wantPacket(n.run(PodEgress, ifPodA, direct.bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+		n.wantNat(family, 0)
+
+		// What the service's backend asks of its own accord is no such flow.
+		n.passes(podA, askService(family, 5001).bytes(t), actRedirect)
+		back := sent(podB, podB.addr(family), podA.addr(family)).ports(5002, 9)
+		n.wantPacket(n.run(PodEgress, ifPodB, back.bytes(t)), actRedirect,
+			received(podA, podB.addr(family), podA.addr(family)).ports(5002, 9).withHops(63).bytes(t))
+	})
+}
