@@ -169,7 +169,7 @@ func (c *controller) age(txn statedb.ReadTxn, name string) int64 {
 
 // putFrontend writes the row of an address for its owner.
 func (c *controller) putFrontend(write statedb.WriteTxn, name string, cl *claim, old *frontends.Frontend, refused []contender) error {
-	m := &c.models[name].row
+	m := c.models[name].row
 	row := frontends.Frontend{Address: cl.Address, Kind: cl.kind, Service: name, PortName: cl.port, Backends: c.members(write, cl.outer),
 		TwoScopes: cl.inner != nil, Outside: cl.outside, Affinity: uint32(m.Affinity / time.Second), Maglev: cl.outside && c.models[name].maglev,
 		LocalOnly: cl.localOnly, Loopback: cl.loopback, Refused: namesOf(refused)}

@@ -36,7 +36,8 @@ type controller struct {
 	complete   bool                                     // the tables are
 	synced     bool                                     // all inputs are the sources' own
 
-	portion int // services in one commit until the tables are complete
+	portion int              // services in one commit until the tables are complete
+	nothing services.Service // what a service was that had no row
 }
 
 // portion lets the maps be written while the rest of the services is computed.

@@ -38,7 +38,7 @@ func (w *world) hostPortService(name string, p *k8s.Pod) *model {
 	if !w.servesHostPorts(p) {
 		return nil
 	}
-	m := &model{created: p.Created, placed: true, maglev: w.agent.Maglev, row: services.Service{Name: name, Type: typeHostPort}}
+	m := &model{created: p.Created, placed: true, maglev: w.agent.Maglev, row: &services.Service{Name: name, Type: typeHostPort}}
 	b := builder{world: w, model: m}
 	found := false
 	for i := range p.HostPorts {

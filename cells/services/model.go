@@ -15,7 +15,7 @@ import (
 
 // model is one service as its objects describe it, before others who claim the same addresses are asked.
 type model struct {
-	row      services.Service
+	row      *services.Service // becomes the one of the table
 	created  int64
 	backends []endpoint // all that it names, of different addresses, sorted
 	claims   []claim    // of different addresses, sorted
@@ -50,6 +50,9 @@ const maxProblems = 8
 
 // listed are the problems as the row has them.
 func (m *model) listed() []string {
+	if len(m.problems) == 0 {
+		return nil
+	}
 	list := slices.Sorted(maps.Keys(m.problems))
 	if more := len(list) - maxProblems; more > 0 {
 		list = append(list[:maxProblems:maxProblems], fmt.Sprintf("and %d more", more))
@@ -78,7 +81,7 @@ func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, t
 	if w.skips(s) {
 		return nil
 	}
-	m := &model{created: s.Created, row: services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
+	m := &model{created: s.Created, row: &services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
 		InternalLocal: s.InternalLocal, SourceRanges: s.SourceRanges, ClusterIPs: s.ClusterIPs}}
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort
@@ -175,7 +178,11 @@ func (b *builder) port(p *k8s.ServicePort) {
 		return
 	}
 	s, list := b.service, b.gather(p, protocol)
-	b.backends = append(b.backends, list...)
+	if b.backends == nil {
+		b.backends = list // most services have one port: no copy
+	} else {
+		b.backends = append(b.backends, list...)
+	}
 	c := b.choose(list)
 	add := func(kind frontends.Kind, addr netip.Addr, number uint16) {
 		b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: number, Protocol: protocol}, kind: kind, port: p.Name}, c)

@@ -25,10 +25,10 @@ func (c *controller) update(txn statedb.ReadTxn, write statedb.WriteTxn, name st
 		if m == nil {
 			return nil
 		}
-		old = &services.Service{Name: name}
+		old = &c.nothing
 	}
 	if m == nil {
-		m = &model{row: services.Service{Name: name}}
+		m = &model{row: &services.Service{Name: name}}
 	}
 	c.remember(name, old.ClusterIPs, m)
 	if err := c.updateBackends(txn, write, name, old.Backends, m); err != nil {
@@ -93,11 +93,10 @@ func (c *controller) updateService(write statedb.WriteTxn, old *services.Service
 		return err
 	}
 	m.row.Problems = m.listed()
-	if found && old.Equal(&m.row) {
+	if found && old.Equal(m.row) {
 		return nil
 	}
-	row := m.row
-	_, _, err := c.Services.Insert(write, &row)
+	_, _, err := c.Services.Insert(write, m.row)
 	return err
 }
 
