@@ -167,6 +167,9 @@ func masqueradingText(m models.Masquerading) string {
 			parts = append(parts, f.name)
 		}
 	}
+	if m.IPMasqAgent {
+		parts = append(parts, "ip-masq-agent")
+	}
 	return string(m.Mode) + ", " + strings.Join(parts, ", ")
 }
 

@@ -32,9 +32,10 @@ func TestStatusText_OfServices(t *testing.T) {
 	for got, want := range map[string]string{
 		kubeProxyText(k): "True, node ports 30000-32767 (SNAT, Maglev), sockets, host ports",
 		kubeProxyText(models.KubeProxyReplacement{Mode: models.KubeProxyReplacementModeFalse}): "False",
-		masqueradingText(m):                        "BPF, IPv4 but not to 10.0.0.0/8, IPv6",
-		masqueradingText(models.Masquerading{}):    "Disabled",
-		devicesText(k):                             "eth0 192.0.2.5 2001:db8::5 (direct routing), eth1 -",
+		masqueradingText(m):                     "BPF, IPv4 but not to 10.0.0.0/8, IPv6",
+		masqueradingText(models.Masquerading{}): "Disabled",
+		masqueradingText(models.Masquerading{Enabled: true, Mode: "BPF", IPMasqAgent: true, EnabledProtocols: models.MasqueradingProtocols{Ipv4: true}}): "BPF, IPv4, ip-masq-agent",
+		devicesText(k): "eth0 192.0.2.5 2001:db8::5 (direct routing), eth1 -",
 		devicesText(models.KubeProxyReplacement{}): "-",
 	} {
 		if got != want {

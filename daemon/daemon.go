@@ -26,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/cells/identity"
 	"github.com/waggle-net/waggle/cells/ipam"
 	"github.com/waggle-net/waggle/cells/ipcache"
+	"github.com/waggle-net/waggle/cells/ipmasqagent"
 	"github.com/waggle-net/waggle/cells/k8sclient"
 	"github.com/waggle-net/waggle/cells/k8snode"
 	"github.com/waggle-net/waggle/cells/k8stables"
@@ -106,6 +107,7 @@ var Datapath = cell.Group(
 	ipcache.Cell,
 	endpointmaps.Cell,
 	synchostips.Cell,
+	ipmasqagent.Cell,
 	masquerade.Cell,
 	servicemaps.Cell,
 	socketlb.Cell,

@@ -105,6 +105,7 @@ func (a *api) masquerading(txn statedb.ReadTxn) models.Masquerading {
 		EnabledProtocols: models.MasqueradingProtocols{Ipv4: ipv4, Ipv6: ipv6}}
 	for _, reason := range []string{masquerade.OwnPods, masquerade.NativeRouting} { // the last word counts
 		for e := range a.Exclusions.All(txn) {
+			s.IPMasqAgent = s.IPMasqAgent || e.Reason == masquerade.ByIPMasqAgent
 			switch {
 			case e.Reason != reason:
 			case e.Prefix.Addr().Is4() && ipv4:

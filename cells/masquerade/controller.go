@@ -31,6 +31,7 @@ type controller struct {
 	Devices    statedb.Table[*devices.Device]
 	Addresses  statedb.Table[nodeaddresses.Address]
 	LocalNode  statedb.Table[*localnode.LocalNode]
+	IPMasq     statedb.Table[tables.IPMasq]
 	Rules      rules
 }
 
@@ -52,11 +53,11 @@ func registerController(jobs job.Group, c controller) {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.IPMasq)
 		changed := statedb.NewWatchSet()
 		complete := c.inputsComplete(txn, changed)
 		netdevs := netdevs(c.Rules, statedb.Collect(c.Devices.All(txn)), statedb.Collect(c.Addresses.All(txn)))
-		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)))
+		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
 		if err := c.commit(netdevs, exclusions, complete); err != nil {
 			return err
 		}
@@ -71,7 +72,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	complete := true
-	for _, t := range []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode} {
+	for _, t := range []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode, c.IPMasq} {
 		done, initialized := t.Initialized(txn)
 		if !done {
 			complete = false
@@ -108,7 +109,7 @@ func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) ma
 }
 
 // exclusions are the prefixes towards which pods keep their addresses.
-func exclusions(r rules, nodes []*localnode.LocalNode) map[netip.Prefix]*tables.Exclusion {
+func exclusions(r rules, nodes []*localnode.LocalNode, file []tables.IPMasq) map[netip.Prefix]*tables.Exclusion {
 	want := map[netip.Prefix]*tables.Exclusion{}
 	for _, n := range nodes {
 		for _, p := range []netip.Prefix{n.IPv4.AllocRange, n.IPv6.AllocRange} {
@@ -116,6 +117,9 @@ func exclusions(r rules, nodes []*localnode.LocalNode) map[netip.Prefix]*tables.
 				want[p.Masked()] = &tables.Exclusion{Prefix: p.Masked(), Reason: tables.OwnPods, Status: reconciler.StatusPending()}
 			}
 		}
+	}
+	for _, m := range file {
+		want[m.Prefix] = &tables.Exclusion{Prefix: m.Prefix, Reason: tables.ByIPMasqAgent, Status: reconciler.StatusPending()}
 	}
 	for p, reason := range r.excluded {
 		want[p] = &tables.Exclusion{Prefix: p, Reason: reason, Status: reconciler.StatusPending()}

@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
@@ -37,7 +38,7 @@ func TestScripts(t *testing.T) {
 			settings.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
-					statedb.RWTable[*localnode.LocalNode].ToTable),
+					statedb.RWTable[*localnode.LocalNode].ToTable, tables.NewIPMasqTable, statedb.RWTable[tables.IPMasq].ToTable),
 			),
 			cell.Module("masquerade", "Under test",
 				cell.Config(DefaultConfig),

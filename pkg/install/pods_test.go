@@ -2,6 +2,7 @@ package install
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -85,6 +86,44 @@ func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
 		}
 		if got := slices.Contains(mounts(pod, agent), "/var/run/netns -> /var/run/netns read-only HostToContainer"); got != enters {
 			t.Errorf("%s: the agent sees namespaces of pods: %v", value, got)
+		}
+	}
+}
+
+// The file of the ip-masq-agent comes from the ConfigMap that it has always come from, which need not be there.
+func TestAgent_HasTheFileOfTheIPMasqAgent(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		set        []string
+		dir, file  string
+		complaints string
+	}{
+		{nil, "", "", ""},
+		{[]string{"enable-ip-masq-agent=false"}, "", "", ""},
+		{[]string{"enable-ip-masq-agent=true"}, "/etc/config", "ip-masq-agent", ""},
+		{[]string{"enable-ip-masq-agent=true", "ip-masq-agent-config-path=/masq/here.yaml"}, "/masq", "here.yaml", ""},
+		{[]string{"enable-ip-masq-agent=true", "ip-masq-agent-config-path=here.yaml"}, "", "", "ip-masq-agent-config-path=here.yaml: want an absolute path"},
+	} {
+		options := usual()
+		options.Set = c.set
+		if c.complaints != "" {
+			if _, err := newValues(options); err == nil || !strings.Contains(err.Error(), c.complaints) {
+				t.Errorf("%q: %v", c.set, err)
+			}
+			continue
+		}
+		pod := objects(t, options)["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
+		at := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "ip-masq-agent" })
+		if (at >= 0) != (c.dir != "") || at >= 0 && !slices.Contains(mounts(pod, pod.Containers[0]), "config -> "+c.dir+" read-only") {
+			t.Errorf("%q: mounts %q", c.set, mounts(pod, pod.Containers[0]))
+			continue
+		}
+		if at < 0 {
+			continue
+		}
+		if m := pod.Volumes[at].ConfigMap; m.Name != "ip-masq-agent" || m.Optional == nil || !*m.Optional || len(m.Items) != 1 || m.Items[0].Key != "config" ||
+			m.Items[0].Path != c.file {
+			t.Errorf("%q: %+v", c.set, m)
 		}
 	}
 }

@@ -109,7 +109,9 @@ type values struct {
 	ClusterAt  hostPort // where the cluster role answers probes
 	CNIConfDir string   // of the node; empty when the agent writes no configuration
 	TaintKey   string
-	EntersPods bool // to close sockets there
+	EntersPods bool   // to close sockets there
+	MasqDir    string // where the file of the ip-masq-agent is, MasqFile; empty when it is not read
+	MasqFile   string
 }
 
 func newValues(o Options) (values, error) {
@@ -147,6 +149,14 @@ func newValues(o Options) (values, error) {
 	}
 	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")
 	v.EntersPods, _ = strconv.ParseBool(v.Settings.value("bpf-lb-sock-terminate-pod-connections")) // what is no bool is reported above
+	if masq, _ := strconv.ParseBool(v.Settings.value("enable-ip-masq-agent")); masq {
+		file := v.Settings.value("ip-masq-agent-config-path")
+		if !path.IsAbs(file) {
+			errs = append(errs, fmt.Errorf("--set ip-masq-agent-config-path=%s: want an absolute path", file))
+		}
+		v.MasqDir, v.MasqFile = path.Split(path.Clean(file))
+		v.MasqDir = path.Clean(v.MasqDir)
+	}
 	return v, errors.Join(errs...)
 }
 

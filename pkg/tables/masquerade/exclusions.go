@@ -12,6 +12,7 @@ import (
 const (
 	NativeRouting = "native routing CIDR" // --ipv4-native-routing-cidr, --ipv6-native-routing-cidr
 	Excluded      = "excluded by flag"    // --masquerade-exclude-cidrs
+	ByIPMasqAgent = "ip-masq-agent"       // --enable-ip-masq-agent
 	OwnPods       = "pods of this node"
 )
 

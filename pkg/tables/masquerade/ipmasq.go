@@ -1,0 +1,43 @@
+package masquerade
+
+import (
+	"net/netip"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Where a prefix of the ip-masq-agent comes from.
+const (
+	FromFile      = "file"       // its nonMasqueradeCIDRs
+	FromDefault   = "default"    // there is no file, or nothing in it
+	FromLinkLocal = "link-local" // the file does not ask to masquerade these
+)
+
+// IPMasq is a prefix that the configuration of the ip-masq-agent excludes. Rows are small and held by value.
+type IPMasq struct {
+	Prefix netip.Prefix `json:"prefix"` // masked
+	From   string       `json:"from"`   // one of the constants
+}
+
+// TableHeader implements statedb.TableWritable.
+func (IPMasq) TableHeader() []string { return []string{"Prefix", "From"} }
+
+// TableRow implements statedb.TableWritable.
+func (m IPMasq) TableRow() []string { return []string{m.Prefix.String(), m.From} }
+
+var ipMasqIndex = statedb.Index[IPMasq, netip.Prefix]{
+	Name:       "prefix",
+	FromObject: func(m IPMasq) index.KeySet { return index.NewKeySet(index.NetIPPrefix(m.Prefix)) },
+	FromKey:    index.NetIPPrefix,
+	FromString: index.NetIPPrefixString,
+	Unique:     true,
+}
+
+// IPMasqByPrefix finds a prefix.
+var IPMasqByPrefix = ipMasqIndex.Query
+
+// NewIPMasqTable makes the table "ip-masq-agent".
+func NewIPMasqTable(db *statedb.DB) (statedb.RWTable[IPMasq], error) {
+	return statedb.NewTable(db, "ip-masq-agent", ipMasqIndex)
+}
