@@ -314,6 +314,13 @@ func TestIDs_AreNotUsedAgainAtOnce(t *testing.T) {
 	if got := s.of(at("10.0.0.2:1/TCP")); got != 1 {
 		t.Errorf("restored: %d", got)
 	}
+	s.free(at("10.0.1.1:1/TCP"), 2)
+	if got := s.of(at("10.0.1.1:1/TCP")); got != 5 {
+		t.Errorf("after number 2 was given back: %d, want 5", got)
+	}
+	if s.last = 1; s.of(at("10.0.1.4:1/TCP")) != 2 || s.of(at("10.0.1.5:1/TCP")) != 6 {
+		t.Errorf("one round later: %d, want 2 and then 6", s.last)
+	}
 }
 
 // FuzzChurn drives the random churn by a seed and a length, so that what has been found once is tried for ever.

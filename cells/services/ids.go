@@ -10,20 +10,39 @@ import (
 // last one given, so that a number comes back only after all others: the datapath may still know somebody by it.
 type ids struct {
 	restored map[loadbalancer.Address]uint32
-	used     map[uint32]struct{}
+	used     map[uint32]uint64 // 64 numbers each, by the first of them; one number is given after the other, so they stand close
 	last     uint32
+}
+
+func bitOf(id uint32) (at uint32, bit uint64) { return id &^ 63, 1 << (id & 63) }
+
+func (s *ids) isUsed(id uint32) bool {
+	at, bit := bitOf(id)
+	return s.used[at]&bit != 0
+}
+
+func (s *ids) use(id uint32) {
+	at, bit := bitOf(id)
+	s.used[at] |= bit
+}
+
+func (s *ids) leave(id uint32) {
+	at, bit := bitOf(id)
+	if s.used[at] &^= bit; s.used[at] == 0 {
+		delete(s.used, at)
+	}
 }
 
 // newIDs takes over what the maps have. Numbers that two addresses share belong to neither.
 func newIDs(restored map[loadbalancer.Address]uint32) *ids {
-	s := &ids{restored: map[loadbalancer.Address]uint32{}, used: map[uint32]struct{}{}}
+	s := &ids{restored: map[loadbalancer.Address]uint32{}, used: map[uint32]uint64{}}
 	times := map[uint32]int{}
 	for id := range maps.Values(restored) {
 		times[id]++
 	}
 	for a, id := range restored {
 		s.last = max(s.last, id)
-		if s.used[id] = struct{}{}; id != 0 && times[id] == 1 {
+		if s.use(id); id != 0 && times[id] == 1 {
 			s.restored[a] = id
 		}
 	}
@@ -37,8 +56,8 @@ func (s *ids) of(a loadbalancer.Address) uint32 {
 	}
 	for {
 		s.last++
-		if _, taken := s.used[s.last]; s.last != 0 && !taken {
-			s.used[s.last] = struct{}{}
+		if s.last != 0 && !s.isUsed(s.last) {
+			s.use(s.last)
 			return s.last
 		}
 	}
@@ -46,7 +65,7 @@ func (s *ids) of(a loadbalancer.Address) uint32 {
 
 // free gives a number back.
 func (s *ids) free(a loadbalancer.Address, id uint32) {
-	delete(s.used, id)
+	s.leave(id)
 	delete(s.restored, a)
 }
 
@@ -54,7 +73,7 @@ func (s *ids) free(a loadbalancer.Address, id uint32) {
 func (s *ids) settle(known func(loadbalancer.Address) bool) {
 	for a, id := range s.restored {
 		if !known(a) {
-			delete(s.used, id)
+			s.leave(id)
 		}
 	}
 	s.restored = nil
