@@ -319,6 +319,54 @@ func TestBehind(t *testing.T) {
 	}
 }
 
+// TestFollow: readiness waits for the rows of a loop that is no reconciler, and nobody calls that loop hanging for them.
+func TestFollow(t *testing.T) {
+	t.Parallel()
+	db, m := statedb.New(), heartbeat.NewMonitor()
+	table, err := newTable(db, "combs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status)
+	heartbeat.Follow(heartbeat.NewGroup(nil, nil, nil), table, (*comb).status) // without a monitor it is nothing
+	w := &world{db: db, table: table}
+	for i, c := range []struct {
+		status  reconciler.Status
+		seconds int // that pass with it
+		want    int
+	}{
+		{reconciler.StatusPending(), 0, 1},
+		{reconciler.StatusPending(), 600, 1},
+		{reconciler.StatusError(errors.New("full")), 0, 0}, // was attempted
+		{reconciler.StatusPending(), 0, 1},                 // still nobody has seen that nothing waits
+		{reconciler.StatusDone(), 1, 0},
+		{reconciler.StatusPending(), 5, 0}, // for a moment
+		{reconciler.StatusPending(), 12, 1},
+		{reconciler.StatusDone(), 0, 0},
+	} {
+		txn := w.db.WriteTxn(table)
+		_, _, _ = table.Insert(txn, &comb{Name: "wax", Status: c.status})
+		txn.Commit()
+		for range c.seconds {
+			if wedges := m.Step(time.Second, db.ReadTxn()); len(wedges) > 0 {
+				t.Errorf("step %d: %+v", i, wedges)
+			}
+		}
+		if got := m.Behind(db.ReadTxn()); len(got) != c.want || c.want == 1 && got[0] != "row wax of table combs to be in the kernel" {
+			t.Errorf("step %d: %q, want %d rows", i, got, c.want)
+		}
+		set := statedb.NewWatchSet()
+		m.Watch(db.ReadTxn(), set)
+		w.insert("other")
+		w.remove1("other")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if _, err := set.Wait(ctx, 0); err != nil {
+			t.Errorf("step %d: a change of the table wakes nobody: %v", i, err)
+		}
+		cancel()
+	}
+}
+
 type source struct{ root *cell.SimpleHealth }
 
 func (s source) ForModule(id cell.FullModuleID) cell.Health { return s.root.NewScope(id.String()) }

@@ -92,7 +92,7 @@ func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Wedge {
 	return wedges
 }
 
-// Behind says, for each reconciler of the kernel that has not caught up, for which row. A row whose attempt failed counts as
+// Behind says, for each reconciler of the kernel, and each table of [Follow], that has not caught up, for which row. A row whose attempt failed counts as
 // attempted: it stands in the row what is wrong. Without a monitor nobody is behind.
 func (m *Monitor) Behind(txn statedb.ReadTxn) (rows []string) {
 	for _, r := range m.reconcilers() {

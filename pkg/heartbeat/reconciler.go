@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 )
@@ -42,6 +43,25 @@ func register[Obj comparable](params reconciler.Params, table statedb.RWTable[Ob
 		batch = batchOperations[Obj]{w, batch}
 	}
 	return reconciler.Register(params, table, clone, setStatus, getStatus, operations[Obj]{w, ops}, batch, options...)
+}
+
+// Follow has readiness wait for rows that a loop brings to the kernel without a reconciler, see [Monitor.Behind]. The loop, which is added like
+// any other, sets their statuses; that it hangs is found as of any other.
+func Follow[Obj any](g job.Group, table statedb.Table[Obj], status func(Obj) reconciler.Status) {
+	if known, ok := g.(*group); ok {
+		known.monitor.add(followed[Obj]{&pending[Obj]{table: table, status: status}})
+	}
+}
+
+// followed is the table of such a loop.
+type followed[Obj any] struct{ *pending[Obj] }
+
+// judge implements judged. It finds nothing wrong, and keeps what [pending.behind] needs.
+func (f followed[Obj]) judge(now int64, txn statedb.ReadTxn) (string, int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.look(now, txn)
+	return "", 0
 }
 
 // work is what the operations of one reconciler do at the moment: they are its loop.
@@ -118,18 +138,9 @@ type pending[Obj any] struct {
 func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	row, revision, found := p.first(txn)
+	row, found := p.look(now, txn)
 	if !found {
-		initialized, _ := p.table.Initialized(txn)
-		p.caughtUp = p.caughtUp || initialized
-		p.since = 0
 		return "", 0
-	}
-	if p.since == 0 {
-		p.since = now + 1
-	}
-	if p.oldest != revision {
-		p.oldest, p.oldestAt = revision, now
 	}
 	if p.busy.Load() != 0 {
 		return "", 0 // the loop judges how long an attempt may take
@@ -141,6 +152,24 @@ func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, sinc
 		return fmt.Sprintf("row %s of table %s waits, and %s attempts only others", row, p.table.Name(), p.name), p.oldestAt
 	}
 	return "", 0
+}
+
+// look finds the row that has waited for longest, and notes since when.
+func (p *pending[Obj]) look(now int64, txn statedb.ReadTxn) (row string, found bool) {
+	row, revision, found := p.first(txn)
+	if !found {
+		initialized, _ := p.table.Initialized(txn)
+		p.caughtUp = p.caughtUp || initialized
+		p.since = 0
+		return "", false
+	}
+	if p.since == 0 {
+		p.since = now + 1
+	}
+	if p.oldest != revision {
+		p.oldest, p.oldestAt = revision, now
+	}
+	return row, true
 }
 
 // behind implements reconciled. Rows of pods wait for moments all the time, which makes no node unready.

@@ -1,0 +1,64 @@
+package servicemaps
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+	account "github.com/waggle-net/waggle/cells/drift"
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/hive"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// TestReadiness_WaitsForTheMaps: the node is behind until the kernel has the frontends that are known at the start.
+func TestReadiness_WaitsForTheMaps(t *testing.T) {
+	t.Parallel()
+	f, gate := newFakes(8, 16, 1), make(chan struct{})
+	f.services.before = func(bpf.ServiceKey, bpf.Service, bool) { <-gate }
+	var (
+		db      *statedb.DB
+		fronts  statedb.RWTable[*frontends.Frontend]
+		monitor *heartbeat.Monitor
+	)
+	h := hive.New(celltest.Infrastructure(), account.Cell, settings.Cell,
+		cell.Provide(frontends.NewTable, backends.NewTable, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
+			statedb.RWTable[*backends.Backend].ToTable),
+		cell.Module("service-maps", "Under test", cell.ProvidePrivate(f.maps), implementation),
+		cell.Invoke(func(d *statedb.DB, t statedb.RWTable[*frontends.Frontend], m *heartbeat.Monitor) { db, fronts, monitor = d, t, m }))
+	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError))
+	if err := h.Start(log, t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.Stop(log, context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	txn := db.WriteTxn(fronts)
+	_, _, _ = fronts.Insert(txn, &frontends.Frontend{Address: frontAddress(1), ID: 1, Service: "shop/web", Status: reconciler.StatusPending()})
+	txn.Commit()
+	want := "row " + frontAddress(1).String() + " of table frontends to be in the kernel"
+	if got := monitor.Behind(db.ReadTxn()); !slices.Contains(got, want) {
+		t.Errorf("before the write: %q, want %q", got, want)
+	}
+	close(gate)
+	for range 500 {
+		if len(monitor.Behind(db.ReadTxn())) == 0 {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("after the write: %q", monitor.Behind(db.ReadTxn()))
+}
