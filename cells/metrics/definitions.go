@@ -83,6 +83,10 @@ var (
 		"Entries that the collector deleted: expired, orphaned (their endpoint is gone), unserved (their service is gone, or its backend) or flushed (by an operator).", []string{"map", "reason"}}
 	flowSignals = Definition{"waggle_conntrack_signals_total", counter,
 		"Signals of programs that refused a flow: the map is full (or no port is left for a translation), or an endpoint has used up its share.", []string{"map", "reason"}}
+	natShareUsed = Definition{"waggle_nat_endpoint_share_used_percent", gauge,
+		"How much of its share of translated flows an endpoint has used up, as the last pass of the collector found; endpoints without any are left out.", []string{"endpoint", "pod"}}
+	natShareRefused = Definition{"waggle_nat_endpoint_refused_total", counter,
+		"Signals of programs that refused an endpoint a translated flow: its share was used up, or no room or no port was left.", []string{"endpoint", "pod"}}
 	guardPackets = Definition{"waggle_guard_packets_total", counter,
 		"Packets that the nftables rules dropped: unmarked (from a pod's link, past our programs), node-source (from outside, with an address of this node or of a pod here).",
 		[]string{"reason"}}
@@ -116,7 +120,7 @@ func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
-		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, guardPackets,
+		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {

@@ -25,6 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
+	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
@@ -42,6 +43,7 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		ipamusage.NewTable, statedb.RWTable[ipamusage.Usage].ToTable,
 		collectedendpoints.NewTable, statedb.RWTable[collectedendpoints.Collected].ToTable,
 		conntrack.NewTable, statedb.RWTable[conntrack.Map].ToTable,
+		natusage.NewTable, statedb.RWTable[natusage.Usage].ToTable,
 		driftrepairs.NewTable, statedb.RWTable[driftrepairs.Repair].ToTable,
 		policies.NewTable, statedb.RWTable[*policies.Policy].ToTable,
 		policyentries.NewTable, statedb.RWTable[*policyentries.Policy].ToTable,

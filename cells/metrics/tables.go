@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
+	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
@@ -41,6 +42,7 @@ type tableParams struct {
 	Maps        statedb.Table[*bpfmaps.Map]
 	Refused     statedb.Table[refusedclaims.Refused]
 	Flows       statedb.Table[conntrack.Map]
+	Translated  statedb.Table[natusage.Usage]
 	Policies    statedb.Table[*policies.Policy]
 	Compiled    statedb.Table[*policyentries.Policy]
 	Progress    statedb.Table[policyprogress.Progress]
@@ -71,7 +73,7 @@ func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
-		endpointsCollected, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, guardPackets,
+		endpointsCollected, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes} {
 		c.descs[d.Name] = d.desc()
@@ -206,6 +208,11 @@ func (c *collector) collectFlows(out chan<- prometheus.Metric, txn statedb.ReadT
 		for reason, n := range map[string]uint64{"full": row.Full, "share": row.Share} {
 			c.send(out, flowSignals, float64(n), row.Name, reason)
 		}
+	}
+	for row := range c.Translated.All(txn) {
+		id := strconv.Itoa(int(row.Endpoint))
+		c.send(out, natShareUsed, float64(row.Percent), id, row.Pod)
+		c.send(out, natShareRefused, float64(row.Refused), id, row.Pod)
 	}
 }
 
