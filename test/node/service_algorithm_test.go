@@ -1,0 +1,112 @@
+package node_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A Service chooses its algorithm by an annotation. With Maglev's table a client outside comes from one port to the same backend whenever it is
+// chosen for anew, and from others to other backends; at random it comes to another backend sooner or later.
+func TestPrivilegedService_AlgorithmByAnnotation(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t, "--bpf-lb-algorithm-annotation", "--bpf-lb-maglev-table-size=251", "--bpf-lb-maglev-map-max=8")
+	annotated := func(algorithm string) {
+		t.Helper()
+		m.write(t, "web-service.yaml", fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web, "+
+			"annotations: {service.cilium.io/lb-algorithm: %s}}, spec: {%s}}\n", algorithm, webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster")))
+		for _, addr := range uplinks {
+			m.hasFlag(t, netip.AddrPortFrom(addr, webNodePort), "maglev", algorithm == "maglev")
+		}
+	}
+	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+	m.backends(t, "one", "two", "three")
+	for _, addr := range uplinks {
+		m.hasFlag(t, netip.AddrPortFrom(addr, webNodePort), "maglev", false)
+	}
+	annotated("maglev")
+	for _, addr := range uplinks {
+		to, all := netip.AddrPortFrom(addr, webNodePort), map[string]bool{}
+		for port := uint16(7000); port < 7020; port++ {
+			first := m.chosen(t, to, port)
+			all[first] = true
+			for range 3 {
+				if again := m.chosen(t, to, port); again != first {
+					t.Errorf("%s: from port %d the client came to %s, and then to %s", to, port, first, again)
+				}
+			}
+		}
+		if len(all) < 2 {
+			t.Errorf("%s: twenty clients came to %v", to, all)
+		}
+	}
+	annotated("random")
+	for _, addr := range uplinks {
+		to, all := netip.AddrPortFrom(addr, webNodePort), map[string]bool{}
+		for range 100 {
+			if all[m.chosen(t, to, 7000)] = true; len(all) > 1 {
+				break
+			}
+		}
+		if len(all) < 2 {
+			t.Errorf("%s: at random one client came to %v only", to, all)
+		}
+	}
+}
+
+// chosen is the backend for which a datagram from outside is chosen, when nobody remembers the one before.
+func (m *market) chosen(t *testing.T, to netip.AddrPort, port uint16) string {
+	t.Helper()
+	if _, err := m.Waggle(t.Context(), "bpf", "nat", "flush", "--service", "shop/web", "-o", "json"); err != nil {
+		t.Fatal(err)
+	}
+	var a served
+	err := m.OutsideHost().Do(func() error {
+		conn, err := net.DialUDP("udp", &net.UDPAddr{Port: int(port)}, net.UDPAddrFromAddrPort(to))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		a, err = askOn(conn)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s from port %d: %v", to, port, err)
+	}
+	return a.server
+}
+
+// hasFlag waits until the kernel serves an address with a flag, or without it, over TCP and UDP.
+func (m *market) hasFlag(t *testing.T, at netip.AddrPort, flag string, want bool) {
+	t.Helper()
+	eventually(t, func() error {
+		text, err := m.Waggle(t.Context(), "bpf", "lb", "list", "--frontends", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var have struct {
+			Frontends []struct {
+				Addr  netip.Addr
+				Port  uint16
+				Flags []string
+			}
+		}
+		if err := json.NewDecoder(strings.NewReader(text)).Decode(&have); err != nil {
+			return err
+		}
+		n := 0
+		for _, f := range have.Frontends {
+			if f.Addr == at.Addr() && f.Port == at.Port() && slices.Contains(f.Flags, flag) == want {
+				n++
+			}
+		}
+		if n != len(networks) {
+			return fmt.Errorf("%s: flag %s is to be %t: %s", at, flag, want, text)
+		}
+		return nil
+	})
+}
