@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
 const (
@@ -43,6 +44,7 @@ type collector struct {
 	usage     statedb.RWTable[natusage.Usage]
 	endpoints statedb.Table[*endpoints.Endpoint]
 	addresses statedb.Table[ipamaddresses.Address]
+	nodes     statedb.Table[nodeaddresses.Address]
 	served    *served
 	percent   int // of the translated flows that one endpoint may have
 	heard     heard
@@ -65,6 +67,7 @@ type params struct {
 	Usage     statedb.RWTable[natusage.Usage]
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Addresses statedb.Table[ipamaddresses.Address]
+	Nodes     statedb.Table[nodeaddresses.Address]
 	Frontends statedb.Table[*frontends.Frontend]
 	Backends  statedb.Table[*backends.Backend]
 }
@@ -74,13 +77,14 @@ func newCollector(p params) (*collector, error) {
 		return nil, err
 	}
 	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
-		addresses: p.Addresses, served: &served{frontends: p.Frontends, backends: p.Backends}, percent: p.Settings.EndpointShare,
+		addresses: p.Addresses, nodes: p.Nodes, served: &served{frontends: p.Frontends, backends: p.Backends}, percent: p.Settings.EndpointShare,
 		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
 }
 
 func register(jobs job.Group, c *collector) {
 	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "collect-lost-addresses", c.followNode, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
 }
 

@@ -138,6 +138,8 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 			flow.Endpoint = uint32(v)
 		case "masquerade":
 			flow.Flags = uint32(bpf.NatMasquerade)
+		case "redirect":
+			flow.Flags = uint32(bpf.NatService | bpf.NatRedirect)
 		case "node":
 			flow.Flags = uint32(bpf.NatNode)
 		default:

@@ -22,6 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -61,7 +62,8 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 	usage, err4 := natusage.NewTable(db)
 	fronts, err5 := frontends.NewTable(db)
 	backs, err6 := backends.NewTable(db)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	nodes, err7 := nodeaddresses.NewTable(db)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		t.Fatal(err)
 	}
 	txn := db.WriteTxn(all)
@@ -72,7 +74,7 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 	}
 	txn.Commit()
 	c, err := newCollector(params{Config: DefaultConfig, Settings: settings.Agent{EndpointShare: 25}, Kernel: newKernel(maps), Nat: newNatKernel(maps), DB: db, Table: table,
-		Usage: usage, Endpoints: all, Addresses: addresses, Frontends: fronts, Backends: backs})
+		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Frontends: fronts, Backends: backs})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,131 @@
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// A pod that opens as many flows to the outside as it can gets its share of the node's translations and no more, and leaves the others
+// theirs. When its flows are over it opens others; when it goes, nothing is left of them.
+func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
+	t.Parallel()
+	const entries, percent = 1024, 5
+	node := startNode(t, nodekit.Options{AgentArgs: []string{"--prometheus-serve-addr", metricsAddress,
+		fmt.Sprintf("--bpf-nat-global-max=%d", entries), fmt.Sprintf("--bpf-ct-endpoint-share=%d", percent)}})
+	hog, victim := addPod(t, node, "hog"), addPod(t, node, "victim")
+	id := endpointID(t, node, "default/hog")
+	counts := ctMap(t, node, bpf.MapNatFlows)
+	for i, family := range families {
+		t.Run(family.name, func(t *testing.T) {
+			name := natmap.Of(family.ipv6).Name
+			m := ctMap(t, node, name)
+			share := int(natmap.Share(m.MaxEntries(), percent))
+			target, done := echoServer(t, "udp", node.OutsideHost(), outsideAddr(family.ipv6))
+			defer done()
+			open := func(from nodekit.Place) error {
+				conn, err := talk("udp", from, target)
+				if err == nil {
+					t.Cleanup(func() { _ = conn.Close() }) // its port is its own until the end
+				}
+				return err
+			}
+			var first net.Conn
+			for n := range share {
+				conn, err := talk("udp", hog, target)
+				if err != nil {
+					t.Fatalf("flow %d of %d: %v", n+1, share, err)
+				}
+				if first == nil {
+					first = conn
+				}
+				t.Cleanup(func() { _ = conn.Close() })
+			}
+			before := refusedFor(t, node, events.NATShare)
+			for n := range 3 {
+				if err := open(hog); err == nil {
+					t.Errorf("the hog's flow %d passes beyond its share", share+n+1)
+				}
+				if err := open(victim); err != nil {
+					t.Errorf("the victim's flow %d: %v", n+1, err)
+				}
+			}
+			if err := exchange(first); err != nil {
+				t.Errorf("the hog's flow that stands: %v", err)
+			}
+			if got := refusedFor(t, node, events.NATShare) - before; got < 3 {
+				t.Errorf("%v packets were counted as refused, want at least 3", got)
+			}
+			eventually(t, func() error { // the collector counts what it finds
+				for _, row := range natTop(t, node) {
+					if row.Pod == "default/hog" && row.Percent == 100 && row.Refused > 0 && row.Counted >= share {
+						return nil
+					}
+				}
+				return fmt.Errorf("nat top: %+v", natTop(t, node))
+			})
+			expireTranslations(t, m, family.ipv6)
+			roomAgain(t, hog, target)
+			if i < len(families)-1 {
+				return
+			}
+			if err := hog.Detach(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, func() error {
+				var count bpf.NatCount
+				if err := counts.Lookup(uint32(id), &count); err != nil || count != (bpf.NatCount{}) {
+					return fmt.Errorf("of a pod that is gone there are %+v translated flows: %w", count, err)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// natTalker is a row of "waggle bpf nat top".
+type natTalker struct {
+	Pod              string
+	Counted, Percent int
+	Refused          uint64
+}
+
+func natTop(t *testing.T, node *nodekit.Node) (rows []natTalker) {
+	t.Helper()
+	text, err := node.Waggle(t.Context(), "bpf", "nat", "top", "-o", "json")
+	if err := errors.Join(err, json.Unmarshal([]byte(text), &rows)); err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// expireTranslations ends all translated flows of a map, as time would.
+func expireTranslations(t *testing.T, m *ebpf.Map, ipv6 bool) {
+	t.Helper()
+	now, err := bpf.CtNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := natmap.NewReader(natmap.Of(ipv6), m, 1024)
+	for last := false; !last; {
+		var flows []natmap.Flow
+		if flows, last, err = r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range flows {
+			f.Expires = now - 1
+			if err := m.Update(f.Key.Value(), f.Entry(1), ebpf.UpdateExist); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
