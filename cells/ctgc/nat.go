@@ -107,17 +107,39 @@ func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
 	return false, nil
 }
 
-// deleteServed deletes a pair whose service or backend is gone, with what conntrack knows of it.
+// deleteServed ends a flow whose service or backend is gone, and tells whether it deleted this entry. At first goes that of the
+// first direction, so that the next packet finds a backend that is left. The answer to the one before may be on its way: what
+// brings it back, and what conntrack knows, go a little later.
 func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
-	n, err := p.deletePair(f, func(e *natmap.Flow) bool { return e.Service == f.Service && e.Backend == f.Backend })
-	sum.unserved += n
-	if err != nil {
-		return true, err
-	}
-	t := f.Becomes()
+	own, twin := f.Key, f.Twin
 	if f.Reply() {
-		t = f.Key.Tuple()
+		own, twin = twin, own
 	}
+	ended, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool {
+		return e.Twin == twin && e.Service == f.Service && e.Backend == f.Backend
+	})
+	if err != nil {
+		return false, err
+	}
+	if ended {
+		p.served.answers.expect(twin)
+		sum.unserved++
+	}
+	if !f.Reply() || p.served.answers.expected(twin) {
+		return !f.Reply(), nil
+	}
+	// A backend that comes back has another id, and flows to it that begin anew have the same entry for their answers.
+	if next, found, err := p.nat.LookupNat(&own); err != nil || found && next.Twin == twin {
+		return false, err
+	}
+	gone, err := p.nat.DeleteNat(&twin, func(e *natmap.Flow) bool {
+		return e.Twin == own && e.Service == f.Service && e.Backend == f.Backend
+	})
+	if err != nil || !gone {
+		return gone, err
+	}
+	sum.unserved++
+	t := f.Key.Tuple()
 	key, _ := ctmap.KeyOf(bpf.CtFlow{Opener: t.Source, Target: t.Target, Protocol: t.Protocol})
 	for _, m := range ctmap.Maps() {
 		if m.IPv6 != key.IPv6 {

@@ -1,8 +1,10 @@
 package ctgc
 
 import (
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/statedb"
 
@@ -17,6 +19,8 @@ import (
 type served struct {
 	frontends statedb.Table[*frontends.Frontend]
 	backends  statedb.Table[*backends.Backend]
+
+	answers answers
 
 	mu        sync.Mutex // guards what follows
 	changes   statedb.ChangeIterator[*frontends.Frontend]
@@ -111,4 +115,40 @@ func (s *services) lose(n named) bool {
 	b, _, found := s.backends.Get(s.txn, backends.ByID(n.backend))
 	return !found || n.service != 0 && !slices.Contains(b.Services, service) ||
 		n.protocol == loadbalancer.UDP && b.State == backends.NotReady
+}
+
+// answerTime is how long answers may be on their way when a flow ends because nobody serves it any more: as long as the slots of
+// former backends rest.
+const answerTime = time.Second
+
+// answers are the entries by which answers to such flows still come back.
+type answers struct {
+	mu    sync.Mutex // passes and sweeps run side by side
+	ended map[natmap.Key]time.Time
+}
+
+// expect notes that a flow has ended.
+func (a *answers) expect(entry natmap.Key) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ended == nil {
+		a.ended = make(map[natmap.Key]time.Time)
+	}
+	a.ended[entry] = time.Now()
+}
+
+// expected tells whether one may still come.
+func (a *answers) expected(entry natmap.Key) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, known := a.ended[entry]
+	return known && time.Since(at) < answerTime
+}
+
+// forget drops those that are too late, and tells whether there are others.
+func (a *answers) forget() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.ended, func(_ natmap.Key, at time.Time) bool { return time.Since(at) >= answerTime })
+	return len(a.ended) > 0
 }

@@ -33,6 +33,9 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 		if err != nil {
 			return fmt.Errorf("collect flows of services that are gone: %w", err)
 		}
+		if c.served.answers.forget() && len(late) == 0 {
+			late = lateSweeps[1:]
+		}
 		health.OK(fmt.Sprintf("%d entries looked through", n))
 		if heartbeat.Sleep(ctx, took*sweepShare) != nil {
 			return nil

@@ -1,0 +1,65 @@
+package ctgc
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/natmap"
+)
+
+// A flow whose backend is gone ends at once, and the answer that is on its way still finds its entries. They go later, unless the
+// client has begun a flow to that backend anew meanwhile.
+func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]bool{"gone": false, "back with another id": true} {
+		synctest.Test(t, func(t *testing.T) {
+			fake := newFake()
+			begin := func(args ...string) {
+				t.Helper()
+				if _, err := fake.putPair(args); err != nil {
+					t.Fatal(err)
+				}
+			}
+			begin("UDP", "from-pod", "10.1.0.7:1000", "10.96.0.1:53", "10.1.0.7:1000", "10.1.0.21:53", "to-pod", "service=1", "backend=11")
+			if _, err := fake.put([]string{"ct_est4", "UDP", "10.1.0.7:1000", "10.1.0.21:53"}); err != nil {
+				t.Fatal(err)
+			}
+			var twin natmap.Flow
+			for _, f := range fake.nat {
+				if f.Reply() {
+					twin = f
+				}
+			}
+			own := fake.nat[twin.Twin]
+			p := &pass{collector: &collector{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
+			var sum found
+			wants := func(f natmap.Flow, gone bool, entries, flows int) {
+				t.Helper()
+				got, err := p.deleteServed(&f, &sum)
+				if err != nil || got != gone || len(fake.nat) != entries || len(fake.flows["ct_est4"]) != flows {
+					t.Errorf("%s: %v, %v with %d entries and %d flows left, want %v with %d and %d", name, got, err, len(fake.nat),
+						len(fake.flows["ct_est4"]), gone, entries, flows)
+				}
+			}
+			wants(own, true, 1, 1)
+			wants(twin, false, 1, 1)
+			time.Sleep(answerTime / 2)
+			wants(twin, false, 1, 1)
+			if again {
+				next := own
+				next.Backend = 12
+				fake.nat[next.Key] = next
+			}
+			time.Sleep(answerTime / 2)
+			if again {
+				wants(twin, false, 2, 1)
+				return
+			}
+			wants(twin, true, 0, 0)
+			if sum.unserved != 2 || p.served.answers.forget() {
+				t.Errorf("%s: %+v", name, sum)
+			}
+		})
+	}
+}

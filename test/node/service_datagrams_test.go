@@ -1,0 +1,61 @@
+package node_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// Endpoints leave a service and go on to answer. Clients that ask all the time go over to those that are left, and lose not even the
+// answer that is on its way when the agent ends their flow.
+func TestPrivilegedService_NoAnswerIsLostWhenEndpointsChange(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t, "--bpf-lb-sock=false")
+	client := m.pod(t, "client")
+	m.pod(t, "three", 8080)
+	m.web(t, "", "one", "two")
+
+	var wg sync.WaitGroup
+	var stop atomic.Bool
+	var asked atomic.Int64
+	var servers [8]atomic.Value // who answered each client last
+	for i := range servers {
+		to := netip.AddrPortFrom(webAddrs[i%len(webAddrs)], 80)
+		var conn net.Conn
+		if err := client.Do(func() (err error) { conn, err = net.Dial("udp", to.String()); return err }); err != nil {
+			t.Fatal(err)
+		}
+		servers[i].Store("")
+		wg.Go(func() {
+			defer func() { _ = conn.Close() }()
+			for !stop.Load() {
+				a, err := askOn(conn)
+				if err != nil {
+					t.Errorf("client %d asks %s, after request %d of all clients, last answered by %q: %v", i, to, asked.Load(), servers[i].Load(), err)
+					return
+				}
+				asked.Add(1)
+				servers[i].Store(a.server)
+			}
+		})
+	}
+	defer wg.Wait()
+	defer stop.Store(true)
+	steps := [][]string{{"one", "two", "three"}, {"two", "three"}, {"three", "one"}, {"one", "two"}, {"three"}, {"one"}}
+	for _, step := range slices.Concat(steps, steps) {
+		m.backends(t, step...)
+		eventually(t, func() error {
+			for i := range servers {
+				if last := servers[i].Load().(string); !slices.Contains(step, last) {
+					return fmt.Errorf("client %d was last answered by %q, want one of %q", i, last, step)
+				}
+			}
+			return nil
+		})
+	}
+	t.Attr("requests", fmt.Sprint(asked.Load()))
+}
