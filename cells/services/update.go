@@ -110,12 +110,7 @@ func (c *controller) backend(txn statedb.ReadTxn, a loadbalancer.Address) *backe
 func (c *controller) updateBackends(txn statedb.ReadTxn, write statedb.WriteTxn, name string, before []uint32, m *model) error {
 	for i := range m.backends {
 		e := &m.backends[i]
-		old := c.backend(write, e.Address)
-		names := []string{name}
-		if old != nil {
-			names = with(old.Services, name)
-		}
-		row, err := c.putBackend(txn, write, e.Address, old, names)
+		row, err := c.nameBackend(txn, write, name, e)
 		if err != nil {
 			return err
 		}
@@ -141,6 +136,29 @@ func (c *controller) updateBackends(txn statedb.ReadTxn, write statedb.WriteTxn,
 		}
 	}
 	return nil
+}
+
+// nameBackend writes a backend that a service names. One more service that says nothing else than those before is added without asking
+// all of these.
+func (c *controller) nameBackend(txn statedb.ReadTxn, write statedb.WriteTxn, name string, e *endpoint) (*backends.Backend, error) {
+	old := c.backend(write, e.Address)
+	if old == nil {
+		return c.putBackend(txn, write, e.Address, nil, []string{name})
+	}
+	names := with(old.Services, name)
+	agree := func(a, b string) bool { return a == "" || b == "" || a == b }
+	if len(names) == len(old.Services) || !agree(old.Node, e.node) || !agree(old.Zone, e.zone) || !agree(old.Pod, e.pod) {
+		return c.putBackend(txn, write, e.Address, old, names)
+	}
+	row := *old
+	row.Services = names
+	if rank(e.state) > rank(row.State) {
+		row.State = e.state
+	}
+	row.Local = row.Local || e.local
+	row.Node, row.Zone, row.Pod = cmp.Or(row.Node, e.node), cmp.Or(row.Zone, e.zone), cmp.Or(row.Pod, e.pod)
+	_, _, err := c.Backends.Insert(write, &row)
+	return &row, err
 }
 
 // putBackend writes what all services that name a backend say of it together: the best state, and of each other fact what the
@@ -180,7 +198,7 @@ func with(list []string, name string) []string {
 	if found {
 		return list
 	}
-	return slices.Insert(slices.Clone(list), i, name)
+	return slices.Concat(list[:i], []string{name}, list[i:])
 }
 
 // without is a sorted list without a name.
