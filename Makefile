@@ -12,7 +12,7 @@ RACE := ./pkg/hive ./pkg/bootlog ./cells/health ./cells/metrics ./cells/ipam ./c
 	./cells/k8stables/... ./cells/identity ./cells/ciliumendpoints ./cells/ciliumnode ./cells/k8snode ./cells/leaderelection \
 	./cells/clusterpool ./cells/endpointgc ./cells/policystatus ./pkg/heartbeat ./cells/liveness ./cells/drift ./cells/linkreaper ./cells/loader \
 	./cells/maps ./pkg/inventory ./pkg/rtnl ./cells/services ./cells/servicemaps ./cells/sockterm ./cells/masquerade ./cells/servicehealth \
-	./cells/nodeaddresses
+	./cells/nodeaddresses ./cells/ipmasqagent
 
 FUZZTIME ?= 1m
 
