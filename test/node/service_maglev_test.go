@@ -1,0 +1,249 @@
+package node_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// distant are backends on another node: addresses of the host outside, whose server says which of them was asked.
+type distant struct{ addrs map[string][2]netip.Addr }
+
+// newDistant makes n, for each of some nodes the same.
+func newDistant(t *testing.T, n int, nodes ...*market) (d distant) {
+	t.Helper()
+	d.addrs = make(map[string][2]netip.Addr)
+	for i := range n {
+		d.addrs[fmt.Sprintf("b%d", i)] = [2]netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}),
+			netip.MustParseAddr(fmt.Sprintf("2001:db8:2::%d", 100+i))}
+	}
+	for _, m := range nodes {
+		for name, pair := range d.addrs {
+			for i, addr := range pair {
+				prefix := netip.PrefixFrom(addr, []int{24, 64}[i])
+				if err := m.Outside(func() error { return addAddr("eth0", prefix) }); err != nil {
+					t.Fatal(err)
+				}
+				answerAt(t, m.OutsideHost(), netip.AddrPortFrom(addr, 8080), name)
+			}
+		}
+	}
+	return d
+}
+
+// answerAt answers at one address with a name.
+func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) {
+	t.Helper()
+	var conn *net.UDPConn
+	if err := at.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		buffer := make([]byte, 2048)
+		for {
+			_, client, err := conn.ReadFromUDPAddrPort(buffer)
+			if err != nil {
+				return // closed
+			}
+			_, _ = conn.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s\n", name, client.Addr().Unmap()), client)
+		}
+	}()
+}
+
+// serve makes all but one the backends of "web" on a node.
+func (d distant) serve(t *testing.T, m *market, without string) {
+	t.Helper()
+	var all strings.Builder
+	for i, f := range families {
+		var endpoints []string
+		for name, pair := range d.addrs {
+			if name != without {
+				endpoints = append(endpoints, fmt.Sprintf("{addresses: [%q], nodeName: node-2}", pair[i]))
+			}
+		}
+		fmt.Fprintf(&all, "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: shop, name: web-%d, "+
+			"labels: {kubernetes.io/service-name: web}}, addressType: %s, ports: %s, endpoints: [%s]}\n", i, f.name, webPorts, strings.Join(endpoints, ", "))
+	}
+	m.write(t, "web-slices.yaml", all.String())
+	n := len(d.addrs)
+	if without != "" {
+		n--
+	}
+	for _, addr := range uplinks {
+		m.ready(t, netip.AddrPortFrom(addr, webNodePort), n)
+	}
+}
+
+// choices are the backends to which the ports of a client outside come, when nobody remembers flows of before.
+func (m *market) choices(t *testing.T, to netip.AddrPort, ports int) []string {
+	t.Helper()
+	if _, err := m.Waggle(t.Context(), "bpf", "nat", "flush", "--service", "shop/web", "-o", "json"); err != nil {
+		t.Fatal(err)
+	}
+	out := make([]string, ports)
+	for i := range out {
+		a, err := askFrom(m.OutsideHost(), netip.AddrPortFrom(outsideAddr(to.Addr().Is6()), 20000+uint16(i)), to)
+		if err != nil {
+			t.Fatalf("%s from port %d: %v", to, 20000+i, err)
+		}
+		out[i] = a.server
+	}
+	return out
+}
+
+// askFrom sends a datagram from an address and port of its own choice.
+func askFrom(at nodekit.Place, from, to netip.AddrPort) (a served, err error) {
+	err = at.Do(func() error {
+		conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		a, err = askOn(conn)
+		return err
+	})
+	return a, err
+}
+
+// Two nodes that balance with Maglev bring each client from outside to the same backend, by whichever it comes. When a backend goes, its
+// clients come to others, again the same by both nodes, and few of the other clients change theirs.
+func TestPrivilegedService_MaglevOnTwoNodes(t *testing.T) {
+	t.Parallel()
+	const ports, backends = 100, 5
+	args := []string{"--bpf-lb-algorithm=maglev", "--bpf-lb-maglev-table-size=509"}
+	one, two := newMarket(t, args...), newMarket(t, args...)
+	d := newDistant(t, backends, one, two)
+	for _, m := range []*market{one, two} {
+		m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+		d.serve(t, m, "")
+	}
+	for _, addr := range uplinks {
+		to := netip.AddrPortFrom(addr, webNodePort)
+		d.serve(t, one, "")
+		d.serve(t, two, "")
+		before := one.choices(t, to, ports)
+		if there := two.choices(t, to, ports); !sameChoices(before, there) {
+			t.Errorf("%s: the nodes choose %v and %v", to, before, there)
+		}
+		met := make(map[string]int)
+		for _, name := range before {
+			met[name]++
+		}
+		if len(met) != backends {
+			t.Errorf("%s: %d clients came to %v", to, ports, met)
+		}
+		gone := before[0]
+		d.serve(t, one, gone)
+		d.serve(t, two, gone)
+		after := one.choices(t, to, ports)
+		if there := two.choices(t, to, ports); !sameChoices(after, there) {
+			t.Errorf("%s: without %s the nodes choose %v and %v", to, gone, after, there)
+		}
+		moved, stayed := 0, 0
+		for i := range before {
+			switch {
+			case after[i] == gone:
+				t.Errorf("%s: client %d still comes to %s", to, i, gone)
+			case before[i] == gone:
+			case before[i] == after[i]:
+				stayed++
+			default:
+				moved++
+			}
+		}
+		if moved > stayed/4 { // at random three of four would
+			t.Errorf("%s: without %s %d clients of others moved and %d stayed", to, gone, moved, stayed)
+		}
+	}
+}
+
+func sameChoices(a, b []string) bool { return strings.Join(a, " ") == strings.Join(b, " ") }
+
+// Clients from outside stay with their backends, here and elsewhere, from whatever port they come, each with its own, until they have not been
+// heard of for the time of the service.
+func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	d := newDistant(t, 4, m)
+	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster")+
+		", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}")
+	d.serve(t, m, "")
+	for i, addr := range uplinks {
+		to, port := netip.AddrPortFrom(addr, webNodePort), uint16(30000)
+		meets := func(client netip.Addr) string {
+			t.Helper()
+			port++ // a flow of its own
+			a, err := askFrom(m.OutsideHost(), netip.AddrPortFrom(client, port), to)
+			if err != nil {
+				t.Fatalf("%s from %s: %v", to, client, err)
+			}
+			return a.server
+		}
+		clients, first := d.addrs["b0"], make(map[netip.Addr]string)
+		others := []netip.Addr{outsideAddr(i == 1), clients[i]}
+		for _, client := range others {
+			first[client] = meets(client)
+		}
+		for range 12 { // chance would do so once in ten million times
+			for _, client := range others {
+				if again := meets(client); again != first[client] {
+					t.Errorf("%s: %s met %s, and then %s", to, client, first[client], again)
+				}
+			}
+		}
+		m.age(t, 590)
+		for _, client := range others {
+			if again := meets(client); again != first[client] {
+				t.Errorf("%s: %s met %s, and before the time had run out %s", to, client, first[client], again)
+			}
+		}
+		client, changed := others[0], false
+		for range 60 { // that the same is chosen each time has a probability below 10^-30
+			m.age(t, 602)
+			if changed = meets(client) != first[client]; changed {
+				break
+			}
+		}
+		if !changed {
+			t.Errorf("%s: %s meets %s for ever", to, client, first[client])
+		}
+	}
+}
+
+// age lets clients appear not to have been heard of for some seconds.
+func (m *market) age(t *testing.T, seconds int) {
+	t.Helper()
+	affinities := ctMap(t, m.Node, bpf.MapAffinity)
+	now, err := bpf.CtNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key bpf.AffinityKey
+	var entry bpf.AffinityEntry
+	aged := make(map[bpf.AffinityKey]bpf.AffinityEntry)
+	all := affinities.Iterate()
+	for all.Next(&key, &entry) {
+		entry.Used = now - bpf.CtTicks(time.Duration(seconds)*time.Second)
+		aged[key] = entry
+	}
+	if err := all.Err(); err != nil {
+		t.Fatal(err)
+	}
+	for key, entry := range aged {
+		if err := affinities.Update(&key, &entry, ebpf.UpdateExist); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
