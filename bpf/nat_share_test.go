@@ -128,3 +128,38 @@ func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
 		n.did(n.sendFrom(podB, going(on(podB.addr(family), 40000), on(client[family], 53)).bytes(t)), actUnspec)
 	})
 }
+
+// Clients from outside whose backends are elsewhere count together, and leave others some room: pods, and clients of pods here.
+func TestPrivilegedReal_ClientsOfBackendsElsewhereLeaveRoom(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	rest := map[int]int32{4: 24576, 6: 12288} // three quarters of the flows for which there is room
+	for _, family := range families {
+		here, there := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
+		near, far := on(nodeOut[family], 30001), on(balancer[family], 53)
+		s.serve(uint32(family), near, loadbalancer.UDP, 0, portOf(here))
+		s.serve(uint32(family)*10, far, loadbalancer.UDP, 0, portOf(there))
+		count := func() (c NatCount) {
+			check(t, s.maps[MapNatFlows].Lookup(uint32(0), &c))
+			return c
+		}
+		occupied := count()
+		*map[int]*int32{4: &occupied.Ipv4, 6: &occupied.Ipv6}[family] = rest[family] - 1
+		s.update(MapNatFlows, uint32(0), occupied)
+		from := listenUDP(t, s.clients, client[family])
+		s.talk(t, from, far, there, 10) // the last one
+		if got := map[int]int32{4: count().Ipv4, 6: count().Ipv6}[family]; got != rest[family] {
+			t.Fatalf("IPv%d: %d flows count, want %d", family, got, rest[family])
+		}
+		refused := listenUDP(t, s.clients, client[family])
+		if _, err := refused.WriteToUDPAddrPort([]byte("hello"), far); err != nil {
+			t.Fatal(err)
+		}
+		s.talk(t, from, far, there, 10)
+		s.talk(t, refused, near, here, 10)
+		s.talk(t, here, portOf(from), from, 10)
+		if event := s.event(); event == nil || event.Reason != events.NATShare {
+			t.Errorf("IPv%d: event %+v", family, event)
+		}
+	}
+}
