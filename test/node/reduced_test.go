@@ -22,7 +22,7 @@ const containerCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<u
 func TestPrivilegedReducedCapabilities_Suffice(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{Reduced: true})
-	wantCapabilities(t, node.AgentPID())
+	wantCapabilities(t, node.AgentPID(), containerCapabilities)
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
 	pingBoth(t, a, b)
 	for i, end := range []func() error{func() error { return node.StopAgent(t.Context()) }, func() error { return node.KillAgent(t.Context()) }} {
@@ -67,13 +67,13 @@ func TestPrivilegedReducedCapabilities_Suffice(t *testing.T) {
 func TestPrivilegedAgent_DropsCapabilities(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
-	wantCapabilities(t, node.AgentPID())
+	wantCapabilities(t, node.AgentPID(), containerCapabilities)
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
 	pingBoth(t, a, b)
 }
 
-// wantCapabilities wants every thread of a process to have the three, and no way to get another.
-func wantCapabilities(t *testing.T, pid int) {
+// wantCapabilities wants every thread of a process to have these, and no way to get another.
+func wantCapabilities(t *testing.T, pid int, want uint64) {
 	t.Helper()
 	eventually(t, func() error { // they go when all else has started, a moment after the API is there
 		statuses, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -86,17 +86,16 @@ func wantCapabilities(t *testing.T, pid int) {
 			if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 				continue // the thread has ended
 			}
-			errs = append(errs, err, onlyThree(path, string(text)))
+			errs = append(errs, err, only(want, path, string(text)))
 		}
 		return errors.Join(errs...)
 	})
 }
 
-func onlyThree(path, status string) error {
+func only(capabilities uint64, path, status string) error {
 	for line := range strings.Lines(status) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		want, known := map[string]uint64{"CapInh": 0, "CapPrm": containerCapabilities, "CapEff": containerCapabilities,
-			"CapBnd": containerCapabilities, "CapAmb": 0}[name]
+		want, known := map[string]uint64{"CapInh": 0, "CapPrm": capabilities, "CapEff": capabilities, "CapBnd": capabilities, "CapAmb": 0}[name]
 		if got, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64); known && (err != nil || got != want) {
 			return fmt.Errorf("%s: %s is %s, want %016x", path, name, strings.TrimSpace(value), want)
 		}

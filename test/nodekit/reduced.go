@@ -2,6 +2,7 @@ package nodekit
 
 import (
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -12,7 +13,8 @@ import (
 const containerCapabilities = "-all,+net_admin,+bpf,+perfmon"
 
 // reduce does for the agent what container runtimes do, and the init container before it: the BPF file system is mounted,
-// the root is read-only, /proc/sys too while --procfs names one that is not, and the command has three capabilities.
+// the root is read-only, /proc/sys too while --procfs names one that is not, and the command has three capabilities, or four
+// with the flag that needs another.
 // Mounts are changed in a namespace of the agent's own, so the plugin keeps those of the node.
 func (n *Node) reduce(command []string) ([]string, error) {
 	err := n.Do(func() error {
@@ -32,8 +34,12 @@ func (n *Node) reduce(command []string) ([]string, error) {
 	})
 	// The node's directory lies below /run, a file system of its own, which stays writable.
 	const script = `mount -o bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && mount -o remount,bind,ro / && exec "$@"`
+	capabilities := containerCapabilities
+	if slices.Contains(command, "--bpf-lb-sock-terminate-pod-connections") {
+		capabilities += ",+sys_admin"
+	}
 	reduced := []string{"unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh",
-		"setpriv", "--bounding-set=" + containerCapabilities, "--inh-caps=-all", "--no-new-privs"}
+		"setpriv", "--bounding-set=" + capabilities, "--inh-caps=-all", "--no-new-privs"}
 	return append(append(reduced, command...), "--procfs="+n.hostProc()), err
 }
 

@@ -1,0 +1,83 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// While no agent runs, a backend gets unready, and is one no more later. The next agent closes the sockets that are connected to it, of
+// UDP at once and of TCP when it is gone, and no others: in the namespace of the node, and inside pods when it was told to, for which it
+// keeps the capability to enter them. Its processes connect anew.
+func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T) {
+	t.Parallel()
+	for name, pods := range map[string]bool{"of the node": false, "of pods too": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			options, rights := nodekit.Options{Reduced: true}, uint64(containerCapabilities)
+			if pods {
+				options.AgentArgs, rights = []string{"--bpf-lb-sock-terminate-pod-connections"}, rights|1<<unix.CAP_SYS_ADMIN
+			}
+			m := &market{Node: newNode(t, options), pods: map[string]*nodekit.Pod{}}
+			m.start(t)
+			wantCapabilities(t, m.AgentPID(), rights)
+			client := m.pod(t, "client")
+			m.web(t, "", "one", "two")
+			places := map[nodekit.Place][]*line{}
+			for _, place := range []nodekit.Place{m.Host(), client} {
+				places[place] = lines(t, place, 80, webAddrs, 4)
+			}
+			// changes lets the endpoints be others when the agent comes back.
+			changes := func(ready int, endpoints ...endpoint) {
+				t.Helper()
+				if err := m.StopAgent(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				m.slices(t, "web", webPorts, endpoints...)
+				m.start(t)
+				for _, addr := range webAddrs {
+					m.ready(t, netip.AddrPortFrom(addr, 80), ready)
+				}
+			}
+			check := func(closed func(*line) bool) {
+				t.Helper()
+				for place, all := range places {
+					for _, l := range all {
+						if closed(l) && (pods || place != client) {
+							l.isClosed(t)
+							_ = l.Close()
+							l.dial(t, place)
+							l.server = l.ask(t)
+						} else if now := l.ask(t); now != l.server {
+							t.Errorf("%s over %s went from %s to %s", l.to, l.network, l.server, now)
+						}
+					}
+				}
+			}
+			changes(1, endpoint{pod: "two"}, endpoint{pod: "one", rest: "conditions: {ready: false}"})
+			check(func(l *line) bool { return l.network == "udp" && l.server == "one" })
+			changes(1, endpoint{pod: "two"})
+			check(func(l *line) bool { return l.server == "one" })
+		})
+	}
+}
+
+// isClosed waits until the agent has closed the socket: who receives hears so, who sends has no peer any more.
+func (l *line) isClosed(t *testing.T) {
+	t.Helper()
+	eventually(t, func() error {
+		_, err := askOn(l.Conn)
+		for _, closed := range []error{syscall.ECONNABORTED, syscall.EPIPE, syscall.EDESTADDRREQ} {
+			if errors.Is(err, closed) {
+				return nil
+			}
+		}
+		return fmt.Errorf("a socket for %s over %s, whose backend %s is gone, is still open: %v", l.to, l.network, l.server, err)
+	})
+}
