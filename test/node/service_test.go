@@ -252,8 +252,7 @@ func TestPrivilegedService_SessionAffinity(t *testing.T) {
 	}
 }
 
-// A socket that is not connected gets the answer from whom it asked, whoever gave it; where sockets are translated also when it
-// asks a backend by its own address as well.
+// A socket that is not connected gets the answer from whom it asked, whoever gave it, also when it asks a backend by its own address as well.
 func TestPrivilegedService_SocketsThatAreNotConnected(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -273,11 +272,8 @@ func TestPrivilegedService_SocketsThatAreNotConnected(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer conn.Close()
-					targets := []netip.AddrPort{netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(addr, 80)}
-					if !mode.packets { // packets of both would be the same on their way
-						targets = append(targets, netip.AddrPortFrom(m.pods["two"].Addr(addr.Is6()), 8080), netip.AddrPortFrom(addr, 80))
-					}
-					for _, to := range targets {
+					service, backend := netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(m.pods["two"].Addr(addr.Is6()), 8080)
+					for _, to := range []netip.AddrPort{service, service, backend, service, backend} {
 						_ = conn.SetDeadline(time.Now().Add(askTimeout))
 						if _, err := conn.WriteToUDPAddrPort([]byte("who"), to); err != nil {
 							t.Errorf("ask %s: %v", to, err)
