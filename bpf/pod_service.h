@@ -60,18 +60,30 @@ static __always_inline int is_service_loopback(const struct flow *flow)
 	return same_address(&addr, &flow->to);
 }
 
-/* pod_goes_on tells whether a packet belongs to a flow that stands without translation: a service that begins does not take it over. */
-static __always_inline int pod_goes_on(const struct flow *flow)
+/* pod_goes_on tells whether a packet belongs to a flow that stands without translation: a service that begins does not take it over. What
+ * is left of a translated flow that was forgotten makes room for another one between the same ends. */
+__attribute__((noinline)) int pod_goes_on(const struct flow *flow)
 {
-	union ct_key key = flow->key;
 	struct ct_entry *entry;
+	union ct_key key = {};
+	int established;
 
-	if (is_opening(&flow->l4))
+	if (!flow)
 		return 0;
+	key = flow->key;
 	entry = ct_established(&key, flow->family);
-	if (!entry && flow->l4.protocol == IPPROTO_TCP)
+	established = !!entry;
+	if (!entry)
 		entry = ct_unanswered(&key, flow->family);
-	return entry && entry->check == flow->check && !ct_expired(entry, ct_now());
+	if (!entry || entry->check != flow->check)
+		return 0;
+	if ((entry->flags & CT_TRANSLATED) && !ct_end(entry, flow->second)) {
+		ct_forget(&key, flow->family, established, entry);
+		return 0;
+	}
+	if (is_opening(&flow->l4) || (!established && flow->l4.protocol != IPPROTO_TCP))
+		return 0;
+	return !ct_expired(entry, ct_now());
 }
 
 /* pod_collides tells whether the pod itself speaks with the backend from the port that entry has, past the service. */
@@ -129,7 +141,7 @@ __attribute__((noinline)) int pod_evade(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
 
-	if (!flow || !work || flow->fragment == FRAGMENT_LATER || flow->l4.protocol == IPPROTO_SCTP)
+	if (!flow || !work || flow->fragment == FRAGMENT_LATER)
 		return CONTINUE;
 	work->entry = (struct nat_entry6){
 		.sport = work->key.sport,

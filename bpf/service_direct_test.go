@@ -2,7 +2,10 @@ package bpf
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
 )
 
 // sourcePort reads it from a packet of TCP or UDP without extension headers.
@@ -92,10 +95,35 @@ func TestPrivilegedService_DirectFlowAfterAnother(t *testing.T) {
 		n.wantPacket(n.run(PodEgress, ifPodA, direct.bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
 		n.wantNat(family, 0)
 
+		// The service's flow is forgotten while conntrack remembers it.
+		answer := asked(family, podB, 5003).back(podB)
+		n.passes(podA, askService(family, 5003).bytes(t), actRedirect)
+		n.passes(podB, answer.bytes(t), actRedirect)
+		clearNat(n, family)
+		n.wantPacket(n.run(PodEgress, ifPodA, direct.ports(5003, backendPort).bytes(t)), actRedirect, asked(family, podB, 5003).bytes(t))
+		n.wantPacket(n.run(PodEgress, ifPodB, answer.bytes(t)), actRedirect,
+			received(podA, podB.addr(family), podA.addr(family)).ports(backendPort, 5003).withHops(63).bytes(t))
+
 		// What the service's backend asks of its own accord is no such flow.
 		n.passes(podA, askService(family, 5001).bytes(t), actRedirect)
 		back := sent(podB, podB.addr(family), podA.addr(family)).ports(5002, 9)
 		n.wantPacket(n.run(PodEgress, ifPodB, back.bytes(t)), actRedirect,
 			received(podA, podB.addr(family), podA.addr(family)).ports(5002, 9).withHops(63).bytes(t))
+	})
+}
+
+// Packets of SCTP cannot leave from another port, so the second flow is refused, and the first goes on.
+func TestPrivilegedService_ThenTheBackendItselfBySCTP(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.service(family, protoSCTP, []netip.AddrPort{on(podB.addr(family), servicePort)})
+		direct := sent(podA, podA.addr(family), podB.addr(family))
+		n.passes(podA, askService(family, 5000).sctp(t), actRedirect)
+		n.refused(podA, direct.ports(5000, servicePort).sctp(t), events.NoMapping)
+		n.passes(podA, askService(family, 5000).sctp(t), actRedirect)
+
+		n.passes(podA, direct.ports(5001, servicePort).sctp(t), actRedirect)
+		n.refused(podA, askService(family, 5001).sctp(t), events.NoMapping)
+		n.passes(podA, direct.ports(5001, servicePort).sctp(t), actRedirect)
 	})
 }
