@@ -45,7 +45,7 @@ func (a *app) natCommand() *cobra.Command {
 	group := &cobra.Command{Use: "nat", Short: "Show and forget the translated flows that the datapath remembers"}
 	group.AddCommand(
 		a.natSubcommand("list", "List translated flows", "nat/list", "  waggle bpf nat list --service shop/web\n  waggle bpf nat list --pod default/web -o json"),
-		a.natSubcommand("top", "List endpoints by the number of their translated flows, and targets by the ports that are used up for them", "nat/top", ""),
+		a.natSubcommand("top", "List endpoints by the number of their translated flows, with how much of their share is used up, and targets by the ports that are used up for them", "nat/top", ""),
 		a.natSubcommand("flush", "Forget translated flows: connections break, datagrams find their way anew", "nat/flush",
 			"  waggle bpf nat flush --service shop/web\n  waggle bpf nat flush --all"),
 	)
