@@ -36,7 +36,9 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 		cell.Provide(frontends.NewTable, backends.NewTable, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
 			statedb.RWTable[*backends.Backend].ToTable),
 		cell.Module("service-maps", "Under test", cell.ProvidePrivate(f.maps), implementation),
-		cell.Invoke(func(d *statedb.DB, t statedb.RWTable[*frontends.Frontend], m *heartbeat.Monitor) { db, fronts, monitor = d, t, m }))
+		cell.Invoke(func(d *statedb.DB, t statedb.RWTable[*frontends.Frontend], m *heartbeat.Monitor) {
+			db, fronts, monitor = d, t, m
+		}))
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError))
 	if err := h.Start(log, t.Context()); err != nil {
 		t.Fatal(err)

@@ -27,7 +27,9 @@ type Usage struct {
 }
 
 // TableHeader implements statedb.TableWritable.
-func (Usage) TableHeader() []string { return []string{"Endpoint", "Pod", "IPv4", "IPv6", "Percent", "Refused"} }
+func (Usage) TableHeader() []string {
+	return []string{"Endpoint", "Pod", "IPv4", "IPv6", "Percent", "Refused"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (u Usage) TableRow() []string {
