@@ -33,7 +33,7 @@ static __always_inline verdict nat_refused(const struct nat_work *work, __u32 fa
 
 /* What nat_claim says. */
 #define NAT_CLAIMED 0
-#define NAT_SHARED 1 /* another CPU did so for the same flow */
+#define NAT_SHARED 1 /* another CPU did so for the same flow, or it is what is left of an earlier one: it begins anew */
 
 /* nat_claim stores the twin, in place of one whose flow is over. It returns what the kernel said when it cannot. */
 __attribute__((noinline)) int nat_claim(__u32 family)
@@ -46,8 +46,10 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 	work->other = work->twin;
 	if (!nat_load(family, NAT_OTHER))
 		return err;
-	if (nat_same(&work->found, &work->reply))
-		return NAT_SHARED;
+	if (nat_same(&work->found, &work->reply)) {
+		err = nat_store(family, NAT_TWIN, BPF_ANY);
+		return err ? err : NAT_SHARED;
+	}
 	if (!nat_expired(&work->found, ct_now()))
 		return err;
 	nat_twin_key(&work->other, &work->found, work->twin.protocol);

@@ -31,7 +31,8 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 		other = work->reply.flags;
 		lives |= !nat_expired(&work->reply, now);
 	}
-	if ((tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN && ((flags | other) & NAT_SENDER_CLOSING))
+	/* What answers the beginning of a connection, while its entries say that it has ended, answers one that was not translated. */
+	if ((tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(flags, other) : (flags | other) & NAT_SENDER_CLOSING))
 		lives = 0;
 	if (!lives) {
 		nat_forget(family);

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/gopacket/gopacket/layers"
@@ -95,6 +96,22 @@ func TestPrivilegedNetdev_BackendHere(t *testing.T) {
 		got := n.run(NetdevIngress, ifUplink, coming(from, on(balancer[family], 81)).bytes(t))
 		if got.action != actUnspec || string(got.packet) == string(coming(from, backend).bytes(t)) {
 			t.Errorf("action %d: both connections look the same to the backend", got.action)
+		}
+	})
+}
+
+// A pod elsewhere may use a port for a service, and when that connection has ended, for the server behind it, and the other way round.
+func TestPrivilegedNetdev_PortIsUsedAgainForTheServer(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		from, service, server := on(distantPod[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
+		n.serve(1, service, loadbalancer.TCP, 0, server)
+		for _, asked := range []netip.AddrPort{service, server, service} {
+			for _, flags := range []string{"S", "A", "FA", "A"} {
+				n.wantPacket(n.run(NetdevIngress, ifUplink, coming(from, asked).tcp(t, flags)), actUnspec, coming(from, server).tcp(t, flags))
+				answer := strings.Replace(flags, "S", "SA", 1)
+				n.wantPacket(n.run(NetdevEgress, ifUplink, going(server, from).tcp(t, answer)), actUnspec, going(asked, from).tcp(t, answer))
+			}
 		}
 	})
 }
