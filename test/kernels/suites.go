@@ -34,9 +34,9 @@ const privileged = "TestPrivileged"
 // kernels, and take minutes.
 var about = map[string]string{
 	// What verifiers, hooks, helpers and sockets do; what the programs decide, outside kernels show.
-	"bpf": "^TestPrivileged(Programs|Maps|Events|MadeHere|HostToPod|Fragments|Sock|Real|Netdev)_",
+	"bpf": "^TestPrivileged(Programs|Maps|Events|MadeHere|Sock|Real)_",
 	// The real agent and plugin.
-	agents: "^TestPrivileged(Traffic_BetweenPodsNodeAndOutside|Source_.*|Guard_.*|Service_NodePort|Service_RestartLosesNoPacket)$",
+	agents: "^TestPrivileged(Traffic_BetweenPodsNodeAndOutside|Source_.*|Guard_.*|Service_RestartLosesNoPacket)$",
 }
 
 // elsewhere are packages whose tests stay outside, each with the reason.
