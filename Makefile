@@ -57,7 +57,7 @@ lint: vet ## staticcheck as well
 
 # Tests start programs and ask the kernel, of which the test cache knows nothing: hence -count=1, also below.
 test: packages lint ## everything that must hold; needs root
-	$(GO) test -count=1 -p 2 -timeout 10m ./...
+	$(GO) test -count=1 -p 2 -timeout 20m ./...
 	$(MAKE) test-race
 
 test-race: ## the packages with the most goroutines, under the race detector
