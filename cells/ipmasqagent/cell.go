@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
+	"github.com/fsnotify/fsnotify"
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -77,6 +78,6 @@ func register(jobs job.Group, p params) error {
 		p.Complete(txn)
 		return nil
 	}
-	heartbeat.AddRetried(jobs, "follow-file", (&follower{params: p}).run, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "follow-file", (&follower{params: p, newWatcher: fsnotify.NewWatcher}).run, minRetry, maxRetry)
 	return nil
 }

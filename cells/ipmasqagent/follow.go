@@ -16,24 +16,25 @@ import (
 )
 
 const (
-	settle = 100 * time.Millisecond // after a change, so that a file that is being written is not taken for a whole one
-	reread = 30 * time.Second       // without a change that anybody tells, as where the folder was made anew
-	absent = time.Second            // while there is no folder to watch
+	settle    = 100 * time.Millisecond // after the last change, so that a file that is being written is not taken for a whole one
+	unsettled = time.Second            // after the first change, if there are always more
+	reread    = 30 * time.Second       // without a change that anybody tells, as where the folder was made anew
+	absent    = time.Second            // while nobody can tell
 )
 
 // follower keeps the table at what the file says.
-type follower struct{ params }
+type follower struct {
+	params
+	newWatcher func() (*fsnotify.Watcher, error)
+	events     *fsnotify.Watcher // nil while there is none
+}
 
 // run reads the file, and reads it again whenever something in its folder changes: a ConfigMap is replaced by renaming a link beside it.
 func (f *follower) run(ctx context.Context, health cell.Health) error {
-	events, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("watch the configuration of the ip-masq-agent: %w", err)
-	}
-	defer events.Close()
+	defer f.unwatch()
 	for {
 		heartbeat.Busy(ctx)
-		watching := events.Add(filepath.Dir(f.Config.Path)) // before reading, so that no change falls between
+		told := f.watch() // before reading, so that no change falls between
 		rows, found, err := read(f.Config.Path)
 		if err == nil {
 			err = f.commit(rows)
@@ -47,37 +48,63 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 			health.OK(fmt.Sprintf("%s excludes %d prefixes", f.Config.Path, len(rows)))
 		}
 		wait := reread
-		if watching != nil {
+		if !told {
 			wait = absent
 		}
-		heartbeat.IdleFor(ctx, wait)
-		if !changes(ctx, events, wait) {
+		heartbeat.IdleFor(ctx, wait+unsettled)
+		if !f.changes(ctx, wait) {
 			return nil
 		}
 	}
 }
 
-// changes waits for a change and lets it settle, for no longer than d until the first. It tells whether to go on.
-func changes(ctx context.Context, events *fsnotify.Watcher, d time.Duration) bool {
-	until := time.NewTimer(d)
-	defer until.Stop()
-	told := func() { // the file is read soon after the first change; what comes later is told again
-		if d != settle {
-			d = settle
-			until.Reset(settle)
+// watch has changes in the file's folder told, and says whether they are: not without a folder, nor where all of
+// fs.inotify.max_user_instances is used up.
+func (f *follower) watch() bool {
+	if f.events == nil {
+		events, err := f.newWatcher()
+		if err != nil {
+			return false
 		}
+		f.events = events
 	}
+	return f.events.Add(filepath.Dir(f.Config.Path)) == nil
+}
+
+func (f *follower) unwatch() {
+	if f.events != nil {
+		f.events.Close()
+		f.events = nil
+	}
+}
+
+// changes waits for changes and lets them settle, for no longer than d until the first. It tells whether to go on.
+func (f *follower) changes(ctx context.Context, d time.Duration) bool {
+	if f.events == nil {
+		return settled(ctx, nil, nil, d)
+	}
+	return settled(ctx, f.events.Events, f.events.Errors, d)
+}
+
+// settled waits until no event has come for a while, or until there have been events for too long. Errors are events, too, such as that
+// some were lost.
+func settled(ctx context.Context, events <-chan fsnotify.Event, errors <-chan error, d time.Duration) bool {
+	due := time.NewTimer(d)
+	defer due.Stop()
+	var latest time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-until.C:
+		case <-due.C:
 			return true
-		case <-events.Errors: // such as events that were lost
-			told()
-		case <-events.Events:
-			told()
+		case <-errors:
+		case <-events:
 		}
+		if latest.IsZero() {
+			latest = time.Now().Add(unsettled)
+		}
+		due.Reset(min(settle, time.Until(latest)))
 	}
 }
 
