@@ -110,7 +110,9 @@ func TestChurn(t *testing.T) {
 	}
 	var db *statedb.DB
 	var table statedb.Table[tables.IPMasq]
-	h := hive.New(celltest.Infrastructure(), Cell, cell.Invoke(func(d *statedb.DB, t statedb.Table[tables.IPMasq]) { db, table = d, t }))
+	var root *cell.SimpleHealth
+	h := hive.New(celltest.Infrastructure(), Cell,
+		cell.Invoke(func(d *statedb.DB, t statedb.Table[tables.IPMasq], s *cell.SimpleHealth) { db, table, root = d, t, s }))
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	h.RegisterFlags(flags)
 	do(flags.Parse([]string{"--enable-ip-masq-agent", "--ip-masq-agent-config-path=" + path}))
@@ -133,6 +135,22 @@ func TestChurn(t *testing.T) {
 		}
 		t.Fatalf("%s: the table has %v, want %v", what, have, last)
 	}
+	// refused waits until the file was read with these prefixes, which are none. Until then nothing says that the table will stay.
+	refused := func(prefix string) {
+		t.Helper()
+		for range 3000 {
+			if s := root.GetChild("ip-masq-agent.job-follow-file"); s != nil {
+				s.Lock()
+				told := s.Level == cell.StatusDegraded && s.Error != nil && strings.Contains(s.Error.Error(), prefix)
+				s.Unlock()
+				if told {
+					return
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Fatalf("nobody says that %s is no prefix", prefix)
+	}
 	await("without a folder")
 	for n := range 25 {
 		do(os.MkdirAll(dir, 0o700))
@@ -144,7 +162,9 @@ func TestChurn(t *testing.T) {
 			do(os.WriteFile(path+".new", []byte(good), 0o600))
 			do(os.Rename(path+".new", path))
 		case 3:
-			do(os.WriteFile(path, []byte("nonMasqueradeCIDRs: [10.0.0.0/8, 10.0.0.0/99]"), 0o600))
+			bad := fmt.Sprintf("10.%d.0.0/99", n)
+			do(os.WriteFile(path, []byte("nonMasqueradeCIDRs: [10.0.0.0/8, "+bad+"]"), 0o600))
+			refused(bad)
 			good = "bad"
 		case 4:
 			do(os.RemoveAll(path))
