@@ -128,6 +128,32 @@ func TestAgent_HasTheFileOfTheIPMasqAgent(t *testing.T) {
 	}
 }
 
+// A folder that is mounted over another hides it, or the container does not start.
+func TestAgent_MountsNothingOverOtherFolders(t *testing.T) {
+	t.Parallel()
+	set := []string{"enable-ip-masq-agent=true", "bpf-lb-sock-terminate-pod-connections=true", "write-cni-conf-when-ready=/opt/cni/conf/05-waggle.conflist"}
+	options := usual()
+	options.Set = set
+	folders := []string{"/", "/etc", "/var", "/usr/bin", "/proc/self", "/dev", "/var/run/secrets/kubernetes.io/serviceaccount", "/etc/waggle/..", "/etc/../etc/waggle"}
+	for _, m := range objects(t, options)["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec.Containers[0].VolumeMounts {
+		if m.Name != "ip-masq-agent" {
+			folders = append(folders, m.MountPath, m.MountPath+"/deeper", m.MountPath[:strings.LastIndex(m.MountPath, "/")])
+		}
+	}
+	for _, folder := range folders {
+		options.Set = append(slices.Clip(set), "ip-masq-agent-config-path="+folder+"/ip-masq-agent")
+		if _, err := newValues(options); err == nil || !strings.Contains(err.Error(), "--set ip-masq-agent-config-path="+folder+"/") {
+			t.Errorf("in %s: %v", folder, err)
+		}
+	}
+	for _, folder := range []string{"/etc/waggler", "/etc/cni/net.d", "/ip-masq", "/var/lib/ip-masq-agent"} { // the CNI configuration is elsewhere
+		options.Set = append(slices.Clip(set), "ip-masq-agent-config-path="+folder+"/ip-masq-agent")
+		if v, err := newValues(options); err != nil || v.MasqDir != folder {
+			t.Errorf("in %s: %v, %s", folder, err, v.MasqDir)
+		}
+	}
+}
+
 func TestCluster_MayDoNothingOnItsNode(t *testing.T) {
 	t.Parallel()
 	pod := objects(t, usual())["Deployment waggle-cluster"].(*appsv1.Deployment).Spec.Template.Spec

@@ -149,14 +149,8 @@ func newValues(o Options) (values, error) {
 	}
 	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")
 	v.EntersPods, _ = strconv.ParseBool(v.Settings.value("bpf-lb-sock-terminate-pod-connections")) // what is no bool is reported above
-	if masq, _ := strconv.ParseBool(v.Settings.value("enable-ip-masq-agent")); masq {
-		file := v.Settings.value("ip-masq-agent-config-path")
-		if !path.IsAbs(file) {
-			errs = append(errs, fmt.Errorf("--set ip-masq-agent-config-path=%s: want an absolute path", file))
-		}
-		v.MasqDir, v.MasqFile = path.Split(path.Clean(file))
-		v.MasqDir = path.Clean(v.MasqDir)
-	}
+	v.MasqDir, v.MasqFile, err = v.masqFile()
+	errs = append(errs, err)
 	return v, errors.Join(errs...)
 }
 
