@@ -152,17 +152,18 @@ func (c *churn) change() {
 // all objects.
 func TestChurn_TablesEqualANaiveModel(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(20) {
+	for seed := range uint64(30) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			c := &churn{Rand: rand.New(rand.NewPCG(6, seed)), bench: newBench(t, DefaultConfig, &fakeIDs{})}
 			c.c.Rules.agent.Maglev, c.c.Rules.agent.AlgorithmAnnotation = seed%3 == 1, seed%3 == 2
-			for range 30 { // the first pass makes several commits of them
+			for range 40 { // the first pass makes several commits of them, and who comes first need not be the oldest
+				c.made = int64(c.IntN(100))
 				c.change()
 			}
 			c.c.portion = 1 + c.IntN(3)
 			c.state(sources.Synced)
-			c.step()
+			c.firstPass()
 			c.agree("first pass")
 			for i := range 300 {
 				for range 1 + c.IntN(3) {

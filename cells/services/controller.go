@@ -36,7 +36,7 @@ type controller struct {
 	complete   bool                                     // the tables are
 	synced     bool                                     // all inputs are the sources' own
 
-	portion int              // services in one commit until the tables are complete
+	portion int              // services in one commit of the first pass
 	nothing services.Service // what a service was that had no row
 }
 
@@ -113,7 +113,7 @@ func (c *controller) concern(name string) {
 	}
 }
 
-// pass brings the tables up to a snapshot, in one commit as soon as they have been complete once.
+// pass brings the tables up to a snapshot, in one commit. The first one commits by portions what can be decided service by service.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	first := c.world == nil // then all are on the list
 	c.move(txn, c.in.world(txn, changed, c.world))
@@ -125,11 +125,15 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 	if len(c.queue) == 0 && c.complete == c.synced {
 		return nil
 	}
+	alone := 0 // so many at the beginning of the list contend with nobody
+	if first {
+		alone = c.uncontested(txn)
+	}
 	write := c.writeTxn()
 	defer func() { write.Abort() }()
 	c.models = map[string]*model{}
 	for i := 0; i < len(c.queue); i++ { // it grows meanwhile
-		if !c.complete && i > 0 && i%c.portion == 0 {
+		if 0 < i && i <= alone && (i%c.portion == 0 || i == alone) {
 			write.Commit()
 			write = c.writeTxn()
 		}

@@ -1,7 +1,9 @@
 package services
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/statedb"
 
@@ -27,14 +29,30 @@ type bench struct {
 	nodes statedb.RWTable[*k8s.Node]
 	addrs statedb.RWTable[nodeaddresses.Address]
 	srcs  statedb.RWTable[sources.Source]
+
+	commits *commits
+}
+
+// commits shows the rows after each commit of the cell.
+type commits struct {
+	statedb.NopMetrics
+	seen func()
+}
+
+// WriteTxnDuration implements statedb.Metrics: the commit is there to read by then.
+func (c *commits) WriteTxnDuration(_ string, tables []string, _ time.Duration) {
+	if c.seen != nil && slices.Contains(tables, "frontends") {
+		c.seen()
+	}
 }
 
 var plain = settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767}
 
 func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	t.Helper()
-	db := statedb.New()
-	b := &bench{t: t, db: db}
+	seen := &commits{}
+	db := statedb.New(statedb.WithMetrics(seen))
+	b := &bench{t: t, db: db, commits: seen}
 	table := func(err error) {
 		if err != nil {
 			t.Fatal(err)

@@ -1,0 +1,112 @@
+package services
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// owned says who has each address, and by which kind of claim.
+func (b *bench) owned() map[loadbalancer.Address]string {
+	all := map[loadbalancer.Address]string{}
+	for f := range b.c.Frontends.All(b.db.ReadTxn()) {
+		all[f.Address] = fmt.Sprint(f.Kind, " of ", f.Service, ", id ", f.ID)
+	}
+	return all
+}
+
+// firstPass makes the pass, and holds what each of its commits says against what the last one says: who has an address in between has it for
+// good. It tells how many addresses there were after each.
+func (b *bench) firstPass() (sizes []int) {
+	b.t.Helper()
+	var all []map[loadbalancer.Address]string
+	b.commits.seen = func() { all = append(all, b.owned()) }
+	b.step()
+	b.commits.seen = nil
+	final := b.owned()
+	for i, one := range all {
+		sizes = append(sizes, len(one))
+		for _, a := range slices.SortedFunc(maps.Keys(one), loadbalancer.Address.Compare) {
+			if one[a] != final[a] {
+				b.t.Errorf("commit %d of %d: %s is %s, and in the end %q", i+1, len(all), a, one[a], final[a])
+			}
+		}
+	}
+	return sizes
+}
+
+func ips(texts ...string) (list []netip.Addr) {
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
+// TestFirstPass_NobodyHasAnothersAddressInBetween has services first on the list that lose their addresses to later ones.
+func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
+	t.Parallel()
+	first := func(change func(*k8s.Service)) *k8s.Service {
+		s := &k8s.Service{Namespace: "aaa", Name: "first", Type: "LoadBalancer", Created: 1, ClusterIPs: ips("10.96.0.1"),
+			Ports: []k8s.ServicePort{{Name: "dns", Protocol: "UDP", Port: 53}}}
+		change(s)
+		return s
+	}
+	for name, c := range map[string]struct{ first, last *k8s.Service }{
+		"a ClusterIP as external IP": {
+			first(func(s *k8s.Service) { s.ExternalIPs = ips("10.96.0.10") }), first(func(s *k8s.Service) { s.ClusterIPs = ips("10.96.0.10") })},
+		"a ClusterIP as address of a load balancer": {
+			first(func(s *k8s.Service) { s.IngressIPs = ips("10.96.0.10") }), first(func(s *k8s.Service) { s.ClusterIPs = ips("10.96.0.10") })},
+		"an address of a load balancer as external IP": {
+			first(func(s *k8s.Service) { s.ExternalIPs = ips("192.0.2.1") }), first(func(s *k8s.Service) { s.IngressIPs = ips("192.0.2.1") })},
+		"a node port": {
+			first(func(s *k8s.Service) { s.Ports[0].NodePort, s.Created = 30053, 2 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
+		"a ClusterIP that is the node's": {
+			first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 }), first(func(s *k8s.Service) { s.ClusterIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 })},
+		"a ClusterIP": {
+			first(func(s *k8s.Service) { s.ClusterIPs, s.Created = ips("10.96.0.10"), 2 }), first(func(s *k8s.Service) { s.ClusterIPs = ips("10.96.0.10") })},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			taken := at("10.96.0.10:53/UDP")
+			b := newBench(t, DefaultConfig, &fakeIDs{frontends: map[loadbalancer.Address]uint32{taken: 7}})
+			b.c.portion = 1
+			c.last.Namespace, c.last.Name = "kube-system", "last"
+			b.insert(nodeaddresses.Address{Addr: netip.MustParseAddr("10.0.0.1"), Device: "eth0", NodePort: true}, c.first)
+			for i := range 3 {
+				b.insert(outer("bbb", fmt.Sprint("other-", i), fmt.Sprint("10.96.1.", i), "", 1))
+			}
+			b.insert(c.last)
+			b.state(sources.Synced)
+			b.firstPass()
+			if got := b.owned()[taken]; got != "" && got != "ClusterIP of kube-system/last, id 7" {
+				t.Errorf("%s is %s", taken, got)
+			}
+		})
+	}
+}
+
+// TestFirstPass_UncontestedServicesComeInPortions: the maps are written meanwhile.
+func TestFirstPass_UncontestedServicesComeInPortions(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	b.c.portion = 2
+	b.insert(outer("a", "evil", "10.96.0.1", "10.96.1.4", 1))
+	for i := range 5 {
+		b.insert(outer("b", fmt.Sprint("web-", i), fmt.Sprint("10.96.1.", i), fmt.Sprint("192.0.2.", i), 1)) // two addresses each
+	}
+	b.state(sources.Synced)
+	if got := fmt.Sprint(b.firstPass()); got != "[4 8 10 11]" {
+		t.Errorf("addresses after each commit: %s", got)
+	}
+	b.insert(outer("c", "web", "10.96.2.1", "", 1), outer("c", "dns", "10.96.2.2", "", 1), outer("c", "http", "10.96.2.3", "", 1))
+	if got := fmt.Sprint(b.firstPass()); got != "[14]" {
+		t.Errorf("addresses after each commit of the next pass: %s", got)
+	}
+}
