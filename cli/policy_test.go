@@ -18,7 +18,7 @@ const explanation = `{"from":{"pod":"shop/web","address":"10.0.1.8","identity":3
 
 const throughService = `{"from":{"pod":"shop/web","address":"10.0.1.8","identity":300},"to":{"address":"10.96.0.1"},"port":"80/TCP","verdict":"denied",
 "summary":"denied towards 1 of 17 backends of service shop/cart at 10.96.0.1:80/TCP","egress":{"message":"see there"},"ingress":{"message":"see there"},
-"service":{"name":"shop/cart","id":1,"frontend":"10.96.0.1:80/TCP","type":"ClusterIP","scope":"internal","backends":17,"message":"not in the kernel yet"},
+"service":{"name":"shop/cart","id":1,"frontend":"10.96.0.1:80/TCP","type":"ClusterIP","scope":"internal","backends":17,"missing":1,"message":"not in the kernel yet"},
 "backends":[{"to":{"address":"10.0.9.9","identity":301},"port":"8080/TCP","verdict":"allowed","summary":"allowed by this node"},
 {"to":{"pod":"shop/cart","address":"10.0.1.7","endpoint":7,"identity":301},"port":"8080/TCP","verdict":"denied","summary":"denied in ingress of the receiver",
 "egress":{"message":"not an endpoint of this node"},"ingress":{"here":true,"verdict":"denied","message":"no rule allows it","audit":{"verdict":"denied"},
@@ -91,7 +91,8 @@ Service:  shop/cart at 10.96.0.1:80/TCP (ClusterIP), for internal clients: 17 ba
   kernel: not in the kernel yet
   10.0.9.9 8080/TCP: allowed by this node
   shop/cart 10.0.1.7 8080/TCP: denied in ingress of the receiver
-  and 15 more, which were not looked at
+  and 1 that are not known any more
+  and 14 more, which were not looked at
 
 Towards shop/cart, 10.0.1.7, endpoint 7, identity 301 [], port 8080/TCP:
 

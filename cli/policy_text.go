@@ -49,7 +49,10 @@ func serviceSideText(w io.Writer, e *models.PolicyExplanation) {
 			shown = b
 		}
 	}
-	if more := s.Backends - len(e.Backends); more > 0 {
+	if s.Missing > 0 {
+		line(w, "  and %d that are not known any more", s.Missing)
+	}
+	if more := s.Backends - len(e.Backends) - s.Missing; more > 0 {
 		line(w, "  and %d more, which were not looked at", more)
 	}
 	fmt.Fprintln(w)

@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
 
-// Explain says whether one may connect to another, and why. Errors are those of [View.Find] and [ParsePort], and that the
-// two have no addresses of the same family.
+// Explain says whether one may connect to another, and why. Errors are those of [View.Find] and [ParsePort], that the two
+// have no addresses of the same family, and that a service's answer depends on what was not given or is not known here.
 func (v *View) Explain(from, to, port string, kernel Kernel) (*models.PolicyExplanation, error) {
 	number, protocol, err := ParsePort(port)
 	if err != nil {
@@ -30,7 +30,10 @@ func (v *View) Explain(from, to, port string, kernel Kernel) (*models.PolicyExpl
 		return nil, err
 	}
 	c := connection{source: &source, target: &target, sourceAddr: sourceAddr, targetAddr: targetAddr, protocol: protocol, port: number}
-	e := v.throughService(&c, kernel)
+	e, err := v.throughService(&c, kernel)
+	if err != nil {
+		return nil, err
+	}
 	if e == nil {
 		e = v.direct(&c, kernel)
 	}

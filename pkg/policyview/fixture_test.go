@@ -210,6 +210,8 @@ func (f *fixture) serve(t testing.TB, db *statedb.DB) {
 			Outside: true},
 		{Address: at("127.0.0.1:30080/TCP"), Kind: frontends.NodePort, Service: "shop/port", Backends: []uint32{1}, Loopback: true},
 		{Address: at("[fd96::1]:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/six", Backends: []uint32{3}},
+		{Address: at("10.96.0.6:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/near", Backends: []uint32{1}, LocalOnly: true},
+		{Address: at("10.96.0.7:8080/TCP"), Kind: frontends.ClusterIP, Service: "shop/waning", Backends: []uint32{1, 98, 99}},
 	} {
 		row.ID = uint32(1 + i)
 		if row.Status.Kind != reconciler.StatusKindError {

@@ -1,6 +1,7 @@
 package policyview
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,14 +18,23 @@ import (
 // maxBackends bounds how many backends of a service are explained.
 const maxBackends = 16
 
+// Errors of [View.Explain] about a service that cannot be asked this way.
+var (
+	errNoClient  = errors.New("who may use it depends on the client's address (loadBalancerSourceRanges): give that instead of an identity")
+	errElsewhere = errors.New("the client's own node chooses among its own backends (internalTrafficPolicy Local): ask there")
+)
+
 // throughService explains a connection to an address of a service: policies are asked about the backends behind it. It is nil when no service
 // has the address.
-func (v *View) throughService(c *connection, kernel Kernel) *models.PolicyExplanation {
+func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExplanation, error) {
 	f := v.frontendOf(c)
 	if f == nil {
-		return nil
+		return nil, nil
 	}
 	outside := comesFromOutside(c.source, f)
+	if err := unanswerable(f, c, outside); err != nil {
+		return nil, fmt.Errorf("service %s at %s: %w", f.Service, f.Address, err)
+	}
 	ids, scope := f.Backends, "external"
 	if !outside {
 		scope = "internal"
@@ -38,18 +48,20 @@ func (v *View) throughService(c *connection, kernel Kernel) *models.PolicyExplan
 	const elsewhere = "judged on the backends of the service, see there"
 	e.Egress.Message, e.Ingress.Message = elsewhere, elsewhere
 	if why := refusal(f, outside, c.sourceAddr, len(ids)); why != "" {
-		e.Service.Backends = 0
 		e.Verdict, e.Summary = models.PolicyVerdictDenied, fmt.Sprintf("denied by service %s at %s: %s", f.Service, f.Address, why)
-		return e
+		return e, nil
 	}
 	ids = ids[:min(len(ids), maxBackends)]
 	for _, id := range ids {
-		if b, _, found := v.Backends.Get(v.txn, backends.ByID(id)); found {
-			e.Backends = append(e.Backends, *v.backend(c, b, kernel, len(ids) == 1))
+		b, _, found := v.Backends.Get(v.txn, backends.ByID(id))
+		if !found {
+			e.Service.Missing++
+			continue
 		}
+		e.Backends = append(e.Backends, *v.backend(c, b, kernel, len(ids) == 1))
 	}
 	e.Verdict, e.Summary = sumOf(f, e)
-	return e
+	return e, nil
 }
 
 // frontendOf is the frontend that a connection is to.
@@ -69,8 +81,21 @@ func comesFromOutside(client *Party, f *frontends.Frontend) bool {
 	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
 		return true
 	}
-	here := client.Endpoint != nil || client.Identity == identity.Host
-	return !here && (f.Kind == frontends.NodePort || f.Kind == frontends.HostPort)
+	return !here(client) && (f.Kind == frontends.NodePort || f.Kind == frontends.HostPort)
+}
+
+// here tells whether a client is one of this node.
+func here(client *Party) bool { return client.Endpoint != nil || client.Identity == identity.Host }
+
+// unanswerable says what is missing for an answer, or nothing.
+func unanswerable(f *frontends.Frontend, c *connection, outside bool) error {
+	switch {
+	case outside && f.Outside && f.Ranges != nil && !c.sourceAddr.IsValid():
+		return errNoClient
+	case !outside && !here(c.source) && f.LocalOnly && !f.TwoScopes:
+		return errElsewhere
+	}
+	return nil
 }
 
 // lag says why the kernel does not have what a frontend's row says, or nothing.
@@ -89,7 +114,7 @@ func refusal(f *frontends.Frontend, outside bool, client netip.Addr, backends in
 	switch {
 	case outside && !f.Outside:
 		return "clients outside the cluster are not served there"
-	case outside && f.Ranges != nil && client.IsValid() && !slices.ContainsFunc(f.Ranges, func(p netip.Prefix) bool { return p.Contains(client) }):
+	case outside && f.Ranges != nil && !slices.ContainsFunc(f.Ranges, func(p netip.Prefix) bool { return p.Contains(client) }):
 		return fmt.Sprintf("%s lies outside of its loadBalancerSourceRanges", client)
 	case backends > 0:
 		return ""

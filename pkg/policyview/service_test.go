@@ -30,13 +30,15 @@ func TestExplain_ThroughAService(t *testing.T) {
 		{"shop/cart", "10.96.0.4", "8080/TCP", "internal", 1, "denied", "its backends are not known any more"},
 		{"shop/free", "10.96.0.5", "53/UDP", "internal", 20, "allowed", "towards all of the first 16 backends"},
 		{"192.0.2.7", "198.51.100.80", "443/TCP", "external", 1, "allowed", "10.0.0.1 80/TCP: allowed by this node: ingress of the receiver: NetworkPolicy shop/web spec.ingress[1]"},
-		{"203.0.113.1", "198.51.100.80", "443/TCP", "external", 0, "denied", "203.0.113.1 lies outside of its loadBalancerSourceRanges"},
+		{"203.0.113.1", "198.51.100.80", "443/TCP", "external", 1, "denied", "203.0.113.1 lies outside of its loadBalancerSourceRanges"},
 		{"shop/free", "198.51.100.80", "443/TCP", "internal", 2, "denied", "denied towards 1 of 2 backends"},
-		{"192.0.2.7", "10.96.0.1", "8080/TCP", "external", 0, "denied", "clients outside the cluster are not served there"},
+		{"192.0.2.7", "10.96.0.1", "8080/TCP", "external", 1, "denied", "clients outside the cluster are not served there"},
 		{"192.0.2.7", "10.0.0.100", "30080/TCP", "external", 0, "denied", "no backend of this node answers for it, and its traffic policy is Local"},
 		{"shop/far", "10.0.0.100", "30080/TCP", "external", 0, "denied", "no backend of this node answers for it"}, // it comes over the network
 		{"shop/cart", "10.0.0.100", "30080/TCP", "internal", 1, "allowed", "10.0.0.1 80/TCP: allowed"},
 		{"10.0.0.100", "127.0.0.1", "30080/TCP", "internal", 1, "allowed", "10.0.0.1 80/TCP: allowed"},
+		{"shop/cart", "10.96.0.6", "8080/TCP", "internal", 1, "allowed", "allowed through service shop/near"},
+		{"10.0.0.100", "10.96.0.6", "8080/TCP", "internal", 1, "allowed", "allowed through service shop/near"},
 		{"id:302", "10.96.0.1", "8080/TCP", "internal", 1, "allowed", "allowed through service shop/web"},
 	} {
 		e, err := f.tables.View().Explain(tc.from, tc.to, tc.port, f.kernel)
@@ -73,6 +75,21 @@ func TestExplain_WhatIsNoService(t *testing.T) {
 	}
 }
 
+// TestExplain_WhatOnlyOthersKnow: a client without an address where ranges are asked, and one whose own node has other backends.
+func TestExplain_WhatOnlyOthersKnow(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, tc := range []struct{ from, to, port, says string }{
+		{"id:9", "198.51.100.80", "443/TCP", "service shop/lb at 198.51.100.80:443/TCP: who may use it depends on the client's address"},
+		{"shop/far", "10.96.0.6", "8080/TCP", "service shop/near at 10.96.0.6:8080/TCP: the client's own node chooses among its own backends"},
+		{"id:302", "10.96.0.6", "8080/TCP", "ask there"},
+	} {
+		if e, err := f.tables.View().Explain(tc.from, tc.to, tc.port, f.kernel); err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s -> %s %s: %+v, %v, want %s", tc.from, tc.to, tc.port, e, err, tc.says)
+		}
+	}
+}
+
 func TestExplain_TellsTheServiceAndConnections(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -96,6 +113,9 @@ func TestExplain_TellsTheServiceAndConnections(t *testing.T) {
 	}
 	if e = ask("10.96.0.3"); e.Service.Message != "not in the kernel as it should be: full" {
 		t.Errorf("a frontend that failed: %+v", e.Service)
+	}
+	if e = ask("10.96.0.7"); e.Service.Backends != 3 || e.Service.Missing != 2 || len(e.Backends) != 1 {
+		t.Errorf("two of three backends are not known any more: %+v, %+v", e.Service, e.Backends)
 	}
 	six, err := f.tables.View().Explain("id:302", "fd96::1", "8080/TCP", f.kernel)
 	if err != nil || six.Service.Name != "shop/six" || len(six.Backends) != 1 || six.Backends[0].To.Address != "fd00::9" {

@@ -1482,7 +1482,7 @@ type PolicyRuleUse struct {
 
 // PolicyService The service that translates a connection before policies are asked
 type PolicyService struct {
-	// Backends How many take new connections of this client
+	// Backends How many take new connections of clients of this scope
 	Backends int `json:"backends,omitempty,omitzero"`
 
 	// Frontend ADDRESS:PORT/PROTOCOL
@@ -1493,6 +1493,9 @@ type PolicyService struct {
 
 	// Message Why the kernel may not serve it as the tables say; empty when it does
 	Message string `json:"message,omitempty,omitzero"`
+
+	// Missing How many of those that were looked at are not known any more
+	Missing int `json:"missing,omitempty,omitzero"`
 
 	// Name NAMESPACE/NAME; of a host port the pod's
 	Name string `json:"name,omitempty,omitzero"`
