@@ -125,8 +125,11 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 		p.served.answers.expect(twin)
 		sum.unserved++
 	}
-	if !f.Reply() || p.served.answers.expected(twin) {
-		return !f.Reply(), nil
+	if !f.Reply() {
+		return ended, nil // or a program has begun another flow in its place
+	}
+	if p.served.answers.expected(twin) {
+		return false, nil
 	}
 	// A backend that comes back has another id, and flows to it that begin anew have the same entry for their answers.
 	if next, found, err := p.nat.LookupNat(&own); err != nil || found && next.Twin == twin {

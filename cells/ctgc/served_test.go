@@ -63,3 +63,26 @@ func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 		})
 	}
 }
+
+// Between the moment that an entry is read and that it is to be deleted, a client begins anew, with a backend that is there: the flow
+// stays, and counts.
+func TestDeleteServed_SaysWhatStays(t *testing.T) {
+	t.Parallel()
+	fake := newFake()
+	if _, err := fake.putPair([]string{"UDP", "from-pod", "10.1.0.7:1000", "10.96.0.1:53", "10.1.0.7:1000", "10.1.0.21:53", "to-pod", "service=1", "backend=11"}); err != nil {
+		t.Fatal(err)
+	}
+	p := &pass{collector: &collector{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
+	for key, f := range fake.nat {
+		if f.Reply() {
+			continue
+		}
+		next := f
+		next.Backend = 12
+		fake.nat[key] = next
+		var sum found
+		if gone, err := p.deleteServed(&f, &sum); gone || err != nil || fake.nat[key] != next || sum.unserved != 0 {
+			t.Errorf("%v, %v with %d counted as deleted; left is %+v", gone, err, sum.unserved, fake.nat[key])
+		}
+	}
+}
