@@ -64,6 +64,10 @@ type fakeKernel struct {
 	mu      sync.Mutex
 	sockets []socket
 	failing bool
+	coming  *socket // connected by the next listing, with its backend
+
+	db       *statedb.DB
+	backends statedb.RWTable[*backends.Backend]
 }
 
 func (f *fakeKernel) Load() (list, error) { return f, nil }
@@ -73,6 +77,16 @@ func (*fakeKernel) End() {}
 func (f *fakeKernel) Connected() ([]socket, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if s := f.coming; s != nil {
+		f.coming = nil
+		txn := f.db.WriteTxn(f.backends)
+		_, _, err := f.backends.Insert(txn, &backends.Backend{Address: s.Backend, ID: 99, State: backends.Active})
+		txn.Commit()
+		if err != nil {
+			return nil, err
+		}
+		f.sockets = append(f.sockets, *s)
+	}
 	return slices.Clone(f.sockets), nil
 }
 
@@ -89,7 +103,8 @@ func (f *fakeKernel) Close(path string, inode uint64, doomed []socket) ([]socket
 	return doomed, nil
 }
 
-func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
+func (f *fakeKernel) commands(db *statedb.DB, b statedb.RWTable[*backends.Backend]) upstream.ScriptCmdsOut {
+	f.db, f.backends = db, b
 	simple := func(summary string, run func(args []string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			f.mu.Lock()
@@ -100,11 +115,14 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
 		"kernel/connect": simple("Connect a socket: inode of its namespace, service, backend", func(args []string) (string, error) {
-			inode, err := strconv.ParseUint(args[0], 10, 64)
-			service, err1 := loadbalancer.ParseAddress(args[1])
-			backend, err2 := loadbalancer.ParseAddress(args[2])
-			f.sockets = append(f.sockets, socket{Netns: inode, Cookie: uint64(len(f.sockets)), Service: service, Backend: backend})
-			return "", errors.Join(err, err1, err2)
+			s, err := f.parse(args)
+			f.sockets = append(f.sockets, s)
+			return "", err
+		}),
+		"kernel/coming": simple("The next listing meets such a socket, whose backend comes meanwhile", func(args []string) (string, error) {
+			s, err := f.parse(args)
+			f.coming = &s
+			return "", err
 		}),
 		"kernel/sockets": simple("List the sockets", func([]string) (string, error) {
 			var lines []string
@@ -119,4 +137,11 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 			return "", nil
 		}),
 	})
+}
+
+func (f *fakeKernel) parse(args []string) (socket, error) {
+	inode, err := strconv.ParseUint(args[0], 10, 64)
+	service, err1 := loadbalancer.ParseAddress(args[1])
+	backend, err2 := loadbalancer.ParseAddress(args[2])
+	return socket{Netns: inode, Cookie: uint64(len(f.sockets)), Service: service, Backend: backend}, errors.Join(err, err1, err2)
 }

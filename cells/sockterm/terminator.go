@@ -73,12 +73,12 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	}
 	defer list.End()
 	for due := late; ; {
-		txn := t.DB.ReadTxn()
+		txn := t.DB.ReadTxn() // for what changes from here on; a pass has a snapshot of its own
 		_, frontends := t.Frontends.AllWatch(txn)
 		_, backends := t.Backends.AllWatch(txn)
 		heartbeat.Busy(ctx)
 		begin := time.Now()
-		if err := t.pass(txn, list, health); err != nil {
+		if err := t.pass(list, health); err != nil {
 			return fmt.Errorf("close sockets of backends that are gone: %w", err)
 		}
 		if heartbeat.Sleep(ctx, share*time.Since(begin)) != nil {
@@ -117,12 +117,14 @@ func (t *terminator) gone(txn statedb.ReadTxn, s *socket) bool {
 	return !found || b.State == backends.NotReady || !slices.Contains(b.Services, f.Service)
 }
 
-// pass looks at all sockets that are connected to backends.
-func (t *terminator) pass(txn statedb.ReadTxn, list list, health cell.Health) error {
+// pass looks at all sockets that are connected to backends. It asks the tables after the kernel: a backend that comes while the
+// kernel lists has sockets in that list, and is in no snapshot taken before.
+func (t *terminator) pass(list list, health cell.Health) error {
 	sockets, err := list.Connected()
 	if err != nil {
 		return err
 	}
+	txn := t.DB.ReadTxn()
 	doomed := map[uint64][]socket{}
 	for i := range sockets {
 		if s := &sockets[i]; t.gone(txn, s) {
