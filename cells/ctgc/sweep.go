@@ -58,52 +58,67 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// sweepOnce tells how long it took, and how many entries it saw.
+// sweepOnce tells how long it took, and how many entries it saw. What it deleted before it failed counts as well.
 func (c *collector) sweepOnce() (took time.Duration, entries uint64, err error) {
 	begin := time.Now()
 	p := &pass{collector: c, found: make(map[string]found)}
+	defer func() { c.publishSwept(p.found) }()
 	for _, m := range natmap.Maps() {
-		r, _, err := c.nat.ReadNat(m)
-		if err != nil {
+		sum := found{}
+		err := p.sweepMap(m, &sum)
+		p.found[m.Name] = sum
+		if err != nil || p.services == nil {
 			return 0, 0, err
 		}
-		var sum found
-		for last := false; !last; {
-			var flows []natmap.Flow
-			if flows, last, err = r.Next(); err != nil {
-				return 0, 0, err
-			}
-			if p.services, err = c.served.now(c.db); err != nil || p.services == nil {
-				return 0, 0, err
-			}
-			for i := range flows {
-				entries++
-				if !p.services.gone(&flows[i]) {
-					continue
-				}
-				if _, err := p.deleteServed(&flows[i], &sum); err != nil {
-					return 0, 0, err
-				}
-			}
-		}
-		p.found[m.Name] = sum
+		entries += sum.entries
 	}
-	c.publishSwept(p.found)
 	return time.Since(begin), entries, nil
 }
 
-// publishSwept counts what sweeps have deleted.
+// sweepMap looks through one map, as long as all services are known.
+func (p *pass) sweepMap(m natmap.Map, sum *found) error {
+	r, _, err := p.nat.ReadNat(m)
+	if err != nil {
+		return err
+	}
+	for last := false; !last; {
+		var flows []natmap.Flow
+		if flows, last, err = r.Next(); err != nil {
+			return err
+		}
+		if p.services, err = p.served.now(p.db); err != nil || p.services == nil {
+			return err
+		}
+		for i := range flows {
+			sum.entries++
+			if !p.services.gone(&flows[i]) {
+				continue
+			}
+			if _, err := p.deleteServed(&flows[i], sum); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// publishSwept counts what sweeps have deleted, and asks for a pass that corrects the shares.
 func (c *collector) publishSwept(of map[string]found) {
+	some := false
 	txn := c.db.WriteTxn(c.table)
 	defer txn.Abort()
 	for name, f := range of {
 		if f.unserved == 0 {
 			continue
 		}
+		some = true
 		row, _, _ := c.table.Get(txn, conntrack.ByName(name))
 		row.Name = name
 		row.Unserved += f.unserved
 		_, _, _ = c.table.Insert(txn, row)
 	}
 	txn.Commit()
+	if some {
+		c.heard.hurry()
+	}
 }
