@@ -3,7 +3,6 @@ package sockterm
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/vishvananda/netns"
@@ -15,12 +14,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/sockdiag"
 )
 
+// errNamespaceGone is all that may be passed over in silence: with the namespace went its sockets.
+var errNamespaceGone = errors.New("the network namespace is gone")
+
 // kernel is what this cell asks of the kernel.
 type kernel interface {
 	// Load loads the program that lists sockets.
 	Load() (list, error)
-	// Close closes sockets of one namespace and tells which of them it closed: that of the node, or one with a path, which is
-	// [fs.ErrNotExist] unless it has the inode.
+	// Close closes sockets of one namespace and tells which of them it closed, also when others fail: that of the node, or one
+	// with a path, which is [errNamespaceGone] unless it has the inode.
 	Close(path string, inode uint64, doomed []socket) ([]socket, error)
 }
 
@@ -102,8 +104,9 @@ func (real) Close(path string, inode uint64, doomed []socket) (closed []socket, 
 		}
 		wanted[p][s.Cookie] = s
 	}
-	var found []sockdiag.Socket
+	var errs []error // a protocol that fails does not keep the sockets of the other
 	for p, cookies := range wanted {
+		var found []sockdiag.Socket
 		if err := c.Each(p, func(s sockdiag.Socket) {
 			// What is listed of a socket that is connected anew meanwhile may be wrong; so is what has been stored of one that was
 			// connected to somebody else by other means.
@@ -111,19 +114,21 @@ func (real) Close(path string, inode uint64, doomed []socket) (closed []socket, 
 				found = append(found, s)
 			}
 		}); err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
+		}
+		for i := range found {
+			was, err := c.Destroy(&found[i])
+			if err != nil {
+				errs = append(errs, err)
+				break
+			}
+			if was {
+				closed = append(closed, cookies[found[i].Cookie])
+			}
 		}
 	}
-	for i := range found {
-		was, err := c.Destroy(&found[i])
-		if err != nil {
-			return closed, err
-		}
-		if was {
-			closed = append(closed, wanted[found[i].Protocol][found[i].Cookie])
-		}
-	}
-	return closed, nil
+	return closed, errors.Join(errs...)
 }
 
 // open opens the node's namespace, or one with a path.
@@ -132,6 +137,9 @@ func open(path string, inode uint64) (*sockdiag.Conn, error) {
 		return sockdiag.Open()
 	}
 	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", errNamespaceGone, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +149,7 @@ func open(path string, inode uint64) (*sockdiag.Conn, error) {
 		return nil, fmt.Errorf("look at %s: %w", path, err)
 	}
 	if stat.Ino != inode {
-		return nil, fmt.Errorf("open %s: it is another namespace by now: %w", path, fs.ErrNotExist)
+		return nil, fmt.Errorf("open %s: %w: it is another one by now", path, errNamespaceGone)
 	}
 	c, err := sockdiag.OpenAt(netns.NsHandle(file.Fd()))
 	if errors.Is(err, unix.EPERM) {

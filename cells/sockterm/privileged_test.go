@@ -3,13 +3,14 @@ package sockterm
 import (
 	"cmp"
 	"errors"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -33,7 +34,8 @@ func (oneMap) Delete(string, any) error                { return nil }
 func (oneMap) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
 // Sockets inside a namespace that is known by its path are listed with what programs stored at them, and closed. Those at which
-// nothing is stored, or that are connected to somebody else by now, are left alone, and so is another namespace at the path.
+// nothing is stored, or that are connected to somebody else by now, are left alone, and so is another namespace at the path. A
+// protocol whose sockets the kernel does not list is an error, which does not keep those of others.
 func TestPrivilegedClose_InANamespace(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -122,11 +124,19 @@ func TestPrivilegedClose_InANamespace(t *testing.T) {
 	if err != nil || len(own) != len(want) || own[0].Netns != 0 {
 		t.Errorf("listed in their own namespace: %+v, %v", own, err)
 	}
-	if _, err := k.Close(path, stat.Ino+1, got); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := k.Close(path, stat.Ino+1, got); !errors.Is(err, errNamespaceGone) {
 		t.Errorf("another namespace at the path: %v", err)
 	}
-	if closed, err := k.Close(path, stat.Ino, got); err != nil || len(closed) != len(told) {
-		t.Errorf("closed %+v, %v, want %d", closed, err, len(told))
+	if _, err := k.Close(filepath.Join(t.TempDir(), "gone"), stat.Ino, got); !errors.Is(err, errNamespaceGone) {
+		t.Errorf("nothing at the path: %v", err)
+	}
+	unlisted := socket{Netns: stat.Ino, Backend: loadbalancer.Address{Protocol: 254}} // for experiments; no kernel has sockets of it
+	closed, err := k.Close(path, stat.Ino, append(got, unlisted))
+	if len(closed) != len(told) {
+		t.Errorf("closed %+v, want %d", closed, len(told))
+	}
+	if err == nil || errors.Is(err, errNamespaceGone) || !strings.Contains(err.Error(), "CONFIG_INET_UDP_DIAG") {
+		t.Errorf("sockets of a protocol that the kernel does not list: %v", err)
 	}
 	for name, c := range told {
 		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))

@@ -3,7 +3,6 @@ package sockterm
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,7 +96,7 @@ func (f *fakeKernel) Close(path string, inode uint64, doomed []socket) ([]socket
 	case f.failing:
 		return nil, errors.New("refused by the test")
 	case inode == 6:
-		return nil, fmt.Errorf("%s: %w", path, fs.ErrNotExist)
+		return nil, fmt.Errorf("%s: %w", path, errNamespaceGone)
 	}
 	f.sockets = slices.DeleteFunc(f.sockets, func(s socket) bool { return slices.Contains(doomed, s) })
 	return doomed, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -138,7 +137,7 @@ func (t *terminator) pass(list list, health cell.Health) error {
 			if ep.NetnsPath == "" || ep.NetnsInode == 0 {
 				continue
 			}
-			if e := t.end(ep.NetnsPath, ep.NetnsInode, doomed, closed); !errors.Is(e, fs.ErrNotExist) {
+			if e := t.end(ep.NetnsPath, ep.NetnsInode, doomed, closed); !errors.Is(e, errNamespaceGone) {
 				err = errors.Join(err, e)
 			}
 		}

@@ -31,6 +31,9 @@ const connected = 1<<unix.BPF_TCP_ESTABLISHED | 1<<unix.BPF_TCP_SYN_SENT | 1<<un
 // errNoDestroy is what a kernel answers that was built without it.
 var errNoDestroy = errors.New("the kernel closes no sockets for others: it needs CONFIG_INET_DIAG_DESTROY")
 
+// errNoDiag is what a kernel answers that was built without it. It says so with ENOENT, which is no missing file.
+var errNoDiag = errors.New("the kernel lists no sockets of this protocol: it needs CONFIG_INET_TCP_DIAG for TCP (6), CONFIG_INET_UDP_DIAG for UDP (17)")
+
 // Socket is a connected socket.
 type Socket struct {
 	Protocol    uint8
@@ -89,6 +92,9 @@ func (c *Conn) Each(protocol uint8, do func(Socket)) error {
 			}
 			return broken == nil
 		})
+		if errors.Is(err, unix.ENOENT) {
+			err = errNoDiag
+		}
 		if err = errors.Join(err, broken); err != nil {
 			return fmt.Errorf("list the sockets of protocol %d: %w", protocol, err)
 		}

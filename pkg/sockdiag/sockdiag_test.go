@@ -2,6 +2,7 @@ package sockdiag
 
 import (
 	"errors"
+	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
@@ -159,6 +160,23 @@ func TestPrivilegedDestroy_MappedIPv4(t *testing.T) {
 			t.Errorf("closed %d; the process writes: %v", closed, err)
 		}
 	})
+}
+
+// A kernel that lists no sockets of a protocol is told from a namespace that does not exist, and what it needs is said.
+func TestPrivilegedEach_AProtocolWithoutDiagnosis(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	ns := testnet.New(t)
+	c, err := OpenAt(ns.Handle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	const experimental = 254 // of RFC 3692; no kernel has sockets of it
+	err = c.Each(experimental, func(s Socket) { t.Errorf("found %+v", s) })
+	if !errors.Is(err, errNoDiag) || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
 }
 
 // Whatever the kernel were to answer, reading it ends with a socket or an error.
