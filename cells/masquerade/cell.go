@@ -18,9 +18,9 @@ var Cell = cell.Module("masquerade", "Addresses under which packets leave the no
 var implementation = cell.Group(
 	cell.ProvidePrivate(
 		tables.NewNetdevTable, tables.NewExclusionTable, // only this cell writes
-		newRules,       // the flags, checked
-		newInitializer, // completes both tables
-		newVerifier,    // rows into the maps, and whether they still are there
+		newRules,        // the flags, checked
+		newInitializers, // complete the tables
+		newVerifier,     // rows into the maps, and whether they still are there
 	),
 	cell.Provide( // anyone may read
 		statedb.RWTable[*tables.Netdev].ToTable,

@@ -27,7 +27,7 @@ type controller struct {
 	DB         *statedb.DB
 	Netdevs    statedb.RWTable[*tables.Netdev]
 	Exclusions statedb.RWTable[*tables.Exclusion]
-	Complete   initializer
+	Complete   initializers
 	Devices    statedb.Table[*devices.Device]
 	Addresses  statedb.Table[nodeaddresses.Address]
 	LocalNode  statedb.Table[*localnode.LocalNode]
@@ -35,14 +35,13 @@ type controller struct {
 	Rules      rules
 }
 
-// initializer completes both tables.
-type initializer func(statedb.WriteTxn)
+// initializers complete the tables, each by itself: what one waits for does not keep what is stale in the other.
+type initializers struct{ netdevs, exclusions func(statedb.WriteTxn) }
 
-func newInitializer(db *statedb.DB, netdevs statedb.RWTable[*tables.Netdev], exclusions statedb.RWTable[*tables.Exclusion]) initializer {
+func newInitializers(db *statedb.DB, netdevs statedb.RWTable[*tables.Netdev], exclusions statedb.RWTable[*tables.Exclusion]) initializers {
 	txn := db.WriteTxn(netdevs, exclusions)
 	defer txn.Commit()
-	a, b := netdevs.RegisterInitializer(txn, "masquerade"), exclusions.RegisterInitializer(txn, "masquerade")
-	return func(txn statedb.WriteTxn) { a(txn); b(txn) }
+	return initializers{netdevs.RegisterInitializer(txn, "masquerade"), exclusions.RegisterInitializer(txn, "masquerade")}
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -55,10 +54,18 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.IPMasq)
 		changed := statedb.NewWatchSet()
-		complete := c.inputsComplete(txn, changed)
+		netdevsComplete := complete(txn, changed, c.Devices, c.Addresses)
+		exclusionsComplete := complete(txn, changed, c.LocalNode, c.IPMasq)
 		netdevs := netdevs(c.Rules, statedb.Collect(c.Devices.All(txn)), statedb.Collect(c.Addresses.All(txn)))
 		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
-		if err := c.commit(netdevs, exclusions, complete); err != nil {
+		if err := c.commit(netdevs, exclusions, func(txn statedb.WriteTxn) {
+			if netdevsComplete {
+				c.Complete.netdevs(txn)
+			}
+			if exclusionsComplete {
+				c.Complete.exclusions(txn)
+			}
+		}); err != nil {
 			return err
 		}
 		health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), len(exclusions)))
@@ -70,18 +77,19 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	complete := true
-	for _, t := range []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode, c.IPMasq} {
+// complete tells whether tables are, and adds what changes when they or their rows do.
+func complete(txn statedb.ReadTxn, changed *statedb.WatchSet, inputs ...statedb.TableMeta) bool {
+	all := true
+	for _, t := range inputs {
 		done, initialized := t.Initialized(txn)
 		if !done {
-			complete = false
+			all = false
 			changed.Add(initialized)
 		}
 		_, rows := statedb.AnyTable{Meta: t}.AllWatch(txn)
 		changed.Add(rows)
 	}
-	return complete
+	return all
 }
 
 // netdevs are the devices that lead out. One without an address is among them: what would leave there under another's is refused.
@@ -127,7 +135,7 @@ func exclusions(r rules, nodes []*localnode.LocalNode, file []tables.IPMasq) map
 	return want
 }
 
-func (c *controller) commit(netdevs map[int]*tables.Netdev, exclusions map[netip.Prefix]*tables.Exclusion, complete bool) error {
+func (c *controller) commit(netdevs map[int]*tables.Netdev, exclusions map[netip.Prefix]*tables.Exclusion, complete func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.Netdevs, c.Exclusions)
 	defer txn.Abort()
 	if err := replace(txn, c.Netdevs, netdevs, func(n *tables.Netdev) int { return n.Index }); err != nil {
@@ -136,9 +144,7 @@ func (c *controller) commit(netdevs map[int]*tables.Netdev, exclusions map[netip
 	if err := replace(txn, c.Exclusions, exclusions, func(e *tables.Exclusion) netip.Prefix { return e.Prefix }); err != nil {
 		return err
 	}
-	if complete {
-		c.Complete(txn)
-	}
+	complete(txn)
 	txn.Commit()
 	return nil
 }

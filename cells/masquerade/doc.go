@@ -1,9 +1,10 @@
 // Package masquerade tells the datapath under which addresses packets leave the node, and which pods' packets keep their own.
 //
 // Tables in: devices, node-addresses, local-node, ip-masq-agent. Tables out: netdevs (devices that lead out, with the address under which this node
-// speaks for others there) and unmasqueraded (prefixes towards which pods keep their addresses), both complete once devices, addresses,
-// the node's pod CIDRs and the configuration of the ip-masq-agent are. Kernel state: every entry of the maps of these names; nobody else writes them.
+// speaks for others there), complete once devices and addresses are, and unmasqueraded (prefixes towards which pods keep their addresses),
+// complete once the node's pod CIDRs and the configuration of the ip-masq-agent are. Kernel state: every entry of the maps of these names; nobody else
+// writes them.
 //
-// After a restart the maps hold what the run before wrote. Rows that are equal cost one read each; entries without a row are removed
-// once the tables are complete. Entries that somebody else changes or adds are found when the maps are read back, each --verify-interval.
+// After a restart the maps hold what the run before wrote. Rows that are equal cost one read each; an entry without a row is removed
+// once its table is complete. Entries that somebody else changes or adds are found when the maps are read back, each --verify-interval.
 package masquerade

@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 			settings.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
-					statedb.RWTable[*localnode.LocalNode].ToTable, tables.NewIPMasqTable, statedb.RWTable[tables.IPMasq].ToTable),
+					statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[tables.IPMasq].ToTable),
 			),
 			cell.Module("masquerade", "Under test",
 				cell.Config(DefaultConfig),
@@ -50,28 +50,33 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newInputs makes the tables that are read, and a command that completes them.
+// newInputs makes the tables that are read, and a command that completes those it is given by name, or all.
 func newInputs(db *statedb.DB) (
 	links statedb.RWTable[*devices.Device], addrs statedb.RWTable[nodeaddresses.Address], node statedb.RWTable[*localnode.LocalNode],
-	cmd upstream.ScriptCmdOut, err error,
+	file statedb.RWTable[tables.IPMasq], cmd upstream.ScriptCmdOut, err error,
 ) {
-	var errs [3]error
+	var errs [4]error
 	links, errs[0] = devices.NewTable(db)
 	addrs, errs[1] = nodeaddresses.NewTable(db)
 	node, errs[2] = localnode.NewTable(db)
+	file, errs[3] = tables.NewIPMasqTable(db)
 	if err = errors.Join(errs[:]...); err != nil {
 		return
 	}
-	txn := db.WriteTxn(links, addrs, node)
+	txn := db.WriteTxn(links, addrs, node, file)
 	defer txn.Commit()
-	done := []func(statedb.WriteTxn){links.RegisterInitializer(txn, "test"), addrs.RegisterInitializer(txn, "test"),
-		node.RegisterInitializer(txn, "test")}
-	cmd = upstream.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete the inputs"},
-		func(*script.State, ...string) (script.WaitFunc, error) {
-			txn := db.WriteTxn(links, addrs, node)
+	done := map[string]func(statedb.WriteTxn){
+		links.Name(): links.RegisterInitializer(txn, "test"), addrs.Name(): addrs.RegisterInitializer(txn, "test"),
+		node.Name(): node.RegisterInitializer(txn, "test"), file.Name(): file.RegisterInitializer(txn, "test"),
+	}
+	cmd = upstream.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete the inputs", Args: "[table...]"},
+		func(_ *script.State, names ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(links, addrs, node, file)
 			defer txn.Commit()
-			for _, f := range done {
-				f(txn)
+			for name, f := range done {
+				if len(names) == 0 || slices.Contains(names, name) {
+					f(txn)
+				}
 			}
 			return nil, nil
 		}))
