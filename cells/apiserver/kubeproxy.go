@@ -102,10 +102,9 @@ func (a *api) masquerading(txn statedb.ReadTxn) models.Masquerading {
 		return models.Masquerading{}
 	}
 	s := models.Masquerading{Enabled: true, Mode: models.MasqueradingModeBPF,
-		EnabledProtocols: models.MasqueradingProtocols{Ipv4: ipv4, Ipv6: ipv6}}
+		EnabledProtocols: models.MasqueradingProtocols{Ipv4: ipv4, Ipv6: ipv6}, IPMasqAgent: a.flag("enable-ip-masq-agent")}
 	for _, reason := range []string{masquerade.OwnPods, masquerade.NativeRouting} { // the last word counts
 		for e := range a.Exclusions.All(txn) {
-			s.IPMasqAgent = s.IPMasqAgent || e.Reason == masquerade.ByIPMasqAgent
 			switch {
 			case e.Reason != reason:
 			case e.Prefix.Addr().Is4() && ipv4:

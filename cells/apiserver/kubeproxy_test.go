@@ -1,0 +1,16 @@
+package apiserver
+
+import "testing"
+
+// TestMasquerading_IPMasqAgent: whether a file is followed is what the flag says, also when all of its prefixes have other reasons, or none is left.
+func TestMasquerading_IPMasqAgent(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.api.Settings.MasqueradeIPv4 = true
+	for _, on := range []bool{true, false} {
+		f.api.Flags = map[string]any{"enable-ip-masq-agent": on}
+		if got := f.api.masquerading(f.api.DB.ReadTxn()); got.IPMasqAgent != on || !got.Enabled {
+			t.Errorf("with the flag %v: %+v", on, got)
+		}
+	}
+}
