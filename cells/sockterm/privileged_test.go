@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -194,9 +193,13 @@ func TestPrivilegedOpen_SaysWhichCapabilityItLacks(t *testing.T) {
 		_, err := newKernel(oneMap{}).Close("/proc/thread-self/fd/"+strconv.Itoa(int(ns.Handle())), stat.Ino, nil)
 		done <- err
 	}()
-	if err := <-done; !errors.Is(err, os.ErrPermission) {
-		t.Errorf("%v", err)
-	} else {
-		t.Log(err)
+	err := <-done
+	if !errors.Is(err, unix.EPERM) {
+		t.Fatalf("%v", err)
+	}
+	for _, part := range []string{"SYS_ADMIN", "--bpf-lb-sock-terminate-pod-connections"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not name %s", err, part)
+		}
 	}
 }
