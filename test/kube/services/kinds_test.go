@@ -3,6 +3,9 @@ package services_test
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -43,11 +46,7 @@ func local(t *testing.T, w *world) {
 		w.answers(t, "local 8080 "+client[0], append(of(network, "30090", w.b.IPv4), of(network, "80", balancerIPv4)...)...)
 		w.answers(t, "local 8080 "+client[1], append(of(network, "30090", w.b.IPv6), of(network, "80", balancerIPv6)...)...)
 	}
-	for _, target := range append(of("tcp", "30090", w.a.IPv4, w.a.IPv6), of("udp", "30090", w.a.IPv4, w.a.IPv6)...) {
-		if got, err := w.outside(t, target); err == nil || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "unreachable") {
-			t.Errorf("%s: %v, %v; want no answer, so that load balancers try the next node", target, got, err)
-		}
-	}
+	w.silent(t, w.a, "30090")
 	for node, want := range map[*kube.Node]string{w.a: "503", w.b: "200"} {
 		if err := w.WaitFor(t.Context(), "the health check port of "+node.Name, func() error {
 			out, err := w.RunOutside(t.Context(), "sh", "-c", "printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 2 "+node.IPv4+" 30099")
@@ -60,6 +59,36 @@ func local(t *testing.T, w *world) {
 		}
 	}
 }
+
+// silent wants no answer at all at a port of a node that knows of the Service, neither a connection nor a refusal.
+func (w *world) silent(t *testing.T, n *kube.Node, port string) {
+	t.Helper()
+	addresses := []string{n.IPv4, netip.MustParseAddr(n.IPv6).String()}
+	if err := w.WaitFor(t.Context(), "port "+port+" in the maps of "+n.Name, func() error {
+		out, err := n.Waggle(t.Context(), "bpf", "lb", "list", "--frontends")
+		for _, a := range addresses {
+			for _, protocol := range []string{"/TCP ", "/UDP "} {
+				if at := net.JoinHostPort(a, port) + protocol; err == nil && !strings.Contains(out, at) {
+					err = fmt.Errorf("no %s: %s", at, out)
+				}
+			}
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+		return
+	}
+	// A refusal of datagrams reaches a socket that is connected.
+	for _, target := range append(of("tcp", port, addresses...), of("udp-connected", port, addresses...)...) {
+		got, err := w.outside(t, target)
+		if err == nil || !noAnswer.MatchString(err.Error()) {
+			t.Errorf("%s: %q, %v; want no answer, so that load balancers try the next node", target, got, err)
+		}
+	}
+}
+
+// noAnswer is what talk says when nothing comes back: a connection that is made and then silent is another thing.
+var noAnswer = regexp.MustCompile(`: dial tcp \S+: i/o timeout|: no answer`)
 
 const emptyService = `
 apiVersion: v1

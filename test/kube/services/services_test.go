@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -159,7 +160,10 @@ func away(t *testing.T, c *clients) {
 	c.lost(t, before, c.until(t, "answers with the API server", anybody))
 }
 
-// synced wants all tables of objects to be the API server's.
+// serviceTables are those of objects that Services are made of.
+var serviceTables = []string{"k8s-services", "k8s-endpointslices", "k8s-pods", "k8s-nodes"}
+
+// synced wants all tables of objects to be the API server's, and those of Services to be among them.
 func synced(t *testing.T, n *kube.Node) error {
 	out, err := n.Waggle(t.Context(), "db", "show", "sources", "-o", "json")
 	if err != nil {
@@ -169,10 +173,17 @@ func synced(t *testing.T, n *kube.Node) error {
 	if err := json.Unmarshal([]byte(out), &all); err != nil {
 		return err
 	}
+	missing := map[string]bool{}
+	for _, name := range serviceTables {
+		missing[name] = true
+	}
 	for _, s := range all {
-		if s.State != "synced" {
+		if delete(missing, s.Table); s.State != "synced" {
 			return fmt.Errorf("table %s of %s is %s", s.Table, n.Name, s.State)
 		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("sources of %s have no tables %v: %s", n.Name, slices.Sorted(maps.Keys(missing)), out)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -12,6 +13,9 @@ import (
 
 	"github.com/waggle-net/waggle/test/kube"
 )
+
+// servesServices is what the status says of a node without kube-proxy.
+var servesServices = regexp.MustCompile(`(?m)^KubeProxyReplacement: +True,`)
 
 // image holds the program talk, and nothing else.
 const image = "waggle.local/talk:1"
@@ -56,8 +60,8 @@ func newWorld(t *testing.T) *world {
 	})
 	for _, n := range c.Nodes {
 		w.route(t, n)
-		if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, "kube-proxy") && !strings.Contains(status, "KubeProxyReplacement") {
-			t.Fatalf("the status of %s does not say who serves Services: %v\n%s", n.Name, err, status)
+		if status, err := n.Waggle(t.Context(), "status"); err != nil || !servesServices.MatchString(status) {
+			t.Fatalf("the status of %s does not say that Waggle serves Services: %v\n%s", n.Name, err, status)
 		}
 	}
 	return w
