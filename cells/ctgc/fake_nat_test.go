@@ -17,9 +17,15 @@ import (
 // fakeNat implements natKernel.
 type fakeNat struct{ *fakeKernel }
 
-type fakeNatReader struct{ flows []natmap.Flow }
+type fakeNatReader struct {
+	flows   []natmap.Flow
+	reading func()
+}
 
 func (r *fakeNatReader) Next() ([]natmap.Flow, bool, error) {
+	if r.reading != nil {
+		r.reading()
+	}
 	n := min(fakeSlice, len(r.flows))
 	out := r.flows[:n]
 	r.flows = r.flows[n:]
@@ -29,11 +35,14 @@ func (r *fakeNatReader) Next() ([]natmap.Flow, bool, error) {
 func (f fakeNat) ReadNat(m natmap.Map) (natReader, uint32, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := &fakeNatReader{}
+	r := &fakeNatReader{reading: f.reading}
 	for _, flow := range f.nat {
 		if flow.Key.IPv6 == m.IPv6 {
 			r.flows = append(r.flows, flow)
 		}
+	}
+	if m.IPv6 && f.failing["read-nat6"] {
+		return nil, 0, f.fails("read-nat6")
 	}
 	return r, 10, f.fails("read-nat")
 }

@@ -68,6 +68,7 @@ type fakeKernel struct {
 	once      sync.Once
 	// prolong is done to an entry between the moment that it is read and that it is to be deleted.
 	prolong bool
+	reading func() // is called when translated flows are read; nil for nothing
 }
 
 func newFake() *fakeKernel {

@@ -17,24 +17,65 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
-// ownAddresses are those of this node; nil until all are known.
-type ownAddresses map[netip.Addr]struct{}
+const (
+	// awayTime is how long an address may be away before flows under it end: whoever configures a device anew takes its addresses
+	// away for a moment.
+	awayTime = time.Second
+	// lateAddresses is how long after that flows are looked through once more: programs may have begun some under the address until
+	// they knew of its loss.
+	lateAddresses = 2 * time.Second
+)
 
-func readOwnAddresses(txn statedb.ReadTxn, table statedb.Table[nodeaddresses.Address]) (own ownAddresses, changed <-chan struct{}) {
-	known, initialized := table.Initialized(txn)
-	if !known {
-		return nil, initialized
+// ownAddresses are those of this node.
+type ownAddresses struct {
+	table   statedb.Table[nodeaddresses.Address]
+	here    map[netip.Addr]struct{}  // nil until all are known
+	left    map[netip.Addr]time.Time // when those went that were here
+	changed <-chan struct{}          // closed when the table has others
+	news    bool                     // until somebody takes notice that there are others
+}
+
+// read brings them up to date.
+func (o *ownAddresses) read(txn statedb.ReadTxn) {
+	if o.changed != nil && open(o.changed) {
+		return
 	}
-	all, changed := table.AllWatch(txn)
-	own = make(ownAddresses)
+	if known, initialized := o.table.Initialized(txn); !known {
+		o.changed = initialized
+		return
+	}
+	maps.DeleteFunc(o.left, func(_ netip.Addr, at time.Time) bool { return time.Since(at) >= awayTime })
+	all, changed := o.table.AllWatch(txn)
+	here, now := make(map[netip.Addr]struct{}), time.Now()
 	for row := range all {
-		own[row.Addr] = struct{}{}
+		here[row.Addr] = struct{}{}
+		if _, had := o.here[row.Addr]; !had {
+			o.news = true
+		}
+		delete(o.left, row.Addr)
 	}
-	return own, changed
+	for addr := range o.here {
+		if _, has := here[addr]; !has {
+			o.left[addr], o.news = now, true
+		}
+	}
+	if o.here == nil {
+		o.left, o.news = make(map[netip.Addr]time.Time), true
+	}
+	o.here, o.changed = here, changed
+}
+
+// has tells whether an address is the node's, or was a moment ago.
+func (o *ownAddresses) has(addr netip.Addr) bool {
+	if _, here := o.here[addr]; here {
+		return true
+	}
+	at, left := o.left[addr]
+	return left && time.Since(at) < awayTime
 }
 
 // strands tells whether a flow leaves the node under an address that is its no more: no answer comes back to it.
-func (own ownAddresses) strands(f *natmap.Flow) bool {
+func (o *ownAddresses) strands(f *natmap.Flow) bool {
 	if f.Flags&uint32(bpf.NatMasquerade|bpf.NatRedirect) == 0 {
 		return false
 	}
@@ -42,87 +83,94 @@ func (own ownAddresses) strands(f *natmap.Flow) bool {
 	if f.Reply() {
 		addr = f.Key.Tuple().Target.Addr()
 	}
-	_, has := own[addr]
-	return !has
+	return !o.has(addr)
 }
 
-// followNode ends translated flows whose address the node has lost, so that what is sent next gets another one. Programs learn of
-// the loss at the same time, so it looks again a little later.
+// followNode ends translated flows whose address the node has lost, so that what is sent next gets another one.
 func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for the addresses of the node")
-	var last ownAddresses
-	var late []time.Duration
+	own := &ownAddresses{table: c.nodes}
+	var due []time.Time // sweeps; a change does not postpone the next
 	for {
-		own, changed := readOwnAddresses(c.db.ReadTxn(), c.nodes)
 		heartbeat.Busy(ctx)
-		if own != nil && (last == nil || !maps.Equal(own, last)) {
-			last, late = own, append([]time.Duration{0}, lateSweeps...)
+		own.read(c.db.ReadTxn())
+		if own.news {
+			own.news = false
+			at := time.Now().Add(awayTime)
+			due = append(due[:min(1, len(due))], at, at.Add(lateAddresses))
 		}
 		var timer <-chan time.Time
-		if len(late) > 0 {
-			timer = time.After(late[0])
+		if len(due) > 0 {
+			timer = time.After(time.Until(due[0]))
 		}
 		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-changed:
+		case <-own.changed:
 			continue
 		case <-timer:
-			late = late[1:]
+			due = due[1:]
 		}
 		heartbeat.Busy(ctx)
-		ended, err := c.collectStranded(last)
+		ended, err := c.collectStranded(own)
 		if err != nil {
 			return fmt.Errorf("collect flows under addresses that the node has lost: %w", err)
 		}
-		health.OK(fmt.Sprintf("The node has %d addresses; %d entries of flows under others ended", len(last), ended))
+		health.OK(fmt.Sprintf("The node has %d addresses; %d entries of flows under others ended", len(own.here), ended))
 	}
 }
 
 // collectStranded tells how many entries it deleted.
-func (c *collector) collectStranded(own ownAddresses) (ended uint64, err error) {
-	p := &pass{collector: c}
+func (c *collector) collectStranded(own *ownAddresses) (ended uint64, err error) {
 	for _, m := range natmap.Maps() {
-		r, _, err := c.nat.ReadNat(m)
+		n, err := c.collectStrandedOf(m, own)
+		c.publishStranded(m.Name, n)
+		ended += n
 		if err != nil {
 			return ended, err
 		}
-		deleted := uint64(0)
-		for last := false; !last; {
-			var flows []natmap.Flow
-			if flows, last, err = r.Next(); err != nil {
-				return ended, err
-			}
-			for i := range flows {
-				if !own.strands(&flows[i]) {
-					continue
-				}
-				n, err := p.deletePair(&flows[i], own.strands)
-				deleted += n
-				if err != nil {
-					return ended, err
-				}
-			}
-		}
-		c.publishStranded(m.Name, deleted)
-		ended += deleted
-	}
-	if ended > 0 {
-		c.heard.hurry() // a pass corrects the shares
 	}
 	return ended, nil
 }
 
-// publishStranded counts what was deleted of a map.
+// collectStrandedOf looks through one map. Addresses are read after flows: a flow comes after the address that it leaves under.
+func (c *collector) collectStrandedOf(m natmap.Map, own *ownAddresses) (deleted uint64, err error) {
+	p := &pass{collector: c}
+	r, _, err := c.nat.ReadNat(m)
+	if err != nil {
+		return 0, err
+	}
+	for last := false; !last; {
+		var flows []natmap.Flow
+		if flows, last, err = r.Next(); err != nil {
+			return deleted, err
+		}
+		own.read(c.db.ReadTxn())
+		for i := range flows {
+			if !own.strands(&flows[i]) {
+				continue
+			}
+			n, err := p.deletePair(&flows[i], own.strands)
+			deleted += n
+			if err != nil {
+				return deleted, err
+			}
+		}
+	}
+	return deleted, nil
+}
+
+// publishStranded counts what was deleted of a map, and asks for a pass that corrects the shares.
 func (c *collector) publishStranded(name string, n uint64) {
 	if n == 0 {
 		return
 	}
 	txn := c.db.WriteTxn(c.table)
-	defer txn.Commit()
 	row, _, _ := c.table.Get(txn, conntrack.ByName(name))
 	row.Name = name
 	row.Orphaned += n
 	_, _, _ = c.table.Insert(txn, row)
+	txn.Commit()
+	c.heard.hurry()
 }

@@ -1,0 +1,127 @@
+package ctgc
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+)
+
+// away is a node with a pod that speaks with one client under the node's address, in both families.
+type away struct {
+	*testing.T
+	*collector
+	fake  *fakeKernel
+	nodes statedb.RWTable[nodeaddresses.Address]
+}
+
+var awayAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("2001:db8::5")}
+
+func newAway(t *testing.T) *away {
+	t.Helper()
+	db, fake := statedb.New(), newFake()
+	nodes, err1 := nodeaddresses.NewTable(db)
+	table, err2 := conntrack.NewTable(db)
+	_, err3 := fake.putPair([]string{"TCP", "to-outside", "10.1.0.7:1000", "198.51.100.1:53", "192.0.2.5:40000", "198.51.100.1:53", "from-outside",
+		"endpoint=7", "masquerade=1"})
+	_, err4 := fake.putPair([]string{"TCP", "to-outside", "[fd00::7]:1000", "[2001:db8:9::1]:443", "[2001:db8::5]:40000", "[2001:db8:9::1]:443",
+		"from-outside", "endpoint=7", "masquerade=1"})
+	for _, err := range []error{err1, err2, err3, err4} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &away{T: t, fake: fake, nodes: nodes, collector: &collector{kernel: fake, nat: fakeNat{fake}, db: db, table: table, nodes: nodes,
+		heard: heard{wake: make(chan struct{}, 1)}}}
+}
+
+// comes gives the node its addresses, goes takes them away.
+func (a *away) comes() { a.alter(a.nodes.Insert) }
+func (a *away) goes()  { a.alter(a.nodes.Delete) }
+
+func (a *away) alter(do func(statedb.WriteTxn, nodeaddresses.Address) (nodeaddresses.Address, bool, error)) {
+	txn := a.db.WriteTxn(a.nodes)
+	defer txn.Commit()
+	for _, addr := range awayAddrs {
+		if _, _, err := do(txn, nodeaddresses.Address{Addr: addr, Device: "eth0"}); err != nil {
+			a.Error(err)
+		}
+	}
+}
+
+// want demands how many entries of the flows are left.
+func (a *away) want(when string, entries int) {
+	a.Helper()
+	synctest.Wait()
+	a.fake.mu.Lock()
+	defer a.fake.mu.Unlock()
+	if got := len(a.fake.nat); got != entries {
+		a.Errorf("%s %d entries are left, want %d", when, got, entries)
+	}
+}
+
+// Somebody configures the device anew, again and again: each time the address is away for less than a second, and connections go on.
+// When it goes for good, they end a second later, though other addresses come and go all the time.
+func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAway(t)
+		a.goes() // the agent begins while it is away
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		health, _ := cell.NewSimpleHealth()
+		go func() { done <- a.followNode(ctx, health) }()
+		for range 20 {
+			time.Sleep(awayTime * 9 / 10)
+			a.want("while the address is away for a moment", 4)
+			a.comes()
+			time.Sleep(awayTime / 4)
+			a.goes()
+		}
+		a.comes()
+		time.Sleep(10 * awayTime)
+		a.want("when it is back", 4)
+
+		a.goes()
+		for range 9 {
+			time.Sleep(awayTime / 10)
+			txn := a.db.WriteTxn(a.nodes)
+			if _, had, err := a.nodes.Delete(txn, nodeaddresses.Address{Addr: netip.MustParseAddr("192.0.2.9"), Device: "eth0"}); err != nil {
+				t.Error(err)
+			} else if !had {
+				_, _, _ = a.nodes.Insert(txn, nodeaddresses.Address{Addr: netip.MustParseAddr("192.0.2.9"), Device: "eth0"})
+			}
+			txn.Commit()
+			a.want("before a second is over", 4)
+		}
+		time.Sleep(awayTime)
+		a.want("when it is gone for good", 0)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A sweep is under way when the node gets an address, and a program begins a flow under it at once.
+func TestCollectStranded_AddressComesMeanwhile(t *testing.T) {
+	t.Parallel()
+	a := newAway(t)
+	own := &ownAddresses{table: a.nodes}
+	own.read(a.db.ReadTxn())
+	a.fake.reading = a.comes
+	if ended, err := a.collectStranded(own); ended != 0 || err != nil || len(a.fake.nat) != 4 {
+		t.Errorf("%d ended, %v; %d entries are left", ended, err, len(a.fake.nat))
+	}
+	a.fake.reading = a.goes
+	if ended, err := a.collectStranded(own); ended != 0 || err != nil {
+		t.Errorf("as soon as it is gone %d ended, %v", ended, err)
+	}
+}
