@@ -3,39 +3,30 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
 func (a *app) lbCommand() *cobra.Command {
 	group := &cobra.Command{Use: "lb", Short: "Show the services that the datapath balances"}
-	lists := []struct {
-		name, usage string
-		given       bool
-	}{
-		{name: "frontends", usage: "List the frontends without their backends"},
-		{name: "backends", usage: "List the backends alone"},
-		{name: "revnat", usage: "List the address that each id of a frontend stands for, which answers get"},
-		{name: "source-ranges", usage: "List the prefixes whose clients alone may use a frontend"},
-	}
 	list := &cobra.Command{
 		Use: "list", Short: "List the frontends that the kernel has, each with its backends", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			args := []string{"lb/list"}
-			for _, l := range lists {
-				if l.given {
-					args = append(args, "--"+l.name)
-				}
+			only, err := servicemaps.ChosenList(cmd.Flags().GetBool)
+			if err != nil {
+				return usage{err}
 			}
-			if len(args) > 2 {
-				return usage{fmt.Errorf("give one of %s", strings.Join(args[1:], " and "))}
+			args := []string{"lb/list"}
+			if only != "" {
+				args = append(args, "--"+only)
 			}
 			return a.shellValue(cmd, args)
 		},
 	}
-	for i := range lists {
-		list.Flags().BoolVar(&lists[i].given, lists[i].name, false, lists[i].usage)
+	for _, l := range servicemaps.Lists() {
+		list.Flags().Bool(l.Name, false, l.Usage)
 	}
 	group.AddCommand(a.withOutput(list))
 	return a.withShellSocket(group)

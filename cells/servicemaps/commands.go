@@ -48,20 +48,12 @@ type sourceRange struct {
 	Prefix netip.Prefix `json:"prefix"`
 }
 
-// lists are the flags that leave one list, by name. Without any of them frontends are listed with their backends.
-var lists = []struct{ name, usage string }{
-	{"frontends", "List the frontends without their backends"},
-	{"backends", "List the backends alone"},
-	{"revnat", "List the address that each id of a frontend stands for, which answers get"},
-	{"source-ranges", "List the prefixes whose clients alone may use a frontend"},
-}
-
 func newListCommand(db *statedb.DB, maps servicemaps.Maps, table statedb.Table[*frontends.Frontend]) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("lb/list", script.Command(script.CmdUsage{
 		Summary: "List the frontends and backends that the kernel has",
 		Flags: func(fs *pflag.FlagSet) {
-			for _, l := range lists {
-				fs.Bool(l.name, false, l.usage)
+			for _, l := range servicemaps.Lists() {
+				fs.Bool(l.Name, false, l.Usage)
 			}
 			fs.Bool("json", false, "Print JSON")
 		},
@@ -100,17 +92,9 @@ func chosen(flags *pflag.FlagSet, args []string) (only string, err error) {
 	if len(args) > 0 {
 		return "", fmt.Errorf("want no arguments, got %q: %w", args, script.ErrUsage)
 	}
-	for _, l := range lists {
-		given, err := flags.GetBool(l.name)
-		if err != nil {
-			return "", err
-		}
-		if given && only != "" {
-			return "", fmt.Errorf("give one of --%s and --%s: %w", only, l.name, script.ErrUsage)
-		}
-		if given {
-			only = l.name
-		}
+	only, err = servicemaps.ChosenList(flags.GetBool)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", err, script.ErrUsage)
 	}
 	return only, nil
 }
