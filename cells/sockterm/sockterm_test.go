@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -62,7 +63,7 @@ func registerSync(db *statedb.DB, b statedb.RWTable[*backends.Backend], f stated
 type fakeKernel struct {
 	mu      sync.Mutex
 	sockets []socket
-	failing bool
+	failing string  // who is refused: all, pods (each for itself), or namespaces (for want of a capability)
 	coming  *socket // connected by the next listing, with its backend
 
 	db       *statedb.DB
@@ -93,8 +94,10 @@ func (f *fakeKernel) Close(path string, inode uint64, doomed []socket) ([]socket
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.failing:
-		return nil, errors.New("refused by the test")
+	case f.failing == "all", f.failing == "pods" && inode != 0:
+		return nil, fmt.Errorf("close sockets at %q: refused by the test", path)
+	case f.failing == "namespaces" && inode != 0:
+		return nil, fmt.Errorf("enter %s: %w", path, unix.EPERM)
 	case inode == 6:
 		return nil, fmt.Errorf("%s: %w", path, errNamespaceGone)
 	}
@@ -131,8 +134,8 @@ func (f *fakeKernel) commands(db *statedb.DB, b statedb.RWTable[*backends.Backen
 			slices.Sort(lines)
 			return strings.Join(lines, ""), nil
 		}),
-		"kernel/fail": simple("Refuse to close, or not", func(args []string) (string, error) {
-			f.failing = len(args) > 0
+		"kernel/fail": simple("Refuse to close: all, pods, namespaces, none", func(args []string) (string, error) {
+			f.failing = args[0]
 			return "", nil
 		}),
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -24,6 +25,8 @@ const (
 	share    = 20
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
+
+	maxFailures = 3 // pods that health names
 )
 
 // late passes follow the one that comes at once: until the datapath has what the tables say, sockets connect to backends that
@@ -133,14 +136,7 @@ func (t *terminator) pass(list list, health cell.Health) error {
 	closed := map[loadbalancer.Protocol]uint64{loadbalancer.TCP: 0, loadbalancer.UDP: 0}
 	err = t.end("", 0, doomed, closed)
 	if t.Config.Pods && len(doomed) > 0 {
-		for ep := range t.Endpoints.All(txn) {
-			if ep.NetnsPath == "" || ep.NetnsInode == 0 {
-				continue
-			}
-			if e := t.end(ep.NetnsPath, ep.NetnsInode, doomed, closed); !errors.Is(e, errNamespaceGone) {
-				err = errors.Join(err, e)
-			}
-		}
+		err = errors.Join(err, t.endInPods(txn, doomed, closed))
 	}
 	t.publish(closed)
 	if err != nil {
@@ -152,6 +148,32 @@ func (t *terminator) pass(list list, health cell.Health) error {
 	}
 	health.OK(fmt.Sprintf("%d sockets looked through, %d inside pods are left to their processes", len(sockets), left))
 	return nil
+}
+
+// endInPods closes the sockets of pods that are doomed. A pod that fails does not keep those of others, unless what is missing is
+// a capability: the agent lacks it for all of them.
+func (t *terminator) endInPods(txn statedb.ReadTxn, doomed map[uint64][]socket, closed map[loadbalancer.Protocol]uint64) error {
+	var errs []error
+	more := 0
+	for ep := range t.Endpoints.All(txn) {
+		if ep.NetnsPath == "" || ep.NetnsInode == 0 {
+			continue
+		}
+		err := t.end(ep.NetnsPath, ep.NetnsInode, doomed, closed)
+		switch {
+		case err == nil || errors.Is(err, errNamespaceGone):
+		case errors.Is(err, unix.EPERM):
+			return err
+		case len(errs) < maxFailures:
+			errs = append(errs, fmt.Errorf("endpoint %d: %w", ep.ID, err))
+		default:
+			more++
+		}
+	}
+	if more > 0 {
+		errs = append(errs, fmt.Errorf("and %d more", more))
+	}
+	return errors.Join(errs...)
 }
 
 // end closes the sockets of one namespace that are doomed.
