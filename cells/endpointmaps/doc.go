@@ -10,7 +10,7 @@
 //
 // Entries that somebody else changes or adds are put right when the maps are read back, every --verify-interval.
 //
-// After a restart the maps hold what the earlier run wrote. Rows that are equal cost one read each, and entries without
-// a row are removed once the endpoints, the gateways and the node's addresses are in, and not before. The revision of a
+// After a restart the maps hold what the earlier run wrote. Facts that are equal cost one read each, links and addresses
+// are written once more; entries without a row are removed once the endpoints, the gateways and the node's addresses are in, and not before. The revision of a
 // slot of endpoint_facts goes on from what the map has, so flows never mistake one endpoint for another.
 package endpointmaps

@@ -5,6 +5,6 @@
 // complete once the node's pod CIDRs and the configuration of the ip-masq-agent are. Kernel state: every entry of the maps of these names; nobody else
 // writes them.
 //
-// After a restart the maps hold what the run before wrote. Rows that are equal cost one read each; an entry without a row is removed
-// once its table is complete. Entries that somebody else changes or adds are found when the maps are read back, each --verify-interval.
+// After a restart the maps hold what the run before wrote. Each row is written once more, also where its entry is right; an
+// entry without a row is removed once its table is complete. Entries that somebody else changes or adds are found when the maps are read back, each --verify-interval.
 package masquerade
