@@ -77,7 +77,7 @@ func newController(p params) (*controller, error) {
 func register(jobs job.Group, p params) error {
 	c, err := newController(p)
 	if err == nil {
-		heartbeat.Follow(jobs, p.Frontends.Table, (*frontends.Frontend).GetStatus)
+		heartbeat.Follow(jobs, p.Frontends.Table, (*frontends.Frontend).GetStatus, frontends.FirstInitializer)
 		heartbeat.AddRetried(jobs, "write-services", c.run, minRetry, maxRetry)
 	}
 	return err

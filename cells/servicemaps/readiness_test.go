@@ -31,6 +31,7 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 		db      *statedb.DB
 		fronts  statedb.RWTable[*frontends.Frontend]
 		monitor *heartbeat.Monitor
+		first   func(statedb.WriteTxn)
 	)
 	h := hive.New(celltest.Infrastructure(), account.Cell, settings.Cell,
 		cell.Provide(frontends.NewTable, backends.NewTable, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
@@ -38,6 +39,9 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 		cell.Module("service-maps", "Under test", cell.ProvidePrivate(f.maps), implementation),
 		cell.Invoke(func(d *statedb.DB, t statedb.RWTable[*frontends.Frontend], m *heartbeat.Monitor) {
 			db, fronts, monitor = d, t, m
+			txn := db.WriteTxn(fronts)
+			defer txn.Commit()
+			first = fronts.RegisterInitializer(txn, frontends.FirstInitializer)
 		}))
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError))
 	if err := h.Start(log, t.Context()); err != nil {
@@ -48,7 +52,12 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	unfilled := []string{"the first rows of table frontends"}
+	if got := monitor.Behind(db.ReadTxn()); !slices.Equal(got, unfilled) {
+		t.Errorf("before there is a row: %q, want %q", got, unfilled)
+	}
 	txn := db.WriteTxn(fronts)
+	first(txn)
 	_, _, _ = fronts.Insert(txn, &frontends.Frontend{Address: frontAddress(1), ID: 1, Service: "shop/web", Status: reconciler.StatusPending()})
 	txn.Commit()
 	want := "row " + frontAddress(1).String() + " of table frontends to be in the kernel"

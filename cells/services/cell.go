@@ -65,8 +65,11 @@ type params struct {
 	Initialize initialize
 }
 
-// initialize completes the three tables, in a transaction on them.
-type initialize func(statedb.WriteTxn)
+// initialize says how far the three tables are, in a transaction on them. Each may be called often; only its first call counts.
+type initialize struct {
+	first func(statedb.WriteTxn) // what can be known at the start is in
+	all   func(statedb.WriteTxn) // the tables are complete
+}
 
 func newInitialize(db *statedb.DB, s statedb.RWTable[*services.Service], f statedb.RWTable[*frontends.Frontend],
 	b statedb.RWTable[*backends.Backend]) initialize {
@@ -78,11 +81,13 @@ func newInitialize(db *statedb.DB, s statedb.RWTable[*services.Service], f state
 	}{s, f, b} {
 		all = append(all, t.RegisterInitializer(txn, "services"))
 	}
-	return func(txn statedb.WriteTxn) {
+	first := f.RegisterInitializer(txn, frontends.FirstInitializer)
+	return initialize{first: first, all: func(txn statedb.WriteTxn) {
+		first(txn)
 		for _, done := range all {
 			done(txn)
 		}
-	}
+	}}
 }
 
 const (

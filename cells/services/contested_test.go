@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -108,5 +109,44 @@ func TestFirstPass_UncontestedServicesComeInPortions(t *testing.T) {
 	b.insert(outer("c", "web", "10.96.2.1", "", 1), outer("c", "dns", "10.96.2.2", "", 1), outer("c", "http", "10.96.2.3", "", 1))
 	if got := fmt.Sprint(b.firstPass()); got != "[14]" {
 		t.Errorf("addresses after each commit of the next pass: %s", got)
+	}
+}
+
+// TestFirstPass_TheLastCommitHasTheFirstRows: readiness waits for it, and not for the API server.
+func TestFirstPass_TheLastCommitHasTheFirstRows(t *testing.T) {
+	t.Parallel()
+	for _, state := range []sources.State{sources.Snapshot, sources.Synced} {
+		b := newBench(t, DefaultConfig, &fakeIDs{frontends: map[loadbalancer.Address]uint32{at("10.96.1.0:80/TCP"): 7}})
+		b.c.portion = 1
+		for i := range 3 {
+			b.insert(outer("b", fmt.Sprint("web-", i), fmt.Sprint("10.96.1.", i), "", 1))
+		}
+		waits := func() bool {
+			return slices.Contains(b.c.Frontends.PendingInitializers(b.db.ReadTxn()), frontends.FirstInitializer)
+		}
+		b.state(sources.Waiting)
+		b.step()
+		if !waits() {
+			t.Errorf("%s: before the first pass: the first rows are in", state)
+		}
+		var got []bool
+		b.commits.seen = func() { got = append(got, waits()) }
+		b.state(state)
+		b.step()
+		b.commits.seen = nil
+		if !slices.Equal(got, []bool{true, true, false}) {
+			t.Errorf("%s: after each commit it waits: %v", state, got)
+		}
+	}
+}
+
+// TestFirstPass_OfNothing: there is no row, and nothing to wait for.
+func TestFirstPass_OfNothing(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	b.state(sources.Snapshot)
+	b.step()
+	if got := b.c.Frontends.PendingInitializers(b.db.ReadTxn()); !slices.Equal(got, []string{"services"}) {
+		t.Errorf("the table waits for %q", got)
 	}
 }

@@ -33,6 +33,7 @@ type controller struct {
 	contests   map[loadbalancer.Address][]contender     // of addresses that several claim: all of them, the owner first
 	lost       map[string]map[loadbalancer.Address]bool // the same by service, but for owners
 	models     map[string]*model                        // of this pass
+	computed   bool                                     // the first pass is committed
 	complete   bool                                     // the tables are
 	synced     bool                                     // all inputs are the sources' own
 
@@ -53,7 +54,7 @@ func newController(p params) *controller {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if !c.Rules.agent.KubeProxyReplacement {
 		txn := c.writeTxn()
-		c.Initialize(txn)
+		c.Initialize.all(txn)
 		txn.Commit()
 		health.OK("off: --kube-proxy-replacement=false")
 		return nil
@@ -122,7 +123,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 			c.concernAll(txn) // those that the maps alone had get their rows
 		}
 	}
-	if len(c.queue) == 0 && c.complete == c.synced {
+	if len(c.queue) == 0 && c.complete == c.synced && c.computed {
 		return nil
 	}
 	alone := 0 // so many at the beginning of the list contend with nobody
@@ -143,14 +144,16 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 			return fmt.Errorf("service %s: %w", name, err)
 		}
 	}
+	c.Initialize.first(write)
 	if c.synced && !c.complete {
 		c.settle(write)
-		c.Initialize(write)
+		c.Initialize.all(write)
 		c.complete = true
 	}
 	c.queue, c.models = nil, nil
 	c.queued = map[string]bool{} // a map that was large stays so
 	write.Commit()
+	c.computed = true
 	return nil
 }
 

@@ -327,8 +327,8 @@ func TestFollow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status)
-	heartbeat.Follow(heartbeat.NewGroup(nil, nil, nil), table, (*comb).status) // without a monitor it is nothing
+	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
+	heartbeat.Follow(heartbeat.NewGroup(nil, nil, nil), table, (*comb).status, "first") // without a monitor it is nothing
 	w := &world{db: db, table: table}
 	for i, c := range []struct {
 		status  reconciler.Status

@@ -38,8 +38,9 @@ type Monitor struct {
 	stepped atomic.Pointer[time.Time] // when the last step ended
 	held    sync.Map                  // name of a table -> *hold
 
-	mu      sync.Mutex // guards watched, for a moment each time; nothing is called under it
+	mu      sync.Mutex // guards what follows, for a moment each time; nothing is called under it
 	watched []judged
+	next    chan struct{} // closes with the end of the next step
 }
 
 // judged is a loop or a reconciler. It is told the monitor's time and says since when something is wrong.
@@ -48,15 +49,15 @@ type judged interface {
 }
 
 // reconciled is a reconciler. It says which row has not been attempted yet: any until there was none for the first time, and
-// after that one which waits for 10 s.
+// after that one which waits for 10 s. To a set it adds what closes when it may say something else; step closes with the next step.
 type reconciled interface {
 	behind(now int64, txn statedb.ReadTxn) string
-	changed(txn statedb.ReadTxn) <-chan struct{}
+	watch(txn statedb.ReadTxn, set *statedb.WatchSet, step <-chan struct{})
 }
 
 // NewMonitor makes a monitor that has seen nothing.
 func NewMonitor() *Monitor {
-	m := &Monitor{}
+	m := &Monitor{next: make(chan struct{})}
 	m.verdict.Store(&[]Wedge{})
 	return m
 }
@@ -89,11 +90,15 @@ func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Wedge {
 	m.verdict.Store(&wedges)
 	at := time.Now()
 	m.stepped.Store(&at)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	close(m.next)
+	m.next = make(chan struct{})
 	return wedges
 }
 
 // Behind says, for each reconciler of the kernel, and each table of [Follow], that has not caught up, for which row. A row whose attempt failed counts as
-// attempted: it stands in the row what is wrong. Without a monitor nobody is behind.
+// attempted: it stands in the row what is wrong. A table of which the first rows are not known yet stands for all of them. Without a monitor nobody is behind.
 func (m *Monitor) Behind(txn statedb.ReadTxn) (rows []string) {
 	for _, r := range m.reconcilers() {
 		if row := r.behind(m.clock.Load(), txn); row != "" {
@@ -105,8 +110,14 @@ func (m *Monitor) Behind(txn statedb.ReadTxn) (rows []string) {
 
 // Watch adds what closes when [Monitor.Behind] may have changed.
 func (m *Monitor) Watch(txn statedb.ReadTxn, set *statedb.WatchSet) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	next := m.next
+	m.mu.Unlock()
 	for _, r := range m.reconcilers() {
-		set.Add(r.changed(txn))
+		r.watch(txn, set, next)
 	}
 }
 

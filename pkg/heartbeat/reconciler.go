@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -46,10 +47,11 @@ func register[Obj comparable](params reconciler.Params, table statedb.RWTable[Ob
 }
 
 // Follow has readiness wait for rows that a loop brings to the kernel without a reconciler, see [Monitor.Behind]. The loop, which is added like
-// any other, sets their statuses; that it hangs is found as of any other.
-func Follow[Obj any](g job.Group, table statedb.Table[Obj], status func(Obj) reconciler.Status) {
+// any other, sets their statuses; that it hangs is found as of any other. The table has an initializer of the name first, which is completed with
+// the last of the rows that can be known at the start, the sources' own or a copy of before: until then nobody has caught up.
+func Follow[Obj any](g job.Group, table statedb.Table[Obj], status func(Obj) reconciler.Status, first string) {
 	if known, ok := g.(*group); ok {
-		known.monitor.add(followed[Obj]{&pending[Obj]{table: table, status: status}})
+		known.monitor.add(followed[Obj]{&pending[Obj]{table: table, status: status, first: first}})
 	}
 }
 
@@ -126,6 +128,7 @@ type pending[Obj any] struct {
 	table  statedb.Table[Obj]
 	status func(Obj) reconciler.Status
 	remote bool
+	first  string // the initializer of the first rows; empty when all rows of the table count
 
 	mu       sync.Mutex       // guards what follows; held while rows are read from a snapshot
 	caughtUp bool             // once since the start, no row waited
@@ -156,10 +159,9 @@ func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, sinc
 
 // look finds the row that has waited for longest, and notes since when.
 func (p *pending[Obj]) look(now int64, txn statedb.ReadTxn) (row string, found bool) {
-	row, revision, found := p.first(txn)
+	row, revision, found := p.waits(txn)
 	if !found {
-		initialized, _ := p.table.Initialized(txn)
-		p.caughtUp = p.caughtUp || initialized
+		p.caughtUp = p.caughtUp || p.known(txn)
 		p.since = 0
 		return "", false
 	}
@@ -179,21 +181,36 @@ func (p *pending[Obj]) behind(now int64, txn statedb.ReadTxn) string {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	row, revision, found := p.first(txn)
+	row, revision, found := p.waits(txn)
+	if !found && p.first != "" && !p.known(txn) {
+		return fmt.Sprintf("the first rows of table %s", p.table.Name())
+	}
 	if !found || p.caughtUp && (p.oldest != revision || now-p.oldestAt <= int64(lateLimit)) {
 		return ""
 	}
 	return fmt.Sprintf("row %s of table %s to be in the kernel", row, p.table.Name())
 }
 
-// changed implements reconciled.
-func (p *pending[Obj]) changed(txn statedb.ReadTxn) <-chan struct{} {
-	_, changed := p.table.AllWatch(txn)
-	return changed
+// known tells whether the table has the rows that have to be in the kernel at the start.
+func (p *pending[Obj]) known(txn statedb.ReadTxn) bool {
+	if p.first != "" {
+		return !slices.Contains(p.table.PendingInitializers(txn), p.first)
+	}
+	all, _ := p.table.Initialized(txn)
+	return all
 }
 
-// first finds the row that has waited for longest. Rows are looked at once for each time that they change.
-func (p *pending[Obj]) first(txn statedb.ReadTxn) (name string, revision statedb.Revision, found bool) {
+// watch implements reconciled. That one of several initializers is complete wakes nobody who waits for the table, so the next step does.
+func (p *pending[Obj]) watch(txn statedb.ReadTxn, set *statedb.WatchSet, step <-chan struct{}) {
+	_, changed := p.table.AllWatch(txn)
+	set.Add(changed)
+	if p.first != "" && !p.known(txn) {
+		set.Add(step)
+	}
+}
+
+// waits finds the row that has waited for longest. Rows are looked at once for each time that they change.
+func (p *pending[Obj]) waits(txn statedb.ReadTxn) (name string, revision statedb.Revision, found bool) {
 	for row, revision := range p.table.LowerBound(txn, statedb.ByRevision[Obj](p.clean)) {
 		if p.status(row).IsPendingOrRefreshing() {
 			p.clean = revision

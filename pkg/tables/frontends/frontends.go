@@ -111,6 +111,10 @@ var addressIndex = statedb.Index[*Frontend, loadbalancer.Address]{
 // ByAddress finds a frontend. Those of a service are found by its claims.
 var ByAddress = addressIndex.Query
 
+// FirstInitializer is what "frontends" waits for until the rows are in that can be known at the start, from the API server or from a copy of before. The
+// table is complete only when the API server has said so.
+const FirstInitializer = "first-pass"
+
 // NewTable makes the table "frontends". It has one index: of tens of thousands of rows another one would be the larger part.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Frontend], error) {
 	return statedb.NewTable(db, "frontends", addressIndex)

@@ -1,0 +1,62 @@
+package heartbeat_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+)
+
+// TestFollow_TheFirstRows: a table that nobody has filled yet is behind although no row waits. Completing it wakes who waits for that, with the next step.
+func TestFollow_TheFirstRows(t *testing.T) {
+	t.Parallel()
+	m, db := heartbeat.NewMonitor(), statedb.New()
+	table, err := newTable(db, "combs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	txn := db.WriteTxn(table)
+	first := table.RegisterInitializer(txn, "first")
+	_ = table.RegisterInitializer(txn, "all") // never completed
+	txn.Commit()
+	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
+	expect := func(when string, want ...string) {
+		t.Helper()
+		if got := m.Behind(db.ReadTxn()); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	insert := func(status reconciler.Status) {
+		txn := db.WriteTxn(table)
+		defer txn.Commit()
+		_, _, _ = table.Insert(txn, &comb{Name: "wax", Status: status})
+	}
+	m.Step(time.Second, db.ReadTxn())
+	expect("without rows", "the first rows of table combs")
+	insert(reconciler.StatusPending())
+	expect("with one", "row wax of table combs to be in the kernel")
+	insert(reconciler.StatusDone())
+	m.Step(time.Second, db.ReadTxn())
+	expect("with one in the kernel", "the first rows of table combs")
+
+	set := statedb.NewWatchSet()
+	m.Watch(db.ReadTxn(), set)
+	txn = db.WriteTxn(table)
+	first(txn)
+	txn.Commit()
+	m.Step(time.Second, db.ReadTxn())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := set.Wait(ctx, 0); err != nil {
+		t.Error("that the first rows are known wakes nobody")
+	}
+	expect("with all")
+	insert(reconciler.StatusPending())
+	expect("later, for a moment")
+}
