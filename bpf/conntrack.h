@@ -126,11 +126,13 @@ static __always_inline struct ct_entry *ct_unanswered(const union ct_key *key, _
 	return bpf_map_lookup_elem(&ct_new4, &key->v4);
 }
 
-/* ct_charge adds to the established flows of the endpoint that a flow is charged to, and says how many that makes. The agent
- * corrects the number, so it may be off by some for a while, also below 0. */
-static __always_inline __s32 ct_charge(const struct ct_entry *entry, __s32 flows)
+/* ct_payer is the endpoint that a flow is charged to. */
+static __always_inline __u32 ct_payer(const struct ct_entry *entry) { return entry->opener ? entry->opener : entry->target; }
+
+/* ct_charge adds to the established flows of an endpoint, and says how many that makes. The agent corrects the number, so it may be off
+ * by some for a while, also below 0. */
+static __always_inline __s32 ct_charge(__u32 endpoint, __s32 flows)
 {
-	__u32 endpoint = entry->opener ? entry->opener : entry->target;
 	__s32 *count = bpf_map_lookup_elem(&ct_flows, &endpoint);
 
 	return count ? __sync_fetch_and_add(count, flows) + flows : 0;
@@ -143,14 +145,16 @@ static __always_inline void ct_signal(__u8 family, __u32 endpoint)
 	bpf_ringbuf_output(&ct_signals, &signal, sizeof(signal), 0);
 }
 
+/* ct_forget deletes an entry. It may be the one in the map, whose memory serves another flow right after. */
 static __always_inline void ct_forget(const union ct_key *key, __u8 family, int established, const struct ct_entry *entry)
 {
+	__u32 payer = ct_payer(entry);
 	long gone;
 
 	if (established) {
 		gone = family == 6 ? bpf_map_delete_elem(&ct_est6, &key->v6) : bpf_map_delete_elem(&ct_est4, &key->v4);
 		if (!gone)
-			ct_charge(entry, -1);
+			ct_charge(payer, -1);
 	} else if (family == 6) {
 		bpf_map_delete_elem(&ct_new6, &key->v6);
 	} else {
@@ -194,16 +198,17 @@ static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, 
 /* ct_establish moves a flow that was answered to the established ones. Another CPU may do that at the same time. */
 static __always_inline verdict ct_establish(const union ct_key *key, __u8 family, const struct ct_entry *entry)
 {
+	__u32 payer = ct_payer(entry);
 	long err;
 
-	if (ct_charge(entry, 1) > (__s32)ct_share) {
-		ct_charge(entry, -1);
-		ct_signal(family, entry->opener ? entry->opener : entry->target);
+	if (ct_charge(payer, 1) > (__s32)ct_share) {
+		ct_charge(payer, -1);
+		ct_signal(family, payer);
 		return DROP(FILE_CONNTRACK, REASON_CT_SHARE);
 	}
 	err = ct_store(key, family, entry, BPF_NOEXIST);
 	if (err)
-		ct_charge(entry, -1);
+		ct_charge(payer, -1);
 	if (err && err != -ERRNO_EXIST)
 		return ct_refused(err, family);
 	ct_forget(key, family, 0, entry);

@@ -56,7 +56,9 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 	if (nat_load(family, NAT_OTHER) && !nat_expired(&work->found, ct_now()))
 		return err;
 	nat_delete(family, NAT_OTHER);
-	nat_delete(family, NAT_TWIN);
+	work->other = work->twin; /* with what stands there: it may count for somebody */
+	if (nat_load(family, NAT_OTHER))
+		nat_delete(family, NAT_OTHER);
 	return nat_store(family, NAT_TWIN, BPF_NOEXIST);
 }
 

@@ -42,13 +42,17 @@ static __always_inline int nat_spent(const struct nat_entry6 *entry, __u32 famil
 }
 
 /* nat_charge counts a flow more. The agent corrects the number, so it may be off by some for a while, also below 0. It is woken when
- * three quarters are in use: what is over shall go before anybody is refused. */
+ * three quarters are in use, and with each sixteenth beyond: what is over shall go before anybody is refused. */
 static __always_inline void nat_charge(const struct nat_entry6 *entry, __u32 family)
 {
 	__s32 *count = nat_count(entry, family);
 	__u32 share = nat_share(entry, family);
+	__s32 beyond;
 
-	if (count && __sync_fetch_and_add(count, 1) == (__s32)(share - share / 4))
+	if (!count)
+		return;
+	beyond = __sync_fetch_and_add(count, 1) - (__s32)(share - share / 4);
+	if (beyond >= 0 && (__u32)beyond % (share / 16 + 1) == 0)
 		ct_signal(NAT_WAKE_SIGNAL + family, entry->endpoint);
 }
 

@@ -46,8 +46,10 @@ func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 		for i := range natShare {
 			n.passes(podA, ask(i), actOK)
 		}
-		if s := n.signal(); s != (CtSignal{Family: NatWakeSignal + uint32(family), Endpoint: uint32(podA.id)}) {
-			t.Errorf("before anybody was refused: signal %+v", s)
+		for range natShare / 4 { // from three quarters on, for each sixteenth of the share, or each flow where that is less
+			if s := n.signal(); s != (CtSignal{Family: NatWakeSignal + uint32(family), Endpoint: uint32(podA.id)}) {
+				t.Errorf("before anybody was refused: signal %+v", s)
+			}
 		}
 		for i := range 3 {
 			n.refused(podA, ask(natShare+i), events.NATShare)
@@ -105,6 +107,43 @@ func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 		n.wantTranslations(podA.id, family, natShare)
 		n.wantTranslations(podB.id, family, 1)
 		n.wantTranslations(0, family, 0)
+	})
+}
+
+// What an endpoint has does not sink below three quarters of its share between two passes: the agent is woken all the same before one more
+// is refused.
+func TestPrivilegedNatShare_WakesBeyondThreeQuarters(t *testing.T) {
+	t.Parallel()
+	const share = 64
+	for _, family := range families {
+		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableNatShares: share}, nil)
+		n.surround()
+		n.service(family, protoUDP, at(remotePod[family]))
+		for i, after := range []int32{share*3/4 + 1, share*3/4 + 6} {
+			count := NatCount{Ipv4: after, Ipv6: after}
+			n.update(MapNatFlows, uint32(podA.id), count)
+			for j := range uint16(share/16 + 1) {
+				n.passes(podA, askService(family, 5000+uint16(i)*100+j).bytes(t), actOK)
+			}
+			if s := n.signal(); s != (CtSignal{Family: NatWakeSignal + uint32(family), Endpoint: uint32(podA.id)}) {
+				t.Errorf("IPv%d, %d flows: signal %+v", family, after, s)
+			}
+		}
+	}
+}
+
+// What a pod sent from its port, which is over, makes room for a client from outside who asks that port: it counts once.
+func TestPrivilegedNatShare_ClientTakesThePlaceOfWhatIsOver(t *testing.T) {
+	t.Parallel()
+	withShares(t, func(t *testing.T, n *node, family int) {
+		server, from := on(podA.addr(family), 8080), on(client[family], 4000)
+		n.serve(1, on(balancer[family], 80), loadbalancer.UDP, 0, server)
+		n.did(n.sendFrom(podA, going(server, from).bytes(t)), actUnspec)
+		n.wantTranslations(podA.id, family, 1)
+		n.natExpire(family)
+		n.did(n.run(NetdevIngress, ifUplink, coming(from, on(balancer[family], 80)).bytes(t)), actUnspec)
+		n.wantNat(family, 2)
+		n.wantTranslations(podA.id, family, 1)
 	})
 }
 
