@@ -10,7 +10,7 @@ import (
 // taken are the folders of the agent's container in which something is already, of the image, the runtime and the manifests.
 func (v values) taken() []string {
 	folders := []string{"/dev", "/host", "/proc", "/sys", "/usr", "/etc/waggle", "/var/lib/waggle", "/var/run/waggle", "/var/run/netns",
-		"/var/run/secrets/kubernetes.io/serviceaccount"}
+		"/var/run/secrets"}
 	if v.CNIConfDir != "" {
 		folders = append(folders, v.CNIConfDir)
 	}
