@@ -151,10 +151,11 @@ func (c *collector) publish(p *pass) {
 func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 	refused := c.heard.refusals()
 	for id := range p.translations {
-		if _, heard := refused[id]; !heard && id != 0 {
+		if _, heard := refused[id]; !heard {
 			refused[id] = 0
 		}
 	}
+	delete(refused, 0) // no endpoint
 	for row := range c.usage.All(txn) {
 		if _, has := refused[row.Endpoint]; !has {
 			_, _, _ = c.usage.Delete(txn, row)
@@ -168,8 +169,8 @@ func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 			continue
 		}
 		flows := p.translations[id]
-		row := natusage.Usage{Endpoint: id, Pod: ep.PodName(), IPv4: flows.Ipv4, IPv6: flows.Ipv6, Refused: n, Percent: used(flows, c.percent,
-			p.found[bpf.MapNat4].capacity, p.found[bpf.MapNat6].capacity)}
+		row := natusage.Usage{Endpoint: id, Pod: ep.PodName(), IPv4: flows.Ipv4, IPv6: flows.Ipv6, Refused: n, Percent: used(flows,
+			natmap.Share(p.found[bpf.MapNat4].capacity, c.percent), natmap.Share(p.found[bpf.MapNat6].capacity, c.percent))}
 		if old, _, had := c.usage.Get(txn, natusage.ByEndpoint(id)); !had || old != row {
 			_, _, _ = c.usage.Insert(txn, row)
 		}
@@ -177,11 +178,9 @@ func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 }
 
 // used is how much of its share an endpoint has used up, in percent, in the family in which that is more.
-func used(flows bpf.NatCount, percent int, nat4, nat6 uint32) int {
-	of := func(n int32, entries uint32) int {
-		return int(100 * uint64(max(n, 0)) / uint64(natmap.Share(entries, percent)))
-	}
-	return max(of(flows.Ipv4, nat4), of(flows.Ipv6, nat6))
+func used(flows bpf.NatCount, share4, share6 uint32) int {
+	of := func(n int32, share uint32) int { return int(100 * uint64(max(n, 0)) / uint64(share)) }
+	return max(of(flows.Ipv4, share4), of(flows.Ipv6, share6))
 }
 
 // publishFlushed counts what an operator has deleted.

@@ -99,6 +99,23 @@ func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 	}
 }
 
+// The flows of no endpoint have a share of their own: three quarters where each endpoint has one.
+func TestShareOf_ThoseOfNoEndpoint(t *testing.T) {
+	t.Parallel()
+	c := &collector{percent: 25}
+	counts := []bpf.NatCount{{Ipv4: 6, Ipv6: 1}, {Ipv4: 2, Ipv6: 1}}
+	refused := map[uint16]uint64{0: 4, 1: 3}
+	for row, want := range map[natTalker]natTalker{
+		{Flows: 9}:              {Flows: 9, Counted: 7, Percent: 50, Refused: 4},
+		{Endpoint: 1, Flows: 3}: {Endpoint: 1, Flows: 3, Counted: 3, Percent: 50, Refused: 3},
+		{Target: "x", Flows: 3}: {Target: "x", Flows: 3},
+	} {
+		if c.shareOf(&row, counts, [2]uint32{32, 16}, refused); row != want {
+			t.Errorf("%+v, want %+v", row, want)
+		}
+	}
+}
+
 // Whatever stands in the ring buffer is a signal of eight bytes or an error.
 func FuzzSignalOf(f *testing.F) {
 	f.Add(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, 4), 7))

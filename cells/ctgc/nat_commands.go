@@ -79,7 +79,7 @@ func (t natTalker) columns() []string {
 		endpoint = strconv.Itoa(int(t.Endpoint))
 	}
 	share := [3]string{"-", "-", "-"}
-	if t.Endpoint != 0 {
+	if kind(t) == 0 {
 		share = [3]string{strconv.Itoa(int(t.Counted)), fmt.Sprintf("%d%%", t.Percent), strconv.FormatUint(t.Refused, 10)}
 	}
 	return []string{endpoint, orDash(t.Pod), orDash(t.Target), strconv.Itoa(t.Flows), share[0], share[1], share[2]}

@@ -133,24 +133,28 @@ func translationOf(e, twin natmap.Flow, whole bool, now uint32) translation {
 
 // natTalker is what one endpoint has of translated flows, or what goes to one target: ports are used up for each target.
 type natTalker struct {
-	Endpoint uint16 `json:"endpoint,omitempty"` // 0: none of this node
+	Endpoint uint16 `json:"endpoint,omitempty"` // 0: none of this node; flows of the node itself are among them, and count for nobody
 	Pod      string `json:"pod,omitempty"`
 	Target   string `json:"target,omitempty"` // "PROTOCOL SOURCE>TARGET" after the translation: the ports of the source are used up
 	Flows    int    `json:"flows"`
-	// Of an endpoint.
+	// Of an endpoint, or of all flows of none.
 	Counted int32  `json:"counted,omitempty"` // flows that count in its share, as programs have it
 	Percent int    `json:"percent,omitempty"` // how much of its share that is, in the family in which it is more
 	Refused uint64 `json:"refused,omitempty"` // signals that one more found no place
 }
 
-// shareOf fills in what an endpoint has of its share.
+// shareOf fills in what an endpoint has of its share, or what those of no endpoint have together.
 func (c *collector) shareOf(t *natTalker, counts []bpf.NatCount, room [2]uint32, refused map[uint16]uint64) {
-	if t.Endpoint == 0 {
+	if kind(*t) != 0 {
 		return
+	}
+	share := natmap.Share
+	if t.Endpoint == 0 {
+		share = natmap.Rest
 	}
 	if int(t.Endpoint) < len(counts) {
 		flows := counts[t.Endpoint]
-		t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, c.percent, room[0], room[1])
+		t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, share(room[0], c.percent), share(room[1], c.percent))
 	}
 	t.Refused = refused[t.Endpoint]
 }

@@ -38,7 +38,7 @@ type heard struct {
 
 	mu      sync.Mutex // guards the counters
 	maps    map[string]signalCounts
-	refused map[uint16]uint64 // of translations, by endpoint
+	refused map[uint16]uint64 // of translations, by endpoint; 0 for none
 }
 
 // signalCounts are those of one map.
@@ -68,7 +68,7 @@ func (h *heard) note(s bpf.CtSignal) {
 	}
 	name := signalMap(s.Family)
 	counts := h.maps[name]
-	if s.Endpoint != 0 && s.Family > bpf.NatSignal && s.Family < bpf.NatWakeSignal {
+	if s.Family > bpf.NatSignal && s.Family < bpf.NatWakeSignal {
 		h.refused[uint16(s.Endpoint)]++
 	}
 	switch {
