@@ -50,6 +50,7 @@ type controller struct {
 	leaving map[bpf.ServiceKey]error
 	orphans map[uint32]error
 	untidy  map[uint32]error // frontends that have belongings too many, by id
+	later   later
 
 	complete bool // both tables are, so what no row wants goes
 	roomier  bool // something has gone from a map
@@ -71,7 +72,8 @@ func newController(p params) (*controller, error) {
 		return nil, fmt.Errorf("--bpf-lb-maglev-hash-seed=%q: want %d bytes in base64: %w", p.Config.Seed, len(seed), err)
 	}
 	return &controller{params: p, seed: seed, again: map[bpf.ServiceKey]error{}, againBackends: map[uint32]error{},
-		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}, refused: map[string]uint64{}}, nil
+		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}, refused: map[string]uint64{},
+		later: later{since: map[bpf.ServiceKey]time.Time{}}}, nil
 }
 
 func register(jobs job.Group, p params) error {
@@ -191,6 +193,7 @@ func (c *controller) problems(do func(error)) {
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) time.Duration {
 	due := c.release(now) || c.roomier || !now.Before(c.retryAt)
 	c.roomier = false
+	c.later.begin(now)
 
 	rows := c.changedBackends(txn, changed, due)
 	added := c.writeBackends(rows)

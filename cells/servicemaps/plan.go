@@ -2,7 +2,6 @@ package servicemaps
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -50,8 +49,6 @@ func (p *plan) lacks(err error) {
 
 // err is why the row is not in force as it should be, nil when it is.
 func (p *plan) err() error { return cmp.Or(p.fatal, p.short) }
-
-var errLater = errors.New("there is no room until slots leave quarantine")
 
 // scopes are those of a row, in the order in which their entries are written: the second one refers to the first.
 func scopes(row *frontends.Frontend) []uint8 {
@@ -172,15 +169,6 @@ func (c *controller) putSlots(p *plan, next *entry, list []uint32, w *batches) {
 	for i, id := range list {
 		w.slots.add(p, next.value.First+uint32(i), id)
 	}
-}
-
-func (c *controller) noSlots(p *plan, n int) {
-	if len(c.waiting) > 0 {
-		p.fail(errLater)
-		return
-	}
-	c.refused[c.maps.Slots.Name()]++
-	p.fail(fmt.Errorf("the map %s has no room for %d more in a row, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
 }
 
 // planTable finds a table of Maglev for an entry. Without room for one the entry goes without.

@@ -58,6 +58,15 @@ func (r *runs) count() (n uint32) {
 	return n
 }
 
+// longest is how many elements that are free stand together at most.
+func (r *runs) longest() (n uint32) {
+	for at := r.nextFree(0); at < r.size; at = r.nextFree(at) {
+		end := r.nextTaken(at, r.size)
+		n, at = max(n, end-at), end
+	}
+	return n
+}
+
 func (r *runs) up(n uint32) (first uint32, found bool) {
 	r.low = r.nextFree(r.low)
 	for at := r.low; at+n <= r.size; at = r.nextFree(at) {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestRuns_AgreesWithANaiveModel takes and gives at random. Nobody gets what another has, and who gets nothing could not have got it.
+// TestRuns_AgreesWithANaiveModel takes and gives at random. Nobody gets what another has, and who gets nothing could not have got it. The longest
+// free run is what it is said to be.
 func TestRuns_AgreesWithANaiveModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -35,6 +36,9 @@ func TestRuns_AgreesWithANaiveModel(t *testing.T) {
 					mark(model, held[len(held)-1], true)
 				}
 			default:
+				if most := r.longest(); !anyFree(model, most) || anyFree(model, most+1) {
+					t.Fatalf("the longest run of %d is said to be %d", size, most)
+				}
 				first, found := r.get(n)
 				if found != anyFree(model, n) {
 					t.Fatalf("get %d of %d: %v", n, size, found)
