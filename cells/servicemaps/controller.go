@@ -59,6 +59,7 @@ type controller struct {
 	verified int               // times that maps were read back
 	unread   error             // why that failed the last time
 	refused  map[string]uint64 // what found no room, by map
+	told     []servicemapusage.Usage
 }
 
 const (

@@ -93,13 +93,13 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	})
 	w.members.put(c.maps.Members, func(p *plan, m bpf.AffinityMember, _ uint32, err error) {
 		if err != nil {
-			delete(c.belong[m.Service].members, m.Backend)
+			strike(c.belong[m.Service].members, m.Backend, &c.members)
 			p.lacks(c.fullIs(c.maps.Members.Name(), err, "--bpf-lb-affinity-map-max"))
 		}
 	})
 	w.ranges.put(c.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
 		if err != nil {
-			delete(c.belong[r.Service].ranges, bpf.SourceRangeOf(r))
+			strike(c.belong[r.Service].ranges, bpf.SourceRangeOf(r), &c.ranges)
 			p.lacks(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
 		}
 	})
@@ -261,7 +261,7 @@ func (c *controller) tidy() {
 			c.untidy[m.Service] = err
 			return
 		}
-		delete(c.belong[m.Service].members, m.Backend)
+		strike(c.belong[m.Service].members, m.Backend, &c.members)
 		c.roomier = true
 	})
 	remove(c.maps.Ranges, ranges, func(r bpf.SourceRangeKey, err error) {
@@ -269,7 +269,7 @@ func (c *controller) tidy() {
 			c.untidy[r.Service] = err
 			return
 		}
-		delete(c.belong[r.Service].ranges, bpf.SourceRangeOf(r))
+		strike(c.belong[r.Service].ranges, bpf.SourceRangeOf(r), &c.ranges)
 		c.roomier = true
 	})
 	for id, err := range c.untidy {

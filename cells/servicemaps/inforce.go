@@ -21,6 +21,8 @@ type inForce struct {
 	tables   *tables                // of Maglev
 	waiting  []quarantined          // by time
 	sizes    map[string]uint32      // room in each map
+	members  uint32                 // how many all belongings are together
+	ranges   uint32
 }
 
 // entry is one of services.
@@ -50,6 +52,22 @@ type belongings struct {
 	members map[uint32]bool // backends; false of those that are not wanted any more
 	ranges  map[netip.Prefix]bool
 	held    int // times that ranges have to stay until something leaves quarantine
+}
+
+// enter adds to belongings, or says of one that is there whether it is wanted. Like [strike] it keeps the number of all.
+func enter[K comparable](some map[K]bool, key K, wanted bool, all *uint32) {
+	if _, there := some[key]; !there {
+		*all++
+	}
+	some[key] = wanted
+}
+
+// strike takes from belongings what is in the map no more.
+func strike[K comparable](some map[K]bool, key K, all *uint32) {
+	if _, there := some[key]; there {
+		*all--
+		delete(some, key)
+	}
 }
 
 func (b *belongings) empty() bool { return len(b.members) == 0 && len(b.ranges) == 0 && b.held == 0 }
@@ -175,7 +193,7 @@ func (f *inForce) readBelongings() error {
 		return err
 	}
 	for _, m := range members {
-		f.of(m.Service).members[m.Backend] = false
+		enter(f.of(m.Service).members, m.Backend, false, &f.members)
 	}
 	ranges, _, err := f.maps.Ranges.Dump()
 	if err != nil {
@@ -183,7 +201,7 @@ func (f *inForce) readBelongings() error {
 	}
 	for _, r := range ranges {
 		if p := bpf.SourceRangeOf(r); bpf.NewSourceRangeKey(r.Service, p) == r {
-			f.of(r.Service).ranges[p] = false
+			enter(f.of(r.Service).ranges, p, false, &f.ranges)
 		}
 	}
 	return nil

@@ -37,6 +37,7 @@ func (l *ledger) Record(findings ...driftrepairs.Finding) { *l = append(*l, find
 type agent struct {
 	*controller
 	found    ledger
+	opened   *opened
 	backs    statedb.RWTable[*backends.Backend]
 	complete [2]func(statedb.WriteTxn)
 }
@@ -48,14 +49,15 @@ func newAgent(t testing.TB, f *fakes) *agent {
 
 func newAgentOf(t testing.TB, all servicemaps.Maps) *agent {
 	t.Helper()
-	db := statedb.New()
+	seen := &opened{times: map[string]int{}}
+	db := statedb.New(statedb.WithMetrics(seen))
 	fronts, err1 := frontends.NewTable(db)
 	backs, err2 := backends.NewTable(db)
 	used, err3 := servicemapusage.NewTable(db)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{backs: backs}
+	a := &agent{backs: backs, opened: seen}
 	c, err := newController(params{DB: db, Agent: settings.Agent{MaglevTableSize: tableSize}, Config: DefaultConfig,
 		Drift: drift.Watch{DB: db, Repairs: &a.found}, Maps: all, Frontends: frontends.NewStatuses(fronts), Backends: backs, Usage: used})
 	if err != nil {

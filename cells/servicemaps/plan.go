@@ -264,7 +264,7 @@ func (c *controller) planBelongings(p *plan, w *batches) {
 				if _, there := b.members[backend]; !there {
 					w.members.add(p, bpf.AffinityMember{Service: id, Backend: backend}, 1)
 				}
-				b.members[backend] = true
+				enter(b.members, backend, true, &c.members)
 			}
 		}
 	}
@@ -273,7 +273,7 @@ func (c *controller) planBelongings(p *plan, w *batches) {
 		if _, there := b.ranges[prefix]; !there {
 			w.ranges.add(p, bpf.NewSourceRangeKey(id, prefix), 1)
 		}
-		b.ranges[prefix] = true
+		enter(b.ranges, prefix, true, &c.ranges)
 	}
 }
 

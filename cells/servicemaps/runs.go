@@ -8,6 +8,7 @@ type runs struct {
 	taken []uint64 // a bit for each element
 	size  uint32
 	low   uint32 // no element below is free
+	used  uint32 // how many are taken
 }
 
 // short is how long a run from the beginning may be.
@@ -23,6 +24,7 @@ func (r *runs) take(first, n uint32) bool {
 	for i := first; i < first+n; i++ {
 		r.taken[i/64] |= 1 << (i % 64)
 	}
+	r.used += n
 	return true
 }
 
@@ -48,14 +50,7 @@ func (r *runs) give(first, n uint32) {
 		r.taken[i/64] &^= 1 << (i % 64)
 	}
 	r.low = min(r.low, first)
-}
-
-// count is how many elements are taken.
-func (r *runs) count() (n uint32) {
-	for _, some := range r.taken {
-		n += uint32(bits.OnesCount64(some))
-	}
-	return n
+	r.used -= n
 }
 
 // longest is how many elements that are free stand together at most.

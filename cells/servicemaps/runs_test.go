@@ -17,6 +17,9 @@ func TestRuns_AgreesWithANaiveModel(t *testing.T) {
 		r, model := newRuns(size), make([]bool, size)
 		var held [][2]uint32
 		for range 300 {
+			if want := taken(model); r.used != want {
+				t.Fatalf("%d of %d are said to be taken, want %d", r.used, size, want)
+			}
 			n := random.Uint32N(1 + random.Uint32N(60))
 			switch kind := random.IntN(4); {
 			case kind == 0 && len(held) > 0:
@@ -59,6 +62,15 @@ func mark(model []bool, run [2]uint32, taken bool) {
 	for i := run[0]; i < run[0]+run[1]; i++ {
 		model[i] = taken
 	}
+}
+
+func taken(model []bool) (n uint32) {
+	for _, is := range model {
+		if is {
+			n++
+		}
+	}
+	return n
 }
 
 func allFree(model []bool, first, n uint32) bool {

@@ -15,6 +15,7 @@ type tables struct {
 	byKey map[string]*table // of this size, with their contents known
 	byAt  map[uint32]*table // those that an earlier run has left, by their first slot
 	seed  maphash.Seed
+	used  uint32 // units that are somebody's
 }
 
 // table is one of them.
@@ -60,8 +61,13 @@ func (t *tables) use(one *table, by int32) {
 		return
 	}
 	for unit := uint64(one.at) / uint64(t.size); unit <= (uint64(one.at)+uint64(one.size)-1)/uint64(t.size) && unit < uint64(len(t.users)); unit++ {
-		if t.users[unit] += by; t.users[unit] == 0 {
+		before := t.users[unit]
+		switch t.users[unit] += by; {
+		case t.users[unit] == 0:
 			t.first = min(t.first, uint32(unit))
+			t.used--
+		case before == 0:
+			t.used++
 		}
 	}
 }
@@ -113,14 +119,7 @@ func (t *tables) drop(one *table) {
 }
 
 // count is how many elements of the array are in use.
-func (t *tables) count() (n uint32) {
-	for _, users := range t.users {
-		if users > 0 {
-			n += t.size
-		}
-	}
-	return n
-}
+func (t *tables) count() uint32 { return t.used * t.size }
 
 func (t *tables) sum(contents []uint32) uint64 {
 	var h maphash.Hash

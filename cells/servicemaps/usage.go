@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
@@ -30,20 +31,15 @@ func (f *inForce) readSizes() (err error) {
 	return nil
 }
 
-// usage says how full each map is.
+// usage says how full each map is. It counts nothing: that would take longer than most changes.
 func (c *controller) usage() []servicemapusage.Usage {
-	members, ranges := 0, 0
-	for _, b := range c.belong {
-		members += len(b.members)
-		ranges += len(b.ranges)
-	}
 	all := []servicemapusage.Usage{
 		{Map: c.maps.Services.Name(), Entries: uint32(len(c.entries))},
 		{Map: c.maps.Backends.Name(), Entries: uint32(len(c.backends))},
-		{Map: c.maps.Slots.Name(), Entries: c.runs.count()},
+		{Map: c.maps.Slots.Name(), Entries: c.runs.used},
 		{Map: c.maps.Maglev.Name(), Entries: c.tables.count()},
-		{Map: c.maps.Members.Name(), Entries: uint32(members)},
-		{Map: c.maps.Ranges.Name(), Entries: uint32(ranges)},
+		{Map: c.maps.Members.Name(), Entries: c.members},
+		{Map: c.maps.Ranges.Name(), Entries: c.ranges},
 	}
 	for i := range all {
 		all[i].MaxEntries, all[i].Refused = c.sizes[all[i].Map], c.refused[all[i].Map]
@@ -51,18 +47,18 @@ func (c *controller) usage() []servicemapusage.Usage {
 	return all
 }
 
-// account writes the rows that differ.
+// account writes the rows that differ from those that it wrote last.
 func (c *controller) account() {
+	all := c.usage()
+	if slices.Equal(all, c.told) {
+		return
+	}
 	txn := c.DB.WriteTxn(c.Usage)
-	defer txn.Abort()
-	changed := false
-	for _, u := range c.usage() {
-		if have, _, found := c.Usage.Get(txn, servicemapusage.ByMap(u.Map)); !found || have != u {
+	defer txn.Commit()
+	for i, u := range all {
+		if c.told == nil || c.told[i] != u {
 			_, _, _ = c.Usage.Insert(txn, u) // fails only when a row is not what the index expects
-			changed = true
 		}
 	}
-	if changed {
-		txn.Commit()
-	}
+	c.told = all
 }

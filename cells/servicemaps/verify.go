@@ -177,7 +177,7 @@ func (c *controller) lookAtMembers() error {
 	for id, b := range c.belong {
 		for backend := range b.members {
 			if _, found := have[bpf.AffinityMember{Service: id, Backend: backend}]; !found {
-				delete(b.members, backend)
+				strike(b.members, backend, &c.members)
 				c.differs(b.of, c.maps.Members.Name(), fmt.Sprintf("has lost backend %d", backend))
 			}
 		}
@@ -202,7 +202,7 @@ func (c *controller) lookAtRanges() error {
 	for id, b := range c.belong {
 		for prefix := range b.ranges {
 			if _, found := have[bpf.NewSourceRangeKey(id, prefix)]; !found {
-				delete(b.ranges, prefix)
+				strike(b.ranges, prefix, &c.ranges)
 				c.differs(b.of, c.maps.Ranges.Name(), fmt.Sprintf("has lost %s", prefix))
 			}
 		}

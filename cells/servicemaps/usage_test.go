@@ -1,0 +1,52 @@
+package servicemaps
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
+)
+
+// opened counts the write transactions of each table.
+type opened struct {
+	statedb.NopMetrics
+	times map[string]int
+}
+
+// WriteTxnTotalAcquisition implements statedb.Metrics.
+func (o *opened) WriteTxnTotalAcquisition(_ string, tables []string, _ time.Duration) {
+	for _, table := range tables {
+		o.times[table]++
+	}
+}
+
+// TestAccount_WritesOnlyWhatIsNew: a pass that leaves the maps as full as they were takes no lock. The numbers themselves are held against the maps
+// by every check of the model.
+func TestAccount_WritesOnlyWhatIsNew(t *testing.T) {
+	t.Parallel()
+	s := newSlotted(t)
+	entries := func() uint32 {
+		s.account()
+		row, _, _ := s.Usage.Get(s.DB.ReadTxn(), servicemapusage.ByMap(bpf.MapServices))
+		return row.Entries
+	}
+	s.want(1, 1, 2)
+	if got := entries(); got != 1 {
+		t.Errorf("%d entries, want 1", got)
+	}
+	revision, times := s.Usage.Revision(s.DB.ReadTxn()), s.opened.times["service-map-usage"]
+	s.pass(quarantine)
+	if entries(); s.opened.times["service-map-usage"] != times || s.Usage.Revision(s.DB.ReadTxn()) != revision {
+		t.Error("the same was written again")
+	}
+	s.want(2)
+	if got := entries(); got != 2 {
+		t.Errorf("%d entries, want 2", got)
+	}
+	if got := s.Usage.Revision(s.DB.ReadTxn()); got != revision+1 {
+		t.Errorf("one number has changed, and %d rows were written", got-revision)
+	}
+}
