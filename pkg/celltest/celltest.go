@@ -4,7 +4,9 @@ package celltest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,7 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 )
 
-// timeout bounds one script.
+// timeout bounds how long scripts go on after the last one of them has begun.
 const timeout = 30 * time.Second
 
 // health hands out scopes of one in-memory health.
@@ -52,7 +54,13 @@ func Infrastructure() cell.Cell {
 // $WORK stands for the script's directory.
 func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	t.Cleanup(func() { cancel(nil) })
+	// Scripts wait for other tests before they begin, so time counts from then on.
+	end := time.AfterFunc(math.MaxInt64, func() { cancel(fmt.Errorf("scripts take longer than %v", timeout)) })
+	t.Cleanup(func() { end.Stop() })
 	setup := func(t testing.TB, args []string) *script.Engine {
+		end.Reset(timeout)
 		log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
 		h := hive.New(append([]cell.Cell{Infrastructure()}, cells(t)...)...)
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -76,8 +84,6 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 		}
 		return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	t.Cleanup(cancel)
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
 }
 
