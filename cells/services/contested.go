@@ -8,12 +8,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// rivals counts who names what, in all Services, whether they turn out to be ours or not: one too many costs a portion and nothing else.
+// rivals finds Services that claim the same, whether they turn out to be ours or not: one too many costs a portion and nothing else. Each
+// Service is looked at once, because nothing is in the maps while this goes on.
 type rivals struct {
 	*world
-	clusterIPs map[netip.Addr]int32
-	external   map[netip.Addr]int32
-	ports      map[nodePort]int32 // of this node
+	clusterIPs map[netip.Addr]*k8s.Service // who was the first to name it
+	external   map[netip.Addr]*k8s.Service
+	ports      map[nodePort]*k8s.Service // of this node
+	contested  map[string]bool           // by name
 }
 
 type nodePort struct {
@@ -25,20 +27,20 @@ type nodePort struct {
 // committed before the rest is known: of two who claim an address the one that comes first would have it for a moment, and with it the id
 // and the clients of the other.
 func (c *controller) uncontested(txn statedb.ReadTxn) int {
-	r := rivals{world: c.world, clusterIPs: make(map[netip.Addr]int32, c.KubernetesServices.NumObjects(txn)),
-		external: map[netip.Addr]int32{}, ports: map[nodePort]int32{}}
+	r := rivals{world: c.world, clusterIPs: make(map[netip.Addr]*k8s.Service, c.KubernetesServices.NumObjects(txn)),
+		external: map[netip.Addr]*k8s.Service{}, ports: map[nodePort]*k8s.Service{}, contested: map[string]bool{}}
 	for s := range c.KubernetesServices.All(txn) {
-		r.count(s)
+		r.look(s)
 	}
-	contested := map[string]bool{}
-	for s := range c.KubernetesServices.All(txn) {
-		if r.contests(s) {
-			contested[s.Key()] = true
+	for a, s := range r.external { // a ClusterIP is lost to nobody but another one
+		if r.clusterIPs[a] != nil {
+			r.contested[s.Key()] = true
 		}
 	}
+	c.clusterIPs = make(map[netip.Addr]int, len(r.clusterIPs)) // it gets as many, and need not grow
 	alone, rest := c.queue[:0], []string(nil)
 	for _, name := range c.queue {
-		if _, host := hostPortPod(name); host || contested[name] {
+		if _, host := hostPortPod(name); host || r.contested[name] {
 			rest = append(rest, name)
 		} else {
 			alone = append(alone, name)
@@ -48,46 +50,36 @@ func (c *controller) uncontested(txn statedb.ReadTxn) int {
 	return len(alone)
 }
 
-func (r *rivals) count(s *k8s.Service) {
+func (r *rivals) look(s *k8s.Service) {
 	for _, a := range s.ClusterIPs {
-		r.clusterIPs[a]++
-		if !r.isOwn(a) && !a.IsLoopback() {
+		claims(r, r.clusterIPs, a, s)
+		if !a.IsLoopback() && !r.isOwn(a) {
 			continue
 		}
 		for i := range s.Ports { // it has them before any node port
-			r.ports[nodePort{s.Ports[i].Protocol, s.Ports[i].Port}]++
+			claims(r, r.ports, nodePort{s.Ports[i].Protocol, s.Ports[i].Port}, s)
 		}
 	}
-	for _, list := range [][]netip.Addr{s.ExternalIPs, s.IngressIPs} {
-		for _, a := range list {
-			r.external[a]++
-		}
+	for _, a := range s.ExternalIPs {
+		claims(r, r.external, a, s)
+	}
+	for _, a := range s.IngressIPs {
+		claims(r, r.external, a, s)
 	}
 	for i := range s.Ports {
 		if p := &s.Ports[i]; p.NodePort != 0 {
-			r.ports[nodePort{p.Protocol, p.NodePort}]++
+			claims(r, r.ports, nodePort{p.Protocol, p.NodePort}, s)
 		}
 	}
 }
 
-// contests tells whether somebody else may claim what a Service claims. A ClusterIP is lost to nobody but another one.
-func (r *rivals) contests(s *k8s.Service) bool {
-	for _, a := range s.ClusterIPs {
-		if r.clusterIPs[a] > 1 {
-			return true
-		}
+// claims notes that a Service names something, and that it contends with the first who has done so.
+func claims[K comparable](r *rivals, all map[K]*k8s.Service, key K, s *k8s.Service) {
+	switch first := all[key]; first {
+	case nil:
+		all[key] = s
+	case s:
+	default:
+		r.contested[first.Key()], r.contested[s.Key()] = true, true
 	}
-	for _, list := range [][]netip.Addr{s.ExternalIPs, s.IngressIPs} {
-		for _, a := range list {
-			if r.external[a] > 1 || r.clusterIPs[a] > 0 {
-				return true
-			}
-		}
-	}
-	for i := range s.Ports {
-		if p := &s.Ports[i]; p.NodePort != 0 && r.ports[nodePort{p.Protocol, p.NodePort}] > 1 {
-			return true
-		}
-	}
-	return false
 }
