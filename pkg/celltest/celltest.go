@@ -54,10 +54,13 @@ func Infrastructure() cell.Cell {
 // $WORK stands for the script's directory.
 func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Helper()
-	ctx, cancel := context.WithCancelCause(context.Background())
-	t.Cleanup(func() { cancel(nil) })
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
 	// Scripts wait for other tests before they begin, so time counts from then on.
-	end := time.AfterFunc(math.MaxInt64, func() { cancel(fmt.Errorf("scripts take longer than %v", timeout)) })
+	end := time.AfterFunc(math.MaxInt64, func() {
+		t.Errorf("a script goes on %v after the last one began: it waits for what does not come", timeout)
+		cancel()
+	})
 	t.Cleanup(func() { end.Stop() })
 	setup := func(t testing.TB, args []string) *script.Engine {
 		end.Reset(timeout)

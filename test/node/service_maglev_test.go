@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -104,17 +105,8 @@ func (m *market) choices(t *testing.T, to netip.AddrPort, ports int) []string {
 }
 
 // askFrom sends a datagram from an address and port of its own choice.
-func askFrom(at nodekit.Place, from, to netip.AddrPort) (a served, err error) {
-	err = at.Do(func() error {
-		conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(from), net.UDPAddrFromAddrPort(to))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		a, err = askOn(conn)
-		return err
-	})
-	return a, err
+func askFrom(at nodekit.Place, from, to netip.AddrPort) (served, error) {
+	return askBy(context.Background(), at, &net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from)}, "udp", to)
 }
 
 // Two nodes that balance with Maglev bring each client from outside to the same backend, by whichever it comes. When a backend goes, its

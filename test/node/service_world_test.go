@@ -163,9 +163,13 @@ const askTimeout = 2 * time.Second
 
 // ask sends one request from a place, and wants the answer from where the request went to. The socket is connected, so the kernel takes
 // answers from nowhere else.
-func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (a served, err error) {
+func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (served, error) {
+	return askBy(ctx, from, &net.Dialer{Timeout: askTimeout}, network, to)
+}
+
+func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network string, to netip.AddrPort) (a served, err error) {
 	err = from.Do(func() error {
-		conn, err := (&net.Dialer{Timeout: askTimeout}).DialContext(ctx, network, to.String())
+		conn, err := dialer.DialContext(ctx, network, to.String())
 		if err != nil {
 			return err
 		}
