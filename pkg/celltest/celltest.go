@@ -4,7 +4,6 @@ package celltest
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"math"
 	"path/filepath"
