@@ -3,8 +3,6 @@ package bpf
 import (
 	"net/netip"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Flags of a [CtEntry]. The opener sent the first packet, the target was the first to get it.
@@ -28,15 +26,6 @@ func CtTicks(d time.Duration) uint32 {
 
 // CtDuration is the inverse of [CtTicks].
 func CtDuration(ticks uint32) time.Duration { return time.Duration(ticks) << ctTickShift }
-
-// CtNow is the time of the kernel's clock in ticks since it started, as the programs read it.
-func CtNow() (uint32, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, err
-	}
-	return uint32(now.Nano() >> ctTickShift), nil
-}
 
 // CtExpired tells whether a flow has ended at a time of [CtNow].
 func CtExpired(e *CtEntry, now uint32) bool { return int32(e.Expires-now) <= 0 }

@@ -64,16 +64,7 @@ func (m *market) chosen(t *testing.T, to netip.AddrPort, port uint16) string {
 	if _, err := m.Waggle(t.Context(), "bpf", "nat", "flush", "--service", "shop/web", "-o", "json"); err != nil {
 		t.Fatal(err)
 	}
-	var a served
-	err := m.OutsideHost().Do(func() error {
-		conn, err := net.DialUDP("udp", &net.UDPAddr{Port: int(port)}, net.UDPAddrFromAddrPort(to))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		a, err = askOn(conn)
-		return err
-	})
+	a, err := askBy(t.Context(), m.OutsideHost(), &net.Dialer{LocalAddr: &net.UDPAddr{Port: int(port)}}, "udp", to)
 	if err != nil {
 		t.Fatalf("%s from port %d: %v", to, port, err)
 	}

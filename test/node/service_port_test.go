@@ -59,7 +59,7 @@ func connectFrom(place nodekit.Place, from, to netip.AddrPort) (conn net.Conn, e
 		err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
 		return errors.Join(err, set)
 	}
-	err = place.Do(func() (err error) {
+	err = nodekit.Bind(place, func() (err error) {
 		conn, err = (&net.Dialer{Timeout: askTimeout, LocalAddr: net.TCPAddrFromAddrPort(from), Control: shared}).Dial("tcp", to.String())
 		return err
 	})

@@ -315,7 +315,7 @@ func TestPrivilegedService_PortIsUsedAgain(t *testing.T) {
 
 // askFromPort ends its connection at once, so that the port is free again.
 func askFromPort(place nodekit.Place, from, to netip.AddrPort) (a served, err error) {
-	err = place.Do(func() error {
+	err = nodekit.Bind(place, func() error {
 		conn, err := (&net.Dialer{Timeout: askTimeout, LocalAddr: net.TCPAddrFromAddrPort(from)}).Dial("tcp", to.String())
 		if err != nil {
 			return err

@@ -168,7 +168,7 @@ func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrP
 }
 
 func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network string, to netip.AddrPort) (a served, err error) {
-	err = from.Do(func() error {
+	err = nodekit.Bind(from, func() error {
 		conn, err := dialer.DialContext(ctx, network, to.String())
 		if err != nil {
 			return err

@@ -19,6 +19,18 @@ type Place interface {
 	Do(f func() error) error
 }
 
+// Bind does what binds an address at a place, again while the address is in use: a socket that was closed a moment ago lives on
+// in a program that this process is just starting, until execve(2) has closed what was not meant for it.
+func Bind(at Place, f func() error) error {
+	return at.Do(func() error {
+		for deadline := time.Now().Add(packetTimeout); ; time.Sleep(time.Millisecond) {
+			if err := f(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
+				return err
+			}
+		}
+	})
+}
+
 // packetTimeout is long enough for a packet on a busy machine of two cores.
 const packetTimeout = 2 * time.Second
 
@@ -94,7 +106,7 @@ func TCP(from, to Place, addr netip.Addr, size int) error {
 // TCPThrough does the same with a service in front of the listener; none when it is not valid.
 func TCPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
 	var listener net.Listener
-	if err := to.Do(func() (err error) {
+	if err := Bind(to, func() (err error) {
 		listener, err = net.Listen("tcp", at.String())
 		return err
 	}); err != nil {
@@ -134,7 +146,7 @@ func UDP(from, to Place, addr netip.Addr, size int) error {
 // UDPThrough does the same with a service in front of the server; none when it is not valid.
 func UDPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
 	var server net.PacketConn
-	if err := to.Do(func() (err error) {
+	if err := Bind(to, func() (err error) {
 		server, err = net.ListenPacket("udp", at.String())
 		return err
 	}); err != nil {

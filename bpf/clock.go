@@ -1,0 +1,46 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// timeOffsets says how far the clocks of this process are from those of the kernel: time_namespaces(7).
+const timeOffsets = "/proc/self/timens_offsets"
+
+// CtNow is the time of the kernel's clock in ticks since it started, as the programs read it: in a time namespace, too.
+func CtNow() (uint32, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0, fmt.Errorf("read the monotonic clock: %w", err)
+	}
+	text, err := os.ReadFile(timeOffsets)
+	if errors.Is(err, fs.ErrNotExist) { // a kernel without time namespaces
+		text, err = nil, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read by how much clocks differ in this time namespace: %w", err)
+	}
+	offset, err := monotonicOffset(string(text))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", timeOffsets, err)
+	}
+	return uint32((time.Duration(now.Nano()) - offset) >> ctTickShift), nil
+}
+
+// monotonicOffset reads the first line: the clock's name, seconds and nanoseconds. Nothing is none.
+func monotonicOffset(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	var seconds, nanos int64
+	if _, err := fmt.Sscanf(text, "monotonic %d %d", &seconds, &nanos); err != nil {
+		return 0, fmt.Errorf("%q does not begin with the offset of the monotonic clock: %w", text, err)
+	}
+	return time.Duration(seconds)*time.Second + time.Duration(nanos), nil
+}

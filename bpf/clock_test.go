@@ -1,0 +1,60 @@
+package bpf
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMonotonicOffset(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{
+		"": 0,
+		"monotonic           0         0\nboottime            0         0\n": 0,
+		"monotonic      864000         5\nboottime            7         0\n": 10*24*time.Hour + 5,
+		"monotonic        -100 999999999\nboottime        -100         0\n":  -100*time.Second + 999999999,
+	} {
+		if got, err := monotonicOffset(text); err != nil || got != want {
+			t.Errorf("%q: %v (%v), want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"boottime 0 0\n", "monotonic\n", "monotonic x 0\n", "\n"} {
+		if _, err := monotonicOffset(text); err == nil {
+			t.Errorf("%q is taken for an offset", text)
+		}
+	}
+}
+
+// printCtNow makes the test below say what the time is, in a process of its own.
+const printCtNow = "WAGGLE_TEST_PRINT_CT_NOW"
+
+// Flows do not end because the agent has other clocks than the programs.
+func TestPrivilegedCtNow_IsTheKernelsInEachTimeNamespace(t *testing.T) {
+	now, err := CtNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Getenv(printCtNow) != "" {
+		fmt.Printf("now=%d\n", now)
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), "unshare", "--time", "--monotonic", "864000", "--boottime", "864000", os.Args[0], "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), printCtNow+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	_, text, _ := strings.Cut(string(out), "now=")
+	text, _, _ = strings.Cut(text, "\n")
+	there, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	if late := CtDuration(uint32(there) - now); late > time.Minute {
+		t.Errorf("ten days ahead the programs' clock is read as %d, %v after %d", there, late, now)
+	}
+}
