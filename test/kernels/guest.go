@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/nodekit"
 )
 
 // programsEnv names the folder with the programs under test, for tests that would build them otherwise.
@@ -66,7 +68,7 @@ func (s suite) run(output *os.File) error {
 	cmd := exec.Command("/bin/test2json", "-t", "-p", s.Package, s.binary(), "-test.v=test2json", "-test.run="+s.Run, "-test.timeout=10m",
 		"-test.parallel="+strconv.Itoa(parallel))
 	cmd.Dir = "/tree/" + s.Package
-	cmd.Env = []string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", programsEnv + "=" + programs}
+	cmd.Env = []string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", programsEnv + "=" + programs, nodekit.Emulated + "=1"}
 	cmd.Stdout, cmd.Stderr = output, os.Stderr
 	begin := time.Now()
 	err := cmd.Run()
