@@ -127,12 +127,17 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 		return nil
 	}
 	alone := 0 // so many at the beginning of the list contend with nobody
+	var ahead <-chan []*model
 	if first {
 		alone = c.uncontested(txn)
+		over := make(chan struct{})
+		defer close(over)
+		ahead = c.ahead(txn, c.queue[:alone], over)
 	}
 	write := c.writeTxn()
 	defer func() { write.Abort() }()
 	c.models = map[string]*model{}
+	var models []*model
 	for i := 0; i < len(c.queue); i++ { // it grows meanwhile
 		if 0 < i && i <= alone && (i%c.portion == 0 || i == alone) {
 			write.Commit()
@@ -140,6 +145,13 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 		}
 		name := c.queue[i]
 		delete(c.queued, name)
+		delete(c.models, name) // it may have been asked about shared backends, but others have ClusterIPs now
+		if i < alone {
+			if i%c.portion == 0 {
+				models = <-ahead
+			}
+			c.models[name] = models[i%c.portion]
+		}
 		if err := c.update(txn, write, name); err != nil {
 			return fmt.Errorf("service %s: %w", name, err)
 		}
@@ -192,12 +204,13 @@ func (c *controller) model(txn statedb.ReadTxn, write statedb.ReadTxn, name stri
 	if m, known := c.models[name]; known {
 		return m
 	}
-	m := c.compute(txn, write, name)
+	m := c.compute(txn, name, func(a netip.Addr) bool { return c.takenByOther(write, name, a) })
 	c.models[name] = m
 	return m
 }
 
-func (c *controller) compute(txn statedb.ReadTxn, write statedb.ReadTxn, name string) *model {
+// compute is a model of a snapshot; taken tells of an address whether another service has it as its ClusterIP.
+func (c *controller) compute(txn statedb.ReadTxn, name string, taken func(netip.Addr) bool) *model {
 	if pod, host := hostPortPod(name); host {
 		p, _, found := c.Pods.Get(txn, k8s.PodByName(pod))
 		if !found {
@@ -213,7 +226,27 @@ func (c *controller) compute(txn statedb.ReadTxn, write statedb.ReadTxn, name st
 	for slice := range c.Slices.List(txn, k8s.EndpointSlicesByService(name)) {
 		list = append(list, slice)
 	}
-	return c.world.service(name, s, list, func(a netip.Addr) bool { return c.takenByOther(write, name, a) })
+	return c.world.service(name, s, list, taken)
+}
+
+// ahead computes the models of services that contend with nobody, by portions, while those before are written. It ends when over is closed.
+func (c *controller) ahead(txn statedb.ReadTxn, names []string, over <-chan struct{}) <-chan []*model {
+	free := func(netip.Addr) bool { return false }
+	portions := make(chan []*model, 1)
+	go func() {
+		for part := range slices.Chunk(names, c.portion) {
+			models := make([]*model, len(part))
+			for i, name := range part {
+				models[i] = c.compute(txn, name, free)
+			}
+			select {
+			case portions <- models:
+			case <-over:
+				return
+			}
+		}
+	}()
+	return portions
 }
 
 // takenByOther tells whether an address is the ClusterIP of a service other than one.

@@ -19,7 +19,6 @@ func (c *controller) update(txn statedb.ReadTxn, write statedb.WriteTxn, name st
 	if found {
 		name = old.Name // all rows share one text
 	}
-	delete(c.models, name) // it may have been asked about shared backends, but others have ClusterIPs now
 	m := c.model(txn, write, name)
 	if !found {
 		if m == nil {
