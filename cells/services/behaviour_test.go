@@ -209,6 +209,38 @@ func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
 	b.expect("younger has it", b.problemsOf("b/younger"), "")
 }
 
+// TestContest_ClusterIPsThatOthersServe: a Service that another proxy or another node is to serve has its ClusterIP for itself, here too.
+func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
+	t.Parallel()
+	const why = "ExternalIPs 10.96.0.1: is the ClusterIP of another Service"
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	victim := func(change func(*k8s.Service)) *k8s.Service {
+		s := outer("a", "web", "10.96.0.1", "", 1)
+		change(s)
+		return s
+	}
+	proxied := victim(func(s *k8s.Service) { s.Labels = map[string]string{labelProxyName: "other"} })
+	b.insert(outer("b", "thief", "10.96.0.2", "10.96.0.1", 0), proxied)
+	b.state(sources.Synced)
+	b.step()
+	b.expect("another proxy's", b.problemsOf("b/thief"), why)
+	b.insert(victim(func(s *k8s.Service) { s.Annotations = map[string]string{annotationNode: "edge"} }))
+	b.step()
+	b.expect("another node's", b.problemsOf("b/thief"), why)
+	b.insert(victim(func(*k8s.Service) {}))
+	b.step()
+	b.expect("ours", b.problemsOf("b/thief"), why)
+	b.insert(victim(func(s *k8s.Service) { s.Labels, s.ClusterIPs = proxied.Labels, ips("10.96.0.9") }))
+	b.step()
+	b.expect("of another address", b.problemsOf("b/thief"), "")
+	b.insert(proxied)
+	b.step()
+	b.expect("another proxy's again", b.problemsOf("b/thief"), why)
+	b.remove(proxied)
+	b.step()
+	b.expect("gone", b.problemsOf("b/thief"), "")
+}
+
 // TestHostPort_OfAPodOfTheSameName is another service, which gets the port when the first pod has ended.
 func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
 	t.Parallel()

@@ -26,7 +26,8 @@ type controller struct {
 	queue  []string // services that must be computed
 	queued map[string]bool
 
-	clusterIPs map[netip.Addr]int                       // how many services have it
+	clusterIPs map[netip.Addr]int                       // how many Services have it, those that others serve too
+	elsewhere  map[string][]netip.Addr                  // ClusterIPs of Services that have no row, because others serve them
 	external   map[netip.Addr]map[string]bool           // services that want it, in force or not
 	externalOf map[string][]netip.Addr                  // the same by service
 	placed     map[string]bool                          // services that depend on addresses of nodes
@@ -45,7 +46,7 @@ type controller struct {
 const portion = 2048
 
 func newController(p params) *controller {
-	return &controller{params: p, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, external: map[netip.Addr]map[string]bool{},
+	return &controller{params: p, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, elsewhere: map[string][]netip.Addr{}, external: map[netip.Addr]map[string]bool{},
 		externalOf: map[string][]netip.Addr{}, placed: map[string]bool{}, contests: map[loadbalancer.Address][]contender{},
 		lost: map[string]map[loadbalancer.Address]bool{}, portion: portion}
 }
@@ -249,13 +250,26 @@ func (c *controller) ahead(txn statedb.ReadTxn, names []string, over <-chan stru
 	return portions
 }
 
-// takenByOther tells whether an address is the ClusterIP of a service other than one.
+// takenByOther tells whether an address is the ClusterIP of a Service other than one, whoever serves it.
 func (c *controller) takenByOther(write statedb.ReadTxn, name string, a netip.Addr) bool {
 	others := c.clusterIPs[a]
 	if others > 0 {
-		if row, _, found := c.Services.Get(write, services.ByName(name)); found && slices.Contains(row.ClusterIPs, a) {
+		own := c.elsewhere[name]
+		if row, _, found := c.Services.Get(write, services.ByName(name)); found {
+			own = row.ClusterIPs
+		}
+		if slices.Contains(own, a) {
 			others--
 		}
 	}
 	return others > 0
+}
+
+// foreign stands for a service that has no row: its name, and the ClusterIPs of its object, which nobody else may have here either.
+func (c *controller) foreign(txn statedb.ReadTxn, name string) *model {
+	m := &model{row: &services.Service{Name: name}}
+	if s, _, found := c.KubernetesServices.Get(txn, k8s.ServiceByName(name)); found {
+		m.row.ClusterIPs = s.ClusterIPs
+	}
+	return m
 }

@@ -25,6 +25,9 @@ type model struct {
 	problems map[string]struct{}
 }
 
+// foreign tells whether it stands for a service that gets no row.
+func (m *model) foreign() bool { return m.row.Type == "" }
+
 // claim is a frontend that a service wants.
 type claim struct {
 	loadbalancer.Address

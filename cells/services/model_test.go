@@ -224,8 +224,8 @@ func (b *bench) naive() []string {
 						bad := a.Is4() != is4
 						if !bad {
 							bad = own[a] || ofNode[a] != "" || slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) })
-							for other, o := range served {
-								bad = bad || other != name && slices.Contains(o.ClusterIPs, a)
+							for o := range b.svcs.All(txn) { // whoever serves it
+								bad = bad || o.Key() != name && slices.Contains(o.ClusterIPs, a)
 							}
 							if bad {
 								problems[name] = append(problems[name], kind+" "+a.String())

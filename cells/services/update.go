@@ -20,16 +20,16 @@ func (c *controller) update(txn statedb.ReadTxn, write statedb.WriteTxn, name st
 		name = old.Name // all rows share one text
 	}
 	m := c.model(txn, write, name)
-	if !found {
-		if m == nil {
-			return nil
-		}
+	if m == nil {
+		m = c.foreign(txn, name)
+	}
+	ips := c.elsewhere[name]
+	if found {
+		ips = old.ClusterIPs
+	} else {
 		old = &c.nothing
 	}
-	if m == nil {
-		m = &model{row: &services.Service{Name: name}}
-	}
-	c.remember(name, old.ClusterIPs, m)
+	c.remember(name, ips, m)
 	if err := c.updateBackends(txn, write, name, old.Backends, m); err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (c *controller) update(txn statedb.ReadTxn, write statedb.WriteTxn, name st
 	return c.updateService(write, old, found, m)
 }
 
-// remember notes what no row tells, and concerns those who want an address that is or was a ClusterIP here.
+// remember notes what no row tells, and concerns those who want an address that is or was a ClusterIP of this one.
 func (c *controller) remember(name string, before []netip.Addr, m *model) {
 	for _, a := range before {
 		if !slices.Contains(m.row.ClusterIPs, a) {
@@ -55,6 +55,9 @@ func (c *controller) remember(name string, before []netip.Addr, m *model) {
 			c.clusterIPs[a]++
 			c.concernOthers(name, a)
 		}
+	}
+	if delete(c.elsewhere, name); m.foreign() && len(m.row.ClusterIPs) > 0 {
+		c.elsewhere[name] = m.row.ClusterIPs
 	}
 	for _, a := range c.externalOf[name] {
 		if delete(c.external[a], name); len(c.external[a]) == 0 {
@@ -87,7 +90,10 @@ func (c *controller) concernOthers(name string, a netip.Addr) {
 }
 
 func (c *controller) updateService(write statedb.WriteTxn, old *services.Service, found bool, m *model) error {
-	if m.row.Type == "" {
+	if m.foreign() {
+		if !found {
+			return nil
+		}
 		_, _, err := c.Services.Delete(write, old)
 		return err
 	}
