@@ -55,7 +55,7 @@ func (p *pass) affinity(a affinity, now uint32) (lost, expired bool) {
 	if !found || f.Affinity == 0 {
 		return true, false
 	}
-	b, _, found := p.services.backends.Get(p.services.txn, backends.ByID(a.Entry.Backend))
+	b, _, found := p.services.tables.Backends.Get(p.services.txn, backends.ByID(a.Entry.Backend))
 	if !found || !slices.Contains(b.Services, f.Service) {
 		return true, false
 	}

@@ -13,11 +13,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
-	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -68,8 +67,7 @@ type params struct {
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Addresses statedb.Table[ipamaddresses.Address]
 	Nodes     statedb.Table[nodeaddresses.Address]
-	Frontends statedb.Table[*frontends.Frontend]
-	Backends  statedb.Table[*backends.Backend]
+	Serving   serving.Tables
 }
 
 func newCollector(p params) (*collector, error) {
@@ -77,7 +75,7 @@ func newCollector(p params) (*collector, error) {
 		return nil, err
 	}
 	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
-		addresses: p.Addresses, nodes: p.Nodes, served: &served{frontends: p.Frontends, backends: p.Backends}, percent: p.Settings.EndpointShare,
+		addresses: p.Addresses, nodes: p.Nodes, served: &served{tables: p.Serving}, percent: p.Settings.EndpointShare,
 		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
 }
 

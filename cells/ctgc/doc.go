@@ -1,7 +1,7 @@
 // Package ctgc takes out of the maps of flows what is over: flows whose time has run out, those of endpoints that are gone, and
 // translated ones whose service or backend is. The programs put flows in and prolong them; they never wait for this cell.
 //
-// It reads endpoints (whose flows may stay), ipam-addresses (which addresses wait for a pass), frontends and backends (whose
+// It reads endpoints (whose flows may stay), ipam-addresses (which addresses wait for a pass), services, frontends and backends (whose
 // translated flows may stay), node-addresses (under which addresses they may leave) and the ring buffer ct_signals, in which
 // programs say that a map is full or an endpoint has used up its share. It writes the tables conntrack, a row for each map, and nat-usage, a row for each endpoint with translated flows.
 //

@@ -29,6 +29,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,6 +44,7 @@ func TestScripts(t *testing.T) {
 				ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
 				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
+				services.NewTable, statedb.RWTable[*services.Service].ToTable,
 				nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 				fake.commands,
 				func() settings.Agent { return settings.Agent{EndpointShare: 50} },

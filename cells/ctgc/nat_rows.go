@@ -86,7 +86,7 @@ func (c *collector) translations(f natFilter) ([]translation, error) {
 	return rows, nil
 }
 
-func serviceName(s *services, id uint32) string {
+func serviceName(s *snapshot, id uint32) string {
 	if s == nil || id == 0 {
 		return ""
 	}

@@ -26,7 +26,7 @@ type pass struct {
 
 	// As they are now: read again whenever entries were, because a flow comes after what it names.
 	locals   *locals   // nil as long as not all endpoints are known
-	services *services // nil as long as not all services are known
+	services *snapshot // nil as long as not all services are known
 	resting  resting
 
 	shares       map[uint16]uint32       // established flows by endpoint

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
@@ -23,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -63,7 +65,8 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 	fronts, err5 := frontends.NewTable(db)
 	backs, err6 := backends.NewTable(db)
 	nodes, err7 := nodeaddresses.NewTable(db)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
+	named, err8 := services.NewTable(db)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8); err != nil {
 		t.Fatal(err)
 	}
 	txn := db.WriteTxn(all)
@@ -74,7 +77,7 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 	}
 	txn.Commit()
 	c, err := newCollector(params{Config: DefaultConfig, Settings: settings.Agent{EndpointShare: 25}, Kernel: newKernel(maps), Nat: newNatKernel(maps), DB: db, Table: table,
-		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Frontends: fronts, Backends: backs})
+		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Serving: serving.Tables{Services: named, Frontends: fronts, Backends: backs}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
@@ -17,9 +18,7 @@ import (
 // served finds frontends by the ids that entries of the kernel name. Tables do not: an index would cost each of many frontends
 // several times as much as this.
 type served struct {
-	frontends statedb.Table[*frontends.Frontend]
-	backends  statedb.Table[*backends.Backend]
-
+	tables  serving.Tables
 	answers answers
 
 	mu        sync.Mutex // guards what follows
@@ -27,8 +26,8 @@ type served struct {
 	addresses map[uint32]loadbalancer.Address // of frontends by id; one may be gone, or have another id
 }
 
-// services are frontends and backends at one moment. What an entry may name repeats much, so what was found is kept.
-type services struct {
+// snapshot is services at one moment. What an entry may name repeats much, so what was found is kept.
+type snapshot struct {
 	*served
 	txn  statedb.ReadTxn
 	lost map[named]bool
@@ -41,18 +40,18 @@ type named struct {
 }
 
 // now returns nil until all frontends and backends are known.
-func (s *served) now(db *statedb.DB) (*services, error) {
+func (s *served) now(db *statedb.DB) (*snapshot, error) {
 	txn := db.ReadTxn()
-	known, _ := s.frontends.Initialized(txn)
-	alsoKnown, _ := s.backends.Initialized(txn)
+	known, _ := s.tables.Frontends.Initialized(txn)
+	alsoKnown, _ := s.tables.Backends.Initialized(txn)
 	if !known || !alsoKnown {
 		return nil, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changes == nil {
-		write := db.WriteTxn(s.frontends)
-		changes, err := s.frontends.Changes(write)
+		write := db.WriteTxn(s.tables.Frontends)
+		changes, err := s.tables.Frontends.Changes(write)
 		write.Commit()
 		if err != nil {
 			return nil, err
@@ -70,24 +69,23 @@ func (s *served) now(db *statedb.DB) (*services, error) {
 			delete(s.addresses, f.ID)
 		}
 	}
-	return &services{served: s, txn: txn, lost: make(map[named]bool)}, nil
+	return &snapshot{served: s, txn: txn, lost: make(map[named]bool)}, nil
 }
 
 // frontend finds one by its id.
-func (s *services) frontend(id uint32) (*frontends.Frontend, bool) {
+func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 	s.mu.Lock()
 	address, found := s.addresses[id]
 	s.mu.Unlock()
 	if !found {
 		return nil, false
 	}
-	f, _, found := s.frontends.Get(s.txn, frontends.ByAddress(address))
+	f, _, found := s.tables.Frontends.Get(s.txn, frontends.ByAddress(address))
 	return f, found && f.ID == id
 }
 
-// gone tells whether the flow's service has ended, or its backend has for that service. A UDP client cannot tell that nobody
-// answers, so for it a backend that is not ready has ended too.
-func (s *services) gone(f *natmap.Flow) bool {
+// gone tells whether the flow's service has ended, or its backend has for the port of that service.
+func (s *snapshot) gone(f *natmap.Flow) bool {
 	if f.Service == 0 && f.Backend == 0 {
 		return false
 	}
@@ -100,21 +98,22 @@ func (s *services) gone(f *natmap.Flow) bool {
 	return lost
 }
 
-func (s *services) lose(n named) bool {
-	var service string
-	if n.service != 0 {
-		f, found := s.frontend(n.service)
-		if !found {
-			return true
-		}
-		service = f.Service
+func (s *snapshot) lose(n named) bool {
+	f, found := s.frontend(n.service)
+	if n.service != 0 && !found {
+		return true
 	}
 	if n.backend == 0 {
 		return false
 	}
-	b, _, found := s.backends.Get(s.txn, backends.ByID(n.backend))
-	return !found || n.service != 0 && !slices.Contains(b.Services, service) ||
-		n.protocol == loadbalancer.UDP && b.State == backends.NotReady
+	b, _, found := s.tables.Backends.Get(s.txn, backends.ByID(n.backend))
+	switch {
+	case !found || n.service == 0:
+		return !found
+	case n.protocol == loadbalancer.UDP:
+		return !s.tables.Datagrams(s.txn, f, b)
+	}
+	return !slices.Contains(b.Services, f.Service)
 }
 
 // answerTime is how long answers may be on their way when a flow ends because nobody serves it any more: as long as the slots of

@@ -26,8 +26,8 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 	var late []time.Duration
 	for {
 		txn := c.db.ReadTxn()
-		_, frontends := c.served.frontends.AllWatch(txn)
-		_, backends := c.served.backends.AllWatch(txn)
+		_, frontends := c.served.tables.Frontends.AllWatch(txn)
+		_, backends := c.served.tables.Backends.AllWatch(txn)
 		heartbeat.Busy(ctx)
 		took, n, err := c.sweepOnce()
 		if err != nil {

@@ -1,6 +1,6 @@
 // Package sockterm closes connected sockets whose backend is gone, so that their processes connect anew and get another one.
 //
-// It reads frontends and backends (who is gone), what the programs of sockets have stored at each socket, of all network
+// It reads services, frontends and backends (who is gone), what the programs of sockets have stored at each socket, of all network
 // namespaces, and endpoints (where the pods' namespaces are). It writes the table closed-sockets, a row for each protocol.
 //
 // In the kernel it owns nothing but a program that lists sockets, which is gone with the agent; closing a socket needs NET_ADMIN.

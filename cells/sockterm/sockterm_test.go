@@ -22,6 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,6 +36,7 @@ func TestScripts(t *testing.T) {
 				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+				services.NewTable, statedb.RWTable[*services.Service].ToTable,
 				func() socketlb.Options { return socketlb.Options{Enabled: true} },
 				registerSync, // kube/synced
 				fake.commands,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -44,8 +44,7 @@ type params struct {
 	Kernel    kernel
 	DB        *statedb.DB
 	Table     statedb.RWTable[Closed]
-	Frontends statedb.Table[*frontends.Frontend]
-	Backends  statedb.Table[*backends.Backend]
+	Serving   serving.Tables
 	Endpoints statedb.Table[*endpoints.Endpoint]
 }
 
@@ -60,7 +59,7 @@ func register(jobs job.Group, p params) {
 func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for services")
 	heartbeat.Idle(ctx)
-	for _, initialized := range []func(statedb.ReadTxn) (bool, <-chan struct{}){t.Frontends.Initialized, t.Backends.Initialized} {
+	for _, initialized := range []func(statedb.ReadTxn) (bool, <-chan struct{}){t.Serving.Frontends.Initialized, t.Serving.Backends.Initialized} {
 		_, known := initialized(t.DB.ReadTxn())
 		select {
 		case <-ctx.Done():
@@ -76,8 +75,8 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	defer list.End()
 	for due := late; ; {
 		txn := t.DB.ReadTxn() // for what changes from here on; a pass has a snapshot of its own
-		_, frontends := t.Frontends.AllWatch(txn)
-		_, backends := t.Backends.AllWatch(txn)
+		_, frontends := t.Serving.Frontends.AllWatch(txn)
+		_, backends := t.Serving.Backends.AllWatch(txn)
 		heartbeat.Busy(ctx)
 		begin := time.Now()
 		if err := t.pass(list, health); err != nil {
@@ -104,19 +103,18 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// gone tells whether nobody answers a socket any more. A TCP connection stands as long as the backend is one of any service. A
-// client of UDP cannot tell that nobody answers, so for it a backend that is not ready, or none of its service's, is gone too, as
-// it is for flows that are translated on links.
+// gone tells whether nobody answers a socket any more. A TCP connection stands as long as the backend is one of any service. Of UDP
+// the frontend that the process asked for must have the backend, as for flows that are translated on links.
 func (t *terminator) gone(txn statedb.ReadTxn, s *socket) bool {
-	b, _, found := t.Backends.Get(txn, backends.ByAddress(s.Backend))
+	b, _, found := t.Serving.Backends.Get(txn, backends.ByAddress(s.Backend))
 	if !found {
 		return true
 	}
 	if s.Backend.Protocol != loadbalancer.UDP {
 		return false
 	}
-	f, _, found := t.Frontends.Get(txn, frontends.ByAddress(s.Service))
-	return !found || b.State == backends.NotReady || !slices.Contains(b.Services, f.Service)
+	f, _, _ := t.Serving.Frontends.Get(txn, frontends.ByAddress(s.Service))
+	return !t.Serving.Datagrams(txn, f, b)
 }
 
 // pass looks at all sockets that are connected to backends. It asks the tables after the kernel: a backend that comes while the
