@@ -181,8 +181,10 @@ func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network 
 }
 
 // askOn asks once more on a connection.
-func askOn(conn net.Conn) (served, error) {
-	if err := conn.SetDeadline(time.Now().Add(askTimeout)); err != nil {
+func askOn(conn net.Conn) (served, error) { return askWithin(conn, askTimeout) }
+
+func askWithin(conn net.Conn, limit time.Duration) (served, error) {
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
 		return served{}, err
 	}
 	if _, err := conn.Write([]byte("who\n")); err != nil {

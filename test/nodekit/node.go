@@ -97,16 +97,69 @@ func (n *Node) ManifestsDir() string { return n.path("manifests") }
 func (n *Node) BPFRoot() string      { return n.path("bpf") }
 
 func (n *Node) connectUplink() error {
-	if err := n.Do(func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
-			PeerNamespace: netlink.NsFd(int(n.outside.net.Fd()))})
-	}); err != nil {
+	if err := n.addPair("eth0"); err != nil {
 		return err
 	}
 	if err := n.Do(func() error { return address("eth0", OutsideIPv4, UplinkIPv4, UplinkIPv6) }); err != nil {
 		return err
 	}
 	return n.Outside(func() error { return address("eth0", UplinkIPv4, OutsideIPv4, OutsideIPv6) })
+}
+
+// addPair connects the node with the host outside by devices of one name.
+func (n *Node) addPair(name string) error {
+	return n.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name,
+			PeerNamespace: netlink.NsFd(int(n.outside.net.Fd()))})
+	})
+}
+
+// AddUplink connects the node with the host outside once more, by devices of one name. A default route of the node leads there, behind that of
+// the first uplink: without one a veth is nothing that leads out. Both ends know each other: the kernel asks again only after a second when the
+// first question comes before the other end is up.
+func (n *Node) AddUplink(name string, here, there []netip.Prefix) error {
+	if err := n.addPair(name); err != nil {
+		return err
+	}
+	var inside, outside net.HardwareAddr
+	up := func(mac *net.HardwareAddr, addrs []netip.Prefix) func() error {
+		return func() error {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			*mac = link.Attrs().HardwareAddr
+			return linkUp(name, addrs...)
+		}
+	}
+	know := func(mac net.HardwareAddr, addrs []netip.Prefix) error {
+		link, err := netlink.LinkByName(name)
+		for _, a := range addrs {
+			if err == nil {
+				err = netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: a.Addr().AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
+			}
+		}
+		return err
+	}
+	if err := n.Outside(up(&outside, there)); err != nil {
+		return err
+	}
+	if err := n.Do(func() error {
+		if err := up(&inside, here)(); err != nil {
+			return err
+		}
+		if err := know(outside, there); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: there[0].Addr().AsSlice(), Priority: 500})
+	}); err != nil {
+		return err
+	}
+	return n.Outside(func() error { return know(inside, here) })
 }
 
 // address gives a link its addresses, sets it up and, for the gateway's family, adds a default route.

@@ -1,0 +1,223 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// An address of the node has to be served within a second after the kernel has it. Machines on which tests run have other work as well.
+const (
+	addressLimit = time.Second
+	addressSlack = 2 * time.Second
+)
+
+// The node gets another address on its uplink, and another device that leads out. Node ports are served there at once, pods leave by the
+// device under its address, and the agent is the same all the time. What goes is no longer served.
+func TestPrivilegedService_NodePortFollowsTheNodesAddresses(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		all := mode.packets // every address serves, not only the first one of each device and family
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			args := mode.args
+			if all {
+				args = append([]string{"--nodeport-addresses=0.0.0.0/0,::/0"}, args...)
+			}
+			m := newMarket(t, args...)
+			pid := m.AgentPID()
+			clients := []nodekit.Place{m.OutsideHost(), m.pod(t, "client")}
+			if !mode.packets {
+				clients = append(clients, m.Host())
+			}
+			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+			m.backends(t, "one")
+			for _, addr := range uplinks {
+				m.ready(t, netip.AddrPortFrom(addr, webNodePort), 1)
+			}
+			m.servedFrom(t, clients, uplinks)
+
+			m.uplinkAddressChanges(t, clients, all)
+			m.uplinkComes(t, clients)
+			if m.AgentPID() != pid {
+				t.Error("the agent is another process")
+			}
+		})
+	}
+}
+
+// uplinkAddressChanges gives the uplink addresses beside those that it has, or, when only the first one counts, in place of them; and back.
+func (m *market) uplinkAddressChanges(t *testing.T, clients []nodekit.Place, all bool) {
+	t.Helper()
+	was := []netip.Prefix{nodekit.UplinkIPv4, nodekit.UplinkIPv6}
+	is := []netip.Prefix{netip.MustParsePrefix("192.0.2.77/32"), netip.MustParsePrefix("2001:db8:2::77/64")}
+	to := []netip.Addr{is[0].Addr(), is[1].Addr()}
+	m.keepNeighbours(t, slices.Concat(uplinks, to))
+	change := func(device string, add, del []netip.Prefix) func() error {
+		return func() (err error) {
+			for _, p := range add {
+				err = errors.Join(err, addAddr(device, p))
+			}
+			for _, p := range del {
+				err = errors.Join(err, delAddr(device, p))
+			}
+			return errors.Join(err, defaultRoute(device))
+		}
+	}
+	replaced := was
+	if all {
+		replaced = nil
+	}
+	m.servedAtOnce(t, "addresses of the uplink", to, change("eth0", is, replaced))
+	m.servedFrom(t, clients, to)
+	if all {
+		m.servedFrom(t, clients, uplinks)
+	} else {
+		m.notServed(t, clients, uplinks)
+	}
+	m.servedAtOnce(t, "addresses of the uplink as they were", uplinks, change("eth0", replaced, is))
+	m.servedFrom(t, clients, uplinks)
+	m.notServed(t, clients, to)
+}
+
+// keepNeighbours lets the host outside send to the node what is for these addresses, also while the node does not have them.
+func (m *market) keepNeighbours(t *testing.T, addrs []netip.Addr) {
+	t.Helper()
+	var mac net.HardwareAddr
+	if err := m.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			mac = link.Attrs().HardwareAddr
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Outside(func() error {
+		link, err := netlink.LinkByName("eth0")
+		for _, addr := range addrs {
+			if err == nil {
+				err = netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, IP: addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// uplinkComes gives the node another device that leads out, and takes it away.
+func (m *market) uplinkComes(t *testing.T, clients []nodekit.Place) {
+	t.Helper()
+	here := []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("2001:db8:7::1/64")}
+	there := []netip.Prefix{netip.MustParsePrefix("198.51.100.2/24"), netip.MustParsePrefix("2001:db8:7::2/64")}
+	to := []netip.Addr{here[0].Addr(), here[1].Addr()}
+	m.servedAtOnce(t, "another device", to, func() error { return m.AddUplink("wan0", here, there) })
+	m.servedFrom(t, clients, to)
+	m.servedFrom(t, clients, uplinks)
+
+	answerWithName(t, m.OutsideHost(), "outside", 9000)
+	for i := range there {
+		for _, network := range networks {
+			m.seesClient(t, m.pods["client"], network, netip.AddrPortFrom(there[i].Addr(), 9000), to[i])
+			m.seesClient(t, m.pods["client"], network, netip.AddrPortFrom(outsideAddr(i == 1), 9000), uplinks[i])
+		}
+	}
+	if err := m.Do(func() error {
+		link, err := netlink.LinkByName("wan0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	m.notServed(t, clients, to)
+	m.servedFrom(t, clients, uplinks)
+}
+
+// servedFrom wants that clients reach the node port at addresses.
+func (m *market) servedFrom(t *testing.T, clients []nodekit.Place, addrs []netip.Addr) {
+	t.Helper()
+	each(addrs, webNodePort, func(network string, to netip.AddrPort) {
+		for _, client := range clients {
+			m.reaches(t, client, network, to, "one")
+		}
+	})
+}
+
+// servedAtOnce measures how long after a change the host outside gets its first answers from the node port at addresses.
+func (m *market) servedAtOnce(t *testing.T, what string, addrs []netip.Addr, change func() error) {
+	t.Helper()
+	begun := time.Now()
+	if err := m.Do(change); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	var mu sync.Mutex
+	var longest time.Duration
+	each(addrs, webNodePort, func(network string, to netip.AddrPort) {
+		if err := firstAnswer(m.OutsideHost(), network, to, begun.Add(30*time.Second)); err != nil {
+			t.Errorf("%s: %s over %s: %v", what, to, network, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		longest = max(longest, time.Since(begun))
+	})
+	t.Logf("%s: all are served after %s", what, longest.Round(time.Millisecond))
+	if longest > addressLimit+addressSlack {
+		t.Errorf("%s: all are served after %s, want %s, or with other work on this machine %s", what, longest, addressLimit, addressLimit+addressSlack)
+	}
+}
+
+// firstAnswer asks until there is one.
+func firstAnswer(from nodekit.Place, network string, to netip.AddrPort, deadline time.Time) error {
+	for {
+		_, err := askFor(from, network, to, 50*time.Millisecond)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// askFor asks with a patience of the caller's choice.
+func askFor(from nodekit.Place, network string, to netip.AddrPort, patience time.Duration) (a served, err error) {
+	err = nodekit.Bind(from, func() error {
+		conn, err := net.DialTimeout(network, to.String(), patience)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+		a, err = askWithin(conn, patience)
+		return err
+	})
+	return a, err
+}
+
+// notServed waits until the node port is not served at addresses any more, and wants that no client is answered then.
+func (m *market) notServed(t *testing.T, clients []nodekit.Place, addrs []netip.Addr) {
+	t.Helper()
+	for _, addr := range addrs {
+		m.gone(t, netip.AddrPortFrom(addr, webNodePort))
+	}
+	each(addrs, webNodePort, func(network string, to netip.AddrPort) {
+		var all sync.WaitGroup
+		for _, client := range clients {
+			all.Go(func() {
+				if a, err := askFor(client, network, to, 500*time.Millisecond); err == nil {
+					t.Errorf("%s over %s, which is no address of the node any more, answers: %+v", to, network, a)
+				}
+			})
+		}
+		all.Wait()
+	})
+}
