@@ -29,6 +29,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -75,10 +76,10 @@ func newWhole(b *testing.B) *whole {
 	w.hive = hive.New(celltest.Infrastructure(), account.Cell, settings.Cell, services.Cell, Cell,
 		cell.Provide(func() bpfmaps.Batches { return maps },
 			k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodeaddresses.NewTable,
-			sources.NewTable,
+			endpoints.NewTable, sources.NewTable,
 			statedb.RWTable[*k8s.Service].ToTable, statedb.RWTable[*k8s.EndpointSlice].ToTable, statedb.RWTable[*k8s.Pod].ToTable,
 			statedb.RWTable[*k8s.Node].ToTable, statedb.RWTable[*cilium.Node].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
-			statedb.RWTable[sources.Source].ToTable),
+			statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[sources.Source].ToTable),
 		cell.Invoke(func(t wholeTables) { w.wholeTables = t }))
 	if err := w.hive.Populate(w.log); err != nil {
 		b.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -57,6 +58,7 @@ type params struct {
 	Nodes              statedb.Table[*k8s.Node]
 	CiliumNodes        statedb.Table[*cilium.Node]
 	NodeAddresses      statedb.Table[nodeaddresses.Address]
+	Endpoints          statedb.Table[*endpoints.Endpoint]
 	Sources            statedb.Table[sources.Source]
 
 	Services   statedb.RWTable[*services.Service]

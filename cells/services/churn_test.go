@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -94,11 +95,14 @@ func (c *churn) randomSlice() *k8s.EndpointSlice {
 	}
 	hints := c.IntN(2) == 0
 	for range c.IntN(4) {
-		// What is said of an address is the same in all slices but for its state, as of a pod.
+		// What is said of an address is mostly the same in all slices but for its state, as of a pod.
 		n := c.addr(is4, pickOne(c, blockPods, blockPods, blockPods, blockNodes), 5)
 		last := n.AsSlice()[len(n.AsSlice())-1]
 		e := k8s.SliceEndpoint{Addrs: []netip.Addr{n}, Ready: c.IntN(2) == 0, Terminating: c.IntN(3) == 0,
 			NodeName: []string{"one", "two", ""}[last%3], Zone: []string{"x", "y"}[last%2], Pod: fmt.Sprint("a/pod-", last)}
+		if c.IntN(6) == 0 { // a tenant's slice may say anything
+			e.NodeName, e.Pod = pickOne(c, "one", "two", ""), pickOne(c, "b/own", "")
+		}
 		e.Serving = e.Ready || c.IntN(2) == 0
 		if hints || c.IntN(5) == 0 {
 			e.ForZones = []string{pickOne(c, "x", "y")}
@@ -136,11 +140,24 @@ func (c *churn) randomAddress() nodeaddresses.Address {
 	return nodeaddresses.Address{Addr: c.addr(c.IntN(2) == 0, blockNodes, 3), Device: "eth0", NodePort: c.IntN(2) == 0}
 }
 
+func (c *churn) randomEndpoint() *endpoints.Endpoint {
+	id := uint16(1 + c.IntN(3))
+	e := &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(id), IfName: "eth0"}
+	for _, is4 := range c.families() {
+		if is4 {
+			e.IPv4 = c.addr(is4, blockPods, 5)
+		} else {
+			e.IPv6 = c.addr(is4, blockPods, 5)
+		}
+	}
+	return e
+}
+
 // change puts an object in the place of another, or removes one.
 func (c *churn) change() {
 	row := pickOne[func() any](c, func() any { return c.randomService() }, func() any { return c.randomService() }, func() any { return c.randomSlice() },
 		func() any { return c.randomSlice() }, func() any { return c.randomSlice() }, func() any { return c.randomPod() }, func() any { return c.randomNode() },
-		func() any { return c.randomAddress() })()
+		func() any { return c.randomAddress() }, func() any { return c.randomEndpoint() })()
 	if c.IntN(4) == 0 {
 		c.remove(row) // of that name, if there is one
 		return

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
@@ -20,6 +21,7 @@ type controller struct {
 	params
 	in    *inputs
 	world *world
+	here  map[netip.Addr]bool // addresses on this node, whatever slices say
 
 	frontendIDs, backendIDs *ids
 
@@ -119,6 +121,7 @@ func (c *controller) concern(name string) {
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	first := c.world == nil // then all are on the list
 	c.move(txn, c.in.world(txn, changed, c.world))
+	c.locate(txn, c.in.here(txn, changed, c.world, c.here))
 	if !c.synced && c.in.complete(txn, changed) {
 		if c.synced = true; !first {
 			c.concernAll(txn) // those that the maps alone had get their rows
@@ -180,6 +183,30 @@ func (c *controller) move(txn statedb.ReadTxn, now *world) {
 		c.concernAll(txn)
 	case !before.sameAddresses(now):
 		for name := range c.placed {
+			c.concern(name)
+		}
+	}
+}
+
+// locate takes over who is on this node, and concerns the services of backends of which that is not what it was.
+func (c *controller) locate(txn statedb.ReadTxn, now map[netip.Addr]bool) {
+	before := c.here
+	c.here = now
+	for _, sets := range [][2]map[netip.Addr]bool{{before, now}, {now, before}} {
+		for a := range sets[0] {
+			if !sets[1][a] {
+				c.concernBackends(txn, a)
+			}
+		}
+	}
+}
+
+func (c *controller) concernBackends(txn statedb.ReadTxn, a netip.Addr) {
+	for row := range c.Backends.LowerBound(txn, backends.ByAddress(loadbalancer.Address{Addr: a})) {
+		if row.Addr != a {
+			return
+		}
+		for _, name := range row.Services {
 			c.concern(name)
 		}
 	}

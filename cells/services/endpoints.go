@@ -14,7 +14,7 @@ import (
 type endpoint struct {
 	loadbalancer.Address
 	state           backends.State
-	local           bool
+	local           bool // its service says so, and believes it; the row goes by what the node knows
 	node, zone, pod string
 	hints           *k8s.SliceEndpoint // nil when it has none
 }

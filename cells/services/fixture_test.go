@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -28,6 +29,7 @@ type bench struct {
 	pods  statedb.RWTable[*k8s.Pod]
 	nodes statedb.RWTable[*k8s.Node]
 	addrs statedb.RWTable[nodeaddresses.Address]
+	eps   statedb.RWTable[*endpoints.Endpoint]
 	srcs  statedb.RWTable[sources.Source]
 
 	commits *commits
@@ -69,6 +71,8 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	table(err)
 	b.addrs, err = nodeaddresses.NewTable(db)
 	table(err)
+	b.eps, err = endpoints.NewTable(db)
+	table(err)
 	b.srcs, err = sources.NewTable(db)
 	table(err)
 	others, err := cilium.NewNodeTable(db)
@@ -86,7 +90,7 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	}
 	t.Cleanup(func() { _ = db.Stop() })
 	b.c = newController(params{DB: db, Rules: r, Earlier: earlier, KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
-		CiliumNodes: others, NodeAddresses: b.addrs, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
+		CiliumNodes: others, NodeAddresses: b.addrs, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
 	return b
 }
 
@@ -107,7 +111,7 @@ func put[R any](b *bench, txn statedb.WriteTxn, t statedb.RWTable[R], row R) {
 
 func (b *bench) insert(rows ...any) {
 	b.t.Helper()
-	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs)
+	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs, b.eps)
 	defer txn.Commit()
 	for _, row := range rows {
 		b.insertObject(txn, row)
@@ -126,6 +130,8 @@ func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
 		put(b, txn, b.nodes, r)
 	case nodeaddresses.Address:
 		put(b, txn, b.addrs, r)
+	case *endpoints.Endpoint:
+		put(b, txn, b.eps, r)
 	default:
 		b.t.Fatalf("a %T", row)
 	}
@@ -133,7 +139,7 @@ func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
 
 func (b *bench) remove(row any) {
 	b.t.Helper()
-	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs)
+	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs, b.eps)
 	defer txn.Commit()
 	var err error
 	switch r := row.(type) {
@@ -147,6 +153,8 @@ func (b *bench) remove(row any) {
 		_, _, err = b.nodes.Delete(txn, r)
 	case nodeaddresses.Address:
 		_, _, err = b.addrs.Delete(txn, r)
+	case *endpoints.Endpoint:
+		_, _, err = b.eps.Delete(txn, r)
 	default:
 		b.t.Fatalf("a %T", row)
 	}

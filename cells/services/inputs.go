@@ -24,6 +24,8 @@ type inputs struct {
 	strays map[string]string
 	// seen are the revisions of the tables that the world was made from.
 	seen [3]statedb.Revision
+	// located are the revisions of the tables that tell who is on this node.
+	located [3]statedb.Revision
 }
 
 // newInputs subscribes. The first [inputs.read] names all that there are.
@@ -116,6 +118,10 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string
 		changed.Add(more)
 		return "the addresses of this node"
 	}
+	if done, more := in.Endpoints.Initialized(txn); !done {
+		changed.Add(more)
+		return "the endpoints of this node"
+	}
 	return ""
 }
 
@@ -170,4 +176,31 @@ func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *wor
 		*list = slices.Compact(*list)
 	}
 	return w
+}
+
+// here are the addresses that are on this node, whatever slices say: its own, and those of its endpoints and pods. It is old when they have not changed.
+func (in *inputs) here(txn statedb.ReadTxn, changed *statedb.WatchSet, w *world, old map[netip.Addr]bool) map[netip.Addr]bool {
+	all, more := in.Endpoints.AllWatch(txn)
+	changed.Add(more)
+	now := [3]statedb.Revision{in.NodeAddresses.Revision(txn), in.Endpoints.Revision(txn), in.Pods.Revision(txn)}
+	if old != nil && now == in.located {
+		return old
+	}
+	in.located = now
+	here := map[netip.Addr]bool{}
+	for _, a := range w.own {
+		here[a] = true
+	}
+	for e := range all {
+		here[e.IPv4], here[e.IPv6] = true, true // an invalid one is no backend's
+	}
+	for p := range in.Pods.All(txn) {
+		if p.Ended() {
+			continue
+		}
+		for _, a := range p.PodIPs {
+			here[a] = true
+		}
+	}
+	return here
 }

@@ -17,7 +17,6 @@ func (b *bench) naive() []string {
 	txn := b.db.ReadTxn()
 	type fact struct {
 		state           int
-		local           bool
 		node, zone, pod string
 	}
 	type front struct {
@@ -33,11 +32,19 @@ func (b *bench) naive() []string {
 	kinds := []string{"ClusterIP", "NodePort", "HostPort", "LoadBalancer", "ExternalIPs"}
 	backs, fronts := map[string]map[string]fact{}, map[string][]front{} // by address, and by service within
 	problems, rows := map[string][]string{}, map[string]string{}
-	own, serving := map[netip.Addr]bool{}, []netip.Addr{}
+	own, local, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{}, []netip.Addr{}
 	for a := range b.addrs.All(txn) {
-		own[a.Addr] = true
+		own[a.Addr], local[a.Addr] = true, true
 		if a.NodePort {
 			serving = append(serving, a.Addr)
+		}
+	}
+	for e := range b.eps.All(txn) {
+		local[e.IPv4], local[e.IPv6] = true, true
+	}
+	for p := range b.pods.All(txn) {
+		for _, a := range p.PodIPs {
+			local[a] = local[a] || p.Phase == "Pending" || p.Phase == "Running"
 		}
 	}
 	for _, text := range []string{"127.0.0.1", "::1"} {
@@ -65,12 +72,12 @@ func (b *bench) naive() []string {
 			served[s.Namespace+"/"+s.Name] = s
 		}
 	}
-	note := func(name, addr string, state int, local bool, node, zone, pod string) {
+	note := func(name, addr string, state int, node, zone, pod string) {
 		if backs[addr] == nil {
 			backs[addr] = map[string]fact{}
 		}
 		if old, twice := backs[addr][name]; !twice || old.state < state {
-			backs[addr][name] = fact{state, local, node, zone, pod}
+			backs[addr][name] = fact{state, node, zone, pod}
 		}
 	}
 	claim := func(addr netip.Addr, port uint16, protocol string, f front) {
@@ -156,7 +163,7 @@ func (b *bench) naive() []string {
 				var active, ending, localActive, localEnding, zoned []string
 				hinted := true
 				for at, e := range found {
-					note(name, at, value(e), here(e), e.NodeName, e.Zone, e.Pod)
+					note(name, at, value(e), e.NodeName, e.Zone, e.Pod)
 					switch value(e) {
 					case 2:
 						active = append(active, at)
@@ -263,7 +270,7 @@ func (b *bench) naive() []string {
 			for _, ip := range p.PodIPs {
 				at := netip.AddrPortFrom(ip, h.Container).String() + "/" + h.Protocol
 				rows[name] = "HostPort 1"
-				note(name, at, 2, true, "one", zone, p.Namespace+"/"+p.Name)
+				note(name, at, 2, "one", zone, p.Namespace+"/"+p.Name)
 				for _, a := range serving {
 					if a.Is4() == ip.Is4() {
 						claim(a, h.Port, h.Protocol, front{service: name, kind: "HostPort", made: p.Created, outer: []string{at}, outside: !a.IsLoopback(), loop: a.IsLoopback(),
@@ -292,9 +299,9 @@ func (b *bench) naive() []string {
 		names := slices.Sorted(maps.Keys(says))
 		for _, name := range names {
 			x := says[name]
-			all = fact{max(all.state, x.state), all.local || x.local, cmp.Or(all.node, x.node), cmp.Or(all.zone, x.zone), cmp.Or(all.pod, x.pod)}
+			all = fact{max(all.state, x.state), cmp.Or(all.node, x.node), cmp.Or(all.zone, x.zone), cmp.Or(all.pod, x.pod)}
 		}
-		lines = append(lines, fmt.Sprint("backend ", at, " ", []string{"not-ready", "terminating", "active"}[all.state], " ", all.local, " ", all.node, " ",
+		lines = append(lines, fmt.Sprint("backend ", at, " ", []string{"not-ready", "terminating", "active"}[all.state], " ", local[netip.MustParseAddrPort(at[:strings.LastIndex(at, "/")]).Addr()], " ", all.node, " ",
 			all.zone, " ", all.pod, " ", names))
 	}
 	for name, text := range rows {

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -80,6 +81,7 @@ func inputTables() cell.Cell {
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 	)
 }

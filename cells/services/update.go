@@ -160,16 +160,15 @@ func (c *controller) nameBackend(txn statedb.ReadTxn, write statedb.WriteTxn, na
 	if rank(e.state) > rank(row.State) {
 		row.State = e.state
 	}
-	row.Local = row.Local || e.local
 	row.Node, row.Zone, row.Pod = cmp.Or(row.Node, e.node), cmp.Or(row.Zone, e.zone), cmp.Or(row.Pod, e.pod)
 	_, _, err := c.Backends.Insert(write, &row)
 	return &row, err
 }
 
-// putBackend writes what all services that name a backend say of it together: the best state, and of each other fact what the
-// first says who knows it.
+// putBackend writes what all services that name a backend say of it together: the best state, and node, zone and pod as the first says who
+// knows them. Whether it is on this node none of them is asked: anybody may name the backends of others in a slice.
 func (c *controller) putBackend(txn statedb.ReadTxn, write statedb.WriteTxn, a loadbalancer.Address, old *backends.Backend, names []string) (*backends.Backend, error) {
-	row := backends.Backend{Address: a, State: backends.NotReady, Services: names}
+	row := backends.Backend{Address: a, State: backends.NotReady, Local: c.here[a.Addr], Services: names}
 	for _, name := range names {
 		m := c.model(txn, write, name)
 		if m == nil {
@@ -183,7 +182,6 @@ func (c *controller) putBackend(txn statedb.ReadTxn, write statedb.WriteTxn, a l
 		if rank(e.state) > rank(row.State) {
 			row.State = e.state
 		}
-		row.Local = row.Local || e.local
 		row.Node, row.Zone, row.Pod = cmp.Or(row.Node, e.node), cmp.Or(row.Zone, e.zone), cmp.Or(row.Pod, e.pod)
 	}
 	if old != nil {
