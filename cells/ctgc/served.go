@@ -2,7 +2,6 @@ package ctgc
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -84,9 +83,10 @@ func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 	return f, found && f.ID == id
 }
 
-// gone tells whether the flow's service has ended, or its backend has for the port of that service.
+// gone tells whether nobody answers the flow any more. A connection stands as long as its backend is one of any service, as for
+// sockets that programs connected; datagrams go on only while the port of the service that they were sent to has it.
 func (s *snapshot) gone(f *natmap.Flow) bool {
-	if f.Service == 0 && f.Backend == 0 {
+	if f.Backend == 0 {
 		return false
 	}
 	n := named{f.Service, f.Backend, loadbalancer.Protocol(f.Key.Tuple().Protocol)}
@@ -99,21 +99,12 @@ func (s *snapshot) gone(f *natmap.Flow) bool {
 }
 
 func (s *snapshot) lose(n named) bool {
-	f, found := s.frontend(n.service)
-	if n.service != 0 && !found {
-		return true
-	}
-	if n.backend == 0 {
-		return false
-	}
 	b, _, found := s.tables.Backends.Get(s.txn, backends.ByID(n.backend))
-	switch {
-	case !found || n.service == 0:
+	if n.protocol != loadbalancer.UDP {
 		return !found
-	case n.protocol == loadbalancer.UDP:
-		return !s.tables.Datagrams(s.txn, f, b)
 	}
-	return !slices.Contains(b.Services, f.Service)
+	f, _ := s.frontend(n.service)
+	return !s.tables.Datagrams(s.txn, f, b)
 }
 
 // answerTime is how long answers may be on their way when a flow ends because nobody serves it any more: as long as the slots of
