@@ -2,6 +2,7 @@ package ctgc
 
 import (
 	"maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -28,8 +29,8 @@ type served struct {
 // snapshot is services at one moment. What an entry may name repeats much, so what was found is kept.
 type snapshot struct {
 	*served
-	txn  statedb.ReadTxn
-	lost map[named]bool
+	txn    statedb.ReadTxn
+	judged map[named]judged
 }
 
 // named is what an entry says of a service.
@@ -68,7 +69,7 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 			delete(s.addresses, f.ID)
 		}
 	}
-	return &snapshot{served: s, txn: txn, lost: make(map[named]bool)}, nil
+	return &snapshot{served: s, txn: txn, judged: make(map[named]judged)}, nil
 }
 
 // frontend finds one by its id.
@@ -83,28 +84,47 @@ func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 	return f, found && f.ID == id
 }
 
+// judged is what is true of all flows that name the same, and which addresses they have unless they mean somebody else: whoever had
+// an id before the agent was killed. The zero address is any.
+type judged struct {
+	lost              bool
+	frontend, backend netip.AddrPort
+}
+
 // gone tells whether nobody answers the flow any more. A connection stands as long as its backend is one of any service, as for
 // sockets that programs connected; datagrams go on only while the port of the service that they were sent to has it.
 func (s *snapshot) gone(f *natmap.Flow) bool {
 	if f.Backend == 0 {
 		return false
 	}
-	n := named{f.Service, f.Backend, loadbalancer.Protocol(f.Key.Tuple().Protocol)}
-	lost, known := s.lost[n]
-	if !known {
-		lost = s.lose(n)
-		s.lost[n] = lost
+	from, to := f.Key.Tuple(), f.Becomes()
+	asked, target := from.Target, to.Target
+	if f.Reply() {
+		asked, target = to.Source, from.Source
 	}
-	return lost
+	n := named{f.Service, f.Backend, loadbalancer.Protocol(from.Protocol)}
+	j, known := s.judged[n]
+	if !known {
+		j = s.judge(n)
+		s.judged[n] = j
+	}
+	return j.lost || j.backend != target || j.frontend.IsValid() && j.frontend != asked
 }
 
-func (s *snapshot) lose(n named) bool {
+func (s *snapshot) judge(n named) judged {
 	b, _, found := s.tables.Backends.Get(s.txn, backends.ByID(n.backend))
-	if n.protocol != loadbalancer.UDP {
-		return !found
+	if !found {
+		return judged{lost: true}
 	}
-	f, _ := s.frontend(n.service)
-	return !s.tables.Datagrams(s.txn, f, b)
+	j := judged{backend: netip.AddrPortFrom(b.Addr, b.Port)}
+	if n.protocol != loadbalancer.UDP {
+		return j
+	}
+	f, found := s.frontend(n.service)
+	if j.lost = !found || !s.tables.Datagrams(s.txn, f, b); found {
+		j.frontend = netip.AddrPortFrom(f.Addr, f.Port)
+	}
+	return j
 }
 
 // answerTime is how long answers may be on their way when a flow ends because nobody serves it any more: as long as the slots of
