@@ -78,6 +78,9 @@ func (c *churn) randomService() *k8s.Service {
 	if c.IntN(3) == 0 {
 		s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	}
+	if c.IntN(8) == 0 {
+		s.Problems = []string{"cannot be read"}
+	}
 	return s
 }
 

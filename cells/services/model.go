@@ -86,6 +86,9 @@ func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, t
 	}
 	m := &model{created: s.Created, row: &services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
 		InternalLocal: s.InternalLocal, SourceRanges: s.SourceRanges, ClusterIPs: s.ClusterIPs}}
+	for _, text := range s.Problems {
+		m.problem("%s", text)
+	}
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort
 	}

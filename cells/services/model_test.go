@@ -99,6 +99,7 @@ func (b *bench) naive() []string {
 		if only != "" && only != "ClusterIP" && only != "NodePort" && only != "LoadBalancer" {
 			problems[name], only = append(problems[name], "kind"), ""
 		}
+		problems[name] = append(problems[name], s.Problems...)
 		maglev := b.c.Rules.agent.Maglev
 		switch s.Annotations["service.cilium.io/lb-algorithm"] {
 		case "":

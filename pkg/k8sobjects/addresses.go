@@ -28,15 +28,43 @@ func parseAddrs(path *field.Path, texts []string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
+// parsePrefix reads a CIDR and cuts off its host bits.
+func parsePrefix(path *field.Path, text string) (netip.Prefix, error) {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || prefix.Addr().Is4In6() {
+		return netip.Prefix{}, field.Invalid(path, text, "must be a CIDR")
+	}
+	return prefix.Masked(), nil
+}
+
 // parsePrefixes reads a list of CIDRs and cuts off their host bits.
 func parsePrefixes(path *field.Path, texts []string) ([]netip.Prefix, error) {
 	var prefixes []netip.Prefix
 	for i, text := range texts {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil || prefix.Addr().Is4In6() {
-			return nil, field.Invalid(path.Index(i), text, "must be a CIDR")
+		prefix, err := parsePrefix(path.Index(i), text)
+		if err != nil {
+			return nil, err
 		}
-		prefixes = append(prefixes, prefix.Masked())
+		prefixes = append(prefixes, prefix)
 	}
 	return prefixes, nil
+}
+
+// maxShown bounds how much is told of a text that cannot be read.
+const maxShown = 64
+
+// readEach reads what can be read of a list, and tells of each other text why it cannot.
+func readEach[V any](path *field.Path, texts []string, parse func(*field.Path, string) (V, error), problem func(string)) (list []V) {
+	for i, text := range texts {
+		if len(text) > maxShown {
+			text = text[:maxShown] + "..." // nothing as long as that can be read
+		}
+		v, err := parse(path.Index(i), text)
+		if err != nil {
+			problem(err.Error())
+			continue
+		}
+		list = append(list, v)
+	}
+	return list
 }

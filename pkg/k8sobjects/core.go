@@ -2,7 +2,6 @@ package k8sobjects
 
 import (
 	"fmt"
-	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -115,12 +114,11 @@ func port(path *field.Path, n int32, mayBeZero bool) (uint16, error) {
 }
 
 // loadBalancerIPs are the addresses that a load balancer gave to a service. Where it says that it is a proxy, packets must go to it.
-func loadBalancerIPs(o *corev1.Service) ([]netip.Addr, error) {
-	var texts []string
+func loadBalancerIPs(o *corev1.Service) (texts []string) {
 	for _, ingress := range o.Status.LoadBalancer.Ingress {
 		if mode := ingress.IPMode; ingress.IP != "" && (mode == nil || *mode != corev1.LoadBalancerIPModeProxy) {
 			texts = append(texts, ingress.IP)
 		}
 	}
-	return parseAddrs(field.NewPath("status", "loadBalancer", "ingress"), texts)
+	return texts
 }

@@ -37,12 +37,10 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 	var err error
 	row.ClusterIPs, row.Headless, err = clusterIPs(spec, o)
 	collect(err)
-	row.ExternalIPs, err = parseAddrs(spec.Child("externalIPs"), o.Spec.ExternalIPs)
-	collect(err)
-	row.IngressIPs, err = loadBalancerIPs(o)
-	collect(err)
-	row.SourceRanges, err = parsePrefixes(spec.Child("loadBalancerSourceRanges"), o.Spec.LoadBalancerSourceRanges)
-	collect(err)
+	problem := func(text string) { row.Problems = append(row.Problems, text) } // API servers take some that cannot be read here
+	row.ExternalIPs = readEach(spec.Child("externalIPs"), o.Spec.ExternalIPs, parseAddr, problem)
+	row.IngressIPs = readEach(field.NewPath("status", "loadBalancer", "ingress"), loadBalancerIPs(o), parseAddr, problem)
+	row.SourceRanges = sourceRanges(spec.Child("loadBalancerSourceRanges"), o.Spec.LoadBalancerSourceRanges, problem)
 	row.HealthCheckNodePort, err = port(spec.Child("healthCheckNodePort"), o.Spec.HealthCheckNodePort, true)
 	collect(err)
 	row.Affinity, err = affinity(spec, o)
@@ -89,6 +87,19 @@ func clusterIPs(spec *field.Path, o *corev1.Service) (ips []netip.Addr, headless
 	}
 	ips, err = parseAddrs(spec.Child("clusterIPs"), texts)
 	return ips, false, err
+}
+
+// sourceRanges reads from where clients of a load balancer may come. Kubernetes allows spaces around each. When none can be read, nobody may.
+func sourceRanges(path *field.Path, texts []string, problem func(string)) []netip.Prefix {
+	trimmed := make([]string, len(texts))
+	for i, text := range texts {
+		trimmed[i] = strings.TrimSpace(text)
+	}
+	list := readEach(path, trimmed, parsePrefix, problem)
+	if len(texts) > 0 && len(list) == 0 {
+		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 32)} // no packet comes from there
+	}
+	return list
 }
 
 // Session affinity of Kubernetes: three hours unless said otherwise, a day at most.

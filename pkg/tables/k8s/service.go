@@ -44,6 +44,8 @@ type Service struct {
 	ExternalLocal        bool           `json:"externalLocal,omitempty"`
 	InternalLocal        bool           `json:"internalLocal,omitempty"`
 	PublishNotReadyAddrs bool           `json:"publishNotReadyAddrs,omitempty"`
+	// Problems say which addresses and ranges cannot be read. The addresses are left out, and a range admits nobody.
+	Problems []string `json:"problems,omitempty"`
 }
 
 // Key is "namespace/name".
@@ -54,7 +56,7 @@ func (s *Service) Equal(o *Service) bool {
 	return s.sameScalars(o) && maps.Equal(s.Labels, o.Labels) && maps.Equal(s.Annotations, o.Annotations) &&
 		slices.Equal(s.ClusterIPs, o.ClusterIPs) && slices.Equal(s.ExternalIPs, o.ExternalIPs) &&
 		slices.Equal(s.IngressIPs, o.IngressIPs) && slices.Equal(s.Ports, o.Ports) && s.Selects == o.Selects &&
-		slices.Equal(s.SourceRanges, o.SourceRanges)
+		slices.Equal(s.SourceRanges, o.SourceRanges) && slices.Equal(s.Problems, o.Problems)
 }
 
 func (s *Service) sameScalars(o *Service) bool {
