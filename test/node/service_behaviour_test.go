@@ -1,0 +1,206 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// What Services and their slices say about who answers holds for real clients: policies, readiness, hints, and whose a Service is.
+func TestPrivilegedService_WhoAnswers(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarketOff(t, mode.args...)
+			m.inZone(t, "here")
+			m.start(t)
+			clients := []nodekit.Place{m.pod(t, "client")}
+			if !mode.packets {
+				clients = append(clients, m.Host())
+			}
+			for _, name := range []string{"one", "two", "three"} {
+				m.pod(t, name, 8080)
+			}
+			for _, c := range []struct {
+				name, spec string
+				endpoints  []endpoint
+				want       []string // nobody: clients are refused
+			}{
+				{"policy Cluster", "", []endpoint{{pod: "one"}, {pod: "two", node: "node-2"}}, []string{"one", "two"}},
+				{"policy Local", ", internalTrafficPolicy: Local", []endpoint{{pod: "one"}, {pod: "two", node: "node-2"}}, []string{"one"}},
+				{"policy Local, the one here is not ready and ends", ", internalTrafficPolicy: Local",
+					[]endpoint{{"one", "", "conditions: {ready: false, serving: true, terminating: true}"}, {pod: "two", node: "node-2"}}, []string{"one"}},
+				{"not ready", "", []endpoint{{"one", "", "conditions: {ready: false}"}, {pod: "two"}}, []string{"two"}},
+				{"nobody is ready", "", []endpoint{{"one", "", "conditions: {ready: false}"}}, nil},
+				{"nobody is ready, and all are published", ", publishNotReadyAddresses: true", []endpoint{{"one", "", "conditions: {ready: false}"}}, []string{"one"}},
+				{"some end", "", []endpoint{{"one", "", "conditions: {ready: false, serving: true, terminating: true}"}, {pod: "three"}}, []string{"three"}},
+				{"all end", "", []endpoint{{"one", "", "conditions: {ready: false, serving: true, terminating: true}"},
+					{"two", "", "conditions: {ready: false, serving: false, terminating: true}"}}, []string{"one"}},
+				{"all have ended", "", []endpoint{{"two", "", "conditions: {ready: false, serving: false, terminating: true}"}}, nil},
+				{"hints for zones", ", trafficDistribution: PreferClose", []endpoint{{"one", "", "zone: there, hints: {forZones: [{name: there}]}"},
+					{"two", "", "zone: here, hints: {forZones: [{name: here}]}"}}, []string{"two"}},
+				{"hints for other zones only", ", trafficDistribution: PreferClose", []endpoint{{"one", "", "zone: there, hints: {forZones: [{name: there}]}"},
+					{"two", "", "zone: far, hints: {forZones: [{name: far}]}"}}, []string{"one", "two"}},
+				{"one without a hint", ", trafficDistribution: PreferClose", []endpoint{{pod: "one"}, {"two", "", "zone: here, hints: {forZones: [{name: here}]}"}},
+					[]string{"one", "two"}},
+				{"hints for nodes", ", trafficDistribution: PreferSameNode", []endpoint{{"one", "node-2", "hints: {forZones: [{name: here}], forNodes: [{name: node-2}]}"},
+					{"two", "", "hints: {forZones: [{name: here}], forNodes: [{name: node-1}]}"}}, []string{"two"}},
+			} {
+				t.Run(c.name, func(t *testing.T) {
+					m.service(t, "web", webSpec+c.spec)
+					m.slices(t, "web", webPorts, c.endpoints...)
+					for _, addr := range webAddrs {
+						m.ready(t, netip.AddrPortFrom(addr, 80), len(c.want))
+					}
+					m.answerAll(t, clients, c.want...)
+				})
+			}
+			m.localElsewhere(t, clients)
+			m.anothers(t, clients)
+			m.headless(t)
+		})
+	}
+}
+
+// inZone gives the node a zone; its agent does not run yet.
+func (m *market) inZone(t *testing.T, zone string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(m.ManifestsDir(), "node.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.write(t, "node.yaml", strings.Replace(string(text), "metadata:\n", "metadata:\n  labels: {topology.kubernetes.io/zone: "+zone+"}\n", 1))
+}
+
+// answerAll wants that these servers answer the clients of "web", all of them and nobody else; without servers, that clients are refused.
+func (m *market) answerAll(t *testing.T, clients []nodekit.Place, servers ...string) {
+	t.Helper()
+	each(webAddrs, 80, func(network string, to netip.AddrPort) {
+		if len(servers) > 0 { // the service may have had as many before, but not these
+			eventually(t, func() error {
+				if a, err := ask(t.Context(), clients[0], network, to); err != nil || !slices.Contains(servers, a.server) {
+					return fmt.Errorf("ask %s over %s: %q answers (%w), want one of %v", to, network, a.server, err, servers)
+				}
+				return nil
+			})
+		}
+		for _, client := range clients {
+			if len(servers) == 0 {
+				m.refused(t, client, network, to)
+			} else {
+				m.reaches(t, client, network, to, servers...)
+			}
+		}
+	})
+}
+
+// localElsewhere: with the policy Local a client here is not answered by those who are elsewhere, and when one comes here, by that one.
+func (m *market) localElsewhere(t *testing.T, clients []nodekit.Place) {
+	t.Helper()
+	m.service(t, "web", webSpec+", internalTrafficPolicy: Local")
+	m.slices(t, "web", webPorts, endpoint{pod: "one", node: "node-2"})
+	for _, addr := range webAddrs {
+		m.ready(t, netip.AddrPortFrom(addr, 80), 0)
+	}
+	each(webAddrs, 80, func(network string, to netip.AddrPort) {
+		m.unanswered(t, clients[0], network, to)
+		for _, client := range clients[1:] { // the node, which has no link on which a packet could be lost
+			if _, err := ask(t.Context(), client, network, to); !errors.Is(err, syscall.EPERM) {
+				t.Errorf("%s over %s with its backend elsewhere: %v, want EPERM", to, network, err)
+			}
+		}
+	})
+	m.slices(t, "web", webPorts, endpoint{pod: "one", node: "node-2"}, endpoint{pod: "two"})
+	for _, addr := range webAddrs {
+		m.ready(t, netip.AddrPortFrom(addr, 80), 1)
+	}
+	m.answerAll(t, clients, "two")
+}
+
+// anothers: a Service of another proxy is not served, and is again when it is no longer another's.
+func (m *market) anothers(t *testing.T, clients []nodekit.Place) {
+	t.Helper()
+	for _, other := range []bool{true, false} {
+		labels := ""
+		if other {
+			labels = ", labels: {service.kubernetes.io/service-proxy-name: other}"
+		}
+		m.write(t, "web-service.yaml", fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web%s}, spec: {%s}}\n", labels, webSpec))
+		for _, addr := range webAddrs {
+			if to := netip.AddrPortFrom(addr, 80); other {
+				m.gone(t, to)
+			} else {
+				m.ready(t, to, 2)
+			}
+		}
+		if !other {
+			m.answerAll(t, clients, "one", "two")
+			continue
+		}
+		each(webAddrs, 80, func(network string, to netip.AddrPort) {
+			for _, client := range clients {
+				if a, err := ask(t.Context(), client, network, to); err == nil {
+					t.Errorf("%s over %s is another proxy's, and answers: %+v", to, network, a)
+				}
+			}
+		})
+	}
+}
+
+// headless: a Service without an address, however its slices look, has no frontend; those beside it are served as before.
+func (m *market) headless(t *testing.T) {
+	t.Helper()
+	m.service(t, "bare", "clusterIP: None, clusterIPs: [None], ipFamilies: [IPv4, IPv6], ports: [{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]")
+	m.slices(t, "bare", webPorts, endpoint{pod: "one"})
+	m.service(t, "later", strings.NewReplacer("10.96.0.10", "10.96.0.11", "::10", "::11").Replace(webSpec))
+	m.slices(t, "later", webPorts, endpoint{pod: "three"})
+	for _, to := range []string{"10.96.0.11:80", "[fd00:10:96::11]:80"} { // what was written before is in force as well
+		m.ready(t, netip.MustParseAddrPort(to), 1)
+		for _, network := range networks {
+			m.reaches(t, m.pods["client"], network, netip.MustParseAddrPort(to), "three")
+		}
+	}
+	for _, table := range []string{"services", "frontends"} {
+		if text, err := m.Waggle(t.Context(), "db", "show", table); err != nil || strings.Contains(text, "shop/bare") {
+			t.Errorf("%s (%v):\n%s", table, err, text)
+		}
+	}
+	for _, network := range networks {
+		for _, f := range families {
+			m.reaches(t, m.pods["client"], network, netip.AddrPortFrom(m.pods["one"].Addr(f.ipv6), 8080), "one")
+		}
+	}
+}
+
+// With the flag that says so, clients of a Service that nobody serves get no answer: neither those outside nor pods.
+func TestPrivilegedService_NobodyAnswersInSilence(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, append([]string{"--service-no-backend-response=drop"}, mode.args...)...)
+			client := m.pod(t, "client")
+			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+			m.backends(t)
+			for _, addr := range uplinks {
+				m.ready(t, netip.AddrPortFrom(addr, webNodePort), 0)
+			}
+			each(webAddrs, 80, func(network string, to netip.AddrPort) { m.unanswered(t, client, network, to) })
+			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
+				m.unanswered(t, client, network, to)
+				m.unanswered(t, m.OutsideHost(), network, to)
+			})
+			m.backends(t, "one")
+			m.answerAll(t, []nodekit.Place{client}, "one")
+		})
+	}
+}
