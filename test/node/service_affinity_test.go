@@ -1,0 +1,58 @@
+package node_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Clients here stay with their backends for the time of the service after their last new connection, at their sockets and by packets, and are then
+// balanced as new ones: over TCP and UDP.
+func TestPrivilegedService_AffinityExpires(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			clients := []nodekit.Place{m.pod(t, "client")}
+			if !mode.packets {
+				clients = append(clients, m.Host())
+			}
+			m.web(t, ", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}", "one", "two", "three")
+			for _, client := range clients {
+				for _, addr := range webAddrs {
+					for _, network := range networks {
+						m.affinityExpires(t, client, network, netip.AddrPortFrom(addr, 80))
+					}
+				}
+			}
+		})
+	}
+}
+
+func (m *market) affinityExpires(t *testing.T, client nodekit.Place, network string, to netip.AddrPort) {
+	t.Helper()
+	meets := func() string {
+		t.Helper()
+		a, err := ask(t.Context(), client, network, to)
+		if err != nil {
+			t.Fatalf("ask %s over %s: %v", to, network, err)
+		}
+		return a.server
+	}
+	first := meets()
+	for range 12 { // chance would do so once in half a million times
+		m.age(t, 590)
+		if again := meets(); again != first {
+			t.Fatalf("%s over %s: %s answers before the time has run out, and before %s did", to, network, again, first)
+		}
+	}
+	for range 90 { // that the same is chosen each time has a probability below 10^-40
+		m.age(t, 602)
+		if meets() != first {
+			return
+		}
+	}
+	t.Errorf("%s over %s: %s answers for ever", to, network, first)
+}
