@@ -67,6 +67,9 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 // Do runs f inside the pod's network namespace.
 func (p *Pod) Do(f func() error) error { return p.ns.Do(f) }
 
+// Sandboxed is the pod as an end of traffic whose sockets are in no control group of the node, as those of a virtual machine.
+func (p *Pod) Sandboxed() Place { return place{namespaces{net: p.ns.net}} }
+
 // Runtime is what a runtime passes to the plugin for this pod.
 func (p *Pod) Runtime() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: p.ContainerID, NetNS: p.NetnsPath, IfName: p.IfName, Args: [][2]string{

@@ -1,0 +1,78 @@
+package node_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// On a node that translates sockets, those of a sandboxed pod have no such programs: it meets services by its packets, as its neighbours do by
+// their sockets.
+func TestPrivilegedService_SandboxedPods(t *testing.T) {
+	t.Parallel()
+	m := newMarket(t)
+	inside, sandboxed := m.pod(t, "inside"), m.pod(t, "sandboxed")
+	places := []struct {
+		nodekit.Place
+		pod     *nodekit.Pod
+		packets bool // translate for it
+	}{{inside, inside, false}, {sandboxed.Sandboxed(), sandboxed, true}, {inside.Sandboxed(), inside, true}}
+	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+	m.backends(t, "one", "two")
+	ways := func(f func(network string, to netip.AddrPort)) {
+		each(webAddrs, 80, f)
+		each(uplinks, webNodePort, f)
+	}
+	ways(func(network string, to netip.AddrPort) {
+		m.served(t, to.String()+"/"+strings.ToUpper(network), 2)
+	})
+	for i, from := range places {
+		ways(func(network string, to netip.AddrPort) {
+			m.reaches(t, from, network, to, "one", "two")
+			m.seesClient(t, from, network, to, from.pod.Addr(to.Addr().Is6()))
+		})
+		flows, err := m.Waggle(t.Context(), "bpf", "nat", "list", "--service", "shop/web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if got := strings.Contains(flows, from.pod.Addr(f.ipv6).String()); got != from.packets {
+				t.Errorf("place %d: %s has flows that packets translate: %t, want %t:\n%s", i, from.pod.Addr(f.ipv6), got, from.packets, flows)
+			}
+		}
+	}
+	// A backend that is asked by a stack of its own may be itself.
+	ways(func(network string, to netip.AddrPort) {
+		m.reaches(t, m.pods["one"].Sandboxed(), network, to, "one", "two")
+	})
+
+	// Datagrams of a sandboxed pod find another backend when theirs goes. Without any, all are refused.
+	all := lines(t, sandboxed.Sandboxed(), 80, webAddrs, 4)
+	m.backends(t, "two")
+	for _, l := range all {
+		switch {
+		case l.network == "udp":
+			eventually(t, func() error {
+				a, err := askOn(l.Conn)
+				if err == nil && a.server != "two" {
+					err = fmt.Errorf("%s answers, which is no backend any more", a.server)
+				}
+				return err
+			})
+		case l.server == "two":
+			if now := l.ask(t); now != "two" {
+				t.Errorf("%s over %s went from two to %s", l.to, l.network, now)
+			}
+		}
+	}
+	m.backends(t)
+	ways(func(network string, to netip.AddrPort) {
+		m.served(t, to.String()+"/"+strings.ToUpper(network), 0)
+		for _, from := range places {
+			m.refused(t, from, network, to)
+		}
+	})
+}
