@@ -294,6 +294,38 @@ func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 	}
 }
 
+// TestRefuses_NotTheAddressOfALoadBalancerOnThisNode: kube-vip and keepalived put the address on a node, and k3s gives the nodes' own. Tenants do not
+// write the status. A node port of that number has the address first, and what is for pods or is another's stays so.
+func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	balanced := outer("a", "web", "10.96.0.1", "", 0)
+	balanced.Type, balanced.IngressIPs = typeLB, ips("10.0.0.1", "10.0.0.3", "10.1.0.1", "10.0.0.2", "10.96.0.2")
+	taker := outer("b", "port", "10.96.0.2", "10.0.0.3", 1)
+	own := func(text string, serving bool) nodeaddresses.Address {
+		return nodeaddresses.Address{Addr: netip.MustParseAddr(text), Device: "eth0", NodePort: serving}
+	}
+	b.insert(balanced, taker, own("10.0.0.1", true), own("10.0.0.3", false), own("10.1.0.1", false),
+		&k8s.Node{Name: "one", PodCIDRs: []string{"10.1.0.0/24"}, Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: "10.0.0.1"}}},
+		&k8s.Node{Name: "two", Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: "10.0.0.2"}}})
+	b.state(sources.Synced)
+	b.step()
+	const rest = "10.96.0.1:80/TCP ClusterIP a/web[], 10.96.0.2:80/TCP ClusterIP b/port[]"
+	b.expect("owners", b.owners(), "10.0.0.1:80/TCP LoadBalancer a/web[], 10.0.0.3:80/TCP LoadBalancer a/web[], "+rest)
+	b.expect("problems", b.problemsOf("a/web"), "LoadBalancer 10.0.0.2: is an address of node two; "+
+		"LoadBalancer 10.1.0.1: lies in the pod CIDR of a node; LoadBalancer 10.96.0.2: is the ClusterIP of another Service")
+	b.expect("external IP", b.problemsOf("b/port"), "ExternalIPs 10.0.0.3: is an address of this node")
+	balanced = web(func(s *k8s.Service) { *s = *balanced; s.Ports = []k8s.ServicePort{{Protocol: "TCP", Port: 30001}} })
+	taker = web(func(s *k8s.Service) {
+		*s = *taker
+		s.Type, s.Ports = typeNodePort, []k8s.ServicePort{{Protocol: "TCP", Port: 80, NodePort: 30001}}
+	})
+	b.insert(balanced, taker)
+	b.step()
+	b.expect("a node port", b.owners(), "10.0.0.1:30001/TCP NodePort b/port[a/web], 10.0.0.3:30001/TCP LoadBalancer a/web[], 10.96.0.1:30001/TCP ClusterIP a/web[], "+
+		"10.96.0.2:80/TCP ClusterIP b/port[], 127.0.0.1:30001/TCP NodePort b/port[]")
+}
+
 // TestCopyOnDisk_LeavesWhatTheMapsHave: until the API server has spoken, a frontend that the run before wrote gets no row; one that is new does. Ids
 // are those of the run before, and what is gone lets go of its own.
 func TestCopyOnDisk_LeavesWhatTheMapsHave(t *testing.T) {

@@ -66,7 +66,7 @@ func (c *churn) randomService() *k8s.Service {
 		s.ClusterIPs = append(s.ClusterIPs, c.addr(is4, blockClusterIPs, 6))
 	}
 	for i, name := range []string{"http", "udp"}[:1+c.IntN(2)] {
-		s.Ports = append(s.Ports, k8s.ServicePort{Name: name, Protocol: []string{"TCP", "UDP"}[i], Port: 80 + uint16(c.IntN(2)), NodePort: pickOne(c, uint16(0), 30001, 30002)})
+		s.Ports = append(s.Ports, k8s.ServicePort{Name: name, Protocol: []string{"TCP", "UDP"}[i], Port: pickOne(c, uint16(80), 80, 81, 81, 30001), NodePort: pickOne(c, uint16(0), 30001, 30002)})
 	}
 	outside := func() (list []netip.Addr) {
 		for range c.IntN(3) {

@@ -53,23 +53,29 @@ func (c *controller) uncontested(txn statedb.ReadTxn) int {
 func (r *rivals) look(s *k8s.Service) {
 	for _, a := range s.ClusterIPs {
 		claims(r, r.clusterIPs, a, s)
-		if !a.IsLoopback() && !r.isOwn(a) {
-			continue
-		}
-		for i := range s.Ports { // it has them before any node port
-			claims(r, r.ports, nodePort{s.Ports[i].Protocol, s.Ports[i].Port}, s)
-		}
+		r.here(a, s)
 	}
 	for _, a := range s.ExternalIPs {
 		claims(r, r.external, a, s)
 	}
 	for _, a := range s.IngressIPs {
 		claims(r, r.external, a, s)
+		r.here(a, s)
 	}
 	for i := range s.Ports {
 		if p := &s.Ports[i]; p.NodePort != 0 {
 			claims(r, r.ports, nodePort{p.Protocol, p.NodePort}, s)
 		}
+	}
+}
+
+// here notes the ports of a Service by an address that is the node's, where node ports are as well.
+func (r *rivals) here(a netip.Addr, s *k8s.Service) {
+	if !a.IsLoopback() && !r.isOwn(a) {
+		return
+	}
+	for i := range s.Ports {
+		claims(r, r.ports, nodePort{s.Ports[i].Protocol, s.Ports[i].Port}, s)
 	}
 }
 

@@ -68,6 +68,8 @@ func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
 			first(func(s *k8s.Service) { s.ExternalIPs = ips("192.0.2.1") }), first(func(s *k8s.Service) { s.IngressIPs = ips("192.0.2.1") })},
 		"a node port": {
 			first(func(s *k8s.Service) { s.Ports[0].NodePort, s.Created = 30053, 2 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
+		"a node port at the address of a load balancer": {
+			first(func(s *k8s.Service) { s.IngressIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
 		"a ClusterIP that is the node's": {
 			first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 }), first(func(s *k8s.Service) { s.ClusterIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 })},
 		"a ClusterIP": {

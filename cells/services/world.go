@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 // world is what all services depend on. It never changes.
@@ -35,15 +36,18 @@ func (w *world) isOwn(addr netip.Addr) bool {
 }
 
 // refuses says why no service may have an external address, or nothing. Whoever may write a Service could have the traffic of
-// others with it.
-func (w *world) refuses(addr netip.Addr) string {
+// others with it. The address of a load balancer stands in the status, which tenants do not write, and may be put on this node so that clients
+// find it.
+func (w *world) refuses(e external) string {
+	addr := e.Addr
+	own, nodes := w.isOwn(addr), w.nodesIndex.NodesOf(addr)
 	switch {
 	case !usable(addr):
 		return "is no address that others could reach"
-	case w.isOwn(addr):
+	case own && e.kind != frontends.LoadBalancer:
 		return "is an address of this node"
-	case len(w.nodesIndex.NodesOf(addr)) > 0:
-		return "is an address of node " + strings.Join(w.nodesIndex.NodesOf(addr), ", ")
+	case !own && len(nodes) > 0:
+		return "is an address of node " + strings.Join(nodes, ", ")
 	case w.nodesIndex.HoldsPods("", addr):
 		return "lies in the pod CIDR of a node"
 	}
