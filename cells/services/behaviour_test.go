@@ -188,17 +188,18 @@ func outer(namespace, name, ip, outside string, made int64) *k8s.Service {
 	return s
 }
 
-// TestContest_TheNextComesIntoForceWhenTheOwnerGoes: the older object has an address; a tenant has no one's ClusterIP, whatever the port.
+// TestContest_TheNextComesIntoForceWhenTheOwnerGoes: of those who come together the older object has an address; a tenant has no one's ClusterIP, whatever
+// the port.
 func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	older, younger, thief := outer("a", "older", "10.96.0.1", "192.0.2.1", 1), outer("b", "younger", "10.96.0.2", "192.0.2.1", 2), outer("c", "thief", "10.96.0.3", "10.96.0.1", 0)
 	thief.Ports[0].Port = 81
-	b.insert(younger, thief)
+	b.insert(thief)
 	b.state(sources.Synced)
 	b.step()
-	b.expect("before", b.owners(), "10.96.0.1:81/TCP ExternalIPs c/thief[], 10.96.0.2:80/TCP ClusterIP b/younger[], 10.96.0.3:81/TCP ClusterIP c/thief[], 192.0.2.1:80/TCP ExternalIPs b/younger[]")
-	b.insert(older)
+	b.expect("before", b.owners(), "10.96.0.1:81/TCP ExternalIPs c/thief[], 10.96.0.3:81/TCP ClusterIP c/thief[]")
+	b.insert(younger, older)
 	b.step()
 	b.expect("contested", b.owners(), "10.96.0.1:80/TCP ClusterIP a/older[], 10.96.0.2:80/TCP ClusterIP b/younger[], 10.96.0.3:81/TCP ClusterIP c/thief[], 192.0.2.1:80/TCP ExternalIPs a/older[b/younger]")
 	b.expect("younger", b.problemsOf("b/younger"), "192.0.2.1:80/TCP: belongs to a/older")
@@ -207,6 +208,45 @@ func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
 	b.step()
 	b.expect("after", b.owners(), "10.96.0.1:81/TCP ExternalIPs c/thief[], 10.96.0.2:80/TCP ClusterIP b/younger[], 10.96.0.3:81/TCP ClusterIP c/thief[], 192.0.2.1:80/TCP ExternalIPs b/younger[]")
 	b.expect("younger has it", b.problemsOf("b/younger"), "")
+}
+
+// TestContest_WhoHasItKeepsIt: an older Service of another namespace that is made to claim an address later takes it from nobody. One of the
+// namespace itself does, and so does a better kind.
+func TestContest_WhoHasItKeepsIt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	b.c.portion = 1
+	has := func(what, want string) {
+		t.Helper()
+		f := b.c.frontend(b.db.ReadTxn(), at("192.0.2.1:80/TCP"))
+		b.expect(what, fmt.Sprint(f.Kind, " ", f.Service, f.Refused), want)
+	}
+	b.insert(outer("a", "web", "10.96.0.1", "192.0.2.1", 5), outer("b", "old", "10.96.0.2", "", 1))
+	b.state(sources.Synced)
+	b.step()
+	has("alone", "ExternalIPs a/web[]")
+	b.insert(outer("b", "old", "10.96.0.2", "192.0.2.1", 1), outer("c", "older", "10.96.0.3", "192.0.2.1", 0))
+	b.step()
+	has("others claim it", "ExternalIPs a/web[c/older b/old]")
+	b.expect("who comes too late", b.problemsOf("b/old"), "192.0.2.1:80/TCP: belongs to a/web")
+	b.insert(outer("a", "mine", "10.96.0.4", "192.0.2.1", 4))
+	b.step()
+	has("an older one of the same namespace", "ExternalIPs a/mine[c/older b/old a/web]")
+	b.remove(outer("a", "mine", "10.96.0.4", "192.0.2.1", 4))
+	b.step()
+	has("it goes", "ExternalIPs c/older[b/old a/web]")
+	balanced := outer("a", "web", "10.96.0.1", "", 5)
+	balanced.Type, balanced.IngressIPs = typeLB, ips("192.0.2.1")
+	b.insert(balanced)
+	b.step()
+	has("a better kind", "LoadBalancer a/web[c/older b/old]")
+	b.remove(balanced)
+	b.insert(outer("c", "older", "10.96.0.3", "", 0))
+	b.step()
+	has("all but one have gone", "ExternalIPs b/old[]")
+	b.insert(outer("c", "older", "10.96.0.3", "192.0.2.1", 0))
+	b.step()
+	has("it comes again", "ExternalIPs b/old[c/older]")
 }
 
 // TestContest_ClusterIPsThatOthersServe: a Service that another proxy or another node is to serve has its ClusterIP for itself, here too.

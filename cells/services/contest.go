@@ -3,6 +3,7 @@ package services
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -23,6 +24,33 @@ type contender struct {
 // compare puts who gets the address first: the better kind, then the older object, then the name.
 func (a contender) compare(b contender) int {
 	return cmp.Or(cmp.Compare(order(a.kind), order(b.kind)), cmp.Compare(a.created, b.created), cmp.Compare(a.name, b.name))
+}
+
+// arrange puts who gets the address first, and the others in the order in which they would. Who had it before this pass keeps it against claims of the
+// same kind of other namespaces: an object may be older than the claim that it makes.
+func arrange(list []contender, holder string) {
+	slices.SortFunc(list, contender.compare)
+	best := list[0].kind
+	if !slices.ContainsFunc(list, func(o contender) bool { return o.name == holder && o.kind == best }) {
+		return
+	}
+	i := slices.IndexFunc(list, func(o contender) bool { return o.kind == best && namespaceOf(o.name) == namespaceOf(holder) })
+	first := list[i]
+	copy(list[1:i+1], list[:i])
+	list[0] = first
+}
+
+func namespaceOf(name string) string {
+	namespace, _, _ := strings.Cut(name, "/")
+	return namespace
+}
+
+// holder is who had an address before this pass, empty when nobody had.
+func (c *controller) holder(txn statedb.ReadTxn, a loadbalancer.Address) string {
+	if row := c.frontend(txn, a); row != nil {
+		return row.Service
+	}
+	return ""
 }
 
 // frontend finds a row, nil when there is none.
@@ -48,7 +76,7 @@ func (c *controller) updateFrontends(txn statedb.ReadTxn, write statedb.WriteTxn
 	}
 	for _, a := range before {
 		if _, still := slices.BinarySearchFunc(m.row.Claims, a, loadbalancer.Address.Compare); !still {
-			if err := c.withdraw(write, a, name); err != nil {
+			if err := c.withdraw(txn, write, a, name); err != nil {
 				return err
 			}
 		}
@@ -77,7 +105,7 @@ func (c *controller) claim(txn statedb.ReadTxn, write statedb.WriteTxn, name str
 	}
 	owner := list[0].name
 	list = append(leave(list, name), contender{name, cl.kind, m.created})
-	slices.SortFunc(list, contender.compare)
+	arrange(list, c.holder(txn, cl.Address))
 	c.decide(cl.Address, owner, list, name)
 	if list[0].name == name {
 		return c.putFrontend(write, name, cl, row, list[1:])
@@ -86,7 +114,7 @@ func (c *controller) claim(txn statedb.ReadTxn, write statedb.WriteTxn, name str
 }
 
 // withdraw takes an address from a service that claims it no more.
-func (c *controller) withdraw(write statedb.WriteTxn, a loadbalancer.Address, name string) error {
+func (c *controller) withdraw(txn statedb.ReadTxn, write statedb.WriteTxn, a loadbalancer.Address, name string) error {
 	row, list := c.frontend(write, a), c.contests[a]
 	if list == nil {
 		if row == nil || row.Service != name {
@@ -98,6 +126,7 @@ func (c *controller) withdraw(write statedb.WriteTxn, a loadbalancer.Address, na
 	}
 	owner := list[0].name
 	list = leave(list, name)
+	arrange(list, c.holder(txn, a))
 	c.lose(name, a, false)
 	c.decide(a, owner, list, name)
 	return c.handOver(write, row, list)

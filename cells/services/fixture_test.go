@@ -33,6 +33,7 @@ type bench struct {
 	srcs  statedb.RWTable[sources.Source]
 
 	commits *commits
+	had     map[string]string // who had each address when the naive model was asked the last time
 }
 
 // commits shows the rows after each commit of the cell.

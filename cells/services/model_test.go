@@ -12,7 +12,7 @@ import (
 )
 
 // naive computes from all objects at once, without a thought of speed, what the tables must say. It writes one line for each row, in
-// which backends stand with their addresses, since ids are a matter of history.
+// which backends stand with their addresses, since ids are a matter of history. So is who had an address when it was asked the last time.
 func (b *bench) naive() []string {
 	txn := b.db.ReadTxn()
 	type fact struct {
@@ -283,12 +283,28 @@ func (b *bench) naive() []string {
 		}
 	}
 	var lines []string
+	has := map[string]string{}
 	list := func(names []string) string { return strings.Join(slices.Sorted(slices.Values(names)), ",") }
 	for at, all := range fronts {
 		slices.SortFunc(all, func(a, b front) int {
 			return cmp.Or(cmp.Compare(slices.Index(kinds, a.kind), slices.Index(kinds, b.kind)), cmp.Compare(a.made, b.made), cmp.Compare(a.service, b.service))
 		})
+		had := slices.ContainsFunc(all, func(o front) bool { return o.service == b.had[at] && o.kind == all[0].kind })
+		best := all[0].kind
+		slices.SortStableFunc(all, func(x, y front) int { // who had it keeps it, or gives it to an older one of his namespace
+			first := func(f front) int {
+				if had && f.kind == best && strings.Split(f.service, "/")[0] == strings.Split(b.had[at], "/")[0] {
+					return 0
+				}
+				return 1
+			}
+			return first(x) - first(y)
+		})
+		slices.SortStableFunc(all[1:], func(x, y front) int {
+			return cmp.Or(cmp.Compare(slices.Index(kinds, x.kind), slices.Index(kinds, y.kind)), cmp.Compare(x.made, y.made), cmp.Compare(x.service, y.service))
+		})
 		f, refused := all[0], []string{}
+		has[at] = f.service
 		for _, o := range all[1:] {
 			refused = append(refused, o.service)
 			problems[o.service] = append(problems[o.service], "lost "+at)
@@ -311,6 +327,7 @@ func (b *bench) naive() []string {
 		lines = append(lines, fmt.Sprint("service ", name, " ", text, " ", min(len(slices.Compact(problems[name])), maxProblems+1)))
 	}
 	slices.Sort(lines)
+	b.had = has
 	return lines
 }
 
