@@ -230,13 +230,7 @@ func TestPrivilegedService_BackendElsewhere(t *testing.T) {
 			client := m.pod(t, "client")
 			answerWithName(t, m.OutsideHost(), "elsewhere", 8080)
 			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
-			var all strings.Builder
-			for i, f := range families {
-				fmt.Fprintf(&all, "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: shop, name: web-%d, "+
-					"labels: {kubernetes.io/service-name: web}}, addressType: %s, ports: %s, endpoints: [{addresses: [%q], nodeName: node-2}]}\n",
-					i, f.name, webPorts, outsideAddr(f.ipv6))
-			}
-			m.write(t, "web-slices.yaml", all.String())
+			m.slicesOutside(t, "web", webPorts)
 			for i, addr := range webAddrs {
 				m.ready(t, netip.AddrPortFrom(addr, 80), 1)
 				m.ready(t, netip.AddrPortFrom(uplinks[i], webNodePort), 1)

@@ -15,20 +15,30 @@ func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load
 	t.Helper()
 	m := newMarket(t, args...)
 	client, one := m.pod(t, "client"), m.pod(t, "one")
-	m.service(t, "web", webRest+", type: NodePort, ports: ["+
+	m.routePublic(t)
+	m.write(t, "web-service.yaml", "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}, spec: {"+webRest+", type: LoadBalancer, ports: ["+
 		"{name: tcp-pod, port: 80, targetPort: 8080, protocol: TCP}, {name: udp-pod, port: 80, targetPort: 8080, protocol: UDP}, "+
 		"{name: tcp-out, port: 81, targetPort: 8081, protocol: TCP, nodePort: 30081}, {name: udp-out, port: 81, targetPort: 8081, protocol: UDP, nodePort: 30081}, "+
-		"{name: tcp-node, port: 82, targetPort: 8082, protocol: TCP}, {name: udp-node, port: 82, targetPort: 8082, protocol: UDP}]")
+		"{name: tcp-node, port: 82, targetPort: 8082, protocol: TCP}, {name: udp-node, port: 82, targetPort: 8082, protocol: UDP}, "+
+		"{name: tcp-lb, port: 83, targetPort: 8083, protocol: TCP}, {name: udp-lb, port: 83, targetPort: 8083, protocol: UDP}]}, "+
+		"status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: \"2001:db8:113::10\"}]}}}\n")
 	m.slices(t, "web", "[{name: tcp-pod, port: 8080, protocol: TCP}, {name: udp-pod, port: 8080, protocol: UDP}, "+
 		"{name: tcp-out, port: 8081, protocol: TCP}, {name: udp-out, port: 8081, protocol: UDP}, "+
-		"{name: tcp-node, port: 8082, protocol: TCP}, {name: udp-node, port: 8082, protocol: UDP}]", endpoint{pod: "one"})
+		"{name: tcp-node, port: 8082, protocol: TCP}, {name: udp-node, port: 8082, protocol: UDP}, "+
+		"{name: tcp-lb, port: 8083, protocol: TCP}, {name: udp-lb, port: 8083, protocol: UDP}]", endpoint{pod: "one"})
+	m.far(t)
 	var paths []load.Path
 	for i, f := range families {
 		cluster, node := webAddrs[i], uplinkAddr(f.ipv6)
 		paths = append(paths,
 			load.Path{Name: "pod to service " + f.name, From: client, To: one, Addr: one.Addr(f.ipv6), Port: 8080, Service: netip.AddrPortFrom(cluster, 80)},
 			load.Path{Name: "outside to node port " + f.name, From: m.OutsideHost(), To: one, Addr: one.Addr(f.ipv6), Port: 8081, Service: netip.AddrPortFrom(node, 30081)},
-			load.Path{Name: "pod to outside " + f.name, From: client, To: m.OutsideHost(), Addr: outsideAddr(f.ipv6)})
+			load.Path{Name: "pod to outside " + f.name, From: client, To: m.OutsideHost(), Addr: outsideAddr(f.ipv6)},
+			load.Path{Name: "outside to load balancer " + f.name, From: m.OutsideHost(), To: one, Addr: one.Addr(f.ipv6), Port: 8083, Service: netip.AddrPortFrom(balancerAddrs[i], 83)},
+			load.Path{Name: "outside to node port to elsewhere " + f.name, From: m.OutsideHost(), To: m.OutsideHost(), Addr: outsideAddr(f.ipv6), Port: 8084,
+				Service: netip.AddrPortFrom(node, 30084)})
+		m.ready(t, netip.AddrPortFrom(balancerAddrs[i], 83), 1)
+		m.ready(t, netip.AddrPortFrom(node, 30084), 1)
 		m.ready(t, netip.AddrPortFrom(cluster, 80), 1)
 		m.ready(t, netip.AddrPortFrom(cluster, 82), 1)
 		m.ready(t, netip.AddrPortFrom(node, 30081), 1)
@@ -37,11 +47,19 @@ func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load
 				Service: netip.AddrPortFrom(cluster, 82)})
 		}
 	}
-	use, err := load.Start(load.Rates{Connections: 16, Messages: 48, Datagrams: 600, Connects: 24, Lies: 1}, paths, nil)
+	use, err := load.Start(load.Rates{Connections: 24, Messages: 72, Datagrams: 600, Connects: 24, Lies: 1}, paths, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m, use
+}
+
+// far makes a service whose backend is on another node, which stands outside.
+func (m *market) far(t *testing.T) {
+	t.Helper()
+	m.service(t, "far", "clusterIP: 10.96.0.12, clusterIPs: [10.96.0.12, \"fd00:10:96::12\"], ipFamilies: [IPv4, IPv6], type: NodePort, ports: ["+
+		"{name: tcp, port: 84, targetPort: 8084, protocol: TCP, nodePort: 30084}, {name: udp, port: 84, targetPort: 8084, protocol: UDP, nodePort: 30084}]")
+	m.slicesOutside(t, "far", "[{name: tcp, port: 8084, protocol: TCP}, {name: udp, port: 8084, protocol: UDP}]")
 }
 
 // requireUndisturbed ends the use of services, which must not have noticed anything.

@@ -97,6 +97,18 @@ func (m *market) slices(t *testing.T, service, ports string, endpoints ...endpoi
 	m.write(t, service+"-slices.yaml", b.String())
 }
 
+// slicesOutside writes one slice for each family with the address of the host outside, as if it were on another node.
+func (m *market) slicesOutside(t *testing.T, service, ports string) {
+	t.Helper()
+	var b strings.Builder
+	for i, f := range families {
+		fmt.Fprintf(&b, "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: shop, name: %s-%d, "+
+			"labels: {kubernetes.io/service-name: %s}}, addressType: %s, ports: %s, endpoints: [{addresses: [%q], nodeName: node-2}]}\n",
+			service, i, service, f.name, ports, outsideAddr(f.ipv6))
+	}
+	m.write(t, service+"-slices.yaml", b.String())
+}
+
 // service writes one service of the namespace "shop"; spec is as a manifest has it, without braces.
 func (m *market) service(t *testing.T, name, spec string) {
 	t.Helper()
