@@ -31,7 +31,7 @@ const pause = "50ms"
 
 func newClients(t *testing.T, w *world) *clients {
 	t.Helper()
-	inside := slices.Concat(of("tcp", "80", webIPv4, webIPv6), of("udp", "80", timeIPv4, timeIPv6))
+	inside := slices.Concat(of("tcp", "80", webIPv4, webIPv6), of("udp", "80", timeIPv4, timeIPv6), of("udp-connected", "80", timeIPv4, timeIPv6))
 	command := func(program string, targets ...[]string) []string {
 		return append([]string{program, "loop", "-every", pause}, slices.Concat(targets...)...)
 	}
@@ -47,7 +47,7 @@ func newClients(t *testing.T, w *world) *clients {
 		}
 	}
 	program := w.a.Tool("kube/talk")
-	node, err := w.a.StartProcess("client", command(program, inside, of("tcp", webPort, "127.0.0.1", w.a.IPv4, w.a.IPv6), of("udp-connected", "80", timeIPv4, timeIPv6))...)
+	node, err := w.a.StartProcess("client", command(program, inside, of("tcp", webPort, "127.0.0.1", w.a.IPv4, w.a.IPv6))...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,9 +3,6 @@ package services_test
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -34,19 +31,18 @@ const balancerIPv4, balancerIPv6 = "203.0.113.10", "2001:db8:113::10"
 // which of the nodes to take.
 func local(t *testing.T, w *world) {
 	w.apply(t, localService)
-	if _, err := w.Kubectl(t.Context(), "patch", "service", "local", "--subresource=status", "-p",
-		fmt.Sprintf(`{"status": {"loadBalancer": {"ingress": [{"ip": %q}, {"ip": %q}]}}}`, balancerIPv4, balancerIPv6)); err != nil {
+	w.balance(t, "local", balancerIPv4, balancerIPv6)
+	w.lead(t, w.b, balancerIPv4, balancerIPv6)
+	if err := w.RunPod(t.Context(), server("local", w.b)); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(w.Route(balancerIPv4+"/32", w.b), w.Route(balancerIPv6+"/128", w.b), w.RunPod(t.Context(), server("local", w.b))); err != nil {
-		t.Fatal(err)
+	w.answers(t, w.outside(t), "local", kube.ServerAddresses(), append(both("30090", w.b.IPv4, w.b.IPv6), both("80", balancerIPv4, balancerIPv6)...)...)
+	// A refusal of datagrams reaches a socket that is connected.
+	nothing := append(of("tcp", "30090", w.a.IPv4, w.a.IPv6), of("udp-connected", "30090", w.a.IPv4, w.a.IPv6)...)
+	w.known(t, w.a, nothing...)
+	if err := silent(w.outside(t), nothing...); err != nil {
+		t.Error(err)
 	}
-	client := kube.ServerAddresses()
-	for _, network := range []string{"tcp", "udp"} {
-		w.answers(t, "local 8080 "+client[0], append(of(network, "30090", w.b.IPv4), of(network, "80", balancerIPv4)...)...)
-		w.answers(t, "local 8080 "+client[1], append(of(network, "30090", w.b.IPv6), of(network, "80", balancerIPv6)...)...)
-	}
-	w.silent(t, w.a, "30090")
 	for node, want := range map[*kube.Node]string{w.a: "503", w.b: "200"} {
 		if err := w.WaitFor(t.Context(), "the health check port of "+node.Name, func() error {
 			out, err := w.RunOutside(t.Context(), "sh", "-c", "printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' | busybox nc -w 2 "+node.IPv4+" 30099")
@@ -60,77 +56,20 @@ func local(t *testing.T, w *world) {
 	}
 }
 
-// silent wants no answer at all at a port of a node that knows of the Service, neither a connection nor a refusal.
-func (w *world) silent(t *testing.T, n *kube.Node, port string) {
-	t.Helper()
-	addresses := []string{n.IPv4, netip.MustParseAddr(n.IPv6).String()}
-	if err := w.WaitFor(t.Context(), "port "+port+" in the maps of "+n.Name, func() error {
-		out, err := n.Waggle(t.Context(), "bpf", "lb", "list", "--frontends")
-		for _, a := range addresses {
-			for _, protocol := range []string{"/TCP ", "/UDP "} {
-				if at := net.JoinHostPort(a, port) + protocol; err == nil && !strings.Contains(out, at) {
-					err = fmt.Errorf("no %s: %s", at, out)
-				}
-			}
-		}
-		return err
-	}); err != nil {
-		t.Error(err)
-		return
-	}
-	// A refusal of datagrams reaches a socket that is connected.
-	for _, target := range append(of("tcp", port, addresses...), of("udp-connected", port, addresses...)...) {
-		got, err := w.outside(t, target)
-		if err == nil || !noAnswer.MatchString(err.Error()) {
-			t.Errorf("%s: %q, %v; want no answer, so that load balancers try the next node", target, got, err)
-		}
-	}
+// empty wants clients of a Service that nobody serves to be told so, wherever they are.
+func empty(t *testing.T, s *stays) {
+	cluster := s.service(t, "empty", "NodePort", 82, "app: nobody", "")
+	s.refused(t, s.pod(t, "one"), "80", cluster...)
+	s.refused(t, s.node(t, s.a), "80", cluster...)
+	s.refused(t, s.outside(t), "30082", s.a.IPv4, s.a.IPv6)
 }
 
-// noAnswer is what talk says when nothing comes back: a connection that is made and then silent is another thing.
-var noAnswer = regexp.MustCompile(`: dial tcp \S+: i/o timeout|: no answer`)
-
-const emptyService = `
-apiVersion: v1
-kind: Service
-metadata: {name: empty}
-spec:
-  type: NodePort
-  selector: {app: nobody}
-  ipFamilyPolicy: RequireDualStack
-  clusterIP: 10.96.0.82
-  clusterIPs: [10.96.0.82, "fd00:10:96::82"]
-  ports:
-    - {name: tcp, port: 80, nodePort: 30082}
-    - {name: udp, port: 80, protocol: UDP, nodePort: 30082}
-`
-
-// empty wants clients of a Service that nobody serves to be told so, wherever they are.
-func empty(t *testing.T, w *world) {
-	w.apply(t, emptyService)
-	if err := w.RunPod(t.Context(), server("asks", w.a)); err != nil {
-		t.Fatal(err)
-	}
-	ask := append([]string{"talk", "ask"}, append(of("tcp", "80", "10.96.0.82", "fd00:10:96::82"), of("udp-connected", "80", "10.96.0.82", "fd00:10:96::82")...)...)
-	outside := append([]string{w.a.Tool("kube/talk"), "ask"}, append(of("tcp", "30082", w.a.IPv4, w.a.IPv6), of("udp-connected", "30082", w.a.IPv4, w.a.IPv6)...)...)
-	for from, run := range map[string]func() (string, error){
-		"a pod": func() (string, error) { return w.Exec(t.Context(), "asks", ask...) },
-		"the node": func() (string, error) {
-			return w.a.Run(t.Context(), append([]string{w.a.Tool("kube/talk")}, ask[1:]...)...)
-		},
-		"outside": func() (string, error) { return w.RunOutside(t.Context(), outside...) },
-	} {
-		if err := w.WaitFor(t.Context(), "refusals for "+from, func() error {
-			out, err := run()
-			if err == nil || strings.Count(err.Error(), "connection refused") != 4 {
-				err = fmt.Errorf("want 4 refusals: %s, %w", out, err)
-			} else {
-				err = nil
-			}
-			return err
-		}); err != nil {
-			t.Error(err)
-		}
+// refused waits until all addresses refuse. A refusal of datagrams reaches a socket that is connected.
+func (w *world) refused(t *testing.T, from asker, port string, addresses ...string) {
+	t.Helper()
+	targets := append(of("tcp", port, addresses...), of("udp-connected", port, addresses...)...)
+	if err := w.WaitFor(t.Context(), "refusals", func() error { return refusal(from, targets...) }); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -153,7 +92,6 @@ spec:
 
 // hostPort makes a pod with a host port anew: its name is the same, its address another.
 func hostPort(t *testing.T, w *world) {
-	client := kube.ServerAddresses()
 	var before string
 	for range 2 {
 		w.apply(t, hostPortPod, w.a.Name)
@@ -165,10 +103,7 @@ func hostPort(t *testing.T, w *world) {
 			t.Fatalf("the pod has the addresses %v, had %s: %v", ips, before, err)
 		}
 		before = ips[0]
-		for _, network := range []string{"tcp", "udp"} {
-			w.answers(t, "host-port 8080 "+client[0], of(network, "8088", w.a.IPv4)...)
-			w.answers(t, "host-port 8080 "+client[1], of(network, "8088", w.a.IPv6)...)
-		}
+		w.answers(t, w.outside(t), "host-port", kube.ServerAddresses(), both("8088", w.a.IPv4, w.a.IPv6)...)
 		if err := w.DeletePod(t.Context(), "default/host-port"); err != nil {
 			t.Fatal(err)
 		}

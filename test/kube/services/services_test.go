@@ -21,6 +21,7 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newClients(t, w)
+	s := newStays(t, w)
 	if err := w.WaitFor(t.Context(), "the clients", func() error { _, err := c.counts(); return err }); err != nil {
 		t.Fatal(err)
 	}
@@ -31,9 +32,20 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 		}
 		parallel("all servers are replaced", func(t *testing.T) { c.replaced(t, func() error { return nil }) })
 		parallel("traffic policy Local", func(t *testing.T) { local(t, w) })
-		parallel("nobody serves", func(t *testing.T) { empty(t, w) })
+		parallel("nobody serves", func(t *testing.T) { empty(t, s) })
 		parallel("host port", func(t *testing.T) { hostPort(t, w) })
 		parallel("names and the API server", func(t *testing.T) { names(t, w) })
+		parallel("affinity", func(t *testing.T) { affinity(t, s) })
+		parallel("ranges of clients", func(t *testing.T) { ranges(t, s) })
+		parallel("external addresses", func(t *testing.T) { external(t, s) })
+		parallel("internal traffic policy Local", func(t *testing.T) { near(t, s) })
+		parallel("a server asks itself", func(t *testing.T) { hairpin(t, s) })
+		parallel("a server on the network of its node", func(t *testing.T) { hostNetwork(t, s) })
+		parallel("names without an address", func(t *testing.T) { withoutAddress(t, s) })
+		parallel("a server that is not ready", func(t *testing.T) { unready(t, s) })
+		parallel("a server that was told to end", func(t *testing.T) { ending(t, s) })
+		parallel("masquerade", func(t *testing.T) { masquerade(t, s) })
+		parallel("another address of a node", func(t *testing.T) { anotherAddress(t, w) })
 	})
 	t.Run("another target port", func(t *testing.T) { otherPort(t, c) })
 	t.Run("agents are killed while servers are replaced", func(t *testing.T) {

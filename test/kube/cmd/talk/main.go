@@ -2,7 +2,7 @@
 //
 //	talk serve [-dns NAME=ADDRESS] PORT...    answer on TCP and UDP ports, saying who answers whom; end as servers do, on SIGTERM
 //	talk loop [-every D] TARGET...            talk to all targets until the end, and print what came of it twice a second
-//	talk ask TARGET...                        ask each target once, and print its answer
+//	talk ask TARGET...                        ask all targets at once, one question each, and print the answers
 //	talk resolve NAME                         look up an address as programs do
 //	talk api PATH                             read from the API server as clients inside a cluster do
 //
@@ -21,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -56,21 +57,28 @@ func run(args []string) error {
 	return fmt.Errorf("no %q: want serve, loop, ask, resolve or api", args[0])
 }
 
-// ask asks each target once; the error says which did not answer.
-func ask(targets []string) (failed error) {
-	for _, target := range targets {
-		c, err := newClient(target)
-		if err == nil {
-			var answer string
-			if answer, err = c.ask(1); err == nil {
-				fmt.Println(answer)
+// ask asks all targets at the same time, once, and prints the answers in their order; the error says which did not answer.
+func ask(targets []string) error {
+	answers, failures := make([]string, len(targets)), make([]error, len(targets))
+	var asking sync.WaitGroup
+	for i, target := range targets {
+		asking.Go(func() {
+			c, err := newClient(target)
+			if err == nil {
+				answers[i], err = c.ask(1)
 			}
-		}
-		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", target, err))
+			if err != nil {
+				failures[i] = fmt.Errorf("%s: %w", target, err)
+			}
+		})
+	}
+	asking.Wait()
+	for i, answer := range answers {
+		if failures[i] == nil {
+			fmt.Println(answer)
 		}
 	}
-	return failed
+	return errors.Join(failures...)
 }
 
 // api uses what kubelet gives every pod: where the API server is, whom it may trust, and a token.

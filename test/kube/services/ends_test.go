@@ -1,0 +1,144 @@
+package services_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// lateServer is not ready, or is given time after it was told to end.
+const lateServer = `
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, labels: {app: %[1]s}}
+spec:
+  nodeName: %[2]s
+  terminationGracePeriodSeconds: 60
+  automountServiceAccountToken: false
+  containers:
+    - name: main
+      image: waggle.local/talk:1
+      imagePullPolicy: Never
+      command: [/bin/talk, serve, "8080"]
+      %[3]s
+`
+
+// unready has a server that is never ready, which is for the clients of one Service and not for those of another.
+func unready(t *testing.T, s *stays) {
+	published := s.service(t, "published", "ClusterIP", 86, "app: unready", "publishNotReadyAddresses: true")
+	unpublished := s.service(t, "unpublished", "ClusterIP", 87, "app: unready", "")
+	s.apply(t, lateServer, "unready", s.b.Name, "readinessProbe: {tcpSocket: {port: 9}, periodSeconds: 1}")
+	s.answers(t, s.pod(t, "one"), "unready", s.one, both("80", published...)...)
+	s.refused(t, s.pod(t, "one"), "80", unpublished...)
+}
+
+// ending has a server that was told to end, which answers as long as nobody else does.
+func ending(t *testing.T, s *stays) {
+	cluster := s.service(t, "ending", "NodePort", 88, "app: ending", "")
+	inside, node := both("80", cluster...), both("30088", s.b.IPv4, s.b.IPv6)
+	s.apply(t, lateServer, "ending", s.b.Name, "lifecycle: {preStop: {sleep: {seconds: 40}}}")
+	s.answers(t, s.pod(t, "one"), "ending", s.one, inside...)
+	ips, err := s.PodIPs(t.Context(), "default/ending")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Delete(t.Context(), "/api/v1/namespaces/default/pods/ending"); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range s.Nodes {
+		if err := s.WaitFor(t.Context(), n.Name+" to know that the server ends", func() error {
+			out, err := n.Waggle(t.Context(), "service", "list")
+			for _, ip := range ips {
+				if at := net.JoinHostPort(ip, "8080") + " (terminating)"; err == nil && !strings.Contains(out, at) {
+					err = fmt.Errorf("no %s: %s", at, out)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.answers(t, s.pod(t, "one"), "ending", s.one, inside...)
+	s.answers(t, s.outside(t), "ending", kube.ServerAddresses(), node...)
+
+	next := server("next", s.b)
+	next.Labels = map[string]string{"app": "ending"}
+	if err := s.RunPod(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	s.answers(t, s.pod(t, "one"), "next", s.one, append(append(inside, inside...), inside...)...)
+	s.answers(t, s.outside(t), "next", kube.ServerAddresses(), append(append(node, node...), node...)...)
+	// It could have answered.
+	if got, err := s.pod(t, "one")(of("tcp", "8080", ips...)...); err != nil {
+		t.Errorf("the first server by its own addresses: %q, %v", got, err)
+	}
+}
+
+// masquerade has pods talk to a server outside, which sees the node, and to pods on the other node, which see them.
+func masquerade(t *testing.T, s *stays) {
+	server, err := s.StartOutside("server", s.a.Tool("kube/talk"), "serve", "8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	machine, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.answers(t, s.pod(t, "one"), machine, []string{s.a.IPv4, s.a.IPv6}, both("8080", kube.ServerAddresses()...)...)
+	s.answers(t, s.pod(t, "two"), machine, []string{s.b.IPv4, s.b.IPv6}, both("8080", kube.ServerAddresses()...)...)
+	s.answers(t, s.pod(t, "one"), "two", s.one, both("8080", s.two...)...)
+	s.answers(t, s.pod(t, "two"), "one", s.two, both("8080", s.one...)...)
+	// What comes from outside by the router's ways to pods is answered as it came.
+	s.answers(t, s.outside(t), "one", kube.ServerAddresses(), both("8080", s.one...)...)
+}
+
+// anotherAddress gives node b a device with addresses, by which its node ports are reached as long as they are there.
+func anotherAddress(t *testing.T, w *world) {
+	const ipv4, ipv6 = "198.51.100.12", "2001:db8:51::12"
+	w.lead(t, w.b, ipv4, ipv6)
+	command := func(line string) {
+		t.Helper()
+		if _, err := w.b.Run(t.Context(), strings.Fields(line)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command("ip link add another link eth0 type macvlan")
+	command("ip link set another up")
+	targets := append(of("tcp", webPort, ipv4, ipv6), of("udp", timePort, ipv4, ipv6)...)
+	for range 2 {
+		began := time.Now()
+		command("ip addr add " + ipv4 + "/24 dev another")
+		command("ip addr add " + ipv6 + "/64 dev another nodad")
+		if err := w.WaitFor(t.Context(), "answers", func() error { _, err := w.outside(t)(targets...); return err }); err != nil {
+			t.Fatal(err)
+		}
+		served := time.Now()
+		command("ip addr flush dev another scope global")
+		if err := w.WaitFor(t.Context(), "the frontends to go", func() error {
+			out, err := w.b.Waggle(t.Context(), "bpf", "lb", "list", "--frontends")
+			for _, target := range targets {
+				if at := frontend(target); strings.Contains(out, " "+at+" ") {
+					err = errors.Join(err, fmt.Errorf("%s is there: %s", at, out))
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("the addresses were served within %s, and gone within %s", served.Sub(began).Round(time.Millisecond), time.Since(served).Round(time.Millisecond))
+		if served.Sub(began) > 20*time.Second || time.Since(served) > 20*time.Second {
+			t.Error("this is too long")
+		}
+	}
+}
