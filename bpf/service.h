@@ -109,17 +109,19 @@ static __always_inline int backend_copy(__u32 id, struct backend *copy)
 	return 0;
 }
 
-/* affinity_recall gives the backend that a client had, while that still is one of the service's, or 0. */
-static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u32 seconds)
+/* affinity_recall gives the backend that a client had, while that still is one of the service's for its scope, or 0. */
+static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u8 scope, __u32 seconds)
 {
 	struct affinity_entry *entry = bpf_map_lookup_elem(&affinity, key);
 	__u32 now = ct_now(), ticks = ((__u64)seconds * 1000000000) >> CT_TICK_SHIFT;
 	struct affinity_member member = { .service = key->service };
+	__u32 *scopes;
 
 	if (!entry || now - entry->used > ticks)
 		return 0;
 	member.backend = *(volatile __u32 *)&entry->backend;
-	if (!bpf_map_lookup_elem(&affinity_members, &member))
+	scopes = bpf_map_lookup_elem(&affinity_members, &member);
+	if (!scopes || !(*scopes >> scope & 1))
 		return 0;
 	if (entry->used != now)
 		entry->used = now;
@@ -161,7 +163,7 @@ __attribute__((noinline)) int service_choose(struct choice *choice)
 		return 0;
 	keeps = (service.flags & SERVICE_AFFINITY) && client.kind;
 	if (keeps)
-		id = affinity_recall(&client, service.affinity);
+		id = affinity_recall(&client, choice->key.scope, service.affinity);
 	if (id && backend_copy(id, &backend)) {
 		choice->id = id;
 		choice->backend = backend;

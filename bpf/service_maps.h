@@ -120,13 +120,13 @@ struct affinity_member {
 	__u32 backend;
 };
 
-/* Which backends frontends with affinity have: what a client has kept counts only while it is one of them. */
+/* Which backends frontends with affinity have, and for whom: what a client has kept counts only while its scope has it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, AFFINITY_MAX);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct affinity_member);
-	__type(value, __u32); /* 1 */
+	__type(value, __u32); /* a bit for each scope that has it, the lowest for SCOPE_EXTERNAL */
 } affinity_members SEC(".maps");
 
 struct source_range_key {

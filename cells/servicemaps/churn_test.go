@@ -90,6 +90,8 @@ func TestModel_Drift(t *testing.T) {
 			return m.spoilSlot(f.maglev, func(s bpf.Service) (uint32, uint32) { return s.Maglev, s.MaglevSize })
 		},
 		"a member is gone":       func() bool { return lose(f.members) },
+		"a member has lost both": func() bool { return spoil(f.members, func(scopes *uint32) { *scopes = 0 }) },
+		"a member has more":      func() bool { return spoil(f.members, func(scopes *uint32) { *scopes |= 4 }) },
 		"a stranger's member":    func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
 		"a source range is gone": func() bool { return lose(f.ranges) },
 		"a stranger's range":     func() bool { f.ranges.entries[bpf.NewSourceRangeKey(1, privatePrefix)] = 1; return true },

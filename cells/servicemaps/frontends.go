@@ -91,9 +91,8 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 			t.err = err
 		}
 	})
-	w.members.put(c.maps.Members, func(p *plan, m bpf.AffinityMember, _ uint32, err error) {
-		if err != nil {
-			strike(c.belong[m.Service].members, m.Backend, &c.members)
+	w.members.put(c.maps.Members, func(p *plan, m bpf.AffinityMember, scopes uint32, err error) {
+		if c.wrote(m, scopes, err); err != nil {
 			p.lacks(c.fullIs(c.maps.Members.Name(), err, "--bpf-lb-affinity-map-max"))
 		}
 	})
@@ -234,9 +233,23 @@ func (c *controller) leave(now time.Time) {
 	}
 }
 
+// wrote notes what the map has of a member now.
+func (c *controller) wrote(m bpf.AffinityMember, scopes uint32, err error) {
+	members := c.belong[m.Service].members
+	now := members[m.Backend]
+	switch {
+	case err == nil:
+		now.has = scopes
+		members[m.Backend] = now
+	case now.has == 0:
+		strike(members, m.Backend, &c.members)
+	}
+}
+
 // tidy removes what frontends do not want any more of other maps.
 func (c *controller) tidy() {
 	var members []bpf.AffinityMember
+	var fewer writes[bpf.AffinityMember, uint32, struct{}]
 	var ranges []bpf.SourceRangeKey
 	for id := range c.untidy {
 		b := c.belong[id]
@@ -245,9 +258,12 @@ func (c *controller) tidy() {
 			continue
 		}
 		c.untidy[id] = nil
-		for member, wanted := range b.members {
-			if !wanted {
-				members = append(members, bpf.AffinityMember{Service: id, Backend: member})
+		for backend, m := range b.members {
+			switch key := (bpf.AffinityMember{Service: id, Backend: backend}); {
+			case m.wants == 0:
+				members = append(members, key)
+			case m.wants != m.has:
+				fewer.add(struct{}{}, key, m.wants)
 			}
 		}
 		for prefix, wanted := range b.ranges {
@@ -256,6 +272,11 @@ func (c *controller) tidy() {
 			}
 		}
 	}
+	fewer.put(c.maps.Members, func(_ struct{}, m bpf.AffinityMember, scopes uint32, err error) {
+		if c.wrote(m, scopes, err); err != nil {
+			c.untidy[m.Service] = err
+		}
+	})
 	remove(c.maps.Members, members, func(m bpf.AffinityMember, err error) {
 		if err != nil {
 			c.untidy[m.Service] = err

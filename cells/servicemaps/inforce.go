@@ -49,21 +49,24 @@ type backend struct {
 type belongings struct {
 	of      bpf.ServiceKey // whose they are, when they are wanted
 	wanted  bool
-	members map[uint32]bool // backends; false of those that are not wanted any more
-	ranges  map[netip.Prefix]bool
-	held    int // times that ranges have to stay until something leaves quarantine
+	members map[uint32]member     // backends
+	ranges  map[netip.Prefix]bool // false of those that are not wanted any more
+	held    int                   // times that ranges have to stay until something leaves quarantine
 }
 
-// enter adds to belongings, or says of one that is there whether it is wanted. Like [strike] it keeps the number of all.
-func enter[K comparable](some map[K]bool, key K, wanted bool, all *uint32) {
+// member says which scopes of a frontend have a backend, a bit for each: as the map has it, and as it shall be. None is nowhere.
+type member struct{ has, wants uint32 }
+
+// enter adds to belongings, or says another thing of one that is there. Like [strike] it keeps the number of all.
+func enter[K comparable, V any](some map[K]V, key K, value V, all *uint32) {
 	if _, there := some[key]; !there {
 		*all++
 	}
-	some[key] = wanted
+	some[key] = value
 }
 
 // strike takes from belongings what is in the map no more.
-func strike[K comparable](some map[K]bool, key K, all *uint32) {
+func strike[K comparable, V any](some map[K]V, key K, all *uint32) {
 	if _, there := some[key]; there {
 		*all--
 		delete(some, key)
@@ -188,12 +191,12 @@ func (f *inForce) readEntries() error {
 }
 
 func (f *inForce) readBelongings() error {
-	members, _, err := f.maps.Members.Dump()
+	members, scopes, err := f.maps.Members.Dump()
 	if err != nil {
 		return err
 	}
-	for _, m := range members {
-		enter(f.of(m.Service).members, m.Backend, false, &f.members)
+	for i, m := range members {
+		enter(f.of(m.Service).members, m.Backend, member{has: scopes[i]}, &f.members)
 	}
 	ranges, _, err := f.maps.Ranges.Dump()
 	if err != nil {
@@ -211,7 +214,7 @@ func (f *inForce) readBelongings() error {
 func (f *inForce) of(id uint32) *belongings {
 	b := f.belong[id]
 	if b == nil {
-		b = &belongings{members: map[uint32]bool{}, ranges: map[netip.Prefix]bool{}}
+		b = &belongings{members: map[uint32]member{}, ranges: map[netip.Prefix]bool{}}
 		f.belong[id] = b
 	}
 	return b

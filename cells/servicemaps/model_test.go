@@ -162,7 +162,7 @@ func (m *model) sane() {
 			if b := f.backends.get(id); b != bpf.NewBackend(backAddress(id), b.Flags) {
 				m.t.Fatalf("%v: backend %d is not there", key, id)
 			}
-			if member := (bpf.AffinityMember{Service: s.Id, Backend: id}); s.Flags&bpf.ServiceAffinity != 0 && !m.partial && f.members.get(member) == 0 {
+			if member := (bpf.AffinityMember{Service: s.Id, Backend: id}); s.Flags&bpf.ServiceAffinity != 0 && !m.partial && f.members.get(member)>>key.Scope&1 == 0 {
 				m.t.Fatalf("%v: backend %d is no member", key, id)
 			}
 		}
@@ -335,7 +335,7 @@ func (m *model) check(a *agent) {
 	m.t.Helper()
 	f := m.fakes
 	var seed, _ = maglev.ParseSeed(DefaultConfig.Seed)
-	entries, members, ranges, tables := 0, map[bpf.AffinityMember]bool{}, map[bpf.SourceRangeKey]bool{}, map[string]bool{}
+	entries, members, ranges, tables := 0, map[bpf.AffinityMember]uint32{}, map[bpf.SourceRangeKey]bool{}, map[string]bool{}
 	for _, row := range m.fronts {
 		for _, scope := range scopes(row) {
 			entries++
@@ -365,7 +365,7 @@ func (m *model) check(a *agent) {
 			}
 			for _, id := range list {
 				if row.Affinity > 0 {
-					members[bpf.AffinityMember{Service: row.ID, Backend: id}] = true
+					members[bpf.AffinityMember{Service: row.ID, Backend: id}] |= 1 << scope
 				}
 			}
 		}
@@ -387,7 +387,9 @@ func (m *model) check(a *agent) {
 	if n := len(f.backends.entries); n != len(m.backs) {
 		m.t.Fatalf("%d backends, want %d", n, len(m.backs))
 	}
-	same(m.t, "members", f.members.keys(), members)
+	if have := f.members.entries; !maps.Equal(have, members) {
+		m.t.Fatalf("have members %v, want %v", have, members)
+	}
 	same(m.t, "ranges", f.ranges.keys(), ranges)
 	slots := 0
 	for _, s := range f.services.entries {

@@ -78,12 +78,17 @@ func only[F ~uint8 | ~uint32](applies bool, flag F) F {
 	return 0
 }
 
+// listIn is who shall serve a scope.
+func listIn(row *frontends.Frontend, scope uint8) []uint32 {
+	if scope == bpf.ScopeInternal {
+		return row.Internal
+	}
+	return row.Backends
+}
+
 // listOf is who serves a scope, without those that are not in the map, and why one of these is not.
 func (c *controller) listOf(row *frontends.Frontend, scope uint8) (list []uint32, err error) {
-	list = row.Backends
-	if scope == bpf.ScopeInternal {
-		list = row.Internal
-	}
+	list = listIn(row, scope)
 	missing := func(id uint32) bool { return c.backends[id] == nil }
 	at := slices.IndexFunc(list, missing)
 	if at < 0 {
@@ -259,14 +264,7 @@ func (c *controller) planBelongings(p *plan, w *batches) {
 	b.of, b.wanted = p.key, true
 	b.wantNothing()
 	if p.row.Affinity > 0 {
-		for _, list := range [][]uint32{p.row.Backends, p.row.Internal} {
-			for _, backend := range list {
-				if _, there := b.members[backend]; !there {
-					w.members.add(p, bpf.AffinityMember{Service: id, Backend: backend}, 1)
-				}
-				enter(b.members, backend, true, &c.members)
-			}
-		}
+		c.planMembers(p, b, w)
 	}
 	for _, prefix := range p.row.Ranges {
 		prefix = prefix.Masked()
@@ -277,10 +275,26 @@ func (c *controller) planBelongings(p *plan, w *batches) {
 	}
 }
 
+// planMembers adds scopes to backends. Those that do not have one any more keep the bit as long as an entry may still name them.
+func (c *controller) planMembers(p *plan, b *belongings, w *batches) {
+	for _, scope := range scopes(p.row) {
+		for _, backend := range listIn(p.row, scope) {
+			m := b.members[backend]
+			m.wants |= 1 << scope
+			enter(b.members, backend, m, &c.members)
+		}
+	}
+	for backend, m := range b.members {
+		if m.wants&^m.has != 0 {
+			w.members.add(p, bpf.AffinityMember{Service: p.row.ID, Backend: backend}, m.has|m.wants)
+		}
+	}
+}
+
 // wantNothing marks all to go.
 func (b *belongings) wantNothing() {
-	for member := range b.members {
-		b.members[member] = false
+	for backend, m := range b.members {
+		b.members[backend] = member{has: m.has}
 	}
 	for prefix := range b.ranges {
 		b.ranges[prefix] = false

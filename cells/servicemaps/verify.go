@@ -175,11 +175,19 @@ func (c *controller) lookAtMembers() error {
 		return err
 	}
 	for id, b := range c.belong {
-		for backend := range b.members {
-			if _, found := have[bpf.AffinityMember{Service: id, Backend: backend}]; !found {
-				strike(b.members, backend, &c.members)
-				c.differs(b.of, c.maps.Members.Name(), fmt.Sprintf("has lost backend %d", backend))
+		for backend, m := range b.members {
+			scopes, found := have[bpf.AffinityMember{Service: id, Backend: backend}]
+			if scopes == m.has {
+				continue
 			}
+			what := fmt.Sprintf("has backend %d in other scopes", backend)
+			if m.has = scopes; found {
+				b.members[backend] = m
+			} else {
+				strike(b.members, backend, &c.members)
+				what = fmt.Sprintf("has lost backend %d", backend)
+			}
+			c.differs(b.of, c.maps.Members.Name(), what)
 		}
 	}
 	return err

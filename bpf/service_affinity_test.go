@@ -1,0 +1,34 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+)
+
+// A client keeps a backend only where its scope has it. One outside that a pod elsewhere served, before the service took the traffic
+// policy Local, comes to a pod here; one of this node goes on where it was.
+func TestPrivilegedService_AffinityOfScopes(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		const number, here, elsewhere = 1, 10, 11
+		from, service := on(client[family], 4000), on(balancer[family], 80)
+		pods := []netip.AddrPort{on(podA.addr(family), 8080), on(distantPod[family], 8080)}
+		n.serve(number, service, loadbalancer.UDP, 0, pods...)
+		address := loadbalancer.Address{Addr: service.Addr(), Port: service.Port(), Protocol: loadbalancer.UDP}
+		n.update(MapServices, NewServiceKey(address, ScopeInternal), Service{Id: number, First: here, Count: 2, Affinity: 600, Flags: ServiceAffinity})
+		n.update(MapServices, NewServiceKey(address, ScopeExternal), Service{Id: number, First: here, Count: 1, Affinity: 600,
+			Flags: ServiceAffinity | ServiceOutside | ServiceTwoScopes | ServiceLocalOnly})
+		n.update(MapAffinityMembers, AffinityMember{Service: number, Backend: here}, uint32(1<<ScopeExternal|1<<ScopeInternal))
+		n.update(MapAffinityMembers, AffinityMember{Service: number, Backend: elsewhere}, uint32(1<<ScopeInternal))
+		for _, who := range []netip.Addr{client[family], podB.addr(family)} {
+			n.update(MapAffinity, AffinityKey{Service: number, Kind: uint32(family), Client: NewAddrKey(who).Addr},
+				AffinityEntry{Backend: elsewhere, Used: now(t)})
+		}
+		n.wantPacket(n.run(NetdevIngress, ifUplink, coming(from, service).bytes(t)), actUnspec, coming(from, pods[0]).bytes(t))
+		for sport := range uint16(16) {
+			n.passes(podB, sent(podB, podB.addr(family), service.Addr()).ports(5000+sport, service.Port()).bytes(t), actOK)
+		}
+	})
+}
