@@ -21,7 +21,10 @@ import (
 
 // Cell computes services, frontends and backends. It is the only writer of these tables, but for the statuses of frontends.
 var Cell = cell.Module("services", "Services with their addresses and backends",
-	cell.ProvidePrivate(newEarlierIDs), // from the real maps; tests put a fake in its place
+	cell.ProvidePrivate(
+		newEarlierIDs, // from the real maps; tests put a fake in its place
+		newHolders,    // files in the state directory; tests have one of their own
+	),
 	implementation,
 )
 
@@ -51,6 +54,7 @@ type params struct {
 	DB      *statedb.DB
 	Rules   rules
 	Earlier earlierIDs
+	Holders *holders
 
 	KubernetesServices statedb.Table[*k8s.Service]
 	Slices             statedb.Table[*k8s.EndpointSlice]

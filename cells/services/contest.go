@@ -45,8 +45,11 @@ func namespaceOf(name string) string {
 	return namespace
 }
 
-// holder is who had an address before this pass, empty when nobody had.
+// holder is who had an address before this pass, or before a restart, empty when nobody had.
 func (c *controller) holder(txn statedb.ReadTxn, a loadbalancer.Address) string {
+	if name := c.Holders.earlier[a]; name != "" {
+		return name
+	}
 	if row := c.frontend(txn, a); row != nil {
 		return row.Service
 	}
@@ -121,6 +124,7 @@ func (c *controller) withdraw(txn statedb.ReadTxn, write statedb.WriteTxn, a loa
 			return nil
 		}
 		c.frontendIDs.free(a, row.ID)
+		c.Holders.left(a)
 		_, _, err := c.Frontends.Delete(write, row)
 		return err
 	}
@@ -135,6 +139,7 @@ func (c *controller) withdraw(txn statedb.ReadTxn, write statedb.WriteTxn, a loa
 // decide notes who contends for an address now. When it has another owner than before, all but the one at hand must be computed
 // again.
 func (c *controller) decide(a loadbalancer.Address, before string, list []contender, atHand string) {
+	c.Holders.dirty[a] = true
 	if c.contests[a] = list; len(list) == 1 {
 		delete(c.contests, a)
 	}

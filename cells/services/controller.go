@@ -78,8 +78,12 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 				return err
 			}
 			now := c.DB.ReadTxn()
-			health.OK(fmt.Sprintf("%d services, %d frontends, %d backends", c.Services.NumObjects(now), c.Frontends.NumObjects(now),
-				c.Backends.NumObjects(now)))
+			if err := c.Holders.keep(now, c); err != nil { // with the next change again
+				health.Degraded("keep for the next run who has addresses that several claim", err)
+			} else {
+				health.OK(fmt.Sprintf("%d services, %d frontends, %d backends", c.Services.NumObjects(now), c.Frontends.NumObjects(now),
+					c.Backends.NumObjects(now)))
+			}
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -103,6 +107,7 @@ func (c *controller) restore() error {
 		return err
 	}
 	c.frontendIDs, c.backendIDs = newIDs(f), newIDs(b)
+	c.Holders.load()
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that services are made from: %w", err)
 	}
@@ -163,6 +168,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 	c.Initialize.first(write)
 	if c.synced && !c.complete {
 		c.settle(write)
+		c.Holders.settle()
 		c.Initialize.all(write)
 		c.complete = true
 	}

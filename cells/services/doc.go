@@ -2,7 +2,8 @@
 // host ports of the pods of this node.
 //
 // Tables in: k8s-services, k8s-endpointslices, k8s-pods, k8s-nodes, cilium-nodes, node-addresses, endpoints, sources. Tables out: services,
-// frontends and backends. It owns nothing in the kernel; who writes the maps takes frontends and backends, and sets the statuses of frontends.
+// frontends and backends. It owns nothing in the kernel, and on disk the files of who has addresses that several claim; who writes the maps takes
+// frontends and backends, and sets the statuses of frontends.
 //
 // Ids of frontends and backends are kept over restarts: they are read from the maps before anything is computed. Rows appear when
 // all inputs are usable, be it from a copy on disk; the tables are complete when all inputs are the source's own. Until then a

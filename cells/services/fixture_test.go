@@ -1,6 +1,7 @@
 package services
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -90,7 +91,7 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Stop() })
-	b.c = newController(params{DB: db, Rules: r, Earlier: earlier, KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
+	b.c = newController(params{DB: db, Rules: r, Earlier: earlier, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
 		CiliumNodes: others, NodeAddresses: b.addrs, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
 	return b
 }
@@ -176,6 +177,9 @@ func (b *bench) step() {
 		return
 	}
 	if err := b.c.pass(txn, changed); err != nil {
+		b.t.Fatal(err)
+	}
+	if err := b.c.Holders.keep(b.db.ReadTxn(), b.c); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -3,6 +3,7 @@ package services
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"testing"
 
@@ -88,11 +89,11 @@ func inputTables() cell.Cell {
 
 // TestScripts is not parallel: the time that a script has would pass while it waits for the models to be done.
 func TestScripts(t *testing.T) {
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		fake := &fakeIDs{}
+	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		fake, state := &fakeIDs{}, settings.Agent{StateDir: t.TempDir()}
 		return []cell.Cell{
 			settings.Cell, inputTables(),
-			cell.Provide(func() earlierIDs { return fake }, fake.commands),
+			cell.Provide(func() earlierIDs { return fake }, func(log *slog.Logger) *holders { return newHolders(state, log) }, fake.commands),
 			cell.Module("services", "Services with their addresses and backends", implementation),
 		}
 	})

@@ -1,0 +1,98 @@
+package services
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// again is the next run, over the same objects and files.
+func (b *bench) again(state sources.State, ids map[loadbalancer.Address]uint32, rows ...any) *bench {
+	b.t.Helper()
+	next := newBench(b.t, DefaultConfig, &fakeIDs{frontends: ids})
+	next.c.Holders.files = b.c.Holders.files
+	next.insert(rows...)
+	next.state(state)
+	next.step()
+	return next
+}
+
+// TestHolders_SurviveARestart: who has an address that an older Service claims too has it after a restart, also when the copy on disk comes first.
+func TestHolders_SurviveARestart(t *testing.T) {
+	t.Parallel()
+	const has, name = "192.0.2.1:80/TCP", "192.0.2.1:80-TCP"
+	web, thief := outer("b", "web", "10.96.0.1", "192.0.2.1", 5), outer("a", "thief", "10.96.0.2", "192.0.2.1", 1)
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	file := filepath.Join(b.c.Holders.files.Dir(), name)
+	there := func(what string, want bool) {
+		t.Helper()
+		if _, err := os.Stat(file); (err == nil) != want {
+			t.Errorf("%s: the file: %v", what, err)
+		}
+	}
+	owner := func(b *bench, what, want string) {
+		t.Helper()
+		got := ""
+		if f := b.c.frontend(b.db.ReadTxn(), at(has)); f != nil {
+			got = f.Service
+		}
+		b.expect(what, got, want)
+	}
+	b.state(sources.Synced)
+	b.insert(web)
+	b.step()
+	there("nobody else claims it", false)
+	b.insert(thief)
+	b.step()
+	there("contested", true)
+	owner(b, "contested", "b/web")
+
+	b = b.again(sources.Synced, nil, web, thief)
+	owner(b, "after a restart", "b/web")
+	b = b.again(sources.Snapshot, map[loadbalancer.Address]uint32{at(has): 7}, thief)
+	owner(b, "an older copy", "")
+	there("an older copy", true)
+	b.insert(web)
+	b.state(sources.Synced)
+	b.step()
+	owner(b, "synced", "b/web")
+
+	b.remove(thief)
+	b.step()
+	there("the other claims it no more", true)
+	b = b.again(sources.Synced, nil, web, thief)
+	owner(b, "it claimed it again meanwhile", "b/web")
+	b.remove(web)
+	b.step()
+	owner(b, "the owner has gone", "a/thief")
+	there("the owner has gone", false)
+	b.insert(web)
+	b.step()
+	there("contested again", true)
+	b = b.again(sources.Synced, nil, web)
+	there("the owner went while no agent ran", false)
+}
+
+// TestHolders_AFileThatCannotBeUsed is set aside, and age decides.
+func TestHolders_AFileThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	h := newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	good, moved := holding{at("192.0.2.1:80/TCP"), "a/web"}, holding{at("[2001:db8::1]:80/UDP"), "a/dns"}
+	for name, one := range map[string]holding{good.name(): good, moved.name(): moved, "192.0.2.9:80-TCP": good} {
+		if err := h.files.Write(name, one); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(h.files.Dir(), "192.0.2.2:80-TCP"), []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.load()
+	if len(h.earlier) != 2 || h.earlier[good.Address] != good.Service || h.earlier[moved.Address] != moved.Service {
+		t.Errorf("read %v", h.earlier)
+	}
+}
