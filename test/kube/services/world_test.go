@@ -41,8 +41,8 @@ func newWorld(t *testing.T) *world {
 	for _, n := range c.Nodes {
 		loading.Go(func() error { return n.LoadImage(t.Context(), n.Tool("kube/talk.tar")) })
 	}
-	// Without the second, a connected socket of datagrams in a pod stays with a server that is gone. What is installed without
-	// flags is what test/kube/waggle runs with.
+	// Without the second, a connected socket of datagrams in a pod stays with a server that the Service has no more, as long as
+	// that one answers. The default install is what test/kube/waggle runs with.
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "bpf-lb-sock-terminate-pod-connections=true"); err != nil {
 		t.Fatal(err)
 	}
