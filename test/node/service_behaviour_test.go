@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -194,11 +195,16 @@ func TestPrivilegedService_NobodyAnswersInSilence(t *testing.T) {
 			for _, addr := range uplinks {
 				m.ready(t, netip.AddrPortFrom(addr, webNodePort), 0)
 			}
-			each(webAddrs, 80, func(network string, to netip.AddrPort) { m.unanswered(t, client, network, to) })
-			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
-				m.unanswered(t, client, network, to)
-				m.unanswered(t, m.OutsideHost(), network, to)
+			var all sync.WaitGroup // silence takes its time
+			all.Go(func() {
+				each(webAddrs, 80, func(network string, to netip.AddrPort) { m.unanswered(t, client, network, to) })
 			})
+			for _, from := range []nodekit.Place{client, m.OutsideHost()} {
+				all.Go(func() {
+					each(uplinks, webNodePort, func(network string, to netip.AddrPort) { m.unanswered(t, from, network, to) })
+				})
+			}
+			all.Wait()
 			m.backends(t, "one")
 			m.answerAll(t, []nodekit.Place{client}, "one")
 		})
