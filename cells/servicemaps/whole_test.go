@@ -73,25 +73,32 @@ func (m toldMaps) PutBatch(name string, keys, values any) (int, error) {
 func newWhole(b *testing.B) *whole {
 	w := &whole{B: b, log: hivetest.Logger(b, hivetest.LogLevel(slog.LevelWarn)), written: make(chan int, 1000)}
 	maps := toldMaps{newMemoryMaps(b, nil), w.written}
-	w.hive = hive.New(celltest.Infrastructure(), account.Cell, settings.Cell, services.Cell, Cell,
+	w.hive = newWholeHive(maps, cell.Invoke(func(t wholeTables) { w.wholeTables = t }))
+	if err := w.hive.Populate(w.log); err != nil {
+		b.Fatal(err)
+	}
+	txn := w.DB.WriteTxn(w.Sources)
+	insertSynced(txn, w.Sources)
+	txn.Commit()
+	return w
+}
+
+// newWholeHive has both cells and the tables that they read.
+func newWholeHive(maps bpfmaps.Batches, more ...cell.Cell) *upstream.Hive {
+	return hive.New(append(more, celltest.Infrastructure(), account.Cell, settings.Cell, services.Cell, Cell,
 		cell.Provide(func() bpfmaps.Batches { return maps },
 			k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodeaddresses.NewTable,
 			endpoints.NewTable, sources.NewTable,
 			statedb.RWTable[*k8s.Service].ToTable, statedb.RWTable[*k8s.EndpointSlice].ToTable, statedb.RWTable[*k8s.Pod].ToTable,
 			statedb.RWTable[*k8s.Node].ToTable, statedb.RWTable[*cilium.Node].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
-			statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[sources.Source].ToTable),
-		cell.Invoke(func(t wholeTables) { w.wholeTables = t }))
-	if err := w.hive.Populate(w.log); err != nil {
-		b.Fatal(err)
-	}
-	txn := w.DB.WriteTxn(w.Sources)
-	defer txn.Commit()
+			statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[sources.Source].ToTable))...)
+}
+
+// insertSynced says that all objects are the API server's.
+func insertSynced(txn statedb.WriteTxn, table statedb.RWTable[sources.Source]) {
 	for _, name := range []string{"k8s-services", "k8s-endpointslices", "k8s-pods", "k8s-nodes"} {
-		if _, _, err := w.Sources.Insert(txn, sources.Source{Table: name, State: sources.Synced}); err != nil {
-			b.Fatal(err)
-		}
+		_, _, _ = table.Insert(txn, sources.Source{Table: name, State: sources.Synced})
 	}
-	return w
 }
 
 func (w *whole) start() {

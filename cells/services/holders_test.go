@@ -74,7 +74,7 @@ func TestHolders_SurviveARestart(t *testing.T) {
 	b.insert(web)
 	b.step()
 	there("contested again", true)
-	b = b.again(sources.Synced, nil, web)
+	b.again(sources.Synced, nil, web)
 	there("the owner went while no agent ran", false)
 }
 

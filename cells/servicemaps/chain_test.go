@@ -1,0 +1,440 @@
+package servicemaps
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
+	"github.com/cilium/statedb"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/servicemaps"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// TestPrivilegedChain_MapsEqualAPlainModel changes Services, slices, and addresses of the node at random, on their way through both cells
+// into real maps, whose writes fail at times, and restarts the agent. When nothing changes any more the maps say what a plain reading of the objects
+// says, and whoever stayed over a restart has the id that it had.
+func TestPrivilegedChain_MapsEqualAPlainModel(t *testing.T) {
+	t.Parallel()
+	for round := range 2 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
+			t.Parallel()
+			c := newChain(t)
+			for range 3 {
+				for range 40 {
+					c.fails.Store(c.IntN(3) == 0)
+					c.change()
+					time.Sleep(time.Duration(c.IntN(3)) * time.Millisecond)
+				}
+				c.fails.Store(false)
+				c.requireEqual()
+				c.restart()
+			}
+		})
+	}
+}
+
+// chain is a node's services with what there is of them.
+type chain struct {
+	*testing.T
+	*rand.Rand
+	chainTables
+	hive  *upstream.Hive
+	log   *slog.Logger
+	dir   string
+	fails atomic.Bool // some writes of maps do
+	maps  bpfmaps.Batches
+
+	services map[string]*k8s.Service
+	slices   map[string]*k8s.EndpointSlice
+	addrs    map[netip.Addr]bool // of the node, and whether NodePorts are there
+}
+
+type chainTables struct {
+	cell.In
+
+	DB       *statedb.DB
+	Services statedb.RWTable[*k8s.Service]
+	Slices   statedb.RWTable[*k8s.EndpointSlice]
+	Addrs    statedb.RWTable[nodeaddresses.Address]
+	Sources  statedb.RWTable[sources.Source]
+}
+
+const chainNode = "node-1"
+
+func newChain(t *testing.T) *chain {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	c := &chain{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), dir: t.TempDir(),
+		services: map[string]*k8s.Service{}, slices: map[string]*k8s.EndpointSlice{}, addrs: map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}}
+	c.maps = unreliable{newMemoryMaps(t, nil), &c.fails}
+	c.start()
+	t.Cleanup(func() { c.stop() })
+	return c
+}
+
+// unreliable maps refuse every other call while they are told to.
+type unreliable struct {
+	memoryMaps
+	fails *atomic.Bool
+}
+
+func (u unreliable) PutBatch(name string, keys, values any) (int, error) {
+	if u.fails.Load() && rand.IntN(2) == 0 {
+		return 0, unix.ENOMEM
+	}
+	return u.memoryMaps.PutBatch(name, keys, values)
+}
+
+func (u unreliable) DeleteBatch(name string, keys any) (int, error) {
+	if u.fails.Load() && rand.IntN(2) == 0 {
+		return 0, unix.ENOMEM
+	}
+	return u.memoryMaps.DeleteBatch(name, keys)
+}
+
+// start starts an agent that knows the objects from the beginning.
+func (c *chain) start() {
+	c.Helper()
+	c.hive = newWholeHive(c.maps, cell.Invoke(func(t chainTables) { c.chainTables = t }))
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	c.hive.RegisterFlags(flags)
+	if err := flags.Parse([]string{"--state-dir=" + c.dir, "--node-name=" + chainNode, "--enable-ipv6"}); err != nil {
+		c.Fatal(err)
+	}
+	if err := c.hive.Populate(c.log); err != nil {
+		c.Fatal(err)
+	}
+	txn := c.DB.WriteTxn(c.Services, c.Slices, c.Addrs, c.Sources)
+	for _, s := range c.services {
+		_, _, _ = c.Services.Insert(txn, s)
+	}
+	for _, s := range c.slices {
+		_, _, _ = c.Slices.Insert(txn, s)
+	}
+	for addr, ports := range c.addrs {
+		_, _, _ = c.Addrs.Insert(txn, nodeaddresses.Address{Addr: addr, Device: "eth0", NodePort: ports})
+	}
+	insertSynced(txn, c.Sources)
+	txn.Commit()
+	if err := c.hive.Start(c.log, context.Background()); err != nil {
+		c.Fatal(err)
+	}
+}
+
+func (c *chain) stop() {
+	if err := c.hive.Stop(c.log, context.Background()); err != nil {
+		c.Error(err)
+	}
+}
+
+// restart ends the agent and starts another, with some changes in between.
+func (c *chain) restart() {
+	c.Helper()
+	fronts, backs, err := servicemaps.New(c.maps).IDs()
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.stop()
+	for range c.IntN(3) {
+		c.plan()()
+	}
+	c.start()
+	c.requireEqual()
+	frontsNow, backsNow, err := servicemaps.New(c.maps).IDs()
+	if err != nil {
+		c.Fatal(err)
+	}
+	for _, ids := range [][2]map[loadbalancer.Address]uint32{{fronts, frontsNow}, {backs, backsNow}} {
+		for a, id := range ids[1] {
+			if before, had := ids[0][a]; had && before != id {
+				c.Errorf("%s has id %d after a restart, and had %d", a, id, before)
+			}
+		}
+	}
+}
+
+// change changes one object.
+func (c *chain) change() {
+	write := c.plan()
+	txn := c.DB.WriteTxn(c.Services, c.Slices, c.Addrs)
+	defer txn.Commit()
+	write()
+	c.sync(txn)
+}
+
+// sync brings the tables up to what there is.
+func (c *chain) sync(txn statedb.WriteTxn) {
+	for row := range c.Services.All(txn) {
+		if c.services[row.Key()] == nil {
+			_, _, _ = c.Services.Delete(txn, row)
+		}
+	}
+	for _, s := range c.services {
+		if old, _, found := c.Services.Get(txn, k8s.ServiceByName(s.Key())); !found || old != s {
+			_, _, _ = c.Services.Insert(txn, s)
+		}
+	}
+	for row := range c.Slices.All(txn) {
+		if c.slices[row.Key()] == nil {
+			_, _, _ = c.Slices.Delete(txn, row)
+		}
+	}
+	for _, s := range c.slices {
+		if old, _, found := c.Slices.Get(txn, k8s.EndpointSliceByName(s.Key())); !found || old != s {
+			_, _, _ = c.Slices.Insert(txn, s)
+		}
+	}
+	for row := range c.Addrs.All(txn) {
+		if ports, has := c.addrs[row.Addr]; !has || ports != row.NodePort {
+			_, _, _ = c.Addrs.Delete(txn, row)
+		}
+	}
+	for addr, ports := range c.addrs {
+		_, _, _ = c.Addrs.Insert(txn, nodeaddresses.Address{Addr: addr, Device: "eth0", NodePort: ports})
+	}
+}
+
+// plan chooses what changes next.
+func (c *chain) plan() func() {
+	i := c.IntN(8)
+	name := fmt.Sprintf("service-%d", i)
+	switch c.IntN(8) {
+	case 0:
+		return func() { delete(c.services, "shop/"+name) }
+	case 1:
+		return func() { delete(c.slices, fmt.Sprintf("shop/%s-%d", name, c.IntN(3))) }
+	case 2:
+		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + c.IntN(4))})
+		if c.IntN(2) == 0 {
+			addr = netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", 1+c.IntN(3)))
+		}
+		if c.IntN(3) == 0 {
+			return func() { delete(c.addrs, addr) }
+		}
+		return func() { c.addrs[addr] = c.IntN(3) > 0 }
+	case 3, 4:
+		s := c.service(name, i)
+		return func() { c.services[s.Key()] = s }
+	default:
+		s := c.slice(name)
+		return func() { c.slices[s.Key()] = s }
+	}
+}
+
+func (c *chain) some() bool { return c.IntN(3) == 0 }
+
+// service makes one whose addresses and ports are nobody else's.
+func (c *chain) service(name string, i int) *k8s.Service {
+	s := &k8s.Service{Namespace: "shop", Name: name, Type: "ClusterIP", ExternalLocal: c.some(), InternalLocal: c.some(), PublishNotReadyAddrs: c.some(),
+		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", i+1))},
+		Ports:      []k8s.ServicePort{{Name: "web", Protocol: "TCP", Port: uint16(80 + c.IntN(2)), TargetPort: "8080"}}}
+	if c.some() {
+		s.Ports = append(s.Ports, k8s.ServicePort{Name: "time", Protocol: "UDP", Port: 123, TargetPort: "8123"})
+	}
+	if c.some() {
+		s.ClusterIPs = s.ClusterIPs[:1]
+	}
+	if c.some() {
+		s.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})}
+	}
+	if c.some() {
+		s.Type = "NodePort"
+		for p := range s.Ports {
+			s.Ports[p].NodePort = uint16(30000 + 10*i + p)
+		}
+	}
+	return s
+}
+
+// slice makes one of three slices of a service, with endpoints that other services may have as well.
+func (c *chain) slice(service string) *k8s.EndpointSlice {
+	n := c.IntN(3)
+	s := &k8s.EndpointSlice{Namespace: "shop", Name: fmt.Sprintf("%s-%d", service, n), Service: service, AddressType: "IPv4",
+		Ports: []k8s.SlicePort{{Name: "web", Protocol: "TCP", Port: uint16(8080 + c.IntN(2))}, {Name: "time", Protocol: "UDP", Port: 8123}}}
+	if n == 2 {
+		s.AddressType = "IPv6"
+	}
+	for range c.IntN(4) {
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(n), byte(1 + c.IntN(6))}) // not in two slices of a service
+		if n == 2 {
+			addr = netip.MustParseAddr(fmt.Sprintf("fd00::%d", 1+c.IntN(6)))
+		}
+		if slices.ContainsFunc(s.Endpoints, func(e k8s.SliceEndpoint) bool { return e.Addrs[0] == addr }) {
+			continue
+		}
+		e := k8s.SliceEndpoint{Addrs: []netip.Addr{addr}, NodeName: fmt.Sprintf("node-%d", 1+c.IntN(2)), Ready: c.IntN(2) == 0}
+		e.Serving = e.Ready || c.some()
+		e.Terminating = !e.Ready && c.IntN(2) == 0
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}
+
+// answers are the backends that take new connections: of clients outside, and of those inside.
+type answers struct{ outside, inside []loadbalancer.Address }
+
+// plain reads the objects as a person would.
+func (c *chain) plain() map[loadbalancer.Address]answers {
+	all := map[loadbalancer.Address]answers{}
+	for _, s := range c.services {
+		for _, p := range s.Ports {
+			protocol := loadbalancer.Protocol(map[string]uint8{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP}[p.Protocol])
+			for _, is4 := range []bool{true, false} {
+				if !slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Is4() == is4 }) {
+					continue
+				}
+				cluster, local := c.takers(s, p, protocol, is4)
+				add := func(addr netip.Addr, port uint16, outside, inside []loadbalancer.Address) {
+					if addr.Is4() == is4 {
+						all[loadbalancer.Address{Addr: addr, Port: port, Protocol: protocol}] = answers{outside, inside}
+					}
+				}
+				choose := func(isLocal bool) []loadbalancer.Address {
+					if isLocal {
+						return local
+					}
+					return cluster
+				}
+				for _, a := range s.ClusterIPs {
+					add(a, p.Port, choose(s.InternalLocal), choose(s.InternalLocal))
+				}
+				for _, a := range s.ExternalIPs {
+					add(a, p.Port, choose(s.ExternalLocal), cluster)
+				}
+				if p.NodePort == 0 {
+					continue
+				}
+				for a, here := range c.addrs {
+					if here {
+						add(a, p.NodePort, choose(s.ExternalLocal), cluster)
+					}
+				}
+				add(netip.MustParseAddr("127.0.0.1"), p.NodePort, cluster, cluster)
+				add(netip.IPv6Loopback(), p.NodePort, cluster, cluster)
+			}
+		}
+	}
+	return all
+}
+
+// takers are those that are ready, or else those that end and still answer; and the same of this node alone.
+func (c *chain) takers(s *k8s.Service, p k8s.ServicePort, protocol loadbalancer.Protocol, is4 bool) (cluster, local []loadbalancer.Address) {
+	var ready, ending, readyHere, endingHere []loadbalancer.Address
+	for _, slice := range c.slices {
+		if slice.Service != s.Name {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			at := loadbalancer.Address{Addr: e.Addrs[0], Port: slice.Ports[slices.IndexFunc(slice.Ports, func(o k8s.SlicePort) bool { return o.Name == p.Name })].Port, Protocol: protocol}
+			here := e.NodeName == chainNode
+			switch {
+			case at.Addr.Is4() != is4:
+			case e.Ready || s.PublishNotReadyAddrs:
+				ready = append(ready, at)
+				if here {
+					readyHere = append(readyHere, at)
+				}
+			case e.Serving && e.Terminating:
+				ending = append(ending, at)
+				if here {
+					endingHere = append(endingHere, at)
+				}
+			}
+		}
+	}
+	if len(ready) == 0 {
+		ready = ending
+	}
+	if len(readyHere) == 0 {
+		readyHere = endingHere
+	}
+	slices.SortFunc(ready, loadbalancer.Address.Compare)
+	slices.SortFunc(readyHere, loadbalancer.Address.Compare)
+	return ready, readyHere
+}
+
+// dumped is what the maps say, in the same words.
+func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
+	fronts, backs, err := servicemaps.New(c.maps).Dump()
+	if err != nil {
+		return nil, err
+	}
+	byID := map[uint32]loadbalancer.Address{}
+	for _, b := range backs {
+		if !c.named(b.Address) {
+			return nil, fmt.Errorf("backend %d, %s, is nobody's", b.ID, b.Address)
+		}
+		byID[b.ID] = b.Address
+	}
+	all := map[loadbalancer.Address]answers{}
+	for _, f := range fronts { // that for outside comes first
+		var list []loadbalancer.Address
+		for _, id := range f.Backends {
+			at, found := byID[id]
+			if !found {
+				return nil, fmt.Errorf("%s names backend %d, which is not there", f.Address, id)
+			}
+			list = append(list, at)
+		}
+		slices.SortFunc(list, loadbalancer.Address.Compare)
+		if f.Scope == bpf.ScopeInternal {
+			all[f.Address] = answers{all[f.Address].outside, list}
+		} else {
+			all[f.Address] = answers{list, list}
+		}
+	}
+	return all, nil
+}
+
+// named tells whether a slice of a service names a backend.
+func (c *chain) named(at loadbalancer.Address) bool {
+	for _, s := range c.slices {
+		if c.services["shop/"+s.Service] == nil || !slices.ContainsFunc(s.Endpoints, func(e k8s.SliceEndpoint) bool { return e.Addrs[0] == at.Addr }) {
+			continue
+		}
+		if slices.ContainsFunc(s.Ports, func(p k8s.SlicePort) bool { return p.Port == at.Port }) {
+			return true
+		}
+	}
+	return false
+}
+
+// requireEqual waits until the maps are what they shall be, and nothing of what was is left.
+func (c *chain) requireEqual() {
+	c.Helper()
+	want := c.plain()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		have, err := c.dumped()
+		if err == nil && reflect.DeepEqual(have, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			for _, a := range slices.SortedFunc(maps.Keys(want), loadbalancer.Address.Compare) {
+				if h, found := have[a]; !found || !reflect.DeepEqual(h, want[a]) {
+					c.Errorf("%s: the maps have %v (%t), want %v", a, h, found, want[a])
+				}
+				delete(have, a)
+			}
+			c.Fatalf("and nobody wants %v: %v", have, err)
+		}
+	}
+}
