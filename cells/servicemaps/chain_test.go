@@ -422,7 +422,7 @@ func (c *chain) named(at loadbalancer.Address) bool {
 func (c *chain) requireEqual() {
 	c.Helper()
 	want := c.plain()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		have, err := c.dumped()
 		if err == nil && reflect.DeepEqual(have, want) {
 			return

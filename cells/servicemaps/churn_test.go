@@ -147,6 +147,27 @@ func TestModel_DriftWhileOthersFail(t *testing.T) {
 	}
 }
 
+// TestModel_RetriesWhileOthersChange has a write fail while other rows change all the time. It is tried again as if they did not.
+func TestModel_RetriesWhileOthersChange(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, newFakes(200, 600, 12))
+	a := m.restart(true)
+	began := m.now
+	m.fakes.services.fail(func() bool { return m.now.Sub(began) < time.Second })
+	insert(a, 0, 1)
+	for i := range 60 {
+		a.step(m.now)
+		m.now = m.now.Add(50 * time.Millisecond)
+		txn := a.DB.WriteTxn(a.Frontends.Table)
+		_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(1), ID: 2, Kind: frontends.ClusterIP, Service: "ns/s",
+			Backends: []uint32{1}, LocalOnly: i%2 == 0, Status: reconciler.StatusPending()})
+		txn.Commit()
+	}
+	if _, found := m.fakes.services.entries[bpf.NewServiceKey(frontAddress(0), bpf.ScopeExternal)]; !found {
+		t.Error("3 s after it failed, and 2 s after writes succeed, the first entry is not there: other rows changed every 50 ms")
+	}
+}
+
 // lose removes any entry.
 func lose[K comparable, V any](f *fake[K, V]) bool {
 	for key := range f.entries {

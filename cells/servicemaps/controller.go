@@ -206,23 +206,26 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	c.removeBackends()
 
 	c.publish(plans)
-	return c.wait(now)
+	return c.wait(now, due)
 }
 
-// wait says when to look again.
-func (c *controller) wait(now time.Time) (d time.Duration) {
+// wait says when to look again. What fails is tried later and later; a pass that has tried nothing again, because only a change was due, does not
+// postpone that: where something changes all the time, it would never come.
+func (c *controller) wait(now time.Time, tried bool) (d time.Duration) {
 	failing := false
 	c.problems(func(err error) { failing = failing || !errors.Is(err, errLater) })
-	if failing {
+	switch {
+	case !failing:
+		c.retry, c.retryAt = 0, time.Time{}
+	case c.roomier:
+		c.retry, c.retryAt = time.Nanosecond, now.Add(time.Nanosecond)
+	case tried || c.retry == 0:
 		c.retry = min(max(2*c.retry, minRetry), maxRetry)
-		if c.roomier {
-			c.retry = time.Nanosecond
-		}
-		d = c.retry
-	} else {
-		c.retry = 0
+		c.retryAt = now.Add(c.retry)
 	}
-	c.retryAt = now.Add(d)
+	if failing {
+		d = max(c.retryAt.Sub(now), time.Nanosecond)
+	}
 	if len(c.waiting) > 0 {
 		d = sooner(d, c.waiting[0].until.Sub(now))
 	}
