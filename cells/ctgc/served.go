@@ -30,6 +30,7 @@ type served struct {
 type snapshot struct {
 	*served
 	txn    statedb.ReadTxn
+	view   *serving.View
 	judged map[named]judged
 }
 
@@ -69,7 +70,7 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 			delete(s.addresses, f.ID)
 		}
 	}
-	return &snapshot{served: s, txn: txn, judged: make(map[named]judged)}, nil
+	return &snapshot{served: s, txn: txn, view: s.tables.At(txn), judged: make(map[named]judged)}, nil
 }
 
 // frontend finds one by its id.
@@ -121,7 +122,7 @@ func (s *snapshot) judge(n named) judged {
 		return j
 	}
 	f, found := s.frontend(n.service)
-	if j.lost = !found || !s.tables.Datagrams(s.txn, f, b); found {
+	if j.lost = !found || !s.view.Datagrams(f, b); found {
 		j.frontend = netip.AddrPortFrom(f.Addr, f.Port)
 	}
 	return j

@@ -60,7 +60,9 @@ func (r *rivals) look(s *k8s.Service) {
 	}
 	for _, a := range s.IngressIPs {
 		claims(r, r.external, a, s)
-		r.here(a, s)
+		if r.here(a, s); r.isOwn(a) {
+			r.contested[s.Key()] = true // a host port may have the address
+		}
 	}
 	for i := range s.Ports {
 		if p := &s.Ports[i]; p.NodePort != 0 {

@@ -95,6 +95,27 @@ func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
 	}
 }
 
+// TestFirstPass_AHostPortAtTheAddressOfALoadBalancer, which the node has: the pod has the port, and has it from the first commit on.
+func TestFirstPass_AHostPortAtTheAddressOfALoadBalancer(t *testing.T) {
+	t.Parallel()
+	taken := at("10.0.0.1:80/TCP")
+	b := newBench(t, DefaultConfig, &fakeIDs{frontends: map[loadbalancer.Address]uint32{taken: 7}})
+	b.c.portion = 1
+	balanced := outer("aaa", "web", "10.96.0.1", "", 1)
+	balanced.Type, balanced.IngressIPs = "LoadBalancer", []netip.Addr{taken.Addr}
+	b.insert(nodeaddresses.Address{Addr: taken.Addr, Device: "eth0", NodePort: true}, balanced)
+	for i := range 3 {
+		b.insert(outer("bbb", fmt.Sprint("other-", i), fmt.Sprint("10.96.1.", i), "", 1))
+	}
+	b.insert(&k8s.Pod{Namespace: "kube-system", Name: "svclb", UID: "u", Phase: "Running", PodIPs: []netip.Addr{netip.MustParseAddr("10.1.0.9")},
+		HostPorts: []k8s.HostPort{{Protocol: "TCP", Port: 80, Container: 80}}})
+	b.state(sources.Synced)
+	b.firstPass()
+	if got := b.owned()[taken]; got != "HostPort of kube-system/svclb:host-port/u/80, id 7" {
+		t.Errorf("%s is %s", taken, got)
+	}
+}
+
 // TestFirstPass_UncontestedServicesComeInPortions: the maps are written meanwhile.
 func TestFirstPass_UncontestedServicesComeInPortions(t *testing.T) {
 	t.Parallel()

@@ -238,19 +238,19 @@ func (c *controller) model(txn statedb.ReadTxn, write statedb.ReadTxn, name stri
 	if m, known := c.models[name]; known {
 		return m
 	}
-	m := c.compute(txn, name, func(a netip.Addr) bool { return c.takenByOther(write, name, a) })
+	m := c.compute(txn, c.world, name, func(a netip.Addr) bool { return c.takenByOther(write, name, a) })
 	c.models[name] = m
 	return m
 }
 
 // compute is a model of a snapshot; taken tells of an address whether another service has it as its ClusterIP.
-func (c *controller) compute(txn statedb.ReadTxn, name string, taken func(netip.Addr) bool) *model {
+func (c *controller) compute(txn statedb.ReadTxn, w *world, name string, taken func(netip.Addr) bool) *model {
 	if pod, host := hostPortPod(name); host {
 		p, _, found := c.Pods.Get(txn, k8s.PodByName(pod))
 		if !found {
 			return nil
 		}
-		return c.world.hostPortService(name, p)
+		return w.hostPortService(name, p)
 	}
 	s, _, found := c.KubernetesServices.Get(txn, k8s.ServiceByName(name))
 	if !found {
@@ -260,18 +260,18 @@ func (c *controller) compute(txn statedb.ReadTxn, name string, taken func(netip.
 	for slice := range c.Slices.List(txn, k8s.EndpointSlicesByService(name)) {
 		list = append(list, slice)
 	}
-	return c.world.service(name, s, list, taken)
+	return w.service(name, s, list, taken)
 }
 
 // ahead computes the models of services that contend with nobody, by portions, while those before are written. It ends when over is closed.
 func (c *controller) ahead(txn statedb.ReadTxn, names []string, over <-chan struct{}) <-chan []*model {
 	free := func(netip.Addr) bool { return false }
-	portions := make(chan []*model, 1)
+	portions, w := make(chan []*model, 1), c.world
 	go func() {
 		for part := range slices.Chunk(names, c.portion) {
 			models := make([]*model, len(part))
 			for i, name := range part {
-				models[i] = c.compute(txn, name, free)
+				models[i] = c.compute(txn, w, name, free)
 			}
 			select {
 			case portions <- models:

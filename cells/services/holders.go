@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/statedb"
@@ -15,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/statefile"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 // holders keep in a file each who has an address that others have claimed as well, so that it has it after a restart too. They belong to one goroutine.
@@ -25,6 +28,10 @@ type holders struct {
 	onFile  map[loadbalancer.Address]string
 	dirty   map[loadbalancer.Address]bool // the file may say something else than the tables
 }
+
+// maxHolders bounds how many files there are: tenants choose how many addresses they contend for, and the directory is in memory.
+// Age decides about further ones after a restart.
+const maxHolders = 4096
 
 // holding is what a file says.
 type holding struct {
@@ -42,6 +49,11 @@ func (h holding) name() string { return strings.ReplaceAll(h.Address.String(), "
 
 // load reads what the run before has left. A file that cannot be used is set aside: age decides about its address.
 func (h *holders) load() {
+	if _, err := os.Stat(h.files.Dir()); err == nil {
+		if err := h.files.Open(); err != nil {
+			h.log.Warn("What interrupted writes of files of addresses of services have left cannot be removed", "error", err)
+		}
+	}
 	files, err := h.files.ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		h.log.Warn("Files of addresses of services cannot be read; who has one that several claim may change", "error", err)
@@ -92,7 +104,8 @@ func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
 		var err error
 		switch has := h.onFile[a]; {
 		case row != nil && has == row.Service:
-		case row != nil && len(row.Refused) > 0:
+		case row != nil && has == "" && len(h.onFile) >= maxHolders:
+		case row != nil && wantedElsewhere(row):
 			if err = h.files.Write(holding{Address: a}.name(), holding{a, row.Service}); err == nil {
 				h.onFile[a] = row.Service
 			}
@@ -108,4 +121,10 @@ func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
 		delete(h.dirty, a)
 	}
 	return errors.Join(errs[:min(len(errs), maxProblems)]...)
+}
+
+// wantedElsewhere tells whether a service of another namespace claims the address of a frontend: within one, age decides.
+func wantedElsewhere(row *frontends.Frontend) bool {
+	own := namespaceOf(row.Service)
+	return slices.ContainsFunc(row.Refused, func(name string) bool { return namespaceOf(name) != own })
 }

@@ -1,6 +1,9 @@
 package services
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -76,6 +79,32 @@ func TestHolders_SurviveARestart(t *testing.T) {
 	there("contested again", true)
 	b.again(sources.Synced, nil, web)
 	there("the owner went while no agent ran", false)
+}
+
+// TestHolders_Files are only of addresses that two namespaces claim, and no more than there may be.
+func TestHolders_Files(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	b.state(sources.Synced)
+	b.insert(outer("a", "web", "10.96.0.1", "192.0.2.1", 1), outer("a", "twin", "10.96.0.2", "192.0.2.1", 2))
+	b.step()
+	files := func(want int) {
+		t.Helper()
+		all, err := b.c.Holders.files.ReadAll()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) || len(all) != want {
+			t.Errorf("%d files (%v), want %d", len(all), err, want)
+		}
+	}
+	files(0)
+	for i := range maxHolders - 1 {
+		b.c.Holders.onFile[at(fmt.Sprintf("198.51.%d.%d:80/TCP", i/250, 1+i%250))] = "b/web"
+	}
+	b.insert(outer("b", "web", "10.96.0.3", "192.0.2.1", 3))
+	b.step()
+	files(1)
+	b.insert(outer("a", "dns", "10.96.0.4", "192.0.2.2", 1), outer("b", "dns", "10.96.0.5", "192.0.2.2", 3))
+	b.step()
+	files(1)
 }
 
 // TestHolders_AFileThatCannotBeUsed is set aside, and age decides.

@@ -105,16 +105,16 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 
 // gone tells whether nobody answers a socket any more. A TCP connection stands as long as the backend is one of any service. Of UDP
 // the frontend that the process asked for must have the backend, as for flows that are translated on links.
-func (t *terminator) gone(txn statedb.ReadTxn, s *socket) bool {
-	b, _, found := t.Serving.Backends.Get(txn, backends.ByAddress(s.Backend))
+func gone(txn statedb.ReadTxn, v *serving.View, s *socket) bool {
+	b, _, found := v.Backends.Get(txn, backends.ByAddress(s.Backend))
 	if !found {
 		return true
 	}
 	if s.Backend.Protocol != loadbalancer.UDP {
 		return false
 	}
-	f, _, _ := t.Serving.Frontends.Get(txn, frontends.ByAddress(s.Service))
-	return !t.Serving.Datagrams(txn, f, b)
+	f, _, _ := v.Frontends.Get(txn, frontends.ByAddress(s.Service))
+	return !v.Datagrams(f, b)
 }
 
 // pass looks at all sockets that are connected to backends. It asks the tables after the kernel: a backend that comes while the
@@ -125,9 +125,9 @@ func (t *terminator) pass(list list, health cell.Health) error {
 		return err
 	}
 	txn := t.DB.ReadTxn()
-	doomed := map[uint64][]socket{}
+	view, doomed := t.Serving.At(txn), map[uint64][]socket{}
 	for i := range sockets {
-		if s := &sockets[i]; t.gone(txn, s) {
+		if s := &sockets[i]; gone(txn, view, s) {
 			doomed[s.Netns] = append(doomed[s.Netns], *s)
 		}
 	}

@@ -2,6 +2,7 @@ package k8sobjects
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -37,10 +38,20 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 	var err error
 	row.ClusterIPs, row.Headless, err = clusterIPs(spec, o)
 	collect(err)
-	problem := func(text string) { row.Problems = append(row.Problems, text) } // API servers take some that cannot be read here
+	more := 0
+	problem := func(text string) { // API servers take some that cannot be read here
+		if len(row.Problems) == maxProblems {
+			more++
+			return
+		}
+		row.Problems = append(row.Problems, text)
+	}
 	row.ExternalIPs = readEach(spec.Child("externalIPs"), o.Spec.ExternalIPs, parseAddr, problem)
 	row.IngressIPs = readEach(field.NewPath("status", "loadBalancer", "ingress"), loadBalancerIPs(o), parseAddr, problem)
 	row.SourceRanges = sourceRanges(spec.Child("loadBalancerSourceRanges"), o.Spec.LoadBalancerSourceRanges, problem)
+	if more > 0 {
+		row.Problems = append(row.Problems, fmt.Sprintf("and %d more", more))
+	}
 	row.HealthCheckNodePort, err = port(spec.Child("healthCheckNodePort"), o.Spec.HealthCheckNodePort, true)
 	collect(err)
 	row.Affinity, err = affinity(spec, o)
@@ -52,6 +63,9 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 	}
 	return row, errors.Join(errs...)
 }
+
+// maxProblems bounds how many texts that cannot be read a row names.
+const maxProblems = 8
 
 // serving keeps the labels of a Service that say who serves it, and how. There are tens of thousands of Services, and labels would be a
 // large part of their rows.

@@ -21,34 +21,58 @@ type Tables struct {
 	Backends  statedb.Table[*backends.Backend]
 }
 
+// View is the tables at one moment. It keeps what was asked about services with many addresses. It belongs to one goroutine.
+type View struct {
+	Tables
+	txn   statedb.ReadTxn
+	ports map[member][]string // names of the ports that have it
+}
+
+// member is a backend of a service.
+type member struct {
+	service string
+	backend uint32
+}
+
+// At is a view of a snapshot.
+func (t Tables) At(txn statedb.ReadTxn) *View {
+	return &View{Tables: t, txn: txn, ports: map[member][]string{}}
+}
+
 // Datagrams tells whether a backend still answers datagrams that are sent to a frontend. Either is nil when it is gone. A client cannot
 // tell that nobody answers, so a backend that is not ready does not; one that terminates does as long as it is there.
-func (t Tables) Datagrams(txn statedb.ReadTxn, f *frontends.Frontend, b *backends.Backend) bool {
-	return f != nil && b != nil && b.State != backends.NotReady && slices.Contains(b.Services, f.Service) && !t.moved(txn, f, b.ID)
+func (v *View) Datagrams(f *frontends.Frontend, b *backends.Backend) bool {
+	return f != nil && b != nil && b.State != backends.NotReady && slices.Contains(b.Services, f.Service) && !v.moved(f, b.ID)
 }
 
 // moved tells whether a backend of the service is that of another of its ports. A frontend does not name all that answer, for instance
 // not those that terminate or those elsewhere: whom no port names has not moved.
-func (t Tables) moved(txn statedb.ReadTxn, f *frontends.Frontend, backend uint32) bool {
+func (v *View) moved(f *frontends.Frontend, backend uint32) bool {
 	if has(f, backend) {
 		return false
 	}
-	s, _, found := t.Services.Get(txn, services.ByName(f.Service))
+	m := member{f.Service, backend}
+	ports, known := v.ports[m]
+	if !known {
+		ports = v.portsOf(m)
+		v.ports[m] = ports
+	}
+	return len(ports) > 0 && !slices.Contains(ports, f.PortName)
+}
+
+// portsOf looks at all addresses of the service.
+func (v *View) portsOf(m member) (names []string) {
+	s, _, found := v.Services.Get(v.txn, services.ByName(m.service))
 	if !found {
-		return false
+		return nil
 	}
-	moved := false
 	for _, a := range s.Claims {
-		other, _, found := t.Frontends.Get(txn, frontends.ByAddress(a))
-		if !found || other.Service != f.Service || !has(other, backend) {
-			continue
+		f, _, found := v.Frontends.Get(v.txn, frontends.ByAddress(a))
+		if found && f.Service == m.service && has(f, m.backend) && !slices.Contains(names, f.PortName) {
+			names = append(names, f.PortName)
 		}
-		if other.PortName == f.PortName {
-			return false
-		}
-		moved = true
 	}
-	return moved
+	return names
 }
 
 // has tells whether a frontend sends new clients to a backend.

@@ -71,11 +71,11 @@ func TestDatagrams(t *testing.T) {
 		if err1 != nil {
 			t.Fatal(err1)
 		}
-		tables := Tables{Services: s, Frontends: f, Backends: b}
-		if got := tables.Datagrams(txn, first, backend); got != tc.want {
+		view := Tables{Services: s, Frontends: f, Backends: b}.At(txn)
+		if got := view.Datagrams(first, backend); got != tc.want {
 			t.Errorf("%s: %t", name, got)
 		}
-		if tables.Datagrams(txn, nil, backend) || tables.Datagrams(txn, first, nil) {
+		if view.Datagrams(nil, backend) || view.Datagrams(first, nil) {
 			t.Errorf("%s: who is gone answers", name)
 		}
 	}
