@@ -124,15 +124,9 @@ func (c *chain) start() {
 		c.Fatal(err)
 	}
 	txn := c.DB.WriteTxn(c.Services, c.Slices, c.Addrs, c.Sources)
-	for _, s := range c.services {
-		_, _, _ = c.Services.Insert(txn, s)
-	}
-	for _, s := range c.slices {
-		_, _, _ = c.Slices.Insert(txn, s)
-	}
-	for addr, ports := range c.addrs {
-		_, _, _ = c.Addrs.Insert(txn, nodeaddresses.Address{Addr: addr, Device: "eth0", NodePort: ports})
-	}
+	mirror(txn, c.Services, c.services)
+	mirror(txn, c.Slices, c.slices)
+	c.insertAddrs(txn)
 	insertSynced(txn, c.Sources)
 	txn.Commit()
 	if err := c.hive.Start(c.log, context.Background()); err != nil {
@@ -155,7 +149,7 @@ func (c *chain) restart() {
 	}
 	c.stop()
 	for range c.IntN(3) {
-		c.plan()()
+		c.alter()
 	}
 	c.start()
 	c.requireEqual()
@@ -172,71 +166,73 @@ func (c *chain) restart() {
 	}
 }
 
-// change changes one object.
+// change changes one object, and the tables with it.
 func (c *chain) change() {
-	write := c.plan()
+	c.alter()
 	txn := c.DB.WriteTxn(c.Services, c.Slices, c.Addrs)
 	defer txn.Commit()
-	write()
-	c.sync(txn)
-}
-
-// sync brings the tables up to what there is.
-func (c *chain) sync(txn statedb.WriteTxn) {
-	for row := range c.Services.All(txn) {
-		if c.services[row.Key()] == nil {
-			_, _, _ = c.Services.Delete(txn, row)
-		}
-	}
-	for _, s := range c.services {
-		if old, _, found := c.Services.Get(txn, k8s.ServiceByName(s.Key())); !found || old != s {
-			_, _, _ = c.Services.Insert(txn, s)
-		}
-	}
-	for row := range c.Slices.All(txn) {
-		if c.slices[row.Key()] == nil {
-			_, _, _ = c.Slices.Delete(txn, row)
-		}
-	}
-	for _, s := range c.slices {
-		if old, _, found := c.Slices.Get(txn, k8s.EndpointSliceByName(s.Key())); !found || old != s {
-			_, _, _ = c.Slices.Insert(txn, s)
-		}
-	}
+	mirror(txn, c.Services, c.services)
+	mirror(txn, c.Slices, c.slices)
 	for row := range c.Addrs.All(txn) {
-		if ports, has := c.addrs[row.Addr]; !has || ports != row.NodePort {
+		if _, has := c.addrs[row.Addr]; !has {
 			_, _, _ = c.Addrs.Delete(txn, row)
 		}
 	}
+	c.insertAddrs(txn)
+}
+
+func (c *chain) insertAddrs(txn statedb.WriteTxn) {
 	for addr, ports := range c.addrs {
 		_, _, _ = c.Addrs.Insert(txn, nodeaddresses.Address{Addr: addr, Device: "eth0", NodePort: ports})
 	}
 }
 
-// plan chooses what changes next.
-func (c *chain) plan() func() {
+// mirror makes a table what it shall be, and leaves rows alone that already are.
+func mirror[R interface {
+	comparable
+	Key() string
+}](txn statedb.WriteTxn, table statedb.RWTable[R], want map[string]R) {
+	have := map[string]R{}
+	for row := range table.All(txn) {
+		have[row.Key()] = row
+	}
+	for key, row := range have {
+		if _, wanted := want[key]; !wanted {
+			_, _, _ = table.Delete(txn, row)
+		}
+	}
+	for key, row := range want {
+		if have[key] != row {
+			_, _, _ = table.Insert(txn, row)
+		}
+	}
+}
+
+// alter makes, replaces or removes one of the objects, which are few.
+func (c *chain) alter() {
 	i := c.IntN(8)
 	name := fmt.Sprintf("service-%d", i)
 	switch c.IntN(8) {
 	case 0:
-		return func() { delete(c.services, "shop/"+name) }
+		delete(c.services, "shop/"+name)
 	case 1:
-		return func() { delete(c.slices, fmt.Sprintf("shop/%s-%d", name, c.IntN(3))) }
+		delete(c.slices, fmt.Sprintf("shop/%s-%d", name, c.IntN(3)))
 	case 2:
 		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + c.IntN(4))})
 		if c.IntN(2) == 0 {
 			addr = netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", 1+c.IntN(3)))
 		}
-		if c.IntN(3) == 0 {
-			return func() { delete(c.addrs, addr) }
+		if c.some() {
+			delete(c.addrs, addr)
+		} else {
+			c.addrs[addr] = !c.some()
 		}
-		return func() { c.addrs[addr] = c.IntN(3) > 0 }
 	case 3, 4:
 		s := c.service(name, i)
-		return func() { c.services[s.Key()] = s }
+		c.services[s.Key()] = s
 	default:
 		s := c.slice(name)
-		return func() { c.slices[s.Key()] = s }
+		c.slices[s.Key()] = s
 	}
 }
 

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -190,17 +191,8 @@ func firstAnswer(from nodekit.Place, network string, to netip.AddrPort, deadline
 }
 
 // askFor asks with a patience of the caller's choice.
-func askFor(from nodekit.Place, network string, to netip.AddrPort, patience time.Duration) (a served, err error) {
-	err = nodekit.Bind(from, func() error {
-		conn, err := net.DialTimeout(network, to.String(), patience)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		a, err = askWithin(conn, patience)
-		return err
-	})
-	return a, err
+func askFor(from nodekit.Place, network string, to netip.AddrPort, patience time.Duration) (served, error) {
+	return askBy(context.Background(), from, &net.Dialer{Timeout: patience}, network, to)
 }
 
 // notServed waits until the node port is not served at addresses any more, and wants that no client is answered then.

@@ -179,6 +179,7 @@ func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrP
 	return askBy(ctx, from, &net.Dialer{Timeout: askTimeout}, network, to)
 }
 
+// askBy waits for the answer as long as the dialer does for the connection, when that is bounded.
 func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network string, to netip.AddrPort) (a served, err error) {
 	err = nodekit.Bind(from, func() error {
 		conn, err := dialer.DialContext(ctx, network, to.String())
@@ -186,7 +187,7 @@ func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network 
 			return err
 		}
 		defer func() { _ = conn.Close() }()
-		a, err = askOn(conn)
+		a, err = askWithin(conn, cmp.Or(dialer.Timeout, askTimeout))
 		return err
 	})
 	return a, err
