@@ -271,26 +271,26 @@ func (c *collector) drain() {
 	}
 }
 
-// changes are closed when [collector.removals] may say something else. A nil one is never closed.
-type changes struct{ endpoints, addresses <-chan struct{} }
+// watched are closed when [collector.removals] may say something else. A nil one is never closed.
+type watched struct{ endpoints, addresses <-chan struct{} }
 
 // removals tells whether something waits for a pass: an endpoint that the last one knew is gone, or an address rests that was
 // in use when it began.
-func (c *collector) removals() (bool, changes) {
+func (c *collector) removals() (bool, watched) {
 	txn := c.db.ReadTxn()
 	now := readLocals(txn, c.endpoints)
 	if now == nil {
 		_, initialized := c.endpoints.Initialized(txn)
-		return false, changes{endpoints: initialized}
+		return false, watched{endpoints: initialized}
 	}
 	if c.known == nil || c.known.lost(now) {
-		return true, changes{}
+		return true, watched{}
 	}
 	rows, changed := c.addresses.AllWatch(txn)
 	for row := range rows {
 		if row.State == ipamaddresses.Quarantined && !c.began.After(row.Since) {
-			return true, changes{}
+			return true, watched{}
 		}
 	}
-	return false, changes{now.changed, changed}
+	return false, watched{now.changed, changed}
 }

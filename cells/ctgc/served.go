@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/natmap"
 	"github.com/waggle-net/waggle/pkg/serving"
@@ -22,7 +23,7 @@ type served struct {
 	answers answers
 
 	mu        sync.Mutex // guards what follows
-	changes   statedb.ChangeIterator[*frontends.Frontend]
+	changes   *changes.Feed[*frontends.Frontend]
 	addresses map[uint32]loadbalancer.Address // of frontends by id; one may be gone, or have another id
 }
 
@@ -52,16 +53,15 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 	defer s.mu.Unlock()
 	if s.changes == nil {
 		write := db.WriteTxn(s.tables.Frontends)
-		changes, err := s.tables.Frontends.Changes(write)
+		feed, err := changes.Follow(write, s.tables.Frontends)
 		write.Commit()
 		if err != nil {
 			return nil, err
 		}
-		s.changes, s.addresses = changes, make(map[uint32]loadbalancer.Address)
+		s.changes, s.addresses = feed, make(map[uint32]loadbalancer.Address)
 		txn = db.ReadTxn()
 	}
-	changes, _ := s.changes.Next(txn)
-	for change := range changes {
+	for _, change := range s.changes.UpTo(txn, statedb.NewWatchSet()) {
 		f := change.Object
 		switch {
 		case !change.Deleted:

@@ -33,7 +33,6 @@ type scene struct {
 	collector
 	kernel   *fakeKernel
 	devices  statedb.RWTable[*devices.Device]
-	sources  statedb.RWTable[sources.Source]
 	servers  statedb.RWTable[apiservers.Server]
 	suspects map[uint16]*suspect
 	now      time.Time
@@ -50,8 +49,6 @@ func newScene(t testing.TB, n int) *scene {
 	}
 	var err error
 	s.devices, err = devices.NewTable(s.db)
-	require.NoError(t, err)
-	s.sources, err = sources.NewTable(s.db)
 	require.NoError(t, err)
 	s.servers, err = apiservers.NewTable(s.db)
 	require.NoError(t, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // fakeAllocator keeps the promises of [ipam.Allocator] about claims: all or none, and released by their owner only.
@@ -149,6 +150,7 @@ type rig struct {
 	pods      statedb.RWTable[*k8s.Pod]
 	spaces    statedb.RWTable[*k8s.Namespace]
 	nodes     statedb.RWTable[*localnode.LocalNode]
+	sources   statedb.RWTable[sources.Source]
 	done      initialize
 }
 
@@ -166,12 +168,15 @@ func newRig(t testing.TB, dir string) *rig {
 	require.NoError(t, err)
 	nodes, err := localnode.NewTable(db)
 	require.NoError(t, err)
+	readings, err := sources.NewTable(db)
+	require.NoError(t, err)
+	insert(t, db, readings, sources.Source{Table: pods.Name(), Producer: "manifests", State: sources.Synced})
 	addresses := newAllocator()
-	return &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, nodes: nodes, done: done,
+	return &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, nodes: nodes, sources: readings, done: done,
 		manager: newManager(params{
 			Log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), DB: db,
 			Settings: settings.Agent{StateDir: dir}, Addresses: addresses,
-			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes, Kernel: &fakeKernel{},
+			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes, Sources: readings, Kernel: &fakeKernel{},
 		})}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // settleLabels turns a burst of changed pods into one pass. No request waits for it.
@@ -25,7 +26,8 @@ const maxIncomplete = 3
 
 // labelsOf returns the labels that ep should have, and which of them are not known: those of its pod in the place of all
 // that have the source k8s. The table of pods knows better than live, a pod that was asked for and may be nil. Without
-// either ep keeps what it has.
+// either ep keeps what it has. The labels and what is missing of them change in one row, so nobody ever takes old ones for
+// all that there are.
 func (m *manager) labelsOf(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.Pod) (have map[string]string, missing string) {
 	if ep.K8sPodName == "" {
 		return ep.Labels, ""
@@ -35,13 +37,31 @@ func (m *manager) labelsOf(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8
 		pod = live
 	}
 	if pod == nil {
-		return ep.Labels, ep.LabelsMissing
+		return ep.Labels, m.unread(txn, ep)
 	}
 	namespace, _, found := m.namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
 	if !found && m.live != nil { // without Kubernetes what is not there will not come
 		missing = "those of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
 	return withOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing
+}
+
+// unread says which labels of an endpoint may come yet, whose pod is not there. Without Kubernetes that ends when the manifests
+// are read.
+func (m *manager) unread(txn statedb.ReadTxn, ep *endpoints.Endpoint) string {
+	if m.live != nil {
+		return ep.LabelsMissing
+	}
+	source, _, _ := m.sources.Get(txn, sources.ByTable(m.pods.Name()))
+	switch {
+	case source.State == sources.Synced:
+		return ""
+	case ep.Restored:
+		return ep.LabelsMissing
+	case source.WaitingFor == "":
+		return fmt.Sprintf("those of pod %s: no manifests are read yet", ep.PodName())
+	}
+	return fmt.Sprintf("those of pod %s: the manifests are not all read: %s", ep.PodName(), source.WaitingFor)
 }
 
 // podOf finds the row of an endpoint's pod; one with another UID is of another incarnation.
@@ -150,7 +170,8 @@ func (m *manager) refreshLabels() (changed *statedb.WatchSet, incomplete []error
 		}
 	}
 	changed = statedb.NewWatchSet()
-	changed.Add(podsChanged, namespacesChanged)
+	_, sourcesChanged := m.sources.AllWatch(txn)
+	changed.Add(podsChanged, namespacesChanged, sourcesChanged)
 	if m.live != nil {
 		changed.Add(endpointsChanged) // to say of which endpoints labels are missing
 	}

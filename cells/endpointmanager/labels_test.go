@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 func (r *rig) setPod(t testing.TB, p *k8s.Pod) {
@@ -61,6 +62,63 @@ func TestLabels_OfTheRequestWithoutAPodOrWithAnotherIncarnation(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, map[string]string{"k8s:app": "web"}, ep.Labels)
 	}
+}
+
+// Without Kubernetes a pod has no labels when no manifest has it. Before the manifests are read nobody knows that, and whoever
+// decides on policies is told so until the very row that has the labels.
+func TestLabels_AreMissingUntilTheManifestsAreRead(t *testing.T) {
+	t.Parallel()
+	for _, state := range []sources.State{"", sources.Waiting, sources.Snapshot} {
+		r := started(t, t.TempDir())
+		r.read(t, state)
+		for n := 1; n <= 2; n++ {
+			ep, err := r.Create(t.Context(), request(n))
+			require.NoError(t, err)
+			require.Contains(t, ep.LabelsMissing, "those of pod "+ep.PodName()+": ")
+		}
+		r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "a"}})
+		r.read(t, sources.Synced)
+		require.NotEmpty(t, r.rows()[0].LabelsMissing)
+		changed, incomplete, err := r.refreshLabels()
+		require.NoError(t, err)
+		require.Empty(t, incomplete)
+		rows := r.rows()
+		require.Empty(t, rows[0].LabelsMissing)
+		require.Equal(t, "a", rows[0].Labels["k8s:app"])
+		require.Empty(t, rows[1].LabelsMissing, "no manifest has this pod")
+
+		r.read(t, sources.Snapshot)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = changed.Wait(ctx, 0)
+		require.NoError(t, err, "another reading is another pass")
+	}
+}
+
+// An endpoint of the run before has its labels from then, and goes on with them.
+func TestLabels_OfTheRunBeforeAreNotMissing(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := started(t, dir).Create(t.Context(), request(1))
+	require.NoError(t, err)
+	r := started(t, dir)
+	r.read(t, sources.Snapshot)
+	_, _, err = r.refreshLabels()
+	require.NoError(t, err)
+	require.Empty(t, r.rows()[0].LabelsMissing)
+}
+
+// read says how far the manifests of pods are read; not at all with no state.
+func (r *rig) read(t testing.TB, state sources.State) {
+	t.Helper()
+	txn := r.db.WriteTxn(r.sources)
+	defer txn.Commit()
+	row := sources.Source{Table: r.pods.Name(), Producer: "manifests", State: state}
+	_, _, err := r.sources.Insert(txn, row)
+	if state == "" {
+		_, _, err = r.sources.Delete(txn, row)
+	}
+	require.NoError(t, err)
 }
 
 func TestSetLabels_ReplacesTheUsersAndKeepsThoseOfThePod(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // fileKind marks the state files of endpoints.
@@ -38,6 +39,7 @@ type params struct {
 	Node       statedb.Table[*localnode.LocalNode]
 	Live       livePods
 	Servers    statedb.Table[apiservers.Server]
+	Sources    statedb.Table[sources.Source]
 	Kernel     kernel
 }
 
@@ -54,6 +56,7 @@ type manager struct {
 	cluster    string   // name of the cluster, for labels
 	live       livePods // nil when Kubernetes is off
 	servers    statedb.Table[apiservers.Server]
+	sources    statedb.Table[sources.Source]
 	kernel     kernel
 	boot       string // of this run of the kernel; set before restored is closed
 	files      *statefile.Store
@@ -74,7 +77,7 @@ func newManager(p params) *manager {
 	return &manager{
 		log: p.Log, db: p.DB, addresses: p.Addresses,
 		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces, node: p.Node,
-		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers, kernel: p.Kernel,
+		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers, sources: p.Sources, kernel: p.Kernel,
 		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
 		restored: make(chan struct{}), leftFiles: map[uint16]bool{}, fileLeft: make(chan struct{}, 1),
 	}

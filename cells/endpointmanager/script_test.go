@@ -42,13 +42,21 @@ func TestScripts(t *testing.T) {
 				apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
 				func() *kubeapi.Client { return nil },
 				devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
-				sources.NewTable, statedb.RWTable[sources.Source].ToTable,
+				sources.NewTable, readManifests,
 				localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 				func() drift.Watch { return drift.Watch{Repairs: &repairs{}, Interval: time.Minute} },
 				requests,
 			),
 		}
 	})
+}
+
+// readManifests says that there are no manifests of pods which nobody has read.
+func readManifests(db *statedb.DB, table statedb.RWTable[sources.Source]) (statedb.Table[sources.Source], error) {
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	_, _, err := table.Insert(txn, sources.Source{Table: "k8s-pods", Producer: "manifests", State: sources.Synced})
+	return table, err
 }
 
 // requests are what the API would do for a plugin: request/create <number>, request/delete <container>,

@@ -1,8 +1,11 @@
 package endpointstate
 
 import (
+	"errors"
+
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -12,28 +15,22 @@ import (
 // feed follows the rows of endpoints, their attachments, identities and policies.
 type feed struct {
 	endpointfeed.Feed
-	attachments statedb.ChangeIterator[*attachments.Attachment]
-	identities  statedb.ChangeIterator[*identities.EndpointIdentity]
-	policies    statedb.ChangeIterator[*endpointpolicies.EndpointPolicy]
+	attachments *changes.Feed[*attachments.Attachment]
+	identities  *changes.Feed[*identities.EndpointIdentity]
+	policies    *changes.Feed[*endpointpolicies.EndpointPolicy]
 }
 
 // subscribe begins with everything that exists: the first batch of changes is a full pass.
 func (c *controller) subscribe() (f feed, err error) {
 	txn := c.DB.WriteTxn(c.Attachments, c.Identities, c.Policies)
-	f.attachments, err = c.Attachments.Changes(txn)
-	if err == nil {
-		f.identities, err = c.Identities.Changes(txn)
-	}
-	if err == nil {
-		f.policies, err = c.Policies.Changes(txn)
-	}
+	var errs [4]error
+	f.attachments, errs[0] = changes.Follow(txn, c.Attachments)
+	f.identities, errs[1] = changes.Follow(txn, c.Identities)
+	f.policies, errs[2] = changes.Follow(txn, c.Policies)
 	txn.Commit()
-	if err != nil {
-		return f, err
-	}
-	f.Feed, err = endpointfeed.Subscribe(c.DB, endpointfeed.Tables{
+	f.Feed, errs[3] = endpointfeed.Subscribe(c.DB, endpointfeed.Tables{
 		Endpoints: c.Endpoints, Facts: c.Facts, Links: c.Links, Addresses: c.Addresses})
-	return f, err
+	return f, errors.Join(errs[:]...)
 }
 
 func (f feed) close() {
@@ -48,9 +45,9 @@ func (f feed) close() {
 func (f feed) next(txn statedb.ReadTxn, changed *statedb.WatchSet) (m endpointfeed.Marks, all bool) {
 	m = f.Next(txn, changed)
 	delete(m, 0) // addresses of the node
-	changed.Add(endpointfeed.Follow(txn, f.identities, m, func(r *identities.EndpointIdentity) uint16 { return r.EndpointID }))
-	changed.Add(endpointfeed.Follow(txn, f.policies, m, func(r *endpointpolicies.EndpointPolicy) uint16 { return r.EndpointID }))
-	changed.Add(endpointfeed.Follow(txn, f.attachments, m, func(r *attachments.Attachment) uint16 { return r.EndpointID }))
+	endpointfeed.Mark(m, f.identities.UpTo(txn, changed), func(r *identities.EndpointIdentity) uint16 { return r.EndpointID })
+	endpointfeed.Mark(m, f.policies.UpTo(txn, changed), func(r *endpointpolicies.EndpointPolicy) uint16 { return r.EndpointID })
+	endpointfeed.Mark(m, f.attachments.UpTo(txn, changed), func(r *attachments.Attachment) uint16 { return r.EndpointID })
 	all = m[0]
 	delete(m, 0)
 	return m, all

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -27,7 +28,7 @@ type controller struct {
 	since    map[string]time.Time // when labels without a number were first seen
 	local    map[uint32]bool      // rows of identities that are of this node's making
 	complete bool                 // both tables are initialized
-	mirror   statedb.ChangeIterator[*cilium.Identity]
+	mirror   *changes.Feed[*cilium.Identity]
 }
 
 // memo spares endpoints that have not changed the filter, and the look at their row: an ADD would pay for all others.
@@ -88,7 +89,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 func (c *controller) subscribe() (err error) {
 	txn := c.DB.WriteTxn(c.CRDs)
 	defer txn.Commit()
-	c.mirror, err = c.CRDs.Changes(txn)
+	c.mirror, err = changes.Follow(txn, c.CRDs)
 	return err
 }
 
@@ -115,9 +116,8 @@ func (c *controller) read(txn statedb.ReadTxn) input {
 	rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 	restored, restoring := c.Endpoints.Initialized(txn)
 	synced, syncing := c.CRDs.Initialized(txn)
-	changes, more := c.mirror.Next(txn)
 	_, wantedChanged := c.Wanted.AllWatch(txn)
-	in.changed.Add(endpointsChanged, more, wantedChanged)
+	in.changed.Add(endpointsChanged, wantedChanged)
 	if in.restored = restored; !restored {
 		in.changed.Add(restoring)
 	}
@@ -126,8 +126,8 @@ func (c *controller) read(txn statedb.ReadTxn) input {
 	}
 	_, serversChanged := c.Servers.AllWatch(txn)
 	in.changed.Add(serversChanged)
-	for change := range changes {
-		in.objects = append(in.objects, change)
+	in.objects = c.mirror.UpTo(txn, in.changed)
+	for _, change := range in.objects {
 		in.gone[change.Object.ID] = change.Deleted
 	}
 	memos := make(map[uint16]memo, len(c.memo))

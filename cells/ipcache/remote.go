@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/printable"
@@ -54,7 +55,7 @@ type remote struct {
 
 	judge
 	pods
-	changes statedb.ChangeIterator[*cilium.Endpoint]
+	changes *changes.Feed[*cilium.Endpoint]
 	all     clusternodes.All
 	seen    [3]statedb.Revision             // of nodes, cilium-nodes and endpoints
 	claimed map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
@@ -117,10 +118,8 @@ func (r *remote) subscribe() (err error) {
 	}
 	txn := r.DB.WriteTxn(r.Pods)
 	defer txn.Commit()
-	if r.changes, err = r.Pods.Changes(txn); err != nil {
-		return fmt.Errorf("follow cilium-endpoints: %w", err)
-	}
-	return nil
+	r.changes, err = changes.Follow(txn, r.Pods)
+	return err
 }
 
 func (r *remote) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
@@ -140,9 +139,7 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 	for addr := range r.pending {
 		touched[addr] = struct{}{}
 	}
-	next, more := r.changes.Next(txn)
-	changed.Add(more)
-	for change := range next {
+	for _, change := range r.changes.UpTo(txn, changed) {
 		r.pods.apply(change, touched)
 	}
 	_, nodesChanged := r.Nodes.AllWatch(txn)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
@@ -44,34 +45,32 @@ type known struct {
 
 func (w linkWatch) run(ctx context.Context, health cell.Health) error {
 	txn := w.Drift.DB.WriteTxn(w.Devices)
-	changes, err := w.Devices.Changes(txn)
+	feed, err := changes.Follow(txn, w.Devices)
 	txn.Commit()
 	if err != nil {
-		return fmt.Errorf("follow the devices: %w", err)
+		return err
 	}
+	defer feed.Close()
 	k := known{map[int]bool{}, map[int]int{}}
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
 		heartbeat.Busy(ctx)
-		txn := w.Drift.DB.ReadTxn()
-		events, changed := changes.Next(txn)
-		for e := range events {
+		txn, changed := w.Drift.DB.ReadTxn(), statedb.NewWatchSet()
+		for _, e := range feed.UpTo(txn, changed) {
 			k.note(e.Object, e.Deleted)
 		}
-		var rowsChanged <-chan struct{}
-		var later <-chan time.Time
+		wait, cancel := ctx, context.CancelFunc(func() {})
 		if len(k.suspects) > 0 {
-			_, rowsChanged = w.Table.AllWatch(txn)
-			later = w.judge(txn, k, time.Now())
+			_, rowsChanged := w.Table.AllWatch(txn)
+			changed.Add(rowsChanged)
+			if w.judge(txn, k, time.Now()) {
+				wait, cancel = context.WithTimeout(ctx, drift.Grace)
+			}
 		}
 		health.OK("Links of pods are as they were made")
 		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-		case <-changed:
-		case <-rowsChanged:
-		case <-later:
-		}
+		_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+		cancel()
 	}
 	return nil
 }
@@ -88,8 +87,8 @@ func (k known) note(d *devices.Device, gone bool) {
 	}
 }
 
-// judge looks at each suspect whose row is Done, marks what differs and forgets the others. It returns when to look again.
-func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later <-chan time.Time) {
+// judge looks at each suspect whose row is Done, marks what differs and forgets the others. It tells whether to look again after the grace.
+func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later bool) {
 	rows := make(map[int]*attachments.Attachment)
 	for row := range w.Table.All(txn) {
 		if row.Kind == attachments.PodLink && k.suspects[row.IfIndex] {
@@ -104,7 +103,7 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later <-c
 			delete(k.suspects, index)
 		case row.Status.Kind != reconciler.StatusKindDone: // looked at when it is
 		case now.Sub(row.Status.UpdatedAt) < drift.Grace:
-			later = time.After(drift.Grace)
+			later = true
 		default:
 			if _, judged := k.mtus[index]; !judged {
 				k.mtus[index] = d.MTU

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -27,21 +29,19 @@ type inputs struct {
 	params
 	resolver *policymap.Resolver
 
-	kubernetes statedb.ChangeIterator[*k8s.NetworkPolicy]
-	cilium     statedb.ChangeIterator[*cilium.Policy]
-	identities statedb.ChangeIterator[*identities.Identity]
-	endpoints  statedb.ChangeIterator[*endpoints.Endpoint]
-	pods       statedb.ChangeIterator[*k8s.Pod]
-	remote     statedb.ChangeIterator[*cilium.Endpoint]
-	ipcache    statedb.ChangeIterator[*ipcache.Entry]
-	of         statedb.ChangeIterator[*identities.EndpointIdentity]
+	kubernetes *changes.Feed[*k8s.NetworkPolicy]
+	cilium     *changes.Feed[*cilium.Policy]
+	identities *changes.Feed[*identities.Identity]
+	endpoints  *changes.Feed[*endpoints.Endpoint]
+	pods       *changes.Feed[*k8s.Pod]
+	remote     *changes.Feed[*cilium.Endpoint]
+	ipcache    *changes.Feed[*ipcache.Entry]
+	of         *changes.Feed[*identities.EndpointIdentity]
 
 	policies map[string]*policy.Policy // by reference
 	known    map[uint32]bool           // identities that there are
-	// knownTo is the revision of the table identities up to which all are known. A snapshot may have rows that come with the next read
-	// only: a commit can be seen before the watch channels close that tell of it, and until then nothing is handed over.
-	knownTo  statedb.Revision
-	leaving  map[uint32]time.Time // identities that are gone, and since when
+	knownTo  statedb.Revision          // of the table identities: all up to here are known
+	leaving  map[uint32]time.Time      // identities that are gone, and since when
 	subjects map[uint16]*endpoints.Endpoint
 	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
 	env      policy.Environment
@@ -55,29 +55,16 @@ func newInputs(p params) (in *inputs, err error) {
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}}
 	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Pods, p.Remote, p.IPCache, p.Of)
 	defer txn.Commit()
-	if in.kubernetes, err = p.KubernetesPolicies.Changes(txn); err != nil {
-		return nil, err
-	}
-	if in.cilium, err = p.CiliumPolicies.Changes(txn); err != nil {
-		return nil, err
-	}
-	if in.identities, err = p.Identities.Changes(txn); err != nil {
-		return nil, err
-	}
-	if in.endpoints, err = p.Endpoints.Changes(txn); err != nil {
-		return nil, err
-	}
-	if in.pods, err = p.Pods.Changes(txn); err != nil {
-		return nil, err
-	}
-	if in.remote, err = p.Remote.Changes(txn); err != nil {
-		return nil, err
-	}
-	if in.ipcache, err = p.IPCache.Changes(txn); err != nil {
-		return nil, err
-	}
-	in.of, err = p.Of.Changes(txn)
-	return in, err
+	var errs [8]error
+	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
+	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
+	in.identities, errs[2] = changes.Follow(txn, p.Identities)
+	in.endpoints, errs[3] = changes.Follow(txn, p.Endpoints)
+	in.pods, errs[4] = changes.Follow(txn, p.Pods)
+	in.remote, errs[5] = changes.Follow(txn, p.Remote)
+	in.ipcache, errs[6] = changes.Follow(txn, p.IPCache)
+	in.of, errs[7] = changes.Follow(txn, p.Of)
+	return in, errors.Join(errs[:]...)
 }
 
 func (in *inputs) close() {
@@ -101,8 +88,8 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	follow(in, txn, changed, in.cilium, func(o *cilium.Policy, gone bool) {
 		in.policy(policy.FromCilium(o, in.env), gone || !in.Config.Cilium)
 	})
-	to := followTo(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
-	in.knownTo = max(in.knownTo, to)
+	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
+	in.knownTo = in.Identities.Revision(txn)
 	pods := map[string]bool{} // by "namespace/name"
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
 		if old := in.subjects[ep.ID]; old != nil {
@@ -183,9 +170,7 @@ func (in *inputs) believed(txn statedb.ReadTxn, o *cilium.Endpoint) (list []neti
 
 // claimants adds the pods elsewhere that name ports and claim an address of which ipcache says something else now.
 func (in *inputs) claimants(txn statedb.ReadTxn, changed *statedb.WatchSet, pods map[string]bool) {
-	rows, more := in.ipcache.Next(txn)
-	changed.Add(more)
-	for change := range rows {
+	for _, change := range in.ipcache.UpTo(txn, changed) {
 		for o := range in.Remote.List(txn, cilium.EndpointsByAddress(change.Object.Prefix.Addr())) {
 			if len(o.Ports) > 0 {
 				pods[o.Key()] = true
@@ -223,22 +208,11 @@ func (in *inputs) local(txn statedb.ReadTxn, name string) (pod policymap.Pod, fo
 }
 
 // follow hands over what has changed in one table.
-func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table statedb.ChangeIterator[R], take func(R, bool)) {
-	followTo(in, txn, changed, table, take)
-}
-
-// followTo is [follow], and returns the highest revision of what was handed over.
-func followTo[R any](
-	in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table statedb.ChangeIterator[R], take func(R, bool),
-) (to statedb.Revision) {
-	rows, more := table.Next(txn)
-	changed.Add(more)
-	for change := range rows {
+func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table *changes.Feed[R], take func(R, bool)) {
+	for _, change := range table.UpTo(txn, changed) {
 		in.moved = true
-		to = max(to, change.Revision)
 		take(change.Object, change.Deleted)
 	}
-	return to
 }
 
 func (in *inputs) policy(p *policy.Policy, gone bool) {

@@ -21,9 +21,7 @@ func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.Watch
 			}
 		}
 	}
-	all, more := c.backendChanges.Next(txn)
-	changed.Add(more)
-	for change := range all {
+	for _, change := range c.backendChanges.UpTo(txn, changed) {
 		row := change.Object
 		if !change.Deleted {
 			rows = append(rows, row)

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/maglev"
@@ -40,8 +41,8 @@ type controller struct {
 	seed maglev.Seed
 	*inForce
 
-	frontendChanges statedb.ChangeIterator[*frontends.Frontend]
-	backendChanges  statedb.ChangeIterator[*backends.Backend]
+	frontendChanges *changes.Feed[*frontends.Frontend]
+	backendChanges  *changes.Feed[*backends.Backend]
 	// again are rows that could not be brought into force, by the keys of their entries and by id, each with why; nil is for those whose
 	// entries somebody else has changed.
 	again         map[bpf.ServiceKey]error
@@ -141,8 +142,8 @@ func (c *controller) begin() (err error) {
 	txn := c.DB.WriteTxn(c.Frontends.Table, c.Backends)
 	defer txn.Commit()
 	var err2 error
-	c.frontendChanges, err = c.Frontends.Table.Changes(txn)
-	c.backendChanges, err2 = c.Backends.Changes(txn)
+	c.frontendChanges, err = changes.Follow(txn, c.Frontends.Table)
+	c.backendChanges, err2 = changes.Follow(txn, c.Backends)
 	return errors.Join(err, err2)
 }
 

@@ -32,9 +32,7 @@ func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.Watc
 			delete(c.again, key)
 		}
 	}
-	all, more := c.frontendChanges.Next(txn) // of one row no more than one change
-	changed.Add(more)
-	for change := range all {
+	for _, change := range c.frontendChanges.UpTo(txn, changed) { // of one row no more than one change
 		row := change.Object
 		key := bpf.NewServiceKey(row.Address, bpf.ScopeExternal)
 		switch {

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -17,9 +19,9 @@ import (
 // inputs say which services a change concerns. They are for one goroutine.
 type inputs struct {
 	params
-	services statedb.ChangeIterator[*k8s.Service]
-	slices   statedb.ChangeIterator[*k8s.EndpointSlice]
-	pods     statedb.ChangeIterator[*k8s.Pod]
+	services *changes.Feed[*k8s.Service]
+	slices   *changes.Feed[*k8s.EndpointSlice]
+	pods     *changes.Feed[*k8s.Pod]
 	// strays are the services of slices whose names do not begin with that of their service.
 	strays map[string]string
 	// seen are the revisions of the tables that the world was made from.
@@ -33,14 +35,11 @@ func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, strays: map[string]string{}}
 	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods)
 	defer txn.Commit()
-	if in.services, err = p.KubernetesServices.Changes(txn); err != nil {
-		return nil, err
-	}
-	if in.slices, err = p.Slices.Changes(txn); err != nil {
-		return nil, err
-	}
-	in.pods, err = p.Pods.Changes(txn)
-	return in, err
+	var errs [3]error
+	in.services, errs[0] = changes.Follow(txn, p.KubernetesServices)
+	in.slices, errs[1] = changes.Follow(txn, p.Slices)
+	in.pods, errs[2] = changes.Follow(txn, p.Pods)
+	return in, errors.Join(errs[:]...)
 }
 
 func (in *inputs) close() {
@@ -51,19 +50,13 @@ func (in *inputs) close() {
 
 // read names the services that what has changed up to a snapshot concerns, and adds to changed what closes when more has.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned func(string)) {
-	list, more := in.services.Next(txn)
-	changed.Add(more)
-	for change := range list {
+	for _, change := range in.services.UpTo(txn, changed) {
 		concerned(change.Object.Key())
 	}
-	slices, more := in.slices.Next(txn)
-	changed.Add(more)
-	for change := range slices {
+	for _, change := range in.slices.UpTo(txn, changed) {
 		in.slice(txn, change.Object, change.Deleted, concerned)
 	}
-	pods, more := in.pods.Next(txn)
-	changed.Add(more)
-	for change := range pods {
+	for _, change := range in.pods.UpTo(txn, changed) {
 		in.pod(txn, change.Object, concerned)
 	}
 }

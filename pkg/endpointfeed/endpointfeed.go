@@ -4,10 +4,12 @@ package endpointfeed
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
@@ -28,27 +30,22 @@ type Marks map[uint16]bool
 
 // Feed follows the changes of [Tables].
 type Feed struct {
-	endpoints statedb.ChangeIterator[*endpoints.Endpoint]
-	facts     statedb.ChangeIterator[*bpfendpoints.Facts]
-	links     statedb.ChangeIterator[*bpfendpoints.Link]
-	addresses statedb.ChangeIterator[*bpfendpoints.Address]
+	endpoints *changes.Feed[*endpoints.Endpoint]
+	facts     *changes.Feed[*bpfendpoints.Facts]
+	links     *changes.Feed[*bpfendpoints.Link]
+	addresses *changes.Feed[*bpfendpoints.Address]
 }
 
 // Subscribe begins with everything that exists: the first [Feed.Next] marks all of it.
 func Subscribe(db *statedb.DB, t Tables) (f Feed, err error) {
 	txn := db.WriteTxn(t.Endpoints, t.Facts, t.Links, t.Addresses)
 	defer txn.Commit()
-	if f.endpoints, err = t.Endpoints.Changes(txn); err != nil {
-		return f, err
-	}
-	if f.facts, err = t.Facts.Changes(txn); err != nil {
-		return f, err
-	}
-	if f.links, err = t.Links.Changes(txn); err != nil {
-		return f, err
-	}
-	f.addresses, err = t.Addresses.Changes(txn)
-	return f, err
+	var errs [4]error
+	f.endpoints, errs[0] = changes.Follow(txn, t.Endpoints)
+	f.facts, errs[1] = changes.Follow(txn, t.Facts)
+	f.links, errs[2] = changes.Follow(txn, t.Links)
+	f.addresses, errs[3] = changes.Follow(txn, t.Addresses)
+	return f, errors.Join(errs[:]...)
 }
 
 // Close ends the subscription of a feed whose [Subscribe] succeeded.
@@ -62,22 +59,18 @@ func (f Feed) Close() {
 // Next marks what has changed up to a snapshot, and adds to changed what closes when more has.
 func (f Feed) Next(txn statedb.ReadTxn, changed *statedb.WatchSet) Marks {
 	m := Marks{}
-	changed.Add(
-		Follow(txn, f.endpoints, m, func(r *endpoints.Endpoint) uint16 { return r.ID }),
-		Follow(txn, f.facts, m, func(r *bpfendpoints.Facts) uint16 { return r.ID }),
-		Follow(txn, f.links, m, func(r *bpfendpoints.Link) uint16 { return r.ID }),
-		Follow(txn, f.addresses, m, func(r *bpfendpoints.Address) uint16 { return r.ID }),
-	)
+	Mark(m, f.endpoints.UpTo(txn, changed), func(r *endpoints.Endpoint) uint16 { return r.ID })
+	Mark(m, f.facts.UpTo(txn, changed), func(r *bpfendpoints.Facts) uint16 { return r.ID })
+	Mark(m, f.links.UpTo(txn, changed), func(r *bpfendpoints.Link) uint16 { return r.ID })
+	Mark(m, f.addresses.UpTo(txn, changed), func(r *bpfendpoints.Address) uint16 { return r.ID })
 	return m
 }
 
-// Follow marks the endpoints of the changed rows of one more table.
-func Follow[R any](txn statedb.ReadTxn, in statedb.ChangeIterator[R], m Marks, id func(R) uint16) (more <-chan struct{}) {
-	rows, more := in.Next(txn)
-	for change := range rows {
+// Mark adds the endpoints of changed rows.
+func Mark[R any](m Marks, rows []statedb.Change[R], id func(R) uint16) {
+	for _, change := range rows {
 		m[id(change.Object)] = true
 	}
-	return more
 }
 
 // Wait returns when an input changes. It says that a full pass is due when nothing has changed for long, and false when
