@@ -283,6 +283,27 @@ func TestDumpsGoThroughTheWrapper(t *testing.T) {
 	}
 }
 
+// TestChangesGoThroughTheFeed finds iterators of a table's changes, which may hand over less than a snapshot has. Packages of the
+// kernel's announcements have methods of this name as well, without a transaction.
+func TestChangesGoThroughTheFeed(t *testing.T) {
+	t.Parallel()
+	for _, f := range files(t) {
+		if f.dir == "pkg/changes" || f.test() {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 1 {
+				return true
+			}
+			if x, ok := call.Fun.(*ast.SelectorExpr); ok && x.Sel.Name == "Changes" {
+				t.Errorf("%s: follow tables with pkg/changes, which hands over all that a snapshot has", f.at(n.Pos()))
+			}
+			return true
+		})
+	}
+}
+
 // unfinished is spelled so that this file does not match itself.
 var unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + `CK)\b|(?i)\bplace` + `holder\b|\bstub` + `bed\b|/wo` + `rk/|\.\./sha` + `red`)
 
