@@ -61,6 +61,8 @@ type remote struct {
 	claimed map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
 	pending map[netip.Addr]struct{}         // whose identity policies do not know yet
 	refused map[netip.Addr]refusal
+	// kept are addresses of which the objects, which may be a copy of before, say something else than an earlier run wrote.
+	kept map[netip.Addr]struct{}
 }
 
 // refusal is what is wrong with the object that says the most of an address.
@@ -71,7 +73,8 @@ type refusal struct {
 
 func newRemote(p remoteParams) *remote {
 	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName}, pods: newPods(),
-		claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{}}
+		claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
+		kept: map[netip.Addr]struct{}{}}
 }
 
 func registerRemote(jobs job.Group, p remoteParams) {
@@ -85,15 +88,16 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		return err
 	}
 	for {
-		txn := heartbeat.Snapshot(ctx, r.DB, r.Pods, r.Nodes, r.CiliumNodes, r.Local, r.Progress)
+		txn := heartbeat.Snapshot(ctx, r.DB, r.Progress)
 		changed := statedb.NewWatchSet()
 		_, _, progress, begun := r.Progress.GetWatch(txn, policyprogress.Row)
 		changed.Add(progress)
 		if begun {
+			txn = heartbeat.Snapshot(ctx, r.DB, r.Pods, r.Nodes, r.CiliumNodes, r.Local, r.Progress)
 			complete := r.inputsComplete(txn, changed)
 			touched := r.follow(txn, changed)
 
-			put, remove := r.compute(txn, touched)
+			put, remove := r.compute(txn, touched, complete)
 
 			r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
 			if err := r.report(health, complete); err != nil {
@@ -191,11 +195,15 @@ func differ(a, b, out map[netip.Addr]struct{}) {
 	}
 }
 
-// compute decides about the addresses that were touched.
-func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) (put []ipcachetable.Claim, remove []netip.Prefix) {
+// compute decides about the addresses that were touched. Once the objects are complete, so are the decisions about those that were kept.
+func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, complete bool) (put []ipcachetable.Claim, remove []netip.Prefix) {
+	if complete {
+		maps.Copy(touched, r.kept)
+	}
 	for addr := range touched {
 		delete(r.pending, addr)
 		delete(r.refused, addr)
+		delete(r.kept, addr)
 		prefix := netip.PrefixFrom(addr, addr.BitLen())
 		ep := r.believed(addr)
 		if ep == nil {
@@ -203,6 +211,10 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) (
 				delete(r.claimed, addr)
 				remove = append(remove, prefix)
 			}
+			continue
+		}
+		if !complete && r.keeps(prefix, ep) {
+			r.kept[addr] = struct{}{}
 			continue
 		}
 		c := ipcachetable.Claim{Prefix: prefix, Identity: r.identity(txn, addr, ep), Source: ipcachetable.SourceRemote}
@@ -213,6 +225,16 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) (
 		put = append(put, c)
 	}
 	return put, remove
+}
+
+// keeps tells whether an address stays what an earlier run wrote: that was never older than a copy of the objects, which may name whoever
+// had the address, or what the pod was, before.
+func (r *remote) keeps(prefix netip.Prefix, ep *cilium.Endpoint) bool {
+	if r.claimed[prefix.Addr()] != nil {
+		return false
+	}
+	have, found, err := r.Kernel.Get(prefix)
+	return err != nil || found && have.Identity != ep.Identity
 }
 
 // believed is the object that says whose an address is, of those that may the one that changed last; nil when there is none.

@@ -82,10 +82,45 @@ func (r *remoteRig) put(tb testing.TB, i, identity int) {
 	require.NoError(tb, err)
 }
 
-func (r *remoteRig) pass() {
+func (r *remoteRig) pass() { r.passWith(false) }
+
+// passWith makes a pass over objects that are complete, or may be a copy of before.
+func (r *remoteRig) passWith(complete bool) {
 	txn := r.DB.ReadTxn()
-	put, remove := r.compute(txn, r.follow(txn, statedb.NewWatchSet()))
-	r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, false)
+	put, remove := r.compute(txn, r.follow(txn, statedb.NewWatchSet()), complete)
+	r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
+}
+
+// A copy of the objects is older than what the agent before wrote: pod 0 has another identity by now, and the address of pod 1
+// belongs to somebody else. Nobody is known by the older number until the objects themselves say so.
+func TestRemote_CopyTakesNobodyBack(t *testing.T) {
+	t.Parallel()
+	r := newRemoteRig(t, 1)
+	at := func(i byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1 + i}), 32) }
+	for i := range byte(3) {
+		require.NoError(t, r.Kernel.Put(at(i), value{Identity: 300 + uint32(i)}))
+	}
+	r.put(t, 0, 1)  // 257
+	r.put(t, 1, 2)  // 258
+	r.put(t, 2, 46) // 302, as before
+	r.put(t, 3, 3)  // the maps know nothing of it
+	r.pass()
+	claims := func() map[netip.Prefix]uint32 {
+		have := map[netip.Prefix]uint32{}
+		for row := range r.table.All(r.DB.ReadTxn()) {
+			have[row.Prefix] = row.Identity
+		}
+		return have
+	}
+	require.Equal(t, map[netip.Prefix]uint32{at(2): 302, at(3): 259}, claims())
+
+	r.put(t, 0, 44) // the first object of the list itself
+	r.pass()
+	require.Equal(t, map[netip.Prefix]uint32{at(0): 300, at(2): 302, at(3): 259}, claims())
+
+	r.passWith(true)
+	require.Equal(t, map[netip.Prefix]uint32{at(0): 300, at(1): 258, at(2): 302, at(3): 259}, claims())
+	require.Empty(t, r.kept)
 }
 
 const (
