@@ -97,12 +97,6 @@ func (a *targets) add(addrs ...netip.Addr) {
 	a.list = append(a.list, addrs...)
 }
 
-func (a *targets) remove(addr netip.Addr) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.list = slices.DeleteFunc(a.list, func(b netip.Addr) bool { return b == addr })
-}
-
 func (a *targets) all() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -155,7 +149,8 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 	t.Parallel()
 	const atOnce, killEvery = 4, 20
 	pods := 50 * soak(t)
-	n := newNode(t, nodekit.Options{IPv4CIDR: "10.244.0.0/23"})
+	ranges := [...]string{"10.244.0.0/27", "fd00:10:244:1::/123"} // so small that all addresses are tried while a pod is being added
+	n := newNode(t, nodekit.Options{IPv4CIDR: ranges[0], IPv6CIDR: ranges[1], AgentArgs: []string{"--ipam-release-quarantine=0s"}})
 	w := &world{Node: n}
 	manifests := map[string]string{"free/victim": "labels: {app: victim}}", "free/open": "labels: {app: open}}", "free/attacker": "labels: {app: attacker}}"}
 	for i := range pods {
@@ -180,12 +175,18 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	var attacks atomic.Int64
-	attacked := &targets{}
-	for a := netip.MustParseAddr("10.244.0.2"); a.Less(netip.MustParseAddr("10.244.1.255")); a = a.Next() {
-		attacked.add(a) // whoever will have it
+	var attacks [2]atomic.Int64 // by family
+	var round [2]int64          // attacks on all addresses
+	for i, text := range ranges {
+		attacked, prefix := &targets{}, netip.MustParsePrefix(text)
+		for a := prefix.Addr().Next(); prefix.Contains(a); a = a.Next() {
+			if prefix.Contains(a.Next()) { // the last one is the broadcast address of IPv4
+				attacked.add(a) // whoever will have it
+			}
+		}
+		round[i] = 2 * int64(len(attacked.list))
+		attackers.Go(func() error { return flood(ctx, attacker, attacked, &attacks[i]) })
 	}
-	attackers.Go(func() error { return flood(ctx, attacker, attacked, &attacks) })
 
 	prisoners := &targets{}
 	prisoners.add(victim.addrs[:]...)
@@ -206,16 +207,15 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 			return err
 		}
 		addrs := []netip.Addr{pod.Addr(false), pod.Addr(true)}
-		attacked.add(addrs[1])
-		defer attacked.remove(addrs[1])
-		// It goes on until the friend has heard both families, and the attacker has had its turn.
-		before := attacks.Load()
+		// It goes on until the friend has heard both families, and the attacker has had its turn with both. Others had the addresses before.
+		heard4, heard6 := atFriend.from(addrs[0]), atFriend.from(addrs[1])
+		until := [2]int64{attacks[0].Load() + round[0], attacks[1].Load() + round[1]}
 		for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-			if atFriend.from(addrs[0]) > 0 && atFriend.from(addrs[1]) > 0 && attacks.Load() > before+int64(2*len(attacked.all())) {
+			if atFriend.from(addrs[0]) > heard4 && atFriend.from(addrs[1]) > heard6 && attacks[0].Load() > until[0] && attacks[1].Load() > until[1] {
 				break
 			}
 			if time.Since(began) > 10*time.Second {
-				return fmt.Errorf("%s: the friend has heard %d and %d packets", pod.Name, atFriend.from(addrs[0]), atFriend.from(addrs[1]))
+				return fmt.Errorf("%s: the friend has heard %d and %d packets", pod.Name, atFriend.from(addrs[0])-heard4, atFriend.from(addrs[1])-heard6)
 			}
 		}
 		if n := atVictim.from(addrs...); n > 0 {
@@ -242,7 +242,7 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 		}
 	}
 	_ = all.Wait() // each has reported its own
-	t.Logf("%d pods began %d connections, and %d were begun to them", pods, packets.Load(), attacks.Load())
+	t.Logf("%d pods began %d connections, and %d and %d were begun to them", pods, packets.Load(), attacks[0].Load(), attacks[1].Load())
 }
 
 // attach adds a pod as a runtime does: again, after a DEL, when the agent was killed meanwhile.
