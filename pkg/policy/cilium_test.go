@@ -57,6 +57,21 @@ func TestFromCilium_Semantics(t *testing.T) {
 		{name: "peers by a label of their namespace, which nobody imitates",
 			policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {io.cilium.k8s.namespace.labels.team: a}}]}]"),
 			allow:    []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in liar>db 80/TCP"}},
+		{name: "an excluded namespace leaves the pods of the others", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [" + notGreen + "]}], egress: [{toEndpoints: [" + notGreen + "]}]"),
+			allow: []string{"in web>db 80/TCP", "out web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in world>db 80/TCP", "in node>db 80/TCP",
+				"in host>db 80/TCP", "in init>db 80/TCP", "out db>world 80/TCP", "out db>node 80/TCP", "out db>api 80/TCP", "out db>green 80/TCP"}},
+		{name: "so does an excluded label of namespaces", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [" + notTeamA + "]}]"),
+			allow: []string{"in green>db 80/TCP"}, deny: []string{"in web>db 80/TCP", "in world>db 80/TCP", "in node>db 80/TCP", "in host>db 80/TCP"}},
+		{name: "who has no namespace cannot be asked for", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchExpressions: [{key: io.kubernetes.pod.namespace, operator: DoesNotExist}]}]}]"),
+			deny: []string{"in web>db 80/TCP", "in green>db 80/TCP", "in world>db 80/TCP", "in node>db 80/TCP"}},
+		{name: "an excluded reserved label leaves the namespace", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [" + webNotHost + "]}]"),
+			allow: []string{"in web>db 80/TCP"}, deny: []string{"in green>db 80/TCP", "in world>db 80/TCP", "in node>db 80/TCP"}},
+		{name: "in a policy of the cluster, excluding leaves pods", policies: ccnp("endpointSelector: {}, ingress: [{fromEndpoints: [" + notGreen + ", {matchExpressions: [{key: \"reserved:host\", operator: DoesNotExist}]}]}]"),
+			allow: []string{"in web>db 80/TCP", "in green>db 80/TCP"}, deny: []string{"in world>db 80/TCP", "in node>db 80/TCP", "in host>db 80/TCP", "in init>db 80/TCP"}},
+		{name: "a deny means all whom it does not exclude", policies: cnp("endpointSelector: {}, ingressDeny: [{fromEndpoints: [" + notGreen + "]}], ingress: [{fromEntities: [all]}]"),
+			deny: []string{"in web>db 80/TCP", "in world>db 80/TCP", "in node>db 80/TCP"}, allow: []string{"in green>db 80/TCP"}},
+		{name: "a deny with an excluded reserved label, too", policies: cnp("endpointSelector: {}, ingressDeny: [{fromEndpoints: [" + webNotHost + "]}], ingress: [{fromEntities: [all]}]"),
+			deny: []string{"in web>db 80/TCP", "in green>db 80/TCP"}, allow: []string{"in db>web 80/TCP", "in world>db 80/TCP"}},
 		{name: "reserved labels, which nobody imitates", policies: cnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {\"reserved:host\": \"\"}}]}]"),
 			allow: []string{"in host>db 80/TCP"}, deny: []string{"in liar>db 80/TCP", "in web>db 80/TCP", "in node>db 80/TCP"}},
 		{name: "any source is never reserved", policies: ccnp("endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {\"any:host\": \"\"}}, {matchLabels: {host: \"\"}}]}]"),
@@ -132,6 +147,13 @@ func TestFromCilium_Semantics(t *testing.T) {
 		c.check(t, policy.Environment{Cluster: "test"})
 	}
 }
+
+// Selectors of peers that exclude.
+const (
+	notGreen   = "{matchExpressions: [{key: \"k8s:io.kubernetes.pod.namespace\", operator: NotIn, values: [green]}]}"
+	notTeamA   = "{matchExpressions: [{key: io.cilium.k8s.namespace.labels.team, operator: NotIn, values: [a]}]}"
+	webNotHost = "{matchLabels: {app: web}, matchExpressions: [{key: \"reserved:host\", operator: DoesNotExist}]}"
+)
 
 // specs2 is a policy with two specs.
 func specs2() string {

@@ -74,30 +74,49 @@ func (r *Requirement) check() error {
 	return nil
 }
 
+// mention is how a selector names labels of a kind.
+type mention struct {
+	named    bool
+	demanded bool // it asks for one, so that whoever has none is not chosen; NotIn and DoesNotExist only exclude
+}
+
+func (m *mention) add(r *Requirement) {
+	m.named = true
+	m.demanded = m.demanded || r.Operator == In || r.Operator == Exists
+}
+
 // peerSelector reads a selector of peers. One that names no namespace means the policy's own or, in a policy of the whole
-// cluster, pods of any namespace. Whoever names a reserved label means no pods, which have none.
-func (c *ciliumParser) peerSelector(raw json.RawMessage) (*Selector, error) {
+// cluster, pods of any namespace. Whoever demands a reserved label means no pods, which have none.
+//
+// A demand that only excludes is met by nodes and by the world too, which have no namespace. A rule that allows means pods by
+// it, or a slip of a tenant's would open their pods to the internet; one that denies means all whom it does not exclude.
+func (r *ciliumRule) peerSelector(raw json.RawMessage) (*Selector, error) {
 	s, err := ciliumSelector(raw)
 	if err != nil {
 		return nil, err
 	}
-	var reserved, namespace, namespaceLabel bool
-	for _, r := range s.Requirements {
-		switch r.Source {
-		case endpoint.SourceReserved:
-			reserved = true
-		case sourceK8s, AnySource:
-			namespace = namespace || r.Key == labels.KeyNamespace
-			namespaceLabel = namespaceLabel || strings.HasPrefix(r.Key, labels.KeyNamespaceLabels)
+	var reserved, namespace, namespaceLabel mention
+	for i := range s.Requirements {
+		q := &s.Requirements[i]
+		switch {
+		case q.Source == endpoint.SourceReserved:
+			reserved.add(q)
+		case q.Source != sourceK8s && q.Source != AnySource:
+		case q.Key == labels.KeyNamespace:
+			namespace.add(q)
+		case strings.HasPrefix(q.Key, labels.KeyNamespaceLabels):
+			namespaceLabel.add(q)
 		}
 	}
-	clusterwide := c.policy.Ref.Kind == Clusterwide
+	settles := func(m mention) bool { return m.demanded || r.deny && m.named }
 	switch {
-	case reserved || namespace:
-	case clusterwide:
+	case settles(reserved) || settles(namespace):
+	case r.policy.Ref.Kind == Clusterwide:
 		s.Requirements = append(s.Requirements, inSomeNamespace())
-	case !namespaceLabel:
-		s.Requirements = append(s.Requirements, inNamespace(c.policy.Ref.Namespace))
+	case !namespace.named && !namespaceLabel.named:
+		s.Requirements = append(s.Requirements, inNamespace(r.policy.Ref.Namespace))
+	case !settles(namespaceLabel):
+		s.Requirements = append(s.Requirements, inSomeNamespace())
 	}
 	return &s, nil
 }

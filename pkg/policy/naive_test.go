@@ -328,25 +328,63 @@ func (n naive) apiServer() bool {
 	return n.q.Peer.Identity == 7 || n.q.Peer.Identity == 1 && env.APIServerHere || slices.Contains(env.APIServers, n.q.Peer.Addr)
 }
 
-// endpoint judges a choice of peers, who are in the policy's namespace unless it says otherwise.
+// endpoint judges a choice of peers, who are in the policy's namespace unless it says otherwise. An allow whose words about
+// namespaces and reserved labels are all about absence never goes beyond pods; a deny with such words is taken literally.
 func (n naive) endpoint(p *cilium.Policy, selector fields, deny bool) answer {
-	text, _ := json.Marshal(selector)
-	mentions := func(key string) bool { return strings.Contains(string(text), key) }
 	namespace, isPod := n.q.Peer.Labels["k8s:io.kubernetes.pod.namespace"]
 	hidden := untold
 	if deny {
 		hidden = yes
 	}
 	chosen := n.selects(selector, n.q.Peer.Labels, hidden)
+	special, byNamespace, byItsLabels := wordsAbout(selector, "reserved:"), wordsAbout(selector, "io.kubernetes.pod.namespace"),
+		wordsAbout(selector, "io.cilium.k8s.namespace.labels")
 	switch {
-	case mentions(`"reserved:`) || mentions("io.kubernetes.pod.namespace"):
+	case special == presence, byNamespace == presence:
+		return chosen
+	case deny && special+byNamespace != silence:
 		return chosen
 	case p.Namespace == "":
 		return both(chosen, of(isPod))
-	case !mentions("io.cilium.k8s.namespace.labels"):
+	case byNamespace == silence && byItsLabels == silence:
 		return both(chosen, of(namespace == p.Namespace))
+	case deny:
+		return chosen
 	}
-	return chosen
+	return both(chosen, of(isPod))
+}
+
+// What a selector has to say about labels of one kind.
+const (
+	silence = iota
+	absence
+	presence
+)
+
+func wordsAbout(selector fields, what string) (words int) {
+	about := func(key string) bool {
+		for _, source := range []string{"", "k8s:", "any:"} {
+			if strings.HasPrefix(key, source+what) {
+				return true
+			}
+		}
+		return false
+	}
+	match, _ := selector["matchLabels"].(fields)
+	for key := range match {
+		if about(key) {
+			return presence
+		}
+	}
+	for _, item := range listOf(selector["matchExpressions"]) {
+		if e := item.(fields); about(e["key"].(string)) {
+			words = max(words, absence)
+			if operator := e["operator"].(string); operator != "NotIn" && operator != "DoesNotExist" {
+				words = presence
+			}
+		}
+	}
+	return words
 }
 
 // selects judges a selector of Cilium's. All labels of subjects are known, for which hidden is no. Of peers, the hidden ones are

@@ -86,10 +86,13 @@ func (r *random) ciliumSelector() object {
 		expressions = append(expressions, one)
 	}
 	if r.oneIn(5) {
-		expressions = append(expressions, object{"key": source(labels.KeyNamespace), "operator": "In", "values": some(r, 3, func() string { return pick(r, namespaces...) })})
-		if list, _ := expressions[len(expressions)-1]["values"].([]string); len(list) == 0 {
-			expressions[len(expressions)-1]["values"] = namespaces[:1]
+		one := object{"key": source(labels.KeyNamespace), "operator": pick(r, "In", "In", "In", "NotIn", "NotIn", "Exists", "DoesNotExist")}
+		if one["operator"] == "In" || one["operator"] == "NotIn" {
+			if one["values"] = some(r, 3, func() string { return pick(r, namespaces...) }); len(one["values"].([]string)) == 0 {
+				one["values"] = namespaces[:1]
+			}
 		}
+		expressions = append(expressions, one)
 	}
 	if r.oneIn(10) {
 		expressions = append(expressions, object{"key": "reserved:" + pick(r, "host", "world", "init", "remote-node", "world-ipv4"),
