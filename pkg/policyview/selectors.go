@@ -1,6 +1,9 @@
 package policyview
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -12,6 +15,7 @@ import (
 // they choose now.
 func (v *View) Selectors() models.SelectorCache {
 	type use struct {
+		text  string // may be cut: different choices can have the same
 		peer  *policy.Peer
 		users map[policy.Ref]bool
 	}
@@ -24,19 +28,21 @@ func (v *View) Selectors() models.SelectorCache {
 					if peers[n].CIDR.IsValid() {
 						continue
 					}
-					text := peerText(&peers[n])
-					if uses[text] == nil {
-						uses[text] = &use{&peers[n], map[policy.Ref]bool{}}
+					key := peerKey(&peers[n])
+					if uses[key] == nil {
+						uses[key] = &use{peerText(&peers[n]), &peers[n], map[policy.Ref]bool{}}
 					}
-					uses[text].users[p.Ref] = true
+					uses[key].users[p.Ref] = true
 				}
 			}
 		}
 	}
 	out := models.SelectorCache{}
-	for _, text := range slices.Sorted(maps.Keys(uses)) {
-		u := uses[text]
-		m := models.SelectorIdentityMapping{Selector: text, Users: int64(len(u.users))}
+	for _, key := range slices.SortedFunc(maps.Keys(uses), func(a, b string) int {
+		return cmp.Or(cmp.Compare(uses[a].text, uses[b].text), cmp.Compare(a, b))
+	}) {
+		u := uses[key]
+		m := models.SelectorIdentityMapping{Selector: u.text, Users: int64(len(u.users))}
 		for id := range v.Identities.All(v.txn) {
 			if u.peer.MatchesIdentity(id.ID, id.Labels) {
 				m.Identities = append(m.Identities, int64(id.ID))
@@ -48,6 +54,15 @@ func (v *View) Selectors() models.SelectorCache {
 		out = append(out, m)
 	}
 	return out
+}
+
+// peerKey is all of a choice. Unlike its text it is never cut, and what people write in a selector cannot end a part of it.
+func peerKey(p *policy.Peer) string {
+	key, err := json.Marshal(p)
+	if err != nil {
+		panic(fmt.Errorf("a choice of peers as JSON: %w", err)) // it holds strings and numbers
+	}
+	return string(key)
 }
 
 func compareRefs(a, b policy.Ref) int {
