@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 type params struct {
@@ -33,6 +34,7 @@ type params struct {
 	Attachments statedb.Table[*attachments.Attachment]
 	Identities  statedb.Table[*identities.EndpointIdentity]
 	Policies    statedb.Table[*endpointpolicies.EndpointPolicy]
+	Ipcache     statedb.Table[*ipcache.Entry]
 }
 
 type controller struct {
@@ -51,9 +53,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	report := reporter(health)
 	var again endpointfeed.Marks
 	for full, alive := true, true; alive; {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies, c.Ipcache)
 		changed := statedb.NewWatchSet()
-		marked, all := changes.next(txn, changed)
+		marked, all := c.next(changes, txn, changed)
 		if full || all {
 			marked = c.everything(txn)
 		}
@@ -81,7 +83,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// inputsComplete tells whether every endpoint and every row about one is known; it watches those that are not.
+// inputsComplete tells whether every endpoint and every row about one is known; it watches those that are not. The table ipcache
+// is not asked: it is complete when pods of other nodes are known, which are not our business.
 func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	if c.complete {
 		return true

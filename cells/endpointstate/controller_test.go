@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // world is a controller with its tables, filled with n endpoints that are wholly in the kernel.
@@ -42,7 +43,9 @@ func world(tb testing.TB, n int) *controller {
 	require.NoError(tb, err)
 	decided, err := endpointpolicies.NewTable(db)
 	require.NoError(tb, err)
-	txn := db.WriteTxn(eps, facts, links, addresses, attached, numbers, decided)
+	known, err := ipcache.NewTable(db)
+	require.NoError(tb, err)
+	txn := db.WriteTxn(eps, facts, links, addresses, attached, numbers, decided, known)
 	defer txn.Abort()
 	ok := reconciler.StatusDone()
 	for i := 1; i <= n; i++ {
@@ -55,12 +58,14 @@ func world(tb testing.TB, n int) *controller {
 		insert(tb, txn, facts, &bpfendpoints.Facts{ID: id, IfIndex: uint32(i), IPv4: addr, Identity: 5, Status: ok})
 		insert(tb, txn, links, &bpfendpoints.Link{IfIndex: uint32(i), ID: id, Status: ok})
 		insert(tb, txn, addresses, &bpfendpoints.Address{Addr: addr, ID: id, Owner: "endpoint", Status: ok})
+		insert(tb, txn, known, &ipcache.Entry{Prefix: netip.PrefixFrom(addr, 32), Identity: 5, Source: ipcache.SourceLocal,
+			Owner: ipcache.OwnerEndpoints, Status: ok})
 		insert(tb, txn, attached, &attachments.Attachment{Kind: attachments.PodLink, Device: name, IfIndex: i, Hook: "both",
 			EndpointID: id, Status: ok})
 	}
 	txn.Commit()
 	return &controller{initialize: done, params: params{DB: db, States: states, Endpoints: eps, Facts: facts, Links: links,
-		Addresses: addresses, Attachments: attached, Identities: numbers, Policies: decided}}
+		Addresses: addresses, Attachments: attached, Identities: numbers, Policies: decided, Ipcache: known}}
 }
 
 // fullPass looks at every endpoint.

@@ -9,7 +9,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // feed follows the rows of endpoints, their attachments, identities and policies.
@@ -18,17 +20,19 @@ type feed struct {
 	attachments *changes.Feed[*attachments.Attachment]
 	identities  *changes.Feed[*identities.EndpointIdentity]
 	policies    *changes.Feed[*endpointpolicies.EndpointPolicy]
+	ipcache     *changes.Feed[*ipcache.Entry]
 }
 
 // subscribe begins with everything that exists: the first batch of changes is a full pass.
 func (c *controller) subscribe() (f feed, err error) {
-	txn := c.DB.WriteTxn(c.Attachments, c.Identities, c.Policies)
-	var errs [4]error
+	txn := c.DB.WriteTxn(c.Attachments, c.Identities, c.Policies, c.Ipcache)
+	var errs [5]error
 	f.attachments, errs[0] = changes.Follow(txn, c.Attachments)
 	f.identities, errs[1] = changes.Follow(txn, c.Identities)
 	f.policies, errs[2] = changes.Follow(txn, c.Policies)
+	f.ipcache, errs[3] = changes.Follow(txn, c.Ipcache)
 	txn.Commit()
-	f.Feed, errs[3] = endpointfeed.Subscribe(c.DB, endpointfeed.Tables{
+	f.Feed, errs[4] = endpointfeed.Subscribe(c.DB, endpointfeed.Tables{
 		Endpoints: c.Endpoints, Facts: c.Facts, Links: c.Links, Addresses: c.Addresses})
 	return f, errors.Join(errs[:]...)
 }
@@ -37,17 +41,26 @@ func (f feed) close() {
 	f.attachments.Close()
 	f.identities.Close()
 	f.policies.Close()
+	f.ipcache.Close()
 	f.Close()
 }
 
 // next marks what has changed up to a snapshot, and adds to changed what closes when more has. All is true when a row
 // that concerns every endpoint is among it: one of the programs that all links share.
-func (f feed) next(txn statedb.ReadTxn, changed *statedb.WatchSet) (m endpointfeed.Marks, all bool) {
+func (c *controller) next(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet) (m endpointfeed.Marks, all bool) {
 	m = f.Next(txn, changed)
 	delete(m, 0) // addresses of the node
 	endpointfeed.Mark(m, f.identities.UpTo(txn, changed), func(r *identities.EndpointIdentity) uint16 { return r.EndpointID })
 	endpointfeed.Mark(m, f.policies.UpTo(txn, changed), func(r *endpointpolicies.EndpointPolicy) uint16 { return r.EndpointID })
 	endpointfeed.Mark(m, f.attachments.UpTo(txn, changed), func(r *attachments.Attachment) uint16 { return r.EndpointID })
+	for _, change := range f.ipcache.UpTo(txn, changed) {
+		if change.Object.Owner != ipcache.OwnerEndpoints {
+			continue
+		}
+		if ep, _, found := c.Endpoints.Get(txn, endpoints.ByAddress(change.Object.Prefix.Addr())); found {
+			m[ep.ID] = true
+		}
+	}
 	all = m[0]
 	delete(m, 0)
 	return m, all

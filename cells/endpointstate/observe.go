@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // observation is what the tables of the datapath say about one wanted endpoint.
@@ -77,6 +78,8 @@ func (c *controller) observe(txn statedb.ReadTxn, ep *endpoints.Endpoint) observ
 	}
 	c.observeAddress(txn, ep, ep.IPv4, &o)
 	c.observeAddress(txn, ep, ep.IPv6, &o)
+	c.observeIdentity(txn, ep.IPv4, policy, &o)
+	c.observeIdentity(txn, ep.IPv6, policy, &o)
 	c.observeLink(txn, ep, &o)
 	return o
 }
@@ -108,6 +111,19 @@ func (c *controller) observeAddress(txn statedb.ReadTxn, ep *endpoints.Endpoint,
 	found = found && row.ID == ep.ID
 	if status := statusOf(row, found); !settled(found, status) {
 		o.add("bpf-endpoints of "+a.String(), found, status)
+	}
+}
+
+// observeIdentity looks for what tells whose packets those are that come through the node's stack. Without it the endpoint would be a
+// stranger there.
+func (c *controller) observeIdentity(txn statedb.ReadTxn, a netip.Addr, policy *endpointpolicies.EndpointPolicy, o *observation) {
+	if !a.IsValid() || policy == nil {
+		return
+	}
+	row, _, found := c.Ipcache.Get(txn, ipcache.ByPrefix(netip.PrefixFrom(a, a.BitLen())))
+	found = found && row.Owner == ipcache.OwnerEndpoints && row.Identity == policy.Identity
+	if status := statusOf(row, found); !settled(found, status) {
+		o.add("ipcache of "+a.String(), found, status)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
 // inputs are the tables that other cells write; scripts stand for those cells.
@@ -24,6 +25,7 @@ func inputs() cell.Cell {
 		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
 		identities.NewEndpointTable, statedb.RWTable[*identities.EndpointIdentity].ToTable,
 		endpointpolicies.NewTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
+		ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
 		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 	)
 }
