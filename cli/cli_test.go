@@ -79,7 +79,7 @@ const oneEndpoint = `[{"id":7,"status":{"state":"ready","identity":{"id":5,"labe
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	socket := serve(t, answers{
-		"GET /v1/healthz": healthy, "GET /v1/endpoint": oneEndpoint,
+		"GET /v1/healthz": healthy, "GET /v1/endpoint": oneEndpoint, "GET /v1/config": `{}`,
 		"GET /v1/endpoint/7/log": `[{"timestamp":"2026-01-02T03:04:05Z","code":"ok","state":"ready","message":"in the kernel"}]`,
 		"GET /v1/map/bpf_links":  `{"path":"/p","cache":[{"key":"12","value":"7"}]}`,
 		"GET /statedb/dump/ipam-addresses": `{"ipam-addresses":[{"addr":"10.0.1.7","pool":"default","state":"claimed","owner":"shop/cart\u001b[2J",` +

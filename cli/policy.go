@@ -38,13 +38,23 @@ func (a *app) policyList(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
+	config, err := c.Config(ctx)
+	if err != nil {
+		return err
+	}
 	return a.show(rows, func(w io.Writer) {
 		var lines [][]string
 		for _, p := range rows {
 			row := p.TableRow()
+			if enforcesNothing(config) {
+				row[3] = "off"
+			}
 			lines = append(lines, []string{row[0], row[3], row[2], row[1], row[4]})
 		}
 		table(w, []string{"POLICY", "MODE", "SUBJECTS", "RULES", "NOT ENFORCED"}, lines)
+		for _, what := range switchedOff(config) {
+			line(w, "%s", what)
+		}
 		for _, p := range rows {
 			for _, problem := range p.Problems {
 				fmt.Fprintf(w, "%s %s: %s: %s\n", printable.Text(p.Ref.String()), printable.Text(problem.Path), problem.Reason,

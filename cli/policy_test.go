@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,7 @@ func TestPolicyOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	socket := serve(t, answers{
+		"GET /v1/config": `{}`,
 		"GET /statedb/dump/policies": `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"cart"},"audit":true,"subjects":2,
 "parts":[{"rules":[{"path":"spec.ingress[0]"}]}],"problems":[{"path":"spec.ingress[0]","reason":"Unsupported","message":"\u001b[2J grants nothing"}]}]}`,
 		"GET /v1/policy/selectors": `[{"selector":"k8s:app=web","users":1,"identities":[1,2,3,4,5,6,7,8,9,10,11,12,13]}]`,
@@ -145,6 +147,38 @@ FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
 	} {
 		if code, _, errs := run(t, socket, strings.Fields(tc.args)...); code != tc.code || errs != tc.stderr {
 			t.Errorf("%s: exit %d, %s", tc.args, code, errs)
+		}
+	}
+}
+
+// What the flags of a node switch off is not to be seen in the policies, so it is said beside them.
+func TestPolicyList_SaysWhatTheNodeSwitchesOff(t *testing.T) {
+	t.Parallel()
+	const one = `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"cart"},"subjects":2}]}`
+	const (
+		never  = "no policy is enforced on this node (--enable-policy=never)"
+		k8s    = "NetworkPolicies are left out on this node (--enable-k8s-networkpolicy=false)"
+		cilium = "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are left out on this node (--enable-cilium-network-policy=false)"
+	)
+	for name, tc := range map[string]struct {
+		config, mode string
+		want         []string
+	}{
+		"nothing": {`{"status":{"realized":{"policy-enforcement":"default"},"daemonConfigurationMap":{"enable-k8s-networkpolicy":true,"enable-cilium-network-policy":true}}}`,
+			"enforce", nil},
+		"everything": {`{"status":{"realized":{"policy-enforcement":"never"}}}`, "off", []string{never}},
+		"both kinds": {`{"status":{"realized":{"policy-enforcement":"always"},"daemonConfigurationMap":{"enable-k8s-networkpolicy":false,"enable-cilium-network-policy":false}}}`,
+			"enforce", []string{k8s, cilium}},
+	} {
+		socket := serve(t, answers{"GET /statedb/dump/policies": one, "GET /v1/config": tc.config, "GET /v1/healthz": healthy, "GET /v1/endpoint": `[]`,
+			"GET /statedb/dump/self-tests": `{"self-tests":[]}`, "GET /statedb/dump/drift-repairs": `{"drift-repairs":[]}`, "GET /statedb/dump/bpf-programs": `{"bpf-programs":[]}`})
+		_, out, errs := run(t, socket, "policy", "list")
+		if lines := strings.Split(strings.TrimSpace(out), "\n"); errs != "" || len(lines) < 2 || strings.Fields(lines[1])[2] != tc.mode || !slices.Equal(lines[2:], tc.want) {
+			t.Errorf("%s: %s%s", name, out, errs)
+		}
+		_, out, errs = run(t, socket, "status")
+		if want := strings.Join(append([]string{"1"}, tc.want...), "; "); errs != "" || !strings.Contains(out, "  "+want+"\n") {
+			t.Errorf("%s: want %q in\n%s%s", name, want, out, errs)
 		}
 	}
 }

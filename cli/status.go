@@ -49,6 +49,7 @@ type statusRows struct {
 	Programs  []bpfprograms.Program `json:"bpf-programs,omitempty"`
 	endpoints []models.Endpoint
 	policies  []*policies.Policy
+	config    *models.DaemonConfiguration
 }
 
 // readTables fills in what a brief answer leaves out.
@@ -57,6 +58,9 @@ func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err erro
 		return err
 	}
 	if s.policies, err = client.Rows[*policies.Policy](ctx, c, "policies"); err != nil {
+		return err
+	}
+	if s.config, err = c.Config(ctx); err != nil {
 		return err
 	}
 	if s.Tests, err = client.Rows[selftests.SelfTest](ctx, c, "self-tests"); err != nil {
@@ -117,7 +121,7 @@ func statusText(w io.Writer, s *statusRows) {
 	line("Masquerading", masqueradingText(s.Masquerading))
 	line("Devices", devicesText(s.KubeProxyReplacement))
 	line("Endpoints", countStates(s.endpoints))
-	line("Policies", policiesText(s.policies))
+	line("Policies", policiesText(s.policies, s.config))
 	if len(s.UnmanagedPods) > 0 {
 		line("Pods", unmanagedText(s.StatusResponse))
 	}
@@ -236,7 +240,7 @@ func countStates(endpoints []models.Endpoint) string {
 }
 
 // policiesText counts policies, and those that do not do what they say.
-func policiesText(rows []*policies.Policy) string {
+func policiesText(rows []*policies.Policy, config *models.DaemonConfiguration) string {
 	audit, partly := 0, 0
 	for _, p := range rows {
 		if p.Audit {
@@ -253,7 +257,7 @@ func policiesText(rows []*policies.Policy) string {
 	if partly > 0 {
 		text += fmt.Sprintf(", %d not enforced as written; see waggle policy list", partly)
 	}
-	return text
+	return strings.Join(append([]string{text}, switchedOff(config)...), "; ")
 }
 
 func countLevels(modules []models.ModuleHealth) string {

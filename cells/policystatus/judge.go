@@ -19,8 +19,8 @@ import (
 
 // Reasons of the condition beside those of [policy.Problem].
 const (
-	reasonEnforced = "Enforced"
-	reasonAudit    = "Audit"
+	reasonEnforceable = "Enforceable"
+	reasonAudit       = "Audit"
 )
 
 const (
@@ -83,7 +83,9 @@ func (s *statement) tell(p *policy.Policy) {
 		s.Valid, s.Reason = valid, reasonAudit
 		s.Message = "The policy is in audit mode: what it would deny is counted and reported, and not denied."
 	default:
-		s.Valid, s.Reason, s.Message = valid, reasonEnforced, "All of the policy is enforced."
+		// This role does not know the flags of nodes, of which each has its own.
+		s.Valid, s.Reason = valid, reasonEnforceable
+		s.Message = "All of the policy can be enforced. A node whose flags switch policies off says so in waggle policy list."
 	}
 }
 

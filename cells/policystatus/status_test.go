@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // others is a condition that is not ours.
 var others = ciliumv2.PolicyCondition{Type: "Other", Status: "Unknown"}
 
-// Specs of policies: all of the first is enforced, and the second wants HTTP understood.
+// Specs of policies: all of the first can be enforced, and the second wants HTTP understood.
 const (
 	plain = `{"endpointSelector": {}, "ingress": [{"fromEntities": ["world"]}]}`
 	seven = `{"endpointSelector": {}, "ingress": [{"toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"method": "GET"}]}}]}]}`
@@ -134,7 +134,7 @@ func TestStatus_FollowsThePolicy(t *testing.T) {
 	s := kubetest.New(t)
 	s.Put(ciliumPolicy("p", plain))
 	start(t, s)
-	s.Await(t, "all of it is enforced", func() bool { c, n := condition(s, "p"); return c.Status == valid && n == 2 })
+	s.Await(t, "all of it can be enforced", func() bool { c, n := condition(s, "p"); return c.Status == valid && n == 2 })
 	first, _ := condition(s, "p")
 
 	began := time.Now()
@@ -175,12 +175,12 @@ func TestStatus_FightsNobody(t *testing.T) {
 	s := kubetest.New(t)
 	s.Put(ciliumPolicy("p", plain))
 	start(t, s)
-	s.Await(t, "the condition", func() bool { c, _ := condition(s, "p"); return c.Reason == reasonEnforced })
+	s.Await(t, "the condition", func() bool { c, _ := condition(s, "p"); return c.Reason == reasonEnforceable })
 	p := ciliumPolicy("p", plain)
 	p.Status.Conditions = []ciliumv2.PolicyCondition{{Type: ciliumv2.PolicyValid, Status: valid, Message: "another's words"}}
 	s.Put(p)
 	s.Put(ciliumPolicy("later", plain)) // its event comes behind
-	s.Await(t, "the later policy's condition", func() bool { c, _ := condition(s, "later"); return c.Reason == reasonEnforced })
+	s.Await(t, "the later policy's condition", func() bool { c, _ := condition(s, "later"); return c.Reason == reasonEnforceable })
 	if c, _ := condition(s, "p"); c.Message != "another's words" || count(s, "patch", patched) != 2 {
 		t.Errorf("the condition is %+v after %d patches", c, count(s, "patch", patched))
 	}
@@ -208,7 +208,7 @@ func TestStatus_RestartIsQuiet(t *testing.T) {
 	r.lead(t, false)
 	start(t, s)
 	s.Put(ciliumPolicy("later", plain))
-	s.Await(t, "the later policy's condition", func() bool { c, _ := condition(s, "later"); return c.Reason == reasonEnforced })
+	s.Await(t, "the later policy's condition", func() bool { c, _ := condition(s, "later"); return c.Reason == reasonEnforceable })
 	if n := len(s.Requests()) - before; n > 20 {
 		t.Errorf("%d requests for a new leader and one new policy", n)
 	}

@@ -14,13 +14,13 @@ import (
 type statement struct {
 	Ref     policy.Ref        `json:"ref"`
 	UID     string            `json:"uid"`
-	Valid   string            `json:"valid"` // "True" when all of it is enforced, else "False"
+	Valid   string            `json:"valid"` // "True" when all of it can be enforced, else "False"
 	Reason  string            `json:"reason"`
 	Message string            `json:"message"`
 	Status  reconciler.Status `json:"status"`
 }
 
-// valid says that all of a policy is enforced, and invalid that some of it is not.
+// valid says that nodes can enforce all of a policy, and invalid that they do not enforce some of it.
 const (
 	valid   = "True"
 	invalid = "False"

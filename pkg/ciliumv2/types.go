@@ -149,5 +149,5 @@ type PolicyCondition struct {
 	Message            string `json:"message,omitempty"`
 }
 
-// PolicyValid is the type of the condition that says whether all of a policy is enforced.
+// PolicyValid is the type of the condition that says whether all of a policy can be enforced.
 const PolicyValid = "Valid"

@@ -73,6 +73,6 @@ func (p *Policy) audit(annotations map[string]string) {
 		p.Audit = true
 	case found:
 		p.invalid("metadata.annotations", "the annotation "+ModeAnnotation+" is "+quote(mode)+
-			": the policy is enforced; write "+ModeAudit+" or leave the annotation out")
+			": the policy is not in audit mode; write "+ModeAudit+" or leave the annotation out")
 	}
 }

@@ -158,6 +158,6 @@ func TestAudit(t *testing.T) {
 	}
 	odd := strings.Replace(audited, "mode: audit", "mode: adit", 1)
 	policies = read(t, policy.Environment{}, odd)
-	checkProblem(t, "a mode that does not exist", policies[0], "metadata.annotations", policy.ReasonInvalid, `"adit": the policy is enforced`)
+	checkProblem(t, "a mode that does not exist", policies[0], "metadata.annotations", policy.ReasonInvalid, `"adit": the policy is not in audit mode`)
 	checkVerdict(t, "a mode that does not exist", policies, "in web>db 80/TCP", policy.Deny)
 }

@@ -230,7 +230,7 @@ func toldOnPolicies(t *testing.T, w *policyWorld) {
 			t.Error(err)
 		}
 	}
-	condition("True", "Enforced")
+	condition("True", "Enforceable")
 	if err := w.Apply(t.Context(), ciliumPolicy("x", "endpointSelector: {matchLabels: {app: a}}, ingress: [{toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]}]")); err != nil {
 		t.Fatal(err)
 	}
