@@ -70,7 +70,8 @@ type fakeKernel struct {
 	once      sync.Once
 	// prolong is done to an entry between the moment that it is read and that it is to be deleted.
 	prolong bool
-	reading func() // is called when translated flows are read; nil for nothing
+	reading func()          // is called when translated flows are read; nil for nothing
+	began   func(of string) // is called when the next map of flows is begun, and all before it were read; nil for nothing
 }
 
 func newFake() *fakeKernel {
@@ -109,6 +110,9 @@ func (r *fakeReader) Next() ([]ctmap.Flow, bool, error) {
 }
 
 func (f *fakeKernel) Read(m ctmap.Map) (reader, uint32, error) {
+	if f.began != nil {
+		f.began(m.Name)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	r := &fakeReader{}

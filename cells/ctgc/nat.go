@@ -66,24 +66,6 @@ func (p *pass) count(f *natmap.Flow) {
 	p.translations[uint16(f.Endpoint)] = count
 }
 
-// correctTranslations is [pass.correctShares] for translated flows.
-func (p *pass) correctTranslations() error {
-	counts, err := p.nat.NatCounts()
-	if err != nil {
-		return err
-	}
-	for id, have := range counts {
-		want := p.translations[uint16(id)]
-		if have == want {
-			continue
-		}
-		if err := p.nat.SetNatCount(uint16(id), want); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // judgePair tells whether it deleted the entry. The twin of one that is gone is counted when it comes by; it has been deleted
 // by then, or else is judged itself.
 func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {

@@ -38,11 +38,15 @@ func (p *pass) run(ctx context.Context) error {
 	p.shares, p.translations, p.found = make(map[uint16]uint32), make(map[uint16]bpf.NatCount), make(map[string]found)
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
 	p.locals = p.known
+	before, err := p.kernel.Counts()
+	if err != nil {
+		return err
+	}
 	counted := false
 	for _, m := range ctmap.Maps() {
 		if !m.Established && !counted { // the established come first
 			counted = true
-			if err := p.correctShares(); err != nil {
+			if err := p.correctShares(before); err != nil {
 				return err
 			}
 		}
@@ -50,12 +54,16 @@ func (p *pass) run(ctx context.Context) error {
 			return err
 		}
 	}
+	natBefore, err := p.nat.NatCounts()
+	if err != nil {
+		return err
+	}
 	for _, m := range natmap.Maps() {
 		if err := p.collectNat(ctx, m); err != nil {
 			return err
 		}
 	}
-	if err := p.correctTranslations(); err != nil {
+	if err := p.correctTranslations(natBefore); err != nil {
 		return err
 	}
 	return p.collectAffinities()
@@ -150,25 +158,6 @@ func (p *pass) judge(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
 		sum.entries++
 		if m.Established {
 			p.shares[f.Owner()]++
-		}
-	}
-	return nil
-}
-
-// correctShares writes what was counted where programs count otherwise: they cannot know what is deleted here, and their
-// own counts may drift. Flows that came or went during the pass may be missing until the next.
-func (p *pass) correctShares() error {
-	counts, err := p.kernel.Counts()
-	if err != nil {
-		return err
-	}
-	for id, have := range counts {
-		want := p.shares[uint16(id)]
-		if id == 0 || have == want {
-			continue
-		}
-		if err := p.kernel.SetCount(uint16(id), want); err != nil {
-			return err
 		}
 	}
 	return nil

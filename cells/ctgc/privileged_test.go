@@ -57,6 +57,11 @@ func realMaps(t testing.TB) memoryMaps {
 
 func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) *collector {
 	t.Helper()
+	return collectorOf(t, newKernel(maps), newNatKernel(maps), eps...)
+}
+
+func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoint) *collector {
+	t.Helper()
 	db := statedb.New()
 	table, err1 := conntrack.NewTable(db)
 	all, err2 := endpoints.NewTable(db)
@@ -76,7 +81,7 @@ func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) 
 		}
 	}
 	txn.Commit()
-	c, err := newCollector(params{Config: DefaultConfig, Settings: settings.Agent{EndpointShare: 25}, Kernel: newKernel(maps), Nat: newNatKernel(maps), DB: db, Table: table,
+	c, err := newCollector(params{Config: DefaultConfig, Settings: settings.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
 		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Serving: serving.Tables{Services: named, Frontends: fronts, Backends: backs}})
 	if err != nil {
 		t.Fatal(err)

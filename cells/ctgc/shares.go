@@ -1,0 +1,69 @@
+package ctgc
+
+import "github.com/waggle-net/waggle/bpf"
+
+// manyCame is the part of a table beyond which so many flows of one endpoint came during a pass that another one follows soon.
+const manyCame = 32
+
+// correctShares writes what was counted where programs count otherwise: they cannot know what is deleted here, and their
+// own counts may drift. Before is what they counted when the pass began.
+func (p *pass) correctShares(before []uint32) error {
+	counts, err := p.kernel.Counts()
+	if err != nil {
+		return err
+	}
+	most := uint32(0)
+	for id, have := range counts {
+		if id == 0 {
+			continue
+		}
+		opened := came(int32(before[id]), int32(have))
+		most = max(most, opened)
+		want := p.shares[uint16(id)] + opened
+		if have == want {
+			continue
+		}
+		if err := p.kernel.SetCount(uint16(id), want); err != nil {
+			return err
+		}
+	}
+	p.follow(most, bpf.MapCtEst4)
+	return nil
+}
+
+// came is how many flows an endpoint has opened during a pass, which may have looked already where they are. All of them are added
+// to what it has seen: too few would let the endpoint open as many again beyond its share, until the next pass. Those that
+// it has seen count twice until then; when that uses the share up, the program's signal brings it at once.
+func came(before, now int32) uint32 { return uint32(max(now-before, 0)) }
+
+// correctTranslations is [pass.correctShares] for translated flows.
+func (p *pass) correctTranslations(before []bpf.NatCount) error {
+	counts, err := p.nat.NatCounts()
+	if err != nil {
+		return err
+	}
+	most4, most6 := uint32(0), uint32(0)
+	for id, have := range counts {
+		came4, came6 := came(before[id].Ipv4, have.Ipv4), came(before[id].Ipv6, have.Ipv6)
+		most4, most6 = max(most4, came4), max(most6, came6)
+		want := p.translations[uint16(id)]
+		want.Ipv4 += int32(came4)
+		want.Ipv6 += int32(came6)
+		if have == want {
+			continue
+		}
+		if err := p.nat.SetNatCount(uint16(id), want); err != nil {
+			return err
+		}
+	}
+	p.follow(most4, bpf.MapNat4)
+	p.follow(most6, bpf.MapNat6)
+	return nil
+}
+
+// follow asks for another pass when many flows of one endpoint came: it counts them once.
+func (p *pass) follow(came uint32, table string) {
+	if came > p.found[table].capacity/manyCame {
+		p.heard.hurry()
+	}
+}
