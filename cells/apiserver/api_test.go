@@ -62,8 +62,8 @@ func TestBodies(t *testing.T) {
 		{"GET", "/v1/map/bpf_links", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`},
 		{"GET", "/v1/map/none", "", 404, ""},
 		{"GET", "/v1/identity", "", 200, `[{"id":5,"labels":["reserved:init"]},{"id":300,"labels":["k8s:app=web"]},` +
-			`{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world"]}]`},
-		{"GET", "/v1/identity/16777217", "", 200, `{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world"]}`},
+			`{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world-ipv4"]}]`},
+		{"GET", "/v1/identity/16777217", "", 200, `{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world-ipv4"]}`},
 		{"GET", "/v1/ip", "", 200, `[{"cidr":"10.0.1.8/32","hostIP":"192.0.2.2","identity":300,"metadata":{"name":"web","namespace":"shop",` +
 			`"source":"custom-resource"}},{"cidr":"203.0.113.0/24","identity":16777217,"metadata":{"source":"policy"}}]`},
 		{"GET", "/v1/ip?cidr=10.0.0.0/8", "", 200, `[{"cidr":"10.0.1.8/32","hostIP":"192.0.2.2","identity":300,"metadata":{"name":"web",` +

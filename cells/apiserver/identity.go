@@ -20,7 +20,7 @@ func (a *api) GetIdentity(w http.ResponseWriter, _ *http.Request) {
 	}
 	for row := range a.Policy.NamedCIDRs.All(txn) {
 		if !row.Retired {
-			list = append(list, cidrIdentityModel(row))
+			list = append(list, a.cidrIdentityModel(row))
 		}
 	}
 	answer(w, http.StatusOK, list)
@@ -39,7 +39,7 @@ func (a *api) GetIdentityID(w http.ResponseWriter, _ *http.Request, id string) {
 		return
 	}
 	if row, _, found := a.Policy.NamedCIDRs.Get(txn, namedcidrs.ByIdentity(uint32(number))); found {
-		answer(w, http.StatusOK, cidrIdentityModel(row))
+		answer(w, http.StatusOK, a.cidrIdentityModel(row))
 		return
 	}
 	answer(w, http.StatusNotFound, nil)
@@ -65,7 +65,8 @@ func identityModel(row *identities.Identity) models.Identity {
 	return models.Identity{ID: int64(row.ID), Labels: identities.List(row.Labels)}
 }
 
-// cidrIdentityModel is the identity of a range that policies name. What has it alone is the world.
-func cidrIdentityModel(row *namedcidrs.CIDR) models.Identity {
-	return models.Identity{ID: int64(row.Identity), Labels: []string{"cidr:" + row.Prefix.String(), "reserved:" + identity.Name(identity.World)}}
+// cidrIdentityModel is the identity of a range that policies name. What has it alone is the world, of its family where there are two.
+func (a *api) cidrIdentityModel(row *namedcidrs.CIDR) models.Identity {
+	world := identity.WorldOf(row.Prefix.Addr().Is6(), a.Settings.EnableIPv4 && a.Settings.EnableIPv6)
+	return models.Identity{ID: int64(row.Identity), Labels: []string{"cidr:" + row.Prefix.String(), "reserved:" + identity.Name(world)}}
 }
