@@ -12,7 +12,7 @@ import (
 // pods are the CiliumEndpoints, by address. A pod that was replaced may be there beside the one that has its address now.
 type pods struct {
 	byName map[string]*cilium.Endpoint
-	byAddr map[netip.Addr][]*cilium.Endpoint // the one that changed last comes last
+	byAddr map[netip.Addr][]*cilium.Endpoint // the one that was made last comes last, of equal ones the one that changed last
 }
 
 func newPods() pods {
@@ -35,7 +35,12 @@ func (p pods) apply(change statedb.Change[*cilium.Endpoint], touched map[netip.A
 	}
 	p.byName[name] = ep
 	for _, addr := range ep.Addrs {
-		p.byAddr[addr] = append(p.byAddr[addr], ep)
+		list := p.byAddr[addr]
+		at := len(list)
+		for at > 0 && list[at-1].Created > ep.Created {
+			at--
+		}
+		p.byAddr[addr] = slices.Insert(list, at, ep)
 		touched[addr] = struct{}{}
 	}
 }

@@ -237,7 +237,7 @@ func (r *remote) keeps(prefix netip.Prefix, ep *cilium.Endpoint) bool {
 	return err != nil || found && have.Identity != ep.Identity
 }
 
-// believed is the object that says whose an address is, of those that may the one that changed last; nil when there is none.
+// believed is the object that says whose an address is, of those that may the one that was made last; nil when there is none.
 func (r *remote) believed(addr netip.Addr) *cilium.Endpoint {
 	if addr.Is4() && !r.Settings.EnableIPv4 || addr.Is6() && !r.Settings.EnableIPv6 {
 		return nil

@@ -123,6 +123,30 @@ func TestRemote_CopyTakesNobodyBack(t *testing.T) {
 	require.Empty(t, r.kept)
 }
 
+// Of two pods with one address the younger has it, in whatever order a list names them: the other's object is a leftover.
+func TestRemote_YoungerObjectCounts(t *testing.T) {
+	t.Parallel()
+	for _, order := range [][]int64{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}, {0, 3, 0}} {
+		r := newRemoteRig(t, 1)
+		put := func(created int64, identity uint32) {
+			txn := r.DB.WriteTxn(r.pods)
+			defer txn.Commit()
+			_, _, err := r.pods.Insert(txn, &cilium.Endpoint{Namespace: "default", Name: fmt.Sprint("pod-", created), UID: fmt.Sprint("uid-", created), Created: created,
+				Identity: identity, Node: nodeAddr(0), Host: "node-0", Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
+			require.NoError(t, err)
+		}
+		for _, created := range order {
+			put(created, 300+uint32(created))
+			r.pass()
+		}
+		put(1, 400) // the leftover changes
+		r.pass()
+		row, _, found := r.table.Get(r.DB.ReadTxn(), ipcachetable.ByPrefix(netip.MustParsePrefix("10.0.0.1/32")))
+		require.True(t, found)
+		require.Equal(t, uint32(303), row.Identity, "%v", order)
+	}
+}
+
 const (
 	manyNodes = 200
 	manyPods  = 20_000

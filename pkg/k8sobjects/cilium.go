@@ -30,7 +30,7 @@ func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
 // CiliumEndpoint reads a CiliumEndpoint, with the digest of one that this node writes. One without status is a pod of which
 // nothing is known yet.
 func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoint, error) {
-	row := &cilium.Endpoint{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Written: written,
+	row := &cilium.Endpoint{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Written: written,
 		Ports: ciliumPorts(o.Status.NamedPorts), Host: Intern(o.Labels[ciliumv2.NodeLabel])}
 	status := field.NewPath("status")
 	if i := o.Status.Identity; i != nil {

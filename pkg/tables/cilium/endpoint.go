@@ -18,9 +18,10 @@ type Endpoint struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
 	UID       string       `json:"uid,omitempty"`
-	Identity  uint32       `json:"identity"`        // 0 when it has none yet
-	Node      netip.Addr   `json:"node"`            // address of the pod's node; invalid when not known
-	Addrs     []netip.Addr `json:"addrs,omitempty"` // of the pod
+	Created   int64        `json:"created,omitempty"` // by the API server, in seconds since 1970; 0 when not known
+	Identity  uint32       `json:"identity"`          // 0 when it has none yet
+	Node      netip.Addr   `json:"node"`              // address of the pod's node; invalid when not known
+	Addrs     []netip.Addr `json:"addrs,omitempty"`   // of the pod
 	// Ports are the named ports of its containers. Of one name and protocol the first counts.
 	Ports []k8s.ContainerPort `json:"ports,omitempty"`
 	// Host names the node that wrote the object, from its label; empty when it has none.
@@ -34,7 +35,7 @@ func (e *Endpoint) Key() string { return e.Namespace + "/" + e.Name }
 
 // Equal compares everything.
 func (e *Endpoint) Equal(o *Endpoint) bool {
-	return e.Namespace == o.Namespace && e.Name == o.Name && e.UID == o.UID && e.Identity == o.Identity && e.Node == o.Node && e.Written == o.Written &&
+	return e.Namespace == o.Namespace && e.Name == o.Name && e.UID == o.UID && e.Created == o.Created && e.Identity == o.Identity && e.Node == o.Node && e.Written == o.Written &&
 		e.Host == o.Host && slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Ports, o.Ports)
 }
 
