@@ -118,7 +118,8 @@ func (c controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, e
 		return nil, nil
 	}
 	row := &object{Namespace: ep.K8sNamespace, Name: ep.K8sPodName, PodUID: ep.K8sUID, EndpointID: ep.ID,
-		Attachment: ep.AttachmentID(), ContainerID: ep.ContainerID, IPv4: ep.IPv4, IPv6: ep.IPv6, Node: c.node(txn), State: stateReady}
+		Attachment: ep.AttachmentID(), ContainerID: ep.ContainerID, IPv4: ep.IPv4, IPv6: ep.IPv6, Node: c.node(txn), State: stateReady,
+		Ports: sortedPorts(ep.Ports)}
 	if ep.Quarantine != "" {
 		row.State = stateNotReady
 	}
@@ -126,7 +127,10 @@ func (c controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, e
 		row.Identity, row.Labels = number.Identity, number.Labels
 	}
 	if pod, _, found := c.Pods.Get(txn, k8s.PodByName(ep.PodName())); found && pod.HasUID(row.PodUID) {
-		row.PodUID, row.ServiceAccount, row.Ports = pod.UID, pod.ServiceAccount, sortedPorts(pod.Ports)
+		row.PodUID, row.ServiceAccount = pod.UID, pod.ServiceAccount
+		if len(row.Ports) == 0 { // an endpoint of an earlier version that has not learnt them yet
+			row.Ports = sortedPorts(pod.Ports)
+		}
 	}
 	if row.PodUID == "" {
 		return nil, fmt.Errorf("endpoint %d: nobody knows the UID of pod %s: neither the runtime nor the table k8s-pods has it",

@@ -52,7 +52,7 @@ func fromRequest(req endpoint.Request) *endpoints.Endpoint {
 	}
 }
 
-// admit gives ep an id, its addresses and labels, and stores it; or it leaves everything as it was. Pod is what the API
+// admit gives ep an id, its addresses, labels and ports, and stores it; or it leaves everything as it was. Pod is what the API
 // server said, or nil. Addresses are claimed and released without our lock: a claim is all or nothing by itself, and when
 // two requests want the same, the one that stores its row first has it.
 func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request, pod *k8s.Pod) error {
@@ -81,7 +81,8 @@ func (m *manager) enter(ep *endpoints.Endpoint, pod *k8s.Pod) (err error) {
 	}
 	m.lastSerial++
 	ep.Serial = m.lastSerial
-	ep.Labels, ep.LabelsMissing = m.labelsOf(txn, ep, pod)
+	of := m.ofPod(txn, ep, pod)
+	ep.Labels, ep.LabelsMissing, ep.Ports = of.labels, of.missing, of.ports
 	m.tellGateways(txn, ep)
 	if err := m.store(ep); err != nil {
 		return errors.Join(err, m.files.Remove(fileName(ep.ID)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -24,26 +25,34 @@ const settleLabels = 50 * time.Millisecond
 // maxIncomplete bounds how many endpoints a health report names.
 const maxIncomplete = 3
 
-// labelsOf returns the labels that ep should have, and which of them are not known: those of its pod in the place of all
-// that have the source k8s. The table of pods knows better than live, a pod that was asked for and may be nil. Without
-// either ep keeps what it has. The labels and what is missing of them change in one row, so nobody ever takes old ones for
-// all that there are.
-func (m *manager) labelsOf(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.Pod) (have map[string]string, missing string) {
+// fromPod is what an endpoint has of its pod.
+type fromPod struct {
+	labels  map[string]string   // and those of other sources
+	missing string              // which labels are not known, and why
+	ports   []k8s.ContainerPort // not known while the pod's labels are not
+}
+
+// ofPod returns what ep should have: the labels of its pod in the place of all that have the source k8s, and the pod's ports. The table
+// of pods knows better than live, a pod that was asked for and may be nil. Without either ep keeps what it has: its containers may run
+// for long when the object is gone. All of it changes in one row, so nobody ever takes old labels for all that there are, or their
+// ports for those of others.
+func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.Pod) fromPod {
 	if ep.K8sPodName == "" {
-		return ep.Labels, ""
+		return fromPod{labels: ep.Labels}
 	}
 	pod := m.podOf(txn, ep)
 	if pod == nil {
 		pod = live
 	}
 	if pod == nil {
-		return ep.Labels, m.unread(txn, ep)
+		return fromPod{ep.Labels, m.unread(txn, ep), ep.Ports}
 	}
 	namespace, _, found := m.namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
+	missing := ""
 	if !found && m.live != nil { // without Kubernetes what is not there will not come
 		missing = "those of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
-	return withOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing
+	return fromPod{withOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
 }
 
 // unread says which labels of an endpoint may come yet, whose pod is not there. Without Kubernetes that ends when the manifests
@@ -109,23 +118,23 @@ func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, erro
 			wanted[key] = value
 		}
 	}
-	return m.relabel(ep, wanted, ep.LabelsMissing)
+	return m.relabel(ep, fromPod{wanted, ep.LabelsMissing, ep.Ports})
 }
 
-// relabel stores ep with other labels. Call it with mu held.
-func (m *manager) relabel(ep *endpoints.Endpoint, wanted map[string]string, missing string) (*endpoints.Endpoint, error) {
-	if maps.Equal(ep.Labels, wanted) && ep.LabelsMissing == missing {
+// relabel stores ep with other labels and ports. Call it with mu held.
+func (m *manager) relabel(ep *endpoints.Endpoint, now fromPod) (*endpoints.Endpoint, error) {
+	if maps.Equal(ep.Labels, now.labels) && ep.LabelsMissing == now.missing && slices.Equal(ep.Ports, now.ports) {
 		return ep, nil
 	}
 	changed := ep.Clone()
-	changed.Labels, changed.LabelsMissing = wanted, missing
+	changed.Labels, changed.LabelsMissing, changed.Ports = now.labels, now.missing, now.ports
 	if err := m.store(changed); err != nil {
 		return nil, fmt.Errorf("change the labels of endpoint %d: %w", ep.ID, err)
 	}
 	return changed, nil
 }
 
-// followPods keeps the labels of endpoints those of their pods.
+// followPods keeps the labels and ports of endpoints those of their pods.
 func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 	heartbeat.Idle(ctx)
 	if err := m.waitRestored(ctx); err != nil {
@@ -162,11 +171,11 @@ func (m *manager) refreshLabels() (changed *statedb.WatchSet, incomplete []error
 	var errs []error
 	rows, endpointsChanged := m.endpoints.AllWatch(txn)
 	for ep := range rows {
-		wanted, missing := m.labelsOf(txn, ep, nil)
-		_, err := m.relabel(ep, wanted, missing)
+		now := m.ofPod(txn, ep, nil)
+		_, err := m.relabel(ep, now)
 		errs = append(errs, err)
-		if missing != "" {
-			incomplete = append(incomplete, fmt.Errorf("endpoint %d (%s): %s", ep.ID, describe(ep), missing))
+		if now.missing != "" {
+			incomplete = append(incomplete, fmt.Errorf("endpoint %d (%s): %s", ep.ID, describe(ep), now.missing))
 		}
 	}
 	changed = statedb.NewWatchSet()

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -41,11 +42,12 @@ func newPodSource(client *kubeapi.Client, s settings.Agent) livePods {
 			return nil, fmt.Errorf("pod %s/%s is on node %q, and this is %s", namespace, name, o.Spec.NodeName, s.NodeName)
 		}
 		return &k8s.Pod{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeName: o.Spec.NodeName,
-			StaticUID: o.Annotations[corev1.MirrorPodAnnotationKey], ServiceAccount: o.Spec.ServiceAccountName, Labels: o.Labels}, nil
+			StaticUID: o.Annotations[corev1.MirrorPodAnnotationKey], ServiceAccount: o.Spec.ServiceAccountName, Labels: o.Labels,
+			Ports: k8sobjects.PodPorts(&o.Spec)}, nil
 	}
 }
 
-// learnPod sees to it that the labels of a new endpoint's pod are known: it waits for the pod's row, which the plugin may
+// learnPod sees to it that the labels and ports of a new endpoint's pod are known: it waits for the pod's row, which the plugin may
 // outrun, and then asks the API server once. When neither helps, ep gets the labels of the place where it runs and the
 // reason; the pod's own follow with its row.
 func (m *manager) learnPod(ctx context.Context, ep *endpoints.Endpoint) *k8s.Pod {

@@ -181,14 +181,18 @@ func TestPodSource_TakesOnlyPodsOfThisNode(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
 	meta := metav1.ObjectMeta{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "web"}}
-	server.Put(&corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "bee", ServiceAccountName: "sa"}})
+	always := corev1.ContainerRestartPolicyAlways
+	server.Put(&corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "bee", ServiceAccountName: "sa",
+		Containers:     []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 80}, {ContainerPort: 81}}}},
+		InitContainers: []corev1.Container{{RestartPolicy: &always, Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 53, Protocol: "UDP"}}}}}})
 	ask := func(node string) (*k8s.Pod, error) {
 		return newPodSource(server.Client(t), settings.Agent{NodeName: node})(t.Context(), "default", "pod-1")
 	}
 	pod, err := ask("bee")
 	require.NoError(t, err)
 	require.True(t, pod.Equal(&k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", NodeName: "bee", ServiceAccount: "sa",
-		Labels: map[string]string{"app": "web"}}))
+		Labels: map[string]string{"app": "web"},
+		Ports:  []k8s.ContainerPort{{Name: "web", Protocol: "TCP", Number: 80}, {Name: "dns", Protocol: "UDP", Number: 53}}}))
 	_, err = ask("wasp")
 	require.ErrorContains(t, err, `pod default/pod-1 is on node "bee", and this is wasp`)
 	require.Nil(t, newPodSource(nil, settings.Agent{}), "Kubernetes is off")

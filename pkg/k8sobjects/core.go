@@ -67,7 +67,7 @@ func Pod(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
 	}
 	row := &k8s.Pod{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), NodeName: o.Spec.NodeName,
 		StaticUID: o.Annotations[corev1.MirrorPodAnnotationKey], ServiceAccount: o.Spec.ServiceAccountName, HostNetwork: o.Spec.HostNetwork, Labels: o.Labels,
-		Annotations: o.Annotations, Phase: string(o.Status.Phase), Ports: podPorts(&o.Spec),
+		Annotations: o.Annotations, Phase: string(o.Status.Phase), Ports: PodPorts(&o.Spec),
 		Created: created(&o.ObjectMeta)}
 	texts := make([]string, 0, len(o.Status.PodIPs))
 	for _, ip := range o.Status.PodIPs {

@@ -9,9 +9,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// podPorts are the container ports of a pod that have a name. Where containers share one, the first counts, as for services.
+// PodPorts are the container ports of a pod that have a name. Where containers share one, the first counts, as for services.
 // Sidecars come after the containers; other init containers are gone when somebody connects.
-func podPorts(spec *corev1.PodSpec) (list []k8s.ContainerPort) {
+func PodPorts(spec *corev1.PodSpec) (list []k8s.ContainerPort) {
 	add := func(ports []corev1.ContainerPort) {
 		for _, p := range ports {
 			protocol, err := protocol(nil, p.Protocol)

@@ -6,10 +6,12 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // Endpoint is one attachment of a container to the network.
@@ -43,6 +45,9 @@ type Endpoint struct {
 	Labels       map[string]string `json:"labels,omitempty"` // "source:key" -> value; never changed in place
 	// LabelsMissing says which labels are not known and why; empty when Labels are all.
 	LabelsMissing string `json:"labelsMissing,omitempty"`
+	// Ports are those of the pod's containers that have a name, known when its labels are; they stay when the pod's object goes. Never
+	// changed in place.
+	Ports []k8s.ContainerPort `json:"ports,omitempty"`
 
 	CreatedAt time.Time `json:"createdAt"` // by the clock of that moment, which may jump: see [CompareAge]
 	// Serial counts the endpoints of this node: of two, the younger has the larger. 0 in files of the first version.
@@ -81,10 +86,10 @@ func (e *Endpoint) Clone() *Endpoint { c := *e; return &c }
 
 // Equal compares everything.
 func (e *Endpoint) Equal(o *Endpoint) bool {
-	return maps.Equal(e.Labels, o.Labels) && e.CreatedAt.Equal(o.CreatedAt) && withoutMap(e) == withoutMap(o)
+	return maps.Equal(e.Labels, o.Labels) && slices.Equal(e.Ports, o.Ports) && e.CreatedAt.Equal(o.CreatedAt) && withoutMap(e) == withoutMap(o)
 }
 
-// comparableEndpoint is an Endpoint without its map and its time, so that == works.
+// comparableEndpoint is an Endpoint without its map, its list and its time, so that == works.
 type comparableEndpoint struct {
 	ID                                                        uint16
 	ContainerID, IfName, NetnsPath, NetnsDir, Boot            string

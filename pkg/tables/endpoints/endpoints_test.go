@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 func full() *Endpoint {
@@ -21,6 +22,7 @@ func full() *Endpoint {
 		GatewayIPv4: netip.MustParseAddr("10.0.0.1"), GatewayIPv6: netip.MustParseAddr("fd00::1"),
 		K8sNamespace: "default", K8sPodName: "web", K8sUID: "u", Labels: map[string]string{"k8s:app": "web"}, LabelsMissing: "why",
 		CreatedAt: time.Unix(1, 5).UTC(), Restored: true, Quarantine: "why", Serial: 3, NetnsDir: "1:2", Boot: "b", Doubt: "why",
+		Ports: []k8s.ContainerPort{{Name: "web", Protocol: "TCP", Number: 80}},
 	}
 }
 
