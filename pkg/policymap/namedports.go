@@ -7,15 +7,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Pod is a possible peer, as far as rules with named ports need it.
+// Pod is a possible peer, as far as rules with named ports need it. One that names no ports counts as well: what a rule says of a
+// name must not hold for it.
 type Pod struct {
-	Identity  uint32
+	Identity  uint32 // by which somebody may know it
 	Addresses []netip.Addr
 	Ports     []policy.NamedPort
+	// DenyOnly: it is not sure, or not any more, that somebody of this identity is there. Rules deny what it serves, and none
+	// allows it.
+	DenyOnly bool
 }
 
 func (p *Pod) equal(o *Pod) bool {
-	return p.Identity == o.Identity && slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ports, o.Ports)
+	return p.Identity == o.Identity && p.DenyOnly == o.DenyOnly && slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ports, o.Ports)
+}
+
+// podsOf are the pods that may be known by one identity.
+type podsOf struct {
+	pods  map[*Pod]struct{}
+	names map[namedRef]int // how many of them name a port so
 }
 
 // at is what a named port is at somebody; of one protocol and name it is one port, if they follow the rules.
@@ -28,44 +38,75 @@ func (n namedRef) at(ports []policy.NamedPort) (out []span) {
 	return out
 }
 
-// UpsertPod says where a pod of the cluster is and which ports it names; the key is the caller's, "namespace/name".
-func (r *Resolver) UpsertPod(key string, pod Pod) {
+// NamesPortsOfPeers tells whether there is a rule for which [Resolver.UpsertPod] makes a difference.
+func (r *Resolver) NamesPortsOfPeers() bool { return len(r.namedRules) > 0 }
+
+// UpsertPod says where a pod of the cluster is and which ports it names; the key is the caller's. A pod that may be known by several
+// identities is all of them at once. Of nothing it forgets the pod.
+func (r *Resolver) UpsertPod(key string, as ...Pod) {
 	was := r.pods[key]
-	if was != nil && was.equal(&pod) {
+	if slices.EqualFunc(was, as, func(p *Pod, now Pod) bool { return p.equal(&now) }) {
 		return
 	}
-	r.removePod(key)
-	r.pods[key] = &pod
-	if r.podsOf[pod.Identity] == nil {
-		r.podsOf[pod.Identity] = map[string]*Pod{}
+	concerned := r.concerns(was)
+	now := make([]*Pod, len(as))
+	for i := range as {
+		now[i] = &as[i]
+		r.addPod(now[i])
 	}
-	r.podsOf[pod.Identity][key] = &pod
-	r.podsChanged(was, &pod)
+	concerned = concerned || r.concerns(now)
+	for _, pod := range was {
+		r.removePod(pod)
+	}
+	if r.pods[key] = now; len(now) == 0 {
+		delete(r.pods, key)
+	}
+	if concerned {
+		r.podsChanged()
+	}
 }
 
 // DeletePod forgets a pod.
-func (r *Resolver) DeletePod(key string) {
-	was := r.pods[key]
-	r.removePod(key)
-	r.podsChanged(was)
+func (r *Resolver) DeletePod(key string) { r.UpsertPod(key) }
+
+// PodAs is what was said of a pod last, which must not be changed.
+func (r *Resolver) PodAs(key string) []*Pod { return r.pods[key] }
+
+// ForgetPods forgets all.
+func (r *Resolver) ForgetPods() {
+	clear(r.pods)
+	clear(r.podsOf)
+	r.podsChanged()
 }
 
-func (r *Resolver) removePod(key string) {
-	was := r.pods[key]
-	if was == nil {
-		return
+func (r *Resolver) addPod(pod *Pod) {
+	of := r.podsOf[pod.Identity]
+	if of == nil {
+		of = &podsOf{map[*Pod]struct{}{}, map[namedRef]int{}}
+		r.podsOf[pod.Identity] = of
 	}
-	delete(r.pods, key)
-	if delete(r.podsOf[was.Identity], key); len(r.podsOf[was.Identity]) == 0 {
-		delete(r.podsOf, was.Identity)
+	of.pods[pod] = struct{}{}
+	for _, p := range pod.Ports {
+		of.names[namedRef{p.Name, p.Protocol}]++
 	}
 }
 
-// podsChanged has everything compiled anew that names ports of peers, if pods that have come or gone make a difference.
-func (r *Resolver) podsChanged(pods ...*Pod) {
-	if !slices.ContainsFunc(pods, r.concerns) {
-		return
+func (r *Resolver) removePod(pod *Pod) {
+	of := r.podsOf[pod.Identity]
+	delete(of.pods, pod)
+	for _, p := range pod.Ports {
+		named := namedRef{p.Name, p.Protocol}
+		if of.names[named]--; of.names[named] == 0 {
+			delete(of.names, named)
+		}
 	}
+	if len(of.pods) == 0 {
+		delete(r.podsOf, pod.Identity)
+	}
+}
+
+// podsChanged has everything compiled anew that names ports of peers.
+func (r *Resolver) podsChanged() {
 	r.podPrefixesStale = true
 	for _, set := range r.rulesets {
 		if set.peersNamed {
@@ -74,20 +115,12 @@ func (r *Resolver) podsChanged(pods ...*Pod) {
 	}
 }
 
-// concerns tells whether a rule names a port that a pod serves, or another one of its identity.
-func (r *Resolver) concerns(pod *Pod) bool {
-	if pod == nil {
-		return false
-	}
+// concerns tells whether a rule names a port that one of some pods serves, or another pod of its identity.
+func (r *Resolver) concerns(pods []*Pod) bool {
 	for rule := range r.namedRules {
 		for _, named := range rule.named {
-			if len(named.at(pod.Ports)) > 0 {
+			if slices.ContainsFunc(pods, func(pod *Pod) bool { return r.podsOf[pod.Identity].names[named] > 0 }) {
 				return true
-			}
-			for _, other := range r.podsOf[pod.Identity] {
-				if len(named.at(other.Ports)) > 0 {
-					return true
-				}
 			}
 		}
 	}
@@ -95,10 +128,14 @@ func (r *Resolver) concerns(pod *Pod) bool {
 }
 
 // served is what a named port is at the pods of an identity. When they do not agree, differ holds those that serve it.
-func (r *Resolver) served(number uint32, named namedRef) (agreed []span, differ []*Pod) {
-	pods := r.podsOf[number]
-	first := true
-	for _, pod := range pods {
+func (r *Resolver) served(number uint32, named namedRef, deny bool) (agreed []span, differ []*Pod) {
+	of := r.podsOf[number]
+	if of == nil || of.names[named] == 0 {
+		return nil, nil
+	}
+	first, sure := true, false
+	for pod := range of.pods {
+		sure = sure || deny || !pod.DenyOnly
 		at := named.at(pod.Ports)
 		if first {
 			agreed, first = at, false
@@ -106,12 +143,15 @@ func (r *Resolver) served(number uint32, named namedRef) (agreed []span, differ 
 		if slices.Equal(at, agreed) {
 			continue
 		}
-		for _, pod := range pods {
-			if len(named.at(pod.Ports)) > 0 {
+		for pod := range of.pods {
+			if (deny || !pod.DenyOnly) && len(named.at(pod.Ports)) > 0 {
 				differ = append(differ, pod)
 			}
 		}
 		return nil, differ
+	}
+	if !sure {
+		return nil, nil
 	}
 	return agreed, nil
 }
@@ -129,7 +169,7 @@ type servedPort struct {
 func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
 	for _, named := range rule.named {
 		ofIdentity := func(number uint32) {
-			agreed, differ := r.served(number, named)
+			agreed, differ := r.served(number, named, rule.Deny)
 			if len(agreed) > 0 {
 				found(servedPort{identity: number, ports: agreed})
 			}
@@ -149,26 +189,31 @@ func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
 			}
 		}
 		for i := range rule.cidrs {
-			r.servedWithin(&rule.cidrs[i], named, found)
+			r.servedWithin(&rule.cidrs[i], named, rule.Deny, found)
 		}
 	}
 }
 
 // servedWithin lists the pods with a named port whose address a CIDR holds.
-func (r *Resolver) servedWithin(c *cidrPeer, named namedRef, found func(servedPort)) {
-	for _, pod := range r.pods {
-		ports := named.at(pod.Ports)
-		if len(ports) == 0 || !c.scope.Includes(pod.Identity, r.options) {
+func (r *Resolver) servedWithin(c *cidrPeer, named namedRef, deny bool, found func(servedPort)) {
+	for number, of := range r.podsOf {
+		if of.names[named] == 0 || !c.scope.Includes(number, r.options) {
 			continue
 		}
-		inside := &Pod{Identity: pod.Identity}
-		for _, address := range pod.Addresses {
-			if c.includes(full(address)) {
-				inside.Addresses = append(inside.Addresses, address)
+		for pod := range of.pods {
+			ports := named.at(pod.Ports)
+			if len(ports) == 0 || pod.DenyOnly && !deny {
+				continue
 			}
-		}
-		if len(inside.Addresses) > 0 {
-			found(servedPort{identity: pod.Identity, pod: inside, kind: c.kind(), ports: ports})
+			inside := &Pod{Identity: number}
+			for _, address := range pod.Addresses {
+				if c.includes(full(address)) {
+					inside.Addresses = append(inside.Addresses, address)
+				}
+			}
+			if len(inside.Addresses) > 0 {
+				found(servedPort{identity: number, pod: inside, kind: c.kind(), ports: ports})
+			}
 		}
 	}
 }

@@ -21,9 +21,9 @@ type Resolver struct {
 	cookies    map[uint32]struct{}
 	lastCookie uint32
 
-	pods       map[string]*Pod
-	podsOf     map[uint32]map[string]*Pod // by identity
-	namedRules map[*rule]struct{}         // those that name ports of peers
+	pods       map[string][]*Pod
+	podsOf     map[uint32]*podsOf // by identity
+	namedRules map[*rule]struct{} // those that name ports of peers
 
 	prefixes         prefixCounts              // that rules name
 	podPrefix        map[netip.Prefix]struct{} // that named ports need besides
@@ -36,7 +36,7 @@ type Resolver struct {
 func New(options policy.Options) *Resolver {
 	return &Resolver{options: options, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
 		subjects: map[uint16]*subject{}, rulesets: map[string]*ruleset{}, selectors: newSelectors(),
-		cookies: map[uint32]struct{}{}, pods: map[string]*Pod{}, podsOf: map[uint32]map[string]*Pod{},
+		cookies: map[uint32]struct{}{}, pods: map[string][]*Pod{}, podsOf: map[uint32]*podsOf{},
 		namedRules: map[*rule]struct{}{}, prefixes: prefixCounts{counts: map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
 }
 
