@@ -24,6 +24,7 @@ const maxProblems = 3
 type controller struct {
 	params
 	numbers  *numbers
+	backend  backend
 	memo     map[uint16]memo      // labels of endpoints, filtered
 	since    map[string]time.Time // when labels without a number were first seen
 	local    map[uint32]bool      // rows of identities that are of this node's making
@@ -42,7 +43,8 @@ type memo struct {
 }
 
 func newController(p params) *controller {
-	return &controller{params: p, numbers: newNumbers(p.Settings), memo: map[uint16]memo{}, since: map[string]time.Time{},
+	n := newNumbers(p.Settings)
+	return &controller{params: p, numbers: n, backend: newBackend(p, n), memo: map[uint16]memo{}, since: map[string]time.Time{},
 		local: map[uint32]bool{}}
 }
 
@@ -97,6 +99,8 @@ func (c *controller) subscribe() (err error) {
 type set struct {
 	labels  map[string]string
 	partial bool // no endpoint is known to have these labels and no others
+
+	since time.Time // when it was first seen without a number; set for the backend
 }
 
 // input is what one pass is made from.
@@ -136,7 +140,7 @@ func (c *controller) read(txn statedb.ReadTxn) input {
 		memos[ep.ID] = m
 		in.endpoints = append(in.endpoints, ep)
 		old, found := in.sets[m.key]
-		in.sets[m.key] = set{m.relevant, ep.LabelsMissing != "" && (!found || old.partial)}
+		in.sets[m.key] = set{labels: m.relevant, partial: ep.LabelsMissing != "" && (!found || old.partial)}
 	}
 	c.memo = memos
 	return in
@@ -178,13 +182,18 @@ func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) outpu
 	}
 	maps.DeleteFunc(c.since, func(key string, _ time.Time) bool { _, used := in.sets[key]; return !used })
 	for _, key := range slices.Sorted(maps.Keys(in.sets)) { // so that equal inputs give equal numbers
-		choice := c.choose(txn, in, key, in.sets[key], now)
+		s := in.sets[key]
+		if s.since = c.since[key]; s.since.IsZero() {
+			s.since = now
+		}
+		choice := c.choose(txn, in, key, s, now)
 		out.problems = append(out.problems, choice.problem)
 		if choice.want != nil {
 			out.want[key] = choice.want
 		}
 		out.lookAgain(choice.again)
 		if choice.number.ID == 0 {
+			c.since[key] = s.since
 			continue
 		}
 		out.byKey[key] = choice.number

@@ -15,7 +15,7 @@ import (
 )
 
 // A pod may have labels of a megabyte. What is said of them goes into the health, and from there into every status.
-func TestChoose_AProblemOfThousandsOfLabelsIsShort(t *testing.T) {
+func TestCRD_AProblemOfThousandsOfLabelsIsShort(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	crds, err := cilium.NewIdentityTable(db)
