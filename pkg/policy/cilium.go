@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
@@ -157,6 +158,11 @@ func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (
 	if c.policy.Ref.Kind == Cilium && !staysIn(&chosen, c.policy.Ref.Namespace) {
 		c.policy.invalid(path+".endpointSelector", "it asks for another namespace than the policy's own: it chooses nobody; "+
 			"move the policy to that namespace")
+	}
+	if slices.ContainsFunc(chosen.Requirements, func(r Requirement) bool { return r.Source == endpoint.SourceReserved && r.demands() }) {
+		c.policy.add(Problem{Path: path + ".endpointSelector", Reason: ReasonUnsupported,
+			Message: "it asks for a reserved label, which no endpoint has: it chooses nobody; choose endpoints by labels of their own, " +
+				"or all of them with {}"})
 	}
 	subject.Requirements = append(subject.Requirements, chosen.Requirements...)
 	return subject, closed, false

@@ -138,6 +138,12 @@ func TestFromCilium_Semantics(t *testing.T) {
 		{name: "the local host is not denied where probes must pass", options: policy.Options{AllowLocalhost: true},
 			policies: cnp("endpointSelector: {}, ingressDeny: [{fromEntities: [all]}]"), allow: []string{"in host>db 80/TCP"}, deny: []string{"in node>db 80/TCP"}},
 
+		// Default deny, in words.
+		{name: "default deny without a rule isolates", policies: cnp("endpointSelector: {}, enableDefaultDeny: {ingress: true}"),
+			deny: []string{"in web>db 80/TCP"}, allow: []string{"out web>db 80/TCP"}},
+		{name: "the node is a peer as any in egress", options: policy.Options{AllowLocalhost: true}, policies: netpol("podSelector: {}, policyTypes: [Egress]"),
+			deny: []string{"out web>host 80/TCP"}, allow: []string{"in host>web 80/TCP"}},
+
 		// A policy of a namespace is for its own pods (CVE-2023-41333).
 		{name: "no escape by the absence of a reserved label", policies: cnp("endpointSelector: {matchExpressions: [{key: \"reserved:init\", operator: DoesNotExist}]}, ingress: [{}]"),
 			deny: []string{"in web>db 80/TCP"}, allow: []string{"in web>green 80/TCP", "in web>init 80/TCP", "in web>host 80/TCP", "in web>liar 80/TCP"}},
@@ -215,6 +221,8 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 		"two subjects":         {"endpointSelector: {}, nodeSelector: {}, ingress: [{fromEntities: [all]}]", "spec", invalid, "both", "", "in web>db 80/TCP"},
 		"nodes as subjects":    {"nodeSelector: {}, ingress: [{fromEntities: [none]}]", "spec.nodeSelector", invalid, "cannot be for nodes", "in web>db 80/TCP", ""},
 		"another namespace":    {"endpointSelector: {matchLabels: {io.kubernetes.pod.namespace: green}}, ingress: [{}]", "spec.endpointSelector", invalid, "chooses nobody", "in web>green 80/TCP", ""},
+		"a reserved subject":   {"endpointSelector: {matchLabels: {\"reserved:init\": \"\"}}, ingress: [{}]", "spec.endpointSelector", unsupported, "chooses nobody", "in web>db 80/TCP", ""},
+		"no reserved subject":  {"endpointSelector: {matchExpressions: [{key: \"reserved:init\", operator: DoesNotExist}]}, ingress: [{}]", "", "", "", "", "in web>db 80/TCP"},
 		"default deny of what": {"endpointSelector: {}, enableDefaultDeny: {ingress: maybe}", "spec.enableDefaultDeny", invalid, "both directions are isolated", "", "in web>db 80/TCP"},
 
 		"a deny of requests":     {"endpointSelector: {}, ingressDeny: [{toPorts: [{ports: [{port: \"80\"}], rules: {http: [{}]}}]}]" + all, "spec.ingressDeny[0].toPorts[0].rules", unsupported, "denies all that it may mean", "in web>db 81/TCP", "in web>db 80/TCP"},

@@ -82,8 +82,11 @@ type mention struct {
 
 func (m *mention) add(r *Requirement) {
 	m.named = true
-	m.demanded = m.demanded || r.Operator == In || r.Operator == Exists
+	m.demanded = m.demanded || r.demands()
 }
+
+// demands tells whether who lacks the label is not chosen.
+func (r *Requirement) demands() bool { return r.Operator == In || r.Operator == Exists }
 
 // peerSelector reads a selector of peers. One that names no namespace means the policy's own or, in a policy of the whole
 // cluster, pods of any namespace. Whoever demands a reserved label means no pods, which have none.
