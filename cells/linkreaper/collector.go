@@ -26,10 +26,20 @@ type collector struct {
 	endpoints statedb.Table[*endpoints.Endpoint]
 	kernel    kernel
 
-	suspects map[int]string // index -> name of what the last look found
-	looked   bool           // all endpoints were known once
-	spared   map[int]string // likewise; see orphans
+	suspects map[int]suspect // by index, what the last look found
+	looked   bool            // all endpoints were known once
+	spared   map[int]string  // likewise; see orphans
 	deleted  int
+}
+
+// looks is how many in a row find a link before it goes. An ADD makes its endpoint milliseconds after its link; one whose request
+// waits behind others gives up after [agentcall.RequestTimeout], which is less than these looks take.
+const looks = 5
+
+// suspect is a link that belonged to no endpoint in so many looks.
+type suspect struct {
+	name  string
+	found int
 }
 
 func registerCollector(
@@ -69,19 +79,24 @@ func (c *collector) collect() error {
 		return err
 	}
 	errs := []error{c.spareOrphans(txn, stray)}
+	suspects := make(map[int]suspect, len(stray))
 	for index, name := range stray {
-		if c.suspects[index] != name {
-			continue
+		found := 1
+		if s := c.suspects[index]; s.name == name {
+			found += s.found
 		}
-		if err := c.kernel.DeleteLink(index); err != nil {
+		if found >= looks {
+			err := c.kernel.DeleteLink(index)
+			if err == nil {
+				c.deleted++
+				c.log.Warn("Deleted the link of a pod because it belongs to no endpoint", "link", name)
+				continue
+			}
 			errs = append(errs, fmt.Errorf("delete link %s: %w", name, err))
-			continue
 		}
-		c.deleted++
-		delete(stray, index)
-		c.log.Warn("Deleted the link of a pod because it belongs to no endpoint", "link", name)
+		suspects[index] = suspect{name, found}
 	}
-	c.suspects = stray
+	c.suspects = suspects
 	return errors.Join(errs...)
 }
 

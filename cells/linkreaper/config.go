@@ -9,17 +9,17 @@ import (
 
 // Config is what was typed.
 type Config struct {
-	// Interval is the time between two looks for links without an endpoint; one goes when two looks in a row found it.
+	// Interval is the time between two looks for links without an endpoint; one goes when five looks in a row found it.
 	Interval time.Duration `mapstructure:"pod-link-gc-interval"`
 }
 
-// DefaultConfig are the defaults. An ADD has its endpoint milliseconds after its link.
+// DefaultConfig are the defaults.
 var DefaultConfig = Config{Interval: 30 * time.Second}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("pod-link-gc-interval", c.Interval,
-		"Time between two looks for links of pods that belong to no endpoint; what two looks in a row find is deleted; 0 never looks")
+		"Time between two looks for links of pods that belong to no endpoint; what five looks in a row find is deleted; 0 never looks")
 }
 
 func (c Config) validate() error {

@@ -7,6 +7,6 @@
 // plugin makes; another link that somebody put there is never deleted, and makes the cell delete the others one by one.
 // After a restart the group shows what is left to do.
 //
-// It also deletes links in the group of living pods ([podlink.Group]) that no endpoint has, when two looks in a row found them
-// so: an ADD that was killed leaves such links. A restart begins with the first look again.
+// It also deletes links in the group of living pods ([podlink.Group]) that no endpoint has, when five looks in a row found them
+// so: an ADD that was killed leaves such links, and one that is under way has one for less time. A restart begins with the first look again.
 package linkreaper

@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// requestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 45 s.
-const requestTimeout = 90 * time.Second
+// RequestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 45 s.
+const RequestTimeout = 90 * time.Second
 
 // Client calls one agent. It may be used from any goroutine.
 type Client struct{ socket string }
@@ -104,7 +104,7 @@ func (c *Client) Attachments(ctx context.Context) ([]string, error) {
 func (c *Client) call(ctx context.Context, op string, r request, value any) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+		ctx, cancel = context.WithTimeout(ctx, RequestTimeout)
 		defer cancel()
 	}
 	a, err := exchange(ctx, c.socket, r)

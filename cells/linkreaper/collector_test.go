@@ -1,0 +1,62 @@
+package linkreaper
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/agentcall"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// An ADD that is slow between its link and its endpoint keeps its link; its time begins when the link does.
+func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
+	t.Parallel()
+	if until := (looks - 1) * DefaultConfig.Interval; until <= agentcall.RequestTimeout {
+		t.Errorf("a link without an endpoint goes after %s, and an ADD may wait %s for its own", until, agentcall.RequestTimeout)
+	}
+	db := statedb.New()
+	links, err1 := devices.NewTable(db)
+	eps, err2 := endpoints.NewTable(db)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	k := newFakeKernel(db, links)
+	c := &collector{log: slog.New(slog.DiscardHandler), db: db, devices: links, endpoints: eps, kernel: k}
+	look := func(n int) {
+		for range n {
+			if err := c.collect(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	left := func(when string, want int) {
+		if members, _ := k.Members(podlink.Group); len(members) != want {
+			t.Errorf("%s there are the links %+v, want %d", when, members, want)
+		}
+	}
+	look(1)
+	if err := k.set([]string{"3,lxc000000000001,veth,0x57414701", "4,lxc000000000002,veth,0x57414701"}); err != nil {
+		t.Fatal(err)
+	}
+	look(looks - 1)
+	left("while an ADD may be under way", 2)
+	txn := db.WriteTxn(eps)
+	_, _, err := eps.Insert(txn, &endpoints.Endpoint{ID: 1, ContainerID: "c1", IfName: "eth0", HostIfName: "lxc000000000001", HostIfIndex: 3})
+	txn.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := k.set([]string{"4,lxc000000000003,veth,0x57414701"}); err != nil { // another one got its index
+		t.Fatal(err)
+	}
+	look(looks - 1)
+	left("with a new link under a former index", 2)
+	look(1)
+	left("at last", 1)
+	look(looks)
+	left("with its endpoint", 1)
+}
