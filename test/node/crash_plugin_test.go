@@ -129,10 +129,11 @@ func TestPrivilegedCrash_PluginAndNoRuntimeComesBack(t *testing.T) {
 	requireNothingClaimed(t, node)
 }
 
-// A namespace that stays, with a link of ours in it that no endpoint has, loses it.
+// A namespace that stays, with a link of ours in it that no endpoint has, loses it. The agent that looks all the time begins when no ADD
+// is under way: one may need longer from its link to its endpoint than that agent waits.
 func TestPrivilegedCrash_LinkWithoutAnEndpointGoes(t *testing.T) {
 	t.Parallel()
-	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=200ms"}})
+	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=0"}})
 	before := lasting(t, node)
 	living := addPod(t, node, "living")
 	add, _ := wholePlugin(t, node)
@@ -143,6 +144,15 @@ func TestPrivilegedCrash_LinkWithoutAnEndpointGoes(t *testing.T) {
 	killed, deleted := newPod(t, node, "killed"), addPod(t, node, "deleted")
 	requireKilled(t, node, killed, "ADD", put)                                                            // the number of the connect, as they count from 1
 	if _, err := node.Waggle(t.Context(), "endpoint", "delete", "pod-name:default/deleted"); err != nil { // its link stays up
+		t.Fatal(err)
+	}
+	for _, pod := range []*nodekit.Pod{killed, deleted} {
+		if withoutLink(pod) == nil {
+			t.Error("a link that no endpoint has is gone before anybody looks")
+		}
+	}
+	node.AddAgentArgs("--pod-link-gc-interval=200ms")
+	if err := errors.Join(node.StopAgent(t.Context()), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error { return errors.Join(withoutLink(killed), withoutLink(deleted)) })

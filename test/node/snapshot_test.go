@@ -145,8 +145,8 @@ func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 func TestPrivilegedSyncTimeout_EndsOnlyWhatHasNothing(t *testing.T) {
 	t.Parallel()
 	n := kubeNode{Node: newNode(t, nodekit.Options{})}
-	n.AddAgentArgs("--manifests-dir=", "--k8s-api-server=http://127.0.0.1:9", "--k8s-sync-timeout=3s", "--ipv4-range=10.50.0.0/24",
-		"--ipv6-range=fd00:50::/64", "--k8s-snapshot=false")
+	n.AddAgentArgs("--manifests-dir=", "--k8s-api-server=http://127.0.0.1:9", "--ipv4-range=10.50.0.0/24", "--ipv6-range=fd00:50::/64",
+		"--k8s-snapshot=false", "--k8s-sync-timeout=1h")
 	if err := n.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,14 @@ func TestPrivilegedSyncTimeout_EndsOnlyWhatHasNothing(t *testing.T) {
 			return fmt.Errorf("the status does not say since when a table is waited for:\n%s", status)
 		})
 	}
-	ended := func() bool { return strings.Contains(n.AgentLog(), "--k8s-sync-timeout=3s") }
+	if err := n.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.AddAgentArgs("--k8s-sync-timeout=1s")
+	if err := n.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	ended := func() bool { return strings.Contains(n.AgentLog(), "--k8s-sync-timeout=1s") }
 	eventually(t, func() error {
 		if !ended() {
 			return errors.New("it goes on")
