@@ -110,7 +110,7 @@ Known connections:
 		{"policy what-if -f " + file, `replaces NetworkPolicy shop/cart
 Service x: Ignored: it is no policy
 Looked at 3 flows of this node, recorded since 2026-01-02T03:04:05Z.
-1 more are of endpoints that are gone, and were left out.
+1 more are of endpoints or peers that are gone, and were left out.
 
 1 would be DENIED:
 FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY

@@ -176,7 +176,7 @@ func differenceText(w io.Writer, d *models.PolicyDifference) {
 		line(w, "Looked at %d flows of this node, recorded since %s.", d.Flows, d.Since)
 	}
 	if d.Unknown > 0 {
-		line(w, "%d more are of endpoints that are gone, and were left out.", d.Unknown)
+		line(w, "%d more are of endpoints or peers that are gone, and were left out.", d.Unknown)
 	}
 	if len(d.Denied)+len(d.Allowed) == 0 && d.Flows > 0 {
 		fmt.Fprintln(w, "None of them would become denied or allowed.")

@@ -80,8 +80,9 @@ type fixture struct {
 	kernel *fakeKernel
 	flows  statedb.RWTable[*flows.Flow]
 
-	policies statedb.RWTable[*policies.Policy]
-	remote   statedb.RWTable[*cilium.Endpoint]
+	policies  statedb.RWTable[*policies.Policy]
+	published statedb.RWTable[*endpointpolicies.EndpointPolicy]
+	remote    statedb.RWTable[*cilium.Endpoint]
 }
 
 func labelsOf(app string) map[string]string {
@@ -172,7 +173,7 @@ func newFixture(t testing.TB) *fixture {
 	}
 	remote := made(t, db, cilium.NewEndpointTable)
 	insert(t, db, remote, &cilium.Endpoint{Namespace: "shop", Name: "far", Identity: 304, Addrs: []netip.Addr{netip.MustParseAddr("10.0.9.9")}})
-	f.policies, f.remote = policyTable, remote
+	f.policies, f.published, f.remote = policyTable, published, remote
 	f.serve(t, db)
 	f.tables.Policies, f.tables.Entries, f.tables.EndpointPolicies, f.tables.NamedCIDRs = policyTable, entries, published, named
 	f.tables.Endpoints, f.tables.Identities, f.tables.IPCache, f.tables.Pods, f.tables.CiliumEndpoints = eps, ids, cache, pods, remote

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/manifests"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
@@ -17,7 +18,8 @@ import (
 const maxChanges = 500
 
 // WhatIf says what would become of recorded flows if policies were changed. What is allowed and denied now is by the policies
-// of now, not by those of the time at which a flow was recorded.
+// of now, not by those of the time at which a flow was recorded. Its peer is judged, and shown, as what it was when it was seen last: who
+// has the address now may be somebody else.
 func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.Flow]) (*models.PolicyDifference, error) {
 	given, ignored, err := manifests.Policies([]byte(change.Manifests), v.Environment.Read(v.txn, statedb.NewWatchSet()))
 	if err != nil {
@@ -42,7 +44,7 @@ func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.
 	var first time.Time
 	for f := range recorded.All(v.txn) {
 		q, found := v.question(packetOf(f))
-		if !found {
+		if !found || q.Peer.Identity >= identity.ClusterMin && q.Peer.Labels == nil { // nobody knows what the peer was
 			d.Unknown++
 			continue
 		}
@@ -73,6 +75,13 @@ func (v *View) weigh(f *flows.Flow, q *policy.Question, then *View, d *models.Po
 		return
 	}
 	src, dst := v.ByAddr(f.Src), v.ByAddr(f.Dst)
+	peer := &src
+	if f.Direction == policy.Egress {
+		peer = &dst
+	}
+	if peer.Identity != q.Peer.Identity { // another pod has the address now, or the same with other labels
+		*peer = Party{Addrs: peer.Addrs, Identity: q.Peer.Identity}
+	}
 	change := models.PolicyFlowChange{
 		From: v.model(&src, f.Src), To: v.model(&dst, f.Dst), Direction: models.PolicyFlowChangeDirection(f.Direction.String()),
 		Port:  fmt.Sprintf("%d/%s", f.Port, policy.ProtocolName(f.Protocol)),
