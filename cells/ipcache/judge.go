@@ -21,7 +21,7 @@ type judge struct {
 // known better.
 func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims.Reason, ours bool) {
 	_, here := j.local[addr]
-	switch hosts := j.hosts(ep); {
+	switch hosts := j.nodes.HostsOf(ep); {
 	case slices.Contains(hosts, j.self):
 		return "", true
 	case !clusternodes.Usable(addr):
@@ -36,18 +36,6 @@ func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims
 		return refusedclaims.OutsideCIDRs, false
 	}
 	return "", false
-}
-
-// hosts are the nodes that an object may mean: by the address that it gives, and the name of who wrote it when it has one.
-func (j *judge) hosts(ep *cilium.Endpoint) []string {
-	named := j.nodes.NodesOf(ep.Node)
-	switch {
-	case ep.Host == "":
-		return named
-	case !ep.Node.IsValid() || slices.Contains(named, ep.Host):
-		return []string{ep.Host}
-	}
-	return nil
 }
 
 // isOfCluster tells whether a number may stand for a pod of another node.

@@ -76,7 +76,7 @@ func newBench(b testing.TB, n, m int) *bench {
 			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db)}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake},
 		KubernetesPolicies: kubernetes, CiliumPolicies: must(b, cilium.NewPolicyTable, db), Namespaces: must(b, k8s.NewNamespaceTable, db),
 		Pods: must(b, k8s.NewPodTable, db), Remote: must(b, cilium.NewEndpointTable, db),
-		IPCache:          must(b, ipcache.NewTable, db),
+		IPCache: must(b, ipcache.NewTable, db), Nodes: must(b, k8s.NewNodeTable, db), CiliumNodes: must(b, cilium.NewNodeTable, db),
 		CiliumIdentities: must(b, cilium.NewIdentityTable, db), Sources: tables,
 		Identities: w.identities, Of: w.of, Endpoints: w.endpoints, Facts: w.facts,
 		Attachments: must(b, newAttachments, db), Policies: must(b, policies.NewTable, db),

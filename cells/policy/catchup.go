@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now tim
 
 // unread names a table that matters to what is enforced already, and that somebody fills but has not read yet.
 func (in *inputs) unread(txn statedb.ReadTxn) string {
-	for _, name := range []string{in.Pods.Name(), in.Remote.Name(), in.CiliumIdentities.Name(), in.Slices.Name()} {
+	for _, name := range []string{in.Pods.Name(), in.Remote.Name(), in.CiliumIdentities.Name(), in.Slices.Name(), in.Nodes.Name(), in.CiliumNodes.Name()} {
 		if row, _, found := in.Sources.Get(txn, sources.ByTable(name)); found && !row.Usable() {
 			return fmt.Sprintf("the table %s: %s: %s", name, row.Producer, row.WaitingFor)
 		}
@@ -60,7 +61,7 @@ func (in *inputs) unread(txn statedb.ReadTxn) string {
 	return ""
 }
 
-// unmade names an endpoint of the run before whose labels or identity are not those of its pod, or an identity of the cluster
+// unmade names an endpoint of the run before whose labels, ports or identity are not those of its pod, or an identity of the cluster
 // that is not known.
 func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
 	if done, initialized := in.Endpoints.Initialized(txn); !done {
@@ -81,6 +82,9 @@ func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string 
 		namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
 		if !maps.Equal(ofPod(ep), labels.OfPod(in.env.Cluster, pod, namespace)) {
 			return fmt.Sprintf("the labels of endpoint %d (%s)", id, ep.PodName())
+		}
+		if !slices.Equal(ep.Ports, pod.Ports) {
+			return fmt.Sprintf("the named ports of endpoint %d (%s)", id, ep.PodName())
 		}
 		number, found := identities.Of(txn, in.Of, id, ep.AttachmentID())
 		if !found || number.Source != identities.Reserved && !maps.Equal(number.Labels, in.Filter.Relevant(ep.Labels)) {

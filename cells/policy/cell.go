@@ -77,6 +77,8 @@ type params struct {
 	Pods               statedb.Table[*k8s.Pod]
 	Remote             statedb.Table[*cilium.Endpoint]
 	IPCache            statedb.Table[*ipcache.Entry]
+	Nodes              statedb.Table[*k8s.Node]
+	CiliumNodes        statedb.Table[*cilium.Node]
 	CiliumIdentities   statedb.Table[*cilium.Identity]
 	Sources            statedb.Table[sources.Source]
 	Identities         statedb.Table[*identities.Identity]

@@ -84,6 +84,7 @@ func (c *controller) restore() (err error) {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
 	c.earlier = newEarlier(c.store)
+	c.in.peers.slots = c.store.slots
 	c.store.announced, c.store.identities, c.store.ranges = c.announced, c.in.known, c.cidrs.known
 	return nil
 }
@@ -136,6 +137,9 @@ func (c *controller) again(w *wanted) time.Duration {
 		if again == 0 || d < again {
 			again = d
 		}
+	}
+	if settle := c.in.settleAgain(time.Now()); settle > 0 {
+		earliest(settle)
 	}
 	if len(c.problems) > 0 {
 		c.retry = min(max(2*c.retry, minRetry), maxRetry)

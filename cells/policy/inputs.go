@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -33,7 +32,6 @@ type inputs struct {
 	cilium     *changes.Feed[*cilium.Policy]
 	identities *changes.Feed[*identities.Identity]
 	endpoints  *changes.Feed[*endpoints.Endpoint]
-	pods       *changes.Feed[*k8s.Pod]
 	remote     *changes.Feed[*cilium.Endpoint]
 	ipcache    *changes.Feed[*ipcache.Entry]
 	of         *changes.Feed[*identities.EndpointIdentity]
@@ -47,23 +45,23 @@ type inputs struct {
 	env      policy.Environment
 	moved    bool // policies, identities or endpoints have changed in this pass
 	catchUp  catchUp
+	peers    peers
 }
 
 // newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, known: map[uint32]bool{},
-		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}}
-	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Pods, p.Remote, p.IPCache, p.Of)
+		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers()}
+	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Remote, p.IPCache, p.Of)
 	defer txn.Commit()
-	var errs [8]error
+	var errs [7]error
 	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
 	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
 	in.identities, errs[2] = changes.Follow(txn, p.Identities)
 	in.endpoints, errs[3] = changes.Follow(txn, p.Endpoints)
-	in.pods, errs[4] = changes.Follow(txn, p.Pods)
-	in.remote, errs[5] = changes.Follow(txn, p.Remote)
-	in.ipcache, errs[6] = changes.Follow(txn, p.IPCache)
-	in.of, errs[7] = changes.Follow(txn, p.Of)
+	in.remote, errs[4] = changes.Follow(txn, p.Remote)
+	in.ipcache, errs[5] = changes.Follow(txn, p.IPCache)
+	in.of, errs[6] = changes.Follow(txn, p.Of)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -72,7 +70,6 @@ func (in *inputs) close() {
 	in.cilium.Close()
 	in.identities.Close()
 	in.endpoints.Close()
-	in.pods.Close()
 	in.remote.Close()
 	in.ipcache.Close()
 	in.of.Close()
@@ -90,38 +87,37 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	})
 	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
 	in.knownTo = in.Identities.Revision(txn)
-	pods := map[string]bool{} // by "namespace/name"
+	keys := map[string]bool{} // of peers
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
 		if old := in.subjects[ep.ID]; old != nil {
 			in.leavePod(old)
-			pods[old.PodName()] = true
+			keys[old.AttachmentID()], keys[old.PodName()] = true, true
 		}
-		pods[ep.PodName()] = true
+		keys[ep.AttachmentID()], keys[ep.PodName()] = true, true
 		if gone {
 			delete(in.subjects, ep.ID)
 			in.resolver.DeleteSubject(ep.ID)
 			return
 		}
 		in.join(ep)
-		in.subject(txn, ep)
+		in.resolver.UpsertSubject(policymap.Subject{ID: ep.ID, Labels: ep.Labels, Ports: portsOf(ep.Ports)})
 	})
-	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) {
-		if ep := in.subjects[o.EndpointID]; ep != nil {
-			pods[ep.PodName()] = true
+	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) { keys[o.Attachment] = true })
+	follow(in, txn, changed, in.remote, func(o *cilium.Endpoint, _ bool) {
+		keys[o.Key()] = true
+		for _, addr := range o.Addrs {
+			in.claimants(txn, addr, keys)
 		}
 	})
-	follow(in, txn, changed, in.pods, func(o *k8s.Pod, _ bool) {
-		pods[o.Key()] = true
-		for id := range in.ofPod[o.Key()] {
-			in.subject(txn, in.subjects[id])
+	for _, change := range in.ipcache.UpTo(txn, changed) {
+		addr := change.Object.Prefix.Addr()
+		in.claimants(txn, addr, keys)
+		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {
+			keys[ep.AttachmentID()] = true
 		}
-	})
-	follow(in, txn, changed, in.remote, func(o *cilium.Endpoint, _ bool) { pods[o.Key()] = true })
-	in.claimants(txn, changed, pods)
-	delete(pods, "")
-	for name := range pods {
-		in.pod(txn, name)
 	}
+	delete(keys, "") // of what is no pod
+	in.tellPeers(txn, changed, keys, now)
 }
 
 func (in *inputs) join(ep *endpoints.Endpoint) {
@@ -138,73 +134,6 @@ func (in *inputs) leavePod(ep *endpoints.Endpoint) {
 	if delete(in.ofPod[name], ep.ID); len(in.ofPod[name]) == 0 {
 		delete(in.ofPod, name)
 	}
-}
-
-// pod tells of a pod as a peer, as far as it names ports. Of one of this node its endpoint says more than its
-// CiliumEndpoint, which comes later, and without Kubernetes never.
-func (in *inputs) pod(txn statedb.ReadTxn, name string) {
-	if pod, found := in.local(txn, name); found {
-		in.resolver.UpsertPod(name, pod)
-		return
-	}
-	if o, _, found := in.Remote.Get(txn, cilium.EndpointByName(name)); found && len(o.Ports) > 0 && len(in.ofPod[name]) == 0 {
-		if addresses := in.believed(txn, o); len(addresses) > 0 {
-			in.resolver.UpsertPod(name, policymap.Pod{Identity: o.Identity, Addresses: addresses, Ports: portsOf(o.Ports)})
-			return
-		}
-	}
-	in.resolver.DeletePod(name)
-}
-
-// believed are the addresses that a CiliumEndpoint has claimed and that ipcache believes to be its, or its node's at least: otherwise whoever can write one could have
-// any address opened by a rule about a named port.
-func (in *inputs) believed(txn statedb.ReadTxn, o *cilium.Endpoint) (list []netip.Addr) {
-	for _, addr := range o.Addrs {
-		e, _, found := in.IPCache.Get(txn, ipcache.ByPrefix(netip.PrefixFrom(addr, addr.BitLen())))
-		if found && e.Owner == ipcache.OwnerCiliumEndpoints && e.Identity == o.Identity && (!o.Node.Is4() || e.TunnelPeer == o.Node) {
-			list = append(list, addr)
-		}
-	}
-	return list
-}
-
-// claimants adds the pods elsewhere that name ports and claim an address of which ipcache says something else now.
-func (in *inputs) claimants(txn statedb.ReadTxn, changed *statedb.WatchSet, pods map[string]bool) {
-	for _, change := range in.ipcache.UpTo(txn, changed) {
-		for o := range in.Remote.List(txn, cilium.EndpointsByAddress(change.Object.Prefix.Addr())) {
-			if len(o.Ports) > 0 {
-				pods[o.Key()] = true
-			}
-		}
-	}
-}
-
-// local finds a pod of this node that names ports. Of several endpoints of one pod the youngest counts.
-func (in *inputs) local(txn statedb.ReadTxn, name string) (pod policymap.Pod, found bool) {
-	row, _, there := in.Pods.Get(txn, k8s.PodByName(name))
-	if !there || len(row.Ports) == 0 {
-		return pod, false
-	}
-	var youngest *endpoints.Endpoint
-	for id := range in.ofPod[name] {
-		if ep := in.subjects[id]; youngest == nil || endpoints.CompareAge(ep, youngest) > 0 {
-			youngest = ep
-		}
-	}
-	if youngest == nil {
-		return pod, false
-	}
-	number, there := identities.Of(txn, in.Of, youngest.ID, youngest.AttachmentID())
-	if !there {
-		return pod, false
-	}
-	pod = policymap.Pod{Identity: number.Identity, Ports: portsOf(row.Ports)}
-	for _, addr := range []netip.Addr{youngest.IPv4, youngest.IPv6} {
-		if addr.IsValid() {
-			pod.Addresses = append(pod.Addresses, addr)
-		}
-	}
-	return pod, true
 }
 
 // follow hands over what has changed in one table.
@@ -266,15 +195,6 @@ func (in *inputs) elsewhere() map[uint32]bool {
 		all[e.Identity] = true
 	}
 	return all
-}
-
-// subject tells of one endpoint of this node: whom its policies select, and which ports its pod names.
-func (in *inputs) subject(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
-	s := policymap.Subject{ID: ep.ID, Labels: ep.Labels}
-	if pod, _, found := in.Pods.Get(txn, k8s.PodByName(ep.PodName())); found && pod.HasUID(ep.K8sUID) {
-		s.Ports = portsOf(pod.Ports)
-	}
-	in.resolver.UpsertSubject(s)
 }
 
 func portsOf(list []k8s.ContainerPort) []policy.NamedPort {

@@ -46,6 +46,8 @@ func TestScripts(t *testing.T) {
 					nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 					k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 					cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
+					k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+					cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 					ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
 					cilium.NewIdentityTable, statedb.RWTable[*cilium.Identity].ToTable,
 					sources.NewTable, statedb.RWTable[sources.Source].ToTable,
@@ -55,7 +57,7 @@ func TestScripts(t *testing.T) {
 					newAttachments, statedb.RWTable[*attachments.Attachment].ToTable,
 					bpfendpoints.NewFactsTable, statedb.RWTable[*bpfendpoints.Facts].ToTable,
 					func() settings.Agent {
-						return settings.Agent{ClusterName: "default", EnableIPv4: true, EnableIPv6: true}
+						return settings.Agent{NodeName: "bee", ClusterName: "default", EnableIPv4: true, EnableIPv6: true}
 					},
 					func() (*labels.Filter, error) { return labels.NewFilter(nil, nil) },
 				),
