@@ -2,43 +2,121 @@ package node_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// CVE-2024-42488, CVE-2023-27595: whatever the agent learns last when it starts, a pod that is there, and one that comes meanwhile, never
-// hears what policy denies. Each resource is held back in turn, with the copy of all objects on disk and without it.
-func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
-	t.Parallel()
-	n := startKubeNode(t)
+// guarded are the kinds of pods that must not hear a liar: one that lets in friends alone, and two that are open to all but liars.
+var guarded = []string{"victim", "shielded", "warded"}
+
+// guard puts the policies of those.
+func (n kubeNode) guard() {
 	n.server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "friends"}, Spec: networkingv1.NetworkPolicySpec{
 		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "victim"}}, Ingress: []networkingv1.NetworkPolicyIngressRule{{
 			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "friend"}}}}}}}})
-	n.awaitRow(t, "k8s-networkpolicies", "friends")
+	deny := func(app string) json.RawMessage {
+		return json.RawMessage(`{"endpointSelector": {"matchLabels": {"app": "` + app + `"}}, "enableDefaultDeny": {"ingress": false}, ` +
+			`"ingressDeny": [{"fromEndpoints": [{"matchLabels": {"app": "liar"}}]}]}`)
+	}
+	n.server.Put(&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "no-liars"}, Spec: deny("shielded")})
+	n.server.Put(&ciliumv2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-liars-anywhere"}, Spec: deny("warded")})
+}
+
+// putRemoteLiar makes the objects of a liar on another node, which is the host outside, and has that host speak as it.
+func (n kubeNode) putRemoteLiar(t *testing.T) (addrs []netip.Addr) {
+	t.Helper()
+	const number = 40000
+	n.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", UID: "u2"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.51.0.0/24", "fd00:51::/64"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodekit.OutsideIPv4.Addr().String()},
+			{Type: corev1.NodeInternalIP, Address: nodekit.OutsideIPv6.Addr().String()}}}},
+		&ciliumv2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: strconv.Itoa(number)}, SecurityLabels: map[string]string{"k8s:app": "liar",
+			"k8s:io.kubernetes.pod.namespace": "default", "k8s:io.cilium.k8s.policy.cluster": "default"}},
+		&ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "far-liar", UID: "far"}, Status: ciliumv2.EndpointStatus{ID: 9,
+			Identity: &ciliumv2.EndpointIdentity{ID: number}, Networking: &ciliumv2.EndpointNetworking{Node: nodekit.OutsideIPv4.Addr().String(),
+				Addressing: []ciliumv2.AddressPair{{IPv4: "10.51.0.9", IPv6: "fd00:51::9"}}}}})
+	if err := n.RouteFromOutside("10.50.0.0/24", "fd00:50::/64"); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"10.51.0.9", "fd00:51::9"} {
+		addrs = append(addrs, netip.MustParseAddr(text))
+	}
+	if err := n.Outside(func() error { return speakAs(addrs) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range addrs {
+		n.awaitRow(t, "ipcache", addr.String()+"/")
+	}
+	return addrs
+}
+
+// speakAs has all routes to the node's pods leave from addresses of somebody else.
+func speakAs(addrs []netip.Addr) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	for i, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: addrs[i].AsSlice(), Mask: net.CIDRMask(addrs[i].BitLen(), addrs[i].BitLen())}}
+		if err := netlink.AddrReplace(lo, addr); err != nil {
+			return fmt.Errorf("add %s: %w", addrs[i], err)
+		}
+		routes, err := netlink.RouteList(nil, family)
+		if err != nil {
+			return err
+		}
+		for _, route := range routes {
+			if route.Dst == nil || !route.Dst.Contains(net.ParseIP("10.50.0.1")) && !route.Dst.Contains(net.ParseIP("fd00:50::1")) {
+				continue
+			}
+			if route.Src = addrs[i].AsSlice(); route.Gw != nil {
+				if err := netlink.RouteReplace(&route); err != nil {
+					return fmt.Errorf("route %s from %s: %w", route.Dst, addrs[i], err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// CVE-2024-42488, CVE-2023-27595: whatever the agent learns last when it starts, a pod that is there, and one that comes meanwhile, never
+// hears what policy denies, because nothing allows it or because something denies it, from pods of this node and of another. Each
+// resource is held back in turn, with the copy of all objects on disk and without it.
+func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
+	t.Parallel()
+	n := startKubeNode(t)
 	liar := n.startPod(t, "liar", map[string]string{"app": "liar"})
 	friend := n.startPod(t, "friend", map[string]string{"app": "friend"})
+	liars := append([]netip.Addr{liar.Addr(false), liar.Addr(true)}, n.putRemoteLiar(t)...)
 	victims := &targets{}
-	var taps []*tap
-	prepare := func(name string) *nodekit.Pod {
+	taps := map[string]*tap{}
+	prepare := func(name, app string) *nodekit.Pod {
 		t.Helper()
+		n.putPod(name, map[string]string{"app": app})
 		pod, err := n.NewPod(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = pod.Close() })
-		taps = append(taps, listenAll(t, pod))
+		taps[name] = listenAll(t, pod)
 		return pod
 	}
 	join := func(pod *nodekit.Pod) error {
@@ -48,17 +126,54 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 		victims.add(pod.Addr(false), pod.Addr(true))
 		return nil
 	}
-	n.putPod("victim", map[string]string{"app": "victim"})
-	n.awaitRow(t, "k8s-pods", "default/victim")
-	if err := join(prepare("victim")); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var sent atomic.Int64
+	var sent, sentFromAfar atomic.Int64
 	var group errgroup.Group
 	group.Go(func() error { return flood(ctx, liar, victims, &sent) })
+	group.Go(func() error { return flood(ctx, n.OutsideHost(), victims, &sentFromAfar) })
+	some := func() {
+		t.Helper()
+		before, beforeFromAfar := sent.Load(), sentFromAfar.Load()
+		eventually(t, func() error {
+			if sent.Load() < before+200 || sentFromAfar.Load() < beforeFromAfar+200 {
+				return fmt.Errorf("only %d and %d packets were sent", sent.Load()-before, sentFromAfar.Load()-beforeFromAfar)
+			}
+			return nil
+		})
+	}
 
-	for _, resource := range []string{"networkpolicies", "namespaces", "pods", "ciliumidentities", "ciliumendpoints", "nodes"} {
+	// Without policies all liars are heard, so what is not heard later is kept away by them.
+	present := map[string]*nodekit.Pod{}
+	for _, app := range guarded {
+		present[app] = prepare(app, app)
+		n.awaitRow(t, "k8s-pods", "default/"+app)
+		if err := join(present[app]); err != nil {
+			t.Fatal(err)
+		}
+		for _, addr := range liars {
+			eventually(t, func() error {
+				if taps[app].from(addr) == 0 {
+					return fmt.Errorf("%s does not hear %s although there is no policy", app, addr)
+				}
+				return nil
+			})
+		}
+	}
+	n.guard()
+	for _, app := range guarded {
+		eventually(t, func() error {
+			before := taps[app].from(liars...)
+			some()
+			if got := taps[app].from(liars...) - before; got > 0 {
+				return fmt.Errorf("%s still hears %d packets", app, got)
+			}
+			return nil
+		})
+		taps[app] = listenAll(t, present[app])
+	}
+
+	for _, resource := range []string{"networkpolicies", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies", "namespaces", "pods",
+		"ciliumidentities", "ciliumendpoints", "nodes", "ciliumnodes"} {
 		for _, forgetful := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s last, without a copy %t", resource, forgetful), func(t *testing.T) {
 				if err := n.KillAgent(t.Context()); err != nil {
@@ -75,18 +190,12 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 					t.Fatal(err)
 				}
 				<-asked
-				before := sent.Load()
-				name := fmt.Sprintf("v-%s-%t", resource, forgetful)
-				n.putPod(name, map[string]string{"app": "victim"})
-				pod := prepare(name)
 				var adding errgroup.Group
-				adding.Go(func() error { return join(pod) }) // it waits, or not
-				eventually(t, func() error {
-					if sent.Load() < before+200 {
-						return fmt.Errorf("only %d packets were sent", sent.Load()-before)
-					}
-					return nil
-				})
+				for _, app := range guarded {
+					pod := prepare(fmt.Sprintf("%s-%s-%t", app, resource, forgetful), app)
+					adding.Go(func() error { return join(pod) }) // it waits, or not
+				}
+				some()
 				release()
 				if err := adding.Wait(); err != nil {
 					t.Fatal(err)
@@ -95,16 +204,10 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 				for _, addr := range victims.all() {
 					eventually(t, func() error { return nodekit.Ping(friend, addr, 56) })
 				}
-				before = sent.Load()
-				eventually(t, func() error {
-					if sent.Load() < before+200 {
-						return fmt.Errorf("only %d packets were sent", sent.Load()-before)
-					}
-					return nil
-				})
-				for i, tp := range taps {
-					if got := tp.from(liar.Addr(false), liar.Addr(true)); got > 0 {
-						t.Errorf("victim %d has heard %d packets", i, got)
+				some()
+				for name, tp := range taps {
+					if near, far := tp.from(liars[:2]...), tp.from(liars[2:]...); near+far > 0 {
+						t.Errorf("%s has heard %d packets of the liar here, and %d of the one elsewhere", name, near, far)
 					}
 				}
 			})
@@ -114,7 +217,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%d packets were sent", sent.Load())
+	t.Logf("%d packets were sent, and %d from another node", sent.Load(), sentFromAfar.Load())
 }
 
 // hold keeps the API server from answering any list or watch of a resource until release is called; asked closes when one waits.
