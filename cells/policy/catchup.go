@@ -4,14 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/endpoint"
-	"github.com/waggle-net/waggle/pkg/labels"
-	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -79,11 +75,10 @@ func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string 
 		if !ep.Restored || ep.Quarantine != "" || !found || !pod.HasUID(ep.K8sUID) {
 			continue
 		}
-		namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
-		if !maps.Equal(ofPod(ep), labels.OfPod(in.env.Cluster, pod, namespace)) {
+		if !maps.Equal(ep.Labels, in.labels(txn, ep)) {
 			return fmt.Sprintf("the labels of endpoint %d (%s)", id, ep.PodName())
 		}
-		if !slices.Equal(ep.Ports, pod.Ports) {
+		if in.listed && !slices.Equal(ep.Ports, pod.Ports) {
 			return fmt.Sprintf("the named ports of endpoint %d (%s)", id, ep.PodName())
 		}
 		number, found := identities.Of(txn, in.Of, id, ep.AttachmentID())
@@ -100,11 +95,4 @@ func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string 
 		}
 	}
 	return ""
-}
-
-// ofPod are the labels of an endpoint that come from its pod.
-func ofPod(ep *endpoints.Endpoint) map[string]string {
-	list := maps.Clone(ep.Labels)
-	maps.DeleteFunc(list, func(key, _ string) bool { return !strings.HasPrefix(key, endpoint.SourceK8s+":") })
-	return list
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -32,6 +34,8 @@ type inputs struct {
 	cilium     *changes.Feed[*cilium.Policy]
 	identities *changes.Feed[*identities.Identity]
 	endpoints  *changes.Feed[*endpoints.Endpoint]
+	pods       *changes.Feed[*k8s.Pod]
+	namespaces *changes.Feed[*k8s.Namespace]
 	remote     *changes.Feed[*cilium.Endpoint]
 	ipcache    *changes.Feed[*ipcache.Entry]
 	of         *changes.Feed[*identities.EndpointIdentity]
@@ -43,7 +47,8 @@ type inputs struct {
 	subjects map[uint16]*endpoints.Endpoint
 	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
 	env      policy.Environment
-	moved    bool // policies, identities or endpoints have changed in this pass
+	moved    bool // policies, identities or endpoints have changed since the table policies was written
+	listed   bool // pods and namespaces are those of their source, and no copy of before
 	catchUp  catchUp
 	peers    peers
 }
@@ -52,9 +57,9 @@ type inputs struct {
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, known: map[uint32]bool{},
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers()}
-	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Remote, p.IPCache, p.Of)
+	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of)
 	defer txn.Commit()
-	var errs [7]error
+	var errs [9]error
 	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
 	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
 	in.identities, errs[2] = changes.Follow(txn, p.Identities)
@@ -62,6 +67,8 @@ func newInputs(p params) (in *inputs, err error) {
 	in.remote, errs[4] = changes.Follow(txn, p.Remote)
 	in.ipcache, errs[5] = changes.Follow(txn, p.IPCache)
 	in.of, errs[6] = changes.Follow(txn, p.Of)
+	in.pods, errs[7] = changes.Follow(txn, p.Pods)
+	in.namespaces, errs[8] = changes.Follow(txn, p.Namespaces)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -70,6 +77,8 @@ func (in *inputs) close() {
 	in.cilium.Close()
 	in.identities.Close()
 	in.endpoints.Close()
+	in.pods.Close()
+	in.namespaces.Close()
 	in.remote.Close()
 	in.ipcache.Close()
 	in.of.Close()
@@ -77,7 +86,6 @@ func (in *inputs) close() {
 
 // read takes in what has changed up to a snapshot, and adds to changed what closes when more has.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
-	in.moved = false
 	in.where(txn, changed)
 	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
 		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
@@ -87,6 +95,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	})
 	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
 	in.knownTo = in.Identities.Revision(txn)
+	in.followLabels(txn, changed)
 	keys := map[string]bool{} // of peers
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
 		if old := in.subjects[ep.ID]; old != nil {
@@ -100,7 +109,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 			return
 		}
 		in.join(ep)
-		in.resolver.UpsertSubject(policymap.Subject{ID: ep.ID, Labels: ep.Labels, Ports: portsOf(ep.Ports)})
+		in.subject(txn, ep)
 	})
 	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) { keys[o.Attachment] = true })
 	follow(in, txn, changed, in.remote, func(o *cilium.Endpoint, _ bool) {
@@ -197,6 +206,56 @@ func (in *inputs) elsewhere() map[uint32]bool {
 	return all
 }
 
+// followLabels tells of the endpoints whose pods or namespaces have changed.
+func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	before, namespaces := in.listed, map[string]bool{}
+	in.listed = in.isListed(txn, in.Pods.Name()) && in.isListed(txn, in.Namespaces.Name())
+	follow(in, txn, changed, in.pods, func(o *k8s.Pod, _ bool) {
+		for id := range in.ofPod[o.Key()] {
+			in.subject(txn, in.subjects[id])
+		}
+	})
+	follow(in, txn, changed, in.namespaces, func(o *k8s.Namespace, _ bool) { namespaces[o.Name] = true })
+	if in.listed == before && len(namespaces) == 0 {
+		return
+	}
+	for _, ep := range in.subjects {
+		if in.listed != before || namespaces[ep.K8sNamespace] {
+			in.moved = true
+			in.subject(txn, ep)
+		}
+	}
+}
+
+// subject tells of one endpoint of this node: whom its policies select, and which ports its pod names.
+func (in *inputs) subject(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
+	in.resolver.UpsertSubject(policymap.Subject{ID: ep.ID, Labels: in.labels(txn, ep), Ports: portsOf(ep.Ports)})
+}
+
+// labels are those by which policies select an endpoint. What its pod and its namespace say in the same snapshot counts before the endpoint's
+// row, which follows them: with a policy for the labels of now taken away and its former labels, it would be open although at no time
+// anybody wanted that.
+func (in *inputs) labels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string]string {
+	pod, _, found := in.Pods.Get(txn, k8s.PodByName(ep.PodName()))
+	if !in.listed || !found || !pod.HasUID(ep.K8sUID) {
+		return ep.Labels
+	}
+	namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
+	all := labels.OfPod(in.env.Cluster, pod, namespace)
+	for key, value := range ep.Labels {
+		if endpoint.LabelSource(key) != endpoint.SourceK8s {
+			all[key] = value
+		}
+	}
+	return all
+}
+
+// isListed tells whether a table is the list of its source.
+func (in *inputs) isListed(txn statedb.ReadTxn, table string) bool {
+	row, _, _ := in.Sources.Get(txn, sources.ByTable(table))
+	return row.State == sources.Synced
+}
+
 func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
 	var ports []policy.NamedPort
 	for _, p := range list {
@@ -246,10 +305,7 @@ func (in *inputs) synced(txn statedb.ReadTxn) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
 	}
-	return !slices.ContainsFunc(in.needed(), func(name string) bool {
-		row, _, _ := in.Sources.Get(txn, sources.ByTable(name))
-		return row.State != sources.Synced
-	})
+	return !slices.ContainsFunc(in.needed(), func(name string) bool { return !in.isListed(txn, name) })
 }
 
 // needed are the tables without which policies cannot be known.

@@ -39,6 +39,7 @@ func (c *controller) show() {
 	c.showNamed(txn)
 	if c.in.moved {
 		c.showPolicies(txn)
+		c.in.moved = false
 	}
 }
 

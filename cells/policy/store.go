@@ -216,17 +216,16 @@ func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
 	return false
 }
 
-// free removes an id that no endpoint has any more.
+// free removes an id that no row has any more, allows before denies: the slot of an endpoint that has just gone may name it for a
+// moment more.
 func (s *store) free(h *held) error {
-	for k := range h.extra {
-		if err := s.maps.Delete(h.id, k); err != nil {
-			return fmt.Errorf("delete an entry of policy %d: %w", h.id, err)
-		}
-	}
+	list := slices.Collect(maps.Values(h.extra))
 	if h.is != nil {
-		if err := s.remove(h, slices.Collect(h.is.Entries())); err != nil {
-			return err
-		}
+		list = slices.AppendSeq(list, h.is.Entries())
+	}
+	slices.SortStableFunc(list, func(a, b policymap.Entry) int { return deniesFirst(b, a) })
+	if err := s.remove(h, list); err != nil {
+		return err
 	}
 	delete(s.byID, h.id)
 	return nil
@@ -242,17 +241,19 @@ func (s *store) former(used map[uint32][]*policymap.Compiled) (id uint32) {
 	return id
 }
 
-// sweep removes what an earlier run left, but for ids that endpoints still have.
+// sweep removes what an earlier run left, allows before denies, but for ids that endpoints still have.
 func (s *store) sweep(used map[uint32][]*policymap.Compiled) error {
-	for k, e := range s.stale {
-		if len(used[k.ID]) > 0 {
-			continue
+	for _, denies := range []bool{false, true} {
+		for k, e := range s.stale {
+			if len(used[k.ID]) > 0 || e.Deny != denies {
+				continue
+			}
+			if err := s.maps.Delete(k.ID, k.Key); err != nil {
+				return fmt.Errorf("delete an entry of policy %d of an earlier run: %w", k.ID, err)
+			}
+			delete(s.stale, k)
+			s.old = s.old.minus(roomOf([]policymap.Entry{e}))
 		}
-		if err := s.maps.Delete(k.ID, k.Key); err != nil {
-			return fmt.Errorf("delete an entry of policy %d of an earlier run: %w", k.ID, err)
-		}
-		delete(s.stale, k)
-		s.old = s.old.minus(roomOf([]policymap.Entry{e}))
 	}
 	return nil
 }
