@@ -1,8 +1,6 @@
 package endpointmanager
 
 import (
-	"time"
-
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
@@ -66,5 +64,5 @@ func registerRestore(lifecycle cell.Lifecycle, m *manager, done initialize) {
 }
 
 func registerLabels(jobs job.Group, m *manager) {
-	heartbeat.AddRetried(jobs, "follow-pod-labels", m.followPods, 100*time.Millisecond, time.Minute)
+	heartbeat.Add(jobs, "follow-pod-labels", m.followPods)
 }

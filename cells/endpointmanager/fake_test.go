@@ -171,6 +171,7 @@ func newRig(t testing.TB, dir string) *rig {
 	readings, err := sources.NewTable(db)
 	require.NoError(t, err)
 	insert(t, db, readings, sources.Source{Table: pods.Name(), Producer: "manifests", State: sources.Synced})
+	insert(t, db, readings, sources.Source{Table: spaces.Name(), Producer: "manifests", State: sources.Synced})
 	addresses := newAllocator()
 	return &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, nodes: nodes, sources: readings, done: done,
 		manager: newManager(params{

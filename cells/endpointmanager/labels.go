@@ -19,8 +19,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// settleLabels turns a burst of changed pods into one pass. No request waits for it.
-const settleLabels = 50 * time.Millisecond
+const (
+	// settleLabels turns a burst of changed pods into few passes, of which the first comes at once: policies and peers go by the labels.
+	settleLabels = 50 * time.Millisecond
+	// retryFiles is when state files that could not be written are tried again.
+	retryFiles = 5 * time.Second
+)
 
 // maxIncomplete bounds how many endpoints a health report names.
 const maxIncomplete = 3
@@ -40,6 +44,9 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 	if ep.K8sPodName == "" {
 		return fromPod{labels: ep.Labels}
 	}
+	if ep.Restored && !m.listed(txn) {
+		return fromPod{ep.Labels, ep.LabelsMissing, ep.Ports} // its file is never older than a copy of the objects
+	}
 	pod := m.podOf(txn, ep)
 	if pod == nil {
 		pod = live
@@ -53,6 +60,16 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 		missing = "those of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
 	return fromPod{withOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
+}
+
+// listed tells whether pods and namespaces are those of their source, and no copy of before.
+func (m *manager) listed(txn statedb.ReadTxn) bool {
+	for _, table := range []string{m.pods.Name(), m.namespaces.Name()} {
+		if source, _, _ := m.sources.Get(txn, sources.ByTable(table)); source.State != sources.Synced {
+			return false
+		}
+	}
+	return true
 }
 
 // unread says which labels of an endpoint may come yet, whose pod is not there. Without Kubernetes that ends when the manifests
@@ -123,15 +140,45 @@ func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, erro
 
 // relabel stores ep with other labels and ports. Call it with mu held.
 func (m *manager) relabel(ep *endpoints.Endpoint, now fromPod) (*endpoints.Endpoint, error) {
-	if maps.Equal(ep.Labels, now.labels) && ep.LabelsMissing == now.missing && slices.Equal(ep.Ports, now.ports) {
+	changed := now.of(ep)
+	if changed == ep {
 		return ep, nil
 	}
-	changed := ep.Clone()
-	changed.Labels, changed.LabelsMissing, changed.Ports = now.labels, now.missing, now.ports
 	if err := m.store(changed); err != nil {
 		return nil, fmt.Errorf("change the labels of endpoint %d: %w", ep.ID, err)
 	}
 	return changed, nil
+}
+
+// of returns ep when it has all this, or a copy that does.
+func (now fromPod) of(ep *endpoints.Endpoint) *endpoints.Endpoint {
+	if maps.Equal(ep.Labels, now.labels) && ep.LabelsMissing == now.missing && slices.Equal(ep.Ports, now.ports) {
+		return ep
+	}
+	changed := ep.Clone()
+	changed.Labels, changed.LabelsMissing, changed.Ports = now.labels, now.missing, now.ports
+	return changed
+}
+
+// follow is relabel for what pods and namespaces say. The row changes also when the file cannot be written: nobody goes on with labels
+// that a pod has no more. The file is tried again. Call it with mu held.
+func (m *manager) follow(ep *endpoints.Endpoint, now fromPod) error {
+	changed := now.of(ep)
+	if changed == ep && !m.behind[ep.ID] {
+		return nil
+	}
+	err := m.files.Write(fileName(ep.ID), changed)
+	if delete(m.behind, ep.ID); err != nil {
+		m.behind[ep.ID] = true
+		err = fmt.Errorf("write down the labels of endpoint %d, which count all the same: %w", ep.ID, err)
+	}
+	if changed == ep {
+		return err
+	}
+	txn := m.db.WriteTxn(m.endpoints)
+	defer txn.Commit()
+	_, _, err2 := m.endpoints.Insert(txn, changed)
+	return errors.Join(err, err2)
 }
 
 // followPods keeps the labels and ports of endpoints those of their pods.
@@ -143,18 +190,23 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
 		changed, incomplete, err := m.refreshLabels()
-		if err != nil {
-			health.Degraded("labels of endpoints are out of date", err)
-			return err
-		}
-		if len(incomplete) > 0 {
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		switch {
+		case err != nil:
+			health.Degraded("labels of endpoints are not on file; a restart would begin with those of before", err)
+			wait, cancel = context.WithTimeout(ctx, retryFiles)
+		case len(incomplete) > 0:
 			health.Degraded(fmt.Sprintf("labels of %d endpoints are incomplete", len(incomplete)),
 				errors.Join(incomplete[:min(len(incomplete), maxIncomplete)]...))
-		} else {
+		default:
 			health.OK("labels follow pods and namespaces")
 		}
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, settleLabels); err != nil {
+		if heartbeat.Sleep(ctx, settleLabels) == nil {
+			heartbeat.Idle(ctx)
+			_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+		}
+		cancel()
+		if ctx.Err() != nil {
 			return nil // the agent stops
 		}
 	}
@@ -172,8 +224,7 @@ func (m *manager) refreshLabels() (changed *statedb.WatchSet, incomplete []error
 	rows, endpointsChanged := m.endpoints.AllWatch(txn)
 	for ep := range rows {
 		now := m.ofPod(txn, ep, nil)
-		_, err := m.relabel(ep, now)
-		errs = append(errs, err)
+		errs = append(errs, m.follow(ep, now))
 		if now.missing != "" {
 			incomplete = append(incomplete, fmt.Errorf("endpoint %d (%s): %s", ep.ID, describe(ep), now.missing))
 		}

@@ -2,6 +2,8 @@ package endpointmanager
 
 import (
 	"context"
+	"errors"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +108,60 @@ func TestLabels_OfTheRunBeforeAreNotMissing(t *testing.T) {
 	_, _, err = r.refreshLabels()
 	require.NoError(t, err)
 	require.Empty(t, r.rows()[0].LabelsMissing)
+}
+
+// A copy of the pods is older than the state file of an endpoint, whose pod has got another label since: nobody takes it back.
+func TestLabels_CopyTakesNobodyBack(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	pod := func(role string) *k8s.Pod {
+		return &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"role": role}}
+	}
+	r := started(t, dir)
+	r.setPod(t, pod("trusted"))
+	_, err := r.Create(t.Context(), request(1))
+	require.NoError(t, err)
+	r.setPod(t, pod("quarantined"))
+	_, _, err = r.refreshLabels()
+	require.NoError(t, err)
+
+	r = started(t, dir)
+	r.read(t, sources.Snapshot)
+	r.setPod(t, pod("trusted"))
+	role := func() string {
+		_, _, err := r.refreshLabels()
+		require.NoError(t, err)
+		return r.rows()[0].Labels["k8s:role"]
+	}
+	require.Equal(t, "quarantined", role())
+	require.Equal(t, "quarantined", started(t, dir).rows()[0].Labels["k8s:role"], "on file")
+	r.read(t, sources.Synced)
+	insert(t, r.db, r.sources, sources.Source{Table: r.spaces.Name(), State: sources.Snapshot})
+	require.Equal(t, "quarantined", role(), "the labels of its namespace may be old")
+	insert(t, r.db, r.sources, sources.Source{Table: r.spaces.Name(), State: sources.Synced})
+	require.Equal(t, "trusted", role(), "the API server says so itself")
+}
+
+// A state directory that cannot be written keeps no label from being followed, and gets the file when it can.
+func TestFollowPods_WithoutAPlaceForTheFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := started(t, dir)
+	_, err := r.Create(t.Context(), request(1))
+	require.NoError(t, err)
+	away := r.files.Dir() + ".away"
+	require.NoError(t, os.Rename(r.files.Dir(), away))
+	require.NoError(t, os.WriteFile(r.files.Dir(), nil, 0o600))
+	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "a"}})
+	for range 2 {
+		_, _, err = r.refreshLabels()
+		require.ErrorContains(t, err, "write down the labels of endpoint 1")
+		require.Equal(t, "a", r.rows()[0].Labels["k8s:app"])
+	}
+	require.NoError(t, errors.Join(os.Remove(r.files.Dir()), os.Rename(away, r.files.Dir())))
+	_, _, err = r.refreshLabels()
+	require.NoError(t, err)
+	require.Equal(t, "a", started(t, dir).rows()[0].Labels["k8s:app"])
 }
 
 // read says how far the manifests of pods are read; not at all with no state.

@@ -69,7 +69,8 @@ type manager struct {
 	lastID uint16
 	// leftFiles are ids without an endpoint whose file could not be removed.
 	leftFiles  map[uint16]bool
-	fileLeft   chan struct{} // wakes the job that removes them
+	behind     map[uint16]bool // endpoints whose file has not the labels of their row
+	fileLeft   chan struct{}   // wakes the job that removes them
 	lastSerial uint64
 }
 
@@ -79,7 +80,7 @@ func newManager(p params) *manager {
 		endpoints: p.Endpoints, states: p.States, pods: p.Pods, namespaces: p.Namespaces, node: p.Node,
 		cluster: p.Settings.ClusterName, live: p.Live, servers: p.Servers, sources: p.Sources, kernel: p.Kernel,
 		files:    statefile.New(p.Settings.EndpointsDir(), fileKind),
-		restored: make(chan struct{}), leftFiles: map[uint16]bool{}, fileLeft: make(chan struct{}, 1),
+		restored: make(chan struct{}), leftFiles: map[uint16]bool{}, behind: map[uint16]bool{}, fileLeft: make(chan struct{}, 1),
 	}
 }
 
