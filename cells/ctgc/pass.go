@@ -54,16 +54,12 @@ func (p *pass) run(ctx context.Context) error {
 			return err
 		}
 	}
-	natBefore, err := p.nat.NatCounts()
-	if err != nil {
-		return err
-	}
 	for _, m := range natmap.Maps() {
 		if err := p.collectNat(ctx, m); err != nil {
 			return err
 		}
 	}
-	if err := p.correctTranslations(natBefore); err != nil {
+	if err := p.correctTranslations(); err != nil {
 		return err
 	}
 	return p.collectAffinities()

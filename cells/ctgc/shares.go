@@ -27,7 +27,9 @@ func (p *pass) correctShares(before []uint32) error {
 			return err
 		}
 	}
-	p.follow(most, bpf.MapCtEst4)
+	if most > p.found[bpf.MapCtEst4].capacity/manyCame {
+		p.heard.hurry()
+	}
 	return nil
 }
 
@@ -36,19 +38,15 @@ func (p *pass) correctShares(before []uint32) error {
 // it has seen count twice until then; when that uses the share up, the program's signal brings it at once.
 func came(before, now int32) uint32 { return uint32(max(now-before, 0)) }
 
-// correctTranslations is [pass.correctShares] for translated flows.
-func (p *pass) correctTranslations(before []bpf.NatCount) error {
+// correctTranslations writes what was counted of translated flows. Flows that came during the pass may be missing until the next, and none
+// counts twice: programs ask for a pass long before a share is used up, while an endpoint opens what it may.
+func (p *pass) correctTranslations() error {
 	counts, err := p.nat.NatCounts()
 	if err != nil {
 		return err
 	}
-	most4, most6 := uint32(0), uint32(0)
 	for id, have := range counts {
-		came4, came6 := came(before[id].Ipv4, have.Ipv4), came(before[id].Ipv6, have.Ipv6)
-		most4, most6 = max(most4, came4), max(most6, came6)
 		want := p.translations[uint16(id)]
-		want.Ipv4 += int32(came4)
-		want.Ipv6 += int32(came6)
 		if have == want {
 			continue
 		}
@@ -56,14 +54,5 @@ func (p *pass) correctTranslations(before []bpf.NatCount) error {
 			return err
 		}
 	}
-	p.follow(most4, bpf.MapNat4)
-	p.follow(most6, bpf.MapNat6)
 	return nil
-}
-
-// follow asks for another pass when many flows of one endpoint came: it counts them once.
-func (p *pass) follow(came uint32, table string) {
-	if came > p.found[table].capacity/manyCame {
-		p.heard.hurry()
-	}
 }

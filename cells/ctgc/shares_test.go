@@ -91,28 +91,3 @@ func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
 	s.pass()
 	s.wantCount("with four that programs ended behind it", 11, false)
 }
-
-// So do translated ones, of each family.
-func TestPass_TranslationsThatComeMeanwhileCount(t *testing.T) {
-	t.Parallel()
-	s := newSharing(t)
-	s.fake.natCounts[0], s.fake.natCounts[pods[0].ID] = bpf.NatCount{Ipv4: 5}, bpf.NatCount{Ipv4: -2, Ipv6: 9}
-	reads := 0
-	s.fake.reading = func() {
-		if reads++; reads == 1 {
-			s.fake.mu.Lock()
-			defer s.fake.mu.Unlock()
-			s.fake.natCounts[0].Ipv4 += 4
-			s.fake.natCounts[pods[0].ID].Ipv4 += 2
-			s.fake.natCounts[pods[0].ID].Ipv6 -= 3
-		}
-	}
-	s.pass()
-	if got := s.fake.natCounts; got[0] != (bpf.NatCount{Ipv4: 4}) || got[pods[0].ID] != (bpf.NatCount{Ipv4: 2}) {
-		t.Errorf("those of nobody count %+v, the pod's %+v", got[0], got[pods[0].ID])
-	}
-	s.pass()
-	if got := s.fake.natCounts; got[0] != (bpf.NatCount{}) || got[pods[0].ID] != (bpf.NatCount{}) {
-		t.Errorf("afterwards those of nobody count %+v, the pod's %+v", got[0], got[pods[0].ID])
-	}
-}
