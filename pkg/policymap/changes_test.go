@@ -69,6 +69,11 @@ func history(seed uint64) (options policy.Options, all []change) {
 	b.Options = options
 	random := rand.New(rand.NewPCG(seed, 7))
 	nothing, one, other := newState(options), stateOf(a), stateOf(b)
+	for _, key := range slices.Sorted(maps.Keys(other.pods)) { // of some nobody is sure
+		pod := other.pods[key]
+		pod.DenyOnly = random.IntN(3) == 0
+		other.pods[key] = pod
+	}
 	for _, step := range [][2]*state{{nothing, one}, {one, other}, {other, one}, {one, nothing}} {
 		changes := changesTo(step[0], step[1])
 		for range 1 + len(changes)/6 {

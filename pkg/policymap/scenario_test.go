@@ -227,6 +227,70 @@ func TestCompile_NamedPorts(t *testing.T) {
 	require.Empty(t, r.NamedCIDRs(), "all agree again")
 }
 
+// TestCompile_NamedPortsOfPodsThatMayBeThere: what nobody is sure of is denied, and opens nothing; one that is known by two identities is
+// both.
+func TestCompile_NamedPortsOfPodsThatMayBeThere(t *testing.T) {
+	t.Parallel()
+	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
+	pod := func(address string, number uint16) Pod {
+		p := Pod{Identity: web, Addresses: []netip.Addr{netip.MustParseAddr(address)}, DenyOnly: true}
+		if number != 0 {
+			p.Ports = []policy.NamedPort{{Name: "http", Protocol: policy.ProtocolTCP, Number: number}}
+		}
+		return p
+	}
+	for _, deny := range []bool{false, true} {
+		rules := []policy.Rule{egress(deny, app("web"), named)}
+		if deny {
+			rules = append(rules, egress(false, policy.Peers{Any: true}, anyPorts()))
+		}
+		r, s := one(policy.Options{Mode: policy.Default}, policyOf("p", rules...))
+		ports := func(address string) (open []uint16) {
+			s.nameCIDRs(r, false)
+			_, out := enforced(r)
+			for _, port := range []uint16{81, 82} {
+				if out.Lookup(r.Peer(web, netip.MustParseAddr(address)), 6, port).Allowed {
+					open = append(open, port)
+				}
+			}
+			return open
+		}
+		check := func(what, address string, allowed, undenied []uint16) {
+			t.Helper()
+			want := allowed
+			if deny {
+				want = undenied
+			}
+			require.Equal(t, want, ports(address), "%s, deny %t", what, deny)
+		}
+		both := []uint16{81, 82}
+		require.True(t, r.NamesPortsOfPeers())
+		r.UpsertPod("a", pod("10.0.0.1", 81))
+		check("nobody is sure of any", "10.0.0.1", nil, both[1:])
+		sure := pod("10.0.0.2", 81)
+		sure.DenyOnly = false
+		r.UpsertPod("b", sure)
+		check("one is sure, and they agree", "10.0.0.1", both[:1], both[1:])
+		r.UpsertPod("a", pod("10.0.0.1", 82))
+		check("they do not", "10.0.0.1", nil, both[:1])
+		check("the other one", "10.0.0.2", both[:1], both[1:])
+		r.UpsertPod("a", pod("10.0.0.1", 0))
+		check("one that serves nothing", "10.0.0.1", nil, both)
+
+		elsewhere := sure
+		elsewhere.Identity = db
+		r.UpsertPod("a")
+		r.UpsertPod("b", elsewhere, sure)
+		check("by two identities", "10.0.0.2", both[:1], both[1:])
+		r.UpsertPod("b", elsewhere)
+		check("by the other alone", "10.0.0.2", nil, both)
+		r.UpsertPod("b", sure)
+		r.ForgetPods()
+		check("all are forgotten", "10.0.0.2", nil, both)
+		require.Empty(t, r.PodAs("b"))
+	}
+}
+
 // TestCompile_LocalHost: it reaches its endpoints whatever is denied to everybody, and only with the option.
 func TestCompile_LocalHost(t *testing.T) {
 	t.Parallel()

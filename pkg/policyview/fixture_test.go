@@ -132,9 +132,9 @@ func newFixture(t testing.TB) *fixture {
 	for id, app := range map[uint16]string{webID: "web", cartID: "cart", freeID: "free"} {
 		addr := netip.AddrFrom4([4]byte{10, 0, 0, byte(id)})
 		insert(t, db, eps, &endpoints.Endpoint{ID: id, ContainerID: app, IfName: "eth0", IPv4: addr, K8sNamespace: "shop", K8sPodName: app,
-			Labels: labelsOf(app)})
+			Labels: labelsOf(app), Ports: []k8s.ContainerPort{{Name: "metrics", Protocol: "TCP", Number: 9100}}})
 		ports := []policy.NamedPort{{Name: "metrics", Protocol: policy.ProtocolTCP, Number: 9100}}
-		insert(t, db, pods, &k8s.Pod{Namespace: "shop", Name: app, Ports: []k8s.ContainerPort{{Name: "metrics", Protocol: "TCP", Number: 9100}}})
+		insert(t, db, pods, &k8s.Pod{Namespace: "shop", Name: app}) // its ports are those of the endpoint, which outlives it
 		resolver.UpsertSubject(policymap.Subject{ID: id, Labels: labelsOf(app), Ports: ports})
 		resolver.UpsertPod("shop/"+app, policymap.Pod{Identity: 300 + uint32(id), Addresses: []netip.Addr{addr}, Ports: ports})
 	}

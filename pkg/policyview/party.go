@@ -84,7 +84,7 @@ func (v *View) ByAddr(addr netip.Addr) Party {
 
 // ofEndpoint is an endpoint of this node.
 func (v *View) ofEndpoint(ep *endpoints.Endpoint) Party {
-	p := Party{Pod: ep.PodName(), Endpoint: ep}
+	p := Party{Pod: ep.PodName(), Endpoint: ep, Ports: namedPorts(ep.Ports)}
 	for _, a := range []netip.Addr{ep.IPv4, ep.IPv6} {
 		if a.IsValid() {
 			p.Addrs = append(p.Addrs, a)
@@ -92,9 +92,6 @@ func (v *View) ofEndpoint(ep *endpoints.Endpoint) Party {
 	}
 	if row, found := endpointpolicies.Of(v.txn, v.EndpointPolicies, ep.ID, ep.AttachmentID()); found {
 		p.Identity = row.Identity
-	}
-	if pod, _, found := v.Pods.Get(v.txn, k8s.PodByName(p.Pod)); found {
-		p.Ports = namedPorts(pod.Ports)
 	}
 	return p
 }
