@@ -73,6 +73,13 @@ func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
 	server.Get(kubeapi.Nodes, "", "node-1", &object)
 	object.Spec.PodCIDRs = nil
 	server.Put(&object)
+	eventually(t, func() error { // else the copy on disk still offers it
+		rows, err := node.Waggle(t.Context(), "db", "show", "node-cidrs")
+		if err == nil && !strings.Contains(rows, "nothing names a range any more") {
+			err = fmt.Errorf("the ranges are:\n%s", rows)
+		}
+		return err
+	})
 	if err := errors.Join(node.StopAgent(t.Context()), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
