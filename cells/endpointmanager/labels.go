@@ -44,7 +44,7 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 	if ep.K8sPodName == "" {
 		return fromPod{labels: ep.Labels}
 	}
-	if ep.Restored && !m.listed(txn) {
+	if ep.Restored && !sources.Listed(txn, m.sources, m.pods.Name(), m.namespaces.Name()) {
 		return fromPod{ep.Labels, ep.LabelsMissing, ep.Ports} // its file is never older than a copy of the objects
 	}
 	pod := m.podOf(txn, ep)
@@ -59,17 +59,7 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 	if !found && m.live != nil { // without Kubernetes what is not there will not come
 		missing = "those of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
-	return fromPod{withOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
-}
-
-// listed tells whether pods and namespaces are those of their source, and no copy of before.
-func (m *manager) listed(txn statedb.ReadTxn) bool {
-	for _, table := range []string{m.pods.Name(), m.namespaces.Name()} {
-		if source, _, _ := m.sources.Get(txn, sources.ByTable(table)); source.State != sources.Synced {
-			return false
-		}
-	}
-	return true
+	return fromPod{endpoint.WithOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
 }
 
 // unread says which labels of an endpoint may come yet, whose pod is not there. Without Kubernetes that ends when the manifests
@@ -97,16 +87,6 @@ func (m *manager) podOf(txn statedb.ReadTxn, ep *endpoints.Endpoint) *k8s.Pod {
 		return nil
 	}
 	return pod
-}
-
-// withOthers adds the labels of other sources than k8s to those of a pod.
-func withOthers(ofPod, old map[string]string) map[string]string {
-	for key, value := range old {
-		if endpoint.LabelSource(key) != endpoint.SourceK8s {
-			ofPod[key] = value
-		}
-	}
-	return ofPod
 }
 
 // SetLabels implements [endpoint.Manager]. Labels of the source k8s stay: they are not the user's.

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
@@ -59,7 +60,7 @@ func (m *manager) learnPod(ctx context.Context, ep *endpoints.Endpoint) *k8s.Pod
 		err = errors.New("the API server knows another pod of this name, with UID " + pod.UID)
 	}
 	if err != nil {
-		ep.Labels = withOthers(labels.OfNamespace(m.cluster, ep.K8sNamespace), ep.Labels)
+		ep.Labels = endpoint.WithOthers(labels.OfNamespace(m.cluster, ep.K8sNamespace), ep.Labels)
 		ep.LabelsMissing = fmt.Sprintf("those of pod %s, which the watch has not shown: %s", ep.PodName(), err)
 		m.log.Warn("The labels of a new pod are not known yet", "pod", ep.PodName(), "error", err)
 		return nil

@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -209,7 +208,7 @@ func (in *inputs) elsewhere() map[uint32]bool {
 // followLabels tells of the endpoints whose pods or namespaces have changed.
 func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	before, namespaces := in.listed, map[string]bool{}
-	in.listed = in.isListed(txn, in.Pods.Name()) && in.isListed(txn, in.Namespaces.Name())
+	in.listed = sources.Listed(txn, in.Sources, in.Pods.Name(), in.Namespaces.Name())
 	follow(in, txn, changed, in.pods, func(o *k8s.Pod, _ bool) {
 		for id := range in.ofPod[o.Key()] {
 			in.subject(txn, in.subjects[id])
@@ -241,19 +240,7 @@ func (in *inputs) labels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string
 		return ep.Labels
 	}
 	namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
-	all := labels.OfPod(in.env.Cluster, pod, namespace)
-	for key, value := range ep.Labels {
-		if endpoint.LabelSource(key) != endpoint.SourceK8s {
-			all[key] = value
-		}
-	}
-	return all
-}
-
-// isListed tells whether a table is the list of its source.
-func (in *inputs) isListed(txn statedb.ReadTxn, table string) bool {
-	row, _, _ := in.Sources.Get(txn, sources.ByTable(table))
-	return row.State == sources.Synced
+	return endpoint.WithOthers(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
 }
 
 func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
@@ -305,7 +292,7 @@ func (in *inputs) synced(txn statedb.ReadTxn) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
 	}
-	return !slices.ContainsFunc(in.needed(), func(name string) bool { return !in.isListed(txn, name) })
+	return sources.Listed(txn, in.Sources, in.needed()...)
 }
 
 // needed are the tables without which policies cannot be known.

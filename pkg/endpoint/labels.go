@@ -107,3 +107,13 @@ func FormatLabels(labels map[string]string) []string {
 	}
 	return list
 }
+
+// WithOthers adds the labels of other sources than k8s that an endpoint has to those of its pod, and returns them.
+func WithOthers(ofPod, have map[string]string) map[string]string {
+	for key, value := range have {
+		if LabelSource(key) != SourceK8s {
+			ofPod[key] = value
+		}
+	}
+	return ofPod
+}

@@ -64,3 +64,14 @@ var ByTable = tableIndex.Query
 func NewTable(db *statedb.DB) (statedb.RWTable[Source], error) {
 	return statedb.NewTable(db, "sources", tableIndex)
 }
+
+// Listed tells whether the rows of all these tables, by their names, are their sources' own lists: nothing is unread, and nothing a
+// copy of before.
+func Listed(txn statedb.ReadTxn, table statedb.Table[Source], names ...string) bool {
+	for _, name := range names {
+		if row, _, _ := table.Get(txn, ByTable(name)); row.State != Synced {
+			return false
+		}
+	}
+	return true
+}
