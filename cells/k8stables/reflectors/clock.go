@@ -32,8 +32,11 @@ func (c untilDone) After(d time.Duration) <-chan time.Time {
 	return ch
 }
 
+// firstPause is the first step of the back-off.
+const firstPause = 200 * time.Millisecond
+
 // backoff of a reflector: jitter doubles a step at most, so none is longer than 4 s, and the list that follows is there
 // before 6 s are over.
 func backoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 1, Cap: 2 * time.Second, Steps: 16}
+	return &wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Cap: 2 * time.Second, Steps: 16}
 }

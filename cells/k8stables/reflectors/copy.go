@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -131,29 +132,33 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 }
 
 // changed waits for a change until ctx ends, but no longer than limit. The end of ctx does not hide a change.
-func changed(ctx context.Context, watch *statedb.WatchSet, limit time.Duration) bool {
+func changed(ctx context.Context, channels []<-chan struct{}, limit time.Duration) bool {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if closed, _ := watch.Wait(waiting, 0); len(closed) > 0 {
-		return true
-	}
-	glance, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Millisecond)
-	defer cancel()
-	closed, _ := watch.Wait(glance, 0)
-	return len(closed) > 0
+	watch := statedb.NewWatchSet()
+	watch.Add(channels...)
+	_, _ = watch.Wait(waiting, 0) // when both are there it may choose the end
+	return slices.ContainsFunc(channels, func(ch <-chan struct{}) bool {
+		select {
+		case <-ch:
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // complete lists the tables that may be copied, or none while all that is known comes from the copy itself.
-func (s *Source) complete(txn statedb.ReadTxn) (watch *statedb.WatchSet, names []string) {
-	watch = statedb.NewWatchSet()
+// The channels are closed when that changes, or what the tables hold.
+func (s *Source) complete(txn statedb.ReadTxn) (watch []<-chan struct{}, names []string) {
 	fresh := false
 	for _, t := range s.set.All() {
 		row, _, _ := s.set.Sources.Get(txn, sources.ByTable(t.Name()))
 		if done, changed := t.Initialized(txn); !done {
-			watch.Add(changed)
+			watch = append(watch, changed)
 		}
 		if row.Usable() {
-			watch.Add(t.Changed(txn))
+			watch = append(watch, t.Changed(txn))
 			names = append(names, t.Name())
 		}
 		fresh = fresh || row.State == sources.Synced

@@ -56,7 +56,8 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 			return nil, fmt.Errorf("reflect %s: there is no table %s", k.resource, k.table)
 		}
 		r := &report{set: set, table: k.table}
-		asks := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName, report: r}
+		asks := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName,
+			servers: client.Servers, report: r}
 		s.stores = append(s.stores, &store{kind: k, set: set, table: table, asks: asks, report: r, wake: make(chan struct{}, 1),
 			initialized: table.Initializer(txn, Producer+"-"+k.resource.Plural), rejected: map[string]tables.Reject{}})
 	}

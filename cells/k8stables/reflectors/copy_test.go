@@ -1,0 +1,27 @@
+package reflectors
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// An agent that ends copies what has changed, however little time the machine gives it to look.
+func TestChanged_EndHidesNoChange(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	still, closed := make(chan struct{}), make(chan struct{})
+	close(closed)
+	for range 1000 {
+		if !changed(ended, []<-chan struct{}{still, closed}, time.Hour) {
+			t.Fatal("a change was not seen")
+		}
+	}
+	if changed(ended, []<-chan struct{}{still}, time.Hour) {
+		t.Error("a change was seen where there was none")
+	}
+	if changed(t.Context(), []<-chan struct{}{still}, time.Nanosecond) {
+		t.Error("the time that has passed was taken for a change")
+	}
+}
