@@ -27,7 +27,7 @@ type collector struct {
 	kernel    kernel
 
 	suspects map[int]suspect // by index, what the last look found
-	looked   bool            // all endpoints were known once
+	looked   bool            // there was a look when everything was known
 	spared   map[int]string  // likewise; see orphans
 	deleted  int
 }
@@ -73,6 +73,9 @@ var errUnknownLink = errors.New("an endpoint in quarantine does not tell its lin
 // collect is one look.
 func (c *collector) collect() error {
 	txn := c.db.ReadTxn()
+	if !c.known(txn) {
+		return nil
+	}
 	stray, err := c.stray(txn)
 	if err != nil {
 		c.suspects = nil
@@ -100,12 +103,15 @@ func (c *collector) collect() error {
 	return errors.Join(errs...)
 }
 
-// stray returns the links that carry our group and a name of ours, and that no endpoint has. Until all endpoints are known
-// there are none.
+// known tells whether all links and all endpoints are. Without either nothing can be said about any link.
+func (c *collector) known(txn statedb.ReadTxn) bool {
+	links, _ := c.devices.Initialized(txn)
+	eps, _ := c.endpoints.Initialized(txn)
+	return links && eps
+}
+
+// stray returns the links that carry our group and a name of ours, and that no endpoint has.
 func (c *collector) stray(txn statedb.ReadTxn) (map[int]string, error) {
-	if known, _ := c.endpoints.Initialized(txn); !known {
-		return nil, nil
-	}
 	stray := map[int]string{}
 	for d := range c.devices.All(txn) {
 		if d.Group == podlink.Group && d.Type == "veth" && podlink.IsHostName(d.Name) {

@@ -1,6 +1,7 @@
 package linkreaper
 
 import (
+	"errors"
 	"log/slog"
 	"testing"
 
@@ -59,4 +60,37 @@ func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
 	left("at last", 1)
 	look(looks)
 	left("with its endpoint", 1)
+}
+
+// The first look that counts is one that sees the links: those of an earlier run whose state is lost are in use.
+func TestCollect_LinksThatAreListedLateAreSparedAllTheSame(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	links, err1 := devices.NewTable(db)
+	eps, err2 := endpoints.NewTable(db)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	txn := db.WriteTxn(links)
+	listed := links.RegisterInitializer(txn, "netlink")
+	txn.Commit()
+	k := newFakeKernel(db, links)
+	c := &collector{log: slog.New(slog.DiscardHandler), db: db, devices: links, endpoints: eps, kernel: k}
+	if err := c.collect(); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.set([]string{"3,lxc000000000001,veth,0x57414701,up", "4,lxc000000000002,veth,0x57414701,up"}); err != nil {
+		t.Fatal(err)
+	}
+	txn = db.WriteTxn(links)
+	listed(txn)
+	txn.Commit()
+	for range looks {
+		if err := c.collect(); !errors.Is(err, errOrphans) {
+			t.Fatalf("got %v, want %v", err, errOrphans)
+		}
+	}
+	if members, _ := k.Members(podlink.Group); len(members) != 2 {
+		t.Errorf("of the links of two pods there are %+v", members)
+	}
 }

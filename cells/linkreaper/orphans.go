@@ -37,9 +37,6 @@ func (c *collector) orphans(txn statedb.ReadTxn, stray map[int]string) map[int]s
 
 // spareOrphans takes orphans out of stray, and forgets those that are gone. The first look finds them.
 func (c *collector) spareOrphans(txn statedb.ReadTxn, stray map[int]string) error {
-	if known, _ := c.endpoints.Initialized(txn); !known {
-		return nil
-	}
 	if !c.looked {
 		c.looked, c.spared = true, c.orphans(txn, stray)
 	}
