@@ -1,12 +1,14 @@
 package agentcall
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -124,6 +126,38 @@ func TestWaitConfig_BoundsItsPatience(t *testing.T) {
 	_, err := New(filepath.Join(t.TempDir(), "none.sock")).WaitConfig(t.Context(), Patience{Absent: 200 * time.Millisecond, Starting: time.Minute})
 	if d := time.Since(begin); !errors.Is(err, ErrUnreachable) || d > 2*time.Second {
 		t.Errorf("an absent agent: %v after %v", err, d)
+	}
+}
+
+// An agent that is starting for longer than an absent one may take, and then restarts, is away for a moment only.
+func TestWaitConfig_AnAgentThatRestartsIsAbsentFromThenOn(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	serve := func(state models.AgentStateState) (stop func()) {
+		l, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Error(err)
+			return func() {}
+		}
+		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"status":{"agent":{"state":%q}}}`, state)
+		})}
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = server.Serve(l) })
+		return func() { _ = server.Shutdown(context.Background()); wg.Wait() } // what is asked is answered
+	}
+	patience := Patience{Absent: 2 * time.Second, Starting: time.Minute}
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	stop := serve(models.AgentStateStateStarting)
+	wg.Go(func() {
+		time.Sleep(patience.Absent + 100*time.Millisecond)
+		stop()
+		time.Sleep(3 * pollInterval)
+		t.Cleanup(serve(models.AgentStateStateReady))
+	})
+	if _, err := New(socket).WaitConfig(t.Context(), patience); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // Patience says how long [Client.WaitConfig] waits.
 type Patience struct {
-	Absent   time.Duration // for an agent that nobody hears of; 0 means one attempt
+	Absent   time.Duration // for an agent that nobody hears of, from its last answer on; 0 means one attempt
 	Starting time.Duration // in all, for one that answers that it is starting
 }
 
@@ -23,9 +23,11 @@ const pollInterval = 50 * time.Millisecond
 // asked again within patience; then the error is [ErrUnreachable] or [ErrStarting], with what is missing.
 func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, error) {
 	begin := time.Now()
+	longest := max(patience.Starting, patience.Absent)
+	var heard time.Duration // from begin to its last answer
 	for {
 		// An agent that takes the connection and then says nothing must not hold us longer than a starting one.
-		attempt, cancel := context.WithDeadline(ctx, begin.Add(max(patience.Starting, patience.Absent, time.Second)))
+		attempt, cancel := context.WithDeadline(ctx, begin.Add(max(longest, time.Second)))
 		config, err := c.Config(attempt)
 		cancel()
 		limit := patience.Starting
@@ -33,10 +35,13 @@ func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, er
 		case err == nil && config.Agent.State != models.AgentStateStateStarting:
 			return config, nil
 		case err == nil:
+			heard = time.Since(begin)
 			err = fmt.Errorf("%w: it waits for %s", ErrStarting, orNothing(config.Agent.WaitingFor))
 		case errors.Is(err, ErrUnreachable):
-			limit = patience.Absent
-		case Status(err) != 503:
+			limit = min(heard+patience.Absent, longest)
+		case Status(err) == 503:
+			heard = time.Since(begin)
+		default:
 			return nil, err
 		}
 		if time.Since(begin)+pollInterval > limit {
