@@ -66,7 +66,7 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 	}
 	suspects := map[uint16]*suspect{}
 	for {
-		txn := heartbeat.Snapshot(ctx, c.Manager.db, c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources)
+		txn := heartbeat.Snapshot(ctx, c.Manager.db, c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources, c.Manager.servers)
 		changed := c.watch(txn)
 		err := c.look(txn, suspects, time.Now())
 		pause := c.pause(suspects)
@@ -96,8 +96,9 @@ func (c collector) watch(txn statedb.ReadTxn) *statedb.WatchSet {
 	_, endpoint := c.Manager.endpoints.AllWatch(txn)
 	_, pod := c.Manager.pods.AllWatch(txn)
 	_, source := c.Sources.AllWatch(txn)
+	_, server := c.Manager.servers.AllWatch(txn)
 	changed := statedb.NewWatchSet()
-	changed.Add(device, endpoint, pod, source)
+	changed.Add(device, endpoint, pod, source, server)
 	return changed
 }
 

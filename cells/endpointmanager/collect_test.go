@@ -7,8 +7,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/hivetest"
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
@@ -262,6 +264,30 @@ func TestCollect_SecondProofThatComesLateIsWaitedForNoLonger(t *testing.T) {
 	require.Equal(t, testInterval, s.pause(s.suspects))
 	s.round(t, testInterval)
 	require.Nil(t, s.endpoint(1))
+}
+
+// The row that says that an API server answers may come after everything that it says: it alone is a reason to look again.
+func TestCollect_AServerThatAnswersIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 1)
+		server(t, s, apiservers.No)
+		delete(s.kernel.names, 1)
+		s.kernel.sees[netns(1)] = sight{} // as in a container
+		s.pod(t, 1, false)
+		s.observe(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		health, _ := cell.NewSimpleHealth()
+		ended := make(chan error, 1)
+		go func() { ended <- s.collector.run(ctx, health) }()
+		time.Sleep(2*testInterval + 5*settleCollect)
+		require.NotEmpty(t, s.endpoint(1).Quarantine)
+		server(t, s, apiservers.Yes)
+		time.Sleep(testInterval + 5*settleCollect)
+		require.Nil(t, s.endpoint(1))
+		cancel()
+		require.NoError(t, <-ended)
+	})
 }
 
 // The id of a removed endpoint is given to another one between two looks: what was seen of the first does not count.

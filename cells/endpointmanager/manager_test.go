@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -348,5 +349,37 @@ func playDatapath(ctx context.Context, t *testing.T, r *rig) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// readyMeanwhile is a table of states in which an endpoint becomes ready right after it was looked at.
+type readyMeanwhile struct {
+	statedb.Table[*endpointstates.EndpointState]
+	happens func()
+}
+
+func (s readyMeanwhile) GetWatch(txn statedb.ReadTxn, q statedb.Query[*endpointstates.EndpointState]) (
+	state *endpointstates.EndpointState, rev statedb.Revision, changed <-chan struct{}, found bool,
+) {
+	state, rev, changed, found = s.Table.GetWatch(txn, q)
+	s.happens()
+	return state, rev, changed, found
+}
+
+// TestWaitReady_WhatIsReadyAtTheLastMomentStays: a select of two that are ready takes either.
+func TestWaitReady_WhatIsReadyAtTheLastMomentStays(t *testing.T) {
+	t.Parallel()
+	for range 50 {
+		r := started(t, t.TempDir())
+		ctx, cancel := context.WithCancel(t.Context())
+		r.manager.states = readyMeanwhile{r.states, sync.OnceFunc(func() {
+			r.setState(t, &endpointstates.EndpointState{ID: 1, Attachment: "container-1:eth0", State: endpointstates.Ready})
+			cancel()
+		})}
+		q := request(1)
+		q.Wait = true
+		_, err := r.Create(ctx, q)
+		require.NoError(t, err)
+		require.Len(t, r.rows(), 1)
 	}
 }

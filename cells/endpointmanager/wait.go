@@ -20,7 +20,7 @@ var errTimeout = fmt.Errorf("gave up after %s", readyTimeout)
 func (m *manager) waitReady(ctx context.Context, ep *endpoints.Endpoint) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errTimeout)
 	defer cancel()
-	for {
+	for late := false; ; {
 		txn := m.db.ReadTxn()
 		row, _, rowChanged, wanted := m.endpoints.GetWatch(txn, endpoints.ByID(ep.ID))
 		if !wanted || !same(row, ep) {
@@ -31,11 +31,14 @@ func (m *manager) waitReady(ctx context.Context, ep *endpoints.Endpoint) error {
 		if known && state.State == endpointstates.Ready {
 			return nil
 		}
+		if late {
+			return notReady(state, known, context.Cause(ctx))
+		}
 		select {
 		case <-rowChanged:
 		case <-stateChanged:
 		case <-ctx.Done():
-			return notReady(state, known, context.Cause(ctx))
+			late = true // it may have become ready just now: look once more
 		}
 	}
 }
