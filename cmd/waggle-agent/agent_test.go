@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -159,5 +160,36 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 	}
 	if took := time.Since(began); took > exitWithin {
 		t.Errorf("stopping took %s", took)
+	}
+}
+
+func TestAwaitStop_AStopAtTheLastMomentIsOne(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	for name, c := range map[string]struct {
+		stopped, again, late bool
+		want                 int
+	}{
+		"in time":                         {stopped: true},
+		"at the limit":                    {stopped: true, late: true},
+		"with a second signal":            {stopped: true, again: true},
+		"not":                             {late: true, want: 1},
+		"not, and somebody is in a hurry": {again: true, want: 143},
+	} {
+		for range 50 {
+			done, signals, late := make(chan struct{}), make(chan os.Signal, 1), make(chan time.Time, 1)
+			if c.stopped {
+				close(done)
+			}
+			if c.again {
+				signals <- syscall.SIGTERM
+			}
+			if c.late {
+				late <- time.Now()
+			}
+			if code := awaitStop(log, done, signals, late); code != c.want {
+				t.Fatalf("stopped %s: exit code %d, want %d", name, code, c.want)
+			}
+		}
 	}
 }

@@ -84,20 +84,10 @@ func (a *agent) watchSignals(log *slog.Logger) (stop func()) {
 		case <-signals:
 		}
 		a.hive.Shutdown()
-		slow, late := time.After(slowStop), time.After(exitWithin)
-		for {
-			select {
-			case <-done:
-				return
-			case s := <-signals:
-				log.Error("Ended by a second signal before everything had stopped", "signal", s)
-				os.Exit(killedBy(s))
-			case <-slow:
-				go a.recordStop(log) // nobody waits for it: its disk may be what hangs
-			case <-late:
-				log.Error("Ended before everything had stopped", "after", exitWithin)
-				os.Exit(1)
-			}
+		slow := time.AfterFunc(slowStop, func() { a.recordStop(log) }) // nobody waits for it: its disk may be what hangs
+		defer slow.Stop()
+		if code := awaitStop(log, done, signals, time.After(exitWithin)); code != 0 {
+			os.Exit(code)
 		}
 	})
 	return func() {
@@ -105,6 +95,33 @@ func (a *agent) watchSignals(log *slog.Logger) (stop func()) {
 		close(done)
 		wg.Wait()
 	}
+}
+
+// awaitStop returns the exit code of a process that did not stop, and 0 for one that did, though it be in the same moment: a
+// select of two that are ready takes either.
+func awaitStop(log *slog.Logger, done <-chan struct{}, signals <-chan os.Signal, late <-chan time.Time) int {
+	stopped := func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	select {
+	case <-done:
+	case s := <-signals:
+		if !stopped() {
+			log.Error("Ended by a second signal before everything had stopped", "signal", s)
+			return killedBy(s)
+		}
+	case <-late:
+		if !stopped() {
+			log.Error("Ended before everything had stopped", "after", exitWithin)
+			return 1
+		}
+	}
+	return 0
 }
 
 // killedBy is the exit code that shells give to a process which a signal has ended.
