@@ -47,12 +47,17 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 		rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 		node, nodeChanged := c.node(txn)
 		_, policiesChanged := c.Policies.AllWatch(txn)
+		_, addressesChanged := c.Addresses.AllWatch(txn)
 		complete, initialized := c.complete(txn, node)
 
 		want := compute(objects(rows), gatewaysOf(node), c.lastGateways(txn), c.policyOf(txn))
 
 		count, undecided := len(want.facts), want.undecided // commit takes want apart
-		problems := append(want.problems, c.commit(want, complete)...)
+		taken := c.commit(want, complete)
+		problems := append(want.problems, taken...)
+		if len(taken) == 0 {
+			addressesChanged = nil // nobody has to give one up, and statuses change often
+		}
 
 		report(health, problems, count, undecided)
 
@@ -63,6 +68,7 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 		case <-endpointsChanged:
 		case <-nodeChanged:
 		case <-policiesChanged:
+		case <-addressesChanged:
 		case <-initialized:
 		}
 	}
