@@ -49,8 +49,9 @@ func registerController(jobs job.Group, c controller) {
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.LocalNode, c.Routes)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.Routes)
 		_, devicesChanged := c.Devices.AllWatch(txn)
+		_, addressesChanged := c.Addresses.AllWatch(txn)
 		_, nodeChanged := c.LocalNode.AllWatch(txn)
 		_, routesChanged := c.Routes.AllWatch(txn)
 		ready, initialized := c.Devices.Initialized(txn)
@@ -68,6 +69,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		case <-ctx.Done():
 			return nil
 		case <-devicesChanged:
+		case <-addressesChanged:
 		case <-nodeChanged:
 		case <-routesChanged:
 		case <-initialized:
