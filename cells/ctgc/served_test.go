@@ -1,11 +1,21 @@
 package ctgc
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
 	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/serving"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
 // A flow whose backend is gone ends at once, and the answer that is on its way still finds its entries. They go later, unless the
@@ -84,5 +94,53 @@ func TestDeleteServed_SaysWhatStays(t *testing.T) {
 		if gone, err := p.deleteServed(&f, &sum); gone || err != nil || fake.nat[key] != next || sum.unserved != 0 {
 			t.Errorf("%v, %v with %d counted as deleted; left is %+v", gone, err, sum.unserved, fake.nat[key])
 		}
+	}
+}
+
+// That there are no services and no backends any more is known without a row that changes: flows to those of before end at once.
+func TestSweep_ServicesAreKnownToBeNone(t *testing.T) {
+	t.Parallel()
+	db, fake := statedb.New(), newFake()
+	front, err1 := frontends.NewTable(db)
+	back, err2 := backends.NewTable(db)
+	of, err3 := services.NewTable(db)
+	table, err4 := conntrack.NewTable(db)
+	_, err5 := fake.putPair([]string{"TCP", "from-pod", "10.1.0.7:1000", "10.96.0.1:80", "10.1.0.7:1000", "10.1.0.21:80", "to-pod",
+		"service=1", "backend=11"})
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		t.Fatal(err)
+	}
+	txn := db.WriteTxn(front, back)
+	complete := []func(statedb.WriteTxn){front.RegisterInitializer(txn, "test"), back.RegisterInitializer(txn, "test")}
+	txn.Commit()
+	c := &collector{kernel: fake, nat: fakeNat{fake}, db: db, table: table, heard: heard{wake: make(chan struct{}, 1)},
+		served: &served{tables: serving.Tables{Frontends: front, Backends: back, Services: of}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	health, _ := cell.NewSimpleHealth()
+	go func() { done <- c.sweep(ctx, health) }()
+	left := func() int {
+		fake.mu.Lock()
+		defer fake.mu.Unlock()
+		return len(fake.nat)
+	}
+	for _, one := range complete {
+		time.Sleep(50 * time.Millisecond) // it waits by now
+		if n := left(); n != 2 {
+			t.Errorf("before all are known %d entries are left", n)
+		}
+		txn := db.WriteTxn(front, back)
+		one(txn)
+		txn.Commit()
+	}
+	for begin := time.Now(); left() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(begin) > 30*time.Second {
+			t.Fatalf("%d entries are left", left())
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

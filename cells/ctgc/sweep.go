@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
@@ -28,6 +29,7 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 		txn := c.db.ReadTxn()
 		_, frontends := c.served.tables.Frontends.AllWatch(txn)
 		_, backends := c.served.tables.Backends.AllWatch(txn)
+		frontendsKnown, backendsKnown := completes(txn, c.served.tables.Frontends), completes(txn, c.served.tables.Backends)
 		heartbeat.Busy(ctx)
 		took, n, err := c.sweepOnce()
 		if err != nil {
@@ -54,8 +56,20 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 			late = lateSweeps
 		case <-backends:
 			late = lateSweeps
+		case <-frontendsKnown:
+			late = lateSweeps
+		case <-backendsKnown:
+			late = lateSweeps
 		}
 	}
+}
+
+// completes returns what is closed when a table becomes complete, which may be without a change of its rows; nil when it is.
+func completes[R any](txn statedb.ReadTxn, table statedb.Table[R]) <-chan struct{} {
+	if done, initialized := table.Initialized(txn); !done {
+		return initialized
+	}
+	return nil
 }
 
 // sweepOnce tells how long it took, and how many entries it saw. What it deleted before it failed counts as well.
