@@ -78,18 +78,21 @@ func (s *Source) initialize(txn statedb.WriteTxn) {
 func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	s.load(health.NewScope("copy"))
 	ctx = klog.NewContext(ctx, logr.Discard()) // reports say what is worth saying
-	var all sync.WaitGroup
+	var all, commits sync.WaitGroup
 	for _, one := range s.stores {
 		one.report.health = health.NewScope(one.resource.Plural)
 		reflector := cache.NewReflectorWithOptions(one.asks.wrap(), nil, one, cache.ReflectorOptions{
 			Name: one.resource.String(), TypeDescription: one.resource.String(), Backoff: backoff(), Clock: untilDone{ctx: ctx},
 		})
-		all.Go(func() { one.commits(ctx) })
+		commits.Go(func() { one.commits(ctx) })
 		all.Go(func() { reflector.RunWithContext(ctx) })
 	}
 	all.Go(func() { s.awaitSync(ctx, health.NewScope("sync")) })
-	all.Go(func() { s.copies(ctx, health.NewScope("copy")) })
+	copying, committed := context.WithCancel(context.WithoutCancel(ctx)) // the last copy is made of the last commits
+	all.Go(func() { s.copies(copying, health.NewScope("copy")) })
 	heartbeat.Idle(ctx) // the goroutines have marks of their own
+	commits.Wait()
+	committed()
 	all.Wait()
 	return nil
 }

@@ -87,10 +87,11 @@ func (s *store) take(in any, deleted bool) error {
 	return nil
 }
 
-// commits writes what is pending, a burst at a time.
+// commits writes what is pending, a burst at a time, and what is left when ctx ends.
 func (s *store) commits(ctx context.Context) {
 	ctx, end := heartbeat.With(ctx, s.table.Name())
 	defer end()
+	defer func() { s.report.wrote(s.flush()) }()
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {

@@ -41,7 +41,11 @@ func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
 			return
 		case <-changed:
 		case <-late:
-			if overdue = true; s.copied.IsZero() && !s.carryOn() {
+			overdue = true
+			if !s.copied.IsZero() || s.carryOn() {
+				continue
+			}
+			if missing, _ = s.missing(); len(missing) > 0 { // changed may be closed as well
 				s.shutdown.Shutdown(hive.ShutdownWithError(s.tooLate(missing)))
 				return
 			}
