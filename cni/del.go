@@ -63,7 +63,7 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) && agentcall.Status(err) != unavailable { // it stops
 		return false, err
 	}
-	// Without the number the entry means whatever has this name by then.
+	// Without the number the entry means what has this name by then, unless that is of a later run and its link is there.
 	newest, _ := newestLink(containerID, ifName)
 	return true, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName, NewestInterface: newest})
 }

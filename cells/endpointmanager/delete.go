@@ -42,15 +42,33 @@ func (m *manager) removeContainer(containerID string) (int, error) {
 // removeQueued does what an entry of the deletion queue asks for. An entry may be late: an endpoint that was made after it
 // stays.
 func (m *manager) removeQueued(e deletequeue.Entry) error {
-	if e.IfName == "" {
-		_, err := m.removeContainer(e.ContainerID)
-		return err
+	var errs []error
+	for ep := range m.endpoints.List(m.db.ReadTxn(), endpoints.ByContainer(e.ContainerID)) {
+		if e.IfName != "" && e.IfName != ep.IfName {
+			continue
+		}
+		means, err := m.means(e, ep)
+		if err == nil && means {
+			err = m.remove(ep)
+		}
+		errs = append(errs, err)
 	}
-	ep, _, found := m.endpoints.Get(m.db.ReadTxn(), endpoints.ByAttachment(e.String()))
-	if !found || !e.Means(ep.HostIfIndex) {
-		return nil
+	return errors.Join(errs...)
+}
+
+// means tells whether an entry is about ep. One that has no number was written when the attachment's link was gone, or its DEL
+// has deleted the link since: an endpoint of this run whose link is there was made later. An error leaves the entry in
+// the queue.
+func (m *manager) means(e deletequeue.Entry, ep *endpoints.Endpoint) (bool, error) {
+	if e.NewestInterface != 0 || ep.Restored {
+		return e.Means(ep.HostIfIndex), nil
 	}
-	return m.remove(ep)
+	all, err := m.kernel.links()
+	if err != nil {
+		return false, fmt.Errorf("tell whether endpoint %d was made later: %w", ep.ID, err)
+	}
+	there, _, _ := all.of(ep)
+	return !there, nil
 }
 
 // remove deletes the file and the row of ep and gives its addresses back, all of them whatever fails. It does nothing

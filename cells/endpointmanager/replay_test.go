@@ -84,6 +84,28 @@ func TestReplay_ALateEntryLeavesANewerEndpointOfTheSameAttachment(t *testing.T) 
 	require.Len(t, r.rows(), 1)
 }
 
+// A container is attached again before the entry of its DEL is replayed, and the entry does not tell of what time it is.
+func TestReplay_ALateEntryWithoutANumberLeavesALivingEndpointOfThisRun(t *testing.T) {
+	t.Parallel()
+	for _, entry := range []deletequeue.Entry{{ContainerID: "container-1", IfName: "eth0"}, {ContainerID: "container-1"}} {
+		r := started(t, t.TempDir())
+		links := &fakeKernel{names: allLinks(), err: os.ErrDeadlineExceeded}
+		r.kernel = links
+		_, err := r.Create(t.Context(), request(1))
+		require.NoError(t, err)
+		require.ErrorIs(t, r.manager.removeQueued(entry), os.ErrDeadlineExceeded, "the entry stays")
+		require.Len(t, r.rows(), 1)
+		links.err = nil
+		require.NoError(t, r.manager.removeQueued(entry))
+		require.Len(t, r.rows(), 1)
+
+		// The agent did not answer a DEL, which has deleted the link.
+		delete(links.names, 1)
+		require.NoError(t, r.manager.removeQueued(entry))
+		r.requireEmpty(t)
+	}
+}
+
 // The endpoint's file cannot be removed at first: the entry stays, and the agent that runs works it off.
 func TestReplay_AnEntryThatFailsIsTriedAgainByTheSameAgent(t *testing.T) {
 	t.Parallel()
