@@ -99,26 +99,43 @@ func echoServer(t *testing.T, network string, at nodekit.Place, addr netip.Addr)
 	return netip.MustParseAddrPort(conn.LocalAddr().String()), func() { _ = conn.Close() }
 }
 
-// patience is how long talk waits for a connection and an answer.
-const patience = 300 * time.Millisecond
+const (
+	// answerTimeout is for answers that must come: a datagram that is lost is missed however long is waited for it, and one that a
+	// busy machine has kept waiting is not.
+	answerTimeout = 15 * time.Second
+	// patience is for answers that must not come, and for those that are asked for again.
+	patience = 300 * time.Millisecond
+)
 
-// talk connects and exchanges one message.
-func talk(network string, from nodekit.Place, server netip.AddrPort) (conn net.Conn, err error) {
+// talk connects and exchanges one message, which must be answered.
+func talk(network string, from nodekit.Place, server netip.AddrPort) (net.Conn, error) {
+	return talkWithin(answerTimeout, network, from, server)
+}
+
+// talkBriefly does the same and gives up soon: for what is tried again, and for what must not be answered.
+func talkBriefly(network string, from nodekit.Place, server netip.AddrPort) (net.Conn, error) {
+	return talkWithin(patience, network, from, server)
+}
+
+func talkWithin(limit time.Duration, network string, from nodekit.Place, server netip.AddrPort) (conn net.Conn, err error) {
 	err = from.Do(func() (err error) {
-		conn, err = net.DialTimeout(network, server.String(), patience)
+		conn, err = net.DialTimeout(network, server.String(), limit)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := exchange(conn); err != nil {
+	if err := exchangeWithin(limit, conn); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }
 
-func exchange(conn net.Conn) error {
-	_ = conn.SetDeadline(time.Now().Add(patience))
+// exchange sends one message, which must be answered.
+func exchange(conn net.Conn) error { return exchangeWithin(answerTimeout, conn) }
+
+func exchangeWithin(limit time.Duration, conn net.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(limit))
 	if _, err := conn.Write([]byte("waggle")); err != nil {
 		return err
 	}
@@ -277,7 +294,7 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 				if network == "tcp" {
 					target = netip.MustParseAddrPort(standing.RemoteAddr().String())
 				}
-				if conn, err := talk(network, a, target); err == nil {
+				if conn, err := talkBriefly(network, a, target); err == nil {
 					_ = conn.Close()
 					t.Errorf("a new %s flow passes a full table", network)
 				}
@@ -312,7 +329,7 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 func roomAgain(t *testing.T, from nodekit.Place, server netip.AddrPort) {
 	t.Helper()
 	eventually(t, func() error {
-		conn, err := talk("udp", from, server)
+		conn, err := talkBriefly("udp", from, server)
 		if err != nil {
 			return fmt.Errorf("no new flow passes: %w", err)
 		}
@@ -344,7 +361,7 @@ func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
 			}
 			before := refusedFor(t, node, events.FlowsShare)
 			for i := range 3 {
-				if conn, err := talk("udp", hog, target); err == nil {
+				if conn, err := talkBriefly("udp", hog, target); err == nil {
 					_ = conn.Close()
 					t.Errorf("the hog's flow %d passes beyond its share", share+i+1)
 				}

@@ -110,7 +110,7 @@ func TestPrivilegedFaults_ReadOnlyStateDirectory(t *testing.T) {
 	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() error { return nodekit.Ping(a, b.Addr(false), 56) })
+	eventually(t, func() error { return nodekit.PingBriefly(a, b.Addr(false), 56) })
 	exactly(t, node, a, b)
 	says(t, node, "no pod can be attached", "read-only file system")
 	refused(t, node, "read-only file system")

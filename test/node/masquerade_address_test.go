@@ -29,7 +29,7 @@ func TestPrivilegedMasquerade_AddressThatTheNodeLoses(t *testing.T) {
 		server := netip.AddrPortFrom(outsideAddr(f.ipv6), 9000)
 		datagrams, stream := dial(t, pod, "udp", server), converse(t, "tcp", pod, node.OutsideHost(), outsideAddr(f.ipv6))
 		defer stream.close()
-		if err := seenAs(datagrams, was.Addr()); err != nil {
+		if err := seenAs(answerTimeout, datagrams, was.Addr()); err != nil {
 			t.Fatal(err)
 		}
 		if err := node.Do(func() error {
@@ -41,9 +41,9 @@ func TestPrivilegedMasquerade_AddressThatTheNodeLoses(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, func() error { return seenAs(datagrams, is.Addr()) })
+		eventually(t, func() error { return seenAs(time.Second, datagrams, is.Addr()) })
 		eventually(t, func() error {
-			if err := exchange(stream); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+			if err := exchangeWithin(patience, stream); !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
 				return fmt.Errorf("the connection under the address that is gone: %w", err)
 			}
 			return nil
@@ -65,8 +65,8 @@ func dial(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) (
 }
 
 // seenAs asks a server who it sees.
-func seenAs(conn net.Conn, want netip.Addr) error {
-	_ = conn.SetDeadline(time.Now().Add(time.Second))
+func seenAs(limit time.Duration, conn net.Conn, want netip.Addr) error {
+	_ = conn.SetDeadline(time.Now().Add(limit))
 	if _, err := conn.Write([]byte("who\n")); err != nil {
 		return err
 	}

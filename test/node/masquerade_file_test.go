@@ -42,7 +42,7 @@ func TestPrivilegedMasquerade_FollowsTheIPMasqAgentsFile(t *testing.T) {
 			}
 			for _, network := range networks { // each time from another port, so it is a new flow
 				eventually(t, func() error {
-					a, err := ask(t.Context(), pod, network, to)
+					a, err := askBriefly(t.Context(), pod, network, to)
 					if err == nil && a.client != want {
 						err = fmt.Errorf("%s: %s over %s sees %s, want %s", what, to, network, a.client, want)
 					}

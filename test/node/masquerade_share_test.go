@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -33,8 +34,8 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 			share := int(natmap.Share(m.MaxEntries(), percent))
 			target, done := echoServer(t, "udp", node.OutsideHost(), outsideAddr(family.ipv6))
 			defer done()
-			open := func(from nodekit.Place) error {
-				conn, err := talk("udp", from, target)
+			open := func(from nodekit.Place, limit time.Duration) error {
+				conn, err := talkWithin(limit, "udp", from, target)
 				if err == nil {
 					t.Cleanup(func() { _ = conn.Close() }) // its port is its own until the end
 				}
@@ -52,15 +53,15 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 				t.Cleanup(func() { _ = conn.Close() })
 			}
 			over := 0 // a pass of the collector may have missed some that came behind it; the next one counts them
-			for over < missed && open(hog) == nil {
+			for over < missed && open(hog, askBrief) == nil {
 				over++
 			}
 			before := refusedFor(t, node, events.NATShare)
 			for n := range 3 {
-				if err := open(hog); err == nil {
+				if err := open(hog, patience); err == nil {
 					t.Errorf("the hog's flow %d passes beyond its share of %d", share+over+n+1, share)
 				}
-				if err := open(victim); err != nil {
+				if err := open(victim, answerTimeout); err != nil {
 					t.Errorf("the victim's flow %d: %v", n+1, err)
 				}
 			}

@@ -201,7 +201,7 @@ func (m *model) compare(ctx context.Context) error {
 			errs = append(errs, pod.Check(ctx))
 		}
 		for _, family := range families {
-			errs = append(errs, nodekit.Ping(m.node.Host(), pod.Addr(family.ipv6), 56))
+			errs = append(errs, nodekit.PingBriefly(m.node.Host(), pod.Addr(family.ipv6), 56))
 		}
 	}
 	return errors.Join(errs...)

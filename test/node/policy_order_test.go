@@ -207,7 +207,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 				}
 				waitReady(t, n.Node)
 				for _, addr := range victims.all() {
-					eventually(t, func() error { return nodekit.Ping(friend, addr, 56) })
+					eventually(t, func() error { return nodekit.PingBriefly(friend, addr, 56) })
 				}
 				some()
 				for name, tp := range taps {

@@ -42,7 +42,7 @@ func TestPrivilegedPolicy_LifeOfAPolicy(t *testing.T) {
 	}
 	waitReady(t, node)
 	server, client := addPod(t, node, "server"), addPod(t, node, "client")
-	passes := func(ipv6 bool) error { return nodekit.Ping(client, server.Addr(ipv6), 56) }
+	passes := func(ipv6 bool) error { return nodekit.PingBriefly(client, server.Addr(ipv6), 56) }
 
 	for _, family := range families { // nothing has to settle: ADD has returned
 		if passes(family.ipv6) == nil {

@@ -203,8 +203,8 @@ func TestPrivilegedRepair_OfWhatIsAnnouncedNeedsNoTimer(t *testing.T) {
 		n.awaitCount(t, s, count, 10*time.Second, begin)
 		// A link that has just been set up drops what comes until the kernel has seen its carrier.
 		eventually(t, func() error {
-			return errors.Join(nodekit.Ping(n.a, n.b.Addr(false), 56), nodekit.Ping(n.b, n.a.Addr(true), 56),
-				nodekit.Ping(n.Host(), n.a.Addr(false), 56), nodekit.Ping(n.Host(), n.b.Addr(true), 56))
+			return errors.Join(nodekit.PingBriefly(n.a, n.b.Addr(false), 56), nodekit.PingBriefly(n.b, n.a.Addr(true), 56),
+				nodekit.PingBriefly(n.Host(), n.a.Addr(false), 56), nodekit.PingBriefly(n.Host(), n.b.Addr(true), 56))
 		})
 	}
 	n.requireShown(t)
@@ -286,7 +286,7 @@ func TestPrivilegedRepair_OfWhatIsNotAnnouncedWithin30Seconds(t *testing.T) {
 			t.Fatalf("%s: %v", s.name, err)
 		}
 	}
-	if err := nodekit.Ping(n.a, n.b.Addr(false), 56); err == nil {
+	if err := nodekit.PingBriefly(n.a, n.b.Addr(false), 56); err == nil {
 		t.Error("without entries in the maps packets pass")
 	}
 	for _, s := range silent {
@@ -294,7 +294,7 @@ func TestPrivilegedRepair_OfWhatIsNotAnnouncedWithin30Seconds(t *testing.T) {
 		n.awaitCount(t, s, count[s.kind], 35*time.Second, begin) // entries of maps are no part of the state
 	}
 	eventually(t, func() error {
-		return errors.Join(nodekit.Ping(n.a, n.b.Addr(false), 56), nodekit.Ping(n.Host(), n.b.Addr(true), 56))
+		return errors.Join(nodekit.PingBriefly(n.a, n.b.Addr(false), 56), nodekit.PingBriefly(n.Host(), n.b.Addr(true), 56))
 	})
 	if took := time.Since(begin); took > 40*time.Second {
 		t.Errorf("all was repaired after %v", took)

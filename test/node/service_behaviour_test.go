@@ -88,7 +88,7 @@ func (m *market) answerAll(t *testing.T, clients []nodekit.Place, servers ...str
 	each(webAddrs, 80, func(network string, to netip.AddrPort) {
 		if len(servers) > 0 { // the service may have had as many before, but not these
 			eventually(t, func() error {
-				if a, err := ask(t.Context(), clients[0], network, to); err != nil || !slices.Contains(servers, a.server) {
+				if a, err := askBriefly(t.Context(), clients[0], network, to); err != nil || !slices.Contains(servers, a.server) {
 					return fmt.Errorf("ask %s over %s: %q answers (%w), want one of %v", to, network, a.server, err, servers)
 				}
 				return nil
@@ -149,7 +149,7 @@ func (m *market) anothers(t *testing.T, clients []nodekit.Place) {
 		}
 		each(webAddrs, 80, func(network string, to netip.AddrPort) {
 			for _, client := range clients {
-				if a, err := ask(t.Context(), client, network, to); err == nil {
+				if a, err := askBriefly(t.Context(), client, network, to); err == nil {
 					t.Errorf("%s over %s is another proxy's, and answers: %+v", to, network, a)
 				}
 			}

@@ -72,7 +72,7 @@ func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T)
 func (l *line) isClosed(t *testing.T) {
 	t.Helper()
 	eventually(t, func() error {
-		_, err := askOn(l.Conn)
+		_, err := askWithin(l.Conn, askBrief)
 		for _, closed := range []error{syscall.ECONNABORTED, syscall.EPIPE, syscall.EDESTADDRREQ} {
 			if errors.Is(err, closed) {
 				return nil

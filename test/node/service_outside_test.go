@@ -104,7 +104,7 @@ func TestPrivilegedService_NodePortLocal(t *testing.T) {
 	m.slices(t, "web", webPorts, endpoint{pod: "one", node: "node-2"})
 	each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
 		eventually(t, func() error {
-			if a, err := ask(t.Context(), m.OutsideHost(), network, to); err == nil {
+			if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 				return fmt.Errorf("%s over %s: a node without a backend answers: %+v", to, network, a)
 			}
 			return nil
@@ -175,7 +175,7 @@ func TestPrivilegedService_SourceRanges(t *testing.T) {
 				return
 			}
 			eventually(t, func() error {
-				if a, err := ask(t.Context(), m.OutsideHost(), network, to); err == nil {
+				if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 					return fmt.Errorf("%s over %s answers a stranger: %+v", to, network, a)
 				}
 				return nil
@@ -200,7 +200,7 @@ func TestPrivilegedHostPort_FollowsThePod(t *testing.T) {
 			"status: {phase: Running, podIP: %s, podIPs: [{ip: %s}, {ip: %q}], conditions: [{type: Ready, status: \"True\"}]}}\n",
 			uid, pod.Addr(false), pod.Addr(false), pod.Addr(true)))
 		each(uplinks, 8888, func(network string, to netip.AddrPort) {
-			eventually(t, func() error { _, err := ask(t.Context(), m.OutsideHost(), network, to); return err })
+			eventually(t, func() error { _, err := askBriefly(t.Context(), m.OutsideHost(), network, to); return err })
 			m.reaches(t, m.OutsideHost(), network, to, "one")
 			m.seesClient(t, m.OutsideHost(), network, to, outsideAddr(to.Addr().Is6()))
 			m.reaches(t, client, network, to, "one")
@@ -211,7 +211,7 @@ func TestPrivilegedHostPort_FollowsThePod(t *testing.T) {
 		}
 		each(uplinks, 8888, func(network string, to netip.AddrPort) {
 			eventually(t, func() error {
-				if a, err := ask(t.Context(), m.OutsideHost(), network, to); err == nil {
+				if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 					return fmt.Errorf("%s over %s: a pod that is gone answers: %+v", to, network, a)
 				}
 				return nil

@@ -75,7 +75,7 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 			m.backends(t, "one")
 			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
 				eventually(t, func() error {
-					if a, err := ask(t.Context(), m.OutsideHost(), network, to); err == nil {
+					if a, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err == nil {
 						return fmt.Errorf("%s over %s: one who may not is answered: %+v", to, network, a)
 					}
 					return nil

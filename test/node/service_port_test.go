@@ -60,7 +60,7 @@ func connectFrom(place nodekit.Place, from, to netip.AddrPort) (conn net.Conn, e
 		return errors.Join(err, set)
 	}
 	err = nodekit.Bind(place, func() (err error) {
-		conn, err = (&net.Dialer{Timeout: askTimeout, LocalAddr: net.TCPAddrFromAddrPort(from), Control: shared}).Dial("tcp", to.String())
+		conn, err = (&net.Dialer{Timeout: answerTimeout, LocalAddr: net.TCPAddrFromAddrPort(from), Control: shared}).Dial("tcp", to.String())
 		return err
 	})
 	return conn, err

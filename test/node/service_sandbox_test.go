@@ -56,7 +56,7 @@ func TestPrivilegedService_SandboxedPods(t *testing.T) {
 		switch {
 		case l.network == "udp":
 			eventually(t, func() error {
-				a, err := askOn(l.Conn)
+				a, err := askWithin(l.Conn, askBrief)
 				if err == nil && a.server != "two" {
 					err = fmt.Errorf("%s answers, which is no backend any more", a.server)
 				}

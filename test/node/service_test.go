@@ -91,7 +91,7 @@ func TestPrivilegedService_ClusterIP(t *testing.T) {
 				m.gone(t, netip.AddrPortFrom(addr, 80))
 			}
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
-				if a, err := ask(t.Context(), client, network, to); err == nil {
+				if a, err := askBriefly(t.Context(), client, network, to); err == nil {
 					t.Errorf("%s of a deleted service answers over %s: %+v", to, network, a)
 				}
 			})
@@ -127,7 +127,7 @@ func lines(t *testing.T, from nodekit.Place, port uint16, addrs []netip.Addr, ea
 func (l *line) dial(t *testing.T, from nodekit.Place) {
 	t.Helper()
 	if err := from.Do(func() (err error) {
-		l.Conn, err = net.DialTimeout(l.network, l.to.String(), askTimeout)
+		l.Conn, err = net.DialTimeout(l.network, l.to.String(), answerTimeout)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -176,13 +176,13 @@ func TestPrivilegedService_EndpointsChangeUnderUse(t *testing.T) {
 					case l.network == "udp" && mode.packets:
 						// What was sent before the agent has forgotten the flow is lost with the backend.
 						eventually(t, func() error {
-							a, err := askOn(l.Conn)
+							a, err := askWithin(l.Conn, askBrief)
 							l.server = a.server
 							return err
 						})
 					case !mode.packets: // closed by the agent
 						eventually(t, func() error {
-							_, err := askOn(l.Conn)
+							_, err := askWithin(l.Conn, askBrief)
 							var timeout net.Error
 							if err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) {
 								return nil
@@ -274,7 +274,7 @@ func TestPrivilegedService_SocketsThatAreNotConnected(t *testing.T) {
 					defer conn.Close()
 					service, backend := netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(m.pods["two"].Addr(addr.Is6()), 8080)
 					for _, to := range []netip.AddrPort{service, service, backend, service, backend} {
-						_ = conn.SetDeadline(time.Now().Add(askTimeout))
+						_ = conn.SetDeadline(time.Now().Add(answerTimeout))
 						if _, err := conn.WriteToUDPAddrPort([]byte("who"), to); err != nil {
 							t.Errorf("ask %s: %v", to, err)
 							continue
@@ -316,7 +316,7 @@ func TestPrivilegedService_PortIsUsedAgain(t *testing.T) {
 // askFromPort ends its connection at once, so that the port is free again.
 func askFromPort(place nodekit.Place, from, to netip.AddrPort) (a served, err error) {
 	err = nodekit.Bind(place, func() error {
-		conn, err := (&net.Dialer{Timeout: askTimeout, LocalAddr: net.TCPAddrFromAddrPort(from)}).Dial("tcp", to.String())
+		conn, err := (&net.Dialer{Timeout: answerTimeout, LocalAddr: net.TCPAddrFromAddrPort(from)}).Dial("tcp", to.String())
 		if err != nil {
 			return err
 		}

@@ -171,12 +171,18 @@ type served struct {
 	client netip.Addr // as the server sees it
 }
 
-const askTimeout = 2 * time.Second
+// askBrief is for answers that must not come, and for those that are asked for again; others have [answerTimeout].
+const askBrief = 2 * time.Second
 
-// ask sends one request from a place, and wants the answer from where the request went to. The socket is connected, so the kernel takes
-// answers from nowhere else.
+// ask sends one request from a place, which must be answered or refused, and wants the answer from where the request went to. The socket is
+// connected, so the kernel takes answers from nowhere else.
 func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (served, error) {
-	return askBy(ctx, from, &net.Dialer{Timeout: askTimeout}, network, to)
+	return askBy(ctx, from, &net.Dialer{Timeout: answerTimeout}, network, to)
+}
+
+// askBriefly does the same and gives up soon.
+func askBriefly(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (served, error) {
+	return askBy(ctx, from, &net.Dialer{Timeout: askBrief}, network, to)
 }
 
 // askBy waits for the answer as long as the dialer does for the connection, when that is bounded.
@@ -187,14 +193,14 @@ func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network 
 			return err
 		}
 		defer func() { _ = conn.Close() }()
-		a, err = askWithin(conn, cmp.Or(dialer.Timeout, askTimeout))
+		a, err = askWithin(conn, cmp.Or(dialer.Timeout, answerTimeout))
 		return err
 	})
 	return a, err
 }
 
-// askOn asks once more on a connection.
-func askOn(conn net.Conn) (served, error) { return askWithin(conn, askTimeout) }
+// askOn asks once more on a connection, which must answer.
+func askOn(conn net.Conn) (served, error) { return askWithin(conn, answerTimeout) }
 
 func askWithin(conn net.Conn, limit time.Duration) (served, error) {
 	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
@@ -317,7 +323,7 @@ func (m *market) refused(t *testing.T, from nodekit.Place, network string, to ne
 func (m *market) unanswered(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) {
 	t.Helper()
 	var timeout net.Error
-	if a, err := ask(t.Context(), from, network, to); !errors.As(err, &timeout) || !timeout.Timeout() {
+	if a, err := askBriefly(t.Context(), from, network, to); !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Errorf("ask %s over %s: %+v, %v; want no answer", to, network, a, err)
 	}
 }

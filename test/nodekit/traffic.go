@@ -23,7 +23,7 @@ type Place interface {
 // in a program that this process is just starting, until execve(2) has closed what was not meant for it.
 func Bind(at Place, f func() error) error {
 	return at.Do(func() error {
-		for deadline := time.Now().Add(packetTimeout); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(answerTimeout); ; time.Sleep(time.Millisecond) {
 			if err := f(); !errors.Is(err, unix.EADDRINUSE) || time.Now().After(deadline) {
 				return err
 			}
@@ -31,20 +31,29 @@ func Bind(at Place, f func() error) error {
 	})
 }
 
-// packetTimeout is long enough for a packet on a busy machine of two cores.
-const packetTimeout = 2 * time.Second
+// A packet that is lost is not sent again, so it is missed however long is waited for its answer; one that a busy machine has kept
+// waiting is not. Go says that the time is over also when the answer came in time, and nobody has looked.
+const (
+	answerTimeout = 15 * time.Second // for an answer that must come
+	silence       = 2 * time.Second  // for one that need not, or must not
+)
 
-// Ping sends one ICMP echo with size bytes of data from a place and waits for its reply.
-func Ping(from Place, to netip.Addr, size int) error {
+// Ping sends one ICMP echo with size bytes of data from a place and waits for its reply, which must come.
+func Ping(from Place, to netip.Addr, size int) error { return pingWithin(answerTimeout, from, to, size) }
+
+// PingBriefly does the same and gives up soon: for what is tried again, and for what must not be answered.
+func PingBriefly(from Place, to netip.Addr, size int) error { return pingWithin(silence, from, to, size) }
+
+func pingWithin(limit time.Duration, from Place, to netip.Addr, size int) error {
 	return from.Do(func() error {
-		if err := ping(to, size); err != nil {
+		if err := ping(limit, to, size); err != nil {
 			return fmt.Errorf("ping %s with %d bytes: %w", to, size, err)
 		}
 		return nil
 	})
 }
 
-func ping(to netip.Addr, size int) error {
+func ping(limit time.Duration, to netip.Addr, size int) error {
 	request, reply, network := byte(8), byte(0), "ip4:icmp"
 	if to.Is6() {
 		request, reply, network = 128, 129, "ip6:ipv6-icmp"
@@ -65,7 +74,7 @@ func ping(to netip.Addr, size int) error {
 	if _, err := conn.Write(packet); err != nil {
 		return err
 	}
-	if err := conn.SetReadDeadline(time.Now().Add(packetTimeout)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return err
 	}
 	buffer := make([]byte, len(packet)+128)
@@ -121,7 +130,7 @@ func TCPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort,
 	}()
 	var conn net.Conn
 	if err := from.Do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", through(service, listener.Addr()), packetTimeout)
+		conn, err = net.DialTimeout("tcp", through(service, listener.Addr()), answerTimeout)
 		return err
 	}); err != nil {
 		return err
@@ -175,7 +184,7 @@ func echo(conn net.Conn, size int) error {
 	for i := range sent {
 		sent[i] = byte(i)
 	}
-	if err := conn.SetDeadline(time.Now().Add(packetTimeout)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return err
 	}
 	written := make(chan error, 1)
@@ -254,7 +263,7 @@ func ClosedPort(from Place, to netip.Addr) error {
 		if _, err := conn.Write([]byte("?")); err != nil {
 			return err
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(packetTimeout))
+		_ = conn.SetReadDeadline(time.Now().Add(answerTimeout))
 		if _, err = conn.Read(make([]byte, 1)); errors.Is(err, unix.ECONNREFUSED) {
 			return nil
 		}

@@ -28,7 +28,7 @@ func pair(t *testing.T) *nodekit.BarePair {
 	})
 	for _, ipv6 := range []bool{false, true} { // its links and addresses come up one after the other
 		for tries := 1; ; tries++ {
-			if err := nodekit.Ping(bare.Client(), bare.Addr(ipv6), 56); err == nil {
+			if err := nodekit.PingBriefly(bare.Client(), bare.Addr(ipv6), 56); err == nil {
 				break
 			} else if tries == 5 {
 				t.Fatal(err)
