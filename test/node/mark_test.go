@@ -35,7 +35,7 @@ func TestPrivilegedMark_DoesNotReachAPod(t *testing.T) {
 			}
 			select {
 			case <-received:
-			case <-time.After(2 * time.Second):
+			case <-time.After(answerTimeout):
 				t.Fatalf("%s from the %s did not arrive", family.name, name)
 			}
 		}

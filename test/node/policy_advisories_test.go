@@ -31,9 +31,12 @@ func TestPrivilegedPolicy_EchoOfTheOtherDirectionIsNoReply(t *testing.T) {
 			id := uint16(40000 + i)
 			out, in := flow{"x/a", "x/b", family.ipv6, "icmp", 0}, flow{"x/b", "x/a", family.ipv6, "icmp", 0}
 			for range 3 {
-				if got := w.tryFor(t, matrixPatience, id, []flow{out}); !got[0] {
-					t.Errorf("%s was not answered", out)
-				}
+				eventually(t, func() error {
+					if got := w.tryFor(t, matrixPatience, id, []flow{out}); !got[0] {
+						return fmt.Errorf("%s was not answered", out)
+					}
+					return nil
+				})
 				if got := w.tryFor(t, matrixPatience, id, []flow{in}); got[0] {
 					t.Errorf("%s was answered", in)
 				}
@@ -194,11 +197,13 @@ func TestPrivilegedPolicy_HoldsWhileTheAgentIsAway(t *testing.T) {
 		if err := away(); err != nil {
 			t.Fatal(err)
 		}
+		w.denies(t, usual, want)
 		w.compare(t, usual, want)
 		if err := w.StartAgent(); err != nil {
 			t.Fatal(err)
 		}
 		waitReady(t, w.Node)
+		w.denies(t, usual, want)
 		w.compare(t, usual, want)
 	}
 	cancel()

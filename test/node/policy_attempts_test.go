@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -104,7 +105,7 @@ func await(attempts []*attempt, patience time.Duration) error {
 				fds[i].Events = unix.POLLOUT
 			}
 		}
-		if _, err := unix.Poll(fds, int(time.Until(deadline).Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Poll(fds, pollFor(time.Until(deadline))); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait for answers: %w", err)
 		}
 		var rest []*attempt
@@ -117,6 +118,9 @@ func await(attempts []*attempt, patience time.Duration) error {
 	}
 	return nil
 }
+
+// pollFor is what poll(2) waits for so long. A negative number of it would be for ever, and a deadline may pass at any time.
+func pollFor(left time.Duration) (milliseconds int) { return max(0, int(left.Milliseconds())+1) }
 
 // done looks at what has come and tells whether that is all that will.
 func (a *attempt) done() bool {
@@ -160,5 +164,18 @@ func closeAll(attempts []*attempt) {
 		if a.fd >= 0 {
 			_ = unix.Close(a.fd) // nothing is lost
 		}
+	}
+}
+
+// A deadline that has passed while the thread had no CPU does not make a matrix wait for ever.
+func TestAwait_DeadlineThatHasPassed(t *testing.T) {
+	t.Parallel()
+	for _, left := range []time.Duration{-time.Minute, -2 * time.Millisecond, -1, 0} {
+		if ms := pollFor(left); ms < 0 || ms > 1 {
+			t.Errorf("%v before the deadline poll(2) is told %d ms", left, ms)
+		}
+	}
+	if ms := pollFor(20 * time.Millisecond); ms != 21 {
+		t.Errorf("20 ms before the deadline poll(2) is told %d ms", ms)
 	}
 }

@@ -261,12 +261,23 @@ func (w *world) flows(services []service) (all []flow) {
 	return all
 }
 
+// denies tries once all connections that must not be answered: where nothing changes none is, at any time.
+func (w *world) denies(t *testing.T, services []service, want func(flow) bool) {
+	t.Helper()
+	denied := slices.DeleteFunc(w.flows(services), want)
+	for i, answered := range w.try(t, denied) {
+		if answered {
+			t.Errorf("%s is answered, and is denied all the time", denied[i])
+		}
+	}
+}
+
 // compare tries all connections until exactly those are answered that want says, or for too long.
 func (w *world) compare(t *testing.T, services []service, want func(flow) bool) {
 	t.Helper()
 	left := w.flows(services)
 	all := len(left)
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		got := w.try(t, left)
 		var wrong []flow

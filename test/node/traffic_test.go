@@ -104,7 +104,7 @@ func TestPrivilegedSpoof_IsDroppedCountedAndShown(t *testing.T) {
 				if from != a.Addr(family.ipv6) {
 					t.Errorf("the first packet came from %s, want %s", from, a.Addr(family.ipv6))
 				}
-			case <-time.After(2 * time.Second):
+			case <-time.After(answerTimeout):
 				t.Error("the honest packet did not arrive")
 			}
 		})

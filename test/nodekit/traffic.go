@@ -39,10 +39,14 @@ const (
 )
 
 // Ping sends one ICMP echo with size bytes of data from a place and waits for its reply, which must come.
-func Ping(from Place, to netip.Addr, size int) error { return pingWithin(answerTimeout, from, to, size) }
+func Ping(from Place, to netip.Addr, size int) error {
+	return pingWithin(answerTimeout, from, to, size)
+}
 
 // PingBriefly does the same and gives up soon: for what is tried again, and for what must not be answered.
-func PingBriefly(from Place, to netip.Addr, size int) error { return pingWithin(silence, from, to, size) }
+func PingBriefly(from Place, to netip.Addr, size int) error {
+	return pingWithin(silence, from, to, size)
+}
 
 func pingWithin(limit time.Duration, from Place, to netip.Addr, size int) error {
 	return from.Do(func() error {
