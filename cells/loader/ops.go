@@ -32,9 +32,9 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 	case attachments.Block:
 		return o.orOld(o.kernel.Pods.SetFilter(uint32(a.IfIndex), o.program(a)))
 	case attachments.TCX:
-		return o.orOld(o.kernel.Devices.Attach(pinName(a), placeOf(a), o.program(a)))
+		return o.orVacant(a, o.kernel.Devices.Attach(pinName(a), placeOf(a), o.program(a)))
 	case attachments.CGroup:
-		return o.orOld(o.kernel.Devices.AttachGroup(pinName(a), a.Device, a.Hook, o.program(a)))
+		return o.orVacant(a, o.kernel.Devices.AttachGroup(pinName(a), a.Device, a.Hook, o.program(a)))
 	case attachments.PodLink:
 		return o.kernel.Pods.Join(a.IfIndex, a.Device, a.MTU)
 	}
@@ -55,6 +55,19 @@ func (o *ops) orOld(err error) error {
 		return fmt.Errorf("%w, and generation %d is not loaded: see the table bpf-programs", err, o.generation.number)
 	}
 	return err
+}
+
+// orVacant is [ops.orOld] for a pinned link, and notes whether the hook that refuses a program goes on with one of an earlier run.
+func (o *ops) orVacant(a *attachments.Attachment, err error) error {
+	a.Vacant = false
+	if err == nil {
+		return nil
+	}
+	if have, unread := o.kernel.Devices.Attached(); unread == nil {
+		on := have[pinName(a)]
+		a.Vacant = on.IfIndex == 0 && on.Group == 0
+	}
+	return o.orOld(err)
 }
 
 // Delete implements reconciler.Operations. Pod links and the device that holds the blocks keep their clsact until they

@@ -31,6 +31,7 @@ type Attachment struct {
 	ProgramID  uint32            `json:"programID"`  // the kernel's number of the program, new with each load; 0 as above
 	EndpointID uint16            `json:"endpointID"` // of a pod link; else 0
 	MTU        int               `json:"mtu"`        // of a pod link before somebody else changed it; else 0
+	Vacant     bool              `json:"vacant"`     // the last attempt failed, and nothing of ours hangs there, of an earlier run neither
 	Status     reconciler.Status `json:"status"`
 }
 
@@ -40,10 +41,11 @@ func (a *Attachment) Key() string { return string(a.Kind) + "/" + a.Device + "/"
 // Clone returns a copy that may be changed and inserted.
 func (a *Attachment) Clone() *Attachment { c := *a; return &c }
 
-// Equal compares the desired part. The MTU is not a part of it: what it should be is known only once it was changed.
+// Equal compares the desired part. The MTU is not a part of it: what it should be is known only once it was changed. Nor is what an attempt
+// has found.
 func (a *Attachment) Equal(o *Attachment) bool {
 	x, y := *a, *o
-	x.MTU, y.MTU = 0, 0
+	x.MTU, y.MTU, x.Vacant, y.Vacant = 0, 0, false, false
 	x.Status, y.Status = reconciler.Status{}, reconciler.Status{}
 	return x == y
 }
@@ -95,7 +97,8 @@ var (
 	ByEndpoint = endpointIndex.Query
 )
 
-// Replaced tells whether every hook runs the programs of the agent that runs: then no program of an earlier one is left.
+// Replaced tells whether every hook runs the programs of the agent that runs: then no program of an earlier one is left. Of a control group
+// there are rows only when sockets are served.
 func Replaced(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 	blocks, devices := 0, 0
 	for a := range table.All(txn) {
@@ -104,14 +107,21 @@ func Replaced(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 			blocks++
 		case TCX:
 			devices++
+		case CGroup:
 		default:
 			continue
 		}
-		if a.ProgramID == 0 || a.Status.Kind != reconciler.StatusKindDone {
+		if !a.replaced() {
 			return false
 		}
 	}
 	return blocks == 2 && devices > 0
+}
+
+// replaced tells it of one hook. Nobody waits for one that takes no program and has none: it may stay so for good.
+func (a *Attachment) replaced() bool {
+	done, failed := a.Status.Kind == reconciler.StatusKindDone, a.Status.Kind == reconciler.StatusKindError
+	return a.ProgramID != 0 && (done || failed && a.Vacant)
 }
 
 // NewTable makes the table "attachments".
