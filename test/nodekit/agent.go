@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -89,44 +92,98 @@ func (n *Node) WaitReady(ctx context.Context) error {
 // Emulated is set in the environment of tests whose CPU is emulated.
 const Emulated = "WAGGLE_TEST_EMULATED"
 
+// starved is how long an agent that is to stop must have been kept from its CPU for the machine to be blamed: two of the 4 s
+// that its stop hooks have.
+const starved = 2 * time.Second
+
 // StopAgent ends the agent with SIGTERM and waits for it. One that ends before all its loops have is a fault, but where the
-// CPU is emulated: the agent ends within 5 s, and there they need more.
+// CPU is emulated: the agent ends within 5 s, and there they need more; and where it had no CPU for most of them, which is seen,
+// and has said what was not done yet.
 func (n *Node) StopAgent(ctx context.Context) error {
-	err := n.endAgent(ctx, syscall.SIGTERM)
-	if exit := (*exec.ExitError)(nil); os.Getenv(Emulated) != "" && errors.As(err, &exit) && exit.ExitCode() == 1 {
+	log := len(n.AgentLog())
+	ending := n.EndAgent(ctx, syscall.SIGTERM)
+	if exit := (*exec.ExitError)(nil); !errors.As(ending.Err, &exit) || exit.ExitCode() != 1 {
+		return ending.Err
+	}
+	if os.Getenv(Emulated) != "" {
 		return nil
 	}
-	return err
+	last := n.AgentLog()
+	last = last[min(log, len(last)):]
+	if ending.Waited > starved && strings.Contains(last, "Stopping takes long") {
+		return nil
+	}
+	return fmt.Errorf("stop the agent: %w after %v, of which its threads waited %v for a CPU:\n%s", ending.Err, ending.Took, ending.Waited, last)
 }
 
 // KillAgent ends the agent with SIGKILL.
 func (n *Node) KillAgent(ctx context.Context) error {
-	err := n.endAgent(ctx, syscall.SIGKILL)
+	err := n.EndAgent(ctx, syscall.SIGKILL).Err
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !exit.Exited() {
 		return nil
 	}
 	return err
 }
 
-func (n *Node) endAgent(ctx context.Context, signal os.Signal) error {
+// Ending is how an agent ended.
+type Ending struct {
+	Err    error         // its exit code, or why it did not end
+	Took   time.Duration // from the signal on
+	Waited time.Duration // how long its threads could have run meanwhile and had no CPU, in sum
+}
+
+// EndAgent sends the agent a signal and waits for its end.
+func (n *Node) EndAgent(ctx context.Context, signal os.Signal) (ending Ending) {
 	p := n.agent
 	if p == nil {
-		return nil
+		return Ending{}
 	}
 	n.agent = nil
-	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	select {
-	case <-p.done:
-		return p.err
-	case <-ctx.Done():
-		_ = p.cmd.Process.Kill()
-		<-p.done
-		return fmt.Errorf("the agent did not end within 30 s of %v", signal)
+	before, latest := runDelays(p.cmd.Process.Pid), map[string]time.Duration{}
+	began := time.Now()
+	if err := p.cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return Ending{Err: err}
 	}
+	for {
+		select {
+		case <-p.done:
+			ending = Ending{Err: p.err, Took: time.Since(began)}
+			for thread, delay := range latest {
+				ending.Waited += delay - before[thread]
+			}
+			return ending
+		case <-ctx.Done():
+			_ = p.cmd.Process.Kill()
+			<-p.done
+			return Ending{Err: fmt.Errorf("the agent did not end within 30 s of %v", signal), Took: time.Since(began)}
+		case <-time.After(50 * time.Millisecond): // its threads say until they end what they have waited
+			maps.Copy(latest, runDelays(p.cmd.Process.Pid))
+		}
+	}
+}
+
+// runDelays is how long each thread of a process could have run and had no CPU. One that has ended is not there.
+func runDelays(pid int) map[string]time.Duration {
+	delays := map[string]time.Duration{}
+	threads, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "schedstat"))
+	for _, thread := range threads {
+		text, _ := os.ReadFile(thread)
+		if fields := strings.Fields(string(text)); len(fields) == 3 { // on a CPU, waiting for one, times that it was given one
+			ns, _ := strconv.ParseInt(fields[1], 10, 64)
+			delays[thread] = time.Duration(ns)
+		}
+	}
+	return delays
+}
+
+// WaitedForCPU is how long threads of a process could have run and had no CPU, in sum.
+func WaitedForCPU(pid int) (sum time.Duration) {
+	for _, delay := range runDelays(pid) {
+		sum += delay
+	}
+	return sum
 }
 
 // Waggle runs the operator's command against the node's agent and returns what it printed.
