@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +42,14 @@ func (m *market) backends(t *testing.T, pods ...string) {
 	}
 	m.slices(t, "web", webPorts, all...)
 	for _, addr := range webAddrs {
-		m.ready(t, netip.AddrPortFrom(addr, 80), len(pods))
+		for _, network := range networks {
+			protocol := "/" + strings.ToUpper(network)
+			var servers []string
+			for _, pod := range pods {
+				servers = append(servers, netip.AddrPortFrom(m.pods[pod].Addr(addr.Is6()), 8080).String()+protocol)
+			}
+			m.servedBy(t, netip.AddrPortFrom(addr, 80).String()+protocol, servers)
+		}
 	}
 }
 

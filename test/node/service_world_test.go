@@ -122,27 +122,65 @@ func (m *market) write(t *testing.T, name, text string) {
 	}
 }
 
-// served waits until the datapath has all that the tables say of an address.
+// served waits until the datapath has all that the tables say of an address, and these are so many backends.
 func (m *market) served(t *testing.T, address string, backends int) {
 	t.Helper()
 	eventually(t, func() error {
-		text, err := m.Waggle(t.Context(), "db", "show", "frontends")
+		ids, err := m.backendIDs(t, address)
+		if err == nil && len(ids) != backends {
+			err = fmt.Errorf("the frontend %s has the backends %v, want %d", address, ids, backends)
+		}
+		return err
+	})
+}
+
+// servedBy waits until the datapath has all that the tables say of an address, and these are the backends: as many others may have been there.
+func (m *market) servedBy(t *testing.T, address string, backends []string) {
+	t.Helper()
+	slices.Sort(backends)
+	eventually(t, func() error {
+		text, err := m.Waggle(t.Context(), "db", "show", "backends")
 		if err != nil {
 			return err
 		}
+		addresses := map[string]string{} // by ID
 		for line := range strings.Lines(text) {
-			fields := strings.Fields(line)
-			if len(fields) == 0 || fields[0] != address {
-				continue
+			if fields := strings.Fields(line); len(fields) > 1 {
+				addresses[fields[1]] = fields[0]
 			}
-			n := len(strings.FieldsFunc(fields[5], func(r rune) bool { return r == ',' || r == '-' }))
-			if fields[len(fields)-1] == "Done" && n == backends {
-				return nil
-			}
-			return fmt.Errorf("the frontend is %q, want %d backends and Done", strings.TrimSpace(line), backends)
 		}
-		return fmt.Errorf("no frontend %s in:\n%s", address, text)
+		ids, err := m.backendIDs(t, address)
+		if err != nil {
+			return err
+		}
+		var have []string
+		for _, id := range ids {
+			have = append(have, addresses[id])
+		}
+		if slices.Sort(have); !slices.Equal(have, backends) {
+			return fmt.Errorf("the frontend %s has the backends %q, want %q", address, have, backends)
+		}
+		return nil
 	})
+}
+
+// backendIDs reads the backends of an address, all of which the datapath must have.
+func (m *market) backendIDs(t *testing.T, address string) ([]string, error) {
+	text, err := m.Waggle(t.Context(), "db", "show", "frontends")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || fields[0] != address {
+			continue
+		}
+		if fields[len(fields)-1] != "Done" {
+			return nil, fmt.Errorf("the frontend is %q, want Done", strings.TrimSpace(line))
+		}
+		return strings.FieldsFunc(fields[5], func(r rune) bool { return r == ',' || r == '-' }), nil
+	}
+	return nil, fmt.Errorf("no frontend %s in:\n%s", address, text)
 }
 
 // ready waits for the frontends of an address over TCP and UDP, see [market.served].
