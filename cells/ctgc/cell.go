@@ -10,7 +10,8 @@ import (
 
 // Cell is the module.
 var Cell = cell.Module("ct-gc", "Flows that are over",
-	cell.ProvidePrivate(newKernel, newNatKernel), // the maps and the clock; tests put a fake in their place
+	cell.ProvidePrivate(newKernel, newNatKernel),          // the maps and the clock; tests put a fake in their place
+	cell.ProvidePrivate(func() grace { return awayTime }), // tests do not wait so long
 	implementation,
 )
 

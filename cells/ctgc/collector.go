@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
@@ -44,6 +45,8 @@ type collector struct {
 	endpoints statedb.Table[*endpoints.Endpoint]
 	addresses statedb.Table[ipamaddresses.Address]
 	nodes     statedb.Table[nodeaddresses.Address]
+	devices   statedb.Table[devices.Address]
+	grace     grace
 	served    *served
 	percent   int // of the translated flows that one endpoint may have
 	heard     heard
@@ -67,6 +70,8 @@ type params struct {
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Addresses statedb.Table[ipamaddresses.Address]
 	Nodes     statedb.Table[nodeaddresses.Address]
+	Devices   statedb.Table[devices.Address]
+	Grace     grace
 	Serving   serving.Tables
 }
 
@@ -75,7 +80,7 @@ func newCollector(p params) (*collector, error) {
 		return nil, err
 	}
 	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
-		addresses: p.Addresses, nodes: p.Nodes, served: &served{tables: p.Serving}, percent: p.Settings.EndpointShare,
+		addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices, grace: p.Grace, served: &served{tables: p.Serving}, percent: p.Settings.EndpointShare,
 		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/natmap"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -46,11 +47,13 @@ func TestScripts(t *testing.T) {
 				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 				services.NewTable, statedb.RWTable[*services.Service].ToTable,
 				nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+				devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,
 				fake.commands,
 				func() settings.Agent { return settings.Agent{EndpointShare: 50} },
 			),
 			cell.Module("ct-gc", "Under test",
-				cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} }), implementation),
+				cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} },
+					func() grace { return grace(time.Second) }), implementation),
 		}
 	})
 }

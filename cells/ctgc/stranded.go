@@ -14,13 +14,19 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
+// grace is how long an address may be away before flows under it end: whoever configures a device anew takes its addresses
+// away for a moment, which is long on a busy machine. Answers to an address that does not come back are waited for as long.
+type grace time.Duration
+
+// since tells whether it has passed.
+func (g grace) since(at time.Time) bool { return time.Since(at) >= time.Duration(g) }
+
 const (
-	// awayTime is how long an address may be away before flows under it end: whoever configures a device anew takes its addresses
-	// away for a moment.
-	awayTime = time.Second
+	awayTime = grace(10 * time.Second)
 	// lateAddresses is how long after that flows are looked through once more: programs may have begun some under the address until
 	// they knew of its loss.
 	lateAddresses = 2 * time.Second
@@ -29,30 +35,41 @@ const (
 // ownAddresses are those of this node.
 type ownAddresses struct {
 	table   statedb.Table[nodeaddresses.Address]
+	devices statedb.Table[devices.Address]
+	grace   grace
 	here    map[netip.Addr]struct{}  // nil until all are known
 	left    map[netip.Addr]time.Time // when those went that were here
 	changed <-chan struct{}          // closed when the table has others
+	altered <-chan struct{}          // closed when that of devices has
 	news    bool                     // until somebody takes notice that there are others
 }
 
 // read brings them up to date.
 func (o *ownAddresses) read(txn statedb.ReadTxn) {
-	if o.changed != nil && open(o.changed) {
+	if o.changed != nil && open(o.changed) && (o.altered == nil || open(o.altered)) {
 		return
 	}
 	if known, initialized := o.table.Initialized(txn); !known {
 		o.changed = initialized
 		return
 	}
-	maps.DeleteFunc(o.left, func(_ netip.Addr, at time.Time) bool { return time.Since(at) >= awayTime })
+	maps.DeleteFunc(o.left, func(_ netip.Addr, at time.Time) bool { return o.grace.since(at) })
 	all, changed := o.table.AllWatch(txn)
+	onDevices, altered := o.devices.AllWatch(txn)
 	here, now := make(map[netip.Addr]struct{}), time.Now()
 	for row := range all {
 		here[row.Addr] = struct{}{}
-		if _, had := o.here[row.Addr]; !had {
+	}
+	for row := range onDevices {
+		if comes(row) {
+			here[row.Addr()] = struct{}{}
+		}
+	}
+	for addr := range here {
+		if _, had := o.here[addr]; !had {
 			o.news = true
 		}
-		delete(o.left, row.Addr)
+		delete(o.left, addr)
 	}
 	for addr := range o.here {
 		if _, has := here[addr]; !has {
@@ -62,7 +79,13 @@ func (o *ownAddresses) read(txn statedb.ReadTxn) {
 	if o.here == nil {
 		o.left, o.news = make(map[netip.Addr]time.Time), true
 	}
-	o.here, o.changed = here, changed
+	o.here, o.changed, o.altered = here, changed, altered
+}
+
+// comes tells whether the node is about to have an address: the kernel waits a second or more for others to object. Those of links,
+// which each pod brings, are under no flow.
+func comes(a devices.Address) bool {
+	return a.Tentative && !a.Duplicate && !a.Addr().IsLinkLocalUnicast()
 }
 
 // has tells whether an address is the node's, or was a moment ago.
@@ -71,7 +94,7 @@ func (o *ownAddresses) has(addr netip.Addr) bool {
 		return true
 	}
 	at, left := o.left[addr]
-	return left && time.Since(at) < awayTime
+	return left && !o.grace.since(at)
 }
 
 // strands tells whether a flow leaves the node under an address that is its no more: no answer comes back to it.
@@ -89,14 +112,14 @@ func (o *ownAddresses) strands(f *natmap.Flow) bool {
 // followNode ends translated flows whose address the node has lost, so that what is sent next gets another one.
 func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for the addresses of the node")
-	own := &ownAddresses{table: c.nodes}
+	own := &ownAddresses{table: c.nodes, devices: c.devices, grace: c.grace}
 	var due []time.Time // sweeps; a change does not postpone the next
 	for {
 		heartbeat.Busy(ctx)
 		own.read(c.db.ReadTxn())
 		if own.news {
 			own.news = false
-			at := time.Now().Add(awayTime)
+			at := time.Now().Add(time.Duration(c.grace))
 			due = append(due[:min(1, len(due))], at, at.Add(lateAddresses))
 		}
 		var timer <-chan time.Time
@@ -108,6 +131,8 @@ func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 		case <-ctx.Done():
 			return nil
 		case <-own.changed:
+			continue
+		case <-own.altered:
 			continue
 		case <-timer:
 			due = due[1:]

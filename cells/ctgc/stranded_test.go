@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
@@ -18,8 +19,9 @@ import (
 type away struct {
 	*testing.T
 	*collector
-	fake  *fakeKernel
-	nodes statedb.RWTable[nodeaddresses.Address]
+	fake    *fakeKernel
+	nodes   statedb.RWTable[nodeaddresses.Address]
+	devices statedb.RWTable[devices.Address]
 }
 
 var awayAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.5"), netip.MustParseAddr("2001:db8::5")}
@@ -29,13 +31,14 @@ func newAway(t *testing.T) *away {
 	db, fake := statedb.New(), newFake()
 	nodes, err1 := nodeaddresses.NewTable(db)
 	table, err2 := conntrack.NewTable(db)
-	for _, err := range []error{err1, err2} {
+	onDevices, err3 := devices.NewAddressTable(db)
+	for _, err := range []error{err1, err2, err3} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	a := &away{T: t, fake: fake, nodes: nodes, collector: &collector{kernel: fake, nat: fakeNat{fake}, db: db, table: table, nodes: nodes,
-		heard: heard{wake: make(chan struct{}, 1)}}}
+	a := &away{T: t, fake: fake, nodes: nodes, devices: onDevices, collector: &collector{kernel: fake, nat: fakeNat{fake}, db: db, table: table,
+		nodes: nodes, devices: onDevices, grace: awayTime, heard: heard{wake: make(chan struct{}, 1)}}}
 	a.begin()
 	return a
 }
@@ -79,8 +82,11 @@ func (a *away) want(when string, entries int) {
 	}
 }
 
-// Somebody configures the device anew, again and again: each time the address is away for less than a second, and connections go on.
-// When it goes for good, they end a second later, though other addresses come and go all the time.
+// limit is how long an address may be away.
+const limit = 10 * time.Second
+
+// Somebody configures the device anew, again and again: each time the address is away for less than [limit], and connections go on.
+// When it goes for good, they end after that, though other addresses come and go all the time.
 func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -91,19 +97,19 @@ func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 		health, _ := cell.NewSimpleHealth()
 		go func() { done <- a.followNode(ctx, health) }()
 		for range 20 {
-			time.Sleep(awayTime * 9 / 10)
+			time.Sleep(limit * 9 / 10)
 			a.want("while the address is away for a moment", 4)
 			a.comes()
-			time.Sleep(awayTime / 4)
+			time.Sleep(limit / 4)
 			a.goes()
 		}
 		a.comes()
-		time.Sleep(10 * awayTime)
+		time.Sleep(10 * limit)
 		a.want("when it is back", 4)
 
 		a.goes()
 		for range 9 {
-			time.Sleep(awayTime / 10)
+			time.Sleep(limit / 10)
 			txn := a.db.WriteTxn(a.nodes)
 			if _, had, err := a.nodes.Delete(txn, nodeaddresses.Address{Addr: netip.MustParseAddr("192.0.2.9"), Device: "eth0"}); err != nil {
 				t.Error(err)
@@ -111,13 +117,62 @@ func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 				_, _, _ = a.nodes.Insert(txn, nodeaddresses.Address{Addr: netip.MustParseAddr("192.0.2.9"), Device: "eth0"})
 			}
 			txn.Commit()
-			a.want("before a second is over", 4)
+			a.want("before the time is over", 4)
 		}
-		time.Sleep(awayTime)
+		time.Sleep(limit)
 		a.want("when it is gone for good", 0)
 		a.begin() // by a program that does not know yet
-		time.Sleep(lateAddresses + awayTime)
+		time.Sleep(lateAddresses + limit)
 		a.want("of what began under it later", 0)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The link was down, and the IPv6 address is back: flows under it go on however long the kernel looks whether somebody else has it, and
+// end when somebody has. The links of pods, which come and go, cost no look at the flows.
+func TestFollowNode_AddressIsTentative(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAway(t)
+		a.comes()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		health, _ := cell.NewSimpleHealth()
+		go func() { done <- a.followNode(ctx, health) }()
+		time.Sleep(10 * limit)
+		six := devices.Address{LinkIndex: 2, Prefix: netip.PrefixFrom(awayAddrs[1], 64), Tentative: true}
+		put := func(row devices.Address) {
+			txn := a.db.WriteTxn(a.devices)
+			defer txn.Commit()
+			if _, _, err := a.devices.Insert(txn, row); err != nil {
+				t.Error(err)
+			}
+		}
+		a.goes()
+		time.Sleep(limit / 2)
+		put(six)
+		time.Sleep(10 * limit)
+		a.want("while it is tentative, of the other family none, ", 2)
+
+		looks := 0
+		a.fake.reading = func() { looks++ }
+		for i := range 100 {
+			put(devices.Address{LinkIndex: 10 + i, Prefix: netip.MustParsePrefix("fe80::1/64"), Tentative: true})
+			time.Sleep(limit / 5)
+		}
+		if looks > 0 {
+			t.Errorf("%d looks at the flows because pods came", looks)
+		}
+
+		six.Duplicate = true
+		put(six)
+		time.Sleep(limit / 2)
+		a.want("before the time is over", 2)
+		time.Sleep(limit)
+		a.want("when somebody else has it", 0)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -129,7 +184,7 @@ func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 func TestCollectStranded_AddressComesMeanwhile(t *testing.T) {
 	t.Parallel()
 	a := newAway(t)
-	own := &ownAddresses{table: a.nodes}
+	own := &ownAddresses{table: a.nodes, devices: a.devices, grace: awayTime}
 	own.read(a.db.ReadTxn())
 	a.fake.reading = a.comes
 	if ended, err := a.collectStranded(own); ended != 0 || err != nil || len(a.fake.nat) != 4 {

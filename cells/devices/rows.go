@@ -48,7 +48,7 @@ func addressRow(a netlink.Addr) tables.Address {
 	ones, _ := a.Mask.Size()
 	addr := ip(a.IP)
 	row := tables.Address{LinkIndex: a.LinkIndex, Prefix: netip.PrefixFrom(addr, ones), Scope: uint8(a.Scope),
-		Tentative: a.Flags&unix.IFA_F_TENTATIVE != 0}
+		Tentative: a.Flags&unix.IFA_F_TENTATIVE != 0, Duplicate: a.Flags&unix.IFA_F_DADFAILED != 0}
 	// In IPv6 the same bit means "temporary" (RFC 8981), which is no less an address of its own.
 	row.Secondary = addr.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
 	row.Fleeting = addr.Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED) != 0

@@ -15,8 +15,10 @@ type Address struct {
 	Prefix    netip.Prefix `json:"prefix"` // the address itself and the length of its network; not masked
 	Scope     uint8        `json:"scope"`  // RT_SCOPE_*: 0 global, 253 link, 254 host
 	Secondary bool         `json:"secondary"`
-	// Tentative means that the kernel still looks whether somebody else has this IPv6 address.
+	// Tentative means that the kernel does not use this IPv6 address: it still looks whether somebody else has it, or, when
+	// Duplicate is set, has found that.
 	Tentative bool `json:"tentative"`
+	Duplicate bool `json:"duplicate"`
 	// Fleeting is an IPv6 address that is temporary (RFC 8981), or deprecated: nothing new should begin with it.
 	Fleeting bool `json:"fleeting"`
 }
