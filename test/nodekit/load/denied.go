@@ -104,7 +104,7 @@ func (l *Load) lie(rate int) {
 		return
 	}
 	next := 0
-	l.every(time.Second/time.Duration(rate), 0, func() bool {
+	l.missedLies = l.every(time.Second/time.Duration(rate), 0, func() bool {
 		p := l.probes[next%len(l.probes)]
 		frame := p.Lies[next/len(l.probes)%len(p.Lies)]
 		next++

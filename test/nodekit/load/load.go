@@ -63,7 +63,9 @@ type Load struct {
 	// handshake is what [connection.underway] says of a connection at rest.
 	handshake int
 	short     Connects
-	backlog   uint64 // drops of the machine before the start
+	// Slots that were overslept, see [Load.every].
+	missedDatagrams, missedLies int
+	backlog                     uint64 // drops of the machine before the start
 }
 
 // Start opens all sockets, sees each path work once, and begins.
@@ -126,6 +128,7 @@ func (l *Load) Stop() (Report, error) {
 	close(l.stop)
 	l.senders.Wait()
 	r := Report{Duration: l.At(), TCP: l.tcp, Connects: l.short}
+	r.UDP.Overslept, r.Denied.Overslept = l.missedDatagrams, l.missedLies
 	for _, s := range l.streams {
 		s.finish(&r.UDP)
 	}
@@ -160,19 +163,23 @@ func (l *Load) close() error {
 }
 
 // every calls f in each period, from offset on, until the load stops or f says that it is over. Slots that were missed
-// are left out.
-func (l *Load) every(period, offset time.Duration, f func() bool) {
+// are left out. It counts those that were missed because nobody woke in time; while f runs, it is the network that takes its time.
+func (l *Load) every(period, offset time.Duration, f func() bool) (overslept int) {
 	next := l.begin.Add(offset)
 	timer := time.NewTimer(time.Until(next))
 	defer timer.Stop()
 	for {
 		select {
 		case <-l.stop:
-			return
+			return overslept + max(0, int(time.Since(next)/period))
 		case <-timer.C:
 		}
+		if missed := max(0, time.Since(next).Truncate(period)); missed > 0 {
+			overslept += int(missed / period)
+			next = next.Add(missed)
+		}
 		if !f() {
-			return
+			return overslept
 		}
 		next = next.Add(period)
 		if late := time.Since(next); late > 0 {

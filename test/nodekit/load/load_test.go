@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -161,6 +162,28 @@ func TestPrivilegedStream_FullBufferIsNotLoss(t *testing.T) {
 	if u.Overflowed == 0 || u.Lost > 0 {
 		t.Errorf("%d overflowed, %d were lost", u.Overflowed, u.Lost)
 	}
+}
+
+// What was not sent because nobody woke in time is told apart from what the network held up.
+func TestEvery_CountsWhatWasOverslept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const period = 100 * time.Millisecond
+		l := &Load{begin: time.Now().Add(-10*period - period/2), stop: make(chan struct{})}
+		calls := 0
+		overslept := l.every(period, 0, func() bool {
+			if calls++; calls == 3 {
+				time.Sleep(7 * period) // an answer that takes its time
+			}
+			return calls < 10
+		})
+		if overslept != 10 {
+			t.Errorf("%d slots were overslept, want the 10 before the first call", overslept)
+		}
+		if took := time.Since(l.begin); took != 25*period { // 10 overslept, 9 behind the first call, and 6 while one waited for its answer
+			t.Errorf("it took %v", took)
+		}
+	})
 }
 
 func TestReceiver_CountsWhatIsOutOfOrder(t *testing.T) {

@@ -24,6 +24,7 @@ type Report struct {
 // segment was sent again proves nothing: on a busy machine acknowledgements are late.
 type TCP struct {
 	Messages         int // sent; each is answered
+	Overslept        int // were not sent because the generator had no CPU
 	Lost             int // without an answer, which ends the connection
 	Corrupted        int // answered with something else
 	Reset            int // connections that ended before their time
@@ -35,6 +36,7 @@ type TCP struct {
 // UDP is about the numbered datagrams.
 type UDP struct {
 	Sent       int
+	Overslept  int // were not sent because the generator had no CPU
 	Lost       int
 	Refused    int // by the sending system call; they count as lost, too
 	Overflowed int // arrived and found the receive buffer full; not lost
@@ -54,6 +56,7 @@ type Loss struct {
 // Connects is about short connections.
 type Connects struct {
 	Done          int
+	Overslept     int // were not begun because the generator had no CPU
 	Failed        int // resets included
 	Reset         int
 	Retransmitted int // segments of the connecting end
@@ -61,7 +64,10 @@ type Connects struct {
 }
 
 // Denied is about frames that must not arrive.
-type Denied struct{ Sent, Arrived int }
+type Denied struct {
+	Sent, Arrived int
+	Overslept     int // were not sent because the generator had no CPU
+}
 
 // Err is nil when nobody was disturbed and nothing was let through.
 func (r Report) Err() error {
@@ -92,11 +98,13 @@ func (r Report) String() string {
 		"TCP: %d messages, %d lost, %d corrupted, %d reset, %d segments lost, %d sent again, longest round trip %s\n"+
 		"UDP: %d datagrams, %d lost (%d refused), %d reordered, %d duplicated, %d behind a full receive buffer, longest gap %s\n"+
 		"new connections: %d, %d failed (%d reset), %d segments sent again, longest %s\n"+
-		"forbidden frames: %d, %d arrived", r.Duration.Seconds(), r.Backlog,
+		"forbidden frames: %d, %d arrived\n"+
+		"not sent for want of a CPU: %d messages, %d datagrams, %d connections, %d frames", r.Duration.Seconds(), r.Backlog,
 		r.TCP.Messages, r.TCP.Lost, r.TCP.Corrupted, r.TCP.Reset, r.TCP.LostSegments, r.TCP.Retransmitted, ms(r.TCP.LongestRoundTrip),
 		r.UDP.Sent, r.UDP.Lost, r.UDP.Refused, r.UDP.Reordered, r.UDP.Duplicated, r.UDP.Overflowed, ms(r.UDP.LongestGap),
 		r.Connects.Done, r.Connects.Failed, r.Connects.Reset, r.Connects.Retransmitted, ms(r.Connects.Longest),
-		r.Denied.Sent, r.Denied.Arrived)
+		r.Denied.Sent, r.Denied.Arrived,
+		r.TCP.Overslept, r.UDP.Overslept, r.Connects.Overslept, r.Denied.Overslept)
 }
 
 // backlogDrops is the sum over all CPUs of packets for which a backlog queue had no room (second column, hexadecimal).

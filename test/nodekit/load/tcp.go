@@ -161,7 +161,7 @@ func (l *Load) connect(count int) ([]*connection, error) {
 func (l *Load) converse(c *connection, period, offset time.Duration) {
 	defer c.Close()
 	count, again, longest, whole := 0, 0, time.Duration(0), true
-	l.every(period, offset, func() bool {
+	overslept := l.every(period, offset, func() bool {
 		begin := time.Now()
 		err := exchange(c, c.rand)
 		took := time.Since(begin)
@@ -187,6 +187,7 @@ func (l *Load) converse(c *connection, period, offset time.Duration) {
 	l.faults.mu.Lock()
 	defer l.faults.mu.Unlock()
 	l.tcp.Messages += count
+	l.tcp.Overslept += overslept
 	l.tcp.LostSegments += missing
 	l.tcp.Retransmitted += again
 	l.tcp.LongestRoundTrip = max(l.tcp.LongestRoundTrip, longest)
@@ -296,7 +297,10 @@ func info(conn *net.TCPConn) (all unix.TCPInfo) {
 func (l *Load) connectOften(s *server, period, offset time.Duration) {
 	random := newRandom(2, uint64(offset))
 	if err := s.path.From.Do(func() error {
-		l.every(period, offset, func() bool { l.connectOnce(s, random); return true })
+		overslept := l.every(period, offset, func() bool { l.connectOnce(s, random); return true })
+		l.faults.mu.Lock()
+		defer l.faults.mu.Unlock()
+		l.short.Overslept += overslept
 		return nil
 	}); err != nil {
 		l.faults.add(s.path.Name, "%v", err)

@@ -96,9 +96,9 @@ func (l *Load) sendDatagrams(rate int) {
 	if err := stayOnOneCPU(); err != nil {
 		l.faults.add("all", "stay on one CPU: %v", err)
 	}
-	next := 0
-	l.every(tick, 0, func() bool {
-		for range rate * int(tick) / int(time.Second) {
+	next, each := 0, rate*int(tick)/int(time.Second)
+	l.missedDatagrams = each * l.every(tick, 0, func() bool {
+		for range each {
 			l.streams[next%len(l.streams)].send()
 			next++
 		}
