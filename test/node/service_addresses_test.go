@@ -16,11 +16,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// An address of the node has to be served within a second after the kernel has it. Machines on which tests run have other work as well.
-const (
-	addressLimit = time.Second
-	addressSlack = 2 * time.Second
-)
+// An address of the node has to be served within a second after the kernel has it. What the machine kept the agent and the test waiting for
+// a CPU is measured, and comes on top.
+const addressLimit = time.Second
 
 // The node gets another address on its uplink, and another device that leads out. Node ports are served there at once, pods leave by the
 // device under its address, and the agent is the same all the time. What goes is no longer served.
@@ -156,38 +154,51 @@ func (m *market) servedFrom(t *testing.T, clients []nodekit.Place, addrs []netip
 	})
 }
 
-// servedAtOnce measures how long after a change the host outside gets its first answers from the node port at addresses.
+// servedAtOnce measures how long after a change the host outside gets its first answer from the node port at each of the addresses.
 func (m *market) servedAtOnce(t *testing.T, what string, addrs []netip.Addr, change func() error) {
 	t.Helper()
-	begun := time.Now()
+	waited := waitedForCPU(t, m.AgentPID())
 	if err := m.Do(change); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-	var mu sync.Mutex
-	var longest time.Duration
+	begun := time.Now()
 	each(addrs, webNodePort, func(network string, to netip.AddrPort) {
-		if err := firstAnswer(m.OutsideHost(), network, to, begun.Add(30*time.Second)); err != nil {
-			t.Errorf("%s: %s over %s: %v", what, to, network, err)
+		at, slack, err := firstAnswer(m.OutsideHost(), network, to)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			return
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		longest = max(longest, time.Since(begun))
+		took := at.Sub(begun)
+		slack += waitedForCPU(t, m.AgentPID()) - waited
+		t.Logf("%s: %s over %s is served after %v; %v of waiting for a CPU", what, to, network, took, slack)
+		if took > addressLimit+slack {
+			t.Errorf("%s: %s over %s is served after %v, want at most %v and %v", what, to, network, took, addressLimit, slack)
+		}
 	})
-	t.Logf("%s: all are served after %s", what, longest.Round(time.Millisecond))
-	if longest > addressLimit+addressSlack {
-		t.Errorf("%s: all are served after %s, want %s, or with other work on this machine %s", what, longest, addressLimit, addressLimit+addressSlack)
-	}
 }
 
-// firstAnswer asks until there is one.
-func firstAnswer(from nodekit.Place, network string, to netip.AddrPort, deadline time.Time) error {
-	for {
-		_, err := askFor(from, network, to, 50*time.Millisecond)
-		if err == nil || time.Now().After(deadline) {
-			return err
+// firstAnswer asks again and again until there is an answer, and says when that came and how much later than it should it has asked, in sum.
+// An answer to an earlier question counts as well: on a busy machine each takes its time.
+func firstAnswer(from nodekit.Place, network string, to netip.AddrPort) (at time.Time, late time.Duration, err error) {
+	const between, limit = 50 * time.Millisecond, 30 * time.Second
+	answers := make(chan time.Time, 2*limit/between) // nobody waits until they are read
+	begun := time.Now()
+	for last := begun; last.Sub(begun) < limit; {
+		go func() {
+			if _, err := askBriefly(context.Background(), from, network, to); err == nil {
+				answers <- time.Now()
+			}
+		}()
+		select {
+		case at := <-answers:
+			return at, late, nil
+		case <-time.After(between):
 		}
-		time.Sleep(5 * time.Millisecond)
+		now := time.Now()
+		late += now.Sub(last) - between
+		last = now
 	}
+	return time.Time{}, late, fmt.Errorf("%s over %s has not answered for %v", to, network, limit)
 }
 
 // askFor asks with a patience of the caller's choice.
