@@ -6,8 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -94,15 +98,22 @@ func TestPrivilegedCrash_AgentWhileItStarts(t *testing.T) {
 	node := startNode(t, nodekit.Options{})
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
 	before := lasting(t, node)
+	// The agent begins when somebody follows it, so that its first calls are seen as well.
+	gate, script := filepath.Join(node.Dir, "gate"), filepath.Join(node.Dir, "followed-agent")
+	text := fmt.Sprintf("#!/bin/sh\nread go < %s; exec %s/waggle-agent \"$@\"\n", gate, binDir)
+	if err := errors.Join(unix.Mkfifo(gate, 0o600), os.WriteFile(script, []byte(text), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	node.UseAgent(script)
 	start := func(rule traceRule) traceReport {
 		if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
 			t.Fatal(err)
 		}
 		stop, err := traceAgent(node, rule)
-		if err != nil {
+		if err := errors.Join(err, os.WriteFile(gate, []byte("go\n"), 0)); err != nil { // which waits for the reader
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		_ = node.WaitReady(ctx) // fails when the agent ends
 		report, stopped := stop()
@@ -115,6 +126,9 @@ func TestPrivilegedCrash_AgentWhileItStarts(t *testing.T) {
 		return report
 	}
 	calls := start(traceRule{}).Calls
+	if len(calls) < 20 {
+		t.Fatalf("a start made only the calls %v", calls)
+	}
 	random := seeded(t)
 	for range 4 * soak(t) {
 		at := 1 + random.IntN(len(calls))
@@ -122,6 +136,7 @@ func TestPrivilegedCrash_AgentWhileItStarts(t *testing.T) {
 		t.Logf("call %d of %d: killed %v", at, len(calls), report.Acted)
 		pingBoth(t, a, b)
 	}
+	node.UseAgent("")
 	restart(t, node)
 	eventuallyLasting(t, node, before)
 	c := addPod(t, node, "c")

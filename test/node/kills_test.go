@@ -100,7 +100,7 @@ func (k *killer) start() error {
 	if err := k.node.StartAgent(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(k.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(k.Context(), 2*time.Minute)
 	defer cancel()
 	return k.node.WaitReady(ctx)
 }

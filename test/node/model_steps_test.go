@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,13 +176,22 @@ func (m *model) add(ctx context.Context, s step) error {
 	return m.attach(ctx, s, pod)
 }
 
-// startForADD does not wait until the agent is ready: ADD does.
+// startForADD does not wait until the agent is ready: ADD does. But ADD waits only 5 s for an agent of which there is no sign.
 func (m *model) startForADD() error {
 	if m.up {
 		return nil
 	}
 	m.up = true
-	return m.node.StartAgent()
+	if err := m.node.StartAgent(); err != nil {
+		return err
+	}
+	return until(func() error {
+		conn, err := net.Dial("unix", filepath.Join(m.node.StateDir(), "waggle.sock"))
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
 }
 
 func (m *model) attach(ctx context.Context, s step, pod *nodekit.Pod) error {

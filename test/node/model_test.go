@@ -144,7 +144,7 @@ func (m *model) sequence(ctx context.Context, steps []step) error {
 
 // until repeats a check until it succeeds, or returns its last error.
 func until(check func() error) (err error) {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = check(); err == nil {
 			return nil
 		}
@@ -153,7 +153,7 @@ func until(check func() error) (err error) {
 }
 
 func (m *model) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	if !m.up {
 		if err := m.node.StartAgent(); err != nil {
