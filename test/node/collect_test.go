@@ -71,10 +71,13 @@ func inQuarantine(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, reason str
 		}
 		return err
 	})
-	status, err := node.Waggle(t.Context(), "status")
-	if err != nil || !strings.Contains(status, reason) {
-		t.Errorf("waggle status says (%v):\n%s", err, status)
-	}
+	eventually(t, func() error {
+		status, err := node.Waggle(t.Context(), "status")
+		if err != nil || !strings.Contains(status, reason) {
+			return fmt.Errorf("waggle status says (%w):\n%s", err, status)
+		}
+		return nil
+	})
 }
 
 // held checks that the addresses of a pod are somebody's.
@@ -110,13 +113,16 @@ func TestPrivilegedCollect_MissedDEL(t *testing.T) {
 	waitReady(t, node)
 	exactly(t, node, a, b)
 	pingBoth(t, a, b)
-	rows, err := node.Waggle(t.Context(), "db", "show", "collected-endpoints")
-	if err != nil || !strings.Contains(rows, "link,namespace") {
-		t.Errorf("collected-endpoints (%v):\n%s", err, rows)
-	}
-	if log := node.AgentLog(); !strings.Contains(log, "proofs=link,namespace") || !strings.Contains(log, missed.ContainerID) {
-		t.Error("the removal is not in the log")
-	}
+	eventually(t, func() error { // a moment behind the removal
+		rows, err := node.Waggle(t.Context(), "db", "show", "collected-endpoints")
+		if err != nil || !strings.Contains(rows, "link,namespace") {
+			err = fmt.Errorf("collected-endpoints (%w):\n%s", err, rows)
+		}
+		if log := node.AgentLog(); !strings.Contains(log, "proofs=link,namespace") || !strings.Contains(log, missed.ContainerID) {
+			err = errors.Join(err, errors.New("the removal is not in the log"))
+		}
+		return err
+	})
 }
 
 // Somebody deletes the link of a pod that lives: its addresses stay held, over restarts, until the runtime ends it.

@@ -20,7 +20,7 @@ import (
 func TestPrivilegedMemory_ShortKeepsTheOldDatapath(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
-	before := lasting(t, node)
+	before, loaded := lasting(t, node), hooks(t, node)
 	traffic := startTraffic(t, node, gentle())
 	memory := withShortage(t, node)
 	memory.on.Store(true)
@@ -37,6 +37,7 @@ func TestPrivilegedMemory_ShortKeepsTheOldDatapath(t *testing.T) {
 		t.Error("no map was asked for")
 	}
 	memory.on.Store(false)
+	awaitOtherHooks(t, node, loaded)
 	requireGeneration(t, node, thisGeneration)
 	saysNot(t, node, "degraded: datapath")
 	traffic.end(t)

@@ -256,10 +256,13 @@ func TestPrivilegedGeneration_MapOfAnotherLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	upAndDown(t, agentWith(t, replace), func(t *testing.T, node *nodekit.Node, upgraded bool) {
-		pins, err := mapPins(node)
-		if err != nil || pins["endpoint_facts_v2"] == 0 || pins["endpoint_facts_v3"] != 0 != upgraded {
-			t.Errorf("upgraded %v, pinned are %v, %v", upgraded, pins, err)
-		}
+		eventually(t, func() error {
+			pins, err := mapPins(node)
+			if err != nil || pins["endpoint_facts_v2"] == 0 || pins["endpoint_facts_v3"] != 0 != upgraded {
+				return fmt.Errorf("upgraded %v, pinned are %v: %w", upgraded, pins, err)
+			}
+			return nil
+		})
 	})
 }
 

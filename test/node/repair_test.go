@@ -241,10 +241,13 @@ func (n *repairNode) awaitCount(t *testing.T, s sabotage, before float64, bound 
 
 func (n *repairNode) requireShown(t *testing.T) {
 	t.Helper()
-	status, err := n.Waggle(t.Context(), "status")
-	if err != nil || !strings.Contains(status, "Repairs:") || strings.Contains(status, "Repairs:     none") {
-		t.Errorf("waggle status says (%v):\n%s", err, status)
-	}
+	eventually(t, func() error { // it fails while a module is not well for a moment
+		status, err := n.Waggle(t.Context(), "status")
+		if err != nil || !strings.Contains(status, "Repairs:") || strings.Contains(status, "Repairs:     none") {
+			return fmt.Errorf("waggle status says (%w):\n%s", err, status)
+		}
+		return nil
+	})
 	if rows, err := n.Waggle(t.Context(), "db", "show", "drift-repairs"); err != nil || !strings.Contains(rows, "10.244.1.0/24") {
 		t.Errorf("waggle db show drift-repairs says (%v):\n%s", err, rows)
 	}
@@ -346,7 +349,8 @@ func TestPrivilegedRepair_FightIsLimitedAndNamed(t *testing.T) {
 	route := netip.MustParsePrefix("10.244.1.0/24")
 	count, cpu, begin := n.repairs(t, driftrepairs.Route), cpuTime(t, n.AgentPID()), time.Now()
 	named := false
-	for deadline := begin.Add(20 * time.Second); time.Now().Before(deadline) && !named; {
+	const least, patience = 5 * time.Second, 30 * time.Second // in a shorter fight the first repairs and 10 ms of CPU time count too much
+	for time.Since(begin) < least || time.Since(begin) < patience && !named {
 		for range 50 {
 			_ = n.Do(func() error { return deleteRoute(route) }) // most of the time there is none
 			time.Sleep(10 * time.Millisecond)
@@ -355,7 +359,7 @@ func TestPrivilegedRepair_FightIsLimitedAndNamed(t *testing.T) {
 		if err != nil && !strings.Contains(status, "waiting for route "+route.String()) { // without the route no pod can be attached
 			t.Fatalf("%v:\n%s", err, status)
 		}
-		named = strings.Contains(status, "Somebody else changes what is ours again and again") && strings.Contains(status, "route 254/10.244.1.0/24")
+		named = named || strings.Contains(status, "Somebody else changes what is ours again and again") && strings.Contains(status, "route 254/10.244.1.0/24")
 	}
 	took, used := time.Since(begin), cpuTime(t, n.AgentPID())-cpu
 	repaired := n.repairs(t, driftrepairs.Route) - count
