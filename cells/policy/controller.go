@@ -28,6 +28,7 @@ type controller struct {
 	// mu is held from the first write to the maps until the tables say so, and by the verify job while it compares the two.
 	mu      sync.Mutex
 	earlier earlier
+	alive   func() // says that a pass goes on: after each piece of work of which there is a known number
 
 	// announced are the identities that every policy in use knows: somebody may be known by them.
 	announced map[uint32]bool
@@ -45,11 +46,12 @@ type controller struct {
 }
 
 func newController(p params) *controller {
-	return &controller{params: p, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), announced: map[uint32]bool{}, revision: 1, first: true}
+	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), announced: map[uint32]bool{}, revision: 1, first: true}
 }
 
 // run has no settle time: an ADD waits for the policy of its endpoint.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
+	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.restore(); err != nil {
 		health.Degraded("the maps of policies cannot be read; what they enforce stays", err)
 		return err
@@ -85,6 +87,7 @@ func (c *controller) restore() (err error) {
 	}
 	c.earlier = newEarlier(c.store)
 	c.in.peers.slots = c.store.slots
+	c.in.alive, c.store.alive = c.alive, c.alive
 	c.store.announced, c.store.identities, c.store.ranges = c.announced, c.in.known, c.cidrs.known
 	return nil
 }
@@ -196,6 +199,7 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 				w.compiled = append(w.compiled, one)
 			}
 		}
+		c.alive()
 	}
 	for row := range c.Published.All(txn) {
 		w.identities[row.Identity] = true
@@ -262,6 +266,7 @@ func (c *controller) writeCIDRs() bool {
 			c.note(err)
 			return false
 		}
+		c.alive()
 	}
 	err := c.cidrs.write(missing)
 	c.cidrs.err = err

@@ -28,6 +28,7 @@ const identityGrace = 10 * time.Second
 type inputs struct {
 	params
 	resolver *policymap.Resolver
+	alive    func() // as that of the controller
 
 	kubernetes *changes.Feed[*k8s.NetworkPolicy]
 	cilium     *changes.Feed[*cilium.Policy]
@@ -123,6 +124,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {
 			keys[ep.AttachmentID()] = true
 		}
+		in.alive()
 	}
 	delete(keys, "") // of what is no pod
 	in.tellPeers(txn, changed, keys, now)
@@ -149,6 +151,7 @@ func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, t
 	for _, change := range table.UpTo(txn, changed) {
 		in.moved = true
 		take(change.Object, change.Deleted)
+		in.alive()
 	}
 }
 
@@ -222,6 +225,7 @@ func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		if in.listed != before || namespaces[ep.K8sNamespace] {
 			in.moved = true
 			in.subject(txn, ep)
+			in.alive()
 		}
 	}
 }
@@ -265,6 +269,7 @@ func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	in.moved = true
 	for o := range in.CiliumPolicies.All(txn) {
 		in.policy(policy.FromCilium(o, in.env), false)
+		in.alive()
 	}
 }
 

@@ -72,6 +72,7 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 	}
 	for key := range keys {
 		in.tell(txn, key, now)
+		in.alive()
 	}
 }
 

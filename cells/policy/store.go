@@ -12,10 +12,11 @@ import (
 
 // store is all policy ids and their entries in the maps. It alone writes them. It is for one goroutine.
 type store struct {
-	maps entryMaps
-	room room // of the maps
-	byID map[uint32]*held
-	by   map[*policymap.Compiled]*held // by target
+	maps  entryMaps
+	alive func() // as that of the controller
+	room  room   // of the maps
+	byID  map[uint32]*held
+	by    map[*policymap.Compiled]*held // by target
 	// current are those that endpoints shall have; all others know nothing of what has changed since.
 	current map[*policymap.Compiled]bool
 	last    uint32                       // the id that was given last
@@ -111,6 +112,7 @@ func (s *store) assign(wanted []*policymap.Compiled, successors map[uint32][]*po
 			delete(s.by, h.is)
 		}
 		h.target, s.by[c] = c, h
+		s.alive()
 	}
 }
 

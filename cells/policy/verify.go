@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
@@ -41,7 +42,7 @@ type differences struct {
 
 // run looks at the next slice of entries, and at all address ranges.
 func (v *verifier) run(ctx context.Context) error {
-	d, err := v.look()
+	d, err := v.look(ctx)
 	if err != nil {
 		return fmt.Errorf("verify the maps of policies: %w", err)
 	}
@@ -58,13 +59,21 @@ func (v *verifier) run(ctx context.Context) error {
 	for _, prefix := range d.foreign {
 		v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapCIDRs, Found: prefix.String() + " is nobody's"})
 	}
-	drift.Strangers(ctx, v.Drift, bpf.MapPolicy, d.strangers, v.stranger, func() { v.prune(d.strangers) })
+	drift.Strangers(ctx, v.Drift, bpf.MapPolicy, d.strangers, func(k entryKey) bool { return v.stranger(ctx, k) },
+		func() { v.prune(ctx, d.strangers) })
 	return nil
 }
 
-// look compares the maps with the rows, while nobody changes either.
-func (v *verifier) look() (d differences, err error) {
+// lock waits for the end of a pass, which may be long, and is judged itself.
+func (v *verifier) lock(ctx context.Context) {
+	heartbeat.Idle(ctx)
 	v.mu.Lock()
+	heartbeat.Busy(ctx)
+}
+
+// look compares the maps with the rows, while nobody changes either.
+func (v *verifier) look(ctx context.Context) (d differences, err error) {
+	v.lock(ctx)
 	defer v.mu.Unlock()
 	if v.first {
 		return d, nil // the maps are those of the run before
@@ -139,8 +148,8 @@ func (v *verifier) lookAtRanges(d *differences) error {
 }
 
 // stranger tells whether an entry is there that no policy has.
-func (v *verifier) stranger(k entryKey) bool {
-	v.mu.Lock()
+func (v *verifier) stranger(ctx context.Context, k entryKey) bool {
+	v.lock(ctx)
 	defer v.mu.Unlock()
 	_, found, err := v.Entries.Get(k.ID, k.Key)
 	delete(v.keys, k.ID) // it may have another policy by now
@@ -178,8 +187,8 @@ func (v *verifier) keysOf(h *held) map[policymap.Key]bool {
 }
 
 // prune removes entries that no policy has.
-func (v *verifier) prune(strangers []entryKey) {
-	v.mu.Lock()
+func (v *verifier) prune(ctx context.Context, strangers []entryKey) {
+	v.lock(ctx)
 	defer v.mu.Unlock()
 	v.keys = map[uint32]map[policymap.Key]bool{}
 	for _, k := range strangers {

@@ -29,6 +29,7 @@ func (s *store) write() {
 	})
 	for _, h := range work {
 		s.bring(h)
+		s.alive()
 	}
 }
 

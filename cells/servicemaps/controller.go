@@ -38,7 +38,8 @@ type params struct {
 // controller is the one loop of the cell.
 type controller struct {
 	params
-	seed maglev.Seed
+	seed  maglev.Seed
+	alive func() // says that a pass goes on: after each piece of work of which there is a known number
 	*inForce
 
 	frontendChanges *changes.Feed[*frontends.Frontend]
@@ -73,7 +74,7 @@ func newController(p params) (*controller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--bpf-lb-maglev-hash-seed=%q: want %d bytes in base64: %w", p.Config.Seed, len(seed), err)
 	}
-	return &controller{params: p, seed: seed, again: map[bpf.ServiceKey]error{}, againBackends: map[uint32]error{},
+	return &controller{params: p, seed: seed, alive: func() {}, again: map[bpf.ServiceKey]error{}, againBackends: map[uint32]error{},
 		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}, refused: map[string]uint64{},
 		later: later{since: map[bpf.ServiceKey]time.Time{}}}, nil
 }
@@ -90,6 +91,7 @@ func register(jobs job.Group, p params) error {
 // run has no settle time: one change shall be in force at once, and what comes meanwhile is the next pass. It reads the maps back as well,
 // because nobody else knows what was written, and then nobody writes meanwhile.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
+	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.begin(); err != nil {
 		health.Degraded("The maps of services cannot be read; what they say stays in force", err)
 		return err
@@ -102,6 +104,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		now := time.Now()
 		if now.Sub(verified) >= c.Drift.Interval {
 			c.verify(txn)
+			c.alive()
 			verified = now
 		}
 		wait := c.pass(txn, changed, now)
@@ -199,12 +202,16 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 
 	rows := c.changedBackends(txn, changed, due)
 	added := c.writeBackends(rows)
+	c.alive()
 	plans := c.changedFrontends(txn, changed, due || added)
 	c.writeFrontends(plans, now)
 	c.completed(txn, changed)
 	c.leave(now)
+	c.alive()
 	c.tidy()
+	c.alive()
 	c.removeBackends()
+	c.alive()
 
 	c.publish(plans)
 	return c.wait(now, due)

@@ -77,6 +77,7 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	var w batches
 	for _, p := range plans {
 		c.plan(p, &w)
+		c.alive() // a table of Maglev may have been computed
 	}
 	w.slots.put(c.maps.Slots, func(p *plan, _, _ uint32, err error) {
 		if err != nil {
@@ -84,22 +85,26 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 			p.fail(err)
 		}
 	})
+	c.alive()
 	w.maglev.put(c.maps.Maglev, func(t *table, _, _ uint32, err error) {
 		if err != nil {
 			t.err = err
 		}
 	})
+	c.alive()
 	w.members.put(c.maps.Members, func(p *plan, m bpf.AffinityMember, scopes uint32, err error) {
 		if c.wrote(m, scopes, err); err != nil {
 			p.lacks(c.fullIs(c.maps.Members.Name(), err, "--bpf-lb-affinity-map-max"))
 		}
 	})
+	c.alive()
 	w.ranges.put(c.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
 		if err != nil {
 			strike(c.belong[r.Service].ranges, bpf.SourceRangeOf(r), &c.ranges)
 			p.lacks(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
 		}
 	})
+	c.alive()
 	for _, p := range plans {
 		c.withoutTable(p)
 		if p.fatal != nil {
@@ -108,6 +113,7 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	}
 	for _, scope := range []uint8{bpf.ScopeInternal, bpf.ScopeExternal} { // the second refers to the first
 		c.writeEntries(plans, scope, now)
+		c.alive()
 	}
 	for _, p := range plans {
 		c.settle(p)

@@ -19,6 +19,7 @@ func (c *controller) publish(plans []*plan) {
 			}
 		}
 		txn.Commit()
+		c.alive()
 	}
 }
 

@@ -22,6 +22,7 @@ type controller struct {
 	in    *inputs
 	world *world
 	here  map[netip.Addr]bool // addresses on this node, whatever slices say
+	alive func()              // says that a pass goes on: after each piece of work of which there is a known number
 
 	frontendIDs, backendIDs *ids
 
@@ -48,7 +49,7 @@ type controller struct {
 const portion = 2048
 
 func newController(p params) *controller {
-	return &controller{params: p, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, elsewhere: map[string][]netip.Addr{}, external: map[netip.Addr]map[string]bool{},
+	return &controller{params: p, alive: func() {}, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, elsewhere: map[string][]netip.Addr{}, external: map[netip.Addr]map[string]bool{},
 		externalOf: map[string][]netip.Addr{}, placed: map[string]bool{}, contests: map[loadbalancer.Address][]contender{},
 		lost: map[string]map[loadbalancer.Address]bool{}, portion: portion}
 }
@@ -62,6 +63,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		health.OK("off: --kube-proxy-replacement=false")
 		return nil
 	}
+	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.restore(); err != nil {
 		health.Degraded("the maps of services cannot be read; what they say stays in force", err)
 		return err
@@ -147,6 +149,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 	defer func() { write.Abort() }()
 	c.models = map[string]*model{}
 	var models []*model
+	known := len(c.queue)
 	for i := 0; i < len(c.queue); i++ { // it grows meanwhile
 		if 0 < i && i <= alone && (i%c.portion == 0 || i == alone) {
 			write.Commit()
@@ -163,6 +166,9 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 		}
 		if err := c.update(txn, write, name); err != nil {
 			return fmt.Errorf("service %s: %w", name, err)
+		}
+		if i < known { // services that concern each other without end must not pass for work
+			c.alive()
 		}
 	}
 	c.Initialize.first(write)

@@ -119,6 +119,7 @@ func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
 			continue
 		}
 		delete(h.dirty, a)
+		c.alive()
 	}
 	return errors.Join(errs[:min(len(errs), maxProblems)]...)
 }

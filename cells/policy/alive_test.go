@@ -1,0 +1,83 @@
+package policy
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/policymap"
+)
+
+// slowEntries are maps of which each write takes two seconds of the monitor's time.
+type slowEntries struct {
+	fakeEntries
+	passes func()
+}
+
+func (s slowEntries) Put(id uint32, e policymap.Entry) error {
+	s.passes()
+	return s.fakeEntries.Put(id, e)
+}
+
+// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It is none that hangs, and the agent is not started anew for it.
+func TestRun_IsAliveInALongPass(t *testing.T) {
+	t.Parallel()
+	w, m := newBench(t, 40, 4), heartbeat.NewMonitor()
+	var took time.Duration
+	var wedges []heartbeat.Wedge
+	c := newController(w.params)
+	c.store.maps = slowEntries{w.Entries.(fakeEntries), func() {
+		took += 2 * time.Second
+		if now := m.Step(2*time.Second, w.DB.ReadTxn()); len(now) > 0 {
+			wedges = now
+		}
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // after the first pass
+	ctx, end := heartbeat.Begin(ctx, heartbeat.NewGroup(nil, m, cell.FullModuleID{"policy"}), "resolve-policies")
+	defer end()
+	health, _ := cell.NewSimpleHealth()
+	require.NoError(t, c.run(ctx, health))
+	require.Greater(t, took, 2*time.Minute)
+	require.Empty(t, wedges)
+}
+
+// TestRun_OfManyRowsIsAlive: nor is one of many rows that writes little.
+func TestRun_OfManyRowsIsAlive(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 40, 4)
+	c, marks := newController(w.params), 0
+	c.alive = func() { marks++ }
+	require.NoError(t, c.restore())
+	defer c.in.close()
+	rows := 40 + 40 + 41 + 40 // endpoints, policies, identities, those of endpoints
+	c.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
+	require.GreaterOrEqual(t, marks, rows)
+	marks = 0
+	c.compile(w.DB.ReadTxn())
+	require.GreaterOrEqual(t, marks, 40)
+}
+
+// TestVerify_IsAliveWhileAPassIsLong: it waits for the pass, which is judged itself.
+func TestVerify_IsAliveWhileAPassIsLong(t *testing.T) {
+	t.Parallel()
+	w, m := newBench(t, 1, 1), heartbeat.NewMonitor()
+	v := &verifier{controller: w.controller}
+	ctx, end := heartbeat.Begin(t.Context(), heartbeat.NewGroup(nil, m, cell.FullModuleID{"policy"}), "verify-policies")
+	defer end()
+	v.mu.Lock()
+	done := make(chan error)
+	go func() { done <- v.run(ctx) }()
+	steps := 0
+	require.Eventually(t, func() bool {
+		steps++
+		return len(m.Step(2*time.Second, w.DB.ReadTxn())) == 0 && steps > 60
+	}, 30*time.Second, time.Millisecond)
+	v.mu.Unlock()
+	require.NoError(t, <-done)
+}

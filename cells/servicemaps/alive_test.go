@@ -1,0 +1,61 @@
+package servicemaps
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It is none that hangs, and the agent is not started anew for it.
+func TestRun_IsAliveInALongPass(t *testing.T) {
+	t.Parallel()
+	f, m := newFakes(200, 600, 0), heartbeat.NewMonitor()
+	a := newAgent(t, f)
+	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
+	for i := range 15 {
+		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(uint32(i + 1)), ID: uint32(i + 1), State: backends.Active})
+		_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(i), ID: uint32(100 + i), Service: "shop/web",
+			Backends: []uint32{uint32(i + 1)}, Affinity: 60, Status: reconciler.StatusPending()})
+	}
+	txn.Commit()
+	var took time.Duration
+	var wedges []heartbeat.Wedge
+	slow := func() {
+		took += 2 * time.Second
+		if now := m.Step(2*time.Second, a.DB.ReadTxn()); len(now) > 0 {
+			wedges = now
+		}
+	}
+	f.backends.after, f.slots.after, f.members.after, f.services.after = slow, slow, slow, slow
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // after the first pass
+	ctx, end := heartbeat.Begin(ctx, heartbeat.NewGroup(nil, m, cell.FullModuleID{"service-maps"}), "write-services")
+	defer end()
+	health, _ := cell.NewSimpleHealth()
+	require.NoError(t, a.run(ctx, health))
+	require.Equal(t, 2*time.Minute, took)
+	require.Empty(t, wedges)
+}
+
+// TestPass_OfManyTablesIsAlive: a table of Maglev takes milliseconds to compute, and a pass may need thousands.
+func TestPass_OfManyTablesIsAlive(t *testing.T) {
+	t.Parallel()
+	a, marks := newAgent(t, newFakes(200, 600, 12)), 0
+	a.alive = func() { marks++ }
+	txn := a.DB.WriteTxn(a.Frontends.Table)
+	for i := range 100 {
+		_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(i), ID: uint32(100 + i), Service: "shop/web",
+			Status: reconciler.StatusPending()})
+	}
+	txn.Commit()
+	a.step(time.Unix(1000, 0))
+	require.GreaterOrEqual(t, marks, 100)
+}
