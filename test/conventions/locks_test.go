@@ -20,7 +20,9 @@ import (
 
 // mayBeCalledLocked are calls out of a cell that a lock may be held across, each with its reason.
 var mayBeCalledLocked = map[string]string{
-	"the function in s.mine": "compares two strings: whether an object belongs to this node",
+	"the function in s.mine":  "compares two strings: whether an object belongs to this node",
+	"the function in c.alive": "leaves a mark in an atomic value: that a pass goes on",
+	"the function in s.alive": "the same",
 }
 
 // TestNoLockIsHeldAcrossACallOutOfTheCell: two cells that each hold their lock while they call the other wait for ever. What
