@@ -1,6 +1,7 @@
 package nodekit
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -85,6 +86,9 @@ func (n *Node) mountFacts() (facts []string, err error) {
 func (n *Node) fileFacts() (facts []string, err error) {
 	own := []string{n.path("netns"), n.path("cni-cache"), n.path("agent.log"), n.path("proc")}
 	err = filepath.WalkDir(n.Dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && path != n.Dir {
+			return nil // it went meanwhile
+		}
 		if err != nil {
 			return err
 		}
@@ -97,6 +101,9 @@ func (n *Node) fileFacts() (facts []string, err error) {
 		fact := fmt.Sprintf("file %s %s", path, d.Type())
 		if d.Type().IsRegular() && !strings.HasPrefix(path, n.BPFRoot()) {
 			text, err := os.ReadFile(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
 			if err != nil {
 				return err
 			}
