@@ -71,10 +71,10 @@ func TestDrain_LetsRequestsFinish(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	put, took := stopping(t, f, func() {
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
 		close(f.manager.block)
 	})
-	if put.StatusCode != http.StatusCreated || took > finishTimeout {
+	if put.StatusCode != http.StatusCreated || took > finishTimeout+2*cutTimeout { // one that was cut short has another status
 		t.Errorf("status %d after %s", put.StatusCode, took)
 	}
 }

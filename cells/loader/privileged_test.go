@@ -211,8 +211,9 @@ func (n *node) awaitCarrier() {
 	}
 }
 
-// send sends packets from the pod one after the other and counts what the node's stack delivers.
-func (n *node) send(count int) (received int) {
+// send sends packets from the pod one after the other and counts what the node's stack delivers: for those that must come it
+// waits for long, for others a moment.
+func (n *node) send(count, must int) (received int) {
 	n.t.Helper()
 	buffer := make([]byte, 16)
 	for range count {
@@ -221,7 +222,11 @@ func (n *node) send(count int) (received int) {
 		}
 	}
 	for {
-		_ = n.server.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		wait := 200 * time.Millisecond
+		if received < must {
+			wait = 5 * time.Second
+		}
+		_ = n.server.SetReadDeadline(time.Now().Add(wait))
 		if _, err := n.server.Read(buffer); err != nil {
 			return received
 		}
@@ -251,7 +256,7 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 	const packets = 50
 	n := newNode(t)
 	n.attach()
-	if got := n.send(packets); got != packets {
+	if got := n.send(packets, packets); got != packets {
 		t.Fatalf("with the filter %d of %d packets reached the node", got, packets)
 	}
 	if got := n.dropped(); got != 0 {
@@ -261,14 +266,14 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 	if err := traffic.tc.DeleteClsact(n.link); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.send(packets); got != 0 {
+	if got := n.send(packets, 0); got != 0 {
 		t.Fatalf("without the filter %d packets reached the node", got)
 	}
 	if got := n.dropped(); got < packets { // the pod's own kernel may send something, too
 		t.Fatalf("the rule counted %d packets, want %d", got, packets)
 	}
 	n.setGroup(podlink.DeletedGroup)
-	if got := n.send(packets); got != 0 {
+	if got := n.send(packets, 0); got != 0 {
 		t.Fatalf("without the filter %d packets of a link that is being deleted reached the node", got)
 	}
 	n.setGroup(podlink.Group)
@@ -280,7 +285,7 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 		}
 		n.check(n.kernel.Pods.Join(n.link, podName, 0)) // as the verify job has it done
 	})
-	if got := n.send(packets); got != packets {
+	if got := n.send(packets, packets); got != packets {
 		t.Fatalf("after the repair %d of %d packets reached the node", got, packets)
 	}
 }
@@ -304,7 +309,7 @@ func TestPrivilegedGeneration_ReplacedWithoutLosingAPacket(t *testing.T) {
 		time.Sleep(30 * time.Millisecond)
 	}
 	sent := <-done
-	if got := n.send(0); got != sent {
+	if got := n.send(0, sent); got != sent {
 		t.Errorf("%d of %d packets arrived while programs were replaced", got, sent)
 	}
 	n.host.Do(func() {

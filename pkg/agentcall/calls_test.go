@@ -114,7 +114,7 @@ func TestWaitConfig_WaitsForAStartingAgent(t *testing.T) {
 		t.Fatalf("%+v, %v after %d calls", config, err, calls.Load())
 	}
 	calls.Store(100)
-	_, err = c.WaitConfig(t.Context(), Patience{Starting: 100 * time.Millisecond})
+	_, err = c.WaitConfig(t.Context(), Patience{Starting: 2 * time.Second}) // in which one answer must come
 	if !errors.Is(err, ErrStarting) || !strings.Contains(err.Error(), "a Node") {
 		t.Errorf("an agent that stays starting: %v", err)
 	}

@@ -133,7 +133,11 @@ func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
 			if err := tc.do(); err != nil {
 				t.Errorf("%s: %v", tc.what, err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			wait := 200 * time.Millisecond
+			if tc.told {
+				wait = 10 * time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			if err := changes.Next(ctx); (err == nil) != tc.told {
 				t.Errorf("%s: %v, want to be told: %v", tc.what, err, tc.told)
 			}

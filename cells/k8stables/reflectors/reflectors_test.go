@@ -430,7 +430,7 @@ func TestSyncTimeout(t *testing.T) {
 	server := kubetest.New(t)
 	server.Deny("list", kubeapi.CiliumNodes)
 	server.Deny("watch", kubeapi.CiliumNodes)
-	r := follow(t, server, Settings{SyncTimeout: 300 * time.Millisecond}, false)
+	r := follow(t, server, Settings{SyncTimeout: 3 * time.Second}, false)
 	<-r.ended
 	if row := r.source("cilium-nodes"); !has(row.WaitingFor, "ciliumnodes.cilium.io") || !has(row.WaitingFor, "forbidden") {
 		t.Errorf("waiting for %q", row.WaitingFor)
