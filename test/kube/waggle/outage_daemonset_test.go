@@ -78,7 +78,17 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	}
 	newSandbox(t, c, n, "crashing", peers[0])
 	knowsLabels(t, n, "crashing")
-	comesBack(t, c, n)
+	now := agentPID(t, n)
+	comesBack(t, c, n, func() (waited time.Duration) {
+		out, err := n.Run(t.Context(), "sh", "-c", "cat /proc/"+now+"/task/*/schedstat")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out) {
+			waited += runDelay(line)
+		}
+		return waited
+	})
 	hush()
 	if err := talk.Wait(); err != nil {
 		t.Error(err)
