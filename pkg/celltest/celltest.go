@@ -24,8 +24,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 )
 
-// timeout bounds how long scripts go on after the last one of them has begun.
-const timeout = 30 * time.Second
+const (
+	// timeout bounds how long scripts go on after the last one of them has begun, also those of a large package on a busy machine.
+	timeout = 2 * time.Minute
+	// tablePatience is how long commands of tables wait for what must come, unless a script says otherwise. It only delays a failure.
+	tablePatience = 20 * time.Second
+)
 
 // health hands out scopes of one in-memory health.
 type health struct{ root *cell.SimpleHealth }
@@ -84,9 +88,28 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 				cmds[name] = cmd
 			}
 		}
+		for _, name := range []string{"db/cmp", "db/initialized"} {
+			cmds[name] = patient{cmds[name]}
+		}
 		return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}
 	}
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
+}
+
+// patient is a command that waits for tablePatience.
+type patient struct{ script.Cmd }
+
+// Usage implements [script.Cmd].
+func (p patient) Usage() *script.CmdUsage {
+	usage := *p.Cmd.Usage()
+	flags := usage.Flags
+	usage.Flags = func(fs *pflag.FlagSet) {
+		flags(fs)
+		if err := fs.Set("timeout", tablePatience.String()); err != nil {
+			panic(err) // the command has no such flag any more
+		}
+	}
+	return &usage
 }
 
 // expand replaces $WORK, which the engine knows in commands only. A script's directory is the first temporary one that its

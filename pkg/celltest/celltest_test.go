@@ -2,9 +2,13 @@ package celltest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"github.com/spf13/pflag"
 )
 
 // TestRun_GivesModulesWhatTheAgentGives runs a cell that asks for a health and a job group of its own.
@@ -14,4 +18,23 @@ func TestRun_GivesModulesWhatTheAgentGives(t *testing.T) {
 			lc.Append(cell.Hook{OnStart: func(cell.HookContext) error { health.OK("buzzing"); return nil }})
 		}))}
 	})
+}
+
+// TestPatient_WaitsForLongUnlessToldOtherwise asks for the flag as the engine of scripts does.
+func TestPatient_WaitsForLongUnlessToldOtherwise(t *testing.T) {
+	for name, cmd := range map[string]script.Cmd{"db/cmp": statedb.CompareCmd(statedb.New()), "db/initialized": statedb.InitializedCmd(statedb.New())} {
+		for _, c := range []struct {
+			args []string
+			want time.Duration
+		}{{nil, tablePatience}, {[]string{"--timeout=10ms"}, 10 * time.Millisecond}} {
+			flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+			patient{cmd}.Usage().Flags(flags)
+			if err := flags.Parse(c.args); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := flags.GetDuration("timeout"); err != nil || got != c.want {
+				t.Errorf("%s %v waits for %v, want %v: %v", name, c.args, got, c.want, err)
+			}
+		}
+	}
 }
