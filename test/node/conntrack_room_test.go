@@ -6,10 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -90,26 +86,14 @@ func (c *caller) since(moment time.Time) (first time.Time, tries int, late time.
 	return time.Time{}, c.tries, c.late
 }
 
-// waitedForCPU is how long threads of a process could have run and had no CPU, in sum.
-func waitedForCPU(t *testing.T, pid int) (sum time.Duration) {
+// waitingForCPU watches a process, and says each time how long its threads could have run since and had no CPU, in sum.
+func waitingForCPU(t *testing.T, pid int) (waited func() time.Duration) {
 	t.Helper()
-	threads, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "schedstat"))
-	if err != nil || len(threads) == 0 {
-		t.Fatalf("%d threads of process %d: %v", len(threads), pid, err)
+	waited, err := nodekit.WaitingForCPU(pid)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, thread := range threads {
-		text, err := os.ReadFile(thread)
-		if err != nil {
-			continue // it has ended
-		}
-		fields := strings.Fields(string(text)) // on a CPU, waiting for one, times that it was given one
-		ns, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sum += time.Duration(ns)
-	}
-	return sum
+	return waited
 }
 
 // A full table is found to have room again within a second of the time when there is something to be collected, whenever in the
@@ -134,7 +118,7 @@ func TestPrivilegedConntrack_RoomIsFoundWithinASecond(t *testing.T) {
 				noneAnswered(t, calls)
 				time.Sleep(time.Duration(round) * 100 * time.Millisecond) // at first the last pass has just ended, so the next is as far away as can be
 				_, _, lateBefore := calls.since(time.Now())
-				waitedBefore, began := waitedForCPU(t, node.AgentPID()), time.Now()
+				waited, began := waitingForCPU(t, node.AgentPID()), time.Now()
 				occupy(t, m, outside, 0, some, expired)
 				var took, slack time.Duration
 				eventually(t, func() error {
@@ -145,7 +129,7 @@ func TestPrivilegedConntrack_RoomIsFoundWithinASecond(t *testing.T) {
 					took, slack = first.Sub(began), late-lateBefore
 					return nil
 				})
-				slack += waitedForCPU(t, node.AgentPID()) - waitedBefore
+				slack += waited()
 				t.Logf("a new flow passed after %v; %v of waiting for a CPU", took, slack)
 				if took > promised+slack {
 					t.Errorf("a new flow passed %v after there was room, want at most %v and %v", took, promised, slack)

@@ -50,13 +50,13 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 		pods["x/b"] = fmt.Sprintf("labels: {app: b, tier: back, round: 'r%d'}}, spec: {containers: [{name: c}]}", round)
 		w.write(t, "pods.yaml", podManifests(pods))
 		// The namespace of the leaver is another team's: it may not talk on.
-		waited := waitedForCPU(t, w.AgentPID())
+		waited := waitingForCPU(t, w.AgentPID())
 		w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none"}))
 		began := time.Now()
 		all("without the label", func(l *leaver) bool {
 			return !l.heard() && !l.heard() && !l.heard() // once may be a busy machine
 		})
-		slack := waitedForCPU(t, w.AgentPID()) - waited
+		slack := waited()
 		for _, l := range leavers {
 			if took := l.last.Sub(began); took > promised+slack {
 				t.Errorf("%s: it took %v until nothing came through, want at most %v, and %v for waiting for a CPU", l.name, took, promised, slack)

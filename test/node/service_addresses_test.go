@@ -157,7 +157,7 @@ func (m *market) servedFrom(t *testing.T, clients []nodekit.Place, addrs []netip
 // servedAtOnce measures how long after a change the host outside gets its first answer from the node port at each of the addresses.
 func (m *market) servedAtOnce(t *testing.T, what string, addrs []netip.Addr, change func() error) {
 	t.Helper()
-	waited := waitedForCPU(t, m.AgentPID())
+	waited := waitingForCPU(t, m.AgentPID())
 	if err := m.Do(change); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
@@ -169,7 +169,7 @@ func (m *market) servedAtOnce(t *testing.T, what string, addrs []netip.Addr, cha
 			return
 		}
 		took := at.Sub(begun)
-		slack += waitedForCPU(t, m.AgentPID()) - waited
+		slack += waited()
 		t.Logf("%s: %s over %s is served after %v; %v of waiting for a CPU", what, to, network, took, slack)
 		if took > addressLimit+slack {
 			t.Errorf("%s: %s over %s is served after %v, want at most %v and %v", what, to, network, took, addressLimit, slack)

@@ -218,7 +218,7 @@ func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Second) // longer than a busy loop may take, and longer than a timer may be late
-		waited := waitedForCPU(t, pid)
+		waiting := waitingForCPU(t, pid)
 		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +233,7 @@ func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
 			}
 			time.Sleep(50 * time.Millisecond)
 		}
-		waited = waitedForCPU(t, pid) - waited
+		waited := waiting()
 		switch {
 		case red == "":
 			good++

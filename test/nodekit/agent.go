@@ -133,7 +133,7 @@ type Ending struct {
 }
 
 // EndAgent sends the agent a signal and waits for its end.
-func (n *Node) EndAgent(ctx context.Context, signal os.Signal) (ending Ending) {
+func (n *Node) EndAgent(ctx context.Context, signal os.Signal) Ending {
 	p := n.agent
 	if p == nil {
 		return Ending{}
@@ -149,11 +149,7 @@ func (n *Node) EndAgent(ctx context.Context, signal os.Signal) (ending Ending) {
 	for {
 		select {
 		case <-p.done:
-			ending = Ending{Err: p.err, Took: time.Since(began)}
-			for thread, delay := range latest {
-				ending.Waited += delay - before[thread]
-			}
-			return ending
+			return Ending{Err: p.err, Took: time.Since(began), Waited: since(before, latest)}
 		case <-ctx.Done():
 			_ = p.cmd.Process.Kill()
 			<-p.done
@@ -178,10 +174,20 @@ func runDelays(pid int) map[string]time.Duration {
 	return delays
 }
 
-// WaitedForCPU is how long threads of a process could have run and had no CPU, in sum.
-func WaitedForCPU(pid int) (sum time.Duration) {
-	for _, delay := range runDelays(pid) {
-		sum += delay
+// WaitingForCPU watches a process. What it returns says each time how long threads of that could have run since and had no CPU,
+// in sum; those that have ended are left out.
+func WaitingForCPU(pid int) (waited func() time.Duration, err error) {
+	before := runDelays(pid)
+	if len(before) == 0 {
+		return nil, fmt.Errorf("process %d has no threads, or the kernel does not say what they wait for a CPU", pid)
+	}
+	return func() time.Duration { return since(before, runDelays(pid)) }, nil
+}
+
+// since sums up how much longer threads have waited than before. One may have the number of another that has ended.
+func since(before, after map[string]time.Duration) (sum time.Duration) {
+	for thread, delay := range after {
+		sum += max(0, delay-before[thread])
 	}
 	return sum
 }
