@@ -158,7 +158,7 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 	if err := agent.Wait(); err != nil {
 		t.Errorf("%v:\n%s", err, read(t, log))
 	}
-	if took := time.Since(began); took > exitWithin {
+	if took := time.Since(began); took > 5*time.Second { // as is promised; what exitWithin cut short would have another exit code
 		t.Errorf("stopping took %s", took)
 	}
 }
