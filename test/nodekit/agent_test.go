@@ -34,3 +34,15 @@ func TestWaitingForCPU_IsReadFromTheKernel(t *testing.T) {
 		t.Error("a process that is none has waited for a CPU")
 	}
 }
+
+func TestEnding_StarvedWhenSomeThreadAlwaysWaited(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		waited time.Duration
+		want   bool
+	}{{0, false}, {time.Second, false}, {4 * time.Second, false}, {5 * time.Second, true}} {
+		if e := (Ending{Took: 4 * time.Second, Waited: c.waited}); e.Starved() != c.want {
+			t.Errorf("after %v of waiting: %v", c.waited, e.Starved())
+		}
+	}
+}
