@@ -99,14 +99,14 @@ func (l *traffic) end(t *testing.T) {
 			t.Logf("waggle %s: %v\n%s", command[0], err, text)
 		}
 	}
-	// A machine that is busy with other tests sends less, but nobody is disturbed where there is nobody.
+	// A machine that is busy with other tests sends less, and connections take longer; but nobody is disturbed where there is nobody.
 	seconds := int(r.Duration / time.Second)
 	for _, c := range []struct {
 		what                   string
 		count, overslept, want int
 	}{{"TCP messages", r.TCP.Messages, r.TCP.Overslept, l.rates.Messages}, {"datagrams", r.UDP.Sent, r.UDP.Overslept, l.rates.Datagrams},
 		{"connections", r.Connects.Done, r.Connects.Overslept, l.rates.Connects}, {"lies", r.Denied.Sent, r.Denied.Overslept, l.rates.Lies}} {
-		if c.count+c.overslept < c.want*seconds/4 || c.count < c.want*seconds/20 {
+		if c.count+c.overslept < c.want*seconds/10 || c.count < c.want*seconds/20 {
 			t.Errorf("only %d %s in %d s, want %d a second; %d were not sent for want of a CPU", c.count, c.what, seconds, c.want, c.overslept)
 		}
 	}

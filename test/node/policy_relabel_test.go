@@ -54,7 +54,12 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 		w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none"}))
 		began := time.Now()
 		all("without the label", func(l *leaver) bool {
-			return !l.heard() && !l.heard() && !l.heard() // once may be a busy machine
+			for range 3 { // one miss may be a busy machine's
+				if l.heard() {
+					return false
+				}
+			}
+			return true
 		})
 		slack := waited()
 		for _, l := range leavers {

@@ -94,7 +94,7 @@ func TestWhileAway_PausesWhateverOthersGet(t *testing.T) {
 
 func TestWhileAway_LeavesErrorsOfOneKindToTheReflector(t *testing.T) {
 	t.Parallel()
-	cut, refusal := errors.New("cut off"), error(apierrors.NewGone("too old"))
+	cut, refusal := errors.New("cut off"), error(apierrors.NewResourceExpired("too old"))
 	for name, c := range map[string]struct {
 		reach apiservers.Reach
 		err   error
