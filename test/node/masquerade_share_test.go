@@ -21,7 +21,6 @@ import (
 func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 	t.Parallel()
 	const entries, percent = 1024, 5
-	const missed = 3 // flows that one pass may miss
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--prometheus-serve-addr", metricsAddress,
 		fmt.Sprintf("--bpf-nat-global-max=%d", entries), fmt.Sprintf("--bpf-ct-endpoint-share=%d", percent)}})
 	hog, victim := addPod(t, node, "hog"), addPod(t, node, "victim")
@@ -52,10 +51,19 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 				}
 				t.Cleanup(func() { _ = conn.Close() })
 			}
-			over := 0 // a pass of the collector may have missed some that came behind it; the next one counts them
-			for over < missed && open(hog, askBrief) == nil {
+			over := 0 // a pass of the collector may have missed flows that came behind it; the next one counts them
+			for over < share && open(hog, askBrief) == nil {
 				over++
 			}
+			eventually(t, func() error { // all of them
+				rows := natTop(t, node)
+				for _, row := range rows {
+					if row.Pod == "default/hog" && row.Counted >= share+over {
+						return nil
+					}
+				}
+				return fmt.Errorf("%d flows are open, nat top: %+v", share+over, rows)
+			})
 			before := refusedFor(t, node, events.NATShare)
 			for n := range 3 {
 				if err := open(hog, patience); err == nil {
