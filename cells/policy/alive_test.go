@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
@@ -27,24 +27,11 @@ func (s slowEntries) Put(id uint32, e policymap.Entry) error {
 // TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It is none that hangs, and the agent is not started anew for it.
 func TestRun_IsAliveInALongPass(t *testing.T) {
 	t.Parallel()
-	w, m := newBench(t, 40, 4), heartbeat.NewMonitor()
-	var took time.Duration
-	var wedges []heartbeat.Wedge
+	w := newBench(t, 40, 4)
+	pass := celltest.NewLongPass(w.DB)
 	c := newController(w.params)
-	c.store.maps = slowEntries{w.Entries.(fakeEntries), func() {
-		took += 2 * time.Second
-		if now := m.Step(2*time.Second, w.DB.ReadTxn()); len(now) > 0 {
-			wedges = now
-		}
-	}}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // after the first pass
-	ctx, end := heartbeat.Begin(ctx, heartbeat.NewGroup(nil, m, cell.FullModuleID{"policy"}), "resolve-policies")
-	defer end()
-	health, _ := cell.NewSimpleHealth()
-	require.NoError(t, c.run(ctx, health))
-	require.Greater(t, took, 2*time.Minute)
-	require.Empty(t, wedges)
+	c.store.maps = slowEntries{w.Entries.(fakeEntries), pass.Piece}
+	require.Greater(t, pass.Run(t, c.run), 2*time.Minute)
 }
 
 // TestRun_OfManyRowsIsAlive: nor is one of many rows that writes little.

@@ -1,15 +1,13 @@
 package servicemaps
 
 import (
-	"context"
 	"testing"
 	"time"
 
-	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
@@ -17,7 +15,7 @@ import (
 // TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It is none that hangs, and the agent is not started anew for it.
 func TestRun_IsAliveInALongPass(t *testing.T) {
 	t.Parallel()
-	f, m := newFakes(200, 600, 0), heartbeat.NewMonitor()
+	f := newFakes(200, 600, 0)
 	a := newAgent(t, f)
 	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	for i := range 15 {
@@ -26,23 +24,9 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 			Backends: []uint32{uint32(i + 1)}, Affinity: 60, Status: reconciler.StatusPending()})
 	}
 	txn.Commit()
-	var took time.Duration
-	var wedges []heartbeat.Wedge
-	slow := func() {
-		took += 2 * time.Second
-		if now := m.Step(2*time.Second, a.DB.ReadTxn()); len(now) > 0 {
-			wedges = now
-		}
-	}
-	f.backends.after, f.slots.after, f.members.after, f.services.after = slow, slow, slow, slow
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // after the first pass
-	ctx, end := heartbeat.Begin(ctx, heartbeat.NewGroup(nil, m, cell.FullModuleID{"service-maps"}), "write-services")
-	defer end()
-	health, _ := cell.NewSimpleHealth()
-	require.NoError(t, a.run(ctx, health))
-	require.Equal(t, 2*time.Minute, took)
-	require.Empty(t, wedges)
+	pass := celltest.NewLongPass(a.DB)
+	f.backends.after, f.slots.after, f.members.after, f.services.after = pass.Piece, pass.Piece, pass.Piece, pass.Piece
+	require.Equal(t, 2*time.Minute, pass.Run(t, a.run))
 }
 
 // TestPass_OfManyTablesIsAlive: a table of Maglev takes milliseconds to compute, and a pass may need thousands.
