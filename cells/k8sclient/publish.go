@@ -92,7 +92,7 @@ func (p params) log(rows []apiservers.Server, away bool) bool {
 		case row.Error != "" && !away:
 			p.Log.Warn("The API server is of no use, and is tried again", "server", row.Server, "error", row.Error)
 			away = true
-		case row.Error == "" && row.Reachable == apiservers.Yes && away:
+		case row.Well() && away:
 			p.Log.Info("The API server answers again", "server", row.Server)
 			away = false
 		}

@@ -50,7 +50,7 @@ func (s *servers) snapshot() ([]apiservers.Server, <-chan struct{}) {
 func (s *servers) healthy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rows[s.active].Reachable == apiservers.Yes && s.rows[s.active].Error == ""
+	return s.rows[s.active].Well()
 }
 
 // answered records an answer. reason says why it is of no use; it is empty when it is of use.

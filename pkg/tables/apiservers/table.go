@@ -27,6 +27,9 @@ type Server struct {
 	Error     string    `json:"error,omitempty"` // why it does not answer, or why its answers are of no use; empty when all is well
 }
 
+// Well tells whether the server answers as it should.
+func (s Server) Well() bool { return s.Reachable == Yes && s.Error == "" }
+
 // TableHeader implements statedb.TableWritable.
 func (Server) TableHeader() []string { return []string{"Server", "Active", "Reachable", "Error"} }
 
