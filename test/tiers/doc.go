@@ -1,0 +1,14 @@
+// Command tiers runs the tests of the tree and says what they cost.
+//
+//	go run ./test/tiers [-all] [-list] [-v] TIER...
+//
+// Tests are divided into tiers by what they need: see tiers.go for the table. Tiers run in the order of the command line;
+// two that are joined by "+" run side by side, the first of them with the lowest priority. Each tier runs in a control group
+// of its own, whose CPU time is compared with the tier's budget. CPU time does not depend on what else the machine does.
+//
+//	main.go      the command line and the order        run.go       one tier: its commands, its group, its verdict
+//	tiers.go     the table of tiers                    events.go    what `go test -json` prints
+//	packages.go  which package belongs to which tier   report.go    what is printed at the end, and on a failure
+//	lists.go     permitted skips, expensive tests      machine.go   CPU time, load, pressure
+//	filetimes.go times of a clean clone's files
+package main

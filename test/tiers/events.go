@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// event is one line of `go test -json`; see `go doc test2json`.
+type event struct {
+	Action, Package, Test, Output, ImportPath, FailedBuild string
+	Elapsed                                                float64 // seconds
+}
+
+// counts is what the tests of a tier came to. A test with subtests counts once.
+type counts struct {
+	run, cached, skipped, failed int
+	packages, cachedPackages     int
+}
+
+func (c *counts) add(o counts) {
+	c.run += o.run
+	c.cached += o.cached
+	c.skipped += o.skipped
+	c.failed += o.failed
+	c.packages += o.packages
+	c.cachedPackages += o.cachedPackages
+}
+
+// outcome is a test that the report names.
+type outcome struct {
+	name   string // package and test
+	output string
+	took   time.Duration // without the time that it was paused for parallel tests
+}
+
+// results collects the events of one `go test`.
+type results struct {
+	out     io.Writer
+	counts  counts
+	skips   []outcome
+	slow    []outcome // more than slowAfter
+	failing []string  // packages and tests
+	output  map[string]*strings.Builder
+	passed  map[string]int // tests that passed, by package
+	skipped map[string]int // tests that were skipped, by package
+	cached  map[string]bool
+	running map[string]bool // top-level tests that are not paused
+}
+
+// slowAfter is the time after which a test is expected in the list of expensive ones.
+const slowAfter = 15 * time.Second
+
+func newResults(out io.Writer) *results {
+	return &results{out: out, output: map[string]*strings.Builder{}, passed: map[string]int{}, skipped: map[string]int{}, cached: map[string]bool{},
+		running: map[string]bool{}}
+}
+
+// read takes events until there are no more. Lines that are no events, such as errors of the compiler, are printed. What runs
+// is printed now and then.
+func (r *results) read(from io.Reader) error {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 16<<20)
+	began, shown := time.Now(), time.Now()
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			fmt.Fprintln(r.out, lines.Text())
+			continue
+		}
+		r.add(e)
+		if now := time.Now(); now.Sub(shown) > showEvery {
+			shown = now
+			r.progress(now.Sub(began))
+		}
+	}
+	return lines.Err()
+}
+
+// progress prints how far the tests have come.
+func (r *results) progress(after time.Duration) {
+	passed := 0
+	for _, n := range r.passed {
+		passed += n
+	}
+	running := slices.Sorted(maps.Keys(r.running))
+	more := ""
+	if len(running) > shownTests {
+		running, more = running[:shownTests], ", ..."
+	}
+	fmt.Fprintf(r.out, "... after %s: %d tests passed; running: %s%s\n", after.Round(time.Second), passed, strings.Join(running, ", "), more)
+}
+
+const (
+	showEvery  = 30 * time.Second
+	shownTests = 4
+)
+
+func (r *results) add(e event) {
+	if top := e.Test != "" && !strings.Contains(e.Test, "/"); top {
+		switch e.Action {
+		case "run", "cont":
+			r.running[e.Test] = true
+		case "pause", "pass", "fail", "skip":
+			delete(r.running, e.Test)
+		}
+	}
+	key := e.Package
+	if e.Test != "" {
+		key += " " + e.Test
+	}
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case "output":
+		r.keep(key, e)
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.endPackage(e)
+		} else {
+			r.endTest(key, e)
+		}
+	}
+}
+
+// keep holds output until it is known whether it is wanted.
+func (r *results) keep(key string, e event) {
+	if e.Test == "" {
+		r.cached[e.Package] = r.cached[e.Package] || strings.Contains(e.Output, "\t(cached)")
+	}
+	if strings.HasPrefix(e.Output, "=== ") {
+		return
+	}
+	if r.output[key] == nil {
+		r.output[key] = &strings.Builder{}
+	}
+	r.output[key].WriteString(e.Output)
+}
+
+func (r *results) said(key string) string {
+	defer delete(r.output, key)
+	if b := r.output[key]; b != nil {
+		return b.String()
+	}
+	return ""
+}
+
+func (r *results) endTest(key string, e event) {
+	top := !strings.Contains(e.Test, "/")
+	said, took := r.said(key), time.Duration(e.Elapsed*float64(time.Second))
+	switch e.Action {
+	case "fail":
+		fmt.Fprintf(r.out, "%s: %s\n%s", e.Package, e.Test, said)
+		r.failing = append(r.failing, key)
+	case "skip":
+		r.skips = append(r.skips, outcome{name: key, output: said})
+	}
+	if !top {
+		return
+	}
+	switch e.Action {
+	case "pass":
+		r.passed[e.Package]++
+	case "skip":
+		r.skipped[e.Package]++
+	case "fail":
+		r.counts.failed++
+	}
+	if took > slowAfter {
+		r.slow = append(r.slow, outcome{name: key, took: took})
+	}
+}
+
+// endPackage prints a package's last line, as go does; for one that failed, also what no test said.
+func (r *results) endPackage(e event) {
+	said := r.said(e.Package)
+	r.counts.packages++
+	r.counts.skipped += r.skipped[e.Package]
+	if r.cached[e.Package] {
+		r.counts.cachedPackages++
+		r.counts.cached += r.passed[e.Package]
+	} else {
+		r.counts.run += r.passed[e.Package]
+	}
+	if e.Action == "fail" {
+		r.failing = append(r.failing, e.Package)
+		r.unfinished(e.Package)
+		fmt.Fprint(r.out, said)
+		return
+	}
+	for line := range strings.Lines(said) {
+		if strings.HasPrefix(line, "ok ") || strings.HasPrefix(line, "? ") {
+			fmt.Fprint(r.out, line)
+		}
+	}
+}
+
+// unfinished prints the output of the tests that a package's process did not live to end.
+func (r *results) unfinished(pkg string) {
+	for key := range r.output {
+		if strings.HasPrefix(key, pkg+" ") {
+			fmt.Fprintf(r.out, "%s did not end:\n%s", key, r.said(key))
+		}
+	}
+}

@@ -1,0 +1,16 @@
+package main
+
+import (
+	"os"
+	"strings"
+)
+
+// permittedSkips names the tests that may be skipped where everything is installed, each with the reason. Any other skip is a
+// failure when CI=true: a property that is not tested is not proved.
+var permittedSkips = map[string]string{}
+
+// expensive names the tests that use more than 10 s of CPU time or more than 15 s of waiting, each with the reason.
+var expensive = map[string]string{}
+
+// kernelsFlags are flags for test/kernels, from the Makefile's KERNELS_FLAGS.
+func kernelsFlags() []string { return strings.Fields(os.Getenv("KERNELS_FLAGS")) }

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/cgroups"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// group is the control group of one tier. Nodes of test/node make theirs below it. A nil group is that of a machine that gives
+// this process none: CPU time is then what the kernel adds up for children that were waited for.
+type group struct {
+	path string
+	dir  *os.File
+}
+
+// newGroup makes a group below that of this process.
+func newGroup(name string) (*group, error) {
+	mounts, err := cgroups.Mounts("/proc/self/mountinfo")
+	if err != nil || len(mounts) == 0 {
+		return nil, err
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(own)) {
+		below, found := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !found {
+			continue
+		}
+		path := filepath.Join(mounts[0], below, fmt.Sprintf("waggle-tier-%s-%d", name, os.Getpid()))
+		if os.Mkdir(path, 0o755) != nil {
+			return nil, nil // not root, or a group of the user's that takes none below it
+		}
+		dir, err := os.Open(path)
+		return &group{path, dir}, err
+	}
+	return nil, nil
+}
+
+// join makes a process that is about to start a member.
+func (g *group) join(attr *syscall.SysProcAttr) {
+	if g != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, int(g.dir.Fd())
+	}
+}
+
+// cpu returns the CPU time of all members and former members, of groups below as well.
+func (g *group) cpu() time.Duration {
+	if g == nil {
+		return 0
+	}
+	text, _ := os.ReadFile(filepath.Join(g.path, "cpu.stat"))
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			us, _ := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			return time.Duration(us) * time.Microsecond
+		}
+	}
+	return 0
+}
+
+// remove kills the members that are left, and removes the group.
+func (g *group) remove() error {
+	if g == nil {
+		return nil
+	}
+	_ = g.dir.Close()
+	_ = os.WriteFile(filepath.Join(g.path, "cgroup.kill"), []byte("1"), 0)
+	return testnet.RemoveCgroup(g.path)
+}
+
+// condition says how busy the machine is: a failure under load is still a failure, and this is where to begin.
+func condition(since cpuTimes) string {
+	load, _ := os.ReadFile("/proc/loadavg")
+	lines := []string{"load average: " + string(bytes.TrimSpace(load)), since.until(readCPUTimes())}
+	for _, what := range []string{"cpu", "memory", "io"} {
+		text, err := os.ReadFile("/proc/pressure/" + what)
+		if err != nil {
+			continue
+		}
+		some, _, _ := strings.Cut(string(text), "\n")
+		lines = append(lines, "pressure, "+what+": "+some)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// cpuTimes are the machine's, in ticks of 10 ms: user, nice, system, idle, iowait, irq, softirq, steal.
+type cpuTimes [8]uint64
+
+func readCPUTimes() (t cpuTimes) {
+	text, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(text), "\n")
+	for i, field := range strings.Fields(line) {
+		if i > 0 && i <= len(t) {
+			t[i-1], _ = strconv.ParseUint(field, 10, 64)
+		}
+	}
+	return t
+}
+
+// until says how the CPUs spent their time between two readings.
+func (t cpuTimes) until(now cpuTimes) string {
+	var all uint64
+	for i := range t {
+		all += now[i] - t[i]
+	}
+	share := func(i int) float64 { return 100 * float64(now[i]-t[i]) / float64(max(all, 1)) }
+	return fmt.Sprintf("CPUs meanwhile: %.0f %% idle, %.1f %% stolen by other machines of the host", share(3)+share(4), share(7))
+}

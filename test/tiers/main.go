@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "tiers:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("tiers", flag.ExitOnError)
+	all := flags.Bool("all", os.Getenv("WAGGLE_ALL") != "", "run what has a cached result, too; WAGGLE_ALL=1 does the same")
+	list := flags.String("list", "", "print the packages of this tier, or of \"race\", and end")
+	times := flags.Bool("filetimes", false, "give the files of a clean clone times that follow from their content, and end")
+	_ = flags.Parse(args) // exits on errors
+	tree, err := readTree(".")
+	switch {
+	case err != nil:
+		return err
+	case *times:
+		return setFileTimes(".")
+	case *list != "":
+		return printPackages(tree, *list)
+	case flags.NArg() == 0:
+		return fmt.Errorf("name the tiers to run: %s", names())
+	}
+	seed, err := chooseSeed()
+	if err != nil {
+		return err
+	}
+	r := &runner{tree: tree, all: *all, out: &locked{out: os.Stdout}}
+	var groups [][]tier
+	for _, arg := range flags.Args() {
+		var group []tier
+		for name := range strings.SplitSeq(arg, "+") {
+			t, ok := find(name)
+			if !ok {
+				return fmt.Errorf("there is no tier %q: want %s", name, names())
+			}
+			group = append(group, t)
+		}
+		groups = append(groups, group)
+	}
+	return r.run(ctx, groups, seed)
+}
+
+// run runs groups of tiers one after the other, all of them also when one fails.
+func (r *runner) run(ctx context.Context, groups [][]tier, seed string) error {
+	var verdicts []verdict
+	for _, group := range groups {
+		if ctx.Err() != nil {
+			break
+		}
+		for _, t := range group {
+			fmt.Fprintf(r.out, "== tier %s: %s\n", t.name, t.about)
+		}
+		verdicts = append(verdicts, r.side(ctx, group, seed)...)
+	}
+	var warnings []string
+	for i := range verdicts {
+		warnings = append(warnings, verdicts[i].check(os.Getenv("CI") == "true")...)
+		if len(verdicts[i].failed) > 0 {
+			verdicts[i].failure(r.out, seed)
+		}
+	}
+	for _, w := range warnings {
+		fmt.Fprintln(r.out, "warning:", w)
+	}
+	if ok := summary(r.out, verdicts); !ok || ctx.Err() != nil {
+		return errors.Join(errors.New("not all tiers passed"), ctx.Err())
+	}
+	return nil
+}
+
+// chooseSeed returns the seed for the tiers that use a real kernel: WAGGLE_SEED, or else a number from the hash of the committed
+// tree, so that each change is tested with other random sequences and each repetition with the same.
+func chooseSeed() (string, error) {
+	if seed := os.Getenv(testseed.Env); seed != "" {
+		return seed, nil
+	}
+	out, err := exec.Command("git", "rev-parse", "HEAD^{tree}").Output()
+	if err != nil || len(out) < 15 {
+		return strconv.Itoa(testseed.Default), nil // not a clone
+	}
+	n, err := strconv.ParseUint(string(out[:15]), 16, 64)
+	return strconv.FormatUint(n, 10), err
+}
+
+func printPackages(t *tree, name string) error {
+	packages := t.of(name)
+	if name == "race" {
+		race, _ := t.split(t.of("hermetic"))
+		more, _ := t.split(t.of("machine"))
+		packages = append(race, more...)
+	}
+	if len(packages) == 0 {
+		return fmt.Errorf("tier %q has no packages", name)
+	}
+	for _, p := range packages {
+		fmt.Println(p)
+	}
+	return nil
+}

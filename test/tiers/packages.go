@@ -1,0 +1,126 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// raced names the packages with the most goroutines and locks. They run under the race detector, and only so.
+var raced = strings.Fields(`
+	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubeapi pkg/writeback pkg/heartbeat pkg/inventory pkg/rtnl
+	cells/health cells/metrics cells/ipam cells/endpointmanager cells/unmanagedpods cells/endpointmaps cells/endpointstate
+	cells/k8sclient cells/k8stables cells/identity cells/ciliumendpoints cells/ciliumnode cells/k8snode cells/leaderelection
+	cells/clusterpool cells/endpointgc cells/policystatus cells/liveness cells/drift cells/linkreaper cells/loader cells/maps
+	cells/services cells/servicemaps cells/sockterm cells/masquerade cells/servicehealth cells/nodeaddresses cells/ipmasqagent`)
+
+// special names packages whose tier does not follow from their tests, each with the reason.
+var special = map[string]struct{ tier, reason string }{
+	"test/node":         {"node", "needs the machine for itself"},
+	"test/nodekit":      {"node", "the kit of test/node"},
+	"test/nodekit/load": {"node", "the load generator of test/node"},
+	"api/v1":            {"machine", "runs the generator of the API's code"},
+	"bpf":               {"machine", "compiles C and loads programs"},
+	"cmd/waggle-agent":  {"machine", "starts the agent as a process"},
+	"cni":               {"machine", "starts the plugin as a process"},
+	"test/conventions":  {"machine", "runs git and go, and reads the whole tree"},
+	"tools/reference":   {"machine", "compares pages with the whole tree"},
+}
+
+// privileged is how tests are named that need root and a kernel.
+var privileged = []byte("\nfunc TestPrivileged")
+
+// tree knows the packages with tests.
+type tree struct {
+	root  string
+	tests map[string]string // tier by folder, with slashes; nested modules are not part
+}
+
+// readTree finds the packages with tests below root, and the tier of each.
+func readTree(root string) (*tree, error) {
+	t := &tree{root: root, tests: map[string]string{}}
+	err := walkTests(root, func(dir string, source []byte) {
+		switch {
+		case special[dir].tier != "":
+			t.tests[dir] = special[dir].tier
+		case bytes.Contains(source, privileged):
+			t.tests[dir] = "machine"
+		case t.tests[dir] == "":
+			t.tests[dir] = "hermetic"
+		}
+	})
+	if err == nil && len(t.tests) == 0 {
+		err = fmt.Errorf("%s holds no package with tests: run this from the top of the tree", root)
+	}
+	return t, err
+}
+
+// walkTests calls found for each test file of the module, with its folder relative to root.
+func walkTests(root string, found func(dir string, source []byte)) error {
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if path != root && (entry.Name() == "bin" || entry.Name() == "testdata" || strings.HasPrefix(entry.Name(), ".") || isModule(path)) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		found(filepath.ToSlash(dir), source)
+		return err
+	})
+}
+
+func isModule(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "go.mod"))
+	return err == nil
+}
+
+// of returns the packages of a tier as arguments of go.
+func (t *tree) of(tier string) []string {
+	var all []string
+	for dir, name := range t.tests {
+		if name == tier {
+			all = append(all, "./"+dir)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// split divides packages into those that run under the race detector and the others. Packages below one of raced belong to it.
+func (t *tree) split(packages []string) (race, rest []string) {
+	for _, p := range packages {
+		if slices.ContainsFunc(raced, func(r string) bool { return p == "./"+r || strings.HasPrefix(p, "./"+r+"/") }) {
+			race = append(race, p)
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	return race, rest
+}
+
+// nested returns the packages with tests of another module in the tree, as arguments of go in its folder.
+func (t *tree) nested(module string) []string {
+	var all []string
+	err := walkTests(filepath.Join(t.root, filepath.FromSlash(module)), func(dir string, _ []byte) { all = append(all, "./"+dir) })
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		panic(fmt.Errorf("find the tests of module %s: %w", module, err))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

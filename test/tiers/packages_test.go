@@ -1,0 +1,151 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func thisTree(t *testing.T) *tree {
+	t.Helper()
+	tree, err := readTree("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+func TestTree_ListsNameWhatExists(t *testing.T) {
+	t.Parallel()
+	tree := thisTree(t)
+	for dir, s := range special {
+		if tree.tests[dir] == "" {
+			t.Errorf("special names %s, which has no tests", dir)
+		}
+		if _, ok := find(s.tier); !ok || s.reason == "" {
+			t.Errorf("special: %s is in tier %q for %q: want a tier that exists, and a reason", dir, s.tier, s.reason)
+		}
+	}
+	for _, dir := range raced {
+		if tree.tests[dir] != "hermetic" && tree.tests[dir] != "machine" {
+			t.Errorf("raced names %s, which is in tier %q", dir, tree.tests[dir])
+		}
+	}
+	for list, tests := range map[string]map[string]string{"permittedSkips": permittedSkips, "expensive": expensive} {
+		for name, reason := range tests {
+			if reason == "" || !testExists(t, name) {
+				t.Errorf("%s: %q for %q: want a test that exists, and a reason", list, name, reason)
+			}
+		}
+	}
+}
+
+// testExists reports whether the tree has a test, such as "bpf TestX".
+func testExists(t *testing.T, name string) bool {
+	t.Helper()
+	dir, test, _ := strings.Cut(name, " ")
+	files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(text), "\nfunc "+strings.SplitN(test, "/", 2)[0]+"(")
+	})
+}
+
+// Results of hermetic packages come from the test cache, which does not see what other programs read.
+func TestTree_HermeticTestsStartNoPrograms(t *testing.T) {
+	t.Parallel()
+	own := map[string]string{
+		"pkg/deletequeue": "starts itself, to hold a lock and to run with few descriptors",
+		"test/tiers":      "starts sh, echo and git, which read nothing of the tree",
+	}
+	for dir, tier := range thisTree(t).tests {
+		if tier != "hermetic" || own[dir] != "" {
+			continue
+		}
+		files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			syntax, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.ContainsFunc(syntax.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == strconv.Quote("os/exec") }) {
+				t.Errorf("%s imports os/exec: name the package in special, with the tier machine", file)
+			}
+		}
+	}
+}
+
+func TestSplit_PackagesBelowBelong(t *testing.T) {
+	t.Parallel()
+	race, rest := thisTree(t).split([]string{"./cells/k8stables/reflectors", "./cells/servicehealth", "./cells/mtu"})
+	if len(race) != 2 || !slices.Equal(rest, []string{"./cells/mtu"}) {
+		t.Errorf("under the race detector %q, without %q", race, rest)
+	}
+}
+
+func TestFileTimes_FollowFromContent(t *testing.T) {
+	t.Parallel()
+	stat := func(dir, name string) int64 {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.ModTime().UnixNano()
+	}
+	clones := []string{t.TempDir(), t.TempDir()}
+	for _, dir := range clones {
+		write(t, dir, "sub/a", "one")
+		write(t, dir, "sub/b", "two")
+		git(t, dir, "init", "-q")
+		git(t, dir, "add", ".")
+		git(t, dir, "-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "c")
+		if err := setFileTimes(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{".", "sub", "sub/a", "sub/b"} {
+		if stat(clones[0], name) != stat(clones[1], name) {
+			t.Errorf("%s has another time in another clone", name)
+		}
+	}
+	if stat(clones[0], "sub/a") == stat(clones[0], "sub/b") {
+		t.Error("files of different content have the same time")
+	}
+	write(t, clones[0], "sub/a", "three")
+	if err := setFileTimes(clones[0]); err == nil {
+		t.Error("a clone with changes was accepted")
+	}
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func git(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// tooMuch is the share of its budget above which a tier fails.
+const tooMuch = 1.3
+
+// check completes a verdict by what the lists and the budget say, and returns warnings.
+func (v *verdict) check(strict bool) (warnings []string) {
+	for _, s := range v.skips {
+		reason := strings.TrimSpace(s.output)
+		switch {
+		case permittedSkips[testOf(s.name)] != "":
+		case strict:
+			v.failed = append(v.failed, fmt.Sprintf("%s was skipped, and is not in the list of permitted skips:\n%s", s.name, reason))
+		default:
+			warnings = append(warnings, fmt.Sprintf("%s was skipped: %s", s.name, reason))
+		}
+	}
+	for _, s := range v.slow {
+		if expensive[testOf(s.name)] == "" {
+			warnings = append(warnings, fmt.Sprintf("%s took %s and is not in the list of expensive tests", s.name, s.took.Round(time.Second)))
+		}
+	}
+	switch share := float64(v.cpu) / float64(v.tier.budget); {
+	case share > tooMuch:
+		v.failed = append(v.failed, fmt.Sprintf("used %.0f s of CPU time, %.1f times its budget of %.0f s", v.cpu.Seconds(), share, v.tier.budget.Seconds()))
+	case share > 1:
+		warnings = append(warnings, fmt.Sprintf("used %.0f s of CPU time, its budget is %.0f s", v.cpu.Seconds(), v.tier.budget.Seconds()))
+	}
+	return warnings
+}
+
+// testOf shortens the name of a package and a test as the lists have it: "bpf TestX".
+func testOf(name string) string {
+	return strings.TrimPrefix(name, module+"/")
+}
+
+const module = "github.com/waggle-net/waggle"
+
+// failure prints which parts of a tier failed, and all that helps to repeat it.
+func (v *verdict) failure(out io.Writer, seed string) {
+	fmt.Fprintf(out, "\n%s FAILED:\n", v.tier.name)
+	for _, f := range v.failed {
+		fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(f, "\n", "\n    "))
+	}
+	fmt.Fprintf(out, "  seed: WAGGLE_SEED=%s\n  %s\n", seed, strings.ReplaceAll(condition(v.before), "\n", "\n  "))
+}
+
+// summary prints a line for each tier, and at last how many tests passed, failed and were skipped.
+func summary(out io.Writer, all []verdict) (ok bool) {
+	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "\ntier\ttests run\tcached\tskipped\tfailed\tpackages\tcached\tminutes\tCPU-s\tbudget\t \n")
+	var sum counts
+	var cpu, took time.Duration
+	for _, v := range all {
+		result := "ok"
+		if len(v.failed) > 0 {
+			result = "FAILED"
+		}
+		c := v.counts
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%.0f\t%s\n", v.tier.name, c.run, c.cached, c.skipped, c.failed, c.packages,
+			c.cachedPackages, v.took.Minutes(), v.cpu.Seconds(), v.tier.budget.Seconds(), result)
+		sum.add(c)
+		cpu, took = cpu+v.cpu, took+v.took
+	}
+	fmt.Fprintf(t, "all\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t\t \n", sum.run, sum.cached, sum.skipped, sum.failed, sum.packages, sum.cachedPackages,
+		took.Minutes(), cpu.Seconds())
+	_ = t.Flush()
+	failed := slices.ContainsFunc(all, func(v verdict) bool { return len(v.failed) > 0 })
+	if failed {
+		sum.failed = max(sum.failed, 1)
+	}
+	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", sum.run+sum.cached, sum.failed, sum.skipped)
+	return !failed
+}

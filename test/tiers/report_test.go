@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCheck_BudgetOfATier(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		used     time.Duration
+		failed   bool
+		warnings int
+	}{
+		{100 * time.Second, false, 0},
+		{101 * time.Second, false, 1},
+		{130 * time.Second, false, 1},
+		{131 * time.Second, true, 0},
+	} {
+		v := verdict{tier: tier{budget: 100 * time.Second}, cpu: c.used}
+		if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
+			t.Errorf("%v of 100 s: failed %q, warnings %q", c.used, v.failed, warnings)
+		}
+	}
+}
+
+func TestCheck_SkipIsAFailureInCI(t *testing.T) {
+	t.Parallel()
+	v := verdict{tier: tier{budget: time.Hour}, skips: []outcome{{name: module + "/bpf TestX", output: "needs root"}}}
+	if v.check(true); len(v.failed) != 1 || !strings.Contains(v.failed[0], "needs root") {
+		t.Errorf("in CI: failed %q, want the skip with its reason", v.failed)
+	}
+	v.failed = nil
+	if warnings := v.check(false); len(v.failed) != 0 || len(warnings) != 1 {
+		t.Errorf("elsewhere: failed %q, warnings %q, want a warning", v.failed, warnings)
+	}
+}
+
+func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	r := &runner{tree: &tree{root: "."}, out: &locked{out: &out}}
+	tiers := []tier{
+		{name: "good", budget: time.Hour, calls: func(*tree, bool) []call { return []call{{args: []string{"echo", "well"}}} }},
+		{name: "bad", budget: time.Hour, calls: func(*tree, bool) []call {
+			return []call{{args: []string{"false"}}, {args: []string{"echo", "still run"}}}
+		}},
+		{name: "counted", budget: time.Hour, calls: func(*tree, bool) []call {
+			return []call{{args: []string{"echo", "kernels: 12 tests passed, 3 suites unchanged, 0 skipped"}}}
+		}},
+	}
+	err := r.run(context.Background(), [][]tier{tiers[:2], tiers[2:]}, "7")
+	if err == nil {
+		t.Error("no error although a command failed")
+	}
+	for _, want := range []string{"well", "still run", "bad FAILED", "WAGGLE_SEED=7", "load average", "12 passed, 1 failed, 0 skipped"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("printed without %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestRun_MeasuresCPUTime(t *testing.T) {
+	t.Parallel()
+	r := &runner{tree: &tree{root: "."}, out: &locked{out: &strings.Builder{}}}
+	burn := tier{name: "burn", budget: time.Hour, calls: func(*tree, bool) []call {
+		return []call{{args: []string{"sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"}}}
+	}}
+	if v := r.tier(context.Background(), burn, false, "7"); len(v.failed) > 0 || v.cpu < 50*time.Millisecond {
+		t.Errorf("a loop of the shell used %v, failed %q", v.cpu, v.failed)
+	}
+	if left, _ := os.ReadDir("/sys/fs/cgroup/unified"); slices.ContainsFunc(left, func(e os.DirEntry) bool {
+		return strings.HasPrefix(e.Name(), "waggle-tier-burn-")
+	}) {
+		t.Error("the control group is left")
+	}
+}

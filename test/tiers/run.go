@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// verdict is how a tier ended.
+type verdict struct {
+	tier   tier
+	counts counts
+	skips  []outcome
+	slow   []outcome
+	failed []string // packages, tests and commands
+	cpu    time.Duration
+	took   time.Duration
+	before cpuTimes
+}
+
+// runner runs tiers.
+type runner struct {
+	tree *tree
+	all  bool // ignore cached results
+	out  io.Writer
+}
+
+// side runs tiers side by side, the first of several with the lowest priority, and returns their verdicts.
+func (r *runner) side(ctx context.Context, group []tier, seed string) []verdict {
+	all := make([]verdict, len(group))
+	var wg sync.WaitGroup
+	for i, t := range group {
+		wg.Go(func() { all[i] = r.tier(ctx, t, i == 0 && len(group) > 1, seed) })
+	}
+	wg.Wait()
+	return all
+}
+
+// tier runs the commands of one tier. All run, also after one has failed.
+func (r *runner) tier(ctx context.Context, t tier, nice bool, seed string) verdict {
+	v := verdict{tier: t, before: readCPUTimes()}
+	began := time.Now()
+	g, err := newGroup(t.name)
+	if err != nil {
+		v.failed = append(v.failed, fmt.Sprintf("make a control group: %v", err))
+		return v
+	}
+	var children time.Duration
+	for _, c := range t.calls(r.tree, r.all) {
+		if t.seeded {
+			c.env = append(c.env, testseed.Env+"="+seed)
+		}
+		used, err := r.call(ctx, c, g, nice, &v)
+		children += used
+		if err != nil && len(v.failed) == 0 {
+			v.failed = append(v.failed, fmt.Sprintf("%s: %v", strings.Join(c.args[:min(3, len(c.args))], " "), err))
+		}
+	}
+	v.cpu = max(children, g.cpu()) // processes that were killed unseen are in one, those that moved to another group in the other
+	v.took = time.Since(began)
+	if err := g.remove(); err != nil {
+		v.failed = append(v.failed, err.Error())
+	}
+	return v
+}
+
+// call runs one command and returns its CPU time, with that of the children that it waited for.
+func (r *runner) call(ctx context.Context, c call, g *group, nice bool, v *verdict) (time.Duration, error) {
+	if nice {
+		c.args = append([]string{"nice", "-n", "19"}, c.args...)
+	}
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
+	cmd.Dir = filepath.Join(r.tree.root, c.dir)
+	cmd.Env = append(os.Environ(), c.env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	g.join(cmd.SysProcAttr)
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	read, write := io.Pipe()
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := cmd.Wait()
+		_ = write.CloseWithError(nil)
+		done <- err
+	}()
+	var err error
+	if c.events {
+		err = r.events(read, v)
+	} else {
+		err = r.lines(read, v)
+	}
+	err = errors.Join(err, <-done)
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
+}
+
+// events reads what `go test -json` prints into the verdict.
+func (r *runner) events(from io.Reader, v *verdict) error {
+	found := newResults(r.out)
+	err := found.read(from)
+	v.counts.add(found.counts)
+	v.skips = append(v.skips, found.skips...)
+	v.slow = append(v.slow, found.slow...)
+	v.failed = append(v.failed, found.failing...)
+	return err
+}
+
+// lines prints what other commands say. One of them is test/kernels, which counts its tests in its last line.
+func (r *runner) lines(from io.Reader, v *verdict) error {
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		fmt.Fprintln(r.out, lines.Text())
+		var passed, unchanged, skipped int
+		if n, _ := fmt.Sscanf(lines.Text(), kernelsLine, &passed, &unchanged, &skipped); n == 3 {
+			v.counts.add(counts{run: passed, skipped: skipped, cachedPackages: unchanged, packages: unchanged})
+		}
+	}
+	return lines.Err()
+}
+
+// kernelsLine is the last line of test/kernels.
+const kernelsLine = "kernels: %d tests passed, %d suites unchanged, %d skipped"
+
+// locked lets several tiers print whole pieces of text.
+type locked struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.out.Write(p)
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// tier is a group of tests that need the same things.
+type tier struct {
+	name   string
+	about  string
+	budget time.Duration // of CPU time, when all is compiled from nothing; above is a warning, above 1.3 times a failure
+	calls  func(tree *tree, all bool) []call
+	seeded bool // tests get a seed that follows from the tree; elsewhere they have a constant one, so that their results stay cached
+}
+
+// call is one command of a tier.
+type call struct {
+	args   []string
+	dir    string   // relative to the tree; "" is its root
+	env    []string // in addition to the environment
+	events bool     // the command prints the events of `go test -json`
+}
+
+// tiers lists all tiers in the order in which a whole run has them.
+var tiers = []tier{
+	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, false},
+	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, false},
+	{"machine", "packages that need root, this machine's kernel or other programs", 150 * time.Second, machine, true},
+	{"node", "the real agent and plugin on private nodes", 420 * time.Second, node, true},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, false},
+	{"kube", "a real Kubernetes", 450 * time.Second, kube, true},
+}
+
+// plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
+var plain = []string{"go", "test", "-json", "-trimpath", "-vet=off"}
+
+// noCgo belongs to plain.
+var noCgo = []string{"CGO_ENABLED=0"}
+
+func goTest(flags []string, packages []string) call {
+	args := append(append([]string(nil), plain...), flags...)
+	return call{args: append(args, packages...), env: noCgo, events: true}
+}
+
+// raceTest compiles with the race detector, which needs cgo.
+func raceTest(flags []string, packages []string) call {
+	c := goTest(append([]string{"-race"}, flags...), packages)
+	c.env = []string{"CGO_ENABLED=1"}
+	return c
+}
+
+// uncached makes `go test` run what it has a result of.
+const uncached = "-count=1"
+
+func lint(*tree, bool) []call {
+	return []call{{args: []string{"make", "--no-print-directory", "lint"}}}
+}
+
+// hermetic packages mostly sleep or compute little, so more of them than CPUs run at once.
+func hermetic(t *tree, all bool) []call {
+	flags := []string{"-p", "4", "-timeout", "10m"}
+	if all {
+		flags = append(flags, uncached)
+	}
+	race, rest := t.split(t.of("hermetic"))
+	return []call{raceTest(flags, race), goTest(flags, rest)}
+}
+
+func machine(t *tree, _ bool) []call {
+	flags := []string{"-p", "2", "-timeout", "10m", uncached}
+	race, rest := t.split(t.of("machine"))
+	return []call{raceTest(flags, race), goTest(flags, rest)}
+}
+
+func node(t *tree, _ bool) []call {
+	return []call{goTest([]string{"-p", "1", "-timeout", "20m", uncached}, t.of("node"))}
+}
+
+func kernels(_ *tree, all bool) []call {
+	c := call{args: append([]string{"go", "run", "-trimpath", "./test/kernels"}, kernelsFlags()...), env: noCgo}
+	if all {
+		c.env = append(c.env, "WAGGLE_ALL=1")
+	}
+	return []call{c}
+}
+
+// kube compiles only the folders with tests: Kubernetes' own programs are linked by make, not tested.
+func kube(t *tree, _ bool) []call {
+	c := goTest([]string{"-p", "1", "-timeout", "20m", uncached}, t.nested("test/kube"))
+	c.dir = filepath.FromSlash("test/kube")
+	vet := call{args: append([]string{"go", "vet", "-trimpath"}, t.nested("test/kube")...), dir: c.dir, env: noCgo}
+	return []call{vet, c}
+}
+
+// find returns the tier of a name.
+func find(name string) (tier, bool) {
+	for _, t := range tiers {
+		if t.name == name {
+			return t, true
+		}
+	}
+	return tier{}, false
+}
+
+// names lists the tiers for messages.
+func names() string {
+	var all []string
+	for _, t := range tiers {
+		all = append(all, t.name)
+	}
+	return strings.Join(all, ", ")
+}
