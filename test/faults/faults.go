@@ -1,0 +1,97 @@
+package main
+
+// fault is a change that breaks a property, and the tests that must fail then.
+type fault struct {
+	name     string
+	about    string
+	tier     string // of the tests
+	changes  []change
+	generate string // package to generate anew, for faults in C
+	packages []string
+	tests    string // regular expression
+}
+
+// change replaces a text that the file has exactly once.
+type change struct{ file, old, new string }
+
+// one is a single change.
+func one(file, old, new string) []change { return []change{{file, old, new}} }
+
+var faults = []fault{
+	{name: "watch-missed", about: "the MTU does not follow the addresses of devices", tier: "hermetic",
+		changes:  one("cells/mtu/controller.go", "case <-addressesChanged:", "case <-make(chan struct{}):\n\t\t\t_ = addressesChanged"),
+		packages: []string{"./cells/mtu"}, tests: "TestScripts"},
+	{name: "watch-missed-policy", about: "the maps of endpoints do not follow their policies", tier: "hermetic",
+		changes:  one("cells/endpointmaps/controller.go", "case <-policiesChanged:", "case <-make(chan struct{}):\n\t\t\t_ = policiesChanged"),
+		packages: []string{"./cells/endpointmaps"}, tests: "TestScripts"},
+	{name: "map-entry-left", about: "entries of deleted rows stay in the maps", tier: "hermetic",
+		changes:  one("pkg/mapreconciler/map.go", "return m.remove(m.Key(row))", "return nil"),
+		packages: []string{"./cells/endpointmaps", "./cells/ipcache"}, tests: "TestScripts"},
+	{name: "slot-left", about: "the slot of a deleted endpoint keeps its properties", tier: "hermetic",
+		changes:  one("cells/endpointmaps/ops.go", "\treturn o.write(slot{id: f.ID})", "\treturn nil"),
+		packages: []string{"./cells/endpointmaps"}, tests: "TestScripts"},
+	{name: "prune-too-early", about: "the kernel's entries are removed before the node is known", tier: "hermetic",
+		changes:  one("cells/endpointmaps/controller.go", "taken := c.commit(want, complete)", "taken := c.commit(want, true || complete)"),
+		packages: []string{"./cells/endpointmaps"}, tests: "TestScripts"},
+	{name: "link-leaked", about: "links of deleted pods stay", tier: "hermetic",
+		changes: one("cells/linkreaper/reaper.go", "\tif err != nil || len(members) == 0 {\n\t\treturn 0, err",
+			"\tif err != nil || len(members) >= 0 {\n\t\treturn 0, err"),
+		packages: []string{"./cells/linkreaper"}, tests: "TestScripts"},
+	{name: "links-of-lost-state-deleted", about: "links whose state files are lost are deleted under living pods", tier: "hermetic",
+		changes:  one("cells/linkreaper/orphans.go", "\t\tdelete(stray, index)\n", ""),
+		packages: []string{"./cells/linkreaper"}, tests: "Test"},
+	{name: "quarantine-ignores-flows", about: "an address is given out again while flows of its last pod remain", tier: "hermetic",
+		changes: one("cells/ipam/expiry.go", "if found && a.flows != nil && !conntrack.PassedSince(txn, a.flows, row.Since) {",
+			"if found && a.flows != nil && !conntrack.PassedSince(txn, a.flows, row.Since) && false {"),
+		packages: []string{"./cells/ipam"}, tests: "TestQuarantine"},
+	{name: "ledger-not-written", about: "an address that was given out is free after a crash", tier: "hermetic",
+		changes:  one("cells/ipam/ledger.go", "{ return l.store.Write(ledgerName(row.Addr), row) }", "{ return nil }"),
+		packages: []string{"./cells/ipam"}, tests: "TestRestart|TestNext"},
+	{name: "stop-hook-waits-for-ever", about: "the API's stop hook ignores its deadline", tier: "hermetic",
+		changes: one("cells/apiserver/drain.go", "context.WithTimeout(context.Background(), within)",
+			"context.WithTimeout(context.Background(), 100*within)"),
+		packages: []string{"./cells/apiserver"}, tests: "TestDrain"},
+	{name: "requests-cut-at-once", about: "requests under way are cut when the agent stops", tier: "hermetic",
+		changes:  one("cells/apiserver/drain.go", "\tif ended(finishTimeout) {\n\t\treturn nil\n\t}\n", ""),
+		packages: []string{"./cells/apiserver"}, tests: "TestDrain"},
+	{name: "config-before-readiness", about: "the CNI configuration is written before pods can be attached", tier: "hermetic",
+		changes:  one("cells/cniconf/controller.go", "if verdict.Ready() {", "if verdict.Ready() || true {"),
+		packages: []string{"./cells/cniconf"}, tests: "TestScripts"},
+	{name: "allows-before-denies", about: "an allow is in force before the deny that belongs to it", tier: "hermetic",
+		changes: one("cells/policy/write.go", "write := slices.Concat(d.AddedDenies, d.Changed, d.Renamed, d.AddedAllows)",
+			"write := slices.Concat(d.AddedAllows, d.AddedDenies, d.Changed, d.Renamed)"),
+		packages: []string{"./cells/policy"}, tests: "TestScripts"},
+	{name: "foreign-route-replaced", about: "a route of another program is taken over", tier: "hermetic",
+		changes:  one("cells/desiredroutes/ops.go", "if have.Protocol != tables.Protocol {", "if have.Protocol != tables.Protocol && false {"),
+		packages: []string{"./cells/desiredroutes"}, tests: "TestScripts"},
+	{name: "each-reflector-waits-alone", about: "reflectors do not notice that a server answers again", tier: "hermetic",
+		changes:  one("cells/k8stables/reflectors/away.go", "\t\tcase <-changed:\n", ""),
+		packages: []string{"./cells/k8stables/reflectors"}, tests: "TestWhileAway"},
+	{name: "count-not-corrected", about: "flows that the collector deletes still count against their endpoint", tier: "hermetic",
+		changes:  one("cells/ctgc/shares.go", "if err := p.kernel.SetCount(uint16(id), want); err != nil {", "if err := error(nil); err != nil {"),
+		packages: []string{"./cells/ctgc"}, tests: "Test"},
+	{name: "quota-exceeded-by-half", about: "an endpoint gets half as many flows again as its quota", tier: "machine",
+		changes: one("bpf/conntrack.h", "if (ct_charge(payer, 1) > (__s32)ct_share) {",
+			"if (ct_charge(payer, 1) > (__s32)(ct_share + ct_share / 2)) {"),
+		generate: "./bpf", packages: []string{"./bpf"}, tests: "TestPrivilegedConntrack_Share"},
+	{name: "deny-loses-to-allow", about: "a deny counts only if nothing allows", tier: "machine",
+		changes:  one("bpf/policy.h", "\tif (entry->deny) {", "\tif (entry->deny && q->match == MATCH_NONE) {"),
+		generate: "./bpf", packages: []string{"./bpf"}, tests: "TestPrivilegedPolicy"},
+	{name: "open-for-50-ms", about: "each change of an endpoint lets everything pass for 50 ms", tier: "node",
+		changes: []change{
+			{"cells/endpointmaps/ops.go", "\t\"net/netip\"\n", "\t\"net/netip\"\n\t\"slices\"\n\t\"time\"\n"},
+			{"cells/endpointmaps/ops.go", "\terr := o.slots.Put(changed)\n", `	open := slices.Clone(changed)
+	for i := range open {
+		open[i].facts.PolicyIngress, open[i].facts.PolicyEgress = 1, 1
+	}
+	err := o.slots.Put(open)
+	time.Sleep(50 * time.Millisecond)
+	if err == nil {
+		err = o.slots.Put(changed)
+	}
+`}},
+		packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_NoPacketBeforeThePolicy|TestPrivilegedPolicy_Window"},
+	{name: "policy-not-in-force", about: "restored endpoints keep the policy of the previous run", tier: "node",
+		changes:  one("cells/endpointmaps/controller.go", "\t\tcase <-policiesChanged:\n", ""),
+		packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_LifeOfAPolicy"},
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A fault that no longer applies proves nothing.
+func TestFaults_ApplyToTheTree(t *testing.T) {
+	t.Parallel()
+	names := map[string]bool{}
+	for _, f := range faults {
+		if names[f.name] || f.about == "" || f.tests == "" || len(f.packages) == 0 || len(f.changes) == 0 {
+			t.Errorf("%s: listed twice, or without a description, packages, tests or changes", f.name)
+		}
+		names[f.name] = true
+		for _, c := range f.changes {
+			text, err := os.ReadFile(filepath.Join("../..", c.file))
+			if err != nil {
+				t.Errorf("%s: %v", f.name, err)
+				continue
+			}
+			if n := strings.Count(string(text), c.old); n != 1 || c.old == c.new {
+				t.Errorf("%s: %s has %d times %q, want once, and another text in its place", f.name, c.file, n, c.old)
+			}
+		}
+	}
+}
+
+func TestFailed_NamesTopLevelTests(t *testing.T) {
+	t.Parallel()
+	out := `{"Action":"fail","Test":"TestA/sub"}
+{"Action":"fail","Test":"TestA"}
+{"Action":"pass","Test":"TestB"}
+not json
+{"Action":"fail"}
+`
+	if got := strings.Join(failed([]byte(out)), " "); got != "TestA" {
+		t.Errorf("failed tests: %q, want TestA", got)
+	}
+}
