@@ -83,7 +83,8 @@ func (s *s) later() { s.mu.Lock(); defer s.mu.Unlock(); go s.hook() }
 		t.Fatal(err)
 	}
 	info := newInfo()
-	pkg, err := (&types.Config{Importer: importer.ForCompiler(fset, "source", nil)}).Check(module+"cells/cell", fset, []*ast.File{f}, info)
+	_, imports := listed(t, fset, "sync")
+	pkg, err := (&types.Config{Importer: imports}).Check(module+"cells/cell", fset, []*ast.File{f}, info)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,41 +266,9 @@ func newInfo() *types.Info {
 // typed checks the types of packages of this module, with what the compiler has exported of those that they import.
 func typed(t *testing.T, pattern string) (out []typedPackage) {
 	t.Helper()
-	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export,DepOnly", pattern)
-	list.Dir = root(t)
-	var stderr bytes.Buffer
-	list.Stderr = &stderr
-	text, err := list.Output()
-	if err != nil {
-		t.Fatalf("list %s: %v\n%s", pattern, err, &stderr)
-	}
-	type listed struct {
-		ImportPath, Dir, Export string
-		GoFiles                 []string
-		DepOnly                 bool
-	}
-	exports := map[string]string{}
-	var all []listed
-	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
-		var p listed
-		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		exports[p.ImportPath] = p.Export
-		if !p.DepOnly {
-			all = append(all, p)
-		}
-	}
 	fset := token.NewFileSet()
-	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-		if exports[path] == "" {
-			return nil, fmt.Errorf("nothing is exported of %s", path)
-		}
-		return os.Open(exports[path])
-	})
-	for _, p := range all {
+	packages, imports := listed(t, fset, pattern)
+	for _, p := range packages {
 		checked := typedPackage{fset: fset, info: newInfo()}
 		for _, name := range p.GoFiles {
 			f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
@@ -315,4 +284,45 @@ func typed(t *testing.T, pattern string) (out []typedPackage) {
 		out = append(out, checked)
 	}
 	return out
+}
+
+// listedPackage is what `go list` prints of a package.
+type listedPackage struct {
+	ImportPath, Dir, Export string
+	GoFiles                 []string
+	DepOnly                 bool
+}
+
+// listed returns the packages of a pattern, and an importer for all that they import. It compiles with the flags of the
+// released programs, so that nothing is compiled for this alone.
+func listed(t *testing.T, fset *token.FileSet, pattern string) (packages []listedPackage, imports types.Importer) {
+	t.Helper()
+	list := exec.Command("go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export,DepOnly", pattern)
+	list.Dir = root(t)
+	list.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var stderr bytes.Buffer
+	list.Stderr = &stderr
+	text, err := list.Output()
+	if err != nil {
+		t.Fatalf("list %s: %v\n%s", pattern, err, &stderr)
+	}
+	exports := map[string]string{}
+	for decoder := json.NewDecoder(bytes.NewReader(text)); ; {
+		var p listedPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		exports[p.ImportPath] = p.Export
+		if !p.DepOnly {
+			packages = append(packages, p)
+		}
+	}
+	return packages, importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+		if exports[path] == "" {
+			return nil, fmt.Errorf("nothing is exported of %s", path)
+		}
+		return os.Open(exports[path])
+	})
 }
