@@ -5,14 +5,10 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X github.com/waggle-net/waggle/pkg/version.linked=$(VERSION)
 BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 
-# Packages with the most goroutines and locks; the race detector makes everything else slow for little.
-RACE := ./pkg/hive ./pkg/bootlog ./cells/health ./cells/metrics ./cells/ipam ./cells/endpointmanager \
-	./cells/unmanagedpods ./cells/endpointmaps \
-	./cells/endpointstate ./pkg/ipalloc ./pkg/deletequeue ./pkg/kubeapi/... ./pkg/writeback ./cells/k8sclient \
-	./cells/k8stables/... ./cells/identity ./cells/ciliumendpoints ./cells/ciliumnode ./cells/k8snode ./cells/leaderelection \
-	./cells/clusterpool ./cells/endpointgc ./cells/policystatus ./pkg/heartbeat ./cells/liveness ./cells/drift ./cells/linkreaper ./cells/loader \
-	./cells/maps ./pkg/inventory ./pkg/rtnl ./cells/services ./cells/servicemaps ./cells/sockterm ./cells/masquerade ./cells/servicehealth \
-	./cells/nodeaddresses ./cells/ipmasqagent
+# Tests run tier by tier; `go run ./test/tiers -h` and Documentation/testing.md say what the tiers are. Everything but the race
+# detector compiles with the flags of BUILD, so that each package is compiled once.
+TIERS     ?= lint hermetic machine node
+RUN_TIERS := CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false ./test/tiers
 
 FUZZTIME ?= 1m
 
@@ -22,10 +18,7 @@ KUBE_VERSION := $(shell awk '$$1 == "k8s.io/kubernetes" { print $$2 }' test/kube
 KUBE_NAMES   := kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl
 KUBE_LDFLAGS := -s -w $(foreach v,gitVersion=$(KUBE_VERSION) gitMajor=1 gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION))), \
 	-X k8s.io/component-base/version.$(v))
-# Not Kubernetes' programs, which vet and test would compile once more.
-KUBE_PACKAGES := . ./cmd/pause ./cmd/talk ./cmd/cluster $(patsubst test/kube/%/,./%,$(sort $(dir $(wildcard test/kube/*/*.go))))
-
-.PHONY: all help build generate docs packages vet lint test test-race fuzz bench demo soak clean \
+.PHONY: all help build generate docs packages file-times vet lint test test-all test-race faults fuzz bench demo soak clean \
 	image kube-binaries kube-images test-kube test-kernels bench-kube cluster cluster-down
 
 all: build
@@ -47,28 +40,34 @@ docs: ## the generated pages of Documentation/
 packages: ## Debian packages that tests and generators need
 	hack/packages
 
+# For clones that are only tested: the test cache then serves all clones of one tree.
+file-times:
+	$(RUN_TIERS) -filetimes
+
 vet: ## go vet and gofmt
-	$(GO) vet ./...
+	CGO_ENABLED=0 $(GO) vet -trimpath ./...
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 
 lint: vet ## staticcheck as well
-	$(GO) tool staticcheck ./...
+	CGO_ENABLED=0 GOFLAGS=-trimpath $(GO) tool staticcheck ./...
 
-# Tests start programs and ask the kernel, of which the test cache knows nothing: hence -count=1, also below.
-test: packages lint ## everything that must hold; needs root
-	$(GO) test -count=1 -p 2 -timeout 20m ./...
-	$(MAKE) test-race
+# TIERS="lint hermetic" runs a part.
+test: packages ## everything that must hold on this machine; needs root
+	@$(RUN_TIERS) $(TIERS)
+
+test-all: packages build image kube-binaries bin/cluster ## all tiers, with nothing from a cache of results; needs root
+	@$(RUN_TIERS) -all lint hermetic machine node kernels+kube
 
 test-race: ## the packages with the most goroutines, under the race detector
-	$(GO) test -race -p 2 -timeout 5m $(RACE)
+	$(GO) test -race -p 2 -timeout 10m $$($(RUN_TIERS) -list race)
 
 test-kube: packages build image kube-binaries bin/cluster ## tests on a real Kubernetes; needs root
-	cd test/kube && $(GO) vet $(KUBE_PACKAGES) && $(GO) test -count=1 -p 1 -timeout 15m $(KUBE_PACKAGES)
+	@$(RUN_TIERS) kube
 
 # KERNELS_FLAGS='-kernels 6.1 -packages bpf,cells/loader -run REGEXP' runs a part.
 test-kernels: packages ## tests that need a kernel, inside Debian's kernels 6.1 and 6.12 under qemu
-	$(GO) run ./test/kernels $(KERNELS_FLAGS)
+	@KERNELS_FLAGS="$(KERNELS_FLAGS)" $(RUN_TIERS) kernels
 
 # NODES=2 makes two nodes; CLUSTER_FLAGS=-bare leaves Waggle out.
 NODES ?= 1
@@ -104,6 +103,9 @@ kube-images:
 	$(GO) run ./tools/image -o $(KUBE)/client.tar -name waggle.local/client:1 \
 		$$(busybox --list | grep -vx busybox | sed 's|.*|-link busybox=/bin/&|') /bin/busybox=/bin/busybox
 	$(GO) run ./tools/image -o $(KUBE)/talk.tar -name waggle.local/talk:1 -entrypoint /bin/talk $(KUBE)/talk=/bin/talk
+
+faults: packages ## puts known faults into a copy of the tree, one after the other, and shows the tests that catch them; needs root
+	CGO_ENABLED=0 $(GO) run -trimpath ./test/faults
 
 fuzz: ## each fuzz target for FUZZTIME, by default 1m
 	hack/fuzz $(FUZZTIME)
