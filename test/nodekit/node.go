@@ -27,6 +27,8 @@ type Options struct {
 	AgentArgs []string  // further flags of the agent
 	Output    io.Writer // of the agent; nil keeps it in a file, see [Node.AgentLog]
 	Reduced   bool      // the agent has only what the DaemonSet's container has, see [Node.reduce]
+
+	member *member // of a cluster; nil is a node that has a host outside of its own
 }
 
 // Addresses of the uplink.
@@ -45,6 +47,9 @@ type Node struct {
 	outside namespaces
 	agent   *process
 
+	name    string
+	uplinks []netip.Prefix // addresses of eth0, of IPv4 and IPv6
+
 	agentPath string // of another build than BinDir's, see [Node.UseAgent]
 }
 
@@ -59,7 +64,7 @@ func New(options Options) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{Dir: dir, options: options}
+	n := &Node{Dir: dir, options: options, name: "node-1", uplinks: []netip.Prefix{UplinkIPv4, UplinkIPv6}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
@@ -72,7 +77,9 @@ func New(options Options) (_ *Node, err error) {
 	if n.ns.group, err = testnet.MakeCgroup(os.Getenv(groupEnv), groupPrefix); err != nil {
 		return nil, err
 	}
-	if n.outside, err = newNamespaces(); err != nil {
+	if options.member != nil {
+		n.join(options.member)
+	} else if n.outside, err = newNamespaces(); err != nil {
 		return nil, err
 	}
 	if err := n.connectUplink(); err != nil {
@@ -97,10 +104,13 @@ func (n *Node) ManifestsDir() string { return n.path("manifests") }
 func (n *Node) BPFRoot() string      { return n.path("bpf") }
 
 func (n *Node) connectUplink() error {
+	if n.options.member != nil {
+		return n.plugIn()
+	}
 	if err := n.addPair("eth0"); err != nil {
 		return err
 	}
-	if err := n.Do(func() error { return address("eth0", OutsideIPv4, UplinkIPv4, UplinkIPv6) }); err != nil {
+	if err := n.Do(func() error { return address("eth0", OutsideIPv4, n.uplinks...) }); err != nil {
 		return err
 	}
 	return n.Outside(func() error { return address("eth0", UplinkIPv4, OutsideIPv4, OutsideIPv6) })
@@ -198,6 +208,14 @@ func defaultRoute(name string, gateway netip.Addr) error {
 }
 
 func (n *Node) writeNodeManifest() error {
+	if err := os.MkdirAll(n.ManifestsDir(), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(n.ManifestsDir(), "node.yaml"), []byte(n.nodeManifest()), 0o644)
+}
+
+// nodeManifest is the Node object.
+func (n *Node) nodeManifest() string {
 	cidrs := []string{}
 	for _, c := range []struct{ chosen, standard string }{
 		{n.options.IPv4CIDR, "10.244.1.0/24"}, {n.options.IPv6CIDR, "fd00:10:244:1::/64"}} {
@@ -209,13 +227,9 @@ func (n *Node) writeNodeManifest() error {
 			cidrs = append(cidrs, c.chosen)
 		}
 	}
-	if err := os.MkdirAll(n.ManifestsDir(), 0o755); err != nil {
-		return err
-	}
-	manifest := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\nspec:\n  podCIDR: %s\n  podCIDRs: [%s]\n"+
+	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: %s\nspec:\n  podCIDR: %s\n  podCIDRs: [%s]\n"+
 		"status:\n  addresses:\n  - {type: InternalIP, address: %s}\n  - {type: InternalIP, address: \"%s\"}\n",
-		cidrs[0], strings.Join(cidrs, ", "), UplinkIPv4.Addr(), UplinkIPv6.Addr())
-	return os.WriteFile(filepath.Join(n.ManifestsDir(), "node.yaml"), []byte(manifest), 0o644)
+		n.name, cidrs[0], strings.Join(cidrs, ", "), n.uplinks[0].Addr(), n.uplinks[1].Addr())
 }
 
 // Close stops the agent and removes everything.
@@ -225,6 +239,9 @@ func (n *Node) Close() error {
 		err = n.StopAgent(context.Background())
 	}
 	for _, ns := range []namespaces{n.ns, n.outside} {
+		if n.options.member != nil && ns == n.outside {
+			continue // the cluster closes it
+		}
 		if ns.net != nil {
 			err = errors.Join(err, ns.Close())
 		}
@@ -257,10 +274,8 @@ func (n *Node) RouteFromOutside(prefixes ...string) error {
 			if err != nil {
 				return err
 			}
-			dst, gateway := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}, UplinkIPv4.Addr()
-			if prefix.Addr().Is6() {
-				gateway = UplinkIPv6.Addr()
-			}
+			dst := &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}
+			gateway := n.UplinkAddr(prefix.Addr().Is6())
 			if err := netlink.RouteReplace(&netlink.Route{Dst: dst, Gw: gateway.AsSlice()}); err != nil {
 				return fmt.Errorf("route %s by way of the node: %w", p, err)
 			}

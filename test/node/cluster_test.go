@@ -1,0 +1,83 @@
+package node_test
+
+import (
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// startCluster makes nodes on one underlay, each with a running agent.
+func startCluster(t *testing.T, nodes int) *nodekit.Cluster {
+	t.Helper()
+	testnet.RequirePrivileges(t)
+	c, err := nodekit.NewCluster(nodekit.Options{BinDir: binDir}, nodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, n := range c.Nodes {
+			if t.Failed() {
+				t.Logf("the log of the agent of %s:\n%s", n.Name(), n.AgentLog())
+			}
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, n := range c.Nodes {
+		if err := n.StartAgent(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range c.Nodes {
+		waitReady(t, n)
+	}
+	return c
+}
+
+// Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and one
+// agent lives on when the other is killed.
+func TestPrivilegedCluster_AgentsSideBySideOnOneUnderlay(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2)
+	one, two := c.Nodes[0], c.Nodes[1]
+	pods := map[*nodekit.Node]*nodekit.Pod{one: addPod(t, one, "a"), two: addPod(t, two, "b")}
+	reach := func(t *testing.T) {
+		for _, family := range families {
+			for _, path := range []struct {
+				name     string
+				from, to *nodekit.Node
+			}{{"first to second", one, two}, {"second to first", two, one}} {
+				t.Run(family.name+" "+path.name, func(t *testing.T) {
+					addr := path.to.UplinkAddr(family.ipv6)
+					if err := nodekit.Ping(path.from.Host(), addr, 4000); err != nil {
+						t.Error(err)
+					}
+					if err := nodekit.TCP(path.from.Host(), path.to.Host(), addr, 1<<16); err != nil {
+						t.Error(err)
+					}
+					if err := nodekit.UDP(path.from.Host(), path.to.Host(), addr, 100); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+	}
+	t.Run("both run", reach)
+	for _, family := range families {
+		if a, b := pods[one].Addr(family.ipv6), pods[two].Addr(family.ipv6); a == b {
+			t.Errorf("both pods have the address %s", a)
+		}
+		for _, n := range c.Nodes {
+			if err := nodekit.Ping(n.Host(), pods[n].Addr(family.ipv6), 56); err != nil {
+				t.Errorf("%s and its pod: %v", n.Name(), err)
+			}
+		}
+	}
+	if err := two.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("one runs", reach)
+	addPod(t, one, "c")
+}

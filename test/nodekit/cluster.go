@@ -1,0 +1,140 @@
+package nodekit
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+)
+
+// bridge is the name of the cluster's underlay in the namespace outside.
+const bridge = "underlay"
+
+// Cluster is nodes that share an underlay: a bridge in a namespace of its own, to which eth0 of each node is connected. That
+// namespace is also the host outside of all nodes, see [Node.Outside], with the addresses OutsideIPv4 and OutsideIPv6, through
+// which the default routes lead. Each node has an agent, mounts, a cgroup and pod ranges of its own, and a manifest of each Node
+// object. No node has a route to the pods of another.
+type Cluster struct {
+	Nodes   []*Node
+	outside namespaces
+}
+
+// member says which node of a cluster a node is.
+type member struct {
+	cluster *Cluster
+	number  int // from 1 on
+}
+
+// NewCluster makes nodes node-1, node-2 and so on with options, which must not name ranges of pods. Node i has the pod ranges
+// 10.244.i.0/24 and fd00:10:244:i::/64, and the i-th addresses from UplinkIPv4 and UplinkIPv6 on. The agents are not started.
+func NewCluster(options Options, nodes int) (_ *Cluster, err error) {
+	c := &Cluster{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}()
+	if c.outside, err = newNamespaces(); err != nil {
+		return nil, err
+	}
+	if err := c.outside.Do(func() error {
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}); err != nil {
+			return fmt.Errorf("add bridge %s: %w", bridge, err)
+		}
+		return linkUp(bridge, OutsideIPv4, OutsideIPv6)
+	}); err != nil {
+		return nil, err
+	}
+	for i := 1; i <= nodes; i++ {
+		own := options
+		own.member = &member{c, i}
+		own.IPv4CIDR, own.IPv6CIDR = fmt.Sprintf("10.244.%d.0/24", i), fmt.Sprintf("fd00:10:244:%x::/64", i)
+		own.AgentArgs = append([]string{"--node-name", own.member.name()}, options.AgentArgs...)
+		n, err := New(own)
+		if err != nil {
+			return nil, fmt.Errorf("make %s: %w", own.member.name(), err)
+		}
+		c.Nodes = append(c.Nodes, n)
+	}
+	return c, c.writeManifests()
+}
+
+// writeManifests gives each node the Node objects of the others.
+func (c *Cluster) writeManifests() error {
+	for _, n := range c.Nodes {
+		for _, other := range c.Nodes {
+			if other == n {
+				continue
+			}
+			if err := n.WriteManifest(other.name+".yaml", other.nodeManifest()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Close stops the agents and removes everything.
+func (c *Cluster) Close() (err error) {
+	for _, n := range c.Nodes {
+		err = errors.Join(err, n.Close())
+	}
+	if c.outside.net != nil {
+		err = errors.Join(err, c.outside.Close())
+	}
+	return err
+}
+
+func (m *member) name() string { return fmt.Sprintf("node-%d", m.number) }
+
+// join makes the node a member of its cluster.
+func (n *Node) join(m *member) {
+	n.name, n.outside = m.name(), m.cluster.outside
+	n.uplinks = nil
+	for _, first := range []netip.Prefix{UplinkIPv4, UplinkIPv6} {
+		addr := first.Addr()
+		for range m.number - 1 {
+			addr = addr.Next()
+		}
+		n.uplinks = append(n.uplinks, netip.PrefixFrom(addr, first.Bits()))
+	}
+}
+
+// plugIn connects eth0 with the bridge. The bridge's port has the name of the node.
+func (n *Node) plugIn() error {
+	if err := n.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: n.name,
+			PeerNamespace: netlink.NsFd(int(n.outside.net.Fd()))})
+	}); err != nil {
+		return err
+	}
+	if err := n.Outside(func() error {
+		port, err := netlink.LinkByName(n.name)
+		if err != nil {
+			return err
+		}
+		master, err := netlink.LinkByName(bridge)
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetMaster(port, master); err != nil {
+			return fmt.Errorf("connect %s with bridge %s: %w", n.name, bridge, err)
+		}
+		return netlink.LinkSetUp(port)
+	}); err != nil {
+		return err
+	}
+	return n.Do(func() error { return address("eth0", OutsideIPv4, n.uplinks...) })
+}
+
+// Name is the name of the Node object.
+func (n *Node) Name() string { return n.name }
+
+// UplinkAddr is the address of the node's uplink in a family.
+func (n *Node) UplinkAddr(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return n.uplinks[1].Addr()
+	}
+	return n.uplinks[0].Addr()
+}
