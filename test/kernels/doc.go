@@ -1,15 +1,23 @@
-// Command kernels runs the tests that need a kernel inside other kernels than this machine's: each of Debian's kernels boots
-// under qemu with a file system of its own in memory, which holds nothing but its modules, the tests and the programs under
-// test.
+// Command kernels runs tests that need a kernel inside other kernels than this machine's: each of Debian's kernels boots under
+// qemu with a file system in memory, which holds nothing but modules, tests and the programs under test.
 //
-//	go run ./test/kernels [-kernels 6.1,6.12] [-run REGEXP] [-packages bpf,cells/loader] [-accel tcg] [-timeout 20m]
+//	go run ./test/kernels [-kernels 6.1,6.12] [-packages bpf,cells/loader] [-run REGEXP] [-all] [-accel tcg] [-timeout 20m]
+//	go run ./test/kernels -bench [-kernels 6.1] [-o json]
 //
-// The same program is the machine's first process: it mounts, loads modules, runs one test binary after the other and
-// writes what `go test -json` would to the second serial port. The first one is the kernel's console. It needs no network,
-// no disk and no privileges outside.
+// A suite is the part of one package's tests that runs on a kernel. The tables of suites, of omissions and of allowed skips
+// stand in table.go; a test holds that each test which needs a kernel stands in one of the first two. A suite that passed with
+// the same inputs within 14 days is not run again, and a kernel whose suites are all unchanged does not boot.
 //
-//	main.go       the steps and their order          suites.go     which tests, and the programs they need
-//	kernel.go     Debian's packages                  initramfs.go  the machine's file system
-//	machine.go    qemu                               report.go     what the tests say, told readably
-//	guest.go      the first process inside
+// The first process of a machine (package guest) mounts, loads modules, runs one test binary after the other and writes what
+// `go test -json` would to the second serial port. The first serial port is the kernel's console. A machine needs no network, no
+// disk and no privileges outside.
+//
+//	table.go      which tests run where, and why the others do not
+//	suites.go     the rows of the tables, and the choice of the command line
+//	main.go       the steps and their order            kernelrun.go  one kernel's suites: unchanged or left to run
+//	programs.go   identities and links of programs     stamps.go     suites that passed, by the hash of their inputs
+//	kernel.go     Debian's packages and modules        initramfs.go  the machine's file system
+//	machine.go    qemu                                 report.go     results, printed for people and for CI
+//	bench.go      instruction counts of benchmarks     plan/         what the command and the first process agree on
+//	guest/        the first process inside             modules/      tests of modules that only some suites need
 package main

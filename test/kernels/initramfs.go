@@ -1,73 +1,76 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
+	"maps"
 	"os"
-	"path/filepath"
+	"path"
+	"slices"
+	"strings"
 
 	"github.com/cavaliergopher/cpio"
 )
 
-// Places in a machine's file system.
-const (
-	suitesFile = "/suites.json"
-	moduleDir  = "/modules"
-	programs   = "/programs" // the agent, the plugin and the command
-)
-
-func writeSuites(root string, suites []suite) error {
-	text, err := json.Marshal(suites)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(root+suitesFile, text, 0o644)
+// fileSystem is what a machine finds in its memory: files by their path there, without the leading slash.
+type fileSystem struct {
+	files   map[string]string // path outside
+	texts   map[string][]byte // content of files that exist inside only
+	folders []string          // that may be empty
 }
 
-// writeInitramfs packs the files under root and a kernel's modules into the archive from which the kernel makes its first
-// file system. Modules are numbered in the order in which they can be loaded.
-func writeInitramfs(path, root string, k *kernel) (err error) {
-	file, err := os.Create(path)
+// write packs the files into the archive from which the kernel makes its first file system.
+func (f fileSystem) write(to string) (err error) {
+	file, err := os.Create(to)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	archive := cpio.NewWriter(file)
-	if err := addTree(archive, root); err != nil {
-		return fmt.Errorf("pack %s: %w", root, err)
+	for _, folder := range f.allFolders() {
+		if err := archive.WriteHeader(&cpio.Header{Name: folder, Mode: cpio.TypeDir | 0o755}); err != nil {
+			return err
+		}
 	}
-	if err := archive.WriteHeader(&cpio.Header{Name: moduleDir[1:], Mode: cpio.TypeDir | 0o755}); err != nil {
-		return err
+	for _, name := range slices.Sorted(maps.Keys(f.files)) {
+		if err := addFile(archive, name, f.files[name]); err != nil {
+			return fmt.Errorf("pack %s: %w", f.files[name], err)
+		}
 	}
-	for i, m := range k.modules {
-		if err := addFile(archive, fmt.Sprintf("%s/%02d-%s", moduleDir[1:], i, filepath.Base(m)), m); err != nil {
-			return fmt.Errorf("pack %s: %w", m, err)
+	for _, name := range slices.Sorted(maps.Keys(f.texts)) {
+		if err := archive.WriteHeader(&cpio.Header{Name: name, Mode: cpio.TypeReg | 0o644, Size: int64(len(f.texts[name]))}); err != nil {
+			return err
+		}
+		if _, err := archive.Write(f.texts[name]); err != nil {
+			return err
 		}
 	}
 	return archive.Close()
 }
 
-func addTree(archive *cpio.Writer, root string) error {
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || path == root {
-			return err
+// allFolders lists the folders of all files, each behind the one it is in.
+func (f fileSystem) allFolders() []string {
+	all := map[string]bool{}
+	add := func(folder string) {
+		for ; folder != "."; folder = path.Dir(folder) {
+			all[folder] = true
 		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			return archive.WriteHeader(&cpio.Header{Name: name, Mode: cpio.TypeDir | 0o755})
-		}
-		return addFile(archive, name, path)
-	})
+	}
+	for _, folder := range f.folders {
+		add(folder)
+	}
+	for name := range f.files {
+		add(path.Dir(name))
+	}
+	for name := range f.texts {
+		add(path.Dir(name))
+	}
+	return slices.SortedFunc(maps.Keys(all), strings.Compare)
 }
 
-func addFile(archive *cpio.Writer, name, path string) error {
-	file, err := os.Open(path)
+func addFile(archive *cpio.Writer, name, from string) error {
+	file, err := os.Open(from)
 	if err != nil {
 		return err
 	}

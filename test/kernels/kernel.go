@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 )
 
 // metaPackages are the packages whose dependency is the newest kernel of a series. Debian 12 has both series.
@@ -19,116 +19,186 @@ var metaPackages = map[string]string{
 	"6.12": "linux-image-6.12-cloud-amd64",
 }
 
-// modules are what the tests and the agent use and Debian does not compile in. A machine of Debian's loads them when they
-// are first needed; here they are loaded at the start.
-var modules = []string{"veth", "vxlan", "tun", "dummy", "bridge", "macvlan", "cls_bpf", "sch_ingress", "nf_tables", "nft_ct", "nft_chain_nat", "nft_fib_inet", "vrf", "tcp_diag", "udp_diag"}
+// checksumFile holds the SHA-256 of the package that a folder was unpacked from.
+const checksumFile = "package.sha256"
 
 // kernel is an unpacked package.
 type kernel struct {
-	series  string   // such as "6.1"
-	dir     string   // ours to write to
-	version string   // as uname says it
-	image   string   // path of the bootable file
-	modules []string // paths, in the order in which they can be loaded
+	series   string // such as "6.1"
+	unpacked string // folder of the package's files; never written to
+	version  string // as uname prints it
+	id       string // the package's file name and checksum
+	image    string // path of the bootable file
 }
 
-// fetch finds a kernel in dir, or downloads its package and unpacks it there. It is not installed.
-func fetch(ctx context.Context, dir, series string) (*kernel, error) {
-	unpacked, err := filepath.Abs(filepath.Join(dir, "unpacked"))
+// debian is a package that a machine's package sources offer.
+type debian struct{ name, file, sha256 string }
+
+// fetch finds the newest kernel of a series in the folder of kernels, or downloads its package and unpacks it there. The
+// package is not installed. A machine that does not know the newest kernel, because its lists of packages are missing, uses
+// the last one that it unpacked.
+func fetch(ctx context.Context, kernels, series string) (*kernel, error) {
+	kernels, err := filepath.Abs(kernels)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(unpacked); errors.Is(err, os.ErrNotExist) {
-		if err := download(ctx, unpacked, series); err != nil {
-			return nil, fmt.Errorf("get a kernel %s: %w", series, err)
+	p, err := newest(ctx, series)
+	if last := lastUnpacked(kernels, series); err != nil && last != "" {
+		return open(last, series)
+	}
+	if err == nil {
+		if k, err := open(filepath.Join(kernels, p.folder()), series); !errors.Is(err, os.ErrNotExist) {
+			return k, err
+		}
+		err = download(ctx, kernels, series, p)
+	}
+	if err != nil { // the lists of packages are missing or too old
+		_, update := command(ctx, "", "apt-get", "-q", "update")
+		if update == nil {
+			p, update = newest(ctx, series)
+		}
+		if update == nil {
+			update = download(ctx, kernels, series, p)
+		}
+		if update != nil {
+			return nil, fmt.Errorf("get a kernel %s: %w", series, errors.Join(err, update))
 		}
 	}
-	images, err := filepath.Glob(filepath.Join(unpacked, "boot", "vmlinuz-"+series+".*"))
-	if err != nil || len(images) != 1 {
-		return nil, fmt.Errorf("find the kernel in %s: %d files are called boot/vmlinuz-%s.*; remove the folder to have it made again",
-			unpacked, len(images), series)
-	}
-	k := &kernel{series: series, dir: dir, image: images[0], version: strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-")}
-	k.modules, err = loadOrder(ctx, unpacked, k.version)
-	return k, err
+	return open(filepath.Join(kernels, p.folder()), series)
 }
 
-// download unpacks the newest package of a series. The folder appears only when it is complete.
-func download(ctx context.Context, unpacked, series string) error {
-	name, err := newest(ctx, series)
-	if err != nil {
-		if _, err := command(ctx, "", "apt-get", "-q", "update"); err != nil {
-			return err
-		}
-		if name, err = newest(ctx, series); err != nil {
-			return err
+// lastUnpacked is the folder of the kernel of a series that was unpacked last, "" without one.
+func lastUnpacked(kernels, series string) (last string) {
+	folders, _ := filepath.Glob(filepath.Join(kernels, "linux-image-"+series+".*")) // the pattern is valid
+	var newest time.Time
+	for _, dir := range folders {
+		if info, err := os.Stat(filepath.Join(dir, checksumFile)); err == nil && info.ModTime().After(newest) {
+			last, newest = dir, info.ModTime()
 		}
 	}
-	fmt.Printf("%-5s get   %s\n", series, name)
-	tmp := unpacked + ".tmp"
-	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755)); err != nil {
+	return last
+}
+
+// folder is the package's folder in the folder of kernels: the name and version of the package, and enough of its checksum to
+// tell two packages of one version apart.
+func (p debian) folder() string { return strings.TrimSuffix(p.file, ".deb") + "_" + p.sha256[:12] }
+
+// open describes a kernel that has been unpacked.
+func open(dir, series string) (*kernel, error) {
+	sum, err := os.ReadFile(filepath.Join(dir, checksumFile))
+	if err != nil {
+		return nil, err
+	}
+	images, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-"+series+".*"))
+	if err != nil || len(images) != 1 {
+		return nil, fmt.Errorf("find the kernel in %s: %d files are called boot/vmlinuz-%s.*; remove the folder to have it made again",
+			dir, len(images), series)
+	}
+	return &kernel{series: series, unpacked: dir, image: images[0], version: strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-"),
+		id: filepath.Base(dir) + " " + strings.TrimSpace(string(sum))}, nil
+}
+
+// download unpacks a package. Its folder appears only when it is complete, so several runs may do this side by side: the first
+// to finish wins.
+func download(ctx context.Context, kernels, series string, p debian) error {
+	fmt.Printf("%-5s get   %s\n", series, p.file)
+	if err := os.MkdirAll(kernels, 0o755); err != nil {
 		return err
 	}
-	// As root, apt would let a user without rights download, who may not write here.
-	if _, err := command(ctx, tmp, "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", name); err != nil {
+	tmp, err := os.MkdirTemp(kernels, ".unpack-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	// As root, apt would drop to a user without rights for the download, and that user may not write here.
+	if _, err := command(ctx, tmp, "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", p.name); err != nil {
 		return err
 	}
 	files, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
 	if err != nil || len(files) != 1 {
-		return fmt.Errorf("download %s: %d packages came", name, len(files))
+		return fmt.Errorf("download %s: %d packages came", p.name, len(files))
 	}
-	if _, err := command(ctx, "", "dpkg-deb", "-x", files[0], tmp); err != nil {
+	root := filepath.Join(tmp, "root")
+	if _, err := command(ctx, "", "dpkg-deb", "-x", files[0], root); err != nil {
 		return err
 	}
-	if err := os.Remove(files[0]); err != nil {
+	versions, err := filepath.Glob(filepath.Join(root, "lib", "modules", "*"))
+	if err != nil || len(versions) != 1 {
+		return fmt.Errorf("unpack %s: it has modules of %d versions, want one", p.file, len(versions))
+	}
+	if _, err := command(ctx, "", "depmod", "-b", root, filepath.Base(versions[0])); err != nil {
 		return err
 	}
-	return os.Rename(tmp, unpacked)
+	return errors.Join(
+		os.Chmod(root, 0o755),
+		os.WriteFile(filepath.Join(root, checksumFile), []byte(p.sha256+"\n"), 0o644),
+		moveInto(root, filepath.Join(kernels, p.folder())),
+	)
+}
+
+// moveInto renames a folder that is complete. It is no error when another run has made the same folder meanwhile.
+func moveInto(from, to string) error {
+	err := os.Rename(from, to)
+	if _, found := os.Stat(to); found == nil {
+		return nil
+	}
+	return err
 }
 
 // newest asks the meta package of a series for the package of the kernel itself.
-func newest(ctx context.Context, series string) (string, error) {
+func newest(ctx context.Context, series string) (debian, error) {
 	meta, found := metaPackages[series]
 	if !found {
-		return "", errors.New("no package is known for it: add its meta package to metaPackages in test/kernels/kernel.go")
+		return debian{}, errors.New("no package is known for it: add its meta package to metaPackages in test/kernels/kernel.go")
 	}
 	out, err := command(ctx, "", "apt-cache", "depends", "--important", meta)
 	if err != nil {
-		return "", err
+		return debian{}, err
 	}
 	for word := range strings.FieldsSeq(out) {
 		if strings.HasPrefix(word, "linux-image-"+series+".") {
-			return word, nil
+			uris, err := command(ctx, "", "apt-get", "-q", "download", "--print-uris", word)
+			if err != nil {
+				return debian{}, err
+			}
+			return parseURI(word, uris)
 		}
 	}
-	return "", fmt.Errorf("package %s depends on no linux-image-%s.*: this machine's package sources must include Debian 12 "+
+	return debian{}, fmt.Errorf("package %s depends on no linux-image-%s.*: this machine's package sources must include Debian 12 "+
 		"(bookworm and bookworm-security)", meta, series)
 }
 
-// loadOrder lists the files of the modules, each behind those it needs.
-func loadOrder(ctx context.Context, unpacked, version string) ([]string, error) {
-	if _, err := command(ctx, "", "depmod", "-b", unpacked, version); err != nil {
-		return nil, err
-	}
-	args := []string{"-C", "/dev/null", "-d", unpacked, "-S", version, "--show-depends", "-a"}
-	out, err := command(ctx, "", "modprobe", append(args, modules...)...)
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
-		// "insmod PATH", or "builtin NAME".
-		if path, found := strings.CutPrefix(strings.TrimSpace(lines.Text()), "insmod "); found && !slices.Contains(files, path) {
-			files = append(files, path)
+// parseURI reads a line of `apt-get download --print-uris`: the quoted address, the file's name, its size, its checksum.
+func parseURI(name, line string) (debian, error) {
+	fields := strings.Fields(line)
+	if len(fields) == 4 {
+		if sum, found := strings.CutPrefix(fields[3], "SHA256:"); found && len(sum) == 64 {
+			return debian{name: name, file: fields[1], sha256: sum}, nil
 		}
 	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("find the modules of kernel %s: modprobe names none:\n%s", version, out)
+	return debian{}, fmt.Errorf("find package %s: apt-get prints %q, want an address, a file, a size and a SHA256", name, strings.TrimSpace(line))
+}
+
+// loadOrder lists the files of modules, each behind the files it needs. Modules that are compiled into the kernel have none.
+func (k *kernel) loadOrder(ctx context.Context, modules []string) (files []string, err error) {
+	if len(modules) == 0 {
+		return nil, nil
+	}
+	args := []string{"-C", "/dev/null", "-d", k.unpacked, "-S", k.version, "--show-depends", "-a"}
+	out, err := command(ctx, "", "modprobe", append(args, modules...)...)
+	if err != nil {
+		return nil, fmt.Errorf("find modules of kernel %s: %w", k.version, err)
+	}
+	for line := range strings.Lines(out) {
+		// "insmod PATH", or "builtin NAME".
+		if path, found := strings.CutPrefix(strings.TrimSpace(line), "insmod "); found && !slices.Contains(files, path) {
+			files = append(files, path)
+		}
 	}
 	return files, nil
 }
 
-// command runs a program of this machine's and returns its output, which is in the error as well.
+// command runs a program of this machine and returns its output. The error contains what the program wrote to stderr.
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil && os.Geteuid() == 0 {

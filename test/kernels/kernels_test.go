@@ -3,7 +3,9 @@ package main
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,96 +15,61 @@ import (
 	"github.com/cavaliergopher/cpio"
 )
 
-// What `go test -json` writes when one test passes, one fails, one is skipped and one tells of itself.
-const told = `{"Action":"start","Package":"bpf"}
-{"Action":"run","Package":"bpf","Test":"TestA"}
-{"Action":"output","Package":"bpf","Test":"TestA","Output":"=== RUN   TestA\n"}
-{"Action":"output","Package":"bpf","Test":"TestA","Output":"    a_test.go:1: quiet\n"}
-{"Action":"attr","Package":"bpf","Test":"TestA","Key":"verifier:a","Value":"17"}
-{"Action":"pass","Package":"bpf","Test":"TestA","Elapsed":0.1}
-{"Action":"output","Package":"bpf","Test":"TestB","Output":"    b_test.go:1: broken\n"}
-{"Action":"fail","Package":"bpf","Test":"TestB","Elapsed":0.1}
-{"Action":"output","Package":"bpf","Test":"TestC","Output":"    c_test.go:1: needs 6.6\n"}
-{"Action":"skip","Package":"bpf","Test":"TestC","Elapsed":0}
-{"Action":"fail","Package":"bpf","Elapsed":1.5}
-{"Action":"package failed","Package":"bpf","Elapsed":1.5}
-`
+func parseArgs(t *testing.T, env map[string]string, args ...string) (options, error) {
+	t.Helper()
+	flags := flag.NewFlagSet("kernels", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return parse(flags, args, func(name string) string { return env[name] })
+}
 
-func TestReport_SaysWhatFailedAndWhatDidNotRun(t *testing.T) {
+func TestParse_CacheAndAllComeFromTheEnvironment(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	r := newReport("6.1", []suite{{Package: "bpf"}, {Package: "cni"}, {Package: "pkg/tc"}}, &out)
-	more := `{"Action":"output","Package":"cni","Test":"TestD","Output":"    d_test.go:1: half-way\n"}`
-	if err := r.read(strings.NewReader(told + more + "\n")); err != nil {
-		t.Fatal(err)
+	o, err := parseArgs(t, map[string]string{"WAGGLE_CACHE": "/c", "WAGGLE_ALL": "1"}, "-packages", "./bpf/,cni")
+	if err != nil || o.cache != "/c" || !o.all || !slices.Equal(o.packages, []string{"bpf", "cni"}) || !slices.Equal(o.kernels, []string{oldest, newer}) {
+		t.Errorf("got %+v, %v", o, err)
 	}
-	r.summary()
-	for _, want := range []string{"6.1   FAIL  bpf", "3 tests", "1.5 s\n    b_test.go:1: broken\n", "verifier:a: 17", "skip  bpf TestC\n    c_test.go:1: needs 6.6\n",
-		"1 tests passed, 1 were skipped, 1 packages failed, 2 did not end"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the report lacks %q:\n%s", want, &out)
-		}
+	o, err = parseArgs(t, map[string]string{"WAGGLE_CACHE": "/c"}, "-cache", "/d", "-all", "-kernels", "6.1")
+	if err != nil || o.cache != "/d" || !o.all || !slices.Equal(o.kernels, []string{"6.1"}) {
+		t.Errorf("got %+v, %v", o, err)
 	}
-	if strings.Contains(out.String(), "quiet") {
-		t.Errorf("a test that passed is quoted:\n%s", &out)
+	if o, err := parseArgs(t, nil); err != nil || o.all || o.cache == "" {
+		t.Errorf("without environment: %+v, %v", o, err)
 	}
-	err := r.err()
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{"tests failed in bpf", "before the tests of cni, pkg/tc ended", "half-way"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("the error lacks %q: %v", want, err)
-		}
+	if _, err := parseArgs(t, nil, "-o", "yaml"); err == nil {
+		t.Error("another format is accepted")
 	}
 }
 
-func TestReport_OKOnlyWhenTestsRan(t *testing.T) {
+func TestChoose_TableOrCommandLine(t *testing.T) {
 	t.Parallel()
-	for said, ok := range map[string]bool{
-		`{"Action":"pass","Package":"bpf","Test":"TestA"}` + "\n" + `{"Action":"package passed","Package":"bpf"}`: true,
-		`{"Action":"package passed","Package":"bpf"}`:                                                             false, // -run matches nothing
-		``: false,
-	} {
-		r := newReport("6.1", []suite{{Package: "bpf"}}, io.Discard)
-		if err := r.read(strings.NewReader(said)); err != nil {
+	const tree = "../.."
+	packages := func(series string, o options) (pkgs []string) {
+		t.Helper()
+		chosen, err := choose(tree, series, o)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.err(); (err == nil) != ok {
-			t.Errorf("%q: %v", said, err)
+		for _, s := range chosen {
+			pkgs = append(pkgs, s.pkg)
 		}
+		return pkgs
 	}
-}
-
-func TestReport_NoiseIsAnError(t *testing.T) {
-	t.Parallel()
-	if err := newReport("6.1", nil, io.Discard).read(strings.NewReader("Kernel panic")); err == nil || !strings.Contains(err.Error(), "Kernel panic") {
-		t.Errorf("got %v", err)
+	if got := packages(oldest, options{packages: []string{"cni", "bpf"}}); !slices.Equal(got, []string{"bpf", "cni"}) {
+		t.Errorf("two packages of the table: %v", got)
 	}
-}
-
-func TestChooseSuites(t *testing.T) {
-	t.Parallel()
-	all, err := chooseSuites("../..", options{})
-	if err != nil {
-		t.Fatal(err)
+	all, some := packages(oldest, options{}), packages(newer, options{})
+	if len(all) <= len(some) || len(some) == 0 {
+		t.Errorf("%d suites on the oldest kernel, %d on the newer", len(all), len(some))
 	}
-	for _, want := range []suite{{"bpf", about["bpf"]}, {"cells/loader", "^TestPrivileged"}, {"cni", "^TestPrivileged"}, {agents, about[agents]}} {
-		if !slices.Contains(all, want) {
-			t.Errorf("%v is missing from %v", want, all)
+	// Tests that the table leaves out may be asked for by name, with the programs that the table gives their package.
+	chosen, err := choose(tree, newer, options{packages: []string{"test/node"}, run: "Spoof_"})
+	if err != nil || len(chosen) != 1 || chosen[0].tests != "Spoof_IsDroppedCountedAndShown" || chosen[0].programs == "" {
+		t.Errorf("one test that the table leaves out: %+v, %v", chosen, err)
+	}
+	for _, o := range []options{{packages: []string{"pkg/nothing"}}, {run: "NoSuchTest"}, {run: "("}} {
+		if _, err := choose(tree, oldest, o); err == nil {
+			t.Errorf("%+v: no error", o)
 		}
-	}
-	for pkg, reason := range elsewhere {
-		if _, err := os.Stat(filepath.Join("../..", pkg)); err != nil || reason == "" || slices.ContainsFunc(all, func(s suite) bool { return s.Package == pkg }) {
-			t.Errorf("%s is left out for the reason %q: %v", pkg, reason, err)
-		}
-	}
-	some, err := chooseSuites("../..", options{packages: []string{"./bpf/"}, run: "Verifier"})
-	if want := []suite{{"bpf", "Verifier"}}; err != nil || !slices.Equal(some, want) {
-		t.Errorf("got %v, %v; want %v", some, err, want)
-	}
-	if _, err := chooseSuites("../..", options{packages: []string{"pkg/nothing"}}); err == nil || !strings.Contains(err.Error(), "pkg/nothing") {
-		t.Errorf("a package without tests: %v", err)
 	}
 }
 
@@ -113,51 +80,123 @@ func TestNewest_UnknownSeries(t *testing.T) {
 	}
 }
 
-func TestWriteInitramfs_HoldsTheTreeAndTheModulesInOrder(t *testing.T) {
+func TestParseURI(t *testing.T) {
 	t.Parallel()
-	root, out := t.TempDir(), filepath.Join(t.TempDir(), "initramfs")
-	files := map[string]string{"init": "first", "bin/test2json": "second", "b.ko": "needs a", "a.ko.xz": "needed"}
-	for name, text := range files {
-		path := filepath.Join(root, "root", name)
-		if strings.Contains(name, ".ko") {
-			path = filepath.Join(root, name)
-		}
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
+	sum := strings.Repeat("ab", 32)
+	p, err := parseURI("linux", "'http://deb.example/l/linux_6.1_amd64.deb' linux_6.1_amd64.deb 12 SHA256:"+sum+"\n")
+	if err != nil || p != (debian{"linux", "linux_6.1_amd64.deb", sum}) || p.folder() != "linux_6.1_amd64_abababababab" {
+		t.Errorf("got %+v, %v", p, err)
+	}
+	for _, line := range []string{"", "'u' f.deb 12 MD5Sum:" + sum, "'u' f.deb 12 SHA256:ab"} {
+		if p, err := parseURI("linux", line); err == nil {
+			t.Errorf("%q: %+v", line, p)
 		}
 	}
-	k := &kernel{modules: []string{filepath.Join(root, "b.ko"), filepath.Join(root, "a.ko.xz")}}
-	if err := writeInitramfs(out, filepath.Join(root, "root"), k); err != nil {
+}
+
+// unpack writes what [open] needs of an unpacked kernel.
+func unpack(t *testing.T, dir string) string {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "boot"), 0o755), os.WriteFile(filepath.Join(dir, checksumFile), []byte("sum\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "boot", "vmlinuz-6.1.0-9-cloud-amd64"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.Open(out)
+	return dir
+}
+
+func TestOpen_KernelIsKnownByItsPackage(t *testing.T) {
+	t.Parallel()
+	dir := unpack(t, filepath.Join(t.TempDir(), "linux-image-6.1.0-9_1"))
+	k, err := open(dir, "6.1")
+	if err != nil || k.version != "6.1.0-9-cloud-amd64" || k.id != "linux-image-6.1.0-9_1 sum" {
+		t.Errorf("got %+v, %v", k, err)
+	}
+	if _, err := open(dir, "6.12"); err == nil {
+		t.Error("a kernel of another series is found")
+	}
+	if got := lastUnpacked(filepath.Dir(dir), "6.1"); got != dir {
+		t.Errorf("the last kernel is %q", got)
+	}
+	if got := lastUnpacked(filepath.Dir(dir), "6.12"); got != "" {
+		t.Errorf("the last kernel of another series is %q", got)
+	}
+}
+
+// Two runs unpack one package side by side: the first to finish wins, and the second uses its folder.
+func TestMoveInto_SecondOfTwoIsNoError(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first, second, to := unpack(t, filepath.Join(dir, "first")), unpack(t, filepath.Join(dir, "second")), filepath.Join(dir, "kernel")
+	for _, from := range []string{first, second} {
+		if err := moveInto(from, to); err != nil {
+			t.Errorf("%s: %v", from, err)
+		}
+	}
+	if _, err := open(to, "6.1"); err != nil {
+		t.Error(err)
+	}
+	if err := moveInto(filepath.Join(dir, "nothing"), filepath.Join(dir, "nowhere")); err == nil {
+		t.Error("a folder that does not exist was moved")
+	}
+}
+
+func TestFileSystem_HoldsFilesTextsAndTheirFolders(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	program, out := filepath.Join(dir, "program"), filepath.Join(dir, "initramfs")
+	if err := os.WriteFile(program, []byte("first"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f := fileSystem{files: map[string]string{"init": program, "bin/test2json": program}, texts: map[string][]byte{"plan.json": []byte("{}")},
+		folders: []string{"tree/pkg/tc"}}
+	if err := f.write(out); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"bin drwxr-xr-x ", "tree drwxr-xr-x ", "tree/pkg drwxr-xr-x ", "tree/pkg/tc drwxr-xr-x ",
+		"bin/test2json -rwxr-xr-x first", "init -rwxr-xr-x first", "plan.json -rw-r--r-- {}"}
+	if got := readArchive(t, out); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func readArchive(t *testing.T, path string) (entries []string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
-	got := map[string]string{}
-	for archive := cpio.NewReader(file); ; {
+	for archive := cpio.NewReader(bytes.NewReader(text)); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			break
+			return entries
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := io.ReadAll(archive)
+		content, err := io.ReadAll(archive)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got[header.Name] = header.FileInfo().Mode().String() + " " + string(text)
+		entries = append(entries, header.Name+" "+header.FileInfo().Mode().String()+" "+string(content))
 	}
-	want := map[string]string{"bin": "drwxr-xr-x ", "bin/test2json": "-rwxr-xr-x second", "init": "-rwxr-xr-x first", "modules": "drwxr-xr-x ",
-		"modules/00-b.ko": "-rwxr-xr-x needs a", "modules/01-a.ko.xz": "-rwxr-xr-x needed"}
-	for name := range want {
-		if got[name] != want[name] {
-			t.Errorf("%s is %q, want %q", name, got[name], want[name])
+}
+
+func TestKernelRun_MachineHoldsOnlyWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	r := newKernelRun(&kernel{series: "6.1"}, []suite{{pkg: "bpf"}, {pkg: "cni", programs: "waggle-cni"}}, options{out: "/out"})
+	r.base, r.modules = []string{"/k/veth.ko"}, map[string][]string{"cni": {"/k/tunnel.ko", "/k/wireguard.ko"}}
+	r.left = r.chosen[1:]
+	f, err := r.fileSystem()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"bin/test2json", "init", "modules/tunnel.ko", "modules/veth.ko", "modules/wireguard.ko", "programs/waggle-cni", "tests/cni.test"}
+	if got := slices.Sorted(maps.Keys(f.files)); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, part := range []string{`"Modules":["veth.ko"]`, `"Modules":["tunnel.ko","wireguard.ko"]`, `"Programs":["waggle-cni"]`} {
+		if !strings.Contains(string(f.texts["plan.json"]), part) {
+			t.Errorf("the plan lacks %s: %s", part, f.texts["plan.json"])
 		}
-	}
-	if len(got) != len(want) {
-		t.Errorf("got %v", got)
 	}
 }

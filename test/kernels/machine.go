@@ -13,52 +13,86 @@ import (
 	"time"
 )
 
-// A machine has as many CPUs as the smallest that run the tests, and room for the file system in memory.
+const qemuProgram = "qemu-system-x86_64"
+
+// A machine for tests has as many CPUs as the smallest that run the tests, and memory for the file system.
 const (
 	machineCPUs   = 2
 	machineMemory = "2G"
 )
 
-// machine is a computer without disk, network and screen.
-type machine struct {
-	kernel, initramfs string // paths
-	console           string // file for what the kernel says
-	accel             string
+// kernelArgs: a kernel that panics turns the machine off.
+const kernelArgs = "console=ttyS0 loglevel=5 panic=-1 oops=panic"
+
+// hardware are the arguments of a computer without disk, network and screen.
+func hardware(accel string, cpus int, more ...string) []string {
+	return append([]string{"-accel", accel, "-cpu", "max", "-smp", strconv.Itoa(cpus), "-m", machineMemory,
+		"-nodefaults", "-display", "none", "-no-reboot"}, more...)
 }
 
-// run starts the machine, hands what comes out of its second serial port to read, and returns when it is off. A kernel
-// that panics turns the machine off.
-func (m machine) run(ctx context.Context, read func(io.Reader) error) error {
-	qemu, err := exec.LookPath("qemu-system-x86_64")
+// machine is one emulated computer.
+type machine struct {
+	kernel, initramfs string   // paths
+	console           string   // file for what the kernel prints
+	hardware          []string // see [hardware]
+	append            string   // arguments of the kernel
+}
+
+// run starts the machine and returns the CPU time that it took when it is off. The function read gets what leaves by the second
+// serial port, and may ask at any time for the CPU seconds taken so far.
+func (m machine) run(ctx context.Context, read func(output io.Reader, cpu func() float64) error) (seconds float64, err error) {
+	qemu, err := exec.LookPath(qemuProgram)
 	if err != nil {
-		return fmt.Errorf("%w: run hack/packages as root", err)
+		return 0, fmt.Errorf("%w: run hack/packages as root", err)
 	}
-	cmd := exec.CommandContext(ctx, qemu, "-accel", m.accel, "-cpu", "max", "-smp", strconv.Itoa(machineCPUs), "-m", machineMemory,
-		"-nodefaults", "-display", "none", "-no-reboot", "-serial", "file:"+m.console, "-serial", "stdio",
-		"-kernel", m.kernel, "-initrd", m.initramfs, "-append", "console=ttyS0 loglevel=5 panic=-1 oops=panic")
+	cmd := exec.CommandContext(ctx, qemu, append(m.hardware, "-serial", "file:"+m.console, "-serial", "stdio",
+		"-kernel", m.kernel, "-initrd", m.initramfs, "-append", m.append)...)
 	cmd.WaitDelay = 5 * time.Second
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	output, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
-	err = read(output)
+	err = read(output, func() float64 { return cpuSeconds(cmd.Process.Pid) })
 	if err != nil {
 		_ = cmd.Cancel()
 	}
 	_, _ = io.Copy(io.Discard, output)
 	err = errors.Join(err, cmd.Wait())
+	seconds = (cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return errors.New("time is over; -timeout gives it more")
+		return seconds, errors.New("the machine was not off in time; -timeout gives it more")
 	}
 	if err != nil {
-		return fmt.Errorf("run qemu: %w\n%s", err, bytes.TrimSpace(stderr.Bytes()))
+		return seconds, fmt.Errorf("run qemu: %w\n%s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	return nil
+	return seconds, nil
+}
+
+// cpuSeconds is the CPU time of a process of this machine, 0 if it has none.
+func cpuSeconds(pid int) float64 {
+	const ticks = 100 // a second, on every architecture of Linux
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The name, in parentheses, may contain spaces; user and system time are the 12th and 13th field behind it.
+	_, behind, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
+	fields := strings.Fields(behind)
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseFloat(fields[11], 64)
+	system, _ := strconv.ParseFloat(fields[12], 64)
+	return (user + system) / ticks
+}
+
+// emulator is qemu's version, part of what decides how a suite ends.
+func emulator(ctx context.Context) (string, error) {
+	out, err := command(ctx, "", qemuProgram, "--version")
+	first, _, _ := strings.Cut(out, "\n")
+	return first, err
 }
 
 // lastLines is the end of a file, for an error.

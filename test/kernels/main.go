@@ -13,95 +13,172 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// options are what the command line says.
+// options are the command line.
 type options struct {
 	kernels  []string      // such as "6.1"
-	packages []string      // of the tree; empty means all that [discover] finds
-	run      string        // tests to run; "" means what each suite says
+	packages []string      // folders in the tree; empty means all of the table
+	run      string        // regular expression of tests to run; "" means those of the table
+	all      bool          // runs suites that have passed as well
+	bench    bool          // runs the benchmarks in place of the suites
+	json     bool          // prints the benchmarks' results as JSON
 	accel    string        // qemu's accelerator
-	timeout  time.Duration // for each machine, boot to power-off
-	cache    string        // holds kernels, and what the last run made and said
+	timeout  time.Duration // of each machine, boot to power-off
+	cache    string        // folder that all clones share: kernels and stamps
+	out      string        // folder for the programs and the output of the last run
 }
 
 func main() {
-	if os.Getpid() == 1 {
-		guest() // never returns
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, parse()); err != nil {
+	o, err := parse(flag.CommandLine, os.Args[1:], os.Getenv)
+	if err == nil {
+		if o.bench {
+			err = runBenchmarks(ctx, o, os.Stdout)
+		} else {
+			err = run(ctx, o)
+		}
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)
 		os.Exit(1)
 	}
 }
 
-func parse() options {
+func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (options, error) {
 	var o options
-	kernels := flag.String("kernels", "6.1,6.12", "kernels to test, by comma")
-	packages := flag.String("packages", "", "packages to test, by comma, such as bpf,cells/loader; all that need a kernel when empty")
-	flag.StringVar(&o.run, "run", "", "regular expression of tests to run, in place of all that need a kernel")
-	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator; kvm is faster where it works, and hangs where it does not")
-	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "for each kernel, boot to power-off")
-	flag.StringVar(&o.cache, "cache", "bin/kernels", "folder for kernels and for what the last run made and said")
-	flag.Parse()
+	cache := getenv("WAGGLE_CACHE")
+	if cache == "" {
+		if user, err := os.UserCacheDir(); err == nil {
+			cache = filepath.Join(user, "waggle")
+		}
+	}
+	var format string
+	kernels := flags.String("kernels", "6.1,6.12", "kernels to test, by comma")
+	packages := flags.String("packages", "", "packages to test, by comma, such as bpf,cells/loader; all of the table if empty")
+	flags.StringVar(&o.run, "run", "", "regular expression of the names of tests to run in place of the table's; such a run neither believes nor leaves stamps")
+	flags.BoolVar(&o.all, "all", getenv("WAGGLE_ALL") == "1", "also run suites that have passed unchanged; the default is true if WAGGLE_ALL=1")
+	flags.BoolVar(&o.bench, "bench", false, "count the instructions of benchmarks instead")
+	flags.StringVar(&format, "o", "table", "output of -bench: table or json")
+	flags.StringVar(&o.accel, "accel", "tcg", "accelerator of qemu; kvm is faster where it works, and hangs where it does not")
+	flags.DurationVar(&o.timeout, "timeout", 20*time.Minute, "time limit of each kernel, boot to power-off")
+	flags.StringVar(&o.cache, "cache", cache, "folder that clones share, with kernels and stamps; the default is $WAGGLE_CACHE, else waggle in the user's cache folder")
+	flags.StringVar(&o.out, "out", "bin/kernels", "folder for the programs and the output of the last run")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if o.cache == "" {
+		return o, errors.New("-cache: no folder is known: set WAGGLE_CACHE or HOME")
+	}
+	if format != "table" && format != "json" {
+		return o, fmt.Errorf("-o %s: want table or json", format)
+	}
+	o.json = format == "json"
 	o.kernels = strings.Split(*kernels, ",")
 	if *packages != "" {
-		o.packages = strings.Split(*packages, ",")
+		for p := range strings.SplitSeq(*packages, ",") {
+			o.packages = append(o.packages, filepath.ToSlash(filepath.Clean(p)))
+		}
 	}
-	return o
+	return o, nil
 }
 
-// run makes everything, then lets all machines run at once.
+// run finds out which suites of which kernels must run, then lets the machines that have any run side by side.
 func run(ctx context.Context, o options) error {
-	suites, err := chooseSuites(".", o)
-	if err != nil {
-		return err
-	}
-	var kernels []*kernel
+	begin := ownCPU()
+	var runs []*kernelRun
 	for _, series := range o.kernels {
-		k, err := fetch(ctx, filepath.Join(o.cache, series), series)
+		k, err := fetch(ctx, filepath.Join(o.cache, "kernels"), series)
 		if err != nil {
 			return err
 		}
-		kernels = append(kernels, k)
+		chosen, err := choose(".", series, o)
+		if err != nil {
+			return err
+		}
+		runs = append(runs, newKernelRun(k, chosen, o))
 	}
-	root := filepath.Join(o.cache, "root")
-	if err := build(ctx, root, suites); err != nil {
+	if err := skipUnchanged(ctx, runs, o); err != nil {
 		return err
 	}
+	if err := buildAll(ctx, runs); err != nil {
+		return err
+	}
+	prepared := ownCPU() - begin
 	var wg sync.WaitGroup
-	reports := make([]*report, len(kernels))
-	errs := make([]error, len(kernels))
-	for i, k := range kernels {
-		reports[i] = newReport(k.series, suites, os.Stdout)
-		wg.Go(func() { errs[i] = test(ctx, k, root, reports[i], o) })
+	for _, r := range runs {
+		wg.Go(func() { r.err = r.boot(ctx) })
 	}
 	wg.Wait()
-	for i, r := range reports {
-		r.summary()
-		errs[i] = errors.Join(errs[i], r.err())
+	var errs []error
+	var sum totals
+	for _, r := range runs {
+		r.report.summary(r.cpu)
+		errs = append(errs, r.err, r.report.err(), r.leaveStamps())
+		t := r.report.totals()
+		sum.passed, sum.unchanged, sum.skipped = sum.passed+t.passed, sum.unchanged+t.unchanged, sum.skipped+t.skipped
 	}
-	return errors.Join(errs...)
+	fmt.Printf("%.0f CPU s, %.0f of them to list and link programs\n", ownCPU()-begin, prepared)
+	err := errors.Join(errs...)
+	if err != nil {
+		err = fmt.Errorf("%w\n%s", err, "the tests' events are in "+filepath.Join(o.out, "*", "tests.json"))
+	}
+	fmt.Printf("kernels: %d tests passed, %d suites unchanged, %d skipped\n", sum.passed, sum.unchanged, sum.skipped)
+	return err
 }
 
-// test boots one machine and reads what it says until it is off.
-func test(ctx context.Context, k *kernel, root string, r *report, o options) error {
-	m := machine{kernel: k.image, initramfs: filepath.Join(k.dir, "initramfs"), console: filepath.Join(k.dir, "console.log"), accel: o.accel}
-	if err := writeInitramfs(m.initramfs, root, k); err != nil {
-		return err
+// boot runs the suites of a kernel that are left, in one machine. Without any it does nothing.
+func (r *kernelRun) boot(ctx context.Context) error {
+	if len(r.left) == 0 {
+		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	r.say("boot", "Linux %s, %d CPUs by %s", k.version, machineCPUs, o.accel)
-	said, err := os.Create(filepath.Join(k.dir, "tests.json"))
+	r.report.say("boot", "Linux %s, %d CPUs by %s", r.kernel.version, machineCPUs, r.hardware[1])
+	said, err := os.Create(filepath.Join(r.dir, "tests.json"))
 	if err != nil {
 		return err
 	}
 	defer said.Close()
-	if err := m.run(ctx, func(output io.Reader) error { return r.read(io.TeeReader(output, said)) }); err != nil {
-		return fmt.Errorf("kernel %s: %w; the end of its console, %s:\n%s", k.series, err, m.console, lastLines(m.console))
+	r.cpu, err = r.start(ctx, func(output io.Reader, cpu func() float64) error {
+		r.report.cpu = cpu
+		return r.report.read(io.TeeReader(output, said))
+	})
+	if err == nil && r.report.totals().unfinished > 0 {
+		console := filepath.Join(r.dir, "console.log")
+		err = fmt.Errorf("kernel %s: the machine was off too early; the end of its console, %s:\n%s", r.kernel.series, console, lastLines(console))
 	}
-	return nil
+	return err
+}
+
+// start boots a machine with the suites that are left, and hands read what the suites write.
+func (r *kernelRun) start(ctx context.Context, read func(output io.Reader, cpu func() float64) error) (cpu float64, err error) {
+	m := machine{kernel: r.kernel.image, initramfs: filepath.Join(r.dir, "initramfs"), console: filepath.Join(r.dir, "console.log"),
+		hardware: r.hardware, append: r.kernelArgs}
+	files, err := r.fileSystem()
+	if err == nil {
+		err = files.write(m.initramfs)
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(m.initramfs) // as large as all programs together
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	if cpu, err = m.run(ctx, read); err != nil {
+		err = fmt.Errorf("kernel %s: %w; the end of its console, %s:\n%s", r.kernel.series, err, m.console, lastLines(m.console))
+	}
+	return cpu, err
+}
+
+// ownCPU is the CPU time of this process and of its children that have ended, in seconds.
+func ownCPU() (seconds float64) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var usage unix.Rusage
+		if err := unix.Getrusage(who, &usage); err == nil { // it cannot fail for these two
+			seconds += time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
+		}
+	}
+	return seconds
 }

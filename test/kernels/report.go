@@ -10,52 +10,73 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
-// event is one line of `go test -json`, or tells how a whole package ended.
-type event struct {
-	Action, Package          string
-	Test, Output, Key, Value string  `json:",omitempty"`
-	Elapsed                  float64 // seconds
+// result is what is known of one suite on one kernel.
+type result struct {
+	pkg        string
+	tests      int               // that ended
+	passed     int               // tests
+	ran        map[string]bool   // tests that passed, by name
+	skipped    map[string]string // what each skipped test printed, by its name
+	attributes map[string]string // that tests gave themselves, by key
+	output     map[string]string // of tests that run or failed, by name; under "" what no test printed
+	ended      bool
+	failed     bool
+	unchanged  *stamp // of a suite that did not run because it has passed
+	faults     []string
+	seconds    float64 // of the machine's clock
+	cpu        float64 // seconds of this machine's CPUs
 }
 
-// Actions of the events that end a package. The "fail" of `go test -json` does not say whether it means the package or a
-// test in which it panicked.
-const (
-	passed = "package passed"
-	failed = "package failed"
-)
-
-// report collects what one machine's tests say, and tells of each suite as it ends.
+// report collects the results of one kernel's suites and prints each as the suite ends.
 type report struct {
-	series     string
-	out        io.Writer
-	unfinished []string          // packages that have not ended
-	failed     []string          // packages
-	passed     int               // tests
-	skipped    map[string]string // the output of tests, by package and name
-	attributes map[string]string // that tests gave to themselves, by key
-	output     map[string]string // of tests that run or failed, by package and name; by package alone what no test said
-	counts     map[string]int    // tests of a package that ended
+	series  string
+	out     io.Writer
+	results []*result      // in the order of the table
+	cpu     func() float64 // CPU seconds of the emulator so far; nil counts none
+	before  float64        // what cpu returned when the last suite ended
 }
 
 // printing keeps the lines of several machines apart.
 var printing sync.Mutex
 
-func newReport(series string, suites []suite, out io.Writer) *report {
-	r := &report{series: series, out: out, skipped: make(map[string]string), attributes: make(map[string]string),
-		output: make(map[string]string), counts: make(map[string]int)}
-	for _, s := range suites {
-		r.unfinished = append(r.unfinished, s.Package)
+func newReport(series string, pkgs []string, out io.Writer) *report {
+	r := &report{series: series, out: out}
+	for _, pkg := range pkgs {
+		r.results = append(r.results, &result{pkg: pkg, ran: map[string]bool{}, skipped: map[string]string{}, attributes: map[string]string{}, output: map[string]string{}})
 	}
 	return r
 }
 
-// say prints one line, or several of which the first says what the others are about.
+// say prints one line, or several of which the first names the subject of the others.
 func (r *report) say(what, format string, args ...any) {
 	printing.Lock()
 	defer printing.Unlock()
 	fmt.Fprintf(r.out, "%-5s %-5s %s\n", r.series, what, fmt.Sprintf(format, args...))
+}
+
+// of returns the result of a package; nil if the package is not part of the run.
+func (r *report) of(pkg string) *result {
+	if i := slices.IndexFunc(r.results, func(s *result) bool { return s.pkg == pkg }); i >= 0 {
+		return r.results[i]
+	}
+	return nil
+}
+
+// unchanged takes the result of a suite from its stamp.
+func (r *report) unchanged(pkg string, s *stamp) {
+	found := r.of(pkg)
+	found.unchanged, found.ended, found.passed, found.attributes = s, true, s.Tests, s.Attributes
+	maps.Copy(found.skipped, s.Skipped)
+	found.checkSkips(r.series, allowedSkips)
+	if len(found.faults) > 0 {
+		r.fail(found)
+		return
+	}
+	r.say("same", "%-24s %4d tests as passed on %s", pkg, s.Tests, s.Date.Format("2006-01-02"))
 }
 
 // read takes events until there are no more.
@@ -63,96 +84,160 @@ func (r *report) read(from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var e event
+		var e plan.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			return fmt.Errorf("read what the tests say: %w: %q", err, lines.Text())
+			return fmt.Errorf("read the events of the tests: %w: %q", err, lines.Text())
 		}
-		r.add(e)
+		if s := r.of(e.Package); s == nil {
+			return fmt.Errorf("read the events of the tests: no suite is called %q", e.Package)
+		} else if s.add(e) {
+			r.end(s, e)
+		}
 	}
 	return lines.Err()
 }
 
-func (r *report) add(e event) {
-	key := e.Package
-	if e.Test != "" {
-		key += " " + e.Test
-	}
+// add takes an event and reports whether it ends the suite.
+func (s *result) add(e plan.Event) (ended bool) {
 	switch e.Action {
 	case "output":
 		if !strings.HasPrefix(e.Output, "=== ") {
-			r.output[key] += e.Output
+			s.output[e.Test] += e.Output
 		}
 	case "attr":
-		r.attributes[e.Key] = e.Value
+		s.attributes[e.Key] = e.Value
 	case "pass", "fail", "skip":
 		if e.Test != "" {
-			r.test(e, key)
+			s.test(e)
 		}
-	case passed, failed:
-		r.suite(e)
+	case plan.Passed, plan.Failed:
+		return true
 	}
+	return false
 }
 
-func (r *report) test(e event, key string) {
-	r.counts[e.Package]++
+func (s *result) test(e plan.Event) {
+	s.tests++
 	switch e.Action {
 	case "pass":
-		r.passed++
-		delete(r.output, key)
+		s.passed++
+		s.ran[e.Test] = true
+		delete(s.output, e.Test)
 	case "skip":
-		r.skipped[key] = r.output[key] // the reason
-		delete(r.output, key)
+		s.skipped[e.Test] = strings.TrimSpace(s.output[e.Test]) // the reason
+		delete(s.output, e.Test)
 	}
 }
 
-// suite tells how a package's tests ended.
-func (r *report) suite(e event) {
-	r.unfinished = slices.DeleteFunc(r.unfinished, func(p string) bool { return p == e.Package })
-	if e.Action == passed && r.counts[e.Package] > 0 {
-		r.say("ok", "%-24s %4d tests %7.1f s", e.Package, r.counts[e.Package], e.Elapsed)
+// end judges a suite that has ended, and prints it.
+func (r *report) end(s *result, e plan.Event) {
+	s.ended, s.seconds = true, e.Elapsed
+	if r.cpu != nil {
+		now := r.cpu()
+		s.cpu, r.before = now-r.before, now
+	}
+	switch {
+	case e.Action == plan.Failed:
+		s.faults = append(s.faults, "tests failed\n"+s.printed())
+	case s.passed+len(s.skipped) == 0:
+		s.faults = append(s.faults, "no test was run")
+	}
+	s.checkSkips(r.series, allowedSkips)
+	if len(s.faults) > 0 {
+		r.fail(s)
 		return
 	}
-	r.failed = append(r.failed, e.Package)
-	if e.Action == passed {
-		r.say("FAIL", "%-24s no test was run", e.Package)
-		return
-	}
-	r.say("FAIL", "%-24s %4d tests %7.1f s\n%s", e.Package, r.counts[e.Package], e.Elapsed, r.of(e.Package))
+	r.say("ok", "%-24s %4d tests %6.1f s, %6.1f CPU s", s.pkg, s.tests, s.seconds, s.cpu)
 }
 
-// of is the output of a package's tests that failed or did not end.
-func (r *report) of(pkg string) string {
-	var b strings.Builder
-	for _, key := range slices.Sorted(maps.Keys(r.output)) {
-		if key == pkg || strings.HasPrefix(key, pkg+" ") {
-			b.WriteString(r.output[key])
+func (r *report) fail(s *result) {
+	s.failed = true
+	r.say("FAIL", "%-24s %4d tests %6.1f s, %6.1f CPU s: %s", s.pkg, s.tests, s.seconds, s.cpu, strings.Join(s.faults, "\n"))
+}
+
+// checkSkips compares the skipped tests with the table of those that may be. A row whose test runs is as wrong as a test
+// without a row: it would hide the next skip.
+func (s *result) checkSkips(series string, allowed []allowedSkip) {
+	for _, test := range slices.Sorted(maps.Keys(s.skipped)) {
+		if !slices.ContainsFunc(allowed, func(a allowedSkip) bool { return a.pkg == s.pkg && on(a.kernels, series) && a.test == test }) {
+			s.faults = append(s.faults, fmt.Sprintf("%s was skipped and is not in the table of allowed skips: %s", test, s.skipped[test]))
 		}
+	}
+	for _, a := range allowed {
+		if a.pkg == s.pkg && on(a.kernels, series) && s.ran[a.test] {
+			s.faults = append(s.faults, fmt.Sprintf("%s is in the table of allowed skips, and ran: remove the row", a.test))
+		}
+	}
+}
+
+// printed is the output of the tests that failed or did not end.
+func (s *result) printed() string {
+	var b strings.Builder
+	for _, test := range slices.Sorted(maps.Keys(s.output)) {
+		b.WriteString(s.output[test])
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// summary prints what is known when the machine is off.
-func (r *report) summary() {
-	for _, key := range slices.Sorted(maps.Keys(r.attributes)) {
-		r.say("", "%s: %s", key, r.attributes[key])
+// summary prints what is known when the machine is off: figures of tests, skipped tests, totals.
+func (r *report) summary(cpu float64) {
+	for _, s := range r.results {
+		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
+			r.say("", "%s %s: %s", s.pkg, key, s.attributes[key])
+		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(r.skipped)) {
-		r.say("skip", "%s\n%s", key, strings.TrimRight(r.skipped[key], "\n"))
+	for _, s := range r.results {
+		for _, test := range slices.Sorted(maps.Keys(s.skipped)) {
+			r.say("skip", "%s %s: %s", s.pkg, test, s.skipped[test])
+		}
 	}
-	r.say("done", "%d tests passed, %d were skipped, %d packages failed, %d did not end", r.passed, len(r.skipped), len(r.failed), len(r.unfinished))
+	t := r.totals()
+	r.say("done", "%d tests passed, %d suites unchanged, %d skipped, %d suites failed, %d did not end; %.0f s and %.0f CPU s", t.passed,
+		t.unchanged, t.skipped, t.failed, t.unfinished, t.seconds, cpu)
+}
+
+// totals are sums over suites. Tests of unchanged suites count as unchanged, not as passed.
+type totals struct {
+	passed, unchanged, skipped, failed, unfinished int
+	seconds                                        float64
+}
+
+func (r *report) totals() (t totals) {
+	for _, s := range r.results {
+		t.skipped += len(s.skipped)
+		t.seconds += s.seconds
+		switch {
+		case s.failed:
+			t.failed++
+		case !s.ended:
+			t.unfinished++
+		case s.unchanged != nil:
+			t.unchanged++
+			continue
+		}
+		t.passed += s.passed
+	}
+	return t
 }
 
 // err says what is wrong, once the machine is off.
 func (r *report) err() error {
 	var errs []error
-	if len(r.failed) > 0 {
-		errs = append(errs, fmt.Errorf("kernel %s: tests failed in %s", r.series, strings.Join(r.failed, ", ")))
-	}
-	for i, p := range r.unfinished {
-		if i == 0 { // the one that ran; the others never began
-			errs = append(errs, fmt.Errorf("kernel %s: the machine was off before the tests of %s ended; so far:\n%s", r.series,
-				strings.Join(r.unfinished, ", "), r.of(p)))
+	var failed, unfinished []string
+	for _, s := range r.results {
+		if s.failed {
+			failed = append(failed, s.pkg)
 		}
+		if !s.ended {
+			unfinished = append(unfinished, s.pkg)
+		}
+	}
+	if len(failed) > 0 {
+		errs = append(errs, fmt.Errorf("kernel %s: failed: %s", r.series, strings.Join(failed, ", ")))
+	}
+	if len(unfinished) > 0 { // the first one ran; the others never began
+		errs = append(errs, fmt.Errorf("kernel %s: the machine was off before the tests of %s ended; so far:\n%s", r.series,
+			strings.Join(unfinished, ", "), r.of(unfinished[0]).printed()))
 	}
 	return errors.Join(errs...)
 }

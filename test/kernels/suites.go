@@ -1,144 +1,170 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
+	"regexp"
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/waggle-net/waggle/pkg/testnet"
+	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
-const module = "github.com/waggle-net/waggle"
-
-// suite is one package's tests.
-type suite struct {
-	Package string // folder in the tree, with slashes
-	Run     string // regular expression of the tests
-}
-
-// agents is the package whose tests run real agents. One such test keeps an emulated machine busy.
-const agents = "test/node"
-
-// privileged is how tests are called that need a kernel.
+// privileged is the beginning of the name of each test that needs a kernel.
 const privileged = "TestPrivileged"
 
-// about are, of packages with many tests, those that say something about a kernel. Their others say the same about all
-// kernels, and take minutes.
-var about = map[string]string{
-	// What verifiers, hooks, helpers and sockets do; what the programs decide, outside kernels show.
-	"bpf": "^TestPrivileged(Programs|Maps|Events|MadeHere|Sock|Real)_",
-	// The real agent and plugin.
-	agents: "^TestPrivileged(Traffic_BetweenPodsNodeAndOutside|Source_.*|Guard_.*|Service_RestartLosesNoPacket)$",
+// suite is a row of the table of suites: tests of one package that run on some kernels.
+type suite struct {
+	pkg      string // folder in the tree, with slashes
+	kernels  string // series, by space
+	tests    string // regular expression of the whole of what follows TestPrivileged in the names of the tests
+	modules  string // that are loaded for this suite beyond [baseModules], by space
+	programs string // programs under test that it runs, by space
+	alone    bool   // one test at a time: each keeps an emulated machine busy
+
+	benchmarks string // regular expression of benchmarks, which run in place of tests
 }
 
-// elsewhere are packages whose tests stay outside, each with the reason.
-var elsewhere = map[string]string{
-	"cmd/waggle-agent": "its processes say nothing about the kernel that those of test/node do not",
+// omission is a row of the table of omissions: tests that do not run on some kernels, and why.
+type omission struct {
+	pkg     string // folder in the tree; with /... at the end all folders below as well
+	kernels string // series, by space
+	tests   string // as of a suite
+	reason  string
 }
 
-// chooseSuites are those of the packages asked for, or all.
-func chooseSuites(tree string, o options) ([]suite, error) {
-	suites, err := discover(tree)
+// allowedSkip is a row of the table of tests that may skip themselves on some kernels. A test that skips itself and has no row
+// fails the run, and so does a row whose test runs.
+type allowedSkip struct {
+	pkg, kernels string
+	test         string // name, with the names of subtests
+	reason       string
+}
+
+// on reports whether a row's list of kernels contains a series.
+func on(kernels, series string) bool { return slices.Contains(strings.Fields(kernels), series) }
+
+// whole compiles the regular expression of a row.
+func whole(tests string) (*regexp.Regexp, error) {
+	return regexp.Compile("^" + privileged + "(" + tests + ")$")
+}
+
+// covers reports whether the row is about a package.
+func (o omission) covers(pkg string) bool {
+	if above, all := strings.CutSuffix(o.pkg, "/..."); all {
+		return pkg == above || strings.HasPrefix(pkg, above+"/")
+	}
+	return pkg == o.pkg
+}
+
+// planned is the suite as a machine runs it, without its modules, which differ between kernels.
+func (s suite) planned() plan.Suite {
+	parallel := machineCPUs // some packages would choose more, and emulated CPUs are slow
+	if s.alone {
+		parallel = 1
+	}
+	args := []string{"-test.run=^" + privileged + "(" + s.tests + ")$", "-test.timeout=10m", fmt.Sprintf("-test.parallel=%d", parallel)}
+	if s.benchmarks != "" {
+		args = []string{"-test.run=^$", "-test.bench=" + s.benchmarks, fmt.Sprintf("-test.benchtime=%dx", rounds), "-test.timeout=60m"}
+	}
+	return plan.Suite{Package: s.pkg, Programs: strings.Fields(s.programs), Args: args,
+		Env: []string{testnet.EmulatedEnv + "=1", plan.ModulesEnv + "=" + s.modules}}
+}
+
+// binary is the import path of the suite's test binary.
+func (s suite) binary() string { return module + "/" + s.pkg + ".test" }
+
+// choose returns the suites of a kernel that the command line asks for. With a regular expression of its own it may name any
+// package that has tests that need a kernel; the table adds the modules and programs.
+func choose(tree, series string, o options) ([]suite, error) {
+	var chosen []suite
+	for _, s := range suites {
+		if on(s.kernels, series) {
+			chosen = append(chosen, s)
+		}
+	}
+	if o.run == "" && len(o.packages) == 0 {
+		return chosen, nil
+	}
+	tests, err := discover(tree)
 	if err != nil {
 		return nil, err
 	}
-	if len(o.packages) > 0 {
-		known := suites
-		suites = nil
-		for _, p := range o.packages {
-			i := slices.IndexFunc(known, func(s suite) bool { return s.Package == filepath.ToSlash(filepath.Clean(p)) })
-			if i < 0 {
-				return nil, fmt.Errorf("package %s: it has no test whose name begins with %s, or it is left out", p, privileged)
-			}
-			suites = append(suites, known[i])
-		}
-	}
 	if o.run != "" {
-		for i := range suites {
-			suites[i].Run = o.run
+		return chooseTests(tests, o)
+	}
+	for _, p := range o.packages {
+		if tests[p] == nil {
+			return nil, fmt.Errorf("package %s: it has no test whose name begins with %s", p, privileged)
 		}
 	}
-	return suites, nil
+	return slices.DeleteFunc(chosen, func(s suite) bool { return !slices.Contains(o.packages, s.pkg) }), nil
 }
 
-// discover finds the packages with tests that need a kernel.
-func discover(tree string) ([]suite, error) {
-	var suites []suite
+// chooseTests makes suites of the tests that a regular expression matches, in the packages named or in all.
+func chooseTests(tests map[string][]string, o options) (chosen []suite, err error) {
+	wanted, err := regexp.Compile(o.run)
+	if err != nil {
+		return nil, fmt.Errorf("-run: %w", err)
+	}
+	for pkg, names := range tests {
+		if len(o.packages) > 0 && !slices.Contains(o.packages, pkg) || strings.HasPrefix(pkg, "test/kube") {
+			continue
+		}
+		var found []string
+		for _, name := range names {
+			if wanted.MatchString(name) {
+				found = append(found, strings.TrimPrefix(name, privileged))
+			}
+		}
+		if len(found) == 0 {
+			continue
+		}
+		s := suite{pkg: pkg, tests: strings.Join(found, "|")}
+		if i := slices.IndexFunc(suites, func(s suite) bool { return s.pkg == pkg }); i >= 0 {
+			s.modules, s.programs, s.alone = suites[i].modules, suites[i].programs, suites[i].alone
+		}
+		chosen = append(chosen, s)
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("-run %s: no test whose name begins with %s matches", o.run, privileged)
+	}
+	slices.SortFunc(chosen, func(a, b suite) int { return strings.Compare(a.pkg, b.pkg) })
+	return chosen, nil
+}
+
+// declaration matches the tests of a file that need a kernel.
+var declaration = regexp.MustCompile(`(?m)^func (` + privileged + `\w*)\(`)
+
+// discover finds the tests that need a kernel, by the folder of their package.
+func discover(tree string) (map[string][]string, error) {
+	tests := map[string][]string{}
 	err := filepath.WalkDir(tree, func(path string, entry fs.DirEntry, err error) error {
-		name, err2 := filepath.Rel(tree, path)
-		switch {
-		case err != nil || err2 != nil:
-			return errors.Join(err, err2)
-		case entry.IsDir() && (name == "test" || name == "bin" || strings.HasPrefix(entry.Name(), ".") && name != "."):
-			return filepath.SkipDir
-		case !strings.HasSuffix(path, "_test.go"):
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(tree, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name == "bin" || strings.HasPrefix(entry.Name(), ".") && name != "." {
+				return filepath.SkipDir
+			}
 			return nil
 		}
-		folder := filepath.ToSlash(filepath.Dir(name))
-		if elsewhere[folder] != "" || slices.ContainsFunc(suites, func(s suite) bool { return s.Package == folder }) {
+		if !strings.HasSuffix(path, "_test.go") {
 			return nil
 		}
 		source, err := os.ReadFile(path)
-		if bytes.Contains(source, []byte("\nfunc "+privileged)) {
-			suites = append(suites, suite{Package: folder, Run: cmp.Or(about[folder], "^"+privileged)})
+		folder := filepath.ToSlash(filepath.Dir(name))
+		for _, match := range declaration.FindAllSubmatch(source, -1) {
+			tests[folder] = append(tests[folder], string(match[1]))
 		}
 		return err
 	})
-	return append(suites, suite{Package: agents, Run: about[agents]}), err
-}
-
-// binary is the path of a suite's program inside a machine.
-func (s suite) binary() string { return "/tests/" + strings.ReplaceAll(s.Package, "/", "-") + ".test" }
-
-// build makes the programs of a machine, all of them static, as they stand in its file system, and a list of the suites.
-func build(ctx context.Context, root string, suites []suite) error {
-	if err := os.RemoveAll(root); err != nil {
-		return err
-	}
-	calls := [][]string{
-		{"build", "-o", root + "/init", module + "/test/kernels"},
-		{"build", "-o", root + "/bin/test2json", "cmd/test2json"},
-		{"build", "-o", root + programs + "/", module + "/cmd/waggle-agent", module + "/cmd/waggle-cni", module + "/cmd/waggle"},
-	}
-	for _, s := range suites {
-		calls = append(calls, []string{"test", "-c", "-o", root + s.binary(), module + "/" + s.Package})
-	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(runtime.NumCPU())
-	for _, c := range calls {
-		group.Go(func() error {
-			args := append([]string{"CGO_ENABLED=0", "GOARCH=amd64", "go", c[0], "-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, c[1:]...)
-			_, err := command(ctx, "", "env", args...)
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	for _, s := range suites {
-		if err := copyTestdata(root, s); err != nil {
-			return err
-		}
-	}
-	return writeSuites(root, suites)
-}
-
-// copyTestdata gives a suite the files that its package has for tests, where it will run.
-func copyTestdata(root string, s suite) error {
-	from, to := filepath.Join(s.Package, "testdata"), filepath.Join(root, "tree", s.Package)
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	if _, err := os.Stat(from); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return os.CopyFS(filepath.Join(to, "testdata"), os.DirFS(from))
+	return tests, err
 }

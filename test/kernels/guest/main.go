@@ -1,0 +1,173 @@
+// Command guest is the first process of an emulated machine: it mounts, loads modules, runs one suite after the other, writes
+// what `go test -json` would to the second serial port, and turns the machine off.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/kernels/plan"
+)
+
+// moduleCompressed is the flag of finit_module(2) for a compressed file, MODULE_INIT_COMPRESSED_FILE.
+const moduleCompressed = 4
+
+func main() {
+	if os.Getpid() != 1 {
+		fmt.Fprintln(os.Stderr, "guest: must be the first process of a machine")
+		os.Exit(1)
+	}
+	if err := runSuites(); err != nil {
+		fmt.Println("guest:", err) // on the console; the command outside misses the suites
+	}
+	unix.Sync()
+	err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // qemu exits in place of a restart
+	panic(err)                                        // which ends the machine as well
+}
+
+func runSuites() error {
+	if err := mountAll(); err != nil {
+		return err
+	}
+	output, err := openSerial("/dev/ttyS1")
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(plan.Path)
+	if err != nil {
+		return err
+	}
+	var p plan.Plan
+	if err := json.Unmarshal(text, &p); err != nil {
+		return fmt.Errorf("read %s: %w", plan.Path, err)
+	}
+	if err := loadModules(p.Modules); err != nil {
+		return err
+	}
+	for _, s := range p.Suites {
+		if err := run(s, p.Env, output); err != nil {
+			return fmt.Errorf("suite %s: %w", s.Package, err)
+		}
+	}
+	if err := unix.IoctlSetInt(int(output.Fd()), unix.TCSBRK, 1); err != nil { // waits until everything is sent
+		return fmt.Errorf("drain the serial port: %w", err)
+	}
+	return output.Close()
+}
+
+// run runs one suite and writes its events, and at last whether it passed.
+func run(s plan.Suite, env []string, output *os.File) error {
+	if err := loadModules(s.Modules); err != nil {
+		return err
+	}
+	programs, err := programsOf(s)
+	if err != nil {
+		return err
+	}
+	name := strings.ReplaceAll(s.Package, "/", "-")
+	args := append([]string{"-t", "-p", s.Package, plan.TestDir + "/" + name + ".test", "-test.v=test2json"}, s.Args...)
+	cmd := exec.Command("/bin/test2json", args...)
+	cmd.Dir = plan.TreeDir + "/" + s.Package
+	cmd.Env = append([]string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", plan.ProgramsEnv + "=" + programs}, env...)
+	cmd.Env = append(cmd.Env, s.Env...)
+	cmd.Stdout, cmd.Stderr = output, os.Stderr
+	begin := time.Now()
+	err = cmd.Run()
+	if cmd.ProcessState == nil {
+		return fmt.Errorf("start the tests: %w", err)
+	}
+	end := plan.Event{Action: plan.Passed, Package: s.Package, Elapsed: time.Since(begin).Seconds()}
+	if err != nil {
+		end.Action = plan.Failed
+	}
+	return json.NewEncoder(output).Encode(end)
+}
+
+// programsOf makes a folder with the programs that the suite names and no others, so that a suite cannot depend on a program
+// whose change would not run it again.
+func programsOf(s plan.Suite) (dir string, err error) {
+	if len(s.Programs) == 0 {
+		return "", nil
+	}
+	if dir, err = os.MkdirTemp("", "programs-"); err != nil {
+		return "", err
+	}
+	for _, name := range s.Programs {
+		if err := os.Symlink(plan.ProgramDir+"/"+name, filepath.Join(dir, name)); err != nil {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// mountAll mounts the file systems that tests expect of a machine.
+func mountAll() error {
+	for _, m := range []struct{ kind, at string }{
+		{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"},
+		{"cgroup2", "/sys/fs/cgroup"}, {"bpf", "/sys/fs/bpf"}, {"debugfs", "/sys/kernel/debug"}, {"tracefs", "/sys/kernel/tracing"},
+	} {
+		if err := os.MkdirAll(m.at, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(m.kind, m.at, m.kind, 0, ""); err != nil {
+			return fmt.Errorf("mount %s at %s: %w", m.kind, m.at, err)
+		}
+	}
+	return nil
+}
+
+func loadModules(names []string) error {
+	for _, name := range names {
+		if err := loadModule(filepath.Join(plan.ModuleDir, name)); err != nil {
+			return fmt.Errorf("load module %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// loadModule loads a module; one that is loaded already is left alone.
+func loadModule(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	flags, parameters := 0, ""
+	if !strings.HasSuffix(path, ".ko") {
+		flags = moduleCompressed
+	}
+	if strings.HasPrefix(filepath.Base(path), "dummy.ko") {
+		parameters = "numdummies=0" // as Debian's modprobe passes
+	}
+	if err := unix.FinitModule(int(file.Fd()), parameters, flags); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}
+
+// openSerial opens a serial port that passes bytes on unchanged.
+func openSerial(path string) (*os.File, error) {
+	port, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	t, err := unix.IoctlGetTermios(int(port.Fd()), unix.TCGETS)
+	if err != nil {
+		return nil, fmt.Errorf("read the settings of %s: %w", path, err)
+	}
+	t.Oflag &^= unix.OPOST
+	t.Lflag &^= unix.ECHO | unix.ICANON | unix.ISIG
+	t.Cflag |= unix.CLOCAL
+	if err := unix.IoctlSetTermios(int(port.Fd()), unix.TCSETS, t); err != nil {
+		return nil, fmt.Errorf("change the settings of %s: %w", path, err)
+	}
+	return port, nil
+}

@@ -1,0 +1,138 @@
+package main
+
+// Series of kernels: the oldest that Waggle supports, and one with the calls that the oldest lacks (tcx).
+const (
+	oldest = "6.1"
+	newer  = "6.12"
+	both   = oldest + " " + newer
+)
+
+// baseModules are what the agent and most tests use and Debian does not compile in. A machine of Debian's loads them when they are
+// first needed; an emulated one loads them at its start.
+var baseModules = []string{"veth", "vxlan", "tun", "dummy", "bridge", "macvlan", "cls_bpf", "sch_ingress", "nf_tables", "nft_ct", "nft_chain_nat",
+	"nft_fib_inet", "vrf", "tcp_diag", "udp_diag"}
+
+// espModules are what a state of ESP with AES-GCM needs: the protocol in both families, its configuration, and what the kernel would
+// ask modprobe for when it puts the cipher together.
+const espModules = "esp4 esp6 xfrm_user gcm ctr ghash-generic seqiv ecb drbg sha512_generic"
+
+// agentPrograms are what a node of test/node runs.
+const agentPrograms = "waggle-agent waggle-cni waggle"
+
+// suites are the tests that run inside kernels. The oldest kernel runs what asks a verifier, a hook, a map, netlink or a socket for
+// something; the newer one what differs from the oldest there: verifier, tcx, and one pass over everything with whole nodes.
+var suites = []suite{
+	{pkg: "bpf", kernels: oldest, tests: "Programs_.*|Maps_.*|Events_.*|MadeHere_.*|" +
+		"Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
+		"StreamsThroughTranslations|ErrorsThroughTranslations)|" +
+		"Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|ConnectedUDP|UnconnectedUDP|" +
+		"ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)"},
+	{pkg: "bpf", kernels: newer, tests: "Programs_.*|Maps_.*|Events_.*"},
+	{pkg: "cells/basedevices", kernels: oldest, tests: ".*"},
+	{pkg: "cells/ctgc", kernels: oldest, tests: ".*"},
+	{pkg: "cells/ctgc", kernels: newer, tests: "Delete_.*"},
+	{pkg: "cells/desiredroutes", kernels: oldest, tests: ".*"},
+	{pkg: "cells/devices", kernels: oldest, tests: "Observer_(AgreesWithTheKernel|RecoversFromAnOverrun)"},
+	{pkg: "cells/endpointmanager", kernels: oldest, tests: ".*"},
+	{pkg: "cells/ipcache", kernels: oldest, tests: "Kernel_.*"},
+	{pkg: "cells/linkreaper", kernels: oldest, tests: ".*"},
+	{pkg: "cells/loader", kernels: oldest, tests: "Group_.*|Guard_.*|Join_.*|DeviceLink_(TakenOverAndUpdated|FilterInPlaceOfTCX)|" +
+		"Netdev_FiltersInPlaceOfTCX|Observe_.*"},
+	{pkg: "cells/loader", kernels: newer, tests: "DeviceLink_(TakenOverAndUpdated|IsPutFirstAgainAndTheirsStay)|" +
+		"Netdev_BothHooksBesideOthers|Observe_.*"},
+	{pkg: "cells/maps", kernels: oldest, tests: ".*"},
+	{pkg: "cells/metrics", kernels: oldest, tests: ".*"},
+	{pkg: "cells/monitor", kernels: oldest, tests: ".*"},
+	{pkg: "cells/servicemaps", kernels: oldest, tests: "Maps_.*"},
+	{pkg: "cells/sockterm", kernels: oldest, tests: ".*"},
+	{pkg: "cni", kernels: oldest, tests: "Add_DualStack|Check_FindsWhatIsMissing|Del_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain|" +
+		"Del_ForeignLink|GC_DeletesWhatIsNotListed", programs: "waggle-cni"},
+	{pkg: "pkg/bpffs", kernels: oldest, tests: ".*"},
+	{pkg: "pkg/ctmap", kernels: oldest, tests: ".*"},
+	{pkg: "pkg/inventory", kernels: oldest, tests: ".*"},
+	{pkg: "pkg/mapreconciler", kernels: oldest, tests: ".*"},
+	{pkg: "pkg/natmap", kernels: oldest, tests: ".*"},
+	{pkg: "pkg/nftguard", kernels: both, tests: ".*"},
+	{pkg: "pkg/rtnl", kernels: oldest, tests: ".*"},
+	{pkg: "pkg/sockdiag", kernels: oldest, tests: "List|Destroy|Destroy_.*|Each_.*"},
+	{pkg: "pkg/sockdiag", kernels: newer, tests: "Destroy|Destroy_.*"},
+	{pkg: "pkg/tc", kernels: both, tests: ".*"},
+	{pkg: "test/kernels/modules", kernels: both, tests: ".*", modules: "wireguard sch_fq " + espModules},
+	{pkg: "test/node", kernels: oldest, tests: "Traffic_BetweenPodsNodeAndOutside|Source_.*|Guard_.*|Cluster_.*", programs: agentPrograms, alone: true},
+	{pkg: "test/node", kernels: newer, tests: "Traffic_BetweenPodsNodeAndOutside|Cluster_.*", programs: agentPrograms, alone: true},
+}
+
+// Reasons that several rows share.
+const (
+	decision  = "what the programs decide is the same on every kernel that loads them; the machine's own shows it in make test"
+	unchanged = "the calls are as old as the oldest kernel and have not changed; it runs them all"
+	node      = "what agent and plugin make of the kernel's answers depends on no kernel; the packages above ask each kernel for the answers"
+	noTCX     = "the kernel has no tcx, which came with Linux 6.6"
+)
+
+// omissions are the tests that do not run on a kernel.
+var omissions = []omission{
+	{"bpf", both, "NatShare_.*|Conntrack_.*|PodEgress_.*|Netdev_.*|Service_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
+		"Fragments|Fragments_.*|Verdict_.*", decision},
+	{"bpf", both, "Real_(ServicesRefuse|Policy|NobodyServesOutside|NobodyOutsideIsTheNode|ClientsOfBackendsElsewhereLeaveRoom|MasqueradeKeepsConnectionsApart|" +
+		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|ServicesFromOutside)", decision + "; other tests of the group show what the kernel does with the packets"},
+	{"bpf", newer, "MadeHere_.*|Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
+		"StreamsThroughTranslations|ErrorsThroughTranslations)|Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|" +
+		"ConnectedUDP|UnconnectedUDP|ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)",
+		"helpers and hooks of sockets are those of the oldest kernel and of the machine's own, which run them"},
+	{"bpf", both, "Sock_ManySockets", "it counts what many sockets cost; one socket says the same about a kernel"},
+	{"bpf", both, "CtNow_.*", "it needs the program unshare; the clock of namespaces is that of Linux 5.6"},
+	{"cells/basedevices", newer, ".*", unchanged},
+	{"cells/ctgc", newer, "Pass_.*", "batches of maps are those of the oldest kernel"},
+	{"cells/desiredroutes", newer, ".*", unchanged},
+	{"cells/devices", newer, "Observer_(AgreesWithTheKernel|RecoversFromAnOverrun)", unchanged},
+	{"cells/devices", both, "Observer_LeavesNoGoroutine", "it is about goroutines"},
+	{"cells/endpointmanager", newer, ".*", unchanged},
+	{"cells/ipcache", newer, "Kernel_.*", unchanged},
+	{"cells/ipcache", both, "Verifier_.*", "it counts slices of a large map; Kernel_ asks the kernel for the same calls"},
+	{"cells/linkreaper", newer, ".*", unchanged},
+	{"cells/loader", both, "Constants_.*", "it compares constants of objects and loads nothing"},
+	{"cells/loader", both, "Generation_ReplacedWithoutLosingAPacket", "it counts packets for seconds; that a filter and a link are replaced in place is shown by pkg/tc and DeviceLink_"},
+	{"cells/loader", both, "SetFilter_.*", "it is about the cell's own memory; Guard_ and pkg/tc ask the kernel for the same filters"},
+	{"cells/loader", oldest, "Netdev_BothHooksBesideOthers|DeviceLink_IsPutFirstAgainAndTheirsStay", noTCX},
+	{"cells/loader", newer, "Group_.*|Guard_.*|Join_.*|DeviceLink_FilterInPlaceOfTCX|Netdev_FiltersInPlaceOfTCX",
+		"filters, links and control groups are those of the oldest kernel; the newer one attaches by tcx"},
+	{"cells/maps", newer, ".*", unchanged},
+	{"cells/metrics", newer, ".*", unchanged},
+	{"cells/monitor", newer, ".*", unchanged},
+	{"cells/policy", both, "Programs_.*", decision},
+	{"cells/servicemaps", newer, "Maps_.*", unchanged},
+	{"cells/servicemaps", both, "Chain_.*", "it is about the cells in front of the maps; Maps_ asks the kernel for the same calls"},
+	{"cells/sockterm", newer, ".*", unchanged},
+	{"cmd/waggle-agent", both, ".*", "its processes say nothing about a kernel that those of test/node do not"},
+	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|TerminatedIsUndone|KilledLeavesOnlyWhatDelRemoves|" +
+		"EveryNameIsTakenByALinkThatWaitsForItsDeletion|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|AgentDiesDuringPut|" +
+		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllThatFails|WithoutListDeletesNothing|AgentAbsent)|" +
+		"Del_(GoneAlready|WithoutNamespace|AgentAbsent|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
+		"QueuedWithoutItsLinkMeansTheAttachment)", "they are about the plugin's answers, its queue and its timeouts of 5 to 10 s; the tests that run make the same calls"},
+	{"cni", newer, "Add_DualStack|Check_FindsWhatIsMissing|Del_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain|Del_ForeignLink|GC_DeletesWhatIsNotListed", unchanged},
+	{"pkg/agentlock", both, ".*", "names of sockets are as old as network namespaces"},
+	{"pkg/bpffs", newer, ".*", unchanged},
+	{"pkg/ctmap", newer, ".*", unchanged},
+	{"pkg/inventory", newer, ".*", unchanged},
+	{"pkg/mapreconciler", newer, ".*", unchanged},
+	{"pkg/natmap", newer, ".*", unchanged},
+	{"pkg/rtnl", newer, ".*", unchanged},
+	{"pkg/setup", both, ".*", "it is about threads of Go"},
+	{"pkg/sockdiag", both, "List_ManySockets", "it counts what many sockets cost; List asks the kernel for the same"},
+	{"pkg/sockdiag", newer, "List|Each_.*", unchanged},
+	{"test/kube/...", both, ".*", "they need the programs of Kubernetes"},
+	{"test/nodekit", both, ".*", "they are about the tests' own kit"},
+	{"test/nodekit/load", both, ".*", "they are about the tests' own traffic"},
+	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pods' links are those of the oldest kernel"},
+	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
+		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Foreign_.*|GC_.*|Generation_.*|Host_.*|HostPort_.*|ICMP_.*|" +
+		"Identity_.*|Kills_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NothingIsExecuted|Pins_.*|Plugin_.*|" +
+		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
+		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|Upgrade_.*|Wedge_.*", node},
+	{"test/node", both, "Policy_.*", decision},
+	{"test/node", both, "Service_.*", decision + "; bpf Real_Services shows services on the oldest kernel, whose restarts took 170 s here"},
+}
+
+// allowedSkips are the tests that may skip themselves on a kernel. There are none: a test that a kernel cannot run is an omission.
+var allowedSkips = []allowedSkip{}
