@@ -22,7 +22,7 @@ const (
 // loopback device. Delivery to pod b swaps the addresses, so that what was delivered can be sent again.
 func newBenchNode(b *testing.B) *node {
 	n := newNodeWith(b, map[string]uint32{VariableVerdictEvents: 1},
-		map[string]uint32{MapPolicy: benchPolicies + 10, MapIpcache: benchAddresses + 10,
+		map[string]uint32{MapPolicy: uint32(benchPolicies + 10), MapIpcache: uint32(benchAddresses + 10),
 			MapCtEst4: 131072, MapCtEst6: 131072, MapCtNew4: 16384, MapCtNew6: 16384})
 	from, to := podA, podB
 	from.ifindex = ifLoopback
