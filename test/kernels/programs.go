@@ -39,6 +39,7 @@ func goCommand(ctx context.Context, verb []string, args ...string) (string, erro
 // listed is a package as `go list -export` describes it.
 type listed struct {
 	ImportPath string
+	Name       string
 	BuildID    string // hash of what went into the compiler, a slash, hash of what came out
 	Deps       []string
 }
@@ -47,7 +48,7 @@ type listed struct {
 // with one hash are equal byte for byte: the linker sees the same compiled packages and the same flags, and with -trimpath it
 // sees no path of this machine. Nothing is linked for it, which would take most of the time of a run that has nothing to do.
 func identities(ctx context.Context, packages []string) (map[string]string, error) {
-	out, err := goCommand(ctx, []string{"list", "-deps", "-test", "-export", "-json=ImportPath,BuildID,Deps"}, packages...)
+	out, err := goCommand(ctx, []string{"list", "-deps", "-test", "-export", "-json=ImportPath,Name,BuildID,Deps"}, packages...)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +70,11 @@ func identitiesOf(list io.Reader, version, flags string) (map[string]string, err
 		}
 		all[p.ImportPath] = p
 	}
-	ids := make(map[string]string, len(all))
+	ids := map[string]string{}
 	for path, p := range all {
+		if p.Name != "main" { // no program
+			continue
+		}
 		h := sha256.New()
 		fmt.Fprintf(h, "%s %s\n", version, flags)
 		for _, name := range slices.Sorted(slices.Values(append(slices.Clone(p.Deps), path))) {

@@ -79,10 +79,11 @@ func change(t *testing.T, of reflect.Type, prefix string, f func(what string, se
 	}
 }
 
-// list is what `go list -deps -test -export -json` prints, with a dependency and a test binary.
+// list is what `go list -deps -test -export -json` prints, with a dependency, a test binary, and a package that has nothing but tests.
 const list = `{"ImportPath":"unsafe"}
 {"ImportPath":"a","BuildID":"x/DEP"}
-{"ImportPath":"p.test","BuildID":"y/main","Deps":["a","unsafe"]}`
+{"ImportPath":"p"}
+{"ImportPath":"p.test","Name":"main","BuildID":"y/main","Deps":["a","unsafe"]}`
 
 func TestIdentities_ChangeWithWhatIsLinkedAndNothingElse(t *testing.T) {
 	t.Parallel()
@@ -109,7 +110,7 @@ func TestIdentities_ChangeWithWhatIsLinkedAndNothingElse(t *testing.T) {
 			t.Errorf("a change of the %s is not seen", what)
 		}
 	}
-	if _, err := identitiesOf(strings.NewReader(`{"ImportPath":"p.test","BuildID":"y/main","Deps":["missing"]}`), "go1", ""); err == nil {
+	if _, err := identitiesOf(strings.NewReader(`{"ImportPath":"p.test","Name":"main","BuildID":"y/main","Deps":["missing"]}`), "go1", ""); err == nil {
 		t.Error("a dependency without a hash is no error")
 	}
 }
