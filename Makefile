@@ -12,12 +12,9 @@ RUN_TIERS := CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false ./test/tiers
 
 FUZZTIME ?= 1m
 
-# Kubernetes' own programs, built from the nested module in test/kube with the version that its go.mod names.
-KUBE         := bin/kube
-KUBE_VERSION := $(shell awk '$$1 == "k8s.io/kubernetes" { print $$2 }' test/kube/go.mod)
-KUBE_NAMES   := kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl
-KUBE_LDFLAGS := -s -w $(foreach v,gitVersion=$(KUBE_VERSION) gitMajor=1 gitMinor=$(word 2,$(subst ., ,$(KUBE_VERSION))), \
-	-X k8s.io/component-base/version.$(v))
+# Kubernetes' own programs and the images of tests.
+KUBE := bin/kube
+
 .PHONY: all help build generate docs packages file-times vet lint test test-all test-race faults fuzz bench demo soak clean \
 	image kube-binaries kube-images test-kube test-kernels bench-kube cluster cluster-down
 
@@ -90,12 +87,9 @@ image: build ## bin/waggle-image.tar, without Docker; IMAGE=name:tag adds a name
 		$(if $(filter-out waggle.local/waggle:$(VERSION),$(IMAGE)),-name $(IMAGE)) -entrypoint /usr/bin/waggle-agent \
 		bin/waggle-agent=/usr/bin/waggle-agent bin/waggle-cni=/usr/bin/waggle-cni bin/waggle=/usr/bin/waggle
 
-# Linking takes a minute even when all is compiled, so the programs are made anew only when what they come from changes.
-kube-binaries: packages $(KUBE)/stamp kube-images
-
-$(KUBE)/stamp: test/kube/go.mod test/kube/go.sum $(KUBE_NAMES:%=test/kube/cmd/%/main.go)
-	cd test/kube && $(GO) build -trimpath -buildvcs=false -ldflags '$(strip $(KUBE_LDFLAGS))' -o ../../$(KUBE)/ $(KUBE_NAMES:%=./cmd/%)
-	touch $@
+# Kept outside of the clone, by the hash of what they are built from.
+kube-binaries: packages kube-images
+	GO='$(GO)' hack/kube-binaries
 
 kube-images:
 	cd test/kube && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$(KUBE)/ ./cmd/pause ./cmd/talk
