@@ -60,6 +60,10 @@ func makeCgroups(name string) (dirs []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return makeCgroupsIn(all, name)
+}
+
+func makeCgroupsIn(all []hierarchy, name string) (dirs []string, err error) {
 	for _, h := range all {
 		dir := h.path
 		for part := range strings.SplitSeq(name, "/") {
@@ -120,7 +124,7 @@ func removeCgroups(name string) error {
 	if err != nil {
 		return err
 	}
-	return retry(10*time.Second, func() error {
+	return retry(30*time.Second, func() error {
 		var failed error
 		for _, h := range all {
 			failed = errors.Join(failed, removeTree(filepath.Join(h.path, name)))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,34 +23,48 @@ const (
 	DualStackCIDR = "10.244.0.0/16,fd00:10:244::/48"
 )
 
+// NoNodes is for [Options.Nodes] of a cluster whose nodes are those of its tenants.
+const NoNodes = -1
+
 // Options say how a cluster differs from the default: one node, which gets no CIDR.
 type Options struct {
+	NodeOptions
 	Nodes         int      // 0 means 1
 	ClusterCIDR   string   // the controller manager allocates nodes' CIDRs from these ranges; "" leaves nodes without
 	APIServerArgs []string // further flags of the API server
-	KubeletArgs   []string // further flags of the kubelets
-	Taints        []string // of new nodes, as "key=value:Effect"
-	NoBPFFS       bool     // leaves /sys/fs/bpf of nodes unmounted, as on a machine without systemd
-	NoKubelet     bool     // nodes run containerd only, until [Node.StartKubelet]
+	Controllers   string   // that the controller manager runs, separated by commas; "" means those that tests need
 	LogDir        string   // for the components' logs, and stays; "" means one that goes with the cluster
 }
 
-// Cluster is a running Kubernetes.
+// NodeOptions say how a node differs from the default.
+type NodeOptions struct {
+	KubeletArgs []string // further flags of kubelet
+	Taints      []string // of the new node, as "key=value:Effect"
+	NoBPFFS     bool     // leaves /sys/fs/bpf unmounted, as on a machine without systemd
+	NoKubelet   bool     // the node runs containerd only, until [Node.StartKubelet]
+}
+
+// Cluster is a running Kubernetes, or a tenant's view of one.
 type Cluster struct {
-	Nodes   []*Node
-	URL     string // of the API server, inside the cluster's namespaces
-	LogDir  string // a file for each component
-	dir     string // all that the cluster writes
-	options Options
-	bin     binaries
-	caPEM   []byte
-	control place
-	api     *http.Client
+	Nodes     []*Node
+	URL       string // of the API server, inside the cluster's namespaces
+	LogDir    string // a file for each component
+	Namespace string // of pods whose names do not say theirs
+	dir       string // all that the cluster writes
+	options   Options
+	bin       binaries
+	caPEM     []byte
+	control   place
+	api       *http.Client
+	host      *Cluster // of which this is a tenant's view; nil for a cluster of its own
+	daemonSet string   // the agents', when the tenant has a copy of its own
 
 	etcd, apiserver, second, controllers, scheduler *Process
 
-	lock       sync.Mutex // guards components: nodes start side by side
+	lock       sync.Mutex // guards what follows: nodes start side by side
 	components []*Process // those that ought to run; the last of each name
+	made       int        // nodes so far: no number is used twice
+	images     []string   // archives that new nodes load
 }
 
 // Start starts a cluster that ends with the test. If the test fails, the logs are kept and their folder is printed.
@@ -82,7 +97,12 @@ func New(ctx context.Context, options Options) (*Cluster, error) {
 	if os.Getpid() != 1 {
 		return nil, errors.New("not inside Contain: call kube.Main in TestMain")
 	}
-	options.Nodes = max(options.Nodes, 1)
+	switch options.Nodes {
+	case NoNodes:
+		options.Nodes = 0
+	case 0:
+		options.Nodes = 1
+	}
 	bin, err := findBinaries()
 	if err != nil {
 		return nil, err
@@ -91,16 +111,17 @@ func New(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{dir: dir, LogDir: orElse(options.LogDir, filepath.Join(dir, "logs")), options: options, bin: bin,
-		URL: "https://" + net.JoinHostPort(apiIPv4, securePort)}
+	c := &Cluster{dir: dir, LogDir: orElse(options.LogDir, filepath.Join(dir, "logs")), Namespace: "default", options: options, bin: bin,
+		images: []string{filepath.Join(bin.kube, "pause.tar"), filepath.Join(bin.kube, "client.tar")},
+		URL:    "https://" + net.JoinHostPort(apiIPv4, securePort)}
 	if err := errors.Join(os.MkdirAll(c.LogDir, 0o755), c.writeCredentials(), c.makeClient(), c.makeBridge()); err != nil {
 		return c, err
 	}
 	if err := c.startEtcd(); err != nil {
 		return c, err
 	}
-	for i := range options.Nodes {
-		n, err := c.newNode(i)
+	for range options.Nodes {
+		n, err := c.newNode()
 		c.Nodes = append(c.Nodes, n) // a node that is half-made is to be removed as well
 		if err != nil {
 			return c, err
@@ -119,10 +140,18 @@ func (c *Cluster) startAll(ctx context.Context) error {
 		return errors.Join(c.StartControllerManager(), c.StartScheduler())
 	})
 	for _, n := range c.Nodes {
-		all.Go(func() error { return n.startContainerd(ctx) })
+		all.Go(func() error { return n.startRuntime(ctx) })
 	}
-	if err := all.Wait(); err != nil || c.options.NoKubelet {
+	if err := all.Wait(); err != nil {
 		return err
+	}
+	return c.startKubelets(ctx)
+}
+
+// startKubelets returns when the nodes are registered and pods can be made.
+func (c *Cluster) startKubelets(ctx context.Context) error {
+	if c.options.NoKubelet {
+		return nil
 	}
 	for _, n := range c.Nodes {
 		if err := n.StartKubelet(); err != nil {
@@ -134,9 +163,9 @@ func (c *Cluster) startAll(ctx context.Context) error {
 			return err
 		}
 	}
-	// Pods are refused before the controller manager has made this.
-	return c.WaitFor(ctx, "ServiceAccount default/default", func() error {
-		_, err := c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
+	// Pods are rejected before the controller manager has made this.
+	return c.WaitFor(ctx, "ServiceAccount "+c.Namespace+"/default", func() error {
+		_, err := c.Get(ctx, "/api/v1/namespaces/"+c.Namespace+"/serviceaccounts/default")
 		return err
 	})
 }
@@ -180,10 +209,14 @@ func (c *Cluster) component(p *Process, err error) (*Process, error) {
 	return p, nil
 }
 
-func (c *Cluster) processes() []*Process {
+// processes are the components of the cluster; for a tenant, those of the control plane and of its own node.
+func (c *Cluster) processes() (all []*Process) {
+	if c.host != nil {
+		all = slices.DeleteFunc(c.host.processes(), func(p *Process) bool { return strings.HasPrefix(p.Name, nodePrefix) })
+	}
 	c.lock.Lock()
 	defer c.lock.Unlock()
-	return slices.Clone(c.components)
+	return append(all, c.components...)
 }
 
 func (c *Cluster) start(name string, at place, argv ...string) (*Process, error) {

@@ -5,18 +5,117 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedCluster_RunsAPod proves the kit by itself, with Debian's reference plugins.
-func TestPrivilegedCluster_RunsAPod(t *testing.T) {
-	c := kube.Start(t, kube.Options{})
+// TestPrivilegedCluster proves the kit by itself, with Debian's reference plugins.
+func TestPrivilegedCluster(t *testing.T) {
+	uncover := plant(t)
+	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR})
+	uncover()
+	t.Run("nodes do not see the machine's network", func(t *testing.T) { nothingPlanted(t, c) })
 	bridged(t, c)
-	run(t, c, kube.Pod{Name: "client"})
+	t.Run("a pod runs", func(t *testing.T) { runsAPod(t, c) })
+	t.Run("nodes are machines", func(t *testing.T) { nodesAreMachines(t, c) })
+	t.Run("a token is that of a pod on the node", func(t *testing.T) { tokenOfAPod(t, c) })
+	t.Run("a tenant has a node and a namespace", func(t *testing.T) { tenants(t, c) })
+	t.Run("a wait names what has ended", func(t *testing.T) { namesWhatHasEnded(t, c) })
+	t.Run("it survives its parts", func(t *testing.T) { survivesItsParts(t, c) })
+}
+
+// planted is what a machine has that is a node of another cluster, by folder.
+var planted = map[string][]string{
+	"/etc": {"cni/net.d/00-planted.conflist", "kubernetes/manifests/planted.yaml"},
+	"/opt": {"cni/bin/planted"},
+	"/var": {"lib/waggle/planted", "lib/cni/planted", "log/pods/planted"},
+}
+
+// plant covers folders of the machine, for this program alone, with copies that hold more. The nodes that are made before uncover is
+// called lie over these.
+func plant(t *testing.T) (uncover func()) {
+	t.Helper()
+	var covered []string
+	uncover = func() {
+		for _, dir := range covered {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				t.Errorf("uncover %s: %v", dir, err)
+			}
+		}
+		covered = nil
+	}
+	t.Cleanup(func() { uncover() })
+	for dir, files := range planted {
+		copied := filepath.Join("/run/planted", dir)
+		if err := copyFolder(dir, copied); err != nil {
+			t.Fatalf("copy %s: %v", dir, err)
+		}
+		for _, file := range files {
+			path := filepath.Join(copied, file)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("{}"), 0o755)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Mount(copied, dir, "", unix.MS_BIND, ""); err != nil {
+			t.Fatalf("cover %s: %v", dir, err)
+		}
+		covered = append(covered, dir)
+	}
+	return uncover
+}
+
+// copyFolder copies what programs need: all of /etc, and the first level of others, which may be large.
+func copyFolder(dir, to string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	if dir == "/etc" {
+		out, err := exec.Command("cp", "-a", dir+"/.", to).CombinedOutput()
+		return errors.Join(err, textError(out))
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		path := filepath.Join(to, e.Name())
+		if link, is := os.Readlink(filepath.Join(dir, e.Name())); is == nil { // such as /var/run
+			err = errors.Join(err, os.Symlink(link, path))
+		} else if e.IsDir() {
+			err = errors.Join(err, os.Mkdir(path, 0o755))
+		}
+	}
+	return err
+}
+
+func textError(out []byte) error {
+	if len(out) == 0 {
+		return nil
+	}
+	return errors.New(string(out))
+}
+
+// nothingPlanted finds on nodes what the kit puts there, and nothing of the machine.
+func nothingPlanted(t *testing.T, c *kube.Cluster) {
+	for _, n := range c.Nodes {
+		out, err := n.Run(t.Context(), "find", "/etc/cni", "/opt/cni", "/etc/kubernetes/manifests", "/var/lib/cni", "/var/lib/waggle", "-type", "f")
+		if want := "/opt/cni/bin/loopback\n/etc/kubernetes/manifests/.keep\n"; out != want {
+			t.Errorf("%s has the files\n%swant\n%s%v", n.Name, out, want, err) // find fails where there is no such folder
+		}
+		if out, err := n.Run(t.Context(), "sh", "-c", "ls -d /etc/passwd && find /etc /opt /var -name '*planted*'"); err != nil || out != "/etc/passwd\n" {
+			t.Errorf("%s has the machine's planted files, or not its other ones: %v\n%s", n.Name, err, out)
+		}
+	}
+}
+
+func runsAPod(t *testing.T, c *kube.Cluster) {
+	run(t, c, kube.Pod{Name: "client", Node: "node-1"})
 	ips, err := c.PodIPs(t.Context(), "client")
 	if err != nil || len(ips) != 1 {
 		t.Fatalf("addresses %v, %v", ips, err)
@@ -30,10 +129,8 @@ func TestPrivilegedCluster_RunsAPod(t *testing.T) {
 	}
 }
 
-// TestPrivilegedCluster_NodesAreMachines holds the nodes to what a DaemonSet expects of two machines.
-func TestPrivilegedCluster_NodesAreMachines(t *testing.T) {
-	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR})
-	bridged(t, c)
+// nodesAreMachines holds the nodes to what a DaemonSet expects of two machines.
+func nodesAreMachines(t *testing.T, c *kube.Cluster) {
 	before := machine(t)
 	for _, n := range c.Nodes {
 		mounter := kube.Pod{Name: "mounter-" + n.Name, Node: n.Name, HostNet: true, Privileged: true, HostPaths: map[string]string{
@@ -68,11 +165,9 @@ func TestPrivilegedCluster_NodesAreMachines(t *testing.T) {
 	}
 }
 
-// TestPrivilegedCluster_SurvivesItsParts ends each component and starts it again.
-func TestPrivilegedCluster_SurvivesItsParts(t *testing.T) {
-	c := kube.Start(t, kube.Options{})
-	bridged(t, c)
-	run(t, c, kube.Pod{Name: "early"})
+// survivesItsParts ends each component and starts it again.
+func survivesItsParts(t *testing.T, c *kube.Cluster) {
+	run(t, c, kube.Pod{Name: "early", Node: "node-1"})
 	for _, step := range []func() error{c.StopAPIServer, func() error { return c.StartAPIServer(t.Context()) },
 		c.StopControllerManager, c.StartControllerManager, c.StopScheduler, c.StartScheduler,
 		c.Nodes[0].StopContainerd, func() error { return c.Nodes[0].StartContainerd(t.Context()) }, c.Nodes[0].RestartKubelet} {
@@ -80,7 +175,7 @@ func TestPrivilegedCluster_SurvivesItsParts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	run(t, c, kube.Pod{Name: "late"})
+	run(t, c, kube.Pod{Name: "late", Node: "node-1"})
 	if out, err := c.Exec(t.Context(), "early", "hostname"); err != nil || out != "early\n" {
 		t.Errorf("the pod of before says %q, %v", out, err)
 	}
@@ -90,20 +185,77 @@ func TestPrivilegedCluster_SurvivesItsParts(t *testing.T) {
 	}
 }
 
-func TestPrivilegedWaitFor_NamesWhatHasEnded(t *testing.T) {
-	c := kube.Start(t, kube.Options{NoKubelet: true})
-	if _, err := c.Nodes[0].Run(t.Context(), "sh", "-c", "kill -9 $(pidof containerd)"); err != nil {
+// namesWhatHasEnded ends a component of one tenant; the other does not see it.
+func namesWhatHasEnded(t *testing.T, shared *kube.Cluster) {
+	other, _ := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
+	c, n := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
+	if _, err := n.Run(t.Context(), "sh", "-c", "kill -9 $(pidof containerd)"); err != nil {
 		t.Fatal(err)
 	}
 	err := c.WaitFor(context.Background(), "the impossible", func() error { return fmt.Errorf("not yet") })
-	if err == nil || !strings.Contains(err.Error(), "node-1-containerd has ended: signal: killed") || !strings.Contains(err.Error(), "not yet") {
+	if err == nil || !strings.Contains(err.Error(), n.Name+"-containerd has ended: signal: killed") || !strings.Contains(err.Error(), "not yet") {
 		t.Errorf("got %v", err)
+	}
+	if err := other.Ended(); err != nil {
+		t.Errorf("another tenant is told: %v", err)
 	}
 }
 
-// TestPrivilegedToken_IsThatOfAPodOnTheNode: policies tell nodes apart by what such tokens say.
-func TestPrivilegedToken_IsThatOfAPodOnTheNode(t *testing.T) {
-	c := kube.Start(t, kube.Options{})
+// tenants has two tests use the cluster at once. Each has its node, where the pods of its namespace run whoever makes them; with the test
+// both go, and the cluster has only its own nodes.
+func tenants(t *testing.T, shared *kube.Cluster) {
+	var mu sync.Mutex // guards names
+	var names []string
+	t.Run("beside each other", func(t *testing.T) {
+		for range 2 {
+			t.Run("tenant", func(t *testing.T) {
+				t.Parallel()
+				c, n := shared.Tenant(t, kube.NodeOptions{})
+				mu.Lock()
+				names = append(names, n.Name)
+				mu.Unlock()
+				if err := errors.Join(n.InstallBridge("10.0.9.0/24"), n.WaitReady(t.Context())); err != nil {
+					t.Fatal(err)
+				}
+				run(t, c, kube.Pod{Name: "pod"})
+				if out, err := c.Exec(t.Context(), "pod", "printenv", "NODE"); err != nil || out != n.Name+"\n" {
+					t.Errorf("the pod runs on %q, want %s: %v", out, n.Name, err)
+				}
+				if out, err := c.Kubectl(t.Context(), "get", "pods", "-o", "name"); err != nil || out != "pod/pod\n" {
+					t.Errorf("its namespace holds %q, %v", out, err)
+				}
+				if err := c.StopAPIServer(); err == nil {
+					t.Error("a tenant stopped the API server")
+				}
+			})
+		}
+	})
+	if len(names) != 2 || names[0] == names[1] {
+		t.Errorf("the nodes were %v", names)
+	}
+	for _, name := range names {
+		if err := shared.WaitFor(t.Context(), "nothing to be left of "+name, func() error {
+			out, err := shared.Kubectl(t.Context(), "get", "nodes,namespaces,pods", "--all-namespaces")
+			if err == nil && strings.Contains(out, name) {
+				err = errors.New(out)
+			}
+			return err
+		}); err != nil {
+			t.Error(err)
+		}
+		left, err := filepath.Glob("/run/kube-*/" + name)
+		for _, pattern := range []string{"/sys/fs/cgroup/*/", "/sys/fs/cgroup/"} {
+			found, failed := filepath.Glob(pattern + os.Getenv("WAGGLE_KUBE_INSIDE") + "/kube-*/" + name)
+			left, err = append(left, found...), errors.Join(err, failed)
+		}
+		if err != nil || len(left) > 0 {
+			t.Errorf("left of %s: %v, %v", name, left, err)
+		}
+	}
+}
+
+// tokenOfAPod: policies tell nodes apart by what such tokens say.
+func tokenOfAPod(t *testing.T, c *kube.Cluster) {
 	token, err := c.Token(t.Context(), "default/default", "node-1")
 	if err != nil {
 		t.Fatal(err)

@@ -70,6 +70,12 @@ func startInside() (code int, err error) {
 	cmd.Env = append(os.Environ(), insideEnv+"="+name)
 	cmd.ExtraFiles = []*os.File{read} // becomes the descriptor lifeline
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
+	account, err := newAccount(name)
+	if err != nil {
+		return 0, err
+	}
+	defer account.close()
+	account.attach(cmd.SysProcAttr)
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	defer signal.Stop(signals)
@@ -85,6 +91,7 @@ func startInside() (code int, err error) {
 		case s := <-signals:
 			_ = cmd.Process.Signal(s) // that it has ended is reported below
 		case err := <-ended:
+			fmt.Fprintln(os.Stderr, account.text(os.Args[0]))
 			if cmd.ProcessState.Exited() {
 				return cmd.ProcessState.ExitCode(), nil
 			}

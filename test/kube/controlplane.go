@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"os"
@@ -18,6 +19,15 @@ const (
 	etcdClientURL = "http://127.0.0.1:2379"
 	etcdPeerURL   = "http://127.0.0.1:2380"
 )
+
+// AllControllers is for [Options.Controllers].
+const AllControllers = "*"
+
+// controllers are those that tests need. The others watch objects that no test makes.
+const controllers = "daemonset-controller,deployment-controller,replicaset-controller,statefulset-controller,job-controller," +
+	"endpointslice-controller,namespace-controller,serviceaccount-controller,root-ca-certificate-publisher-controller,node-ipam-controller," +
+	"node-lifecycle-controller,taint-eviction-controller,pod-garbage-collector-controller,garbage-collector-controller," +
+	"validatingadmissionpolicy-status-controller"
 
 // auditPolicy writes one line for each request that was answered.
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`
@@ -61,17 +71,30 @@ func (c *Cluster) startAPIServer(name, port, audit string) (*Process, error) {
 		"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.path("accounts.key"),
 		"--service-account-signing-key-file=" + c.path("accounts.key"), "--service-cluster-ip-range=" + serviceCIDR,
-		"--token-auth-file=" + c.path("tokens.csv"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--token-auth-file=" + c.path("tokens.csv"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction,PodNodeSelector",
 		"--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
 		"--audit-policy-file=" + c.path("audit-policy.json"), "--audit-log-path=" + audit}, c.options.APIServerArgs...)...))
 }
 
 // StopAPIServer ends the API server at once, as an outage does: connections break, and nothing listens until
 // [Cluster.StartAPIServer].
-func (c *Cluster) StopAPIServer() error { return c.apiserver.Kill() }
+func (c *Cluster) StopAPIServer() error { return errors.Join(c.owned(), c.apiserver.Kill()) }
+
+// owned is an error for a tenant: others use the control plane as well.
+func (c *Cluster) owned() error {
+	if c.host != nil {
+		return errors.New("this control plane is shared: start a cluster of the test's own to disturb it")
+	}
+	return nil
+}
 
 // HangAPIServer lets the API server answer nobody while its connections stay, until [Cluster.ResumeAPIServer].
-func (c *Cluster) HangAPIServer() error { return c.apiserver.cmd.Process.Signal(unix.SIGSTOP) }
+func (c *Cluster) HangAPIServer() error {
+	if err := c.owned(); err != nil {
+		return err
+	}
+	return c.apiserver.cmd.Process.Signal(unix.SIGSTOP)
+}
 
 // ResumeAPIServer ends what [Cluster.HangAPIServer] began.
 func (c *Cluster) ResumeAPIServer() error { return c.apiserver.cmd.Process.Signal(unix.SIGCONT) }
@@ -91,7 +114,7 @@ func (c *Cluster) AuditLogPath() string { return c.logPath("audit") }
 // StartControllerManager starts the controller manager; it allocates node CIDRs if the options give a range.
 func (c *Cluster) StartControllerManager() (err error) {
 	args := []string{c.bin.kube + "/kube-controller-manager", "--kubeconfig=" + c.path("controllers.kubeconfig"), "--leader-elect=false",
-		"--service-account-private-key-file=" + c.path("accounts.key"), "--root-ca-file=" + c.path("ca.crt"), "--bind-address=127.0.0.1"}
+		"--controllers=" + orElse(c.options.Controllers, controllers), "--service-account-private-key-file=" + c.path("accounts.key"), "--root-ca-file=" + c.path("ca.crt"), "--bind-address=127.0.0.1"}
 	if c.options.ClusterCIDR != "" {
 		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+c.options.ClusterCIDR, "--service-cluster-ip-range="+serviceCIDR)
 		if !strings.Contains(c.options.ClusterCIDR, ",") {
@@ -103,7 +126,7 @@ func (c *Cluster) StartControllerManager() (err error) {
 }
 
 // StopControllerManager ends the controller manager.
-func (c *Cluster) StopControllerManager() error { return c.controllers.Kill() }
+func (c *Cluster) StopControllerManager() error { return errors.Join(c.owned(), c.controllers.Kill()) }
 
 // StartScheduler starts the scheduler.
 func (c *Cluster) StartScheduler() (err error) {
@@ -113,4 +136,4 @@ func (c *Cluster) StartScheduler() (err error) {
 }
 
 // StopScheduler ends the scheduler.
-func (c *Cluster) StopScheduler() error { return c.scheduler.Kill() }
+func (c *Cluster) StopScheduler() error { return errors.Join(c.owned(), c.scheduler.Kill()) }

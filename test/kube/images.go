@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 )
 
 // Images that every node has.
@@ -25,6 +26,31 @@ func (n *Node) LoadImage(ctx context.Context, archive string) error {
 	defer file.Close()
 	if _, err := run(ctx, n.place, file, "ctr", "--namespace", "k8s.io", "images", "import", "-"); err != nil {
 		return fmt.Errorf("load image on %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// archives are those of the images that a new node has.
+func (c *Cluster) archives() []string {
+	if c.host != nil {
+		return c.host.archives()
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	return slices.Clone(c.images)
+}
+
+// addImage loads an image onto all nodes, also those to come.
+func (c *Cluster) addImage(ctx context.Context, archive string) error {
+	for _, n := range c.Nodes {
+		if err := n.LoadImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if !slices.Contains(c.images, archive) {
+		c.images = append(c.images, archive)
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Kubectl runs kubectl as admin and returns what it printed.
+// Kubectl runs kubectl as admin, in the namespace [Cluster.Namespace] unless the arguments name another, and returns what it printed.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.KubectlInput(ctx, "", args...)
 }
@@ -14,7 +14,7 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 // KubectlInput runs kubectl with an input, as for "apply -f -".
 func (c *Cluster) KubectlInput(ctx context.Context, input string, args ...string) (string, error) {
 	return run(ctx, c.control, strings.NewReader(input), append([]string{c.bin.kube + "/kubectl", "--kubeconfig=" + c.path("admin.kubeconfig"),
-		"--cache-dir=" + c.path("kubectl-cache")}, args...)...)
+		"--cache-dir=" + c.path("kubectl-cache"), "--namespace=" + c.Namespace}, args...)...)
 }
 
 // Apply applies manifests.
@@ -25,19 +25,19 @@ func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 
 // Exec runs a program in the first container of a pod, "namespace/name", and returns what it printed.
 func (c *Cluster) Exec(ctx context.Context, pod string, argv ...string) (string, error) {
-	namespace, name := splitName(pod)
+	namespace, name := c.splitName(pod)
 	return c.Kubectl(ctx, append([]string{"exec", "-n", namespace, name, "--"}, argv...)...)
 }
 
 // Logs returns what all containers of a pod, "namespace/name", have printed.
 func (c *Cluster) Logs(ctx context.Context, pod string) (string, error) {
-	namespace, name := splitName(pod)
+	namespace, name := c.splitName(pod)
 	return c.Kubectl(ctx, "logs", "-n", namespace, name, "--all-containers", "--prefix", "--tail=-1")
 }
 
 // Describe is for the messages of failures.
 func (c *Cluster) Describe(ctx context.Context, pod string) string {
-	namespace, name := splitName(pod)
+	namespace, name := c.splitName(pod)
 	out, err := c.Kubectl(ctx, "describe", "pod", "-n", namespace, name)
 	if err != nil {
 		return fmt.Sprintf("%s%v", out, err)
@@ -45,10 +45,10 @@ func (c *Cluster) Describe(ctx context.Context, pod string) string {
 	return out
 }
 
-func splitName(pod string) (namespace, name string) {
+func (c *Cluster) splitName(pod string) (namespace, name string) {
 	namespace, name, ok := strings.Cut(pod, "/")
 	if !ok {
-		return "default", pod
+		return c.Namespace, pod
 	}
 	return namespace, name
 }

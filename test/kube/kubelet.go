@@ -57,17 +57,28 @@ func (n *Node) installPlugins(names ...string) error {
 	return nil
 }
 
-func (n *Node) startContainerd(ctx context.Context) (err error) {
+// startRuntime starts containerd for the first time and loads the images.
+func (n *Node) startRuntime(ctx context.Context) error {
+	if err := n.StartContainerd(ctx); err != nil {
+		return err
+	}
+	for _, archive := range n.cluster.archives() {
+		if err := n.LoadImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartContainerd starts containerd, also again after [Node.StopContainerd].
+func (n *Node) StartContainerd(ctx context.Context) (err error) {
 	if n.containerd, err = n.cluster.component(n.StartProcess("containerd", "containerd", "--config", "/etc/containerd/config.toml")); err != nil {
 		return err
 	}
-	if err := n.cluster.WaitFor(ctx, "containerd of "+n.Name, func() error {
+	return n.cluster.WaitFor(ctx, "containerd of "+n.Name, func() error {
 		_, err := n.Run(ctx, "ctr", "version")
 		return err
-	}); err != nil {
-		return err
-	}
-	return errors.Join(n.LoadImage(ctx, n.cluster.bin.kube+"/pause.tar"), n.LoadImage(ctx, n.cluster.bin.kube+"/client.tar"))
+	})
 }
 
 // StartKubelet starts kubelet, also again after [Node.StopKubelet].
@@ -89,9 +100,6 @@ func (n *Node) RestartKubelet() error { return errors.Join(n.StopKubelet(), n.St
 
 // StopContainerd ends containerd; containers keep running.
 func (n *Node) StopContainerd() error { return n.containerd.Kill() }
-
-// StartContainerd starts containerd again.
-func (n *Node) StartContainerd(ctx context.Context) error { return n.startContainerd(ctx) }
 
 // WaitRegistered waits until the API server has the Node object.
 func (n *Node) WaitRegistered(ctx context.Context) error {

@@ -5,19 +5,22 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
-// Machine lists what clusters must not leave on a machine, one fact a line, so that two moments can be compared: links,
-// mounts, processes, files, and cgroups and settings of the kernel that kubelet would like to change. The cgroups of runs
-// are told apart by their names.
+// Machine lists what clusters must not leave on a machine, one fact a line, so that two moments can be compared: mounts and processes,
+// which inside [Contain] are those of this program, links and files by the names that clusters use, and cgroups and settings of the kernel
+// that kubelet would like to change. What else happens on the machine does not show. The cgroups of runs have names of their own.
 func Machine() (facts []string, err error) {
 	links, err := net.Interfaces()
 	if err != nil {
 		return nil, err
 	}
 	for _, l := range links {
-		facts = append(facts, fmt.Sprintf("link %d %s", l.Index, l.Name))
+		if clusterLink.MatchString(l.Name) {
+			facts = append(facts, fmt.Sprintf("link %d %s", l.Index, l.Name))
+		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -29,7 +32,8 @@ func Machine() (facts []string, err error) {
 	for what, patterns := range map[string][]string{
 		"process": {"/proc/[0-9]*"},
 		"cgroup":  {"/sys/fs/cgroup/*/kubepods*", "/sys/fs/cgroup/kubepods*"},
-		"file":    {stateRoot + "/*", "/etc/cni/*", "/opt/*", "/var/lib/kubelet*", "/var/lib/containerd*", "/var/log/pods*", "/sys/fs/bpf/*"},
+		"file": {stateRoot + "/*", "/etc/cni/*", "/opt/cni*", "/var/lib/kubelet*", "/var/lib/containerd*", "/var/log/pods*",
+			"/sys/fs/bpf/waggle*", "/sys/fs/bpf/mounted", "/sys/fs/bpf/of-*"},
 	} {
 		for _, pattern := range patterns {
 			found, err := filepath.Glob(pattern)
@@ -54,6 +58,9 @@ func Machine() (facts []string, err error) {
 	}
 	return facts, nil
 }
+
+// clusterLink matches the links of clusters, of Waggle and of the reference plugins.
+var clusterLink = regexp.MustCompile(`^(` + bridgeName + `|port-.*|pods|veth.*|waggle_.*|lxc.*)$`)
 
 // zombie says whether a process has ended and only waits for its parent, which may be slow or careless.
 func zombie(dir string) bool {

@@ -16,7 +16,12 @@ const (
 	uplinkName = "eth0"
 )
 
-func nodeName(index int) string { return fmt.Sprintf("node-%d", index+1) }
+// maxNodes is how many nodes a control plane may have had.
+const maxNodes = 200
+
+const nodePrefix = "node-"
+
+func nodeName(index int) string { return fmt.Sprint(nodePrefix, index+1) }
 func nodeIPv4(index int) string { return fmt.Sprintf("192.0.2.%d", index+11) }
 func nodeIPv6(index int) string { return fmt.Sprintf("2001:db8:2::%d", index+11) }
 

@@ -15,9 +15,9 @@ for dir in etc opt var; do
 	mkdir -p "$STATE/upper/$dir" "$STATE/scratch/$dir"
 	mount -t overlay overlay -o "lowerdir=/$dir,upperdir=$STATE/upper/$dir,workdir=$STATE/scratch/$dir" "/$dir"
 done
+# What the machine itself has there, as a node of another cluster, is not the node's. What the node has had there, stays.
+[ -e "$STATE/containerd" ] || rm -rf /etc/cni /opt/cni /etc/kubernetes /var/lib/cni /var/lib/waggle /var/log/pods /var/log/containers
 mkdir -p /opt/cni/bin /etc/cni/net.d
-# What the machine itself has there, when it has run an agent, is of another cluster. What the node has had, stays.
-[ -e "$STATE/containerd" ] || rm -rf /var/lib/waggle
 # An overlay cannot be the upper folder of another, as containers' file systems need.
 for dir in containerd kubelet; do
 	mkdir -p "$STATE/$dir" "/var/lib/$dir"

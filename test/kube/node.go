@@ -35,13 +35,31 @@ type Node struct {
 }
 
 // newNode makes the namespaces, cgroups and uplink of a node; no program but the first process runs on it.
-func (c *Cluster) newNode(index int) (*Node, error) {
+func (c *Cluster) newNode() (*Node, error) {
+	index, err := c.nextIndex()
+	if err != nil {
+		return nil, err
+	}
 	n := &Node{Name: nodeName(index), IPv4: nodeIPv4(index), IPv6: nodeIPv6(index), cluster: c}
 	n.cgroup = filepath.Join(os.Getenv(insideEnv), filepath.Base(c.dir), n.Name)
 	if err := n.boot(); err != nil {
 		return n, fmt.Errorf("make %s: %w", n.Name, err)
 	}
 	return n, n.writeFiles()
+}
+
+// nextIndex counts the nodes that the control plane has had.
+func (c *Cluster) nextIndex() (int, error) {
+	if c.host != nil {
+		return c.host.nextIndex()
+	}
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.made == maxNodes {
+		return 0, fmt.Errorf("the control plane has had %d nodes: more have no address", maxNodes)
+	}
+	c.made++
+	return c.made - 1, nil
 }
 
 // boot makes what a machine has before its first program is started.
@@ -154,5 +172,5 @@ func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.boot(); err != nil {
 		return fmt.Errorf("start %s again: %w", n.Name, err)
 	}
-	return n.startContainerd(ctx)
+	return n.StartContainerd(ctx)
 }

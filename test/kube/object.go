@@ -1,6 +1,9 @@
 package kube
 
-import "fmt"
+import (
+	"encoding/json"
+	"fmt"
+)
 
 // object is what the kit reads of any object.
 type object struct {
@@ -33,4 +36,12 @@ func (o object) condition(kind string) error {
 		}
 	}
 	return fmt.Errorf("no condition %s yet (phase %q)", kind, o.Status.Phase)
+}
+
+func jsonText(value any) string {
+	text, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // only what has a JSON form is given
+	}
+	return string(text)
 }

@@ -42,7 +42,7 @@ func (c *Cluster) writeCredentials() error {
 		return err
 	}
 	tokens := tokensTemplate
-	for i := range c.options.Nodes {
+	for i := range maxNodes {
 		name := nodeName(i)
 		tokens += fmt.Sprintf("%s,system:node:%s,%s,system:nodes\n", nodeToken(name), name, name)
 	}

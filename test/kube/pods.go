@@ -7,7 +7,7 @@ import (
 
 // Pod says what is special about a pod; everything else is as small as it can be.
 type Pod struct {
-	Namespace string // "" means default
+	Namespace string // "" means [Cluster.Namespace]
 	Name      string
 	Node      string // "" leaves it to the scheduler
 	Labels    map[string]string
@@ -22,7 +22,7 @@ type Pod struct {
 
 // CreatePod creates a pod and does not wait.
 func (c *Cluster) CreatePod(ctx context.Context, p Pod) error {
-	namespace := orElse(p.Namespace, "default")
+	namespace := orElse(p.Namespace, c.Namespace)
 	command := p.Command
 	if command == nil {
 		command = []string{"sleep", "1000000"}
@@ -60,10 +60,10 @@ func (c *Cluster) RunPod(ctx context.Context, p Pod) error {
 	if err := c.CreatePod(ctx, p); err != nil {
 		return err
 	}
-	return c.WaitPodReady(ctx, orElse(p.Namespace, "default")+"/"+p.Name)
+	return c.WaitPodReady(ctx, orElse(p.Namespace, c.Namespace)+"/"+p.Name)
 }
 
-// WaitPodReady waits for a pod, "namespace/name", and describes it when that is in vain.
+// WaitPodReady waits for a pod, "namespace/name" or its name alone, and describes it when that is in vain.
 func (c *Cluster) WaitPodReady(ctx context.Context, pod string) error {
 	err := c.WaitFor(ctx, "pod "+pod+" to be Ready", func() error {
 		o, err := c.pod(ctx, pod)
@@ -87,9 +87,9 @@ func (c *Cluster) PodIPs(ctx context.Context, pod string) (ips []string, err err
 	return ips, err
 }
 
-// DeletePod deletes a pod, "namespace/name", and waits until kubelet has removed it.
+// DeletePod deletes a pod, "namespace/name" or its name alone, and waits until kubelet has removed it.
 func (c *Cluster) DeletePod(ctx context.Context, pod string) error {
-	if err := c.Delete(ctx, podPath(pod)); err != nil {
+	if err := c.Delete(ctx, c.podPath(pod)); err != nil {
 		return err
 	}
 	return c.WaitFor(ctx, "pod "+pod+" to be gone", func() error {
@@ -105,12 +105,12 @@ func (c *Cluster) DeletePod(ctx context.Context, pod string) error {
 }
 
 func (c *Cluster) pod(ctx context.Context, pod string) (o object, err error) {
-	err = c.GetObject(ctx, podPath(pod), &o)
+	err = c.GetObject(ctx, c.podPath(pod), &o)
 	return o, err
 }
 
-func podPath(pod string) string {
-	namespace, name := splitName(pod)
+func (c *Cluster) podPath(pod string) string {
+	namespace, name := c.splitName(pod)
 	return "/api/v1/namespaces/" + namespace + "/pods/" + name
 }
 

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,10 +23,8 @@ const (
 // InstallWaggle installs Waggle as a person would: the image of "make image" on each node, "waggle install" with further
 // flags piped into kubectl, and then it waits until all agents and all nodes are ready.
 func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
-	for _, n := range c.Nodes {
-		if err := n.LoadImage(ctx, c.archive()); err != nil {
-			return err
-		}
+	if err := errors.Join(c.owned(), c.addImage(ctx, c.archive())); err != nil {
+		return err
 	}
 	if err := c.ApplyWaggle(ctx, flags...); err != nil {
 		return err
@@ -38,7 +37,7 @@ func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
 func (c *Cluster) ApplyWaggle(ctx context.Context, flags ...string) error {
 	// The name would be the right one without this, unless the programs were built again since.
 	image, err := imageName(c.archive())
-	if err != nil {
+	if err = errors.Join(c.owned(), err); err != nil {
 		return fmt.Errorf("%w: run \"make image\"", err)
 	}
 	manifests, err := run(ctx, c.control, nil, append([]string{filepath.Join(c.bin.waggle, "waggle"), "install", "--image", image,
@@ -56,18 +55,7 @@ func (c *Cluster) archive() string { return filepath.Join(c.bin.waggle, "waggle-
 func (c *Cluster) WaitWaggle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	err := c.WaitFor(ctx, "the agents to be ready", func() error {
-		var set struct {
-			Status struct{ DesiredNumberScheduled, NumberReady, UpdatedNumberScheduled, ObservedGeneration int }
-		}
-		if err := c.GetObject(ctx, "/apis/apps/v1/namespaces/"+waggleNamespace+"/daemonsets/"+waggleDaemonSet, &set); err != nil {
-			return err
-		}
-		if s := set.Status; s.NumberReady != len(c.Nodes) || s.UpdatedNumberScheduled != len(c.Nodes) {
-			return fmt.Errorf("%d of %d are ready, %d of %d scheduled", s.NumberReady, len(c.Nodes), s.DesiredNumberScheduled, len(c.Nodes))
-		}
-		return nil
-	})
+	err := c.WaitFor(ctx, "the agents to be ready", func() error { return c.agentsReady(ctx) })
 	for _, n := range c.Nodes {
 		if err == nil {
 			err = n.WaitReady(ctx)
@@ -75,6 +63,22 @@ func (c *Cluster) WaitWaggle(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, c.describeAgents(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+func (c *Cluster) agentsReady(ctx context.Context) error {
+	if c.host != nil && c.daemonSet == "" {
+		return c.agentPodReady(ctx)
+	}
+	var set struct {
+		Status struct{ DesiredNumberScheduled, NumberReady, UpdatedNumberScheduled int }
+	}
+	if err := c.GetObject(ctx, c.daemonSetPath(), &set); err != nil {
+		return err
+	}
+	if s := set.Status; s.NumberReady != len(c.Nodes) || s.UpdatedNumberScheduled != len(c.Nodes) {
+		return fmt.Errorf("%d of %d are ready, %d of %d scheduled", s.NumberReady, len(c.Nodes), s.DesiredNumberScheduled, len(c.Nodes))
 	}
 	return nil
 }
@@ -94,7 +98,7 @@ func (c *Cluster) describeAgents(ctx context.Context) (text string) {
 	return text
 }
 
-// AgentPods returns the pods of the DaemonSet as "namespace/name", in the order of their nodes.
+// AgentPods returns the pods of the DaemonSet as "namespace/name", in the order of their nodes. A tenant sees that of its own node.
 func (c *Cluster) AgentPods(ctx context.Context) (pods []string, err error) {
 	var list struct{ Items []object }
 	if err := c.GetObject(ctx, "/api/v1/namespaces/"+waggleNamespace+"/pods", &list); err != nil {
@@ -102,8 +106,11 @@ func (c *Cluster) AgentPods(ctx context.Context) (pods []string, err error) {
 	}
 	slices.SortFunc(list.Items, func(a, b object) int { return strings.Compare(a.Spec.NodeName, b.Spec.NodeName) })
 	for _, p := range list.Items {
+		if c.host != nil && c.Node(p.Spec.NodeName) == nil {
+			continue
+		}
 		for _, o := range p.Metadata.OwnerReferences {
-			if o.Kind == "DaemonSet" && o.Name == waggleDaemonSet {
+			if o.Kind == "DaemonSet" && o.Name == c.DaemonSet() {
 				pods = append(pods, waggleNamespace+"/"+p.Metadata.Name)
 			}
 		}
@@ -114,7 +121,7 @@ func (c *Cluster) AgentPods(ctx context.Context) (pods []string, err error) {
 // Token returns a token of a ServiceAccount, "namespace/name", that is bound to a node, as kubelet's tokens are. It lasts
 // an hour.
 func (c *Cluster) Token(ctx context.Context, account, node string) (string, error) {
-	namespace, name := splitName(account)
+	namespace, name := c.splitName(account)
 	var n object
 	if err := c.GetObject(ctx, "/api/v1/nodes/"+node, &n); err != nil {
 		return "", err

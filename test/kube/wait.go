@@ -7,7 +7,11 @@ import (
 	"time"
 )
 
-// WaitFor calls check every 50 ms until it returns nil. It gives up when the context ends, after a minute if that has no
+// Bounds of the pause between two calls of a check.
+const minPause, maxPause = 50 * time.Millisecond, 500 * time.Millisecond
+
+// WaitFor calls check until it returns nil. It pauses three times as long as a call takes, within bounds, so that waiting leaves the CPU
+// to what is waited for. It gives up when the context ends, after a minute if that has no
 // deadline, or when a component has ended that nobody has stopped; then the error holds check's last one.
 func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) error {
 	if _, limited := ctx.Deadline(); !limited {
@@ -18,6 +22,7 @@ func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) 
 	began := time.Now()
 	var last error
 	for {
+		called := time.Now()
 		// What a check says that was cut short would hide what it said before.
 		if err := check(); err == nil {
 			return nil
@@ -29,7 +34,7 @@ func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) 
 		case <-ctx.Done():
 			return fmt.Errorf("wait for %s, %s long: %w; the components' last words:\n%s", what,
 				time.Since(began).Round(time.Second), last, c.Tails(5))
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(min(max(3*time.Since(called), minPause), maxPause)):
 		}
 		if ended != nil {
 			return fmt.Errorf("wait for %s: %w (last: %w)", what, ended, last)

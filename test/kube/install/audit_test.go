@@ -45,18 +45,25 @@ func granted(t *testing.T, c *kube.Cluster) map[use]bool {
 	return all
 }
 
-// used are the requests of Waggle's accounts that the API server has allowed so far, and those that RBAC has refused.
-func used(t *testing.T, c *kube.Cluster) (allowed map[use]bool, refused []string) {
+const accounts = "system:serviceaccount:kube-system:"
+
+// requests are those of Waggle's accounts so far.
+func requests(t *testing.T, c *kube.Cluster) []kube.AuditEvent {
 	t.Helper()
-	const prefix = "system:serviceaccount:kube-system:"
+	return c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.User.Username, accounts+"waggle") })
+}
+
+// used are the requests of Waggle's accounts that the API server has allowed since the first ones, and those that RBAC has refused.
+func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, refused []string) {
+	t.Helper()
 	allowed = map[use]bool{}
-	for _, e := range c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.User.Username, prefix+"waggle") }) {
+	for _, e := range requests(t, c)[first:] {
 		o := e.ObjectRef
 		resource := o.Resource
 		if o.Subresource != "" {
 			resource += "/" + o.Subresource
 		}
-		u := use{strings.TrimPrefix(e.User.Username, prefix), strings.TrimSuffix(resource+"."+o.APIGroup, "."), e.Verb}
+		u := use{strings.TrimPrefix(e.User.Username, accounts), strings.TrimSuffix(resource+"."+o.APIGroup, "."), e.Verb}
 		switch {
 		case e.ResponseStatus.Code == 403:
 			refused = append(refused, fmt.Sprintf("%s: %s %s", u.account, e.Verb, e.RequestURI))
@@ -76,9 +83,9 @@ var rare = map[use]string{
 	{"waggle", "ciliumendpoints.cilium.io", "get"}:     "an object of that name that is there already: cells/ciliumendpoints",
 }
 
-// TestPrivilegedInstall_VerbsAreExact lets a cluster live for a while with the accounts that are printed.
-func TestPrivilegedInstall_VerbsAreExact(t *testing.T) {
-	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}})
+// verbsAreExact lets a cluster live for a while with the accounts that are printed.
+func verbsAreExact(t *testing.T, c *kube.Cluster) {
+	first := len(requests(t, c))
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "annotate-k8s-node=true", "--set", "cluster-pool-ipv4-cidr=10.244.0.0/16",
 		"--set", "cilium-endpoint-gc-interval=1s", "--set", "identity-gc-interval=1s", "--set", "identity-heartbeat-timeout=2s"); err != nil {
 		t.Fatal(err)
@@ -86,7 +93,7 @@ func TestPrivilegedInstall_VerbsAreExact(t *testing.T) {
 	live(t, c)
 	all := granted(t, c)
 	err := c.WaitFor(t.Context(), "each verb to be used", func() error {
-		have, refused := used(t, c)
+		have, refused := used(t, c, first)
 		if len(refused) > 0 {
 			t.Fatalf("RBAC refuses what is needed:\n%s", strings.Join(refused, "\n"))
 		}

@@ -13,15 +13,38 @@ import (
 
 func TestMain(m *testing.M) { kube.Main(m) }
 
-// start starts a cluster with two nodes without pods and installs everything.
-func start(t *testing.T) (*kube.Cluster, string) {
+// TestPrivilegedInstall uses one cluster of two nodes, first without agents and then with.
+func TestPrivilegedInstall(t *testing.T) {
+	c := kube.Start(t, kube.Options{Nodes: 2, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule", "other=true:NoSchedule"}}})
+	var manifests string
+	t.Run("RealAPIServer", func(t *testing.T) { manifests = realAPIServer(t, c) })
+	if t.Failed() {
+		return // the next one needs a clean cluster
+	}
+	removed(t, c, manifests)
+	t.Run("VerbsAreExact", func(t *testing.T) { verbsAreExact(t, c) })
+}
+
+// removed makes the cluster as it was: without Waggle, and with nodes of which no agent has said anything.
+func removed(t *testing.T, c *kube.Cluster, manifests string) {
 	t.Helper()
-	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule", "other=true:NoSchedule"}})
+	if _, err := c.KubectlInput(t.Context(), manifests, "delete", "--timeout=60s", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
 	for _, n := range c.Nodes {
-		if err := n.WaitRegistered(t.Context()); err != nil {
-			t.Fatal(err)
+		for path, patch := range map[string]string{
+			"":        `{"metadata": {"annotations": {"network.cilium.io/ipv4-cilium-host": null}}, "spec": {"taints": [{"key": "node.cilium.io/agent-not-ready", "value": "true", "effect": "NoSchedule"}]}}`,
+			"/status": `{"status": {"conditions": [{"type": "NetworkUnavailable", "$patch": "delete"}]}}`,
+		} {
+			if err := (write{"PATCH", "/api/v1/nodes/" + n.Name + path, strategic, patch}).send(t.Context(), c, kube.AdminToken); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+}
+
+// realAPIServer runs all checks of what is printed. No agent runs, as nodes have no image.
+func realAPIServer(t *testing.T, c *kube.Cluster) (manifests string) {
 	manifests, err := c.Nodes[0].Waggle(t.Context(), "install", "--k8s-api-server", c.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -30,12 +53,6 @@ func start(t *testing.T) (*kube.Cluster, string) {
 	if err != nil || strings.Contains(out, "Warning") {
 		t.Fatalf("apply: %v\n%s", err, out)
 	}
-	return c, manifests
-}
-
-// TestPrivilegedInstall_RealAPIServer runs all checks on one cluster.
-func TestPrivilegedInstall_RealAPIServer(t *testing.T) {
-	c, manifests := start(t)
 	t.Run("a second apply changes nothing", func(t *testing.T) {
 		out, err := c.KubectlInput(t.Context(), manifests, "apply", "-f", "-")
 		if err != nil {
@@ -52,6 +69,7 @@ func TestPrivilegedInstall_RealAPIServer(t *testing.T) {
 	t.Run("objects are checked", func(t *testing.T) { checked(t, c) })
 	t.Run("a token writes what is its node's", func(t *testing.T) { ownNode(t, c) })
 	t.Run("the cluster's account does what is printed", func(t *testing.T) { clusterAccount(t, c) })
+	return manifests
 }
 
 // clusterAccount tries what lies beside each of its permissions.

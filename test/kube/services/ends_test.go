@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/waggle-net/waggle/test/kube"
 )
@@ -117,13 +116,11 @@ func anotherAddress(t *testing.T, w *world) {
 	command("ip link set another up")
 	targets := append(of("tcp", webPort, ipv4, ipv6), of("udp", timePort, ipv4, ipv6)...)
 	for range 2 {
-		began := time.Now()
 		command("ip addr add " + ipv4 + "/24 dev another")
 		command("ip addr add " + ipv6 + "/64 dev another nodad")
 		if err := w.WaitFor(t.Context(), "answers", func() error { _, err := w.outside(t)(targets...); return err }); err != nil {
 			t.Fatal(err)
 		}
-		served := time.Now()
 		command("ip addr flush dev another scope global")
 		if err := w.WaitFor(t.Context(), "the frontends to go", func() error {
 			out, err := w.b.Waggle(t.Context(), "bpf", "lb", "list", "--frontends")
@@ -135,10 +132,6 @@ func anotherAddress(t *testing.T, w *world) {
 			return err
 		}); err != nil {
 			t.Fatal(err)
-		}
-		t.Logf("the addresses were served within %s, and gone within %s", served.Sub(began).Round(time.Millisecond), time.Since(served).Round(time.Millisecond))
-		if served.Sub(began) > 20*time.Second || time.Since(served) > 20*time.Second {
-			t.Error("this is too long")
 		}
 	}
 }

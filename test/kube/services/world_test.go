@@ -35,7 +35,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}})
+	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
 	w := &world{c, c.Nodes[0], c.Nodes[1]}
 	var loading errgroup.Group
 	for _, n := range c.Nodes {

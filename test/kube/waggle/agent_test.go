@@ -8,12 +8,15 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// prepared starts a cluster of one node that knows Waggle's kinds of objects and accounts, and runs no agent.
+// prepared starts a cluster of the test's own that knows Waggle's kinds of objects and runs no agent.
 func prepared(t *testing.T, options kube.Options) (*kube.Cluster, *kube.Node) {
 	t.Helper()
 	c := kube.Start(t, options)
 	if err := c.ApplyWaggle(t.Context(), "--only", "crds"); err != nil {
 		t.Fatal(err)
+	}
+	if len(c.Nodes) == 0 {
+		return c, nil
 	}
 	return c, c.Nodes[0]
 }

@@ -21,7 +21,7 @@ const (
 // nothing, and ends the one that leads.
 func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 	t.Parallel()
-	c := kube.Start(t, kube.Options{Nodes: 2, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
+	c := kube.Start(t, kube.Options{Nodes: 2, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "cluster-pool-ipv4-cidr="+clusterPool,
 		"--set", "cilium-endpoint-gc-interval=1s"); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 		if err := c.RunPod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
 			t.Fatal(err)
 		}
-		if ips, err := c.PodIPs(t.Context(), "default/"+name); err != nil || !inside(ips, cidrs[n.Name]) {
+		if ips, err := c.PodIPs(t.Context(), name); err != nil || !inside(ips, cidrs[n.Name]) {
 			t.Errorf("the pod of %s has the addresses %v, %v; want one of %s", n.Name, ips, err, cidrs[n.Name])
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedConflist_BesideOthers has the configurations of another plugin on the node, before ours by name and behind it.
-func TestPrivilegedConflist_BesideOthers(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.IPv4CIDR})
+// besideOtherConfigurations has the configurations of another plugin on the node, before ours by name and behind it.
+func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
+	c, n := shared.Tenant(t, kube.NodeOptions{})
+	give(t, n, podCIDRs(n, 0)[0])
 	const folder, foreign = "/etc/cni/net.d/", `{"cniVersion": "1.0.0", "name": "other", "plugins": [{"type": "other"}]}`
 	others := []string{folder + "00-other.conflist", folder + "10-other.conflist"}
 	for _, path := range others {

@@ -20,11 +20,38 @@ const notReadyTaint = "node.cilium.io/agent-not-ready"
 // agentCapabilities are those that "waggle install" prints for the agent's container.
 const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
 
-// TestPrivilegedDaemonSet_RunsWithWhatIsPrinted installs Waggle as a user does, on a node without a BPF file system, without
-// our plugin, and with the taint that only a passed self-test takes away; and then runs a pod.
-func TestPrivilegedDaemonSet_RunsWithWhatIsPrinted(t *testing.T) {
-	t.Parallel()
-	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NoBPFFS: true})
+// TestPrivilegedDaemonSet holds the tests of a cluster with Waggle on it as users install it. The node of each is new to the cluster.
+func TestPrivilegedDaemonSet(t *testing.T) {
+	shared, _ := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "cni-log-file="+pluginLog, "--set", "endpoint-gc-interval="+interval.String())
+	// The one replica stays on the cluster's own node, as the nodes of tests go.
+	if err := shared.MergePatch(t.Context(), "/apis/apps/v1/namespaces/kube-system/deployments/waggle-cluster", `{"spec": {"replicas": 1}}`); err != nil {
+		t.Fatal(err)
+	}
+	share(t, shared, []sharing{
+		{"Restart_NobodyNotices", restartsUnnoticed},
+		{"Restart_WhatEndedMeanwhile", endedMeanwhile},
+		{"Policy_OfARealKubernetes", policyOfARealKubernetes},
+		{"Pods_ThirtyAtOnce", thirtyAtOnce},
+		{"RunsWithWhatIsPrinted", runsWithWhatIsPrinted},
+		{"PodCIDR_FromControllerManager", podCIDRFromControllerManager},
+	})
+}
+
+// installedNode adds a node to a cluster with Waggle on it and waits until its agent is ready.
+func installedNode(t *testing.T, shared *kube.Cluster, options kube.NodeOptions) (*kube.Cluster, *kube.Node) {
+	t.Helper()
+	options.Taints = append(options.Taints, notReadyTaint+"=true:NoSchedule")
+	c, n := shared.Tenant(t, options)
+	if err := c.WaitWaggle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c, n
+}
+
+// runsWithWhatIsPrinted has a node without a BPF file system, without our plugin, and with the taint that only a passed self-test takes
+// away; and then runs a pod.
+func runsWithWhatIsPrinted(t *testing.T, shared *kube.Cluster) {
+	c, n := installedNode(t, shared, kube.NodeOptions{NoBPFFS: true})
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
 		t.Error(err)
 		status, err := n.Waggle(t.Context(), "status")

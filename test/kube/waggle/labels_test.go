@@ -25,7 +25,7 @@ func publishedIdentities(ctx context.Context, c *kube.Cluster, app string) (map[
 	var pods struct {
 		Items []struct{ Metadata struct{ Name string } }
 	}
-	if err := c.GetObject(ctx, "/api/v1/namespaces/default/pods?labelSelector=app%3D"+app, &pods); err != nil {
+	if err := c.GetObject(ctx, "/api/v1/namespaces/"+c.Namespace+"/pods?labelSelector=app%3D"+app, &pods); err != nil {
 		return nil, err
 	}
 	found := map[string]int64{}
@@ -43,7 +43,7 @@ func publishedIdentity(ctx context.Context, c *kube.Cluster, pod string) (int64,
 	var o struct {
 		Status struct{ Identity struct{ ID int64 } }
 	}
-	err := c.GetObject(ctx, "/apis/cilium.io/v2/namespaces/default/ciliumendpoints/"+pod, &o)
+	err := c.GetObject(ctx, "/apis/cilium.io/v2/namespaces/"+c.Namespace+"/ciliumendpoints/"+pod, &o)
 	if err == nil && o.Status.Identity.ID == 0 {
 		err = fmt.Errorf("the CiliumEndpoint %s has no identity", pod)
 	}
@@ -68,16 +68,15 @@ func shareOne(t *testing.T, c *kube.Cluster, app string, count int) {
 	}
 }
 
-// TestPrivilegedLabels_MakeIdentities lets the controllers of Kubernetes label pods, and then changes labels by hand while
+// labelsMakeIdentities lets the controllers of Kubernetes label pods, and then changes labels by hand while
 // the pod talks.
-func TestPrivilegedLabels_MakeIdentities(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+func labelsMakeIdentities(t *testing.T, shared *kube.Cluster) {
+	c, n := ranged(t, shared, kube.NodeOptions{})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := n.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	const apps = "/apis/apps/v1/namespaces/default/"
+	apps := "/apis/apps/v1/namespaces/" + c.Namespace + "/"
 	selector := func(app string) map[string]any { return map[string]any{"matchLabels": map[string]string{"app": app}} }
 
 	// Pods of two ReplicaSets, of which the newer never replaces the older, differ in pod-template-hash.
@@ -106,13 +105,13 @@ func TestPrivilegedLabels_MakeIdentities(t *testing.T) {
 	shareOne(t, c, "set", 2)
 
 	// Labels change by hand, and pods keep talking.
-	for _, pod := range []string{"default/set-0", "default/set-1"} {
+	for _, pod := range []string{"set-0", "set-1"} {
 		if err := c.WaitPodReady(t.Context(), pod); err != nil {
 			t.Fatal(err)
 		}
 	}
 	containers := containersOf(t, n)
-	peers, err := c.PodIPs(t.Context(), "default/set-1")
+	peers, err := c.PodIPs(t.Context(), "set-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +123,7 @@ func TestPrivilegedLabels_MakeIdentities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, labelled := range []string{"pod/set-0", "namespace/default"} {
+	for _, labelled := range []string{"pod/set-0", "namespace/" + c.Namespace} {
 		if out, err := c.Kubectl(t.Context(), "label", labelled, "tier=front"); err != nil {
 			t.Fatal(err, out)
 		}

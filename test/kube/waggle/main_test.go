@@ -1,9 +1,21 @@
 package waggle_test
 
 import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-func TestMain(m *testing.M) { kube.Main(m) }
+// TestMain runs more tests beside each other than there are CPUs: they wait more than they compute. The command line has the last word.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	kube.Main(m)
+}

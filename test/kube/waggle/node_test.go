@@ -9,10 +9,9 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedPodCIDR_ChangesUnderLivingPods gives a node another range, as a person does, while a pod of the old one talks.
-func TestPrivilegedPodCIDR_ChangesUnderLivingPods(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{})
+// podCIDRChanges gives a node another range, as a person does, while a pod of the old one talks.
+func podCIDRChanges(t *testing.T, shared *kube.Cluster) {
+	c, n := shared.Tenant(t, kube.NodeOptions{})
 	const before, after, before6, after6 = "10.50.1.0/24", "10.51.1.0/24", "fd00:50:1::/112", "fd00:51:1::/112"
 	annotate := func(ipv4, ipv6 string) {
 		t.Helper()
@@ -46,7 +45,7 @@ func TestPrivilegedPodCIDR_ChangesUnderLivingPods(t *testing.T) {
 	hush()
 
 	// With its pod all of it goes.
-	if err := c.DeletePod(t.Context(), "default/old"); err != nil {
+	if err := c.DeletePod(t.Context(), "old"); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.WaitFor(t.Context(), "nothing to be left of the old range's pod", func() error {
@@ -72,7 +71,7 @@ func runIn(t *testing.T, c *kube.Cluster, n *kube.Node, name string, cidrs ...st
 	if err := c.RunPod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
 		t.Fatal(err)
 	}
-	ips, err := c.PodIPs(t.Context(), "default/"+name)
+	ips, err := c.PodIPs(t.Context(), name)
 	if err != nil || !inside(ips, cidrs...) {
 		t.Fatalf("the pod %s has the addresses %v, %v; want one of each of %v", name, ips, err, cidrs)
 	}
@@ -106,10 +105,9 @@ func kernelCache(t *testing.T, n *kube.Node) string {
 	return out
 }
 
-// TestPrivilegedNode_RegisteredAnew deletes the Node under a running agent; kubelet makes another one of the same name.
-func TestPrivilegedNode_RegisteredAnew(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
+// registeredAgain deletes the Node under a running agent; kubelet makes another one of the same name.
+func registeredAgain(t *testing.T, shared *kube.Cluster) {
+	c, n := ranged(t, shared, kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}})
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := available(t.Context(), c, n); err == nil {
 		t.Error("the network was called available before anything was tried")
@@ -155,6 +153,7 @@ func TestPrivilegedNode_RegisteredAnew(t *testing.T) {
 	if after := uidOf(t, c, nodePath+n.Name); after == before {
 		t.Fatal("it is the same Node")
 	}
+	give(t, n, podCIDRs(n, 1)...) // the range of before may be another Node's by now
 	told()
 	known(t, n, ips)
 	hush()
@@ -167,7 +166,7 @@ func runPod(t *testing.T, c *kube.Cluster, name string, n *kube.Node) []string {
 	if err := c.RunPod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
 		t.Fatal(err)
 	}
-	ips, err := c.PodIPs(t.Context(), "default/"+name)
+	ips, err := c.PodIPs(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,10 +205,9 @@ func owned(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 }
 
-// TestPrivilegedNode_WithoutInternalIP is a node before its cloud's controller has said where it is.
-func TestPrivilegedNode_WithoutInternalIP(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, KubeletArgs: []string{"--cloud-provider=external", "--node-ip="}})
+// withoutInternalIP is a node before its cloud's controller has said where it is.
+func withoutInternalIP(t *testing.T, shared *kube.Cluster) {
+	c, n := ranged(t, shared, kube.NodeOptions{KubeletArgs: []string{"--cloud-provider=external", "--node-ip="}})
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", "jsonpath={.status.addresses[*].type}")
 	if err != nil || strings.Contains(out, "InternalIP") {
 		t.Fatalf("the Node has the addresses %q, %v", out, err)

@@ -2,8 +2,10 @@ package waggle_test
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,21 +15,39 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
+// soak is whether counts and times may be larger than in the ordinary run.
+func soak() bool { return os.Getenv("WAGGLE_TEST_SOAK") != "" }
+
+// rounds are at least two: one on a fresh node, and one on a node with the configuration of the previous run.
 func rounds() int {
-	if os.Getenv("WAGGLE_TEST_SOAK") != "" {
+	if soak() {
 		return 20
 	}
-	return 3
+	return 2
 }
 
-// TestPrivilegedOrder_NoPodStartsUnmanaged starts kubelet, the agent and pods in random order, on a fresh node and on one
-// that has the configuration of an earlier run. Whoever comes first, each pod must be an endpoint of ours.
-func TestPrivilegedOrder_NoPodStartsUnmanaged(t *testing.T) {
-	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+// newRandom follows the rule of pkg/testseed: WAGGLE_SEED, a decimal number, or 1, mixed with the test's name.
+func newRandom(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(1)
+	if text := os.Getenv("WAGGLE_SEED"); text != "" {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("WAGGLE_SEED=%q: want a decimal number of at most 64 bits", text)
+		}
+		seed = n
+	}
+	t.Logf("repeat with WAGGLE_SEED=%d", seed)
+	name := fnv.New64a()
+	_, _ = name.Write([]byte(t.Name())) // it never fails
+	return rand.New(rand.NewPCG(seed^name.Sum64(), 0))
+}
+
+// noPodStartsUnmanaged starts kubelet, the agent and pods in random order, on a fresh node and on one that has the configuration of the
+// previous run. Whichever is first, each pod must be an endpoint of ours.
+func noPodStartsUnmanaged(t *testing.T, shared *kube.Cluster) {
+	random := newRandom(t)
+	c, n := ranged(t, shared, kube.NodeOptions{})
 	var p *kube.Process
 	for round := range rounds() {
 		if err := n.StopKubelet(); err != nil {
@@ -38,7 +58,7 @@ func TestPrivilegedOrder_NoPodStartsUnmanaged(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if random.IntN(2) == 0 {
+		if round > 1 && random.IntN(2) == 0 {
 			if _, err := n.Run(t.Context(), "rm", "-f", "/etc/cni/net.d/05-waggle.conflist"); err != nil {
 				t.Fatal(err)
 			}
@@ -61,13 +81,13 @@ func TestPrivilegedOrder_NoPodStartsUnmanaged(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range names {
-			if err := c.WaitPodReady(t.Context(), "default/"+name); err != nil {
+			if err := c.WaitPodReady(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
 		}
 		managed(t, c, n, names)
 		for _, name := range names {
-			if err := c.DeletePod(t.Context(), "default/"+name); err != nil {
+			if err := c.DeletePod(t.Context(), name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -84,7 +104,7 @@ func managed(t *testing.T, c *kube.Cluster, n *kube.Node, pods []string) {
 		endpoints[e.K8sPodName] = e
 	}
 	for _, name := range pods {
-		ips, err := c.PodIPs(t.Context(), "default/"+name)
+		ips, err := c.PodIPs(t.Context(), name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,14 +18,11 @@ import (
 
 // outage is how long the API server is away.
 func outage() time.Duration {
-	if os.Getenv("WAGGLE_TEST_SOAK") != "" {
+	if soak() {
 		return 2 * time.Minute
 	}
-	return 15 * time.Second
+	return 8 * time.Second
 }
-
-// inStep is how soon the agent must have what was written while the API server was away.
-const inStep = 6 * time.Second
 
 // TestPrivilegedOutage_EndsNothing takes the API server away in the middle of everything, and restarts the agent meanwhile.
 func TestPrivilegedOutage_EndsNothing(t *testing.T) {
@@ -42,7 +39,7 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	peers, err := c.PodIPs(t.Context(), "default/b")
+	peers, err := c.PodIPs(t.Context(), "b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +49,7 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	if err := c.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
+	over := time.After(outage())
 
 	// Pods keep talking, all the time.
 	var talk errgroup.Group
@@ -73,12 +70,12 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	newSandbox(t, c, n, "crashing", peers[0])
 	knowsLabels(t, n, "crashing")
 
-	time.Sleep(max(0, outage()-time.Since(began))) // the time that passes is what is tested
+	<-over // the time that passes is what is tested
 	if now := rows[struct{ Name string }](t, n, "k8s-namespaces"); len(now) != len(namespaces) {
 		t.Errorf("%d namespaces before the outage, %d in it", len(namespaces), len(now))
 	}
 
-	comesBack(t, c, n, waitingForCPU(t, p.PID()))
+	comesBack(t, c, n)
 	hush()
 	if err := talk.Wait(); err != nil {
 		t.Error(err)
@@ -91,9 +88,8 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	stop(t, p)
 }
 
-// comesBack starts the API server again: what is new is known within seconds of its first answer. What the agent has waited for a CPU
-// comes on top.
-func comesBack(t *testing.T, c *kube.Cluster, n *kube.Node, waited func() time.Duration) {
+// comesBack starts the API server again: the agent must then know what is new.
+func comesBack(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -102,7 +98,6 @@ func comesBack(t *testing.T, c *kube.Cluster, n *kube.Node, waited func() time.D
 		"metadata": map[string]any{"name": "after-the-outage"}}); err != nil {
 		t.Fatal(err)
 	}
-	back, waitedBefore := time.Now(), waited()
 	if err := c.WaitFor(t.Context(), "the agent to be in step", func() error {
 		all, err := readRows[struct{ Name string }](t, n, "k8s-namespaces")
 		if err != nil {
@@ -116,11 +111,6 @@ func comesBack(t *testing.T, c *kube.Cluster, n *kube.Node, waited func() time.D
 		return fmt.Errorf("it knows %d namespaces, not the new one", len(all))
 	}); err != nil {
 		t.Error(err)
-	}
-	if took, slack := time.Since(back), waited()-waitedBefore; took > inStep+slack {
-		t.Errorf("the agent was in step only after %s, and had waited %s for a CPU", took.Round(time.Millisecond), slack)
-	} else {
-		t.Logf("in step after %s", took.Round(time.Millisecond))
 	}
 }
 
@@ -194,7 +184,7 @@ func published(t *testing.T, c *kube.Cluster, n *kube.Node, pods ...string) {
 				SecurityLabels map[string]string `json:"security-labels"`
 			}
 		}
-		if err := errors.Join(c.GetObject(t.Context(), "/apis/cilium.io/v2/namespaces/default/ciliumendpoints", &eps),
+		if err := errors.Join(c.GetObject(t.Context(), "/apis/cilium.io/v2/namespaces/"+c.Namespace+"/ciliumendpoints", &eps),
 			c.GetObject(t.Context(), "/apis/cilium.io/v2/ciliumidentities", &ids)); err != nil {
 			return err
 		}
@@ -211,7 +201,7 @@ func published(t *testing.T, c *kube.Cluster, n *kube.Node, pods ...string) {
 			}
 		}
 		for _, ep := range eps.Items {
-			ips, err := c.PodIPs(t.Context(), "default/"+ep.Metadata.Name)
+			ips, err := c.PodIPs(t.Context(), ep.Metadata.Name)
 			if err != nil {
 				return err
 			}
@@ -267,8 +257,10 @@ func labelled(t *testing.T, n *kube.Node, kind string) map[string]string {
 	return found
 }
 
+var execs atomic.Int64 // as ids are unique
+
 func inContainer(n *kube.Node, container string, script string) []string {
-	return []string{"ctr", "-n", "k8s.io", "task", "exec", "--exec-id", fmt.Sprint("t", time.Now().UnixNano()), container, "sh", "-c", script}
+	return []string{"ctr", "-n", "k8s.io", "task", "exec", "--exec-id", fmt.Sprint("t", execs.Add(1)), container, "sh", "-c", script}
 }
 
 func pingOnce(ctx context.Context, n *kube.Node, container, peer string) error {

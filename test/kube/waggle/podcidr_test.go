@@ -11,10 +11,9 @@ import (
 
 const nodePath, ciliumNodePath = "/api/v1/nodes/", "/apis/cilium.io/v2/ciliumnodes/"
 
-// TestPrivilegedPodCIDR_FromEachSource goes through the sources on a cluster whose controller manager allocates none.
-func TestPrivilegedPodCIDR_FromEachSource(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{})
+// podCIDRFromEachSource goes through the sources on a cluster whose controller manager allocates none.
+func podCIDRFromEachSource(t *testing.T, shared *kube.Cluster) {
+	c, n := shared.Tenant(t, kube.NodeOptions{})
 	annotate := func(ipv4, ipv6 string) {
 		t.Helper()
 		if _, err := c.Kubectl(t.Context(), "annotate", "--overwrite", "node", n.Name,
@@ -81,29 +80,29 @@ func TestPrivilegedPodCIDR_FromEachSource(t *testing.T) {
 	if err := c.RunPod(t.Context(), kube.Pod{Name: "pooled"}); err != nil {
 		t.Fatal(err)
 	}
-	if ips, err := c.PodIPs(t.Context(), "default/pooled"); err != nil || !inside(ips, "10.53.1.0/24", "fd00:53:1::/112") {
+	if ips, err := c.PodIPs(t.Context(), "pooled"); err != nil || !inside(ips, "10.53.1.0/24", "fd00:53:1::/112") {
 		t.Errorf("the pod has the addresses %v, %v", ips, err)
 	}
 	stop(t, p)
 }
 
-// TestPrivilegedPodCIDR_FromControllerManager is the usual cluster.
-func TestPrivilegedPodCIDR_FromControllerManager(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
-	p := readyAgent(t, n, "--ipam=kubernetes")
+// podCIDRFromControllerManager is the usual cluster.
+func podCIDRFromControllerManager(t *testing.T, shared *kube.Cluster) {
+	c, n := installedNode(t, shared, kube.NodeOptions{})
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", "jsonpath={.spec.podCIDRs[0]} {.spec.podCIDRs[1]}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	routerIn(t, c, n, strings.Fields(out)...)
-	stop(t, p)
+	cidrs := strings.Fields(out)
+	if len(cidrs) != 2 || cidrs[0] == cidrs[1] {
+		t.Fatalf("the controller manager gave %q", out)
+	}
+	routerIn(t, c, n, cidrs...)
 }
 
-// TestPrivilegedNodeName_IsRequired: a guessed name could be another node's, and its CIDR with it.
-func TestPrivilegedNodeName_IsRequired(t *testing.T) {
-	t.Parallel()
-	_, n := prepared(t, kube.Options{})
+// nodeNameIsRequired: a guessed name could be another node's, and its CIDR with it.
+func nodeNameIsRequired(t *testing.T, shared *kube.Cluster) {
+	_, n := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
 	p := agent(t, n, "--ipam=kubernetes", "--node-name=")
 	<-p.Done()
 	if !strings.Contains(p.Log(), "K8S_NODE_NAME") {

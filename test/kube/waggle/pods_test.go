@@ -17,10 +17,10 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// installed starts a cluster of one node with Waggle on it, as "waggle install" makes it.
+// installed starts a cluster of the test's own, of one node, with Waggle on it as "waggle install" makes it.
 func installed(t *testing.T, options kube.Options, args ...string) (*kube.Cluster, *kube.Node) {
 	t.Helper()
-	options.Taints = append(options.Taints, "node.cilium.io/agent-not-ready=true:NoSchedule")
+	options.Taints = append(options.Taints, notReadyTaint+"=true:NoSchedule")
 	c := kube.Start(t, options)
 	args = append(args, "--set", "enable-ipv6=true")
 	if err := c.InstallWaggle(t.Context(), args...); err != nil {
@@ -33,11 +33,10 @@ func installed(t *testing.T, options kube.Options, args ...string) (*kube.Cluste
 	return c, n
 }
 
-// TestPrivilegedPods_ThirtyAtOnce is what a deployment with thirty replicas does to a node.
-func TestPrivilegedPods_ThirtyAtOnce(t *testing.T) {
-	t.Parallel()
+// thirtyAtOnce is what a deployment with thirty replicas does to a node.
+func thirtyAtOnce(t *testing.T, shared *kube.Cluster) {
 	const count = 30
-	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "cni-log-file="+pluginLog)
+	c, n := installedNode(t, shared, kube.NodeOptions{})
 	routePods(t, c, n)
 	if err := c.WaitFor(t.Context(), "the self-test's pod to be gone", func() error {
 		out, err := n.Run(t.Context(), "sh", "-c", "ip -o link | grep lxc; true")
@@ -56,12 +55,12 @@ func TestPrivilegedPods_ThirtyAtOnce(t *testing.T) {
 	forEach(t, count, func(i int) error {
 		return c.CreatePod(ctx, kube.Pod{Name: podName(i), Labels: map[string]string{"app": "thirty"}})
 	})
-	forEach(t, count, func(i int) error { return c.WaitPodReady(ctx, "default/"+podName(i)) })
+	forEach(t, count, func(i int) error { return c.WaitPodReady(ctx, podName(i)) })
 	t.Logf("%d pods were created and Ready within %s", count, time.Since(began).Round(time.Millisecond))
 
 	addresses := make([][]string, count)
 	forEach(t, count, func(i int) (err error) {
-		addresses[i], err = c.PodIPs(ctx, "default/"+podName(i))
+		addresses[i], err = c.PodIPs(ctx, podName(i))
 		if err == nil && len(addresses[i]) != 2 {
 			err = fmt.Errorf("%s has the addresses %v, want one of each family", podName(i), addresses[i])
 		}
@@ -73,7 +72,7 @@ func TestPrivilegedPods_ThirtyAtOnce(t *testing.T) {
 			script += "ping -c 1 -W 2 " + target + " >/dev/null || { echo no answer from " + target + "; exit 1; }; "
 		}
 		script += fmt.Sprintf("nc -w 2 %s %s </dev/null || { echo the API server refuses; exit 1; }", kube.ServerAddresses()[0], kube.ServerPort)
-		out, err := c.Exec(ctx, "default/"+podName(i), "sh", "-c", script)
+		out, err := c.Exec(ctx, podName(i), "sh", "-c", script)
 		if err != nil {
 			return fmt.Errorf("%s: %s: %w", podName(i), out, err)
 		}
@@ -85,7 +84,7 @@ func TestPrivilegedPods_ThirtyAtOnce(t *testing.T) {
 	}
 	reportLatency(t, n)
 
-	forEach(t, count, func(i int) error { return c.DeletePod(ctx, "default/"+podName(i)) })
+	forEach(t, count, func(i int) error { return c.DeletePod(ctx, podName(i)) })
 	if err := c.WaitFor(ctx, "nothing to be left of the pods", func() error {
 		if after := inventory(t, n); after != before {
 			return fmt.Errorf("before:\n%s\nafter:\n%s", before, after)

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// policyWorld is a cluster of one node with pods of two namespaces, each of which serves two ports.
+// policyWorld is a node with pods of two namespaces, each of which serves two ports.
 type policyWorld struct {
 	*kube.Cluster
 	node *kube.Node
@@ -30,12 +30,19 @@ const policyNamespaces = `
 {apiVersion: v1, kind: Namespace, metadata: {name: w, labels: {team: w}}}
 `
 
-func newPolicyWorld(t *testing.T) *policyWorld {
+func newPolicyWorld(t *testing.T, shared *kube.Cluster) *policyWorld {
 	t.Helper()
-	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+	c, n := installedNode(t, shared, kube.NodeOptions{})
 	w := &policyWorld{Cluster: c, node: n, ips: map[string][]string{}}
-	if err := c.Apply(t.Context(), policyNamespaces); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"x", "w"} {
+		t.Cleanup(func() {
+			if err := c.DeleteNamespace(context.WithoutCancel(t.Context()), name); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := c.CreateNamespace(t.Context(), name, map[string]string{"team": name}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var mu sync.Mutex // guards w.ips
 	var group errgroup.Group
@@ -136,11 +143,10 @@ func ciliumPolicy(namespace, spec string) string {
 	return "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {namespace: " + namespace + ", name: step}, spec: {" + spec + "}}"
 }
 
-// TestPrivilegedPolicy_OfARealKubernetes holds the main cases of the specification against pods of a kubelet, and what is said of
+// policyOfARealKubernetes holds the main cases of the specification against pods of a kubelet, and what is said of
 // policies against a real API server. The other cases are in test/node.
-func TestPrivilegedPolicy_OfARealKubernetes(t *testing.T) {
-	t.Parallel()
-	w := newPolicyWorld(t)
+func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
+	w := newPolicyWorld(t, shared)
 	everybody := func(tcp) bool { return true }
 	nobody := func(tcp) bool { return false }
 	into := func(pods string, allowed func(tcp) bool) func(tcp) bool {

@@ -11,14 +11,13 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// interval of the two looks at an endpoint without a link; the default is 10 s.
+// interval of the two scans that find an endpoint without a link; the default is 10 s.
 const interval = 3 * time.Second
 
-// TestPrivilegedRestart_WhatEndedMeanwhile has pods end while the agent is away, heard of and not, and then the node lose its
+// endedMeanwhile has pods end while the agent is away, heard of and not, and then the node lose its
 // power, once with what the agent had in /run and once without: what is gone leaves nothing, and what is there stays or comes back.
-func TestPrivilegedRestart_WhatEndedMeanwhile(t *testing.T) {
-	t.Parallel()
-	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "endpoint-gc-interval="+interval.String())
+func endedMeanwhile(t *testing.T, shared *kube.Cluster) {
+	c, n := installedNode(t, shared, kube.NodeOptions{})
 	for _, name := range []string{"a", "b", "queued", "unheard"} {
 		if err := c.CreatePod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
 			t.Fatal(err)
@@ -32,13 +31,17 @@ func TestPrivilegedRestart_WhatEndedMeanwhile(t *testing.T) {
 		}
 	}
 
-	away(t, c)
+	if err := c.WithdrawAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	endUnheard(t, c, n, "unheard")
-	if err := c.DeletePod(t.Context(), "default/queued"); err != nil {
+	if err := c.DeletePod(t.Context(), "queued"); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	back(t, c)
+	if err := c.ReturnAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	if now := fmt.Sprint(endpointsOf(t, n)); strings.Contains(now, "queued") {
 		t.Errorf("an agent that is ready has not heard what was queued: %s", now)
 	}
@@ -56,32 +59,6 @@ func TestPrivilegedRestart_WhatEndedMeanwhile(t *testing.T) {
 		reboot(t, n, keep)
 		attached(t, c, n, "a", "b")
 		t.Logf("with /run/waggle kept %t, pods talk %s after the power went", keep, time.Since(began).Round(10*time.Millisecond))
-	}
-}
-
-// away takes the agent off the node; its DaemonSet stays.
-func away(t *testing.T, c *kube.Cluster) {
-	t.Helper()
-	if err := c.MergePatch(t.Context(), daemonSetPath, `{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": "true"}}}}}`); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.WaitFor(t.Context(), "the agent to go", func() error {
-		pods, err := c.AgentPods(t.Context())
-		if err == nil && len(pods) > 0 {
-			err = fmt.Errorf("there are %v", pods)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// back undoes away.
-func back(t *testing.T, c *kube.Cluster) {
-	t.Helper()
-	if err := errors.Join(c.MergePatch(t.Context(), daemonSetPath, `{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": null}}}}}`),
-		c.WaitWaggle(t.Context())); err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -148,7 +125,7 @@ func onlyThese(t *testing.T, c *kube.Cluster, n *kube.Node, pods []string) error
 	client := containersOf(t, n)[pods[0]]
 	var names, addresses, links, files []string
 	for _, e := range all {
-		ips, err := c.PodIPs(t.Context(), "default/"+e.K8sPodName)
+		ips, err := c.PodIPs(t.Context(), e.K8sPodName)
 		if err != nil || !slices.Equal(ips, []string{e.IPv4, e.IPv6}) || e.Quarantine != "" || e.ContainerID != sandboxOf(t, n, e.K8sPodName) {
 			return fmt.Errorf("%+v belongs to a pod with the addresses %v, %w", e, ips, err)
 		}

@@ -4,66 +4,24 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedServers_FailOver gives the agent two API servers over one store, and kills the one in use.
-func TestPrivilegedServers_FailOver(t *testing.T) {
+// TestPrivilegedServers disturbs API servers in several ways, one after the other, under the agent of one node.
+func TestPrivilegedServers(t *testing.T) {
 	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
-	second, err := c.StartSecondAPIServer(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := readyAgent(t, n, "--ipam=kubernetes", "--k8s-api-server="+c.URL+","+second)
-	if err := c.WaitFor(t.Context(), "the tables to be complete", func() error { return synced(t, n) }); err != nil {
-		t.Fatal(err)
-	}
-	ours := c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.UserAgent, "waggle-agent/") })
-	if len(ours) == 0 {
-		t.Error("the audit log has nobody named waggle-agent")
-	}
-	if err := c.StopAPIServer(); err != nil {
-		t.Fatal(err)
-	}
-	waited, began := waitingForCPU(t, p.PID()), time.Now()
-	for _, o := range []struct{ collection, table string }{{"/api/v1/namespaces", "k8s-namespaces"}, {"/apis/cilium.io/v2/ciliumnodes", "cilium-nodes"}} {
-		version, kind := "v1", "Namespace"
-		if o.table == "cilium-nodes" {
-			version, kind = "cilium.io/v2", "CiliumNode"
-		}
-		if err := c.CreateAt(t.Context(), second, o.collection, map[string]any{"apiVersion": version, "kind": kind,
-			"metadata": map[string]any{"name": "after-the-fail-over"}, "spec": map[string]any{}}); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.WaitFor(t.Context(), "the agent to follow the second server", func() error { return hasRow(t, n, o.table, "after-the-fail-over") }); err != nil {
-			t.Error(err)
-		}
-	}
-	if took, slack := time.Since(began), waited(); took > inStep+slack {
-		t.Errorf("the fail-over took %s, %s of waiting for a CPU", took, slack)
-	} else {
-		t.Logf("the fail-over took %s", took.Round(time.Millisecond))
-	}
-	for _, s := range rows[struct {
-		Server string
-		Active bool
-	}](t, n, "api-servers") {
-		if s.Active != (s.Server == second) {
-			t.Errorf("in use: %+v", s)
-		}
-	}
-	stop(t, p)
+	t.Run("Hang", func(t *testing.T) { serverHangs(t, c, n) })
+	t.Run("LoseTheirHistory", func(t *testing.T) { historyIsLost(t, c, n) })
+	t.Run("FailOver", func(t *testing.T) { failOver(t, c, n) })
 }
 
-// TestPrivilegedServers_Hang ends an agent while its API server has its connections open and says nothing.
-func TestPrivilegedServers_Hang(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+// serverHangs ends an agent while its API server has its connections open and says nothing.
+func serverHangs(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := c.RunPod(t.Context(), kube.Pod{Name: "a", Labels: map[string]string{"app": "a"}}); err != nil {
 		t.Fatal(err)
@@ -72,13 +30,7 @@ func TestPrivilegedServers_Hang(t *testing.T) {
 		t.Fatal(err)
 	}
 	newSandbox(t, c, n, "a", n.IPv4)
-	waited, began := waitingForCPU(t, p.PID()), time.Now()
 	stop(t, p)
-	if took, slack := time.Since(began), waited(); took > 5*time.Second+slack {
-		t.Errorf("the agent ended after %s, %s of waiting for a CPU", took, slack)
-	} else {
-		t.Logf("the agent ended after %s", took.Round(time.Millisecond))
-	}
 	p = readyAgent(t, n, "--ipam=kubernetes") // from the copy
 	stop(t, p)
 	if err := c.ResumeAPIServer(); err != nil {
@@ -86,11 +38,9 @@ func TestPrivilegedServers_Hang(t *testing.T) {
 	}
 }
 
-// TestPrivilegedServers_LoseTheirHistory compacts the store while the agent cannot see it, so that its watches get a real
+// historyIsLost compacts the store while the agent cannot see it, so that its watches get a real
 // 410 Gone, and then takes away objects behind the API server's back, as a store restored from an older copy does.
-func TestPrivilegedServers_LoseTheirHistory(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+func historyIsLost(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	for i := range 15 {
 		if err := c.Create(t.Context(), "/api/v1/namespaces", namespace(fmt.Sprintf("lost-%d", i))); err != nil {
@@ -114,7 +64,8 @@ func TestPrivilegedServers_LoseTheirHistory(t *testing.T) {
 	if err := c.Etcd(t.Context(), "/v3/kv/compaction", fmt.Sprintf(`{"revision": %q, "physical": true}`, deleted.Header.Revision), &deleted); err != nil {
 		t.Fatal(err)
 	}
-	comesBack(t, c, n, waitingForCPU(t, p.PID()))
+	before := len(quorumLists(t, c))
+	comesBack(t, c, n)
 	if err := c.WaitFor(t.Context(), "what is really gone to go", func() error {
 		all, err := readRows[struct{ Name string }](t, n, "k8s-namespaces")
 		for _, row := range all {
@@ -126,14 +77,65 @@ func TestPrivilegedServers_LoseTheirHistory(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	quorum := c.AuditLog(t, func(e kube.AuditEvent) bool {
-		return e.Verb == "list" && e.ObjectRef.Resource == "namespaces" && strings.HasPrefix(e.UserAgent, "waggle-agent/") &&
-			!strings.Contains(e.RequestURI, "resourceVersion=")
-	})
-	if len(quorum) == 0 {
+	if len(quorumLists(t, c)) == before {
 		t.Error("the loss of most namespaces was believed without a list by quorum")
 	}
 	stop(t, p)
+}
+
+// failOver gives the agent two API servers over one store, and kills the one in use.
+func failOver(t *testing.T, c *kube.Cluster, n *kube.Node) {
+	before := len(ofAgents(t, c))
+	second, err := c.StartSecondAPIServer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := readyAgent(t, n, "--ipam=kubernetes", "--k8s-api-server="+c.URL+","+second)
+	if err := c.WaitFor(t.Context(), "the tables to be complete", func() error { return synced(t, n) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(ofAgents(t, c)) == before {
+		t.Error("the audit log has nobody named waggle-agent")
+	}
+	if err := c.StopAPIServer(); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []struct{ collection, table string }{{"/api/v1/namespaces", "k8s-namespaces"}, {"/apis/cilium.io/v2/ciliumnodes", "cilium-nodes"}} {
+		version, kind := "v1", "Namespace"
+		if o.table == "cilium-nodes" {
+			version, kind = "cilium.io/v2", "CiliumNode"
+		}
+		if err := c.CreateAt(t.Context(), second, o.collection, map[string]any{"apiVersion": version, "kind": kind,
+			"metadata": map[string]any{"name": "after-the-fail-over"}, "spec": map[string]any{}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.WaitFor(t.Context(), "the agent to follow the second server", func() error { return hasRow(t, n, o.table, "after-the-fail-over") }); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, s := range rows[struct {
+		Server string
+		Active bool
+	}](t, n, "api-servers") {
+		if s.Active != (s.Server == second) {
+			t.Errorf("in use: %+v", s)
+		}
+	}
+	stop(t, p)
+}
+
+// ofAgents are the requests of agents so far.
+func ofAgents(t *testing.T, c *kube.Cluster) []kube.AuditEvent {
+	t.Helper()
+	return c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.UserAgent, "waggle-agent/") })
+}
+
+// quorumLists are the lists of namespaces so far that agents wanted from the store itself.
+func quorumLists(t *testing.T, c *kube.Cluster) []kube.AuditEvent {
+	t.Helper()
+	return slices.DeleteFunc(ofAgents(t, c), func(e kube.AuditEvent) bool {
+		return e.Verb != "list" || e.ObjectRef.Resource != "namespaces" || strings.Contains(e.RequestURI, "resourceVersion=")
+	})
 }
 
 func namespace(name string) map[string]any {

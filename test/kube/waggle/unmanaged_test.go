@@ -13,18 +13,17 @@ import (
 // staticPod has a network of its own. The runtime knows it by a UID that kubelet makes, the API server by another.
 const staticPod = `apiVersion: v1
 kind: Pod
-metadata: {name: static, namespace: default, labels: {app: static}}
+metadata: {name: static, namespace: %s, labels: {app: static}}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
   - {name: main, image: ` + kube.ClientImage + `, imagePullPolicy: Never, command: [sleep, "1000000"]}
 `
 
-// TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed moves a node from another network to ours: pods that stay on the
+// podsOfAnEarlierNetwork moves a node from another network to ours: pods that stay on the
 // old one are named until they are made again.
-func TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed(t *testing.T) {
-	t.Parallel()
-	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
+func podsOfAnEarlierNetwork(t *testing.T, shared *kube.Cluster) {
+	c, n := ranged(t, shared, kube.NodeOptions{})
 	if err := n.InstallBridge("10.0.1.0/24"); err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +35,12 @@ func TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed(t *testing.T) {
 	job := map[string]any{"apiVersion": "batch/v1", "kind": "Job", "metadata": map[string]string{"name": "job"},
 		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
 			"containers": []map[string]any{{"name": "main", "image": kube.ClientImage, "imagePullPolicy": "Never", "command": []string{"true"}}}}}}}
-	if err := c.Create(t.Context(), "/apis/batch/v1/namespaces/default/jobs", job); err != nil {
+	if err := c.Create(t.Context(), "/apis/batch/v1/namespaces/"+c.Namespace+"/jobs", job); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.WaitFor(t.Context(), "the job to be done", func() error {
 		var o struct{ Status struct{ Succeeded int } }
-		err := c.GetObject(t.Context(), "/apis/batch/v1/namespaces/default/jobs/job", &o)
+		err := c.GetObject(t.Context(), "/apis/batch/v1/namespaces/"+c.Namespace+"/jobs/job", &o)
 		if err == nil && o.Status.Succeeded != 1 {
 			err = errors.New("it has not succeeded yet")
 		}
@@ -54,26 +53,27 @@ func TestPrivilegedUnmanaged_PodsOfAnEarlierNetworkAreListed(t *testing.T) {
 	}
 
 	p := readyAgent(t, n, "--ipam=kubernetes")
-	unmanaged(t, c, n, "default/old")
-	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, "1 run without an endpoint") || !strings.Contains(status, "default/old") {
+	old := c.Namespace + "/old"
+	unmanaged(t, c, n, old)
+	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, "1 run without an endpoint") || !strings.Contains(status, old) {
 		t.Errorf("the status does not name the pod: %v\n%s", err, status)
 	}
-	if status, err := n.Waggle(t.Context(), "status", "-o", "json"); err != nil || !strings.Contains(strings.Join(strings.Fields(status), ""), `"unmanaged-pods":["default/old"]`) {
+	if status, err := n.Waggle(t.Context(), "status", "-o", "json"); err != nil || !strings.Contains(strings.Join(strings.Fields(status), ""), `"unmanaged-pods":["`+old+`"]`) {
 		t.Errorf("the status in JSON does not name the pod: %v\n%s", err, status)
 	}
 
 	// Made again it has our network, as a static pod has.
-	if err := c.DeletePod(t.Context(), "default/old"); err != nil {
+	if err := c.DeletePod(t.Context(), "old"); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.RunPod(t.Context(), kube.Pod{Name: "old", Labels: map[string]string{"app": "old"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.WriteFile("/etc/kubernetes/manifests/static.yaml", staticPod, 0o644); err != nil {
+	if err := n.WriteFile("/etc/kubernetes/manifests/static.yaml", fmt.Sprintf(staticPod, c.Namespace), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	mirror := "static-" + n.Name
-	if err := c.WaitPodReady(t.Context(), "default/"+mirror); err != nil {
+	if err := c.WaitPodReady(t.Context(), mirror); err != nil {
 		t.Fatal(err)
 	}
 	unmanaged(t, c, n)

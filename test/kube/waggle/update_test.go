@@ -25,13 +25,14 @@ type selfTest struct {
 // cluster.
 func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	t.Parallel()
-	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, Taints: []string{notReadyTaint + "=true:NoSchedule"}})
+	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	n := c.Nodes[0]
 	fresh, object := network(t, n), written(t, c, n)
 	answersIPv6(t, n, false)
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"); err != nil {
 		t.Fatal(err)
 	}
+	newReplica(t, c)
 	untoldWhileTestFails(t, c, n)
 	answersIPv6(t, n, true)
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
@@ -43,7 +44,7 @@ func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	peers, err := c.PodIPs(t.Context(), "default/b")
+	peers, err := c.PodIPs(t.Context(), "b")
 	if err != nil || len(peers) != 2 {
 		t.Fatalf("pod b has the addresses %v, %v", peers, err)
 	}
@@ -165,6 +166,7 @@ func updated(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "annotate-k8s-node=true"); err != nil {
 		t.Fatal(err)
 	}
+	newReplica(t, c)
 	if err := c.WaitFor(t.Context(), "another agent with a passed self-test of its own", func() error {
 		now, err := c.AgentPods(t.Context())
 		if err == nil && (len(now) != 1 || now[0] == old[0]) {
@@ -190,6 +192,51 @@ func updated(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	if after := transition(t, c, n); after != before {
 		t.Errorf("the condition changed at %s, had been since %s", after, before)
 	}
+}
+
+const configDigest = "waggle.io/config"
+
+// newReplica waits for a replica of the cluster role with the options of the Deployment. The two replicas have one node between them: the
+// new one finds no place before the old one has gone.
+func newReplica(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	if err := c.WaitFor(t.Context(), "a replica of the cluster role with the latest options", func() error { return replicaIsNew(t, c) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replicaIsNew wants a ready replica of the cluster role that was made from the Deployment as it is now.
+func replicaIsNew(t *testing.T, c *kube.Cluster) error {
+	var deployment struct {
+		Spec struct {
+			Template struct {
+				Metadata struct{ Annotations map[string]string }
+			}
+		}
+	}
+	if err := c.GetObject(t.Context(), "/apis/apps/v1/namespaces/kube-system/deployments/waggle-cluster", &deployment); err != nil {
+		return err
+	}
+	var pods struct {
+		Items []struct {
+			Metadata struct{ Annotations map[string]string }
+			Status   struct {
+				Conditions []struct{ Type, Status string }
+			}
+		}
+	}
+	if err := c.GetObject(t.Context(), "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name=waggle-cluster", &pods); err != nil {
+		return err
+	}
+	want := deployment.Spec.Template.Metadata.Annotations[configDigest]
+	for _, pod := range pods.Items {
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == "Ready" && condition.Status == "True" && pod.Metadata.Annotations[configDigest] == want {
+				return nil
+			}
+		}
+	}
+	return errors.New("no ready replica has the options of the Deployment")
 }
 
 // transition is since when the condition is what it is.
@@ -268,7 +315,7 @@ func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 		t.Errorf("beside a cleanup that waits: %v", err)
 	}
 	for _, name := range []string{"a", "b"} {
-		if err := c.DeletePod(t.Context(), "default/"+name); err != nil {
+		if err := c.DeletePod(t.Context(), name); err != nil {
 			t.Error(err)
 		}
 	}
@@ -289,14 +336,14 @@ func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 	}
 }
 
-// written is what an agent may write to a Node, as it is now. One annotation comes from the controller manager, some time.
+// written is what an agent may write to a Node, as it is now.
 func written(t *testing.T, c *kube.Cluster, n *kube.Node) string {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", `jsonpath={.metadata.annotations} {.status.conditions[?(@.type=="NetworkUnavailable")].status}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Replace(out, `"node.alpha.kubernetes.io/ttl":"0",`, "", 1)
+	return out
 }
 
 // forgotten takes away what is left in the cluster as the guide says.

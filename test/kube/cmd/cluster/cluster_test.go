@@ -27,8 +27,18 @@ func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = exec.Command("env", "WAGGLE_CLUSTER_DIR="+dir, program, "down").Run() })
 
+	t.Setenv("WAGGLE_CLUSTER_DIR", dir)
 	cluster("No cluster is running", "down")
+
+	// A process that is killed takes all others with it, and a new one can take its place.
 	cluster(dir+"/kubectl get nodes", "up", "-bare")
+	killed := held(t)
+	if process, err := os.FindProcess(killed); err != nil || process.Kill() != nil {
+		t.Fatalf("cannot kill process %d: %v", killed, err)
+	}
+	waitUnlocked(30 * time.Second)
+	cluster(dir+"/kubectl get nodes", "up", "-bare")
+	ended := held(t)
 	cluster("running already", "up", "-bare")
 	if out, err := exec.Command(dir+"/kubectl", "get", "nodes").CombinedOutput(); err != nil || !strings.Contains(string(out), "node-1 ") {
 		t.Errorf("kubectl: %v:\n%s", err, out)
@@ -38,18 +48,6 @@ func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("%s is left: %v", dir, err)
 	}
-
-	// A process that is killed takes all others with it, and a new one can take its place.
-	t.Setenv("WAGGLE_CLUSTER_DIR", dir)
-	cluster("", "up", "-bare")
-	killed := held(t)
-	if process, err := os.FindProcess(killed); err != nil || process.Kill() != nil {
-		t.Fatalf("cannot kill process %d: %v", killed, err)
-	}
-	waitUnlocked(10 * time.Second)
-	cluster("", "up", "-bare")
-	ended := held(t)
-	cluster("The cluster is gone", "down")
 	for _, pid := range []int{killed, ended} {
 		left, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/waggle-kube-%d-*", pid))
 		if err != nil || len(left) > 0 {

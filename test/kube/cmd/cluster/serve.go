@@ -73,7 +73,7 @@ func hold(c choices) int {
 func start(ctx context.Context, c choices) (*kube.Cluster, error) {
 	limited, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	cluster, err := kube.New(limited, kube.Options{Nodes: c.nodes, ClusterCIDR: kube.DualStackCIDR, LogDir: file("logs")})
+	cluster, err := kube.New(limited, kube.Options{Nodes: c.nodes, ClusterCIDR: kube.DualStackCIDR, Controllers: kube.AllControllers, LogDir: file("logs")})
 	if err != nil {
 		return cluster, err
 	}

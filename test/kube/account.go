@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// account counts the CPU time of the process inside and of all that it starts, nodes included. The times that wait(2) reports leave
+// out what was killed with a PID namespace. Without cgroup version 2, which also counts where it has no controllers, it counts nothing.
+type account struct {
+	dir   string   // the cgroup above that of the process and those of nodes
+	group *os.File // the cgroup of the process: in version 2 only leaves may hold processes
+}
+
+func newAccount(name string) (a account, err error) {
+	all, err := hierarchies()
+	if err != nil {
+		return a, err
+	}
+	for _, h := range all {
+		if h.version != 2 {
+			continue
+		}
+		if _, err := makeCgroupsIn([]hierarchy{h}, name+"/programs"); err != nil {
+			return a, err
+		}
+		a.dir = filepath.Join(h.path, name)
+		a.group, err = os.Open(filepath.Join(a.dir, "programs"))
+		return a, err
+	}
+	return a, nil
+}
+
+// attach makes a process start in the account's cgroup.
+func (a account) attach(attributes *syscall.SysProcAttr) {
+	if a.group != nil {
+		attributes.UseCgroupFD, attributes.CgroupFD = true, int(a.group.Fd())
+	}
+}
+
+func (a account) close() {
+	if a.group != nil {
+		_ = a.group.Close() // nothing was written
+	}
+}
+
+// text is for who wants to know what tests cost.
+func (a account) text(program string) string {
+	stat, _ := os.ReadFile(filepath.Join(a.dir, "cpu.stat"))
+	for line := range strings.Lines(string(stat)) {
+		var microseconds int64
+		if n, _ := fmt.Sscanf(line, "usage_usec %d", &microseconds); n == 1 {
+			return fmt.Sprintf("CPU time of %s and its clusters: %.1f s", filepath.Base(program), (time.Duration(microseconds) * time.Microsecond).Seconds())
+		}
+	}
+	return fmt.Sprintf("CPU time of %s and its clusters: unknown, as no cgroups of version 2 are mounted", filepath.Base(program))
+}

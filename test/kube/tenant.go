@@ -1,0 +1,95 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+)
+
+// Tenant adds a node to the cluster that belongs to the test, and is removed with it. The view that Tenant returns has this node alone.
+// Its namespace is the test's own; the pods of that namespace run on the test's node. What is not in a namespace of the test's own is
+// shared with the other tenants: the control plane cannot be disturbed through the view.
+func (c *Cluster) Tenant(t testing.TB, options NodeOptions) (*Cluster, *Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	view := &Cluster{URL: c.URL, LogDir: c.LogDir, dir: c.dir, options: Options{NodeOptions: options, ClusterCIDR: c.options.ClusterCIDR},
+		bin: c.bin, caPEM: c.caPEM, control: c.control, api: c.api, host: c}
+	n, err := view.newNode()
+	if n != nil {
+		view.Nodes, view.Namespace = []*Node{n}, "on-"+n.Name
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(n.Name + ": " + view.keepLogs(t.Name()))
+			}
+			if err := view.leave(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err == nil {
+		err = errors.Join(view.CreateNamespace(ctx, view.Namespace, nil), n.startRuntime(ctx))
+	}
+	if err == nil {
+		err = view.startKubelets(ctx)
+	}
+	if err != nil {
+		t.Fatalf("add a node for %s: %v", t.Name(), err)
+	}
+	return view, n
+}
+
+// CreateNamespace makes a namespace whose pods run on the tenant's node. It must be deleted with [Cluster.DeleteNamespace].
+func (c *Cluster) CreateNamespace(ctx context.Context, name string, labels map[string]string) error {
+	return c.Create(ctx, "/api/v1/namespaces", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name,
+		"labels": labels, "annotations": map[string]string{"scheduler.alpha.kubernetes.io/node-selector": "kubernetes.io/hostname=" + c.Nodes[0].Name}}})
+}
+
+// DeleteNamespace deletes a namespace and does not wait until it is empty.
+func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
+	return ignoreNotFound(c.Delete(ctx, "/api/v1/namespaces/"+name))
+}
+
+// leave removes the tenant's node and its objects. The node goes first: nothing is left then that pods could be stopped on.
+func (c *Cluster) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	n := c.Nodes[0]
+	return errors.Join(n.PowerOff(), os.RemoveAll(c.path(n.Name)), c.deleteDaemonSet(ctx),
+		ignoreNotFound(c.Delete(ctx, "/api/v1/nodes/"+n.Name)),
+		ignoreNotFound(c.Delete(ctx, "/apis/cilium.io/v2/ciliumnodes/"+n.Name)),
+		c.deletePodsOf(ctx, n), c.DeleteNamespace(ctx, c.Namespace))
+}
+
+// deletePodsOf deletes the objects of all pods of a node without asking its kubelet.
+func (c *Cluster) deletePodsOf(ctx context.Context, n *Node) error {
+	var list struct{ Items []object }
+	if err := c.GetObject(ctx, "/api/v1/pods?fieldSelector=spec.nodeName%3D"+n.Name, &list); err != nil {
+		return err
+	}
+	var failed error
+	for _, p := range list.Items {
+		path := c.podPath(p.Metadata.Namespace+"/"+p.Metadata.Name) + "?gracePeriodSeconds=0"
+		failed = errors.Join(failed, ignoreNotFound(c.Delete(ctx, path)))
+	}
+	return failed
+}
+
+func ignoreNotFound(err error) error {
+	if isNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// GivePodCIDRs gives a registered Node the ranges of its pods, as the controller manager of a cluster with [Options.ClusterCIDR] does.
+// A Node keeps the ranges that it has; made again, it has none.
+func (n *Node) GivePodCIDRs(ctx context.Context, cidrs ...string) error {
+	_, err := n.cluster.Request(ctx, http.MethodPatch, "/api/v1/nodes/"+n.Name,
+		fmt.Appendf(nil, `{"spec": {"podCIDR": %q, "podCIDRs": %s}}`, cidrs[0], jsonText(cidrs)))
+	return err
+}
