@@ -42,6 +42,9 @@ type NodeOptions struct {
 	Taints      []string // of the new node, as "key=value:Effect"
 	NoBPFFS     bool     // leaves /sys/fs/bpf unmounted, as on a machine without systemd
 	NoKubelet   bool     // the node runs containerd only, until [Node.StartKubelet]
+
+	// OwnDaemonSet gives a tenant a copy of the DaemonSet that [Cluster.InstallShared] has made, which the tenant may change.
+	OwnDaemonSet bool
 }
 
 // Cluster is a running Kubernetes, or a tenant's view of one.
@@ -122,7 +125,9 @@ func New(ctx context.Context, options Options) (*Cluster, error) {
 	}
 	for range options.Nodes {
 		n, err := c.newNode()
-		c.Nodes = append(c.Nodes, n) // a node that is half-made is to be removed as well
+		if n != nil {
+			c.Nodes = append(c.Nodes, n) // a node that is half-made is to be removed as well
+		}
 		if err != nil {
 			return c, err
 		}

@@ -9,21 +9,32 @@ import (
 
 const daemonSets = "/apis/apps/v1/namespaces/" + waggleNamespace + "/daemonsets"
 
-// nodeLabel is what "waggle install" wants of a node.
-const nodeLabel = "kubernetes.io/os"
+// ownLabel keeps the shared DaemonSet of [Cluster.InstallShared] from a node.
+const ownLabel = "waggle.test/own-daemonset"
 
 // DaemonSet is the name of the DaemonSet whose agent runs on the nodes.
 func (c *Cluster) DaemonSet() string { return orElse(c.daemonSet, waggleDaemonSet) }
 
 func (c *Cluster) daemonSetPath() string { return daemonSets + "/" + c.DaemonSet() }
 
-// WithdrawAgent takes the agent off the tenant's node and waits until it has gone. Its DaemonSet stays.
-func (c *Cluster) WithdrawAgent(ctx context.Context) error {
-	n := c.Nodes[0]
-	if err := c.MergePatch(ctx, "/api/v1/nodes/"+n.Name, fmt.Sprintf(`{"metadata": {"labels": {%q: null}}}`, nodeLabel)); err != nil {
+// InstallShared installs Waggle as [Cluster.InstallWaggle] does, but not on the nodes of tenants with [NodeOptions.OwnDaemonSet].
+func (c *Cluster) InstallShared(ctx context.Context, flags ...string) error {
+	if err := errors.Join(c.owned(), c.addImage(ctx, c.archive())); err != nil {
 		return err
 	}
-	return c.WaitFor(ctx, "the agent of "+n.Name+" to go", func() error {
+	if err := c.ApplyWaggle(ctx, flags...); err != nil {
+		return err
+	}
+	return errors.Join(c.MergePatch(ctx, c.daemonSetPath(), `{"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+		{"nodeSelectorTerms": [{"matchExpressions": [{"key": "`+ownLabel+`", "operator": "DoesNotExist"}]}]}}}}}}}`), c.WaitWaggle(ctx))
+}
+
+// WithdrawAgent takes the agents off the nodes and waits until they have gone. Their DaemonSet stays.
+func (c *Cluster) WithdrawAgent(ctx context.Context) error {
+	if err := c.selectNodes(ctx, `"true"`); err != nil {
+		return err
+	}
+	return c.WaitFor(ctx, "the agents to go", func() error {
 		pods, err := c.AgentPods(ctx)
 		if err == nil && len(pods) > 0 {
 			err = fmt.Errorf("there are %v", pods)
@@ -32,14 +43,20 @@ func (c *Cluster) WithdrawAgent(ctx context.Context) error {
 	})
 }
 
-// ReturnAgent undoes [Cluster.WithdrawAgent] and waits until the agent is ready.
+// ReturnAgent undoes [Cluster.WithdrawAgent] and waits until the agents are ready.
 func (c *Cluster) ReturnAgent(ctx context.Context) error {
-	return errors.Join(c.MergePatch(ctx, "/api/v1/nodes/"+c.Nodes[0].Name, fmt.Sprintf(`{"metadata": {"labels": {%q: "linux"}}}`, nodeLabel)),
-		c.WaitWaggle(ctx))
+	return errors.Join(c.selectNodes(ctx, "null"), c.WaitWaggle(ctx))
 }
 
-// OwnDaemonSet moves the tenant's node from the shared DaemonSet to a copy of it for this node alone, which the test may change.
-func (c *Cluster) OwnDaemonSet(ctx context.Context) error {
+func (c *Cluster) selectNodes(ctx context.Context, nowhere string) error {
+	if c.host != nil && c.daemonSet == "" {
+		return errors.New("the DaemonSet is shared: give the tenant a copy with NodeOptions.OwnDaemonSet")
+	}
+	return c.MergePatch(ctx, c.daemonSetPath(), `{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": `+nowhere+`}}}}}`)
+}
+
+// copyDaemonSet makes a copy of the shared DaemonSet for the tenant's node alone.
+func (c *Cluster) copyDaemonSet(ctx context.Context) error {
 	var set struct {
 		APIVersion string         `json:"apiVersion"`
 		Kind       string         `json:"kind"`
@@ -65,11 +82,9 @@ func (c *Cluster) OwnDaemonSet(ctx context.Context) error {
 	set.Spec.Selector = map[string]any{"matchLabels": label}
 	maps.Copy(set.Spec.Template.Metadata.Labels, label)
 	set.Spec.Template.Spec["nodeSelector"] = map[string]string{"kubernetes.io/hostname": c.Nodes[0].Name}
-	if err := c.WithdrawAgent(ctx); err != nil {
-		return err
-	}
+	delete(set.Spec.Template.Spec, "affinity")
 	c.daemonSet = name
-	return errors.Join(c.Create(ctx, daemonSets, set), c.WaitWaggle(ctx))
+	return c.Create(ctx, daemonSets, set)
 }
 
 func (c *Cluster) deleteDaemonSet(ctx context.Context) error {

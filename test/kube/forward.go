@@ -22,7 +22,7 @@ func (c *Cluster) Forward(kubeconfig string) error {
 			go c.forward(conn)
 		}
 	}()
-	return c.writeKubeconfig(kubeconfig, "https://"+listener.Addr().String(), AdminToken)
+	return c.writeKubeconfig(kubeconfig, "https://"+listener.Addr().String(), AdminToken, "default")
 }
 
 // forward copies both directions until either ends; kubectl reports what breaks.

@@ -13,9 +13,12 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 
 // KubectlInput runs kubectl with an input, as for "apply -f -".
 func (c *Cluster) KubectlInput(ctx context.Context, input string, args ...string) (string, error) {
-	return run(ctx, c.control, strings.NewReader(input), append([]string{c.bin.kube + "/kubectl", "--kubeconfig=" + c.path("admin.kubeconfig"),
-		"--cache-dir=" + c.path("kubectl-cache"), "--namespace=" + c.Namespace}, args...)...)
+	return run(ctx, c.control, strings.NewReader(input), append([]string{c.bin.kube + "/kubectl", "--kubeconfig=" + c.adminKubeconfig(),
+		"--cache-dir=" + c.path("kubectl-cache")}, args...)...)
 }
+
+// adminKubeconfig is that of the namespace [Cluster.Namespace].
+func (c *Cluster) adminKubeconfig() string { return c.path("admin-" + c.Namespace + ".kubeconfig") }
 
 // Apply applies manifests.
 func (c *Cluster) Apply(ctx context.Context, manifests string) error {

@@ -88,6 +88,9 @@ func (n *Node) StartKubelet() (err error) {
 	if taints := n.cluster.options.Taints; len(taints) > 0 {
 		args = append(args, "--register-with-taints="+strings.Join(taints, ","))
 	}
+	if n.cluster.options.OwnDaemonSet {
+		args = append(args, "--node-labels="+ownLabel+"=true")
+	}
 	n.kubelet, err = n.cluster.component(n.StartProcess("kubelet", append(args, n.cluster.options.KubeletArgs...)...))
 	return err
 }

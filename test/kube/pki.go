@@ -53,28 +53,28 @@ func (c *Cluster) writeCredentials() error {
 			return err
 		}
 	}
-	for user, token := range map[string]string{"admin": AdminToken, "controllers": "controllers", "scheduler": "scheduler"} {
+	for user, token := range map[string]string{"controllers": "controllers", "scheduler": "scheduler"} {
 		if err := c.WriteKubeconfig(c.path(user+".kubeconfig"), token); err != nil {
 			return err
 		}
 	}
-	return nil
+	return c.writeKubeconfig(c.adminKubeconfig(), c.URL, AdminToken, c.Namespace)
 }
 
 // WriteKubeconfig writes a kubeconfig for a token. It can be used in the namespaces of the control plane and of nodes.
 func (c *Cluster) WriteKubeconfig(path, token string) error {
-	return c.writeKubeconfig(path, c.URL, token)
+	return c.writeKubeconfig(path, c.URL, token, "default")
 }
 
-func (c *Cluster) writeKubeconfig(path, url, token string) error {
+func (c *Cluster) writeKubeconfig(path, url, token, namespace string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(path, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Config", "current-context": "waggle",
  "clusters": [{"name": "waggle", "cluster": {"server": %q, "certificate-authority-data": %q}}],
  "users": [{"name": "user", "user": {"token": %q}}],
- "contexts": [{"name": "waggle", "context": {"cluster": "waggle", "user": "user"}}]}
-`, url, base64Text(c.caPEM), token), 0o600)
+ "contexts": [{"name": "waggle", "context": {"cluster": "waggle", "user": "user", "namespace": %q}}]}
+`, url, base64Text(c.caPEM), token, namespace), 0o600)
 }
 
 // pair is a certificate with its key.

@@ -32,10 +32,13 @@ func (c *Cluster) Tenant(t testing.TB, options NodeOptions) (*Cluster, *Node) {
 		})
 	}
 	if err == nil {
-		err = errors.Join(view.CreateNamespace(ctx, view.Namespace, nil), n.startRuntime(ctx))
+		err = errors.Join(view.writeKubeconfig(view.adminKubeconfig(), view.URL, AdminToken, view.Namespace), view.CreateNamespace(ctx, view.Namespace, nil), n.startRuntime(ctx))
 	}
 	if err == nil {
 		err = view.startKubelets(ctx)
+	}
+	if err == nil && options.OwnDaemonSet {
+		err = view.copyDaemonSet(ctx)
 	}
 	if err != nil {
 		t.Fatalf("add a node for %s: %v", t.Name(), err)
@@ -59,7 +62,7 @@ func (c *Cluster) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	n := c.Nodes[0]
-	return errors.Join(n.PowerOff(), os.RemoveAll(c.path(n.Name)), c.deleteDaemonSet(ctx),
+	return errors.Join(n.PowerOff(), os.RemoveAll(c.path(n.Name)), os.RemoveAll(c.adminKubeconfig()), c.deleteDaemonSet(ctx),
 		ignoreNotFound(c.Delete(ctx, "/api/v1/nodes/"+n.Name)),
 		ignoreNotFound(c.Delete(ctx, "/apis/cilium.io/v2/ciliumnodes/"+n.Name)),
 		c.deletePodsOf(ctx, n), c.DeleteNamespace(ctx, c.Namespace))

@@ -22,7 +22,11 @@ const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.
 
 // TestPrivilegedDaemonSet holds the tests of a cluster with Waggle on it as users install it. The node of each is new to the cluster.
 func TestPrivilegedDaemonSet(t *testing.T) {
-	shared, _ := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "cni-log-file="+pluginLog, "--set", "endpoint-gc-interval="+interval.String())
+	shared := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
+	if err := shared.InstallShared(t.Context(), "--set", "enable-ipv6=true", "--set", "cni-log-file="+pluginLog,
+		"--set", "endpoint-gc-interval="+interval.String()); err != nil {
+		t.Fatal(err)
+	}
 	// The one replica stays on the cluster's own node, as the nodes of tests go.
 	if err := shared.MergePatch(t.Context(), "/apis/apps/v1/namespaces/kube-system/deployments/waggle-cluster", `{"spec": {"replicas": 1}}`); err != nil {
 		t.Fatal(err)
@@ -31,7 +35,7 @@ func TestPrivilegedDaemonSet(t *testing.T) {
 		{"Restart_NobodyNotices", restartsUnnoticed},
 		{"Restart_WhatEndedMeanwhile", endedMeanwhile},
 		{"Policy_OfARealKubernetes", policyOfARealKubernetes},
-		{"Pods_ThirtyAtOnce", thirtyAtOnce},
+		{"Pods_ManyAtOnce", manyAtOnce},
 		{"RunsWithWhatIsPrinted", runsWithWhatIsPrinted},
 		{"PodCIDR_FromControllerManager", podCIDRFromControllerManager},
 	})

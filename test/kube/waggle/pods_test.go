@@ -33,9 +33,12 @@ func installed(t *testing.T, options kube.Options, args ...string) (*kube.Cluste
 	return c, n
 }
 
-// thirtyAtOnce is what a deployment with thirty replicas does to a node.
-func thirtyAtOnce(t *testing.T, shared *kube.Cluster) {
-	const count = 30
+// manyAtOnce is what a deployment with many replicas does to a node.
+func manyAtOnce(t *testing.T, shared *kube.Cluster) {
+	count := 15
+	if soak() {
+		count = 30
+	}
 	c, n := installedNode(t, shared, kube.NodeOptions{})
 	routePods(t, c, n)
 	if err := c.WaitFor(t.Context(), "the self-test's pod to be gone", func() error {
@@ -53,7 +56,7 @@ func thirtyAtOnce(t *testing.T, shared *kube.Cluster) {
 	defer cancel()
 	began := time.Now()
 	forEach(t, count, func(i int) error {
-		return c.CreatePod(ctx, kube.Pod{Name: podName(i), Labels: map[string]string{"app": "thirty"}})
+		return c.CreatePod(ctx, kube.Pod{Name: podName(i), Labels: map[string]string{"app": "many"}})
 	})
 	forEach(t, count, func(i int) error { return c.WaitPodReady(ctx, podName(i)) })
 	t.Logf("%d pods were created and Ready within %s", count, time.Since(began).Round(time.Millisecond))
@@ -85,7 +88,7 @@ func thirtyAtOnce(t *testing.T, shared *kube.Cluster) {
 	reportLatency(t, n)
 
 	forEach(t, count, func(i int) error { return c.DeletePod(ctx, podName(i)) })
-	if err := c.WaitFor(ctx, "nothing to be left of the pods", func() error {
+	if err := c.WaitFor(t.Context(), "nothing to be left of the pods", func() error {
 		if after := inventory(t, n); after != before {
 			return fmt.Errorf("before:\n%s\nafter:\n%s", before, after)
 		}

@@ -17,7 +17,7 @@ const interval = 3 * time.Second
 // endedMeanwhile has pods end while the agent is away, heard of and not, and then the node lose its
 // power, once with what the agent had in /run and once without: what is gone leaves nothing, and what is there stays or comes back.
 func endedMeanwhile(t *testing.T, shared *kube.Cluster) {
-	c, n := installedNode(t, shared, kube.NodeOptions{})
+	c, n := installedNode(t, shared, kube.NodeOptions{OwnDaemonSet: true})
 	for _, name := range []string{"a", "b", "queued", "unheard"} {
 		if err := c.CreatePod(t.Context(), kube.Pod{Name: name, Node: n.Name}); err != nil {
 			t.Fatal(err)

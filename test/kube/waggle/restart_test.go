@@ -20,10 +20,7 @@ const (
 // restartsUnnoticed has an agent killed, deleted, replaced by one with another datapath, hang and, in the soak, come back,
 // and what is beside it restart, while pods talk over connections that last.
 func restartsUnnoticed(t *testing.T, shared *kube.Cluster) {
-	c, n := installedNode(t, shared, kube.NodeOptions{})
-	if err := c.OwnDaemonSet(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	c, n := installedNode(t, shared, kube.NodeOptions{OwnDaemonSet: true})
 	var other string
 	var making errgroup.Group
 	making.Go(func() (err error) {
