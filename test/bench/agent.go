@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -24,7 +25,7 @@ func (b *bench) agent(ctx context.Context) error {
 		}
 		cold = append(cold, took)
 	}
-	b.report("agent start to ready, cold, p50", show(median(cold)), "1 s")
+	b.report("agent start to ready, cold, p50", show(median(cold)), figures.Time(median(cold)), coldStartBudget)
 
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -68,7 +69,7 @@ func (b *bench) restore(ctx context.Context) error {
 			}
 			took = append(took, one)
 		}
-		b.report(fmt.Sprintf("restore of %d endpoints, start to all ready, p50", count), show(median(took)), "2 s for 250")
+		b.report(fmt.Sprintf("restore of %d endpoints, start to all ready, p50", count), show(median(took)), figures.Time(median(took)), restoreBudget)
 	}
 	return nil
 }
@@ -129,13 +130,14 @@ func (b *bench) atRest(node *nodekit.Node) error {
 	if err != nil {
 		return err
 	}
-	megabytes, err := residentMemory(node)
+	resident, err := residentMemory(node)
 	if err != nil {
 		return err
 	}
-	b.report("agent at rest, resident, 100 endpoints", fmt.Sprintf("%.1f MB", megabytes), "55 MB")
+	b.report("agent at rest, resident, 100 endpoints", fmt.Sprintf("%.1f MB", resident), megabytes(resident), residentBudget)
 	const hertz = 100 // USER_HZ, fixed by the kernel's interface
-	b.report("agent at rest, CPU", fmt.Sprintf("%.2f %%", float64(after-before)/hertz/window.Seconds()*100), "0.1 % of a core")
+	share := float64(after-before) / hertz / window.Seconds() * 100
+	b.report("agent at rest, CPU", fmt.Sprintf("%.2f %%", share), figures.Value{Number: share, Unit: "% of a core"}, restCPUBudget)
 	return nil
 }
 
@@ -169,12 +171,16 @@ func cpuTicks(pid int) (int, error) {
 }
 
 func (b *bench) sizes(context.Context) error {
-	for _, program := range []struct{ name, budget string }{{"waggle-agent", "40 MB"}, {"waggle-cni", "8 MB"}, {"waggle", ""}} {
+	for _, program := range []struct {
+		name   string
+		budget figures.Limit
+	}{{"waggle-agent", agentSizeBudget}, {"waggle-cni", pluginSizeBudget}, {"waggle", unlimited}} {
 		info, err := os.Stat(filepath.Join(b.bin, program.name))
 		if err != nil {
 			return err
 		}
-		b.report("stripped size of "+program.name, fmt.Sprintf("%.1f MB", float64(info.Size())/1e6), program.budget)
+		size := float64(info.Size()) / 1e6
+		b.report("stripped size of "+program.name, fmt.Sprintf("%.1f MB", size), megabytes(size), program.budget)
 	}
 	return nil
 }

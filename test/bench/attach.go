@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -71,16 +72,19 @@ func (b *bench) attach(ctx context.Context) error {
 	for _, line := range []struct {
 		what     string
 		ours     pair
-		add, del string // budgets
-	}{{"IPv4", ipv4, "", ""}, {"dual-stack", dual, "0.5x", "0.4x"}, {fmt.Sprintf("dual-stack, %d pods there", crowd), crowded, "", ""},
-		{"dual-stack, a policy selects it", guarded, "", ""},
-		{fmt.Sprintf("dual-stack, a policy selects it, %d pods there", judged), guardedCrowd, "", ""}} {
+		add, del figures.Limit // budgets
+	}{{"IPv4", ipv4, addIPv4Budget, delBudget}, {"dual-stack", dual, addDualBudget, delBudget},
+		{fmt.Sprintf("dual-stack, %d pods there", crowd), crowded, unlimited, unlimited},
+		{"dual-stack, a policy selects it", guarded, unlimited, unlimited},
+		{fmt.Sprintf("dual-stack, a policy selects it, %d pods there", judged), guardedCrowd, unlimited, unlimited}} {
 		b.compare("ADD, "+line.what+", p50", line.ours.adds, control.adds, line.add)
 		b.compare("DEL, "+line.what+", p50", line.ours.dels, control.dels, line.del)
 	}
-	b.compare("ADD and DEL together, dual-stack, p50", dual.both, control.both, "")
-	b.report("ADD+DEL pairs per second", fmt.Sprintf("%.0f (control %.0f)",
-		1/median(dual.both).Seconds(), 1/median(control.both).Seconds()), "")
+	b.compare(fmt.Sprintf("ADD, dual-stack, %d pods there against none, p50", crowd), crowded.adds, dual.adds, addCrowdedBudget)
+	b.compare("ADD and DEL together, dual-stack, p50", dual.both, control.both, unlimited)
+	rate := 1 / median(dual.both).Seconds()
+	b.report("ADD+DEL pairs per second", fmt.Sprintf("%.0f (control %.0f)", rate, 1/median(control.both).Seconds()),
+		figures.Value{Number: rate, Unit: "pairs/s"}, unlimited)
 	return b.burst(ctx, nodes[2])
 }
 
@@ -117,7 +121,8 @@ func (b *bench) burst(ctx context.Context, node *nodekit.Node) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	b.report("100 ADD at once, p99 (p50)", fmt.Sprintf("%s (%s)", show(percentile(took, 99)), show(median(took))), "600 ms, none refused")
+	p99 := percentile(took, 99) // none was refused: that ends the measurement
+	b.report("100 ADD at once, p99 (p50)", fmt.Sprintf("%s (%s)", show(p99), show(median(took))), figures.Time(p99), addBurstBudget)
 	for _, pod := range pods {
 		group.Go(func() error { return pod.Detach(ctx) })
 	}

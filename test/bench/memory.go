@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -48,8 +49,9 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	if err != nil {
 		return err
 	}
+	each := (after - before) * 1024 / morePolicies
 	b.report(fmt.Sprintf("resident memory of the agent for each of %d policies more, 3 rules each", morePolicies),
-		fmt.Sprintf("%.1f KB", (after-before)*1024/morePolicies), "")
+		fmt.Sprintf("%.1f KB", each), figures.Value{Number: each, Unit: "KB"}, unlimited)
 	compiled, err := client.Rows[*policyentries.Policy](ctx, agent, "policy-entries")
 	if err != nil {
 		return err
@@ -58,7 +60,8 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	for _, c := range compiled {
 		entries, ranges = entries+c.Entries, ranges+c.Ranges
 	}
-	b.report("entries of those policies and ids, in policy (policy_ranges)", fmt.Sprintf("%d (%d), %d ids", entries, ranges, len(compiled)), "")
+	b.report("entries of those policies and ids, in policy (policy_ranges)", fmt.Sprintf("%d (%d), %d ids", entries, ranges, len(compiled)),
+		figures.Value{Number: float64(entries), Unit: "entries"}, unlimited)
 	return b.mapMemory(ctx, node, agent)
 }
 
@@ -93,10 +96,11 @@ func (b *bench) mapMemory(ctx context.Context, node *nodekit.Node, agent *client
 		}
 		all += memory
 		if slices.Contains([]string{bpf.MapPolicy, bpf.MapPolicyRanges, bpf.MapCIDRs, bpf.MapCtEst4, bpf.MapCtEst6, bpf.MapCtNew4, bpf.MapCtNew6}, row.Name) {
-			b.report(fmt.Sprintf("kernel memory of map %s, %d entries at most", row.Name, row.MaxEntries), fmt.Sprintf("%.0f KB", float64(memory)/1e3), "")
+			b.report(fmt.Sprintf("kernel memory of map %s, %d entries at most", row.Name, row.MaxEntries), fmt.Sprintf("%.0f KB", float64(memory)/1e3),
+				figures.Value{Number: float64(memory) / 1e3, Unit: "KB"}, unlimited)
 		}
 	}
-	b.report("kernel memory of all maps", fmt.Sprintf("%.1f MB", float64(all)/1e6), "60 MB")
+	b.report("kernel memory of all maps", fmt.Sprintf("%.1f MB", float64(all)/1e6), megabytes(float64(all)/1e6), mapMemoryBudget)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
+	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -126,24 +127,24 @@ func (s *shop) round(ipv6, directFirst bool) error {
 
 func (b *bench) showServices(family string, one, many, packets, rules, manyRules *shop) {
 	rate := func(d []time.Duration) string { return fmt.Sprintf("%.0f/s", float64(time.Second)/float64(median(d))) }
-	rates := func(what string, ours, control []time.Duration, budget string) {
-		fmt.Fprintf(b.table, "%s\t%s\t%s\t%.3f\t%s\t\n", what, rate(ours), rate(control), faster(ours, control), budget)
+	rates := func(what string, ours, control []time.Duration, budget figures.Limit) {
+		b.sheet.Add(what, rate(ours), rate(control), figures.Of(faster(ours, control), 1), budget)
 	}
-	times := func(what string, ours, control []time.Duration, budget string) {
-		fmt.Fprintf(b.table, "%s\t%s\t%s\t%.3f\t%s\t\n", what, show(median(ours)), show(median(control)), faster(control, ours), budget)
+	times := func(what string, ours, control []time.Duration, budget figures.Limit) {
+		b.sheet.Add(what, show(median(ours)), show(median(control)), figures.Of(faster(control, ours), 1), budget)
 	}
 	crowd := fmt.Sprintf("%d services", fillers)
-	rates("connections through a ClusterIP "+family+", 1 service, against iptables", one.through.connected, rules.through.connected, "1.0")
-	rates("and at the packet", packets.through.connected, rules.through.connected, "")
-	rates("connections through a ClusterIP "+family+", "+crowd+", against iptables", many.through.connected, manyRules.through.connected, "")
-	times("connect through a ClusterIP "+family+", "+crowd+" against 1, p50", many.through.connected, one.through.connected, "1.03")
-	times("and of iptables", manyRules.through.connected, rules.through.connected, "")
-	rates("request-response "+family+", one CPU, through a ClusterIP against to the pod", one.through.took, one.direct.took, "0.99")
-	rates("and at the packet", packets.through.took, packets.direct.took, "")
-	rates("and of iptables", rules.through.took, rules.direct.took, "")
-	times("connect to a pod "+family+", with programs at the socket against without, p50", one.direct.connected, packets.direct.connected, "")
-	times("connect through a ClusterIP "+family+" against to the pod, p50", one.through.connected, one.direct.connected, "")
-	times("and at the packet", packets.through.connected, packets.direct.connected, "")
+	rates("connections through a ClusterIP "+family+", 1 service, against iptables", one.through.connected, rules.through.connected, iptablesBudget)
+	rates("and at the packet", packets.through.connected, rules.through.connected, unlimited)
+	rates("connections through a ClusterIP "+family+", "+crowd+", against iptables", many.through.connected, manyRules.through.connected, unlimited)
+	times("connect through a ClusterIP "+family+", "+crowd+" against 1, p50", many.through.connected, one.through.connected, crowdConnectBudget)
+	times("and of iptables", manyRules.through.connected, rules.through.connected, unlimited)
+	rates("request-response "+family+", one CPU, through a ClusterIP against to the pod", one.through.took, one.direct.took, throughBudget)
+	rates("and at the packet", packets.through.took, packets.direct.took, unlimited)
+	rates("and of iptables", rules.through.took, rules.direct.took, unlimited)
+	times("connect to a pod "+family+", with programs at the socket against without, p50", one.direct.connected, packets.direct.connected, unlimited)
+	times("connect through a ClusterIP "+family+" against to the pod, p50", one.through.connected, one.direct.connected, unlimited)
+	times("and at the packet", packets.through.connected, packets.direct.connected, unlimited)
 }
 
 // openShop attaches the two pods, writes their service and others, and waits until all of them are in force.

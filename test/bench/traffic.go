@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -94,20 +95,20 @@ func (b *bench) showTraffic(family string, sides []*side) {
 	gbit := func(d []time.Duration) string {
 		return fmt.Sprintf("%.1f Gbit/s", streamSize*8/median(d).Seconds()/1e9)
 	}
-	line := func(what string, shown func([]time.Duration) string, ours, control []time.Duration, budget string) {
-		fmt.Fprintf(b.table, "%s\t%s\t%s\t%.3f\t%s\t\n", what, shown(ours), shown(control), faster(ours, control), budget)
+	line := func(what string, shown func([]time.Duration) string, ours, control []time.Duration, budget figures.Limit) {
+		b.sheet.Add(what, shown(ours), shown(control), figures.Of(faster(ours, control), 1), budget)
 	}
 	for _, s := range sides[1:] {
-		line("request-response "+family+", one CPU, "+s.name, rate, s.took, bare.took, "0.92 of the rate")
+		line("request-response "+family+", one CPU, "+s.name, rate, s.took, bare.took, requestBudget)
 	}
 	for i, s := range sides[2:] {
-		line("and against no policy: "+s.name, rate, s.took, without.took, []string{"0.99", "0.98"}[i])
+		line("and against no policy: "+s.name, rate, s.took, without.took, []figures.Limit{oneRuleBudget, manyRulesBudget}[i])
 	}
 	for _, s := range sides[1:] {
-		line("connections "+family+", one CPU, "+s.name, rate, s.connected, bare.connected, "")
+		line("connections "+family+", one CPU, "+s.name, rate, s.connected, bare.connected, unlimited)
 	}
-	line("stream "+family+", "+without.name, gbit, without.streamed, bare.streamed, "")
-	line("stream "+family+", "+sides[3].name, gbit, sides[3].streamed, bare.streamed, "")
+	line("stream "+family+", "+without.name, gbit, without.streamed, bare.streamed, unlimited)
+	line("stream "+family+", "+sides[3].name, gbit, sides[3].streamed, bare.streamed, unlimited)
 }
 
 // faster is how many times as fast ours is as the control: the median of the rounds' ratios, for what disturbs a round

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -93,17 +94,17 @@ func (b *bench) flip(ctx context.Context, node *nodekit.Node, p *prober, name st
 		return text(fmt.Sprintf("{from: [{podSelector: {matchLabels: {role: prober}}}], ports: [{protocol: UDP, port: %d}]}", port))
 	}
 	allow, deny := rule(probePort), rule(probePort+1)
-	if _, err := p.change(ctx, node, deny, p.lost); err != nil {
+	if _, err := p.change(ctx, node, "policies.yaml", deny, p.lost); err != nil {
 		return err
 	}
 	var opened, closed []time.Duration
 	for range flips {
 		time.Sleep(rand.N(20 * time.Millisecond)) // in no step with anything
-		open, err := p.change(ctx, node, allow, p.arrived)
+		open, err := p.change(ctx, node, "policies.yaml", allow, p.arrived)
 		if err != nil {
 			return fmt.Errorf("allow: %w", err)
 		}
-		shut, err := p.change(ctx, node, deny, p.lost)
+		shut, err := p.change(ctx, node, "policies.yaml", deny, p.lost)
 		if err != nil {
 			return fmt.Errorf("deny: %w", err)
 		}
@@ -113,8 +114,9 @@ func (b *bench) flip(ctx context.Context, node *nodekit.Node, p *prober, name st
 		name string
 		took []time.Duration
 	}{{"deny to allow", opened}, {"allow to deny", closed}} {
+		p99 := percentile(way.took, 99)
 		b.report(fmt.Sprintf("policy written to verdict, %d endpoints, %s, %s, p50 (p99)", judged, name, way.name),
-			fmt.Sprintf("%s (%s)", show(median(way.took)), show(percentile(way.took, 99))), "p99 40 ms")
+			fmt.Sprintf("%s (%s)", show(median(way.took)), show(p99)), figures.Time(p99), verdictBudget)
 	}
 	return nil
 }
@@ -190,15 +192,15 @@ func (p *prober) run(ctx context.Context) error {
 	return nil
 }
 
-// change writes a policy and waits until it is done for all targets. It returns when the last of them followed.
-func (p *prober) change(ctx context.Context, node *nodekit.Node, policy string, done func(*target) (time.Duration, bool)) (time.Duration, error) {
+// change writes a manifest and waits until it is in force for all targets. It returns how long the last of them took.
+func (p *prober) change(ctx context.Context, node *nodekit.Node, file, manifest string, done func(*target) (time.Duration, bool)) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	for _, t := range p.targets {
 		t.first.Store(nil)
 	}
 	written := time.Since(p.began)
-	if err := node.WriteManifest("policies.yaml", policy); err != nil {
+	if err := node.WriteManifest(file, manifest); err != nil {
 		return 0, err
 	}
 	latest := written

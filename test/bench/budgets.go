@@ -1,0 +1,86 @@
+package main
+
+import (
+	"time"
+
+	"github.com/waggle-net/waggle/test/bench/figures"
+)
+
+// unlimited is the budget of figures that are only shown.
+var unlimited figures.Limit
+
+// Budgets of attaching pods, against ptp with host-local in the same run.
+var (
+	addIPv4Budget    = atMostOf(0.8)
+	addDualBudget    = atMostOf(0.95)
+	addCrowdedBudget = atMostOf(1.1) // of ADD on a node without pods
+	delBudget        = atMostOf(0.4)
+	addBurstBudget   = figures.Within(600 * time.Millisecond)
+)
+
+// Budgets of the agent: starts, memory and CPU at rest, sizes of stripped programs.
+var (
+	coldStartBudget  = figures.Within(time.Second)
+	restoreBudget    = figures.Within(2 * time.Second) // of 250 endpoints
+	residentBudget   = figures.AtMost(megabytes(55))
+	restCPUBudget    = figures.AtMost(figures.Value{Number: 0.1, Unit: "% of a core"})
+	agentSizeBudget  = figures.AtMost(megabytes(42))
+	pluginSizeBudget = figures.AtMost(megabytes(8))
+)
+
+// Budgets of the datapath. A bare veth pair is the control of request-response: an empty program that redirects to the peer
+// has 0.944 to 0.950 of its rate, and Waggle must have 0.98 of that.
+var (
+	requestBudget      = atLeastOf(0.92)
+	oneRuleBudget      = atLeastOf(0.99) // of the rate without policy
+	manyRulesBudget    = atLeastOf(0.98) // with 16,000 entries
+	establishedBudget  = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec})
+	newFlowBudget      = figures.AtMost(figures.Value{Number: 1200, Unit: figures.NanoSec})
+	instructionsBudget = figures.AtMost(figures.Value{Number: 20_000, Unit: "instructions"})
+	mapMemoryBudget    = figures.AtMost(megabytes(88)) // all maps at their default sizes
+)
+
+// Budgets of policies and services.
+var (
+	verdictBudget       = figures.Within(40 * time.Millisecond)
+	resolveBudget       = figures.Within(50 * time.Millisecond)
+	oneIdentityBudget   = figures.Within(time.Millisecond)
+	servicesBudget      = figures.Within(time.Second) // 50,000 of them
+	serviceHeapBudget   = figures.AtMost(figures.Value{Number: 4, Unit: "KB"})
+	serviceChangeBudget = figures.Within(5 * time.Millisecond)
+	iptablesBudget      = atLeastOf(1)    // connections, against rules of iptables
+	crowdConnectBudget  = atMostOf(1.03)  // 30,000 services against one
+	throughBudget       = atLeastOf(0.99) // request-response through a ClusterIP against to the pod
+)
+
+// Budgets of the promises of time. Each limits the longest of all rounds.
+var (
+	noneBudget        = figures.AtMost(figures.Value{Number: 0, Unit: "failed"})
+	roomBudget        = figures.Within(time.Second)
+	addressBudget     = figures.Within(time.Second)
+	announcedBudget   = figures.Within(time.Second)
+	silentBudget      = figures.Within(40 * time.Second) // --verify-interval is 25 s
+	relabelBudget     = figures.Within(3 * time.Second)
+	addNoServerBudget = figures.Within(4 * time.Second)
+	inStepBudget      = figures.Within(6 * time.Second)
+	failOverBudget    = figures.Within(5 * time.Second)
+	stopBudget        = figures.Within(5 * time.Second)
+	secondStopBudget  = figures.Within(time.Second)
+	addNoAgentBudget  = figures.Within(6 * time.Second) // ADD waits 5 s for an agent that is absent
+	delNoAgentBudget  = figures.Within(2 * time.Second) // DEL and STATUS do not wait
+	addReplacedBudget = figures.Within(5 * time.Second)
+	instantBudget     = figures.Within(20 * time.Millisecond)
+	lostBudget        = figures.AtMost(figures.Value{Number: 0, Unit: "datagrams"})
+	frozenLoopBudget  = figures.Within(time.Minute)
+	frozenTableBudget = figures.Within(12 * time.Second) // a write transaction may be held for 10 s
+)
+
+func megabytes(n float64) figures.Value { return figures.Value{Number: n, Unit: "MB"} }
+
+func atMostOf(control float64) figures.Limit {
+	return figures.AtMost(figures.Value{Number: control, Unit: figures.Ratio})
+}
+
+func atLeastOf(control float64) figures.Limit {
+	return figures.AtLeast(figures.Value{Number: control, Unit: figures.Ratio})
+}

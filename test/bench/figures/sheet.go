@@ -1,0 +1,100 @@
+package figures
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+)
+
+// Row is one measured figure.
+type Row struct {
+	Part    string  `json:"part"`
+	What    string  `json:"what"`
+	Waggle  string  `json:"waggle"`            // as the table shows it, often with a second figure in brackets
+	Control string  `json:"control,omitempty"` // empty: nothing to compare with
+	Value   float64 `json:"value"`             // the figure that the budget limits: the ratio, where there is a control
+	Unit    string  `json:"unit"`
+	Budget  string  `json:"budget,omitempty"`
+	Missed  bool    `json:"missed"`
+}
+
+// Sheet collects rows in the order of their measurement.
+type Sheet struct {
+	part string
+	rows []Row
+}
+
+// Begin names the part of the benchmark that adds the rows from now on.
+func (s *Sheet) Begin(part string) { s.part = part }
+
+// Add adds a figure: as the table shows it, the control that it is compared with or "", and the value that the budget limits.
+func (s *Sheet) Add(what, shown, control string, value Value, budget Limit) {
+	row := Row{Part: s.part, What: what, Waggle: shown, Control: control, Value: value.Number, Unit: value.Unit,
+		Budget: budget.String(), Missed: budget.missed(value)}
+	if math.IsNaN(row.Value) || math.IsInf(row.Value, 0) {
+		row.Value = 0 // JSON knows neither
+	}
+	s.rows = append(s.rows, row)
+}
+
+// Rows returns all rows so far.
+func (s *Sheet) Rows() []Row { return s.rows }
+
+// Missed returns the rows that are outside their budgets.
+func (s *Sheet) Missed() (missed []Row) {
+	for _, row := range s.rows {
+		if row.Missed {
+			missed = append(missed, row)
+		}
+	}
+	return missed
+}
+
+// WriteTable prints all rows, and after them once more those that miss their budgets.
+func (s *Sheet) WriteTable(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "WHAT\tWAGGLE\tCONTROL\tRATIO\tBUDGET\t")
+	budgets := 0
+	for _, row := range s.rows {
+		control, ratio, mark := "-", "-", ""
+		if row.Control != "" {
+			control, ratio = row.Control, fmt.Sprintf("%.3f", row.Value)
+		}
+		if row.Budget != "" {
+			budgets++
+		}
+		if row.Missed {
+			mark = " MISSED"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t\n", row.What, row.Waggle, control, ratio, row.Budget+mark)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	missed := s.Missed()
+	_, err := fmt.Fprintf(w, "\n%d of %d budgets missed\n", len(missed), budgets)
+	for _, row := range missed {
+		if err == nil {
+			_, err = fmt.Fprintf(w, "  %s: %s, budget %s\n", row.What, Value{row.Value, row.Unit}.rounded(), row.Budget)
+		}
+	}
+	return err
+}
+
+// rounded is a measured value: three digits are as many as two runs have in common.
+func (v Value) rounded() string {
+	if v.Number == 0 {
+		return v.String()
+	}
+	scale := math.Pow(10, 2-math.Floor(math.Log10(math.Abs(v.Number))))
+	return Value{math.Round(v.Number*scale) / scale, v.Unit}.String()
+}
+
+// WriteJSON prints all rows as one array, with an empty one for none.
+func (s *Sheet) WriteJSON(w io.Writer) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	return out.Encode(append([]Row{}, s.rows...))
+}

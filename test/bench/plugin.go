@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// absentAgent measures how soon the plugin answers while no agent runs: ADD waits for an agent that is being replaced and then fails,
+// STATUS fails and DEL succeeds at once.
+func (b *bench) absentAgent(ctx context.Context) error {
+	node, err := b.startedNode(ctx, nodekit.Options{})
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	var pods []*nodekit.Pod
+	for i := range b.atMost(10) {
+		pod, err := node.AddPod(ctx, fmt.Sprintf("attached-%d", i))
+		if err != nil {
+			return err
+		}
+		pods = append(pods, pod) // all are removed with the node
+	}
+	if err := node.StopAgent(ctx); err != nil {
+		return err
+	}
+	var adds, statuses, dels []time.Duration
+	for i := range b.atMost(3) {
+		pod, err := node.NewPod(fmt.Sprintf("refused-%d", i))
+		if err != nil {
+			return err
+		}
+		took, err := timed(func() error { return pod.Attach(ctx) })
+		if err == nil {
+			return errors.New("ADD succeeds without an agent")
+		}
+		adds = append(adds, took)
+	}
+	for range pods {
+		took, err := timed(func() error { return pluginStatus(ctx, node) })
+		if err == nil {
+			return errors.New("STATUS succeeds without an agent")
+		}
+		statuses = append(statuses, took)
+	}
+	for _, pod := range pods {
+		took, err := timed(func() error { return pod.Detach(ctx) })
+		if err != nil {
+			return err
+		}
+		dels = append(dels, took)
+	}
+	b.promised("ADD without an agent, until the plugin reports the failure", adds, addNoAgentBudget)
+	b.promised("STATUS without an agent", statuses, delNoAgentBudget)
+	b.promised("DEL without an agent", dels, delNoAgentBudget)
+	return nil
+}
+
+func pluginStatus(ctx context.Context, node *nodekit.Node) error {
+	return node.Do(func() error {
+		cni, conf, err := node.CNI("1.1.0")
+		if err != nil {
+			return err
+		}
+		return cni.GetStatusNetworkList(ctx, conf)
+	})
+}

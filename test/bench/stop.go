@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/waggle-net/waggle/test/bench/figures"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// stops measures how soon the agent ends after SIGTERM: at rest, while pods are attached and detached, and in the middle of its start.
+func (b *bench) stops(ctx context.Context) error {
+	node, err := b.startedNode(ctx, nodekit.Options{IPv4CIDR: "10.244.0.0/20"})
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	var atRest, busy, starting stopTimes
+	for range b.atMost(5) {
+		if err := errors.Join(atRest.stop(ctx, node), node.StartAgent(), waitReady(ctx, node)); err != nil {
+			return err
+		}
+	}
+	for round := range b.atMost(6) {
+		pause := []time.Duration{5 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond}[round%3]
+		if err := busy.duringCalls(ctx, node, pause); err != nil {
+			return err
+		}
+	}
+	for round := range b.atMost(8) {
+		if err := node.EndAgent(ctx, syscall.SIGTERM).Err; err != nil {
+			return err
+		}
+		if err := node.StartAgent(); err != nil {
+			return err
+		}
+		time.Sleep(time.Duration(round) * 30 * time.Millisecond)
+		if err := errors.Join(starting.stop(ctx, node), node.StartAgent(), waitReady(ctx, node)); err != nil {
+			return err
+		}
+	}
+	for _, s := range []struct {
+		what  string
+		times stopTimes
+	}{{"at rest", atRest}, {fmt.Sprintf("with %d calls under way", 2*eachWay), busy}, {"while it starts", starting}} {
+		b.promised("SIGTERM to the end of the agent, "+s.what, s.times.took, stopBudget)
+		b.report("and ends before all of its loops had stopped", fmt.Sprint(s.times.cut), figures.Value{Number: float64(s.times.cut), Unit: "failed"}, noneBudget)
+	}
+	return nil
+}
+
+// stopTimes are those of one situation.
+type stopTimes struct {
+	took []time.Duration
+	cut  int // ends with exit code 1: a loop had not stopped in time
+}
+
+func (s *stopTimes) stop(ctx context.Context, node *nodekit.Node) error {
+	took, err := timed(func() error { return node.EndAgent(ctx, syscall.SIGTERM).Err })
+	s.took = append(s.took, took)
+	exit := (*exec.ExitError)(nil)
+	if !errors.As(err, &exit) {
+		return err
+	}
+	if exit.ExitCode() == 1 { // a process that SIGTERM ends before it handles signals has none
+		s.cut++
+	}
+	return nil
+}
+
+// eachWay is how many pods are attached, and how many detached, while the agent stops.
+const eachWay = 25
+
+func (s *stopTimes) duringCalls(ctx context.Context, node *nodekit.Node, pause time.Duration) error {
+	var added, deleted []*nodekit.Pod
+	for i := range eachWay {
+		add, err := node.NewPod(fmt.Sprintf("added-%d", i))
+		if err != nil {
+			return err
+		}
+		defer add.Close()
+		del, err := node.AddPod(ctx, fmt.Sprintf("deleted-%d", i))
+		if err != nil {
+			return err
+		}
+		defer del.Close()
+		added, deleted = append(added, add), append(deleted, del)
+	}
+	var calls sync.WaitGroup
+	for i := range eachWay {
+		calls.Go(func() { _ = added[i].Attach(ctx) }) // a call that the stop interrupts is repeated below, as by a runtime
+		calls.Go(func() { _ = deleted[i].Detach(ctx) })
+	}
+	time.Sleep(pause)
+	if err := s.stop(ctx, node); err != nil {
+		return err
+	}
+	calls.Wait()
+	if err := errors.Join(node.StartAgent(), waitReady(ctx, node)); err != nil {
+		return err
+	}
+	for _, pod := range append(added, deleted...) {
+		if err := pod.Detach(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
