@@ -68,7 +68,7 @@ func (b *bench) hangs(ctx context.Context) error {
 	b.promised("liveness is red because of a loop that hangs", loops, frozenLoopBudget)
 	b.promised("liveness is red because of a write transaction that is held", tables, frozenTableBudget)
 	b.promised("SIGTERM to the end of an agent with a loop that hangs", stops, stopBudget)
-	b.promised("second signal to its end", seconds, secondStopBudget)
+	b.promised("second signal to the end of an agent with a loop that hangs", seconds, secondStopBudget)
 	return nil
 }
 

@@ -80,7 +80,7 @@ func (b *bench) instant(ctx context.Context) error {
 	}
 	b.report(fmt.Sprintf("datagrams lost when labels and policy changed while the agent was down, max of %d", len(down)), fmt.Sprint(slices.Max(counts)),
 		figures.Value{Number: float64(slices.Max(counts)), Unit: "datagrams"}, unlimited)
-	b.promised("from the first to the last of them", spans, instantBudget)
+	b.promised("span of those losses, from the first to the last datagram", spans, instantBudget)
 	return stream.stop()
 }
 
@@ -94,10 +94,12 @@ func (s switching) marker(state int) netip.AddrPort {
 	return netip.AddrPortFrom(s.server.Addr(false), uint16(streamPort+1+state))
 }
 
+// policy isolates both pods whatever their labels are, and allows the client by its label. Labels of one state and the policy of the other
+// allow nothing.
 func (s switching) policy(label string, state int) string {
 	ports := []string{fmt.Sprintf("{protocol: UDP, port: %d}", streamPort), fmt.Sprintf("{protocol: UDP, port: 6000, endPort: %d}", streamPort)}
-	return policyManifest("switching", label+": server", "Ingress", fmt.Sprintf("{from: [{podSelector: {matchLabels: {%s: client}}}], ports: [%s, "+
-		"{protocol: UDP, port: %d}]}", label, ports[state], streamPort+1+state))
+	return policyManifest("isolated", "", "Ingress") + policyManifest("switching", label+": server", "Ingress",
+		fmt.Sprintf("{from: [{podSelector: {matchLabels: {%s: client}}}], ports: [%s, {protocol: UDP, port: %d}]}", label, ports[state], streamPort+1+state))
 }
 
 // labelled are the manifests of both pods, each labelled with its name.

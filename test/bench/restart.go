@@ -36,7 +36,7 @@ func (b *bench) restart(ctx context.Context) error {
 			took = append(took, one)
 		}
 		b.promised("ADD, agent "+side.name, took, addReplacedBudget)
-		b.report("and failed, of "+fmt.Sprint(b.rounds), fmt.Sprint(failed), figures.Value{Number: float64(failed), Unit: "failed"}, side.fails)
+		b.report(fmt.Sprintf("failed ADD of %d, agent %s", b.rounds, side.name), fmt.Sprint(failed), figures.Value{Number: float64(failed), Unit: "failed"}, side.fails)
 	}
 	return nil
 }

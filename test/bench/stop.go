@@ -49,7 +49,7 @@ func (b *bench) stops(ctx context.Context) error {
 		times stopTimes
 	}{{"at rest", atRest}, {fmt.Sprintf("with %d calls under way", 2*eachWay), busy}, {"while it starts", starting}} {
 		b.promised("SIGTERM to the end of the agent, "+s.what, s.times.took, stopBudget)
-		b.report("and ends before all of its loops had stopped", fmt.Sprint(s.times.cut), figures.Value{Number: float64(s.times.cut), Unit: "failed"}, noneBudget)
+		b.report("ends before all loops had stopped, "+s.what, fmt.Sprint(s.times.cut), figures.Value{Number: float64(s.times.cut), Unit: "failed"}, noneBudget)
 	}
 	return nil
 }
