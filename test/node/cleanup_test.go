@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -361,9 +361,7 @@ func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
 func TestPrivilegedCleanup_KilledAndCalledAgain(t *testing.T) {
 	t.Parallel()
 	node := newCleanupNode(t, nodekit.Options{})
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	for _, pod := range node.run(t) {
 		if err := pod.Detach(t.Context()); err != nil {
 			t.Fatal(err)
@@ -371,7 +369,7 @@ func TestPrivilegedCleanup_KilledAndCalledAgain(t *testing.T) {
 	}
 	node.stop(t)
 	killed := 0
-	for range 20 {
+	for range 20 * soak(t) {
 		cmd := exec.Command(filepath.Join(binDir, "waggle"), node.paths("cleanup")...)
 		if err := node.Do(cmd.Start); err != nil {
 			t.Fatal(err)

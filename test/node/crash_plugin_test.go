@@ -8,11 +8,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// pointsInTest is how many of the points at which a process can die `make test` takes, by chance; `make soak` takes all.
-const pointsInTest = 6
+// pointsInTest is how many of the points at which a process can die `make test` takes, by its seed; `make soak` takes all.
+const pointsInTest = 2
 
 // points lists what is to be tried of 1 to n. The last point behind the last call is the end, where nothing is killed.
 func points(t *testing.T, n int) (all []int) {
@@ -23,10 +24,10 @@ func points(t *testing.T, n int) (all []int) {
 	for k := range n {
 		all = append(all, k+1)
 	}
-	if soak(t) > 1 {
+	if soaks() {
 		return all
 	}
-	random := seeded(t)
+	random := testseed.New(t)
 	random.Shuffle(n, func(i, j int) { all[i], all[j] = all[j], all[i] })
 	all = all[:min(n, pointsInTest)]
 	slices.Sort(all)

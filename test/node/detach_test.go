@@ -191,7 +191,7 @@ func TestPrivilegedDel_WhileTheAgentStarts(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	before := lasting(t, node)
-	for range 2 * soak(t) {
+	for range times(t, 1, 2) {
 		var pods []*nodekit.Pod
 		for i := range 12 {
 			pods = append(pods, addPod(t, node, fmt.Sprintf("pod-%d", i)))

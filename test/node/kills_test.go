@@ -8,12 +8,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
@@ -39,17 +40,23 @@ var kills = []kill{
 }
 
 // Whatever of ours is killed, and whenever, traffic does not notice, forbidden traffic stays forbidden, other pods come and
-// go, and nothing stays behind. WAGGLE_SEED repeats the moments of a run.
+// go, and nothing stays behind. The soak kills in a random order and after pauses.
 func TestPrivilegedKills_DisturbNobody(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
 	before := lasting(t, node)
 	traffic := startTraffic(t, node, load.Full())
 	churn := startChurn(t, node)
-	k := &killer{T: t, node: node, rand: seeded(t)}
+	k := &killer{T: t, node: node, rand: testseed.New(t)}
 	for range soak(t) {
-		for _, i := range k.rand.Perm(len(kills)) {
-			time.Sleep(k.within(time.Second))
+		order := k.rand.Perm(len(kills))
+		if !soaks() {
+			slices.Sort(order)
+		}
+		for _, i := range order {
+			if soaks() {
+				time.Sleep(k.within(time.Second))
+			}
 			traffic.say(t, "%s", kills[i].name)
 			if err := kills[i].do(k); err != nil {
 				t.Errorf("%v %s: %v", traffic.At(), kills[i].name, err)
@@ -60,20 +67,6 @@ func TestPrivilegedKills_DisturbNobody(t *testing.T) {
 	traffic.end(t)
 	eventuallyLasting(t, node, before)
 	requireNothingClaimed(t, node)
-}
-
-// seeded says its seed.
-func seeded(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("WAGGLE_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("WAGGLE_SEED: %v", err)
-		}
-	}
-	t.Logf("WAGGLE_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // killer ends processes and starts agents again.

@@ -16,24 +16,43 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
+// soakEnv names the environment variable that makes a run a soak. Its value multiplies the soak's counts.
+const soakEnv = "WAGGLE_TEST_SOAK"
+
 // soak multiplies what runs in a row; `make soak` sets it to 10.
 func soak(t *testing.T) int {
 	t.Helper()
-	text := os.Getenv("WAGGLE_TEST_SOAK")
+	text := os.Getenv(soakEnv)
 	if text == "" {
 		return 1
 	}
 	factor, err := strconv.Atoi(text)
 	if err != nil || factor < 1 {
-		t.Fatalf("WAGGLE_TEST_SOAK=%q: want a positive number", text)
+		t.Fatalf("%s=%q: want a positive number", soakEnv, text)
 	}
 	return factor
 }
 
-func TestPrivilegedAttach_HundredAtOnceLeaveNothingBehind(t *testing.T) {
+// soaks reports whether this run is a soak.
+func soaks() bool { return os.Getenv(soakEnv) != "" }
+
+// times is how often a test does the same: a few times in an ordinary run, and in a soak as often as many says, multiplied by
+// the soak's factor.
+func times(t *testing.T, few, many int) int {
+	t.Helper()
+	if factor := soak(t); soaks() {
+		return many * factor
+	}
+	return few
+}
+
+func TestPrivilegedAttach_ManyAtOnceLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
-	const count = 100
+	count := 30
+	if soaks() {
+		count = 100
+	}
 	before, running := settled(t, node), countGoroutines(t, node)
 
 	pods := make([]*nodekit.Pod, count)
@@ -72,7 +91,7 @@ func TestPrivilegedAttach_ManyInARowLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
 	before, running := settled(t, node), countGoroutines(t, node)
-	for i := range 200 * soak(t) {
+	for i := range times(t, 40, 200) {
 		pod := addPod(t, node, fmt.Sprintf("pod-%d", i))
 		if i%20 == 0 {
 			if err := errors.Join(nodekit.Ping(pod, pod.Gateway(false), 56), nodekit.Ping(pod, pod.Gateway(true), 56)); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -41,9 +42,9 @@ func TestPrivilegedModel_RandomSequences(t *testing.T) {
 	for worker := range 2 {
 		t.Run(fmt.Sprint(worker), func(t *testing.T) {
 			t.Parallel()
-			random := seeded(t)
+			random := testseed.New(t)
 			m := newModel(t)
-			for range 12 * soak(t) {
+			for range times(t, 4, 12) {
 				steps := randomSteps(random)
 				if err := m.sequence(t.Context(), steps); err != nil {
 					t.Errorf("%v\n%v", printSteps(steps), err)

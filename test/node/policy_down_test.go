@@ -37,7 +37,7 @@ func TestPrivilegedPolicy_ChangesWhileTheAgentIsDownComeTogether(t *testing.T) {
 	friends := w.talk(t, [2]string{"x/b", "x/a"}, [2]string{"w/a", "x/a"}, [2]string{"x/a", "w/b"})
 
 	var restarts []span
-	for i := range 6 {
+	for i := range times(t, 2, 6) {
 		begin := friends.At()
 		if err := w.KillAgent(t.Context()); err != nil {
 			t.Fatal(err)

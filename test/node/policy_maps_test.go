@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -94,8 +95,8 @@ func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, variedPolicies(0))
 	stranger, friends := w.knock(t, "z/a", "x/a"), w.talk(t, [2]string{"x/b", "x/a"})
-	random := seeded(t)
-	for i := range 8 * soak(t) {
+	random := testseed.New(t)
+	for i := range times(t, 4, 8) {
 		for j := range 3 {
 			w.write(t, "policies.yaml", variedPolicies(10*i+j+1)+w.mark())
 			time.Sleep(time.Duration(random.Int64N(int64(20 * time.Millisecond))))

@@ -147,8 +147,8 @@ func begin(kind int, to netip.Addr) error {
 // Who receives is asked, not the datapath.
 func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 	t.Parallel()
-	const atOnce, killEvery = 4, 20
-	pods := 50 * soak(t)
+	const atOnce, killEvery = 4, 5
+	pods := times(t, 12, 50)
 	ranges := [...]string{"10.244.0.0/27", "fd00:10:244:1::/123"} // so small that all addresses are tried while a pod is being added
 	n := newNode(t, nodekit.Options{IPv4CIDR: ranges[0], IPv6CIDR: ranges[1], AgentArgs: []string{"--ipam-release-quarantine=0s"}})
 	w := &world{Node: n}

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
@@ -26,8 +27,8 @@ func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
 	before := lasting(t, node)
 	traffic := startTraffic(t, node, load.Full())
 	churn := startChurn(t, node)
-	random := seeded(t)
-	for range 2 * soak(t) {
+	random := testseed.New(t)
+	for range times(t, 1, 2) {
 		for _, to := range []struct {
 			agent      string
 			generation int
