@@ -50,10 +50,7 @@ func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 		}
 	}
 	liar, victim := addPod(t, node, "liar"), addPod(t, node, "victim")
-	l, err := load.Start(rates, paths, probes(t, node, liar, victim, b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := load.StartFor(t, rates, paths, probes(t, node, liar, victim, b))
 	return &traffic{Load: l, node: node, rates: rates, pods: []*nodekit.Pod{a, b, c, liar, victim}, none: startForbidden(t, node, a)}
 }
 

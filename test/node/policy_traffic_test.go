@@ -22,11 +22,7 @@ func (w *world) talk(t *testing.T, ways ...[2]string) *load.Load {
 			paths = append(paths, load.Path{Name: way[0] + " to " + way[1] + " " + family.name, From: from, To: to, Addr: to.addrs[i]})
 		}
 	}
-	l, err := load.Start(load.Rates{Connections: 2 * len(paths), Messages: 100, Datagrams: 1200, Connects: 40}, paths, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return load.StartFor(t, load.Rates{Connections: 2 * len(paths), Messages: 100, Datagrams: 1200, Connects: 40}, paths, nil)
 }
 
 // undisturbed ends the traffic and wants that nothing of it was lost.

@@ -47,11 +47,7 @@ func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load
 				Service: netip.AddrPortFrom(cluster, 82)})
 		}
 	}
-	use, err := load.Start(load.Rates{Connections: 24, Messages: 72, Datagrams: 600, Connects: 24, Lies: 1}, paths, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m, use
+	return m, load.StartFor(t, load.Rates{Connections: 24, Messages: 72, Datagrams: 600, Connects: 24, Lies: 1}, paths, nil)
 }
 
 // far makes a service whose backend is on another node, which stands outside.

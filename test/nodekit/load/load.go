@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/waggle-net/waggle/test/nodekit"
@@ -66,15 +67,39 @@ type Load struct {
 	// Slots that were overslept, see [Load.every].
 	missedDatagrams, missedLies int
 	backlog                     uint64 // drops of the machine before the start
+	turn                        turn
 }
 
-// Start opens all sockets, sees each path work once, and begins.
+// StartFor is [Start] for a test, which it fails on an error. The load ends with the test at the latest.
+func StartFor(t testing.TB, rates Rates, paths []Path, probes []Probe) *Load {
+	t.Helper()
+	began := time.Now()
+	l, err := Start(rates, paths, probes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the load began after %v, other loads included", time.Since(began).Round(time.Millisecond))
+	t.Cleanup(func() {
+		select {
+		case <-l.stop:
+		default:
+			_, _ = l.Stop() // the test has failed before
+		}
+	})
+	return l
+}
+
+// Start waits until no other load runs on this machine, opens all sockets, sees each path work once, and begins. The next load
+// waits for [Load.Stop].
 func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
 	l := &Load{stop: make(chan struct{})}
 	l.faults.load = l
+	if l.turn, err = takeTurn(); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.close())
+			err = errors.Join(err, l.close(), l.turn.release())
 		}
 	}()
 	if l.backlog, err = backlogDrops(); err != nil {
@@ -124,7 +149,8 @@ func (l *Load) run(f func()) { l.senders.Go(f) }
 func (l *Load) At() time.Duration { return time.Since(l.begin).Round(time.Millisecond) }
 
 // Stop ends the traffic, waits for what is still on its way, and reports.
-func (l *Load) Stop() (Report, error) {
+func (l *Load) Stop() (_ Report, err error) {
+	defer func() { err = errors.Join(err, l.turn.release()) }()
 	close(l.stop)
 	l.senders.Wait()
 	r := Report{Duration: l.At(), TCP: l.tcp, Connects: l.short}

@@ -47,10 +47,7 @@ func paths(bare *nodekit.BarePair) []Path {
 // run keeps a load on paths while f runs.
 func run(t *testing.T, over []Path, f func()) Report {
 	t.Helper()
-	l, err := Start(Rates{Connections: 20, Messages: 100, Datagrams: 1000, Connects: 20}, over, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := StartFor(t, Rates{Connections: 20, Messages: 100, Datagrams: 1000, Connects: 20}, over, nil)
 	f()
 	r, err := l.Stop()
 	if err != nil {

@@ -1,0 +1,63 @@
+package load
+
+import (
+	"errors"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// A second load begins when the first one has ended. Another process sees the lock as well, inside other namespaces.
+func TestPrivilegedStart_OneLoadAtATime(t *testing.T) {
+	t.Parallel()
+	first, second := pair(t), pair(t)
+	little := Rates{Connections: 2, Messages: 10, Datagrams: 10, Connects: 2}
+	l := StartFor(t, little, paths(first), nil)
+	if exit := (*exec.ExitError)(nil); !errors.As(exec.Command("unshare", "--mount", "--net", "--pid", "--fork", "flock", "--nonblock", "/", "true").Run(), &exit) || exit.ExitCode() != 1 {
+		t.Errorf("another process, in namespaces of its own, may generate load: %v", exit)
+	}
+	begun := make(chan *Load, 1)
+	go func() {
+		defer close(begun)
+		l, err := Start(little, paths(second), nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		begun <- l
+	}()
+	select {
+	case <-begun:
+		t.Error("a second load began beside the first")
+	case <-time.After(300 * time.Millisecond):
+	}
+	if _, err := l.Stop(); err != nil {
+		t.Error(err)
+	}
+	// Loads of other test programs may come first.
+	if l := <-begun; l != nil {
+		if _, err := l.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A load whose test fails before it stops it does not keep those of other tests waiting.
+func TestPrivilegedStartFor_EndsWithTheTest(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	var l *Load
+	t.Run("forgets its load", func(t *testing.T) {
+		l = StartFor(t, Rates{Connections: 2, Messages: 10, Datagrams: 10, Connects: 2}, paths(pair(t)), nil)
+	})
+	select {
+	case <-l.stop:
+	default:
+		t.Error("the load goes on")
+	}
+	if err := l.turn.root.Close(); err == nil {
+		t.Error("the load has kept its turn")
+	}
+}
