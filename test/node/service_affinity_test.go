@@ -9,25 +9,18 @@ import (
 
 // Clients here stay with their backends for the time of the service after their last new connection, at their sockets and by packets, and are then
 // balanced as new ones: over TCP and UDP.
-func TestPrivilegedService_AffinityExpires(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			clients := []nodekit.Place{m.pod(t, "client")}
-			if !mode.packets {
-				clients = append(clients, m.Host())
+func (m *market) affinitiesExpire(t *testing.T, packets bool) {
+	clients := []nodekit.Place{m.pod(t, "client")}
+	if !packets {
+		clients = append(clients, m.Host())
+	}
+	m.web(t, ", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}", "one", "two", "three")
+	for _, client := range clients {
+		for _, addr := range webAddrs {
+			for _, network := range networks {
+				m.affinityExpires(t, client, network, netip.AddrPortFrom(addr, 80))
 			}
-			m.web(t, ", sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 600}}", "one", "two", "three")
-			for _, client := range clients {
-				for _, addr := range webAddrs {
-					for _, network := range networks {
-						m.affinityExpires(t, client, network, netip.AddrPortFrom(addr, 80))
-					}
-				}
-			}
-		})
+		}
 	}
 }
 

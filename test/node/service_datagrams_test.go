@@ -12,9 +12,7 @@ import (
 
 // Endpoints leave a service and go on to answer. Clients that ask all the time go over to those that are left, and lose not even the
 // answer that is on its way when the agent ends their flow.
-func TestPrivilegedService_NoAnswerIsLostWhenEndpointsChange(t *testing.T) {
-	t.Parallel()
-	m := newMarket(t, "--bpf-lb-sock=false")
+func (m *market) noAnswerIsLostWhenEndpointsChange(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "three", 8080)
 	m.web(t, "", "one", "two")

@@ -46,52 +46,43 @@ func (m *market) seesClient(t *testing.T, from nodekit.Place, network string, to
 
 // A node port is served to the outside, to pods, and, where sockets are translated, to the node under all of its addresses. The backend, which is on
 // this node, sees the client. With externalTrafficPolicy Local and no backend here there is no answer for the outside.
-func TestPrivilegedService_NodePort(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			client := m.pod(t, "client")
-			m.pod(t, "one", 8080)
-			m.pod(t, "two", 8080)
-			write := func(policy string) {
-				t.Helper()
-				m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", policy))
-			}
-			write("Cluster")
-			m.backends(t, "one", "two")
-			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
-				outside := outsideAddr(to.Addr().Is6())
-				m.served(t, to.String()+"/"+strings.ToUpper(network), 2)
-				m.reaches(t, m.OutsideHost(), network, to, "one", "two")
-				m.seesClient(t, m.OutsideHost(), network, to, outside)
-				m.reaches(t, client, network, to, "one", "two")
-				m.seesClient(t, client, network, to, client.Addr(to.Addr().Is6()))
-				m.reaches(t, m.pods["one"], network, to, "one", "two")
-				if !mode.packets {
-					m.reaches(t, m.Host(), network, to, "one", "two")
-				}
-			})
-			if !mode.packets {
-				each([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, webNodePort, func(network string, to netip.AddrPort) {
-					m.reaches(t, m.Host(), network, to, "one", "two")
-				})
-			}
-			m.backends(t)
-			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
-				m.served(t, to.String()+"/"+strings.ToUpper(network), 0)
-				m.refused(t, m.OutsideHost(), network, to)
-				m.refused(t, client, network, to)
-			})
+func (m *market) nodePort(t *testing.T, packets bool) {
+	client := m.pod(t, "client")
+	m.pod(t, "one", 8080)
+	m.pod(t, "two", 8080)
+	write := func(policy string) {
+		t.Helper()
+		m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", policy))
+	}
+	write("Cluster")
+	m.backends(t, "one", "two")
+	each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
+		outside := outsideAddr(to.Addr().Is6())
+		m.served(t, to.String()+"/"+strings.ToUpper(network), 2)
+		m.reaches(t, m.OutsideHost(), network, to, "one", "two")
+		m.seesClient(t, m.OutsideHost(), network, to, outside)
+		m.reaches(t, client, network, to, "one", "two")
+		m.seesClient(t, client, network, to, client.Addr(to.Addr().Is6()))
+		m.reaches(t, m.pods["one"], network, to, "one", "two")
+		if !packets {
+			m.reaches(t, m.Host(), network, to, "one", "two")
+		}
+	})
+	if !packets {
+		each([]netip.Addr{netip.MustParseAddr("127.0.0.1")}, webNodePort, func(network string, to netip.AddrPort) {
+			m.reaches(t, m.Host(), network, to, "one", "two")
 		})
 	}
+	m.backends(t)
+	each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
+		m.served(t, to.String()+"/"+strings.ToUpper(network), 0)
+		m.refused(t, m.OutsideHost(), network, to)
+		m.refused(t, client, network, to)
+	})
 }
 
 // With externalTrafficPolicy Local, a node without a backend says nothing to clients outside and serves those inside.
-func TestPrivilegedService_NodePortLocal(t *testing.T) {
-	t.Parallel()
-	m := newMarket(t, "--bpf-lb-sock=false")
+func (m *market) nodePortLocal(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "one", 8080)
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Local"))
@@ -128,28 +119,20 @@ func (m *market) routePublic(t *testing.T) {
 }
 
 // Clients outside and pods reach a service under the addresses of its status and its external ones.
-func TestPrivilegedService_LoadBalancerAndExternalIPs(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			m.routePublic(t)
-			client := m.pod(t, "client")
-			m.balancer(t, "externalIPs: [203.0.113.20, \"2001:db8:113::20\"]")
-			m.backends(t, "one", "two")
-			each(slices.Concat(balancerAddrs, externalAddrs), 80, func(network string, to netip.AddrPort) {
-				m.served(t, to.String()+"/"+strings.ToUpper(network), 2)
-				m.reaches(t, m.OutsideHost(), network, to, "one", "two")
-				m.seesClient(t, m.OutsideHost(), network, to, outsideAddr(to.Addr().Is6()))
-				m.reaches(t, client, network, to, "one", "two")
-				m.reaches(t, m.pods["one"], network, to, "one", "two")
-				if !mode.packets {
-					m.reaches(t, m.Host(), network, to, "one", "two")
-				}
-			})
-		})
-	}
+func (m *market) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
+	client := m.pod(t, "client")
+	m.balancer(t, "externalIPs: [203.0.113.20, \"2001:db8:113::20\"]")
+	m.backends(t, "one", "two")
+	each(slices.Concat(balancerAddrs, externalAddrs), 80, func(network string, to netip.AddrPort) {
+		m.served(t, to.String()+"/"+strings.ToUpper(network), 2)
+		m.reaches(t, m.OutsideHost(), network, to, "one", "two")
+		m.seesClient(t, m.OutsideHost(), network, to, outsideAddr(to.Addr().Is6()))
+		m.reaches(t, client, network, to, "one", "two")
+		m.reaches(t, m.pods["one"], network, to, "one", "two")
+		if !packets {
+			m.reaches(t, m.Host(), network, to, "one", "two")
+		}
+	})
 }
 
 // balancer makes "web" a service of the type LoadBalancer with its addresses, and with further fields of its spec.
@@ -160,10 +143,7 @@ func (m *market) balancer(t *testing.T, spec string) {
 }
 
 // Of the clients outside only those in the source ranges are answered.
-func TestPrivilegedService_SourceRanges(t *testing.T) {
-	t.Parallel()
-	m := newMarket(t)
-	m.routePublic(t)
+func (m *market) sourceRanges(t *testing.T, _ bool) {
 	try := func(ranges string, answered bool) {
 		t.Helper()
 		m.balancer(t, "loadBalancerSourceRanges: "+ranges)
@@ -188,9 +168,7 @@ func TestPrivilegedService_SourceRanges(t *testing.T) {
 }
 
 // A pod's host port is served on the node's addresses, and goes over to the next pod of its name.
-func TestPrivilegedHostPort_FollowsThePod(t *testing.T) {
-	t.Parallel()
-	m := newMarket(t)
+func (m *market) hostPortFollowsThePod(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	for _, uid := range []string{"first", "second"} {
 		pod := m.pod(t, "one", 8080)
@@ -221,30 +199,23 @@ func TestPrivilegedHostPort_FollowsThePod(t *testing.T) {
 }
 
 // A backend elsewhere is reached under the node's address, and its answers find the client: one outside, one on the node, and a pod.
-func TestPrivilegedService_BackendElsewhere(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			client := m.pod(t, "client")
-			answerWithName(t, m.OutsideHost(), "elsewhere", 8080)
-			m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
-			m.slicesOutside(t, "web", webPorts)
-			for i, addr := range webAddrs {
-				m.ready(t, netip.AddrPortFrom(addr, 80), 1)
-				m.ready(t, netip.AddrPortFrom(uplinks[i], webNodePort), 1)
-			}
-			each(webAddrs, 80, func(network string, to netip.AddrPort) {
-				m.seesClient(t, client, network, to, uplinkAddr(to.Addr().Is6()))
-				if !mode.packets {
-					m.seesClient(t, m.Host(), network, to, uplinkAddr(to.Addr().Is6()))
-				}
-			})
-			each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
-				m.seesClient(t, m.OutsideHost(), network, to, uplinkAddr(to.Addr().Is6()))
-				m.seesClient(t, client, network, to, uplinkAddr(to.Addr().Is6()))
-			})
-		})
+func (m *market) backendElsewhere(t *testing.T, packets bool) {
+	client := m.pod(t, "client")
+	answerWithName(t, m.OutsideHost(), "elsewhere", 8080)
+	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+	m.slicesOutside(t, "web", webPorts)
+	for i, addr := range webAddrs {
+		m.ready(t, netip.AddrPortFrom(addr, 80), 1)
+		m.ready(t, netip.AddrPortFrom(uplinks[i], webNodePort), 1)
 	}
+	each(webAddrs, 80, func(network string, to netip.AddrPort) {
+		m.seesClient(t, client, network, to, uplinkAddr(to.Addr().Is6()))
+		if !packets {
+			m.seesClient(t, m.Host(), network, to, uplinkAddr(to.Addr().Is6()))
+		}
+	})
+	each(uplinks, webNodePort, func(network string, to netip.AddrPort) {
+		m.seesClient(t, m.OutsideHost(), network, to, uplinkAddr(to.Addr().Is6()))
+		m.seesClient(t, client, network, to, uplinkAddr(to.Addr().Is6()))
+	})
 }

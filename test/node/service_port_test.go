@@ -14,41 +14,34 @@ import (
 
 // A pod has two connections from one port at the same time: with a service, and with the backend behind it by its own address. Each lasts,
 // and each gets its own answers, whichever came first.
-func TestPrivilegedService_OnePortForServiceAndBackend(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			client := m.pod(t, "client")
-			m.web(t, "", "one")
-			port := uint16(5000)
-			for _, addr := range webAddrs {
-				service, backend := netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(m.pods["one"].Addr(addr.Is6()), 8080)
-				for name, order := range map[string][]netip.AddrPort{"the service first": {service, backend}, "the backend first": {backend, service}} {
-					port++
-					var conns []net.Conn
-					for _, to := range order {
-						conn, err := connectFrom(client, netip.AddrPortFrom(client.Addr(addr.Is6()), port), to)
-						if err != nil {
-							if !mode.packets && len(conns) == 1 {
-								break // for the pod's kernel both are one connection, and it says so
-							}
-							t.Fatalf("%s, %s: %v", name, to, err)
-						}
-						defer conn.Close()
-						conns = append(conns, conn)
+func (m *market) onePortForServiceAndBackend(t *testing.T, packets bool) {
+	client := m.pod(t, "client")
+	m.web(t, "", "one")
+	port := uint16(5000)
+	for _, addr := range webAddrs {
+		service, backend := netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(m.pods["one"].Addr(addr.Is6()), 8080)
+		for name, order := range map[string][]netip.AddrPort{"the service first": {service, backend}, "the backend first": {backend, service}} {
+			port++
+			var conns []net.Conn
+			for _, to := range order {
+				conn, err := connectFrom(client, netip.AddrPortFrom(client.Addr(addr.Is6()), port), to)
+				if err != nil {
+					if !packets && len(conns) == 1 {
+						break // for the pod's kernel both are one connection, and it says so
 					}
-					for range 3 {
-						for i, conn := range conns {
-							if a, err := askOn(conn); err != nil || a.server != "one" {
-								t.Errorf("%s, %s: %q answers (%v)", name, order[i], a.server, err)
-							}
-						}
+					t.Fatalf("%s, %s: %v", name, to, err)
+				}
+				defer conn.Close()
+				conns = append(conns, conn)
+			}
+			for range 3 {
+				for i, conn := range conns {
+					if a, err := askOn(conn); err != nil || a.server != "one" {
+						t.Errorf("%s, %s: %q answers (%v)", name, order[i], a.server, err)
 					}
 				}
 			}
-		})
+		}
 	}
 }
 

@@ -11,9 +11,7 @@ import (
 
 // On a node that translates sockets, those of a sandboxed pod have no such programs: it meets services by its packets, as its neighbours do by
 // their sockets.
-func TestPrivilegedService_SandboxedPods(t *testing.T) {
-	t.Parallel()
-	m := newMarket(t)
+func (m *market) sandboxedPods(t *testing.T, _ bool) {
 	inside, sandboxed := m.pod(t, "inside"), m.pod(t, "sandboxed")
 	places := []struct {
 		nodekit.Place

@@ -55,56 +55,49 @@ func (m *market) backends(t *testing.T, pods ...string) {
 
 // Pods reach the backends of a service under their own address, a backend reaches also itself, and where sockets are translated, the node
 // reaches them too. Clients of a service without endpoints are refused at once, and one that is gone is nobody's.
-func TestPrivilegedService_ClusterIP(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			client := m.pod(t, "client")
-			m.web(t, "", "one", "two")
-			for _, addr := range webAddrs {
-				to := netip.AddrPortFrom(addr, 80)
-				for _, network := range networks {
-					m.reaches(t, client, network, to, "one", "two")
-					m.reaches(t, m.pods["one"], network, to, "one", "two")
-					a, err := ask(t.Context(), client, network, to)
-					if err != nil || a.client != client.Addr(addr.Is6()) {
-						t.Errorf("%s over %s: the server sees %v (%v), want the client's own address %v", to, network, a.client, err, client.Addr(addr.Is6()))
-					}
-					if !mode.packets {
-						m.reaches(t, m.Host(), network, to, "one", "two")
-					}
-				}
+func (m *market) clusterIP(t *testing.T, packets bool) {
+	client := m.pod(t, "client")
+	m.web(t, "", "one", "two")
+	for _, addr := range webAddrs {
+		to := netip.AddrPortFrom(addr, 80)
+		for _, network := range networks {
+			m.reaches(t, client, network, to, "one", "two")
+			m.reaches(t, m.pods["one"], network, to, "one", "two")
+			a, err := ask(t.Context(), client, network, to)
+			if err != nil || a.client != client.Addr(addr.Is6()) {
+				t.Errorf("%s over %s: the server sees %v (%v), want the client's own address %v", to, network, a.client, err, client.Addr(addr.Is6()))
 			}
-			m.backends(t)
-			for _, addr := range webAddrs {
-				for _, network := range networks {
-					m.refused(t, client, network, netip.AddrPortFrom(addr, 80))
-					if !mode.packets {
-						m.refused(t, m.Host(), network, netip.AddrPortFrom(addr, 80))
-					}
-				}
+			if !packets {
+				m.reaches(t, m.Host(), network, to, "one", "two")
 			}
-			m.backends(t, "two")
-			for _, addr := range webAddrs {
-				for _, network := range networks {
-					m.reaches(t, client, network, netip.AddrPortFrom(addr, 80), "two")
-				}
-			}
-			if err := os.Remove(filepath.Join(m.ManifestsDir(), "web-service.yaml")); err != nil {
-				t.Fatal(err)
-			}
-			for _, addr := range webAddrs {
-				m.gone(t, netip.AddrPortFrom(addr, 80))
-			}
-			each(webAddrs, 80, func(network string, to netip.AddrPort) {
-				if a, err := askBriefly(t.Context(), client, network, to); err == nil {
-					t.Errorf("%s of a deleted service answers over %s: %+v", to, network, a)
-				}
-			})
-		})
+		}
 	}
+	m.backends(t)
+	for _, addr := range webAddrs {
+		for _, network := range networks {
+			m.refused(t, client, network, netip.AddrPortFrom(addr, 80))
+			if !packets {
+				m.refused(t, m.Host(), network, netip.AddrPortFrom(addr, 80))
+			}
+		}
+	}
+	m.backends(t, "two")
+	for _, addr := range webAddrs {
+		for _, network := range networks {
+			m.reaches(t, client, network, netip.AddrPortFrom(addr, 80), "two")
+		}
+	}
+	if err := os.Remove(filepath.Join(m.ManifestsDir(), "web-service.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	for _, addr := range webAddrs {
+		m.gone(t, netip.AddrPortFrom(addr, 80))
+	}
+	each(webAddrs, 80, func(network string, to netip.AddrPort) {
+		if a, err := askBriefly(t.Context(), client, network, to); err == nil {
+			t.Errorf("%s of a deleted service answers over %s: %+v", to, network, a)
+		}
+	})
 }
 
 // line is a connection that stays open.
@@ -154,170 +147,142 @@ func (l *line) ask(t *testing.T) string {
 // Backends come and go while they are used: connections to those that stay are not touched, and an UDP socket that is connected to
 // the service for good meets another backend when its own is gone. One that was translated in the network namespace of the node is told, and
 // finds the other one when it connects anew.
-func TestPrivilegedService_EndpointsChangeUnderUse(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			from := nodekit.Place(m.pod(t, "client"))
-			if !mode.packets {
-				from = m.Host()
-			}
-			m.web(t, "", "one", "two")
-			all := lines(t, from, 80, webAddrs, 6)
-			for _, step := range [][]string{{"two"}, {"two", "three"}, {"three"}} {
-				m.backends(t, step...)
-				for name, pod := range m.pods {
-					if name != "client" && !slices.Contains(step, name) {
-						if err := pod.Detach(t.Context()); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				for _, l := range all {
-					switch {
-					case slices.Contains(step, l.server): // and nobody else, whatever came meanwhile
-						if now := l.ask(t); now != l.server {
-							t.Errorf("%s over %s went from %s to %s", l.to, l.network, l.server, now)
-						}
-					case l.network == "udp" && mode.packets:
-						// What was sent before the agent has forgotten the flow is lost with the backend.
-						eventually(t, func() error {
-							a, err := askWithin(l.Conn, askBrief)
-							l.server = a.server
-							return err
-						})
-					case !mode.packets: // closed by the agent
-						eventually(t, func() error {
-							_, err := askWithin(l.Conn, askBrief)
-							var timeout net.Error
-							if err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) {
-								return nil
-							}
-							return fmt.Errorf("a socket for %s over %s, whose backend %s is gone, is still open: %v", l.to, l.network, l.server, err)
-						})
-						_ = l.Close()
-						l.dial(t, from)
-						l.server = l.ask(t)
-					default: // TCP in its backend's hands until it ends
-						_ = l.Close()
-						l.dial(t, from)
-						l.server = l.ask(t)
-					}
-					if !slices.Contains(step, l.server) {
-						t.Errorf("%s over %s is answered by %s, which is gone", l.to, l.network, l.server)
-					}
+func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
+	from := nodekit.Place(m.pod(t, "client"))
+	if !packets {
+		from = m.Host()
+	}
+	m.web(t, "", "one", "two")
+	all := lines(t, from, 80, webAddrs, 6)
+	for _, step := range [][]string{{"two"}, {"two", "three"}, {"three"}} {
+		m.backends(t, step...)
+		for name, pod := range m.pods {
+			if name != "client" && !slices.Contains(step, name) {
+				if err := pod.Detach(t.Context()); err != nil {
+					t.Fatal(err)
 				}
 			}
-		})
+		}
+		for _, l := range all {
+			switch {
+			case slices.Contains(step, l.server): // and nobody else, whatever came meanwhile
+				if now := l.ask(t); now != l.server {
+					t.Errorf("%s over %s went from %s to %s", l.to, l.network, l.server, now)
+				}
+			case l.network == "udp" && packets:
+				// What was sent before the agent has forgotten the flow is lost with the backend.
+				eventually(t, func() error {
+					a, err := askWithin(l.Conn, askBrief)
+					l.server = a.server
+					return err
+				})
+			case !packets: // closed by the agent
+				eventually(t, func() error {
+					_, err := askWithin(l.Conn, askBrief)
+					var timeout net.Error
+					if err != nil && !(errors.As(err, &timeout) && timeout.Timeout()) {
+						return nil
+					}
+					return fmt.Errorf("a socket for %s over %s, whose backend %s is gone, is still open: %v", l.to, l.network, l.server, err)
+				})
+				_ = l.Close()
+				l.dial(t, from)
+				l.server = l.ask(t)
+			default: // TCP in its backend's hands until it ends
+				_ = l.Close()
+				l.dial(t, from)
+				l.server = l.ask(t)
+			}
+			if !slices.Contains(step, l.server) {
+				t.Errorf("%s over %s is answered by %s, which is gone", l.to, l.network, l.server)
+			}
+		}
 	}
 }
 
 // A client with session affinity stays with its backend, also when others come, and gets another one when that goes.
-func TestPrivilegedService_SessionAffinity(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			client := m.pod(t, "client")
-			m.web(t, ", sessionAffinity: ClientIP", "one", "two", "three")
-			for _, addr := range webAddrs {
-				to := netip.AddrPortFrom(addr, 80)
-				for _, network := range networks {
-					m.backends(t, "one", "two", "three")
-					first, err := ask(t.Context(), client, network, to)
-					if err != nil {
-						t.Fatal(err)
+func (m *market) sessionAffinity(t *testing.T, _ bool) {
+	client := m.pod(t, "client")
+	m.web(t, ", sessionAffinity: ClientIP", "one", "two", "three")
+	for _, addr := range webAddrs {
+		to := netip.AddrPortFrom(addr, 80)
+		for _, network := range networks {
+			m.backends(t, "one", "two", "three")
+			first, err := ask(t.Context(), client, network, to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			stays := func() {
+				t.Helper()
+				for range 12 { // chance would do so once in half a million times
+					if a, err := ask(t.Context(), client, network, to); err != nil || a.server != first.server {
+						t.Fatalf("%s over %s: %q answers (%v), want %s again", to, network, a.server, err, first.server)
 					}
-					stays := func() {
-						t.Helper()
-						for range 12 { // chance would do so once in half a million times
-							if a, err := ask(t.Context(), client, network, to); err != nil || a.server != first.server {
-								t.Fatalf("%s over %s: %q answers (%v), want %s again", to, network, a.server, err, first.server)
-							}
-						}
-					}
-					stays()
-					m.backends(t, "one", "two", "three", "four")
-					stays()
-					var others []string
-					for _, name := range []string{"one", "two", "three"} {
-						if name != first.server {
-							others = append(others, name)
-						}
-					}
-					m.backends(t, others...)
-					gone := first.server
-					if first, err = ask(t.Context(), client, network, to); err != nil || first.server == gone {
-						t.Fatalf("%s over %s: %q answers (%v) after %s has gone", to, network, first.server, err, gone)
-					}
-					stays()
 				}
 			}
-		})
+			stays()
+			m.backends(t, "one", "two", "three", "four")
+			stays()
+			var others []string
+			for _, name := range []string{"one", "two", "three"} {
+				if name != first.server {
+					others = append(others, name)
+				}
+			}
+			m.backends(t, others...)
+			gone := first.server
+			if first, err = ask(t.Context(), client, network, to); err != nil || first.server == gone {
+				t.Fatalf("%s over %s: %q answers (%v) after %s has gone", to, network, first.server, err, gone)
+			}
+			stays()
+		}
 	}
 }
 
 // A socket that is not connected gets the answer from whom it asked, whoever gave it, also when it asks a backend by its own address as well.
-func TestPrivilegedService_SocketsThatAreNotConnected(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			from := []nodekit.Place{m.pod(t, "client")}
-			m.web(t, "", "one", "two")
-			from = append(from, m.pods["one"]) // may meet itself
-			if !mode.packets {
-				from = append(from, m.Host())
+func (m *market) socketsThatAreNotConnected(t *testing.T, packets bool) {
+	from := []nodekit.Place{m.pod(t, "client")}
+	m.web(t, "", "one", "two")
+	from = append(from, m.pods["one"]) // may meet itself
+	if !packets {
+		from = append(from, m.Host())
+	}
+	for _, place := range from {
+		for _, addr := range webAddrs {
+			var conn *net.UDPConn
+			if err := place.Do(func() (err error) { conn, err = net.ListenUDP("udp", nil); return err }); err != nil {
+				t.Fatal(err)
 			}
-			for _, place := range from {
-				for _, addr := range webAddrs {
-					var conn *net.UDPConn
-					if err := place.Do(func() (err error) { conn, err = net.ListenUDP("udp", nil); return err }); err != nil {
-						t.Fatal(err)
-					}
-					defer conn.Close()
-					service, backend := netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(m.pods["two"].Addr(addr.Is6()), 8080)
-					for _, to := range []netip.AddrPort{service, service, backend, service, backend} {
-						_ = conn.SetDeadline(time.Now().Add(answerTimeout))
-						if _, err := conn.WriteToUDPAddrPort([]byte("who"), to); err != nil {
-							t.Errorf("ask %s: %v", to, err)
-							continue
-						}
-						_, peer, err := conn.ReadFromUDPAddrPort(make([]byte, 256))
-						if peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()); err != nil || peer != to {
-							t.Errorf("ask %s: the answer comes from %s (%v)", to, peer, err)
-						}
-					}
+			defer conn.Close()
+			service, backend := netip.AddrPortFrom(addr, 80), netip.AddrPortFrom(m.pods["two"].Addr(addr.Is6()), 8080)
+			for _, to := range []netip.AddrPort{service, service, backend, service, backend} {
+				_ = conn.SetDeadline(time.Now().Add(answerTimeout))
+				if _, err := conn.WriteToUDPAddrPort([]byte("who"), to); err != nil {
+					t.Errorf("ask %s: %v", to, err)
+					continue
+				}
+				_, peer, err := conn.ReadFromUDPAddrPort(make([]byte, 256))
+				if peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()); err != nil || peer != to {
+					t.Errorf("ask %s: the answer comes from %s (%v)", to, peer, err)
 				}
 			}
-		})
+		}
 	}
 }
 
 // A client that connects again from the same port meets a backend of now, not the one of then.
-func TestPrivilegedService_PortIsUsedAgain(t *testing.T) {
-	t.Parallel()
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMarket(t, mode.args...)
-			client := m.pod(t, "client")
-			for _, pods := range [][]string{{"one"}, {"two"}, {"three", "two"}, {"one"}} {
-				m.web(t, "", pods...)
-				for _, addr := range webAddrs {
-					for range 3 {
-						a, err := askFromPort(client, netip.AddrPortFrom(client.Addr(addr.Is6()), 4444), netip.AddrPortFrom(addr, 80))
-						if err != nil || !slices.Contains(pods, a.server) {
-							t.Errorf("%s: %q answers (%v), want one of %v", addr, a.server, err, pods)
-						}
-					}
+func (m *market) portIsUsedAgain(t *testing.T, _ bool) {
+	client := m.pod(t, "client")
+	for _, pods := range [][]string{{"one"}, {"two"}, {"three", "two"}, {"one"}} {
+		m.web(t, "", pods...)
+		for _, addr := range webAddrs {
+			for range 3 {
+				a, err := askFromPort(client, netip.AddrPortFrom(client.Addr(addr.Is6()), 4444), netip.AddrPortFrom(addr, 80))
+				if err != nil || !slices.Contains(pods, a.server) {
+					t.Errorf("%s: %q answers (%v), want one of %v", addr, a.server, err, pods)
 				}
 			}
-		})
+		}
 	}
 }
 

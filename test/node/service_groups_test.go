@@ -1,0 +1,87 @@
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// serviceGroup is a part of what services do. It makes the services and pods that it needs on a market that has none.
+type serviceGroup struct {
+	name string
+	try  func(m *market, t *testing.T, packets bool)
+}
+
+// What services do, on one node for each of the modes. The groups run one after the other, each from an empty market, so that the node
+// and its agent are started once and not for each of them.
+func TestPrivilegedService_Groups(t *testing.T) {
+	t.Parallel()
+	both := []serviceGroup{
+		{"ClusterIP", (*market).clusterIP},
+		{"EndpointsChangeUnderUse", (*market).endpointsChangeUnderUse},
+		{"SessionAffinity", (*market).sessionAffinity},
+		{"AffinityExpires", (*market).affinitiesExpire},
+		{"SocketsThatAreNotConnected", (*market).socketsThatAreNotConnected},
+		{"PortIsUsedAgain", (*market).portIsUsedAgain},
+		{"OnePortForServiceAndBackend", (*market).onePortForServiceAndBackend},
+		{"NodePort", (*market).nodePort},
+		{"LoadBalancerAndExternalIPs", (*market).loadBalancerAndExternalIPs},
+		{"BackendElsewhere", (*market).backendElsewhere},
+	}
+	further := map[bool][]serviceGroup{
+		false: {{"SandboxedPods", (*market).sandboxedPods}, {"SourceRanges", (*market).sourceRanges}, {"HostPortFollowsThePod", (*market).hostPortFollowsThePod}},
+		true:  {{"NodePortLocal", (*market).nodePortLocal}, {"NoAnswerIsLostWhenEndpointsChange", (*market).noAnswerIsLostWhenEndpointsChange}},
+	}
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMarket(t, mode.args...)
+			m.routePublic(t)
+			for _, groups := range [][]serviceGroup{both, further[mode.packets]} {
+				for _, g := range groups {
+					t.Run(g.name, func(t *testing.T) {
+						defer m.empty(t)
+						g.try(m, t, mode.packets)
+					})
+				}
+			}
+		})
+	}
+}
+
+// empty takes all services and pods away, and waits until the datapath serves nothing.
+func (m *market) empty(t *testing.T) {
+	t.Helper()
+	for _, kind := range []string{"service", "slices", "pod"} {
+		files, err := filepath.Glob(filepath.Join(m.ManifestsDir(), "*-"+kind+".yaml"))
+		for _, file := range files {
+			err = errors.Join(err, os.Remove(file))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for name, pod := range m.pods {
+		if err := pod.Detach(t.Context()); err != nil {
+			t.Errorf("pod %s: %v", name, err)
+		}
+	}
+	clear(m.pods)
+	eventually(t, func() error {
+		text, err := m.Waggle(t.Context(), "bpf", "lb", "list", "--frontends", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var have struct{ Frontends []json.RawMessage }
+		if err := json.Unmarshal([]byte(text), &have); err != nil {
+			return err
+		}
+		if len(have.Frontends) > 0 {
+			return fmt.Errorf("%d frontends are still served:\n%s", len(have.Frontends), text)
+		}
+		return nil
+	})
+}
