@@ -18,13 +18,11 @@ import (
 )
 
 // What went wrong elsewhere and is no matter of one policy alone; the others are cases of
-// TestPrivilegedPolicy_CiliumDenies (a deny of a CIDR against a narrower allow), TestPrivilegedPolicy_CiliumSubjects (an empty
-// list of peers, escape from a namespace) and all that name a namespace (the pod z/liar imitates the labels of another).
+// [world.ciliumDenies] (a deny of a CIDR against a narrower allow), [world.ciliumSubjects] (an empty list of peers, escape from a
+// namespace) and all that name a namespace (the pod z/liar imitates the labels of another).
 
 // GHSA-c66w-hq56-4q97: an echo request is no reply to one in the other direction, though its id be the same.
-func TestPrivilegedPolicy_EchoOfTheOtherDirectionIsNoReply(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) echoOfTheOtherDirectionIsNoReply(t *testing.T) {
 	w.apply(t, networkPolicy("x", selectA+"policyTypes: [Ingress]"))
 	for i, family := range families {
 		t.Run(family.name, func(t *testing.T) {
@@ -73,9 +71,8 @@ func echoes(conn net.Conn, patience time.Duration) error {
 
 // Connections that are there when a policy comes are judged again, in the direction in which they were opened, whoever sends
 // next; those that the policy allows go on.
-func TestPrivilegedPolicy_EstablishedConnectionsAreJudgedAgain(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) establishedConnectionsAreJudgedAgain(t *testing.T) {
+	w.apply(t, "")
 	type connection struct {
 		conn  net.Conn
 		name  string

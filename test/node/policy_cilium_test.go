@@ -16,9 +16,7 @@ func clusterwidePolicy(spec string) string {
 // subjectA chooses the subject of most cases: app a, in a namespace or everywhere.
 const subjectA = "endpointSelector: {matchLabels: {app: a}}, "
 
-func TestPrivilegedPolicy_CiliumPeers(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) ciliumPeers(t *testing.T) {
 	ingress := func(rules string) []string { return []string{ciliumPolicy("x", subjectA+"ingress: ["+rules+"]")} }
 	egress := func(rules string) []string { return []string{ciliumPolicy("x", subjectA+"egress: ["+rules+"]")} }
 	w.run(t, []policyCase{
@@ -50,9 +48,7 @@ func TestPrivilegedPolicy_CiliumPeers(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPolicy_CiliumDenies(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) ciliumDenies(t *testing.T) {
 	const everybody = "ingress: [{fromEntities: [all]}], "
 	w.run(t, []policyCase{
 		{"deny over allow", []string{ciliumPolicy("x", subjectA+everybody+"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil,
@@ -83,9 +79,7 @@ func TestPrivilegedPolicy_CiliumDenies(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPolicy_CiliumICMP(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) ciliumICMP(t *testing.T) {
 	services := append(usual, service{"icmp", 0})
 	w.run(t, []policyCase{
 		{"echo requests of both families", []string{ciliumPolicy("x", subjectA+"ingress: [{icmps: [{fields: [{family: IPv4, type: 8}, {family: IPv6, type: EchoRequest}]}]}]")}, services,
@@ -98,9 +92,7 @@ func TestPrivilegedPolicy_CiliumICMP(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPolicy_CiliumSubjects(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) ciliumSubjects(t *testing.T) {
 	const isolated = "ingress: [{fromEndpoints: []}]"
 	w.run(t, []policyCase{
 		{"of the whole cluster", []string{clusterwidePolicy(subjectA + "ingress: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil, inbound("x/a w/a z/a", from("x/b w/b"))},
@@ -124,9 +116,7 @@ func TestPrivilegedPolicy_CiliumSubjects(t *testing.T) {
 }
 
 // What is not enforced grants nothing, and denies all that it names; rules beside it hold.
-func TestPrivilegedPolicy_UnsupportedFailsClosed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) unsupportedFailsClosed(t *testing.T) {
 	const http = "toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]"
 	w.run(t, []policyCase{
 		{"HTTP", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEndpoints: [{}], "+http+"}, {fromEndpoints: [{matchLabels: {app: b}}], toPorts: [{ports: [{port: '81', protocol: TCP}]}]}]")}, nil,

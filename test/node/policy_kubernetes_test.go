@@ -90,9 +90,34 @@ func on(protocol string, port uint16) func(flow) bool {
 // selectA chooses the subject of most cases.
 const selectA = "podSelector: {matchLabels: {app: a}}, "
 
-func TestPrivilegedPolicy_KubernetesSelectors(t *testing.T) {
+// What policies leave of connections, on one node for the policies of Kubernetes and on one for those of Cilium. The groups run one after
+// the other: each case puts its policies in the place of all that there are, so no group needs pods of its own.
+func TestPrivilegedPolicy_Groups(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	type group struct {
+		name string
+		try  func(*world, *testing.T)
+	}
+	for kind, groups := range map[string][]group{
+		"Kubernetes": {{"Selectors", (*world).kubernetesSelectors}, {"Directions", (*world).kubernetesDirections},
+			{"Ports", (*world).kubernetesPorts}, {"Blocks", (*world).kubernetesBlocks},
+			{"Changes", (*world).changesOfLabels}}, // the last one: labels of namespaces are others afterwards
+		"Cilium": {{"Peers", (*world).ciliumPeers}, {"Denies", (*world).ciliumDenies}, {"ICMP", (*world).ciliumICMP},
+			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
+			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
+			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreJudgedAgain}},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for _, g := range groups {
+				t.Run(g.name, func(t *testing.T) { g.try(w, t) })
+			}
+		})
+	}
+}
+
+func (w *world) kubernetesSelectors(t *testing.T) {
 	peers := func(list string) []string {
 		return []string{networkPolicy("x", selectA+"ingress: [{from: ["+list+"]}]")}
 	}
@@ -131,9 +156,7 @@ func TestPrivilegedPolicy_KubernetesSelectors(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPolicy_KubernetesDirections(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) kubernetesDirections(t *testing.T) {
 	w.run(t, []policyCase{
 		{"default deny of ingress", []string{networkPolicy("x", "podSelector: {}, policyTypes: [Ingress]")}, nil, inbound("x/*", none)},
 		{"default deny of egress", []string{networkPolicy("x", "podSelector: {}, policyTypes: [Egress]")}, nil, outbound("x/*", none)},
@@ -156,9 +179,7 @@ func TestPrivilegedPolicy_KubernetesDirections(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPolicy_KubernetesPorts(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) kubernetesPorts(t *testing.T) {
 	ports := func(list string) []string {
 		return []string{networkPolicy("x", "podSelector: {}, ingress: [{ports: ["+list+"]}]")}
 	}
@@ -183,9 +204,7 @@ func TestPrivilegedPolicy_KubernetesPorts(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPolicy_KubernetesBlocks(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) kubernetesBlocks(t *testing.T) {
 	blocks := func(list string) string { return networkPolicy("x", selectA+"ingress: [{from: ["+list+"]}]") }
 	const podsButB = "{ipBlock: {cidr: 10.244.1.0/24, except: [@x/b/4]}}, {ipBlock: {cidr: 'fd00:10:244:1::/64', except: [@x/b/6]}}"
 	w.run(t, []policyCase{
@@ -209,9 +228,7 @@ func TestPrivilegedPolicy_KubernetesBlocks(t *testing.T) {
 }
 
 // Labels of pods and namespaces change while policies stay, and policies while pods stay.
-func TestPrivilegedPolicy_Changes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
+func (w *world) changesOfLabels(t *testing.T) {
 	fromB := networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")
 	fromY := networkPolicy("x", selectA+"ingress: [{from: [{namespaceSelector: {matchLabels: {team: w}}}]}]")
 	relabel := func(name, from, to string) string {
