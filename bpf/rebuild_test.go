@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/waggle-net/waggle/bpf/internal/toolchain"
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // The committed objects are what the sources say, wherever they are built. The sources are copied to another folder and
@@ -28,7 +29,7 @@ func TestObjects_AreBuiltFromTheSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	if missing := installed.Missing(); len(missing) > 0 {
-		t.Skipf("needs the toolchain: apt-get install %s", strings.Join(missing, " "))
+		testnet.Missing(t, "needs the toolchain: apt-get install %s", strings.Join(missing, " "))
 	}
 	recorded, err := toolchain.Read(toolchain.File)
 	if err != nil {
@@ -171,7 +172,7 @@ func describe(spec *ebpf.CollectionSpec) (lines []string) {
 func TestHeaders_CompileAlone(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("clang-19"); err != nil {
-		t.Skip("needs the compiler: apt-get install clang-19 libbpf-dev linux-libc-dev")
+		testnet.Missing(t, "needs the compiler: apt-get install clang-19 libbpf-dev linux-libc-dev")
 	}
 	headers, err := filepath.Glob("*.h")
 	if err != nil {

@@ -19,6 +19,16 @@ func RequirePrivileges(t testing.TB) {
 	}
 }
 
+// Missing skips the test where the machine lacks something that a developer may do without. With CI=true the test fails instead:
+// the machine that decides must be able to run it.
+func Missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
+}
+
 // Namespace is a network namespace that ends with the test.
 type Namespace struct {
 	t  testing.TB

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -64,7 +65,7 @@ func watchExecutables(t *testing.T, node *nodekit.Node) (fd int) {
 	t.Helper()
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC)
 	if err != nil {
-		t.Skipf("fanotify is not available (%v): run as root on a kernel with CONFIG_FANOTIFY", err)
+		testnet.Missing(t, "fanotify is not available (%v): run as root on a kernel with CONFIG_FANOTIFY", err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	if err := node.Do(func() error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
@@ -36,7 +37,7 @@ func needCompiler(t *testing.T) {
 	t.Helper()
 	needBuilds(t)
 	if _, err := exec.LookPath("clang-19"); err != nil {
-		t.Skip("needs the compiler: apt-get install clang-19 llvm-19 libbpf-dev linux-libc-dev")
+		testnet.Missing(t, "needs the compiler: apt-get install clang-19 llvm-19 libbpf-dev linux-libc-dev")
 	}
 }
 
