@@ -116,20 +116,37 @@ func (p pinned) Affinities() ([]affinity, uint32, error) {
 	}
 }
 
-// DeleteAffinity implements natKernel.
+// DeleteAffinity implements natKernel. Between look-up and deletion a program may renew the entry, because the client has met another
+// backend; what was deleted is therefore judged once more, and put back if it is alive. The copy that programs of another generation
+// read stays: programs ignore a backend that the service does not have.
 func (p pinned) DeleteAffinity(key bpf.AffinityKey, dead func(bpf.AffinityEntry) bool) (bool, error) {
 	from, err := p.maps.Get(bpf.MapAffinity)
 	if err != nil {
 		return false, err
 	}
-	var now bpf.AffinityEntry
-	if err := from.Lookup(&key, &now); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("look up an entry of map %s: %w", bpf.MapAffinity, err)
+	var entry bpf.AffinityEntry
+	if err := from.Lookup(&key, &entry); err != nil {
+		return false, affinityError(err)
 	}
-	if !dead(now) {
+	if !dead(entry) {
 		return false, nil
 	}
-	return p.delete(bpf.MapAffinity, &key)
+	if err := from.LookupAndDelete(&key, &entry); err != nil {
+		return false, affinityError(err)
+	}
+	if dead(entry) {
+		return true, nil
+	}
+	if err := from.Update(&key, &entry, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return true, affinityError(err)
+	}
+	return false, nil
+}
+
+// affinityError is nil when the entry is not there.
+func affinityError(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return fmt.Errorf("delete an entry of map %s: %w", bpf.MapAffinity, err)
 }
