@@ -21,6 +21,7 @@ func roles() map[string]cell.Cell {
 func (a *agent) build(args []string) error {
 	sets, all := map[string]*pflag.FlagSet{}, pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(all)
+	addStopFlag(all)
 	for role, cells := range roles() {
 		h, err := hive.Build(cells)
 		if err != nil {
@@ -36,6 +37,7 @@ func (a *agent) build(args []string) error {
 	}
 	a.flags = pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(a.flags)
+	addStopFlag(a.flags)
 	if a.hive, err = hive.Build(roles()[a.role], a.outside()); err != nil {
 		return err
 	}

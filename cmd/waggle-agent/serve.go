@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	upstream "github.com/cilium/hive"
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/pkg/bootlog"
@@ -19,14 +20,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-const (
-	// exitWithin bounds the time from a signal to the end of the process, and leaves some of the 5 s that are promised to a
-	// machine that is busy. The stop hooks have half a second less.
-	exitWithin = 4500 * time.Millisecond
-	// slowStop is when a stop has taken so long that somebody will want to know why.
-	slowStop = 3 * time.Second
-)
-
 // serve is the agent: it returns when a signal or a cell ends it.
 func (a *agent) serve(cmd *cobra.Command) error {
 	log, err := a.prepare(cmd)
@@ -35,6 +28,10 @@ func (a *agent) serve(cmd *cobra.Command) error {
 	}
 	for _, warning := range a.config.Warnings {
 		log.Warn("Configuration", "warning", warning)
+	}
+	times, err := a.stopTimes()
+	if err != nil {
+		return err
 	}
 	a.boundCapabilities(log) // while there are few threads
 	if err := hive.Populate(a.hive, log); err != nil {
@@ -47,9 +44,9 @@ func (a *agent) serve(cmd *cobra.Command) error {
 	defer unlock()
 
 	kubeapi.LogTo(log.With("source", "client-go")) // for the whole process, so only now that it is certain to be the agent
-	defer a.watchSignals(log)()
+	defer a.watchSignals(log, times)()
 	log.Info("Starting waggle-agent", "version", version.String(), "role", a.role)
-	return a.hive.Run(log)
+	return a.hive.Run(log, upstream.WithStopTimeout(times.hooks))
 }
 
 // prepare reads the configuration and makes the logger.
@@ -72,7 +69,7 @@ func (a *agent) prepare(cmd *cobra.Command) (*slog.Logger, error) {
 // watchSignals asks the hive to stop at the first signal, ends the process at the second one, with the exit code of a
 // process that the signal has killed, and with 1 when stopping takes too long; what hung stands in the state directory then.
 // Hive itself listens only once every start hook is done; a signal before that must not be lost.
-func (a *agent) watchSignals(log *slog.Logger) (stop func()) {
+func (a *agent) watchSignals(log *slog.Logger, times stopTimes) (stop func()) {
 	signals := make(chan os.Signal, 2)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
@@ -84,9 +81,9 @@ func (a *agent) watchSignals(log *slog.Logger) (stop func()) {
 		case <-signals:
 		}
 		a.hive.Shutdown()
-		slow := time.AfterFunc(slowStop, func() { a.recordStop(log) }) // nobody waits for it: its disk may be what hangs
+		slow := time.AfterFunc(times.record, func() { a.recordStop(log) }) // nobody waits for it: its disk may be what hangs
 		defer slow.Stop()
-		if code := awaitStop(log, done, signals, time.After(exitWithin)); code != 0 {
+		if code := awaitStop(log, done, signals, time.After(times.exit)); code != 0 {
 			os.Exit(code)
 		}
 	})
@@ -117,7 +114,7 @@ func awaitStop(log *slog.Logger, done <-chan struct{}, signals <-chan os.Signal,
 		}
 	case <-late:
 		if !stopped() {
-			log.Error("Ended before everything had stopped", "after", exitWithin)
+			log.Error("Ended before everything had stopped")
 			return 1
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -325,7 +324,7 @@ func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 		if err := node.Do(func() error { return s.do(n) }); err != nil {
 			t.Fatalf("%s: %v", s.name, err)
 		}
-		n.awaitRepair(t, s, 10*time.Second, time.Now())
+		n.awaitRepair(t, s)
 	}
 	behindOurs("after repairs")
 	stillRun("after repairs")

@@ -55,7 +55,7 @@ func scrape(node *nodekit.Node) (map[string]float64, error) {
 
 func readMetrics(node *nodekit.Node) (text []byte, err error) {
 	err = node.Do(func() error {
-		conn, err := net.DialTimeout("tcp", metricsAddress, time.Second)
+		conn, err := net.DialTimeout("tcp", metricsAddress, 30*time.Second)
 		if err != nil {
 			return err
 		}

@@ -27,20 +27,13 @@ func TestPrivilegedWedge_LittleCPUIsNone(t *testing.T) {
 	}
 	starve(t, node.AgentPID())
 	pod := newPod(t, node, "b")
-	slowest := time.Duration(0)
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(200 * time.Millisecond) {
+	const kubelet = 5 * time.Second // the timeout of its probes
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 		_ = pod.Attach(t.Context()) // it may take too long, which is no wedge
 		_ = pod.Detach(t.Context())
-		asked := time.Now()
-		code, line, err := probe(node, "/healthz")
-		if err != nil || code != http.StatusOK {
-			t.Fatalf("after %s: %d %s: %v", time.Since(began), code, line, err)
+		if code, line, err := probeWithin(kubelet, node, "/healthz"); err != nil || code != http.StatusOK {
+			t.Fatalf("status %d %s: %v", code, line, err)
 		}
-		slowest = max(slowest, time.Since(asked))
-	}
-	t.Logf("the slowest answer took %s", slowest)
-	if slowest > 5*time.Second {
-		t.Errorf("kubelet waits for 5s, and an answer took %s", slowest)
 	}
 }
 

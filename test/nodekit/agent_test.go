@@ -2,44 +2,55 @@ package nodekit
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
-	"time"
 )
 
-func TestSince_CountsThreadsThatCameAndNoneThatWent(t *testing.T) {
-	t.Parallel()
-	before := map[string]time.Duration{"went": time.Hour, "works": time.Second, "another of the number": time.Minute}
-	after := map[string]time.Duration{"came": time.Millisecond, "works": 3 * time.Second, "another of the number": time.Second}
-	if got, want := since(before, after), 2*time.Second+time.Millisecond; got != want {
-		t.Errorf("threads waited %v, want %v", got, want)
-	}
-}
-
-func TestWaitingForCPU_IsReadFromTheKernel(t *testing.T) {
-	t.Parallel()
-	waited, err := WaitingForCPU(os.Getpid())
+// agentOf returns a node whose agent is a shell that does what a script says once it gets SIGTERM.
+func agentOf(t *testing.T, script string) *Node {
+	t.Helper()
+	n := &Node{Dir: t.TempDir()}
+	log, err := os.Create(n.path("agent.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := waited(); got < 0 || got > time.Minute {
-		t.Errorf("this process has waited for %v", got)
+	defer log.Close()
+	ready := filepath.Join(n.Dir, "ready")
+	if err := syscall.Mkfifo(ready, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if len(runDelays(os.Getpid())) == 0 {
-		t.Error("no thread of this process was found")
+	cmd := exec.Command("sh", "-c", "trap '"+script+"' TERM; echo before; : > "+ready+"; while :; do sleep 0.01; done")
+	cmd.Stdout = log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := WaitingForCPU(-1); err == nil {
-		t.Error("a process that is none has waited for a CPU")
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	go func() { p.err = cmd.Wait(); close(p.done) }()
+	n.agent = p
+	if _, err := os.ReadFile(ready); err != nil { // until the shell has its trap
+		t.Fatal(err)
 	}
+	return n
 }
 
-func TestEnding_StarvedWhenSomeThreadAlwaysWaited(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		waited time.Duration
-		want   bool
-	}{{0, false}, {time.Second, false}, {4 * time.Second, false}, {5 * time.Second, true}} {
-		if e := (Ending{Took: 4 * time.Second, Waited: c.waited}); e.Starved() != c.want {
-			t.Errorf("after %v of waiting: %v", c.waited, e.Starved())
+// A stop that fails is an error with the log since the signal, also where the CPU is emulated.
+func TestStopAgent_FailsForEveryExitCodeButZero(t *testing.T) {
+	for _, emulated := range []string{"", "1"} {
+		t.Setenv(Emulated, emulated)
+		if err := agentOf(t, "exit 0").StopAgent(t.Context()); err != nil {
+			t.Errorf("exit code 0: %v", err)
+		}
+		for _, code := range []string{"1", "2", "143"} {
+			err := agentOf(t, "echo Stopping takes long; exit "+code).StopAgent(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "exit status "+code+":\nStopping takes long") || strings.Contains(err.Error(), "before") {
+				t.Errorf("exit code %s: %v", code, err)
+			}
+		}
+		if err := agentOf(t, "kill -KILL $$").StopAgent(t.Context()); err == nil {
+			t.Error("killed by a signal: no error")
 		}
 	}
 }
