@@ -57,13 +57,24 @@ func (p *pass) count(f *natmap.Flow) {
 	if f.Reply() || f.Flags&uint32(bpf.NatNode) != 0 {
 		return
 	}
-	count := p.translations[uint16(f.Endpoint)]
+	addTranslation(p.translations, f)
+}
+
+// countDeleted counts a flow whose entry of the first direction this pass has deleted. Either entry of the flow will do.
+func (p *pass) countDeleted(f *natmap.Flow) {
+	if p.deleted != nil && f.Flags&uint32(bpf.NatNode) == 0 { // who deletes without counting asks for a pass that counts
+		addTranslation(p.deleted, f)
+	}
+}
+
+func addTranslation(to map[uint16]bpf.NatCount, f *natmap.Flow) {
+	count := to[uint16(f.Endpoint)]
 	if f.Key.IPv6 {
 		count.Ipv6++
 	} else {
 		count.Ipv4++
 	}
-	p.translations[uint16(f.Endpoint)] = count
+	to[uint16(f.Endpoint)] = count
 }
 
 // judgePair tells whether it deleted the entry. The twin of one that is gone is counted when it comes by; it has been deleted
@@ -104,6 +115,7 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 		return false, err
 	}
 	if ended {
+		p.countDeleted(f)
 		p.served.answers.expect(twin)
 		sum.unserved++
 	}
@@ -150,6 +162,9 @@ func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint6
 		}
 		if gone {
 			n++
+			if pair[0] == own {
+				p.countDeleted(f)
+			}
 		}
 	}
 	return n, nil

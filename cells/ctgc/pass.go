@@ -31,11 +31,13 @@ type pass struct {
 
 	shares       map[uint16]uint32       // established flows by endpoint
 	translations map[uint16]bpf.NatCount // translated flows by endpoint, 0 for none
+	deleted      map[uint16]bpf.NatCount // translated flows that this pass deleted; nil for one that does not count
 }
 
 // run collects, corrects the shares, and tells what was found. A pass that knew no endpoints left their flows.
 func (p *pass) run(ctx context.Context) error {
-	p.shares, p.translations, p.found = make(map[uint16]uint32), make(map[uint16]bpf.NatCount), make(map[string]found)
+	p.shares, p.found = make(map[uint16]uint32), make(map[string]found)
+	p.translations, p.deleted = make(map[uint16]bpf.NatCount), make(map[uint16]bpf.NatCount)
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
 	p.locals = p.known
 	before, err := p.kernel.Counts()
@@ -54,12 +56,16 @@ func (p *pass) run(ctx context.Context) error {
 			return err
 		}
 	}
+	translated, err := p.nat.NatCounts()
+	if err != nil {
+		return err
+	}
 	for _, m := range natmap.Maps() {
 		if err := p.collectNat(ctx, m); err != nil {
 			return err
 		}
 	}
-	if err := p.correctTranslations(); err != nil {
+	if err := p.correctTranslations(translated); err != nil {
 		return err
 	}
 	return p.collectAffinities()

@@ -38,15 +38,16 @@ func (p *pass) correctShares(before []uint32) error {
 // it has seen count twice until then; when that uses the share up, the program's signal brings it at once.
 func came(before, now int32) uint32 { return uint32(max(now-before, 0)) }
 
-// correctTranslations writes what was counted of translated flows. Flows that came during the pass may be missing until the next, and none
-// counts twice: programs ask for a pass long before a share is used up, while an endpoint opens what it may.
-func (p *pass) correctTranslations() error {
+// correctTranslations writes how many translated flows each endpoint has where programs count otherwise: they cannot know what is
+// deleted here. Before is what they counted when the pass began.
+func (p *pass) correctTranslations(before []bpf.NatCount) error {
 	counts, err := p.nat.NatCounts()
 	if err != nil {
 		return err
 	}
 	for id, have := range counts {
-		want := p.translations[uint16(id)]
+		seen, gone := p.translations[uint16(id)], p.deleted[uint16(id)]
+		want := bpf.NatCount{Ipv4: translations(before[id].Ipv4, have.Ipv4, seen.Ipv4, gone.Ipv4), Ipv6: translations(before[id].Ipv6, have.Ipv6, seen.Ipv6, gone.Ipv6)}
 		if have == want {
 			continue
 		}
@@ -55,4 +56,11 @@ func (p *pass) correctTranslations() error {
 		}
 	}
 	return nil
+}
+
+// translations returns how many translated flows of one family an endpoint has after a pass: what programs count now, less what the
+// pass has deleted. The pass has seen all flows but those that came meanwhile, so there are at least as many as it has seen, and at
+// most those more that came. Where none came, it is what the pass has seen, whatever programs count.
+func translations(before, now, seen, deleted int32) int32 {
+	return min(max(now-deleted, seen), seen+int32(came(before, now)))
 }

@@ -91,3 +91,85 @@ func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
 	s.pass()
 	s.wantCount("with four that programs ended behind it", 11, false)
 }
+
+// translate begins translated flows of a family from a port on, as programs do and count.
+func (s *sharing) translate(ipv6 bool, from, n int) {
+	s.Helper()
+	s.fake.mu.Lock()
+	defer s.fake.mu.Unlock()
+	ends, count := [3]string{"10.1.0.7:", "192.0.2.1:443", "203.0.113.1:"}, &s.fake.natCounts[pods[0].ID].Ipv4
+	if ipv6 {
+		ends, count = [3]string{"[fd00::7]:", "[2001:db8::1]:443", "[2001:db8:1::1]:"}, &s.fake.natCounts[pods[0].ID].Ipv6
+	}
+	for i := range n {
+		port := strconv.Itoa(from + i)
+		if _, err := s.fake.putPair([]string{"TCP", "to-outside", ends[0] + port, ends[1], ends[2] + port, ends[1], "from-outside",
+			"masquerade=1", "endpoint=7"}); err != nil {
+			s.Fatal(err)
+		}
+	}
+	*count += int32(n)
+}
+
+// A share of translated flows is exact: what a pod opens while a pass reads counts once, whether the pass has seen it or not, and
+// what the pass deletes does not count.
+func TestPass_TranslatedFlowsThatComeMeanwhileCountOnce(t *testing.T) {
+	t.Parallel()
+	for _, ipv6 := range []bool{false, true} {
+		s := newSharing(t)
+		count := func() int32 {
+			if ipv6 {
+				return s.fake.natCounts[pods[0].ID].Ipv6
+			}
+			return s.fake.natCounts[pods[0].ID].Ipv4
+		}
+		s.translate(ipv6, 1000, 5)
+		came := 0
+		s.fake.reading = func() { // before each slice, also of flows that are there already
+			came++
+			s.translate(ipv6, 2000+came, 1)
+		}
+		s.pass()
+		if want := int32(5 + came); came == 0 || count() != want {
+			t.Errorf("IPv6 %v: %d flows count, want %d, of which %d came meanwhile", ipv6, count(), want, came)
+		}
+		s.fake.reading = nil
+		s.pass()
+		if want := int32(5 + came); count() != want {
+			t.Errorf("IPv6 %v: after another pass %d flows count, want %d", ipv6, count(), want)
+		}
+
+		// All are over; others come behind the pass.
+		s.fake.now += 200
+		over := came
+		s.fake.reading = func() {
+			came++
+			s.translate(ipv6, 2000+came, 1)
+		}
+		s.pass()
+		if want := int32(came - over); count() != want {
+			t.Errorf("IPv6 %v: %d flows count, want the %d that came meanwhile", ipv6, count(), want)
+		}
+	}
+}
+
+func TestTranslations(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ before, now, seen, deleted, want int32 }{
+		"nothing happens":                         {5, 5, 5, 0, 5},
+		"programs count too many":                 {9, 9, 5, 0, 5},
+		"programs count too few":                  {2, 2, 5, 0, 5},
+		"below 0":                                 {-3, -3, 0, 0, 0},
+		"some are over":                           {9, 9, 5, 4, 5},
+		"some come behind the pass":               {5, 8, 5, 0, 8},
+		"some come ahead of the pass":             {5, 8, 8, 0, 8},
+		"some come and others are over":           {9, 12, 6, 4, 8},
+		"some come while programs count too many": {50, 53, 5, 0, 8},
+		"some come while programs count too few":  {0, 3, 8, 0, 8},
+		"programs end some":                       {9, 6, 6, 0, 6},
+	} {
+		if got := translations(c.before, c.now, c.seen, c.deleted); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
