@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
@@ -13,10 +12,9 @@ import (
 // traffic is a load on a node that has no other pods yet.
 type traffic struct {
 	*load.Load
-	node  *nodekit.Node
-	rates load.Rates
-	pods  []*nodekit.Pod
-	none  *isolation // traffic that must not be
+	node *nodekit.Node
+	pods []*nodekit.Pod
+	none *isolation // traffic that must not be
 }
 
 // roomy has addresses for all pods of a long run: each rests for a while when its pod is gone.
@@ -51,7 +49,7 @@ func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 	}
 	liar, victim := addPod(t, node, "liar"), addPod(t, node, "victim")
 	l := load.StartFor(t, rates, paths, probes(t, node, liar, victim, b))
-	return &traffic{Load: l, node: node, rates: rates, pods: []*nodekit.Pod{a, b, c, liar, victim}, none: startForbidden(t, node, a)}
+	return &traffic{Load: l, node: node, pods: []*nodekit.Pod{a, b, c, liar, victim}, none: startForbidden(t, node, a)}
 }
 
 // probes are lies of a pod about its address and its MAC, towards another pod and the node.
@@ -90,21 +88,10 @@ func (l *traffic) end(t *testing.T) {
 	}
 	t.Log(r)
 	if err := r.Err(); err != nil {
-		t.Errorf("traffic was disturbed:\n%v", err)
+		t.Errorf("traffic was disturbed, or there was too little:\n%v", err)
 		for _, command := range [][]string{{"status"}, {"drops"}} {
 			text, err := l.node.Waggle(t.Context(), command...)
 			t.Logf("waggle %s: %v\n%s", command[0], err, text)
-		}
-	}
-	// A machine that is busy with other tests sends less, and connections take longer; but nobody is disturbed where there is nobody.
-	seconds := int(r.Duration / time.Second)
-	for _, c := range []struct {
-		what                   string
-		count, overslept, want int
-	}{{"TCP messages", r.TCP.Messages, r.TCP.Overslept, l.rates.Messages}, {"datagrams", r.UDP.Sent, r.UDP.Overslept, l.rates.Datagrams},
-		{"connections", r.Connects.Done, r.Connects.Overslept, l.rates.Connects}, {"lies", r.Denied.Sent, r.Denied.Overslept, l.rates.Lies}} {
-		if c.count+c.overslept < c.want*seconds/10 || c.count < c.want*seconds/20 {
-			t.Errorf("only %d %s in %d s, want %d a second; %d were not sent for want of a CPU", c.count, c.what, seconds, c.want, c.overslept)
 		}
 	}
 	l.none.end(t, l.node)

@@ -185,7 +185,7 @@ func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 	node, freeze := frozen(t, "--stop-timeout=9s") // 3 s from the record to the end, for a machine that is busy
 	done := hang(t, node, freeze)
 	err := node.StopAgent(t.Context())
-	for _, want := range []string{"exit status 1", "Stopping takes long", "Ended before everything had stopped"} {
+	for _, want := range []string{"exit status 1", "Stopping takes long", "Stop hook failed", "fill-endpoint-maps"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the end does not say %q: %v", want, err)
 		}

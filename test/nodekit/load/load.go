@@ -53,6 +53,7 @@ func Full() Rates {
 
 // Load is traffic that runs until [Load.Stop].
 type Load struct {
+	rates   Rates
 	begin   time.Time
 	stop    chan struct{} // closed when nothing new may be sent
 	senders sync.WaitGroup
@@ -92,7 +93,10 @@ func StartFor(t testing.TB, rates Rates, paths []Path, probes []Probe) *Load {
 // Start waits until no other load runs on this machine, opens all sockets, sees each path work once, and begins. The next load
 // waits for [Load.Stop].
 func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
-	l := &Load{stop: make(chan struct{})}
+	l := &Load{rates: rates, stop: make(chan struct{})}
+	if len(probes) == 0 {
+		l.rates.Lies = 0
+	}
 	l.faults.load = l
 	if l.turn, err = takeTurn(); err != nil {
 		return nil, err
@@ -153,7 +157,7 @@ func (l *Load) Stop() (_ Report, err error) {
 	defer func() { err = errors.Join(err, l.turn.release()) }()
 	close(l.stop)
 	l.senders.Wait()
-	r := Report{Duration: l.At(), TCP: l.tcp, Connects: l.short}
+	r := Report{Rates: l.rates, Duration: l.At(), TCP: l.tcp, Connects: l.short}
 	r.UDP.Overslept, r.Denied.Overslept = l.missedDatagrams, l.missedLies
 	for _, s := range l.streams {
 		s.finish(&r.UDP)

@@ -11,6 +11,7 @@ import (
 
 // Report says what became of the traffic.
 type Report struct {
+	Rates    Rates // that were asked for
 	Duration time.Duration
 	TCP      TCP
 	UDP      UDP
@@ -69,9 +70,9 @@ type Denied struct {
 	Overslept     int // were not sent because the generator had no CPU
 }
 
-// Err is nil when nobody was disturbed and nothing was let through.
+// Err is nil when no traffic was disturbed, none was let through that must not be, and there was enough of it to prove that.
 func (r Report) Err() error {
-	var errs []error
+	errs := r.inconclusive()
 	for _, c := range []struct {
 		what  string
 		count int
@@ -89,6 +90,24 @@ func (r Report) Err() error {
 		return nil
 	}
 	return fmt.Errorf("%w\n%s\n%s", errors.Join(errs...), r, strings.Join(r.Faults, "\n"))
+}
+
+// inconclusive returns an error for each kind of traffic of which less than half was sent. Such a run proves nothing: the machine was
+// too busy, or answers took too long, which the missed slots tell apart.
+func (r Report) inconclusive() (errs []error) {
+	for _, c := range []struct {
+		what                  string
+		sent, overslept, rate int
+	}{{"TCP messages", r.TCP.Messages, r.TCP.Overslept, r.Rates.Messages}, {"datagrams", r.UDP.Sent, r.UDP.Overslept, r.Rates.Datagrams},
+		{"connections", r.Connects.Done + r.Connects.Failed, r.Connects.Overslept, r.Rates.Connects},
+		{"forbidden frames", r.Denied.Sent, r.Denied.Overslept, r.Rates.Lies}} {
+		want := int(float64(c.rate) * r.Duration.Seconds())
+		if c.sent < want/2 {
+			errs = append(errs, fmt.Errorf("inconclusive: sent %d of %d %s in %.1f s (%d a second were asked for); %d were not sent for want of a CPU in the test's environment",
+				c.sent, want, c.what, r.Duration.Seconds(), c.rate, c.overslept))
+		}
+	}
+	return errs
 }
 
 // String is the report on a few lines.
