@@ -38,12 +38,12 @@ func TestPrivilegedPolicy_ChangesWhileTheAgentIsDownComeTogether(t *testing.T) {
 
 	var restarts []span
 	for i := range times(t, 2, 6) {
-		begin := friends.At()
 		if err := w.KillAgent(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		w.steps++
 		states[(i+1)%2]()
+		begin := friends.At() // without an agent nothing changes
 		if err := w.StartAgent(); err != nil {
 			t.Fatal(err)
 		}
