@@ -126,8 +126,8 @@ func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod, since time.Tim
 	t.Helper()
 	eventually(t, func() error {
 		row = n.identityOf(t, p)
-		if waited := time.Since(since); row.Source == "provisional" && waited < identityGrace {
-			t.Fatalf("the agent waited for no more than %v before it gave %+v", waited, row)
+		if row.Source == "provisional" && time.Now().Before(since.Add(identityGrace)) { // a busy machine makes it later, never earlier
+			t.Fatalf("the agent gave %+v before %v were over", row, identityGrace)
 		}
 		if row.Source != "crd" {
 			return fmt.Errorf("pod %s has %+v", p.Name, row)
@@ -269,9 +269,7 @@ func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
 	n.awaitRow(t, "k8s-pods", "default/late")
 
 	n.server.Stop()
-	began := time.Now()
 	pod := addPod(t, n.Node, "late")
-	t.Logf("ADD without an API server took %s", time.Since(began).Round(time.Millisecond))
 	provisional := n.identityOf(t, pod)
 	if provisional.Source != "provisional" || !identity.IsProvisional(provisional.Identity) {
 		t.Fatalf("without an API server the pod has %+v", provisional)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -51,9 +50,7 @@ func TestPrivilegedNodeAddresses_FollowTheKernel(t *testing.T) {
 		if err := node.Do(step.do); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
-		begun := time.Now()
 		eventually(t, func() error { return inMaps(t, node, step.want) })
-		t.Logf("%s: in the maps after %s", step.name, time.Since(begun).Round(time.Millisecond))
 	}
 	if node.AgentPID() != pid {
 		t.Error("the agent is another process")

@@ -98,10 +98,9 @@ func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
 // awaitOtherHooks waits until the hooks carry other programs. The agent's next try may be a minute away, and loading takes a while.
 func awaitOtherHooks(t *testing.T, node *nodekit.Node, before string) {
 	t.Helper()
-	const patience = 2 * time.Minute
-	for began := time.Now(); hooks(t, node) == before; time.Sleep(50 * time.Millisecond) {
-		if time.Since(began) > patience {
-			t.Fatalf("%v later the hooks still carry the programs of the run before", patience)
+	for deadline := time.Now().Add(2 * time.Minute); hooks(t, node) == before; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the hooks still carry the programs of the run before")
 		}
 	}
 }

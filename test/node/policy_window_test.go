@@ -210,11 +210,11 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 		// It goes on until the friend has heard both families, and the attacker has had its turn with both. Others had the addresses before.
 		heard4, heard6 := atFriend.from(addrs[0]), atFriend.from(addrs[1])
 		until := [2]int64{attacks[0].Load() + round[0], attacks[1].Load() + round[1]}
-		for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			if atFriend.from(addrs[0]) > heard4 && atFriend.from(addrs[1]) > heard6 && attacks[0].Load() > until[0] && attacks[1].Load() > until[1] {
 				break
 			}
-			if time.Since(began) > time.Minute {
+			if time.Now().After(deadline) {
 				return fmt.Errorf("%s: the friend has heard %d and %d packets", pod.Name, atFriend.from(addrs[0])-heard4, atFriend.from(addrs[1])-heard6)
 			}
 		}

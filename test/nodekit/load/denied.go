@@ -90,7 +90,7 @@ func (p *probe) beHonest(want int64) error {
 	if err := p.send(p.Honest); err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(settle); p.arrived.Load() < want; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); p.arrived.Load() < want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("an honest frame did not arrive at %s", p.Addr)
 		}

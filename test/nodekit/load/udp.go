@@ -66,7 +66,7 @@ func newStream(path Path, id int, f *faults) (*stream, error) {
 	go s.receive()
 	// Neighbours are found and routes cached by the first one, for which the kernel may keep others waiting.
 	s.send()
-	for deadline := time.Now().Add(settle); s.arrived.Load() == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(patience); s.arrived.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			return nil, errors.Join(fmt.Errorf("the first datagram did not arrive"), s.close())
 		}
@@ -216,7 +216,7 @@ func (s *stream) finish(u *UDP) {
 	}
 	select {
 	case <-s.done:
-	case <-time.After(settle):
+	case <-time.After(patience):
 		s.faults.add(s.path.Name, "the end mark did not arrive")
 		_ = s.server.SetReadDeadline(time.Now())
 		<-s.done
