@@ -40,7 +40,35 @@ func (b *bench) apiServer(ctx context.Context) error {
 		}
 		b.promised("ADD of a pod that the agent does not know, with an API server "+situation.name, took, addNoServerBudget)
 	}
-	return errors.Join(b.inStep(ctx), b.failOver(ctx))
+	return errors.Join(b.stopWithout(ctx), b.inStep(ctx), b.failOver(ctx))
+}
+
+// stopWithout stops an agent whose API server takes requests and answers none.
+func (b *bench) stopWithout(ctx context.Context) error {
+	var times stopTimes
+	for range b.atMost(3) {
+		if err := b.withServer(ctx, nil, func(node *nodekit.Node, server *kubetest.Server) error {
+			hangUp(server, func(*http.Request) bool { return true })
+			putPod(server, "unknown")
+			_, err := node.AddPod(ctx, "unknown") // which has the agent ask for the pod
+			return errors.Join(err, times.stop(ctx, node))
+		}); err != nil {
+			return fmt.Errorf("stop: %w", err)
+		}
+	}
+	b.promised("SIGTERM to the end of the agent, with an API server that answers nothing", times.took, stopBudget)
+	return nil
+}
+
+// hangUp leaves requests without an answer, and ends the watches that are open.
+func hangUp(server *kubetest.Server, hang func(*http.Request) bool) {
+	server.Fault(func(r *http.Request) (int, string) {
+		if hang(r) {
+			<-r.Context().Done()
+		}
+		return 0, ""
+	})
+	server.Compact()
 }
 
 // addsWithout attaches pods whose objects the agent has not seen.
@@ -57,17 +85,10 @@ func (b *bench) addsWithout(ctx context.Context, hang func(*http.Request) bool) 
 
 func (b *bench) addWithout(ctx context.Context, hang func(*http.Request) bool, name string) (took time.Duration, err error) {
 	err = b.withServer(ctx, nil, func(node *nodekit.Node, server *kubetest.Server) error {
-		switch hang {
-		case nil:
+		if hang == nil {
 			server.Stop()
-		default:
-			server.Fault(func(r *http.Request) (int, string) {
-				if hang(r) {
-					<-r.Context().Done()
-				}
-				return 0, ""
-			})
-			server.Compact() // ends the watches that are open
+		} else {
+			hangUp(server, hang)
 		}
 		putPod(server, name)
 		took, err = timed(func() error { _, err := node.AddPod(ctx, name); return err })

@@ -60,6 +60,8 @@ var (
 	addressBudget     = figures.Within(time.Second)
 	announcedBudget   = figures.Within(time.Second)
 	silentBudget      = figures.Within(40 * time.Second) // --verify-interval is 25 s
+	conflictBudget    = figures.AtMost(figures.Value{Number: 5, Unit: "repairs/s"})
+	conflictCPUBudget = figures.AtMost(figures.Value{Number: 2, Unit: "% of a core"})
 	relabelBudget     = figures.Within(3 * time.Second)
 	addNoServerBudget = figures.Within(4 * time.Second)
 	inStepBudget      = figures.Within(6 * time.Second)

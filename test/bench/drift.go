@@ -5,22 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"github.com/google/nftables"
 	"github.com/vishvananda/netlink"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/nftguard"
-	"github.com/waggle-net/waggle/pkg/podlink"
-	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
-	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -50,7 +43,60 @@ func (b *bench) repairs(ctx context.Context) error {
 	if err := b.repaired(ctx, d, announced(d), false, 5, announcedBudget); err != nil {
 		return err
 	}
-	return b.repaired(ctx, d, silent(d), true, 2, silentBudget)
+	if err := b.repaired(ctx, d, silent(d), true, 2, silentBudget); err != nil {
+		return err
+	}
+	return b.conflict(ctx, d)
+}
+
+// conflict measures what it costs the agent when another program deletes the route to pods all the time.
+func (b *bench) conflict(ctx context.Context, d driftNode) error {
+	const lasts, pause = 10 * time.Second, 10 * time.Millisecond
+	before, err := d.routeRepairs(ctx)
+	if err != nil {
+		return err
+	}
+	ticks, err := cpuTicks(d.AgentPID())
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := d.Do(func() error {
+		for ; time.Since(began) < lasts && ctx.Err() == nil; time.Sleep(pause) {
+			if route, err := ownRoute(podRoute); err == nil && route != nil {
+				_ = netlink.RouteDel(route) // the agent may replace the route meanwhile
+			}
+		}
+		return ctx.Err()
+	}); err != nil {
+		return err
+	}
+	took := time.Since(began).Seconds()
+	after, err := d.routeRepairs(ctx)
+	if err != nil {
+		return err
+	}
+	ticksAfter, err := cpuTicks(d.AgentPID())
+	if err != nil {
+		return err
+	}
+	rate, share := float64(after-before)/took, float64(ticksAfter-ticks)/took // a tick is a hundredth of a second
+	b.report("repairs of a route that another program deletes every 10 ms", fmt.Sprintf("%.1f/s", rate), figures.Value{Number: rate, Unit: "repairs/s"}, conflictBudget)
+	b.report("CPU of the agent meanwhile", fmt.Sprintf("%.1f %%", share), figures.Value{Number: share, Unit: "% of a core"}, conflictCPUBudget)
+	return nil
+}
+
+// routeRepairs is how often the agent has repaired routes.
+func (d driftNode) routeRepairs(ctx context.Context) (n uint64, err error) {
+	agent := client.New(filepath.Join(d.StateDir(), "waggle.sock"))
+	defer agent.Close()
+	rows, err := client.Rows[driftrepairs.Repair](ctx, agent, "drift-repairs")
+	for _, row := range rows {
+		if row.Kind == driftrepairs.Route {
+			n += row.Count
+		}
+	}
+	return n, err
 }
 
 // driftNode is a node with one pod.
@@ -63,13 +109,6 @@ type driftNode struct {
 
 func (d driftNode) pin(elem ...string) string {
 	return filepath.Join(append([]string{d.BPFRoot(), "waggle"}, elem...)...)
-}
-
-// damage is a change by another program. Both functions run in the node's namespaces.
-type damage struct {
-	what  string
-	do    func() error
-	whole func() (bool, error) // reports whether the change is undone; a missing object is an error or false
 }
 
 // repaired does some rounds of all kinds of damage: each kind alone, or all of them together, because each then takes until the next
@@ -133,147 +172,4 @@ func (d driftNode) round(ctx context.Context, all []damage, batch []int, took []
 			return last
 		})
 	})
-}
-
-// announced are changes that the kernel sends an event for.
-func announced(d driftNode) []damage {
-	block := tc.Block(podlink.IngressBlock)
-	route := netip.MustParsePrefix("10.244.1.0/24")
-	return []damage{
-		{"waggle_net has another MTU", changed(podlink.NetDevice, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) }),
-			is(podlink.NetDevice, func(l netlink.Link) bool { return l.Attrs().MTU != 1300 })},
-		{"waggle_hold is deleted", changed(podlink.HoldDevice, netlink.LinkDel), is(podlink.HoldDevice, func(netlink.Link) bool { return true })},
-		{"a pod's link is down", changed(d.podLink, netlink.LinkSetDown),
-			is(d.podLink, func(l netlink.Link) bool { return l.Attrs().RawFlags&1 != 0 })}, // IFF_UP
-		{"a pod's link has no clsact", func() error {
-			return withClsact(d.podLink, func(h *tc.Handle, index int) error { return h.DeleteClsact(index) })
-		},
-			func() (found bool, err error) {
-				err = withClsact(d.podLink, func(h *tc.Handle, index int) (err error) { _, found, err = h.Clsact(index); return err })
-				return found, err
-			}},
-		{"the filter of pods is deleted", func() error { return withTC(func(h *tc.Handle) error { return h.DeleteFilter(block) }) },
-			func() (found bool, err error) {
-				err = withTC(func(h *tc.Handle) error {
-					filters, err := h.Filters(block)
-					found = len(filters) > 0 && filters[0].Ours()
-					return err
-				})
-				return found, err
-			}},
-		{"an address of waggle_host is removed", changed(podlink.HostDevice, func(l netlink.Link) error {
-			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-			if err != nil || len(addrs) == 0 {
-				return errors.Join(err, errors.New("it has no address"))
-			}
-			return netlink.AddrDel(l, &addrs[0])
-		}), is(podlink.HostDevice, func(l netlink.Link) bool {
-			addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
-			return err == nil && len(addrs) > 0
-		})},
-		{"the route to pods is deleted", func() error {
-			found, err := ownRoute(route)
-			if err != nil || found == nil {
-				return errors.Join(err, fmt.Errorf("no route to %s", route))
-			}
-			return netlink.RouteDel(found)
-		}, func() (bool, error) { found, err := ownRoute(route); return found != nil, err }},
-		{"the nftables ruleset is flushed", func() error {
-			conn, err := nftables.New()
-			if err != nil {
-				return err
-			}
-			conn.FlushRuleset()
-			return conn.Flush()
-		}, nftguard.Exists},
-		{"forwarding is off", setting("ipv4/ip_forward", "0"), hasSetting("ipv4/ip_forward", "1")},
-		{"the pin of a tcx link is removed", func() error { return os.Remove(d.pin("links", "waggle_host_egress")) }, exists(d.pin("links", "waggle_host_egress"))},
-		{"the pin of a map is removed", func() error { return os.Remove(d.pin("maps", ipcachePin())) }, exists(d.pin("maps", ipcachePin()))},
-	}
-}
-
-func ipcachePin() string { return bpf.PinName(bpf.MapIpcache, bpf.LayoutVersion(bpf.MapIpcache)) }
-
-// silent are changes without an event.
-func silent(d driftNode) []damage {
-	key := bpf.NewAddrKey(d.pod.Addr(false))
-	return []damage{
-		{"a sysctl without events is changed", setting("ipv4/conf/waggle_host/accept_local", "0"), hasSetting("ipv4/conf/waggle_host/accept_local", "1")},
-		{"the tcx link is detached", func() error {
-			l, err := link.LoadPinnedLink(d.pin("links", "waggle_host_egress"), nil)
-			if err != nil {
-				return err
-			}
-			return errors.Join(l.Detach(), l.Close())
-		}, func() (attached bool, err error) {
-			host, err := netlink.LinkByName(podlink.HostDevice)
-			if err != nil {
-				return false, err
-			}
-			programs, err := link.QueryPrograms(link.QueryOptions{Target: host.Attrs().Index, Attach: ebpf.AttachTCXEgress})
-			return err == nil && len(programs.Programs) > 0, err
-		}},
-		{"the endpoint's map entry is deleted", func() error { return d.endpoints.Delete(key) }, func() (bool, error) {
-			var ref bpf.EndpointRef
-			return d.endpoints.Lookup(key, &ref) == nil, nil
-		}},
-	}
-}
-
-func changed(name string, f func(netlink.Link) error) func() error {
-	return func() error {
-		l, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		return f(l)
-	}
-}
-
-func is(name string, f func(netlink.Link) bool) func() (bool, error) {
-	return func() (whole bool, err error) {
-		err = changed(name, func(l netlink.Link) error { whole = f(l); return nil })()
-		return whole, err
-	}
-}
-
-func withTC(f func(*tc.Handle) error) error {
-	handle, err := tc.Open()
-	if err != nil {
-		return err
-	}
-	defer handle.Close()
-	return f(handle)
-}
-
-func withClsact(device string, f func(h *tc.Handle, index int) error) error {
-	return changed(device, func(l netlink.Link) error {
-		return withTC(func(h *tc.Handle) error { return f(h, l.Attrs().Index) })
-	})()
-}
-
-// ownRoute returns the agent's route to a prefix, nil for none.
-func ownRoute(to netip.Prefix) (*netlink.Route, error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: desiredroutes.Protocol}, netlink.RT_FILTER_PROTOCOL)
-	for _, r := range routes {
-		if r.Dst != nil && r.Dst.String() == to.String() {
-			return &r, nil
-		}
-	}
-	return nil, err
-}
-
-func setting(name, value string) func() error {
-	return func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) }
-}
-
-func hasSetting(name, value string) func() (bool, error) {
-	return func() (bool, error) {
-		text, err := os.ReadFile("/proc/sys/net/" + name)
-		return strings.TrimSpace(string(text)) == value, err
-	}
-}
-
-func exists(path string) func() (bool, error) {
-	return func() (bool, error) { _, err := os.Stat(path); return err == nil, err }
 }

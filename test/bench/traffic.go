@@ -102,7 +102,7 @@ func (b *bench) showTraffic(family string, sides []*side) {
 		line("request-response "+family+", one CPU, "+s.name, rate, s.took, bare.took, requestBudget)
 	}
 	for i, s := range sides[2:] {
-		line("and against no policy: "+s.name, rate, s.took, without.took, []figures.Limit{oneRuleBudget, manyRulesBudget}[i])
+		line("request-response "+family+" against no policy, "+s.name, rate, s.took, without.took, []figures.Limit{oneRuleBudget, manyRulesBudget}[i])
 	}
 	for _, s := range sides[1:] {
 		line("connections "+family+", one CPU, "+s.name, rate, s.connected, bare.connected, unlimited)
