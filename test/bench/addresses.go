@@ -19,7 +19,7 @@ const nodePort = 30080
 
 // addresses measures how soon a NodePort is served at an address that the uplink gets, for the host outside.
 func (b *bench) addresses(ctx context.Context) error {
-	node, err := b.startedNode(ctx, nodekit.Options{AgentArgs: []string{"--nodeport-addresses=0.0.0.0/0,::/0"}})
+	node, err := b.startNode(ctx, nodekit.Options{AgentArgs: []string{"--nodeport-addresses=0.0.0.0/0,::/0"}})
 	if err != nil {
 		return err
 	}

@@ -175,9 +175,12 @@ func (b *bench) referenceList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.Ne
 	return libcni.NewCNIConfigWithCacheDir([]string{b.plugins}, filepath.Join(node.Dir, "reference-cache"), nil), conf, nil
 }
 
-// startNode starts an agent with room for thousands of pods: addresses rest after each round before they are free.
+// podCIDR has addresses for thousands of pods: an address is not free again for a while after each round.
+const podCIDR = "10.244.0.0/20"
+
+// startNode starts an agent on a node with [podCIDR] and waits until it is ready.
 func (b *bench) startNode(ctx context.Context, options nodekit.Options) (*nodekit.Node, error) {
-	options.BinDir, options.IPv4CIDR = b.bin, "10.244.0.0/20"
+	options.BinDir, options.IPv4CIDR = b.bin, podCIDR
 	node, err := nodekit.New(options)
 	if err != nil {
 		return nil, err
@@ -185,7 +188,5 @@ func (b *bench) startNode(ctx context.Context, options nodekit.Options) (*nodeki
 	if err := node.StartAgent(); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	return node, node.WaitReady(ctx)
+	return node, waitReady(ctx, node)
 }

@@ -27,7 +27,7 @@ type damage struct {
 }
 
 // podRoute is where the agent's route of IPv4 leads.
-var podRoute = netip.MustParsePrefix("10.244.1.0/24")
+var podRoute = netip.MustParsePrefix(podCIDR)
 
 // announced are changes that the kernel sends an event for.
 func announced(d driftNode) []damage {

@@ -21,7 +21,7 @@ import (
 // repairs measures how soon the agent puts right what another program has changed: one kind of damage after the other where the
 // kernel announces the change, all at once where only the comparison of each --verify-interval finds it.
 func (b *bench) repairs(ctx context.Context) error {
-	node, err := b.startedNode(ctx, nodekit.Options{})
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}

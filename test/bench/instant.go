@@ -24,7 +24,7 @@ const streamPort = 7000
 // instant measures how many datagrams are lost that the policy allows before and after a change, and for how long. A rule is replaced while the
 // agent runs; labels of both pods and the policy change together while the agent is down.
 func (b *bench) instant(ctx context.Context) error {
-	node, err := b.startedNode(ctx, nodekit.Options{})
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}

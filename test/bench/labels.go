@@ -13,7 +13,7 @@ import (
 
 // relabel measures how soon packets follow labels that a policy selects peers by: those of a pod, and those of its namespace.
 func (b *bench) relabel(ctx context.Context) error {
-	node, err := b.startedNode(ctx, nodekit.Options{})
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // absentAgent measures how soon the plugin answers while no agent runs: ADD waits for an agent that is being replaced and then fails,
 // STATUS fails and DEL succeeds at once.
 func (b *bench) absentAgent(ctx context.Context) error {
-	node, err := b.startedNode(ctx, nodekit.Options{})
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -29,8 +30,12 @@ func (b *bench) promises() []part {
 	}
 }
 
-// promised reports the median and the maximum of some rounds. The budget limits the maximum.
+// promised reports the median and the maximum of some rounds. The budget limits the maximum, and is missed when there is none.
 func (b *bench) promised(what string, took []time.Duration, budget figures.Limit) {
+	if len(took) == 0 {
+		b.report(what, "none succeeded", figures.Value{Number: math.NaN(), Unit: figures.Second}, budget)
+		return
+	}
 	longest := percentile(took, 100)
 	b.report(fmt.Sprintf("%s, p50 (max of %d)", what, len(took)), fmt.Sprintf("%s (%s)", show(median(took)), show(longest)),
 		figures.Time(longest), budget)
@@ -57,16 +62,6 @@ func await(ctx context.Context, pause time.Duration, check func() error) error {
 		case <-time.After(pause):
 		}
 	}
-}
-
-// startedNode starts an agent on a node with the given options. startNode differs in its pod CIDR, which has room for thousands.
-func (b *bench) startedNode(ctx context.Context, options nodekit.Options) (*nodekit.Node, error) {
-	options.BinDir = b.bin
-	node, err := nodekit.New(options)
-	if err != nil {
-		return nil, err
-	}
-	return node, errors.Join(node.StartAgent(), waitReady(ctx, node))
 }
 
 func waitReady(ctx context.Context, node *nodekit.Node) error {

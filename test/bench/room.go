@@ -20,7 +20,7 @@ import (
 // room measures how long a new flow is refused by a full conntrack table after some of its entries have expired.
 func (b *bench) room(ctx context.Context) error {
 	const some = 1000 // entries that expire
-	node, err := b.startedNode(ctx, nodekit.Options{})
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 // stops measures how soon the agent ends after SIGTERM: at rest, while pods are attached and detached, and in the middle of its start.
 func (b *bench) stops(ctx context.Context) error {
-	node, err := b.startedNode(ctx, nodekit.Options{IPv4CIDR: "10.244.0.0/20"})
+	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
 		return err
 	}

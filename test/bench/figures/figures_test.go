@@ -66,7 +66,7 @@ func TestSheet_TableEndsWithMissedBudgets(t *testing.T) {
 	}
 	want := []string{"WHAT WAGGLE CONTROL RATIO BUDGET", "ADD, p50 5.00 ms 4.00 ms 1.250 <= 0.8 MISSED", "size 40.0 MB - - <= 42 MB",
 		"stop, p50 (max of 3) 1.00 s (5.43 s) - - <= 5 s MISSED", "entries 7 - -", "", "2 of 3 budgets missed",
-		"ADD, p50: 1.25, budget <= 0.8", "stop, p50 (max of 3): 5.43 s, budget <= 5 s"}
+		"ADD, p50: 1.250, budget <= 0.8", "stop, p50 (max of 3): 1.00 s (5.43 s), budget <= 5 s"}
 	if strings.Join(lines, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the table is\n%s\nwant\n%s", strings.Join(lines, "\n"), strings.Join(want, "\n"))
 	}

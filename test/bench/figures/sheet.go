@@ -76,20 +76,15 @@ func (s *Sheet) WriteTable(w io.Writer) error {
 	missed := s.Missed()
 	_, err := fmt.Fprintf(w, "\n%d of %d budgets missed\n", len(missed), budgets)
 	for _, row := range missed {
+		figure := row.Waggle
+		if row.Control != "" {
+			figure = fmt.Sprintf("%.3f", row.Value)
+		}
 		if err == nil {
-			_, err = fmt.Fprintf(w, "  %s: %s, budget %s\n", row.What, Value{row.Value, row.Unit}.rounded(), row.Budget)
+			_, err = fmt.Fprintf(w, "  %s: %s, budget %s\n", row.What, figure, row.Budget)
 		}
 	}
 	return err
-}
-
-// rounded is a measured value: three digits are as many as two runs have in common.
-func (v Value) rounded() string {
-	if v.Number == 0 {
-		return v.String()
-	}
-	scale := math.Pow(10, 2-math.Floor(math.Log10(math.Abs(v.Number))))
-	return Value{math.Round(v.Number*scale) / scale, v.Unit}.String()
 }
 
 // WriteJSON prints all rows as one array, with an empty one for none.
