@@ -2,13 +2,10 @@ package kubeapi_test
 
 import (
 	"context"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -194,88 +191,4 @@ func TestUserAgentAndDeadline(t *testing.T) {
 	if strings.Contains(requests[1].Query, "timeout") {
 		t.Errorf("the watch was %+v", requests[1])
 	}
-}
-
-// relay forwards connections until it is frozen; then it keeps them open and passes nothing on, as a host that has lost
-// its power does.
-type relay struct {
-	listener net.Listener
-	frozen   chan struct{}
-	mu       sync.Mutex
-	open     []net.Conn
-}
-
-func newRelay(t *testing.T, to string) *relay {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &relay{listener: listener, frozen: make(chan struct{})}
-	go func() {
-		for {
-			in, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil {
-				_ = in.Close()
-				continue
-			}
-			r.mu.Lock()
-			r.open = append(r.open, in, out)
-			r.mu.Unlock()
-			go r.copy(in, out)
-			go r.copy(out, in)
-		}
-	}()
-	t.Cleanup(func() {
-		_ = listener.Close()
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, c := range r.open {
-			_ = c.Close()
-		}
-	})
-	return r
-}
-
-func (r *relay) copy(from, to net.Conn) {
-	buffer := make([]byte, 4096)
-	for {
-		n, err := from.Read(buffer)
-		if err != nil && err != io.EOF {
-			return
-		}
-		select {
-		case <-r.frozen:
-			return
-		default:
-		}
-		if _, werr := to.Write(buffer[:n]); err != nil || werr != nil {
-			_ = to.Close()
-			return
-		}
-	}
-}
-
-func TestDeadConnectionIsFound(t *testing.T) {
-	t.Parallel()
-	a := kubetest.New(t, kubetest.WithTLS(kubetest.NewAuthority(t)))
-	r := newRelay(t, a.Address())
-	config := a.Config()
-	client, err := kubeapi.NewWithConnection(config, kubeapi.Connection{Timeout: time.Second, KeepAlive: 400 * time.Millisecond},
-		"https://"+r.listener.Addr().String(), a.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	background(t, func(ctx context.Context) { _ = client.Run(ctx) })
-	store := reflector(t, client)
-	a.Put(node("one"))
-	eventually(t, "the first list", holds(store, "one"))
-	close(r.frozen)
-	a.Put(node("two"))
-	eventually(t, "the change through the other address", holds(store, "two"))
-	eventually(t, "the other address is in use", func() bool { return rows(client)[a.URL()].Active })
 }

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -58,13 +59,29 @@ func (r *reloading) load() error {
 	}
 	dialer := &net.Dialer{Timeout: r.connection.Timeout, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: r.connection.KeepAlive, Interval: r.connection.KeepAlive / 4, Count: 2}}
+	dial := dialer.DialContext
+	if r.config.Dial != nil {
+		dial = bounded(r.config.Dial, r.connection.Timeout)
+	}
 	r.ca, r.current = ca, &http.Transport{
-		Proxy: r.config.Proxy, DialContext: dialer.DialContext, TLSClientConfig: secured,
+		Proxy: r.config.Proxy, DialContext: dial, TLSClientConfig: secured,
 		TLSHandshakeTimeout: handshakeTimeout, ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: idleTimeout,
 		MaxIdleConnsPerHost: idlePerServer, ForceAttemptHTTP2: true,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: r.connection.KeepAlive, PingTimeout: r.connection.KeepAlive / 2},
 	}
 	return nil
+}
+
+// dial makes a connection, as [net.Dialer.DialContext] does.
+type dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+// bounded returns d with a timeout.
+func bounded(d dial, timeout time.Duration) dial {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		return d(ctx, network, address)
+	}
 }
 
 func (r *reloading) readCA() ([]byte, error) {

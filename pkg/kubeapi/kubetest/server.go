@@ -21,6 +21,7 @@ type Server struct {
 	address string      // host:port, kept over Stop and Start
 	tls     *tls.Config // nil means plain HTTP
 	ca      []byte      // PEM; empty without TLS
+	network *network    // nil means sockets
 
 	mu       sync.Mutex // guards what follows
 	http     *http.Server
@@ -43,7 +44,7 @@ func New(t testing.TB, options ...Option) *Server {
 // Replica starts another server with the same objects and another address. It has faults and requests of its own.
 func (s *Server) Replica(t testing.TB, options ...Option) *Server {
 	t.Helper()
-	return start(t, s.store, options)
+	return start(t, s.store, append([]Option{func(_ testing.TB, replica *Server) { replica.network = s.network }}, options...))
 }
 
 func start(t testing.TB, shared *store, options []Option) *Server {
@@ -60,7 +61,7 @@ func start(t testing.TB, shared *store, options []Option) *Server {
 // Start listens again where the server listened before Stop.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.address)
+	listener, err := s.listen()
 	if err != nil {
 		t.Fatalf("start the fake API server: %v", err)
 	}
@@ -80,6 +81,13 @@ func (s *Server) Start(t testing.TB) {
 			t.Errorf("the fake API server ended: %v", err)
 		}
 	}()
+}
+
+func (s *Server) listen() (net.Listener, error) {
+	if s.network != nil {
+		return s.network.listen(s.address), nil
+	}
+	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.address)
 }
 
 // Stop closes the port and every connection, watches among them. The objects stay.
@@ -113,8 +121,12 @@ func (s *Server) CA() []byte { return s.ca }
 func (s *Server) Config() *rest.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &rest.Config{Host: s.URL(), BearerToken: s.token, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca},
+	config := &rest.Config{Host: s.URL(), BearerToken: s.token, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca},
 		QPS: -1, UserAgent: "kubetest"}
+	if s.network != nil {
+		config.Dial = s.network.dial
+	}
+	return config
 }
 
 // Client reaches the server; it has no rate limit.

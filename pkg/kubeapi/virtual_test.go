@@ -1,0 +1,109 @@
+package kubeapi_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+)
+
+// virtual calls test in a bubble, with a client of two servers with TLS and the same objects.
+func virtual(t *testing.T, test func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		authority := kubetest.NewAuthority(t)
+		a := kubetest.New(t, kubetest.InMemory(), kubetest.WithTLS(authority))
+		b := a.Replica(t, kubetest.WithTLS(authority))
+		client := newClient(t, a.Config(), a.URL(), b.URL())
+		background(t, func(ctx context.Context) { _ = client.Run(ctx) })
+		test(t, a, b, client)
+	})
+}
+
+// soon waits for a condition and returns how long that took, at most a minute.
+func soon(condition func() bool) time.Duration {
+	began := time.Now()
+	for !condition() && time.Since(began) < time.Minute {
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// With a host that has lost its power nobody refuses a connection: the next server is asked after the timeout of a connection.
+func TestFailover_HostWithoutPower_NextServerAnswersAfterFiveSeconds(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
+		a.Put(node("one"))
+		a.Freeze()
+		began := time.Now()
+		if err := get(t, client, "one"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != 5*time.Second || !rows(client)[b.URL()].Active {
+			t.Errorf("answered after %v, want 5s; %+v", took, rows(client))
+		}
+	})
+}
+
+// A server that has stopped refuses connections, and the request goes to the next one without a pause.
+func TestFailover_ServerStopped_NextServerAnswersAtOnce(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
+		a.Put(node("one"))
+		if err := get(t, client, "one"); err != nil {
+			t.Fatal(err)
+		}
+		a.Stop()
+		began := time.Now()
+		if err := get(t, client, "one"); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took != 0 || !rows(client)[b.URL()].Active {
+			t.Errorf("answered after %v, want 0s; %+v", took, rows(client))
+		}
+	})
+}
+
+// A connection that is open and dead is found after 15 s, by the ping that is not answered: KeepAlive of silence, and half of that for
+// the answer. The next connection to that host has 5 s to come about, and then the other server is asked.
+func TestDeadConnection_IsFoundIn15Seconds(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
+		store := reflector(t, client)
+		a.Put(node("one"))
+		soon(holds(store, "one"))
+		time.Sleep(3 * time.Minute) // pings are answered
+		if row := rows(client)[a.URL()]; !row.Active || !row.Well() {
+			t.Errorf("a server that answers is left: %+v", row)
+		}
+		a.Freeze()
+		a.Put(node("two"))
+		if took := soon(holds(store, "two")); took < 20*time.Second || took > 20100*time.Millisecond {
+			t.Errorf("a change came through the other address after %v, want 20s and a pause of the reflector", took)
+		}
+		if !rows(client)[b.URL()].Active {
+			t.Errorf("%+v", rows(client))
+		}
+	})
+}
+
+// All servers are away for ten minutes. The first that is back is asked at the next question, three seconds later at most.
+func TestRun_AfterAnOutage_ServerIsWellWithinThreeSeconds(t *testing.T) {
+	t.Parallel()
+	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
+		soon(func() bool { row := rows(client)[a.URL()]; return row.Well() })
+		a.Stop()
+		b.Stop()
+		if get(t, client, "one") == nil {
+			t.Fatal("a server that has stopped answers")
+		}
+		time.Sleep(10 * time.Minute)
+		b.Start(t)
+		if took := soon(func() bool { row := rows(client)[b.URL()]; return row.Active && row.Well() }); took > 6*time.Second {
+			t.Errorf("the server that is back is well after %v, want 6s at most: two questions, since the other is asked in turn", took)
+		}
+	})
+}
