@@ -77,7 +77,7 @@ func (c *contributions) command() hive.ScriptCmdOut {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		c := &contributions{routes: map[string][]desiredroutes.Route{}, settings: map[string][]sysctls.Setting{}}
 		return []cell.Cell{
 			agent.Cell,

@@ -57,7 +57,7 @@ func cells(t testing.TB, server *kubetest.Server) []cell.Cell {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell { return cells(t, kubetest.New(t)) })
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell { return cells(t, kubetest.New(t, kubetest.InMemory())) })
 }
 
 // mirror keeps cilium-endpoints what the server has, as the cell k8s-tables does: the table is

@@ -49,8 +49,8 @@ func inputs(t testing.TB, client *kubeapi.Client, mode string) cell.Cell {
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{agent.IPAMKubernetes, agent.IPAMClusterPool} {
-		celltest.Run(t, "testdata/"+mode+"/*.txtar", func(t testing.TB) []cell.Cell {
-			server := kubetest.New(t)
+		celltest.RunVirtual(t, "testdata/"+mode+"/*.txtar", func(t testing.TB) []cell.Cell {
+			server := kubetest.New(t, kubetest.InMemory())
 			return []cell.Cell{Cell, inputs(t, server.Client(t), mode),
 				cell.Provide(func() hive.ScriptCmdsOut { return server.Commands(t) })}
 		})
@@ -60,7 +60,7 @@ func TestScripts(t *testing.T) {
 // TestScripts_Off has no API server.
 func TestScripts_Off(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		return []cell.Cell{Cell, inputs(t, nil, agent.IPAMClusterPool)}
 	})
 }

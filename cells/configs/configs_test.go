@@ -10,7 +10,7 @@ import (
 )
 
 func TestScripts(t *testing.T) {
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{Cell, cell.Provide(func() config.Effective {
 			return config.Effective{Options: []config.Option{
 				{Key: "enable-ipv6", Value: "false", Default: "true", Source: config.Environment, Origin: "WAGGLE_ENABLE_IPV6"},

@@ -23,8 +23,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		server := kubetest.New(t)
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		server := kubetest.New(t, kubetest.InMemory())
 		return []cell.Cell{Cell, cell.Provide(
 			func() *kubeapi.Client { return server.Client(t) },
 			apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 // TestCell_WithoutKubernetes: nothing runs, and nothing is shown.
 func TestCell_WithoutKubernetes(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{Cell, cell.Provide(func() *kubeapi.Client { return nil },
 			apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable)}
 	})

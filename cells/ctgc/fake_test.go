@@ -37,25 +37,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		fake := newFake()
-		return []cell.Cell{
-			cell.Provide(
-				endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
-				ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
-				frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
-				backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
-				services.NewTable, statedb.RWTable[*services.Service].ToTable,
-				nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
-				devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,
-				fake.commands,
-				func() settings.Agent { return settings.Agent{EndpointShare: 50} },
-			),
-			cell.Module("ct-gc", "Under test",
-				cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} },
-					func() grace { return grace(time.Second) }), implementation),
-		}
-	})
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return cells(newFake()) })
+}
+
+// cells are the module under test and the tables that it reads.
+func cells(fake *fakeKernel) []cell.Cell {
+	return []cell.Cell{
+		cell.Provide(
+			endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
+			ipamaddresses.NewTable, statedb.RWTable[ipamaddresses.Address].ToTable,
+			frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+			backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
+			services.NewTable, statedb.RWTable[*services.Service].ToTable,
+			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+			devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,
+			fake.commands,
+			func() settings.Agent { return settings.Agent{EndpointShare: 50} },
+		),
+		cell.Module("ct-gc", "Under test",
+			cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} },
+				func() grace { return awayTime }), implementation),
+	}
 }
 
 // fakeKernel holds flows, counts and a clock that stands.

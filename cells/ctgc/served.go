@@ -25,6 +25,15 @@ type served struct {
 	mu        sync.Mutex // guards what follows
 	changes   *changes.Feed[*frontends.Frontend]
 	addresses map[uint32]loadbalancer.Address // of frontends by id; one may be gone, or have another id
+	closed    bool                            // the agent stops; services are unknown from now on
+}
+
+// close ends the subscription. [served.now] returns nil afterwards.
+func (s *served) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changes.Close()
+	s.closed = true
 }
 
 // snapshot is services at one moment. What an entry may name repeats much, so what was found is kept.
@@ -51,6 +60,9 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil, nil
+	}
 	if s.changes == nil {
 		write := db.WriteTxn(s.tables.Frontends)
 		feed, err := changes.Follow(write, s.tables.Frontends)

@@ -24,6 +24,11 @@ var lateSweeps = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 // next packet. Nothing else is judged: it comes often.
 func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for services")
+	defer func() {
+		if ctx.Err() != nil {
+			c.served.close()
+		}
+	}()
 	var late []time.Duration
 	for {
 		txn := c.db.ReadTxn()

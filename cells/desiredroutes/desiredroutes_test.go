@@ -14,7 +14,7 @@ import (
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			cell.Provide(
 				devices.NewTable, devices.NewRouteTable, devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,

@@ -10,7 +10,7 @@ import (
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		k := newFakeKernel()
 		return []cell.Cell{cell.Module("devices", "Devices",
 			cell.Config(DefaultConfig),

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, cell.Provide(recordCommand)} })
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, cell.Provide(recordCommand)} })
 }
 
 // recordCommand is "record kind what found [times]": what a cell does that finds drift.

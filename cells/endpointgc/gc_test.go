@@ -45,7 +45,7 @@ func ciliumNode(name, manager string) *ciliumv2.CiliumNode {
 // cluster has one of everything: what lives, and what is stale for each reason.
 func cluster(t testing.TB) *kubetest.Server {
 	t.Helper()
-	s := kubetest.New(t)
+	s := kubetest.New(t, kubetest.InMemory())
 	replaced, owned := endpoint("replaced", "one"), endpoint("health", "one")
 	replaced.OwnerReferences[0].UID = "uid-of-the-one-before"
 	owned.OwnerReferences[0].Kind = "CiliumNode"
@@ -57,7 +57,7 @@ func cluster(t testing.TB) *kubetest.Server {
 }
 
 func TestScripts(t *testing.T) {
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		client := cluster(t).Client(t)
 		return []cell.Cell{Cell, cell.Provide(func() *kubeapi.Client { return client },
 			leadership.NewTable, statedb.RWTable[leadership.Leadership].ToTable)}

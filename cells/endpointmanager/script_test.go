@@ -30,7 +30,7 @@ import (
 
 func TestScripts(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		return []cell.Cell{
 			module(func() kernel { return &fakeKernel{} }),
 			cell.Provide(

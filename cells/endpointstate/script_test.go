@@ -32,5 +32,5 @@ func inputs() cell.Cell {
 
 func TestScripts(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, inputs()} })
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, inputs()} })
 }

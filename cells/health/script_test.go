@@ -18,7 +18,7 @@ import (
 // hides behind commands instead of being provided.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{cell.Module("health", "Health under test", cell.ProvidePrivate(tables.NewTable), cell.Provide(reports))}
 	})
 }

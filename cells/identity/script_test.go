@@ -38,15 +38,15 @@ func inputs() cell.Cell {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/memory-*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/memory-*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{Cell, inputs(), cell.Provide(func() *kubeapi.Client { return nil })}
 	})
 }
 
 func TestScripts_WithKubernetes(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/kube-*.txtar", func(t testing.TB) []cell.Cell {
-		server := kubetest.New(t)
+	celltest.RunVirtual(t, "testdata/kube-*.txtar", func(t testing.TB) []cell.Cell {
+		server := kubetest.New(t, kubetest.InMemory())
 		return []cell.Cell{Cell, inputs(), cell.Module("kube", "The API server",
 			cell.Provide(
 				func() *kubeapi.Client { return server.Client(t) },

@@ -85,7 +85,7 @@ func (r *rig) names() string {
 
 func TestRound_MarksThenDeletesWhatNobodyHas(t *testing.T) {
 	t.Parallel()
-	s := kubetest.New(t)
+	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(300, ciliumv2.ManagedByUs), identity(301, ciliumv2.ManagedByUs), identity(302, "other"), identity(303, ciliumv2.ManagedByUs),
 		endpoint("web", 300), endpoint("bare", 0))
 	r := newRig(t, s)
@@ -107,7 +107,7 @@ func TestRound_MarksThenDeletesWhatNobodyHas(t *testing.T) {
 // A replica whose clock is ahead, or that has just begun to lead, does not believe a time that another wrote.
 func TestRound_TwiceBeforeAnythingGoes(t *testing.T) {
 	t.Parallel()
-	s := kubetest.New(t)
+	s := kubetest.New(t, kubetest.InMemory())
 	old := identity(301, ciliumv2.ManagedByUs)
 	old.Annotations = map[string]string{ciliumv2.HeartbeatAnnotation: "2001-01-01T00:00:00Z"}
 	future := identity(302, ciliumv2.ManagedByUs)
@@ -125,7 +125,7 @@ func TestRound_TwiceBeforeAnythingGoes(t *testing.T) {
 // Whoever takes an identity while a round goes on keeps it.
 func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
 	t.Parallel()
-	s := kubetest.New(t)
+	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(300, ciliumv2.ManagedByUs), identity(301, ciliumv2.ManagedByUs), endpoint("web", 300))
 	r := newRig(t, s)
 	r.after(t, 0)
@@ -168,7 +168,7 @@ func TestRound_AServerThatMisbehaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := kubetest.New(t)
+			s := kubetest.New(t, kubetest.InMemory())
 			s.Put(identity(300, ciliumv2.ManagedByUs), identity(301, ciliumv2.ManagedByUs), endpoint("web", 300))
 			r := newRig(t, s)
 			r.after(t, 0)
@@ -187,7 +187,7 @@ func TestRound_AServerThatMisbehaves(t *testing.T) {
 // When most would go, one more round must agree; and a round has an end.
 func TestRound_Many(t *testing.T) {
 	t.Parallel()
-	s := kubetest.New(t)
+	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
 	for i := range mostInOneRound + 100 {
 		o := identity(1000+i, ciliumv2.ManagedByUs)
@@ -210,8 +210,8 @@ func TestRegister_RefusesOptionsThatCannotBeMeant(t *testing.T) {
 }
 
 func TestScripts(t *testing.T) {
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		s := kubetest.New(t)
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		s := kubetest.New(t, kubetest.InMemory())
 		s.Put(identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
 		for i := range 5 {
 			s.Put(identity(400+i, fmt.Sprint("other", i)))

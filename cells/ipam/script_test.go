@@ -40,7 +40,7 @@ func TestScripts(t *testing.T) {
 // scripts runs the cell with or without an API server.
 func scripts(t *testing.T, glob string, client *kubeapi.Client) {
 	t.Helper()
-	celltest.Run(t, glob, func(t testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, glob, func(t testing.TB) []cell.Cell {
 		state := t.TempDir()
 		return []cell.Cell{Cell, cell.Provide(
 			func() *kubeapi.Client { return client },

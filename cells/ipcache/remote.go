@@ -108,6 +108,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); ctx.Err() != nil {
+			r.changes.Close()
 			return nil
 		} else if err != nil {
 			return err

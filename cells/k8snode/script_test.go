@@ -47,8 +47,8 @@ func inputs(client *kubeapi.Client) cell.Cell {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		server := kubetest.New(t)
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		server := kubetest.New(t, kubetest.InMemory())
 		return []cell.Cell{Cell, inputs(server.Client(t)), cell.Provide(func() hive.ScriptCmdsOut { return server.Commands(t) })}
 	})
 }
@@ -56,5 +56,5 @@ func TestScripts(t *testing.T) {
 // TestScripts_Off has no API server: there is nothing to write to, and nothing is said of it.
 func TestScripts_Off(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, inputs(nil)} })
+	celltest.RunVirtual(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, inputs(nil)} })
 }

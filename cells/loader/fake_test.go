@@ -34,13 +34,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", cells(socketlb.Options{}))
+	celltest.RunVirtual(t, "testdata/*.txtar", cells(socketlb.Options{}))
 }
 
 // With services at the socket.
 func TestScripts_Sockets(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/sockets/*.txtar", cells(socketlb.Options{Enabled: true, Cgroup: "/group"}))
+	celltest.RunVirtual(t, "testdata/sockets/*.txtar", cells(socketlb.Options{Enabled: true, Cgroup: "/group"}))
 }
 
 func cells(o socketlb.Options) func(testing.TB) []cell.Cell {

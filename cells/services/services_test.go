@@ -89,7 +89,7 @@ func inputTables() cell.Cell {
 
 // TestScripts is not parallel: the time that a script has would pass while it waits for the models to be done.
 func TestScripts(t *testing.T) {
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		fake, state := &fakeIDs{}, settings.Agent{StateDir: t.TempDir()}
 		return []cell.Cell{
 			settings.Cell, inputTables(),

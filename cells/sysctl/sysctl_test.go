@@ -130,7 +130,7 @@ func (k *fakeKernel) commands(w tables.Writer, v verifier) hive.ScriptCmdsOut {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		k := newFakeKernel()
 		return []cell.Cell{
 			account.Cell,

@@ -52,9 +52,10 @@ func Infrastructure() cell.Cell {
 	)
 }
 
-// Run runs each script that matches pattern (say "testdata/*.txtar") against a hive of its own. The cells come from a
-// function because each script needs fresh ones. Arguments on the script's "#!" line are flags of the hive, in which
-// $WORK stands for the script's directory.
+// Run runs each script that matches pattern (say "testdata/*.txtar") against a hive of its own, in real time. It is for cells
+// that use sockets, watch files or make system calls that block; [RunVirtual] is the rule. The cells come from a function
+// because each script needs fresh ones. Arguments on the script's "#!" line are flags of the hive, in which $WORK stands for
+// the script's directory.
 func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,33 +68,39 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Cleanup(func() { end.Stop() })
 	setup := func(t testing.TB, args []string) *script.Engine {
 		end.Reset(timeout)
-		log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
-		h := hive.New(append([]cell.Cell{Infrastructure()}, cells(t)...)...)
-		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-		h.RegisterFlags(flags)
-		if err := flags.Parse(expand(t, args)); err != nil {
-			t.Fatalf("parse the script's flags: %v", err)
-		}
-		t.Cleanup(func() {
-			if err := h.Stop(log, context.Background()); err != nil {
-				t.Errorf("stop the hive: %v", err)
-			}
-		})
-		cmds, err := h.ScriptCommands(log)
-		if err != nil {
-			t.Fatalf("build the hive: %v", err)
-		}
-		for name, cmd := range script.DefaultCmds() {
-			if _, taken := cmds[name]; !taken {
-				cmds[name] = cmd
-			}
-		}
-		for _, name := range []string{"db/cmp", "db/initialized"} {
-			cmds[name] = patient{cmds[name]}
-		}
-		return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}
+		return engine(t, expand(t, args), cells)
 	}
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
+}
+
+// engine returns an engine for one script and a hive of its own, which stops when the test ends. args are flags of the hive.
+func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) *script.Engine {
+	t.Helper()
+	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
+	h := hive.New(append([]cell.Cell{Infrastructure()}, cells(t)...)...)
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	h.RegisterFlags(flags)
+	if err := flags.Parse(args); err != nil {
+		t.Fatalf("parse the script's flags: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := h.Stop(log, context.Background()); err != nil {
+			t.Errorf("stop the hive: %v", err)
+		}
+	})
+	cmds, err := h.ScriptCommands(log)
+	if err != nil {
+		t.Fatalf("build the hive: %v", err)
+	}
+	for name, cmd := range script.DefaultCmds() {
+		if _, taken := cmds[name]; !taken {
+			cmds[name] = cmd
+		}
+	}
+	for _, name := range []string{"db/cmp", "db/initialized"} {
+		cmds[name] = patient{cmds[name]}
+	}
+	return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}
 }
 
 // patient is a command that waits for tablePatience.
