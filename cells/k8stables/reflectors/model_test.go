@@ -3,8 +3,10 @@ package reflectors
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 func has(text, part string) bool { return strings.Contains(text, part) }
@@ -26,17 +29,17 @@ func endpoint(name string, n int) *ciliumv2.CiliumEndpoint {
 // TestModel does to a server whatever may happen, in random order. When it is quiet, the tables hold its objects.
 func TestModel(t *testing.T) {
 	t.Parallel()
-	for round := range 3 {
-		seed := uint64(time.Now().UnixNano()) + uint64(round)
-		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
+	for round := range 5 {
+		t.Run(strconv.Itoa(round), func(t *testing.T) {
 			t.Parallel()
-			model(t, rand.New(rand.NewPCG(seed, 0)))
+			random := testseed.New(t)
+			synctest.Test(t, func(t *testing.T) { model(t, random) })
 		})
 	}
 }
 
 func model(t *testing.T, random *rand.Rand) {
-	server := kubetest.New(t)
+	server := kubetest.New(t, kubetest.InMemory())
 	if random.IntN(2) == 0 {
 		server.EnableWatchList()
 	}

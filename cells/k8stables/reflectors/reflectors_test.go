@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cilium/hive"
@@ -73,6 +74,11 @@ func newSet(t testing.TB) *tables.Set {
 // follow runs a source against a server.
 func follow(t testing.TB, server *kubetest.Server, settings Settings, carryOn bool) *rig {
 	t.Helper()
+	return followWith(t, server.Client(t), settings, carryOn)
+}
+
+func followWith(t testing.TB, client *kubeapi.Client, settings Settings, carryOn bool) *rig {
+	t.Helper()
 	if settings.NodeName == "" {
 		settings.NodeName = "one"
 	}
@@ -81,7 +87,7 @@ func follow(t testing.TB, server *kubetest.Server, settings Settings, carryOn bo
 	}
 	set := newSet(t)
 	r := &rig{Set: set, health: newRecorder(), ended: make(ended)}
-	source, err := New(settings, set, server.Client(t), func() bool { return carryOn }, r.ended, slog.New(slog.DiscardHandler))
+	source, err := New(settings, set, client, func() bool { return carryOn }, r.ended, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +111,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("in vain: %s", what)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
@@ -237,7 +243,7 @@ func TestRun_FillsTablesAndFollows(t *testing.T) {
 	for name, streams := range map[string]bool{"lists": false, "streams": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := kubetest.New(t)
+			server := kubetest.New(t) // the one test of this package with sockets
 			if streams {
 				server.EnableWatchList()
 			}
@@ -267,228 +273,246 @@ func TestRun_FillsTablesAndFollows(t *testing.T) {
 
 func TestReplace_EmptyListIsConfirmed(t *testing.T) {
 	t.Parallel()
-	server := kubetest.New(t)
-	server.Put(node("one", "192.0.2.1"), node("two", "192.0.2.2"))
-	r := follow(t, server, Settings{}, false)
-	r.synced(t)
-	row, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one")
-	server.EmptyLists(kubeapi.Nodes, 1)
-	server.Compact() // so that everything is listed again
-	server.Put(node("three", "192.0.2.3"))
-	r.becomesSame(t, server)
-	if again, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one"); again != row {
-		t.Error("an unchanged row was written again")
-	}
-	quorum := 0
-	for _, request := range server.Requests() {
-		if request.Verb == "list" && request.Resource == "nodes" && request.Query != "" && !has(request.Query, "resourceVersion=") {
-			quorum++
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(node("one", "192.0.2.1"), node("two", "192.0.2.2"))
+		r := follow(t, server, Settings{}, false)
+		r.synced(t)
+		row, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one")
+		server.EmptyLists(kubeapi.Nodes, 1)
+		server.Compact() // so that everything is listed again
+		server.Put(node("three", "192.0.2.3"))
+		r.becomesSame(t, server)
+		if again, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one"); again != row {
+			t.Error("an unchanged row was written again")
 		}
-	}
-	if quorum == 0 {
-		t.Error("nobody asked by quorum")
-	}
-	// What is really gone goes.
-	server.Stop()
-	server.Remove(kubeapi.Nodes, "", "one")
-	server.Remove(kubeapi.Nodes, "", "two")
-	server.Remove(kubeapi.Nodes, "", "three")
-	server.Compact()
-	server.Start(t)
-	r.becomesSame(t, server)
+		quorum := 0
+		for _, request := range server.Requests() {
+			if request.Verb == "list" && request.Resource == "nodes" && request.Query != "" && !has(request.Query, "resourceVersion=") {
+				quorum++
+			}
+		}
+		if quorum == 0 {
+			t.Error("nobody asked by quorum")
+		}
+		// What is really gone goes.
+		server.Stop()
+		server.Remove(kubeapi.Nodes, "", "one")
+		server.Remove(kubeapi.Nodes, "", "two")
+		server.Remove(kubeapi.Nodes, "", "three")
+		server.Compact()
+		server.Start(t)
+		r.becomesSame(t, server)
+	})
 }
 
 func TestFromSnapshot_WithTheServerDown(t *testing.T) {
 	t.Parallel()
-	server := kubetest.New(t)
-	server.Put(node("one", "192.0.2.1"), node("two", "192.0.2.2"), pod("a", "mine", "one"))
-	copyOnDisk := filepath.Join(t.TempDir(), "k8s-snapshot")
-	r := follow(t, server, Settings{Copy: copyOnDisk}, false)
-	r.synced(t)
-	r.becomesSame(t, server)
-	eventually(t, "the copy holds all tables", func() bool {
-		for _, table := range r.All() {
-			if r.source(table.Name()).Copy.IsZero() {
-				return false
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(node("one", "192.0.2.1"), node("two", "192.0.2.2"), pod("a", "mine", "one"))
+		copyOnDisk := filepath.Join(t.TempDir(), "k8s-snapshot")
+		r := follow(t, server, Settings{Copy: copyOnDisk}, false)
+		r.synced(t)
+		r.becomesSame(t, server)
+		eventually(t, "the copy holds all tables", func() bool {
+			for _, table := range r.All() {
+				if r.source(table.Name()).Copy.IsZero() {
+					return false
+				}
 			}
-		}
-		return true
-	})
-	r.stop()
-	server.Stop()
+			return true
+		})
+		r.stop()
+		server.Stop()
 
-	again := follow(t, server, Settings{Copy: copyOnDisk, SyncTimeout: time.Millisecond}, false)
-	eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").State == sources.Snapshot })
-	if err := again.same(server, "one"); err != nil {
-		t.Error(err)
-	}
-	if done, _ := again.table("k8s-nodes").Initialized(again.DB.ReadTxn()); done {
-		t.Error("a copy makes a table initialized")
-	}
-	row, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one")
-	server.Remove(kubeapi.Nodes, "", "two")
-	server.Put(node("three", "192.0.2.3"))
-	server.EmptyLists(kubeapi.Nodes, 1) // an empty first list is not believed either
-	server.Start(t)
-	again.synced(t)
-	again.becomesSame(t, server)
-	if after, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one"); after != row {
-		t.Error("a row that equals the copy's was written again")
-	}
-	select {
-	case <-again.ended:
-		t.Error("the agent ended although it had a copy")
-	default:
-	}
+		again := follow(t, server, Settings{Copy: copyOnDisk, SyncTimeout: time.Millisecond}, false)
+		eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").State == sources.Snapshot })
+		if err := again.same(server, "one"); err != nil {
+			t.Error(err)
+		}
+		if done, _ := again.table("k8s-nodes").Initialized(again.DB.ReadTxn()); done {
+			t.Error("a copy makes a table initialized")
+		}
+		row, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one")
+		server.Remove(kubeapi.Nodes, "", "two")
+		server.Put(node("three", "192.0.2.3"))
+		server.EmptyLists(kubeapi.Nodes, 1) // an empty first list is not believed either
+		server.Start(t)
+		again.synced(t)
+		again.becomesSame(t, server)
+		if after, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one"); after != row {
+			t.Error("a row that equals the copy's was written again")
+		}
+		select {
+		case <-again.ended:
+			t.Error("the agent ended although it had a copy")
+		default:
+		}
+	})
 }
 
 // TestCopy_IsWrittenAtTheEnd restarts the agent long before the next copy would be due.
 func TestCopy_IsWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
-	server := kubetest.New(t)
-	server.Put(node("one", "192.0.2.1"))
-	copyOnDisk := filepath.Join(t.TempDir(), "k8s-snapshot")
-	r := follow(t, server, Settings{Copy: copyOnDisk, CopyEvery: time.Hour}, false)
-	eventually(t, "there is a copy", func() bool { return !r.source("k8s-nodes").Copy.IsZero() })
-	server.Put(pod("a", "mine", "one"))
-	r.becomesSame(t, server)
-	r.stop()
-	server.Stop()
-	again := follow(t, server, Settings{Copy: copyOnDisk}, false)
-	eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").State == sources.Snapshot })
-	if err := again.same(server, "one"); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(node("one", "192.0.2.1"))
+		copyOnDisk := filepath.Join(t.TempDir(), "k8s-snapshot")
+		r := follow(t, server, Settings{Copy: copyOnDisk, CopyEvery: time.Hour}, false)
+		eventually(t, "there is a copy", func() bool { return !r.source("k8s-nodes").Copy.IsZero() })
+		server.Put(pod("a", "mine", "one"))
+		r.becomesSame(t, server)
+		r.stop()
+		server.Stop()
+		again := follow(t, server, Settings{Copy: copyOnDisk}, false)
+		eventually(t, "the copy is used", func() bool { return again.source("k8s-nodes").State == sources.Snapshot })
+		if err := again.same(server, "one"); err != nil {
+			t.Error(err)
+		}
 
-	// An agent that learnt nothing new leaves the copy alone.
-	before := must[os.FileInfo](t)(os.Stat(copyOnDisk))
-	again.stop()
-	if after := must[os.FileInfo](t)(os.Stat(copyOnDisk)); !os.SameFile(before, after) {
-		t.Error("a copy of the copy was written")
-	}
+		// An agent that learnt nothing new leaves the copy alone.
+		before := must[os.FileInfo](t)(os.Stat(copyOnDisk))
+		again.stop()
+		if after := must[os.FileInfo](t)(os.Stat(copyOnDisk)); !os.SameFile(before, after) {
+			t.Error("a copy of the copy was written")
+		}
+	})
 }
 
 func TestCopy_UnusableIsSetAside(t *testing.T) {
 	t.Parallel()
-	server := kubetest.New(t)
-	path := filepath.Join(t.TempDir(), "k8s-snapshot")
-	if err := os.WriteFile(path, []byte("{\"waggle\":\"k8s-snapshot\",\"version\":99}\nx"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r := follow(t, server, Settings{Copy: path}, false)
-	r.synced(t)
-	if _, err := os.Stat(path + ".bad"); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		path := filepath.Join(t.TempDir(), "k8s-snapshot")
+		if err := os.WriteFile(path, []byte("{\"waggle\":\"k8s-snapshot\",\"version\":99}\nx"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := follow(t, server, Settings{Copy: path}, false)
+		r.synced(t)
+		if _, err := os.Stat(path + ".bad"); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestCopy_OfAnotherClusterIsSetAside starts on a machine that came from elsewhere: its old range must not be used here.
 func TestCopy_OfAnotherClusterIsSetAside(t *testing.T) {
 	t.Parallel()
-	elsewhere, path := kubetest.New(t), filepath.Join(t.TempDir(), "k8s-snapshot")
-	elsewhere.Put(node("one", "192.0.2.1"))
-	r := follow(t, elsewhere, Settings{Copy: path}, false)
-	eventually(t, "there is a copy", func() bool { return !r.source("k8s-nodes").Copy.IsZero() })
-	r.stop()
-	here := kubetest.New(t)
-	here.Stop()
-	again := follow(t, here, Settings{Copy: path}, false)
-	eventually(t, "the copy is set aside", func() bool { _, err := os.Stat(path + ".bad"); return err == nil })
-	if state := again.source("k8s-nodes").State; state != sources.Waiting {
-		t.Errorf("the nodes are %s", state)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		elsewhere, path := kubetest.New(t, kubetest.InMemory()), filepath.Join(t.TempDir(), "k8s-snapshot")
+		elsewhere.Put(node("one", "192.0.2.1"))
+		r := follow(t, elsewhere, Settings{Copy: path}, false)
+		eventually(t, "there is a copy", func() bool { return !r.source("k8s-nodes").Copy.IsZero() })
+		r.stop()
+		here := kubetest.New(t, kubetest.InMemory())
+		here.Stop()
+		again := follow(t, here, Settings{Copy: path}, false)
+		eventually(t, "the copy is set aside", func() bool { _, err := os.Stat(path + ".bad"); return err == nil })
+		if state := again.source("k8s-nodes").State; state != sources.Waiting {
+			t.Errorf("the nodes are %s", state)
+		}
+	})
 }
 
 // TestCopy_HoldsNoSecrets looks for what people put where they should not.
 func TestCopy_HoldsNoSecrets(t *testing.T) {
 	t.Parallel()
-	const canary = "CANARY"
-	server := kubetest.New(t)
-	meta := metav1.ObjectMeta{Namespace: "a", Name: "x", Annotations: map[string]string{
-		"kubectl.kubernetes.io/last-applied-configuration": canary, "password": canary, "vault.example/token": canary}}
-	p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "one", Containers: []corev1.Container{{Name: "c",
-		Args: []string{canary}, Env: []corev1.EnvVar{{Name: "TOKEN", Value: canary}}}}}}
-	n := node("one", "192.0.2.1")
-	n.Annotations = meta.Annotations
-	server.Put(p, n, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}})
-	r := follow(t, server, Settings{}, false)
-	r.synced(t)
-	for _, table := range r.All() {
-		for key, text := range r.keys(table.Name()) { // a copy is made of nothing else
-			if has(text, canary) {
-				t.Errorf("%s %s: %s", table.Name(), key, text)
+	synctest.Test(t, func(t *testing.T) {
+		const canary = "CANARY"
+		server := kubetest.New(t, kubetest.InMemory())
+		meta := metav1.ObjectMeta{Namespace: "a", Name: "x", Annotations: map[string]string{
+			"kubectl.kubernetes.io/last-applied-configuration": canary, "password": canary, "vault.example/token": canary}}
+		p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: "one", Containers: []corev1.Container{{Name: "c",
+			Args: []string{canary}, Env: []corev1.EnvVar{{Name: "TOKEN", Value: canary}}}}}}
+		n := node("one", "192.0.2.1")
+		n.Annotations = meta.Annotations
+		server.Put(p, n, &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}})
+		r := follow(t, server, Settings{}, false)
+		r.synced(t)
+		for _, table := range r.All() {
+			for key, text := range r.keys(table.Name()) { // a copy is made of nothing else
+				if has(text, canary) {
+					t.Errorf("%s %s: %s", table.Name(), key, text)
+				}
 			}
 		}
-	}
-	if len(r.keys("k8s-pods")) != 1 || len(r.keys("k8s-services")) != 1 {
-		t.Error("the objects are not there")
-	}
+		if len(r.keys("k8s-pods")) != 1 || len(r.keys("k8s-services")) != 1 {
+			t.Error("the objects are not there")
+		}
+	})
 }
 
 func TestSyncTimeout(t *testing.T) {
 	t.Parallel()
-	server := kubetest.New(t)
-	server.Deny("list", kubeapi.CiliumNodes)
-	server.Deny("watch", kubeapi.CiliumNodes)
-	r := follow(t, server, Settings{SyncTimeout: 3 * time.Second}, false)
-	<-r.ended
-	if row := r.source("cilium-nodes"); !has(row.WaitingFor, "ciliumnodes.cilium.io") || !has(row.WaitingFor, "forbidden") {
-		t.Errorf("waiting for %q", row.WaitingFor)
-	}
-	// With pods of an earlier run the agent goes on.
-	carrying := follow(t, server, Settings{SyncTimeout: time.Millisecond}, true)
-	eventually(t, "it is said", func() bool { return carrying.level("sync") == cell.StatusDegraded })
-	select {
-	case <-carrying.ended:
-		t.Error("it ended")
-	default:
-	}
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Deny("list", kubeapi.CiliumNodes)
+		server.Deny("watch", kubeapi.CiliumNodes)
+		r := follow(t, server, Settings{SyncTimeout: 3 * time.Second}, false)
+		<-r.ended
+		if row := r.source("cilium-nodes"); !has(row.WaitingFor, "ciliumnodes.cilium.io") || !has(row.WaitingFor, "forbidden") {
+			t.Errorf("waiting for %q", row.WaitingFor)
+		}
+		// With pods of an earlier run the agent goes on.
+		carrying := follow(t, server, Settings{SyncTimeout: time.Millisecond}, true)
+		eventually(t, "it is said", func() bool { return carrying.level("sync") == cell.StatusDegraded })
+		select {
+		case <-carrying.ended:
+			t.Error("it ended")
+		default:
+		}
+	})
 }
 
 // TestWaiting_SaysWhyNobodyAnswers holds for servers that stream first lists, too.
 func TestWaiting_SaysWhyNobodyAnswers(t *testing.T) {
 	t.Parallel()
-	server := kubetest.New(t)
-	server.EnableWatchList()
-	server.Stop()
-	r := follow(t, server, Settings{}, false)
-	eventually(t, "the reason is said", func() bool {
-		return has(r.source("k8s-nodes").WaitingFor, "connection refused") && r.level("nodes") == cell.StatusDegraded
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.EnableWatchList()
+		server.Stop()
+		r := follow(t, server, Settings{}, false)
+		eventually(t, "the reason is said", func() bool {
+			return has(r.source("k8s-nodes").WaitingFor, "connection refused") && r.level("nodes") == cell.StatusDegraded
+		})
+		server.Start(t)
+		r.synced(t)
+		eventually(t, "all is well", func() bool { return len(r.health.degraded()) == 0 })
 	})
-	server.Start(t)
-	r.synced(t)
-	eventually(t, "all is well", func() bool { return len(r.health.degraded()) == 0 })
 }
 
 func TestRejects(t *testing.T) {
 	t.Parallel()
-	server := kubetest.New(t)
-	server.Put(node("one", "192.0.2.1"), node("bad", "not an address"))
-	r := follow(t, server, Settings{}, false)
-	r.synced(t)
-	rejected := func(name string) (tables.Reject, bool) {
-		row, _, ok := r.Rejects.Get(r.DB.ReadTxn(), tables.RejectByKey("nodes "+name))
-		return row, ok
-	}
-	if row, ok := rejected("bad"); !ok || !has(row.Reason, "not an address") || len(r.keys("k8s-nodes")) != 1 {
-		t.Errorf("%+v, nodes %v", row, r.keys("k8s-nodes"))
-	}
-	eventually(t, "health says so", func() bool { return r.level("nodes") == cell.StatusDegraded })
-	// A good row outlives a bad state of its object, also over a list.
-	var stored corev1.Node
-	server.Get(kubeapi.Nodes, "", "one", &stored)
-	stored.Status.Addresses[0].Address = "300.0.0.1"
-	server.Put(&stored)
-	eventually(t, "it is rejected", func() bool { row, ok := rejected("one"); return ok && row.Kept })
-	server.Compact()
-	server.Put(node("bad", "192.0.2.2"))
-	eventually(t, "the other is healed", func() bool { _, ok := rejected("bad"); return !ok && len(r.keys("k8s-nodes")) == 2 })
-	if !has(r.keys("k8s-nodes")["one"], "192.0.2.1") {
-		t.Errorf("nodes %v", r.keys("k8s-nodes"))
-	}
-	server.Remove(kubeapi.Nodes, "", "one")
-	eventually(t, "health is well again", func() bool { return r.level("nodes") == cell.StatusOK })
-	if _, ok := rejected("one"); ok || len(r.keys("k8s-nodes")) != 1 {
-		t.Error("a deleted object is rejected still")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(node("one", "192.0.2.1"), node("bad", "not an address"))
+		r := follow(t, server, Settings{}, false)
+		r.synced(t)
+		rejected := func(name string) (tables.Reject, bool) {
+			row, _, ok := r.Rejects.Get(r.DB.ReadTxn(), tables.RejectByKey("nodes "+name))
+			return row, ok
+		}
+		if row, ok := rejected("bad"); !ok || !has(row.Reason, "not an address") || len(r.keys("k8s-nodes")) != 1 {
+			t.Errorf("%+v, nodes %v", row, r.keys("k8s-nodes"))
+		}
+		eventually(t, "health says so", func() bool { return r.level("nodes") == cell.StatusDegraded })
+		// A good row outlives a bad state of its object, also over a list.
+		var stored corev1.Node
+		server.Get(kubeapi.Nodes, "", "one", &stored)
+		stored.Status.Addresses[0].Address = "300.0.0.1"
+		server.Put(&stored)
+		eventually(t, "it is rejected", func() bool { row, ok := rejected("one"); return ok && row.Kept })
+		server.Compact()
+		server.Put(node("bad", "192.0.2.2"))
+		eventually(t, "the other is healed", func() bool { _, ok := rejected("bad"); return !ok && len(r.keys("k8s-nodes")) == 2 })
+		if !has(r.keys("k8s-nodes")["one"], "192.0.2.1") {
+			t.Errorf("nodes %v", r.keys("k8s-nodes"))
+		}
+		server.Remove(kubeapi.Nodes, "", "one")
+		eventually(t, "health is well again", func() bool { return r.level("nodes") == cell.StatusOK })
+		if _, ok := rejected("one"); ok || len(r.keys("k8s-nodes")) != 1 {
+			t.Error("a deleted object is rejected still")
+		}
+	})
 }

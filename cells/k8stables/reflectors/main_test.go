@@ -1,0 +1,13 @@
+package reflectors
+
+import (
+	"os"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+)
+
+func TestMain(m *testing.M) {
+	kubetest.ForgetRealTime()
+	os.Exit(m.Run())
+}

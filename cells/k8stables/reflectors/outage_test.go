@@ -1,0 +1,76 @@
+package reflectors
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+)
+
+// inStep is what the documentation promises: after an outage tables hold what the server has within 6 s of its return.
+const inStep = 6 * time.Second
+
+// An agent is in step again within 6 s, however long the server was away and however it comes back: none of its tables waits out a
+// pause of its own.
+func TestOutage_AllTablesAreInStepWithinSixSeconds(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		outage  time.Duration
+		compact bool // the server has forgotten where watches ended, so all is listed again
+		frozen  bool // the server's host loses its power, so connections stay open
+	}{
+		"a moment":                    {outage: 100 * time.Millisecond},
+		"a minute":                    {outage: time.Minute},
+		"ten minutes":                 {outage: 10*time.Minute + 1234*time.Millisecond},
+		"ten minutes, and all is new": {outage: 10 * time.Minute, compact: true},
+		"ten minutes without power":   {outage: 10 * time.Minute, frozen: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				options := []kubetest.Option{kubetest.InMemory()}
+				if c.frozen { // only HTTP/2 finds out without the kernel
+					options = append(options, kubetest.WithTLS(kubetest.NewAuthority(t)))
+				}
+				server := kubetest.New(t, options...)
+				server.Put(node("one", "192.0.2.1"), pod("a", "mine", "one"))
+				client := server.Client(t)
+				asks(t, client)
+				r := followWith(t, client, Settings{}, false)
+				r.synced(t)
+				r.becomesSame(t, server)
+				if c.frozen {
+					server.Freeze()
+				} else {
+					server.Stop()
+				}
+				time.Sleep(c.outage)
+				server.Stop()
+				server.Put(node("one", "192.0.2.7"), node("two", "192.0.2.2"), pod("a", "new", "one"), endpoint("e", 1))
+				server.Remove(kubeapi.Pods, "a", "mine")
+				if c.compact {
+					server.Compact()
+				}
+				server.Start(t)
+				back := time.Now()
+				r.becomesSame(t, server)
+				if took := time.Since(back); took > inStep {
+					t.Errorf("in step after %v, want %v", took, inStep)
+				}
+			})
+		})
+	}
+}
+
+// asks runs what asks the server in doubt, as the cell k8s-client does, until the test ends.
+func asks(t *testing.T, client *kubeapi.Client) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() { _ = client.Run(ctx) })
+	t.Cleanup(func() { cancel(); done.Wait() })
+}
