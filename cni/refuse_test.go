@@ -114,11 +114,7 @@ func TestPrivilegedAdd_AgentAbsent(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.agent.stop()
-	begin := time.Now()
-	n.refuse(add("c1", p), 11, n.agent.socket(), "waggle-agent")
-	if d := time.Since(begin); d < absentPatience/2 || d > absentPatience*2 {
-		t.Errorf("the error came after %v, want about %v", d, absentPatience)
-	}
+	n.refuse(add("c1", p), 11, n.agent.socket(), "waggle-agent") // when, says TestWaitReady_AbsentAgentIsAnErrorAfterFiveSeconds
 	n.wantNothing()
 }
 

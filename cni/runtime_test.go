@@ -160,7 +160,7 @@ func interrupt(t *testing.T, n *node, p pod, signal syscall.Signal) {
 		}
 		select {
 		case <-reached:
-		case <-time.After(10 * time.Second):
+		case <-time.After(15 * time.Second):
 			t.Error("the plugin sent no PUT")
 		}
 		_ = cmd.Process.Signal(signal)

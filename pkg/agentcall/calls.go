@@ -14,10 +14,13 @@ import (
 const RequestTimeout = 90 * time.Second
 
 // Client calls one agent. It may be used from any goroutine.
-type Client struct{ socket string }
+type Client struct {
+	socket string
+	dial   dial
+}
 
 // New makes a client for the agent behind a socket; nothing is opened before the first call.
-func New(socket string) *Client { return &Client{socket} }
+func New(socket string) *Client { return &Client{socket, dialUnix} }
 
 // Socket is the path of the agent's socket.
 func (c *Client) Socket() string { return c.socket }
@@ -107,7 +110,7 @@ func (c *Client) call(ctx context.Context, op string, r request, value any) erro
 		ctx, cancel = context.WithTimeout(ctx, RequestTimeout)
 		defer cancel()
 	}
-	a, err := exchange(ctx, c.socket, r)
+	a, err := c.exchange(ctx, r)
 	switch {
 	case err != nil:
 		return Unanswered(op, c.socket, err)

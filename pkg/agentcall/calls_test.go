@@ -1,17 +1,14 @@
 package agentcall
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -96,68 +93,6 @@ func TestCalls_SayWhatTheyWant(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("got %q, error %v; want %q", got, err, want)
 		}
-	}
-}
-
-func TestWaitConfig_WaitsForAStartingAgent(t *testing.T) {
-	t.Parallel()
-	var calls atomic.Int32
-	c := agent(t, func(w http.ResponseWriter, _ *http.Request) {
-		state := models.AgentStateStateStarting
-		if calls.Add(1) == 3 {
-			state = models.AgentStateStateReady
-		}
-		fmt.Fprintf(w, `{"status":{"deviceMTU":1500,"agent":{"state":%q,"waiting-for":["a Node"]}}}`, state)
-	})
-	config, err := c.WaitConfig(t.Context(), Patience{Starting: 10 * time.Second})
-	if err != nil || config.DeviceMTU != 1500 || calls.Load() != 3 {
-		t.Fatalf("%+v, %v after %d calls", config, err, calls.Load())
-	}
-	calls.Store(100)
-	_, err = c.WaitConfig(t.Context(), Patience{Starting: 2 * time.Second}) // in which one answer must come
-	if !errors.Is(err, ErrStarting) || !strings.Contains(err.Error(), "a Node") {
-		t.Errorf("an agent that stays starting: %v", err)
-	}
-}
-
-func TestWaitConfig_BoundsItsPatience(t *testing.T) {
-	t.Parallel()
-	begin := time.Now()
-	_, err := New(filepath.Join(t.TempDir(), "none.sock")).WaitConfig(t.Context(), Patience{Absent: 200 * time.Millisecond, Starting: time.Minute})
-	if d := time.Since(begin); !errors.Is(err, ErrUnreachable) || d > 2*time.Second {
-		t.Errorf("an absent agent: %v after %v", err, d)
-	}
-}
-
-// An agent that is starting for longer than an absent one may take, and then restarts, is away for a moment only.
-func TestWaitConfig_AnAgentThatRestartsIsAbsentFromThenOn(t *testing.T) {
-	t.Parallel()
-	socket := filepath.Join(t.TempDir(), "a.sock")
-	serve := func(state models.AgentStateState) (stop func()) {
-		l, err := net.Listen("unix", socket)
-		if err != nil {
-			t.Error(err)
-			return func() {}
-		}
-		server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, `{"status":{"agent":{"state":%q}}}`, state)
-		})}
-		var wg sync.WaitGroup
-		wg.Go(func() { _ = server.Serve(l) })
-		return func() { _ = server.Shutdown(context.Background()); wg.Wait() } // what is asked is answered
-	}
-	patience := Patience{Absent: 2 * time.Second, Starting: time.Minute}
-	var wg sync.WaitGroup
-	t.Cleanup(wg.Wait)
-	stop := serve(models.AgentStateStateStarting)
-	wg.Go(func() {
-		time.Sleep(patience.Absent + 100*time.Millisecond)
-		stop()
-		time.Sleep(3 * pollInterval)
-		t.Cleanup(serve(models.AgentStateStateReady))
-	})
-	if _, err := New(socket).WaitConfig(t.Context(), patience); err != nil {
-		t.Error(err)
 	}
 }
 

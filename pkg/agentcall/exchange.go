@@ -51,14 +51,21 @@ type answer struct {
 	body   []byte
 }
 
+// dial connects to a socket. Its errors are those of package net.
+type dial func(ctx context.Context, socket string) (net.Conn, error)
+
+func dialUnix(ctx context.Context, socket string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	return dialer.DialContext(ctx, "unix", socket)
+}
+
 // exchange sends one request and reads its answer. The end of the context ends it.
-func exchange(ctx context.Context, socket string, r request) (answer, error) {
+func (c *Client) exchange(ctx context.Context, r request) (answer, error) {
 	message, err := r.bytes()
 	if err != nil {
 		return answer{}, err
 	}
-	dialer := net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, "unix", socket)
+	conn, err := c.dial(ctx, c.socket)
 	if err != nil {
 		return answer{}, err
 	}

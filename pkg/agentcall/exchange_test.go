@@ -2,7 +2,6 @@ package agentcall
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,11 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
-// silent takes connections, says what is given and hangs up, or says nothing at all.
-func silent(t *testing.T, say string) string {
+// saying takes connections, says what is given and hangs up.
+func saying(t *testing.T, say string) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	l, err := net.Listen("unix", socket)
@@ -30,12 +28,8 @@ func silent(t *testing.T, say string) string {
 			if err != nil {
 				return
 			}
-			if say == "" {
-				_, _ = io.Copy(io.Discard, conn) // until the other end goes
-			} else {
-				_, _ = conn.Read(make([]byte, 4096))
-				_, _ = io.WriteString(conn, say)
-			}
+			_, _ = conn.Read(make([]byte, 4096))
+			_, _ = io.WriteString(conn, say)
 			_ = conn.Close()
 		}
 	}()
@@ -47,7 +41,7 @@ func TestExchange_ReadsAnswersOfAnySize(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 100, 3000, 1 << 20} {
 		c := agent(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", size)) })
-		a, err := exchange(t.Context(), c.socket, request{method: "GET", target: "/"})
+		a, err := c.exchange(t.Context(), request{method: "GET", target: "/"})
 		if err != nil || a.status != 200 || string(a.body) != strings.Repeat("x", size) {
 			t.Errorf("%d bytes: status %d, %d bytes, error %v", size, a.status, len(a.body), err)
 		}
@@ -64,21 +58,10 @@ func TestExchange_RefusesWhatIsNoWholeAnswer(t *testing.T) {
 		"HTTP/1.0 OK\r\n\r\n":                              errNoHTTP,
 		"HTTP/1.0 100 Continue\r\n\r\n":                    errNoHTTP,
 	} {
-		_, err := exchange(t.Context(), silent(t, say), request{method: "GET", target: "/"})
+		_, err := New(saying(t, say)).exchange(t.Context(), request{method: "GET", target: "/"})
 		if err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("%q: got %v, want %v", say, err, want)
 		}
-	}
-}
-
-func TestExchange_EndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	begin := time.Now()
-	_, err := exchange(ctx, silent(t, ""), request{method: "GET", target: "/"})
-	if d := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || d > 5*time.Second {
-		t.Errorf("got %v after %v", err, d)
 	}
 }
 

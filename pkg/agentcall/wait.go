@@ -44,7 +44,7 @@ func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, er
 		default:
 			return nil, err
 		}
-		if time.Since(begin)+pollInterval > limit {
+		if time.Since(begin)+pollInterval >= limit { // an attempt at the limit itself would have no time
 			return nil, err
 		}
 		select {

@@ -1,0 +1,22 @@
+package cni
+
+import (
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/agentcall"
+)
+
+// An ADD without an agent ends after the 5 s that are promised, so that kubelet's next attempt finds the next agent.
+func TestWaitReady_AbsentAgentIsAnErrorAfterFiveSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		_, err := waitReady(t.Context(), agentcall.New(filepath.Join(t.TempDir(), "none.sock")))
+		if d := time.Since(began); err == nil || err.Code != 11 || d > 5*time.Second || d < 4900*time.Millisecond {
+			t.Errorf("%v after %v, want code 11 after 5s", err, d)
+		}
+	})
+}
