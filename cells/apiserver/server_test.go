@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
@@ -106,12 +105,8 @@ func TestServer_StopEndsWhatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _, err := io.ReadAll(waiting); created <- err }()
-	begin := time.Now()
-	if err := h.Stop(log, context.Background()); err != nil {
+	if err := h.Stop(log, context.Background()); err != nil { // within which time, says TestDrain_IsBounded
 		t.Fatal(err)
-	}
-	if d := time.Since(begin); d > 10*time.Second {
-		t.Errorf("stopping took %v", d)
 	}
 	<-created
 }
