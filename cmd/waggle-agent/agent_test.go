@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"os"
@@ -104,7 +105,7 @@ func process(t *testing.T, dir string) (cmd *exec.Cmd, log *os.File) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to make namespaces; run as root")
 	}
-	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("log-%d", time.Now().UnixNano())))
+	log, err := os.Create(filepath.Join(dir, fmt.Sprintf("log-%s", rand.Text())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,15 +152,11 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 		t.Errorf("the second agent said:\n%s", got)
 	}
 
-	began := time.Now()
 	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Wait(); err != nil {
+	if err := agent.Wait(); err != nil { // what exitWithin cuts short has another exit code
 		t.Errorf("%v:\n%s", err, read(t, log))
-	}
-	if took := time.Since(began); took > 5*time.Second { // as is promised; what exitWithin cut short would have another exit code
-		t.Errorf("stopping took %s", took)
 	}
 }
 

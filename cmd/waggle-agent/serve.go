@@ -81,9 +81,7 @@ func (a *agent) watchSignals(log *slog.Logger, times stopTimes) (stop func()) {
 		case <-signals:
 		}
 		a.hive.Shutdown()
-		slow := time.AfterFunc(times.record, func() { a.recordStop(log) }) // nobody waits for it: its disk may be what hangs
-		defer slow.Stop()
-		if code := awaitStop(log, done, signals, time.After(times.exit)); code != 0 {
+		if code := boundStop(log, times, done, signals, func() { a.recordStop(log) }); code != 0 {
 			os.Exit(code)
 		}
 	})
@@ -92,6 +90,14 @@ func (a *agent) watchSignals(log *slog.Logger, times stopTimes) (stop func()) {
 		close(done)
 		wg.Wait()
 	}
+}
+
+// boundStop returns the exit code of a process that has been asked to stop, 0 if it stops. It returns at times.exit at the latest
+// and calls record at times.record.
+func boundStop(log *slog.Logger, times stopTimes, done <-chan struct{}, signals <-chan os.Signal, record func()) int {
+	slow := time.AfterFunc(times.record, record) // nothing waits for it: its disk may be what hangs
+	defer slow.Stop()
+	return awaitStop(log, done, signals, time.After(times.exit))
 }
 
 // awaitStop returns the exit code of a process that did not stop, and 0 for one that did, though it be in the same moment: a
