@@ -3,6 +3,7 @@ package endpointmanager
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,21 @@ func TestCreate_SaysWhenTheNamespaceIsNotRead(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, incomplete)
 		require.Empty(t, r.rows()[0].LabelsMissing)
+	})
+}
+
+// An API server that takes the question and does not answer holds an ADD up for 2.5 s: one for the row, and one and a half for the answer.
+// With the second in which an identity may get its number from the cluster, that leaves half a second of the 4 s that an ADD may take.
+func TestCreate_SilentAPIServer_TakesTwoAndAHalfSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Fault(func(r *http.Request) (int, string) { <-r.Context().Done(); return 0, "" })
+		r := withKubernetes(t, newPodSource(server.Client(t), settings.Agent{NodeName: "bee"}))
+		ep, took := r.create(t)
+		require.Equal(t, 2500*time.Millisecond, took)
+		require.Contains(t, ep.LabelsMissing, "those of pod default/pod-1")
+		require.Len(t, server.Requests(), 1)
 	})
 }
 

@@ -1,21 +1,30 @@
 package nodeaddresses
 
 import (
+	"context"
+	"log/slog"
 	"net/netip"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/hivetest"
 	"github.com/cilium/statedb"
+	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			settings.Cell,
 			cell.Provide(
@@ -24,6 +33,81 @@ func TestScripts(t *testing.T) {
 				k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			),
 			Cell,
+		}
+	})
+}
+
+// TestController_FollowsWithin20Milliseconds changes addresses, devices and the Node at any time. All that the node's addresses are made
+// of is followed: a table that is not watched would delay the row until something else changes.
+func TestController_FollowsWithin20Milliseconds(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	synctest.Test(t, func(t *testing.T) {
+		var db *statedb.DB
+		var devs statedb.RWTable[*devices.Device]
+		var addrs statedb.RWTable[devices.Address]
+		var nodes statedb.RWTable[*k8s.Node]
+		var table statedb.Table[tables.Address]
+		h := hive.New(celltest.Infrastructure(), settings.Cell, cell.Provide(
+			devices.NewTable, devices.NewAddressTable,
+			statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[devices.Address].ToTable,
+			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+		), Cell, cell.Invoke(func(d *statedb.DB, v statedb.RWTable[*devices.Device], a statedb.RWTable[devices.Address], n statedb.RWTable[*k8s.Node],
+			t statedb.Table[tables.Address]) {
+			db, devs, addrs, nodes, table = d, v, a, n, t
+		}))
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		h.RegisterFlags(flags)
+		if err := flags.Parse([]string{"--node-name=bee"}); err != nil {
+			t.Fatal(err)
+		}
+		log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
+		if err := h.Start(log, t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := h.Stop(log, context.Background()); err != nil {
+				t.Error(err)
+			}
+		}()
+		// change does something and wants the addresses to become others within the time.
+		change := func(do func(statedb.WriteTxn), want string) {
+			t.Helper()
+			time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
+			began := time.Now()
+			txn := db.WriteTxn(devs, addrs, nodes)
+			do(txn)
+			txn.Commit()
+			has := func() string {
+				synctest.Wait()
+				text := ""
+				for a := range table.All(db.ReadTxn()) {
+					if a.Primary {
+						text += a.Addr.String() + " "
+					}
+				}
+				return text
+			}
+			for has() != want && time.Since(began) < time.Second {
+				time.Sleep(time.Millisecond)
+			}
+			if took := time.Since(began); took > settle {
+				t.Errorf("%q after %v, want %q within %v", has(), took, want, settle)
+			}
+		}
+		for range 20 {
+			change(func(txn statedb.WriteTxn) {
+				_, _, _ = addrs.Insert(txn, address(2, "192.0.2.1/24", 0))
+				_, _, _ = addrs.Insert(txn, address(3, "192.0.2.2/24", 0))
+			}, "")
+			change(func(txn statedb.WriteTxn) { _, _, _ = devs.Insert(txn, links[3]) }, "192.0.2.2 ")
+			change(func(txn statedb.WriteTxn) { _, _, _ = devs.Insert(txn, links[2]) }, "192.0.2.1 ")
+			change(func(txn statedb.WriteTxn) {
+				_, _, _ = nodes.Insert(txn, &k8s.Node{Name: "bee", Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: "192.0.2.2"}}})
+			}, "192.0.2.2 ")
+			change(func(txn statedb.WriteTxn) { _ = nodes.DeleteAll(txn) }, "192.0.2.1 ")
+			change(func(txn statedb.WriteTxn) { _, _, _ = addrs.Delete(txn, address(2, "192.0.2.1/24", 0)) }, "192.0.2.2 ")
+			change(func(txn statedb.WriteTxn) { _ = devs.DeleteAll(txn); _ = addrs.DeleteAll(txn) }, "")
 		}
 	})
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // kubernetes are the tables of objects, which scripts fill.
@@ -90,7 +91,7 @@ func (c *contributions) command() hive.ScriptCmdOut {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		c := &contributions{taken: netip.MustParseAddr("10.1.0.66")}
 		return []cell.Cell{
 			settings.Cell, kubernetes(),
@@ -113,7 +114,7 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 	var db *statedb.DB
 	var table statedb.RWTable[nodeaddresses.Address]
 	var done func(statedb.WriteTxn)
-	celltest.Run(t, "testdata/waits/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/waits/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			settings.Cell, kubernetes(),
 			cell.Provide(
@@ -196,6 +197,54 @@ func TestNodes_AgentIsNotCalledHangingWhenAServiceChanges(t *testing.T) {
 			if wedges := monitor.Step(heartbeat.Interval, db.ReadTxn()); len(wedges) > 0 {
 				t.Fatalf("the agent would be restarted: %+v", wedges)
 			}
+		}
+	})
+}
+
+// TestController_FollowsWithin20Milliseconds adds and removes addresses and routers of the node at any time.
+func TestController_FollowsWithin20Milliseconds(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	synctest.Test(t, func(t *testing.T) {
+		c := &contributions{}
+		var db *statedb.DB
+		var addrs statedb.RWTable[nodeaddresses.Address]
+		var local statedb.RWTable[*localnode.LocalNode]
+		started(t, c, func(d *statedb.DB, a statedb.RWTable[nodeaddresses.Address], l statedb.RWTable[*localnode.LocalNode]) {
+			db, addrs, local = d, a, l
+		})
+		hosts := func() []netip.Addr {
+			synctest.Wait()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return slices.Clone(c.hosts)
+		}
+		change := func(do func(statedb.WriteTxn), want ...string) {
+			t.Helper()
+			time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
+			began := time.Now()
+			txn := db.WriteTxn(addrs, local)
+			do(txn)
+			txn.Commit()
+			var wanted []netip.Addr
+			for _, text := range want {
+				wanted = append(wanted, netip.MustParseAddr(text))
+			}
+			for !slices.Equal(hosts(), wanted) && time.Since(began) < 2*interval {
+				time.Sleep(time.Millisecond)
+			}
+			if took := time.Since(began); took > pause {
+				t.Errorf("%v after %v, want %v within %v", hosts(), took, wanted, pause)
+			}
+		}
+		row := nodeaddresses.Address{Addr: netip.MustParseAddr("192.0.2.5"), Device: "eth0"}
+		for range 20 {
+			change(func(txn statedb.WriteTxn) { _, _, _ = addrs.Insert(txn, row) }, "192.0.2.5")
+			change(func(txn statedb.WriteTxn) {
+				_, _, _ = local.Insert(txn, &localnode.LocalNode{Name: "bee", IPv4: localnode.Family{Router: netip.MustParseAddr("10.1.0.1")}})
+			}, "10.1.0.1", "192.0.2.5")
+			change(func(txn statedb.WriteTxn) { _, _, _ = addrs.Delete(txn, row) }, "10.1.0.1")
+			change(func(txn statedb.WriteTxn) { _ = local.DeleteAll(txn) })
 		}
 	})
 }
