@@ -10,6 +10,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // Whatever a pod sends: what goes on has its own addresses as sources, and what is delivered is addressed to who shall
@@ -17,9 +18,7 @@ import (
 func TestPrivilegedPodEgress_MutatedPackets(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	f6 := sent(podA, podA.ipv6, podB.ipv6)
 	seeds := [][]byte{
 		sent(podA, podA.ipv4, podB.ipv4).bytes(t), sent(podA, podA.ipv4, outside[4]).bytes(t), f6.bytes(t),

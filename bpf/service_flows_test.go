@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"encoding/binary"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // Parts of a datagram go where its first part went, and those of the answer come from the service.
@@ -215,9 +215,7 @@ func TestPrivilegedService_ManyBeginTheSameFlow(t *testing.T) {
 func TestPrivilegedService_MutatedPackets(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	var seeds [][]byte
 	for _, family := range families {
 		n.service(family, protoUDP, at(podB.addr(family), podA.addr(family), remotePod[family]))

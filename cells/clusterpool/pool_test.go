@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,8 +35,8 @@ func ciliumNode(name string, cidrs ...string) *ciliumv2.CiliumNode {
 }
 
 func TestScripts(t *testing.T) {
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		server := kubetest.New(t)
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		server := kubetest.New(t, kubetest.InMemory())
 		server.Put(ciliumNode("a"), ciliumNode("b", "10.0.0.0/24"), ciliumNode("c", "10.0.0.0/25"), ciliumNode("d", "192.0.2.0/24"),
 			ciliumNode("e", "nonsense"), ciliumNode("f", "fd00::/120"))
 		client := server.Client(t)
@@ -204,8 +205,7 @@ func TestAllocator_KeepsWhatItsNodeWrites(t *testing.T) {
 // ever at two nodes, and in the end each node has its own.
 func TestAllocator_RandomChurn(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testseed.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 1))
 	s := kubetest.New(t)
 	c := DefaultConfig

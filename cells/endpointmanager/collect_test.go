@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -22,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 const testInterval = 10 * time.Second
@@ -344,9 +344,7 @@ func TestCollect_AKernelThatDoesNotAnswerProvesNothing(t *testing.T) {
 // removed in it, and what is removed had lost two things for as long.
 func TestCollect_NeverRemovesWhatLives(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testseed.New(t)
 	const pods = 6
 	s := newScene(t, pods)
 	type world struct{ link, space, pod bool }

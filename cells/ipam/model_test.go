@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // model is what must be true, kept in the simplest way.
@@ -27,11 +28,11 @@ type model struct {
 // TestAllocator_AgreesWithModel does random operations over faked time and compares every answer with the model.
 func TestAllocator_AgreesWithModel(t *testing.T) {
 	t.Parallel()
-	for range 3 {
-		seed := uint64(time.Now().UnixNano())
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+	for round := range 3 {
+		t.Run(fmt.Sprint(round), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { againstModel(t, rand.New(rand.NewPCG(seed, 0))) })
+			random := testseed.New(t)
+			synctest.Test(t, func(t *testing.T) { againstModel(t, random) })
 		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -33,13 +32,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/testnet"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{
 			account.Cell,
 			cell.Module("inputs", "Tables that other cells write",
@@ -177,9 +177,7 @@ func commands(
 // TestWriter_AgreesWithANaiveModel replaces random sets and compares the table with a winner that is searched anew.
 func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	db := statedb.New()
 	table, err := ipcachetable.NewTable(db)
 	if err != nil {

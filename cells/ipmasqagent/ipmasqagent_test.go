@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -97,9 +97,7 @@ func FuzzParse(f *testing.F) {
 // table follows every good content, and keeps the last of them whatever comes.
 func TestChurn(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	dir := filepath.Join(t.TempDir(), "config")
 	path := filepath.Join(dir, "ip-masq-agent")
 	do := func(err error) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 var group = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -230,12 +229,7 @@ func TestElection_ShortOutageChangesNothing(t *testing.T) {
 func TestElection_RandomFaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		seed := uint64(time.Now().UnixNano())
-		if text := os.Getenv("WAGGLE_SEED"); text != "" {
-			seed, _ = strconv.ParseUint(text, 10, 64)
-		}
-		t.Logf("seed %d", seed)
-		random := rand.New(rand.NewPCG(seed, 0))
+		random := testseed.New(t)
 		s := &server{}
 		all := []*candidate{run(t, s, "a"), run(t, s, "b"), run(t, s, "c")}
 		for range 500 {

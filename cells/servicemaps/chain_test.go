@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // TestPrivilegedChain_MapsEqualAPlainModel changes Services, slices, and addresses of the node at random, on their way through both cells
@@ -81,9 +82,7 @@ type chainTables struct {
 const chainNode = "node-1"
 
 func newChain(t *testing.T) *chain {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	c := &chain{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), dir: t.TempDir(),
+	c := &chain{T: t, Rand: testseed.New(t), log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), dir: t.TempDir(),
 		services: map[string]*k8s.Service{}, slices: map[string]*k8s.EndpointSlice{}, addrs: map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}}
 	c.maps = unreliable{newMemoryMaps(t, nil), &c.fails}
 	c.start()

@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 var privatePrefix = netip.MustParsePrefix("10.0.0.0/8")
@@ -420,9 +421,7 @@ func same[K comparable](t *testing.T, what string, have []K, want map[K]bool) {
 }
 
 func newModel(t *testing.T, f *fakes) *model {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	return &model{t: t, random: rand.New(rand.NewPCG(seed, 0)), fakes: f, now: time.Unix(1e9, 0),
+	return &model{t: t, random: testseed.New(t), fakes: f, now: time.Unix(1e9, 0),
 		fronts: map[loadbalancer.Address]*frontends.Frontend{}, backs: map[uint32]*backends.Backend{},
 		ids: map[loadbalancer.Address]uint32{}, lists: map[bpf.ServiceKey]map[string]bool{}}
 }

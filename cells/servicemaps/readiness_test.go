@@ -65,7 +65,7 @@ func TestReadiness_WaitsForTheMaps(t *testing.T) {
 		t.Errorf("before the write: %q, want %q", got, want)
 	}
 	close(gate)
-	for range 500 {
+	for range 1500 {
 		if len(monitor.Behind(db.ReadTxn())) == 0 {
 			return
 		}

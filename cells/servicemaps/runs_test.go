@@ -1,17 +1,16 @@
 package servicemaps
 
 import (
-	"math/rand/v2"
 	"testing"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // TestRuns_AgreesWithANaiveModel takes and gives at random. Nobody gets what another has, and who gets nothing could not have got it. The longest
 // free run is what it is said to be.
 func TestRuns_AgreesWithANaiveModel(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	for range 200 {
 		size := 1 + random.Uint32N(400)
 		r, model := newRuns(size), make([]bool, size)

@@ -4,14 +4,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
-	"time"
-)
 
-func seeded(t testing.TB) *rand.Rand {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 1))
-}
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
 
 // prefixes are one of each shape: bitmaps smaller and larger than a word, sets, and a host part of more than 64 bits.
 var prefixes = []string{
@@ -26,7 +21,7 @@ func TestAllocator_AgreesWithModel(t *testing.T) {
 		for _, text := range prefixes {
 			t.Run(string(strategy)+" "+text, func(t *testing.T) {
 				t.Parallel()
-				generator := seeded(t)
+				generator := testseed.New(t)
 				prefix := netip.MustParsePrefix(text)
 				check(t, New(prefix, strategy, generator), func(n int) int { return generator.IntN(n) }, 3000)
 			})
@@ -89,7 +84,7 @@ func TestAllocator_GivesEveryAddressOnce(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []Strategy{Random, Sequential} {
 		for _, text := range []string{"10.0.0.7/32", "10.0.0.0/29", "10.0.1.0/24", "10.1.0.0/16", "fd00::/112"} {
-			a := New(netip.MustParsePrefix(text), strategy, seeded(t))
+			a := New(netip.MustParsePrefix(text), strategy, testseed.New(t))
 			given := map[netip.Addr]bool{}
 			for {
 				addr, ok := a.Next()
@@ -153,7 +148,7 @@ func TestLast(t *testing.T) {
 
 func TestTake_OtherFamily(t *testing.T) {
 	t.Parallel()
-	a := New(netip.MustParsePrefix("10.0.0.0/24"), Random, seeded(t))
+	a := New(netip.MustParsePrefix("10.0.0.0/24"), Random, testseed.New(t))
 	for _, addr := range []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("::ffff:10.0.0.1"), {}} {
 		if a.Take(addr) || a.Has(addr) || a.Free(addr) {
 			t.Errorf("%v was accepted", addr)

@@ -3,7 +3,6 @@ package labels_test
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // demand is one thing that a selector asks, by what it is about and not by how that is written.
@@ -139,9 +139,7 @@ var spellings = []string{"app", "team", labels.KeyNamespace, labels.KeyServiceAc
 // selector that means somebody else ever chooses its pod.
 func TestImitation(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	filter, err := labels.NewFilter(nil, nil)
 	require.NoError(t, err)
 	pick := func() string { return spellings[random.IntN(len(spellings))] }

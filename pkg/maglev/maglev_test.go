@@ -2,9 +2,10 @@ package maglev
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 func names(n int) []string {
@@ -36,9 +37,7 @@ func TestTable_EverybodyGetsAsMany(t *testing.T) {
 
 func TestTable_TheOrderOfBackendsIsNothing(t *testing.T) {
 	t.Parallel()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := testseed.New(t)
 	have := names(50)
 	want := Table(have, size, Seed{1})
 	mixed := names(50)
