@@ -19,7 +19,7 @@ import (
 const (
 	testIngressBlock = 0x57470101
 	testEgressBlock  = 0x57470102
-	patience         = 5 * time.Second
+	patience         = 15 * time.Second
 )
 
 // realNode is a node with two pods in network namespaces of their own, wired as the agent does it: shared blocks on the
@@ -184,7 +184,7 @@ func waitUsable(links []string, addrs ...netip.Addr) error {
 }
 
 func wait(what string, usable func() (bool, error)) error {
-	for deadline := time.Now().Add(6 * patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * patience); ; time.Sleep(time.Millisecond) {
 		if ok, err := usable(); ok || err != nil {
 			return err
 		}

@@ -93,7 +93,7 @@ func compare[T any](what string, have, want []T, print func(T) string) string {
 // settles waits until the tables equal the kernel.
 func (o *observed) settles(t *testing.T) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(15 * time.Second)
 	for o.differs() != "" {
 		if time.Now().After(deadline) {
 			t.Fatalf("the tables do not become equal to the kernel: %s", o.differs())

@@ -90,7 +90,7 @@ func TestLabels_AreMissingUntilTheManifestsAreRead(t *testing.T) {
 		require.Empty(t, rows[1].LabelsMissing, "no manifest has this pod")
 
 		r.read(t, sources.Snapshot)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
 		_, err = changed.Wait(ctx, 0)
 		require.NoError(t, err, "another reading is another pass")

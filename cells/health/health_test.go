@@ -181,7 +181,7 @@ func wait(t *testing.T, watch <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-watch:
-	case <-time.After(10 * time.Second):
+	case <-time.After(15 * time.Second):
 		t.Fatal("the row did not appear")
 	}
 }

@@ -86,7 +86,7 @@ func TestPrivilegedGroup_TakenOverAndRepaired(t *testing.T) {
 		}
 		n.check(links.Detach(key))
 		// The kernel frees a link that nobody has any more a moment later.
-		require.Eventually(t, func() bool { return len(query(t, group.Path)) == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return len(query(t, group.Path)) == 0 }, 15*time.Second, time.Millisecond)
 		require.ErrorContains(t, links.AttachGroup(key, t.TempDir(), hook, nil), "it is no directory of cgroup2: mount cgroup2")
 		require.ErrorIs(t, links.AttachGroup(key, group.Path+"-gone", hook, nil), os.ErrNotExist)
 	})

@@ -199,7 +199,7 @@ func (n *node) attach() (programs map[string]program) {
 
 // awaitCarrier waits until the pod's end knows that the host end is up; until then it drops what it sends.
 func (n *node) awaitCarrier() {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(time.Millisecond) {
 		link, err := netlink.LinkByName("eth0")
 		if err == nil && link.Attrs().OperState == netlink.OperUp {
 			return
@@ -224,7 +224,7 @@ func (n *node) send(count, must int) (received int) {
 	for {
 		wait := 200 * time.Millisecond
 		if received < must {
-			wait = 5 * time.Second
+			wait = 15 * time.Second
 		}
 		_ = n.server.SetReadDeadline(time.Now().Add(wait))
 		if _, err := n.server.Read(buffer); err != nil {

@@ -83,7 +83,7 @@ func serve(t *testing.T, maps bpfmaps.Maps, args ...string) (url string, err err
 	if len(args) == 0 {
 		return "", nil
 	}
-	for range 500 {
+	for range 1500 {
 		if job := reports.GetChild("metrics.job-serve"); job != nil {
 			if address, ok := strings.CutPrefix(job.Status, "serving on "); ok {
 				return "http://" + address + "/metrics", nil
@@ -131,7 +131,7 @@ func TestScrape_ReadsTables(t *testing.T) {
 		`waggle_job_errors_total{job="dance"} 1`,
 	}
 	var got string
-	for range 500 { // the failing job may still have to run
+	for range 1500 { // the failing job may still have to run
 		if got = scrape(t, url); strings.Contains(got, `waggle_job_errors_total{job="dance"}`) {
 			break
 		}

@@ -138,7 +138,7 @@ func TestPrivilegedClose_InANamespace(t *testing.T) {
 		t.Errorf("sockets of a protocol that the kernel does not list: %v", err)
 	}
 	for name, c := range told {
-		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(15 * time.Second))
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 			t.Errorf("%s: the process reads %v", name, err)
 		}

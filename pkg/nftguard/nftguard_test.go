@@ -135,7 +135,7 @@ func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
 			}
 			wait := 200 * time.Millisecond
 			if tc.told {
-				wait = 10 * time.Second
+				wait = 15 * time.Second
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), wait)
 			if err := changes.Next(ctx); (err == nil) != tc.told {

@@ -100,7 +100,7 @@ func (n neighbours) arrives(at *testnet.Namespace, from, to netip.Addr) (arrived
 		_, err = client.Write([]byte("?"))
 		n.check(err)
 	})
-	_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = server.SetReadDeadline(time.Now().Add(15 * time.Second))
 	if before := n.dropped(); before.NodeSource.Packets > 0 { // what was dropped need not be waited for
 		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	}
@@ -185,7 +185,7 @@ func (n neighbours) throughOwnDevice() {
 			}
 			_, err = conn.Write([]byte("?"))
 			n.check(errors.Join(err, conn.Close()))
-			for end := time.Now().Add(5 * time.Second); received(n.t, rule.NodeDevice) == before; {
+			for end := time.Now().Add(15 * time.Second); received(n.t, rule.NodeDevice) == before; {
 				if time.Now().After(end) {
 					n.t.Errorf("nothing came out of %s", rule.NodeDevice)
 					return
@@ -245,7 +245,7 @@ func exchange(device, addr string) error {
 	if _, err = client.Write([]byte("?")); err != nil {
 		return err
 	}
-	_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = server.SetReadDeadline(time.Now().Add(15 * time.Second))
 	_, _, err = server.ReadFrom(make([]byte, 1))
 	return err
 }

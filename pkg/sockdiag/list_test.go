@@ -81,7 +81,7 @@ func TestPrivilegedList(t *testing.T) {
 		t.Errorf("listed\n%s\nwant\n%s", got, want)
 	}
 	_ = first.Close()
-	for deadline := time.Now().Add(5 * time.Second); listed() != sorted(want); time.Sleep(10 * time.Millisecond) { // RCU's time
+	for deadline := time.Now().Add(15 * time.Second); listed() != sorted(want); time.Sleep(10 * time.Millisecond) { // RCU's time
 		if time.Now().After(deadline) {
 			t.Fatalf("listed\n%s\nwant\n%s", listed(), sorted(want))
 		}

@@ -79,7 +79,7 @@ func TestPrivilegedDestroy(t *testing.T) {
 				if gone, err := c.Destroy(&found[i]); err != nil || !gone {
 					t.Fatal(gone, err)
 				}
-				_ = told.SetReadDeadline(time.Now().Add(5 * time.Second))
+				_ = told.SetReadDeadline(time.Now().Add(15 * time.Second))
 				if _, err := told.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNABORTED) {
 					t.Errorf("the process reads %v", err)
 				}
