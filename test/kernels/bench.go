@@ -63,7 +63,11 @@ func runBenchmarks(ctx context.Context, o options, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		r := newKernelRun(k, []suite{benchmarks}, o)
+		chosen := benchmarks
+		if o.run != "" {
+			chosen.benchmarks = o.run
+		}
+		r := newKernelRun(k, []suite{chosen}, o)
 		if err := r.findModules(ctx); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -59,7 +60,7 @@ func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (opti
 	var format string
 	kernels := flags.String("kernels", "6.1,6.12", "kernels to test, by comma")
 	packages := flags.String("packages", "", "packages to test, by comma, such as bpf,cells/loader; all of the table if empty")
-	flags.StringVar(&o.run, "run", "", "regular expression of the names of tests to run in place of the table's; such a run neither believes nor leaves stamps")
+	flags.StringVar(&o.run, "run", "", "regular expression of the names of tests to run in place of the table's; such a run neither believes nor leaves stamps; with -bench, of benchmarks")
 	flags.BoolVar(&o.all, "all", getenv("WAGGLE_ALL") == "1", "also run suites that have passed unchanged; the default is true if WAGGLE_ALL=1")
 	flags.BoolVar(&o.bench, "bench", false, "count the instructions of benchmarks instead")
 	flags.StringVar(&format, "o", "table", "output of -bench: table or json")
@@ -100,6 +101,9 @@ func run(ctx context.Context, o options) error {
 			return err
 		}
 		runs = append(runs, newKernelRun(k, chosen, o))
+	}
+	if !slices.ContainsFunc(runs, func(r *kernelRun) bool { return len(r.chosen) > 0 }) {
+		return fmt.Errorf("no suite of %s is in the table for these kernels; -run runs tests that are not", strings.Join(o.packages, ", "))
 	}
 	if err := skipUnchanged(ctx, runs, o); err != nil {
 		return err

@@ -37,7 +37,8 @@ type report struct {
 	out     io.Writer
 	results []*result      // in the order of the table
 	cpu     func() float64 // CPU seconds of the emulator so far; nil counts none
-	before  float64        // what cpu returned when the last suite ended
+	before  float64        // what cpu returned when the first suite began or the last one ended
+	began   bool
 }
 
 // printing keeps the lines of several machines apart.
@@ -87,6 +88,9 @@ func (r *report) read(from io.Reader) error {
 		var e plan.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return fmt.Errorf("read the events of the tests: %w: %q", err, lines.Text())
+		}
+		if r.cpu != nil && !r.began { // what the boot took belongs to no suite
+			r.began, r.before = true, r.cpu()
 		}
 		if s := r.of(e.Package); s == nil {
 			return fmt.Errorf("read the events of the tests: no suite is called %q", e.Package)

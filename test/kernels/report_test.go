@@ -27,8 +27,8 @@ func TestReport_NamesFailedSkippedAndUnfinishedTests(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	r := newReport("6.1", []string{"bpf", "cni", "pkg/tc"}, &out)
-	cpu := 2.5
-	r.cpu = func() float64 { return cpu }
+	cpu := 0.0
+	r.cpu = func() float64 { cpu += 2.5; return cpu } // 2.5 s when the suite begins, 5 s when it ends
 	more := `{"Action":"output","Package":"cni","Test":"TestD","Output":"    d_test.go:1: half-way\n"}`
 	if err := r.read(strings.NewReader(told + more + "\n")); err != nil {
 		t.Fatal(err)
