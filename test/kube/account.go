@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,4 +59,18 @@ func (a account) text(program string) string {
 		}
 	}
 	return fmt.Sprintf("CPU time of %s and its clusters: unknown, as no cgroups of version 2 are mounted", filepath.Base(program))
+}
+
+// leaveAccount moves this process to the root, so that the account's cgroup can be removed.
+func leaveAccount() error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, h := range all {
+		if h.version == 2 {
+			err = errors.Join(err, os.WriteFile(filepath.Join(h.path, "cgroup.procs"), []byte("0"), 0))
+		}
+	}
+	return err
 }

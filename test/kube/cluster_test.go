@@ -218,7 +218,7 @@ func tenants(t *testing.T, shared *kube.Cluster) {
 					t.Fatal(err)
 				}
 				run(t, c, kube.Pod{Name: "pod"})
-				if out, err := c.Exec(t.Context(), "pod", "printenv", "NODE"); err != nil || out != n.Name+"\n" {
+				if out, err := c.Exec(t.Context(), "pod", "sh", "-c", "echo $NODE"); err != nil || out != n.Name+"\n" {
 					t.Errorf("the pod runs on %q, want %s: %v", out, n.Name, err)
 				}
 				if out, err := c.Kubectl(t.Context(), "get", "pods", "-o", "name"); err != nil || out != "pod/pod\n" {

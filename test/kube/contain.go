@@ -106,7 +106,8 @@ func settleInside(cgroup string) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.NewFile(lifeline, "lifeline"))
 		_ = unix.Kill(-1, unix.SIGKILL) // all others of this namespace and those inside
-		_ = removeCgroups(cgroup)       // nobody is left to read an error
+		_ = leaveAccount()              // nobody is left to read an error
+		_ = removeCgroups(cgroup)
 		os.Exit(1)
 	}()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
