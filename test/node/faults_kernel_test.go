@@ -151,7 +151,7 @@ func TestPrivilegedDescriptors_TooFewToStart(t *testing.T) {
 	before := lasting(t, node)
 	traffic := startTraffic(t, node, gentle())
 	script := filepath.Join(node.Dir, "limited-agent")
-	limits := []int{8, 20, 28, 40}
+	limits := []int{8, 20, 40}
 	if soaks() {
 		limits = []int{8, 12, 16, 20, 24, 28, 32, 40}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -44,6 +45,16 @@ func times(t *testing.T, few, many int) int {
 		return many * factor
 	}
 	return few
+}
+
+// oneOf chooses one of several by the test's seed; a soak has all of them.
+func oneOf[T any](t *testing.T, all ...T) []T {
+	t.Helper()
+	if soaks() {
+		return all
+	}
+	i := testseed.New(t).IntN(len(all))
+	return all[i : i+1]
 }
 
 func TestPrivilegedAttach_ManyAtOnceLeaveNothingBehind(t *testing.T) {

@@ -7,51 +7,51 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A server outside sees pods under the node's address, or under their own when masquerading is off or the server is within the native routing
-// range; an answer to what the outside asked leaves under the pod's own address in any case.
+// A server outside sees pods under their own addresses when masquerading is off or the server is within the native routing range. That it
+// otherwise sees the node's is a group of [TestPrivilegedService_Groups].
 func TestPrivilegedMasquerade_WhoTheOutsideSees(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		args []string
-		own  bool
-	}{
-		"the node":               {nil, false},
-		"the node, by packets":   {[]string{"--bpf-lb-sock=false"}, false},
-		"pods, masquerading off": {[]string{"--enable-ipv4-masquerade=false", "--enable-ipv6-masquerade=false"}, true},
-		"pods, in native range":  {[]string{"--ipv4-native-routing-cidr=192.0.2.0/24", "--ipv6-native-routing-cidr=2001:db8:2::/64"}, true},
+	for name, c := range map[string][]string{
+		"pods, masquerading off": {"--enable-ipv4-masquerade=false", "--enable-ipv6-masquerade=false"},
+		"pods, in native range":  {"--ipv4-native-routing-cidr=192.0.2.0/24", "--ipv6-native-routing-cidr=2001:db8:2::/64"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := newMarket(t, c.args...)
-			routeBack(t, m.Node)
-			one, two := m.pod(t, "one", 8080), m.pod(t, "two")
-			answerWithName(t, m.OutsideHost(), "outside", 9000)
-			for _, f := range families {
-				outside, node := outsideAddr(f.ipv6), uplinkAddr(f.ipv6)
-				for _, network := range networks {
-					for _, pod := range []*nodekit.Pod{one, two} {
-						want := node
-						if c.own {
-							want = pod.Addr(f.ipv6)
-						}
-						m.seesClient(t, pod, network, netip.AddrPortFrom(outside, 9000), want)
-						m.seesClient(t, m.Host(), network, netip.AddrPortFrom(outside, 9000), node)
-					}
-					// The client's socket takes the answer from nowhere but the pod's address.
-					m.seesClient(t, m.OutsideHost(), network, netip.AddrPortFrom(one.Addr(f.ipv6), 8080), outside)
-					m.seesClient(t, two, network, netip.AddrPortFrom(one.Addr(f.ipv6), 8080), two.Addr(f.ipv6))
-				}
-				if err := nodekit.Ping(one, outside, 56); err != nil {
-					t.Errorf("%s: %v", f.name, err)
-				}
-				if err := nodekit.Ping(one, outside, 4000); err != nil {
-					t.Errorf("%s, in fragments: %v", f.name, err)
-				}
-				if err := nodekit.Ping(m.OutsideHost(), one.Addr(f.ipv6), 56); err != nil {
-					t.Errorf("%s: %v", f.name, err)
-				}
-			}
+			newMarket(t, c...).whoTheOutsideSees(t, true)
 		})
+	}
+}
+
+// A server outside sees pods under the node's address, or under their own; an answer to what the outside asked leaves under the pod's own
+// address in any case.
+func (m *market) whoTheOutsideSees(t *testing.T, own bool) {
+	routeBack(t, m.Node)
+	one, two := m.pod(t, "one", 8080), m.pod(t, "two")
+	answerWithName(t, m.OutsideHost(), "outside", 9000)
+	for _, f := range families {
+		outside, node := outsideAddr(f.ipv6), uplinkAddr(f.ipv6)
+		for _, network := range networks {
+			for _, pod := range []*nodekit.Pod{one, two} {
+				want := node
+				if own {
+					want = pod.Addr(f.ipv6)
+				}
+				m.seesClient(t, pod, network, netip.AddrPortFrom(outside, 9000), want)
+				m.seesClient(t, m.Host(), network, netip.AddrPortFrom(outside, 9000), node)
+			}
+			// The client's socket takes the answer from nowhere but the pod's address.
+			m.seesClient(t, m.OutsideHost(), network, netip.AddrPortFrom(one.Addr(f.ipv6), 8080), outside)
+			m.seesClient(t, two, network, netip.AddrPortFrom(one.Addr(f.ipv6), 8080), two.Addr(f.ipv6))
+		}
+		if err := nodekit.Ping(one, outside, 56); err != nil {
+			t.Errorf("%s: %v", f.name, err)
+		}
+		if err := nodekit.Ping(one, outside, 4000); err != nil {
+			t.Errorf("%s, in fragments: %v", f.name, err)
+		}
+		if err := nodekit.Ping(m.OutsideHost(), one.Addr(f.ipv6), 56); err != nil {
+			t.Errorf("%s: %v", f.name, err)
+		}
 	}
 }
 

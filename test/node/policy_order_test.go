@@ -201,9 +201,12 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 				}
 				<-asked
 				var adding errgroup.Group
+				staying := len(victims.all())
+				var visitors []*nodekit.Pod
 				for _, app := range guarded {
 					pod := prepare(fmt.Sprintf("%s-%s-%t", app, resource, forgetful), app)
 					adding.Go(func() error { return join(pod) }) // it waits, or not
+					visitors = append(visitors, pod)
 				}
 				some()
 				release()
@@ -221,6 +224,12 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 						t.Errorf("%s has heard %d packets of the liar here, and %d of the one elsewhere", name, near, far)
 					}
 				}
+				victims.keep(staying)
+				for _, pod := range visitors {
+					if err := pod.Detach(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
 			})
 		}
 	}
@@ -229,6 +238,13 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 		t.Error(err)
 	}
 	t.Logf("%d packets were sent, and %d from another node", sent.Load(), sentFromAfar.Load())
+}
+
+// keep leaves the first n targets.
+func (a *targets) keep(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.list = a.list[:n]
 }
 
 // hold keeps the API server from answering any list or watch of a resource until release is called; asked closes when one waits.

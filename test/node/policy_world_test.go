@@ -2,7 +2,6 @@ package node_test
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -158,14 +157,7 @@ func answerDatagrams(t *testing.T, at nodekit.Place, addrs []netip.Addr) {
 	t.Helper()
 	for _, addr := range addrs {
 		for _, port := range datagramPorts {
-			var conn *net.UDPConn
-			if err := at.Do(func() (err error) {
-				conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, port)))
-				return err
-			}); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = conn.Close() })
+			conn := listenDatagrams(t, at, netip.AddrPortFrom(addr, port))
 			go func() {
 				buffer := make([]byte, 2048)
 				for {

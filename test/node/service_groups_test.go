@@ -48,6 +48,7 @@ func TestPrivilegedService_Groups(t *testing.T) {
 					})
 				}
 			}
+			t.Run("WhoTheOutsideSees", func(t *testing.T) { m.whoTheOutsideSees(t, false) }) // the last one: the host outside knows a route to pods now
 		})
 	}
 }

@@ -41,10 +41,9 @@ func newDistant(t *testing.T, n int, nodes ...*market) (d distant) {
 	return d
 }
 
-// answerAt answers at one address with a name.
-func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) {
+// listenDatagrams opens a port for datagrams at a place until the test ends.
+func listenDatagrams(t *testing.T, at nodekit.Place, addr netip.AddrPort) (conn *net.UDPConn) {
 	t.Helper()
-	var conn *net.UDPConn
 	if err := at.Do(func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 		return err
@@ -52,6 +51,13 @@ func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// answerAt answers at one address with a name.
+func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) {
+	t.Helper()
+	conn := listenDatagrams(t, at, addr)
 	go func() {
 		buffer := make([]byte, 2048)
 		for {

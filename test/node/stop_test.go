@@ -38,7 +38,7 @@ func TestPrivilegedStop_UnderParallelAddsAndDels(t *testing.T) {
 	node := startNode(t, nodekit.Options{})
 	before := lasting(t, node)
 	const count = 25
-	for _, pause := range []time.Duration{5 * time.Millisecond, 100 * time.Millisecond, 400 * time.Millisecond} {
+	for _, pause := range oneOf(t, 5*time.Millisecond, 100*time.Millisecond, 400*time.Millisecond) {
 		var coming, going []*nodekit.Pod
 		for i := range count {
 			pod, err := node.NewPod(fmt.Sprintf("coming-%d", i))
