@@ -11,7 +11,7 @@ import (
 // errors. A command that succeeds all the same has done all of its work; of one that fails, DEL leaves nothing.
 func TestPrivilegedModel_EveryCallFailsOnce(t *testing.T) {
 	t.Parallel()
-	errnos := []string{"ENOMEM", "EPERM", "EINTR", "EBUSY"}
+	kinds := []string{"ENOMEM", "EPERM", "EINTR", "EBUSY"}
 	for _, who := range []string{"plugin", "agent"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
@@ -21,8 +21,8 @@ func TestPrivilegedModel_EveryCallFailsOnce(t *testing.T) {
 				calls := m.count(t, who, command)
 				for _, at := range points(t, calls) {
 					tried++
-					for i, errno := range errnos {
-						if !soaks() && i != tried%len(errnos) {
+					for i, errno := range kinds {
+						if !soaks() && i != tried%len(kinds) {
 							continue
 						}
 						steps := []step{{what: command, who: who, at: at, errno: errno}}
