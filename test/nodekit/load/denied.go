@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -102,6 +103,10 @@ func (p *probe) beHonest(want int64) error {
 func (l *Load) lie(rate int) {
 	if len(l.probes) == 0 {
 		return
+	}
+	runtime.LockOSThread() // for good
+	if err := setNice(senderNice); err != nil {
+		l.faults.add("lies", "%v", err)
 	}
 	next := 0
 	l.missedLies = l.every(time.Second/time.Duration(rate), 0, func() bool {

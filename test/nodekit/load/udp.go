@@ -93,8 +93,8 @@ func prepare(conn *net.UDPConn) error {
 // no order.
 func (l *Load) sendDatagrams(rate int) {
 	runtime.LockOSThread() // for good: the thread ends with this goroutine
-	if err := stayOnOneCPU(); err != nil {
-		l.faults.add("all", "stay on one CPU: %v", err)
+	if err := errors.Join(stayOnOneCPU(), setNice(senderNice)); err != nil {
+		l.faults.add("all", "stay on one CPU and before other threads: %v", err)
 	}
 	next, each := 0, rate*int(tick)/int(time.Second)
 	l.missedDatagrams = each * l.every(tick, 0, func() bool {
@@ -105,6 +105,12 @@ func (l *Load) sendDatagrams(rate int) {
 		return true
 	})
 }
+
+// senderNice is the priority of threads that only send. Traffic comes from elsewhere: it does not wait for the CPU of a busy node.
+const senderNice = -20
+
+// setNice sets the priority of the calling thread, which must be locked to its goroutine.
+func setNice(nice int) error { return unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nice) }
 
 func stayOnOneCPU() error {
 	var may, one unix.CPUSet
