@@ -276,7 +276,7 @@ func (w *world) await(t *testing.T, services []service, want func(flow) bool) {
 			}
 		}
 		if left = wrong; len(wrong) > 0 {
-			return fmt.Errorf("%d connections are not as policies say: %v", len(wrong), wrong)
+			return fmt.Errorf("%d connections are not as policies say:%s", len(wrong), some(wrong))
 		}
 		return nil
 	})
@@ -289,27 +289,34 @@ func (w *world) compare(t *testing.T, services []service, want func(flow) bool) 
 	left := w.flows(services)
 	all := len(left)
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		var missing []flow
-		leaks := 0
+		var leaks, missing []flow
 		for i, answered := range w.try(t, left) {
 			switch f := left[i]; {
 			case answered && !want(f):
-				t.Errorf("%s is answered, and is denied", f)
-				leaks++
+				leaks = append(leaks, f)
 			case !answered && want(f):
 				missing = append(missing, f)
 			}
 		}
-		if leaks > 0 || len(missing) == 0 {
+		if len(leaks) > 0 {
+			t.Errorf("%d of %d connections are answered, and are denied:%s", len(leaks), all, some(leaks))
+			return
+		}
+		if len(missing) == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Errorf("%d of %d connections are not answered, and are allowed:", len(missing), all)
-			for _, f := range missing {
-				t.Errorf("%s", f)
-			}
+			t.Errorf("%d of %d connections are not answered, and are allowed:%s", len(missing), all, some(missing))
 			return
 		}
 		left = missing // what was answered once stays so: nothing changes meanwhile
 	}
+}
+
+// some lists as many connections as one can read, one a line.
+func some(flows []flow) (lines string) {
+	for _, f := range flows[:min(20, len(flows))] {
+		lines += "\n" + f.String()
+	}
+	return lines
 }

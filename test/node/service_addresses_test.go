@@ -156,13 +156,17 @@ func (m *market) servedAfter(t *testing.T, what string, addrs []netip.Addr, chan
 	if err := m.Do(change); err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
-	each(addrs, webNodePort, func(network string, to netip.AddrPort) {
-		eventually(t, func() error {
+	eventually(t, func() error {
+		var mu sync.Mutex // guards errs
+		var errs []error
+		each(addrs, webNodePort, func(network string, to netip.AddrPort) {
 			if _, err := askBriefly(t.Context(), m.OutsideHost(), network, to); err != nil {
-				return fmt.Errorf("%s: %s over %s is not served: %w", what, to, network, err)
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("%s: %s over %s is not served: %w", what, to, network, err))
 			}
-			return nil
 		})
+		return errors.Join(errs...)
 	})
 }
 
