@@ -105,11 +105,11 @@ func (l *Load) lie(rate int) {
 		return
 	}
 	runtime.LockOSThread() // for good
-	if err := setNice(senderNice); err != nil {
+	if err := goAhead(); err != nil {
 		l.faults.add("lies", "%v", err)
 	}
 	next := 0
-	l.missedLies = l.every(time.Second/time.Duration(rate), 0, func() bool {
+	l.missedLies = l.everyBy(l.sleepThread, time.Second/time.Duration(rate), 0, func() bool {
 		p := l.probes[next%len(l.probes)]
 		frame := p.Lies[next/len(l.probes)%len(p.Lies)]
 		next++

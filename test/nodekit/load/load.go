@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -195,14 +197,47 @@ func (l *Load) close() error {
 // every calls f in each period, from offset on, until the load stops or f says that it is over. Slots that were missed
 // are left out. It counts those that were missed because nobody woke in time; while f runs, it is the network that takes its time.
 func (l *Load) every(period, offset time.Duration, f func() bool) (overslept int) {
-	next := l.begin.Add(offset)
-	timer := time.NewTimer(time.Until(next))
+	return l.everyBy(l.sleep, period, offset, f)
+}
+
+// sleep waits, and reports whether the load stops.
+func (l *Load) sleep(d time.Duration) (stops bool) {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
+	select {
+	case <-l.stop:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// sleepThread is [Load.sleep] for a goroutine that is locked to a thread of high priority: the kernel wakes that thread itself, where a
+// timer of the runtime waits for threads of another priority.
+func (l *Load) sleepThread(d time.Duration) (stops bool) {
+	if d > 0 {
+		pause := unix.NsecToTimespec(int64(d))
+		_ = unix.Nanosleep(&pause, nil) // a signal may end it early, which [Load.everyBy] makes up for
+	}
+	select {
+	case <-l.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// everyBy is [Load.every] with a way to wait.
+func (l *Load) everyBy(sleep func(time.Duration) (stops bool), period, offset time.Duration, f func() bool) (overslept int) {
+	next := l.begin.Add(offset)
 	for {
-		select {
-		case <-l.stop:
+		for time.Until(next) > 0 {
+			if sleep(time.Until(next)) {
+				return overslept
+			}
+		}
+		if sleep(0) {
 			return overslept + max(0, int(time.Since(next)/period))
-		case <-timer.C:
 		}
 		if missed := max(0, time.Since(next).Truncate(period)); missed > 0 {
 			overslept += int(missed / period)
@@ -215,7 +250,6 @@ func (l *Load) every(period, offset time.Duration, f func() bool) (overslept int
 		if late := time.Since(next); late > 0 {
 			next = next.Add(late.Truncate(period))
 		}
-		timer.Reset(time.Until(next))
 	}
 }
 

@@ -297,10 +297,9 @@ func info(conn *net.TCPConn) (all unix.TCPInfo) {
 func (l *Load) connectOften(s *server, period, offset time.Duration) {
 	random := newRandom(2, uint64(offset))
 	if err := s.path.From.Do(func() error {
-		if err := setNice(senderNice); err != nil {
+		if err := goAhead(); err != nil {
 			return err
 		}
-		defer func() { _ = setNice(0) }() // the thread may be used again
 		overslept := l.every(period, offset, func() bool { l.connectOnce(s, random); return true })
 		l.faults.mu.Lock()
 		defer l.faults.mu.Unlock()

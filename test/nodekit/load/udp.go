@@ -93,11 +93,11 @@ func prepare(conn *net.UDPConn) error {
 // no order.
 func (l *Load) sendDatagrams(rate int) {
 	runtime.LockOSThread() // for good: the thread ends with this goroutine
-	if err := errors.Join(stayOnOneCPU(), setNice(senderNice)); err != nil {
+	if err := errors.Join(stayOnOneCPU(), goAhead()); err != nil {
 		l.faults.add("all", "stay on one CPU and before other threads: %v", err)
 	}
 	next, each := 0, rate*int(tick)/int(time.Second)
-	l.missedDatagrams = each * l.every(tick, 0, func() bool {
+	l.missedDatagrams = each * l.everyBy(l.sleepThread, tick, 0, func() bool {
 		for range each {
 			l.streams[next%len(l.streams)].send()
 			next++
@@ -106,11 +106,15 @@ func (l *Load) sendDatagrams(rate int) {
 	})
 }
 
-// senderNice is the priority of threads that only send. Traffic comes from elsewhere: it does not wait for the CPU of a busy node.
-const senderNice = -20
-
-// setNice sets the priority of the calling thread, which must be locked to its goroutine.
-func setNice(nice int) error { return unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nice) }
+// goAhead gives the calling thread, which must be locked to its goroutine, precedence over all ordinary threads of the machine.
+// Traffic comes from elsewhere: it does not wait for the CPU of a busy node. Threads that come from this one are ordinary.
+func goAhead() error {
+	err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
+	if errors.Is(err, unix.EPERM) { // a cgroup without a share of real time
+		err = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
+	}
+	return err
+}
 
 func stayOnOneCPU() error {
 	var may, one unix.CPUSet
