@@ -8,14 +8,15 @@ BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLA
 # Tests run tier by tier; `go run ./test/tiers -h` and Documentation/testing.md say what the tiers are. Everything but the race
 # detector compiles with the flags of BUILD, so that each package is compiled once.
 TIERS     ?= lint hermetic machine node
-RUN_TIERS := CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false ./test/tiers
+RUN       := CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false
+RUN_TIERS := $(RUN) ./test/tiers
 
 FUZZTIME ?= 1m
 
 # Kubernetes' own programs and the images of tests.
 KUBE := bin/kube
 
-.PHONY: all help build generate docs packages file-times vet lint test test-all test-race faults fuzz bench demo soak clean \
+.PHONY: all help build generate docs packages file-times vet lint test test-all test-race faults testcost fuzz bench bench-kernels demo soak clean \
 	image kube-binaries kube-images test-kube test-kernels bench-kube cluster cluster-down
 
 all: build
@@ -32,7 +33,7 @@ generate: packages ## BPF objects, API models, generated pages
 	$(GO) generate ./...
 
 docs: ## the generated pages of Documentation/
-	$(GO) run ./tools/reference -write
+	$(RUN) ./tools/reference -write
 
 packages: ## Debian packages that tests and generators need
 	hack/packages
@@ -83,7 +84,7 @@ FORCE:
 IMAGE ?= waggle.local/waggle:$(VERSION)
 
 image: build ## bin/waggle-image.tar, without Docker; IMAGE=name:tag adds a name
-	$(GO) run ./tools/image -o bin/waggle-image.tar -name waggle.local/waggle:$(VERSION) \
+	$(RUN) ./tools/image -o bin/waggle-image.tar -name waggle.local/waggle:$(VERSION) \
 		$(if $(filter-out waggle.local/waggle:$(VERSION),$(IMAGE)),-name $(IMAGE)) -entrypoint /usr/bin/waggle-agent \
 		bin/waggle-agent=/usr/bin/waggle-agent bin/waggle-cni=/usr/bin/waggle-cni bin/waggle=/usr/bin/waggle
 
@@ -93,33 +94,39 @@ kube-binaries: packages kube-images
 
 kube-images:
 	cd test/kube && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$(KUBE)/ ./cmd/pause ./cmd/talk
-	$(GO) run ./tools/image -o $(KUBE)/pause.tar -name waggle.local/pause:1 -entrypoint /pause $(KUBE)/pause=/pause
-	$(GO) run ./tools/image -o $(KUBE)/client.tar -name waggle.local/client:1 \
+	$(RUN) ./tools/image -o $(KUBE)/pause.tar -name waggle.local/pause:1 -entrypoint /pause $(KUBE)/pause=/pause
+	$(RUN) ./tools/image -o $(KUBE)/client.tar -name waggle.local/client:1 \
 		$$(busybox --list | grep -vx busybox | sed 's|.*|-link busybox=/bin/&|') /bin/busybox=/bin/busybox
-	$(GO) run ./tools/image -o $(KUBE)/talk.tar -name waggle.local/talk:1 -entrypoint /bin/talk $(KUBE)/talk=/bin/talk
+	$(RUN) ./tools/image -o $(KUBE)/talk.tar -name waggle.local/talk:1 -entrypoint /bin/talk $(KUBE)/talk=/bin/talk
 
 faults: packages ## puts known faults into a copy of the tree, one after the other, and shows the tests that catch them; needs root
-	CGO_ENABLED=0 $(GO) run -trimpath ./test/faults
+	$(RUN) ./test/faults
+
+# PACKAGES=./cells/... for others.
+PACKAGES ?= ./test/node
+testcost: build packages ## CPU time and waiting of each test, run alone; names those that belong in the list of expensive tests
+	PROGRAMS_UNDER_TEST=$(CURDIR)/bin $(RUN) ./tools/testcost -over $(PACKAGES)
 
 fuzz: ## each fuzz target for FUZZTIME, by default 1m
 	hack/fuzz $(FUZZTIME)
 
-bench: build packages ## figures beside those of Debian's reference plugins; needs root
-	$(GO) run ./test/bench
+# BENCH_FLAGS='-only promises' runs a part, -list names all.
+bench: build packages ## figures beside those of Debian's reference plugins and the promises of time, each with its budget; needs root
+	$(RUN) ./test/bench $(BENCH_FLAGS)
+
+bench-kernels: packages ## instructions per packet on Debian's kernels, counted by the emulator: ratios that no load changes
+	$(RUN) ./test/kernels -bench $(KERNELS_FLAGS)
 
 bench-kube: build kube-binaries ## memory, CPU and start on a real Kubernetes with 5,000 nodes and 20,000 pods elsewhere; needs root
-	cd test/kube && $(GO) run ./bench
+	cd test/kube && $(RUN) ./bench
 
 demo: build ## three pods in a private network namespace; needs root
-	@$(GO) build -o bin/demo ./test/demo
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./test/demo
 	@bin/demo
 
-soak: build packages image kube-binaries ## the counts and times that do not fit into test; needs root
-	WAGGLE_TEST_SOAK=10 $(GO) test -count=1 -timeout 60m -v -run 'Privileged' ./test/node/...
-	WAGGLE_TEST_SOAK=40 $(GO) test -count=1 -timeout 30m -v -run Naive ./pkg/policy
-	$(GO) test -count=1 -timeout 30m -v -run AnswersAsTheReference ./pkg/policymap -policymap.worlds=20000
-	$(GO) test -count=1 -timeout 30m -v -run JudgeAsTheReference ./cells/policy -policy.worlds=20000
-	cd test/kube && WAGGLE_TEST_SOAK=1 $(GO) test -count=1 -timeout 30m -v -run 'Outage|Order' ./waggle
+# SOAK='node hostile' runs a part.
+soak: build packages image kube-binaries ## the counts and times that do not fit into test, and a lane beside busy processes; needs root
+	hack/soak $(SOAK)
 
 clean: ## removes bin/
 	rm -rf bin
