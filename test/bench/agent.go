@@ -98,7 +98,7 @@ func startToRestored(ctx context.Context, node *nodekit.Node, count int) (time.D
 }
 
 func (b *bench) coldStart(ctx context.Context) (time.Duration, error) {
-	node, err := nodekit.New(nodekit.Options{BinDir: b.bin})
+	node, err := nodekit.New(nodekit.Options{BinDir: b.bin, AgentArgs: []string{installedStop}})
 	if err != nil {
 		return 0, err
 	}

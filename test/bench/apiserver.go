@@ -181,7 +181,7 @@ func (b *bench) followed(ctx context.Context, node *nodekit.Node, server *kubete
 
 // withServer runs f with a node whose agent follows an API server on the node's loopback, and a second one if there is a place for it.
 func (b *bench) withServer(ctx context.Context, second **kubetest.Server, f func(*nodekit.Node, *kubetest.Server) error) error {
-	node, err := nodekit.New(nodekit.Options{BinDir: b.bin})
+	node, err := nodekit.New(nodekit.Options{BinDir: b.bin, AgentArgs: []string{installedStop}})
 	if err != nil {
 		return err
 	}

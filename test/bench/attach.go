@@ -178,9 +178,13 @@ func (b *bench) referenceList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.Ne
 // podCIDR has addresses for thousands of pods: an address is not free again for a while after each round.
 const podCIDR = "10.244.0.0/20"
 
+// installedStop is the stop timeout of an installed agent. Nodes of tests have a longer one.
+const installedStop = "--stop-timeout=4.5s"
+
 // startNode starts an agent on a node with [podCIDR] and waits until it is ready.
 func (b *bench) startNode(ctx context.Context, options nodekit.Options) (*nodekit.Node, error) {
 	options.BinDir, options.IPv4CIDR = b.bin, podCIDR
+	options.AgentArgs = append([]string{installedStop}, options.AgentArgs...)
 	node, err := nodekit.New(options)
 	if err != nil {
 		return nil, err

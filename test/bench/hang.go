@@ -99,7 +99,7 @@ func frozenAgent() (path string, err error) {
 type hanging struct{ *nodekit.Node }
 
 func (b *bench) newHanging(ctx context.Context, agent string) (hanging, error) {
-	node, err := nodekit.New(nodekit.Options{BinDir: b.bin})
+	node, err := nodekit.New(nodekit.Options{BinDir: b.bin, AgentArgs: []string{installedStop}})
 	if err != nil {
 		return hanging{}, err
 	}

@@ -33,7 +33,7 @@ func (b *bench) stops(ctx context.Context) error {
 		}
 	}
 	for round := range b.atMost(8) {
-		if err := node.EndAgent(ctx, syscall.SIGTERM).Err; err != nil {
+		if err := node.EndAgent(ctx, syscall.SIGTERM); err != nil {
 			return err
 		}
 		if err := node.StartAgent(); err != nil {
@@ -61,7 +61,7 @@ type stopTimes struct {
 }
 
 func (s *stopTimes) stop(ctx context.Context, node *nodekit.Node) error {
-	took, err := timed(func() error { return node.EndAgent(ctx, syscall.SIGTERM).Err })
+	took, err := timed(func() error { return node.EndAgent(ctx, syscall.SIGTERM) })
 	s.took = append(s.took, took)
 	exit := (*exec.ExitError)(nil)
 	if !errors.As(err, &exit) {
