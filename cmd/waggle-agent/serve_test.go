@@ -40,6 +40,7 @@ func TestBoundStop_KeepsItsPromises(t *testing.T) {
 					t.Errorf("code %d after %v, want %d after %v", code, took, c.code, c.takes)
 				}
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if c.recorded && recorded != 3*time.Second || !c.recorded && recorded != 0 {
 					t.Errorf("stacks were written after %v: want %v, after 3s", recorded, c.recorded)
 				}
