@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -73,6 +74,10 @@ type Load struct {
 	turn                        turn
 }
 
+// processors is how many of its processors the runtime has at least. A sender that wakes needs one, and those of a machine of two CPUs may
+// all be with threads that the kernel keeps waiting.
+const processors = 16
+
 // StartFor is [Start] for a test, which it fails on an error. The load ends with the test at the latest.
 func StartFor(t testing.TB, rates Rates, paths []Path, probes []Probe) *Load {
 	t.Helper()
@@ -95,6 +100,9 @@ func StartFor(t testing.TB, rates Rates, paths []Path, probes []Probe) *Load {
 // Start waits until no other load runs on this machine, opens all sockets, sees each path work once, and begins. The next load
 // waits for [Load.Stop].
 func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
+	if runtime.GOMAXPROCS(0) < processors {
+		runtime.GOMAXPROCS(processors)
+	}
 	l := &Load{rates: rates, stop: make(chan struct{})}
 	if len(probes) == 0 {
 		l.rates.Lies = 0
