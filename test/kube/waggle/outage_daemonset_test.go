@@ -27,24 +27,33 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	running, changes := time.Now(), 0
-	if err := c.WaitFor(t.Context(), "the copy to be written with the pods", func() error {
-		// It is written when something changes, and tells its second only.
-		changes++
-		if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/pods/b", fmt.Sprintf(`{"metadata": {"labels": {"change": "%d"}}}`, changes)); err != nil {
-			return err
+	// The copy is written soon after a start; later ones may be far apart when writing one takes long.
+	began, old := time.Now(), agentPID(t, n)
+	pods, err := c.AgentPods(t.Context())
+	if err != nil || len(pods) != 1 {
+		t.Fatal(pods, err)
+	}
+	if _, err := c.Kubectl(t.Context(), "delete", "pod", "-n", "kube-system", strings.TrimPrefix(pods[0], "kube-system/"), "--wait=false"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitFor(t.Context(), "another agent to have written a copy with the pods", func() error {
+		if now := agentPID(t, n); now == "" || now == old {
+			return fmt.Errorf("the agent was process %s and is %q", old, now)
 		}
 		all, err := readRows[struct {
 			Table string
 			Copy  time.Time
 		}](t, n, "sources")
 		for _, row := range all {
-			if row.Table == "k8s-pods" && row.Copy.Before(running) {
+			if row.Table == "k8s-pods" && row.Copy.Before(began) { // it tells its second only
 				err = fmt.Errorf("the copy is of %s", row.Copy)
 			}
 		}
 		return err
 	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitWaggle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	containers := containersOf(t, n)
