@@ -98,8 +98,8 @@ func (m model) next(t *testing.T, a *allocator, quarantine time.Duration) {
 	if _, held := m.held[addr]; held {
 		t.Errorf("%v was given to two", addr)
 	}
-	if at, ok := m.released[addr]; ok && time.Since(at) < quarantine {
-		if time.Since(at) < minQuarantine {
+	if at, ok := m.released[addr]; ok && time.Since(at) < quarantine { // wall clock: virtual, the model runs in a bubble
+		if time.Since(at) < minQuarantine { // wall clock: virtual
 			t.Errorf("%v was given %v after its release", addr, time.Since(at))
 		}
 		if a.ipv4.events.EarlyReuses == 0 {
@@ -164,7 +164,7 @@ func (m model) claim(t *testing.T, a *allocator, r *rand.Rand, step int) {
 	switch {
 	case was == "" && err == nil:
 		m.held[addr] = attachment
-	case was == "" && errors.Is(err, ipam.ErrExpired) && time.Since(m.given[addr]) >= ipam.ExpireAfter:
+	case was == "" && errors.Is(err, ipam.ErrExpired) && time.Since(m.given[addr]) >= ipam.ExpireAfter: // wall clock: virtual
 		delete(m.held, addr)
 	case was != "" && errors.Is(err, ipam.ErrTaken):
 	default:

@@ -84,7 +84,7 @@ const chainNode = "node-1"
 func newChain(t *testing.T) *chain {
 	c := &chain{T: t, Rand: testseed.New(t), log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), dir: t.TempDir(),
 		services: map[string]*k8s.Service{}, slices: map[string]*k8s.EndpointSlice{}, addrs: map[netip.Addr]bool{netip.MustParseAddr("192.0.2.1"): true}}
-	c.maps = unreliable{newMemoryMaps(t, nil), &c.fails}
+	c.maps = unreliable{newMemoryMaps(t, nil), &c.fails, &atomic.Int64{}}
 	c.start()
 	t.Cleanup(func() { c.stop() })
 	return c
@@ -94,17 +94,20 @@ func newChain(t *testing.T) *chain {
 type unreliable struct {
 	memoryMaps
 	fails *atomic.Bool
+	calls *atomic.Int64 // that were made while they refuse some
 }
 
+func (u unreliable) refuses() bool { return u.fails.Load() && u.calls.Add(1)%2 == 0 }
+
 func (u unreliable) PutBatch(name string, keys, values any) (int, error) {
-	if u.fails.Load() && rand.IntN(2) == 0 {
+	if u.refuses() {
 		return 0, unix.ENOMEM
 	}
 	return u.memoryMaps.PutBatch(name, keys, values)
 }
 
 func (u unreliable) DeleteBatch(name string, keys any) (int, error) {
-	if u.fails.Load() && rand.IntN(2) == 0 {
+	if u.refuses() {
 		return 0, unix.ENOMEM
 	}
 	return u.memoryMaps.DeleteBatch(name, keys)

@@ -39,7 +39,7 @@ func TestHandler_RecordsHooksOfARealHive(t *testing.T) {
 		byModule[hook.Module] = hook
 	}
 	slow := byModule["slow-one"]
-	if slow.Duration < 2*time.Millisecond || time.Since(slow.Start) > time.Minute || !strings.Contains(slow.Name, "bootlog_test.go:") {
+	if slow.Duration < 2*time.Millisecond || slow.Start.IsZero() || !strings.Contains(slow.Name, "bootlog_test.go:") {
 		t.Errorf("hook of slow-one: %+v", slow)
 	}
 	// Hive starts all jobs in the name of its own module; the detail tells them apart.

@@ -20,11 +20,12 @@ const leastPatience = 15
 // Inside testing/synctest time is exact; outside, a loop may only give up waiting, and that not early.
 func TestTests_CompareNoWallTime(t *testing.T) {
 	t.Parallel()
+	bubbles := bubbleFuncs(files(t))
 	for _, f := range files(t) {
-		if !f.test() || strings.HasPrefix(f.dir, "test/bench") {
+		if !f.test() {
 			continue
 		}
-		for _, at := range comparedTimes(f) {
+		for _, at := range comparedTimes(f, bubbles[f.dir]) {
 			t.Errorf("%s: compares the time that something took, outside testing/synctest", f.at(at))
 		}
 	}
@@ -42,20 +43,36 @@ func TestTests_CompareNoWallTime_Finds(t *testing.T) {
 		`func TestG(t *testing.T) { for time.Since(x) < time.Minute { } }`:                                                          0,
 		`func TestH(t *testing.T) { took := time.Since(x); t.Log(took) }`:                                                           0,
 		"func TestI(t *testing.T) { took := time.Since(x)\n if took > second { " + wallClock + "the kernel's timer\n t.Fatal() } }": 0,
-		`func TestJ(t *testing.T) { took := end.Sub(begin); if took < second { t.Fatal() } }`:                                       1,
+		`func TestJ(t *testing.T) { begin := time.Now(); took := end.Sub(begin); if took < second { t.Fatal() } }`:                  1,
+		`func TestK(t *testing.T) { if m.now.Sub(begin) < second { t.Fatal() } }`:                                                   0,
+		`func TestL(t *testing.T) { virtual(t, func() { if time.Since(x) != second { t.Fatal() } }) }`:                              0,
 	} {
 		f := parse(t, "package a_test\n"+source)
-		if got := comparedTimes(f); len(got) != want {
+		if got := comparedTimes(f, []string{"virtual"}); len(got) != want {
 			t.Errorf("%s: %d findings, want %d", source, len(got), want)
 		}
 	}
 }
 
-// comparedTimes finds comparisons of elapsed time in functions that use no bubble of testing/synctest.
-func comparedTimes(f file) (found []token.Pos) {
+// bubbleFuncs lists by folder the functions that run others in a bubble of testing/synctest.
+func bubbleFuncs(all []file) map[string][]string {
+	names := map[string][]string{}
+	for _, f := range all {
+		for _, decl := range f.syntax.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && f.test() && fn.Body != nil && usesBubble(fn.Body, nil) {
+				names[f.dir] = append(names[f.dir], fn.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+// comparedTimes finds comparisons of elapsed time in functions that use no bubble of testing/synctest, nor one of the functions
+// that do.
+func comparedTimes(f file, bubbles []string) (found []token.Pos) {
 	for _, decl := range f.syntax.Decls {
 		fn, ok := decl.(*ast.FuncDecl)
-		if !ok || fn.Body == nil || usesBubble(fn.Body) {
+		if !ok || fn.Body == nil || !readsClock(fn.Body) || usesBubble(fn.Body, bubbles) {
 			continue
 		}
 		elapsed := elapsedNames(fn.Body)
@@ -86,10 +103,25 @@ func (f file) marked(pos token.Pos) bool {
 	return found && reason != ""
 }
 
-func usesBubble(body *ast.BlockStmt) (found bool) {
+func usesBubble(body *ast.BlockStmt, bubbles []string) (found bool) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			found = found || isName(n.X, "synctest")
+		case *ast.CallExpr:
+			name, ok := n.Fun.(*ast.Ident)
+			found = found || ok && slices.Contains(bubbles, name.Name)
+		}
+		return !found
+	})
+	return found
+}
+
+// readsClock reports whether a function asks for the real time.
+func readsClock(body *ast.BlockStmt) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		s, ok := n.(*ast.SelectorExpr)
-		found = found || ok && isName(s.X, "synctest")
+		found = found || ok && isName(s.X, "time") && (s.Sel.Name == "Now" || s.Sel.Name == "Since")
 		return !found
 	})
 	return found
