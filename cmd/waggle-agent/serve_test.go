@@ -20,7 +20,7 @@ func TestBoundStop_KeepsItsPromises(t *testing.T) {
 		recorded     bool
 	}{
 		"at once":                   {0, never, 0, 0, false},
-		"soon":    {2900 * time.Millisecond, never, 2900 * time.Millisecond, 0, false},
+		"soon":                      {2900 * time.Millisecond, never, 2900 * time.Millisecond, 0, false},
 		"late":                      {4400 * time.Millisecond, never, 4400 * time.Millisecond, 0, true},
 		"never":                     {never, never, 4500 * time.Millisecond, 1, true},
 		"never, and asked again":    {never, time.Second, time.Second, 143, false},
