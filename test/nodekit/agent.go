@@ -86,8 +86,6 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Emulated is set in the environment of tests whose CPU is emulated.
-const Emulated = "WAGGLE_TEST_EMULATED"
 
 const (
 	// stopTimeout is the time in which the agent of a node must stop, in place of the 4.5 s of an installed one. A CPU that is

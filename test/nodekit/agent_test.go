@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // agentOf returns a node whose agent is a shell that does what a script says once it gets SIGTERM.
@@ -39,7 +41,7 @@ func agentOf(t *testing.T, script string) *Node {
 // A stop that fails is an error with the log since the signal, also where the CPU is emulated.
 func TestStopAgent_FailsForEveryExitCodeButZero(t *testing.T) {
 	for _, emulated := range []string{"", "1"} {
-		t.Setenv(Emulated, emulated)
+		t.Setenv(testnet.EmulatedEnv, emulated)
 		if err := agentOf(t, "exit 0").StopAgent(t.Context()); err != nil {
 			t.Errorf("exit code 0: %v", err)
 		}
