@@ -86,7 +86,6 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 }
 
-
 const (
 	// stopTimeout is the time in which the agent of a node must stop, in place of the 4.5 s of an installed one. A CPU that is
 	// emulated or busy may need more than those; a stop hook that hangs needs more than this as well.
