@@ -57,7 +57,7 @@ func (v *verdict) failure(out io.Writer, seed string) {
 // summary prints a line for each tier, and at last how many tests passed, failed and were skipped.
 func summary(out io.Writer, all []verdict) (ok bool) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "\ntier\ttests run\tcached\tskipped\tfailed\tpackages\tcached\tminutes\tCPU-s\tbudget\t \n")
+	fmt.Fprint(t, "\ntier\ttests run\tcached\tskipped\tfailed\tpackages\tcached\tminutes\tCPU-s\tbudget\t\t\n")
 	var sum counts
 	var cpu, took time.Duration
 	for _, v := range all {
@@ -66,12 +66,12 @@ func summary(out io.Writer, all []verdict) (ok bool) {
 			result = "FAILED"
 		}
 		c := v.counts
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%.0f\t%s\n", v.tier.name, c.run, c.cached, c.skipped, c.failed, c.packages,
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%.0f\t%s\t\n", v.tier.name, c.run, c.cached, c.skipped, c.failed, c.packages,
 			c.cachedPackages, v.took.Minutes(), v.cpu.Seconds(), v.tier.budget.Seconds(), result)
 		sum.add(c)
 		cpu, took = cpu+v.cpu, took+v.took
 	}
-	fmt.Fprintf(t, "all\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t\t \n", sum.run, sum.cached, sum.skipped, sum.failed, sum.packages, sum.cachedPackages,
+	fmt.Fprintf(t, "all\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t\t\t\n", sum.run, sum.cached, sum.skipped, sum.failed, sum.packages, sum.cachedPackages,
 		took.Minutes(), cpu.Seconds())
 	_ = t.Flush()
 	failed := slices.ContainsFunc(all, func(v verdict) bool { return len(v.failed) > 0 })
