@@ -38,7 +38,7 @@ func FuzzRoutes(f *testing.F) {
 	f.Add("GET", "/statedb/dump/x/../y")
 	f.Fuzz(func(t *testing.T, method, path string) {
 		if !validRequest(method, path) {
-			t.Skip("no HTTP client can send this")
+			return // no HTTP client can send this
 		}
 		fx := newFixture(t)
 		if r := fx.request(method, path, ""); r.StatusCode == 500 && strings.Contains(read(t, r), "panicked") {

@@ -23,7 +23,7 @@ func FuzzFlow(f *testing.F) {
 		for i, bytes := range [][]byte{a, b, c, d} {
 			addr, ok := netip.AddrFromSlice(bytes)
 			if !ok || len(bytes) != len(a) || addr.Is4In6() || addr.Is4() && addr.IsUnspecified() {
-				t.Skip("no addresses of a packet")
+				return // no addresses of a packet
 			}
 			addrs[i] = addr
 		}

@@ -58,7 +58,7 @@ func FuzzFromKubernetes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var o k8s.NetworkPolicy
 		if json.Unmarshal([]byte(text), &o) != nil {
-			t.Skip("no row")
+			return // no row
 		}
 		o.Namespace = "red"
 		p := policy.FromKubernetes(&o, w.Environment)

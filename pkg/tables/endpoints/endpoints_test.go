@@ -60,7 +60,7 @@ func FuzzRowSurvivesJSONAndYAML(f *testing.F) {
 		in.ID, in.ContainerID, in.K8sPodName, in.IPv4, in.Labels = id, container, pod, a, map[string]string{key: value}
 		for _, s := range []string{container, pod, key, value} {
 			if !printable(s) {
-				t.Skip("rows hold printable text only")
+				return // rows hold printable text only
 			}
 		}
 		text, err := json.Marshal(in)

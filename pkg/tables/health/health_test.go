@@ -21,11 +21,11 @@ func FuzzRows(f *testing.F) {
 	f.Fuzz(func(t *testing.T, module, component, level, message, problem string, seconds int64, count uint64, closed bool) {
 		for _, s := range []string{module, component, level, message, problem} {
 			if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' }) {
-				t.Skip("neither JSON nor YAML holds it")
+				return // neither JSON nor YAML holds it
 			}
 		}
 		if !celltest.YAMLKeeps(module, component, level, message, problem) {
-			t.Skip("the YAML library loses a text of it")
+			return // the YAML library loses a text of it
 		}
 		at := time.Unix(seconds&(1<<36-1), 0).UTC()
 		roundTrip(t, Status{Module: module, Component: component, Level: Level(level), Message: message, Error: problem,

@@ -73,7 +73,7 @@ func FuzzRows(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, text, cidr string, port uint16) {
 		name, text, cidr = strings.ToValidUTF8(name, ""), strings.ToValidUTF8(text, ""), strings.ToValidUTF8(cidr, "")
 		if !celltest.YAMLKeeps(name, text, cidr) {
-			t.Skip("the YAML library loses a text of it")
+			return // the YAML library loses a text of it
 		}
 		prefix, _ := netip.ParsePrefix(cidr)
 		survives(t, Node{Name: name, UID: text, PodCIDR: cidr, PodCIDRs: []string{cidr, text}})
