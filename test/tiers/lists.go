@@ -16,7 +16,37 @@ var permittedSkips = map[string]string{
 }
 
 // expensive names the tests that use more than 10 s of CPU time or more than 15 s of waiting, each with the reason.
-var expensive = map[string]string{}
+var expensive = map[string]string{
+	"bpf TestObjects_AreBuiltFromTheSources":                                "compiles every program with clang",
+	"cells/identity TestMany_ObjectsFromElsewhere":                          "tens of thousands of label sets, under the race detector",
+	"cells/identity TestMany_WithoutKubernetes":                             "tens of thousands of label sets, under the race detector",
+	"cells/identity TestNumbers_OfSeventyThousandLabelSets":                 "seventy thousand label sets, under the race detector",
+	"test/kube TestPrivilegedCluster":                                       "starts a control plane and three nodes",
+	"test/kube TestPrivilegedCluster_LeavesNothing":                         "starts and kills two clusters",
+	"test/kube/install TestPrivilegedInstall":                               "starts a control plane, installs twice",
+	"test/kube/services TestPrivilegedServices_OfARealKubernetes":           "replaces all servers four times under clients, on two nodes",
+	"test/kube/waggle TestPrivilegedClusterRole_GivesCIDRsAndCleansUp":      "starts a cluster; rounds of the collectors",
+	"test/kube/waggle TestPrivilegedDaemonSet":                              "the shared cluster with the DaemonSet",
+	"test/kube/waggle TestPrivilegedPrepared":                               "the shared cluster with agents that the tests start",
+	"test/kube/waggle TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall": "starts a cluster; rolls the DaemonSet over, twice",
+	"test/kube/waggle TestPrivilegedNode_IPv6Alone":                         "starts a cluster",
+	"test/kube/waggle TestPrivilegedOutage_DaemonSetRestarts":               "starts a cluster; the API server is away for 8 s",
+	"test/kube/waggle TestPrivilegedOutage_EndsNothing":                     "starts a cluster; the API server is away for 8 s",
+	"test/kube/waggle TestPrivilegedServers":                                "starts a cluster with two API servers, in three situations",
+	"test/node TestPrivilegedCrash_AgentWhileItStarts":                      "an agent under ptrace, killed at points of its start",
+	"test/node TestPrivilegedGeneration_AnotherProtocolBetweenHooks":        "compiles another datapath and agent",
+	"test/node TestPrivilegedGeneration_MapOfAnotherLayout":                 "compiles another datapath and agent",
+	"test/node TestPrivilegedGeneration_MapsOfAnotherSize":                  "traffic through four changes of the datapath",
+	"test/node TestPrivilegedKills_DisturbNobody":                           "ten kinds of kills under traffic",
+	"test/node TestPrivilegedMasquerade_AddressThatTheNodeLoses":            "an address counts as gone after 10 s",
+	"test/node TestPrivilegedPolicy_LifeOfAPolicy":                          "steps of one policy in both modes, each with allowed and denied traffic",
+	"test/node TestPrivilegedPolicy_StartOrderLeavesNoWindow":               "nine starts of the agent",
+	"test/node TestPrivilegedStop_SecondSignal":                             "an agent that must be started and frozen",
+	"test/node TestPrivilegedUpgrade_DisturbsNobody":                        "compiles another datapath and agent",
+	"test/node TestPrivilegedWedge_ADiskThatHangs":                          "compiles an agent that can be frozen",
+	"test/node TestPrivilegedWedge_EachLoopInTurn":                          "each of more than fifty loops is frozen until it is named",
+	"test/nodekit/load TestPrivilegedLoad_SeesLoss":                         "traffic with gaps of every kind",
+}
 
 // kernelsFlags are flags for test/kernels, from the Makefile's KERNELS_FLAGS.
 func kernelsFlags() []string { return strings.Fields(os.Getenv("KERNELS_FLAGS")) }
