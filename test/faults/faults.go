@@ -65,7 +65,7 @@ var faults = []fault{
 		changes:  one("cells/desiredroutes/ops.go", "if have.Protocol != tables.Protocol {", "if have.Protocol != tables.Protocol && false {"),
 		packages: []string{"./cells/desiredroutes"}, tests: "TestScripts"},
 	{name: "each-reflector-waits-alone", about: "reflectors do not notice that a server answers again", tier: "hermetic",
-		changes:  one("cells/k8stables/reflectors/away.go", "\t\tcase <-changed:\n", ""),
+		changes:  one("cells/k8stables/reflectors/away.go", "\t\tcase <-changed:\n", "\t\tcase <-make(chan struct{}):\n\t\t\t_ = changed\n"),
 		packages: []string{"./cells/k8stables/reflectors"}, tests: "TestWhileAway"},
 	{name: "count-not-corrected", about: "flows that the collector deletes still count against their endpoint", tier: "hermetic",
 		changes:  one("cells/ctgc/shares.go", "if err := p.kernel.SetCount(uint16(id), want); err != nil {", "if err := error(nil); err != nil {"),
@@ -91,7 +91,7 @@ var faults = []fault{
 	}
 `}},
 		packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_NoPacketBeforeThePolicy|TestPrivilegedPolicy_Window"},
-	{name: "policy-not-in-force", about: "restored endpoints keep the policy of the previous run", tier: "node",
-		changes:  one("cells/endpointmaps/controller.go", "\t\tcase <-policiesChanged:\n", ""),
-		packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_LifeOfAPolicy"},
+	{name: "repair-missing", about: "what differs from the kernel's state is found and left", tier: "node",
+		changes:  one("pkg/mapreconciler/map.go", "if err := m.Entries.Delete(key); err != nil {", "if err := error(nil); err != nil {"),
+		packages: []string{"./test/node"}, tests: "TestPrivilegedRepair_Of"},
 }
