@@ -68,7 +68,10 @@ func runBenchmarks(ctx context.Context, o options, out io.Writer) error {
 			chosen.benchmarks = o.run
 		}
 		r := newKernelRun(k, []suite{chosen}, o)
-		// Nothing is run but programs on packets: no module is loaded, each of which would cost the slow machine seconds.
+		// Programs run on packets and need links to name, nothing else: each further module costs the slow machine a second.
+		if r.base, err = k.loadOrder(ctx, []string{"veth"}); err != nil {
+			return err
+		}
 		r.dir, r.left, r.hardware, r.kernelArgs = filepath.Join(o.out, "bench-"+series), r.chosen, hardware("tcg", 1, counting...), countingArgs
 		runs = append(runs, r)
 	}
