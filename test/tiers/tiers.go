@@ -25,12 +25,12 @@ type call struct {
 
 // tiers lists all tiers in the order in which a whole run has them.
 var tiers = []tier{
-	{"lint", "go vet, gofmt and staticcheck", 400 * time.Second, lint, false},
-	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, false},
-	{"machine", "packages that need root, this machine's kernel or other programs", 250 * time.Second, machine, true},
+	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, false},
+	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 1100 * time.Second, hermetic, false},
+	{"machine", "packages that need root, this machine's kernel or other programs", 300 * time.Second, machine, true},
 	{"node", "the real agent and plugin on private nodes", 750 * time.Second, node, true},
 	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 500 * time.Second, kernels, false},
-	{"kube", "a real Kubernetes", 500 * time.Second, kube, true},
+	{"kube", "a real Kubernetes", 550 * time.Second, kube, true},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
