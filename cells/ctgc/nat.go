@@ -62,7 +62,7 @@ func (p *pass) count(f *natmap.Flow) {
 
 // countDeleted counts a flow whose entry of the first direction this pass has deleted. Either entry of the flow will do.
 func (p *pass) countDeleted(f *natmap.Flow) {
-	if p.deleted != nil && f.Flags&uint32(bpf.NatNode) == 0 { // who deletes without counting asks for a pass that counts
+	if p.deleted != nil && f.Flags&uint32(bpf.NatNode) == 0 { // a sweep does not count; it asks for a pass that does
 		addTranslation(p.deleted, f)
 	}
 }

@@ -117,7 +117,7 @@ func (p pinned) Affinities() ([]affinity, uint32, error) {
 }
 
 // DeleteAffinity implements natKernel. Between look-up and deletion a program may renew the entry, because the client has met another
-// backend; what was deleted is therefore judged once more, and put back if it is alive. The copy that programs of another generation
+// backend; the deleted entry is therefore evaluated again, and put back if it is alive. The copy that programs of another generation
 // read stays: programs ignore a backend that the service does not have.
 func (p pinned) DeleteAffinity(key bpf.AffinityKey, dead func(bpf.AffinityEntry) bool) (bool, error) {
 	from, err := p.maps.Get(bpf.MapAffinity)

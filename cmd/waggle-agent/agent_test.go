@@ -155,7 +155,7 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Wait(); err != nil { // what exitWithin cuts short has another exit code
+	if err := agent.Wait(); err != nil { // a stop that the timeout cuts short has another exit code
 		t.Errorf("%v:\n%s", err, read(t, log))
 	}
 }

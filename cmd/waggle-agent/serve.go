@@ -97,7 +97,7 @@ func (a *agent) watchSignals(log *slog.Logger, times stopTimes) (stop func()) {
 func boundStop(log *slog.Logger, times stopTimes, done <-chan struct{}, signals <-chan os.Signal, record func()) int {
 	slow := time.AfterFunc(times.record, record) // nothing waits for it: its disk may be what hangs
 	defer slow.Stop()
-	return awaitStop(log, done, signals, time.After(times.exit))
+	return awaitStop(log.With("stopTimeout", times.exit), done, signals, time.After(times.exit))
 }
 
 // awaitStop returns the exit code of a process that did not stop, and 0 for one that did, though it be in the same moment: a

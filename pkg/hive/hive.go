@@ -18,7 +18,8 @@ const EnvPrefix = "WAGGLE_"
 const (
 	// startTimeout bounds all start hooks together. None of them waits for anything remote.
 	startTimeout = time.Minute
-	// stopTimeout leaves a second of the 5 that a SIGTERM may take; on expiry the remaining hooks are skipped.
+	// stopTimeout leaves a second of the 5 that a SIGTERM may take; on expiry the remaining hooks are skipped. The agent sets its
+	// own, which follows --stop-timeout and has this value by default.
 	stopTimeout = 4 * time.Second
 	// slowHook is the duration from which a hook deserves a line in the log.
 	slowHook = 500 * time.Millisecond
