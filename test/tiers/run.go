@@ -36,7 +36,19 @@ type runner struct {
 	out  io.Writer
 }
 
-// side runs tiers side by side, the first of several with the lowest priority, and returns their verdicts.
+// removeOld removes a file that may be absent.
+func removeOld(name string) error {
+	if err := os.Remove(name); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// lowPriority leaves a tier a quarter of a CPU that another tier wants for itself. With 19 it would have a seventieth, and agents
+// in guests would not even start.
+const lowPriority = "6"
+
+// side runs tiers side by side, the first of several with low priority, and returns their verdicts.
 func (r *runner) side(ctx context.Context, group []tier, seed string) []verdict {
 	all := make([]verdict, len(group))
 	var wg sync.WaitGroup
@@ -51,6 +63,10 @@ func (r *runner) side(ctx context.Context, group []tier, seed string) []verdict 
 func (r *runner) tier(ctx context.Context, t tier, nice bool, seed string) verdict {
 	v := verdict{tier: t, before: readCPUTimes()}
 	began := time.Now()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(r.record(t.name)), 0o755), removeOld(r.record(t.name))); err != nil {
+		v.failed = append(v.failed, fmt.Sprintf("make room for the record of the tests: %v", err))
+		return v
+	}
 	g, err := newGroup(t.name)
 	if err != nil {
 		v.failed = append(v.failed, fmt.Sprintf("make a control group: %v", err))
@@ -78,7 +94,7 @@ func (r *runner) tier(ctx context.Context, t tier, nice bool, seed string) verdi
 // call runs one command and returns its CPU time, with that of the children that it waited for.
 func (r *runner) call(ctx context.Context, c call, g *group, nice bool, v *verdict) (time.Duration, error) {
 	if nice {
-		c.args = append([]string{"nice", "-n", "19"}, c.args...)
+		c.args = append([]string{"nice", "-n", lowPriority}, c.args...)
 	}
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir = filepath.Join(r.tree.root, c.dir)
@@ -100,7 +116,7 @@ func (r *runner) call(ctx context.Context, c call, g *group, nice bool, v *verdi
 	}()
 	var err error
 	if c.events {
-		err = r.events(read, v)
+		err = r.events(v.tier.name, read, v)
 	} else {
 		err = r.lines(read, v)
 	}
@@ -108,14 +124,30 @@ func (r *runner) call(ctx context.Context, c call, g *group, nice bool, v *verdi
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
 }
 
-// events reads what `go test -json` prints into the verdict.
-func (r *runner) events(from io.Reader, v *verdict) error {
+// events reads what `go test -json` prints into the verdict, and appends it to the record of the tier.
+func (r *runner) events(tier string, from io.Reader, v *verdict) error {
+	record, err := os.OpenFile(r.record(tier), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return errors.Join(err, discard(from))
+	}
+	defer record.Close()
 	found := newResults(r.out)
-	err := found.read(from)
+	err = found.read(io.TeeReader(from, record))
 	v.counts.add(found.counts)
 	v.skips = append(v.skips, found.skips...)
 	v.slow = append(v.slow, found.slow...)
 	v.failed = append(v.failed, found.failing...)
+	return err
+}
+
+// record names the file with the events of a tier's tests: when each started, paused and ended, and what it printed.
+func (r *runner) record(tier string) string {
+	return filepath.Join(r.tree.root, "bin", "tests", tier+".json")
+}
+
+// discard reads to the end, so that the writer does not wait.
+func discard(from io.Reader) error {
+	_, err := io.Copy(io.Discard, from)
 	return err
 }
 
