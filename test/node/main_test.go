@@ -137,6 +137,7 @@ func eventually(t *testing.T, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for {
+		began := time.Now()
 		err := check()
 		if err == nil {
 			return
@@ -144,6 +145,6 @@ func eventually(t *testing.T, check func() error) {
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(nodekit.Pause(time.Since(began)))
 	}
 }
