@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +29,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // noMaps is a datapath whose maps are not open, or broken.
@@ -194,9 +194,7 @@ func TestDefinitions(t *testing.T) {
 }
 
 func TestPrivilegedReadCounters(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to make a BPF map; run as root")
-	}
+	testnet.RequirePrivileges(t)
 	t.Parallel()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 256 * 3})
 	if err != nil {

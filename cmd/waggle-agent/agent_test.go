@@ -12,12 +12,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // asAgent makes the test binary behave as waggle-agent, so that tests can run it as a process.
 const asAgent = "WAGGLE_AGENT_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
+	testnet.UsesMachine()
 	if os.Getenv(asAgent) != "" {
 		os.Unsetenv(asAgent)
 		os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))

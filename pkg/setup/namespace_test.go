@@ -4,15 +4,14 @@ import (
 	"os"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/testnet"
 	"golang.org/x/sys/unix"
 )
 
 // The main thread of a process cannot end. If it carried a namespace, /proc/<pid>/ns/net would show that one, and it would
 // stay as long as the process, which waits for the node's end.
 func TestPrivilegedOnThread_LeavesTheMainThreadWhereItIs(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to make network namespaces")
-	}
+	testnet.RequirePrivileges(t)
 	before, err := os.Readlink("/proc/self/ns/net") // that of the main thread
 	if err != nil {
 		t.Fatal(err)

@@ -11,9 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// MachineEnv names the environment variable that stands for what tests of the kernel depend on outside the tree: the kernel, the
+// number of CPUs, the installed Debian packages.
+const MachineEnv = "WAGGLE_MACHINE"
+
+// UsesMachine tells Go's test cache that the result depends on the machine: a result from before counts only while [MachineEnv] has
+// the same value.
+func UsesMachine() { _ = os.Getenv(MachineEnv) }
+
 // RequirePrivileges skips the test unless it runs as root, and says what would un-skip it.
 func RequirePrivileges(t testing.TB) {
 	t.Helper()
+	UsesMachine()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root with CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_BPF: run the tests as root")
 	}

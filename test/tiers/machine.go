@@ -2,9 +2,12 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,6 +79,18 @@ func (g *group) remove() error {
 	_ = g.dir.Close()
 	_ = os.WriteFile(filepath.Join(g.path, "cgroup.kill"), []byte("1"), 0)
 	return testnet.RemoveCgroup(g.path)
+}
+
+// machineID stands for what tests of the kernel depend on outside the tree: the kernel, the number of CPUs, the installed Debian packages.
+func machineID() string {
+	sum := sha256.New()
+	fmt.Fprintln(sum, runtime.NumCPU(), os.Geteuid())
+	for _, name := range []string{"/proc/version", "/proc/cmdline", "/var/lib/dpkg/status"} {
+		text, _ := os.ReadFile(name)
+		fmt.Fprintln(sum, len(text))
+		sum.Write(text)
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:16]
 }
 
 // condition says how busy the machine is: a failure under load is still a failure, and this is where to begin.

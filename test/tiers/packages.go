@@ -26,10 +26,19 @@ var special = map[string]struct{ tier, reason string }{
 	"test/nodekit/load": {"node", "the load generator of test/node"},
 	"api/v1":            {"machine", "runs the generator of the API's code"},
 	"bpf":               {"machine", "compiles C and loads programs"},
-	"cmd/waggle-agent":  {"machine", "starts the agent as a process"},
+	"cmd/waggle-agent":  {"machine", "starts its test program as an agent"},
 	"cni":               {"machine", "starts the plugin as a process"},
 	"test/conventions":  {"machine", "runs git and go, and reads the whole tree"},
 	"tools/reference":   {"machine", "compares pages with the whole tree"},
+}
+
+// unseen names the packages of the tier machine whose results are never cached, each with what they depend on and the test cache does
+// not see. It sees the test program, the files of the tree that the tests open, and the environment.
+var unseen = map[string]string{
+	"api/v1":           "the generator",
+	"cni":              "the plugin, which the tests compile",
+	"test/conventions": "what git and go say of the tree",
+	"tools/reference":  "what the compiler says of the tree",
 }
 
 // privileged is how tests are named that need root and a kernel.
@@ -112,6 +121,18 @@ func (t *tree) split(packages []string) (race, rest []string) {
 		}
 	}
 	return race, rest
+}
+
+// visible divides packages of the tier machine into those whose results the test cache may keep and the others.
+func visible(packages []string) (cached, always []string) {
+	for _, p := range packages {
+		if unseen[strings.TrimPrefix(p, "./")] != "" {
+			always = append(always, p)
+		} else {
+			cached = append(cached, p)
+		}
+	}
+	return cached, always
 }
 
 // nested returns the packages with tests of another module in the tree, as arguments of go in its folder.

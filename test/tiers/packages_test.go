@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,6 +85,27 @@ func TestTree_HermeticTestsStartNoPrograms(t *testing.T) {
 			if slices.ContainsFunc(syntax.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == strconv.Quote("os/exec") }) {
 				t.Errorf("%s imports os/exec: name the package in special, with the tier machine", file)
 			}
+		}
+	}
+}
+
+// A result that the cache keeps must tell the cache of the machine, or it would outlive the kernel that it was made with.
+func TestTree_CachedTestsOfTheMachineSaySo(t *testing.T) {
+	t.Parallel()
+	cached, always := visible(thisTree(t).of("machine"))
+	if len(always) != len(unseen) {
+		t.Errorf("%q are never cached, unseen names %d packages", always, len(unseen))
+	}
+	for _, dir := range cached {
+		files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(files, func(name string) bool {
+			text, err := os.ReadFile(name)
+			return err == nil && regexp.MustCompile(`testnet\.(UsesMachine|RequirePrivileges|New)\(`).Match(text)
+		}) {
+			t.Errorf("no test of %s calls testnet.UsesMachine or testnet.RequirePrivileges", dir)
 		}
 	}
 }

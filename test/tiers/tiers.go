@@ -2,8 +2,11 @@ package main
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
 // tier is a group of tests that need the same things.
@@ -27,7 +30,7 @@ type call struct {
 var tiers = []tier{
 	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, false},
 	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 1100 * time.Second, hermetic, false},
-	{"machine", "packages that need root, this machine's kernel or other programs", 300 * time.Second, machine, true},
+	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 300 * time.Second, machine, true},
 	{"node", "the real agent and plugin on private nodes", 750 * time.Second, node, true},
 	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 500 * time.Second, kernels, false},
 	{"kube", "a real Kubernetes", 550 * time.Second, kube, true},
@@ -68,10 +71,19 @@ func hermetic(t *tree, all bool) []call {
 	return []call{raceTest(flags, race), goTest(flags, rest)}
 }
 
-func machine(t *tree, _ bool) []call {
-	flags := []string{"-p", "2", "-timeout", "10m", uncached}
-	race, rest := t.split(t.of("machine"))
-	return []call{raceTest(flags, race), goTest(flags, rest)}
+func machine(t *tree, all bool) []call {
+	flags := []string{"-p", "2", "-timeout", "10m"}
+	anew := append(slices.Clone(flags), uncached)
+	if all {
+		flags = anew
+	}
+	cached, always := visible(t.of("machine"))
+	race, rest := t.split(cached)
+	calls := []call{raceTest(flags, race), goTest(flags, rest), goTest(anew, always)}
+	for i := range calls {
+		calls[i].env = append(slices.Clone(calls[i].env), testnet.MachineEnv+"="+machineID())
+	}
+	return calls
 }
 
 func node(t *tree, _ bool) []call {
