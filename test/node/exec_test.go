@@ -42,6 +42,9 @@ func TestPrivilegedNothingIsExecuted(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
+	if _, err := node.Waggle(t.Context(), "status"); err != nil {
+		t.Fatal(err)
+	}
 
 	executed, err := readExecutables(watch)
 	if err != nil {

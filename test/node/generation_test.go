@@ -29,7 +29,7 @@ func gentle() load.Rates {
 func needBuilds(t *testing.T) {
 	t.Helper()
 	if builds == nil {
-		t.Skip("PROGRAMS_UNDER_TEST names programs that are built already, and another one must be built: leave it out")
+		t.Skip("no go command is here, and another agent must be built: run where one is")
 	}
 }
 

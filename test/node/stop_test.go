@@ -129,7 +129,7 @@ func frozen(t *testing.T, args ...string) (node *nodekit.Node, freeze func(names
 	t.Helper()
 	node = newNode(t, nodekit.Options{AgentArgs: args})
 	if builds == nil {
-		t.Skip("the programs under test come from outside and no agent can be built: run where a compiler is")
+		t.Skip("no go command is here, and another agent must be built: run where one is")
 	}
 	agent, err := builds.Agent(nodekit.Build{Tags: "freeze"})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -73,7 +74,8 @@ func (n *Node) AgentLog() string {
 
 // WaitReady waits until the agent says that pods can be attached.
 func (n *Node) WaitReady(ctx context.Context) error {
-	agent := client.New(filepath.Join(n.StateDir(), "waggle.sock")) // asks what `waggle status` asks, without a process for each question
+	// It asks what `waggle status` asks, without a process for each question, and through the agent's view of the node's mounts.
+	agent := client.New(filepath.Join("/proc", strconv.Itoa(n.AgentPID()), "root", n.StateDir(), "waggle.sock"))
 	defer agent.Close()
 	for {
 		began := time.Now()

@@ -2,14 +2,19 @@ package nodekit
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // Build says how an agent differs from the one that is released.
@@ -111,20 +116,104 @@ func (b *Builds) Datapath(edit func(name, text string) string) (map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	generate := exec.Command("go", "generate", "./bpf")
-	generate.Dir = dir
-	if out, err := generate.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("compile the datapath: %w\n%s", err, out)
-	}
-	generated, err := filepath.Glob(filepath.Join(dir, "bpf", "*_bpfel.*"))
+	generated, err := compiled(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("compile the datapath: %w", err)
 	}
 	replace := make(map[string]string)
 	for _, path := range append(generated, changed...) {
 		replace[filepath.Join(root, "bpf", filepath.Base(path))] = path
 	}
 	return replace, nil
+}
+
+// objects are the files that the generator makes in bpf/.
+const objects = "*_bpfel.*"
+
+// compiled compiles the datapath in the copy of a module, and returns the objects. They follow from the sources, the module's tools and
+// the Debian packages of the compiler; while none of these changes they come from the cache that clones share.
+func compiled(module string) ([]string, error) {
+	key, err := hashDatapath(module)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	kept := filepath.Join(cache, "datapaths", key)
+	if found, err := filepath.Glob(filepath.Join(kept, objects)); err != nil || len(found) > 0 {
+		return found, err
+	}
+	generate := exec.Command("go", "generate", "./bpf")
+	generate.Dir = module
+	if out, err := generate.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	made, err := filepath.Glob(filepath.Join(module, "bpf", objects))
+	if err != nil || len(made) == 0 {
+		return nil, fmt.Errorf("the generator made no file %s (%w)", objects, err)
+	}
+	return made, keep(kept, made)
+}
+
+// hashDatapath is the SHA-256 of all that the objects of bpf/ follow from.
+func hashDatapath(module string) (string, error) {
+	sum := sha256.New()
+	versions, err := exec.Command("dpkg-query", "-W", "clang-19", "llvm-19", "libbpf-dev", "linux-libc-dev").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask for the versions of the compiler's packages: %w", err)
+	}
+	sum.Write(versions)
+	for _, pattern := range []string{"go.sum", "bpf/*.c", "bpf/*.h", "bpf/gen.go", "bpf/internal/*/*.go"} {
+		paths, err := filepath.Glob(filepath.Join(module, filepath.FromSlash(pattern)))
+		if err != nil {
+			return "", err
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintln(sum, strings.TrimPrefix(path, module), len(text))
+			sum.Write(text)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// cacheDir is the folder with what follows from content alone: $WAGGLE_CACHE, or waggle in the user's cache folder.
+func cacheDir() (string, error) {
+	if dir := os.Getenv("WAGGLE_CACHE"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.UserCacheDir()
+	return filepath.Join(dir, "waggle"), err
+}
+
+// keep copies files to a folder that appears with all of them or not at all.
+func keep(dir string, files []string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	partial, err := os.MkdirTemp(filepath.Dir(dir), "partial-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(partial)
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(partial, filepath.Base(path)), text, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(partial, dir); err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	return nil
 }
 
 // editFiles rewrites the files of a folder and lists the Go files that became different.
