@@ -14,7 +14,7 @@ const (
  "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}}, "authorization": {"mode": "AlwaysAllow"},
  "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "volumePluginDir": "/var/lib/kubelet/volume-plugins",
  "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
- "imageGCHighThresholdPercent": 100, "failSwapOn": false, "maxPods": 500, "podsPerCore": 0, "oomScoreAdj": 0,
+ "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"}, "imageGCHighThresholdPercent": 100, "failSwapOn": false, "maxPods": 500, "podsPerCore": 0, "oomScoreAdj": 0,
  "staticPodPath": "/etc/kubernetes/manifests", "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local"}
 `
 	containerdConfig = `version = 2

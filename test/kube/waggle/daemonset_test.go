@@ -22,6 +22,7 @@ const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.
 
 // TestPrivilegedDaemonSet holds the tests of a cluster with Waggle on it as users install it. The node of each is new to the cluster.
 func TestPrivilegedDaemonSet(t *testing.T) {
+	t.Parallel()
 	shared := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	if err := shared.InstallShared(t.Context(), "--set", "enable-ipv6=true", "--set", "cni-log-file="+pluginLog,
 		"--set", "endpoint-gc-interval="+interval.String()); err != nil {

@@ -26,6 +26,7 @@ func share(t *testing.T, shared *kube.Cluster, tests []sharing) {
 // TestPrivilegedPrepared holds the tests that run the agent as a process, on a cluster that knows Waggle's kinds of objects. The controller
 // manager allocates no CIDRs: some tests give a Node other ones, or none.
 func TestPrivilegedPrepared(t *testing.T) {
+	t.Parallel()
 	shared, _ := prepared(t, kube.Options{Nodes: kube.NoNodes})
 	share(t, shared, []sharing{
 		{"PodCIDR_FromEachSource", podCIDRFromEachSource},
