@@ -68,12 +68,11 @@ func (c *Cluster) startAPIServer(name, port, audit string) (*Process, error) {
 	}
 	return c.component(c.start(name, c.control, append([]string{c.bin.kube + "/kube-apiserver",
 		"--etcd-servers=" + etcdClientURL, "--bind-address=::", "--secure-port=" + port, "--advertise-address=" + apiIPv4,
-		"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.path("accounts.key"),
 		"--service-account-signing-key-file=" + c.path("accounts.key"), "--service-cluster-ip-range=" + serviceCIDR,
 		"--token-auth-file=" + c.path("tokens.csv"), "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction,PodNodeSelector",
 		"--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
-		"--audit-policy-file=" + c.path("audit-policy.json"), "--audit-log-path=" + audit}, c.options.APIServerArgs...)...))
+		"--audit-policy-file=" + c.path("audit-policy.json"), "--audit-log-path=" + audit}, append(c.serving(), c.options.APIServerArgs...)...)...))
 }
 
 // StopAPIServer ends the API server at once, as an outage does: connections break, and nothing listens until
@@ -115,6 +114,7 @@ func (c *Cluster) AuditLogPath() string { return c.logPath("audit") }
 func (c *Cluster) StartControllerManager() (err error) {
 	args := []string{c.bin.kube + "/kube-controller-manager", "--kubeconfig=" + c.path("controllers.kubeconfig"), "--leader-elect=false",
 		"--controllers=" + orElse(c.options.Controllers, controllers), "--service-account-private-key-file=" + c.path("accounts.key"), "--root-ca-file=" + c.path("ca.crt"), "--bind-address=127.0.0.1"}
+	args = append(args, c.serving()...)
 	if c.options.ClusterCIDR != "" {
 		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+c.options.ClusterCIDR, "--service-cluster-ip-range="+serviceCIDR)
 		if !strings.Contains(c.options.ClusterCIDR, ",") {
@@ -125,13 +125,18 @@ func (c *Cluster) StartControllerManager() (err error) {
 	return err
 }
 
+// serving are flags with the certificate of a component. Without them it makes an RSA key each time it starts.
+func (c *Cluster) serving() []string {
+	return []string{"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key")}
+}
+
 // StopControllerManager ends the controller manager.
 func (c *Cluster) StopControllerManager() error { return errors.Join(c.owned(), c.controllers.Kill()) }
 
 // StartScheduler starts the scheduler.
 func (c *Cluster) StartScheduler() (err error) {
-	c.scheduler, err = c.component(c.start("kube-scheduler", c.control, c.bin.kube+"/kube-scheduler", "--kubeconfig="+c.path("scheduler.kubeconfig"),
-		"--leader-elect=false", "--bind-address=127.0.0.1"))
+	c.scheduler, err = c.component(c.start("kube-scheduler", c.control, append([]string{c.bin.kube + "/kube-scheduler",
+		"--kubeconfig=" + c.path("scheduler.kubeconfig"), "--leader-elect=false", "--bind-address=127.0.0.1"}, c.serving()...)...))
 	return err
 }
 

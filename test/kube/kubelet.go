@@ -15,6 +15,7 @@ const (
  "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock", "volumePluginDir": "/var/lib/kubelet/volume-plugins",
  "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"},
  "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"}, "imageGCHighThresholdPercent": 100, "failSwapOn": false, "maxPods": 500, "podsPerCore": 0, "oomScoreAdj": 0,
+ "tlsCertFile": "/etc/kubernetes/kubelet.crt", "tlsPrivateKeyFile": "/etc/kubernetes/kubelet.key",
  "staticPodPath": "/etc/kubernetes/manifests", "clusterDNS": ["10.96.0.10"], "clusterDomain": "cluster.local"}
 `
 	containerdConfig = `version = 2
@@ -35,7 +36,12 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 
 // writeFiles writes the configuration of the node's programs. The runtime itself calls the plugin loopback.
 func (n *Node) writeFiles() error {
+	own, err := newPair(n.Name, nil, []string{n.IPv4, n.IPv6}) // without one, kubelet makes an RSA key each time
+	if err != nil {
+		return err
+	}
 	failed := errors.Join(
+		n.WriteFile("/etc/kubernetes/kubelet.crt", string(own.certPEM), 0o644), n.WriteFile("/etc/kubernetes/kubelet.key", string(own.keyPEM), 0o600),
 		n.WriteFile("/etc/kubernetes/kubelet.json", kubeletConfig, 0o644),
 		n.WriteFile("/etc/kubernetes/manifests/.keep", "", 0o644), // kubelet leaves out what begins with a dot
 		n.WriteFile("/etc/containerd/config.toml", containerdConfig, 0o644),
