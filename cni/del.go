@@ -21,6 +21,8 @@ const (
 	deleteTimeout = 30 * time.Second
 	// lockTimeout is how long a starting agent may replay the queue before a DEL gives up.
 	lockTimeout = 10 * time.Second
+	// dyingPatience is how long a process that was killed may go on to take connections, dyingPause the time between two of ours.
+	dyingPatience, dyingPause = 5 * time.Second, 20 * time.Millisecond
 )
 
 // del detaches a pod. What is gone already is no error, so a runtime may repeat it.
@@ -58,8 +60,14 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 		return false, err
 	}
 	defer queue.Close()
-	// An agent that replayed the queue a moment ago listens by now.
-	err = deleteEndpoint(ctx, agent, containerID, ifName)
+	// An agent that replayed the queue a moment ago listens by now. One that is just being killed still takes connections, and breaks
+	// them: soon nobody takes them, or the next agent does.
+	for begin := time.Now(); ; time.Sleep(dyingPause) {
+		err = deleteEndpoint(ctx, agent, containerID, ifName)
+		if !agentcall.Interrupted(err) || time.Since(begin) > dyingPatience || ctx.Err() != nil {
+			break
+		}
+	}
 	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) && agentcall.Status(err) != unavailable { // it stops
 		return false, err
 	}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -134,6 +136,41 @@ func TestPrivilegedDel_AgentFails(t *testing.T) {
 	}
 	n.agent.set(func() { n.agent.fail = nil })
 	n.must(del("c1", p))
+}
+
+// An agent that is being killed takes connections for a while and breaks them; then nobody does, or the next agent.
+func TestPrivilegedDel_AgentDiesDuringDelete(t *testing.T) {
+	t.Parallel()
+	for name, gone := range map[string]bool{"nobody follows": true, "the next one answers": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, p := newNode(t), newPod(t)
+			n.must(add("c1", p))
+			var asked atomic.Int64
+			n.agent.before = func(method, _ string) {
+				if method != http.MethodDelete {
+					return
+				}
+				switch asked := asked.Add(1); {
+				case asked < 3:
+					panic(http.ErrAbortHandler)
+				case asked == 3 && gone:
+					_ = n.agent.server.Listener.Close()
+					panic(http.ErrAbortHandler)
+				}
+			}
+			n.must(del("c1", p))
+			_, endpoints := n.agent.left()
+			queued := replay(t, n.dir)
+			want := 0
+			if gone {
+				want = 1
+			}
+			if len(queued) != want || len(endpoints) != want {
+				t.Errorf("after %d requests endpoints %v are left, and in the queue %v", asked.Load(), endpoints, queued)
+			}
+		})
+	}
 }
 
 func TestPrivilegedDel_QueueFull(t *testing.T) {

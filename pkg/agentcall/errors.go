@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/url"
@@ -54,6 +55,12 @@ func Status(err error) int {
 		return answer.Status
 	}
 	return 0
+}
+
+// Interrupted tells whether the agent took the request and ended before it answered. Nobody knows whether it did what it was asked:
+// only a request that may be repeated is to be sent again.
+func Interrupted(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 // Refused makes the error of an answer that is not a success.
