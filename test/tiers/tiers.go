@@ -86,8 +86,9 @@ func machine(t *tree, all bool) []call {
 	return calls
 }
 
+// node runs the tests of the kit beside the others; load generators take turns by themselves.
 func node(t *tree, _ bool) []call {
-	return []call{goTest([]string{"-p", "1", "-timeout", "20m", uncached}, t.of("node"))}
+	return []call{goTest([]string{"-p", "2", "-timeout", "20m", uncached}, t.of("node"))}
 }
 
 func kernels(_ *tree, all bool) []call {
