@@ -64,6 +64,15 @@ static __always_inline int ipv4_is_group(__be32 addr)
 	return (addr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || addr == bpf_htonl(0xffffffff);
 }
 
+/* ipv4_is_node_local tells whether addr never leaves the node that uses it: 0/8 ("this network") and 127/8 (loopback), RFC 6890. The stack
+ * would take such packets from a pod's link when route_localnet is set. */
+static __always_inline int ipv4_is_node_local(__be32 addr)
+{
+	__be32 network = addr & bpf_htonl(0xff000000);
+
+	return network == 0 || network == bpf_htonl(0x7f000000);
+}
+
 /* ipv4_hop takes one from the time to live, which the caller has found to be above 1, and mends the checksum. */
 static __always_inline verdict ipv4_hop(struct __sk_buff *skb)
 {

@@ -61,6 +61,8 @@ static __noinline verdict from_ipv4(struct __sk_buff *skb, const struct endpoint
 	if (ipv4_is_group(packet.daddr))
 		return packet.protocol == IPPROTO_IGMP ? DROP(FILE_POD_EGRESS, REASON_HOUSEKEEPING) :
 							 DROP(FILE_POD_EGRESS, REASON_MULTICAST);
+	if (ipv4_is_node_local(packet.daddr))
+		return DROP(FILE_POD_EGRESS, REASON_STALE_IP);
 	if (!eth_to(skb, self->host_mac))
 		return DROP(FILE_POD_EGRESS, REASON_DESTINATION_MAC);
 	flow_of_ipv4(flow, &packet);
@@ -83,6 +85,8 @@ static __noinline verdict from_ipv6(struct __sk_buff *skb, const struct endpoint
 		return DROP(FILE_POD_EGRESS, REASON_SOURCE_IP);
 	if (ipv6_is_group(&packet.daddr))
 		return DROP(FILE_POD_EGRESS, REASON_MULTICAST);
+	if (ipv6_is_link_local(&packet.daddr)) /* of the host end, which no policy could name */
+		return DROP(FILE_POD_EGRESS, REASON_STALE_IP);
 	if (!eth_to(skb, self->host_mac))
 		return DROP(FILE_POD_EGRESS, REASON_DESTINATION_MAC);
 	flow_of_ipv6(flow, &packet);

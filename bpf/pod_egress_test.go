@@ -17,7 +17,12 @@ var (
 	families = []int{4, 6}
 	outside  = map[int]netip.Addr{4: netip.MustParseAddr("192.0.2.7"), 6: netip.MustParseAddr("2001:db8::7")}
 	gateways = map[int]netip.Addr{4: gateway4, 6: gateway6}
-	groups   = map[int]netip.Addr{4: netip.MustParseAddr("224.0.0.251"), 6: netip.MustParseAddr("ff02::fb")}
+	// Targets that the stack of a node takes, or might, and that are no address of the node which policies could be asked about.
+	nodeLocal = map[int][]netip.Addr{
+		4: {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("0.0.0.1")},
+		6: {netip.MustParseAddr("fe80::1"), netip.MustParseAddr("febf::1")},
+	}
+	groups = map[int]netip.Addr{4: netip.MustParseAddr("224.0.0.251"), 6: netip.MustParseAddr("ff02::fb")}
 )
 
 // eachFamily runs a test once for each family, each time on a node of its own.
@@ -140,6 +145,8 @@ func TestPrivilegedPodEgress_Refuses(t *testing.T) {
 			"another source MAC":    {spoofedMAC, events.SourceMAC},
 			"another target MAC":    {otherMAC, events.DestinationMAC},
 			"a group":               {group, events.MulticastRefused},
+			"a target on the node":  {sent(podA, a, nodeLocal[family][0]), events.StaleIP},
+			"another one":           {sent(podA, a, nodeLocal[family][1]), events.StaleIP},
 		} {
 			t.Run(name, func(t *testing.T) {
 				n := shared.as(t)

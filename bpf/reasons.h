@@ -17,7 +17,7 @@ enum drop_reason {
 	REASON_UNKNOWN_L3 = 139,	 /* neither IP nor ARP */
 	REASON_WRITE = 141,		 /* the kernel did not let us change the packet */
 	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
-	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it */
+	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link */
 	REASON_NO_ENDPOINT = 152,	 /* no local endpoint has the address */
 	REASON_CT_INSERT = 155,		 /* the kernel did not let us remember the flow */
 	REASON_IPV6_EXTENSION = 156,

@@ -10,12 +10,14 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -36,6 +38,7 @@ type controller struct {
 	DB        *statedb.DB
 	Agent     settings.Agent
 	Addresses statedb.Table[nodeaddresses.Address]
+	Routes    statedb.Table[*devices.Route]
 	LocalNode statedb.Table[*localnode.LocalNode]
 	Hosts     bpfendpoints.HostWriter
 	IPCache   ipcache.Writer
@@ -46,18 +49,19 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	every := time.NewTicker(interval)
-	defer every.Stop()
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
+		// Of the routes only some types are watched; changes of others wake nobody.
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Addresses, c.LocalNode)
+		changed := statedb.NewWatchSet()
+		complete := c.inputsComplete(txn, changed)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
 		nodes, nodeChanged := c.LocalNode.AllWatch(txn)
-		ready, initialized := c.Addresses.Initialized(txn)
-		if ready {
-			initialized = nil // closed for ever
-			hosts := hostAddresses(c.Agent, statedb.Collect(addrs), statedb.Collect(nodes))
-			c.IPCache.Replace(owner, claims(c.Agent, hosts), true)
+		changed.Add(addrsChanged, nodeChanged)
+		taken := takenPrefixes(txn, c.Routes, changed)
+		if complete {
+			hosts, prefixes := hostAddresses(c.Agent, statedb.Collect(addrs), statedb.Collect(nodes), taken)
+			c.IPCache.Replace(owner, claims(c.Agent, hosts, prefixes), true)
 			if err := c.Hosts.ReplaceHost(owner, hosts); err != nil {
 				health.Degraded("an address of the node is also an endpoint's", err)
 			} else {
@@ -65,24 +69,49 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			}
 		}
 		heartbeat.IdleFor(ctx, interval)
-		select {
-		case <-ctx.Done():
+		until, cancel := context.WithTimeout(ctx, interval)
+		_, _ = changed.Wait(until, 0) // the interval is over, or something has changed, or the agent stops
+		cancel()
+		if ctx.Err() != nil {
 			return nil
-		case <-addrsChanged:
-		case <-nodeChanged:
-		case <-initialized:
-		case <-every.C:
 		}
 	}
 	return nil
 }
 
-// hostAddresses are the node's addresses of the enabled families, sorted. The routers are among them from the moment
-// they are known: packets to the gateway must not wait for waggle_host to be observed.
-func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*localnode.LocalNode) []netip.Addr {
-	var hosts []netip.Addr
+func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	complete := true
+	for _, t := range []statedb.TableMeta{c.Addresses, c.Routes} {
+		if done, initialized := t.Initialized(txn); !done {
+			complete = false
+			changed.Add(initialized)
+		}
+	}
+	return complete
+}
+
+// takenPrefixes are the targets that the node's stack takes for itself, whether or not an address of the node is among them: those of routes
+// of the types local, broadcast and anycast in the table local (rtnetlink(7)).
+func takenPrefixes(txn statedb.ReadTxn, routes statedb.Table[*devices.Route], changed *statedb.WatchSet) (prefixes []netip.Prefix) {
+	for _, kind := range []int{unix.RTN_LOCAL, unix.RTN_BROADCAST, unix.RTN_ANYCAST} {
+		rows, watch := routes.ListWatch(txn, devices.RouteByType(kind))
+		changed.Add(watch)
+		for row := range rows {
+			if row.Table == unix.RT_TABLE_LOCAL {
+				prefixes = append(prefixes, row.Dst)
+			}
+		}
+	}
+	return prefixes
+}
+
+// hostAddresses are the node's addresses of the enabled families and the prefixes that its stack takes for itself, both sorted. The routers are
+// among the addresses from the moment they are known: packets to the gateway must not wait for waggle_host to be observed. Targets that
+// no pod's packet may have, such as loopback and link-local ones, are left out.
+func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*localnode.LocalNode, taken []netip.Prefix) (hosts []netip.Addr, prefixes []netip.Prefix) {
+	enabled := func(addr netip.Addr) bool { return addr.Is4() && a.EnableIPv4 || addr.Is6() && a.EnableIPv6 }
 	add := func(addr netip.Addr) {
-		if addr.IsValid() && (addr.Is4() && a.EnableIPv4 || addr.Is6() && a.EnableIPv6) {
+		if addr.IsValid() && enabled(addr) {
 			hosts = append(hosts, addr.WithZone(""))
 		}
 	}
@@ -95,12 +124,22 @@ func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*loc
 		add(n.IPv6.Router)
 		add(n.IPv6.Health)
 	}
+	for _, prefix := range taken {
+		switch addr := prefix.Addr(); {
+		case addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsMulticast() || !enabled(addr):
+		case prefix.IsSingleIP():
+			hosts = append(hosts, addr)
+		case prefix.Bits() > 0:
+			prefixes = append(prefixes, prefix.Masked())
+		}
+	}
 	slices.SortFunc(hosts, netip.Addr.Compare)
-	return slices.Compact(hosts)
+	slices.SortFunc(prefixes, netip.Prefix.Compare)
+	return slices.Compact(hosts), slices.Compact(prefixes)
 }
 
 // claims says whose the addresses are: the node's own are the host's, all that nobody knows better is the world's.
-func claims(a settings.Agent, hosts []netip.Addr) []ipcache.Claim {
+func claims(a settings.Agent, hosts []netip.Addr, prefixes []netip.Prefix) []ipcache.Claim {
 	dual := a.EnableIPv4 && a.EnableIPv6
 	var list []ipcache.Claim
 	if a.EnableIPv4 {
@@ -110,6 +149,9 @@ func claims(a settings.Agent, hosts []netip.Addr) []ipcache.Claim {
 	if a.EnableIPv6 {
 		list = append(list, ipcache.Claim{Prefix: netip.PrefixFrom(netip.IPv6Unspecified(), 0),
 			Identity: identity.WorldOf(true, dual), Source: ipcache.SourceGenerated})
+	}
+	for _, prefix := range prefixes {
+		list = append(list, ipcache.Claim{Prefix: prefix, Identity: identity.Host, Source: ipcache.SourceLocal})
 	}
 	for _, addr := range hosts {
 		list = append(list, ipcache.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Identity: identity.Host, Source: ipcache.SourceLocal})

@@ -26,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -96,7 +97,7 @@ func TestScripts(t *testing.T) {
 		return []cell.Cell{
 			settings.Cell, kubernetes(),
 			cell.Provide(
-				nodeaddresses.NewTable, localnode.NewTable,
+				nodeaddresses.NewTable, localnode.NewTable, devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 				func() bpfendpoints.HostWriter { return c },
 				func() ipcache.Writer { return c },
@@ -118,7 +119,7 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 		return []cell.Cell{
 			settings.Cell, kubernetes(),
 			cell.Provide(
-				nodeaddresses.NewTable, localnode.NewTable,
+				nodeaddresses.NewTable, localnode.NewTable, devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 				statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 				func() bpfendpoints.HostWriter { return c },
 				func() ipcache.Writer { return c },
@@ -149,7 +150,7 @@ func started(t *testing.T, c *contributions, invoked ...any) {
 	t.Helper()
 	h := wagglehive.New(celltest.Infrastructure(), settings.Cell, kubernetes(),
 		cell.Provide(
-			nodeaddresses.NewTable, localnode.NewTable,
+			nodeaddresses.NewTable, localnode.NewTable, devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 			statedb.RWTable[nodeaddresses.Address].ToTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 			func() bpfendpoints.HostWriter { return c },
 			func() ipcache.Writer { return c },

@@ -19,7 +19,7 @@ const (
 	UnknownL3        Reason = 139 // neither IP nor ARP
 	WriteFailed      Reason = 141 // the kernel did not let the program change the packet
 	UnknownTarget    Reason = 150 // sent to a pod that does not have the address
-	StaleIP          Reason = 151 // the address leads to an endpoint that no longer has it
+	StaleIP          Reason = 151 // the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link
 	NoEndpoint       Reason = 152 // no local endpoint has the address
 	FlowNotStored    Reason = 155 // the kernel did not let the program remember the flow
 	IPv6Extension    Reason = 156 // too many extension headers, or they leave the packet

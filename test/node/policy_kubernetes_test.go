@@ -104,6 +104,7 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 			{"Changes", (*world).changesOfLabels}}, // the last one: labels of namespaces are others afterwards
 		"Cilium": {{"Peers", (*world).ciliumPeers}, {"Denies", (*world).ciliumDenies}, {"ICMP", (*world).ciliumICMP},
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
+			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
 			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreJudgedAgain}},
 	} {

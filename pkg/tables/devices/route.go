@@ -64,14 +64,23 @@ var routeLinkIndex = statedb.Index[*Route, int]{
 	FromString: index.IntString,
 }
 
+// routeTypeIndex finds the rows of one type. What a node takes for itself has the types RTN_LOCAL, RTN_BROADCAST and RTN_ANYCAST.
+var routeTypeIndex = statedb.Index[*Route, int]{
+	Name:       "type",
+	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.Int(int(r.Type))) },
+	FromKey:    index.Int,
+	FromString: index.IntString,
+}
+
 // Queries of routes. RouteByID takes "<table>/<destination>/<priority>/<ifindex>/<gateway or ->/<type>"; as a prefix
 // query it takes the beginning of one.
 var (
 	RouteByID   = routeIndex.Query
 	RouteByLink = routeLinkIndex.Query
+	RouteByType = routeTypeIndex.Query
 )
 
 // NewRouteTable makes the table "routes".
 func NewRouteTable(db *statedb.DB) (statedb.RWTable[*Route], error) {
-	return statedb.NewTable(db, "routes", routeIndex, routeLinkIndex)
+	return statedb.NewTable(db, "routes", routeIndex, routeLinkIndex, routeTypeIndex)
 }
