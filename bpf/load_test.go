@@ -117,8 +117,8 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	}
 }
 
-// The budget of kernel memory for all maps at their default sizes.
-const memoryBudget = 60_000_000
+// The budget of kernel memory for all maps at their default sizes on two CPUs: some maps have a part for each CPU.
+const memoryBudget = 88_000_000
 
 func TestPrivilegedMaps_FitTheMemoryBudget(t *testing.T) {
 	t.Parallel()

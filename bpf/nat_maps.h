@@ -7,8 +7,8 @@
 #include "endpoint.h"
 
 /* Entries; a translated flow has two. */
-#define NAT_FLOWS4 65536
-#define NAT_FLOWS6 32768
+#define NAT_FLOWS4 524288
+#define NAT_FLOWS6 262144
 
 /* Added to the family of a ct_signal, which names the endpoint that a flow is of, 0 for none of this node. */
 #define NAT_SIGNAL 16	    /* nat4 or nat6 is full, or no port was left: the flow was refused */
@@ -48,7 +48,7 @@ struct nat_key6 {
 enum nat_flag {
 	NAT_SERVICE = 1,      /* a client and a backend of a service */
 	NAT_MASQUERADE = 2,   /* a pod as this node */
-	NAT_NODE = 4,	      /* a connection of the node itself; it has its own tuple, unless that was taken */
+	NAT_NODE = 4,	      /* of the node itself: an ICMP question, or a flow whose tuple was taken */
 	NAT_REPLY = 8,	      /* the entry is for what the flow's target sends */
 	NAT_SENDER_FIN = 16,
 	NAT_SENDER_RESET = 32,
@@ -109,7 +109,7 @@ struct nat_count {
 	__s32 ipv6;
 };
 
-/* Translated flows of each endpoint, without those of the node itself. Programs add and take away; the agent, which deletes what is over,
+/* Translated flows of each endpoint; those of the node itself count for 0. Programs add and take away; the agent, which deletes what is over,
  * writes what it counted in a whole pass. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

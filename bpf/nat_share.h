@@ -8,21 +8,18 @@
 #include "nat_maps.h"
 
 /* How many flows one endpoint may have, and how many all those together may be that are of no endpoint: clients from outside whose
- * backends are elsewhere. IPv4 stands first. */
+ * backends are elsewhere, and what the node itself opens. IPv4 stands first. */
 volatile const __u32 nat_shares[4] = { NAT_FLOWS4 / 2 / 4, NAT_FLOWS4 / 2 / 4 * 3, NAT_FLOWS6 / 2 / 4, NAT_FLOWS6 / 2 / 4 * 3 };
 
 /* The bit by which the families differ makes an index: a condition would double the ways that the verifier goes. */
 #define NAT_FAMILY_BIT 2
 _Static_assert((6 & NAT_FAMILY_BIT) > (4 & NAT_FAMILY_BIT), "IPv4 stands first");
 
-/* nat_count is the number that a flow counts for; NULL for those of the node itself, which are not limited. */
+/* nat_count is the number that a flow counts for. */
 static __always_inline __s32 *nat_count(const struct nat_entry6 *entry, __u32 family)
 {
-	struct nat_count *count;
+	struct nat_count *count = bpf_map_lookup_elem(&nat_flows, &entry->endpoint);
 
-	if (entry->flags & NAT_NODE)
-		return NULL;
-	count = bpf_map_lookup_elem(&nat_flows, &entry->endpoint);
 	if (!count)
 		return NULL;
 	return (void *)count + (family & NAT_FAMILY_BIT) / 2 * __builtin_offsetof(struct nat_count, ipv6);

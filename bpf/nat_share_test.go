@@ -88,7 +88,7 @@ func TestPrivilegedNatShare_RefusedFlowsDoNotCount(t *testing.T) {
 	})
 }
 
-// Whoever leaves under the node's address: a pod, another one, and the node itself, which has no limit.
+// Whoever leaves under the node's address: a pod, another one, and the node itself, whose questions beyond its share pass and are not remembered.
 func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
@@ -100,13 +100,15 @@ func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 		}
 		n.wasRefused(n.sendFrom(podA, leave(podA, natShare)), events.NATShare)
 		n.did(n.sendFrom(podB, leave(podB, natShare)), actUnspec)
-		for i := range uint16(2 * natShare) {
-			n.did(n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, going(on(nodeOut[family], 50000+i), on(client[family], 53)).bytes(t)), actUnspec)
+		const nodes = 3 * natShare
+		for i := range uint16(2 * nodes) {
+			ping := going(on(nodeOut[family], 0), on(client[family], 0)).echo(t, false, 50000+i)
+			n.did(n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, ping), actUnspec)
 		}
-		n.wantNat(family, 2*(natShare+1+2*natShare))
+		n.wantNat(family, 2*(natShare+1+nodes))
 		n.wantTranslations(podA.id, family, natShare)
 		n.wantTranslations(podB.id, family, 1)
-		n.wantTranslations(0, family, 0)
+		n.wantTranslations(0, family, nodes)
 	})
 }
 
@@ -172,7 +174,7 @@ func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
 func TestPrivilegedReal_ClientsOfBackendsElsewhereLeaveRoom(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t)
-	rest := map[int]int32{4: 24576, 6: 12288} // three quarters of the flows for which there is room
+	rest := map[int]int32{4: NatMax / 2 / 4 * 3, 6: NatMax / 2 / 2 / 4 * 3} // three quarters of the flows for which there is room
 	for _, family := range families {
 		here, there := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
 		near, far := on(nodeOut[family], 30001), on(balancer[family], 53)

@@ -63,7 +63,7 @@ static __always_inline int is_masked(const struct flow *flow, __u32 ifindex)
 }
 
 /* begin makes the entry of a flow with a new source, of a pod or of the node itself; key was filled in when the flow was looked for. */
-__attribute__((noinline)) int begin(const struct flow *flow, __u32 endpoint, __u32 ifindex)
+__attribute__((noinline)) int begin(struct __sk_buff *skb, const struct flow *flow, __u32 endpoint)
 {
 	struct nat_work *work = nat_work();
 
@@ -78,9 +78,37 @@ __attribute__((noinline)) int begin(const struct flow *flow, __u32 endpoint, __u
 	};
 	__builtin_memcpy(work->entry.saddr, work->key.saddr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, work->key.daddr, sizeof(work->entry.daddr));
-	if (endpoint && !netdev_address(ifindex, flow->family, work->entry.saddr))
+	if (endpoint && !netdev_address(skb->ifindex, flow->family, work->entry.saddr))
 		return DROP(FILE_NETDEV_EGRESS, REASON_NAT_NO_MAPPING);
-	return snat_create(flow->family);
+	return snat_create(skb, flow->family);
+}
+
+/* is_taken tells whether the answers to a packet of the node would be taken for those of another flow; key was filled in when its own was
+ * looked for. */
+__attribute__((noinline)) int is_taken(const struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work)
+		return 0;
+	nat_key(work, &flow->to, &flow->from, flow->l4.dport, flow->l4.sport, flow->l4.protocol, NAT_FROM_OUTSIDE);
+	work->other = work->key;
+	nat_key(work, &flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol, NAT_TO_OUTSIDE);
+	return nat_load(flow->family, NAT_OTHER);
+}
+
+/* node_opens tells whether a packet of the node opens a flow that needs an entry, so that what comes back is told from the answers to others.
+ * What the node answers never does: whoever makes it answer would fill the table. Who asks by ICMP has no socket that could be found, so its
+ * questions are always remembered. */
+static __always_inline int node_opens(const struct flow *flow)
+{
+	if (!snat_has_ports(flow->l4.protocol) || !snat_in_range(flow->l4.sport)) /* below the range nobody else gets ports */
+		return 0;
+	if (l4_is_icmp(flow->l4.protocol))
+		return flow->l4.role == L4_ASKS;
+	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
+		return 0;
+	return is_taken(flow);
 }
 
 /* follow translates a packet whose flow's entry was found or made. */
@@ -109,7 +137,7 @@ static __always_inline verdict mask_pod(struct __sk_buff *skb, struct flow *flow
 			fragment_remember(flow);
 		return PASS;
 	}
-	v = begin(flow, endpoint, ifindex);
+	v = begin(skb, flow, endpoint);
 	return v == CONTINUE ? follow(skb, flow) : v;
 }
 
@@ -154,12 +182,8 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		return follow(skb, &flow);
 	if (flow.fragment == FRAGMENT_LATER)
 		return PASS;
-	if (node) {
-		/* Below the range nobody else gets ports. No room for the entry is no reason to keep the node from speaking. */
-		if (!snat_has_ports(flow.l4.protocol) || !snat_in_range(flow.l4.sport) || begin(&flow, 0, ifindex) != CONTINUE)
-			return PASS;
-		return follow(skb, &flow);
-	}
+	if (node) /* no room for the entry is no reason to keep the node from speaking */
+		return node_opens(&flow) && begin(skb, &flow, 0) == CONTINUE ? follow(skb, &flow) : PASS;
 	return endpoint ? mask_pod(skb, &flow, endpoint, ifindex) : PASS;
 }
 

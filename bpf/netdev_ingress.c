@@ -158,7 +158,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 	__builtin_memcpy(work->entry.daddr, choice->backend.addr.addr, sizeof(work->entry.daddr));
 	if (!(choice->backend.flags & BACKEND_LOCAL) && (v = elsewhere(skb, flow, work)) != CONTINUE)
 		return v;
-	return snat_create(flow->family);
+	return snat_create(skb, flow->family);
 }
 
 static __always_inline int is_served(__u8 protocol)

@@ -1,4 +1,5 @@
-/* The ports under which flows leave this node, so that what comes back says whose it is. The node's own connections are entries as well. */
+/* The ports under which flows leave this node, so that what comes back says whose it is. A port that a socket of the node has is given to
+ * nobody else; the node's own connections need no entries then, unless their port towards the same target was given out before. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -31,24 +32,66 @@ static __always_inline int snat_has_ports(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE || l4_is_icmp(protocol);
 }
 
-/* snat_create stores the flow that key and entry describe. It keeps its source port when nobody else has it; one that gets an address of
- * the node in place of its own must have it from the range, too. */
-__attribute__((noinline)) int snat_create(__u32 family)
+/* snat_is_socket tells whether a socket of the node would get what comes back to the source that entry has. The kernel's tables of sockets
+ * are asked: connections of the node may be many and last long, so remembering them would be a second table that anybody can fill who makes
+ * the node answer. UDP-Lite has a table of its own, which programs cannot ask. */
+__attribute__((noinline)) int snat_is_socket(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket = NULL;
+	__u32 size = sizeof(tuple.ipv4);
+
+	if (!work)
+		return 0;
+	if (family == 6) {
+		size = sizeof(tuple.ipv6);
+		__builtin_memcpy(tuple.ipv6.saddr, work->entry.daddr, sizeof(tuple.ipv6.saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, work->entry.saddr, sizeof(tuple.ipv6.daddr));
+		tuple.ipv6.sport = work->entry.dport;
+		tuple.ipv6.dport = work->entry.sport;
+	} else {
+		tuple.ipv4.saddr = *(__be32 *)work->entry.daddr;
+		tuple.ipv4.daddr = *(__be32 *)work->entry.saddr;
+		tuple.ipv4.sport = work->entry.dport;
+		tuple.ipv4.dport = work->entry.sport;
+	}
+	if (work->key.protocol == IPPROTO_TCP)
+		socket = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	else if (work->key.protocol == IPPROTO_UDP)
+		socket = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return 0;
+	bpf_sk_release(socket);
+	return 1;
+}
+
+/* snat_claim stores the flow that key and entry describe, unless its source belongs to somebody else. */
+static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
+{
+	return is_node_address && snat_is_socket(skb, family) ? NAT_TAKEN : nat_create(family);
+}
+
+/* snat_create stores the flow that key and entry describe. It keeps its source port when nobody else has it; one that gets an address of
+ * the node in place of its own must have it from the range, too. */
+__attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
+{
+	struct nat_work *work = nat_work();
+	int is_node_address;
 	verdict v = NAT_TAKEN;
 	__u32 count;
 
 	if (!work)
 		return DROP(FILE_SNAT, REASON_CT_INSERT);
-	if (!(work->entry.flags & (NAT_MASQUERADE | NAT_REDIRECT)) || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
-		v = nat_create(family);
+	is_node_address = work->entry.flags & (NAT_MASQUERADE | NAT_REDIRECT);
+	if (!is_node_address || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
+		v = snat_claim(skb, family, is_node_address);
 	count = nat_port_last - nat_port_first + 1;
 	for (int i = 0; i < SNAT_TRIES && v == NAT_TAKEN && count && snat_has_ports(work->key.protocol); i++) {
 		work->entry.sport = bpf_htons(nat_port_first + bpf_get_prandom_u32() % count);
 		if (l4_is_icmp(work->key.protocol))
 			work->entry.dport = work->entry.sport;
-		v = nat_create(family);
+		v = snat_claim(skb, family, 1);
 	}
 	if (v != NAT_TAKEN)
 		return v;

@@ -131,7 +131,7 @@ const (
 const (
 	ServicesMax = 65536
 	AffinityMax = 8192
-	NatMax      = 65536
+	NatMax      = 524288
 )
 
 // BackendLocal says in [Backend] that it is a pod of this node, or the node itself.

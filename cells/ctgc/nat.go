@@ -54,15 +54,14 @@ func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
 
 // count counts a flow by the entry of its first direction, for the endpoint that it counts for in the programs.
 func (p *pass) count(f *natmap.Flow) {
-	if f.Reply() || f.Flags&uint32(bpf.NatNode) != 0 {
-		return
+	if !f.Reply() {
+		addTranslation(p.translations, f)
 	}
-	addTranslation(p.translations, f)
 }
 
 // countDeleted counts a flow whose entry of the first direction this pass has deleted. Either entry of the flow will do.
 func (p *pass) countDeleted(f *natmap.Flow) {
-	if p.deleted != nil && f.Flags&uint32(bpf.NatNode) == 0 { // a sweep does not count; it asks for a pass that does
+	if p.deleted != nil { // a sweep does not count; it asks for a pass that does
 		addTranslation(p.deleted, f)
 	}
 }

@@ -313,7 +313,7 @@ func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 					t.Errorf("dump %s: %v", name, err)
 				}
 			}
-			if budget := uint64(60 << 20); memory > budget {
+			if budget := uint64(88_000_000); memory > budget {
 				t.Errorf("the maps take %d bytes, more than %d", memory, budget)
 			}
 			if err := s.stop(nil); err != nil {

@@ -22,7 +22,7 @@ const agentPrograms = "waggle-agent waggle-cni waggle"
 // suites are the tests that run inside kernels. The oldest kernel runs what asks a verifier, a hook, a map, netlink or a socket for
 // something; the newer one what differs from the oldest there: verifier, tcx, and one pass over everything with whole nodes.
 var suites = []suite{
-	{pkg: "bpf", kernels: oldest, tests: "Programs_.*|Maps_.*|Events_.*|MadeHere_.*|" +
+	{pkg: "bpf", kernels: oldest, tests: "Programs_.*|Maps_.*|Events_.*|MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|" +
 		"Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|" +
 		"Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|ConnectedUDP|UnconnectedUDP|" +
@@ -72,11 +72,11 @@ const (
 
 // omissions are the tests that do not run on a kernel.
 var omissions = []omission{
-	{"bpf", both, "NatShare_.*|Conntrack_.*|PodEgress_.*|Netdev_.*|Service_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
+	{"bpf", both, "NatShare_.*|Conntrack_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode).*|Service_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
 		"Fragments|Fragments_.*|Verdict_.*", decision},
 	{"bpf", both, "Real_(ServicesRefuse|Policy|NobodyServesOutside|NobodyOutsideIsTheNode|ClientsOfBackendsElsewhereLeaveRoom|MasqueradeKeepsConnectionsApart|" +
 		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|ServicesFromOutside)", decision + "; other tests of the group show what the kernel does with the packets"},
-	{"bpf", newer, "MadeHere_.*|Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
+	{"bpf", newer, "MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|" +
 		"ConnectedUDP|UnconnectedUDP|ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)",
 		"helpers and hooks of sockets are those of the oldest kernel and of the machine's own, which run them"},
@@ -108,7 +108,7 @@ var omissions = []omission{
 	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|TerminatedIsUndone|KilledLeavesOnlyWhatDelRemoves|" +
 		"EveryNameIsTakenByALinkThatWaitsForItsDeletion|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|AgentDiesDuringPut|" +
 		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllThatFails|WithoutListDeletesNothing|AgentAbsent)|" +
-		"Del_(GoneAlready|WithoutNamespace|AgentAbsent|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
+		"Del_(GoneAlready|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
 		"QueuedWithoutItsLinkMeansTheAttachment)", "they are about the plugin's answers, its queue and its timeouts of 5 to 10 s; the tests that run make the same calls"},
 	{"cni", newer, "Add_DualStack|Check_FindsWhatIsMissing|Del_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain|Del_ForeignLink|GC_DeletesWhatIsNotListed", unchanged},
 	{"pkg/agentlock", both, ".*", "names of sockets are as old as network namespaces"},

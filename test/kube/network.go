@@ -49,7 +49,7 @@ func portOf(n *Node) string { return "port-" + n.Name }
 // disconnect takes a node's uplink away, if the kernel has not done so with the node's namespace.
 func (c *Cluster) disconnect(n *Node) error {
 	_, err := run(context.Background(), c.control, nil, "ip", "link", "delete", portOf(n))
-	if err != nil && strings.Contains(err.Error(), "Cannot find device") {
+	if err != nil && (strings.Contains(err.Error(), "Cannot find device") || strings.Contains(err.Error(), "No such device")) { // before ip, or under its hands
 		return nil
 	}
 	return err

@@ -1,0 +1,111 @@
+package bpf
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// nodeSends is what the node itself sends out of the uplink.
+func (n *node) nodeSends(packet []byte) outcome {
+	n.t.Helper()
+	return n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, packet)
+}
+
+// What others make the node send takes no entries of translated flows: one host that pings with every identifier, or asks closed ports,
+// would fill the table for all pods.
+func TestPrivilegedNetdevEgress_AnswersOfTheNodeAreNotRemembered(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		for i := range uint16(1000) {
+			own, asker := on(nodeOut[family], 32768+i), on(client[family], 4000+i)
+			for what, packet := range map[string][]byte{
+				"echo reply":             going(on(nodeOut[family], 0), on(client[family], 0)).echo(t, true, 32768+i),
+				"reset":                  going(own, asker).tcp(t, "RA"),
+				"SYN-ACK":                going(own, asker).tcp(t, "SA"),
+				"segment":                going(own, asker).tcp(t, "A"),
+				"datagram":               going(own, asker).bytes(t),
+				"datagram of the tunnel": going(own, on(otherNode[family], 8472)).bytes(t),
+			} {
+				if got := n.nodeSends(packet); got.action != actUnspec || string(got.packet) != string(packet) {
+					t.Fatalf("%s: action %d, or it was changed", what, int32(got.action))
+				}
+			}
+		}
+		n.wantNat(family, 0)
+	})
+}
+
+// The node opens a flow whose answers would be taken for those of a pod's: it gets another port, whatever the protocol.
+func TestPrivilegedNetdevEgress_TheNodeEvadesAPodsPort(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		pod, own, server := on(podA.addr(family), 40000), on(nodeOut[family], 40000), on(client[family], 53)
+		for name, c := range map[string]struct{ first, answer func(f flow) []byte }{
+			"TCP": {func(f flow) []byte { return f.tcp(t, "S") }, func(f flow) []byte { return f.tcp(t, "SA") }},
+			"UDP": {func(f flow) []byte { return f.bytes(t) }, func(f flow) []byte { return f.bytes(t) }},
+		} {
+			n.wantPacket(n.sendFrom(podA, c.first(going(pod, server))), actUnspec, c.first(going(own, server)))
+			got := n.nodeSends(c.first(going(own, server)))
+			if got.action != actUnspec || string(got.packet) == string(c.first(going(own, server))) {
+				t.Fatalf("%s: the node keeps the pod's port: action %d", name, int32(got.action))
+			}
+			port := uint16(got.packet[l4At(family)])<<8 | uint16(got.packet[l4At(family)+1])
+			n.wantPacket(got, actUnspec, c.first(going(on(own.Addr(), port), server)))
+			// Each gets its own answers.
+			n.wantPacket(n.run(NetdevIngress, ifUplink, c.answer(coming(server, own))), actUnspec, c.answer(coming(server, pod)))
+			n.wantPacket(n.run(NetdevIngress, ifUplink, c.answer(coming(server, on(own.Addr(), port)))), actUnspec, c.answer(coming(server, own)))
+		}
+	})
+}
+
+func l4At(family int) int {
+	if family == 6 {
+		return 14 + 40
+	}
+	return 14 + 20
+}
+
+// A pod never leaves from a port that a socket of the node has: a listener, a connection or a socket for datagrams.
+func TestPrivilegedNetdevEgress_PodsEvadePortsOfSockets(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		const listener, datagrams, unused = 41000, 41001, 41002
+		listenOnAll(t, n.ns, listener)
+		listenAt(t, n.ns, netip.AddrPortFrom(netip.IPv6Unspecified(), datagrams)) // of both families, as servers open them
+		for name, c := range map[string]struct {
+			port   uint16
+			packet func(f flow) []byte
+			keeps  bool
+		}{
+			"TCP from a listener's port":            {listener, func(f flow) []byte { return f.tcp(t, "S") }, false},
+			"UDP from a socket's port":              {datagrams, func(f flow) []byte { return f.bytes(t) }, false},
+			"UDP from a port that only TCP has":     {listener, func(f flow) []byte { return f.bytes(t) }, true},
+			"TCP from a port that only UDP has":     {datagrams, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"TCP from a port that nobody has":       {unused, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"datagrams from a port that nobody has": {unused, func(f flow) []byte { return f.bytes(t) }, true},
+		} {
+			server := on(client[family], 53)
+			got := n.sendFrom(podA, c.packet(going(on(podA.addr(family), c.port), server)))
+			same := string(got.packet) == string(c.packet(going(on(nodeOut[family], c.port), server)))
+			if got.action != actUnspec || same != c.keeps {
+				t.Errorf("%s: action %d, keeps the port: %v, want %v", name, int32(got.action), same, c.keeps)
+			}
+		}
+	})
+}
+
+// listenOnAll opens a listener for every address of a namespace.
+func listenOnAll(t *testing.T, ns *testnet.Namespace, port uint16) {
+	t.Helper()
+	ns.Do(func() {
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{Port: int(port)})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	})
+}
