@@ -1,6 +1,8 @@
 package maps
 
 import (
+	"fmt"
+
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
@@ -30,11 +32,30 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	all[bpf.MapPolicy].MaxEntries = uint32(c.PolicyMax)
 	all[bpf.MapPolicyRanges].MaxEntries = uint32(c.PolicyMax / rangesShare)
 	sizeServices(all, c, agent)
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("size the LRU maps: count the possible CPUs: %w", err)
+	}
+	sizeLRU(all, cpus)
 	out := make(specs, len(all))
 	for name, spec := range all {
 		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.FormerLayout(name)}
 	}
 	return out, nil
+}
+
+// lruPerCPU is the least number of entries of an LRU map for each possible CPU. Before Linux 6.17 each CPU takes free entries in batches of 128
+// and evicts entries of its own list first (kernel/bpf/bpf_lru_list.c): with fewer than two batches for each CPU, one CPU evicts entries
+// that are in use while others hold free ones.
+const lruPerCPU = 256
+
+// sizeLRU enlarges LRU maps that are too small for the machine's CPUs.
+func sizeLRU(all map[string]*ebpf.MapSpec, cpus int) {
+	for _, spec := range all {
+		if spec.Type == ebpf.LRUHash {
+			spec.MaxEntries = max(spec.MaxEntries, lruPerCPU*uint32(cpus))
+		}
+	}
 }
 
 // sizeServices sets the sizes of the maps of services and of translated flows.

@@ -3,6 +3,7 @@ package maps
 import (
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/settings"
 )
@@ -23,6 +24,20 @@ func TestSpecs_RoomForMaglev(t *testing.T) {
 		specs, err := newSpecs(config, c.agent)
 		if err != nil || specs[bpf.MapMaglev].MaxEntries != c.want {
 			t.Errorf("%s: %d elements, want %d: %v", name, specs[bpf.MapMaglev].MaxEntries, c.want, err)
+		}
+	}
+}
+
+func TestSizeLRU_GrowsWithTheCPUs(t *testing.T) {
+	t.Parallel()
+	for cpus, want := range map[int]uint32{1: 16384, 2: 16384, 64: 16384, 65: 65 * 256, 512: 512 * 256} {
+		specs := map[string]*ebpf.MapSpec{
+			"lru":  {Type: ebpf.LRUHash, MaxEntries: 16384},
+			"hash": {Type: ebpf.Hash, MaxEntries: 7},
+		}
+		sizeLRU(specs, cpus)
+		if got := specs["lru"].MaxEntries; got != want || specs["hash"].MaxEntries != 7 {
+			t.Errorf("%d CPUs: %d entries, want %d; a hash has %d", cpus, got, want, specs["hash"].MaxEntries)
 		}
 	}
 }
