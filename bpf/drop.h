@@ -63,9 +63,12 @@ __attribute__((noinline)) int drop(struct __sk_buff *skb, verdict v, const struc
 	return TC_ACT_SHOT;
 }
 
-/* finish turns a verdict into what the kernel shall do; pass is the action for packets that stay on their way. */
+/* finish turns a verdict into the action for the kernel; pass is the action for packets that the program leaves alone. A code that is no
+ * verdict drops the packet. */
 static __always_inline int finish(struct __sk_buff *skb, verdict v, const struct observation *seen, int pass)
 {
+	if (v >= 0 && v != PASS && v != REDIRECTED)
+		v = DROP(FILE_DROP, REASON_INTERNAL);
 	if (v < 0)
 		return drop(skb, v, seen);
 	metrics_count(REASON_FORWARDED, seen->direction, skb->len);

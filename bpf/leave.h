@@ -16,8 +16,6 @@
 #define FAMILY_IPV4 2 /* AF_INET */
 #define FAMILY_IPV6 10
 
-#define LEAVE_TOO_BIG 2 /* what leave_route says beside verdicts: the way takes packets of leave.mtu bytes */
-
 /* The way of a packet, found before it is changed. */
 struct leave {
 	__u32 ifindex;
@@ -80,7 +78,7 @@ __attribute__((noinline)) int leave_route(struct __sk_buff *skb, __u32 family, _
 	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	leave->mtu = fib.mtu_result;
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return LEAVE_TOO_BIG;
+		return STEP_TOO_BIG;
 	/* Whose link address is not known yet is asked for when the packet is sent. */
 	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return DROP(FILE_LEAVE, REASON_NO_ROUTE);

@@ -20,8 +20,6 @@ static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat
 	return !differ;
 }
 
-#define NAT_TAKEN 1 /* another flow has what this one would become */
-
 /* nat_refused says why a flow cannot be stored. */
 static __always_inline verdict nat_refused(const struct nat_work *work, __u32 family, int err)
 {
@@ -63,7 +61,7 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 }
 
 /* nat_create stores both entries of a flow that begins, from key and entry, of which check and expires are filled in. Another CPU may do
- * that for the same flow at the same time; then entry is what that one stored. It returns NAT_TAKEN when another flow already has what
+ * that for the same flow at the same time; then entry is what that one stored. It returns STEP_TAKEN when another flow already has what
  * this one would become. */
 __attribute__((noinline)) int nat_create(__u32 family)
 {
@@ -87,7 +85,7 @@ __attribute__((noinline)) int nat_create(__u32 family)
 	work->reply.flags ^= NAT_REPLY;
 	claimed = nat_claim(family);
 	if (claimed < 0)
-		return claimed == -ERRNO_EXIST ? NAT_TAKEN : nat_refused(work, family, claimed);
+		return claimed == -ERRNO_EXIST ? STEP_TAKEN : nat_refused(work, family, claimed);
 	err = nat_store(family, NAT_OWN, BPF_NOEXIST);
 	if (!err) {
 		nat_charge(&work->entry, family);

@@ -26,8 +26,6 @@
 #define NETDEV_COMES 0
 #define NETDEV_GOES 0xffff
 
-#define UNKNOWN_FRAGMENT 2 /* what netdev_read says beside verdicts */
-
 static __noinline verdict netdev_ipv4(struct __sk_buff *skb, struct flow *flow)
 {
 	struct ipv4_packet packet;
@@ -63,7 +61,7 @@ static __always_inline verdict netdev_read(struct __sk_buff *skb, struct flow *f
 	if (v != CONTINUE)
 		return v;
 	if (flow->fragment == FRAGMENT_LATER)
-		return fragment_recall(flow) == CONTINUE ? CONTINUE : UNKNOWN_FRAGMENT;
+		return fragment_recall(flow) == CONTINUE ? CONTINUE : STEP_UNKNOWN_FRAGMENT;
 	if (l4_read(skb, flow->at, flow->end, 0, &flow->l4) != CONTINUE)
 		return PASS;
 	if (l4_is_icmp(flow->l4.protocol) && flow->l4.role != L4_ERROR && !l4_has_identifier(&flow->l4))

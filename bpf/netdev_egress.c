@@ -171,7 +171,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		endpoint = node ? 0 : ref->id;
 	}
 	seen->endpoint = endpoint;
-	if (v == UNKNOWN_FRAGMENT)
+	if (v == STEP_UNKNOWN_FRAGMENT)
 		return endpoint && is_masked(&flow, ifindex) ? DROP(FILE_NETDEV_EGRESS, REASON_FRAGMENT_UNKNOWN) : PASS;
 	/* What came in and has an address of the node is a client of a service that netdev_ingress sends on. */
 	if (node && skb->ingress_ifindex)

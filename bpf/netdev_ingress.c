@@ -30,7 +30,7 @@ static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
 	if (flow->hops <= 1)
 		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_HOPS);
 	v = leave_route(skb, flow->family, leave_length(skb, flow));
-	if (v == LEAVE_TOO_BIG)
+	if (v == STEP_TOO_BIG)
 		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG);
 	if (v != CONTINUE || (v = netdev_rewrite(skb, flow)) != CONTINUE)
 		return v;
@@ -66,7 +66,7 @@ static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
 	if (redirect && hops <= 1)
 		return DROP(FILE_NETDEV_INGRESS, REASON_HOPS);
 	if (redirect && (v = leave_route(skb, flow->family, length)) != CONTINUE)
-		return v == LEAVE_TOO_BIG ? DROP(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
+		return v == STEP_TOO_BIG ? DROP(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
 	if ((v = nat_rewrite_error(skb, flow->family, quoted, flow->at, flow->end)) != CONTINUE)
 		return v;
 	return redirect ? leave_send(skb, flow->family) : PASS;
@@ -99,7 +99,7 @@ static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flo
 	if (!leave || !netdev_address(skb->ifindex, flow->family, work->entry.saddr))
 		return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	if ((v = leave_route(skb, flow->family, 0)) != CONTINUE)
-		return v;
+		return v == STEP_TOO_BIG ? DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
 	/* A device without an address of its own takes that of the one by which the client came. */
 	if (leave->ifindex != skb->ifindex && !netdev_address(leave->ifindex, flow->family, work->entry.saddr))
 		netdev_address(skb->ifindex, flow->family, work->entry.saddr);

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -263,6 +264,49 @@ func TestPrivilegedReal_ShorterWayToTheBackend(t *testing.T) {
 		if after := s.count(events.TooBig, DirectionIngress); after.Packets == before.Packets {
 			t.Errorf("IPv%d: no packet was too big: the test tests nothing", family)
 		}
+	}
+}
+
+// The first datagram of a client is longer than the device or the route to the backend takes: the client learns the MTU from an ICMP error.
+func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]func() error{
+		"device": func() error {
+			link, err := netlink.LinkByName("backbone")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetMTU(link, 1300)
+		},
+		"route": func() (err error) {
+			for _, family := range families {
+				err = errors.Join(err, netlink.RouteReplace(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]),
+					Gw: otherNode[family].AsSlice(), MTU: 1300, MTULock: true}))
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSurroundings(t)
+			s.host.Do(func() { check(t, limit()) })
+			s.host.Enter()
+			for _, family := range families {
+				far := on(balancer[family], 53)
+				s.serve(uint32(family), far, loadbalancer.UDP, 0, on(distantPod[family], 53))
+				datagram := coming(on(client[family], 4000), far)
+				datagram.payload = make([]byte, 1400)
+				got := s.run(NetdevIngress, ifUplink, datagram.bytes(t))
+				event := s.event()
+				if event == nil || event.Reason != events.TooBig || got.action != actRedirect {
+					t.Fatalf("IPv%d: action %d, event %+v", family, int32(got.action), event)
+				}
+				kind, code, mtu := got.packet[l4At(family)], got.packet[l4At(family)+1], binary.BigEndian.Uint32(got.packet[l4At(family)+4:])
+				if want := map[int][2]byte{4: {3, 4}, 6: {2, 0}}[family]; kind != want[0] || code != want[1] || mtu != 1300 {
+					t.Errorf("IPv%d: ICMP type %d, code %d, MTU %d", family, kind, code, mtu)
+				}
+			}
+		})
 	}
 }
 

@@ -30,9 +30,6 @@ volatile const __u32 service_loopback_ipv6[4] = { bpf_htonl(0x01000000), 0, 0, b
 #define PORT_TRIES 8
 #define PORT_LOWEST 1024 /* ports below are a right, which a client that has none shall not seem to have */
 
-/* What pod_translate and its parts say beside verdicts. */
-#define TRANSLATE 2 /* there is an entry */
-
 static __always_inline int is_opening(const struct l4 *l4) { return (l4->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN; }
 
 static __always_inline int service_has_protocol(__u8 protocol)
@@ -125,9 +122,9 @@ __attribute__((noinline)) int pod_begin(__u32 family)
 	if (!work)
 		return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 	for (int i = 0; i < PORT_TRIES; i++) {
-		v = pod_collides(family) ? NAT_TAKEN : nat_create(family);
-		if (v != NAT_TAKEN)
-			return v == CONTINUE ? TRANSLATE : v;
+		v = pod_collides(family) ? STEP_TAKEN : nat_create(family);
+		if (v != STEP_TAKEN)
+			return v == CONTINUE ? STEP_TRANSLATE : v;
 		if (work->key.protocol == IPPROTO_SCTP)
 			break; /* its ports cannot be changed */
 		work->entry.sport = bpf_htons(PORT_LOWEST + bpf_get_prandom_u32() % (65536 - PORT_LOWEST));
@@ -232,7 +229,7 @@ __attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *
 				return CONTINUE;
 			v = pod_choose(flow);
 		}
-		if (v != TRANSLATE)
+		if (v != STEP_TRANSLATE)
 			return v;
 		flow->service = FLOW_TO_NEW;
 	}

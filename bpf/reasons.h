@@ -44,6 +44,7 @@ enum drop_reason {
 	REASON_HOPS = 246,		 /* its hops run out here */
 	REASON_NAT_SHARE = 247,		 /* the endpoint has as many translated flows as it may */
 	REASON_SERVICE_PORT = 248,	 /* no packet: a process of the node binds a port that serves a service */
+	REASON_INTERNAL = 249,		 /* a step returned a code that is no verdict: a fault of the program */
 };
 
 enum direction {
@@ -79,6 +80,7 @@ enum source_file {
 	FILE_LEAVE = 222,
 	FILE_NAT_REWRITE = 223,
 	FILE_NAT_ERROR = 224,
+	FILE_DROP = 225,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the
@@ -88,6 +90,17 @@ typedef __s32 verdict;
 #define CONTINUE 0	/* the next step decides */
 #define PASS 1		/* on its way, as the hook understands it */
 #define REDIRECTED 7	/* what bpf_redirect and bpf_redirect_peer return when they take a packet */
+
+/* Codes that a step returns to its caller beside verdicts. They differ from every verdict and from each other, so that one which reaches
+ * finish() by mistake drops the packet. */
+enum step {
+	STEP_TOO_BIG = 16,	    /* leave_route: the route takes packets of leave.mtu bytes */
+	STEP_UNKNOWN_FRAGMENT = 17, /* netdev_read: the first fragment is not known */
+	STEP_TRANSLATE = 18,	    /* pod_translate and its parts: there is an entry */
+	STEP_JUDGE = 19,	    /* track_find: the policies must be asked */
+	STEP_KEEP = 20,		    /* track_find: the flow must be stored */
+	STEP_TAKEN = 21,	    /* nat_create: another flow has what this one would become */
+};
 
 #define DROP(file, reason) ((verdict)((1U << 31) | ((__u32)(file) << 23) | ((__u32)__LINE__ << 8) | (__u32)(reason)))
 

@@ -69,7 +69,7 @@ __attribute__((noinline)) int snat_is_socket(struct __sk_buff *skb, __u32 family
 /* snat_claim stores the flow that key and entry describe, unless its source belongs to somebody else. */
 static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
 {
-	return is_node_address && snat_is_socket(skb, family) ? NAT_TAKEN : nat_create(family);
+	return is_node_address && snat_is_socket(skb, family) ? STEP_TAKEN : nat_create(family);
 }
 
 /* snat_create stores the flow that key and entry describe. It keeps its source port when nobody else has it; one that gets an address of
@@ -78,7 +78,7 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();
 	int is_node_address;
-	verdict v = NAT_TAKEN;
+	verdict v = STEP_TAKEN;
 	__u32 count;
 
 	if (!work)
@@ -87,13 +87,13 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 	if (!is_node_address || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
 		v = snat_claim(skb, family, is_node_address);
 	count = nat_port_last - nat_port_first + 1;
-	for (int i = 0; i < SNAT_TRIES && v == NAT_TAKEN && count && snat_has_ports(work->key.protocol); i++) {
+	for (int i = 0; i < SNAT_TRIES && v == STEP_TAKEN && count && snat_has_ports(work->key.protocol); i++) {
 		work->entry.sport = bpf_htons(nat_port_first + bpf_get_prandom_u32() % count);
 		if (l4_is_icmp(work->key.protocol))
 			work->entry.dport = work->entry.sport;
 		v = snat_claim(skb, family, 1);
 	}
-	if (v != NAT_TAKEN)
+	if (v != STEP_TAKEN)
 		return v;
 	ct_signal(NAT_SIGNAL + family, work->entry.endpoint);
 	return DROP(FILE_SNAT, REASON_NAT_NO_MAPPING);

@@ -20,10 +20,6 @@ static __always_inline int is_for_service(const struct flow *flow) { return flow
 
 static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
-/* What track_find leaves to do. */
-#define TRACK_JUDGE 1
-#define TRACK_KEEP 2
-
 /* track_find finds the flow of a packet that track_quickly does not know enough about, or begins one. */
 __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
@@ -60,9 +56,9 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	entry->packets++;
 	entry->bytes += skb->len;
 	if (!stands)
-		return TRACK_JUDGE;
+		return STEP_JUDGE;
 	if (!flow->established && is_answer(flow))
-		return TRACK_KEEP;
+		return STEP_KEEP;
 	if (old) { /* the verifier cannot know that what stands is there */
 		__sync_fetch_and_or(&old->flags, entry->flags); /* the other direction may be closing on another CPU */
 		old->expires = entry->expires;
@@ -95,9 +91,9 @@ static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *
 {
 	verdict v = track_find(skb, flow, self);
 
-	if (v == TRACK_JUDGE && !(v = flow_judge(skb, flow, self)))
-		v = TRACK_KEEP;
-	return v == TRACK_KEEP ? track_keep(flow) : v;
+	if (v == STEP_JUDGE && !(v = flow_judge(skb, flow, self)))
+		v = STEP_KEEP;
+	return v == STEP_KEEP ? track_keep(flow) : v;
 }
 
 /* track_quickly lets a packet pass that changes nothing about an established flow; 0 means that more must be asked. */

@@ -31,6 +31,7 @@ const (
 	FileLeave         File = 222
 	FileNATRewrite    File = 223
 	FileNATError      File = 224
+	FileDrop          File = 225
 )
 
 // String is the name of the file below bpf/.
@@ -84,6 +85,8 @@ func (f File) String() string {
 		return "nat_rewrite.h"
 	case FileNATError:
 		return "nat_error.h"
+	case FileDrop:
+		return "drop.h"
 	}
 	return strconv.Itoa(int(f))
 }

@@ -46,6 +46,7 @@ const (
 	HopsRunOut       Reason = 246 // its hops run out here
 	NATShare         Reason = 247 // the endpoint has as many translated flows as it may
 	ServicePort      Reason = 248 // no packet: a process of the node binds a port that serves a service
+	InternalError    Reason = 249 // a step of the program returned a code that is no verdict
 )
 
 // FirstOwn is the first reason that Cilium does not have.
@@ -101,6 +102,8 @@ func (r Reason) text() (string, bool) {
 		return "NAT: Endpoint has used up its share of translated flows", true
 	case ServicePort:
 		return "Port serves a service", true
+	case InternalError:
+		return "Internal error of the datapath", true
 	}
 	return "", false
 }
