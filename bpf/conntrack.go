@@ -11,7 +11,8 @@ const (
 	CtViaStack     = podEgressCtFlagCT_VIA_STACK     // one of them is behind the node's stack
 	CtOpenerFin    = podEgressCtFlagCT_OPENER_FIN    // TCP: the opener will send no more
 	CtTargetFin    = podEgressCtFlagCT_TARGET_FIN    // TCP: the target will send no more
-	CtReset        = podEgressCtFlagCT_RESET         // TCP: one of them broke the connection
+	CtOpenerReset  = podEgressCtFlagCT_OPENER_RESET  // TCP: the opener broke the connection
+	CtTargetReset  = podEgressCtFlagCT_TARGET_RESET  // TCP: the target broke the connection
 	CtStands       = podEgressCtFlagCT_STANDS        // TCP: one of them sent a segment without SYN
 	CtAudited      = podEgressCtFlagCT_AUDITED       // the policies under audit would have denied it
 )

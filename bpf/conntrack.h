@@ -215,16 +215,21 @@ static __always_inline verdict ct_establish(const union ct_key *key, __u8 family
 	return CONTINUE;
 }
 
-/* ct_advance takes what a packet says of the state of its flow. */
+/* ct_own_reset is the flag that a segment of a TCP connection sets or clears. */
+static __always_inline __u32 ct_own_reset(int sender_opens) { return sender_opens ? CT_OPENER_RESET : CT_TARGET_RESET; }
+
+/* ct_advance updates the state of a flow from a packet. A reset closes the flow while it is the last segment of its sender: the peer ignores a
+ * reset whose sequence number is outside of its window (RFC 9293, 3.10.7.4), and then its alleged sender goes on to send. */
 static __always_inline void ct_advance(struct ct_entry *entry, const struct l4 *l4, int sender_opens, __u32 now)
 {
-	__u32 timeout = ct_any_timeout;
+	__u32 timeout = ct_any_timeout, reset = ct_own_reset(sender_opens);
 
 	if (l4->protocol == IPPROTO_TCP) {
 		if (l4->tcp_flags & TCP_FIN)
 			entry->flags |= sender_opens ? CT_OPENER_FIN : CT_TARGET_FIN;
+		entry->flags &= ~reset;
 		if (l4->tcp_flags & TCP_RST)
-			entry->flags |= CT_RESET;
+			entry->flags |= reset;
 		if (!(l4->tcp_flags & TCP_SYN))
 			entry->flags |= CT_STANDS;
 		if ((entry->flags & CT_RESET) || (entry->flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN))

@@ -37,12 +37,14 @@ enum ct_flag {
 	CT_VIA_STACK = 2,     /* one of them is behind the node's stack: what the pod sends goes there */
 	CT_OPENER_FIN = 4,
 	CT_TARGET_FIN = 8,
-	CT_RESET = 16,
+	CT_OPENER_RESET = 16, /* TCP: the last segment of the opener was a reset */
 	CT_STANDS = 32,	 /* TCP: one of them sent a segment without SYN */
 	CT_AUDITED = 64, /* the policies under audit would have denied it */
 	CT_TRANSLATED = 128, /* the opener asked a service, and the target is its backend */
+	CT_TARGET_RESET = 256,
 };
 
+#define CT_RESET (CT_OPENER_RESET | CT_TARGET_RESET)
 #define CT_CLOSING (CT_OPENER_FIN | CT_TARGET_FIN | CT_RESET)
 
 /* A flow. What it was judged by stands in it: when all of that still holds, nothing else is looked up. Local endpoints are

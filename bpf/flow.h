@@ -39,11 +39,32 @@ struct flow {
 	__u8 peer_refused; /* it was the peer's policy that said no */
 	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
 	__u8 service;	   /* FLOW_..., what the packet has to do with a service */
+	__u8 midstream;	   /* a TCP segment without SYN whose connection has no entry */
 	union ct_key key;
 	struct ct_entry entry; /* what is to be stored, when the packet changes it */
 };
-/* The longest chain of functions has no more room. */
-_Static_assert(sizeof(struct flow) <= 184, "it stands on the stack of programs");
+
+/* The flow of the packet that this CPU processes. Programs of these hooks do not interrupt each other on one CPU. The flow is not on the stack,
+ * whose 512 bytes all functions of a call chain share. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow);
+} flow_works SEC(".maps");
+
+/* flow_work returns the flow of this CPU with all fields zero but the direction. */
+static __always_inline struct flow *flow_work(__u8 direction)
+{
+	__u32 zero = 0;
+	struct flow *flow = bpf_map_lookup_elem(&flow_works, &zero);
+
+	if (!flow)
+		return NULL;
+	__builtin_memset(flow, 0, sizeof(*flow));
+	flow->direction = direction;
+	return flow;
+}
 
 #define FLOW_TO_SERVICE 1 /* it was for a service and goes to the backend now */
 #define FLOW_TO_NEW 2	  /* ... and is the first one of its flow */

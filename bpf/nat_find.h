@@ -41,6 +41,7 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 	if (work->key.protocol == IPPROTO_TCP) {
 		if (tcp_flags & TCP_FIN)
 			flags |= NAT_SENDER_FIN;
+		flags &= ~NAT_SENDER_RESET; /* as ct_advance does it */
 		if (tcp_flags & TCP_RST)
 			flags |= NAT_SENDER_RESET;
 		if (!(tcp_flags & TCP_SYN))

@@ -83,8 +83,8 @@ __attribute__((noinline)) int begin(struct __sk_buff *skb, const struct flow *fl
 	return snat_create(skb, flow->family);
 }
 
-/* is_taken tells whether the answers to a packet of the node would be taken for those of another flow; key was filled in when its own was
- * looked for. */
+/* is_taken reports whether replies to a packet of the node would match the entry of another flow. It overwrites the key of the work with that of
+ * the packet. */
 __attribute__((noinline)) int is_taken(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -97,9 +97,8 @@ __attribute__((noinline)) int is_taken(const struct flow *flow)
 	return nat_load(flow->family, NAT_OTHER);
 }
 
-/* node_opens tells whether a packet of the node opens a flow that needs an entry, so that what comes back is told from the answers to others.
- * What the node answers never does: whoever makes it answer would fill the table. Who asks by ICMP has no socket that could be found, so its
- * questions are always remembered. */
+/* node_opens reports whether a packet of the node initiates a flow that needs an entry. A reply of the node never does: a peer that makes the
+ * node reply would fill the table. ICMP requests always do, because programs cannot look up the sockets that send them. */
 static __always_inline int node_opens(const struct flow *flow)
 {
 	if (!snat_has_ports(flow->l4.protocol) || !snat_in_range(flow->l4.sport)) /* below the range nobody else gets ports */

@@ -114,6 +114,48 @@ type netdevEgressEndpointRef struct {
 	Flags uint32
 }
 
+type netdevEgressFlow struct {
+	_    structs.HostLayout
+	From netdevEgressAddrKey
+	To   netdevEgressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+	End          uint32
+	Datagram     uint32
+	At           uint16
+	Quoted       uint16
+	Fragment     uint8
+	Family       uint8
+	Direction    uint8
+	Hops         uint8
+	Self         uint16
+	Peer         uint16
+	PeerIdentity uint32
+	Check        uint32
+	Epochs       uint32
+	Second       uint8
+	Known        uint8
+	Established  uint8
+	ViaStack     uint8
+	PeerRefused  uint8
+	Foreign      uint8
+	Service      uint8
+	Midstream    uint8
+	Key          struct {
+		_  structs.HostLayout
+		V4 netdevEgressCtKey4
+		_  [24]byte
+	}
+	Entry netdevEgressCtEntry
+}
+
 type netdevEgressFragEntry struct {
 	_     structs.HostLayout
 	Sport uint16
@@ -316,6 +358,7 @@ const (
 	netdevEgressMapEpochs            = "epochs"
 	netdevEgressMapEvents            = "events"
 	netdevEgressMapEventsLost        = "events_lost"
+	netdevEgressMapFlowWorks         = "flow_works"
 	netdevEgressMapFrags             = "frags"
 	netdevEgressMapIpcache           = "ipcache"
 	netdevEgressMapIpcachePrefixes   = "ipcache_prefixes"
@@ -410,6 +453,7 @@ type netdevEgressMapSpecs struct {
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -480,6 +524,7 @@ type netdevEgressMaps struct {
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -516,6 +561,7 @@ func (m *netdevEgressMaps) Close() error {
 		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.FlowWorks,
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,

@@ -114,6 +114,48 @@ type netdevIngressEndpointRef struct {
 	Flags uint32
 }
 
+type netdevIngressFlow struct {
+	_    structs.HostLayout
+	From netdevIngressAddrKey
+	To   netdevIngressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+	End          uint32
+	Datagram     uint32
+	At           uint16
+	Quoted       uint16
+	Fragment     uint8
+	Family       uint8
+	Direction    uint8
+	Hops         uint8
+	Self         uint16
+	Peer         uint16
+	PeerIdentity uint32
+	Check        uint32
+	Epochs       uint32
+	Second       uint8
+	Known        uint8
+	Established  uint8
+	ViaStack     uint8
+	PeerRefused  uint8
+	Foreign      uint8
+	Service      uint8
+	Midstream    uint8
+	Key          struct {
+		_  structs.HostLayout
+		V4 netdevIngressCtKey4
+		_  [24]byte
+	}
+	Entry netdevIngressCtEntry
+}
+
 type netdevIngressFragEntry struct {
 	_     structs.HostLayout
 	Sport uint16
@@ -321,6 +363,7 @@ const (
 	netdevIngressMapEpochs            = "epochs"
 	netdevIngressMapEvents            = "events"
 	netdevIngressMapEventsLost        = "events_lost"
+	netdevIngressMapFlowWorks         = "flow_works"
 	netdevIngressMapFrags             = "frags"
 	netdevIngressMapIpcache           = "ipcache"
 	netdevIngressMapIpcachePrefixes   = "ipcache_prefixes"
@@ -416,6 +459,7 @@ type netdevIngressMapSpecs struct {
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -487,6 +531,7 @@ type netdevIngressMaps struct {
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -524,6 +569,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.FlowWorks,
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,

@@ -49,11 +49,13 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	return v == CONTINUE ? deliver_local(skb, to) : v;
 }
 
-static __noinline verdict from_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
+__attribute__((noinline)) int from_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv4_packet packet;
 	verdict v;
 
+	if (!self || !flow)
+		return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_SENDER);
 	if ((v = ipv4_parse(skb, &packet)) != CONTINUE)
 		return v;
 	if (!endpoint_has_ipv4(self, packet.saddr))
@@ -69,11 +71,13 @@ static __noinline verdict from_ipv4(struct __sk_buff *skb, const struct endpoint
 	return CONTINUE;
 }
 
-static __noinline verdict from_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
+__attribute__((noinline)) int from_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv6_packet packet;
 	verdict v;
 
+	if (!self || !flow)
+		return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_SENDER);
 	if ((v = ipv6_parse(skb, &packet)) != CONTINUE)
 		return v;
 	if ((v = ipv6_skip_extensions(skb, &packet)) != CONTINUE)
@@ -96,13 +100,13 @@ static __noinline verdict from_ipv6(struct __sk_buff *skb, const struct endpoint
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
-	struct flow flow = { .direction = DIRECTION_EGRESS };
+	struct flow *flow = flow_work(DIRECTION_EGRESS);
 	__be16 proto;
 	verdict v;
 
-	if (!self)
+	if (!self || !flow)
 		return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_SENDER);
-	seen->endpoint = flow.self = self->id;
+	seen->endpoint = flow->self = self->id;
 	seen->src_label = self->identity;
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
@@ -110,10 +114,10 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		return DROP(FILE_POD_EGRESS, REASON_SOURCE_MAC);
 	switch (proto) {
 	case bpf_htons(ETH_P_IP):
-		v = from_ipv4(skb, self, &flow);
+		v = from_ipv4(skb, self, flow);
 		break;
 	case bpf_htons(ETH_P_IPV6):
-		v = from_ipv6(skb, self, &flow);
+		v = from_ipv6(skb, self, flow);
 		break;
 	case bpf_htons(ETH_P_ARP):
 		return arp_answer(skb, self);
@@ -122,13 +126,13 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	}
 	if (v != CONTINUE)
 		return v;
-	v = track(skb, &flow, self, 1);
-	seen->dst_label = flow.peer_identity;
-	if (flow.peer_refused) {
+	v = track(skb, flow, self, 1);
+	seen->dst_label = flow->peer_identity;
+	if (flow->peer_refused) {
 		seen->direction = DIRECTION_INGRESS;
-		seen->dst_id = flow.peer;
+		seen->dst_id = flow->peer;
 	}
-	return v == CONTINUE ? deliver(skb, self, &flow, seen) : v;
+	return v == CONTINUE ? deliver(skb, self, flow, seen) : v;
 }
 
 /* tell lets a pod know that nobody takes what it sent, when the verdict says so. */

@@ -71,10 +71,11 @@ const (
 	podEgressCtFlagCT_VIA_STACK     podEgressCtFlag = 2
 	podEgressCtFlagCT_OPENER_FIN    podEgressCtFlag = 4
 	podEgressCtFlagCT_TARGET_FIN    podEgressCtFlag = 8
-	podEgressCtFlagCT_RESET         podEgressCtFlag = 16
+	podEgressCtFlagCT_OPENER_RESET  podEgressCtFlag = 16
 	podEgressCtFlagCT_STANDS        podEgressCtFlag = 32
 	podEgressCtFlagCT_AUDITED       podEgressCtFlag = 64
 	podEgressCtFlagCT_TRANSLATED    podEgressCtFlag = 128
+	podEgressCtFlagCT_TARGET_RESET  podEgressCtFlag = 256
 )
 
 type podEgressCtKey4 struct {
@@ -148,6 +149,48 @@ type podEgressEndpointRef struct {
 	_     structs.HostLayout
 	Id    uint32
 	Flags uint32
+}
+
+type podEgressFlow struct {
+	_    structs.HostLayout
+	From podEgressAddrKey
+	To   podEgressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+	End          uint32
+	Datagram     uint32
+	At           uint16
+	Quoted       uint16
+	Fragment     uint8
+	Family       uint8
+	Direction    uint8
+	Hops         uint8
+	Self         uint16
+	Peer         uint16
+	PeerIdentity uint32
+	Check        uint32
+	Epochs       uint32
+	Second       uint8
+	Known        uint8
+	Established  uint8
+	ViaStack     uint8
+	PeerRefused  uint8
+	Foreign      uint8
+	Service      uint8
+	Midstream    uint8
+	Key          struct {
+		_  structs.HostLayout
+		V4 podEgressCtKey4
+		_  [24]byte
+	}
+	Entry podEgressCtEntry
 }
 
 type podEgressFragEntry struct {
@@ -411,6 +454,7 @@ const (
 	podEgressMapEpochs              = "epochs"
 	podEgressMapEvents              = "events"
 	podEgressMapEventsLost          = "events_lost"
+	podEgressMapFlowWorks           = "flow_works"
 	podEgressMapFrags               = "frags"
 	podEgressMapIpcache             = "ipcache"
 	podEgressMapIpcachePrefixes     = "ipcache_prefixes"
@@ -508,6 +552,7 @@ type podEgressMapSpecs struct {
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -581,6 +626,7 @@ type podEgressMaps struct {
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -618,6 +664,7 @@ func (m *podEgressMaps) Close() error {
 		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.FlowWorks,
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,

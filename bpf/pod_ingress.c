@@ -18,11 +18,13 @@
 #include "reasons.h"
 #include "track.h"
 
-static __noinline verdict to_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
+__attribute__((noinline)) int to_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv4_packet packet;
 	verdict v;
 
+	if (!self || !flow)
+		return DROP(FILE_POD_INGRESS, REASON_NO_ENDPOINT);
 	if ((v = ipv4_parse(skb, &packet)) != CONTINUE)
 		return v;
 	if (ipv4_is_group(packet.daddr))
@@ -34,11 +36,13 @@ static __noinline verdict to_ipv4(struct __sk_buff *skb, const struct endpoint_f
 	return CONTINUE;
 }
 
-static __noinline verdict to_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
+__attribute__((noinline)) int to_ipv6(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	struct ipv6_packet packet;
 	verdict v;
 
+	if (!self || !flow)
+		return DROP(FILE_POD_INGRESS, REASON_NO_ENDPOINT);
 	if ((v = ipv6_parse(skb, &packet)) != CONTINUE)
 		return v;
 	if ((v = ipv6_skip_extensions(skb, &packet)) != CONTINUE)
@@ -67,23 +71,23 @@ static __noinline verdict deliver(struct __sk_buff *skb, const struct endpoint_f
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
 {
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
-	struct flow flow = { .direction = DIRECTION_INGRESS };
+	struct flow *flow = flow_work(DIRECTION_INGRESS);
 	__be16 proto;
 	verdict v;
 
-	if (!self)
+	if (!self || !flow)
 		return DROP(FILE_POD_INGRESS, REASON_NO_ENDPOINT);
-	seen->endpoint = flow.self = self->id;
+	seen->endpoint = flow->self = self->id;
 	seen->dst_id = self->id;
 	seen->dst_label = self->identity;
 	if ((v = eth_parse(skb, &proto)) != CONTINUE)
 		return v;
 	switch (proto) {
 	case bpf_htons(ETH_P_IP):
-		v = to_ipv4(skb, self, &flow);
+		v = to_ipv4(skb, self, flow);
 		break;
 	case bpf_htons(ETH_P_IPV6):
-		v = to_ipv6(skb, self, &flow);
+		v = to_ipv6(skb, self, flow);
 		break;
 	case bpf_htons(ETH_P_ARP):
 		return DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING); /* the node has no need to ask */
@@ -92,9 +96,9 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	}
 	if (v != CONTINUE)
 		return v;
-	v = track(skb, &flow, self, 0);
-	seen->src_label = flow.peer_identity;
-	return v == CONTINUE ? deliver(skb, self, &flow) : v;
+	v = track(skb, flow, self, 0);
+	seen->src_label = flow->peer_identity;
+	return v == CONTINUE ? deliver(skb, self, flow) : v;
 }
 
 SEC("tc")

@@ -119,6 +119,48 @@ type podIngressEndpointRef struct {
 	Flags uint32
 }
 
+type podIngressFlow struct {
+	_    structs.HostLayout
+	From podIngressAddrKey
+	To   podIngressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+	End          uint32
+	Datagram     uint32
+	At           uint16
+	Quoted       uint16
+	Fragment     uint8
+	Family       uint8
+	Direction    uint8
+	Hops         uint8
+	Self         uint16
+	Peer         uint16
+	PeerIdentity uint32
+	Check        uint32
+	Epochs       uint32
+	Second       uint8
+	Known        uint8
+	Established  uint8
+	ViaStack     uint8
+	PeerRefused  uint8
+	Foreign      uint8
+	Service      uint8
+	Midstream    uint8
+	Key          struct {
+		_  structs.HostLayout
+		V4 podIngressCtKey4
+		_  [24]byte
+	}
+	Entry podIngressCtEntry
+}
+
 type podIngressFragEntry struct {
 	_     structs.HostLayout
 	Sport uint16
@@ -336,6 +378,7 @@ const (
 	podIngressMapEpochs              = "epochs"
 	podIngressMapEvents              = "events"
 	podIngressMapEventsLost          = "events_lost"
+	podIngressMapFlowWorks           = "flow_works"
 	podIngressMapFrags               = "frags"
 	podIngressMapIpcache             = "ipcache"
 	podIngressMapIpcachePrefixes     = "ipcache_prefixes"
@@ -433,6 +476,7 @@ type podIngressMapSpecs struct {
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
@@ -506,6 +550,7 @@ type podIngressMaps struct {
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
@@ -543,6 +588,7 @@ func (m *podIngressMaps) Close() error {
 		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.FlowWorks,
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,

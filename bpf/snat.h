@@ -1,5 +1,5 @@
-/* The ports under which flows leave this node, so that what comes back says whose it is. A port that a socket of the node has is given to
- * nobody else; the node's own connections need no entries then, unless their port towards the same target was given out before. */
+/* Source ports of flows that leave with an address of the node: the port of a reply identifies its flow. A port of a socket of the node is not
+ * allocated to another flow, so a flow of the node needs an entry only when its port towards the same destination is allocated already. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -32,9 +32,9 @@ static __always_inline int snat_has_ports(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE || l4_is_icmp(protocol);
 }
 
-/* snat_is_socket tells whether a socket of the node would get what comes back to the source that entry has. The kernel's tables of sockets
- * are asked: connections of the node may be many and last long, so remembering them would be a second table that anybody can fill who makes
- * the node answer. UDP-Lite has a table of its own, which programs cannot ask. */
+/* snat_is_socket reports whether a socket of the node would receive the replies to the source of the entry. It looks the socket up in the kernel:
+ * a table of the node's connections would be filled by any peer that makes the node reply. UDP-Lite has a socket table of its own, which
+ * programs cannot look up. */
 __attribute__((noinline)) int snat_is_socket(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -66,7 +66,7 @@ __attribute__((noinline)) int snat_is_socket(struct __sk_buff *skb, __u32 family
 	return 1;
 }
 
-/* snat_claim stores the flow that key and entry describe, unless its source belongs to somebody else. */
+/* snat_claim stores the flow that key and entry describe, unless its source belongs to a socket of the node or to another flow. */
 static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
 {
 	return is_node_address && snat_is_socket(skb, family) ? STEP_TAKEN : nat_create(family);

@@ -20,6 +20,30 @@ static __always_inline int is_for_service(const struct flow *flow) { return flow
 
 static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
+/* track_begin initializes the entry of a new or expired flow. check and flags are those of the entry under the same key, or 0. A segment of an
+ * expired connection keeps the direction of the connection. */
+__attribute__((noinline)) int track_begin(struct flow *flow, __u32 check, __u32 flags, __u32 now)
+{
+	if (!flow)
+		return 0;
+	flow->entry = (struct ct_entry){ .check = flow->check, .created = now, .flags = flow->second };
+	if (flow->l4.protocol != IPPROTO_TCP || (flow->l4.tcp_flags & TCP_SYN))
+		return 0;
+	flow->midstream = check != flow->check;
+	if (!flow->midstream)
+		flow->entry.flags = flags & CT_OPENER_SECOND;
+	return 0;
+}
+
+/* track_advance updates the state of a flow from its packet. It is not inlined: the verifier would multiply the states of its branches with
+ * those of its caller. */
+__attribute__((noinline)) int track_advance(struct flow *flow, __u32 now)
+{
+	if (flow)
+		ct_advance(&flow->entry, &flow->l4, !is_answer(flow), now);
+	return 0;
+}
+
 /* track_find finds the flow of a packet that track_quickly does not know enough about, or begins one. */
 __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
@@ -48,11 +72,11 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 		/* Under the key of a question, an answer alone would let the question in after it. */
 		if (flow->l4.role == L4_ANSWER)
 			return DROP(FILE_TRACK, REASON_CT_UNKNOWN);
-		*entry = (struct ct_entry){ .check = flow->check, .created = now, .flags = flow->second };
+		track_begin(flow, old ? old->check : 0, old ? old->flags : 0, now);
 	}
 	if (is_for_service(flow))
 		entry->flags |= CT_TRANSLATED;
-	ct_advance(entry, &flow->l4, !is_answer(flow), now);
+	track_advance(flow, now);
 	entry->packets++;
 	entry->bytes += skb->len;
 	if (!stands)
@@ -60,7 +84,9 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	if (!flow->established && is_answer(flow))
 		return STEP_KEEP;
 	if (old) { /* the verifier cannot know that what stands is there */
-		__sync_fetch_and_or(&old->flags, entry->flags); /* the other direction may be closing on another CPU */
+		/* Only the flags that this direction owns change: the other direction may be closing on another CPU. */
+		__sync_fetch_and_and(&old->flags, entry->flags | ~ct_own_reset(!is_answer(flow)));
+		__sync_fetch_and_or(&old->flags, entry->flags);
 		old->expires = entry->expires;
 		old->packets = entry->packets;
 		old->bytes = entry->bytes;
@@ -85,13 +111,31 @@ __attribute__((noinline)) int track_keep(const struct flow *flow)
 	return ct_keep_new(&key, flow->family, &entry);
 }
 
-/* A flow that is no longer allowed stays until it expires, and each of its packets is judged again in the direction in which it was
- * opened. Were it forgotten, the next segment of its target would open it anew, the other way round. */
+/* track_judge evaluates the policies. The initiator of a connection without an entry is unknown, so the policies must allow both directions.
+ * Otherwise a client whose access was revoked would keep its connection: the next segment of its server would open it in the other direction. */
+__attribute__((noinline)) int track_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	verdict v;
+
+	if (!flow)
+		return DROP(FILE_TRACK, REASON_POLICY);
+	if (flow->midstream) {
+		flow->entry.flags ^= CT_OPENER_SECOND;
+		v = flow_judge(skb, flow, self);
+		flow->entry.flags ^= CT_OPENER_SECOND;
+		if (v != CONTINUE)
+			return v;
+	}
+	return flow_judge(skb, flow, self);
+}
+
+/* A flow that is no longer allowed stays until it expires, and each of its packets is evaluated again in the direction in which it was
+ * opened, as is the next segment of an expired connection. */
 static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	verdict v = track_find(skb, flow, self);
 
-	if (v == STEP_JUDGE && !(v = flow_judge(skb, flow, self)))
+	if (v == STEP_JUDGE && !(v = track_judge(skb, flow, self)))
 		v = STEP_KEEP;
 	return v == STEP_KEEP ? track_keep(flow) : v;
 }

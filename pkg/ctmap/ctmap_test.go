@@ -70,7 +70,8 @@ func TestStateAt(t *testing.T) {
 		"FIN of the opener":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerFin), 9000, Closing},
 		"FIN of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetFin), 9000, Closing},
 		"FIN of both":            {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerFin | bpf.CtTargetFin), 1010, Closed},
-		"RST":                    {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtReset), 1010, Reset},
+		"RST of the opener":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerReset), 1010, Reset},
+		"RST of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetReset), 1010, Reset},
 		"datagram":               {unix.IPPROTO_UDP, false, 0, 1060, Unanswered},
 		"answer":                 {unix.IPPROTO_UDP, true, 0, 1060, Answered},
 		"the last tick":          {unix.IPPROTO_TCP, true, uint32(bpf.CtStands), 1000, Expired},
@@ -84,8 +85,10 @@ func TestStateAt(t *testing.T) {
 				f.Entry.Flags |= bpf.CtOpenerFin
 			case uint32(bpf.CtTargetFin):
 				f.Entry.Flags |= bpf.CtTargetFin
-			case uint32(bpf.CtReset):
-				f.Entry.Flags |= bpf.CtReset
+			case uint32(bpf.CtOpenerReset):
+				f.Entry.Flags |= bpf.CtOpenerReset
+			case uint32(bpf.CtTargetReset):
+				f.Entry.Flags |= bpf.CtTargetReset
 			case uint32(bpf.CtStands):
 				f.Entry.Flags |= bpf.CtStands
 			}

@@ -35,7 +35,7 @@ func (f *Flow) StateAt(now uint32) State {
 		return Answered
 	case f.protocol() != unix.IPPROTO_TCP:
 		return Unanswered
-	case flags&bpf.CtReset != 0:
+	case flags&(bpf.CtOpenerReset|bpf.CtTargetReset) != 0:
 		return Reset
 	case flags&bpf.CtOpenerFin != 0 && flags&bpf.CtTargetFin != 0:
 		return Closed
