@@ -351,14 +351,14 @@ func TestPrivilegedConntrack_ExpiredConnectionKeepsItsDirection(t *testing.T) {
 			t.Errorf("the initiator is endpoint %d and the responder %d, want %d and %d", f.Opener, f.Target, podA.id, podB.id)
 		}
 
-		n.closed(podB) // nobody may connect to b any more; b may connect to everybody
+		n.closed(podB) // its ingress is denied now, its egress is allowed
 		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
 		n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
 		n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
 	})
 }
 
-// Nobody knows who opened a connection that is met in the middle, after its entry was deleted: it goes on when the policies allow both directions.
+// The initiator of a connection whose entry was deleted is unknown: its segments pass when the policies allow both directions.
 func TestPrivilegedConntrack_ConnectionWithoutAnEntry(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

@@ -64,7 +64,7 @@ static __always_inline int ipv4_is_group(__be32 addr)
 	return (addr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || addr == bpf_htonl(0xffffffff);
 }
 
-/* ipv4_is_node_local tells whether addr never leaves the node that uses it: 0/8 ("this network") and 127/8 (loopback), RFC 6890. The stack
+/* ipv4_is_node_local reports whether addr never leaves the node that uses it: 0/8 ("this network") and 127/8 (loopback), RFC 6890. The stack
  * would take such packets from a pod's link when route_localnet is set. */
 static __always_inline int ipv4_is_node_local(__be32 addr)
 {

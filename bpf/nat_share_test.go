@@ -88,7 +88,7 @@ func TestPrivilegedNatShare_RefusedFlowsDoNotCount(t *testing.T) {
 	})
 }
 
-// Whoever leaves under the node's address: a pod, another one, and the node itself, whose questions beyond its share pass and are not remembered.
+// The shares of masqueraded flows: of a pod, of another pod, and of the node, whose ICMP requests beyond its share pass without entries.
 func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {

@@ -14,8 +14,8 @@ func (n *node) nodeSends(packet []byte) outcome {
 	return n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, packet)
 }
 
-// What others make the node send takes no entries of translated flows: one host that pings with every identifier, or asks closed ports,
-// would fill the table for all pods.
+// Replies of the node take no entries of translated flows: one host that pings with every identifier, or connects to closed ports, would fill the
+// table for all pods.
 func TestPrivilegedNetdevEgress_AnswersOfTheNodeAreNotRemembered(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -38,7 +38,7 @@ func TestPrivilegedNetdevEgress_AnswersOfTheNodeAreNotRemembered(t *testing.T) {
 	})
 }
 
-// The node opens a flow whose answers would be taken for those of a pod's: it gets another port, whatever the protocol.
+// A flow of the node whose replies would match the entry of a pod's flow gets another port.
 func TestPrivilegedNetdevEgress_TheNodeEvadesAPodsPort(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -80,12 +80,12 @@ func TestPrivilegedNetdevEgress_PodsEvadePortsOfSockets(t *testing.T) {
 			packet func(f flow) []byte
 			keeps  bool
 		}{
-			"TCP from a listener's port":            {listener, func(f flow) []byte { return f.tcp(t, "S") }, false},
-			"UDP from a socket's port":              {datagrams, func(f flow) []byte { return f.bytes(t) }, false},
-			"UDP from a port that only TCP has":     {listener, func(f flow) []byte { return f.bytes(t) }, true},
-			"TCP from a port that only UDP has":     {datagrams, func(f flow) []byte { return f.tcp(t, "S") }, true},
-			"TCP from a port that nobody has":       {unused, func(f flow) []byte { return f.tcp(t, "S") }, true},
-			"datagrams from a port that nobody has": {unused, func(f flow) []byte { return f.bytes(t) }, true},
+			"TCP from a listener's port":        {listener, func(f flow) []byte { return f.tcp(t, "S") }, false},
+			"UDP from a socket's port":          {datagrams, func(f flow) []byte { return f.bytes(t) }, false},
+			"UDP from a port that only TCP has": {listener, func(f flow) []byte { return f.bytes(t) }, true},
+			"TCP from a port that only UDP has": {datagrams, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"TCP from a port without a socket":  {unused, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"UDP from a port without a socket":  {unused, func(f flow) []byte { return f.bytes(t) }, true},
 		} {
 			server := on(client[family], 53)
 			got := n.sendFrom(podA, c.packet(going(on(podA.addr(family), c.port), server)))

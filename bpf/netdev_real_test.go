@@ -33,10 +33,10 @@ func TestPrivilegedReal_MasqueradeKeepsConnectionsApart(t *testing.T) {
 		if seen := s.talk(t, a, to, server, 10); seen != netip.AddrPortFrom(nodeOut[family], port) {
 			t.Errorf("IPv%d: the first pod was seen as %s: its port was free", family, seen)
 		}
-		own := listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port)) // comes later
+		own := listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port)) // after the pod
 		for _, size := range []int{10, 4000} {
 			if seen := s.talk(t, a, to, server, size); seen != netip.AddrPortFrom(nodeOut[family], port) {
-				t.Errorf("IPv%d: the first pod was seen as %s, and has its port no more", family, seen)
+				t.Errorf("IPv%d: the first pod was seen as %s and has lost its port", family, seen)
 			}
 			seenB, seenOwn := s.talk(t, b, to, server, size), s.talk(t, own, to, server, size)
 			for who, seen := range map[string]netip.AddrPort{"the other pod": seenB, "the node": seenOwn} {

@@ -60,8 +60,8 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 		return false, err
 	}
 	defer queue.Close()
-	// An agent that replayed the queue a moment ago listens by now. One that is just being killed still takes connections, and breaks
-	// them: soon nobody takes them, or the next agent does.
+	// An agent that replayed the queue a moment ago listens by now. An agent that is being killed accepts connections and resets them
+	// until its process has ended.
 	for begin := time.Now(); ; time.Sleep(dyingPause) {
 		err = deleteEndpoint(ctx, agent, containerID, ifName)
 		if !agentcall.Interrupted(err) || time.Since(begin) > dyingPatience || ctx.Err() != nil {

@@ -138,10 +138,10 @@ func TestPrivilegedDel_AgentFails(t *testing.T) {
 	n.must(del("c1", p))
 }
 
-// An agent that is being killed takes connections for a while and breaks them; then nobody does, or the next agent.
+// An agent that is being killed accepts connections and resets them until its process has ended.
 func TestPrivilegedDel_AgentDiesDuringDelete(t *testing.T) {
 	t.Parallel()
-	for name, gone := range map[string]bool{"nobody follows": true, "the next one answers": false} {
+	for name, gone := range map[string]bool{"no agent follows": true, "the next agent answers": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, p := newNode(t), newPod(t)

@@ -51,7 +51,7 @@ func registerController(jobs job.Group, c controller) {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
-		// Of the routes only some types are watched; changes of others wake nobody.
+		// Only some types of routes are watched: changes of other routes do not wake the loop.
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Addresses, c.LocalNode)
 		changed := statedb.NewWatchSet()
 		complete := c.inputsComplete(txn, changed)

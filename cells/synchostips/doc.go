@@ -1,9 +1,9 @@
 // Package synchostips tells the datapath which addresses are this node's own, which are other nodes', with and without an API
 // server, and which are everybody else's.
 //
-// What the stack takes for itself under other addresses is the node as well: the targets of routes of the types local, broadcast and
-// anycast. A policy that allows the world but not the host would otherwise let a pod reach the node's processes by the broadcast
-// address of a subnet. Loopback and link-local addresses are nobody's here: pod_egress drops packets to them.
+// The destinations of routes of the types local, broadcast and anycast in the table local are addresses of the node as well. A policy that
+// allows the world but not the host would otherwise let a pod reach the node's processes by the broadcast address of a subnet.
+// Loopback and link-local addresses are left out: pod_egress drops packets to them.
 //
 // Tables in: node-addresses, routes, local-node; k8s-nodes, cilium-nodes and k8s-endpointslices. It writes no table of its own:
 // through the writers of bpf-endpoints (owner "sync-host-ips") and ipcache (owners "sync-host-ips" and "nodes") it

@@ -57,8 +57,8 @@ func Status(err error) int {
 	return 0
 }
 
-// Interrupted tells whether the agent took the request and ended before it answered. Nobody knows whether it did what it was asked:
-// only a request that may be repeated is to be sent again.
+// Interrupted reports whether the agent accepted the request and ended before it answered. The agent may have executed the request, so the
+// caller may repeat only a request that is idempotent.
 func Interrupted(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -16,9 +16,9 @@ import (
 const EnvPrefix = "WAGGLE_"
 
 const (
-	// startTimeout bounds all start hooks together. None of them waits for anything remote, but the kernel's verifier takes its
-	// time where the CPU is emulated or busy, and to end a slow start and begin again helps nobody. Kubelet's startup probe has
-	// the same limit, as has Cilium's agent.
+	// startTimeout bounds all start hooks together. No hook waits for anything remote, but the kernel's verifier is slow where the
+	// CPU is emulated or busy, and a restart would only lose the work done so far. Kubelet's startup probe has the same limit, as
+	// has Cilium's agent.
 	startTimeout = 5 * time.Minute
 	// stopTimeout leaves a second of the 5 that a SIGTERM may take; on expiry the remaining hooks are skipped. The agent sets its
 	// own, which follows --stop-timeout and has this value by default.

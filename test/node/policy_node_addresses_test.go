@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// otherAddressesOfTheNode sends to a process of the node by every address under which the node's stack would take the packet. Who may talk with
-// the world reaches it by none of them; who may talk with the node reaches it by those that a policy can be asked about.
+// otherAddressesOfTheNode sends to a process of the node by every address for which the node's stack delivers packets locally. A pod that is
+// allowed the world reaches the process by no address; a pod that is allowed the host reaches it by each address that policies know.
 func (w *world) otherAddressesOfTheNode(t *testing.T) {
 	client := w.party("x/a").pod
 	e := endsOf(t, client)
@@ -86,8 +86,8 @@ func linkLocalOf(t *testing.T, node *nodekit.Node, link string) (found netip.Add
 	return found
 }
 
-// listenOnTheNode opens the port of [udp] on every address of the node, and returns what tells whether a datagram comes or, after a short while,
-// that none does.
+// listenOnTheNode opens the port of [udp] on every address of the node. heard returns an error when a datagram is wanted and does not arrive, or
+// is not wanted and arrives within a short time.
 func listenOnTheNode(t *testing.T, node *nodekit.Node) (heard func(ipv6, want bool) error) {
 	t.Helper()
 	servers := map[bool]net.PacketConn{}

@@ -97,8 +97,8 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Pause is the time between two questions of the same kind, by the time that the first took: asking takes a quarter of a CPU at
-// most, so that tests that wait leave the machine to those that work.
+// Pause is the interval between two polls, by the duration of the first: polling uses a quarter of a CPU at most, so that waiting tests leave
+// the CPUs to working ones.
 func Pause(took time.Duration) time.Duration {
 	return min(max(3*took, 20*time.Millisecond), 200*time.Millisecond)
 }

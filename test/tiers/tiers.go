@@ -29,11 +29,11 @@ type call struct {
 // tiers lists all tiers in the order in which a whole run has them.
 var tiers = []tier{
 	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, false},
-	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 1100 * time.Second, hermetic, false},
-	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 300 * time.Second, machine, true},
-	{"node", "the real agent and plugin on private nodes", 750 * time.Second, node, true},
-	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 500 * time.Second, kernels, false},
-	{"kube", "a real Kubernetes", 550 * time.Second, kube, true},
+	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, false},
+	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 200 * time.Second, machine, true},
+	{"node", "the real agent and plugin on private nodes", 480 * time.Second, node, true},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, false},
+	{"kube", "a real Kubernetes", 520 * time.Second, kube, true},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
@@ -73,13 +73,13 @@ func hermetic(t *tree, all bool) []call {
 
 func machine(t *tree, all bool) []call {
 	flags := []string{"-p", "2", "-timeout", "10m"}
-	anew := append(slices.Clone(flags), uncached)
+	fresh := append(slices.Clone(flags), uncached)
 	if all {
-		flags = anew
+		flags = fresh
 	}
 	cached, always := visible(t.of("machine"))
 	race, rest := t.split(cached)
-	calls := []call{raceTest(flags, race), goTest(flags, rest), goTest(anew, always)}
+	calls := []call{raceTest(flags, race), goTest(flags, rest), goTest(fresh, always)}
 	for i := range calls {
 		calls[i].env = append(slices.Clone(calls[i].env), testnet.MachineEnv+"="+machineID())
 	}
