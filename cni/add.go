@@ -207,7 +207,7 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 		}
 	}
 	forget := func(ctx context.Context) error {
-		return deleteEndpoint(ctx, a.agent, a.args.ContainerID, a.args.IfName)
+		return deleteEndpoint(ctx, a.agent, a.args.ContainerID, a.args.IfName, deleteTimeout)
 	}
 	err := a.agent.CreateEndpoint(ctx, req)
 	if err == nil {

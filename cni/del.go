@@ -21,8 +21,10 @@ const (
 	deleteTimeout = 30 * time.Second
 	// lockTimeout is how long a starting agent may replay the queue before a DEL gives up.
 	lockTimeout = 10 * time.Second
-	// dyingPatience is how long a process that was killed may go on to take connections, dyingPause the time between two of ours.
-	dyingPatience, dyingPause = 5 * time.Second, 20 * time.Millisecond
+	// lockedTimeout bounds the call to the agent while the queue is locked.
+	lockedTimeout = time.Second
+	// replacedPatience is how long DEL waits for an agent that is being replaced, replacedPause the time between two attempts.
+	replacedPatience, replacedPause = 20 * time.Second, 20 * time.Millisecond
 )
 
 // del detaches a pod. What is gone already is no error, so a runtime may repeat it.
@@ -46,34 +48,40 @@ func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 	return nil
 }
 
-// forget has the agent delete an endpoint, or leaves that in the deletion queue when there is no agent.
+// forget has the agent delete an endpoint, or leaves that in the deletion queue when there is no agent. It tries again while the agent is being
+// replaced: a process that is being killed accepts connections and resets them, and a new one serves only after it has replayed the queue.
 func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName string) (queued bool, err error) {
 	agent := agentcall.New(conf.SocketPath)
-	err = deleteEndpoint(ctx, agent, containerID, ifName)
-	if status := agentcall.Status(err); err == nil || status != 0 && status != unavailable || ctx.Err() != nil {
-		return false, err
+	for begin := time.Now(); ; time.Sleep(replacedPause) {
+		err = deleteEndpoint(ctx, agent, containerID, ifName, deleteTimeout)
+		if status := agentcall.Status(err); err == nil || status != 0 && status != unavailable || ctx.Err() != nil {
+			return false, err
+		}
+		queued, again, err := p.enqueue(ctx, conf, agent, containerID, ifName)
+		if !again || time.Since(begin) > replacedPatience || ctx.Err() != nil {
+			return queued, err
+		}
 	}
+}
+
+// enqueue leaves the deletion of an endpoint in the queue, unless an agent answers now. It holds the queue's lock, for which a starting agent
+// waits: the call to the agent must be short. again reports that an agent took the call and did not answer it.
+func (p *plugin) enqueue(ctx context.Context, conf *netConf, agent *agentcall.Client, containerID, ifName string) (queued, again bool, err error) {
 	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	queue, err := deletequeue.Open(lockCtx, conf.queueDir())
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	defer queue.Close()
-	// An agent that replayed the queue a moment ago listens by now. An agent that is being killed accepts connections and resets them
-	// until its process has ended.
-	for begin := time.Now(); ; time.Sleep(dyingPause) {
-		err = deleteEndpoint(ctx, agent, containerID, ifName)
-		if !agentcall.Interrupted(err) || time.Since(begin) > dyingPatience || ctx.Err() != nil {
-			break
-		}
-	}
+	// An agent that replayed the queue a moment ago listens by now.
+	err = deleteEndpoint(ctx, agent, containerID, ifName, lockedTimeout)
 	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) && agentcall.Status(err) != unavailable { // it stops
-		return false, err
+		return false, agentcall.Interrupted(err) || errors.Is(err, context.DeadlineExceeded), err
 	}
 	// Without the number the entry means what has this name by then, unless that is of a later run and its link is there.
 	newest, _ := newestLink(containerID, ifName)
-	return true, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName, NewestInterface: newest})
+	return true, false, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName, NewestInterface: newest})
 }
 
 // newestLink returns the highest index that a link of the node has; 0 when the attachment's own link is gone, as after an
@@ -110,8 +118,8 @@ func isOwn(name, containerID, ifName string) bool {
 }
 
 // deleteEndpoint treats an endpoint that does not exist as deleted.
-func deleteEndpoint(ctx context.Context, agent *agentcall.Client, containerID, ifName string) error {
-	ctx, cancel := context.WithTimeout(ctx, deleteTimeout)
+func deleteEndpoint(ctx context.Context, agent *agentcall.Client, containerID, ifName string, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := agent.DeleteEndpoint(ctx, attachmentID(containerID, ifName))
 	switch agentcall.Status(err) {
