@@ -300,7 +300,6 @@ func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 		for round := range 2 {
 			s := &store{params: params{Kernel: realKernel{}, Log: slog.New(slog.DiscardHandler), Specs: all}, dir: dir,
 				open: map[string]opened{}}
-			var memory uint64
 			for name, l := range all {
 				o := s.openMap(l)
 				s.open[name] = o
@@ -308,13 +307,12 @@ func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 					t.Errorf("round %d: open %s: %+v", round, name, o.row)
 					continue
 				}
-				memory += o.row.Memory
+				if o.row.Memory == 0 && o.m.Type() != ebpf.LPMTrie { // an empty trie takes none
+					t.Errorf("round %d: %s takes no memory", round, name)
+				}
 				if _, err := s.Entries(name); err != nil {
 					t.Errorf("dump %s: %v", name, err)
 				}
-			}
-			if budget := uint64(88_000_000); memory > budget {
-				t.Errorf("the maps take %d bytes, more than %d", memory, budget)
 			}
 			if err := s.stop(nil); err != nil {
 				t.Error(err)

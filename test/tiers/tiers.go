@@ -30,10 +30,10 @@ type call struct {
 var tiers = []tier{
 	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, false},
 	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, false},
-	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 200 * time.Second, machine, true},
-	{"node", "the real agent and plugin on private nodes", 480 * time.Second, node, true},
-	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, false},
-	{"kube", "a real Kubernetes", 520 * time.Second, kube, true},
+	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 250 * time.Second, machine, true},
+	{"node", "the real agent and plugin on private nodes", 650 * time.Second, node, true},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 520 * time.Second, kernels, false},
+	{"kube", "a real Kubernetes", 550 * time.Second, kube, true},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.

@@ -1,0 +1,77 @@
+package bpf
+
+import (
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// A reset that its receiver ignores, because the sequence number is outside of the window, shortens the lifetime of a connection until its alleged
+// sender sends again.
+func TestPrivilegedConntrack_IgnoredReset(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		for name, c := range map[string]struct {
+			from, other      pod
+			packet, opposite flow
+		}{
+			"of the initiator": {podA, podB, open, back},
+			"of the responder": {podB, podA, back, open},
+		} {
+			n.passes(c.from, c.packet.tcp(t, "R"), actRedirect)
+			n.wantTimeout("est", family, 10*time.Second)
+			n.passes(c.other, c.opposite.tcp(t, "A"), actRedirect) // sent before the reset came
+			n.wantTimeout("est", family, 10*time.Second)
+			n.passes(c.from, c.packet.tcp(t, "A"), actRedirect)
+			n.wantTimeout("est", family, 8000*time.Second)
+			if t.Failed() {
+				t.Fatalf("reset %s", name)
+			}
+		}
+	})
+}
+
+// The next segment of an expired connection does not turn its direction: a client whose access was revoked meanwhile does not go on with a
+// retransmission of its server.
+func TestPrivilegedConntrack_ExpiredConnectionKeepsItsDirection(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open := sent(podA, podA.addr(family), podB.addr(family)).ports(4000, 80)
+		back := open.back(podB)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+		if f := n.onlyFlow("est", family); f.Opener != podA.id || f.Target != podB.id {
+			t.Errorf("the initiator is endpoint %d and the responder %d, want %d and %d", f.Opener, f.Target, podA.id, podB.id)
+		}
+
+		n.closed(podB) // its ingress is denied now, its egress is allowed
+		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
+		n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
+		n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
+	})
+}
+
+// The initiator of a connection whose entry was deleted is unknown: its segments pass when the policies allow both directions.
+func TestPrivilegedConntrack_ConnectionWithoutAnEntry(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open := sent(podA, podA.addr(family), podB.addr(family)).ports(4000, 80)
+		back := open.back(podB)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		clearMaps(t, n, family)
+		n.closed(podB)
+		n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
+		n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
+		n.refused(podA, open.tcp(t, "S"), events.PolicyDenied)
+		n.passes(podB, sent(podB, podB.addr(family), podA.addr(family)).ports(4001, 80).tcp(t, "S"), actRedirect)
+	})
+}
