@@ -173,6 +173,36 @@ func TestPrivilegedDel_AgentDiesDuringDelete(t *testing.T) {
 	}
 }
 
+// A starting agent accepts connections and answers only after it has had the lock of the queue: DEL does not wait for that answer under the lock.
+func TestPrivilegedDel_AgentWaitsForTheQueue(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.must(add("c1", p))
+	var asked atomic.Int64
+	n.agent.before = func(method, _ string) {
+		if method != http.MethodDelete {
+			return
+		}
+		switch asked.Add(1) {
+		case 1: // the previous agent
+			panic(http.ErrAbortHandler)
+		case 2: // the next one
+			if release, err := deletequeue.Replay(t.Context(), filepath.Join(n.dir, "deleteQueue"), deleteInto(new([]string))); err != nil {
+				t.Error(err)
+			} else {
+				release()
+			}
+		}
+	}
+	n.must(del("c1", p))
+	if _, endpoints := n.agent.left(); len(endpoints) > 0 || asked.Load() < 3 {
+		t.Errorf("after %d requests endpoints %v are left", asked.Load(), endpoints)
+	}
+	if queued := replay(t, n.dir); len(queued) > 0 {
+		t.Errorf("the queue has %v", queued)
+	}
+}
+
 func TestPrivilegedDel_QueueFull(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
