@@ -128,9 +128,7 @@ func killed(err error) bool {
 func frozen(t *testing.T, args ...string) (node *nodekit.Node, freeze func(names ...string)) {
 	t.Helper()
 	node = newNode(t, nodekit.Options{AgentArgs: args})
-	if builds == nil {
-		t.Skip("no go command is here, and another agent must be built: run where one is")
-	}
+	needBuilds(t)
 	agent, err := builds.Agent(nodekit.Build{Tags: "freeze"})
 	if err != nil {
 		t.Fatal(err)

@@ -2,8 +2,8 @@
 //
 //	go run ./test/tiers [-all] [-list] [-v] TIER...
 //
-// Tests are divided into tiers by what they need: see tiers.go for the table. Tiers run in the order of the command line;
-// two that are joined by "+" run side by side, the first of them with low priority. Each tier runs in a control group
+// Tests are divided into tiers by what they need: see tiers.go for the table. Tiers run in the order of the command line, one at a time.
+// Each tier runs in a control group
 // of its own, whose CPU time is compared with the tier's budget. CPU time does not depend on what else the machine does.
 //
 //	main.go      the command line and the order        run.go       one tier: its commands, its group, its verdict

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/waggle-net/waggle/pkg/testseed"
@@ -46,32 +45,26 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	r := &runner{tree: tree, all: *all, out: &locked{out: os.Stdout}}
-	var groups [][]tier
-	for _, arg := range flags.Args() {
-		var group []tier
-		for name := range strings.SplitSeq(arg, "+") {
-			t, ok := find(name)
-			if !ok {
-				return fmt.Errorf("there is no tier %q: want %s", name, names())
-			}
-			group = append(group, t)
+	var chosen []tier
+	for _, name := range flags.Args() {
+		t, ok := find(name)
+		if !ok {
+			return fmt.Errorf("there is no tier %q: want %s", name, names())
 		}
-		groups = append(groups, group)
+		chosen = append(chosen, t)
 	}
-	return r.run(ctx, groups, seed)
+	return r.run(ctx, chosen, seed)
 }
 
-// run runs groups of tiers one after the other, all of them also when one fails.
-func (r *runner) run(ctx context.Context, groups [][]tier, seed string) error {
+// run runs tiers one after the other, all of them also when one fails.
+func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 	var verdicts []verdict
-	for _, group := range groups {
+	for _, t := range chosen {
 		if ctx.Err() != nil {
 			break
 		}
-		for _, t := range group {
-			fmt.Fprintf(r.out, "== tier %s: %s\n", t.name, t.about)
-		}
-		verdicts = append(verdicts, r.side(ctx, group, seed)...)
+		fmt.Fprintf(r.out, "== tier %s: %s\n", t.name, t.about)
+		verdicts = append(verdicts, r.tier(ctx, t, seed))
 	}
 	var warnings []string
 	for i := range verdicts {

@@ -53,7 +53,7 @@ func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
 			return []call{{args: []string{"echo", "kernels: 12 tests passed, 3 suites unchanged, 0 skipped"}}}
 		}},
 	}
-	err := r.run(context.Background(), [][]tier{tiers[:2], tiers[2:]}, "7")
+	err := r.run(context.Background(), tiers, "7")
 	if err == nil {
 		t.Error("no error although a command failed")
 	}
@@ -70,7 +70,7 @@ func TestRun_MeasuresCPUTime(t *testing.T) {
 	burn := tier{name: "burn", budget: time.Hour, calls: func(*tree, bool) []call {
 		return []call{{args: []string{"sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"}}}
 	}}
-	if v := r.tier(context.Background(), burn, false, "7"); len(v.failed) > 0 || v.cpu < 50*time.Millisecond {
+	if v := r.tier(context.Background(), burn, "7"); len(v.failed) > 0 || v.cpu < 50*time.Millisecond {
 		t.Errorf("a loop of the shell used %v, failed %q", v.cpu, v.failed)
 	}
 	if left, _ := os.ReadDir("/sys/fs/cgroup/unified"); slices.ContainsFunc(left, func(e os.DirEntry) bool {

@@ -44,23 +44,8 @@ func removeOld(name string) error {
 	return nil
 }
 
-// lowPriority leaves a tier a quarter of a CPU that another tier wants for itself. With 19 it would have a seventieth, and agents
-// in guests would not even start.
-const lowPriority = "6"
-
-// side runs tiers side by side, the first of several with low priority, and returns their verdicts.
-func (r *runner) side(ctx context.Context, group []tier, seed string) []verdict {
-	all := make([]verdict, len(group))
-	var wg sync.WaitGroup
-	for i, t := range group {
-		wg.Go(func() { all[i] = r.tier(ctx, t, i == 0 && len(group) > 1, seed) })
-	}
-	wg.Wait()
-	return all
-}
-
 // tier runs the commands of one tier. All run, also after one has failed.
-func (r *runner) tier(ctx context.Context, t tier, nice bool, seed string) verdict {
+func (r *runner) tier(ctx context.Context, t tier, seed string) verdict {
 	v := verdict{tier: t, before: readCPUTimes()}
 	began := time.Now()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(r.record(t.name)), 0o755), removeOld(r.record(t.name))); err != nil {
@@ -77,7 +62,7 @@ func (r *runner) tier(ctx context.Context, t tier, nice bool, seed string) verdi
 		if t.seeded {
 			c.env = append(c.env, testseed.Env+"="+seed)
 		}
-		used, err := r.call(ctx, c, g, nice, &v)
+		used, err := r.call(ctx, c, g, &v)
 		children += used
 		if err != nil && len(v.failed) == 0 {
 			v.failed = append(v.failed, fmt.Sprintf("%s: %v", strings.Join(c.args[:min(3, len(c.args))], " "), err))
@@ -92,10 +77,7 @@ func (r *runner) tier(ctx context.Context, t tier, nice bool, seed string) verdi
 }
 
 // call runs one command and returns its CPU time, with that of the children that it waited for.
-func (r *runner) call(ctx context.Context, c call, g *group, nice bool, v *verdict) (time.Duration, error) {
-	if nice {
-		c.args = append([]string{"nice", "-n", lowPriority}, c.args...)
-	}
+func (r *runner) call(ctx context.Context, c call, g *group, v *verdict) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir = filepath.Join(r.tree.root, c.dir)
 	cmd.Env = append(os.Environ(), c.env...)
