@@ -16,6 +16,7 @@
 #include "nat_error.h"
 #include "netdev.h"
 #include "reasons.h"
+#include "service_maps.h"
 #include "snat.h"
 
 /* is_outside_of_all tells whether an address belongs neither to the cluster nor to what pods meet under their own addresses. Functions of
@@ -97,17 +98,32 @@ __attribute__((noinline)) int is_taken(const struct flow *flow)
 	return nat_load(flow->family, NAT_OTHER);
 }
 
+/* is_of_service reports whether a packet of the node has the address and port of a service as its source. */
+__attribute__((noinline)) int is_of_service(const struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work)
+		return 0;
+	work->choice.key = (struct service_key){ .addr = flow->from, .port = flow->l4.sport, .protocol = flow->l4.protocol };
+	return !!bpf_map_lookup_elem(&services, &work->choice.key);
+}
+
 /* node_opens reports whether a packet of the node initiates a flow that needs an entry. A reply of the node never does: a peer that makes the
- * node reply would fill the table. ICMP requests always do, because programs cannot look up the sockets that send them. */
+ * node reply would fill the table. Three flows do: ICMP requests, because programs cannot look up the sockets that send them; a flow whose
+ * replies would match the entry of a pod; and UDP from the port of a service, whose replies would be requests of that service
+ * (netdev_ingress finds the sockets of TCP and of connected UDP). */
 static __always_inline int node_opens(const struct flow *flow)
 {
-	if (!snat_has_ports(flow->l4.protocol) || !snat_in_range(flow->l4.sport)) /* below the range nobody else gets ports */
-		return 0;
 	if (l4_is_icmp(flow->l4.protocol))
-		return flow->l4.role == L4_ASKS;
+		return flow->l4.role == L4_ASKS && snat_in_range(flow->l4.sport);
+	if (!snat_has_ports(flow->l4.protocol))
+		return 0;
 	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN)
 		return 0;
-	return is_taken(flow);
+	if (snat_in_range(flow->l4.sport) && is_taken(flow)) /* pods get no ports below the range */
+		return 1;
+	return flow->l4.protocol == IPPROTO_UDP && is_of_service(flow);
 }
 
 /* follow translates a packet whose flow's entry was found or made. */

@@ -106,6 +106,19 @@ static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flo
 	return CONTINUE;
 }
 
+/* is_reply reports whether the packet continues a flow that a process of the node opened: a process may have the port of a service as its
+ * source port. A listener does not count, because the service takes its clients. The source of the entry of the work becomes the node. */
+static __always_inline int is_reply(struct __sk_buff *skb, const struct flow *flow, struct nat_work *work)
+{
+	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return 0;
+	__builtin_memcpy(work->entry.saddr, flow->to.addr, sizeof(work->entry.saddr));
+	__builtin_memcpy(work->entry.daddr, flow->from.addr, sizeof(work->entry.daddr));
+	work->entry.sport = flow->l4.dport;
+	work->entry.dport = flow->l4.sport;
+	return snat_socket(skb, flow->family) == SNAT_CONNECTED;
+}
+
 /* serve looks for the service that a packet is for, and begins a flow with one of its backends; PASS when there is none. */
 __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 {
@@ -123,7 +136,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 	choice->hash = service_hash(&flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol);
 	choice->client.kind = flow->family == 6 ? AFFINITY_IPV6 : AFFINITY_IPV4;
 	__builtin_memcpy(choice->client.client, flow->from.addr, sizeof(choice->client.client));
-	if (!service_find(choice) || (choice->service.flags & SERVICE_LOOPBACK))
+	if (!service_find(choice) || (choice->service.flags & SERVICE_LOOPBACK) || is_reply(skb, flow, work))
 		return PASS;
 	if (is_node_or_pod(&flow->from))
 		return DROP(FILE_NETDEV_INGRESS, REASON_SOURCE_IP);

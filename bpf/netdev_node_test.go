@@ -1,10 +1,15 @@
 package bpf
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -108,4 +113,74 @@ func listenOnAll(t *testing.T, ns *testnet.Namespace, port uint16) {
 		}
 		t.Cleanup(func() { _ = l.Close() })
 	})
+}
+
+// A process of the node that has the port of a service as its source port gets the replies to it; the service gets its requests all the same.
+func TestPrivilegedNetdevIngress_RepliesAreNoRequestsOfAService(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		const port = 40000
+		own, peer, other := on(nodeOut[family], port), on(client[family], 53), on(client[family], 4000)
+		backend := on(podA.addr(family), backendPort)
+		for i, protocol := range []loadbalancer.Protocol{loadbalancer.TCP, loadbalancer.UDP} {
+			n.serve(40+uint32(i), own, protocol, 0, backend)
+		}
+		passes := func(what string, packet []byte) {
+			t.Helper()
+			n.wantPacket(n.run(NetdevIngress, ifUplink, packet), actUnspec, packet)
+			if t.Failed() {
+				t.Fatal(what)
+			}
+		}
+		serves := func(from netip.AddrPort, packet func(f flow) []byte) {
+			t.Helper()
+			n.wantPacket(n.run(NetdevIngress, ifUplink, packet(coming(from, own))), actUnspec, packet(coming(from, backend)))
+		}
+		syn := func(f flow) []byte { return f.tcp(t, "S") }
+		datagram := func(f flow) []byte { return f.bytes(t) }
+
+		n.ns.Do(func() {
+			check(t, setUp("uplinkp"))
+			check(t, setUp("uplink"))
+			link, err := netlink.LinkByName("uplink")
+			check(t, err)
+			check(t, addNetworks(link, map[int]netip.Addr{family: own.Addr()}))
+			check(t, waitUsable([]string{"uplink"}, own.Addr()))
+			connectingSocket(t, map[int]int{4: unix.AF_INET, 6: unix.AF_INET6}[family], own, peer)
+		})
+		passes("a SYN-ACK for a process", coming(peer, own).tcp(t, "SA"))
+		passes("a reset for a process", coming(peer, own).tcp(t, "RA"))
+		serves(other, syn)
+
+		var connected *net.UDPConn
+		n.ns.Do(func() {
+			var err error
+			connected, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(own), net.UDPAddrFromAddrPort(peer))
+			check(t, err)
+		})
+		passes("a datagram for a connected socket", coming(peer, own).bytes(t))
+		serves(other, datagram)
+		check(t, connected.Close())
+
+		// A socket that is not connected receives from any peer: what it sent tells replies from requests.
+		listenAt(t, n.ns, own)
+		third := on(client[family], 4001)
+		serves(third, datagram)
+		n.nodeSends(going(own, peer).bytes(t))
+		n.nodeSends(going(own, peer).bytes(t))
+		passes("a datagram for a socket that sent one", coming(peer, own).bytes(t))
+		serves(on(client[family], 4002), datagram)
+	})
+}
+
+// connectingSocket makes a TCP connection of which only the SYN was sent; the node of these tests has no peer.
+func connectingSocket(t *testing.T, family int, own, peer netip.AddrPort) {
+	t.Helper()
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	check(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	check(t, unix.Bind(fd, sockaddr(family, own)))
+	if err := unix.Connect(fd, sockaddr(family, peer)); !errors.Is(err, unix.EINPROGRESS) {
+		t.Fatalf("connect %s to %s: %v", own, peer, err)
+	}
 }

@@ -32,18 +32,51 @@ static __always_inline int snat_has_ports(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE || l4_is_icmp(protocol);
 }
 
-/* snat_is_socket reports whether a socket of the node would receive the replies to the source of the entry. It looks the socket up in the kernel:
- * a table of the node's connections would be filled by any peer that makes the node reply. UDP-Lite has a socket table of its own, which
- * programs cannot look up. */
-__attribute__((noinline)) int snat_is_socket(struct __sk_buff *skb, __u32 family)
+enum snat_socket {
+	SNAT_NO_SOCKET = 0,
+	SNAT_LISTENS = 1,   /* a TCP listener, or a UDP socket that receives from any peer */
+	SNAT_CONNECTED = 2, /* a socket of this one flow */
+};
+
+#define SOCKET_ESTABLISHED 1 /* BPF_TCP_ESTABLISHED; also the state of a connected UDP socket */
+#define SOCKET_LISTEN 10     /* BPF_TCP_LISTEN */
+
+/* Each protocol has a function: the verifier refuses one instruction that reads sockets of two types. */
+static __noinline int snat_tcp_socket(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
+{
+	struct bpf_sock *socket = bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	int found;
+
+	if (!socket)
+		return SNAT_NO_SOCKET;
+	found = socket->state == SOCKET_LISTEN ? SNAT_LISTENS : SNAT_CONNECTED;
+	bpf_sk_release(socket);
+	return found;
+}
+
+static __noinline int snat_udp_socket(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
+{
+	struct bpf_sock *socket = bpf_sk_lookup_udp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	int found;
+
+	if (!socket)
+		return SNAT_NO_SOCKET;
+	found = socket->state == SOCKET_ESTABLISHED ? SNAT_CONNECTED : SNAT_LISTENS;
+	bpf_sk_release(socket);
+	return found;
+}
+
+/* snat_socket finds the socket of the node that receives the replies to the source of the entry; protocol is that of the key. It asks the
+ * kernel: a table of the node's connections would be filled by any peer that makes the node reply. UDP-Lite has a socket table of its own,
+ * which programs cannot look up. */
+__attribute__((noinline)) int snat_socket(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();
 	struct bpf_sock_tuple tuple = {};
-	struct bpf_sock *socket = NULL;
 	__u32 size = sizeof(tuple.ipv4);
 
 	if (!work)
-		return 0;
+		return SNAT_NO_SOCKET;
 	if (family == 6) {
 		size = sizeof(tuple.ipv6);
 		__builtin_memcpy(tuple.ipv6.saddr, work->entry.daddr, sizeof(tuple.ipv6.saddr));
@@ -57,19 +90,16 @@ __attribute__((noinline)) int snat_is_socket(struct __sk_buff *skb, __u32 family
 		tuple.ipv4.dport = work->entry.sport;
 	}
 	if (work->key.protocol == IPPROTO_TCP)
-		socket = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	else if (work->key.protocol == IPPROTO_UDP)
-		socket = bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	if (!socket)
-		return 0;
-	bpf_sk_release(socket);
-	return 1;
+		return snat_tcp_socket(skb, &tuple, size);
+	if (work->key.protocol == IPPROTO_UDP)
+		return snat_udp_socket(skb, &tuple, size);
+	return SNAT_NO_SOCKET;
 }
 
 /* snat_claim stores the flow that key and entry describe, unless its source belongs to a socket of the node or to another flow. */
 static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
 {
-	return is_node_address && snat_is_socket(skb, family) ? STEP_TAKEN : nat_create(family);
+	return is_node_address && snat_socket(skb, family) != SNAT_NO_SOCKET ? STEP_TAKEN : nat_create(family);
 }
 
 /* snat_create stores the flow that key and entry describe. It keeps its source port when nobody else has it; one that gets an address of
