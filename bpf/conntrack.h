@@ -21,6 +21,10 @@ volatile const __u32 ct_any_timeout = 56;
 /* How many established flows one endpoint may have. */
 volatile const __u32 ct_share = CT_FLOWS / 4;
 
+/* How many flows each endpoint can always have, and how many all endpoints together may have beyond that. */
+volatile const __u32 ct_guarantee = CT_GUARANTEE;
+volatile const __u32 ct_beyond = CT_FLOWS - CT_GUARANTEE * CT_ENDPOINTS;
+
 #define ERRNO_EXIST 17
 #define ERRNO_TOO_BIG 7
 #define ERRNO_NO_MEMORY 12
@@ -119,7 +123,7 @@ static __always_inline struct ct_entry *ct_established(const union ct_key *key, 
 	return bpf_map_lookup_elem(&ct_est4, &key->v4);
 }
 
-static __always_inline struct ct_entry *ct_unanswered(const union ct_key *key, __u8 family)
+static __always_inline struct ct_entry *ct_unestablished(const union ct_key *key, __u8 family)
 {
 	if (family == 6)
 		return bpf_map_lookup_elem(&ct_new6, &key->v6);
@@ -129,13 +133,34 @@ static __always_inline struct ct_entry *ct_unanswered(const union ct_key *key, _
 /* ct_payer is the endpoint that a flow is charged to. */
 static __always_inline __u32 ct_payer(const struct ct_entry *entry) { return entry->opener ? entry->opener : entry->target; }
 
-/* ct_charge adds to the established flows of an endpoint, and says how many that makes. The agent corrects the number, so it may be off
- * by some for a while, also below 0. */
-static __always_inline __s32 ct_charge(__u32 endpoint, __s32 flows)
+/* ct_count adds to the number of a slot of ct_flows and returns the sum. The agent corrects the numbers, so they may be off by some for a while,
+ * also below 0. */
+static __always_inline __s32 ct_count(__u32 slot, __s32 flows)
 {
-	__s32 *count = bpf_map_lookup_elem(&ct_flows, &endpoint);
+	__s32 *count = bpf_map_lookup_elem(&ct_flows, &slot);
 
 	return count ? __sync_fetch_and_add(count, flows) + flows : 0;
+}
+
+/* ct_discharge counts an established flow less. */
+static __always_inline void ct_discharge(__u32 endpoint)
+{
+	if (ct_count(endpoint, -1) >= (__s32)ct_guarantee)
+		ct_count(0, -1);
+}
+
+/* ct_charge counts an established flow more, and returns 0 when the endpoint may not have it: it has its share, or it has more than its guarantee
+ * and all such flows together have what the guarantees of others leave. */
+static __always_inline int ct_charge(__u32 endpoint)
+{
+	__s32 count = ct_count(endpoint, 1);
+	int has_room = count <= (__s32)ct_share;
+
+	if (count > (__s32)ct_guarantee && ct_count(0, 1) > (__s32)ct_beyond)
+		has_room = 0;
+	if (!has_room)
+		ct_discharge(endpoint);
+	return has_room;
 }
 
 static __always_inline void ct_signal(__u8 family, __u32 endpoint)
@@ -154,7 +179,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, int 
 	if (established) {
 		gone = family == 6 ? bpf_map_delete_elem(&ct_est6, &key->v6) : bpf_map_delete_elem(&ct_est4, &key->v4);
 		if (!gone)
-			ct_charge(payer, -1);
+			ct_discharge(payer);
 	} else if (family == 6) {
 		bpf_map_delete_elem(&ct_new6, &key->v6);
 	} else {
@@ -162,7 +187,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, int 
 	}
 }
 
-/* ct_keep_new stores a flow that nobody has answered. */
+/* ct_keep_new stores a flow that is not established. */
 static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family, const struct ct_entry *entry)
 {
 	long err = family == 6 ? bpf_map_update_elem(&ct_new6, &key->v6, entry, BPF_ANY) :
@@ -195,20 +220,19 @@ static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, 
 	return err ? ct_refused(err, family) : CONTINUE;
 }
 
-/* ct_establish moves a flow that was answered to the established ones. Another CPU may do that at the same time. */
+/* ct_establish moves a flow to the established ones. Another CPU may do that at the same time. */
 static __always_inline verdict ct_establish(const union ct_key *key, __u8 family, const struct ct_entry *entry)
 {
 	__u32 payer = ct_payer(entry);
 	long err;
 
-	if (ct_charge(payer, 1) > (__s32)ct_share) {
-		ct_charge(payer, -1);
+	if (!ct_charge(payer)) {
 		ct_signal(family, payer);
 		return DROP(FILE_CONNTRACK, REASON_CT_SHARE);
 	}
 	err = ct_store(key, family, entry, BPF_NOEXIST);
 	if (err)
-		ct_charge(payer, -1);
+		ct_discharge(payer);
 	if (err && err != -ERRNO_EXIST)
 		return ct_refused(err, family);
 	ct_forget(key, family, 0, entry);
@@ -224,6 +248,8 @@ static __always_inline void ct_advance(struct ct_entry *entry, const struct l4 *
 {
 	__u32 timeout = ct_any_timeout, reset = ct_own_reset(sender_opens);
 
+	if (!sender_opens && !(l4->tcp_flags & TCP_RST))
+		entry->flags |= CT_REPLIED;
 	if (l4->protocol == IPPROTO_TCP) {
 		if (l4->tcp_flags & TCP_FIN)
 			entry->flags |= sender_opens ? CT_OPENER_FIN : CT_TARGET_FIN;

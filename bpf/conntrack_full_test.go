@@ -16,14 +16,14 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0}, map[string]uint32{ctMap("est", family): room})
 			ask := func(port uint16) flow { return sent(podA, podA.addr(family), podB.addr(family)).ports(port, 53) }
 			first := uint16(1000)
-			count := fill(t, n, family, func(i int) flow { return ask(first + uint16(i)) })
+			count := fill(t, n, func(i int) flow { return ask(first + uint16(i)) })
 			if count < room {
 				t.Fatalf("%d flows found room, want %d", count, room)
 			}
 
 			refused := ask(first + uint16(count))
 			before := n.count(events.FlowsFull, DirectionEgress)
-			n.refused(podB, refused.back(podB).bytes(t), events.FlowsFull)
+			n.refused(podA, refused.bytes(t), events.FlowsFull)
 			if after := n.count(events.FlowsFull, DirectionEgress); after.Packets != before.Packets+1 {
 				t.Errorf("counted %d times", after.Packets-before.Packets)
 			}
@@ -36,7 +36,7 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 			n.passes(podA, ask(first).bytes(t), actRedirect)
 			n.passes(podB, ask(first).back(podB).bytes(t), actRedirect)
 
-			// As soon as there is room, the answer that is sent again passes.
+			// As soon as there is room, the packet that is sent again passes.
 			var key []byte
 			if err := n.maps[ctMap("est", family)].NextKey(nil, &key); err != nil {
 				t.Fatal(err)
@@ -44,17 +44,23 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 			if err := n.maps[ctMap("est", family)].Delete(key); err != nil {
 				t.Fatal(err)
 			}
-			n.passes(podB, refused.back(podB).bytes(t), actRedirect)
+			n.passes(podA, refused.bytes(t), actRedirect)
 		})
 	}
 }
 
-// fill opens and answers flows until one is refused, and says how many were not.
-func fill(t *testing.T, n *node, family int, ask func(i int) flow) int {
+// fill establishes flows of pod a until one is refused, and returns how many were not.
+func fill(t *testing.T, n *node, ask func(i int) flow) int {
+	t.Helper()
+	return fillFrom(t, n, podA, podB, ask)
+}
+
+func fillFrom(t *testing.T, n *node, from, to pod, ask func(i int) flow) int {
 	t.Helper()
 	for i := range 64 {
-		n.passes(podA, ask(i).bytes(t), actRedirect)
-		got := n.run(PodEgress, ifPodB, ask(i).back(podB).bytes(t))
+		n.passes(from, ask(i).bytes(t), actRedirect)
+		n.passes(to, ask(i).back(to).bytes(t), actRedirect)
+		got := n.run(PodEgress, from.ifindex, ask(i).bytes(t))
 		if got.action == actShot {
 			n.event()
 			return i
@@ -83,10 +89,10 @@ func TestPrivilegedConntrack_Share(t *testing.T) {
 			ask := func(i int) flow {
 				return sent(podA, podA.addr(family), podB.addr(family)).ports(1000+uint16(i), 53)
 			}
-			if count := fill(t, n, family, ask); count != 5 || n.charged(podA) != 5 || n.charged(podB) != 0 {
+			if count := fill(t, n, ask); count != 5 || n.charged(podA) != 5 || n.charged(podB) != 0 {
 				t.Errorf("%d flows, charged %d and %d, want 5, 5 and none", count, n.charged(podA), n.charged(podB))
 			}
-			n.refused(podB, ask(5).back(podB).bytes(t), events.FlowsShare)
+			n.refused(podA, ask(5).bytes(t), events.FlowsShare)
 			if s := n.signal(); s != (CtSignal{Family: uint32(family), Endpoint: uint32(podA.id)}) {
 				t.Errorf("signal %+v", s)
 			}
@@ -95,9 +101,53 @@ func TestPrivilegedConntrack_Share(t *testing.T) {
 			// From elsewhere, the target pays.
 			n.arrives(podB, ifUplink, outsideTo(podB, outside[family], 9, 53).bytes(t))
 			n.passes(podB, outsideTo(podB, outside[family], 9, 53).back(podB).bytes(t), actOK)
+			n.arrives(podB, ifUplink, outsideTo(podB, outside[family], 9, 53).bytes(t))
 			if n.charged(podB) != 1 {
 				t.Errorf("pod b is charged %d flows, want 1", n.charged(podB))
 			}
+		})
+	}
+}
+
+// Hosts that use addresses of others as the source of their SYNs establish nothing, however many the pods answer.
+func TestPrivilegedConntrack_ForgedSourcesEstablishNothing(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		for i := range uint16(300) {
+			in := outsideTo(podA, outside[family], 1000+i, 80)
+			n.arrives(podA, ifUplink, in.tcp(t, "S"))
+			n.passes(podA, in.back(podA).tcp(t, "SA"), actOK)
+			if i%2 == 0 { // the true owner of the address refuses it
+				n.arrives(podA, ifUplink, in.tcp(t, "R"))
+			}
+		}
+		if flows := len(n.ctEntries("est", family)); flows != 0 || n.charged(podA) != 0 {
+			t.Errorf("%d flows are established, %d charged, want none", flows, n.charged(podA))
+		}
+	})
+}
+
+// Whatever the other endpoints have, each can have its guarantee.
+func TestPrivilegedConntrack_Guarantee(t *testing.T) {
+	t.Parallel()
+	const guarantee, beyond = 2, 3
+	for _, family := range families {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+			t.Parallel()
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableCtShare: 100, VariableCtGuarantee: guarantee, VariableCtBeyond: beyond}, nil)
+			from := func(p, to pod) func(int) flow {
+				return func(i int) flow { return sent(p, p.addr(family), to.addr(family)).ports(1000+uint16(i), 53) }
+			}
+			if count := fillFrom(t, n, podA, podB, from(podA, podB)); count != guarantee+beyond {
+				t.Errorf("a pod alone has %d flows, want %d", count, guarantee+beyond)
+			}
+			if count := fillFrom(t, n, podB, podA, from(podB, podA)); count != guarantee {
+				t.Errorf("a pod beside one that has all the rest has %d flows, want %d", count, guarantee)
+			}
+			if got := n.charged(pod{}); got != beyond {
+				t.Errorf("%d flows count as beyond guarantees, want %d", got, beyond)
+			}
+			n.wantFlows(family, 2, 2*guarantee+beyond) // what was refused stays a new flow
 		})
 	}
 }

@@ -7,7 +7,12 @@
 #include "endpoint.h"
 
 #define CT_FLOWS 131072	   /* established flows of each family */
-#define CT_NEW_FLOWS 16384 /* flows of each family that nobody has answered yet */
+#define CT_NEW_FLOWS 16384 /* flows of each family that are not established yet */
+
+/* Established flows that each of the first CT_ENDPOINTS endpoints can always have, whatever the others do: what all of them have beyond that,
+ * taken together, leaves the rest of the table free. */
+#define CT_GUARANTEE (CT_FLOWS / 1024)
+#define CT_ENDPOINTS 256
 
 /* One key for both directions of a flow: the side with the lower address, or with the lower port when the addresses are
  * equal, comes first. Values are compared as the bytes lie. Other protocols than TCP, UDP, UDP-Lite, SCTP and ICMP have ports 0.
@@ -42,6 +47,7 @@ enum ct_flag {
 	CT_AUDITED = 64, /* the policies under audit would have denied it */
 	CT_TRANSLATED = 128, /* the opener asked a service, and the target is its backend */
 	CT_TARGET_RESET = 256,
+	CT_REPLIED = 512, /* the target sent something other than a reset */
 };
 
 #define CT_RESET (CT_OPENER_RESET | CT_TARGET_RESET)
@@ -97,12 +103,12 @@ struct {
 	__type(value, struct ct_entry);
 } ct_new6 SEC(".maps");
 
-/* Established flows of each endpoint: of the opener when it is local, otherwise of the target. Programs add and take away; the
- * agent, which deletes expired flows, writes what it counted in a whole pass. */
+/* Established flows of each endpoint: of the opener when it is local, otherwise of the target. Slot 0 has the flows of all endpoints beyond
+ * their guarantee. Programs add and take away; the agent, which deletes expired flows, writes what it counted in a whole pass. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32); /* local endpoint id */
+	__type(key, __u32); /* local endpoint id, 0 for the flows beyond guarantees */
 	__type(value, __u32);
 } ct_flows SEC(".maps");
 

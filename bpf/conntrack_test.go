@@ -44,8 +44,8 @@ func (n *node) wantTimeout(class string, family int, want time.Duration) {
 	}
 }
 
-// A connection from its first packet to its last: answers pass although no rule lets them in, and the flow moves to the established
-// ones with the first of them.
+// A connection from its first packet to its last: replies pass although no rule lets them in, and the flow moves to the established ones with
+// the first segment that its initiator sends after one.
 func TestPrivilegedConntrack_TCP(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -55,14 +55,17 @@ func TestPrivilegedConntrack_TCP(t *testing.T) {
 		n.wantTimeout("new", family, time.Minute)
 
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
-		n.wantFlows(family, 0, 1)
-		n.wantTimeout("est", family, time.Minute)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "S"), actRedirect) // the SYN-ACK was lost
+		n.wantFlows(family, 1, 0)
+		n.wantTimeout("new", family, time.Minute)
 
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.wantFlows(family, 0, 1)
 		n.wantTimeout("est", family, 8000*time.Second)
 		flow := n.onlyFlow("est", family)
 		if flow.Opener != podA.id || flow.Target != podB.id || flow.OpenerIdentity != podA.facts().Identity ||
-			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 3 || flow.Flags&^CtOpenerSecond != CtStands {
+			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^CtOpenerSecond != CtStands|podEgressCtFlagCT_REPLIED {
 			t.Errorf("flow %+v", flow)
 		}
 
@@ -86,10 +89,17 @@ func TestPrivilegedConntrack_Reset(t *testing.T) {
 		n.passes(podB, back.tcp(t, "RA"), actRedirect)
 		n.wantFlows(family, 1, 0)
 		n.wantTimeout("new", family, 10*time.Second)
-		// The next attempt with the same ports is a flow of its own, which answers establish.
+		// The next attempt with the same ports is a flow of its own.
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantTimeout("new", family, time.Minute)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		// A host whose address somebody else used as the source of the SYN refuses the SYN-ACK: that establishes nothing either.
+		n.passes(podA, open.tcp(t, "R"), actRedirect)
+		n.wantFlows(family, 1, 0)
+		n.wantTimeout("new", family, 10*time.Second)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.wantFlows(family, 0, 1)
 		n.passes(podA, open.tcp(t, "R"), actRedirect)
 		n.wantTimeout("est", family, 10*time.Second)
@@ -102,7 +112,12 @@ func TestPrivilegedConntrack_Datagrams(t *testing.T) {
 		n.closed(podA)
 		ask := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
 		n.passes(podA, ask.bytes(t), actRedirect)
-		n.passes(podB, ask.back(podB).bytes(t), actRedirect)
+		for range 2 { // however many replies come
+			n.passes(podB, ask.back(podB).bytes(t), actRedirect)
+			n.wantFlows(family, 1, 0)
+			n.wantTimeout("new", family, time.Minute)
+		}
+		n.passes(podA, ask.bytes(t), actRedirect)
 		n.wantFlows(family, 0, 1)
 		n.wantTimeout("est", family, time.Minute)
 		// From another port it is no answer.
@@ -228,6 +243,7 @@ func TestPrivilegedConntrack_PeerBecomesSomebodyElse(t *testing.T) {
 		answer := outsideTo(podA, peer, 53, 5000)
 		n.passes(podA, ask.bytes(t), actOK)
 		n.arrives(podA, ifUplink, answer.bytes(t))
+		n.passes(podA, ask.bytes(t), actOK)
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar + 1})
 		n.arrives(podA, ifUplink, answer.bytes(t)) // nobody has said so yet
 		n.update(MapEpochs, uint32(0), uint32(1))
@@ -278,6 +294,7 @@ func TestPrivilegedConntrack_StaleEndpoint(t *testing.T) {
 		open, back := opened(t, n, family)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 99})
 		n.refused(podA, open.tcp(t, "A"), events.NoEndpoint)
 
@@ -353,6 +370,7 @@ func TestPrivilegedConntrack_ViaStack(t *testing.T) {
 		n.arrives(podB, ifPodA, arrives.tcp(t, "S"))
 		back := arrives.back(podB)
 		n.passes(podB, back.tcp(t, "SA"), actOK)
+		n.arrives(podB, ifPodA, arrives.tcp(t, "A"))
 		n.passes(podB, back.tcp(t, "A"), actOK)
 		// Also when it is judged again.
 		n.facts(podB, func(*EndpointFacts) {})

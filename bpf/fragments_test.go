@@ -61,6 +61,8 @@ func TestPrivilegedFragments(t *testing.T) {
 		// Answers come in parts too.
 		n.passes(podB, ask.back(podB).part(t, 1, 0, true), actRedirect)
 		n.passes(podB, ask.back(podB).part(t, 1, 10, false), actRedirect)
+		n.wantFlows(family, 1, 0)
+		n.passes(podA, ask.part(t, 1, 20, false), actRedirect)
 		n.wantFlows(family, 0, 1)
 
 		// Parts are judged as their flow is: it is denied now.

@@ -51,7 +51,7 @@ __attribute__((noinline)) int is_asked_for(struct flow *flow)
 	key = flow->key;
 	entry = ct_established(&key, flow->family);
 	if (!entry)
-		entry = ct_unanswered(&key, flow->family);
+		entry = ct_unestablished(&key, flow->family);
 	return entry && entry->check == flow->check && !ct_expired(entry, ct_now()) && ct_end(entry, flow->second);
 }
 

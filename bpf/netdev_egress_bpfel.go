@@ -376,6 +376,8 @@ const (
 	netdevEgressMapVerdictTokens     = "verdict_tokens"
 	netdevEgressProgNetdevEgress     = "netdev_egress"
 	netdevEgressVarCtAnyTimeout      = "ct_any_timeout"
+	netdevEgressVarCtBeyond          = "ct_beyond"
+	netdevEgressVarCtGuarantee       = "ct_guarantee"
 	netdevEgressVarCtShare           = "ct_share"
 	netdevEgressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
@@ -476,6 +478,8 @@ type netdevEgressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type netdevEgressVariableSpecs struct {
 	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtBeyond          *ebpf.VariableSpec `ebpf:"ct_beyond"`
+	CtGuarantee       *ebpf.VariableSpec `ebpf:"ct_guarantee"`
 	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -585,6 +589,8 @@ func (m *netdevEgressMaps) Close() error {
 // It can be passed to loadNetdevEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netdevEgressVariables struct {
 	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtBeyond          *ebpf.Variable `ebpf:"ct_beyond"`
+	CtGuarantee       *ebpf.Variable `ebpf:"ct_guarantee"`
 	CtShare           *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

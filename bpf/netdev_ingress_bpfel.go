@@ -382,6 +382,8 @@ const (
 	netdevIngressMapVerdictTokens     = "verdict_tokens"
 	netdevIngressProgNetdevIngress    = "netdev_ingress"
 	netdevIngressVarCtAnyTimeout      = "ct_any_timeout"
+	netdevIngressVarCtBeyond          = "ct_beyond"
+	netdevIngressVarCtGuarantee       = "ct_guarantee"
 	netdevIngressVarCtShare           = "ct_share"
 	netdevIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
@@ -483,6 +485,8 @@ type netdevIngressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type netdevIngressVariableSpecs struct {
 	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtBeyond          *ebpf.VariableSpec `ebpf:"ct_beyond"`
+	CtGuarantee       *ebpf.VariableSpec `ebpf:"ct_guarantee"`
 	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -594,6 +598,8 @@ func (m *netdevIngressMaps) Close() error {
 // It can be passed to loadNetdevIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type netdevIngressVariables struct {
 	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtBeyond          *ebpf.Variable `ebpf:"ct_beyond"`
+	CtGuarantee       *ebpf.Variable `ebpf:"ct_guarantee"`
 	CtShare           *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

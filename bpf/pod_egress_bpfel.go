@@ -76,6 +76,7 @@ const (
 	podEgressCtFlagCT_AUDITED       podEgressCtFlag = 64
 	podEgressCtFlagCT_TRANSLATED    podEgressCtFlag = 128
 	podEgressCtFlagCT_TARGET_RESET  podEgressCtFlag = 256
+	podEgressCtFlagCT_REPLIED       podEgressCtFlag = 512
 )
 
 type podEgressCtKey4 struct {
@@ -472,6 +473,8 @@ const (
 	podEgressMapVerdictTokens       = "verdict_tokens"
 	podEgressProgPodEgress          = "pod_egress"
 	podEgressVarCtAnyTimeout        = "ct_any_timeout"
+	podEgressVarCtBeyond            = "ct_beyond"
+	podEgressVarCtGuarantee         = "ct_guarantee"
 	podEgressVarCtShare             = "ct_share"
 	podEgressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podEgressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
@@ -575,6 +578,8 @@ type podEgressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type podEgressVariableSpecs struct {
 	CtAnyTimeout        *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtBeyond            *ebpf.VariableSpec `ebpf:"ct_beyond"`
+	CtGuarantee         *ebpf.VariableSpec `ebpf:"ct_guarantee"`
 	CtShare             *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -688,6 +693,8 @@ func (m *podEgressMaps) Close() error {
 // It can be passed to loadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podEgressVariables struct {
 	CtAnyTimeout        *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtBeyond            *ebpf.Variable `ebpf:"ct_beyond"`
+	CtGuarantee         *ebpf.Variable `ebpf:"ct_guarantee"`
 	CtShare             *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

@@ -396,6 +396,8 @@ const (
 	podIngressMapVerdictTokens       = "verdict_tokens"
 	podIngressProgPodIngress         = "pod_ingress"
 	podIngressVarCtAnyTimeout        = "ct_any_timeout"
+	podIngressVarCtBeyond            = "ct_beyond"
+	podIngressVarCtGuarantee         = "ct_guarantee"
 	podIngressVarCtShare             = "ct_share"
 	podIngressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podIngressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
@@ -499,6 +501,8 @@ type podIngressMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type podIngressVariableSpecs struct {
 	CtAnyTimeout        *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtBeyond            *ebpf.VariableSpec `ebpf:"ct_beyond"`
+	CtGuarantee         *ebpf.VariableSpec `ebpf:"ct_guarantee"`
 	CtShare             *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -612,6 +616,8 @@ func (m *podIngressMaps) Close() error {
 // It can be passed to loadPodIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podIngressVariables struct {
 	CtAnyTimeout        *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtBeyond            *ebpf.Variable `ebpf:"ct_beyond"`
+	CtGuarantee         *ebpf.Variable `ebpf:"ct_guarantee"`
 	CtShare             *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

@@ -71,7 +71,7 @@ __attribute__((noinline)) int pod_goes_on(const struct flow *flow)
 	entry = ct_established(&key, flow->family);
 	established = !!entry;
 	if (!entry)
-		entry = ct_unanswered(&key, flow->family);
+		entry = ct_unestablished(&key, flow->family);
 	if (!entry || entry->check != flow->check)
 		return 0;
 	if ((entry->flags & CT_TRANSLATED) && !ct_end(entry, flow->second)) {
@@ -109,7 +109,7 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 	}
 	entry = ct_established(&key, family);
 	if (!entry)
-		entry = ct_unanswered(&key, family);
+		entry = ct_unestablished(&key, family);
 	return entry && entry->check == check && !(entry->flags & CT_TRANSLATED) && !ct_expired(entry, ct_now());
 }
 

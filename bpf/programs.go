@@ -105,6 +105,11 @@ const (
 	VariableCtAnyTimeout      = "ct_any_timeout"       // everything else: 60 s
 	// VariableCtShare is how many established flows one endpoint may have; it begins as a quarter of ct_est4.
 	VariableCtShare = "ct_share"
+	// VariableCtGuarantee is how many established flows each endpoint can always have; it begins as 1/1024 of ct_est4.
+	VariableCtGuarantee = "ct_guarantee"
+	// VariableCtBeyond is how many established flows all endpoints together may have beyond their guarantees; it begins as three quarters of
+	// ct_est4.
+	VariableCtBeyond = "ct_beyond"
 	// VariableNatShares are four numbers: how many translated IPv4 flows one endpoint may have, how many those of no endpoint may be
 	// together, and the same for IPv6; they begin as a quarter and three quarters of the maps.
 	VariableNatShares = "nat_shares"

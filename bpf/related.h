@@ -101,7 +101,7 @@ __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *f
 	key = flow->key;
 	entry = ct_established(&key, flow->family);
 	if (!entry)
-		entry = ct_unanswered(&key, flow->family);
+		entry = ct_unestablished(&key, flow->family);
 	if (!entry || entry->check != flow->check || ct_expired(entry, ct_now()))
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	/* Who gets the error sent what it is about. */

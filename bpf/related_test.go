@@ -27,6 +27,7 @@ func TestPrivilegedICMP_QuestionInTheOtherDirection(t *testing.T) {
 		n.passes(podA, ask.echo(t, false, 7), actRedirect)
 		n.refused(podB, back.echo(t, false, 7), events.PolicyDenied)
 		n.passes(podB, back.echo(t, true, 7), actRedirect)
+		n.passes(podA, ask.echo(t, false, 7), actRedirect)
 		n.wantFlows(family, 0, 1)
 		n.refused(podB, back.echo(t, false, 7), events.PolicyDenied)
 		n.refused(podB, back.echo(t, true, 8), events.UnknownFlow)
@@ -52,6 +53,7 @@ func TestPrivilegedICMP_Errors(t *testing.T) {
 		n.wantFlows(family, 1, 0)
 		// About one of an established flow, in both directions.
 		n.passes(podB, back.bytes(t), actRedirect)
+		n.passes(podA, ask.bytes(t), actRedirect)
 		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
 		n.passes(podA, ask.unreachable(t, back.bytes(t)), actRedirect)
 		n.wantFlows(family, 0, 1)

@@ -26,6 +26,8 @@ func TestPrivilegedService_BackendOnTheNode(t *testing.T) {
 			n.wantPacket(n.run(PodEgress, ifPodB, answer.tcp(t, "A")), actRedirect, toClient.tcp(t, "A"))
 		} else {
 			n.wantPacket(n.run(PodEgress, ifPodB, answer.bytes(t)), actRedirect, toClient.bytes(t))
+			n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+			n.wantPacket(n.run(PodEgress, ifPodB, answer.bytes(t)), actRedirect, toClient.bytes(t))
 		}
 		n.wantFlows(family, 0, 1)
 		n.wantNat(family, 2)
@@ -52,6 +54,8 @@ func TestPrivilegedService_BackendElsewhere(t *testing.T) {
 			n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).tcp(t, "A")), actOK, on.tcp(t, "A"))
 			n.wantPacket(n.runSkb(PodIngress, in, answer.tcp(t, "A")), actOK, want.tcp(t, "A"))
 		} else {
+			n.wantPacket(n.runSkb(PodIngress, in, answer.bytes(t)), actOK, want.bytes(t))
+			n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actOK, on.bytes(t))
 			n.wantPacket(n.runSkb(PodIngress, in, answer.bytes(t)), actOK, want.bytes(t))
 		}
 		n.wantFlows(family, 0, 1)

@@ -20,6 +20,13 @@ static __always_inline int is_for_service(const struct flow *flow) { return flow
 
 static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
+/* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow costs nobody
+ * anything, because the initiator may not have the address that it sends from, and then never gets the reply. */
+static __always_inline int is_promoted(const struct flow *flow)
+{
+	return !is_answer(flow) && (flow->entry.flags & (CT_REPLIED | CT_RESET)) == CT_REPLIED && !(flow->l4.tcp_flags & TCP_SYN);
+}
+
 /* track_begin initializes the entry of a new or expired flow. check and flags are those of the entry under the same key, or 0. A segment of an
  * expired connection keeps the direction of the connection. */
 __attribute__((noinline)) int track_begin(struct flow *flow, __u32 check, __u32 flags, __u32 now)
@@ -60,7 +67,7 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	old = ct_established(&key, flow->family);
 	flow->established = !!old;
 	if (!old)
-		old = ct_unanswered(&key, flow->family);
+		old = ct_unestablished(&key, flow->family);
 	flow->known = old && old->check == flow->check && !ct_expired(old, now);
 	/* A SYN on a connection that ends, or from its target: the same ports, another connection. */
 	if (old && is_opening(&flow->l4) && ((old->flags & CT_CLOSING) || ct_end(old, flow->second)))
@@ -81,7 +88,7 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	entry->bytes += skb->len;
 	if (!stands)
 		return STEP_JUDGE;
-	if (!flow->established && is_answer(flow))
+	if (!flow->established && is_promoted(flow))
 		return STEP_KEEP;
 	if (old) { /* the verifier cannot know that what stands is there */
 		/* Only the flags that this direction owns change: the other direction may be closing on another CPU. */
@@ -94,7 +101,7 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	return CONTINUE;
 }
 
-/* track_keep stores a flow that was judged or answered. An answer that breaks the connection needs no place among the established. */
+/* track_keep stores a flow that was judged or promoted. */
 __attribute__((noinline)) int track_keep(const struct flow *flow)
 {
 	struct ct_entry entry;
@@ -106,7 +113,7 @@ __attribute__((noinline)) int track_keep(const struct flow *flow)
 	entry = flow->entry;
 	if (flow->established)
 		return ct_replace(&key, flow->family, &entry);
-	if (is_answer(flow) && !(entry.flags & CT_RESET))
+	if (is_promoted(flow))
 		return ct_establish(&key, flow->family, &entry);
 	return ct_keep_new(&key, flow->family, &entry);
 }

@@ -67,6 +67,7 @@ type fakeKernel struct {
 	nat       map[natmap.Key]natmap.Flow
 	kept      map[bpf.AffinityKey]bpf.AffinityEntry
 	counts    []uint32
+	capacity  uint32 // of each map
 	natCounts []bpf.NatCount
 	now       uint32
 	failing   map[string]bool // by call
@@ -81,7 +82,7 @@ type fakeKernel struct {
 
 func newFake() *fakeKernel {
 	f := &fakeKernel{flows: map[string]map[ctmap.Key]bpf.CtEntry{}, nat: map[natmap.Key]natmap.Flow{}, kept: map[bpf.AffinityKey]bpf.AffinityEntry{},
-		counts: make([]uint32, 16), natCounts: make([]bpf.NatCount, 16), now: 1000, failing: map[string]bool{},
+		counts: make([]uint32, 16), capacity: 10, natCounts: make([]bpf.NatCount, 16), now: 1000, failing: map[string]bool{},
 		signals: make(chan bpf.CtSignal, 1024), closed: make(chan struct{})}
 	for _, m := range ctmap.Maps() {
 		f.flows[m.Name] = map[ctmap.Key]bpf.CtEntry{}
@@ -124,7 +125,7 @@ func (f *fakeKernel) Read(m ctmap.Map) (reader, uint32, error) {
 	for key, entry := range f.flows[m.Name] {
 		r.flows = append(r.flows, ctmap.Flow{Key: key, Entry: entry, Established: m.Established})
 	}
-	return r, 10, f.fails("read")
+	return r, f.capacity, f.fails("read")
 }
 
 func (f *fakeKernel) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool) (bool, error) {

@@ -1,18 +1,23 @@
 package ctgc
 
-import "github.com/waggle-net/waggle/bpf"
+import (
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+)
 
 // manyCame is the part of a table beyond which so many flows of one endpoint came during a pass that another one follows soon.
 const manyCame = 32
 
 // correctShares writes what was counted where programs count otherwise: they cannot know what is deleted here, and their
-// own counts may drift. Before is what they counted when the pass began.
+// own counts may drift. Before is what they counted when the pass began. Slot 0 has the flows of all endpoints beyond their guarantees.
 func (p *pass) correctShares(before []uint32) error {
 	counts, err := p.kernel.Counts()
 	if err != nil {
 		return err
 	}
-	most := uint32(0)
+	capacity := p.found[bpf.MapCtEst4].capacity
+	guarantee := ctmap.Guarantee(capacity)
+	most, beyond := uint32(0), uint32(0)
 	for id, have := range counts {
 		if id == 0 {
 			continue
@@ -20,6 +25,7 @@ func (p *pass) correctShares(before []uint32) error {
 		opened := came(int32(before[id]), int32(have))
 		most = max(most, opened)
 		want := p.shares[uint16(id)] + opened
+		beyond += want - min(want, guarantee)
 		if have == want {
 			continue
 		}
@@ -27,7 +33,12 @@ func (p *pass) correctShares(before []uint32) error {
 			return err
 		}
 	}
-	if most > p.found[bpf.MapCtEst4].capacity/manyCame {
+	if counts[0] != beyond {
+		if err := p.kernel.SetCount(0, beyond); err != nil {
+			return err
+		}
+	}
+	if most > capacity/manyCame {
 		p.heard.hurry()
 	}
 	return nil

@@ -92,6 +92,21 @@ func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
 	s.wantCount("with four that programs ended behind it", 11, false)
 }
 
+// Slot 0 has what all endpoints have beyond their guarantees.
+func TestPass_FlowsBeyondGuaranteesAreCounted(t *testing.T) {
+	t.Parallel()
+	s := newSharing(t)
+	s.fake.capacity = 4096 // guarantees of 4
+	for _, c := range []struct{ opened, drift, want int }{{3, 100, 0}, {1, -5, 0}, {5, 0, 5}} {
+		s.open(1000+100*c.opened, c.opened, c.opened)
+		s.fake.counts[0] += uint32(c.drift)
+		s.pass()
+		if got := int(int32(s.fake.counts[0])); got != c.want {
+			t.Errorf("%d flows are beyond guarantees, want %d", got, c.want)
+		}
+	}
+}
+
 // translate begins translated flows of a family from a port on, as programs do and count.
 func (s *sharing) translate(ipv6 bool, from, n int) {
 	s.Helper()

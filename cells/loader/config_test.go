@@ -19,9 +19,11 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	config := Config{TCPTimeout: time.Hour, TCPSynTimeout: 30 * time.Second, TCPCloseTimeout: 3 * time.Second, AnyTimeout: 20 * time.Second,
 		Verdicts: false, LoopbackIPv4: "169.254.43.1", LoopbackIPv6: "fd00:43::1"}
 	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true}}
-	maps := newMemoryMaps(t)
+	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768})
 	got := o.constants(maps)
-	require.Equal(t, maps[bpf.MapCtEst4].MaxEntries()/2, got[bpf.VariableCtShare])
+	require.Equal(t, uint32(16384), got[bpf.VariableCtShare])
+	require.Equal(t, uint32(32), got[bpf.VariableCtGuarantee])
+	require.Equal(t, uint32(32768-256*32), got[bpf.VariableCtBeyond])
 	nat4, nat6 := maps[bpf.MapNat4].MaxEntries()/2, maps[bpf.MapNat6].MaxEntries()/2
 	require.Equal(t, [4]uint32{nat4 / 2, nat4 / 2, nat6 / 2, nat6 / 2}, o.natShares(maps))
 	require.Equal(t, bpf.CtTicks(time.Hour), got[bpf.VariableCtTCPTimeout])

@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/netip"
@@ -38,7 +39,8 @@ var (
 // memoryMaps are the real maps without pins.
 type memoryMaps map[string]*ebpf.Map
 
-func newMemoryMaps(t *testing.T) memoryMaps {
+// newMemoryMaps makes them. Some may get another number of entries than their default.
+func newMemoryMaps(t *testing.T, entries map[string]uint32) memoryMaps {
 	t.Helper()
 	specs, err := bpf.MapSpecs()
 	if err != nil {
@@ -46,6 +48,7 @@ func newMemoryMaps(t *testing.T) memoryMaps {
 	}
 	maps := memoryMaps{}
 	for name, spec := range specs {
+		spec.MaxEntries = cmp.Or(entries[name], spec.MaxEntries)
 		m, err := ebpf.NewMap(spec)
 		if err != nil {
 			t.Fatalf("create map %s: %v", name, err)
@@ -76,7 +79,7 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t)}
+	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t, nil)}
 	var err error
 	n.kernel, err = newKernel(n.maps, settings.Agent{EnableIPv4: true, EndpointShare: 25, BPFRoot: filepath.Join(t.TempDir(), "bpf")}, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true})
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/natmap"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -143,7 +144,7 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 
 func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 	dual := o.agent.EnableIPv4 && o.agent.EnableIPv6
-	flows := uint64(maps[bpf.MapCtEst4].MaxEntries())
+	flows := maps[bpf.MapCtEst4].MaxEntries()
 	return map[string]uint32{
 		bpf.VariableWorldIPv4:           identity.WorldOf(false, dual),
 		bpf.VariableWorldIPv6:           identity.WorldOf(true, dual),
@@ -151,7 +152,9 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableCtTCPSynTimeout:     bpf.CtTicks(o.config.TCPSynTimeout),
 		bpf.VariableCtTCPCloseTimeout:   bpf.CtTicks(o.config.TCPCloseTimeout),
 		bpf.VariableCtAnyTimeout:        bpf.CtTicks(o.config.AnyTimeout),
-		bpf.VariableCtShare:             uint32(max(1, flows*uint64(o.agent.EndpointShare)/100)),
+		bpf.VariableCtShare:             ctmap.Share(flows, o.agent.EndpointShare),
+		bpf.VariableCtGuarantee:         ctmap.Guarantee(flows),
+		bpf.VariableCtBeyond:            ctmap.Beyond(flows),
 		bpf.VariablePolicyCIDRNodes:     one(o.options.CIDRMatchesNodes),
 		bpf.VariableVerdictEvents:       one(o.config.Verdicts),
 		bpf.VariableServiceLoopbackIPv4: bpf.IPv4Word(parsed(o.config.LoopbackIPv4)),

@@ -9,7 +9,7 @@ import (
 type Map struct {
 	Name string
 	IPv6 bool
-	// Established maps hold the flows that somebody has answered, the others those that wait for an answer.
+	// Established maps hold the flows whose initiator sent again after a reply, the others those before that.
 	Established bool
 }
 
@@ -42,7 +42,7 @@ func (k *Key) Value() any {
 type Flow struct {
 	Key   Key
 	Entry bpf.CtEntry
-	// Established is whether the entry is in the map of answered flows.
+	// Established is whether the entry is in the map of established flows.
 	Established bool
 }
 
@@ -61,3 +61,16 @@ func (f *Flow) Owner() uint16 {
 	}
 	return f.Entry.Target
 }
+
+// guaranteed is the number of endpoints whose guarantees the table has room for.
+const guaranteed = 256
+
+// Share returns how many established flows one endpoint may have when the table has room for so many entries, from a percentage of them. It is at
+// least 1.
+func Share(entries uint32, percent int) uint32 { return uint32(max(1, uint64(entries)*uint64(percent)/100)) }
+
+// Guarantee returns how many established flows each of the first 256 endpoints can have, however many the others have.
+func Guarantee(entries uint32) uint32 { return entries / (4 * guaranteed) }
+
+// Beyond returns how many established flows all endpoints together may have beyond their guarantees.
+func Beyond(entries uint32) uint32 { return entries - guaranteed*Guarantee(entries) }
