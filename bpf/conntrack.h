@@ -21,6 +21,10 @@ volatile const __u32 ct_any_timeout = 56;
 /* How many established flows one endpoint may have. */
 volatile const __u32 ct_share = CT_FLOWS / 4;
 
+/* How many new flows of one endpoint have a place in ct_new4 and ct_new6 in each tick. With more, the flows of 16 endpoints that begin as many as
+ * they can would push out those of all others within a tick. */
+volatile const __u32 ct_new_rate = CT_NEW_FLOWS / 16;
+
 /* How many flows each endpoint can always have, and how many all endpoints together may have beyond that. */
 volatile const __u32 ct_guarantee = CT_GUARANTEE;
 volatile const __u32 ct_beyond = CT_FLOWS - CT_GUARANTEE * CT_ENDPOINTS;
@@ -123,11 +127,30 @@ static __always_inline struct ct_entry *ct_established(const union ct_key *key, 
 	return bpf_map_lookup_elem(&ct_est4, &key->v4);
 }
 
-static __always_inline struct ct_entry *ct_unestablished(const union ct_key *key, __u8 family)
+/* Where the entry of a flow is. */
+enum ct_table {
+	CT_NOWHERE = 0,
+	CT_IN_NEW = 1,
+	CT_IN_BURST = 2,
+	CT_IN_ESTABLISHED = 3,
+};
+
+/* ct_find finds the entry of a flow and the table that it is in. */
+static __always_inline struct ct_entry *ct_find(const union ct_key *key, __u8 family, enum ct_table *table)
 {
-	if (family == 6)
-		return bpf_map_lookup_elem(&ct_new6, &key->v6);
-	return bpf_map_lookup_elem(&ct_new4, &key->v4);
+	struct ct_entry *entry;
+
+	*table = CT_IN_ESTABLISHED;
+	if ((entry = ct_established(key, family)))
+		return entry;
+	*table = CT_IN_NEW;
+	if ((entry = family == 6 ? bpf_map_lookup_elem(&ct_new6, &key->v6) : bpf_map_lookup_elem(&ct_new4, &key->v4)))
+		return entry;
+	*table = CT_IN_BURST;
+	if ((entry = family == 6 ? bpf_map_lookup_elem(&ct_burst6, &key->v6) : bpf_map_lookup_elem(&ct_burst4, &key->v4)))
+		return entry;
+	*table = CT_NOWHERE;
+	return NULL;
 }
 
 /* ct_payer is the endpoint that a flow is charged to. */
@@ -170,29 +193,54 @@ static __always_inline void ct_signal(__u8 family, __u32 endpoint)
 	bpf_ringbuf_output(&ct_signals, &signal, sizeof(signal), 0);
 }
 
-/* ct_forget deletes an entry. It may be the one in the map, whose memory serves another flow right after. */
-static __always_inline void ct_forget(const union ct_key *key, __u8 family, int established, const struct ct_entry *entry)
+/* ct_forget deletes an entry from its table. It may be the one in the map, whose memory serves another flow right after. */
+static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
 {
 	__u32 payer = ct_payer(entry);
 	long gone;
 
-	if (established) {
+	switch (table) {
+	case CT_IN_ESTABLISHED:
 		gone = family == 6 ? bpf_map_delete_elem(&ct_est6, &key->v6) : bpf_map_delete_elem(&ct_est4, &key->v4);
 		if (!gone)
 			ct_discharge(payer);
-	} else if (family == 6) {
-		bpf_map_delete_elem(&ct_new6, &key->v6);
-	} else {
-		bpf_map_delete_elem(&ct_new4, &key->v4);
+		break;
+	case CT_IN_NEW:
+		family == 6 ? bpf_map_delete_elem(&ct_new6, &key->v6) : bpf_map_delete_elem(&ct_new4, &key->v4);
+		break;
+	case CT_IN_BURST:
+		family == 6 ? bpf_map_delete_elem(&ct_burst6, &key->v6) : bpf_map_delete_elem(&ct_burst4, &key->v4);
+		break;
+	case CT_NOWHERE:
+		break;
 	}
 }
 
-/* ct_keep_new stores a flow that is not established. */
-static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family, const struct ct_entry *entry)
+/* ct_bursts counts a new flow of an endpoint, and reports whether it began too many in this tick. */
+static __always_inline int ct_bursts(__u32 endpoint, __u32 now)
 {
-	long err = family == 6 ? bpf_map_update_elem(&ct_new6, &key->v6, entry, BPF_ANY) :
-				 bpf_map_update_elem(&ct_new4, &key->v4, entry, BPF_ANY);
+	struct ct_rate *rate = bpf_map_lookup_elem(&ct_rates, &endpoint);
 
+	if (!rate)
+		return 0;
+	if (rate->tick != now) { /* CPUs race: some flows may count in neither tick */
+		rate->tick = now;
+		rate->flows = 0;
+	}
+	return __sync_fetch_and_add(&rate->flows, 1) >= ct_new_rate;
+}
+
+/* ct_keep_new stores a flow that is not established. One that is in a table stays there. */
+static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
+{
+	long err;
+
+	if (table == CT_IN_BURST || (table == CT_NOWHERE && ct_bursts(ct_payer(entry), ct_now())))
+		err = family == 6 ? bpf_map_update_elem(&ct_burst6, &key->v6, entry, BPF_ANY) :
+				    bpf_map_update_elem(&ct_burst4, &key->v4, entry, BPF_ANY);
+	else
+		err = family == 6 ? bpf_map_update_elem(&ct_new6, &key->v6, entry, BPF_ANY) :
+				    bpf_map_update_elem(&ct_new4, &key->v4, entry, BPF_ANY);
 	return err ? DROP(FILE_CONNTRACK, REASON_CT_INSERT) : CONTINUE;
 }
 
@@ -221,7 +269,7 @@ static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, 
 }
 
 /* ct_establish moves a flow to the established ones. Another CPU may do that at the same time. */
-static __always_inline verdict ct_establish(const union ct_key *key, __u8 family, const struct ct_entry *entry)
+static __always_inline verdict ct_establish(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
 {
 	__u32 payer = ct_payer(entry);
 	long err;
@@ -235,7 +283,7 @@ static __always_inline verdict ct_establish(const union ct_key *key, __u8 family
 		ct_discharge(payer);
 	if (err && err != -ERRNO_EXIST)
 		return ct_refused(err, family);
-	ct_forget(key, family, 0, entry);
+	ct_forget(key, family, table, entry);
 	return CONTINUE;
 }
 

@@ -151,3 +151,36 @@ func TestPrivilegedConntrack_Guarantee(t *testing.T) {
 		})
 	}
 }
+
+// A pod whose new flows are too many pushes out its own only.
+func TestPrivilegedConntrack_NewFlowsOfOnePodPushOutItsOwn(t *testing.T) {
+	t.Parallel()
+	const rate = 32
+	for _, family := range families {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+			t.Parallel()
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableCtNewRate: rate}, nil)
+			n.closed(podB)
+			open := sent(podB, podB.addr(family), outside[family]).ports(4000, 443)
+			n.passes(podB, open.tcp(t, "S"), actOK)
+			began := now(t)
+			const flows = 3000
+			for i := range uint16(flows) {
+				n.passes(podA, sent(podA, podA.addr(family), outside[family]).ports(1000+i, 9).bytes(t), actOK)
+			}
+			ticks := int(now(t)-began) + 1
+			n.arrives(podB, ifUplink, outsideTo(podB, outside[family], 443, 4000).tcp(t, "SA"))
+			if fresh := len(n.ctEntries("new", family)); fresh > 1+rate*ticks {
+				t.Errorf("%d new flows in %d ticks, want %d at most", fresh, ticks, 1+rate*ticks)
+			}
+			// A flow of the burst is established as any other, and forgotten there.
+			last := sent(podA, podA.addr(family), outside[family]).ports(1000+flows-1, 9)
+			before := len(n.ctEntries("burst", family))
+			n.arrives(podA, ifUplink, outsideTo(podA, outside[family], 9, 1000+flows-1).bytes(t))
+			n.passes(podA, last.bytes(t), actOK)
+			if est, after := len(n.ctEntries("est", family)), len(n.ctEntries("burst", family)); est != 1 || after != before-1 {
+				t.Errorf("%d flows are established, want 1; the burst has %d, it had %d", est, after, before)
+			}
+		})
+	}
+}

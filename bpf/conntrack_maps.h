@@ -9,6 +9,8 @@
 #define CT_FLOWS 131072	   /* established flows of each family */
 #define CT_NEW_FLOWS 16384 /* flows of each family that are not established yet */
 
+#define CT_BURST_FLOWS 8192 /* flows of each family beyond the rate of new flows of their endpoints */
+
 /* Established flows that each of the first CT_ENDPOINTS endpoints can always have, whatever the others do: what all of them have beyond that,
  * taken together, leaves the rest of the table free. */
 #define CT_GUARANTEE (CT_FLOWS / 1024)
@@ -102,6 +104,34 @@ struct {
 	__type(key, struct ct_key6);
 	__type(value, struct ct_entry);
 } ct_new6 SEC(".maps");
+
+/* New flows that begin while their endpoint begins too many: they push out each other and no others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, CT_BURST_FLOWS);
+	__type(key, struct ct_key4);
+	__type(value, struct ct_entry);
+} ct_burst4 SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, CT_BURST_FLOWS);
+	__type(key, struct ct_key6);
+	__type(value, struct ct_entry);
+} ct_burst6 SEC(".maps");
+
+struct ct_rate {
+	__u32 tick;
+	__u32 flows; /* that began in this tick */
+};
+
+/* New flows of each endpoint: of the initiator when it is local, otherwise of the target. Only programs use it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINTS_MAX);
+	__type(key, __u32); /* local endpoint id */
+	__type(value, struct ct_rate);
+} ct_rates SEC(".maps");
 
 /* Established flows of each endpoint: of the opener when it is local, otherwise of the target. Slot 0 has the flows of all endpoints beyond
  * their guarantee. Programs add and take away; the agent, which deletes expired flows, writes what it counted in a whole pass. */

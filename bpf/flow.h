@@ -34,7 +34,7 @@ struct flow {
 	__u32 epochs;	     /* as they were before anything was asked that they stand for */
 	__u8 second;	   /* the sender is the second side of the key */
 	__u8 known;	   /* entry is that of a flow that goes on, not of one that begins */
-	__u8 established;  /* the flow, or one before it, stands in the map of established flows */
+	__u8 table;	   /* enum ct_table: where the entry of the flow is, or of one before it with the same key */
 	__u8 via_stack;	   /* what self sends goes to the stack */
 	__u8 peer_refused; /* it was the peer's policy that said no */
 	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
@@ -109,6 +109,26 @@ __attribute__((noinline)) int flow_name(struct flow *flow)
 	flow->second = ct_key4_make(&flow->key.v4, &flow->from, &flow->to, &flow->l4);
 	flow->check = ct_check(&flow->key, sizeof(flow->key.v4) / 8);
 	return 0;
+}
+
+/* flow_lookup copies the entry under the key of the flow, sets its table, and returns whether it is of this flow and not expired. A copy
+ * suffices where nothing is written: the verifier would go through the rest once for each table. */
+__attribute__((noinline)) int flow_lookup(struct flow *flow, __u32 now)
+{
+	struct ct_entry *entry;
+	enum ct_table table;
+	union ct_key key;
+
+	if (!flow)
+		return 0;
+	key = flow->key;
+	entry = ct_find(&key, flow->family, &table);
+	flow->table = table;
+	flow->entry.check = 0;
+	if (!entry)
+		return 0;
+	flow->entry = *entry;
+	return flow->entry.check == flow->check && !ct_expired(&flow->entry, now);
 }
 
 /* flow_self tells which side of the key self is. */

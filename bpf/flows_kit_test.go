@@ -194,7 +194,7 @@ func (n *node) ctEntries(class string, family int) (out []CtEntry) {
 }
 
 func ctMap(class string, family int) string {
-	return map[string]map[int]string{"new": {4: MapCtNew4, 6: MapCtNew6}, "est": {4: MapCtEst4, 6: MapCtEst6}}[class][family]
+	return map[string]map[int]string{"new": {4: MapCtNew4, 6: MapCtNew6}, "burst": {4: MapCtBurst4, 6: MapCtBurst6}, "est": {4: MapCtEst4, 6: MapCtEst6}}[class][family]
 }
 
 // wantFlows demands how many flows there are, new ones and established ones.

@@ -95,7 +95,7 @@ func (n *node) as(t testing.TB) *node {
 }
 
 // testEntries are the sizes of maps that would take long to make for each test.
-var testEntries = map[string]uint32{MapCtEst4: 1024, MapCtEst6: 1024, MapCtNew4: 1024, MapCtNew6: 1024, MapPolicy: 1024, MapFrags: 1024,
+var testEntries = map[string]uint32{MapCtEst4: 1024, MapCtEst6: 1024, MapCtNew4: 1024, MapCtNew6: 1024, MapCtBurst4: 512, MapCtBurst6: 512, MapPolicy: 1024, MapFrags: 1024,
 	MapNat4: 65536, MapNat6: 32768}
 
 // newNode is a node that reports no verdicts, so that drops are the only events.

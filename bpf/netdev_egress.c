@@ -40,19 +40,12 @@ __attribute__((noinline)) int is_outside_of_all(const struct flow *flow)
 /* is_asked_for tells whether a pod's packet belongs to a flow that the other end opened, which knows the pod by its own address. */
 __attribute__((noinline)) int is_asked_for(struct flow *flow)
 {
-	struct ct_entry *entry;
-	union ct_key key;
-
 	if (!flow)
 		return 0;
 	if (flow->l4.role == L4_ANSWER)
 		return 1;
 	flow_name(flow);
-	key = flow->key;
-	entry = ct_established(&key, flow->family);
-	if (!entry)
-		entry = ct_unestablished(&key, flow->family);
-	return entry && entry->check == flow->check && !ct_expired(entry, ct_now()) && ct_end(entry, flow->second);
+	return flow_lookup(flow, ct_now()) && ct_end(&flow->entry, flow->second);
 }
 
 /* is_masked tells whether a pod that opens a flow of this kind gets the node's address. */

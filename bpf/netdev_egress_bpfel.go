@@ -84,6 +84,12 @@ type netdevEgressCtKey6 struct {
 	Pad      uint8
 }
 
+type netdevEgressCtRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Flows uint32
+}
+
 type netdevEgressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -142,7 +148,7 @@ type netdevEgressFlow struct {
 	Epochs       uint32
 	Second       uint8
 	Known        uint8
-	Established  uint8
+	Table        uint8
 	ViaStack     uint8
 	PeerRefused  uint8
 	Foreign      uint8
@@ -347,11 +353,14 @@ const (
 	netdevEgressMapBpfEndpoints      = "bpf_endpoints"
 	netdevEgressMapBpfLinks          = "bpf_links"
 	netdevEgressMapCidrs             = "cidrs"
+	netdevEgressMapCtBurst4          = "ct_burst4"
+	netdevEgressMapCtBurst6          = "ct_burst6"
 	netdevEgressMapCtEst4            = "ct_est4"
 	netdevEgressMapCtEst6            = "ct_est6"
 	netdevEgressMapCtFlows           = "ct_flows"
 	netdevEgressMapCtNew4            = "ct_new4"
 	netdevEgressMapCtNew6            = "ct_new6"
+	netdevEgressMapCtRates           = "ct_rates"
 	netdevEgressMapCtSignals         = "ct_signals"
 	netdevEgressMapDropTokens        = "drop_tokens"
 	netdevEgressMapEndpointFacts     = "endpoint_facts"
@@ -378,6 +387,7 @@ const (
 	netdevEgressVarCtAnyTimeout      = "ct_any_timeout"
 	netdevEgressVarCtBeyond          = "ct_beyond"
 	netdevEgressVarCtGuarantee       = "ct_guarantee"
+	netdevEgressVarCtNewRate         = "ct_new_rate"
 	netdevEgressVarCtShare           = "ct_share"
 	netdevEgressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
@@ -444,11 +454,14 @@ type netdevEgressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtRates         *ebpf.MapSpec `ebpf:"ct_rates"`
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
@@ -480,6 +493,7 @@ type netdevEgressVariableSpecs struct {
 	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
 	CtBeyond          *ebpf.VariableSpec `ebpf:"ct_beyond"`
 	CtGuarantee       *ebpf.VariableSpec `ebpf:"ct_guarantee"`
+	CtNewRate         *ebpf.VariableSpec `ebpf:"ct_new_rate"`
 	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -517,11 +531,14 @@ type netdevEgressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtRates         *ebpf.Map `ebpf:"ct_rates"`
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
@@ -554,11 +571,14 @@ func (m *netdevEgressMaps) Close() error {
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
+		m.CtBurst4,
+		m.CtBurst6,
 		m.CtEst4,
 		m.CtEst6,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
+		m.CtRates,
 		m.CtSignals,
 		m.DropTokens,
 		m.EndpointFacts,
@@ -591,6 +611,7 @@ type netdevEgressVariables struct {
 	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
 	CtBeyond          *ebpf.Variable `ebpf:"ct_beyond"`
 	CtGuarantee       *ebpf.Variable `ebpf:"ct_guarantee"`
+	CtNewRate         *ebpf.Variable `ebpf:"ct_new_rate"`
 	CtShare           *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

@@ -84,6 +84,12 @@ type netdevIngressCtKey6 struct {
 	Pad      uint8
 }
 
+type netdevIngressCtRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Flows uint32
+}
+
 type netdevIngressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -142,7 +148,7 @@ type netdevIngressFlow struct {
 	Epochs       uint32
 	Second       uint8
 	Known        uint8
-	Established  uint8
+	Table        uint8
 	ViaStack     uint8
 	PeerRefused  uint8
 	Foreign      uint8
@@ -352,11 +358,14 @@ const (
 	netdevIngressMapBpfEndpoints      = "bpf_endpoints"
 	netdevIngressMapBpfLinks          = "bpf_links"
 	netdevIngressMapCidrs             = "cidrs"
+	netdevIngressMapCtBurst4          = "ct_burst4"
+	netdevIngressMapCtBurst6          = "ct_burst6"
 	netdevIngressMapCtEst4            = "ct_est4"
 	netdevIngressMapCtEst6            = "ct_est6"
 	netdevIngressMapCtFlows           = "ct_flows"
 	netdevIngressMapCtNew4            = "ct_new4"
 	netdevIngressMapCtNew6            = "ct_new6"
+	netdevIngressMapCtRates           = "ct_rates"
 	netdevIngressMapCtSignals         = "ct_signals"
 	netdevIngressMapDropTokens        = "drop_tokens"
 	netdevIngressMapEndpointFacts     = "endpoint_facts"
@@ -384,6 +393,7 @@ const (
 	netdevIngressVarCtAnyTimeout      = "ct_any_timeout"
 	netdevIngressVarCtBeyond          = "ct_beyond"
 	netdevIngressVarCtGuarantee       = "ct_guarantee"
+	netdevIngressVarCtNewRate         = "ct_new_rate"
 	netdevIngressVarCtShare           = "ct_share"
 	netdevIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
@@ -450,11 +460,14 @@ type netdevIngressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtRates         *ebpf.MapSpec `ebpf:"ct_rates"`
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
@@ -487,6 +500,7 @@ type netdevIngressVariableSpecs struct {
 	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
 	CtBeyond          *ebpf.VariableSpec `ebpf:"ct_beyond"`
 	CtGuarantee       *ebpf.VariableSpec `ebpf:"ct_guarantee"`
+	CtNewRate         *ebpf.VariableSpec `ebpf:"ct_new_rate"`
 	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -524,11 +538,14 @@ type netdevIngressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtRates         *ebpf.Map `ebpf:"ct_rates"`
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
@@ -562,11 +579,14 @@ func (m *netdevIngressMaps) Close() error {
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
+		m.CtBurst4,
+		m.CtBurst6,
 		m.CtEst4,
 		m.CtEst6,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
+		m.CtRates,
 		m.CtSignals,
 		m.DropTokens,
 		m.EndpointFacts,
@@ -600,6 +620,7 @@ type netdevIngressVariables struct {
 	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
 	CtBeyond          *ebpf.Variable `ebpf:"ct_beyond"`
 	CtGuarantee       *ebpf.Variable `ebpf:"ct_guarantee"`
+	CtNewRate         *ebpf.Variable `ebpf:"ct_new_rate"`
 	CtShare           *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

@@ -5,11 +5,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/tc"
@@ -213,6 +215,25 @@ func listenAt(t *testing.T, ns *testnet.Namespace, at netip.AddrPort) *net.UDPCo
 	return conn
 }
 
+// state is what explains a packet that did not arrive: how many packets the programs counted for each reason, and the neighbours of each namespace.
+func (s *surroundings) state() string {
+	var out strings.Builder
+	for reason := range events.Reason(255) {
+		for _, direction := range []uint8{DirectionIngress, DirectionEgress} {
+			if n := s.count(reason, direction).Packets; n > 0 {
+				fmt.Fprintf(&out, "%s, direction %d: %d packets\n", reason, direction, n)
+			}
+		}
+	}
+	for name, ns := range map[string]*testnet.Namespace{"node": s.host, "pod a": s.a, "pod b": s.b, "clients": s.clients} {
+		ns.Do(func() {
+			neighbours, err := netlink.NeighList(0, netlink.FAMILY_ALL)
+			fmt.Fprintf(&out, "neighbours of %s: %v %v\n", name, neighbours, err)
+		})
+	}
+	return out.String()
+}
+
 // talk sends a datagram to an address behind which a server is, and the server's answer back. It returns whom the server saw.
 func (s *surroundings) talk(t *testing.T, from *net.UDPConn, to netip.AddrPort, server *net.UDPConn, size int) netip.AddrPort {
 	t.Helper()
@@ -226,7 +247,7 @@ func (s *surroundings) talk(t *testing.T, from *net.UDPConn, to netip.AddrPort, 
 	}
 	n, seen, err := server.ReadFromUDPAddrPort(buf)
 	if err != nil || string(buf[:n]) != string(message) {
-		t.Fatalf("%d bytes of %d from %s to %s reached %s: %v; last event %+v", n, size, portOf(from), to, portOf(server), err, s.event())
+		t.Fatalf("%d bytes of %d from %s to %s reached %s: %v; last event %+v\n%s", n, size, portOf(from), to, portOf(server), err, s.event(), s.state())
 	}
 	if _, err := server.WriteToUDPAddrPort(message, seen); err != nil {
 		t.Fatalf("answer %s from %s: %v", seen, portOf(server), err)

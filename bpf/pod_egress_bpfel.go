@@ -99,6 +99,12 @@ type podEgressCtKey6 struct {
 	Pad      uint8
 }
 
+type podEgressCtRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Flows uint32
+}
+
 type podEgressDatapathState struct {
 	_        structs.HostLayout
 	Protocol podEgressProtocol
@@ -180,7 +186,7 @@ type podEgressFlow struct {
 	Epochs       uint32
 	Second       uint8
 	Known        uint8
-	Established  uint8
+	Table        uint8
 	ViaStack     uint8
 	PeerRefused  uint8
 	Foreign      uint8
@@ -443,11 +449,14 @@ const (
 	podEgressMapBpfEndpoints        = "bpf_endpoints"
 	podEgressMapBpfLinks            = "bpf_links"
 	podEgressMapCidrs               = "cidrs"
+	podEgressMapCtBurst4            = "ct_burst4"
+	podEgressMapCtBurst6            = "ct_burst6"
 	podEgressMapCtEst4              = "ct_est4"
 	podEgressMapCtEst6              = "ct_est6"
 	podEgressMapCtFlows             = "ct_flows"
 	podEgressMapCtNew4              = "ct_new4"
 	podEgressMapCtNew6              = "ct_new6"
+	podEgressMapCtRates             = "ct_rates"
 	podEgressMapCtSignals           = "ct_signals"
 	podEgressMapDatapath            = "datapath"
 	podEgressMapDropTokens          = "drop_tokens"
@@ -475,6 +484,7 @@ const (
 	podEgressVarCtAnyTimeout        = "ct_any_timeout"
 	podEgressVarCtBeyond            = "ct_beyond"
 	podEgressVarCtGuarantee         = "ct_guarantee"
+	podEgressVarCtNewRate           = "ct_new_rate"
 	podEgressVarCtShare             = "ct_share"
 	podEgressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podEgressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
@@ -543,11 +553,14 @@ type podEgressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtRates         *ebpf.MapSpec `ebpf:"ct_rates"`
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
@@ -580,6 +593,7 @@ type podEgressVariableSpecs struct {
 	CtAnyTimeout        *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
 	CtBeyond            *ebpf.VariableSpec `ebpf:"ct_beyond"`
 	CtGuarantee         *ebpf.VariableSpec `ebpf:"ct_guarantee"`
+	CtNewRate           *ebpf.VariableSpec `ebpf:"ct_new_rate"`
 	CtShare             *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -619,11 +633,14 @@ type podEgressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtRates         *ebpf.Map `ebpf:"ct_rates"`
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
@@ -657,11 +674,14 @@ func (m *podEgressMaps) Close() error {
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
+		m.CtBurst4,
+		m.CtBurst6,
 		m.CtEst4,
 		m.CtEst6,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
+		m.CtRates,
 		m.CtSignals,
 		m.Datapath,
 		m.DropTokens,
@@ -695,6 +715,7 @@ type podEgressVariables struct {
 	CtAnyTimeout        *ebpf.Variable `ebpf:"ct_any_timeout"`
 	CtBeyond            *ebpf.Variable `ebpf:"ct_beyond"`
 	CtGuarantee         *ebpf.Variable `ebpf:"ct_guarantee"`
+	CtNewRate           *ebpf.Variable `ebpf:"ct_new_rate"`
 	CtShare             *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

@@ -84,6 +84,12 @@ type podIngressCtKey6 struct {
 	Pad      uint8
 }
 
+type podIngressCtRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Flows uint32
+}
+
 type podIngressDatapathState struct {
 	_        structs.HostLayout
 	Protocol uint32
@@ -147,7 +153,7 @@ type podIngressFlow struct {
 	Epochs       uint32
 	Second       uint8
 	Known        uint8
-	Established  uint8
+	Table        uint8
 	ViaStack     uint8
 	PeerRefused  uint8
 	Foreign      uint8
@@ -366,11 +372,14 @@ const (
 	podIngressMapBpfEndpoints        = "bpf_endpoints"
 	podIngressMapBpfLinks            = "bpf_links"
 	podIngressMapCidrs               = "cidrs"
+	podIngressMapCtBurst4            = "ct_burst4"
+	podIngressMapCtBurst6            = "ct_burst6"
 	podIngressMapCtEst4              = "ct_est4"
 	podIngressMapCtEst6              = "ct_est6"
 	podIngressMapCtFlows             = "ct_flows"
 	podIngressMapCtNew4              = "ct_new4"
 	podIngressMapCtNew6              = "ct_new6"
+	podIngressMapCtRates             = "ct_rates"
 	podIngressMapCtSignals           = "ct_signals"
 	podIngressMapDatapath            = "datapath"
 	podIngressMapDropTokens          = "drop_tokens"
@@ -398,6 +407,7 @@ const (
 	podIngressVarCtAnyTimeout        = "ct_any_timeout"
 	podIngressVarCtBeyond            = "ct_beyond"
 	podIngressVarCtGuarantee         = "ct_guarantee"
+	podIngressVarCtNewRate           = "ct_new_rate"
 	podIngressVarCtShare             = "ct_share"
 	podIngressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podIngressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
@@ -466,11 +476,14 @@ type podIngressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtRates         *ebpf.MapSpec `ebpf:"ct_rates"`
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
@@ -503,6 +516,7 @@ type podIngressVariableSpecs struct {
 	CtAnyTimeout        *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
 	CtBeyond            *ebpf.VariableSpec `ebpf:"ct_beyond"`
 	CtGuarantee         *ebpf.VariableSpec `ebpf:"ct_guarantee"`
+	CtNewRate           *ebpf.VariableSpec `ebpf:"ct_new_rate"`
 	CtShare             *ebpf.VariableSpec `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
@@ -542,11 +556,14 @@ type podIngressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtRates         *ebpf.Map `ebpf:"ct_rates"`
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
@@ -580,11 +597,14 @@ func (m *podIngressMaps) Close() error {
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
+		m.CtBurst4,
+		m.CtBurst6,
 		m.CtEst4,
 		m.CtEst6,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
+		m.CtRates,
 		m.CtSignals,
 		m.Datapath,
 		m.DropTokens,
@@ -618,6 +638,7 @@ type podIngressVariables struct {
 	CtAnyTimeout        *ebpf.Variable `ebpf:"ct_any_timeout"`
 	CtBeyond            *ebpf.Variable `ebpf:"ct_beyond"`
 	CtGuarantee         *ebpf.Variable `ebpf:"ct_guarantee"`
+	CtNewRate           *ebpf.Variable `ebpf:"ct_new_rate"`
 	CtShare             *ebpf.Variable `ebpf:"ct_share"`
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`

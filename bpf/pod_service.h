@@ -59,28 +59,25 @@ static __always_inline int is_service_loopback(const struct flow *flow)
 
 /* pod_goes_on tells whether a packet belongs to a flow that stands without translation: a service that begins does not take it over. What
  * is left of a translated flow that was forgotten makes room for another one between the same ends. */
-__attribute__((noinline)) int pod_goes_on(const struct flow *flow)
+__attribute__((noinline)) int pod_goes_on(struct flow *flow)
 {
-	struct ct_entry *entry;
-	union ct_key key = {};
-	int established;
+	int is_current;
+	union ct_key key;
 
 	if (!flow)
 		return 0;
-	key = flow->key;
-	entry = ct_established(&key, flow->family);
-	established = !!entry;
-	if (!entry)
-		entry = ct_unestablished(&key, flow->family);
-	if (!entry || entry->check != flow->check)
+	is_current = flow_lookup(flow, ct_now());
+	if (flow->table == CT_NOWHERE || flow->entry.check != flow->check)
 		return 0;
-	if ((entry->flags & CT_TRANSLATED) && !ct_end(entry, flow->second)) {
-		ct_forget(&key, flow->family, established, entry);
+	if ((flow->entry.flags & CT_TRANSLATED) && !ct_end(&flow->entry, flow->second)) {
+		key = flow->key;
+		ct_forget(&key, flow->family, flow->table, &flow->entry);
 		return 0;
 	}
-	if (is_opening(&flow->l4) || (!established && flow->l4.protocol != IPPROTO_TCP))
+	/* A datagram that got no reply is sent again: it may go to the service. */
+	if (is_opening(&flow->l4) || (flow->table != CT_IN_ESTABLISHED && !(flow->entry.flags & CT_REPLIED) && flow->l4.protocol != IPPROTO_TCP))
 		return 0;
-	return !ct_expired(entry, ct_now());
+	return is_current;
 }
 
 /* pod_collides tells whether the pod itself speaks with the backend from the port that entry has, past the service. */
@@ -89,6 +86,7 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 	struct nat_work *work = nat_work();
 	struct addr_key from = {}, to = {};
 	struct ct_entry *entry;
+	enum ct_table table;
 	union ct_key key = {};
 	struct l4 l4 = {};
 	__u32 check;
@@ -107,9 +105,7 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 		ct_key4_make(&key.v4, &from, &to, &l4);
 		check = ct_check(&key, sizeof(key.v4) / 8);
 	}
-	entry = ct_established(&key, family);
-	if (!entry)
-		entry = ct_unestablished(&key, family);
+	entry = ct_find(&key, family, &table);
 	return entry && entry->check == check && !(entry->flags & CT_TRANSLATED) && !ct_expired(entry, ct_now());
 }
 

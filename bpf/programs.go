@@ -63,6 +63,9 @@ const (
 	MapCtEst6          = "ct_est6"
 	MapCtNew4          = "ct_new4"
 	MapCtNew6          = "ct_new6"
+	MapCtBurst4        = "ct_burst4"
+	MapCtBurst6        = "ct_burst6"
+	MapCtRates         = "ct_rates"
 	MapCtFlows         = "ct_flows"
 	MapCtSignals       = "ct_signals"
 	MapFrags           = "frags"
@@ -105,6 +108,8 @@ const (
 	VariableCtAnyTimeout      = "ct_any_timeout"       // everything else: 60 s
 	// VariableCtShare is how many established flows one endpoint may have; it begins as a quarter of ct_est4.
 	VariableCtShare = "ct_share"
+	// VariableCtNewRate is how many new flows of one endpoint have a place in ct_new4 and ct_new6 in each tick; it begins as 1/16 of ct_new4.
+	VariableCtNewRate = "ct_new_rate"
 	// VariableCtGuarantee is how many established flows each endpoint can always have; it begins as 1/1024 of ct_est4.
 	VariableCtGuarantee = "ct_guarantee"
 	// VariableCtBeyond is how many established flows all endpoints together may have beyond their guarantees; it begins as three quarters of

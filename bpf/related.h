@@ -85,9 +85,7 @@ __attribute__((noinline)) int flow_quoted(struct __sk_buff *skb, struct flow *fl
  * packet inside. */
 __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
-	struct ct_entry *entry;
 	struct addr_key to;
-	union ct_key key;
 	verdict v;
 
 	if (!flow || !self)
@@ -98,13 +96,9 @@ __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *f
 	if (!same_address(&flow->from, &to) || flow->l4.role == L4_ERROR)
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	flow_name(flow);
-	key = flow->key;
-	entry = ct_established(&key, flow->family);
-	if (!entry)
-		entry = ct_unestablished(&key, flow->family);
-	if (!entry || entry->check != flow->check || ct_expired(entry, ct_now()))
+	if (!flow_lookup(flow, ct_now()))
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	/* Who gets the error sent what it is about. */
 	flow->second = !flow->second;
-	return flow_stands(flow, entry, self) ? CONTINUE : DROP(FILE_RELATED, REASON_CT_UNKNOWN);
+	return flow_stands(flow, &flow->entry, self) ? CONTINUE : DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 }

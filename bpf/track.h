@@ -51,54 +51,59 @@ __attribute__((noinline)) int track_advance(struct flow *flow, __u32 now)
 	return 0;
 }
 
+/* track_update writes what a packet changed to the entry of its flow. */
+__attribute__((noinline)) int track_update(const struct flow *flow)
+{
+	struct ct_entry *entry;
+	enum ct_table table;
+	union ct_key key;
+
+	if (!flow)
+		return 0;
+	key = flow->key;
+	entry = ct_find(&key, flow->family, &table);
+	if (!entry || entry->check != flow->check)
+		return 0;
+	/* Only the flags that this direction owns change: the other direction may be closing on another CPU. */
+	__sync_fetch_and_and(&entry->flags, flow->entry.flags | ~ct_own_reset(!is_answer(flow)));
+	__sync_fetch_and_or(&entry->flags, flow->entry.flags);
+	entry->expires = flow->entry.expires;
+	entry->packets = flow->entry.packets;
+	entry->bytes = flow->entry.bytes;
+	return 0;
+}
+
 /* track_find finds the flow of a packet that track_quickly does not know enough about, or begins one. */
 __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
-	struct ct_entry *entry, *old;
-	union ct_key key;
+	__u32 now = ct_now(), flags;
 	int stands = 0;
-	__u32 now;
 
 	if (!flow || !self)
 		return DROP(FILE_TRACK, REASON_CT_INSERT);
-	entry = &flow->entry;
-	now = ct_now();
-	key = flow->key;
-	old = ct_established(&key, flow->family);
-	flow->established = !!old;
-	if (!old)
-		old = ct_unestablished(&key, flow->family);
-	flow->known = old && old->check == flow->check && !ct_expired(old, now);
+	flow->known = flow_lookup(flow, now);
+	flags = flow->entry.flags;
 	/* A SYN on a connection that ends, or from its target: the same ports, another connection. */
-	if (old && is_opening(&flow->l4) && ((old->flags & CT_CLOSING) || ct_end(old, flow->second)))
+	if (flow->table != CT_NOWHERE && is_opening(&flow->l4) && ((flags & CT_CLOSING) || is_answer(flow)))
 		flow->known = 0;
-	if (old && flow->known) {
-		*entry = *old;
-		stands = flow_stands(flow, old, self);
+	if (flow->known) {
+		stands = flow_stands(flow, &flow->entry, self);
 	} else {
 		/* Under the key of a question, an answer alone would let the question in after it. */
 		if (flow->l4.role == L4_ANSWER)
 			return DROP(FILE_TRACK, REASON_CT_UNKNOWN);
-		track_begin(flow, old ? old->check : 0, old ? old->flags : 0, now);
+		track_begin(flow, flow->entry.check, flags, now);
 	}
 	if (is_for_service(flow))
-		entry->flags |= CT_TRANSLATED;
+		flow->entry.flags |= CT_TRANSLATED;
 	track_advance(flow, now);
-	entry->packets++;
-	entry->bytes += skb->len;
+	flow->entry.packets++;
+	flow->entry.bytes += skb->len;
 	if (!stands)
 		return STEP_JUDGE;
-	if (!flow->established && is_promoted(flow))
+	if (flow->table != CT_IN_ESTABLISHED && is_promoted(flow))
 		return STEP_KEEP;
-	if (old) { /* the verifier cannot know that what stands is there */
-		/* Only the flags that this direction owns change: the other direction may be closing on another CPU. */
-		__sync_fetch_and_and(&old->flags, entry->flags | ~ct_own_reset(!is_answer(flow)));
-		__sync_fetch_and_or(&old->flags, entry->flags);
-		old->expires = entry->expires;
-		old->packets = entry->packets;
-		old->bytes = entry->bytes;
-	}
-	return CONTINUE;
+	return track_update(flow);
 }
 
 /* track_keep stores a flow that was judged or promoted. */
@@ -111,11 +116,11 @@ __attribute__((noinline)) int track_keep(const struct flow *flow)
 		return DROP(FILE_TRACK, REASON_CT_INSERT);
 	key = flow->key;
 	entry = flow->entry;
-	if (flow->established)
+	if (flow->table == CT_IN_ESTABLISHED)
 		return ct_replace(&key, flow->family, &entry);
 	if (is_promoted(flow))
-		return ct_establish(&key, flow->family, &entry);
-	return ct_keep_new(&key, flow->family, &entry);
+		return ct_establish(&key, flow->family, flow->table, &entry);
+	return ct_keep_new(&key, flow->family, flow->table, &entry);
 }
 
 /* track_judge evaluates the policies. The initiator of a connection without an entry is unknown, so the policies must allow both directions.

@@ -153,6 +153,7 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableCtTCPCloseTimeout:   bpf.CtTicks(o.config.TCPCloseTimeout),
 		bpf.VariableCtAnyTimeout:        bpf.CtTicks(o.config.AnyTimeout),
 		bpf.VariableCtShare:             ctmap.Share(flows, o.agent.EndpointShare),
+		bpf.VariableCtNewRate:           ctmap.NewRate(maps[bpf.MapCtNew4].MaxEntries()),
 		bpf.VariableCtGuarantee:         ctmap.Guarantee(flows),
 		bpf.VariableCtBeyond:            ctmap.Beyond(flows),
 		bpf.VariablePolicyCIDRNodes:     one(o.options.CIDRMatchesNodes),

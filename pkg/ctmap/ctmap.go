@@ -20,6 +20,8 @@ func Maps() []Map {
 		{Name: bpf.MapCtEst6, Established: true, IPv6: true},
 		{Name: bpf.MapCtNew4},
 		{Name: bpf.MapCtNew6, IPv6: true},
+		{Name: bpf.MapCtBurst4},
+		{Name: bpf.MapCtBurst6, IPv6: true},
 	}
 }
 
@@ -68,6 +70,9 @@ const guaranteed = 256
 // Share returns how many established flows one endpoint may have when the table has room for so many entries, from a percentage of them. It is at
 // least 1.
 func Share(entries uint32, percent int) uint32 { return uint32(max(1, uint64(entries)*uint64(percent)/100)) }
+
+// NewRate returns how many new flows of one endpoint have a place in a table of so many entries in each tick.
+func NewRate(entries uint32) uint32 { return entries / 16 }
 
 // Guarantee returns how many established flows each of the first 256 endpoints can have, however many the others have.
 func Guarantee(entries uint32) uint32 { return entries / (4 * guaranteed) }
