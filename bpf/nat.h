@@ -74,6 +74,7 @@ _Static_assert(sizeof(struct nat_entry4) == sizeof(struct nat_head) + 8 + sizeof
 	       "entries of both families differ in their addresses only");
 
 #define NAT_SENDER_CLOSING (NAT_SENDER_FIN | NAT_SENDER_RESET)
+#define NAT_OF_SENDER (NAT_SENDER_CLOSING | NAT_SENDER_STANDS)
 
 static __always_inline struct nat_rest *nat_rest(void *entry, __u32 family)
 {
@@ -228,6 +229,28 @@ static __always_inline void nat_twin_key(struct nat_key6 *twin, const struct nat
 	twin->protocol = protocol;
 	twin->place = entry->twin;
 	twin->pad[0] = twin->pad[1] = 0;
+}
+
+/* nat_same reports whether two entries make the same of a packet. */
+static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat_entry6 *b)
+{
+	__u64 differ = (a->sport ^ b->sport) | (a->dport ^ b->dport) | (a->twin ^ b->twin);
+
+	for (int i = 0; i < 16; i += 8)
+		differ |= (word_at(a->saddr + i) ^ word_at(b->saddr + i)) | (word_at(a->daddr + i) ^ word_at(b->daddr + i));
+	return !differ;
+}
+
+/* nat_mirror makes the entry of the other direction from the key and the entry of this one. */
+static __always_inline void nat_mirror(struct nat_work *work)
+{
+	work->reply = work->entry;
+	__builtin_memcpy(work->reply.saddr, work->key.daddr, sizeof(work->reply.saddr));
+	__builtin_memcpy(work->reply.daddr, work->key.saddr, sizeof(work->reply.daddr));
+	work->reply.sport = work->key.dport;
+	work->reply.dport = work->key.sport;
+	work->reply.twin = work->key.place;
+	work->reply.flags = (work->entry.flags & ~NAT_OF_SENDER) ^ NAT_REPLY;
 }
 
 /* nat_forget deletes both entries of the flow that key and entry are of. */

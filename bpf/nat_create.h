@@ -10,16 +10,6 @@
 #include "nat_share.h"
 #include "reasons.h"
 
-/* nat_same tells whether two entries make the same of a packet. */
-static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat_entry6 *b)
-{
-	__u64 differ = (a->sport ^ b->sport) | (a->dport ^ b->dport) | (a->twin ^ b->twin);
-
-	for (int i = 0; i < 16; i += 8)
-		differ |= (word_at(a->saddr + i) ^ word_at(b->saddr + i)) | (word_at(a->daddr + i) ^ word_at(b->daddr + i));
-	return !differ;
-}
-
 /* nat_refused says why a flow cannot be stored. */
 static __always_inline verdict nat_refused(const struct nat_work *work, __u32 family, int err)
 {
@@ -76,13 +66,7 @@ __attribute__((noinline)) int nat_create(__u32 family)
 	}
 	work->entry.expires = ct_now() + (work->key.protocol == IPPROTO_TCP ? ct_tcp_syn_timeout : ct_any_timeout);
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	work->reply = work->entry;
-	__builtin_memcpy(work->reply.saddr, work->key.daddr, sizeof(work->reply.saddr));
-	__builtin_memcpy(work->reply.daddr, work->key.saddr, sizeof(work->reply.daddr));
-	work->reply.sport = work->key.dport;
-	work->reply.dport = work->key.sport;
-	work->reply.twin = work->key.place;
-	work->reply.flags ^= NAT_REPLY;
+	nat_mirror(work);
 	claimed = nat_claim(family);
 	if (claimed < 0)
 		return claimed == -ERRNO_EXIST ? STEP_TAKEN : nat_refused(work, family, claimed);

@@ -9,33 +9,66 @@
 #include "l4.h"
 #include "nat.h"
 
+/* nat_is_twin reports whether the reply of the work translates to the packet of its key. */
+static __always_inline int nat_is_twin(const struct nat_work *work)
+{
+	__u64 differ = (work->reply.sport ^ work->key.dport) | (work->reply.dport ^ work->key.sport) | (work->reply.twin ^ work->key.place);
+
+	for (int i = 0; i < 16; i += 8)
+		differ |= (word_at(work->reply.saddr + i) ^ word_at(work->key.daddr + i)) |
+			  (word_at(work->reply.daddr + i) ^ word_at(work->key.saddr + i));
+	return !differ;
+}
+
 /* nat_closed tells from the flags of both directions whether a connection has ended. */
 static __always_inline int nat_closed(__u32 own, __u32 twin)
 {
 	return ((own | twin) & NAT_SENDER_RESET) || (own & twin & NAT_SENDER_FIN);
 }
 
-/* nat_follow is nat_find for packets that say something about both directions, or whose own one has expired. The entry was loaded. */
+/* nat_restore stores the entry of the replies to a flow again, which is missing, and returns 0 when the port is that of another flow by now. The
+ * collector may delete it in the moment in which a packet of the initiator makes the flow anew. */
+__attribute__((noinline)) int nat_restore(__u32 family)
+{
+	struct nat_work *work = nat_work();
+
+	if (!work)
+		return 0;
+	nat_mirror(work);
+	work->reply.expires = ct_now() + ct_any_timeout;
+	if (!nat_store(family, NAT_TWIN, BPF_NOEXIST))
+		return 1;
+	work->other = work->twin;
+	return nat_load(family, NAT_OTHER) && nat_same(&work->found, &work->reply);
+}
+
+/* nat_follow is nat_find for packets that say something about both directions, or whose own one has expired, and for one of the initiator in each
+ * tick. The entry was loaded. */
 __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 {
 	struct nat_work *work = nat_work();
 	__u32 now = ct_now(), other = 0, flags, timeout = ct_any_timeout;
-	int lives;
+	int lives, is_twin;
 
 	if (!work)
 		return 0;
 	flags = work->entry.flags;
 	lives = !nat_expired(&work->entry, now);
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	if (nat_load(family, NAT_TWIN)) {
+	is_twin = nat_load(family, NAT_TWIN) && nat_is_twin(work);
+	if (is_twin) {
 		other = work->reply.flags;
 		lives |= !nat_expired(&work->reply, now);
+	} else if (lives && !(flags & NAT_REPLY)) {
+		lives = nat_restore(family);
 	}
 	/* What answers the beginning of a connection, while its entries say that it has ended, answers one that was not translated. */
 	if ((tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(flags, other) : (flags | other) & NAT_SENDER_CLOSING))
 		lives = 0;
 	if (!lives) {
-		nat_forget(family);
+		if (is_twin)
+			nat_delete(family, NAT_TWIN);
+		nat_delete(family, NAT_OWN);
 		return 0;
 	}
 	if (work->key.protocol == IPPROTO_TCP) {
@@ -75,8 +108,11 @@ static __always_inline int nat_quickly(struct nat_head *own, __u32 flags, __u8 p
 	}
 	if (left <= least)
 		return 0;
-	if (own->expires != expires)
-		own->expires = expires;
+	if (own->expires == expires)
+		return 1;
+	if (!(flags & NAT_REPLY))
+		return 0;
+	own->expires = expires;
 	return 1;
 }
 

@@ -85,6 +85,7 @@ func newSurroundings(t *testing.T) *surroundings {
 	s := &surroundings{realNode: newRealNode(t), clients: testnet.New(t), distant: testnet.New(t)}
 	s.surround()
 	s.host.Do(func() {
+		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))
 		check(t, s.wireOut("uplink", ifUplink, s.clients, nodeOut))
 		check(t, s.wireOut("backbone", ifBackbone, s.distant, nodeIn))
 	})
@@ -104,6 +105,7 @@ func newSurroundings(t *testing.T) *surroundings {
 			check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]), Gw: gw}))
 		}
 		check(t, waitUsable([]string{"uplink", "backbone"}, nodeOut[4], nodeOut[6], nodeIn[4], nodeIn[6]))
+		check(t, waitLinkLocal("uplink", "backbone"))
 	})
 	t.Cleanup(func() {
 		if dropped := s.guarded(); !t.Failed() && dropped.NodeSource.Packets != s.spoofed {

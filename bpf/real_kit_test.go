@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -176,6 +177,27 @@ func waitUsable(links []string, addrs ...netip.Addr) error {
 		if err := wait(addr.String(), func() (bool, error) {
 			routes, err := netlink.RouteGet(addr.AsSlice())
 			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitLinkLocal returns when links have usable link-local addresses. Until then the kernel asks for no neighbour on behalf of pods, and throws their
+// packets away after three seconds.
+func waitLinkLocal(links ...string) error {
+	for _, name := range links {
+		if err := wait(name+"'s link-local address", func() (bool, error) {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return false, err
+			}
+			addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+			usable := slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+				return a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0
+			})
+			return usable, err
 		}); err != nil {
 			return err
 		}

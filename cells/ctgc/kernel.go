@@ -62,22 +62,43 @@ func (p pinned) Read(m ctmap.Map) (reader, uint32, error) {
 	return ctmap.NewReader(m, from, slice), from.MaxEntries(), nil
 }
 
-// Delete implements kernel. Between look-up and deletion a packet may prolong the flow; it is judged again as a new one.
+// Delete implements kernel.
 func (p pinned) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool) (bool, error) {
-	from, err := p.maps.Get(m.Name)
+	return deleteIf(p, m.Name, key.Value(), dead)
+}
+
+// deleteIf deletes an entry that is dead. Between look-up and deletion a packet may prolong the flow, or begin another one with the same key, so the
+// deleted entry is evaluated again and put back if it is alive. Copies for programs of another generation stay: those programs go soon.
+func deleteIf[V any](p pinned, name string, key any, dead func(*V) bool) (bool, error) {
+	m, err := p.maps.Get(name)
 	if err != nil {
 		return false, err
 	}
-	var now bpf.CtEntry
-	if err := from.Lookup(key.Value(), &now); errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	} else if err != nil {
-		return false, fmt.Errorf("look up a flow in map %s: %w", m.Name, err)
+	var entry V
+	if err := m.Lookup(key, &entry); err != nil {
+		return false, deleteError(name, err)
 	}
-	if !dead(&now) {
+	if !dead(&entry) {
 		return false, nil
 	}
-	return p.delete(m.Name, key.Value())
+	if err := m.LookupAndDelete(key, &entry); err != nil {
+		return false, deleteError(name, err)
+	}
+	if dead(&entry) {
+		return true, nil
+	}
+	if err := m.Update(key, &entry, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return true, deleteError(name, err)
+	}
+	return false, nil
+}
+
+// deleteError is nil when the entry is not there.
+func deleteError(name string, err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return fmt.Errorf("delete an entry of map %s: %w", name, err)
 }
 
 // Counts implements kernel.

@@ -148,25 +148,28 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	return true, nil
 }
 
-// deletePair deletes an entry and its twin, if they are each other's and both still are dead, and tells how many.
+// deletePair deletes an entry and its twin, if they are each other's and both still are dead, and returns how many. The entry of the replies stays
+// as long as that of the first direction lives: a packet may have begun the flow anew.
 func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint64, err error) {
 	own, twin := f.Key, f.Twin
 	if f.Reply() {
 		own, twin = twin, own
 	}
-	for _, pair := range [][2]natmap.Key{{own, twin}, {twin, own}} {
-		gone, err := p.nat.DeleteNat(&pair[0], func(e *natmap.Flow) bool { return e.Twin == pair[1] && dead(e) })
-		if err != nil {
-			return n, err
-		}
-		if gone {
-			n++
-			if pair[0] == own {
-				p.countDeleted(f)
-			}
-		}
+	gone, err := p.nat.DeleteNat(&own, func(e *natmap.Flow) bool { return e.Twin == twin && dead(e) })
+	if err != nil {
+		return n, err
 	}
-	return n, nil
+	if gone {
+		n++
+		p.countDeleted(f)
+	}
+	if first, found, err := p.nat.LookupNat(&own); err != nil || found && first.Twin == twin {
+		return n, err
+	}
+	if gone, err = p.nat.DeleteNat(&twin, func(e *natmap.Flow) bool { return e.Twin == own && dead(e) }); gone {
+		n++
+	}
+	return n, err
 }
 
 // orphanNat tells whether the flow is of an endpoint that is gone, or has other addresses.

@@ -60,26 +60,13 @@ func (p pinned) LookupNat(key *natmap.Key) (natmap.Flow, bool, error) {
 	return natmap.Lookup(from, key)
 }
 
-// DeleteNat implements natKernel. Between look-up and deletion a packet may prolong the flow or begin another with the same
-// ends; programs make the entry anew with the next one.
+// DeleteNat implements natKernel.
 func (p pinned) DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool, error) {
-	f, found, err := p.LookupNat(key)
-	if err != nil || !found || !dead(&f) {
-		return false, err
+	name := natmap.Of(key.IPv6).Name
+	if key.IPv6 {
+		return deleteIf(p, name, &key.V6, func(e *bpf.NatEntry6) bool { f := natmap.NewFlow6(&key.V6, e); return dead(&f) })
 	}
-	return p.delete(natmap.Of(key.IPv6).Name, key.Value())
-}
-
-// delete tells whether there was something to delete.
-func (p pinned) delete(name string, key any) (bool, error) {
-	err := p.maps.Delete(name, key)
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("delete an entry of map %s: %w", name, err)
-	}
-	return true, nil
+	return deleteIf(p, name, &key.V4, func(e *bpf.NatEntry4) bool { f := natmap.NewFlow4(&key.V4, e); return dead(&f) })
 }
 
 // NatCounts implements natKernel.
@@ -116,37 +103,7 @@ func (p pinned) Affinities() ([]affinity, uint32, error) {
 	}
 }
 
-// DeleteAffinity implements natKernel. Between look-up and deletion a program may renew the entry, because the client has met another
-// backend; the deleted entry is therefore evaluated again, and put back if it is alive. The copy that programs of another generation
-// read stays: programs ignore a backend that the service does not have.
+// DeleteAffinity implements natKernel. A program may renew the entry meanwhile, because the client has met another backend.
 func (p pinned) DeleteAffinity(key bpf.AffinityKey, dead func(bpf.AffinityEntry) bool) (bool, error) {
-	from, err := p.maps.Get(bpf.MapAffinity)
-	if err != nil {
-		return false, err
-	}
-	var entry bpf.AffinityEntry
-	if err := from.Lookup(&key, &entry); err != nil {
-		return false, affinityError(err)
-	}
-	if !dead(entry) {
-		return false, nil
-	}
-	if err := from.LookupAndDelete(&key, &entry); err != nil {
-		return false, affinityError(err)
-	}
-	if dead(entry) {
-		return true, nil
-	}
-	if err := from.Update(&key, &entry, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-		return true, affinityError(err)
-	}
-	return false, nil
-}
-
-// affinityError is nil when the entry is not there.
-func affinityError(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
-	}
-	return fmt.Errorf("delete an entry of map %s: %w", bpf.MapAffinity, err)
+	return deleteIf(p, bpf.MapAffinity, &key, func(e *bpf.AffinityEntry) bool { return dead(*e) })
 }

@@ -69,7 +69,9 @@ const guaranteed = 256
 
 // Share returns how many established flows one endpoint may have when the table has room for so many entries, from a percentage of them. It is at
 // least 1.
-func Share(entries uint32, percent int) uint32 { return uint32(max(1, uint64(entries)*uint64(percent)/100)) }
+func Share(entries uint32, percent int) uint32 {
+	return uint32(max(1, uint64(entries)*uint64(percent)/100))
+}
 
 // NewRate returns how many new flows of one endpoint have a place in a table of so many entries in each tick.
 func NewRate(entries uint32) uint32 { return entries / 16 }
