@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -35,6 +36,29 @@ func fill(to, from *ebpf.Map, convert convert) error {
 		}
 	}
 	return all.Err()
+}
+
+// fillMissing copies the entries of a hash table that the other one, which programs use, does not have. Other maps have no entries that programs make.
+// It goes on when the other one is full, and returns an error then.
+func fillMissing(to, from *ebpf.Map) error {
+	if from.Type() != ebpf.Hash && from.Type() != ebpf.LRUHash {
+		return nil
+	}
+	var key, value []byte
+	lost, all := 0, from.Iterate()
+	var why error
+	for all.Next(&key, &value) {
+		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			lost, why = lost+1, err
+		}
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read the entries that were made since the map was copied: %w", err)
+	}
+	if lost > 0 {
+		return fmt.Errorf("%d entries that were made since the map was copied find no room in the map of %d entries: %w", lost, to.MaxEntries(), why)
+	}
+	return nil
 }
 
 // fillPerCPU knows only counters, whose layouts do not change.

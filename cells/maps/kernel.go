@@ -27,6 +27,8 @@ type kernel interface {
 	Create(spec *ebpf.MapSpec) (*ebpf.Map, error)
 	// Fill copies the entries of a map; see [fill].
 	Fill(to, from *ebpf.Map, convert convert) error
+	// FillMissing copies the entries that a map does not have; see [fillMissing].
+	FillMissing(to, from *ebpf.Map) error
 	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it.
 	Pin(m *ebpf.Map, path string) error
 	Move(from, to string) error
@@ -108,6 +110,8 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 }
 
 func (realKernel) Fill(to, from *ebpf.Map, convert convert) error { return fill(to, from, convert) }
+
+func (realKernel) FillMissing(to, from *ebpf.Map) error { return fillMissing(to, from) }
 
 // Pin pins a copy of the handle: the library remembers where it has pinned one, and does nothing there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {

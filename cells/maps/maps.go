@@ -129,7 +129,8 @@ func (s *store) failures() error {
 	return errors.Join(errs...)
 }
 
-// dropResized gives up maps of another size once every hook runs this generation.
+// dropResized gives up maps of another size once every hook runs this generation. Until then programs of the generation before made entries there,
+// which are copied first.
 func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
 	for {
 		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
@@ -153,6 +154,9 @@ func (s *store) dropTwins() error {
 	for name, o := range s.open {
 		if o.twin == nil || !o.twin.resized {
 			continue
+		}
+		if err := s.Kernel.FillMissing(o.m, o.twin.m); err != nil {
+			s.Log.Warn("Entries of a map that had another size are lost", "map", name, "error", err)
 		}
 		errs = append(errs, s.Kernel.Unpin(o.twin.pin), s.Kernel.Close(o.twin.m))
 		o.twin = nil

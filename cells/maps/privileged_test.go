@@ -204,9 +204,15 @@ func TestPrivilegedResize(t *testing.T) {
 		}
 		r = startRun(t, dir, wide(1, 4, 8))
 		want(t, dir, "numbers_v1", map[uint32]uint32{1: 5, 2: 6})
+		// A program of the generation before goes on to write to its map until its hook is replaced.
+		former := r.s.open["numbers"].twin.m
+		if err := errors.Join(former.Delete(uint32(1)), former.Put(uint32(3), uint32(7)), former.Put(uint32(2), uint32(9))); err != nil {
+			t.Error(err)
+		}
 		if err := r.s.dropTwins(); err != nil {
 			t.Error(err)
 		}
+		want(t, dir, "numbers_v1", map[uint32]uint32{1: 5, 2: 6, 3: 7})
 		wantPins(t, dir, "numbers_v1")
 		for k := range uint32(8) {
 			r.put(k, k)
