@@ -219,15 +219,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum
 /* ct_bursts counts a new flow of an endpoint, and reports whether it began too many in this tick. */
 static __always_inline int ct_bursts(__u32 endpoint, __u32 now)
 {
-	struct ct_rate *rate = bpf_map_lookup_elem(&ct_rates, &endpoint);
-
-	if (!rate)
-		return 0;
-	if (rate->tick != now) { /* CPUs race: some flows may count in neither tick */
-		rate->tick = now;
-		rate->flows = 0;
-	}
-	return __sync_fetch_and_add(&rate->flows, 1) >= ct_new_rate;
+	return rate_exceeded(bpf_map_lookup_elem(&ct_rates, &endpoint), now, ct_new_rate);
 }
 
 /* ct_keep_new stores a flow that is not established. One that is in a table stays there. */

@@ -5,6 +5,7 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include "endpoint.h"
+#include "rate.h"
 
 #define CT_FLOWS 131072	   /* established flows of each family */
 #define CT_NEW_FLOWS 16384 /* flows of each family that are not established yet */
@@ -120,17 +121,12 @@ struct {
 	__type(value, struct ct_entry);
 } ct_burst6 SEC(".maps");
 
-struct ct_rate {
-	__u32 tick;
-	__u32 flows; /* that began in this tick */
-};
-
 /* New flows of each endpoint: of the initiator when it is local, otherwise of the target. Only programs use it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENDPOINTS_MAX);
 	__type(key, __u32); /* local endpoint id */
-	__type(value, struct ct_rate);
+	__type(value, struct rate);
 } ct_rates SEC(".maps");
 
 /* Established flows of each endpoint: of the opener when it is local, otherwise of the target. Slot 0 has the flows of all endpoints beyond

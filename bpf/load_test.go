@@ -46,6 +46,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapCtBurst4:        {ebpf.LRUHash, 16, 56},
 		MapCtBurst6:        {ebpf.LRUHash, 40, 56},
 		MapCtRates:         {ebpf.Array, 4, 8},
+		MapRejectRates:     {ebpf.Array, 4, 8},
 		MapCtFlows:         {ebpf.Array, 4, 4},
 		MapCtSignals:       {ebpf.RingBuf, 0, 0},
 		MapVerdictTokens:   {ebpf.Array, 4, 16},

@@ -163,36 +163,39 @@ static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
 
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
 {
-	struct flow flow = { .self = NETDEV_GOES };
+	struct flow *flow = flow_work(DIRECTION_EGRESS);
 	__u32 ifindex = skb->ifindex;
 	struct endpoint_ref *ref;
 	__u32 endpoint = 0, node = 0;
 	verdict v;
 
+	if (!flow)
+		return DROP(FILE_NETDEV_EGRESS, REASON_INTERNAL);
+	flow->self = NETDEV_GOES;
 	if (!bpf_map_lookup_elem(&netdevs, &ifindex))
 		return PASS;
-	v = netdev_read(skb, &flow);
+	v = netdev_read(skb, flow);
 	if (v == PASS)
 		return PASS;
-	if ((ref = bpf_map_lookup_elem(&bpf_endpoints, &flow.from))) {
+	if ((ref = bpf_map_lookup_elem(&bpf_endpoints, &flow->from))) {
 		node = ref->flags & ADDRESS_HOST;
 		endpoint = node ? 0 : ref->id;
 	}
 	seen->endpoint = endpoint;
 	if (v == STEP_UNKNOWN_FRAGMENT)
-		return endpoint && is_masked(&flow, ifindex) ? DROP(FILE_NETDEV_EGRESS, REASON_FRAGMENT_UNKNOWN) : PASS;
+		return endpoint && is_masked(flow, ifindex) ? DROP(FILE_NETDEV_EGRESS, REASON_FRAGMENT_UNKNOWN) : PASS;
 	/* What came in and has an address of the node is a client of a service that netdev_ingress sends on. */
 	if (node && skb->ingress_ifindex)
 		return PASS;
-	if (flow.l4.role == L4_ERROR)
-		return report(skb, &flow);
-	if (netdev_known(&flow, NAT_TO_OUTSIDE))
-		return follow(skb, &flow);
-	if (flow.fragment == FRAGMENT_LATER)
+	if (flow->l4.role == L4_ERROR)
+		return report(skb, flow);
+	if (netdev_known(flow, NAT_TO_OUTSIDE))
+		return follow(skb, flow);
+	if (flow->fragment == FRAGMENT_LATER)
 		return PASS;
 	if (node) /* no room for the entry is no reason to keep the node from speaking */
-		return node_opens(&flow) && begin(skb, &flow, 0) == CONTINUE ? follow(skb, &flow) : PASS;
-	return endpoint ? mask_pod(skb, &flow, endpoint, ifindex) : PASS;
+		return node_opens(flow) && begin(skb, flow, 0) == CONTINUE ? follow(skb, flow) : PASS;
+	return endpoint ? mask_pod(skb, flow, endpoint, ifindex) : PASS;
 }
 
 SEC("tc")

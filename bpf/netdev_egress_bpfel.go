@@ -84,12 +84,6 @@ type netdevEgressCtKey6 struct {
 	Pad      uint8
 }
 
-type netdevEgressCtRate struct {
-	_     structs.HostLayout
-	Tick  uint32
-	Flows uint32
-}
-
 type netdevEgressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -307,6 +301,12 @@ const (
 	netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV4 netdevEgressNetdevFlag = 1
 	netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV6 netdevEgressNetdevFlag = 2
 )
+
+type netdevEgressRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
 
 type netdevEgressService struct {
 	_          structs.HostLayout

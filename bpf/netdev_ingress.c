@@ -181,22 +181,25 @@ static __always_inline int is_served(__u8 protocol)
 
 static __always_inline verdict judge(struct __sk_buff *skb)
 {
-	struct flow flow = { .self = NETDEV_COMES };
+	struct flow *flow = flow_work(DIRECTION_INGRESS);
 	__u32 ifindex = skb->ifindex;
 	verdict v;
 
+	if (!flow)
+		return DROP(FILE_NETDEV_INGRESS, REASON_INTERNAL);
+	flow->self = NETDEV_COMES;
 	if (!bpf_map_lookup_elem(&netdevs, &ifindex))
 		return PASS;
-	if ((v = netdev_read(skb, &flow)) != CONTINUE)
+	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram that nobody here has seen the beginning of */
-	if (flow.l4.role == L4_ERROR)
-		return report(skb, &flow);
-	if (netdev_known(&flow, NAT_FROM_OUTSIDE))
-		return follow(skb, &flow);
-	if (flow.fragment == FRAGMENT_LATER || !is_served(flow.l4.protocol))
+	if (flow->l4.role == L4_ERROR)
+		return report(skb, flow);
+	if (netdev_known(flow, NAT_FROM_OUTSIDE))
+		return follow(skb, flow);
+	if (flow->fragment == FRAGMENT_LATER || !is_served(flow->l4.protocol))
 		return PASS;
-	v = serve(skb, &flow);
-	return v == CONTINUE ? follow(skb, &flow) : v;
+	v = serve(skb, flow);
+	return v == CONTINUE ? follow(skb, flow) : v;
 }
 
 /* tell returns a packet, which is as it came, as the reason why it goes no further. */
@@ -209,7 +212,7 @@ __attribute__((noinline)) int tell(struct __sk_buff *skb, verdict v)
 		kind = REJECT_TOO_BIG;
 	if (drop_reason_of(v) == REASON_HOPS)
 		kind = REJECT_EXPIRED;
-	if (!leave || eth_turn(skb) != CONTINUE || !reject(skb, kind, kind == REJECT_TOO_BIG ? leave->mtu : 0))
+	if (!leave || !reject(skb, 0, kind, kind == REJECT_TOO_BIG ? leave->mtu : 0) || eth_turn(skb) != CONTINUE)
 		return TC_ACT_SHOT;
 	return bpf_redirect(skb->ifindex, 0);
 }

@@ -84,12 +84,6 @@ type netdevIngressCtKey6 struct {
 	Pad      uint8
 }
 
-type netdevIngressCtRate struct {
-	_     structs.HostLayout
-	Tick  uint32
-	Flows uint32
-}
-
 type netdevIngressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -313,6 +307,12 @@ type netdevIngressNetdev struct {
 	Ipv6  [16]uint8
 }
 
+type netdevIngressRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
+
 type netdevIngressService struct {
 	_          structs.HostLayout
 	Id         uint32
@@ -384,6 +384,7 @@ const (
 	netdevIngressMapNatFlows          = "nat_flows"
 	netdevIngressMapNatWorks          = "nat_works"
 	netdevIngressMapNetdevs           = "netdevs"
+	netdevIngressMapRejectRates       = "reject_rates"
 	netdevIngressMapServiceSlots      = "service_slots"
 	netdevIngressMapServices          = "services"
 	netdevIngressMapSourceRanges      = "source_ranges"
@@ -401,6 +402,7 @@ const (
 	netdevIngressVarNatPortFirst      = "nat_port_first"
 	netdevIngressVarNatPortLast       = "nat_port_last"
 	netdevIngressVarNatShares         = "nat_shares"
+	netdevIngressVarRejectRate        = "reject_rate"
 	netdevIngressVarWorldIpv4         = "world_ipv4"
 	netdevIngressVarWorldIpv6         = "world_ipv6"
 )
@@ -486,6 +488,7 @@ type netdevIngressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -508,6 +511,7 @@ type netdevIngressVariableSpecs struct {
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
+	RejectRate        *ebpf.VariableSpec `ebpf:"reject_rate"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
@@ -564,6 +568,7 @@ type netdevIngressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -605,6 +610,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.RejectRates,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -628,6 +634,7 @@ type netdevIngressVariables struct {
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
+	RejectRate        *ebpf.Variable `ebpf:"reject_rate"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }

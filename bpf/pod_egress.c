@@ -143,7 +143,7 @@ __attribute__((noinline)) int tell(struct __sk_buff *skb, verdict v)
 	if (!drop_is_aloud(v))
 		return TC_ACT_SHOT;
 	self = endpoint_by_link(skb->ifindex);
-	return self && reject(skb, REJECT_NOBODY, 0) && deliver_answer(skb, self) == REDIRECTED ? TC_ACT_REDIRECT : TC_ACT_SHOT;
+	return self && reject(skb, self->id, REJECT_NOBODY, 0) && deliver_answer(skb, self) == REDIRECTED ? TC_ACT_REDIRECT : TC_ACT_SHOT;
 }
 
 SEC("tc")

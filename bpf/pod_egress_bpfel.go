@@ -99,12 +99,6 @@ type podEgressCtKey6 struct {
 	Pad      uint8
 }
 
-type podEgressCtRate struct {
-	_     structs.HostLayout
-	Tick  uint32
-	Flows uint32
-}
-
 type podEgressDatapathState struct {
 	_        structs.HostLayout
 	Protocol podEgressProtocol
@@ -390,6 +384,12 @@ const (
 	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 1
 )
 
+type podEgressRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
+
 type podEgressService struct {
 	_          structs.HostLayout
 	Id         uint32
@@ -476,6 +476,7 @@ const (
 	podEgressMapNatWorks            = "nat_works"
 	podEgressMapPolicy              = "policy"
 	podEgressMapPolicyRanges        = "policy_ranges"
+	podEgressMapRejectRates         = "reject_rates"
 	podEgressMapServiceSlots        = "service_slots"
 	podEgressMapServices            = "services"
 	podEgressMapSourceRanges        = "source_ranges"
@@ -491,6 +492,7 @@ const (
 	podEgressVarCtTcpTimeout        = "ct_tcp_timeout"
 	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
+	podEgressVarRejectRate          = "reject_rate"
 	podEgressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podEgressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
 	podEgressVarVerdictEvents       = "verdict_events"
@@ -580,6 +582,7 @@ type podEgressMapSpecs struct {
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -600,6 +603,7 @@ type podEgressVariableSpecs struct {
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	RejectRate          *ebpf.VariableSpec `ebpf:"reject_rate"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
 	VerdictEvents       *ebpf.VariableSpec `ebpf:"verdict_events"`
@@ -660,6 +664,7 @@ type podEgressMaps struct {
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -701,6 +706,7 @@ func (m *podEgressMaps) Close() error {
 		m.NatWorks,
 		m.Policy,
 		m.PolicyRanges,
+		m.RejectRates,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -722,6 +728,7 @@ type podEgressVariables struct {
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	RejectRate          *ebpf.Variable `ebpf:"reject_rate"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`
 	VerdictEvents       *ebpf.Variable `ebpf:"verdict_events"`

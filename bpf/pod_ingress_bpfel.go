@@ -84,12 +84,6 @@ type podIngressCtKey6 struct {
 	Pad      uint8
 }
 
-type podIngressCtRate struct {
-	_     structs.HostLayout
-	Tick  uint32
-	Flows uint32
-}
-
 type podIngressDatapathState struct {
 	_        structs.HostLayout
 	Protocol uint32
@@ -325,6 +319,12 @@ type podIngressPolicyRangeKey struct {
 	Kind      uint8
 	Protocol  uint8
 	Port      uint16
+}
+
+type podIngressRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
 }
 
 type podIngressService struct {

@@ -66,6 +66,7 @@ const (
 	MapCtBurst4        = "ct_burst4"
 	MapCtBurst6        = "ct_burst6"
 	MapCtRates         = "ct_rates"
+	MapRejectRates     = "reject_rates"
 	MapCtFlows         = "ct_flows"
 	MapCtSignals       = "ct_signals"
 	MapFrags           = "frags"
@@ -110,6 +111,9 @@ const (
 	VariableCtShare = "ct_share"
 	// VariableCtNewRate is how many new flows of one endpoint have a place in ct_new4 and ct_new6 in each tick; it begins as 1/16 of ct_new4.
 	VariableCtNewRate = "ct_new_rate"
+	// VariableRejectRate is how many resets and ICMP errors are sent in each tick for one endpoint, or for all senders outside; it is 1024. Only tests
+	// of the programs have fewer.
+	VariableRejectRate = "reject_rate"
 	// VariableCtGuarantee is how many established flows each endpoint can always have; it begins as 1/1024 of ct_est4.
 	VariableCtGuarantee = "ct_guarantee"
 	// VariableCtBeyond is how many established flows all endpoints together may have beyond their guarantees; it begins as three quarters of

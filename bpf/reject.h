@@ -9,9 +9,27 @@
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "clock.h"
+#include "endpoint.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "l4.h"
+#include "rate.h"
+
+/* How many resets and ICMP errors are sent in each tick for one endpoint, and for all senders outside together: an answer to each packet would
+ * make the node a reflector, and cost it more than the packets do. */
+volatile const __u32 reject_rate = 1024;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINTS_MAX);
+	__type(key, __u32); /* local endpoint id, 0 for senders outside */
+	__type(value, struct rate);
+} reject_rates SEC(".maps");
+
+/* Kinds of packets of the kernel's include/uapi/linux/if_packet.h. */
+#define PACKET_BROADCAST 1
+#define PACKET_MULTICAST 2
 
 enum reject_kind {
 	REJECT_NOBODY = 0,  /* nobody takes it */
@@ -21,6 +39,7 @@ enum reject_kind {
 
 #define REJECT_HOPS 64
 #define REJECT_QUOTE 8 /* bytes behind the IP header; they have the ports */
+#define REJECT_QUOTE_FRAGMENT 16 /* behind the IP header of a fragment; the fragment header stands before the ports */
 
 struct reject_tcp {
 	__be16 sport;
@@ -124,6 +143,8 @@ __attribute__((noinline)) int reject_ipv4(struct __sk_buff *skb, enum reject_kin
 		return 0;
 	if (answer.about.ihl != 5 || (answer.about.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET)))
 		return 0;
+	if (ipv4_is_group(answer.about.saddr) || ipv4_is_node_local(answer.about.saddr))
+		return 0;
 	if (kind == REJECT_NOBODY && answer.about.protocol == IPPROTO_TCP)
 		return reject_ipv4_tcp(skb, &answer.about);
 	answer.ip = (struct iphdr){ .version = 4, .ihl = 5, .ttl = REJECT_HOPS, .protocol = IPPROTO_ICMP };
@@ -155,22 +176,19 @@ static __always_inline int reject_ipv6_tcp(struct __sk_buff *skb, const struct i
 	return reject_write(skb, &answer, sizeof(answer));
 }
 
-__attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
+/* reject_ipv6_error makes the ICMP error about a packet of which it quotes this much behind the IP header. */
+static __always_inline int reject_ipv6_error(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu, const __u32 quote)
 {
 	struct {
 		struct ipv6hdr ip;
 		struct reject_icmp icmp;
 		struct ipv6hdr about;
-		__u8 quote[REJECT_QUOTE];
+		__u8 quote[REJECT_QUOTE_FRAGMENT];
 	} answer = { .icmp = reject_ipv6_icmp(kind, mtu) };
-	const __u32 message = sizeof(answer) - sizeof(answer.ip);
+	const __u32 length = sizeof(answer) - REJECT_QUOTE_FRAGMENT + quote, message = length - sizeof(answer.ip);
 	__u32 sum;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
-		return 0;
-	if (kind == REJECT_NOBODY && answer.about.nexthdr == IPPROTO_TCP)
-		return reject_ipv6_tcp(skb, &answer.about);
-	if (ipv6_is_extension(answer.about.nexthdr))
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + quote))
 		return 0;
 	answer.ip = (struct ipv6hdr){ .version = 6, .hop_limit = REJECT_HOPS, .nexthdr = PROTOCOL_ICMPV6 };
 	answer.ip.payload_len = bpf_htons(message);
@@ -178,12 +196,49 @@ __attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kin
 	answer.ip.daddr = answer.about.saddr;
 	sum = bpf_csum_diff(NULL, 0, (__be32 *)&answer.ip.saddr, 32, bpf_htons(PROTOCOL_ICMPV6 + message));
 	answer.icmp.checksum = reject_fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer.icmp, message, sum));
-	return reject_write(skb, &answer, sizeof(answer));
+	return reject_write(skb, &answer, length);
 }
 
-/* reject makes a packet the answer to itself, but for the Ethernet addresses, and says whether that is possible: parts of datagrams and
- * headers with options are not worth it. The packet was parsed before and is of TCP, UDP or SCTP. */
-static __always_inline int reject(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
+/* Its own function, for the room on the stack. */
+__attribute__((noinline)) int reject_ipv6_fragment(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
+	return reject_ipv6_error(skb, kind, mtu, REJECT_QUOTE_FRAGMENT);
+}
+
+__attribute__((noinline)) int reject_ipv6_packet(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
+{
+	return reject_ipv6_error(skb, kind, mtu, REJECT_QUOTE);
+}
+
+__attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
+{
+	struct ipv6hdr about;
+
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &about, sizeof(about)))
+		return 0;
+	if (ipv6_is_group(&about.saddr) || ipv6_is_unspecified(&about.saddr))
+		return 0;
+	if (kind == REJECT_NOBODY && about.nexthdr == IPPROTO_TCP)
+		return reject_ipv6_tcp(skb, &about);
+	if (kind == REJECT_TOO_BIG && about.nexthdr == NEXT_FRAGMENT)
+		return reject_ipv6_fragment(skb, kind, mtu);
+	return ipv6_is_extension(about.nexthdr) ? 0 : reject_ipv6_packet(skb, kind, mtu);
+}
+
+/* reject_may reports whether a packet may be answered: it was sent to this node alone, and not too many were answered in this tick. */
+static __always_inline int reject_may(struct __sk_buff *skb, __u32 endpoint)
+{
+	if (skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST)
+		return 0;
+	return !rate_exceeded(bpf_map_lookup_elem(&reject_rates, &endpoint), ct_now(), reject_rate);
+}
+
+/* reject makes a packet the answer to itself, but for the Ethernet addresses, and reports whether it did: parts of datagrams and headers with
+ * options are not worth it, unless they are too big. The endpoint is that of the sender, 0 outside. The packet was parsed before and is of TCP, UDP
+ * or SCTP. */
+static __always_inline int reject(struct __sk_buff *skb, __u32 endpoint, enum reject_kind kind, __u32 mtu)
+{
+	if (!reject_may(skb, endpoint))
+		return 0;
 	return skb->protocol == bpf_htons(ETH_P_IPV6) ? reject_ipv6(skb, kind, mtu) : reject_ipv4(skb, kind, mtu);
 }

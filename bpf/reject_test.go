@@ -1,0 +1,127 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+)
+
+// newRejecting is a node with a service without backends, which answers each connection with a reset.
+func newRejecting(t *testing.T, family int, rate uint32) (n *node, service netip.AddrPort) {
+	t.Helper()
+	n = newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableRejectRate: rate}, nil)
+	n.surround()
+	service = on(balancer[family], 80)
+	n.serve(40, service, loadbalancer.TCP, 0)
+	return n, service
+}
+
+// However many packets come that the node refuses, it sends a bounded number of resets and errors: to senders outside, and to each pod.
+func TestPrivilegedReject_IsLimited(t *testing.T) {
+	t.Parallel()
+	const rate, packets = 16, 400
+	for _, family := range families {
+		n, service := newRejecting(t, family, rate)
+		for name, send := range map[string]func(port uint16) outcome{
+			"from outside": func(port uint16) outcome {
+				return n.run(NetdevIngress, ifUplink, coming(on(client[family], port), service).tcp(t, "S"))
+			},
+			"from a pod": func(port uint16) outcome {
+				return n.run(PodEgress, ifPodA, sent(podA, podA.addr(family), service.Addr()).ports(port, service.Port()).tcp(t, "S"))
+			},
+		} {
+			before, began, answered := n.count(events.NoBackend, DirectionIngress).Packets+n.count(events.NoBackend, DirectionEgress).Packets, now(t), 0
+			for i := range uint16(packets) {
+				if got := send(1000 + i); got.action == actRedirect {
+					answered++
+				} else if got.action != actShot {
+					t.Fatalf("IPv%d %s: action %d", family, name, int32(got.action))
+				}
+			}
+			if ticks := int(now(t)-began) + 1; answered < rate || answered > rate*ticks {
+				t.Errorf("IPv%d %s: %d of %d packets were answered in %d ticks, want %d in each", family, name, answered, packets, ticks, rate)
+			}
+			if after := n.count(events.NoBackend, DirectionIngress).Packets + n.count(events.NoBackend, DirectionEgress).Packets; after != before+packets {
+				t.Errorf("IPv%d %s: %d drops were counted, want %d", family, name, after-before, packets)
+			}
+		}
+	}
+}
+
+// What was sent to all, or comes from no single host, is never answered.
+func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
+	t.Parallel()
+	for _, family := range families {
+		n, service := newRejecting(t, family, 1000)
+		from := func(addr string) netip.AddrPort { return on(netip.MustParseAddr(addr), 4000) }
+		toAll := coming(on(client[family], 4000), service)
+		toAll.to = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+		toGroup := toAll
+		toGroup.to = [6]byte{0x01, 0, 0x5e, 0, 0, 1}
+		cases := map[string]flow{"to the broadcast address of the link": toAll, "to a group of the link": toGroup}
+		for _, addr := range map[int][]string{4: {"224.0.0.1", "255.255.255.255", "0.0.0.0", "127.0.0.1"}, 6: {"ff02::1", "::"}}[family] {
+			cases["from "+addr] = coming(from(addr), service)
+		}
+		for name, f := range cases {
+			if got := n.run(NetdevIngress, ifUplink, f.tcp(t, "S")); got.action == actRedirect {
+				t.Errorf("IPv%d: a SYN %s is answered", family, name)
+			}
+		}
+		if got := n.run(NetdevIngress, ifUplink, coming(on(client[family], 4000), service).tcp(t, "S")); got.action != actRedirect {
+			t.Errorf("IPv%d: a SYN to the node is not answered: action %d", family, int32(got.action))
+		}
+	}
+}
+
+// The first IPv6 fragment of a datagram that is too big for the device towards the backend is answered with the MTU, and quotes the ports.
+func TestPrivilegedReal_FirstFragmentIsTooBig(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t)
+	s.host.Do(func() {
+		link, err := netlink.LinkByName("backbone")
+		check(t, err)
+		check(t, netlink.LinkSetMTU(link, 1300))
+	})
+	s.host.Enter()
+	far := on(balancer[6], 53)
+	s.serve(40, far, loadbalancer.UDP, 0, on(distantPod[6], 53))
+	datagram := coming(on(client[6], 4000), far)
+	datagram.payload = make(gopacket.Payload, 1400)
+	whole := datagram.bytes(t)
+	header := []byte{byte(layers.IPProtocolUDP), 0, 0, 1, 0, 0, 0, 7} // offset 0, more follow
+	fragment := slices.Concat(whole[:l4At(6)], header, whole[l4At(6):])
+	fragment[14+6] = byte(layers.IPProtocolIPv6Fragment)
+	binary.BigEndian.PutUint16(fragment[14+4:], uint16(len(fragment)-14-40))
+
+	got := s.run(NetdevIngress, ifUplink, fragment)
+	if event := s.event(); event == nil || event.Reason != events.TooBig || got.action != actRedirect {
+		t.Fatalf("action %d, event %+v", int32(got.action), event)
+	}
+	packet := gopacket.NewPacket(got.packet, layers.LayerTypeEthernet, gopacket.Default)
+	icmp, _ := packet.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6)
+	if icmp == nil || icmp.TypeCode.Type() != layers.ICMPv6TypePacketTooBig || binary.BigEndian.Uint32(icmp.Payload) != 1300 {
+		t.Fatalf("the answer is %s", packet)
+	}
+	if quoted := icmp.Payload[4:]; len(quoted) < 40+16 || string(quoted[:40+16]) != string(fragment[14:14+40+16]) {
+		t.Errorf("the answer quotes % x", quoted)
+	}
+	want := icmp.Checksum
+	if err := icmp.SetNetworkLayerForChecksum(packet.NetworkLayer()); err != nil {
+		t.Fatal(err)
+	}
+	again := gopacket.NewSerializeBuffer()
+	if err := gopacket.SerializeLayers(again, gopacket.SerializeOptions{ComputeChecksums: true}, icmp, gopacket.Payload(icmp.Payload)); err != nil {
+		t.Fatal(err)
+	}
+	if sum := binary.BigEndian.Uint16(again.Bytes()[2:]); sum != want {
+		t.Errorf("checksum %04x, want %04x", want, sum)
+	}
+}
