@@ -3,11 +3,13 @@ package ctgc
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/natmap"
@@ -102,24 +104,29 @@ func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 type judged struct {
 	lost              bool
 	frontend, backend netip.AddrPort
+	clients           []netip.Prefix // from outside that may use the frontend; nil for all
 }
 
-// gone tells whether nobody answers the flow any more. A connection stands as long as its backend is one of any service, as for
-// sockets that programs connected; datagrams go on only while the port of the service that they were sent to has it.
+// gone reports whether nobody answers the flow any more, or its client from outside may not use the service any more. A connection stands as long as
+// its backend is one of any service, as for sockets that programs connected; datagrams go on only while the port of the service that they were sent
+// to has it.
 func (s *snapshot) gone(f *natmap.Flow) bool {
 	if f.Backend == 0 {
 		return false
 	}
 	from, to := f.Key.Tuple(), f.Becomes()
-	asked, target := from.Target, to.Target
+	asked, target, client, place := from.Target, to.Target, from.Source, from.Place
 	if f.Reply() {
-		asked, target = to.Source, from.Source
+		asked, target, client, place = to.Source, from.Source, to.Target, f.Twin.Tuple().Place
 	}
 	n := named{f.Service, f.Backend, loadbalancer.Protocol(from.Protocol)}
 	j, known := s.judged[n]
 	if !known {
 		j = s.judge(n)
 		s.judged[n] = j
+	}
+	if j.clients != nil && place == bpf.NatFromOutside && !slices.ContainsFunc(j.clients, func(p netip.Prefix) bool { return p.Contains(client.Addr()) }) {
+		return true
 	}
 	return j.lost || j.backend != target || j.frontend.IsValid() && j.frontend != asked
 }
@@ -130,10 +137,13 @@ func (s *snapshot) judge(n named) judged {
 		return judged{lost: true}
 	}
 	j := judged{backend: netip.AddrPortFrom(b.Addr, b.Port)}
+	f, found := s.frontend(n.service)
+	if found {
+		j.clients = f.Ranges
+	}
 	if n.protocol != loadbalancer.UDP {
 		return j
 	}
-	f, found := s.frontend(n.service)
 	if j.lost = !found || !s.view.Datagrams(f, b); found {
 		j.frontend = netip.AddrPortFrom(f.Addr, f.Port)
 	}

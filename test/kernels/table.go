@@ -75,7 +75,7 @@ var omissions = []omission{
 	{"bpf", both, "NatShare_.*|Conntrack_.*|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode|Restores).*|Service_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
 		"Fragments|Fragments_.*|Verdict_.*", decision},
 	{"bpf", both, "Real_(ServicesRefuse|Policy|NobodyServesOutside|NobodyOutsideIsTheNode|ClientsOfBackendsElsewhereLeaveRoom|MasqueradeKeepsConnectionsApart|" +
-		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|First(Datagram|Fragment)IsTooBig|ServicesFromOutside)", decision + "; other tests of the group show what the kernel does with the packets"},
+		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|FirstDatagramIsTooBig|FirstFragmentIsTooBig|ServicesFromOutside)", decision + "; other tests of the group show what the kernel does with the packets"},
 	{"bpf", newer, "MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|" +
 		"ConnectedUDP|UnconnectedUDP|ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)",
