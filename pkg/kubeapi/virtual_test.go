@@ -10,14 +10,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// virtual calls test in a bubble, with a client of two servers with TLS and the same objects.
-func virtual(t *testing.T, test func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client)) {
+// virtual calls test in a bubble, with a client of two servers with TLS and the same objects. What happens to the first server before the client runs
+// is in prepare.
+func virtual(t *testing.T, test func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client), prepare ...func(a *kubetest.Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		authority := kubetest.NewAuthority(t)
 		a := kubetest.New(t, kubetest.InMemory(), kubetest.WithTLS(authority))
 		b := a.Replica(t, kubetest.WithTLS(authority))
 		client := newClient(t, a.Config(), a.URL(), b.URL())
+		for _, f := range prepare {
+			f(a)
+		}
 		background(t, func(ctx context.Context) { _ = client.Run(ctx) })
 		test(t, a, b, client)
 	})
@@ -35,9 +39,7 @@ func soon(condition func() bool) time.Duration {
 // With a host that has lost its power nobody refuses a connection: the next server is asked after the timeout of a connection.
 func TestFailover_HostWithoutPower_NextServerAnswersAfterFiveSeconds(t *testing.T) {
 	t.Parallel()
-	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
-		a.Put(node("one"))
-		a.Freeze()
+	virtual(t, func(t *testing.T, _, b *kubetest.Server, client *kubeapi.Client) {
 		began := time.Now()
 		if err := get(t, client, "one"); err != nil {
 			t.Fatal(err)
@@ -45,7 +47,7 @@ func TestFailover_HostWithoutPower_NextServerAnswersAfterFiveSeconds(t *testing.
 		if took := time.Since(began); took != 5*time.Second || !rows(client)[b.URL()].Active {
 			t.Errorf("answered after %v, want 5s; %+v", took, rows(client))
 		}
-	})
+	}, func(a *kubetest.Server) { a.Put(node("one")); a.Freeze() })
 }
 
 // A server that has stopped refuses connections, and the request goes to the next one without a pause.

@@ -1,6 +1,7 @@
 // Command talk is both ends of the traffic of tests, on machines and, as /bin/talk, in an image of its own.
 //
-//	talk serve [-dns NAME=ADDRESS] PORT...    answer on TCP and UDP ports, saying who answers whom; end as servers do, on SIGTERM
+//	talk serve [-dns NAME=ADDRESS] [-drain D] PORT...
+//	                                          answer on TCP and UDP ports, saying who answers whom; end on SIGTERM, once nobody has connected for D
 //	talk loop [-every D] TARGET...            talk to all targets until the end, and print what came of it twice a second
 //	talk ask TARGET...                        ask all targets at once, one question each, and print the answers
 //	talk resolve NAME                         look up an address as programs do
@@ -38,11 +39,12 @@ func run(args []string) error {
 	}
 	flags := flag.NewFlagSet("talk", flag.ExitOnError)
 	zone := flags.String("dns", "", "`name=address` that the first UDP port resolves")
+	drain := flags.Duration("drain", 0, "after SIGTERM, time without a question of a connection before the server ends")
 	every := flags.Duration("every", 50*time.Millisecond, "pause between the questions to a target")
 	_ = flags.Parse(args[1:]) // it exits
 	switch rest := flags.Args(); args[0] {
 	case "serve":
-		return serve(*zone, rest)
+		return serve(*zone, *drain, rest)
 	case "loop":
 		return loop(*every, rest)
 	case "ask":

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,8 +27,18 @@ func answer(port string, client net.Addr, question string) string {
 	return fmt.Sprintf("%s %s %s %s\n", name, port, seen, question)
 }
 
-// serve answers until SIGTERM, and then ends without breaking what it has accepted.
-func serve(zone string, ports []string) error {
+// served is when the last question of a connection was answered, in nanoseconds of [began].
+var (
+	served atomic.Int64
+	began  = time.Now()
+)
+
+// idle is how long no connection has asked anything.
+func idle() time.Duration { return time.Since(began) - time.Duration(served.Load()) }
+
+// serve answers until SIGTERM, and goes on until no connection has asked anything for the time of drain: clients may not know yet that it ends. It
+// does not break what it has accepted.
+func serve(zone string, drain time.Duration, ports []string) error {
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
 	var open sync.WaitGroup // connections
@@ -50,6 +61,9 @@ func serve(zone string, ports []string) error {
 		}
 	}
 	<-terminate
+	for asked := time.Now(); time.Since(asked) < drain || idle() < drain; {
+		time.Sleep(100 * time.Millisecond)
+	}
 	for _, l := range listeners {
 		_ = l.Close()
 	}
@@ -73,6 +87,7 @@ func serveTCP(listener net.Listener, port string, open *sync.WaitGroup) {
 			// The client reports what goes wrong.
 			if question, err := bufio.NewReader(conn).ReadString('\n'); err == nil {
 				_, _ = conn.Write([]byte(answer(port, conn.RemoteAddr(), strings.TrimSpace(question))))
+				served.Store(int64(time.Since(began)))
 			}
 		})
 	}
