@@ -107,10 +107,13 @@ func BenchmarkFlow(b *testing.B) {
 				}
 				n.run(PodEgress, ifLoopback, c.flow.bytes(b))
 				n.run(c.hook, c.from, c.answer.bytes(b))
+				n.run(PodEgress, ifLoopback, c.flow.bytes(b))
 				if flows := n.established(family); flows != 1 {
 					b.Fatalf("%d established flows", flows)
 				}
-				measure(b, n.programs[PodEgress], c.action, c.flow.bytes(b))
+				fast := n.programs[PodEgress]
+				n.constants = map[string]uint32{VariableVerdictEvents: 1, VariableFastPath: 0}
+				measureAgainst(b, fast, emptyProgram(b), c.action, c.flow.bytes(b), n.loadProgram(PodEgress))
 			})
 			b.Run(fmt.Sprintf("new/%s/IPv%d", c.name, family), func(b *testing.B) {
 				n := newFullNode(b)

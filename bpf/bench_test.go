@@ -44,16 +44,22 @@ func measure(b *testing.B, program *ebpf.Program, action uint32, packet []byte) 
 	measureAgainst(b, program, emptyProgram(b), action, packet)
 }
 
-// measureAgainst is [measure] with another program in place of the empty one.
-func measureAgainst(b *testing.B, program, empty *ebpf.Program, action uint32, packet []byte) {
+// measureAgainst is [measure] with another program in place of the empty one. Where the program has a variant, it reports what part of the variant's
+// time it takes.
+func measureAgainst(b *testing.B, program, empty *ebpf.Program, action uint32, packet []byte, variant ...*ebpf.Program) {
 	b.Helper()
-	var own, base []time.Duration
+	var own, base, other []time.Duration
+	type measured struct {
+		program *ebpf.Program
+		action  uint32
+		into    *[]time.Duration
+	}
+	all := []measured{{program, action, &own}, {empty, actOK, &base}}
+	for _, p := range variant {
+		all = append(all, measured{p, action, &other})
+	}
 	for b.Loop() {
-		for _, m := range []struct {
-			program *ebpf.Program
-			action  uint32
-			into    *[]time.Duration
-		}{{program, action, &own}, {empty, actOK, &base}} {
+		for _, m := range all {
 			got, took, err := m.program.Benchmark(packet, benchRepeats, nil)
 			if err != nil || got != m.action {
 				b.Fatalf("action %d, want %d: %v", int32(got), int32(m.action), err)
@@ -66,6 +72,10 @@ func measureAgainst(b *testing.B, program, empty *ebpf.Program, action uint32, p
 	gross := own[len(own)/2]
 	b.ReportMetric(float64(gross.Nanoseconds()), "ns/packet")
 	b.ReportMetric(float64((gross - base[len(base)/2]).Nanoseconds()), "ns/packet-net")
+	if len(variant) > 0 {
+		slices.Sort(other)
+		b.ReportMetric(float64(gross-base[len(base)/2])/float64(other[len(other)/2]-base[len(base)/2]), "of-slow-path")
+	}
 	b.ReportMetric(0, "ns/op") // an operation would be two system calls and 120 packets
 }
 

@@ -12,6 +12,7 @@
 #include "drop.h"
 #include "endpoint.h"
 #include "eth.h"
+#include "fast.h"
 #include "flow.h"
 #include "ipv4.h"
 #include "ipv6.h"
@@ -150,9 +151,13 @@ SEC("tc")
 int pod_egress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
-	verdict v = judge(skb, &seen);
-	int action = finish(skb, v, &seen, TC_ACT_OK);
+	int action = fast(skb);
+	verdict v;
 
+	if (action != NOT_FAST)
+		return action;
+	v = judge(skb, &seen);
+	action = finish(skb, v, &seen, TC_ACT_OK);
 	return v < 0 ? tell(skb, v) : action;
 }
 

@@ -490,6 +490,7 @@ const (
 	podEgressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podEgressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
 	podEgressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podEgressVarFastPath            = "fast_path"
 	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podEgressVarRejectRate          = "reject_rate"
@@ -601,6 +602,7 @@ type podEgressVariableSpecs struct {
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	FastPath            *ebpf.VariableSpec `ebpf:"fast_path"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.VariableSpec `ebpf:"reject_rate"`
@@ -726,6 +728,7 @@ type podEgressVariables struct {
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	FastPath            *ebpf.Variable `ebpf:"fast_path"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.Variable `ebpf:"reject_rate"`

@@ -114,6 +114,8 @@ const (
 	// VariableRejectRate is how many resets and ICMP errors are sent in each tick for one endpoint, or for all senders outside; it is 1024. Only tests
 	// of the programs have fewer.
 	VariableRejectRate = "reject_rate"
+	// VariableFastPath is 0 when every packet of a pod takes the slow path; it is 1. Only tests of the programs turn it off.
+	VariableFastPath = "fast_path"
 	// VariableCtGuarantee is how many established flows each endpoint can always have; it begins as 1/1024 of ct_est4.
 	VariableCtGuarantee = "ct_guarantee"
 	// VariableCtBeyond is how many established flows all endpoints together may have beyond their guarantees; it begins as three quarters of

@@ -153,14 +153,18 @@ static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *
 }
 
 /* track_quickly lets a packet pass that changes nothing about an established flow; 0 means that more must be asked. */
-static __always_inline int track_quickly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, const int egress)
+__attribute__((noinline)) int track_quickly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, int egress)
 {
 	struct ct_entry *entry;
 	__u32 now, expires;
+	union ct_key key;
 
+	if (!flow || !self)
+		return 0;
 	if (flow->l4.tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST))
 		return 0;
-	entry = ct_established(&flow->key, flow->family);
+	key = flow->key;
+	entry = ct_established(&key, flow->family);
 	if (!entry || entry->check != flow->check)
 		return 0;
 	/* Who opened a translated flow sends into it by the service only; this looks the same and is another flow. */

@@ -309,8 +309,12 @@ func (w *inPrograms) leave() {
 // forget empties the maps of connections.
 func (test *programTest) forget() {
 	test.t.Helper()
-	forget[bpf.CtKey4](test.t, test.maps[bpf.MapCtNew4])
-	forget[bpf.CtKey6](test.t, test.maps[bpf.MapCtNew6])
+	for _, name := range []string{bpf.MapCtNew4, bpf.MapCtBurst4} {
+		forget[bpf.CtKey4](test.t, test.maps[name])
+	}
+	for _, name := range []string{bpf.MapCtNew6, bpf.MapCtBurst6} {
+		forget[bpf.CtKey6](test.t, test.maps[name])
+	}
 }
 
 func forget[K any](t *testing.T, m *ebpf.Map) {

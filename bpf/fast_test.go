@@ -1,0 +1,174 @@
+package bpf
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// twins are two nodes that differ in the fast path only.
+type twins struct{ fast, slow *node }
+
+func newTwins(t *testing.T) twins {
+	t.Helper()
+	with := func(fast uint32) *node {
+		return newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableFastPath: fast}, nil)
+	}
+	return twins{with(1), with(0)}
+}
+
+// both does the same to both nodes.
+func (w twins) both(do func(n *node)) {
+	do(w.fast)
+	do(w.slow)
+}
+
+// send runs one packet through both and wants the same of it: action, packet, mark and reason.
+func (w twins) send(t *testing.T, program string, in skBuff, packet []byte) outcome {
+	t.Helper()
+	w.slow.ns.Enter() // both namespaces have the same devices
+	a, b := w.fast.runSkb(program, in, packet), w.slow.runSkb(program, in, packet)
+	x, y := w.fast.event(), w.slow.event()
+	w.both(func(n *node) {
+		for _, id := range []uint16{0, podA.id, podB.id} {
+			n.refill(id)
+		}
+	})
+	if a.action != b.action || a.mark != b.mark || !slices.Equal(a.packet, b.packet) || (x == nil) != (y == nil) || x != nil && x.Reason != y.Reason {
+		t.Fatalf("%s of %x\nfast: action %d, mark %x, event %+v, packet %x\nslow: action %d, mark %x, event %+v, packet %x",
+			program, packet, int32(a.action), a.mark, x, a.packet, int32(b.action), b.mark, y, b.packet)
+	}
+	return a
+}
+
+// equal wants the same of what both remember and count.
+func (w twins) equal(t *testing.T, family int) {
+	t.Helper()
+	for _, class := range []string{"new", "burst", "est"} {
+		var of [2][]CtEntry
+		for i, n := range []*node{w.fast, w.slow} {
+			of[i] = n.ctEntries(class, family)
+			for j := range of[i] { // the clock goes on between the two
+				of[i][j].Created, of[i][j].Expires = 0, 0
+				if class == "est" { // only flows that are not established are asked for it
+					of[i][j].Flags &^= podEgressCtFlagCT_REPLIED
+				}
+			}
+			slices.SortFunc(of[i], func(a, b CtEntry) int { return int(int64(a.Check) - int64(b.Check)) })
+		}
+		if len(of[0]) != len(of[1]) {
+			t.Fatalf("IPv%d, %s: fast has %d flows, slow %d", family, class, len(of[0]), len(of[1]))
+		}
+		for j, a := range of[0] {
+			if b := of[1][j]; a != b {
+				t.Fatalf("IPv%d, %s:\nfast %+v\nslow %+v", family, class, a, b)
+			}
+		}
+	}
+	for reason := range 256 {
+		for _, direction := range []uint8{DirectionIngress, DirectionEgress} {
+			slot := MetricsSlot(uint8(reason), direction)
+			if a, b := sumOf(w.fast, slot), sumOf(w.slow, slot); a != b {
+				t.Fatalf("reason %d, direction %d: fast counts %+v, slow %+v", reason, direction, a, b)
+			}
+		}
+	}
+}
+
+// sumOf adds the counters of all CPUs.
+func sumOf(n *node, slot uint32) (sum MetricsValue) {
+	n.t.Helper()
+	var perCPU []MetricsValue
+	if err := n.maps[MapMetrics].Lookup(slot, &perCPU); err != nil {
+		n.t.Fatal(err)
+	}
+	for _, v := range perCPU {
+		sum.Packets += v.Packets
+		sum.Bytes += v.Bytes
+	}
+	return sum
+}
+
+// fastTraffic is what pods send and get in the tests of the fast path: whole connections of few ports, so that each packet meets flows of every
+// state.
+func fastTraffic(t *testing.T, random *rand.Rand, family int) (program string, in skBuff, packet []byte) {
+	t.Helper()
+	sport, dport := 1000+uint16(random.IntN(3)), 80+uint16(random.IntN(2))
+	flags := []string{"S", "SA", "A", "A", "A", "A", "FA", "RA", "R"}[random.IntN(9)]
+	kind := func(f flow) []byte {
+		switch random.IntN(8) {
+		case 0, 1:
+			return f.bytes(t)
+		case 2:
+			return f.echo(t, random.IntN(2) == 0, sport)
+		}
+		return f.tcp(t, flags)
+	}
+	hops := []uint8{64, 64, 64, 2, 1}[random.IntN(5)]
+	a, b, far := podA.addr(family), podB.addr(family), outside[family]
+	switch random.IntN(6) {
+	case 0, 1:
+		program, in.Ifindex = PodEgress, ifPodA
+		packet = kind(sent(podA, a, b).ports(sport, dport).withHops(hops))
+	case 2:
+		program, in.Ifindex = PodEgress, ifPodB
+		packet = kind(sent(podB, b, a).ports(dport, sport).withHops(hops))
+	case 3:
+		program, in.Ifindex = PodEgress, ifPodA
+		packet = kind(sent(podA, a, far).ports(sport, dport).withHops(hops))
+	default:
+		program, in = PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifUplink}
+		packet = kind(received(podA, far, a).ports(dport, sport).withHops(hops))
+	}
+	if program == PodEgress && random.IntN(12) == 0 {
+		in.Ifindex = []uint32{ifPodA, ifPodB, ifStranger}[random.IntN(3)]
+	}
+	if random.IntN(8) == 0 {
+		packet = mutate(random, packet)
+	}
+	return program, in, packet
+}
+
+// Whatever is sent, whatever changes meanwhile: the fast path does what the slow path does.
+func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
+	t.Parallel()
+	for _, family := range families {
+		w, random := newTwins(t), testseed.New(t)
+		delivered := 0
+		for i := range 12_000 {
+			switch random.IntN(150) {
+			case 0: // a policy changes
+				w.both(func(n *node) { n.closed(podB) })
+			case 1:
+				w.both(func(n *node) {
+					n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
+				})
+			case 2: // an address becomes somebody else's
+				w.both(func(n *node) { n.update(MapEpochs, uint32(0), uint32(i)) })
+			case 3: // time goes by
+				w.both(func(n *node) {
+					n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
+					n.changeFlows("new", family, func(e *CtEntry) { e.Expires = now(t) })
+				})
+			case 4: // an endpoint goes, and comes back with other addresses of its link
+				w.both(func(n *node) { n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 1<<20 + uint32(i)}) })
+			case 5:
+				facts := podB.facts()
+				facts.Revision = 1<<20 + uint32(i)
+				w.both(func(n *node) { n.update(MapEndpointFacts, uint32(podB.id), facts) })
+			}
+			program, in, packet := fastTraffic(t, random, family)
+			if w.send(t, program, in, packet).action != actShot {
+				delivered++
+			}
+			if i%500 == 0 {
+				w.equal(t, family)
+			}
+		}
+		if delivered < 2000 {
+			t.Errorf("IPv%d: only %d packets went on: the test sees too little", family, delivered)
+		}
+	}
+}
