@@ -14,6 +14,7 @@ const (
 	CtOpenerReset  = podEgressCtFlagCT_OPENER_RESET  // TCP: the opener broke the connection
 	CtTargetReset  = podEgressCtFlagCT_TARGET_RESET  // TCP: the target broke the connection
 	CtStands       = podEgressCtFlagCT_STANDS        // TCP: one of them sent a segment without SYN
+	CtReplied      = podEgressCtFlagCT_REPLIED       // the target sent something other than a reset
 	CtAudited      = podEgressCtFlagCT_AUDITED       // the policies under audit would have denied it
 )
 

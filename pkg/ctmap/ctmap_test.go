@@ -65,7 +65,7 @@ func TestStateAt(t *testing.T) {
 		want        State
 	}{
 		"SYN":                    {unix.IPPROTO_TCP, false, 0, 1001, Opening},
-		"SYN-ACK":                {unix.IPPROTO_TCP, true, 0, 1001, Handshake},
+		"SYN-ACK":                {unix.IPPROTO_TCP, false, uint32(bpf.CtReplied), 1001, Handshake},
 		"ACK":                    {unix.IPPROTO_TCP, true, uint32(bpf.CtStands), 9000, Established},
 		"FIN of the opener":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerFin), 9000, Closing},
 		"FIN of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetFin), 9000, Closing},
@@ -73,7 +73,8 @@ func TestStateAt(t *testing.T) {
 		"RST of the opener":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerReset), 1010, Reset},
 		"RST of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetReset), 1010, Reset},
 		"datagram":               {unix.IPPROTO_UDP, false, 0, 1060, Unanswered},
-		"answer":                 {unix.IPPROTO_UDP, true, 0, 1060, Answered},
+		"answer":                 {unix.IPPROTO_UDP, false, uint32(bpf.CtReplied), 1060, Answered},
+		"question after it":      {unix.IPPROTO_UDP, true, 0, 1060, Answered},
 		"the last tick":          {unix.IPPROTO_TCP, true, uint32(bpf.CtStands), 1000, Expired},
 		"long over":              {unix.IPPROTO_UDP, false, 0, 2, Expired},
 		"the clock wraps around": {unix.IPPROTO_UDP, true, 0, math.MaxUint32, Expired},
@@ -91,6 +92,8 @@ func TestStateAt(t *testing.T) {
 				f.Entry.Flags |= bpf.CtTargetReset
 			case uint32(bpf.CtStands):
 				f.Entry.Flags |= bpf.CtStands
+			case uint32(bpf.CtReplied):
+				f.Entry.Flags |= bpf.CtReplied
 			}
 		}
 		if got := f.StateAt(now); got != tc.want {

@@ -28,10 +28,11 @@ const (
 // StateAt tells the state at a time of [bpf.CtNow].
 func (f *Flow) StateAt(now uint32) State {
 	flags := f.Entry.Flags
+	replied := f.Established || flags&bpf.CtReplied != 0
 	switch {
 	case bpf.CtExpired(&f.Entry, now):
 		return Expired
-	case f.protocol() != unix.IPPROTO_TCP && f.Established:
+	case f.protocol() != unix.IPPROTO_TCP && replied:
 		return Answered
 	case f.protocol() != unix.IPPROTO_TCP:
 		return Unanswered
@@ -41,7 +42,7 @@ func (f *Flow) StateAt(now uint32) State {
 		return Closed
 	case flags&(bpf.CtOpenerFin|bpf.CtTargetFin) != 0:
 		return Closing
-	case !f.Established:
+	case !replied:
 		return Opening
 	case flags&bpf.CtStands == 0:
 		return Handshake

@@ -15,7 +15,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// caller begins a new flow of datagrams every few milliseconds, with a socket of its own, and notes which are answered.
+// caller begins a new flow of datagrams every few milliseconds, with a socket of its own, and notes which become established: those whose second
+// datagram is answered as well.
 type caller struct {
 	mu       sync.Mutex  // guards what follows
 	answered []time.Time // when answers came
@@ -64,7 +65,15 @@ func call(t *testing.T, from nodekit.Place, server netip.AddrPort) *caller {
 func (c *caller) listen(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	if _, err := conn.Read(make([]byte, 1)); err == nil {
+	answer := make([]byte, 1)
+	_, err := conn.Read(answer)
+	if err == nil {
+		_, err = conn.Write([]byte("!"))
+	}
+	if err == nil {
+		_, err = conn.Read(answer)
+	}
+	if err == nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.answered = append(c.answered, time.Now())

@@ -284,8 +284,11 @@ func brokenAndAnotherLayout(t *testing.T) map[string]string {
 	needCompiler(t)
 	replace, err := builds.Datapath(func(name, text string) string {
 		if name == "pod_egress.c" {
-			return strings.Replace(text, "	verdict v = judge(skb, &seen);\n", "	verdict v = judge(skb, &seen);\n\n"+
-				"	*(volatile __u32 *)(unsigned long)skb->len = 1;", 1)
+			const judged = "	v = judge(skb, &seen);\n"
+			if !strings.Contains(text, judged) {
+				t.Errorf("%s has no %q", name, judged)
+			}
+			return strings.Replace(text, judged, judged+"	*(volatile __u32 *)(unsigned long)skb->len = 1;\n", 1)
 		}
 		return nextLayout(name, text)
 	})
