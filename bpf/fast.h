@@ -21,6 +21,7 @@
 #include "ipv6.h"
 #include "l4.h"
 #include "metrics.h"
+#include "service_maps.h"
 
 #define NOT_FAST (-1)
 
@@ -52,23 +53,37 @@ static __always_inline int fast_l4(struct l4 *l4, const struct fast_ports *ports
 	return !(ports->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
+/* What the fast path needs of a packet. */
+struct fast {
+	union ct_key key;
+	struct service_key to; /* where it goes; protocol is that of the packet */
+	__u32 check;	       /* of the key */
+	__u32 second;
+	__u8 family;
+};
+
 /* fast_entry finds the flow of a packet, NULL when the packet changes something about it. One-way UDP is never established. */
-static __always_inline struct ct_entry *fast_entry(const union ct_key *key, __u8 family, __u32 check, __u32 second, __u8 protocol, __u32 now)
+static __always_inline struct ct_entry *fast_entry(const struct fast *packet, __u32 now)
 {
-	struct ct_entry *entry = ct_established(key, family);
+	union ct_key key = packet->key;
+	struct service_key to = packet->to;
+	struct ct_entry *entry = ct_established(&key, packet->family);
 	__u32 flags;
 
-	if (!entry && protocol == IPPROTO_UDP) {
-		entry = family == 6 ? bpf_map_lookup_elem(&ct_new6, &key->v6) : bpf_map_lookup_elem(&ct_new4, &key->v4);
-		if (!entry || (entry->flags & CT_REPLIED) || ct_end(entry, second))
+	if (!entry && to.protocol == IPPROTO_UDP) {
+		entry = packet->family == 6 ? bpf_map_lookup_elem(&ct_new6, &key.v6) : bpf_map_lookup_elem(&ct_new4, &key.v4);
+		if (!entry || (entry->flags & CT_REPLIED) || ct_end(entry, packet->second))
+			return NULL;
+		/* A datagram without a reply is sent again, and a service that begins meanwhile gets it. */
+		if (bpf_map_lookup_elem(&services, &to))
 			return NULL;
 	}
-	if (!entry || entry->check != check || ct_expired(entry, now) || entry->epochs != epochs_now())
+	if (!entry || entry->check != packet->check || ct_expired(entry, now) || entry->epochs != epochs_now())
 		return NULL;
 	flags = entry->flags;
 	if (flags & (CT_TRANSLATED | CT_RESET))
 		return NULL;
-	if (protocol == IPPROTO_TCP && (!(flags & CT_STANDS) || (flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN)))
+	if (to.protocol == IPPROTO_TCP && (!(flags & CT_STANDS) || (flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN)))
 		return NULL;
 	return entry;
 }
@@ -106,15 +121,6 @@ static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *e
 	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
 }
 
-/* What the fast path needs of a packet. */
-struct fast {
-	union ct_key key;
-	__u32 check; /* of the key */
-	__u32 second;
-	__u8 family;
-	__u8 protocol;
-};
-
 /* fast_hop takes one from the hops of a packet; 0 when there is none to take. */
 static __always_inline int fast_hop(void *header, __u8 family)
 {
@@ -143,25 +149,23 @@ __attribute__((noinline)) int fast_send(struct __sk_buff *skb, const struct fast
 	const struct endpoint_facts *self, *peer;
 	struct ethhdr *eth = data;
 	struct ct_entry *entry;
-	union ct_key key;
 	__u32 now = ct_now();
 
 	if (!packet || data + ETH_HLEN + sizeof(struct iphdr) > end)
 		return NOT_FAST;
-	key = packet->key;
-	entry = fast_entry(&key, packet->family, packet->check, packet->second, packet->protocol, now);
+	entry = fast_entry(packet, now);
 	if (!entry || !(self = fast_sender(skb, entry, packet->second)))
 		return NOT_FAST;
 	if (!mac_equal(eth->h_source, self->pod_mac) || !mac_equal(eth->h_dest, self->host_mac))
 		return NOT_FAST;
 	if (entry->flags & CT_VIA_STACK) {
-		fast_count(skb, entry, packet->protocol, now);
+		fast_count(skb, entry, packet->to.protocol, now);
 		deliver_stack(skb, self);
 		return TC_ACT_OK;
 	}
 	if (!(peer = fast_peer(entry, packet->second)) || !fast_hop(eth + 1, packet->family))
 		return NOT_FAST;
-	fast_count(skb, entry, packet->protocol, now);
+	fast_count(skb, entry, packet->to.protocol, now);
 	mac_copy(eth->h_dest, peer->pod_mac);
 	mac_copy(eth->h_source, peer->host_mac);
 	skb->mark = 0;
@@ -169,12 +173,19 @@ __attribute__((noinline)) int fast_send(struct __sk_buff *skb, const struct fast
 	return bpf_redirect_peer(peer->ifindex, 0);
 }
 
+static __always_inline void fast_target(struct fast *packet, const struct l4 *l4, __u8 family)
+{
+	packet->family = packet->to.addr.family = family;
+	packet->to.port = l4->dport;
+	packet->to.protocol = l4->protocol;
+}
+
 /* fast_ipv4 reads a packet of IPv4, and reports whether it may be fast. */
 static __always_inline int fast_ipv4(struct __sk_buff *skb, struct fast *packet)
 {
 	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);
 	struct iphdr *ip = data + ETH_HLEN;
-	struct addr_key from = {}, to = {};
+	struct addr_key from = {};
 	struct l4 l4 = {};
 	__u32 length;
 
@@ -184,13 +195,13 @@ static __always_inline int fast_ipv4(struct __sk_buff *skb, struct fast *packet)
 	if (*(__u8 *)ip != 0x45 || length < sizeof(*ip) || ETH_HLEN + length > skb->len ||
 	    (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET)))
 		return 0;
-	l4.protocol = packet->protocol = ip->protocol;
+	l4.protocol = ip->protocol;
 	if (!fast_l4(&l4, (void *)(ip + 1), length - sizeof(*ip), end))
 		return 0;
 	*(__be32 *)from.addr = ip->saddr;
-	*(__be32 *)to.addr = ip->daddr;
-	packet->family = 4;
-	packet->second = ct_key4_make(&packet->key.v4, &from, &to, &l4);
+	*(__be32 *)packet->to.addr.addr = ip->daddr;
+	packet->second = ct_key4_make(&packet->key.v4, &from, &packet->to.addr, &l4);
+	fast_target(packet, &l4, 4);
 	packet->check = ct_check(&packet->key, sizeof(packet->key.v4) / 8);
 	return 1;
 }
@@ -200,7 +211,7 @@ static __always_inline int fast_ipv6(struct __sk_buff *skb, struct fast *packet)
 {
 	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);
 	struct ipv6hdr *ip = data + ETH_HLEN;
-	struct addr_key from, to;
+	struct addr_key from;
 	struct l4 l4 = {};
 	__u32 length;
 
@@ -209,13 +220,13 @@ static __always_inline int fast_ipv6(struct __sk_buff *skb, struct fast *packet)
 	length = bpf_ntohs(ip->payload_len);
 	if (ip->version != 6 || ETH_HLEN + sizeof(*ip) + length > skb->len)
 		return 0;
-	l4.protocol = packet->protocol = ip->nexthdr;
+	l4.protocol = ip->nexthdr;
 	if (!fast_l4(&l4, (void *)(ip + 1), length, end))
 		return 0;
 	from = addr_key_ipv6(&ip->saddr);
-	to = addr_key_ipv6(&ip->daddr);
-	packet->family = 6;
-	packet->second = ct_key6_make(&packet->key.v6, &from, &to, &l4);
+	packet->to.addr = addr_key_ipv6(&ip->daddr);
+	packet->second = ct_key6_make(&packet->key.v6, &from, &packet->to.addr, &l4);
+	fast_target(packet, &l4, 6);
 	packet->check = ct_check(&packet->key, sizeof(packet->key.v6) / 8);
 	return 1;
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -154,6 +155,16 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 				})
 			case 4: // an endpoint goes, and comes back with other addresses of its link
 				w.both(func(n *node) { n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 1<<20 + uint32(i)}) })
+			case 6: // a service begins or ends at an address outside
+				key := NewServiceKey(loadbalancer.Address{Addr: outside[family], Port: 80, Protocol: loadbalancer.UDP}, ScopeExternal)
+				w.both(func(n *node) {
+					n.update(MapBackends, uint32(100), NewBackend(loadbalancer.Address{Addr: podB.addr(family), Port: backendPort, Protocol: loadbalancer.UDP}, 0))
+					n.update(MapServiceSlots, uint32(40), uint32(100))
+					n.update(MapServices, key, Service{Id: serviceID, First: 40, Count: 1})
+				})
+			case 7:
+				key := NewServiceKey(loadbalancer.Address{Addr: outside[family], Port: 80, Protocol: loadbalancer.UDP}, ScopeExternal)
+				w.both(func(n *node) { _ = n.maps[MapServices].Delete(key) })
 			case 5:
 				facts := podB.facts()
 				facts.Revision = 1<<20 + uint32(i)
@@ -171,4 +182,16 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 			t.Errorf("IPv%d: only %d packets went on: the test sees too little", family, delivered)
 		}
 	}
+}
+
+// A datagram that nobody answers is sent again: when its target has become a service, it goes to a backend.
+func TestPrivilegedFast_UnansweredDatagramsMeetAService(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		for range 3 {
+			n.passes(podA, askService(family, 5000).bytes(t), actOK)
+		}
+		n.service(family, protoUDP, at(podB.addr(family)))
+		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+	})
 }

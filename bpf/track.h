@@ -20,7 +20,7 @@ static __always_inline int is_for_service(const struct flow *flow) { return flow
 
 static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
-/* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow costs nobody
+/* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow costs no endpoint
  * anything, because the initiator may not have the address that it sends from, and then never gets the reply. */
 static __always_inline int is_promoted(const struct flow *flow)
 {
