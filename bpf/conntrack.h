@@ -165,14 +165,14 @@ static __always_inline __s32 ct_count(__u32 slot, __s32 flows)
 	return count ? __sync_fetch_and_add(count, flows) + flows : 0;
 }
 
-/* ct_discharge counts an established flow less. */
+/* ct_discharge subtracts one established flow. */
 static __always_inline void ct_discharge(__u32 endpoint)
 {
 	if (ct_count(endpoint, -1) >= (__s32)ct_guarantee)
 		ct_count(0, -1);
 }
 
-/* ct_charge counts an established flow more, and returns 0 when the endpoint may not have it: it has its share, or it has more than its guarantee
+/* ct_charge adds one established flow, and returns 0 when the endpoint may not have it: it has its share, or it has more than its guarantee
  * and all such flows together have what the guarantees of others leave. */
 static __always_inline int ct_charge(__u32 endpoint)
 {

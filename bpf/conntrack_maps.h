@@ -12,8 +12,8 @@
 
 #define CT_BURST_FLOWS 8192 /* flows of each family beyond the rate of new flows of their endpoints */
 
-/* Established flows that each of the first CT_ENDPOINTS endpoints can always have, whatever the others do: what all of them have beyond that,
- * taken together, leaves the rest of the table free. */
+/* Established flows, of both families together, that each of CT_ENDPOINTS endpoints can always have, whatever the others do: flows beyond such
+ * guarantees never use the entries reserved for them. */
 #define CT_GUARANTEE (CT_FLOWS / 1024)
 #define CT_ENDPOINTS 256
 
@@ -106,7 +106,7 @@ struct {
 	__type(value, struct ct_entry);
 } ct_new6 SEC(".maps");
 
-/* New flows that begin while their endpoint begins too many: they push out each other and no others. */
+/* New flows that begin while their endpoint begins too many: they evict only each other. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, CT_BURST_FLOWS);

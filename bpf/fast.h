@@ -1,5 +1,5 @@
-/* The fast path of pods: a packet that changes nothing about its flow needs one look-up of the flow and one of each end. Whatever is unusual is left to
- * the slow path: each test here stands there as well, so that a packet that fails one is dropped there for its reason. */
+/* The fast path of pods, for packets that change nothing about their flow. Everything unusual is left to the slow path, which makes every check that is
+ * made here as well, and drops packets for its reasons. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -39,7 +39,7 @@ struct fast_ports {
 #define FAST_TCP_LENGTH 20
 #define FAST_UDP_LENGTH 8
 
-/* fast_l4 reads the ports of a packet that has so many bytes behind its IP header, and reports whether the packet may be fast. */
+/* fast_l4 reads the ports of a packet with length bytes after its IP header, and reports whether the packet may be fast. */
 static __always_inline int fast_l4(struct l4 *l4, const struct fast_ports *ports, __u32 length, const void *end)
 {
 	if ((const void *)ports + FAST_UDP_LENGTH > end)
@@ -109,7 +109,7 @@ static __always_inline const struct endpoint_facts *fast_peer(const struct ct_en
 	return peer && peer->revision == ct_end_revision(entry, other) ? peer : NULL;
 }
 
-/* fast_count notes that the flow had a packet. */
+/* fast_count updates the timeout and the counters of a flow. */
 static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *entry, __u8 protocol, __u32 now)
 {
 	__u32 expires = now + (protocol == IPPROTO_TCP ? ct_tcp_timeout : ct_any_timeout);
@@ -121,7 +121,7 @@ static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *e
 	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
 }
 
-/* fast_hop takes one from the hops of a packet; 0 when there is none to take. */
+/* fast_hop decrements the TTL or the hop limit; it returns 0 when that is 1 at most. */
 static __always_inline int fast_hop(void *header, __u8 family)
 {
 	struct ipv6hdr *ipv6 = header;
@@ -142,7 +142,7 @@ static __always_inline int fast_hop(void *header, __u8 family)
 	return 1;
 }
 
-/* fast_send sends a packet to the stack, or into the pod of the peer. It returns the action, or NOT_FAST; then the packet is as it was. */
+/* fast_send sends a packet to the stack, or into the pod of the peer. It returns the action, or NOT_FAST; then the packet is unchanged. */
 __attribute__((noinline)) int fast_send(struct __sk_buff *skb, const struct fast *packet)
 {
 	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);
@@ -163,8 +163,8 @@ __attribute__((noinline)) int fast_send(struct __sk_buff *skb, const struct fast
 		deliver_stack(skb, self);
 		return TC_ACT_OK;
 	}
-	if (!(peer = fast_peer(entry, packet->second)) || !fast_hop(eth + 1, packet->family))
-		return NOT_FAST;
+	if (!(peer = fast_peer(entry, packet->second)) || *(volatile __u32 *)&entry->check != packet->check || !fast_hop(eth + 1, packet->family))
+		return NOT_FAST; /* the check again: the entry may have become that of another flow meanwhile */
 	fast_count(skb, entry, packet->to.protocol, now);
 	mac_copy(eth->h_dest, peer->pod_mac);
 	mac_copy(eth->h_source, peer->host_mac);

@@ -231,7 +231,7 @@ static __always_inline void nat_twin_key(struct nat_key6 *twin, const struct nat
 	twin->pad[0] = twin->pad[1] = 0;
 }
 
-/* nat_same reports whether two entries make the same of a packet. */
+/* nat_same reports whether two entries translate a packet identically. */
 static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat_entry6 *b)
 {
 	__u64 differ = (a->sport ^ b->sport) | (a->dport ^ b->dport) | (a->twin ^ b->twin);
@@ -241,7 +241,7 @@ static __always_inline int nat_same(const struct nat_entry6 *a, const struct nat
 	return !differ;
 }
 
-/* nat_mirror makes the entry of the other direction from the key and the entry of this one. */
+/* nat_mirror derives the reverse entry from the key and the entry of a packet. */
 static __always_inline void nat_mirror(struct nat_work *work)
 {
 	work->reply = work->entry;

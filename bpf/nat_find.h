@@ -26,8 +26,8 @@ static __always_inline int nat_closed(__u32 own, __u32 twin)
 	return ((own | twin) & NAT_SENDER_RESET) || (own & twin & NAT_SENDER_FIN);
 }
 
-/* nat_restore stores the entry of the replies to a flow again, which is missing, and returns 0 when the port is that of another flow by now. The
- * collector may delete it in the moment in which a packet of the initiator makes the flow anew. */
+/* nat_restore stores the missing entry of the replies to a flow, and returns 0 when it cannot, because another flow uses the port now or the map is
+ * full. The collector may delete the entry while a packet of the initiator recreates the flow. */
 __attribute__((noinline)) int nat_restore(__u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -60,7 +60,7 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 		other = work->reply.flags;
 		lives |= !nat_expired(&work->reply, now);
 	} else if (lives && !(flags & NAT_REPLY)) {
-		lives = nat_restore(family);
+		is_twin = lives = nat_restore(family);
 	}
 	/* What answers the beginning of a connection, while its entries say that it has ended, answers one that was not translated. */
 	if ((tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(flags, other) : (flags | other) & NAT_SENDER_CLOSING))
@@ -93,7 +93,8 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 	return 1;
 }
 
-/* nat_quickly refreshes an entry about whose flow a packet says nothing new; 0 means that it may. */
+/* nat_quickly refreshes an entry about whose flow a packet says nothing new; 0 means that it may, or that the initiator sends its first packet in this
+ * tick. */
 static __always_inline int nat_quickly(struct nat_head *own, __u32 flags, __u8 protocol, __u32 tcp_flags)
 {
 	__u32 now = ct_now(), expires = now + ct_any_timeout;

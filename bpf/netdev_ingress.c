@@ -106,7 +106,7 @@ static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flo
 	return CONTINUE;
 }
 
-/* is_reply reports whether the packet continues a flow that a process of the node opened: a process may have the port of a service as its
+/* is_reply reports whether the packet belongs to a connection of a process of the node: a process may have the port of a service as its
  * source port. A listener does not count, because the service takes its clients. The source of the entry of the work becomes the node. */
 static __always_inline int is_reply(struct __sk_buff *skb, const struct flow *flow, struct nat_work *work)
 {
@@ -136,10 +136,12 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 	choice->hash = service_hash(&flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol);
 	choice->client.kind = flow->family == 6 ? AFFINITY_IPV6 : AFFINITY_IPV4;
 	__builtin_memcpy(choice->client.client, flow->from.addr, sizeof(choice->client.client));
-	if (!service_find(choice) || (choice->service.flags & SERVICE_LOOPBACK) || is_reply(skb, flow, work))
+	if (!service_find(choice) || (choice->service.flags & SERVICE_LOOPBACK))
 		return PASS;
 	if (is_node_or_pod(&flow->from))
 		return DROP(FILE_NETDEV_INGRESS, REASON_SOURCE_IP);
+	if (is_reply(skb, flow, work))
+		return PASS;
 	if (!(choice->service.flags & SERVICE_OUTSIDE))
 		return DROP(FILE_NETDEV_INGRESS, REASON_CLUSTER_IP);
 	if (!service_admits(&choice->service, &flow->from))

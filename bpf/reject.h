@@ -199,7 +199,7 @@ static __always_inline int reject_ipv6_error(struct __sk_buff *skb, enum reject_
 	return reject_write(skb, &answer, length);
 }
 
-/* Its own function, for the room on the stack. */
+/* A function of its own, to limit the use of the stack. */
 __attribute__((noinline)) int reject_ipv6_fragment(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
 	return reject_ipv6_error(skb, kind, mtu, REJECT_QUOTE_FRAGMENT);
@@ -225,20 +225,23 @@ __attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kin
 	return ipv6_is_extension(about.nexthdr) ? 0 : reject_ipv6_packet(skb, kind, mtu);
 }
 
-/* reject_may reports whether a packet may be answered: it was sent to this node alone, and not too many were answered in this tick. */
-static __always_inline int reject_may(struct __sk_buff *skb, __u32 endpoint)
+/* reject_may reports whether a packet may be answered: it was not sent to a group of the link, and not too many were answered in this tick. Errors
+ * that path MTU discovery needs are not limited, as in the kernel (icmpv4_mask_allow in net/ipv4/icmp.c). */
+static __always_inline int reject_may(struct __sk_buff *skb, __u32 endpoint, enum reject_kind kind)
 {
 	if (skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST)
 		return 0;
+	if (kind == REJECT_TOO_BIG)
+		return 1;
 	return !rate_exceeded(bpf_map_lookup_elem(&reject_rates, &endpoint), ct_now(), reject_rate);
 }
 
-/* reject makes a packet the answer to itself, but for the Ethernet addresses, and reports whether it did: parts of datagrams and headers with
- * options are not worth it, unless they are too big. The endpoint is that of the sender, 0 outside. The packet was parsed before and is of TCP, UDP
+/* reject makes a packet the answer to itself, but for the Ethernet addresses, and reports whether it did: fragments and headers with options or
+ * extensions are not answered, but for IPv6 fragments that are too big. The endpoint is that of the sender, 0 outside. The packet was parsed before and is of TCP, UDP
  * or SCTP. */
 static __always_inline int reject(struct __sk_buff *skb, __u32 endpoint, enum reject_kind kind, __u32 mtu)
 {
-	if (!reject_may(skb, endpoint))
+	if (!reject_may(skb, endpoint, kind))
 		return 0;
 	return skb->protocol == bpf_htons(ETH_P_IPV6) ? reject_ipv6(skb, kind, mtu) : reject_ipv4(skb, kind, mtu);
 }

@@ -20,8 +20,9 @@ static __always_inline int is_for_service(const struct flow *flow) { return flow
 
 static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
-/* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow costs no endpoint
- * anything, because the initiator may not have the address that it sends from, and then never gets the reply. */
+/* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow counts
+ * against no limit of an endpoint: an initiator that does not have the address that it sends from never gets the reply. With UDP it may send again
+ * all the same; then the limits hold. */
 static __always_inline int is_promoted(const struct flow *flow)
 {
 	return !is_answer(flow) && (flow->entry.flags & (CT_REPLIED | CT_RESET)) == CT_REPLIED && !(flow->l4.tcp_flags & TCP_SYN);
@@ -62,8 +63,8 @@ __attribute__((noinline)) int track_update(const struct flow *flow)
 		return 0;
 	key = flow->key;
 	entry = ct_find(&key, flow->family, &table);
-	if (!entry || entry->check != flow->check)
-		return 0;
+	if (!entry || entry->check != flow->check || entry->created != flow->entry.created)
+		return 0; /* another flow with the same key has begun */
 	/* Only the flags that this direction owns change: the other direction may be closing on another CPU. */
 	__sync_fetch_and_and(&entry->flags, flow->entry.flags | ~ct_own_reset(!is_answer(flow)));
 	__sync_fetch_and_or(&entry->flags, flow->entry.flags);

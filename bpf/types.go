@@ -24,7 +24,7 @@ type (
 	PolicyRangeKey = podEgressPolicyRangeKey
 	// PolicyEntry is a value of policy and of policy_ranges.
 	PolicyEntry = podEgressPolicyEntry
-	// CtKey4 is a key of ct_est4 and ct_new4; both directions of a flow have the same.
+	// CtKey4 is a key of ct_est4, ct_new4 and ct_burst4; both directions of a flow have the same.
 	CtKey4 = podEgressCtKey4
 	// CtKey6 is a key of ct_est6 and ct_new6.
 	CtKey6 = podEgressCtKey6

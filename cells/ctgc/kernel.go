@@ -68,7 +68,8 @@ func (p pinned) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool
 }
 
 // deleteIf deletes an entry that is dead. Between look-up and deletion a packet may prolong the flow, or begin another one with the same key, so the
-// deleted entry is evaluated again and put back if it is alive. Copies for programs of another generation stay: those programs go soon.
+// deleted entry is evaluated again and restored if it is alive. The copy of a map that had another size keeps its entry, which comes back when the copy
+// is given up, until the next pass.
 func deleteIf[V any](p pinned, name string, key any, dead func(*V) bool) (bool, error) {
 	m, err := p.maps.Get(name)
 	if err != nil {

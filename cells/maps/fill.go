@@ -56,7 +56,7 @@ func fillMissing(to, from *ebpf.Map) error {
 		return fmt.Errorf("read the entries that were made since the map was copied: %w", err)
 	}
 	if lost > 0 {
-		return fmt.Errorf("%d entries that were made since the map was copied find no room in the map of %d entries: %w", lost, to.MaxEntries(), why)
+		return fmt.Errorf("%d entries that were made since the map was copied do not fit into the map of %d entries: %w", lost, to.MaxEntries(), why)
 	}
 	return nil
 }
