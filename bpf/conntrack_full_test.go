@@ -147,7 +147,7 @@ func TestPrivilegedConntrack_Guarantee(t *testing.T) {
 			if got := n.charged(pod{}); got != beyond {
 				t.Errorf("%d flows count as beyond guarantees, want %d", got, beyond)
 			}
-			n.wantFlows(family, 2, 2*guarantee+beyond) // what was refused stays a new flow
+			n.wantFlows(family, 2, 2*guarantee+beyond) // refused flows stay new ones
 		})
 	}
 }

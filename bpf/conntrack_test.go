@@ -93,7 +93,7 @@ func TestPrivilegedConntrack_Reset(t *testing.T) {
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantTimeout("new", family, time.Minute)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
-		// A host whose address somebody else used as the source of the SYN refuses the SYN-ACK: that establishes nothing either.
+		// A host whose address was forged as the source of the SYN refuses the SYN-ACK: that establishes nothing either.
 		n.passes(podA, open.tcp(t, "R"), actRedirect)
 		n.wantFlows(family, 1, 0)
 		n.wantTimeout("new", family, 10*time.Second)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -70,26 +71,11 @@ func (w twins) equal(t *testing.T, family int) {
 	}
 	for reason := range 256 {
 		for _, direction := range []uint8{DirectionIngress, DirectionEgress} {
-			slot := MetricsSlot(uint8(reason), direction)
-			if a, b := sumOf(w.fast, slot), sumOf(w.slow, slot); a != b {
+			if a, b := w.fast.count(events.Reason(reason), direction), w.slow.count(events.Reason(reason), direction); a != b {
 				t.Fatalf("reason %d, direction %d: fast counts %+v, slow %+v", reason, direction, a, b)
 			}
 		}
 	}
-}
-
-// sumOf adds the counters of all CPUs.
-func sumOf(n *node, slot uint32) (sum MetricsValue) {
-	n.t.Helper()
-	var perCPU []MetricsValue
-	if err := n.maps[MapMetrics].Lookup(slot, &perCPU); err != nil {
-		n.t.Fatal(err)
-	}
-	for _, v := range perCPU {
-		sum.Packets += v.Packets
-		sum.Bytes += v.Bytes
-	}
-	return sum
 }
 
 // fastTraffic is what pods send and get in the tests of the fast path: whole connections of few ports, so that each packet meets flows of every
@@ -146,7 +132,7 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 				w.both(func(n *node) {
 					n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
 				})
-			case 2: // an address becomes somebody else's
+			case 2: // an address gets another identity
 				w.both(func(n *node) { n.update(MapEpochs, uint32(0), uint32(i)) })
 			case 3: // time goes by
 				w.both(func(n *node) {
@@ -184,7 +170,7 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 	}
 }
 
-// A datagram that nobody answers is sent again: when its target has become a service, it goes to a backend.
+// A datagram without a reply is sent again: when its target has become a service, it goes to a backend.
 func TestPrivilegedFast_UnansweredDatagramsMeetAService(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

@@ -17,7 +17,7 @@ func forgetReplies(n *node, family int) {
 	changeNat(n, MapNat6, func(_ NatKey6, e *NatEntry6) { e.Expires-- })
 }
 
-// The next packet of the initiator makes the missing entry of the replies anew; where another flow has the port by now, the flow gets another one.
+// The next packet of the initiator restores the missing entry of the replies; where another flow uses the port now, the flow gets another one.
 func TestPrivilegedNetdevEgress_RestoresTheEntryOfReplies(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {

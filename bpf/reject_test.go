@@ -56,7 +56,7 @@ func TestPrivilegedReject_IsLimited(t *testing.T) {
 	}
 }
 
-// What was sent to all, or comes from no single host, is never answered.
+// A packet that was sent to a group of the link, or comes from no single host, is never answered.
 func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
