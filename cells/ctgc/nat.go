@@ -149,7 +149,7 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 }
 
 // deletePair deletes an entry and its twin, if they are each other's and both still are dead, and returns how many. The entry of the replies stays
-// as long as that of the first direction lives: a packet may have begun the flow anew.
+// while that of the first direction exists: a packet may have recreated the flow.
 func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint64, err error) {
 	own, twin := f.Key, f.Twin
 	if f.Reply() {

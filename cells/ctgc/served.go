@@ -107,7 +107,7 @@ type judged struct {
 	clients           []netip.Prefix // from outside that may use the frontend; nil for all
 }
 
-// gone reports whether nobody answers the flow any more, or its client from outside may not use the service any more. A connection stands as long as
+// gone reports whether the flow has lost its backend, or source ranges exclude its client from outside. A connection stays while
 // its backend is one of any service, as for sockets that programs connected; datagrams go on only while the port of the service that they were sent
 // to has it.
 func (s *snapshot) gone(f *natmap.Flow) bool {

@@ -1,7 +1,7 @@
 // Command talk is both ends of the traffic of tests, on machines and, as /bin/talk, in an image of its own.
 //
 //	talk serve [-dns NAME=ADDRESS] [-drain D] PORT...
-//	                                          answer on TCP and UDP ports, saying who answers whom; end on SIGTERM, once nobody has connected for D
+//	                                          answer on TCP and UDP ports, naming server and client; end on SIGTERM, once no connection has come for D
 //	talk loop [-every D] TARGET...            talk to all targets until the end, and print what came of it twice a second
 //	talk ask TARGET...                        ask all targets at once, one question each, and print the answers
 //	talk resolve NAME                         look up an address as programs do
