@@ -1,5 +1,7 @@
 package main
 
+import "strings"
+
 // fault is a change that breaks a property, and the tests that must fail then.
 type fault struct {
 	name     string
@@ -7,8 +9,21 @@ type fault struct {
 	tier     string // of the tests
 	changes  []change
 	generate string // package to generate anew, for faults in C
+	kernel   string // series, for the tier kernels
 	packages []string
 	tests    string // regular expression
+}
+
+// command is what runs the fault's tests, and the folder of the tree to run it in.
+func (f fault) command() (dir string, args []string) {
+	if f.tier == "kernels" {
+		return "", []string{"run", "-trimpath", "./test/kernels", "-kernels", f.kernel, "-packages", strings.Join(f.packages, ","), "-run", f.tests}
+	}
+	if f.tier == "kube" {
+		dir = "test/kube"
+	}
+	args = []string{"test", "-json", "-trimpath", "-vet=off", "-count=1", "-timeout=10m", "-run", f.tests}
+	return dir, append(args, f.packages...)
 }
 
 // change replaces a text that the file has exactly once.
@@ -93,4 +108,16 @@ var faults = []fault{
 	{name: "repair-missing", about: "what differs from the kernel's state is found and left", tier: "node",
 		changes:  one("pkg/drift/drift.go", "if len(found) == 0 {", "if len(found) >= 0 {"),
 		packages: []string{"./test/node"}, tests: "TestPrivilegedRepair_OfWhatIsNotAnnounced"},
+	{name: "flag-of-newer-kernels", about: "routes are looked up with a flag that Linux 6.3 brought", tier: "kernels",
+		changes:  one("bpf/leave.h", "bpf_fib_lookup(skb, &fib, sizeof(fib), 0)", "bpf_fib_lookup(skb, &fib, sizeof(fib), 1U << 2)"),
+		generate: "./bpf", kernel: "6.1", packages: []string{"bpf"}, tests: "TestPrivilegedReal_(Services|StreamsThroughTranslations)$"},
+	{name: "tcx-taken-for-granted", about: "every kernel is said to have tcx", tier: "kernels",
+		changes: one("cells/loader/tcx.go", "found := errors.Is(err, unix.ENODEV)", "found := true || errors.Is(err, unix.ENODEV)"),
+		kernel:  "6.1", packages: []string{"cells/loader"}, tests: "TestPrivilegedNetdev_FiltersInPlaceOfTCX"},
+	{name: "agents-write-other-nodes", about: "the admission policy lets an agent write objects of other nodes", tier: "kube",
+		changes:  one("pkg/install/manifests/admission.yaml", "variables.node == '' || variables.owned", "variables.node == '' || variables.owned || true"),
+		packages: []string{"./install"}, tests: "TestPrivilegedInstall"},
+	{name: "dead-server-stays-in-use", about: "the client stays with an API server that died", tier: "kube",
+		changes:  one("pkg/kubeapi/servers.go", "s.active = (i + 1) % len(s.rows)", "s.active = i"),
+		packages: []string{"./waggle"}, tests: "TestPrivilegedServers"},
 }

@@ -16,6 +16,9 @@ func TestFaults_ApplyToTheTree(t *testing.T) {
 			t.Errorf("%s: listed twice, or without a description, packages, tests or changes", f.name)
 		}
 		names[f.name] = true
+		if (f.tier == "kernels") != (f.kernel != "") {
+			t.Errorf("%s: tier %s and kernel %q do not go together", f.name, f.tier, f.kernel)
+		}
 		for _, c := range f.changes {
 			text, err := os.ReadFile(filepath.Join("../..", c.file))
 			if err != nil {
@@ -35,9 +38,11 @@ func TestFailed_NamesTopLevelTests(t *testing.T) {
 {"Action":"fail","Test":"TestA"}
 {"Action":"pass","Test":"TestB"}
 not json
+--- FAIL: TestC (1.2s)
+    --- FAIL: TestC/sub (1.2s)
 {"Action":"fail"}
 `
-	if got := strings.Join(failed([]byte(out)), " "); got != "TestA" {
-		t.Errorf("failed tests: %q, want TestA", got)
+	if got := strings.Join(failed([]byte(out)), " "); got != "TestA TestC" {
+		t.Errorf("failed tests: %q, want TestA and TestC", got)
 	}
 }

@@ -112,8 +112,13 @@ func (f fault) try(ctx context.Context, tree string) (found []string, err error)
 			return nil, err
 		}
 	}
-	args := append([]string{"test", "-json", "-trimpath", "-vet=off", "-count=1", "-timeout=10m", "-run", f.tests}, f.packages...)
-	out, err := call(ctx, tree, "go", args...)
+	if f.tier == "kube" {
+		if _, err := call(ctx, tree, "make", "image", "kube-binaries"); err != nil {
+			return nil, err
+		}
+	}
+	dir, args := f.command()
+	out, err := call(ctx, filepath.Join(tree, dir), "go", args...)
 	if err == nil {
 		return nil, nil
 	}
@@ -136,13 +141,18 @@ func (c change) apply(tree string) error {
 	return os.WriteFile(path, bytes.Replace(text, []byte(c.old), []byte(c.new), 1), 0o644)
 }
 
-// failed lists the tests without subtests that failed, by the output of `go test -json`.
+// failedLine is what test/kernels prints of a test that failed.
+var failedLine = regexp.MustCompile(`^--- FAIL: (\w+) `)
+
+// failed lists the tests without subtests that failed, by the output of `go test -json` or of test/kernels.
 func failed(out []byte) (names []string) {
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		var e struct{ Action, Test string }
-		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Action == "fail" && e.Test != "" && !strings.Contains(e.Test, "/") {
+		if found := failedLine.FindSubmatch(lines.Bytes()); found != nil {
+			names = append(names, string(found[1]))
+		} else if json.Unmarshal(lines.Bytes(), &e) == nil && e.Action == "fail" && e.Test != "" && !strings.Contains(e.Test, "/") {
 			names = append(names, e.Test)
 		}
 	}
