@@ -123,7 +123,11 @@ func newNodeWith(t testing.TB, constants, entries map[string]uint32) *node {
 func addLinks(t testing.TB) {
 	for name, index := range map[string]int{"poda": ifPodA, "podb": ifPodB, "stranger": ifStranger, "host": ifHost,
 		"uplink": ifUplink} {
-		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}, PeerName: name + "p"}
+		attributes := netlink.LinkAttrs{Name: name, Index: index}
+		if index == ifUplink {
+			attributes.HardwareAddr = uplinkMAC[:] // a frame to it is one to this host
+		}
+		link := &netlink.Veth{LinkAttrs: attributes, PeerName: name + "p"}
 		if err := netlink.LinkAdd(link); err != nil {
 			t.Errorf("add veth %s: %v", name, err)
 		}

@@ -2,6 +2,7 @@
 
 /* Ingress of devices that lead out of the node: clients of services, and what comes back to those who left under the node's address. */
 #include <linux/bpf.h>
+#include <linux/if_packet.h>
 #include <linux/in.h>
 #include <linux/pkt_cls.h>
 #include <linux/types.h>
@@ -190,8 +191,8 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 	if (!flow)
 		return DROP(FILE_NETDEV_INGRESS, REASON_INTERNAL);
 	flow->self = NETDEV_COMES;
-	if (!bpf_map_lookup_elem(&netdevs, &ifindex))
-		return PASS;
+	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
+		return PASS; /* the stack drops frames that a switch sent to all of its ports, or a bridge sends them on */
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram that nobody here has seen the beginning of */
 	if (flow->l4.role == L4_ERROR)

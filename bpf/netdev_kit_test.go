@@ -170,7 +170,11 @@ func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, 
 		return err
 	}
 	defer handle.Close()
-	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Handle())}
+	attributes := netlink.LinkAttrs{Name: name, Index: index}
+	if index == ifUplink {
+		attributes.HardwareAddr = uplinkMAC[:]
+	}
+	link := &netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Handle())}
 	return each(
 		func() error { return netlink.LinkAdd(link) },
 		func() error { return addNetworks(link, addrs) },

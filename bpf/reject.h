@@ -3,6 +3,7 @@
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+#include <linux/if_packet.h>
 #include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
@@ -26,10 +27,6 @@ struct {
 	__type(key, __u32); /* local endpoint id, 0 for senders outside */
 	__type(value, struct rate);
 } reject_rates SEC(".maps");
-
-/* Kinds of packets of the kernel's include/uapi/linux/if_packet.h. */
-#define PACKET_BROADCAST 1
-#define PACKET_MULTICAST 2
 
 enum reject_kind {
 	REJECT_NOBODY = 0,  /* nobody takes it */

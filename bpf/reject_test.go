@@ -81,6 +81,24 @@ func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
 	}
 }
 
+// A switch floods frames to all of its ports, and a device in promiscuous mode receives them: those to other hosts are left alone, although
+// they are addressed to a service.
+func TestPrivilegedReject_LeavesFramesToOtherHostsAlone(t *testing.T) {
+	t.Parallel()
+	for _, family := range families {
+		n, service := newRejecting(t, family, 1000)
+		served := on(balancer[family], 81)
+		n.serve(50, served, loadbalancer.TCP, 0, on(podA.addr(family), 8080))
+		for name, to := range map[string]netip.AddrPort{"without backends": service, "with a backend": served} {
+			f := coming(on(client[family], 4000), to)
+			f.to = networkMAC
+			in := f.tcp(t, "S")
+			t.Logf("IPv%d, a service %s", family, name)
+			n.wantPacket(n.run(NetdevIngress, ifUplink, in), actUnspec, in)
+		}
+	}
+}
+
 // The first IPv6 fragment of a datagram that is too big for the device towards the backend is answered with the MTU, and quotes the ports.
 func TestPrivilegedReal_FirstFragmentIsTooBig(t *testing.T) {
 	t.Parallel()
