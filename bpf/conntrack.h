@@ -21,7 +21,7 @@ volatile const __u32 ct_any_timeout = 56;
 /* How many established flows one endpoint may have. */
 volatile const __u32 ct_share = CT_FLOWS / 4;
 
-/* How many new flows of one endpoint have a place in ct_new4 and ct_new6 in each tick. With more, the flows of 16 endpoints that begin as many as
+/* How many new flows that one endpoint begins have a place in ct_new4 and ct_new6 in each tick, and as many that others begin with it. With more, the flows of 16 endpoints that begin as many as
  * they can would push out those of all others within a tick. */
 volatile const __u32 ct_new_rate = CT_NEW_FLOWS / 16;
 
@@ -216,10 +216,12 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum
 	}
 }
 
-/* ct_bursts counts a new flow of an endpoint, and reports whether it began too many in this tick. */
-static __always_inline int ct_bursts(__u32 endpoint, __u32 now)
+/* ct_bursts counts a new flow, and reports whether its endpoint began too many in this tick, or others too many with it. */
+static __always_inline int ct_bursts(const struct ct_entry *entry)
 {
-	return rate_exceeded(bpf_map_lookup_elem(&ct_rates, &endpoint), now, ct_new_rate);
+	__u32 slot = entry->opener ? entry->opener : ENDPOINTS_MAX + entry->target;
+
+	return rate_exceeded(bpf_map_lookup_elem(&ct_rates, &slot), ct_now(), ct_new_rate);
 }
 
 /* ct_keep_new stores a flow that is not established. One that is in a table stays there. */
@@ -227,7 +229,7 @@ static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family,
 {
 	long err;
 
-	if (table == CT_IN_BURST || (table == CT_NOWHERE && ct_bursts(ct_payer(entry), ct_now())))
+	if (table == CT_IN_BURST || (table == CT_NOWHERE && ct_bursts(entry)))
 		err = family == 6 ? bpf_map_update_elem(&ct_burst6, &key->v6, entry, BPF_ANY) :
 				    bpf_map_update_elem(&ct_burst4, &key->v4, entry, BPF_ANY);
 	else

@@ -184,3 +184,28 @@ func TestPrivilegedConntrack_NewFlowsOfOnePodPushOutItsOwn(t *testing.T) {
 		})
 	}
 }
+
+// A host that begins many flows with a pod evicts none that the pod begins itself.
+func TestPrivilegedConntrack_AFloodTowardsAPodLeavesItsOwnFlows(t *testing.T) {
+	t.Parallel()
+	const rate = 32
+	for _, family := range families {
+		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableCtNewRate: rate}, nil)
+		for port := uint16(4000); ; port++ {
+			begun := now(t)
+			for i := range uint16(2 * rate) {
+				n.run(PodIngress, ifPodA, outsideTo(podA, outside[family], 1000+i, 9).bytes(t))
+			}
+			fresh := len(n.ctEntries("new", family))
+			n.passes(podA, sent(podA, podA.addr(family), outside[family]).ports(port, 443).tcp(t, "S"), actOK)
+			after := len(n.ctEntries("new", family))
+			if now(t) != begun { // the pod began its flow in another tick than the flood
+				continue
+			}
+			if after != fresh+1 {
+				t.Errorf("IPv%d: the flow of the flooded pod is not among the %d new ones", family, after)
+			}
+			break
+		}
+	}
+}

@@ -121,11 +121,12 @@ struct {
 	__type(value, struct ct_entry);
 } ct_burst6 SEC(".maps");
 
-/* New flows of each endpoint: of the initiator when it is local, otherwise of the target. Only programs use it. */
+/* New flows of each endpoint: those of a local initiator, and in the second half of the array those that others begin with the endpoint, which
+ * must not slow down what it begins itself. Only programs use it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32); /* local endpoint id */
+	__uint(max_entries, 2 * ENDPOINTS_MAX);
+	__type(key, __u32); /* id of a local initiator, or ENDPOINTS_MAX and the id of a local target */
 	__type(value, struct rate);
 } ct_rates SEC(".maps");
 
