@@ -48,7 +48,7 @@ func agentWith(t *testing.T, replace ...map[string]string) string {
 	for _, r := range replace {
 		maps.Copy(all, r)
 	}
-	path, err := builds.Agent(nodekit.Build{Generation: otherGeneration, Replace: all})
+	path, err := builds.Agent(nodekit.Build{Generation: otherGeneration, Replace: all, Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,8 @@ type Build struct {
 	Generation int
 	// Replace puts other files in place of sources and embedded objects: by absolute path, the path of the other file.
 	Replace map[string]string
+	// Name tells builds that replace files apart, in this run and in later ones.
+	Name string
 	// Tags are build tags, such as "freeze", which lets tests hold up loops (package heartbeat).
 	Tags string
 }
@@ -50,10 +52,11 @@ func (b *Builds) Agent(build Build) (string, error) {
 		return path, nil
 	}
 	path := filepath.Join(b.dir, fmt.Sprintf("waggle-agent-%d", len(b.made)+1))
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", path}
+	flags := "-ldflags=-s -w"
 	if build.Generation != 0 {
-		args = append(args, fmt.Sprintf("-ldflags=-X github.com/waggle-net/waggle/pkg/version.generation=%d", build.Generation))
+		flags += fmt.Sprintf(" -X github.com/waggle-net/waggle/pkg/version.generation=%d", build.Generation)
 	}
+	args := []string{"-trimpath", "-buildvcs=false", flags}
 	if build.Tags != "" {
 		args = append(args, "-tags="+build.Tags)
 	}
@@ -67,13 +70,42 @@ func (b *Builds) Agent(build Build) (string, error) {
 		}
 		args = append(args, "-overlay="+path+".overlay")
 	}
-	cmd := exec.Command("go", append(args, "github.com/waggle-net/waggle/cmd/waggle-agent")...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build agent %s: %w\n%s", key, err, out)
+	place := fmt.Sprintf("waggle-agent-%d-%s-%s", build.Generation, build.Tags, strings.ReplaceAll(build.Name, "/", "-"))
+	if err := linked(path, place, append(args, "github.com/waggle-net/waggle/cmd/waggle-agent")); err != nil {
+		return "", fmt.Errorf("build agent %s: %w", key, err)
 	}
 	b.made[string(key)] = path
 	return path, nil
+}
+
+// linked puts a program to path. It is kept at a place in the cache that clones share, and linked again only when it is not current there.
+func linked(path, place string, args []string) error {
+	cache, err := cacheDir()
+	if err != nil {
+		return err
+	}
+	kept := filepath.Join(cache, "programs", place)
+	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(kept+".lock", os.O_CREATE|os.O_RDWR, 0o644) // other runs build the same program
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+	cmd := exec.Command("go", append([]string{"build", "-o", kept}, args...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	program, err := os.ReadFile(kept)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, program, 0o755)
 }
 
 // UseAgent makes a program the node's agent from its next start on; "" is the one in BinDir.
