@@ -42,17 +42,46 @@ __attribute__((noinline)) int nat_restore(__u32 family)
 	return nat_load(family, NAT_OTHER) && nat_same(&work->found, &work->reply);
 }
 
+static __always_inline void nat_renew_in(void *own, __u32 check, const struct nat_entry6 *entry, const __u32 family, __u32 flags)
+{
+	struct nat_head *head = own;
+
+	if (!head || head->check != check)
+		return;
+	head->expires = entry->expires;
+	if (flags != entry->flags)
+		nat_rest(own, family)->flags = entry->flags;
+}
+
+/* nat_renew writes into the map when the entry of the work expires, and its flags where they are no longer those that were read: otherwise a packet
+ * of the same sender on another CPU may have changed them, and the end of a connection must not be forgotten. */
+__attribute__((noinline)) int nat_renew(__u32 family, __u32 flags)
+{
+	struct nat_work *work = nat_work();
+	__u32 check;
+
+	if (!work)
+		return 0;
+	if (family == 6) {
+		nat_renew_in(bpf_map_lookup_elem(&nat6, &work->key), nat_check6(&work->key), &work->entry, 6, flags);
+		return 1;
+	}
+	check = nat_check4(&work->key4, &work->key);
+	nat_renew_in(bpf_map_lookup_elem(&nat4, &work->key4), check, &work->entry, 4, flags);
+	return 1;
+}
+
 /* nat_follow is nat_find for packets that say something about both directions, or whose own one has expired, and for one of the initiator in each
  * tick. The entry was loaded. */
 __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 {
 	struct nat_work *work = nat_work();
-	__u32 now = ct_now(), other = 0, flags, timeout = ct_any_timeout;
+	__u32 now = ct_now(), other = 0, flags, before, timeout = ct_any_timeout;
 	int lives, is_twin;
 
 	if (!work)
 		return 0;
-	flags = work->entry.flags;
+	flags = before = work->entry.flags;
 	lives = !nat_expired(&work->entry, now);
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
 	is_twin = nat_load(family, NAT_TWIN) && nat_is_twin(work);
@@ -89,7 +118,7 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 	}
 	work->entry.flags = flags;
 	work->entry.expires = now + timeout;
-	nat_store(family, NAT_OWN, BPF_EXIST);
+	nat_renew(family, before);
 	return 1;
 }
 
