@@ -46,9 +46,9 @@ type signals interface {
 }
 
 // pinned is the real kernel.
-type pinned struct{ maps bpfmaps.Maps }
+type pinned struct{ maps bpfmaps.Copies }
 
-func newKernel(m bpfmaps.Maps) kernel { return pinned{m} }
+func newKernel(m bpfmaps.Copies) kernel { return pinned{m} }
 
 // Now implements kernel.
 func (pinned) Now() (uint32, error) { return bpf.CtNow() }
@@ -67,39 +67,51 @@ func (p pinned) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool
 	return deleteIf(p, m.Name, key.Value(), dead)
 }
 
-// deleteIf deletes an entry that is dead. Between look-up and deletion a packet may prolong the flow, or begin another one with the same key, so the
-// deleted entry is evaluated again and restored if it is alive. The copy of a map that had another size keeps its entry, which comes back when the copy
-// is given up, until the next pass.
-func deleteIf[V any](p pinned, name string, key any, dead func(*V) bool) (bool, error) {
-	m, err := p.maps.Get(name)
-	if err != nil {
-		return false, err
-	}
+// deleteIf deletes an entry that is dead, and reports whether it did. While hooks are replaced after a map was resized, the entry of the copy goes as
+// well if that one is dead: otherwise it would come back when the copy is given up.
+func deleteIf[V any](p pinned, name string, key any, dead func(*V) bool) (deleted bool, err error) {
+	isCopy := false
+	err = p.maps.Each(name, func(m *ebpf.Map) error {
+		gone, err := deleteFrom(m, key, dead)
+		if !isCopy {
+			deleted, isCopy = gone, true
+		}
+		if err != nil {
+			return fmt.Errorf("delete an entry of map %s: %w", name, err)
+		}
+		return nil
+	})
+	return deleted, err
+}
+
+// deleteFrom deletes an entry of one map that is dead. Between look-up and deletion a packet may prolong the flow, or begin another one with the
+// same key, so the deleted entry is evaluated again and restored if it is alive.
+func deleteFrom[V any](m *ebpf.Map, key any, dead func(*V) bool) (bool, error) {
 	var entry V
 	if err := m.Lookup(key, &entry); err != nil {
-		return false, deleteError(name, err)
+		return false, unlessAbsent(err)
 	}
 	if !dead(&entry) {
 		return false, nil
 	}
 	if err := m.LookupAndDelete(key, &entry); err != nil {
-		return false, deleteError(name, err)
+		return false, unlessAbsent(err)
 	}
 	if dead(&entry) {
 		return true, nil
 	}
 	if err := m.Update(key, &entry, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-		return true, deleteError(name, err)
+		return true, err
 	}
 	return false, nil
 }
 
-// deleteError is nil when the entry is not there.
-func deleteError(name string, err error) error {
+// unlessAbsent is nil when the entry is not there.
+func unlessAbsent(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
-	return fmt.Errorf("delete an entry of map %s: %w", name, err)
+	return err
 }
 
 // Counts implements kernel.

@@ -40,7 +40,7 @@ type affinity struct {
 	Entry bpf.AffinityEntry
 }
 
-func newNatKernel(m bpfmaps.Maps) natKernel { return pinned{m} }
+func newNatKernel(m bpfmaps.Copies) natKernel { return pinned{m} }
 
 // ReadNat implements natKernel.
 func (p pinned) ReadNat(m natmap.Map) (natReader, uint32, error) {

@@ -37,6 +37,16 @@ func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(
 func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
+// copyOf is the name under which a map has a copy of another size.
+const copyOf = "copy of "
+
+func (m memoryMaps) Each(name string, do func(m *ebpf.Map) error) error {
+	if other := m[copyOf+name]; other != nil {
+		return errors.Join(do(m[name]), do(other))
+	}
+	return do(m[name])
+}
+
 func realMaps(t testing.TB) memoryMaps {
 	t.Helper()
 	testnet.RequirePrivileges(t)
@@ -56,7 +66,7 @@ func realMaps(t testing.TB) memoryMaps {
 	return all
 }
 
-func realCollector(t testing.TB, maps bpfmaps.Maps, eps ...*endpoints.Endpoint) *collector {
+func realCollector(t testing.TB, maps bpfmaps.Copies, eps ...*endpoints.Endpoint) *collector {
 	t.Helper()
 	return collectorOf(t, newKernel(maps), newNatKernel(maps), eps...)
 }
@@ -225,6 +235,40 @@ func TestPrivilegedDelete_AsksTheKernelOnceMore(t *testing.T) {
 		deleted, err := k.Delete(m, &flows[0].Key, func(*bpf.CtEntry) bool { return tc.dead })
 		if err != nil || deleted != tc.deleted {
 			t.Errorf("%+v: deleted %v, %v", tc, deleted, err)
+		}
+	}
+}
+
+// The copy of a resized map loses an entry as the map does, each by what it says: programs of two generations prolong the same flow in one of them.
+func TestPrivilegedDelete_OfAMapThatWasResized(t *testing.T) {
+	t.Parallel()
+	const over, lasts = 1, 1 << 30
+	for name, c := range map[string]struct{ present, copy uint32 }{
+		"both are over": {over, over}, "the copy lives": {over, lasts}, "the map's lives": {lasts, over},
+	} {
+		maps := realMaps(t)
+		maps[copyOf+bpf.MapCtEst4] = realMaps(t)[bpf.MapCtEst4]
+		fill(t, maps, bpf.MapCtEst4, 1, pods[0], func(_ int, e *bpf.CtEntry) { e.Expires = c.present })
+		fill(t, maps, copyOf+bpf.MapCtEst4, 1, pods[0], func(_ int, e *bpf.CtEntry) { e.Expires = c.copy })
+		k := newKernel(maps)
+		m := ctmap.Map{Name: bpf.MapCtEst4, Established: true}
+		r, _, err := k.Read(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flows, _, err := r.Next()
+		if err != nil || len(flows) != 1 {
+			t.Fatal(flows, err)
+		}
+		deleted, err := k.Delete(m, &flows[0].Key, func(e *bpf.CtEntry) bool { return e.Expires == over })
+		if err != nil || deleted != (c.present == over) {
+			t.Errorf("%s: deleted %v, %v", name, deleted, err)
+		}
+		for of, expires := range map[string]uint32{bpf.MapCtEst4: c.present, copyOf + bpf.MapCtEst4: c.copy} {
+			var entry bpf.CtEntry
+			if err := maps[of].Lookup(flows[0].Key.Value(), &entry); errors.Is(err, ebpf.ErrKeyNotExist) != (expires == over) {
+				t.Errorf("%s: the entry of %s: %v", name, of, err)
+			}
 		}
 	}
 }

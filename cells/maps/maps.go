@@ -55,12 +55,14 @@ type store struct {
 
 	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no twin is closed meanwhile
 	open map[string]opened // nil before the start and after the stop
+
+	copying sync.Mutex // taken after mu: while entries of a map of another size are copied, or deleted in both
 }
 
-func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches) {
+func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies) {
 	s := &store{params: p, dir: filepath.Join(p.Agent.PinDir(), "maps")}
 	p.Lifecycle.Append(cell.Hook{OnStart: s.start, OnStop: s.stop})
-	return s, s
+	return s, s, s
 }
 
 // start opens all maps. A map that cannot be opened does not keep the agent from starting: see the package comment.
@@ -148,6 +150,7 @@ func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
 }
 
 func (s *store) dropTwins() error {
+	s.fillFromTwins()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
@@ -155,14 +158,28 @@ func (s *store) dropTwins() error {
 		if o.twin == nil || !o.twin.resized {
 			continue
 		}
-		if err := s.Kernel.FillMissing(o.m, o.twin.m); err != nil {
-			s.Log.Warn("Entries of a map that had another size are lost", "map", name, "error", err)
-		}
 		errs = append(errs, s.Kernel.Unpin(o.twin.pin), s.Kernel.Close(o.twin.m))
 		o.twin = nil
 		s.open[name] = o
 	}
 	return errors.Join(errs...)
+}
+
+// fillFromTwins copies the entries that programs of the generation before made since they were copied first. What cells write is in both maps.
+func (s *store) fillFromTwins() {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for name, o := range s.open {
+		if o.twin == nil || !o.twin.resized || o.row.Owner != mapstable.OwnerDatapath {
+			continue
+		}
+		s.copying.Lock()
+		err := s.Kernel.FillMissing(o.m, o.twin.m)
+		s.copying.Unlock()
+		if err != nil {
+			s.Log.Warn("Entries of a map that had another size are lost", "map", name, "error", err)
+		}
+	}
 }
 
 func (s *store) publish(all []opened) {
@@ -237,6 +254,22 @@ func (s *store) Delete(name string, key any) error {
 		}
 	}
 	return o.m.Delete(key)
+}
+
+// Each implements [bpfmaps.Copies].
+func (s *store) Each(name string, do func(m *ebpf.Map) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	o, err := s.get(name)
+	if err != nil {
+		return err
+	}
+	if o.twin == nil || !o.twin.resized {
+		return do(o.m)
+	}
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	return errors.Join(do(o.m), do(o.twin.m))
 }
 
 // All implements [bpfmaps.Maps].

@@ -247,6 +247,10 @@ func owner(name string) string {
 		return mapstable.OwnerServiceMaps
 	case bpf.MapDatapath:
 		return "loader"
+	case bpf.MapPolicy, bpf.MapPolicyRanges, bpf.MapCIDRs:
+		return "policy"
+	case bpf.MapNetdevs, bpf.MapUnmasqueraded:
+		return "masquerade"
 	}
-	return "datapath"
+	return mapstable.OwnerDatapath
 }

@@ -187,7 +187,7 @@ func TestPrivilegedLayout_UpgradeAndDowngrade(t *testing.T) {
 func TestPrivilegedResize(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
-		r := startRun(t, dir, wide(1, 4, 2))
+		r := startRun(t, dir, wide(1, 4, 3))
 		r.put(1, uint32(5))
 		r.end()
 		for range 2 { // the run that makes it bigger ends before the hooks are replaced
@@ -207,6 +207,10 @@ func TestPrivilegedResize(t *testing.T) {
 		// A program of the generation before goes on to write to its map until its hook is replaced.
 		former := r.s.open["numbers"].twin.m
 		if err := errors.Join(former.Delete(uint32(1)), former.Put(uint32(3), uint32(7)), former.Put(uint32(2), uint32(9))); err != nil {
+			t.Error(err)
+		}
+		// What a cell deletes in both maps does not come back.
+		if err := errors.Join(r.s.Put("numbers", uint32(4), uint32(8)), r.s.Each("numbers", func(m *ebpf.Map) error { return m.Delete(uint32(4)) })); err != nil {
 			t.Error(err)
 		}
 		if err := r.s.dropTwins(); err != nil {

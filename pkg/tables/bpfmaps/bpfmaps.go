@@ -43,6 +43,9 @@ const (
 	OwnerServiceMaps  = "service-maps"
 )
 
+// OwnerDatapath stands for the programs: they make the entries, and cells at most delete them.
+const OwnerDatapath = "datapath"
+
 // TableHeader implements statedb.TableWritable.
 func (*Map) TableHeader() []string {
 	return []string{"Name", "Type", "KeySize", "ValueSize", "MaxEntries", "Memory", "Owner", "Pin", "Note", "Error"}
