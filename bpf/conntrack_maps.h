@@ -57,7 +57,7 @@ enum ct_flag {
 #define CT_CLOSING (CT_OPENER_FIN | CT_TARGET_FIN | CT_RESET)
 
 /* A flow. What it was judged by stands in it: when all of that still holds, nothing else is looked up. Local endpoints are
- * known by id and revision of their facts, everybody else by the epochs. Elements of deleted flows are reused at once, so
+ * known by id and revision of their facts, everybody else by the epochs of the address. Elements of deleted flows are reused at once, so
  * whoever reads one compares the check. */
 struct ct_entry {
 	__u32 check;   /* made of the key, never 0 */

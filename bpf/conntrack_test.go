@@ -177,22 +177,25 @@ func TestPrivilegedConntrack_DeniedCreatesNothing(t *testing.T) {
 	})
 }
 
-// A flow is judged again, in the direction in which it was opened, when an endpoint, the identity of an address or a named CIDR
-// changes: also when the packet that comes first is an answer.
+// raise raises one slot of a map of epochs.
+func (n *node) raise(name string, slot uint32) {
+	n.t.Helper()
+	var now uint32
+	if err := n.maps[name].Lookup(slot, &now); err != nil {
+		n.t.Fatal(err)
+	}
+	n.update(name, slot, now+1)
+}
+
+// A flow is judged again, in the direction in which it was opened, when an endpoint or a named CIDR changes: also when the packet
+// that comes first is an answer.
 func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
-		epoch := func(slot uint32) {
-			var now uint32
-			if err := n.maps[MapEpochs].Lookup(slot, &now); err != nil {
-				t.Fatal(err)
-			}
-			n.update(MapEpochs, slot, now+1)
-		}
 		revision := func(p pod) func() { return func() { n.facts(p, func(*EndpointFacts) {}) } }
 		for name, change := range map[string]func(){
 			"facts of the opener": revision(podA), "facts of the target": revision(podB),
-			"an address": func() { epoch(0) }, "a named CIDR": func() { epoch(1) },
+			"a named CIDR": func() { n.raise(MapEpochs, EpochCIDRs) },
 		} {
 			for _, answer := range []bool{false, true} {
 				open, back := opened(t, n, family)
@@ -246,14 +249,34 @@ func TestPrivilegedConntrack_PeerBecomesSomebodyElse(t *testing.T) {
 		n.passes(podA, ask.bytes(t), actOK)
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar + 1})
 		n.arrives(podA, ifUplink, answer.bytes(t)) // nobody has said so yet
-		n.update(MapEpochs, uint32(0), uint32(1))
+		n.raise(MapEpochShards, EpochShard(peer.Next()))
+		n.arrives(podA, ifUplink, answer.bytes(t)) // that was another address
+		n.raise(MapEpochShards, EpochShard(peer))
 		n.stopped(podA, ifUplink, answer.bytes(t), events.PolicyDenied)
 		n.refused(podA, ask.bytes(t), events.PolicyDenied)
 		// The somebody of before comes back.
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
-		n.update(MapEpochs, uint32(0), uint32(2))
+		n.raise(MapEpochs, EpochIPCache)
 		n.arrives(podA, ifUplink, answer.bytes(t))
 		n.wantFlows(family, 0, 1)
+	})
+}
+
+// Identities of addresses say nothing about a flow between two pods of this node, and nothing is asked when they change.
+func TestPrivilegedConntrack_LocalFlowsIgnoreAddresses(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.policy(policyID) // denies whoever is asked about
+		n.raise(MapEpochs, EpochIPCache)
+		for _, p := range []pod{podA, podB} {
+			n.raise(MapEpochShards, EpochShard(p.addr(family)))
+		}
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
 	})
 }
 

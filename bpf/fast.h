@@ -78,7 +78,7 @@ static __always_inline struct ct_entry *fast_entry(const struct fast *packet, __
 		if (bpf_map_lookup_elem(&services, &to))
 			return NULL;
 	}
-	if (!entry || entry->check != packet->check || ct_expired(entry, now) || entry->epochs != epochs_now())
+	if (!entry || entry->check != packet->check || ct_expired(entry, now) || entry->epochs != epochs_of(&to.addr, !(entry->flags & CT_VIA_STACK)))
 		return NULL;
 	flags = entry->flags;
 	if (flags & (CT_TRANSLATED | CT_RESET))

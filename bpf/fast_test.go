@@ -133,7 +133,7 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 					n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
 				})
 			case 2: // an address gets another identity
-				w.both(func(n *node) { n.update(MapEpochs, uint32(0), uint32(i)) })
+				w.both(func(n *node) { n.update(MapEpochs, EpochCIDRs, uint32(i)) })
 			case 3: // time goes by
 				w.both(func(n *node) {
 					n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })

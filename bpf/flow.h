@@ -31,7 +31,8 @@ struct flow {
 	__u16 peer;	   /* local endpoint id, 0 when it is none */
 	__u32 peer_identity; /* 0 when nobody had to ask */
 	__u32 check;	     /* of the key */
-	__u32 epochs;	     /* as they were before anything was asked that they stand for */
+	__u32 epochs;	     /* of a peer elsewhere, as they were before anything was asked that they stand for */
+	__u32 local_epochs;  /* of a local peer, likewise */
 	__u8 second;	   /* the sender is the second side of the key */
 	__u8 known;	   /* entry is that of a flow that goes on, not of one that begins */
 	__u8 table;	   /* enum ct_table: where the entry of the flow is, or of one before it with the same key */
@@ -111,6 +112,19 @@ __attribute__((noinline)) int flow_name(struct flow *flow)
 	return 0;
 }
 
+/* flow_date notes the epochs of the peer of self, which has the source or the target address of the packet. */
+__attribute__((noinline)) int flow_date(struct flow *flow, int is_source)
+{
+	struct addr_key peer;
+
+	if (!flow)
+		return 0;
+	peer = is_source ? flow->from : flow->to;
+	flow->epochs = epochs_of(&peer, 0);
+	flow->local_epochs = epochs_of(&peer, 1);
+	return 0;
+}
+
 /* flow_lookup copies the entry under the key of the flow, sets its table, and returns whether it is of this flow and not expired. A copy
  * suffices where nothing is written: the verifier would go through the rest once for each table. */
 __attribute__((noinline)) int flow_lookup(struct flow *flow, __u32 now)
@@ -148,15 +162,17 @@ static __always_inline int flow_stands(struct flow *flow, const struct ct_entry 
 
 	if ((entry->flags & CT_TRANSLATED) && ct_end(entry, flow->second))
 		flow->service = FLOW_OF_BACKEND;
-	if (ct_end_id(entry, own) != self->id || ct_end_revision(entry, own) != self->revision || entry->epochs != flow->epochs)
+	if (ct_end_id(entry, own) != self->id || ct_end_revision(entry, own) != self->revision)
 		return 0;
 	/* What was let in because it was made here nobody else goes on with, whose address may have been changed to the node's. */
 	if (own && flow->foreign && entry->opener_identity == IDENTITY_HOST)
 		return 0;
 	if (peer) {
 		facts = endpoint_by_id(peer);
-		if (!facts || facts->revision != ct_end_revision(entry, !own))
+		if (!facts || facts->revision != ct_end_revision(entry, !own) || entry->epochs != flow->local_epochs)
 			return 0;
+	} else if (entry->epochs != flow->epochs) {
+		return 0;
 	}
 	flow->peer = peer;
 	flow->via_stack = !!(entry->flags & CT_VIA_STACK);

@@ -22,6 +22,7 @@ const (
 	hostEgressMapDatapath        = "datapath"
 	hostEgressMapDropTokens      = "drop_tokens"
 	hostEgressMapEndpointFacts   = "endpoint_facts"
+	hostEgressMapEpochShards     = "epoch_shards"
 	hostEgressMapEpochs          = "epochs"
 	hostEgressMapEvents          = "events"
 	hostEgressMapEventsLost      = "events_lost"
@@ -89,6 +90,7 @@ type hostEgressMapSpecs struct {
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
@@ -132,6 +134,7 @@ type hostEgressMaps struct {
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
@@ -149,6 +152,7 @@ func (m *hostEgressMaps) Close() error {
 		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.EpochShards,
 		m.Epochs,
 		m.Events,
 		m.EventsLost,

@@ -60,17 +60,28 @@ struct {
 	__type(value, __u32); /* identity, 0x01000001 to 0x01ffffff */
 } cidrs SEC(".maps");
 
-#define EPOCH_IPCACHE 0 /* raised after each change of ipcache or ipcache_prefixes */
-#define EPOCH_CIDRS 1	/* and of cidrs */
+#define EPOCH_IPCACHE 0 /* raised after each change of ipcache_prefixes; and of ipcache, by agents that know no shards */
+#define EPOCH_CIDRS 1	/* raised after each change of cidrs */
 #define EPOCHS 2
+#define EPOCH_SHARDS_LOG 12
+#define EPOCH_SHARDS (1 << EPOCH_SHARDS_LOG)
 
-/* A flow is judged again when somebody may have become somebody else. Each slot has one writer, and never falls. */
+/* A flow is evaluated again when the identity of its peer may have changed, or a CIDR that a policy names. Each slot has one writer, and never
+ * falls. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, EPOCHS);
 	__type(key, __u32);
 	__type(value, __u32);
 } epochs SEC(".maps");
+
+/* The epochs of whole addresses, by their hash: a change of one address leaves the flows with nearly all others as they are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, EPOCH_SHARDS);
+	__type(key, __u32); /* see [epoch_shard] */
+	__type(value, __u32);
+} epoch_shards SEC(".maps");
 
 static __always_inline __u32 world_identity(__u8 family) { return family == 6 ? world_ipv6 : world_ipv4; }
 
@@ -115,15 +126,33 @@ static __always_inline __u32 source_identity(struct __sk_buff *skb, const struct
 	return identity == IDENTITY_HOST ? world_identity(source->family) : identity;
 }
 
-/* epochs_now changes with every change of who is who. */
-static __always_inline __u32 epochs_now(void)
-{
-	__u32 slot = EPOCH_IPCACHE, sum = 0, *epoch;
+#define EPOCH_MULTIPLIER 0x9e3779b97f4a7c15ULL
 
-	if ((epoch = bpf_map_lookup_elem(&epochs, &slot)))
-		sum = *epoch;
-	slot = EPOCH_CIDRS;
-	if ((epoch = bpf_map_lookup_elem(&epochs, &slot)))
-		sum += *epoch;
-	return sum;
+/* epoch_shard is the slot of epoch_shards of an address; EpochShard in Go computes the same. */
+static __always_inline __u32 epoch_shard(const struct addr_key *addr)
+{
+	__u64 high = *(const __u32 *)addr->addr | (__u64) * (const __u32 *)(addr->addr + 4) << 32;
+	__u64 low = *(const __u32 *)(addr->addr + 8) | (__u64) * (const __u32 *)(addr->addr + 12) << 32;
+
+	return ((high * EPOCH_MULTIPLIER ^ low) * EPOCH_MULTIPLIER) >> (64 - EPOCH_SHARDS_LOG);
+}
+
+static __always_inline __u32 epoch_of(__u32 slot)
+{
+	__u32 *epoch = bpf_map_lookup_elem(&epochs, &slot);
+
+	return epoch ? *epoch : 0;
+}
+
+/* epochs_of changes with every change of the identity of an address, or of the CIDRs that policies name. Of a local endpoint only the CIDRs count: its
+ * identity is one of its facts. Its own function, so that the verifier walks through it once. */
+__attribute__((noinline)) __u32 epochs_of(const struct addr_key *peer, int is_local)
+{
+	__u32 shard, *epoch;
+
+	if (is_local || !peer)
+		return epoch_of(EPOCH_CIDRS);
+	shard = epoch_shard(peer);
+	epoch = bpf_map_lookup_elem(&epoch_shards, &shard);
+	return epoch_of(EPOCH_IPCACHE) + epoch_of(EPOCH_CIDRS) + (epoch ? *epoch : 0);
 }

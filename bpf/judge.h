@@ -107,12 +107,14 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 		audited |= d.audited;
 	}
 
-	entry->epochs = flow->epochs;
+	entry->epochs = flow->local_epochs;
 	entry->flags &= ~(CT_AUDITED | CT_VIA_STACK);
 	if (audited)
 		entry->flags |= CT_AUDITED;
-	if (!peer.facts)
+	if (!peer.facts) {
 		entry->flags |= CT_VIA_STACK;
+		entry->epochs = flow->epochs;
+	}
 	if (own) {
 		entry->target = self->id;
 		entry->target_identity = self->identity;

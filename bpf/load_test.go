@@ -39,6 +39,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapPolicyRanges:    {ebpf.LPMTrie, 16, 8},
 		MapCIDRs:           {ebpf.LPMTrie, 24, 4},
 		MapEpochs:          {ebpf.Array, 4, 4},
+		MapEpochShards:     {ebpf.Array, 4, 4},
 		MapCtEst4:          {ebpf.Hash, 16, 56},
 		MapCtEst6:          {ebpf.Hash, 40, 56},
 		MapCtNew4:          {ebpf.LRUHash, 16, 56},

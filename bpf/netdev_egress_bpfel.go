@@ -140,6 +140,7 @@ type netdevEgressFlow struct {
 	PeerIdentity uint32
 	Check        uint32
 	Epochs       uint32
+	LocalEpochs  uint32
 	Second       uint8
 	Known        uint8
 	Table        uint8
@@ -148,6 +149,7 @@ type netdevEgressFlow struct {
 	Foreign      uint8
 	Service      uint8
 	Midstream    uint8
+	_            [4]byte
 	Key          struct {
 		_  structs.HostLayout
 		V4 netdevEgressCtKey4
@@ -364,6 +366,7 @@ const (
 	netdevEgressMapCtSignals         = "ct_signals"
 	netdevEgressMapDropTokens        = "drop_tokens"
 	netdevEgressMapEndpointFacts     = "endpoint_facts"
+	netdevEgressMapEpochShards       = "epoch_shards"
 	netdevEgressMapEpochs            = "epochs"
 	netdevEgressMapEvents            = "events"
 	netdevEgressMapEventsLost        = "events_lost"
@@ -465,6 +468,7 @@ type netdevEgressMapSpecs struct {
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
@@ -542,6 +546,7 @@ type netdevEgressMaps struct {
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
@@ -582,6 +587,7 @@ func (m *netdevEgressMaps) Close() error {
 		m.CtSignals,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.EpochShards,
 		m.Epochs,
 		m.Events,
 		m.EventsLost,

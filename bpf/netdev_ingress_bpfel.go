@@ -140,6 +140,7 @@ type netdevIngressFlow struct {
 	PeerIdentity uint32
 	Check        uint32
 	Epochs       uint32
+	LocalEpochs  uint32
 	Second       uint8
 	Known        uint8
 	Table        uint8
@@ -148,6 +149,7 @@ type netdevIngressFlow struct {
 	Foreign      uint8
 	Service      uint8
 	Midstream    uint8
+	_            [4]byte
 	Key          struct {
 		_  structs.HostLayout
 		V4 netdevIngressCtKey4
@@ -369,6 +371,7 @@ const (
 	netdevIngressMapCtSignals         = "ct_signals"
 	netdevIngressMapDropTokens        = "drop_tokens"
 	netdevIngressMapEndpointFacts     = "endpoint_facts"
+	netdevIngressMapEpochShards       = "epoch_shards"
 	netdevIngressMapEpochs            = "epochs"
 	netdevIngressMapEvents            = "events"
 	netdevIngressMapEventsLost        = "events_lost"
@@ -473,6 +476,7 @@ type netdevIngressMapSpecs struct {
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
@@ -553,6 +557,7 @@ type netdevIngressMaps struct {
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
@@ -595,6 +600,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.CtSignals,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.EpochShards,
 		m.Epochs,
 		m.Events,
 		m.EventsLost,

@@ -178,6 +178,7 @@ type podEgressFlow struct {
 	PeerIdentity uint32
 	Check        uint32
 	Epochs       uint32
+	LocalEpochs  uint32
 	Second       uint8
 	Known        uint8
 	Table        uint8
@@ -186,6 +187,7 @@ type podEgressFlow struct {
 	Foreign      uint8
 	Service      uint8
 	Midstream    uint8
+	_            [4]byte
 	Key          struct {
 		_  structs.HostLayout
 		V4 podEgressCtKey4
@@ -461,6 +463,7 @@ const (
 	podEgressMapDatapath            = "datapath"
 	podEgressMapDropTokens          = "drop_tokens"
 	podEgressMapEndpointFacts       = "endpoint_facts"
+	podEgressMapEpochShards         = "epoch_shards"
 	podEgressMapEpochs              = "epochs"
 	podEgressMapEvents              = "events"
 	podEgressMapEventsLost          = "events_lost"
@@ -568,6 +571,7 @@ type podEgressMapSpecs struct {
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
@@ -651,6 +655,7 @@ type podEgressMaps struct {
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
@@ -693,6 +698,7 @@ func (m *podEgressMaps) Close() error {
 		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.EpochShards,
 		m.Epochs,
 		m.Events,
 		m.EventsLost,

@@ -145,6 +145,7 @@ type podIngressFlow struct {
 	PeerIdentity uint32
 	Check        uint32
 	Epochs       uint32
+	LocalEpochs  uint32
 	Second       uint8
 	Known        uint8
 	Table        uint8
@@ -153,6 +154,7 @@ type podIngressFlow struct {
 	Foreign      uint8
 	Service      uint8
 	Midstream    uint8
+	_            [4]byte
 	Key          struct {
 		_  structs.HostLayout
 		V4 podIngressCtKey4
@@ -384,6 +386,7 @@ const (
 	podIngressMapDatapath            = "datapath"
 	podIngressMapDropTokens          = "drop_tokens"
 	podIngressMapEndpointFacts       = "endpoint_facts"
+	podIngressMapEpochShards         = "epoch_shards"
 	podIngressMapEpochs              = "epochs"
 	podIngressMapEvents              = "events"
 	podIngressMapEventsLost          = "events_lost"
@@ -488,6 +491,7 @@ type podIngressMapSpecs struct {
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
@@ -568,6 +572,7 @@ type podIngressMaps struct {
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
+	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
@@ -609,6 +614,7 @@ func (m *podIngressMaps) Close() error {
 		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
+		m.EpochShards,
 		m.Epochs,
 		m.Events,
 		m.EventsLost,

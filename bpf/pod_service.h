@@ -239,6 +239,7 @@ __attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *
 	flow->l4.sport = work->entry.sport;
 	flow->l4.dport = work->entry.dport;
 	flow_name(flow);
+	flow_date(flow, 0);
 	return CONTINUE;
 }
 

@@ -59,6 +59,7 @@ const (
 	MapPolicyRanges    = "policy_ranges"
 	MapCIDRs           = "cidrs"
 	MapEpochs          = "epochs"
+	MapEpochShards     = "epoch_shards"
 	MapCtEst4          = "ct_est4"
 	MapCtEst6          = "ct_est6"
 	MapCtNew4          = "ct_new4"

@@ -96,6 +96,7 @@ __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *f
 	if (!same_address(&flow->from, &to) || flow->l4.role == L4_ERROR)
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	flow_name(flow);
+	flow_date(flow, flow->direction == DIRECTION_EGRESS); /* the other way round than the error */
 	if (!flow_lookup(flow, ct_now()))
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 	/* Who gets the error sent what it is about. */

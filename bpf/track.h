@@ -196,7 +196,6 @@ static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, c
 	v = flow->fragment == FRAGMENT_LATER ? fragment_recall(flow) : l4_read(skb, flow->at, flow->end, 0, &flow->l4);
 	if (v != CONTINUE)
 		return v;
-	flow->epochs = epochs_now();
 	flow->foreign = is_foreign(skb, flow, self);
 	if (flow->l4.role == L4_ERROR) {
 		if (egress && (v = pod_translate_error(skb, flow, self)) != CONTINUE)
@@ -204,6 +203,7 @@ static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, c
 		return flow_related(skb, flow, self);
 	}
 	flow_name(flow);
+	flow_date(flow, !egress);
 	if (!track_quickly(skb, flow, self, egress)) {
 		if (egress && (v = pod_translate(skb, flow, self)) != CONTINUE)
 			return v;

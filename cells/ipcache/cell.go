@@ -20,6 +20,7 @@ var implementation = cell.Group(
 		ipcachetable.NewTable,  // only this cell writes
 		refusedclaims.NewTable, // likewise
 		newWriter,              // claims by owner, and what remains of them in the table
+		newReplaced,
 		newOps,
 		newReconciler, // rows into the maps
 		newVerifier,   // whether they are still there

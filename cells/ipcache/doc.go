@@ -4,8 +4,8 @@
 // its own; where several claim a prefix the best one wins and the others are remembered until it goes. The addresses of
 // local endpoints are contributed by a controller in this cell.
 //
-// Tables: reads endpoints, writes ipcache. Kernel state: every entry of the maps ipcache (whole addresses) and
-// ipcache_prefixes (shorter prefixes); nobody else writes them.
+// Tables: reads endpoints and attachments, writes ipcache. Kernel state: every entry of the maps ipcache (whole addresses),
+// ipcache_prefixes (shorter prefixes) and epoch_shards, and slot 0 of the map epochs; nobody else writes them.
 //
 // Entries that somebody else changes or adds are put right when they are read back, a slice every --verify-interval.
 //

@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -49,6 +50,7 @@ func TestScripts(t *testing.T) {
 					cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
 					cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 					k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+					attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 					policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
 				),
 			),
@@ -84,10 +86,13 @@ type fakeMaps struct {
 	mu       sync.Mutex
 	entries  map[netip.Prefix]value
 	failures int
-	epoch    int
+	epoch    int            // of all
+	shards   map[uint32]int // epochs
 }
 
-func newFake() *fakeMaps { return &fakeMaps{entries: map[netip.Prefix]value{}} }
+func newFake() *fakeMaps {
+	return &fakeMaps{entries: map[netip.Prefix]value{}, shards: map[uint32]int{}}
+}
 
 func (f *fakeMaps) write(change func()) error {
 	f.mu.Lock()
@@ -101,8 +106,16 @@ func (f *fakeMaps) write(change func()) error {
 }
 
 func (f *fakeMaps) Put(p netip.Prefix, v value) error { return f.write(func() { f.entries[p] = v }) }
-func (f *fakeMaps) Raise() error                      { return f.write(func() { f.epoch++ }) }
-func (f *fakeMaps) Delete(p netip.Prefix) error       { return f.write(func() { delete(f.entries, p) }) }
+func (f *fakeMaps) RaiseAll() error                   { return f.write(func() { f.epoch++ }) }
+func (f *fakeMaps) Raise(shards []uint32) error {
+	return f.write(func() {
+		for _, s := range shards {
+			f.shards[s]++
+		}
+	})
+}
+
+func (f *fakeMaps) Delete(p netip.Prefix) error { return f.write(func() { delete(f.entries, p) }) }
 
 func (f *fakeMaps) Get(p netip.Prefix) (v value, found bool, err error) {
 	f.mu.Lock()
@@ -138,11 +151,6 @@ func commands(
 			}
 			slices.Sort(lines)
 			return strings.Join(lines, ""), nil
-		}),
-		"kernel/epoch": simple("Show how often the epoch was raised", func(...string) (string, error) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return fmt.Sprintln(f.epoch), nil
 		}),
 		"kernel/fail": simple("Let the next n writes fail", func(args ...string) (string, error) {
 			n, err := strconv.Atoi(args[0])
@@ -238,7 +246,7 @@ func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := memoryMaps{}
-	for _, name := range []string{bpf.MapIpcache, bpf.MapIpcachePrefixes, bpf.MapEpochs} {
+	for _, name := range []string{bpf.MapIpcache, bpf.MapIpcachePrefixes, bpf.MapEpochs, bpf.MapEpochShards} {
 		m, err := ebpf.NewMap(specs[name])
 		if err != nil {
 			t.Fatal(err)
@@ -264,11 +272,13 @@ func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 		t.Fatalf("have %v, error %v; want %v", have, err, want)
 	}
 	for i := range uint32(3) {
-		var epoch uint32
-		if err := all[bpf.MapEpochs].Lookup(uint32(0), &epoch); err != nil || epoch != i {
-			t.Fatalf("epoch %d, error %v; want %d", epoch, err, i)
+		for name, slot := range map[string]uint32{bpf.MapEpochs: bpf.EpochIPCache, bpf.MapEpochShards: bpf.EpochShards - 1} {
+			var epoch uint32
+			if err := all[name].Lookup(slot, &epoch); err != nil || epoch != i {
+				t.Fatalf("%s: epoch %d, error %v; want %d", name, epoch, err, i)
+			}
 		}
-		if err := k.Raise(); err != nil {
+		if err := errors.Join(k.RaiseAll(), k.Raise([]uint32{7, bpf.EpochShards - 1})); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -2,6 +2,7 @@ package ipcache
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -20,8 +21,10 @@ type kernel interface {
 	Get(prefix netip.Prefix) (v value, found bool, err error)
 	// Some reads the next n entries of each map, or those that are left; after the last it begins anew.
 	Some(c *cursor, n int) (map[netip.Prefix]value, error)
-	// Raise makes the datapath judge established flows again: somebody may have become somebody else.
-	Raise() error
+	// RaiseAll makes the datapath evaluate established flows again whose peer is not local: its identity may have changed. Raise
+	// does so for peers whose addresses have these shards ([bpf.EpochShard]).
+	RaiseAll() error
+	Raise(shards []uint32) error
 	// Dump reads all entries.
 	Dump() (map[netip.Prefix]value, error)
 }
@@ -52,19 +55,28 @@ func (k realKernel) Delete(p netip.Prefix) error {
 	return nil
 }
 
-// epochSlot is ours in the map epochs.
-const epochSlot = uint32(0)
+func (k realKernel) RaiseAll() error { return k.raise(bpf.MapEpochs, bpf.EpochIPCache) }
 
-func (k realKernel) Raise() error {
-	m, err := k.maps.Get(bpf.MapEpochs)
+func (k realKernel) Raise(shards []uint32) error {
+	for _, shard := range shards {
+		if err := k.raise(bpf.MapEpochShards, shard); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// raise raises one slot, which only this cell writes.
+func (k realKernel) raise(name string, slot uint32) error {
+	m, err := k.maps.Get(name)
 	if err != nil {
 		return err
 	}
 	var epoch uint32
-	if err := m.Lookup(epochSlot, &epoch); err != nil {
-		return err
+	if err := m.Lookup(slot, &epoch); err != nil {
+		return fmt.Errorf("read map %s: %w", name, err)
 	}
-	return k.maps.Put(bpf.MapEpochs, epochSlot, epoch+1)
+	return k.maps.Put(name, slot, epoch+1)
 }
 
 // batch is how many entries one call reads.

@@ -5,23 +5,41 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// ops pushes rows into the maps, and raises the epoch once for each batch that changed them.
+// ops pushes rows into the maps, and raises epochs once for each batch that changed them.
 type ops struct {
-	kernel kernel
-	// stale means that flows may have been judged by what the maps no longer say. It begins so: an earlier run may have
-	// ended between a change and its epoch.
-	stale bool
+	kernel   kernel
+	replaced replaced
+	// Flows that may have been evaluated by what the maps no longer say: all, or those with peers of these shards. It begins with all:
+	// an earlier run may have ended between a change and its epoch.
+	allStale bool
+	stale    map[uint32]struct{}
 }
 
-func newOps(k kernel) *ops { return &ops{kernel: k, stale: true} }
+// mostShards is how many shards are raised one by one; with more, all flows are evaluated again instead.
+const mostShards = 256
+
+// replaced reports whether every hook runs programs of this generation. Programs of the generation before know no shards.
+type replaced func() bool
+
+func newReplaced(db *statedb.DB, table statedb.Table[*attachments.Attachment]) replaced {
+	return func() bool { return attachments.Replaced(db.ReadTxn(), table) }
+}
+
+func newOps(k kernel, r replaced) *ops {
+	return &ops{kernel: k, replaced: r, allStale: true, stale: make(map[uint32]struct{})}
+}
 
 // UpdateBatch implements reconciler.BatchOperations.
 func (o *ops) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
@@ -33,7 +51,7 @@ func (o *ops) DeleteBatch(_ context.Context, _ statedb.ReadTxn, batch []reconcil
 	o.each(batch, func(e *ipcachetable.Entry) error { return o.remove(e.Prefix) })
 }
 
-// each works on a batch. When the epoch cannot be raised, nothing of the batch has succeeded: all of it is tried again.
+// each works on a batch. When epochs cannot be raised, nothing of the batch has succeeded: all of it is tried again.
 func (o *ops) each(batch []reconciler.BatchEntry[*ipcachetable.Entry], do func(*ipcachetable.Entry) error) {
 	for i := range batch {
 		batch[i].Result = do(batch[i].Object)
@@ -77,7 +95,7 @@ func (o *ops) put(e *ipcachetable.Entry) error {
 	if err := o.kernel.Put(e.Prefix, valueOf(e)); err != nil {
 		return fmt.Errorf("write %s to the map ipcache: %w", e.Prefix, err)
 	}
-	o.stale = true
+	o.changed(e.Prefix)
 	return nil
 }
 
@@ -85,18 +103,33 @@ func (o *ops) remove(prefix netip.Prefix) error {
 	if err := o.kernel.Delete(prefix); err != nil {
 		return fmt.Errorf("delete %s from the map ipcache: %w", prefix, err)
 	}
-	o.stale = true
+	o.changed(prefix)
 	return nil
 }
 
+func (o *ops) changed(prefix netip.Prefix) {
+	if prefix.IsSingleIP() {
+		o.stale[bpf.EpochShard(prefix.Addr())] = struct{}{}
+	} else {
+		o.allStale = true
+	}
+}
+
 func (o *ops) raise() error {
-	if !o.stale {
+	if !o.allStale && len(o.stale) == 0 {
 		return nil
 	}
-	if err := o.kernel.Raise(); err != nil {
-		return fmt.Errorf("raise the epoch of the map ipcache, without which established flows are not judged again: %w", err)
+	var err error
+	if o.allStale || len(o.stale) > mostShards || !o.replaced() {
+		err = o.kernel.RaiseAll()
+	} else {
+		err = o.kernel.Raise(slices.Sorted(maps.Keys(o.stale)))
 	}
-	o.stale = false
+	if err != nil {
+		return fmt.Errorf("raise epochs of the map ipcache, without which established flows are not evaluated again: %w", err)
+	}
+	o.allStale = false
+	clear(o.stale)
 	return nil
 }
 

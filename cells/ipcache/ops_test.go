@@ -2,12 +2,14 @@ package ipcache
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/bpf"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
@@ -19,53 +21,83 @@ func batchOf(identity uint32, prefixes ...string) (batch []reconciler.BatchEntry
 	return batch
 }
 
-// Established flows are judged again after each real change, once for a batch, and not without one.
-func TestOps_EachBatchRaisesTheEpochOnce(t *testing.T) {
-	t.Parallel()
-	f := newFake()
-	o := newOps(f)
-	update := func(identity uint32, prefixes ...string) error {
+func newUpdates(t *testing.T) (f *fakeMaps, o *ops, update func(identity uint32, prefixes ...string) error) {
+	f = newFake()
+	o = newOps(f, func() bool { return true })
+	return f, o, func(identity uint32, prefixes ...string) error {
 		batch := batchOf(identity, prefixes...)
 		o.UpdateBatch(t.Context(), nil, batch)
 		return batch[0].Result
 	}
+}
+
+func shard(addr string) uint32 { return bpf.EpochShard(netip.MustParseAddr(addr)) }
+
+// Established flows with an address are evaluated again after each change of it, once for a batch, and not without one.
+func TestOps_EachBatchRaisesEpochsOnce(t *testing.T) {
+	t.Parallel()
+	f, o, update := newUpdates(t)
 	f.entries[netip.MustParsePrefix("10.0.0.1/32")] = value{Identity: 300}
 	require.NoError(t, update(300, "10.0.0.1/32"))
 	require.Equal(t, 1, f.epoch, "an earlier run may have ended between a change and its epoch")
 	require.NoError(t, update(300, "10.0.0.1/32"))
 	require.Equal(t, 1, f.epoch, "nothing has changed")
-	require.NoError(t, update(301, "10.0.0.1/32", "10.0.0.2/32", "10.1.0.0/16"))
-	require.Equal(t, 2, f.epoch)
+	require.NoError(t, update(301, "10.0.0.1/32", "fd00::2/128"))
+	require.Equal(t, map[uint32]int{shard("10.0.0.1"): 1, shard("fd00::2"): 1}, f.shards)
+	require.NoError(t, update(301, "10.0.0.1/32", "10.1.0.0/16"))
+	require.Equal(t, 2, f.epoch, "a prefix has many addresses")
 
-	// A batch whose epoch cannot be raised has not succeeded, although its entries stand; the next attempt makes up for it.
-	refuse := &refusingEpoch{fakeMaps: f, times: 1}
-	o.kernel = refuse
-	require.ErrorContains(t, update(302, "10.0.0.1/32"), "raise the epoch")
-	require.Equal(t, 2, f.epoch)
-	require.NoError(t, update(302, "10.0.0.1/32"))
-	require.Equal(t, 3, f.epoch)
-
-	batch := batchOf(0, "10.0.0.1/32", "10.0.0.2/32")
+	batch := batchOf(0, "10.0.0.1/32")
 	o.DeleteBatch(t.Context(), nil, batch)
 	require.NoError(t, batch[0].Result)
-	require.Equal(t, 4, f.epoch)
+	require.Equal(t, 2, f.shards[shard("10.0.0.1")])
 	require.NoError(t, o.Prune(t.Context(), nil, func(func(*ipcachetable.Entry, uint64) bool) {}))
-	require.Equal(t, 5, f.epoch)
+	require.Equal(t, 3, f.epoch)
 	require.Empty(t, f.entries)
 	require.NoError(t, o.Prune(t.Context(), nil, func(func(*ipcachetable.Entry, uint64) bool) {}))
-	require.Equal(t, 5, f.epoch)
+	require.Equal(t, 3, f.epoch)
 }
 
-// refusingEpoch fails to raise the epoch some times.
+// A batch whose epochs cannot be raised has not succeeded, although its entries stand; the next attempt makes up for it.
+func TestOps_EpochsThatAreRefusedAreRaisedLater(t *testing.T) {
+	t.Parallel()
+	f, o, update := newUpdates(t)
+	require.NoError(t, update(300, "10.0.0.1/32"))
+	o.kernel = &refusingEpoch{fakeMaps: f, times: 1}
+	require.ErrorContains(t, update(302, "10.0.0.1/32"), "raise epochs")
+	require.Empty(t, f.shards)
+	require.NoError(t, update(302, "10.0.0.1/32"))
+	require.Equal(t, map[uint32]int{shard("10.0.0.1"): 1}, f.shards)
+}
+
+// Programs of the generation before know no shards, and raising very many of them would take longer than evaluating all flows again.
+func TestOps_AllFlowsInPlaceOfShards(t *testing.T) {
+	t.Parallel()
+	f, o, update := newUpdates(t)
+	require.NoError(t, update(300, "10.0.0.1/32"))
+	o.replaced = func() bool { return false }
+	require.NoError(t, update(301, "10.0.0.1/32"))
+	require.Equal(t, 2, f.epoch)
+	o.replaced = func() bool { return true }
+	var many []string
+	for i := range 2 * mostShards {
+		many = append(many, fmt.Sprintf("10.1.%d.%d/32", i/256, i%256))
+	}
+	require.NoError(t, update(300, many...))
+	require.Equal(t, 3, f.epoch)
+	require.Empty(t, f.shards)
+}
+
+// refusingEpoch fails to raise epochs some times.
 type refusingEpoch struct {
 	*fakeMaps
 	times int
 }
 
-func (r *refusingEpoch) Raise() error {
+func (r *refusingEpoch) Raise(shards []uint32) error {
 	if r.times > 0 {
 		r.times--
 		return errors.New("full, says the test")
 	}
-	return r.fakeMaps.Raise()
+	return r.fakeMaps.Raise(shards)
 }

@@ -262,17 +262,14 @@ func (r realCIDRs) Room() (int, error) {
 	return int(m.MaxEntries()), nil
 }
 
-// epochCIDRs is the slot of the map epochs that this cell writes.
-const epochCIDRs uint32 = 1
-
 func (r realCIDRs) Raise() error {
 	m, err := r.maps.Get(bpf.MapEpochs)
 	if err != nil {
 		return err
 	}
 	var epoch uint32
-	if err := m.Lookup(epochCIDRs, &epoch); err != nil {
+	if err := m.Lookup(bpf.EpochCIDRs, &epoch); err != nil {
 		return fmt.Errorf("read map %s: %w", bpf.MapEpochs, err)
 	}
-	return r.maps.Put(bpf.MapEpochs, epochCIDRs, epoch+1)
+	return r.maps.Put(bpf.MapEpochs, bpf.EpochCIDRs, epoch+1)
 }
