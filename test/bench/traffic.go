@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -29,8 +30,8 @@ type side struct {
 	streamed  []time.Duration
 }
 
-// traffic compares pairs of pods with two namespaces that one bare veth pair joins: one without policies, one with a rule
-// for each of both ends, one with many.
+// traffic compares pairs of pods, one without policies, one with a rule for each of both ends, one with many, with two namespaces that one bare
+// veth pair joins, and with two that a program joins which does nothing but redirect.
 func (b *bench) traffic(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -42,10 +43,12 @@ func (b *bench) traffic(ctx context.Context) error {
 		return err
 	}
 	defer bare.Close()
-	sides := []*side{{name: "bare veth", path: map[bool]path{}}}
-	for _, ipv6 := range []bool{false, true} {
-		sides[0].path[ipv6] = path{client: bare.Client(), server: bare.Server(), addr: bare.Addr(ipv6)}
+	redirected, err := nodekit.NewRedirectedPair()
+	if err != nil {
+		return err
 	}
+	defer redirected.Close()
+	sides := []*side{sideOf("bare veth", bare), sideOf("a program that redirects", redirected)}
 	for _, pair := range pairs {
 		side, closePods, err := pair.side(ctx, node)
 		if err != nil {
@@ -71,6 +74,14 @@ func (b *bench) traffic(ctx context.Context) error {
 	return nil
 }
 
+func sideOf(name string, pair *nodekit.BarePair) *side {
+	s := &side{name: name, path: map[bool]path{}}
+	for _, ipv6 := range []bool{false, true} {
+		s.path[ipv6] = path{client: pair.Client(), server: pair.Server(), addr: pair.Addr(ipv6)}
+	}
+	return s
+}
+
 func (s *side) round(ipv6 bool) error {
 	rr, err := s.path[ipv6].requestResponse()
 	if err != nil {
@@ -88,9 +99,9 @@ func (s *side) round(ipv6 bool) error {
 	return nil
 }
 
-// showTraffic prints all sides beside the bare pair, and those with policies beside the one without.
+// showTraffic prints all sides beside the bare pair, those of pods beside the program that redirects, and those with policies beside the one without.
 func (b *bench) showTraffic(family string, sides []*side) {
-	bare, without := sides[0], sides[1]
+	bare, redirected, without := sides[0], sides[1], sides[2]
 	rate := func(d []time.Duration) string { return fmt.Sprintf("%.0f/s", float64(time.Second)/float64(median(d))) }
 	gbit := func(d []time.Duration) string {
 		return fmt.Sprintf("%.1f Gbit/s", streamSize*8/median(d).Seconds()/1e9)
@@ -98,28 +109,45 @@ func (b *bench) showTraffic(family string, sides []*side) {
 	line := func(what string, shown func([]time.Duration) string, ours, control []time.Duration, budget figures.Limit) {
 		b.sheet.Add(what, shown(ours), shown(control), figures.Of(faster(ours, control), 1), budget)
 	}
-	for _, s := range sides[1:] {
-		line("request-response "+family+", one CPU, "+s.name, rate, s.took, bare.took, requestBudget)
+	line("request-response "+family+", one CPU, "+redirected.name, rate, redirected.took, bare.took, unlimited)
+	for _, s := range sides[2:] {
+		line("request-response "+family+", one CPU, "+s.name, rate, s.took, bare.took, unlimited)
+		low, high := interval(s.took, redirected.took)
+		line(fmt.Sprintf("request-response %s against %s, %s (%.3f to %.3f)", family, redirected.name, s.name, low, high), rate, s.took, redirected.took, requestBudget)
 	}
-	for i, s := range sides[2:] {
+	for i, s := range sides[3:] {
 		line("request-response "+family+" against no policy, "+s.name, rate, s.took, without.took, []figures.Limit{oneRuleBudget, manyRulesBudget}[i])
 	}
 	for _, s := range sides[1:] {
 		line("connections "+family+", one CPU, "+s.name, rate, s.connected, bare.connected, unlimited)
 	}
 	line("stream "+family+", "+without.name, gbit, without.streamed, bare.streamed, unlimited)
-	line("stream "+family+", "+sides[3].name, gbit, sides[3].streamed, bare.streamed, unlimited)
+	line("stream "+family+", "+sides[4].name, gbit, sides[4].streamed, bare.streamed, unlimited)
 }
 
 // faster is how many times as fast ours is as the control: the median of the rounds' ratios, for what disturbs a round
 // disturbs both.
 func faster(ours, control []time.Duration) float64 {
-	ratios := make([]float64, len(ours))
-	for i := range ours {
-		ratios[i] = float64(control[i]) / float64(ours[i])
-	}
-	slices.Sort(ratios)
+	ratios := ratios(ours, control)
 	return ratios[len(ratios)/2]
+}
+
+// ratios are those of the rounds, sorted.
+func ratios(ours, control []time.Duration) []float64 {
+	all := make([]float64, len(ours))
+	for i := range ours {
+		all[i] = float64(control[i]) / float64(ours[i])
+	}
+	slices.Sort(all)
+	return all
+}
+
+// interval returns the ratios between which the median of all possible rounds is with a probability of 95 %: those whose ranks differ from
+// the middle by 0.98 times the square root of the number of rounds (the normal approximation of the sign test).
+func interval(ours, control []time.Duration) (low, high float64) {
+	all := ratios(ours, control)
+	middle, off := float64(len(all)-1)/2, 0.98*math.Sqrt(float64(len(all)))
+	return all[max(0, int(math.Floor(middle-off)))], all[min(len(all)-1, int(math.Ceil(middle+off)))]
 }
 
 // pairOfPods are a client and a server on one node.
