@@ -131,22 +131,52 @@ func (s *store) failures() error {
 	return errors.Join(errs...)
 }
 
-// dropResized gives up maps of another size once every hook runs this generation. Until then programs of the generation before made entries there,
-// which are copied first.
+// dropResized gives up maps of another size once every hook runs this generation. Until then programs of the generation before make entries there,
+// which are copied again and again: a flow that began at a hook of theirs may go on at one of this generation a moment later.
 func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
+	if !s.hasResized() {
+		return nil
+	}
+	began, pause := time.Now(), firstRefill
 	for {
 		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
 		_, changed := s.Attachments.AllWatch(txn)
 		if attachments.Replaced(txn, s.Attachments) {
 			return s.dropTwins()
 		}
-		heartbeat.Idle(ctx)
+		before := time.Now()
+		s.fillFromTwins()
+		if pause = max(firstRefill, refillShare*time.Since(before)); time.Since(began) > soonReplaced {
+			pause = lastRefill
+		}
+		heartbeat.IdleFor(ctx, pause)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-time.After(pause):
 		}
 	}
+}
+
+// Entries of maps of another size are copied with pauses of firstRefill, or of refillShare times what it took. Where hooks are not replaced within
+// soonReplaced, something keeps them from it: then the pauses are long.
+const (
+	firstRefill  = 20 * time.Millisecond
+	refillShare  = 4
+	soonReplaced = 10 * time.Second
+	lastRefill   = 5 * time.Second
+)
+
+func (s *store) hasResized() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, o := range s.open {
+		if o.twin != nil && o.twin.resized {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *store) dropTwins() error {
@@ -176,8 +206,9 @@ func (s *store) fillFromTwins() {
 		s.copying.Lock()
 		err := s.Kernel.FillMissing(o.m, o.twin.m)
 		s.copying.Unlock()
-		if err != nil {
-			s.Log.Warn("Entries of a map that had another size are lost", "map", name, "error", err)
+		if err != nil && o.twin.warned != err.Error() {
+			o.twin.warned = err.Error()
+			s.Log.Warn("Entries of a map that had another size cannot be copied", "map", name, "error", err)
 		}
 	}
 }

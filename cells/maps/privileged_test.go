@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"log/slog"
@@ -8,12 +9,15 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
 // wide is a map of pairs, as one release has it: key a number, value a number of so many bytes.
@@ -232,6 +236,45 @@ func TestPrivilegedResize(t *testing.T) {
 		}
 		wantPins(t, dir, "numbers_v1")
 		r.end()
+	})
+}
+
+// What a program of the generation before makes in a map of another size, one of this generation finds a moment later, although hooks are still
+// replaced.
+func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
+	t.Parallel()
+	inMapDir(t, func(dir string) {
+		r := startRun(t, dir, wide(1, 4, 4))
+		r.end()
+		r = startRun(t, dir, wide(1, 4, 8))
+		defer r.end()
+		r.s.DB = statedb.New()
+		hooks, err := attachments.NewTable(r.s.DB)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r.s.Attachments = hooks
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- r.s.dropResized(ctx, nil) }()
+		defer func() { stop(); <-ended }()
+		for k := range uint32(3) {
+			if err := r.s.open["numbers"].twin.m.Put(k, k+5); err != nil {
+				t.Error(err)
+			}
+			present, err := r.s.Get("numbers")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for begin := time.Now(); present.Lookup(k, new(uint32)) != nil; time.Sleep(time.Millisecond) {
+				if time.Since(begin) > 15*time.Second { // wall clock: what must come is awaited
+					t.Errorf("entry %d does not come", k)
+					return
+				}
+			}
+		}
 	})
 }
 
