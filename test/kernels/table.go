@@ -128,7 +128,7 @@ var omissions = []omission{
 	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
 		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Foreign_.*|GC_.*|Generation_.*|Host_.*|ICMP_.*|" +
 		"Identity_.*|Kills_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NothingIsExecuted|Pins_.*|Plugin_.*|" +
-		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
+		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Revision_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
 		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|Upgrade_.*|Wedge_.*", node},
 	{"test/node", both, "Policy_.*", decision},
 	{"test/node", both, "Service_.*", decision + "; bpf Real_Services shows services on the oldest kernel, whose restarts took 170 s here"},
