@@ -159,10 +159,13 @@ func failed(out []byte) (names []string) {
 	return names
 }
 
-// call runs a program without cgo and returns its output; an error holds the end of what it printed as errors.
+// call runs a program, the go command without cgo, and returns its output; an error holds the end of what it printed as errors.
 func call(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir, cmd.Env = dir, os.Environ()
+	if name == "go" {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
