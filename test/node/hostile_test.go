@@ -1,0 +1,203 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/testseed"
+	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
+)
+
+// A host outside and a pod attack the node in all ways at once, and the other pods lose nothing: not what they send each other, and not the connections
+// that they begin with a host outside. The soak has 50 pods, and takes ten minutes.
+func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
+	t.Parallel()
+	options := roomy()
+	if !soaks() { // tables that the attacks would fill in seconds
+		options.AgentArgs = []string{"--bpf-nat-global-max=4096", "--bpf-ct-global-tcp-max=4096"}
+	}
+	node := startNode(t, options)
+	if err := node.RouteFromOutside("10.244.0.0/16", "fd00:10:244:1::/64"); err != nil {
+		t.Fatal(err)
+	}
+	paths := ring(t, node, times(t, 6, 50))
+	attacks := attacksOn(t, node, addPod(t, node, "hostile"), paths)
+	l := load.StartFor(t, gentle(), paths, nil)
+
+	ctx, stop := context.WithTimeout(t.Context(), time.Duration(times(t, 5, 600))*time.Second)
+	defer stop()
+	var floods sync.WaitGroup
+	for _, a := range attacks {
+		floods.Go(func() {
+			const perSecond = 1000
+			sent, err := nodekit.Flood(ctx, a.from, "eth0", perSecond, a.frames)
+			if err != nil {
+				t.Errorf("%s: %v", a.name, err)
+			}
+			t.Logf("%s: %d packets", a.name, sent)
+		})
+	}
+	floods.Wait()
+	for _, name := range []string{bpf.MapCtNew4, bpf.MapCtNew6} {
+		if n := entriesOf(t, ctMap(t, node, name)); n < 100 {
+			t.Errorf("%s has %d entries: the attacks do not reach the pods", name, n)
+		}
+	}
+	r, err := l.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(r)
+	if err := r.Err(); err != nil {
+		t.Errorf("traffic was disturbed, or there was too little:\n%v", err)
+	}
+}
+
+// ring makes pods of which each talks to the next one, and every third to the host outside.
+func ring(t *testing.T, node *nodekit.Node, count int) (paths []load.Path) {
+	t.Helper()
+	var pods []*nodekit.Pod
+	for i := range count {
+		pods = append(pods, addPod(t, node, fmt.Sprintf("honest-%d", i)))
+	}
+	for i, pod := range pods {
+		next := pods[(i+1)%len(pods)]
+		for _, f := range families {
+			paths = append(paths, load.Path{Name: fmt.Sprintf("%d to next %s", i, f.name), From: pod, To: next, Addr: next.Addr(f.ipv6)})
+			if i%3 == 0 {
+				paths = append(paths, load.Path{Name: fmt.Sprintf("%d to outside %s", i, f.name), From: pod, To: node.OutsideHost(), Addr: outsideAddr(f.ipv6)})
+			}
+		}
+	}
+	return paths
+}
+
+// entriesOf counts the entries of a map.
+func entriesOf(t *testing.T, m *ebpf.Map) (n int) {
+	t.Helper()
+	var key, value []byte
+	all := m.Iterate()
+	for all.Next(&key, &value) {
+		n++
+	}
+	if err := all.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// attack is what one place sends all the time.
+type attack struct {
+	name   string
+	from   nodekit.Place
+	frames [][]byte
+}
+
+// attacker makes frames with random parts.
+type attacker struct {
+	t        *testing.T
+	random   *rand.Rand
+	from, to net.HardwareAddr
+}
+
+// attacksOn are those of the host outside and of a pod.
+func attacksOn(t *testing.T, node *nodekit.Node, hostile *nodekit.Pod, paths []load.Path) (all []attack) {
+	t.Helper()
+	e := endsOf(t, hostile)
+	host := attacker{t, testseed.New(t), macOf(t, node.OutsideHost()), macOf(t, node.Host())}
+	pod := attacker{t, host.random, e.pod, e.peer}
+	for _, f := range families {
+		uplink, target := node.UplinkAddr(f.ipv6), paths[0].Addr
+		for _, p := range paths {
+			if p.To != node.OutsideHost() && p.Addr.Is6() == f.ipv6 {
+				target = p.Addr
+			}
+		}
+		own, gateway := hostile.Addr(f.ipv6), hostile.Gateway(f.ipv6)
+		all = append(all,
+			attack{"the host pings the node " + f.name, node.OutsideHost(), many(func() []byte { return host.ping(host.liar(f.ipv6), uplink) })},
+			attack{"the host begins connections as others " + f.name, node.OutsideHost(), many(func() []byte { return host.tcp(host.liar(f.ipv6), target, &layers.TCP{SYN: true}) })},
+			attack{"the host resets connections " + f.name, node.OutsideHost(), many(func() []byte { return host.tcp(outsideAddr(f.ipv6), target, &layers.TCP{RST: true}) })},
+			attack{"the pod begins flows " + f.name, hostile, many(func() []byte { return pod.tcp(own, outsideAddr(f.ipv6), &layers.TCP{SYN: true}) })},
+			attack{"the pod pings the node " + f.name, hostile, many(func() []byte { return pod.ping(own, gateway) })})
+	}
+	return all
+}
+
+// many frames suffice for all ports that one side of a connection has.
+func many(frame func() []byte) (all [][]byte) {
+	for range 4096 {
+		all = append(all, frame())
+	}
+	return all
+}
+
+// liar is an address that nobody has, in a network behind the host outside.
+func (a attacker) liar(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0xff, 14: byte(a.random.Uint32()), 15: byte(a.random.Uint32())})
+	}
+	return netip.AddrFrom4([4]byte{198, 51, 100, byte(a.random.Uint32())})
+}
+
+func (a attacker) port() uint16 { return uint16(1024 + a.random.IntN(60000)) }
+
+// tcp makes a segment with random ports and numbers.
+func (a attacker) tcp(src, dst netip.Addr, segment *layers.TCP) []byte {
+	segment.SrcPort, segment.DstPort = layers.TCPPort(a.port()), layers.TCPPort(a.port())
+	segment.Seq, segment.Window = a.random.Uint32(), 1000
+	return a.packet(src, dst, layers.IPProtocolTCP, func(ip gopacket.NetworkLayer) []gopacket.SerializableLayer {
+		_ = segment.SetNetworkLayerForChecksum(ip)
+		return []gopacket.SerializableLayer{segment}
+	})
+}
+
+// ping makes an echo request with a random identifier.
+func (a attacker) ping(src, dst netip.Addr) []byte {
+	if src.Is4() {
+		return a.packet(src, dst, layers.IPProtocolICMPv4, func(gopacket.NetworkLayer) []gopacket.SerializableLayer {
+			return []gopacket.SerializableLayer{&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(layers.ICMPv4TypeEchoRequest, 0), Id: a.port()}}
+		})
+	}
+	return a.packet(src, dst, layers.IPProtocolICMPv6, func(ip gopacket.NetworkLayer) []gopacket.SerializableLayer {
+		message := &layers.ICMPv6{TypeCode: layers.CreateICMPv6TypeCode(layers.ICMPv6TypeEchoRequest, 0)}
+		_ = message.SetNetworkLayerForChecksum(ip)
+		return []gopacket.SerializableLayer{message, &layers.ICMPv6Echo{Identifier: a.port()}}
+	})
+}
+
+func (a attacker) packet(src, dst netip.Addr, protocol layers.IPProtocol, rest func(gopacket.NetworkLayer) []gopacket.SerializableLayer) []byte {
+	if src.Is4() {
+		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: protocol, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
+		return frame(a.t, append([]gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: a.from, DstMAC: a.to, EthernetType: layers.EthernetTypeIPv4}, ip}, rest(ip)...)...)
+	}
+	ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: protocol, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
+	return frame(a.t, append([]gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: a.from, DstMAC: a.to, EthernetType: layers.EthernetTypeIPv6}, ip}, rest(ip)...)...)
+}
+
+// macOf is the link address of the uplink at one of its ends.
+func macOf(t *testing.T, at nodekit.Place) (mac net.HardwareAddr) {
+	t.Helper()
+	if err := at.Do(func() error {
+		link, err := net.InterfaceByName("eth0")
+		if err == nil {
+			mac = link.HardwareAddr
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return mac
+}
