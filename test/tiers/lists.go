@@ -23,6 +23,7 @@ var expensive = map[string]string{
 	"cells/identity TestMany_ObjectsFromElsewhere":                          "tens of thousands of label sets, under the race detector",
 	"cells/identity TestMany_WithoutKubernetes":                             "tens of thousands of label sets, under the race detector",
 	"cells/identity TestNumbers_OfSeventyThousandLabelSets":                 "seventy thousand label sets, under the race detector",
+	"test/kube/cmd/cluster TestPrivilegedCluster_UpAndDown":                 "starts a cluster, and ends it",
 	"test/kube TestPrivilegedCluster":                                       "starts a control plane and three nodes",
 	"test/kube TestPrivilegedCluster_LeavesNothing":                         "starts and kills two clusters",
 	"test/kube/install TestPrivilegedInstall":                               "starts a control plane, installs twice",

@@ -40,6 +40,26 @@ func TestCheck_SkipIsAFailureInCI(t *testing.T) {
 	}
 }
 
+func TestCheck_SlowTestsStandInTheList(t *testing.T) {
+	t.Parallel()
+	const listed = "bpf TestObjects_AreBuiltFromTheSources"
+	for _, c := range []struct {
+		name     string
+		took     time.Duration
+		failed   bool
+		warnings int
+	}{
+		{"bpf TestX", 16 * time.Second, false, 1},
+		{"bpf TestX", 91 * time.Second, true, 0},
+		{listed, 91 * time.Second, false, 0},
+	} {
+		v := verdict{tier: tier{budget: time.Hour}, slow: []outcome{{name: module + "/" + c.name, took: c.took}}}
+		if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
+			t.Errorf("%s in %v: failed %q, warnings %q", c.name, c.took, v.failed, warnings)
+		}
+	}
+}
+
 func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
