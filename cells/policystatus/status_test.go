@@ -186,10 +186,10 @@ func TestStatus_FightsNobody(t *testing.T) {
 	}
 }
 
-// Thousands of policies that have been judged before cost a list, and nothing for each of them.
+// Hundreds of policies that have been judged before cost a list, and nothing for each of them.
 func TestStatus_RestartIsQuiet(t *testing.T) {
 	t.Parallel()
-	const policies = 1000
+	const policies = 300
 	s := kubetest.New(t)
 	for i := range policies {
 		s.Put(ciliumPolicy(fmt.Sprintf("p%d", i), plain))

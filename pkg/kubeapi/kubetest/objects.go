@@ -166,7 +166,7 @@ func (s *Server) Remove(r kubeapi.Resource, namespace, name string) bool {
 }
 
 // patience is how long Await waits; a test that needs it fails anyway.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // Await ends the test unless condition comes true. It looks again after every change of an object and every request.
 func (s *Server) Await(t testing.TB, what string, condition func() bool) {

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	answerWithin   = 5 * time.Second        // of a connection
+	answerWithin   = 20 * time.Second       // of a connection: a busy machine leaves a process without a CPU for longer than 10 s
 	datagramWithin = 500 * time.Millisecond // after which one is lost
 )
 
