@@ -21,7 +21,7 @@ volatile const __u32 ct_any_timeout = 56;
 /* How many established flows one endpoint may have. */
 volatile const __u32 ct_share = CT_FLOWS / 4;
 
-/* How many new flows that one endpoint begins have a place in ct_new4 and ct_new6 in each tick, and as many that others begin with it. With more, the flows of 16 endpoints that begin as many as
+/* How many new flows that one endpoint begins have a place in ct_new4 and ct_new6 in each tick. As many that others begin with it have one. With more, the flows of 16 endpoints that begin as many as
  * they can would push out those of all others within a tick. */
 volatile const __u32 ct_new_rate = CT_NEW_FLOWS / 16;
 

@@ -191,13 +191,16 @@ func TestPrivilegedConntrack_AFloodTowardsAPodLeavesItsOwnFlows(t *testing.T) {
 	const rate = 32
 	for _, family := range families {
 		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableCtNewRate: rate}, nil)
-		for port := uint16(4000); ; port++ {
+		for turn := uint16(0); ; turn++ {
+			if turn == 100 {
+				t.Fatal("no turn of the flood and the pod ends in the tick in which it began")
+			}
 			begun := now(t)
 			for i := range uint16(2 * rate) {
-				n.run(PodIngress, ifPodA, outsideTo(podA, outside[family], 1000+i, 9).bytes(t))
+				n.run(PodIngress, ifPodA, outsideTo(podA, outside[family], 10000+turn*2*rate+i, 9).bytes(t))
 			}
 			fresh := len(n.ctEntries("new", family))
-			n.passes(podA, sent(podA, podA.addr(family), outside[family]).ports(port, 443).tcp(t, "S"), actOK)
+			n.passes(podA, sent(podA, podA.addr(family), outside[family]).ports(4000+turn, 443).tcp(t, "S"), actOK)
 			after := len(n.ctEntries("new", family))
 			if now(t) != begun { // the pod began its flow in another tick than the flood
 				continue

@@ -63,7 +63,7 @@ struct ct_entry {
 	__u32 check;   /* made of the key, never 0 */
 	__u32 expires; /* in ticks of 2^30 ns of the monotonic clock */
 	__u32 created;
-	__u32 epochs;  /* the sum of the slots of epochs */
+	__u32 epochs;  /* see epochs_of in ipcache.h */
 	__u32 opener_identity;
 	__u32 target_identity;
 	__u32 opener_revision;

@@ -132,8 +132,9 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 				w.both(func(n *node) {
 					n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
 				})
-			case 2: // an address gets another identity
-				w.both(func(n *node) { n.update(MapEpochs, EpochCIDRs, uint32(i)) })
+			case 2: // addresses get another identity, or CIDRs another name
+				slot := uint32(random.IntN(2))
+				w.both(func(n *node) { n.raise(MapEpochs, slot); n.raise(MapEpochShards, EpochShard(outside[family])) })
 			case 3: // time goes by
 				w.both(func(n *node) {
 					n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })

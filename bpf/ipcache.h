@@ -144,6 +144,11 @@ static __always_inline __u32 epoch_of(__u32 slot)
 	return epoch ? *epoch : 0;
 }
 
+/* Sums of epochs differ by small numbers, and programs of another generation add up other slots. The sums of this one are far from theirs, and those for
+ * local peers far from the others: otherwise a sum that grows by 1 could reach one that was stored for another reason. */
+#define EPOCH_SHARD_WEIGHT 0x9e3779b1U
+#define EPOCH_LOCAL 0x80000000U
+
 /* epochs_of changes with every change of the identity of an address, or of the CIDRs that policies name. Of a local endpoint only the CIDRs count: its
  * identity is one of its facts. Its own function, so that the verifier walks through it once. */
 __attribute__((noinline)) __u32 epochs_of(const struct addr_key *peer, int is_local)
@@ -151,8 +156,8 @@ __attribute__((noinline)) __u32 epochs_of(const struct addr_key *peer, int is_lo
 	__u32 shard, *epoch;
 
 	if (is_local || !peer)
-		return epoch_of(EPOCH_CIDRS);
+		return epoch_of(EPOCH_CIDRS) + EPOCH_LOCAL;
 	shard = epoch_shard(peer);
 	epoch = bpf_map_lookup_elem(&epoch_shards, &shard);
-	return epoch_of(EPOCH_IPCACHE) + epoch_of(EPOCH_CIDRS) + (epoch ? *epoch : 0);
+	return epoch_of(EPOCH_IPCACHE) + epoch_of(EPOCH_CIDRS) + (epoch ? *epoch * EPOCH_SHARD_WEIGHT : 0);
 }

@@ -46,15 +46,15 @@ static __always_inline void nat_renew_in(void *own, __u32 check, const struct na
 {
 	struct nat_head *head = own;
 
-	if (!head || head->check != check)
+	if (!head || head->check != check || (flags == entry->flags && nat_rest(own, family)->flags != flags))
 		return;
 	head->expires = entry->expires;
 	if (flags != entry->flags)
 		nat_rest(own, family)->flags = entry->flags;
 }
 
-/* nat_renew writes into the map when the entry of the work expires, and its flags where they are no longer those that were read: otherwise a packet
- * of the same sender on another CPU may have changed them, and the end of a connection must not be forgotten. */
+/* nat_renew notes in the map when the entry of the work expires, and its flags if this packet changed those that were read. A packet of the same sender
+ * on another CPU may have noted the end of the connection meanwhile: a packet that changes no flag then changes nothing. */
 __attribute__((noinline)) int nat_renew(__u32 family, __u32 flags)
 {
 	struct nat_work *work = nat_work();

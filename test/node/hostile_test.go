@@ -46,7 +46,9 @@ func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v", a.name, err)
 			}
-			t.Logf("%s: %d packets", a.name, sent)
+			if sent < perSecond {
+				t.Errorf("%s: %d packets alone were sent", a.name, sent)
+			}
 		})
 	}
 	floods.Wait()
@@ -129,14 +131,14 @@ func attacksOn(t *testing.T, node *nodekit.Node, hostile *nodekit.Pod, paths []l
 		all = append(all,
 			attack{"the host pings the node " + f.name, node.OutsideHost(), many(func() []byte { return host.ping(host.liar(f.ipv6), uplink) })},
 			attack{"the host begins connections as others " + f.name, node.OutsideHost(), many(func() []byte { return host.tcp(host.liar(f.ipv6), target, &layers.TCP{SYN: true}) })},
-			attack{"the host resets connections " + f.name, node.OutsideHost(), many(func() []byte { return host.tcp(outsideAddr(f.ipv6), target, &layers.TCP{RST: true}) })},
+			attack{"the host resets ports " + f.name, node.OutsideHost(), many(func() []byte { return host.tcp(outsideAddr(f.ipv6), target, &layers.TCP{RST: true}) })},
 			attack{"the pod begins flows " + f.name, hostile, many(func() []byte { return pod.tcp(own, outsideAddr(f.ipv6), &layers.TCP{SYN: true}) })},
 			attack{"the pod pings the node " + f.name, hostile, many(func() []byte { return pod.ping(own, gateway) })})
 	}
 	return all
 }
 
-// many frames suffice for all ports that one side of a connection has.
+// many makes different frames, of which each is sent again after the last.
 func many(frame func() []byte) (all [][]byte) {
 	for range 4096 {
 		all = append(all, frame())

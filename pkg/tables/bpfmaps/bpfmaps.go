@@ -43,7 +43,7 @@ const (
 	OwnerServiceMaps  = "service-maps"
 )
 
-// OwnerDatapath stands for the programs: they make the entries, and cells at most delete them.
+// OwnerDatapath stands for the programs, which make the entries. Cells delete some of them, and write single slots of arrays.
 const OwnerDatapath = "datapath"
 
 // TableHeader implements statedb.TableWritable.
