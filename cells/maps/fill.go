@@ -3,6 +3,7 @@ package maps
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 
 	"github.com/cilium/ebpf"
 
@@ -38,9 +39,15 @@ func fill(to, from *ebpf.Map, convert convert) error {
 	return all.Err()
 }
 
-// fillMissing copies the entries of a hash table that the other one, which programs use, does not have. Other maps have no entries that programs make.
-// It goes on when the other one is full, and returns an error then.
-func fillMissing(to, from *ebpf.Map) error {
+// seen holds keys of entries, by their hashes.
+type seen map[uint64]struct{}
+
+// seed is of all hashes of this process.
+var seed = maphash.MakeSeed()
+
+// fillMissing copies the entries of a hash table that the other one, which programs use, does not have and no earlier call has seen: programs may have deleted
+// those there since. Other maps have no entries that programs make. It goes on when the other one is full, and returns an error then.
+func fillMissing(to, from *ebpf.Map, before seen) error {
 	if from.Type() != ebpf.Hash && from.Type() != ebpf.LRUHash {
 		return nil
 	}
@@ -48,6 +55,11 @@ func fillMissing(to, from *ebpf.Map) error {
 	lost, all := 0, from.Iterate()
 	var why error
 	for all.Next(&key, &value) {
+		hash := maphash.Bytes(seed, key)
+		if _, found := before[hash]; found {
+			continue
+		}
+		before[hash] = struct{}{}
 		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 			lost, why = lost+1, err
 		}

@@ -28,7 +28,7 @@ type kernel interface {
 	// Fill copies the entries of a map; see [fill].
 	Fill(to, from *ebpf.Map, convert convert) error
 	// FillMissing copies the entries that a map does not have; see [fillMissing].
-	FillMissing(to, from *ebpf.Map) error
+	FillMissing(to, from *ebpf.Map, before seen) error
 	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it.
 	Pin(m *ebpf.Map, path string) error
 	Move(from, to string) error
@@ -111,7 +111,9 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 
 func (realKernel) Fill(to, from *ebpf.Map, convert convert) error { return fill(to, from, convert) }
 
-func (realKernel) FillMissing(to, from *ebpf.Map) error { return fillMissing(to, from) }
+func (realKernel) FillMissing(to, from *ebpf.Map, before seen) error {
+	return fillMissing(to, from, before)
+}
 
 // Pin pins a copy of the handle: the library remembers where it has pinned one, and does nothing there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {

@@ -134,39 +134,39 @@ func (s *store) failures() error {
 // dropResized gives up maps of another size once every hook runs this generation. Until then programs of the generation before make entries there,
 // which are copied again and again: a flow that began at a hook of theirs may go on at one of this generation a moment later.
 func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
-	if !s.hasResized() {
-		return nil
-	}
-	began, pause := time.Now(), firstRefill
+	began, next := time.Now(), time.Now()
 	for {
 		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
 		_, changed := s.Attachments.AllWatch(txn)
 		if attachments.Replaced(txn, s.Attachments) {
-			return s.dropTwins()
+			return s.dropTwins(ctx)
 		}
-		before := time.Now()
-		s.fillFromTwins()
-		if pause = max(firstRefill, refillShare*time.Since(before)); time.Since(began) > soonReplaced {
-			pause = lastRefill
+		var refill <-chan time.Time
+		if s.hasResized() {
+			if before := time.Now(); !before.Before(next) {
+				s.fillFromTwins(ctx)
+				next = time.Now().Add(refillPause(time.Since(before), time.Since(began)))
+			}
+			refill = time.After(time.Until(next))
 		}
-		heartbeat.IdleFor(ctx, pause)
+		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
-		case <-time.After(pause):
+		case <-refill:
 		}
 	}
 }
 
-// Entries of maps of another size are copied with pauses of firstRefill, or of refillShare times what it took. Where hooks are not replaced within
-// soonReplaced, something keeps them from it: then the pauses are long.
-const (
-	firstRefill  = 20 * time.Millisecond
-	refillShare  = 4
-	soonReplaced = 10 * time.Second
-	lastRefill   = 5 * time.Second
-)
+// refillPause is how long to wait after entries were copied, which took so long, so long after the start: 20 ms, or more where the copying would take more
+// than a twentieth of a CPU. Hooks that are not replaced within a minute have something that keeps them from it.
+func refillPause(took, sinceStart time.Duration) time.Duration {
+	if pause := max(20*time.Millisecond, 20*took); sinceStart < time.Minute {
+		return pause
+	}
+	return max(5*time.Second, 20*took)
+}
 
 func (s *store) hasResized() bool {
 	s.mu.RLock()
@@ -179,8 +179,8 @@ func (s *store) hasResized() bool {
 	return false
 }
 
-func (s *store) dropTwins() error {
-	s.fillFromTwins()
+func (s *store) dropTwins(ctx context.Context) error {
+	s.fillFromTwins(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
@@ -196,20 +196,28 @@ func (s *store) dropTwins() error {
 }
 
 // fillFromTwins copies the entries that programs of the generation before made since they were copied first. What cells write is in both maps.
-func (s *store) fillFromTwins() {
+func (s *store) fillFromTwins(ctx context.Context) {
+	for name := range s.Specs {
+		heartbeat.Busy(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.fillFromTwin(name)
+	}
+}
+
+func (s *store) fillFromTwin(name string) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	for name, o := range s.open {
-		if o.twin == nil || !o.twin.resized || o.row.Owner != mapstable.OwnerDatapath {
-			continue
-		}
-		s.copying.Lock()
-		err := s.Kernel.FillMissing(o.m, o.twin.m)
-		s.copying.Unlock()
-		if err != nil && o.twin.warned != err.Error() {
-			o.twin.warned = err.Error()
-			s.Log.Warn("Entries of a map that had another size cannot be copied", "map", name, "error", err)
-		}
+	o := s.open[name]
+	if o.twin == nil || !o.twin.resized || o.row.Owner != mapstable.OwnerDatapath {
+		return
+	}
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	if err := s.Kernel.FillMissing(o.m, o.twin.m, o.twin.seen); err != nil && !o.twin.warned {
+		o.twin.warned = true
+		s.Log.Warn("Entries of a map that had another size cannot be copied", "map", name, "error", err)
 	}
 }
 

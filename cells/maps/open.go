@@ -76,7 +76,7 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 		return nil
 	}
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the run before did not come to replace all hooks
-		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true}
+		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func (s *store) makeMap(l layout, pin string, o *opened) error {
 // fillNew copies what programs read now: the map of another size that an interrupted run left, or that of the layout before.
 func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil {
-		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true}
+		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 		o.row.Filled = true
 		return s.Kernel.Fill(m, old, nil)
 	}
@@ -167,7 +167,7 @@ func (s *store) resize(l layout, pin string, have uint32, o *opened) {
 		s.Log.Warn("A map keeps its size", "map", l.Name, "entries", have, "wanted", l.MaxEntries, "error", err)
 		return
 	}
-	o.twin = &twin{m: o.m, pin: pin + resizedSuffix, resized: true}
+	o.twin = &twin{m: o.m, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 	o.m, o.row.Reused = m, false
 	o.row.Note = fmt.Sprintf("it had %d entries", have)
 }

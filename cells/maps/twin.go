@@ -16,7 +16,8 @@ type twin struct {
 	// resized is true when only the number of entries differs. Then nobody needs it once every hook runs this generation.
 	// A twin of another layout is kept, so that the release before finds its map as it must be.
 	resized bool
-	warned  string // why entries were not copied, so that it is logged once
+	warned  bool // that entries were not copied
+	seen    seen // entries that were copied
 }
 
 // put repeats a write.

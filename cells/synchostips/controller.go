@@ -61,8 +61,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		taken := takenPrefixes(txn, c.Routes, changed)
 		if complete {
 			hosts, prefixes := hostAddresses(c.Agent, statedb.Collect(addrs), statedb.Collect(nodes), taken)
-			c.IPCache.Replace(owner, claims(c.Agent, hosts, prefixes), true)
-			if err := c.Hosts.ReplaceHost(owner, hosts); err != nil {
+			err := c.Hosts.ReplaceHost(owner, hosts)
+			c.IPCache.Replace(owner, claims(c.Agent, hosts, prefixes), true) // second: its change has programs evaluate flows with the address again
+			if err != nil {
 				health.Degraded("an address of the node is also an endpoint's", err)
 			} else {
 				health.OK(fmt.Sprintf("%d addresses", len(hosts)))

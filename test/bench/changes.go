@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	farPods          = 100
+	farCount         = 100
 	farIdentity      = 40000
 	changesPerSecond = 100
 )
@@ -27,14 +27,14 @@ const (
 // addresses all the time.
 func (b *bench) addressChanges(ctx context.Context) error {
 	return b.withServer(ctx, nil, func(node *nodekit.Node, server *kubetest.Server) error {
-		putFarNode(server)
+		far := farPodsOf(server)
 		putPod(server, "client")
 		pod, err := node.AddPod(ctx, "client")
 		if err != nil {
 			return err
 		}
 		defer pod.Close()
-		if err := b.atRestWhile(ctx, node, server); err != nil {
+		if err := b.atRestWhile(ctx, node, far); err != nil {
 			return err
 		}
 		for _, f := range []struct {
@@ -44,12 +44,12 @@ func (b *bench) addressChanges(ctx context.Context) error {
 			way := path{client: pod, server: node.OutsideHost(), addr: f.outside.Addr()}
 			var quiet, changing []time.Duration
 			for range 2 * b.rounds {
-				one, err := way.requestResponse()
+				one, err := way.mean()
 				if err != nil {
 					return err
 				}
-				stop := changeAddresses(ctx, server)
-				other, err := way.requestResponse()
+				stop := far.change(ctx)
+				other, err := way.mean()
 				stop()
 				if err != nil {
 					return err
@@ -66,7 +66,7 @@ func (b *bench) addressChanges(ctx context.Context) error {
 }
 
 // atRestWhile reports how much more CPU the agent takes while addresses change.
-func (b *bench) atRestWhile(ctx context.Context, node *nodekit.Node, server *kubetest.Server) error {
+func (b *bench) atRestWhile(ctx context.Context, node *nodekit.Node, far *farPods) error {
 	const window, hertz = 10 * time.Second, 100 // USER_HZ, fixed by the kernel's interface
 	share := func() (float64, error) {
 		before, err := cpuTicks(node.AgentPID())
@@ -81,7 +81,7 @@ func (b *bench) atRestWhile(ctx context.Context, node *nodekit.Node, server *kub
 	if err != nil {
 		return err
 	}
-	stop := changeAddresses(ctx, server)
+	stop := far.change(ctx)
 	defer stop()
 	changing, err := share()
 	if err != nil {
@@ -92,40 +92,60 @@ func (b *bench) atRestWhile(ctx context.Context, node *nodekit.Node, server *kub
 	return nil
 }
 
-// putFarNode makes another node and its pods.
-func putFarNode(server *kubetest.Server) {
+// mean is the mean time of one of many transactions, all that disturbs them included.
+func (p path) mean() (time.Duration, error) {
+	took, err := p.exchanges(10 * requests)
+	var sum time.Duration
+	for _, one := range took {
+		sum += one
+	}
+	return sum / time.Duration(max(1, len(took))), err
+}
+
+// farPods are pods of another node.
+type farPods struct {
+	server  *kubetest.Server
+	changes int // so far
+}
+
+// farPodsOf makes another node and its pods.
+func farPodsOf(server *kubetest.Server) *farPods {
 	server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", UID: "u2"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.51.0.0/16"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.200"}}}},
 		&ciliumv2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: strconv.Itoa(farIdentity)}, SecurityLabels: map[string]string{"k8s:app": "far",
 			"k8s:io.kubernetes.pod.namespace": "default", "k8s:io.cilium.k8s.policy.cluster": "default"}})
-	for i := range farPods {
-		putFarPod(server, i, 0)
+	far := &farPods{server: server}
+	for range farCount {
+		far.next()
 	}
+	return far
 }
 
-// putFarPod writes the object of a pod of the other node, whose address follows from its number and the turn.
-func putFarPod(server *kubetest.Server, number, turn int) {
+// next gives one pod after the other an address that it did not have before.
+func (f *farPods) next() {
+	number, turn := f.changes%farCount, f.changes/farCount
 	name := fmt.Sprintf("far-%d", number)
-	server.Put(&ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
+	f.server.Put(&ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
 		Status: ciliumv2.EndpointStatus{ID: int64(number + 1), Identity: &ciliumv2.EndpointIdentity{ID: farIdentity},
 			Networking: &ciliumv2.EndpointNetworking{Node: "192.0.2.200",
-				Addressing: []ciliumv2.AddressPair{{IPv4: fmt.Sprintf("10.51.%d.%d", turn%200, number+1)}}}}})
+				Addressing: []ciliumv2.AddressPair{{IPv4: fmt.Sprintf("10.51.%d.%d", turn%250, number+1)}}}}})
+	f.changes++
 }
 
-// changeAddresses gives one pod after the other another address, until stop is called.
-func changeAddresses(ctx context.Context, server *kubetest.Server) (stop func()) {
+// change changes addresses until stop is called.
+func (f *farPods) change(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		ticker := time.NewTicker(time.Second / changesPerSecond)
 		defer ticker.Stop()
-		for i := farPods; ; i++ {
+		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-ticker.C:
-				putFarPod(server, i%farPods, i/farPods)
+				f.next()
 			}
 		}
 	}()

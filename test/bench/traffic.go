@@ -224,8 +224,14 @@ type path struct {
 // requestResponse returns the p50 of one transaction. Both ends run blocking system calls on threads of the same CPU,
 // so that neither the scheduler's choice of a CPU nor Go's poller is measured.
 func (p path) requestResponse() (time.Duration, error) {
-	took := make([]time.Duration, 0, requests)
-	err := p.connected(func(fd int) error {
+	took, err := p.exchanges(requests)
+	return median(took), err
+}
+
+// exchanges returns how long each of so many transactions took.
+func (p path) exchanges(count int) (took []time.Duration, err error) {
+	took = make([]time.Duration, 0, count)
+	err = p.connected(func(fd int) error {
 		buffer := make([]byte, 1)
 		for {
 			if n, err := read(fd, buffer); n <= 0 {
@@ -237,7 +243,7 @@ func (p path) requestResponse() (time.Duration, error) {
 		}
 	}, func(fd int) error {
 		buffer := make([]byte, 1)
-		for range requests {
+		for range count {
 			d, err := timed(func() error {
 				if _, err := write(fd, buffer); err != nil {
 					return err
@@ -252,7 +258,7 @@ func (p path) requestResponse() (time.Duration, error) {
 		}
 		return nil
 	}, true)
-	return median(took), err
+	return took, err
 }
 
 // stream returns how long streamSize bytes took, until the server had read the last.

@@ -1,0 +1,83 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// raise raises one slot of a map of epochs.
+func (n *node) raise(name string, slot uint32) {
+	n.t.Helper()
+	var now uint32
+	if err := n.maps[name].Lookup(slot, &now); err != nil {
+		n.t.Fatal(err)
+	}
+	n.update(name, slot, now+1)
+}
+
+// A flow with somebody elsewhere is judged again by who that is now.
+func TestPrivilegedConntrack_PeerBecomesSomebodyElse(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		peer := outside[family]
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
+		n.egress(podA, rule{kind: PolicyIdentity, identity: identityFar})
+		n.closed(podA)
+		ask := sent(podA, podA.addr(family), peer).ports(5000, 53)
+		answer := outsideTo(podA, peer, 53, 5000)
+		n.passes(podA, ask.bytes(t), actOK)
+		n.arrives(podA, ifUplink, answer.bytes(t))
+		n.passes(podA, ask.bytes(t), actOK)
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar + 1})
+		n.arrives(podA, ifUplink, answer.bytes(t)) // nobody has said so yet
+		n.raise(MapEpochShards, EpochShard(peer.Next()))
+		n.arrives(podA, ifUplink, answer.bytes(t)) // that was another address
+		n.raise(MapEpochShards, EpochShard(peer))
+		n.stopped(podA, ifUplink, answer.bytes(t), events.PolicyDenied)
+		n.refused(podA, ask.bytes(t), events.PolicyDenied)
+		// The somebody of before comes back.
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
+		n.raise(MapEpochs, EpochIPCache)
+		n.arrives(podA, ifUplink, answer.bytes(t))
+		n.wantFlows(family, 0, 1)
+	})
+}
+
+// An agent of another generation raises slot 0 alone, and one that comes after it begins with shards of 0: no sum of epochs is one that was stored before.
+func TestPrivilegedConntrack_EpochsOfAnotherGeneration(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		peer := outside[family]
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
+		n.egress(podA, rule{kind: PolicyIdentity, identity: identityFar})
+		n.closed(podA)
+		n.raise(MapEpochShards, EpochShard(peer))
+		ask := sent(podA, podA.addr(family), peer).ports(5000, 53)
+		n.passes(podA, ask.bytes(t), actOK)
+		n.arrives(podA, ifUplink, outsideTo(podA, peer, 53, 5000).bytes(t))
+		n.passes(podA, ask.bytes(t), actOK)
+		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar + 1})
+		n.update(MapEpochShards, EpochShard(peer), uint32(0))
+		n.raise(MapEpochs, EpochIPCache)
+		n.refused(podA, ask.bytes(t), events.PolicyDenied)
+	})
+}
+
+// Identities of addresses say nothing about a flow between two pods of this node, and nothing is asked when they change.
+func TestPrivilegedConntrack_LocalFlowsIgnoreAddresses(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.policy(policyID) // denies whoever is asked about
+		n.raise(MapEpochs, EpochIPCache)
+		for _, p := range []pod{podA, podB} {
+			n.raise(MapEpochShards, EpochShard(p.addr(family)))
+		}
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+	})
+}
