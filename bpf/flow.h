@@ -155,11 +155,15 @@ static __always_inline int is_foreign(struct __sk_buff *skb, const struct flow *
 }
 
 /* flow_stands tells whether all that an entry was judged by still holds, and finds out about the peer. */
-static __always_inline int flow_stands(struct flow *flow, const struct ct_entry *entry, const struct endpoint_facts *self)
+__attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_entry *entry, const struct endpoint_facts *self)
 {
-	__u32 own = ct_end(entry, flow_self(flow)), peer = ct_end_id(entry, !own);
 	struct endpoint_facts *facts;
+	__u32 own, peer;
 
+	if (!flow || !entry || !self)
+		return 0;
+	own = ct_end(entry, flow_self(flow));
+	peer = ct_end_id(entry, !own);
 	if ((entry->flags & CT_TRANSLATED) && ct_end(entry, flow->second))
 		flow->service = FLOW_OF_BACKEND;
 	if (ct_end_id(entry, own) != self->id || ct_end_revision(entry, own) != self->revision)
