@@ -21,8 +21,8 @@ volatile const __u32 ct_any_timeout = 56;
 /* How many established flows one endpoint may have. */
 volatile const __u32 ct_share = CT_FLOWS / 4;
 
-/* How many new flows that one endpoint begins have a place in ct_new4 and ct_new6 in each tick. As many that others begin with it have one. With more, the flows of 16 endpoints that begin as many as
- * they can would push out those of all others within a tick. */
+/* New flows for each endpoint and tick that go to ct_new4 and ct_new6: as many that it initiates, and as many that its peers initiate. With more, 16
+ * endpoints at their limit would evict the new flows of all others within a tick. */
 volatile const __u32 ct_new_rate = CT_NEW_FLOWS / 16;
 
 /* How many flows each endpoint can always have, and how many all endpoints together may have beyond that. */

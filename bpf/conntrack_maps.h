@@ -121,8 +121,8 @@ struct {
 	__type(value, struct ct_entry);
 } ct_burst6 SEC(".maps");
 
-/* New flows of each endpoint: those of a local initiator, and in the second half of the array those that others begin with the endpoint, which
- * must not slow down what it begins itself. Only programs use it. */
+/* Rates of new flows: the first half of the array counts the flows that each endpoint initiates, the second half those that its peers initiate, so that
+ * a flood from outside takes nothing from the flows of its target. Only programs use it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2 * ENDPOINTS_MAX);

@@ -1,12 +1,13 @@
 package bpf
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// raise raises one slot of a map of epochs.
+// raise increments one slot of a map of epochs.
 func (n *node) raise(name string, slot uint32) {
 	n.t.Helper()
 	var now uint32
@@ -16,27 +17,32 @@ func (n *node) raise(name string, slot uint32) {
 	n.update(name, slot, now+1)
 }
 
-// A flow with somebody elsewhere is judged again by who that is now.
-func TestPrivilegedConntrack_PeerBecomesSomebodyElse(t *testing.T) {
+// allowedToFar gives a remote peer the identity identityFar, to which alone pod a may send, and returns the peer and a request to it.
+func allowedToFar(n *node, family int) (peer netip.Addr, request flow) {
+	peer = outside[family]
+	n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
+	n.egress(podA, rule{kind: PolicyIdentity, identity: identityFar})
+	n.closed(podA)
+	return peer, sent(podA, podA.addr(family), peer).ports(5000, 53)
+}
+
+// A flow with a remote peer is evaluated again when the identity of the peer's address changes.
+func TestPrivilegedConntrack_IdentityOfThePeerChanges(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
-		peer := outside[family]
-		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
-		n.egress(podA, rule{kind: PolicyIdentity, identity: identityFar})
-		n.closed(podA)
-		ask := sent(podA, podA.addr(family), peer).ports(5000, 53)
+		peer, ask := allowedToFar(n, family)
 		answer := outsideTo(podA, peer, 53, 5000)
 		n.passes(podA, ask.bytes(t), actOK)
 		n.arrives(podA, ifUplink, answer.bytes(t))
 		n.passes(podA, ask.bytes(t), actOK)
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar + 1})
-		n.arrives(podA, ifUplink, answer.bytes(t)) // nobody has said so yet
+		n.arrives(podA, ifUplink, answer.bytes(t)) // no epoch has changed yet
 		n.raise(MapEpochShards, EpochShard(peer.Next()))
-		n.arrives(podA, ifUplink, answer.bytes(t)) // that was another address
+		n.arrives(podA, ifUplink, answer.bytes(t)) // the epoch of another address
 		n.raise(MapEpochShards, EpochShard(peer))
 		n.stopped(podA, ifUplink, answer.bytes(t), events.PolicyDenied)
 		n.refused(podA, ask.bytes(t), events.PolicyDenied)
-		// The somebody of before comes back.
+		// The peer has its former identity again.
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
 		n.raise(MapEpochs, EpochIPCache)
 		n.arrives(podA, ifUplink, answer.bytes(t))
@@ -48,12 +54,8 @@ func TestPrivilegedConntrack_PeerBecomesSomebodyElse(t *testing.T) {
 func TestPrivilegedConntrack_EpochsOfAnotherGeneration(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
-		peer := outside[family]
-		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
-		n.egress(podA, rule{kind: PolicyIdentity, identity: identityFar})
-		n.closed(podA)
+		peer, ask := allowedToFar(n, family)
 		n.raise(MapEpochShards, EpochShard(peer))
-		ask := sent(podA, podA.addr(family), peer).ports(5000, 53)
 		n.passes(podA, ask.bytes(t), actOK)
 		n.arrives(podA, ifUplink, outsideTo(podA, peer, 53, 5000).bytes(t))
 		n.passes(podA, ask.bytes(t), actOK)
@@ -64,7 +66,7 @@ func TestPrivilegedConntrack_EpochsOfAnotherGeneration(t *testing.T) {
 	})
 }
 
-// Identities of addresses say nothing about a flow between two pods of this node, and nothing is asked when they change.
+// The identities of addresses do not concern a flow between two pods of this node: a change of them does not evaluate it again.
 func TestPrivilegedConntrack_LocalFlowsIgnoreAddresses(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -72,7 +74,7 @@ func TestPrivilegedConntrack_LocalFlowsIgnoreAddresses(t *testing.T) {
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
-		n.policy(policyID) // denies whoever is asked about
+		n.policy(policyID) // denies every flow that is evaluated
 		n.raise(MapEpochs, EpochIPCache)
 		for _, p := range []pod{podA, podB} {
 			n.raise(MapEpochShards, EpochShard(p.addr(family)))

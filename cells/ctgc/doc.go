@@ -5,7 +5,7 @@
 // translated flows may stay), node-addresses and device-addresses (under which addresses they may leave) and the ring buffer ct_signals, in which
 // programs say that a map is full or an endpoint has used up its share. It writes the tables conntrack, a row for each map, and nat-usage, a row for each endpoint with translated flows.
 //
-// In the kernel it deletes from ct_est4, ct_est6, ct_new4, ct_new6, ct_burst4, ct_burst6, nat4, nat6 and affinity, which nobody else does but the
-// programs, and corrects ct_flows and nat_flows, by which they count each endpoint's share. After a restart the first pass finds whatever
+// In the kernel it deletes from ct_est4, ct_est6, ct_new4, ct_new6, ct_burst4, ct_burst6, nat4, nat6 and affinity, as the
+// programs do, and corrects ct_flows and nat_flows, by which they count each endpoint's share. After a restart the first pass finds whatever
 // ended meanwhile.
 package ctgc

@@ -5,9 +5,9 @@
 // local endpoints are contributed by a controller in this cell.
 //
 // Tables: reads endpoints and attachments, writes ipcache. Kernel state: every entry of the maps ipcache (whole addresses),
-// ipcache_prefixes (shorter prefixes) and epoch_shards, and slot 0 of the map epochs; nobody else writes them.
+// ipcache_prefixes (shorter prefixes) and epoch_shards, and slot 0 of the map epochs. It is the only writer.
 //
-// Entries that somebody else changes or adds are put right when they are read back, a slice every --verify-interval.
+// Entries that another program changes or adds are repaired when they are read back, a slice every --verify-interval.
 //
 // After a restart the maps hold what the earlier run wrote. Rows that are equal cost one read each; entries without a
 // row are removed once the endpoints and the first set of another owner are in, and not before.

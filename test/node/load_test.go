@@ -79,16 +79,24 @@ func probes(t *testing.T, node *nodekit.Node, liar, victim, other *nodekit.Pod) 
 	return all
 }
 
-// end wants that nobody was disturbed and nothing passed that must not, and detaches the pods.
-func (l *traffic) end(t *testing.T) {
+// lostNothing ends a load and reports whether nothing was lost and there was enough of it; otherwise the test fails.
+func lostNothing(t *testing.T, l *load.Load) bool {
 	t.Helper()
 	r, err := l.Stop()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Log(r)
-	if err := r.Err(); err != nil {
+	if err = r.Err(); err != nil {
 		t.Errorf("traffic was disturbed, or there was too little:\n%v", err)
+	}
+	return err == nil
+}
+
+// end wants that nobody was disturbed and nothing passed that must not, and detaches the pods.
+func (l *traffic) end(t *testing.T) {
+	t.Helper()
+	if !lostNothing(t, l.Load) {
 		for _, command := range [][]string{{"status"}, {"drops"}} {
 			text, err := l.node.Waggle(t.Context(), command...)
 			t.Logf("waggle %s: %v\n%s", command[0], err, text)
