@@ -73,16 +73,38 @@ static __always_inline __u8 ct_asker(const struct l4 *l4, int second)
 	return 1 + (l4->role == L4_ANSWER ? !second : second);
 }
 
-/* ct_key4_make makes the key, and tells whether the sender is its second side. */
+/* The keys are made without branches: the verifier would walk the caller once for each combination. */
+
+/* is_above returns 1 when a is greater than b, otherwise 0: the borrow of b - a (Hacker's Delight, 2-13). */
+static __always_inline __u64 is_above(__u64 a, __u64 b) { return ((~b & a) | ((~b | a) & (b - a))) >> 63; }
+
+/* is_equal returns 1 when both are equal, otherwise 0. */
+static __always_inline __u64 is_equal(__u64 a, __u64 b)
+{
+	__u64 differ = a ^ b;
+
+	return ~(differ | -differ) >> 63;
+}
+
+/* ct_key_ports stores the ports of a key; second is 1 when the sender is its second side, otherwise 0. */
+static __always_inline void ct_key_ports(__be16 *port, const struct l4 *l4, __u64 second)
+{
+	__u16 swap = (l4->sport ^ l4->dport) & -second;
+
+	port[0] = l4->sport ^ swap;
+	port[1] = l4->dport ^ swap;
+}
+
+/* ct_key4_make makes the key, and returns 1 when the sender is its second side, otherwise 0. */
 static __always_inline int ct_key4_make(struct ct_key4 *key, const struct addr_key *from, const struct addr_key *to, const struct l4 *l4)
 {
 	__be32 source = *(const __be32 *)from->addr, target = *(const __be32 *)to->addr;
-	int second = source > target || (source == target && l4->sport > l4->dport);
+	__u64 second = is_above((__u64)source << 16 | l4->sport, (__u64)target << 16 | l4->dport);
+	__u32 swap = (source ^ target) & -second;
 
-	key->addr[0] = second ? target : source;
-	key->addr[1] = second ? source : target;
-	key->port[0] = second ? l4->dport : l4->sport;
-	key->port[1] = second ? l4->sport : l4->dport;
+	key->addr[0] = source ^ swap;
+	key->addr[1] = target ^ swap;
+	ct_key_ports(key->port, l4, second);
 	key->protocol = l4->protocol;
 	key->asker = ct_asker(l4, second);
 	key->type = l4->type;
@@ -94,13 +116,17 @@ static __always_inline int ct_key6_make(struct ct_key6 *key, const struct addr_k
 {
 	__u64 source[2] = { word_at(from->addr), word_at(from->addr + 8) };
 	__u64 target[2] = { word_at(to->addr), word_at(to->addr + 8) };
-	int second = source[0] > target[0] || (source[0] == target[0] && source[1] > target[1]) ||
-		     (source[0] == target[0] && source[1] == target[1] && l4->sport > l4->dport);
+	__u64 second = is_above(source[0], target[0]) |
+		       (is_equal(source[0], target[0]) &
+			(is_above(source[1], target[1]) | (is_equal(source[1], target[1]) & is_above(l4->sport, l4->dport))));
 
-	__builtin_memcpy(key->addr[0], second ? to->addr : from->addr, sizeof(key->addr[0]));
-	__builtin_memcpy(key->addr[1], second ? from->addr : to->addr, sizeof(key->addr[1]));
-	key->port[0] = second ? l4->dport : l4->sport;
-	key->port[1] = second ? l4->sport : l4->dport;
+	for (int i = 0; i < 2; i++) {
+		__u64 swap = (source[i] ^ target[i]) & -second;
+
+		((__u64 *)key->addr[0])[i] = source[i] ^ swap;
+		((__u64 *)key->addr[1])[i] = target[i] ^ swap;
+	}
+	ct_key_ports(key->port, l4, second);
 	key->protocol = l4->protocol;
 	key->asker = ct_asker(l4, second);
 	key->type = l4->type;

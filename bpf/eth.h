@@ -11,8 +11,11 @@
 
 static __always_inline int mac_equal(const __u8 *a, const __u8 *b)
 {
-	return *(const __u16 *)a == *(const __u16 *)b && *(const __u16 *)(a + 2) == *(const __u16 *)(b + 2) &&
-	       *(const __u16 *)(a + 4) == *(const __u16 *)(b + 4);
+	__u32 differ = 0;
+
+	for (int i = 0; i < ETH_ALEN; i += 2)
+		differ |= *(const __u16 *)(a + i) ^ *(const __u16 *)(b + i);
+	return !differ;
 }
 
 static __always_inline void mac_copy(__u8 *to, const __u8 *from) { __builtin_memcpy(to, from, ETH_ALEN); }

@@ -54,11 +54,18 @@ struct {
 	__type(value, struct flow);
 } flow_works SEC(".maps");
 
+/* flow_current returns the flow of this CPU as the program before a tail call has left it. */
+static __always_inline struct flow *flow_current(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&flow_works, &zero);
+}
+
 /* flow_work returns the flow of this CPU with all fields zero but the direction. */
 static __always_inline struct flow *flow_work(__u8 direction)
 {
-	__u32 zero = 0;
-	struct flow *flow = bpf_map_lookup_elem(&flow_works, &zero);
+	struct flow *flow = flow_current();
 
 	if (!flow)
 		return NULL;

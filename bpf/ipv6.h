@@ -81,9 +81,14 @@ static __always_inline int ipv6_is_extension(__u8 next)
 	return 0;
 }
 
-/* ipv6_skip_extensions finds the upper protocol. Chains that are too long or leave the packet are refused: what
- * cannot be read to its end could hide anything. Its own function, so that the verifier walks through it once. */
-__attribute__((noinline)) int ipv6_skip_extensions(struct __sk_buff *skb, struct ipv6_packet *packet)
+/* is_upper reports whether the header at packet->l4 is the upper one, or the packet a later fragment, which has none. */
+static __always_inline int is_upper(const struct ipv6_packet *packet)
+{
+	return !ipv6_is_extension(packet->protocol) || packet->fragment == FRAGMENT_LATER;
+}
+
+/* ipv6_skip_extension reads one extension header. Its own function, so that the verifier walks through it once. */
+__attribute__((noinline)) int ipv6_skip_extension(struct __sk_buff *skb, struct ipv6_packet *packet)
 {
 	struct {
 		__u8 next;
@@ -92,39 +97,47 @@ __attribute__((noinline)) int ipv6_skip_extensions(struct __sk_buff *skb, struct
 		__u32 id;
 	} extension;
 
+	if (!packet || bpf_skb_load_bytes(skb, packet->l4, &extension, sizeof(extension)))
+		return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
+	if (packet->protocol == NEXT_FRAGMENT) {
+		if (extension.offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
+			packet->fragment = FRAGMENT_LATER;
+		else if (extension.offset & bpf_htons(IPV6_MORE_FRAGMENTS))
+			packet->fragment = FRAGMENT_FIRST;
+		packet->id = extension.id;
+		packet->l4 += 8;
+	} else if (packet->protocol == NEXT_AUTH) {
+		packet->l4 += (extension.length + 2) * 4;
+	} else {
+		packet->l4 += (extension.length + 1) * 8;
+	}
+	packet->protocol = extension.next;
+	return CONTINUE;
+}
+
+/* ipv6_skip_extensions finds the upper protocol. Chains that are too long or leave the packet are refused: a header that cannot be read could
+ * hide anything. */
+__attribute__((noinline)) int ipv6_skip_extensions(struct __sk_buff *skb, struct ipv6_packet *packet)
+{
+	verdict v;
+
 	if (!packet)
 		return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
-#pragma unroll
-	for (int i = 0; i < IPV6_EXTENSIONS_MAX; i++) {
-		if (!ipv6_is_extension(packet->protocol) || packet->fragment == FRAGMENT_LATER)
-			return CONTINUE;
-		if (bpf_skb_load_bytes(skb, packet->l4, &extension, sizeof(extension)))
-			return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
-		if (packet->protocol == NEXT_FRAGMENT) {
-			if (extension.offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
-				packet->fragment = FRAGMENT_LATER;
-			else if (extension.offset & bpf_htons(IPV6_MORE_FRAGMENTS))
-				packet->fragment = FRAGMENT_FIRST;
-			packet->id = extension.id;
-			packet->l4 += 8;
-		} else if (packet->protocol == NEXT_AUTH) {
-			packet->l4 += (extension.length + 2) * 4;
-		} else {
-			packet->l4 += (extension.length + 1) * 8;
-		}
-		packet->protocol = extension.next;
+	for (int i = 0; i < IPV6_EXTENSIONS_MAX && !is_upper(packet); i++) {
+		if ((v = ipv6_skip_extension(skb, packet)) != CONTINUE)
+			return v;
 	}
-	if (ipv6_is_extension(packet->protocol) && packet->fragment != FRAGMENT_LATER)
-		return DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
-	return CONTINUE;
+	return is_upper(packet) ? CONTINUE : DROP(FILE_IPV6, REASON_IPV6_EXTENSION);
 }
 
 static __always_inline int ipv6_equal(const struct in6_addr *a, const __u8 *b)
 {
 	const __u32 *other = (const __u32 *)b;
+	__u32 differ = 0;
 
-	return a->s6_addr32[0] == other[0] && a->s6_addr32[1] == other[1] && a->s6_addr32[2] == other[2] &&
-	       a->s6_addr32[3] == other[3];
+	for (int i = 0; i < 4; i++)
+		differ |= a->s6_addr32[i] ^ other[i];
+	return !differ;
 }
 
 static __always_inline int ipv6_is_group(const struct in6_addr *addr) { return addr->s6_addr[0] == 0xff; }

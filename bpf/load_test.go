@@ -13,7 +13,7 @@ import (
 )
 
 // The verifier's budget for one program, in processed instructions.
-const verifierBudget = 20_000
+const verifierBudget = 14_000
 
 func TestMapSpecs_AreTheContract(t *testing.T) {
 	t.Parallel()

@@ -136,10 +136,9 @@ __attribute__((noinline)) int nd_solicitation(struct __sk_buff *skb, const struc
 	return DROP(FILE_ND, REASON_NEIGHBOUR_TARGET);
 }
 
-/* nd_judge decides on the ICMPv6 types that concern the link alone; they never leave it. CONTINUE means that the
- * message is of another kind. */
-static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct endpoint_facts *self,
-					const struct ipv6_packet *packet)
+/* nd_judge decides on the ICMPv6 types that concern the link alone; they never leave it. STEP_NEIGHBOR means that the message is a neighbor
+ * solicitation, CONTINUE that it is of another kind. */
+static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct ipv6_packet *packet)
 {
 	__u8 type;
 
@@ -149,7 +148,7 @@ static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct endp
 		return DROP(FILE_ND, REASON_TRUNCATED);
 	switch (type) {
 	case ICMPV6_NEIGHBOUR_SOLICITATION:
-		return nd_solicitation(skb, self, packet);
+		return STEP_NEIGHBOR;
 	case ICMPV6_MLD_REPORT:
 	case ICMPV6_MLD_DONE:
 	case ICMPV6_MLD2_REPORT:

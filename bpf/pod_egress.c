@@ -7,8 +7,6 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "arp.h"
-#include "deliver.h"
 #include "drop.h"
 #include "endpoint.h"
 #include "eth.h"
@@ -16,39 +14,10 @@
 #include "flow.h"
 #include "ipv4.h"
 #include "ipv6.h"
-#include "metrics.h"
 #include "nd.h"
-#include "pod_service.h"
+#include "pod_steps.h"
 #include "reasons.h"
-#include "reject.h"
 #include "track.h"
-
-/* deliver_local counts a packet as sent; it will be counted as received when its way ends. */
-static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct endpoint_facts *to)
-{
-	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
-	return deliver_peer(skb, to);
-}
-
-/* deliver brings a packet whose flow allows it to the peer or to the stack. */
-static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow,
-				       struct observation *seen)
-{
-	struct endpoint_facts *to;
-	verdict v;
-
-	if (flow->via_stack)
-		return deliver_stack(skb, self);
-	if (!(to = endpoint_by_id(flow->peer)))
-		return DROP(FILE_POD_EGRESS, REASON_NO_ENDPOINT);
-	if (flow->hops <= 1)
-		return deliver_stack(skb, self); /* it tells the sender that the packet's hops run out */
-	seen->direction = DIRECTION_INGRESS;
-	if (flow->service == FLOW_OF_BACKEND && (v = pod_translate_back(skb, flow)) != CONTINUE)
-		return v;
-	v = flow->family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
-	return v == CONTINUE ? deliver_local(skb, to) : v;
-}
 
 __attribute__((noinline)) int from_ipv4(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
@@ -83,7 +52,7 @@ __attribute__((noinline)) int from_ipv6(struct __sk_buff *skb, const struct endp
 		return v;
 	if ((v = ipv6_skip_extensions(skb, &packet)) != CONTINUE)
 		return v;
-	if ((v = nd_judge(skb, self, &packet)) != CONTINUE)
+	if ((v = nd_judge(skb, &packet)) != CONTINUE)
 		return v;
 	if (!endpoint_has_ipv6(self, &packet.saddr) &&
 	    !(ipv6_is_group(&packet.daddr) && ipv6_is_link_local(&packet.saddr)))
@@ -121,30 +90,13 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		v = from_ipv6(skb, self, flow);
 		break;
 	case bpf_htons(ETH_P_ARP):
-		return arp_answer(skb, self);
+		return STEP_NEIGHBOR;
 	default:
 		return DROP(FILE_POD_EGRESS, REASON_UNKNOWN_L3);
 	}
 	if (v != CONTINUE)
 		return v;
-	v = track(skb, flow, self, 1);
-	seen->dst_label = flow->peer_identity;
-	if (flow->peer_refused) {
-		seen->direction = DIRECTION_INGRESS;
-		seen->dst_id = flow->peer;
-	}
-	return v == CONTINUE ? deliver(skb, self, flow, seen) : v;
-}
-
-/* tell lets a pod know that nobody takes what it sent, when the verdict says so. */
-__attribute__((noinline)) int tell(struct __sk_buff *skb, verdict v)
-{
-	const struct endpoint_facts *self;
-
-	if (!drop_is_aloud(v))
-		return TC_ACT_SHOT;
-	self = endpoint_by_link(skb->ifindex);
-	return self && reject(skb, self->id, REJECT_NOBODY, 0) && deliver_answer(skb, self) == REDIRECTED ? TC_ACT_REDIRECT : TC_ACT_SHOT;
+	return sent(skb, self, flow, track(skb, flow, self, 1), seen, 0);
 }
 
 SEC("tc")
@@ -152,13 +104,10 @@ int pod_egress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
 	int action = fast(skb);
-	verdict v;
 
 	if (action != NOT_FAST)
 		return action;
-	v = judge(skb, &seen);
-	action = finish(skb, v, &seen, TC_ACT_OK);
-	return v < 0 ? tell(skb, v) : action;
+	return conclude(skb, judge(skb, &seen), &seen);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

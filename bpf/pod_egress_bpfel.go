@@ -477,6 +477,7 @@ const (
 	podEgressMapNat6                = "nat6"
 	podEgressMapNatFlows            = "nat_flows"
 	podEgressMapNatWorks            = "nat_works"
+	podEgressMapPodSteps            = "pod_steps"
 	podEgressMapPolicy              = "policy"
 	podEgressMapPolicyRanges        = "policy_ranges"
 	podEgressMapRejectRates         = "reject_rates"
@@ -485,6 +486,10 @@ const (
 	podEgressMapSourceRanges        = "source_ranges"
 	podEgressMapVerdictTokens       = "verdict_tokens"
 	podEgressProgPodEgress          = "pod_egress"
+	podEgressProgPodError           = "pod_error"
+	podEgressProgPodNeighbor        = "pod_neighbor"
+	podEgressProgPodRefuse          = "pod_refuse"
+	podEgressProgPodService         = "pod_service"
 	podEgressVarCtAnyTimeout        = "ct_any_timeout"
 	podEgressVarCtBeyond            = "ct_beyond"
 	podEgressVarCtGuarantee         = "ct_guarantee"
@@ -546,7 +551,11 @@ type podEgressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type podEgressProgramSpecs struct {
-	PodEgress *ebpf.ProgramSpec `ebpf:"pod_egress"`
+	PodEgress   *ebpf.ProgramSpec `ebpf:"pod_egress"`
+	PodError    *ebpf.ProgramSpec `ebpf:"pod_error"`
+	PodNeighbor *ebpf.ProgramSpec `ebpf:"pod_neighbor"`
+	PodRefuse   *ebpf.ProgramSpec `ebpf:"pod_refuse"`
+	PodService  *ebpf.ProgramSpec `ebpf:"pod_service"`
 }
 
 // podEgressMapSpecs contains maps before they are loaded into the kernel.
@@ -585,6 +594,7 @@ type podEgressMapSpecs struct {
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
+	PodSteps        *ebpf.MapSpec `ebpf:"pod_steps"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
@@ -669,6 +679,7 @@ type podEgressMaps struct {
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
+	PodSteps        *ebpf.Map `ebpf:"pod_steps"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
@@ -712,6 +723,7 @@ func (m *podEgressMaps) Close() error {
 		m.Nat6,
 		m.NatFlows,
 		m.NatWorks,
+		m.PodSteps,
 		m.Policy,
 		m.PolicyRanges,
 		m.RejectRates,
@@ -749,12 +761,20 @@ type podEgressVariables struct {
 //
 // It can be passed to loadPodEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type podEgressPrograms struct {
-	PodEgress *ebpf.Program `ebpf:"pod_egress"`
+	PodEgress   *ebpf.Program `ebpf:"pod_egress"`
+	PodError    *ebpf.Program `ebpf:"pod_error"`
+	PodNeighbor *ebpf.Program `ebpf:"pod_neighbor"`
+	PodRefuse   *ebpf.Program `ebpf:"pod_refuse"`
+	PodService  *ebpf.Program `ebpf:"pod_service"`
 }
 
 func (p *podEgressPrograms) Close() error {
 	return _PodEgressClose(
 		p.PodEgress,
+		p.PodError,
+		p.PodNeighbor,
+		p.PodRefuse,
+		p.PodService,
 	)
 }
 

@@ -62,8 +62,11 @@ static __noinline verdict deliver(struct __sk_buff *skb, const struct endpoint_f
 {
 	verdict v;
 
-	if (flow->service == FLOW_OF_BACKEND && (v = pod_translate_back(skb, flow)) != CONTINUE)
-		return v;
+	if (flow->service == FLOW_OF_BACKEND) {
+		v = flow->quoted ? pod_translate_back_error(skb, flow) : pod_translate_back(skb, flow);
+		if (v != CONTINUE)
+			return v;
+	}
 	v = eth_address(skb, self->pod_mac, self->host_mac);
 	return v == CONTINUE ? PASS : v;
 }

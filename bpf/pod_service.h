@@ -128,14 +128,11 @@ __attribute__((noinline)) int pod_begin(__u32 family)
 	return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 }
 
-/* pod_evade is for a packet that looks like one of a service's flows behind its translation: the pod asks the backend past the service,
- * from the same port. It goes under another one, so that the answers to both can be told apart. */
-__attribute__((noinline)) int pod_evade(const struct flow *flow)
+/* pod_must_evade reports whether a packet looks like one of a service's flows behind its translation; the twin of the work is then that flow. */
+static __always_inline int pod_must_evade(const struct flow *flow, struct nat_work *work)
 {
-	struct nat_work *work = nat_work();
-
-	if (!flow || !work || flow->fragment == FRAGMENT_LATER)
-		return CONTINUE;
+	if (flow->fragment == FRAGMENT_LATER)
+		return 0;
 	work->entry = (struct nat_entry6){
 		.sport = work->key.sport,
 		.dport = work->key.dport,
@@ -146,10 +143,37 @@ __attribute__((noinline)) int pod_evade(const struct flow *flow)
 	__builtin_memcpy(work->entry.saddr, work->key.saddr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, work->key.daddr, sizeof(work->entry.daddr));
 	nat_twin_key(&work->twin, &work->entry, work->key.protocol);
-	return nat_load(flow->family, NAT_TWIN) ? pod_begin(flow->family) : CONTINUE;
+	return nat_load(flow->family, NAT_TWIN);
 }
 
-/* pod_choose looks for the service that a packet is for, and begins a flow with one of its backends. */
+/* pod_evade is for a packet that looks like one of a service's flows behind its translation: the pod asks the backend past the service,
+ * from the same port. It goes under another one, so that the answers to both can be told apart. */
+__attribute__((noinline)) int pod_evade(const struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work)
+		return CONTINUE;
+	return pod_must_evade(flow, work) ? pod_begin(flow->family) : CONTINUE;
+}
+
+/* pod_asks_service finds the service that a packet is for, and reports whether there is one. */
+__attribute__((noinline)) int pod_asks_service(const struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+	struct choice *choice;
+
+	if (!flow || !work)
+		return 0;
+	choice = &work->choice;
+	choice->key.addr = flow->to;
+	choice->key.port = flow->l4.dport;
+	choice->key.protocol = flow->l4.protocol;
+	choice->internal = 1;
+	return service_find(choice) && !(choice->service.flags & SERVICE_LOOPBACK);
+}
+
+/* pod_choose begins a flow with a backend of the service that a packet is for. */
 __attribute__((noinline)) int pod_choose(struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -158,15 +182,11 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 	if (!flow || !work)
 		return DROP(FILE_POD_SERVICE, REASON_NO_BACKEND);
 	choice = &work->choice;
-	choice->key.addr = flow->to;
-	choice->key.port = flow->l4.dport;
-	choice->key.protocol = flow->l4.protocol;
-	choice->internal = 1;
 	choice->client.kind = flow->family == 6 ? AFFINITY_IPV6 : AFFINITY_IPV4;
 	__builtin_memcpy(choice->client.client, flow->from.addr, sizeof(choice->client.client));
-	if (is_service_loopback(flow)) /* in a flow that is forgotten: nobody else has that address */
+	if (is_service_loopback(flow)) /* in a flow without an entry: no other client has that address */
 		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
-	if (!service_find(choice) || (choice->service.flags & SERVICE_LOOPBACK))
+	if (!pod_asks_service(flow))
 		return CONTINUE;
 	if (flow->fragment == FRAGMENT_LATER)
 		return DROP(FILE_POD_SERVICE, REASON_FRAGMENT_UNKNOWN);
@@ -206,29 +226,14 @@ static __always_inline verdict pod_loop(struct __sk_buff *skb, const struct endp
 	return deliver_answer(skb, self);
 }
 
-/* pod_translate translates what a pod sends, when that is for a service or an answer to the pod itself. It may be on its way already. */
-__attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+/* pod_rewrite gives a packet the ends that the entry of its translated flow says. It may be on its way already. */
+__attribute__((noinline)) int pod_rewrite(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	struct nat_work *work = nat_work();
 	verdict v;
 
 	if (!flow || !self || !work)
 		return DROP(FILE_POD_SERVICE, REASON_WRITE);
-	nat_key(work, &flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol, NAT_FROM_POD);
-	if (!service_has_protocol(flow->l4.protocol))
-		return CONTINUE;
-	flow->service = FLOW_TO_SERVICE;
-	if (!nat_find(flow->family, flow->l4.tcp_flags)) {
-		flow->service = 0;
-		if ((v = pod_evade(flow)) == CONTINUE) {
-			if (pod_goes_on(flow))
-				return CONTINUE;
-			v = pod_choose(flow);
-		}
-		if (v != STEP_TRANSLATE)
-			return v;
-		flow->service = FLOW_TO_NEW;
-	}
 	if (flow->fragment == FRAGMENT_FIRST)
 		fragment_remember(flow);
 	if ((v = nat_rewrite(skb, flow->family, flow->fragment == FRAGMENT_LATER ? 0 : flow->at)) != CONTINUE)
@@ -241,6 +246,41 @@ __attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *
 	flow_name(flow);
 	flow_date(flow, 0);
 	return CONTINUE;
+}
+
+/* pod_translate translates what a pod sends into a flow with a service. STEP_SERVICE means that such a flow may begin, CONTINUE that the packet stays what
+ * it is, or is translated. */
+__attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !self || !work)
+		return DROP(FILE_POD_SERVICE, REASON_WRITE);
+	nat_key(work, &flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol, NAT_FROM_POD);
+	if (!service_has_protocol(flow->l4.protocol))
+		return CONTINUE;
+	if (nat_find(flow->family, flow->l4.tcp_flags)) {
+		flow->service = FLOW_TO_SERVICE;
+		return pod_rewrite(skb, flow, self);
+	}
+	if (pod_must_evade(flow, work))
+		return STEP_SERVICE;
+	if (pod_goes_on(flow))
+		return CONTINUE;
+	return is_service_loopback(flow) || pod_asks_service(flow) ? STEP_SERVICE : CONTINUE;
+}
+
+/* pod_begin_service begins a flow with a service, for which pod_translate has found none. */
+static __always_inline verdict pod_begin_service(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+{
+	verdict v = pod_evade(flow);
+
+	if (v == CONTINUE)
+		v = pod_choose(flow);
+	if (v != STEP_TRANSLATE)
+		return v;
+	flow->service = FLOW_TO_NEW;
+	return pod_rewrite(skb, flow, self);
 }
 
 /* pod_translate_error translates an ICMP error of a pod about what a service, or itself through one, has sent it. */
@@ -274,6 +314,19 @@ __attribute__((noinline)) int pod_translate_error(struct __sk_buff *skb, struct 
 	return CONTINUE;
 }
 
+/* pod_translate_back_error translates an ICMP error about what a backend was sent into one about what the client sent to the service. */
+__attribute__((noinline)) int pod_translate_back_error(struct __sk_buff *skb, struct flow *flow)
+{
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work)
+		return DROP(FILE_POD_SERVICE, REASON_WRITE);
+	nat_key(work, &flow->to, &flow->from, flow->l4.dport, flow->l4.sport, flow->l4.protocol, NAT_TO_POD);
+	if (!nat_peek(flow->family))
+		return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
+	return nat_rewrite_error(skb, flow->family, flow->quoted, flow->at, flow->end);
+}
+
 /* pod_translate_back makes what a backend answers an answer of the service. */
 __attribute__((noinline)) int pod_translate_back(struct __sk_buff *skb, struct flow *flow)
 {
@@ -281,12 +334,6 @@ __attribute__((noinline)) int pod_translate_back(struct __sk_buff *skb, struct f
 
 	if (!flow || !work)
 		return DROP(FILE_POD_SERVICE, REASON_WRITE);
-	if (flow->quoted) {
-		nat_key(work, &flow->to, &flow->from, flow->l4.dport, flow->l4.sport, flow->l4.protocol, NAT_TO_POD);
-		if (!nat_peek(flow->family))
-			return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
-		return nat_rewrite_error(skb, flow->family, flow->quoted, flow->at, flow->end);
-	}
 	nat_key(work, &flow->from, &flow->to, flow->l4.sport, flow->l4.dport, flow->l4.protocol, NAT_TO_POD);
 	if (!nat_find(flow->family, flow->l4.tcp_flags))
 		return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);

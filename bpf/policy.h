@@ -118,12 +118,16 @@ static __always_inline verdict policy_weigh(const struct policy_entry *entry, st
 	return CONTINUE;
 }
 
-static __always_inline verdict policy_probe(struct policy_question *q, const enum policy_kind kind, __u32 identity)
+/* policy_probe looks up the entries of one kind. Its own function, so that the verifier walks through it once. */
+__attribute__((noinline)) int policy_probe(struct policy_question *q, enum policy_kind kind, __u32 identity)
 {
 	const int any = kind == POLICY_ANY;
-	struct policy_key key = { .policy = q->policy, .identity = identity, .kind = kind };
+	struct policy_key key = { .identity = identity, .kind = kind };
 	verdict v;
 
+	if (!q || kind >= POLICY_KINDS)
+		return DROP(FILE_POLICY, REASON_POLICY);
+	key.policy = q->policy;
 	if (q->shape & SHAPE_ENTRY(kind, POLICY_ALL)) {
 		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_ALL : MATCH_L3_ONLY);
 		if (v != CONTINUE)

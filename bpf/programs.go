@@ -21,6 +21,18 @@ const (
 	NetdevEgress  = "netdev_egress"  // their egress: what leaves the node
 )
 
+// Names of the steps of [PodEgress]: programs of its object with which it continues in a tail call, through [MapPodSteps].
+const (
+	PodNeighbor = "pod_neighbor" // ARP and neighbor solicitations
+	PodError    = "pod_error"    // ICMP errors
+	PodService  = "pod_service"  // the first packet of a flow to a service
+	PodRefuse   = "pod_refuse"   // the answer to a packet that was dropped
+)
+
+// MapPodSteps holds the steps of [PodEgress]. It belongs to one load of the object, and the kernel empties it when no process has it open and no pin
+// holds it.
+const MapPodSteps = "pod_steps"
+
 // Sock is the object of all programs of sockets.
 const Sock = "sock"
 
@@ -150,6 +162,11 @@ var errUnknownProgram = errors.New("no such program")
 // Programs lists the names of all programs of packets.
 func Programs() []string {
 	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress}
+}
+
+// IsStep reports whether a program is a step of another one, and belongs on no hook.
+func IsStep(program string) bool {
+	return slices.Contains([]string{PodNeighbor, PodError, PodService, PodRefuse}, program)
 }
 
 // SockPrograms lists the names of all programs of sockets.

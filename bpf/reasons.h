@@ -15,6 +15,7 @@ enum drop_reason {
 	REASON_TRUNCATED = 135,		 /* the packet ends inside a header */
 	REASON_TOO_BIG = 136,		 /* longer than the way on takes */
 	REASON_UNKNOWN_L3 = 139,	 /* neither IP nor ARP */
+	REASON_MISSED_STEP = 140,	 /* the tail call to a step failed */
 	REASON_WRITE = 141,		 /* the kernel did not let us change the packet */
 	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
 	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link */
@@ -81,6 +82,7 @@ enum source_file {
 	FILE_NAT_REWRITE = 223,
 	FILE_NAT_ERROR = 224,
 	FILE_DROP = 225,
+	FILE_POD_STEPS = 226,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the
@@ -100,6 +102,9 @@ enum step {
 	STEP_JUDGE = 19,	    /* track_find: the policies must be asked */
 	STEP_KEEP = 20,		    /* track_find: the flow must be stored */
 	STEP_TAKEN = 21,	    /* nat_create: another flow has what this one would become */
+	STEP_NEIGHBOR = 22,	    /* ARP, or a neighbor solicitation */
+	STEP_ERROR = 23,	    /* track: an ICMP error of a pod */
+	STEP_SERVICE = 24,	    /* pod_translate: the first packet of a flow to a service */
 };
 
 #define DROP(file, reason) ((verdict)((1U << 31) | ((__u32)(file) << 23) | ((__u32)__LINE__ << 8) | (__u32)(reason)))

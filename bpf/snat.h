@@ -102,6 +102,20 @@ static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, i
 	return is_node_address && snat_socket(skb, family) != SNAT_NO_SOCKET ? STEP_TAKEN : nat_create(family);
 }
 
+/* snat_claim_random is snat_claim for a random source port of the range. Its own function, so that the verifier walks through it once. */
+__attribute__((noinline)) int snat_claim_random(struct __sk_buff *skb, __u32 family)
+{
+	__u32 count = nat_port_last - nat_port_first + 1;
+	struct nat_work *work = nat_work();
+
+	if (!work || !count || !snat_has_ports(work->key.protocol))
+		return STEP_TAKEN;
+	work->entry.sport = bpf_htons(nat_port_first + bpf_get_prandom_u32() % count);
+	if (l4_is_icmp(work->key.protocol))
+		work->entry.dport = work->entry.sport;
+	return snat_claim(skb, family, 1);
+}
+
 /* snat_create stores the flow that key and entry describe. It keeps its source port when nobody else has it; one that gets an address of
  * the node in place of its own must have it from the range, too. */
 __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
@@ -109,20 +123,14 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 	struct nat_work *work = nat_work();
 	int is_node_address;
 	verdict v = STEP_TAKEN;
-	__u32 count;
 
 	if (!work)
 		return DROP(FILE_SNAT, REASON_CT_INSERT);
 	is_node_address = work->entry.flags & (NAT_MASQUERADE | NAT_REDIRECT);
 	if (!is_node_address || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
 		v = snat_claim(skb, family, is_node_address);
-	count = nat_port_last - nat_port_first + 1;
-	for (int i = 0; i < SNAT_TRIES && v == STEP_TAKEN && count && snat_has_ports(work->key.protocol); i++) {
-		work->entry.sport = bpf_htons(nat_port_first + bpf_get_prandom_u32() % count);
-		if (l4_is_icmp(work->key.protocol))
-			work->entry.dport = work->entry.sport;
-		v = snat_claim(skb, family, 1);
-	}
+	for (int i = 0; i < SNAT_TRIES && v == STEP_TAKEN; i++)
+		v = snat_claim_random(skb, family);
 	if (v != STEP_TAKEN)
 		return v;
 	ct_signal(NAT_SIGNAL + family, work->entry.endpoint);

@@ -187,8 +187,22 @@ __attribute__((noinline)) int track_quickly(struct __sk_buff *skb, struct flow *
 	return 1;
 }
 
-/* track says whether a packet may pass, and finds out about its peer. Later fragments have the ports of the first, which must have
- * passed before them. Only what a pod sends can be for a service, and a packet of an established flow without one is not asked. */
+/* track_rest tracks a packet that track_quickly does not pass. It may be translated already. */
+static __always_inline verdict track_rest(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, const int egress)
+{
+	verdict v = track_slowly(skb, flow, self);
+
+	/* A client that may not speak with a backend must not fill the table of those that do. */
+	if (egress && v != CONTINUE && flow->service == FLOW_TO_NEW)
+		nat_forget(flow->family);
+	if (v == CONTINUE && flow->fragment == FRAGMENT_FIRST && !is_for_service(flow))
+		fragment_remember(flow);
+	return v;
+}
+
+/* track decides whether a packet may pass, and finds its peer. Later fragments have the ports of the first, which must have passed before them.
+ * Only what a pod sends can be for a service, and a packet of an established flow without one does not look for it. STEP_ERROR and STEP_SERVICE
+ * leave the rest to a step; only a pod's packets have them. */
 static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, const int egress)
 {
 	verdict v;
@@ -197,24 +211,16 @@ static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, c
 	if (v != CONTINUE)
 		return v;
 	flow->foreign = is_foreign(skb, flow, self);
-	if (flow->l4.role == L4_ERROR) {
-		if (egress && (v = pod_translate_error(skb, flow, self)) != CONTINUE)
-			return v;
-		return flow_related(skb, flow, self);
-	}
+	if (flow->l4.role == L4_ERROR)
+		return egress ? STEP_ERROR : flow_related(skb, flow, self);
 	flow_name(flow);
 	flow_date(flow, !egress);
-	if (!track_quickly(skb, flow, self, egress)) {
-		if (egress && (v = pod_translate(skb, flow, self)) != CONTINUE)
-			return v;
-		if ((v = track_slowly(skb, flow, self)) != CONTINUE) {
-			/* Who may not speak with a backend shall not fill the table of those who do. */
-			if (egress && flow->service == FLOW_TO_NEW)
-				nat_forget(flow->family);
-			return v;
-		}
+	if (track_quickly(skb, flow, self, egress)) {
+		if (flow->fragment == FRAGMENT_FIRST)
+			fragment_remember(flow);
+		return CONTINUE;
 	}
-	if (flow->fragment == FRAGMENT_FIRST && !is_for_service(flow))
-		fragment_remember(flow);
-	return CONTINUE;
+	if (egress && (v = pod_translate(skb, flow, self)) != CONTINUE)
+		return v;
+	return track_rest(skb, flow, self, egress);
 }

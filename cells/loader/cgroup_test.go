@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpffs"
 	"github.com/waggle-net/waggle/pkg/capabilities"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -41,12 +40,7 @@ func TestPrivilegedGroup_TakenOverAndRepaired(t *testing.T) {
 	links := n.kernel.Devices.(*tcxLinks)
 	const key, hook = "cgroup_connect4", "connect4"
 	n.host.Do(func() {
-		n.check(unix.Unshare(unix.CLONE_NEWNS))
-		n.check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		if _, err := bpffs.Ensure(filepath.Dir(filepath.Dir(links.dir))); err != nil {
-			t.Error(err)
-			return
-		}
+		n.mountBPF()
 		n.check(reduceThread())
 		require.ErrorIs(t, links.AttachGroup(key, group.Path, hook, nil), errNoFilter)
 		var first link.ID

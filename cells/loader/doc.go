@@ -8,7 +8,7 @@
 // Tables: reads endpoints, endpoint-facts, bpf-links, bpf-endpoints, devices, bpf-maps and ipcache; writes attachments and
 // bpf-programs.
 // Kernel state: the clsact of waggle_hold and of pod links, the filters of the blocks, the pins in
-// <bpf-root>/waggle/links and what they attach, the nftables table "inet waggle". A pod's link itself belongs to the
+// <bpf-root>/waggle/links and what they attach, the pins of steps in <bpf-root>/waggle/steps, the nftables table "inet waggle". A pod's link itself belongs to the
 // plugin; this cell gives it its group, takes ARP off it and sets it up.
 //
 // Whatever of it somebody else removes or changes is put right, most of it when the kernel announces it; ours is kept first

@@ -24,6 +24,7 @@ type program struct {
 	Name   string
 	ID     uint32        // the kernel's number; rises with every load
 	loaded *ebpf.Program // nil in tests without a kernel
+	steps  *ebpf.Map     // the programs of its tail calls; nil when it makes none
 }
 
 // programs loads the objects.
@@ -112,6 +113,7 @@ type observed struct {
 	Unchecked error
 	Blocks    map[int]tc.Blocks // by ifindex of devices that have a clsact
 	Filters   map[uint32]uint32 // number of our program by block
+	Unpinned  map[uint32]bool   // by block: no pin holds the steps of our program
 	Ahead     []string          // other people's filters that run before ours on a block
 }
 

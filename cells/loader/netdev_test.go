@@ -1,15 +1,12 @@
 package loader
 
 import (
-	"path/filepath"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpffs"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
@@ -30,12 +27,7 @@ func TestPrivilegedNetdev_BothHooksBesideOthers(t *testing.T) {
 	}
 	foreign := passing(t)
 	n.host.Do(func() {
-		n.check(unix.Unshare(unix.CLONE_NEWNS))
-		n.check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		if _, err := bpffs.Ensure(filepath.Dir(filepath.Dir(links.dir))); err != nil {
-			t.Error(err)
-			return
-		}
+		n.mountBPF()
 		index := n.veth("uplink.100", "outside")
 		for range 2 { // attached, then taken over by a later run
 			programs, err := n.kernel.Programs.Load()

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpffs"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
@@ -50,12 +49,7 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 	}
 	before, behind := passing(t), passing(t)
 	n.host.Do(func() {
-		n.check(unix.Unshare(unix.CLONE_NEWNS))
-		n.check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		if _, err := bpffs.Ensure(filepath.Dir(filepath.Dir(links.dir))); err != nil {
-			t.Error(err)
-			return
-		}
+		n.mountBPF()
 		const key = "waggle_host_egress"
 		programs, err := n.kernel.Programs.Load()
 		n.check(err)

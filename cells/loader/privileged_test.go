@@ -181,22 +181,37 @@ func (n *node) writeFacts() {
 	n.check(n.maps[bpf.MapEndpoints].Put(bpf.NewAddrKey(router), bpf.EndpointRef{Flags: bpf.FlagHost}))
 }
 
+// mountBPF gives the thread mounts of its own with a BPF file system. They end with the thread, and so do the pins.
+func (n *node) mountBPF() {
+	n.check(unix.Unshare(unix.CLONE_NEWNS))
+	n.check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	_, err := bpffs.Ensure(filepath.Dir(filepath.Dir(n.kernel.Devices.(*tcxLinks).dir)))
+	n.check(err)
+}
+
 // attach loads a generation and attaches everything, in the order of the controller.
 func (n *node) attach() (programs map[string]program) {
 	n.t.Helper()
 	n.host.Do(func() {
-		var err error
-		programs, err = n.kernel.Programs.Load()
-		n.check(err)
-		n.check(n.kernel.Pods.Guard())
-		n.check(n.kernel.Pods.Hold(n.hold))
-		for _, b := range blockRows {
-			p := programs[b.Program]
-			n.check(n.kernel.Pods.SetFilter(uint32(b.IfIndex), &p))
-		}
-		n.check(n.kernel.Pods.Join(n.link, podName, 0))
+		n.mountBPF()
+		programs = n.attachHere()
 	})
 	n.pod.Do(n.awaitCarrier)
+	return programs
+}
+
+// attachHere is attach for a thread that is in the node's namespace and has a BPF file system.
+func (n *node) attachHere() map[string]program {
+	n.t.Helper()
+	programs, err := n.kernel.Programs.Load()
+	n.check(err)
+	n.check(n.kernel.Pods.Guard())
+	n.check(n.kernel.Pods.Hold(n.hold))
+	for _, b := range blockRows {
+		p := programs[b.Program]
+		n.check(n.kernel.Pods.SetFilter(uint32(b.IfIndex), &p))
+	}
+	n.check(n.kernel.Pods.Join(n.link, podName, 0))
 	return programs
 }
 
@@ -369,13 +384,7 @@ func TestPrivilegedDeviceLink_TakenOverAndUpdated(t *testing.T) {
 	n := newNode(t)
 	links := n.kernel.Devices.(*tcxLinks)
 	n.host.Do(func() {
-		// The thread gets mounts of its own, which end with it: so do the pins.
-		n.check(unix.Unshare(unix.CLONE_NEWNS))
-		n.check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-		if _, err := bpffs.Ensure(filepath.Dir(filepath.Dir(links.dir))); err != nil {
-			t.Error(err)
-			return
-		}
+		n.mountBPF()
 		const key = "waggle_host_egress"
 		if err := links.Attach(key, onHost(n), nil); !errors.Is(err, errNoFilter) {
 			t.Errorf("nothing is attached: %v, want %v", err, errNoFilter)

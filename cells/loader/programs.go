@@ -2,6 +2,7 @@ package loader
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 
 	"github.com/cilium/ebpf"
@@ -19,7 +20,7 @@ import (
 // newKernel is the real kernel.
 func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options) (kernel, error) {
 	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets}
-	traffic := &traffic{}
+	traffic := &traffic{steps: steps{stepsDir(agent)}}
 	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
 		config.check()
 }
@@ -31,7 +32,7 @@ type objects struct {
 	config  Config
 	options policy.Options
 	sockets socketlb.Options
-	loaded  []*ebpf.Program
+	loaded  []io.Closer
 }
 
 // Load implements programs.
@@ -61,7 +62,10 @@ func (o *objects) Copy(name string) (*ebpf.Program, error) {
 		return nil, err
 	}
 	all, err := o.one(name, maps)
-	return all[name], err
+	if err != nil {
+		return nil, err
+	}
+	return all.programs[name], nil
 }
 
 // load adds the programs of one object.
@@ -70,27 +74,36 @@ func (o *objects) load(object string, maps map[string]*ebpf.Map, out map[string]
 	if err != nil {
 		return err
 	}
-	for name, p := range all {
+	if all.steps != nil {
+		o.loaded = append(o.loaded, all.steps)
+	}
+	for name, p := range all.programs {
 		o.loaded = append(o.loaded, p)
 		info, err := p.Info()
 		if err != nil {
 			return fmt.Errorf("read back program %s: %w", name, err)
 		}
 		id, _ := info.ID()
-		out[name] = program{Name: name, ID: uint32(id), loaded: p}
+		out[name] = program{Name: name, ID: uint32(id), loaded: p, steps: all.steps}
 	}
 	return nil
 }
 
+// object is one loaded object.
+type object struct {
+	programs map[string]*ebpf.Program // those of hooks
+	steps    *ebpf.Map                // the other programs; nil when there are none
+}
+
 // one loads one object. Maps that it does not use are left out of its replacements, which would be an error; those that
 // belong to one generation (see bpf.MapSpecs) are nobody's replacement, so the object gets its own.
-func (o *objects) one(name string, maps map[string]*ebpf.Map) (map[string]*ebpf.Program, error) {
+func (o *objects) one(name string, maps map[string]*ebpf.Map) (object, error) {
 	spec, err := bpf.Load(name)
 	if err != nil {
-		return nil, err
+		return object{}, err
 	}
 	if err := o.configure(spec, maps); err != nil {
-		return nil, fmt.Errorf("configure program %s: %w", name, err)
+		return object{}, fmt.Errorf("configure program %s: %w", name, err)
 	}
 	options := ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
 	for m := range spec.Maps {
@@ -101,14 +114,16 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (map[string]*ebpf.
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
 	if err != nil {
-		return nil, fmt.Errorf("load program %s: %w", name, err)
+		return object{}, fmt.Errorf("load program %s: %w", name, err)
 	}
 	defer collection.Close()
-	programs := make(map[string]*ebpf.Program, len(collection.Programs))
+	out := object{make(map[string]*ebpf.Program, len(collection.Programs)), collection.DetachMap(bpf.MapPodSteps)}
 	for program := range spec.Programs {
-		programs[program] = collection.DetachProgram(program)
+		if !bpf.IsStep(program) {
+			out.programs[program] = collection.DetachProgram(program)
+		}
 	}
-	return programs, nil
+	return out, nil
 }
 
 // configure sets the load-time constants that an object has.
@@ -190,8 +205,8 @@ func one(yes bool) uint32 {
 
 // Close implements programs. What is attached stays loaded.
 func (o *objects) Close() {
-	for _, p := range o.loaded {
-		_ = p.Close()
+	for _, c := range o.loaded {
+		_ = c.Close()
 	}
 	o.loaded = nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/rtnl"
@@ -21,6 +22,7 @@ type traffic struct {
 	changes *tc.Changes
 	rules   *nftguard.Changes
 	guard   guard
+	steps   steps
 }
 
 // Open implements podLinks.
@@ -62,8 +64,28 @@ func (t *traffic) RuleChanged(ctx context.Context) error { return t.rules.Next(c
 // Hold implements podLinks.
 func (t *traffic) Hold(ifindex int) error { return t.tc.EnsureClsact(ifindex, blocks()) }
 
-// SetFilter implements podLinks.
-func (t *traffic) SetFilter(block uint32, p *program) error { return t.setFilter(tc.Block(block), p) }
+// SetFilter implements podLinks. The steps of a program are pinned before the first packet enters it. Those of the program before stay pinned until the
+// next replacement: packets may still be inside that program.
+func (t *traffic) SetFilter(block uint32, p *program) error {
+	at := tc.Block(block)
+	if p == nil || p.steps == nil {
+		return t.setFilter(at, p)
+	}
+	former, _, err := t.filter(at)
+	if err != nil {
+		return err
+	}
+	if err := t.steps.pin(p); err != nil {
+		return err
+	}
+	if former == p.ID {
+		return nil
+	}
+	if err := t.setFilter(at, p); err != nil {
+		return err
+	}
+	return t.steps.unpinOthers(p, former)
+}
 
 // setFilter replaces our filter at a place, unless it runs the program already.
 func (t *traffic) setFilter(at tc.Place, p *program) error {
@@ -163,7 +185,7 @@ func (t *traffic) Observe() (o observed, err error) {
 	var err2 error
 	o.Blocks, err2 = t.tc.Clsacts()
 	errs := []error{err1, err2}
-	o.Filters = make(map[uint32]uint32)
+	o.Filters, o.Unpinned = make(map[uint32]uint32), make(map[uint32]bool)
 	for _, block := range []uint32{podlink.IngressBlock, podlink.EgressBlock} {
 		at := tc.Block(block)
 		filters, err := t.tc.Filters(at)
@@ -173,6 +195,9 @@ func (t *traffic) Observe() (o observed, err error) {
 			continue
 		}
 		o.Filters[block] = id
+		if block == podlink.IngressBlock {
+			o.Unpinned[block] = !t.steps.pinned(bpf.PodEgress, id)
+		}
 		for _, f := range ahead {
 			o.Ahead = append(o.Ahead, fmt.Sprintf("%s: %s filter with priority %d and handle %#x", at, f.Kind, f.Priority, f.Handle))
 		}

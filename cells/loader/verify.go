@@ -107,7 +107,8 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 		return clsactFinding(a, seen)
 	case attachments.Block:
 		id, found := seen.Filters[uint32(a.IfIndex)]
-		return programFinding(driftrepairs.Filter, what, a.ProgramID, id, found)
+		return append(programFinding(driftrepairs.Filter, what, a.ProgramID, id, found),
+			drift.If(a.ProgramID != 0 && a.ProgramID == id && seen.Unpinned[uint32(a.IfIndex)], driftrepairs.Filter, what, "the pin of its steps is missing")...)
 	case attachments.CGroup:
 		l, found := links[pinName(a)]
 		id, exists := groups[a.Device]

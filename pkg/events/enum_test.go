@@ -39,7 +39,7 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_FORWARDED": events.Forwarded, "REASON_SOURCE_MAC": events.SourceMAC,
 		"REASON_DESTINATION_MAC": events.DestinationMAC, "REASON_SOURCE_IP": events.SourceIP,
 		"REASON_POLICY": events.PolicyDenied, "REASON_MALFORMED": events.Malformed,
-		"REASON_TRUNCATED": events.Truncated, "REASON_UNKNOWN_L3": events.UnknownL3,
+		"REASON_TRUNCATED": events.Truncated, "REASON_UNKNOWN_L3": events.UnknownL3, "REASON_MISSED_STEP": events.MissedStep,
 		"REASON_WRITE": events.WriteFailed, "REASON_UNKNOWN_TARGET": events.UnknownTarget,
 		"REASON_STALE_IP": events.StaleIP, "REASON_NO_ENDPOINT": events.NoEndpoint,
 		"REASON_IPV6_EXTENSION": events.IPv6Extension, "REASON_UNSUPPORTED_L2": events.UnsupportedL2,
@@ -78,7 +78,7 @@ func TestFile_EqualsC(t *testing.T) {
 		"FILE_POD_INGRESS": events.FilePodIngress, "FILE_POLICY": events.FilePolicy,
 		"FILE_CONNTRACK": events.FileConntrack, "FILE_FRAGMENTS": events.FileFragments, "FILE_JUDGE": events.FileJudge,
 		"FILE_L4": events.FileL4, "FILE_RELATED": events.FileRelated, "FILE_TRACK": events.FileTrack,
-		"FILE_NAT_CREATE": events.FileNATCreate, "FILE_NAT_REWRITE": events.FileNATRewrite, "FILE_NAT_ERROR": events.FileNATError, "FILE_DROP": events.FileDrop,
+		"FILE_NAT_CREATE": events.FileNATCreate, "FILE_NAT_REWRITE": events.FileNATRewrite, "FILE_NAT_ERROR": events.FileNATError, "FILE_DROP": events.FileDrop, "FILE_POD_STEPS": events.FilePodSteps,
 		"FILE_NETDEV_INGRESS": events.FileNetdevIngress, "FILE_NETDEV_EGRESS": events.FileNetdevEgress, "FILE_SNAT": events.FileSNAT,
 		"FILE_LEAVE": events.FileLeave, "FILE_POD_SERVICE": events.FilePodService,
 	}

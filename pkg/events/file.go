@@ -32,6 +32,7 @@ const (
 	FileNATRewrite    File = 223
 	FileNATError      File = 224
 	FileDrop          File = 225
+	FilePodSteps      File = 226
 )
 
 // String is the name of the file below bpf/.
@@ -71,6 +72,8 @@ func (f File) String() string {
 		return "track.h"
 	case FileNATCreate:
 		return "nat_create.h"
+	case FilePodSteps:
+		return "pod_steps.h"
 	case FilePodService:
 		return "pod_service.h"
 	case FileNetdevIngress:

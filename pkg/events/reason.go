@@ -17,6 +17,7 @@ const (
 	Truncated        Reason = 135 // the packet ends inside a header, or its header promises more than there is
 	TooBig           Reason = 136 // longer than the way on takes
 	UnknownL3        Reason = 139 // neither IP nor ARP
+	MissedStep       Reason = 140 // the tail call to a step failed
 	WriteFailed      Reason = 141 // the kernel did not let the program change the packet
 	UnknownTarget    Reason = 150 // sent to a pod that does not have the address
 	StaleIP          Reason = 151 // the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link

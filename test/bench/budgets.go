@@ -37,7 +37,7 @@ var (
 	changesCPUBudget   = figures.AtMost(figures.Value{Number: 0.5, Unit: "% of a core"})
 	establishedBudget  = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec})
 	newFlowBudget      = figures.AtMost(figures.Value{Number: 1200, Unit: figures.NanoSec})
-	instructionsBudget = figures.AtMost(figures.Value{Number: 20_000, Unit: "instructions"})
+	instructionsBudget = figures.AtMost(figures.Value{Number: 14_000, Unit: "instructions"})
 	mapMemoryBudget    = figures.AtMost(megabytes(88)) // all maps at their default sizes
 )
 

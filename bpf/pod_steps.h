@@ -1,0 +1,204 @@
+/* The steps of pod_egress: programs with which it continues in a tail call for packets that are not of an established flow. The verifier walks through
+ * each of them apart, and a packet of an established flow passes none. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/pkt_cls.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "arp.h"
+#include "deliver.h"
+#include "drop.h"
+#include "endpoint.h"
+#include "eth.h"
+#include "flow.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "metrics.h"
+#include "nd.h"
+#include "pod_service.h"
+#include "reasons.h"
+#include "reject.h"
+#include "related.h"
+#include "track.h"
+
+enum pod_step {
+	POD_STEP_NEIGHBOR = 0,
+	POD_STEP_ERROR = 1,
+	POD_STEP_SERVICE = 2,
+	POD_STEP_REFUSE = 3,
+	POD_STEPS = 4,
+};
+
+int pod_neighbor(struct __sk_buff *skb);
+int pod_error(struct __sk_buff *skb);
+int pod_service(struct __sk_buff *skb);
+int pod_refuse(struct __sk_buff *skb);
+
+/* The kernel empties the map when no process has it open and no pin holds it, so the agent pins it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, POD_STEPS);
+	__type(key, __u32);
+	__array(values, int(struct __sk_buff *));
+} pod_steps SEC(".maps") = {
+	.values = {
+		[POD_STEP_NEIGHBOR] = pod_neighbor,
+		[POD_STEP_ERROR] = pod_error,
+		[POD_STEP_SERVICE] = pod_service,
+		[POD_STEP_REFUSE] = pod_refuse,
+	},
+};
+
+/* conclude turns the verdict on a packet of a pod into the action for the kernel, or enters the step that decides. A step that cannot be entered drops
+ * the packet. */
+static __always_inline int conclude(struct __sk_buff *skb, verdict v, const struct observation *seen)
+{
+	int action;
+
+	switch (v) {
+	case STEP_NEIGHBOR:
+		bpf_tail_call(skb, &pod_steps, POD_STEP_NEIGHBOR);
+		v = DROP(FILE_POD_STEPS, REASON_MISSED_STEP);
+		break;
+	case STEP_ERROR:
+		bpf_tail_call(skb, &pod_steps, POD_STEP_ERROR);
+		v = DROP(FILE_POD_STEPS, REASON_MISSED_STEP);
+		break;
+	case STEP_SERVICE:
+		bpf_tail_call(skb, &pod_steps, POD_STEP_SERVICE);
+		v = DROP(FILE_POD_STEPS, REASON_MISSED_STEP);
+		break;
+	}
+	action = finish(skb, v, seen, TC_ACT_OK);
+	if (drop_is_aloud(v))
+		bpf_tail_call(skb, &pod_steps, POD_STEP_REFUSE);
+	return action;
+}
+
+/* deliver_local counts a packet as sent; it will be counted as received when its way ends. */
+static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct endpoint_facts *to)
+{
+	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
+	return deliver_peer(skb, to);
+}
+
+/* deliver brings a packet whose flow allows it to the peer or to the stack. */
+static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow,
+				       struct observation *seen, const int is_error)
+{
+	struct endpoint_facts *to;
+	verdict v;
+
+	if (flow->via_stack)
+		return deliver_stack(skb, self);
+	if (!(to = endpoint_by_id(flow->peer)))
+		return DROP(FILE_POD_STEPS, REASON_NO_ENDPOINT);
+	if (flow->hops <= 1)
+		return deliver_stack(skb, self); /* it tells the sender that the packet's hops run out */
+	seen->direction = DIRECTION_INGRESS;
+	if (flow->service == FLOW_OF_BACKEND) {
+		v = is_error ? pod_translate_back_error(skb, flow) : pod_translate_back(skb, flow);
+		if (v != CONTINUE)
+			return v;
+	}
+	v = flow->family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
+	return v == CONTINUE ? deliver_local(skb, to) : v;
+}
+
+/* observe notes for reports that a pod sends. */
+static __always_inline void observe(struct observation *seen, const struct endpoint_facts *self)
+{
+	seen->direction = DIRECTION_EGRESS;
+	seen->endpoint = self->id;
+	seen->src_label = self->identity;
+}
+
+/* sent delivers a packet that was tracked with a verdict, and notes its peer for reports. */
+static __always_inline verdict sent(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow, verdict v, struct observation *seen,
+				    const int is_error)
+{
+	seen->dst_label = flow->peer_identity;
+	if (flow->peer_refused) {
+		seen->direction = DIRECTION_INGRESS;
+		seen->dst_id = flow->peer;
+	}
+	return v == CONTINUE ? deliver(skb, self, flow, seen, is_error) : v;
+}
+
+static __always_inline verdict neighbor(struct __sk_buff *skb, const struct endpoint_facts *self)
+{
+	struct ipv6_packet packet;
+	__be16 proto;
+	verdict v;
+
+	if ((v = eth_parse(skb, &proto)) != CONTINUE)
+		return v;
+	if (proto == bpf_htons(ETH_P_ARP))
+		return arp_answer(skb, self);
+	if ((v = ipv6_parse(skb, &packet)) != CONTINUE || (v = ipv6_skip_extensions(skb, &packet)) != CONTINUE)
+		return v;
+	return nd_solicitation(skb, self, &packet);
+}
+
+/* pod_neighbor answers ARP and neighbor solicitations. */
+SEC("tc")
+int pod_neighbor(struct __sk_buff *skb)
+{
+	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	struct observation seen = {};
+	verdict v = DROP(FILE_POD_STEPS, REASON_UNKNOWN_SENDER);
+
+	if (self) {
+		observe(&seen, self);
+		v = neighbor(skb, self);
+	}
+	return finish(skb, v, &seen, TC_ACT_OK);
+}
+
+/* pod_error forwards an ICMP error about a packet of a flow. */
+SEC("tc")
+int pod_error(struct __sk_buff *skb)
+{
+	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	struct flow *flow = flow_current();
+	struct observation seen = {};
+	verdict v = DROP(FILE_POD_STEPS, REASON_UNKNOWN_SENDER);
+
+	if (self && flow) {
+		observe(&seen, self);
+		if ((v = pod_translate_error(skb, flow, self)) == CONTINUE)
+			v = sent(skb, self, flow, flow_related(skb, flow, self), &seen, 1);
+	}
+	return finish(skb, v, &seen, TC_ACT_OK);
+}
+
+/* pod_service forwards the first packet of a flow to a service. */
+SEC("tc")
+int pod_service(struct __sk_buff *skb)
+{
+	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	struct flow *flow = flow_current();
+	struct observation seen = {};
+	verdict v = DROP(FILE_POD_STEPS, REASON_UNKNOWN_SENDER);
+
+	if (self && flow) {
+		observe(&seen, self);
+		if ((v = pod_begin_service(skb, flow, self)) == CONTINUE)
+			v = sent(skb, self, flow, track_rest(skb, flow, self, 1), &seen, 0);
+	}
+	return conclude(skb, v, &seen);
+}
+
+/* pod_refuse returns a packet that was dropped as the answer that it was: a reset, or an ICMP error. */
+SEC("tc")
+int pod_refuse(struct __sk_buff *skb)
+{
+	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+
+	if (!self || !reject(skb, self->id, REJECT_NOBODY, 0) || deliver_answer(skb, self) != REDIRECTED)
+		return TC_ACT_SHOT;
+	return TC_ACT_REDIRECT;
+}

@@ -1,0 +1,64 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+)
+
+// stepsDir is where the maps of steps are pinned, each under "<program>_<number of the program>".
+func stepsDir(agent settings.Agent) string { return filepath.Join(agent.PinDir(), "steps") }
+
+// steps keeps the maps through which programs on hooks make tail calls. The kernel empties such a map when no process has it open, unless it is pinned
+// (prog_array_map_clear in kernel/bpf/arraymap.c): the programs that an agent leaves behind would drop what their steps decide.
+type steps struct{ dir string }
+
+func (s steps) path(program string, id uint32) string {
+	return filepath.Join(s.dir, program+"_"+strconv.FormatUint(uint64(id), 10))
+}
+
+// pin pins the steps of a program, unless they are.
+func (s steps) pin(p *program) error {
+	if s.pinned(p.Name, p.ID) {
+		return nil
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return fmt.Errorf("make the directory for steps of programs: %w", err)
+	}
+	same, err := p.steps.Clone() // the library pins no handle a second time
+	if err == nil {
+		defer same.Close()
+		err = same.Pin(s.path(p.Name, p.ID))
+	}
+	if err != nil {
+		return fmt.Errorf("pin the steps of program %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// pinned reports whether the steps of a program are pinned.
+func (s steps) pinned(program string, id uint32) bool {
+	_, err := os.Stat(s.path(program, id))
+	return err == nil
+}
+
+// unpinOthers removes the pins of all programs of the same name but this one and the one before it, former.
+func (s steps) unpinOthers(p *program, former uint32) error {
+	pins, err := os.ReadDir(s.dir)
+	errs := []error{err}
+	for _, pin := range pins {
+		path := filepath.Join(s.dir, pin.Name())
+		if strings.HasPrefix(pin.Name(), p.Name+"_") && path != s.path(p.Name, p.ID) && path != s.path(p.Name, former) {
+			errs = append(errs, os.Remove(path))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove the pins of steps of earlier programs: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package loader
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/podlink"
+)
+
+// A pod's ARP request is answered by a step. It is answered after the agent has ended. Of many generations the last two have pins.
+func TestPrivilegedSteps_OutliveTheAgent(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	pins := n.kernel.Pods.(*traffic).steps
+	n.host.Do(func() {
+		n.mountBPF()
+		var last program
+		for range 3 {
+			last = n.attachHere()[bpf.PodEgress]
+		}
+		n.pod.Do(n.awaitCarrier)
+		n.kernel.Programs.Close()
+		n.pod.Do(n.forgetRouter)
+		if got := n.send(1, 1); got != 1 {
+			t.Error("the router's address is not resolved without an agent")
+		}
+		entries, err := os.ReadDir(pins.dir)
+		require.NoError(t, err)
+		require.Len(t, entries, 2)
+		require.True(t, pins.pinned(last.Name, last.ID))
+	})
+}
+
+// A pin that another program removes is noticed and made again: it would be missed when the agent ends.
+func TestPrivilegedSteps_PinIsRepaired(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	pins := n.kernel.Pods.(*traffic).steps
+	n.host.Do(func() {
+		n.mountBPF()
+		p := n.attachHere()[bpf.PodEgress]
+		for _, unpinned := range []bool{false, true, false} {
+			seen, err := n.kernel.Pods.Observe()
+			require.NoError(t, err)
+			require.Equal(t, unpinned, seen.Unpinned[podlink.IngressBlock])
+			if unpinned {
+				n.check(n.kernel.Pods.SetFilter(podlink.IngressBlock, &p))
+			} else {
+				n.check(os.Remove(pins.path(p.Name, p.ID)))
+			}
+		}
+	})
+}
+
+// forgetRouter removes the router from the pod's neighbors, so that the next packet waits for an answer to an ARP request.
+func (n *node) forgetRouter() {
+	link, err := netlink.LinkByName("eth0")
+	n.check(err)
+	neighbors, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_V4)
+	n.check(err)
+	for _, neighbor := range neighbors {
+		n.check(netlink.NeighDel(&neighbor))
+	}
+}
