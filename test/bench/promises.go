@@ -96,7 +96,8 @@ const (
 	replyTimeout = 300 * time.Millisecond
 )
 
-// requester begins a new UDP flow at a fixed pace, each from a socket of its own, and notes when replies come.
+// requester begins a new UDP flow at a fixed pace, each from a socket of its own, and notes when the second request of a flow has its reply: only
+// with that request a flow needs an entry among the established ones.
 type requester struct {
 	stop func() error // ends the requests; further calls return the same error
 
@@ -131,7 +132,15 @@ func startRequests(from nodekit.Place, server netip.AddrPort) *requester {
 func (r *requester) receive(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(replyTimeout))
-	if _, err := conn.Read(make([]byte, 1)); err == nil {
+	reply := make([]byte, 1)
+	_, err := conn.Read(reply)
+	if err == nil {
+		_, err = conn.Write([]byte("!"))
+	}
+	if err == nil {
+		_, err = conn.Read(reply)
+	}
+	if err == nil {
 		now := time.Now()
 		r.mu.Lock()
 		defer r.mu.Unlock()
