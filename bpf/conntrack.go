@@ -18,6 +18,9 @@ const (
 	CtAudited      = podEgressCtFlagCT_AUDITED       // the policies under audit would have denied it
 )
 
+// CtPackets is the number of packets of a flow; bits 48 to 63 of the field are reserved.
+func CtPackets(e *CtEntry) uint64 { return e.Packets & (1<<48 - 1) }
+
 // ctTickShift makes ticks, in which conntrack keeps times, of nanoseconds.
 const ctTickShift = 30
 

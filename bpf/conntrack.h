@@ -62,6 +62,9 @@ static __always_inline __u32 ct_end_revision(const struct ct_entry *entry, __u32
 				(end & 1) * sizeof(entry->opener_revision));
 }
 
+/* ct_path returns the path of a flow. */
+static __always_inline enum flow_path ct_path(const struct ct_entry *entry) { return entry->flags & CT_VIA_STACK ? PATH_STACK : PATH_PEER; }
+
 /* ct_end tells which end of an entry a side of its key is; CT_OPENER_SECOND is bit 0. */
 static __always_inline __u32 ct_end(const struct ct_entry *entry, __u32 second) { return (entry->flags ^ second) & 1; }
 
@@ -95,10 +98,10 @@ static __always_inline void ct_key_ports(__be16 *port, const struct l4 *l4, __u6
 	port[1] = l4->dport ^ swap;
 }
 
-/* ct_key4_make makes the key, and returns 1 when the sender is its second side, otherwise 0. */
-static __always_inline int ct_key4_make(struct ct_key4 *key, const struct addr_key *from, const struct addr_key *to, const struct l4 *l4)
+/* ct_key4_make makes the key of a packet between two addresses, and returns 1 when the sender is its second side, otherwise 0. */
+static __always_inline int ct_key4_make(struct ct_key4 *key, const void *from, const void *to, const struct l4 *l4)
 {
-	__be32 source = *(const __be32 *)from->addr, target = *(const __be32 *)to->addr;
+	__be32 source = *(const __be32 *)from, target = *(const __be32 *)to;
 	__u64 second = is_above((__u64)source << 16 | l4->sport, (__u64)target << 16 | l4->dport);
 	__u32 swap = (source ^ target) & -second;
 
@@ -112,10 +115,10 @@ static __always_inline int ct_key4_make(struct ct_key4 *key, const struct addr_k
 	return second;
 }
 
-static __always_inline int ct_key6_make(struct ct_key6 *key, const struct addr_key *from, const struct addr_key *to, const struct l4 *l4)
+static __always_inline int ct_key6_make(struct ct_key6 *key, const void *from, const void *to, const struct l4 *l4)
 {
-	__u64 source[2] = { word_at(from->addr), word_at(from->addr + 8) };
-	__u64 target[2] = { word_at(to->addr), word_at(to->addr + 8) };
+	__u64 source[2] = { word_at(from), word_at(from + 8) };
+	__u64 target[2] = { word_at(to), word_at(to + 8) };
 	__u64 second = is_above(source[0], target[0]) |
 		       (is_equal(source[0], target[0]) &
 			(is_above(source[1], target[1]) | (is_equal(source[1], target[1]) & is_above(l4->sport, l4->dport))));

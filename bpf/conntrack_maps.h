@@ -39,10 +39,17 @@ struct ct_key6 {
 	__u8 pad;
 };
 
-/* Flags of a flow. The opener sent its first packet, to the target. */
+/* The path on which the packets of a pod leave its link. */
+enum flow_path {
+	PATH_PEER = 0,	/* straight into the pod of the peer */
+	PATH_STACK = 1, /* up to the node's stack */
+};
+
+/* Flags of a flow. The opener sent its first packet, to the target. Bits 10, 11 and 16 to 31 are reserved, see "The entry of a flow" in
+ * Documentation/datapath.md. */
 enum ct_flag {
 	CT_OPENER_SECOND = 1, /* the opener is the second side of the key */
-	CT_VIA_STACK = 2,     /* one of them is behind the node's stack: what the pod sends goes there */
+	CT_VIA_STACK = 2,     /* the path is PATH_STACK */
 	CT_OPENER_FIN = 4,
 	CT_TARGET_FIN = 8,
 	CT_OPENER_RESET = 16, /* TCP: the last segment of the opener was a reset */
@@ -53,6 +60,7 @@ enum ct_flag {
 	CT_REPLIED = 512, /* the target sent something other than a reset */
 };
 
+#define CT_PATHS (CT_VIA_STACK | 3 << 10) /* all bits of the path, also those that are reserved */
 #define CT_RESET (CT_OPENER_RESET | CT_TARGET_RESET)
 #define CT_CLOSING (CT_OPENER_FIN | CT_TARGET_FIN | CT_RESET)
 
@@ -71,7 +79,7 @@ struct ct_entry {
 	__u16 opener; /* local endpoint id, 0 when it is none */
 	__u16 target;
 	enum ct_flag flags; /* any of them */
-	__u64 packets; /* of both directions; CPUs race on them */
+	__u64 packets; /* of both directions; CPUs race on them. Bits 48 to 63 are reserved. */
 	__u64 bytes;
 };
 _Static_assert(__builtin_offsetof(struct ct_entry, target_revision) == __builtin_offsetof(struct ct_entry, opener_revision) + 4 &&

@@ -80,7 +80,7 @@ static __always_inline struct ct_entry *fast_entry(const struct fast *packet, __
 		if (bpf_map_lookup_elem(&services, &to))
 			return NULL;
 	}
-	if (!entry || entry->check != packet->check || ct_expired(entry, now) || entry->epochs != epochs_of(&packet->to.addr, !(entry->flags & CT_VIA_STACK)))
+	if (!entry || entry->check != packet->check || ct_expired(entry, now) || entry->epochs != epochs_of(&packet->to.addr, ct_path(entry) == PATH_PEER))
 		return NULL;
 	flags = entry->flags;
 	if (flags & (CT_TRANSLATED | CT_RESET))
@@ -111,13 +111,6 @@ static __always_inline const struct endpoint_facts *fast_peer(const struct ct_en
 	return peer && peer->revision == ct_end_revision(entry, other) ? peer : NULL;
 }
 
-/* fast_metrics counts a packet. Its own function, so that the verifier walks through it once. */
-__attribute__((noinline)) int fast_metrics(__u32 direction, __u32 length)
-{
-	metrics_count(REASON_FORWARDED, direction, length);
-	return 0;
-}
-
 /* fast_count updates the timeout and the counters of a flow. */
 static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *entry, __u8 protocol, __u32 now)
 {
@@ -127,7 +120,7 @@ static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *e
 		entry->expires = expires;
 	entry->packets++;
 	entry->bytes += skb->len;
-	fast_metrics(DIRECTION_EGRESS, skb->len);
+	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
 }
 
 /* fast_hop decrements the TTL or the hop limit; it returns 0 when that is 1 at most. */
@@ -167,7 +160,7 @@ __attribute__((noinline)) int fast_send(struct __sk_buff *skb, const struct fast
 		return NOT_FAST;
 	if (!mac_equal(eth->h_source, self->pod_mac) || !mac_equal(eth->h_dest, self->host_mac))
 		return NOT_FAST;
-	if (entry->flags & CT_VIA_STACK) {
+	if (ct_path(entry) == PATH_STACK) {
 		fast_count(skb, entry, packet->to.protocol, now);
 		deliver_stack(skb, self);
 		return TC_ACT_OK;
@@ -178,7 +171,7 @@ __attribute__((noinline)) int fast_send(struct __sk_buff *skb, const struct fast
 	mac_copy(eth->h_dest, peer->pod_mac);
 	mac_copy(eth->h_source, peer->host_mac);
 	skb->mark = 0;
-	fast_metrics(DIRECTION_INGRESS, skb->len);
+	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
 	return bpf_redirect_peer(peer->ifindex, 0);
 }
 
@@ -209,7 +202,7 @@ static __always_inline int fast_ipv4(struct __sk_buff *skb, struct fast *packet)
 		return 0;
 	*(__be32 *)from.addr = ip->saddr;
 	*(__be32 *)packet->to.addr.addr = ip->daddr;
-	packet->second = ct_key4_make(&packet->key.v4, &from, &packet->to.addr, &l4);
+	packet->second = ct_key4_make(&packet->key.v4, from.addr, packet->to.addr.addr, &l4);
 	fast_target(packet, &l4, 4);
 	packet->check = ct_check(&packet->key, sizeof(packet->key.v4) / 8);
 	return 1;
@@ -234,7 +227,7 @@ static __always_inline int fast_ipv6(struct __sk_buff *skb, struct fast *packet)
 		return 0;
 	from = addr_key_ipv6(&ip->saddr);
 	packet->to.addr = addr_key_ipv6(&ip->daddr);
-	packet->second = ct_key6_make(&packet->key.v6, &from, &packet->to.addr, &l4);
+	packet->second = ct_key6_make(&packet->key.v6, from.addr, packet->to.addr.addr, &l4);
 	fast_target(packet, &l4, 6);
 	packet->check = ct_check(&packet->key, sizeof(packet->key.v6) / 8);
 	return 1;

@@ -10,6 +10,7 @@
 #include "ipv6.h"
 #include "l4.h"
 #include "reasons.h"
+#include "verdict.h"
 
 /* "Self" is the endpoint at whose link a program runs: it sends what has the direction egress, and gets the rest. Its peer is the
  * other end. */
@@ -36,13 +37,15 @@ struct flow {
 	__u8 second;	   /* the sender is the second side of the key */
 	__u8 known;	   /* entry is that of a flow that goes on, not of one that begins */
 	__u8 table;	   /* enum ct_table: where the entry of the flow is, or of one before it with the same key */
-	__u8 via_stack;	   /* what self sends goes to the stack */
+	__u8 path;	   /* enum flow_path, of what self sends */
 	__u8 peer_refused; /* it was the peer's policy that said no */
 	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
 	__u8 service;	   /* FLOW_..., what the packet has to do with a service */
 	__u8 midstream;	   /* a TCP segment without SYN whose connection has no entry */
 	union ct_key key;
 	struct ct_entry entry; /* what is to be stored, when the packet changes it */
+	struct dealing dealing; /* what is evaluated, when policies are */
+	struct policy_question question;
 };
 
 /* The flow of the packet that this CPU processes. Programs of these hooks do not interrupt each other on one CPU. The flow is not on the stack,
@@ -110,11 +113,11 @@ __attribute__((noinline)) int flow_name(struct flow *flow)
 	if (!flow)
 		return 0;
 	if (flow->family == 6) {
-		flow->second = ct_key6_make(&flow->key.v6, &flow->from, &flow->to, &flow->l4);
+		flow->second = ct_key6_make(&flow->key.v6, flow->from.addr, flow->to.addr, &flow->l4);
 		flow->check = ct_check(&flow->key, sizeof(flow->key.v6) / 8);
 		return 0;
 	}
-	flow->second = ct_key4_make(&flow->key.v4, &flow->from, &flow->to, &flow->l4);
+	flow->second = ct_key4_make(&flow->key.v4, flow->from.addr, flow->to.addr, &flow->l4);
 	flow->check = ct_check(&flow->key, sizeof(flow->key.v4) / 8);
 	return 0;
 }
@@ -186,6 +189,6 @@ __attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_ent
 		return 0;
 	}
 	flow->peer = peer;
-	flow->via_stack = !!(entry->flags & CT_VIA_STACK);
+	flow->path = ct_path(entry);
 	return 1;
 }

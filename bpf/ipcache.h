@@ -150,12 +150,12 @@ static __always_inline __u32 epoch_of(__u32 slot)
 #define EPOCH_LOCAL 0x80000000U
 
 /* epochs_of changes with every change of the identity of an address, or of the CIDRs that policies name. Of a local endpoint only the CIDRs count: its
- * identity is one of its facts. Its own function, so that the verifier walks through it once. */
-__attribute__((noinline)) __u32 epochs_of(const struct addr_key *peer, int is_local)
+ * identity is one of its facts. */
+static __always_inline __u32 epochs_of(const struct addr_key *peer, int is_local)
 {
 	__u32 shard, *epoch;
 
-	if (is_local || !peer)
+	if (is_local)
 		return epoch_of(EPOCH_CIDRS) + EPOCH_LOCAL;
 	shard = epoch_shard(peer);
 	epoch = bpf_map_lookup_elem(&epoch_shards, &shard);

@@ -29,10 +29,11 @@ static __always_inline int has_address(const struct endpoint_facts *facts, const
 }
 
 /* peer_of_sender finds whom a pod sends to. */
-static __always_inline verdict peer_of_sender(const struct addr_key *to, int via_stack, struct peer *peer)
+static __always_inline verdict peer_of_sender(const struct addr_key *to, enum flow_path path, struct peer *peer)
 {
 	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, to);
 	struct endpoint_facts *facts;
+	__u32 revision;
 
 	if (!ref) {
 		peer->identity = ipcache_identity(to);
@@ -44,12 +45,14 @@ static __always_inline verdict peer_of_sender(const struct addr_key *to, int via
 	}
 	if (!(facts = endpoint_by_id(ref->id)))
 		return DROP(FILE_JUDGE, REASON_NO_ENDPOINT);
-	peer->revision = *(volatile __u32 *)&facts->revision;
+	revision = *(volatile __u32 *)&facts->revision; /* read before the facts */
 	if (!has_address(facts, to))
 		return DROP(FILE_JUDGE, REASON_STALE_IP);
 	peer->identity = facts->identity;
-	if (!via_stack) /* otherwise the peer's own link judges what the stack brings */
-		peer->facts = facts;
+	if (path == PATH_STACK) /* the program on the link of the peer evaluates what the stack forwards */
+		return CONTINUE;
+	peer->facts = facts;
+	peer->revision = revision;
 	return CONTINUE;
 }
 
@@ -63,8 +66,9 @@ static __always_inline int is_loopback(struct __sk_buff *skb, const struct flow 
  * flow was opened. What it finds stands in the entry. */
 __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
-	struct dealing d = {};
+	struct addr_key address; /* of the peer; helpers of Linux 6.1 take no key from the flow */
 	struct ct_entry *entry;
+	struct dealing *d;
 	struct peer peer = {};
 	__u32 revision, own;
 	int audited, sends;
@@ -73,42 +77,43 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 	if (!flow || !self)
 		return DROP(FILE_JUDGE, REASON_POLICY);
 	entry = &flow->entry;
+	d = &flow->dealing;
 	/* Read first: whoever changes the facts changes it after them. */
 	revision = *(volatile const __u32 *)&self->revision;
 	sends = flow->direction == DIRECTION_EGRESS;
-	d.peer = sends ? flow->to : flow->from;
+	d->peer = address = sends ? flow->to : flow->from;
 	if (!sends)
-		peer.identity = source_identity(skb, &d.peer);
-	else if ((v = peer_of_sender(&d.peer, flow->known && (entry->flags & CT_VIA_STACK), &peer)) != CONTINUE)
+		peer.identity = source_identity(skb, &address);
+	else if ((v = peer_of_sender(&address, flow->known ? ct_path(entry) : PATH_PEER, &peer)) != CONTINUE)
 		return v;
 	flow->peer_identity = peer.identity;
 	flow->peer = peer.facts ? peer.facts->id : 0;
-	flow->via_stack = !peer.facts;
+	flow->path = peer.facts ? PATH_PEER : PATH_STACK;
 
 	own = ct_end(entry, flow_self(flow));
-	d.protocol = flow->l4.protocol;
-	d.port = ct_end(entry, flow->second) ? flow->l4.sport : flow->l4.dport;
+	d->protocol = flow->l4.protocol;
+	d->port = ct_end(entry, flow->second) ? flow->l4.sport : flow->l4.dport;
 	if (flow->l4.role != L4_PLAIN)
-		d.port = bpf_htons(flow->l4.type);
-	d.fresh = !flow->known;
-	d.identity = peer.identity;
-	d.direction = own ? DIRECTION_INGRESS : DIRECTION_EGRESS;
-	if (!is_loopback(skb, flow, self) && (v = verdict_of(skb, self, &d)) != CONTINUE)
+		d->port = bpf_htons(flow->l4.type);
+	d->fresh = !flow->known;
+	d->identity = peer.identity;
+	d->direction = own ? DIRECTION_INGRESS : DIRECTION_EGRESS;
+	if (!is_loopback(skb, flow, self) && (v = verdict_of(skb, self, d, &flow->question)) != CONTINUE)
 		return v;
-	audited = d.audited;
+	audited = d->audited;
 	if (peer.facts) {
-		d.peer = flow->from;
-		d.identity = self->identity;
-		d.direction = own ? DIRECTION_EGRESS : DIRECTION_INGRESS;
-		if ((v = verdict_of(skb, peer.facts, &d)) != CONTINUE) {
+		d->peer = flow->from;
+		d->identity = self->identity;
+		d->direction = own ? DIRECTION_EGRESS : DIRECTION_INGRESS;
+		if ((v = verdict_of(skb, peer.facts, d, &flow->question)) != CONTINUE) {
 			flow->peer_refused = 1;
 			return v;
 		}
-		audited |= d.audited;
+		audited |= d->audited;
 	}
 
 	entry->epochs = flow->local_epochs;
-	entry->flags &= ~(CT_AUDITED | CT_VIA_STACK);
+	entry->flags &= ~(CT_AUDITED | CT_PATHS);
 	if (audited)
 		entry->flags |= CT_AUDITED;
 	if (!peer.facts) {

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/testnet"
@@ -122,6 +125,60 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Of the 512 bytes of stack that the kernel gives the functions of a chain of calls together (MAX_BPF_STACK in include/linux/filter.h), programs may use
+// this much. The rest is room for further functions.
+const stackBudget = 352
+
+// The stack that the deepest chain of calls takes is not shown by the kernel. It is within the budget when the kernel still takes the program after its
+// first function takes all the room that the budget leaves.
+func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	for _, object := range Objects() {
+		own := firstFrames(t, object)
+		spec, err := Load(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, p := range spec.Programs {
+			first := p.Instructions[0]
+			deep := asm.StoreImm(asm.R10, int16(-(own[name] + 512 - stackBudget)), 0, asm.Word).WithMetadata(first.Metadata)
+			p.Instructions[0].Metadata = asm.Metadata{}
+			p.Instructions = append(asm.Instructions{deep}, p.Instructions...)
+		}
+		coll, err := ebpf.NewCollection(spec)
+		if err != nil {
+			t.Errorf("%s: a chain of calls takes more than %d bytes of stack: %v", object, stackBudget, err)
+			continue
+		}
+		coll.Close()
+	}
+}
+
+// firstFrames reads how much stack the first function of each program of an object takes.
+func firstFrames(t *testing.T, object string) map[string]int {
+	t.Helper()
+	spec, err := Load(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer coll.Close()
+	frames := map[string]int{}
+	for name, p := range coll.Programs {
+		_, depths, found := strings.Cut(p.VerifierLog, "stack depth ")
+		depth, err := strconv.Atoi(depths[:max(0, strings.IndexAny(depths, "+\n"))])
+		if !found || err != nil {
+			t.Fatalf("%s: the verifier does not tell the stack of functions:\n%s", name, p.VerifierLog)
+		}
+		frames[name] = depth
+	}
+	return frames
 }
 
 // bucketsOf is the memory of an empty hash that takes memory for entries as they come: buckets of 16 bytes (kernel/bpf/hashtab.c), and a little more.

@@ -144,7 +144,7 @@ type netdevEgressFlow struct {
 	Second       uint8
 	Known        uint8
 	Table        uint8
-	ViaStack     uint8
+	Path         uint8
 	PeerRefused  uint8
 	Foreign      uint8
 	Service      uint8
@@ -155,7 +155,29 @@ type netdevEgressFlow struct {
 		V4 netdevEgressCtKey4
 		_  [24]byte
 	}
-	Entry netdevEgressCtEntry
+	Entry   netdevEgressCtEntry
+	Dealing struct {
+		_         structs.HostLayout
+		Peer      netdevEgressAddrKey
+		Identity  uint32
+		Port      uint16
+		Protocol  uint8
+		Direction uint8
+		Fresh     uint8
+		Audited   uint8
+		Pad       [2]uint8
+	}
+	Question struct {
+		_        structs.HostLayout
+		Policy   uint32
+		Shape    uint32
+		Identity uint32
+		Cidr     uint32
+		Port     uint16
+		Protocol uint8
+		Outside  uint8
+		Match    uint32
+	}
 }
 
 type netdevEgressFragEntry struct {
@@ -304,6 +326,34 @@ const (
 	netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV6 netdevEgressNetdevFlag = 2
 )
 
+type netdevEgressPolicyEntry struct {
+	_    structs.HostLayout
+	Rule uint32
+	Deny uint8
+	Pad  [3]uint8
+}
+
+type netdevEgressPolicyKey struct {
+	_        structs.HostLayout
+	Policy   uint32
+	Identity uint32
+	Kind     uint8
+	Protocol uint8
+	Port     uint16
+	PortBits uint8
+	Pad      [3]uint8
+}
+
+type netdevEgressPolicyRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Policy    uint32
+	Identity  uint32
+	Kind      uint8
+	Protocol  uint8
+	Port      uint16
+}
+
 type netdevEgressRate struct {
 	_     structs.HostLayout
 	Tick  uint32
@@ -381,6 +431,8 @@ const (
 	netdevEgressMapNatFlows          = "nat_flows"
 	netdevEgressMapNatWorks          = "nat_works"
 	netdevEgressMapNetdevs           = "netdevs"
+	netdevEgressMapPolicy            = "policy"
+	netdevEgressMapPolicyRanges      = "policy_ranges"
 	netdevEgressMapServiceSlots      = "service_slots"
 	netdevEgressMapServices          = "services"
 	netdevEgressMapSourceRanges      = "source_ranges"
@@ -398,6 +450,8 @@ const (
 	netdevEgressVarNatPortFirst      = "nat_port_first"
 	netdevEgressVarNatPortLast       = "nat_port_last"
 	netdevEgressVarNatShares         = "nat_shares"
+	netdevEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	netdevEgressVarVerdictEvents     = "verdict_events"
 	netdevEgressVarWorldIpv4         = "world_ipv4"
 	netdevEgressVarWorldIpv6         = "world_ipv6"
 )
@@ -483,6 +537,8 @@ type netdevEgressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	Policy          *ebpf.MapSpec `ebpf:"policy"`
+	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -505,6 +561,8 @@ type netdevEgressVariableSpecs struct {
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
+	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
@@ -561,6 +619,8 @@ type netdevEgressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	Policy          *ebpf.Map `ebpf:"policy"`
+	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -602,6 +662,8 @@ func (m *netdevEgressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.Policy,
+		m.PolicyRanges,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -625,6 +687,8 @@ type netdevEgressVariables struct {
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
+	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }

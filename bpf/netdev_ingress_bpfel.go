@@ -144,7 +144,7 @@ type netdevIngressFlow struct {
 	Second       uint8
 	Known        uint8
 	Table        uint8
-	ViaStack     uint8
+	Path         uint8
 	PeerRefused  uint8
 	Foreign      uint8
 	Service      uint8
@@ -155,7 +155,29 @@ type netdevIngressFlow struct {
 		V4 netdevIngressCtKey4
 		_  [24]byte
 	}
-	Entry netdevIngressCtEntry
+	Entry   netdevIngressCtEntry
+	Dealing struct {
+		_         structs.HostLayout
+		Peer      netdevIngressAddrKey
+		Identity  uint32
+		Port      uint16
+		Protocol  uint8
+		Direction uint8
+		Fresh     uint8
+		Audited   uint8
+		Pad       [2]uint8
+	}
+	Question struct {
+		_        structs.HostLayout
+		Policy   uint32
+		Shape    uint32
+		Identity uint32
+		Cidr     uint32
+		Port     uint16
+		Protocol uint8
+		Outside  uint8
+		Match    uint32
+	}
 }
 
 type netdevIngressFragEntry struct {
@@ -309,6 +331,34 @@ type netdevIngressNetdev struct {
 	Ipv6  [16]uint8
 }
 
+type netdevIngressPolicyEntry struct {
+	_    structs.HostLayout
+	Rule uint32
+	Deny uint8
+	Pad  [3]uint8
+}
+
+type netdevIngressPolicyKey struct {
+	_        structs.HostLayout
+	Policy   uint32
+	Identity uint32
+	Kind     uint8
+	Protocol uint8
+	Port     uint16
+	PortBits uint8
+	Pad      [3]uint8
+}
+
+type netdevIngressPolicyRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Policy    uint32
+	Identity  uint32
+	Kind      uint8
+	Protocol  uint8
+	Port      uint16
+}
+
 type netdevIngressRate struct {
 	_     structs.HostLayout
 	Tick  uint32
@@ -387,6 +437,8 @@ const (
 	netdevIngressMapNatFlows          = "nat_flows"
 	netdevIngressMapNatWorks          = "nat_works"
 	netdevIngressMapNetdevs           = "netdevs"
+	netdevIngressMapPolicy            = "policy"
+	netdevIngressMapPolicyRanges      = "policy_ranges"
 	netdevIngressMapRejectRates       = "reject_rates"
 	netdevIngressMapServiceSlots      = "service_slots"
 	netdevIngressMapServices          = "services"
@@ -405,7 +457,9 @@ const (
 	netdevIngressVarNatPortFirst      = "nat_port_first"
 	netdevIngressVarNatPortLast       = "nat_port_last"
 	netdevIngressVarNatShares         = "nat_shares"
+	netdevIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
 	netdevIngressVarRejectRate        = "reject_rate"
+	netdevIngressVarVerdictEvents     = "verdict_events"
 	netdevIngressVarWorldIpv4         = "world_ipv4"
 	netdevIngressVarWorldIpv6         = "world_ipv6"
 )
@@ -492,6 +546,8 @@ type netdevIngressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	Policy          *ebpf.MapSpec `ebpf:"policy"`
+	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
@@ -515,7 +571,9 @@ type netdevIngressVariableSpecs struct {
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
+	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate        *ebpf.VariableSpec `ebpf:"reject_rate"`
+	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
@@ -573,6 +631,8 @@ type netdevIngressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	Policy          *ebpf.Map `ebpf:"policy"`
+	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
@@ -616,6 +676,8 @@ func (m *netdevIngressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.Policy,
+		m.PolicyRanges,
 		m.RejectRates,
 		m.ServiceSlots,
 		m.Services,
@@ -640,7 +702,9 @@ type netdevIngressVariables struct {
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
+	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate        *ebpf.Variable `ebpf:"reject_rate"`
+	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }

@@ -182,7 +182,7 @@ type podEgressFlow struct {
 	Second       uint8
 	Known        uint8
 	Table        uint8
-	ViaStack     uint8
+	Path         uint8
 	PeerRefused  uint8
 	Foreign      uint8
 	Service      uint8
@@ -193,7 +193,29 @@ type podEgressFlow struct {
 		V4 podEgressCtKey4
 		_  [24]byte
 	}
-	Entry podEgressCtEntry
+	Entry   podEgressCtEntry
+	Dealing struct {
+		_         structs.HostLayout
+		Peer      podEgressAddrKey
+		Identity  uint32
+		Port      uint16
+		Protocol  uint8
+		Direction uint8
+		Fresh     uint8
+		Audited   uint8
+		Pad       [2]uint8
+	}
+	Question struct {
+		_        structs.HostLayout
+		Policy   uint32
+		Shape    uint32
+		Identity uint32
+		Cidr     uint32
+		Port     uint16
+		Protocol uint8
+		Outside  uint8
+		Match    uint32
+	}
 }
 
 type podEgressFragEntry struct {

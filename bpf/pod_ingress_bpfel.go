@@ -149,7 +149,7 @@ type podIngressFlow struct {
 	Second       uint8
 	Known        uint8
 	Table        uint8
-	ViaStack     uint8
+	Path         uint8
 	PeerRefused  uint8
 	Foreign      uint8
 	Service      uint8
@@ -160,7 +160,29 @@ type podIngressFlow struct {
 		V4 podIngressCtKey4
 		_  [24]byte
 	}
-	Entry podIngressCtEntry
+	Entry   podIngressCtEntry
+	Dealing struct {
+		_         structs.HostLayout
+		Peer      podIngressAddrKey
+		Identity  uint32
+		Port      uint16
+		Protocol  uint8
+		Direction uint8
+		Fresh     uint8
+		Audited   uint8
+		Pad       [2]uint8
+	}
+	Question struct {
+		_        structs.HostLayout
+		Policy   uint32
+		Shape    uint32
+		Identity uint32
+		Cidr     uint32
+		Port     uint16
+		Protocol uint8
+		Outside  uint8
+		Match    uint32
+	}
 }
 
 type podIngressFragEntry struct {

@@ -84,7 +84,6 @@ __attribute__((noinline)) int pod_goes_on(struct flow *flow)
 __attribute__((noinline)) int pod_collides(__u32 family)
 {
 	struct nat_work *work = nat_work();
-	struct addr_key from = {}, to = {};
 	struct ct_entry *entry;
 	enum ct_table table;
 	union ct_key key = {};
@@ -96,13 +95,11 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 	l4.sport = work->entry.sport;
 	l4.dport = work->entry.dport;
 	l4.protocol = work->key.protocol;
-	__builtin_memcpy(from.addr, work->entry.saddr, sizeof(from.addr));
-	__builtin_memcpy(to.addr, work->entry.daddr, sizeof(to.addr));
 	if (family == 6) {
-		ct_key6_make(&key.v6, &from, &to, &l4);
+		ct_key6_make(&key.v6, work->entry.saddr, work->entry.daddr, &l4);
 		check = ct_check(&key, sizeof(key.v6) / 8);
 	} else {
-		ct_key4_make(&key.v4, &from, &to, &l4);
+		ct_key4_make(&key.v4, work->entry.saddr, work->entry.daddr, &l4);
 		check = ct_check(&key, sizeof(key.v4) / 8);
 	}
 	entry = ct_find(&key, family, &table);

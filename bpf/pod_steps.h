@@ -92,7 +92,7 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	struct endpoint_facts *to;
 	verdict v;
 
-	if (flow->via_stack)
+	if (flow->path == PATH_STACK)
 		return deliver_stack(skb, self);
 	if (!(to = endpoint_by_id(flow->peer)))
 		return DROP(FILE_POD_STEPS, REASON_NO_ENDPOINT);

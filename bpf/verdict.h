@@ -77,15 +77,14 @@ static __always_inline void verdict_report(struct __sk_buff *skb, __u32 endpoint
  * them, the shape of one policy would hide the denies of another. */
 static __always_inline __u64 policy_of(const __u32 *id) { return *(const volatile __u64 *)id; }
 
-/* verdict_of judges a peer by an endpoint's policy. Its own function, so that the verifier walks through it once. */
-__attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct endpoint_facts *facts, struct dealing *d)
+/* verdict_of evaluates an endpoint's policy for a peer; q is scratch space. Its own function, so that the verifier walks through it once. */
+__attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct endpoint_facts *facts, struct dealing *d, struct policy_question *q)
 {
-	struct policy_question q = {};
 	__u64 enforced, audited;
 	verdict v;
 	__u8 match;
 
-	if (!facts || !d)
+	if (!facts || !d || !q)
 		return DROP(FILE_POLICY, REASON_POLICY);
 	if (d->direction == DIRECTION_EGRESS) {
 		enforced = policy_of(&facts->policy_egress);
@@ -94,23 +93,24 @@ __attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct end
 		enforced = policy_of(&facts->policy_ingress);
 		audited = policy_of(&facts->audit_ingress);
 	}
-	q.policy = (__u32)enforced;
-	q.shape = enforced >> 32;
-	q.identity = d->identity;
-	q.port = d->port;
-	q.protocol = d->protocol;
-	q.outside = is_outside(d->identity);
-	if ((q.shape | audited >> 32) & SHAPE_CIDRS)
-		q.cidr = cidr_identity(&d->peer);
-	v = policy_ask(&q);
-	match = q.match;
+	q->policy = (__u32)enforced;
+	q->shape = enforced >> 32;
+	q->identity = d->identity;
+	q->port = d->port;
+	q->protocol = d->protocol;
+	q->outside = is_outside(d->identity);
+	q->cidr = 0;
+	if ((q->shape | audited >> 32) & SHAPE_CIDRS)
+		q->cidr = cidr_identity(&d->peer);
+	v = policy_ask(q);
+	match = q->match;
 	d->audited = 0;
 	if (v == CONTINUE && (__u32)audited) {
-		q.policy = (__u32)audited;
-		q.shape = audited >> 32;
-		if (policy_ask(&q) != CONTINUE) {
+		q->policy = (__u32)audited;
+		q->shape = audited >> 32;
+		if (policy_ask(q) != CONTINUE) {
 			d->audited = 1;
-			match = q.match;
+			match = q->match;
 		}
 	}
 	if (d->fresh || v != CONTINUE)

@@ -91,7 +91,7 @@ func (c *collector) row(txn statedb.ReadTxn, f *ctmap.Flow, now uint32) flow {
 	row := flow{Protocol: ctmap.Protocol(t.Protocol), Source: t.Opener, Destination: t.Target, State: f.StateAt(now),
 		AgeSeconds: int(f.Age(now) / time.Second), LeftSeconds: int(f.Left(now) / time.Second),
 		From: c.end(txn, e.Opener, e.OpenerIdentity, e.OpenerRevision), To: c.end(txn, e.Target, e.TargetIdentity, e.TargetRevision),
-		Packets: e.Packets, Bytes: e.Bytes, Flags: f.Words()}
+		Packets: bpf.CtPackets(e), Bytes: e.Bytes, Flags: f.Words()}
 	if isICMP(t) {
 		row.ICMPType = &t.ICMPType
 	}

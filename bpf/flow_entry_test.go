@@ -1,0 +1,83 @@
+package bpf
+
+import (
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+	"github.com/stretchr/testify/require"
+)
+
+// The page owns the layout of the entry of a flow: its table and the type of C have the same fields at the same offsets.
+func TestFlowEntry_IsAsThePageSays(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../Documentation/datapath.md")
+	require.NoError(t, err)
+	spec, err := Load(PodEgress)
+	require.NoError(t, err)
+	var entry *btf.Struct
+	require.NoError(t, spec.Types.TypeByName("ct_entry", &entry))
+	type field struct {
+		offset, size int
+		name         string
+	}
+	var documented, compiled []field
+	section := regexp.MustCompile(`(?s)### The entry of a flow\n.*?\n\*\*`).Find(page)
+	for _, row := range regexp.MustCompile("\n\\| (\\d+) \\| (\\d+) \\| `(\\w+)` \\|").FindAllSubmatch(section, -1) {
+		offset, _ := strconv.Atoi(string(row[1]))
+		size, _ := strconv.Atoi(string(row[2]))
+		documented = append(documented, field{offset, size, string(row[3])})
+	}
+	for _, m := range entry.Members {
+		size, err := btf.Sizeof(m.Type)
+		require.NoError(t, err)
+		compiled = append(compiled, field{int(m.Offset.Bytes()), size, m.Name})
+	}
+	require.Equal(t, compiled, documented)
+}
+
+// A peer whose packets come from the stack is no local end, and its revision is reserved: it stays 0, also when the peer is a pod of this node.
+func TestPrivilegedFlowEntry_NoRevisionOfAPeerBehindTheStack(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.update(MapIpcache, NewAddrKey(podA.addr(family)), IpcacheEntry{Identity: podA.facts().Identity})
+		n.ingress(podB, rule{kind: PolicyIdentity, identity: podA.facts().Identity})
+		arrives := received(podB, podA.addr(family), podB.addr(family)).ports(5000, 80)
+		n.arrives(podB, ifPodA, arrives.tcp(t, "S"))
+		back := arrives.back(podB)
+		n.passes(podB, back.tcp(t, "SA"), actOK)
+		n.arrives(podB, ifPodA, arrives.tcp(t, "A"))
+		n.facts(podB, func(*EndpointFacts) {}) // the next segment of pod b is evaluated, and finds pod a
+		n.passes(podB, back.tcp(t, "A"), actOK)
+		if f := n.onlyFlow("est", family); f.Opener != 0 || f.OpenerRevision != 0 || f.TargetRevision == 0 {
+			t.Errorf("flow %+v", f)
+		}
+	})
+}
+
+// Programs keep the bits that later features have in an entry. An evaluation clears the path of other programs.
+func TestPrivilegedFlowEntry_ReservedBitsStay(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		const flags, paths, packets = 0xffff0000, 0x0c00, 0xffff << 48
+		n.changeFlows("est", family, func(e *CtEntry) { e.Flags |= flags | paths; e.Packets |= packets })
+		before := n.onlyFlow("est", family)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+		n.passes(podA, open.tcp(t, "FA"), actRedirect)
+		f := n.onlyFlow("est", family)
+		if f.Flags&(flags|paths) != flags|paths || f.Packets>>48 != packets>>48 || CtPackets(&f) != CtPackets(&before)+2 {
+			t.Errorf("flow %+v, before %+v", f, before)
+		}
+		n.facts(podB, func(*EndpointFacts) {})
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		if f := n.onlyFlow("est", family); f.Flags&(flags|paths) != flags || f.Packets>>48 != packets>>48 {
+			t.Errorf("after an evaluation: flow %+v", f)
+		}
+	})
+}
