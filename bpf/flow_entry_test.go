@@ -25,10 +25,10 @@ func TestFlowEntry_IsAsThePageSays(t *testing.T) {
 	}
 	var documented, compiled []field
 	section := regexp.MustCompile(`(?s)### The entry of a flow\n.*?\n\*\*`).Find(page)
-	for _, row := range regexp.MustCompile("\n\\| (\\d+) \\| (\\d+) \\| `(\\w+)` \\|").FindAllSubmatch(section, -1) {
-		offset, _ := strconv.Atoi(string(row[1]))
-		size, _ := strconv.Atoi(string(row[2]))
-		documented = append(documented, field{offset, size, string(row[3])})
+	for _, row := range regexp.MustCompile("\n\\| `(\\w+)` \\| (\\d+) \\| (\\d+) \\|").FindAllSubmatch(section, -1) {
+		offset, _ := strconv.Atoi(string(row[2]))
+		size, _ := strconv.Atoi(string(row[3]))
+		documented = append(documented, field{offset, size, string(row[1])})
 	}
 	for _, m := range entry.Members {
 		size, err := btf.Sizeof(m.Type)

@@ -47,15 +47,24 @@ func (s steps) pinned(program string, id uint32) bool {
 	return err == nil
 }
 
-// unpinOthers removes the pins of all programs of the same name but this one and the one before it, former.
-func (s steps) unpinOthers(p *program, former uint32) error {
+// unpinOthers removes the pins of all other programs of the same name, which run on no hook any more, after the last packet has left them.
+func (s steps) unpinOthers(p *program) error {
 	pins, err := os.ReadDir(s.dir)
-	errs := []error{err}
+	if err != nil {
+		return fmt.Errorf("list the pins of steps: %w", err)
+	}
+	var others []string
 	for _, pin := range pins {
-		path := filepath.Join(s.dir, pin.Name())
-		if strings.HasPrefix(pin.Name(), p.Name+"_") && path != s.path(p.Name, p.ID) && path != s.path(p.Name, former) {
-			errs = append(errs, os.Remove(path))
+		if path := filepath.Join(s.dir, pin.Name()); strings.HasPrefix(pin.Name(), p.Name+"_") && path != s.path(p.Name, p.ID) {
+			others = append(others, path)
 		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	errs := []error{awaitPackets()}
+	for _, path := range others {
+		errs = append(errs, os.Remove(path))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove the pins of steps of earlier programs: %w", err)

@@ -64,27 +64,19 @@ func (t *traffic) RuleChanged(ctx context.Context) error { return t.rules.Next(c
 // Hold implements podLinks.
 func (t *traffic) Hold(ifindex int) error { return t.tc.EnsureClsact(ifindex, blocks()) }
 
-// SetFilter implements podLinks. The steps of a program are pinned before the first packet enters it. Those of the program before stay pinned until the
-// next replacement: packets may still be inside that program.
+// SetFilter implements podLinks. The steps of a program are pinned before the first packet enters it, and until the last has left it.
 func (t *traffic) SetFilter(block uint32, p *program) error {
 	at := tc.Block(block)
 	if p == nil || p.steps == nil {
 		return t.setFilter(at, p)
 	}
-	former, _, err := t.filter(at)
-	if err != nil {
-		return err
-	}
 	if err := t.steps.pin(p); err != nil {
 		return err
-	}
-	if former == p.ID {
-		return nil
 	}
 	if err := t.setFilter(at, p); err != nil {
 		return err
 	}
-	return t.steps.unpinOthers(p, former)
+	return t.steps.unpinOthers(p)
 }
 
 // setFilter replaces our filter at a place, unless it runs the program already.

@@ -23,6 +23,7 @@ var kindOf = map[string]string{
 	"program on `waggle_host` before Linux 6.6":     "clsact", // it goes with the link, and so does that
 	"programs on `waggle_host`":                     "pin",
 	"programs on devices that lead out":             "pin",
+	"steps of `pod_egress`":                         "pin",
 	"the same before Linux 6.6":                     "filter",
 	"programs on the control group":                 "pin",
 	"storage of sockets in `sock_connected`":        "", // it goes with the sockets

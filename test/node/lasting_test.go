@@ -3,6 +3,7 @@ package node_test
 import (
 	"io/fs"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,9 @@ func lasting(t *testing.T, node *nodekit.Node) []string {
 	return facts
 }
 
+// programID is the end of the pins of steps: the kernel's number of a program, which is another one after each start.
+var programID = regexp.MustCompile(`/steps/(\w+)_\d+$`)
+
 func lastingNow(node *nodekit.Node) ([]string, error) {
 	facts, err := leftovers(node)
 	if err != nil {
@@ -31,7 +35,7 @@ func lastingNow(node *nodekit.Node) ([]string, error) {
 	err = node.Do(func() error {
 		return filepath.WalkDir(node.BPFRoot(), func(path string, entry fs.DirEntry, err error) error {
 			if err == nil {
-				facts = append(facts, "pin "+strings.TrimPrefix(path, node.BPFRoot()))
+				facts = append(facts, "pin "+programID.ReplaceAllString(strings.TrimPrefix(path, node.BPFRoot()), "/steps/${1}_ID"))
 			}
 			return err
 		})
