@@ -76,6 +76,7 @@ type node struct {
 	t        testing.TB
 	maps     map[string]*ebpf.Map
 	programs map[string]*ebpf.Program
+	steps    *ebpf.Map // of pod_egress
 	events   *ringbuf.Reader
 	ns       *testnet.Namespace
 	// constants are the load-time constants that differ from those of the objects.
@@ -195,6 +196,9 @@ func (n *node) loadProgram(name string) *ebpf.Program {
 		n.t.Fatalf("load %s: %+v", name, err)
 	}
 	n.t.Cleanup(coll.Close)
+	if steps := coll.Maps[MapPodSteps]; steps != nil {
+		n.steps = steps
+	}
 	return coll.Programs[name]
 }
 

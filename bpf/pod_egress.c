@@ -104,10 +104,12 @@ int pod_egress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
 	int action = fast(skb);
+	verdict v;
 
 	if (action != NOT_FAST)
 		return action;
-	return conclude(skb, judge(skb, &seen), &seen);
+	v = judge(skb, &seen);
+	return conclude(skb, v, &seen);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

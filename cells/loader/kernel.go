@@ -113,7 +113,7 @@ type observed struct {
 	Unchecked error
 	Blocks    map[int]tc.Blocks // by ifindex of devices that have a clsact
 	Filters   map[uint32]uint32 // number of our program by block
-	Unpinned  map[uint32]bool   // by block: no pin holds the steps of our program
+	Unpinned  map[uint32]error  // by block: why no pin holds the steps of our program; nil when one does
 	Ahead     []string          // other people's filters that run before ours on a block
 }
 

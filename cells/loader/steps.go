@@ -3,10 +3,15 @@ package loader
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cilium/hive/cell"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/settings"
 )
@@ -24,7 +29,7 @@ func (s steps) path(program string, id uint32) string {
 
 // pin pins the steps of a program, unless they are.
 func (s steps) pin(p *program) error {
-	if s.pinned(p.Name, p.ID) {
+	if s.missing(p.Name, p.ID) == nil {
 		return nil
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
@@ -41,10 +46,16 @@ func (s steps) pin(p *program) error {
 	return nil
 }
 
-// pinned reports whether the steps of a program are pinned.
-func (s steps) pinned(program string, id uint32) bool {
+// missing says why the steps of a program are not pinned, nil when they are: EROFS when they cannot be.
+func (s steps) missing(program string, id uint32) error {
 	_, err := os.Stat(s.path(program, id))
-	return err == nil
+	if err == nil {
+		return nil
+	}
+	if readOnly := unix.Access(filepath.Dir(s.dir), unix.W_OK); readOnly != nil {
+		err = fmt.Errorf("pin the steps of %s in %s: %w", program, s.dir, readOnly)
+	}
+	return err
 }
 
 // unpinOthers removes the pins of all other programs of the same name, which run on no hook any more, after the last packet has left them.
@@ -70,4 +81,13 @@ func (s steps) unpinOthers(p *program) error {
 		return fmt.Errorf("remove the pins of steps of earlier programs: %w", err)
 	}
 	return nil
+}
+
+// reportSteps reports steps that end with the agent.
+func reportSteps(health cell.Health, seen observed) {
+	if err := errors.Join(slices.Collect(maps.Values(seen.Unpinned))...); err != nil {
+		health.Degraded("Without an agent, programs of pods drop ARP, ICMP errors and new flows to services: mount the BPF file system read-write", err)
+		return
+	}
+	health.OK("The steps of programs are pinned")
 }

@@ -64,16 +64,18 @@ func (t *traffic) RuleChanged(ctx context.Context) error { return t.rules.Next(c
 // Hold implements podLinks.
 func (t *traffic) Hold(ifindex int) error { return t.tc.EnsureClsact(ifindex, blocks()) }
 
-// SetFilter implements podLinks. The steps of a program are pinned before the first packet enters it, and until the last has left it.
+// SetFilter implements podLinks. The steps of a program are pinned before the first packet enters it, and until the last has left it. On a BPF file system
+// that is read-only they last as long as the agent.
 func (t *traffic) SetFilter(block uint32, p *program) error {
 	at := tc.Block(block)
 	if p == nil || p.steps == nil {
 		return t.setFilter(at, p)
 	}
-	if err := t.steps.pin(p); err != nil {
-		return err
+	unpinned := t.steps.pin(p)
+	if unpinned != nil && !errors.Is(unpinned, unix.EROFS) {
+		return unpinned
 	}
-	if err := t.setFilter(at, p); err != nil {
+	if err := t.setFilter(at, p); err != nil || unpinned != nil {
 		return err
 	}
 	return t.steps.unpinOthers(p)
@@ -177,7 +179,7 @@ func (t *traffic) Observe() (o observed, err error) {
 	var err2 error
 	o.Blocks, err2 = t.tc.Clsacts()
 	errs := []error{err1, err2}
-	o.Filters, o.Unpinned = make(map[uint32]uint32), make(map[uint32]bool)
+	o.Filters, o.Unpinned = make(map[uint32]uint32), make(map[uint32]error)
 	for _, block := range []uint32{podlink.IngressBlock, podlink.EgressBlock} {
 		at := tc.Block(block)
 		filters, err := t.tc.Filters(at)
@@ -188,7 +190,7 @@ func (t *traffic) Observe() (o observed, err error) {
 		}
 		o.Filters[block] = id
 		if block == podlink.IngressBlock {
-			o.Unpinned[block] = !t.steps.pinned(bpf.PodEgress, id)
+			o.Unpinned[block] = t.steps.missing(bpf.PodEgress, id)
 		}
 		for _, f := range ahead {
 			o.Ahead = append(o.Ahead, fmt.Sprintf("%s: %s filter with priority %d and handle %#x", at, f.Kind, f.Priority, f.Handle))

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -30,11 +31,12 @@ type verifier struct {
 	table  statedb.RWTable[*attachments.Attachment]
 	order  cell.Health
 	guard  cell.Health
+	steps  cell.Health
 }
 
 func newVerifier(k kernel, w drift.Watch, table statedb.RWTable[*attachments.Attachment], health cell.Health) *verifier {
 	return &verifier{kernel: k, watch: w, table: table, order: health.NewScope("program-order"),
-		guard: health.NewScope("nft-rule")}
+		guard: health.NewScope("nft-rule"), steps: health.NewScope("steps")}
 }
 
 // registerVerify looks on a timer, and whenever the kernel announces what may be a reason.
@@ -90,6 +92,7 @@ func (v *verifier) look() (again bool, err error) {
 	}
 	groups := v.kernel.Devices.Groups(groupsOf(v.table.All(before)))
 	reportGuard(v.guard, seen)
+	reportSteps(v.steps, seen)
 	again = drift.Mark(v.watch, v.table, before, func(a *attachments.Attachment) []driftrepairs.Finding {
 		return findings(a, seen, links, groups)
 	})
@@ -108,7 +111,7 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	case attachments.Block:
 		id, found := seen.Filters[uint32(a.IfIndex)]
 		return append(programFinding(driftrepairs.Filter, what, a.ProgramID, id, found),
-			drift.If(a.ProgramID != 0 && a.ProgramID == id && seen.Unpinned[uint32(a.IfIndex)], driftrepairs.Filter, what, "the pin of its steps is missing")...)
+			drift.If(a.ProgramID != 0 && a.ProgramID == id && repairable(seen.Unpinned[uint32(a.IfIndex)]), driftrepairs.Filter, what, "the pin of its steps is missing")...)
 	case attachments.CGroup:
 		l, found := links[pinName(a)]
 		id, exists := groups[a.Device]
@@ -126,6 +129,9 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	}
 	return nil
 }
+
+// repairable reports whether a pin is missing that can be made.
+func repairable(unpinned error) bool { return unpinned != nil && !errors.Is(unpinned, unix.EROFS) }
 
 func clsactFinding(a *attachments.Attachment, seen observed) []driftrepairs.Finding {
 	have, found := seen.Blocks[a.IfIndex]
