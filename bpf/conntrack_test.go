@@ -342,7 +342,7 @@ func TestPrivilegedConntrack_ViaStack(t *testing.T) {
 		// Also when it is judged again.
 		n.facts(podB, func(*EndpointFacts) {})
 		n.passes(podB, back.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.Flags&CtViaStack == 0 || f.Opener != 0 || f.OpenerIdentity != podA.facts().Identity {
+		if f := n.onlyFlow("est", family); f.Flags&CtViaStack == 0 || f.Opener != 0 || f.OpenerRevision != 0 || f.OpenerIdentity != podA.facts().Identity {
 			t.Errorf("flow %+v", f)
 		}
 	})

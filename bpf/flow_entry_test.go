@@ -38,25 +38,6 @@ func TestFlowEntry_IsAsThePageSays(t *testing.T) {
 	require.Equal(t, compiled, documented)
 }
 
-// A peer whose packets come from the stack is no local end, and its revision is reserved: it stays 0, also when the peer is a pod of this node.
-func TestPrivilegedFlowEntry_NoRevisionOfAPeerBehindTheStack(t *testing.T) {
-	t.Parallel()
-	eachFamily(t, func(t *testing.T, n *node, family int) {
-		n.update(MapIpcache, NewAddrKey(podA.addr(family)), IpcacheEntry{Identity: podA.facts().Identity})
-		n.ingress(podB, rule{kind: PolicyIdentity, identity: podA.facts().Identity})
-		arrives := received(podB, podA.addr(family), podB.addr(family)).ports(5000, 80)
-		n.arrives(podB, ifPodA, arrives.tcp(t, "S"))
-		back := arrives.back(podB)
-		n.passes(podB, back.tcp(t, "SA"), actOK)
-		n.arrives(podB, ifPodA, arrives.tcp(t, "A"))
-		n.facts(podB, func(*EndpointFacts) {}) // the next segment of pod b is evaluated, and finds pod a
-		n.passes(podB, back.tcp(t, "A"), actOK)
-		if f := n.onlyFlow("est", family); f.Opener != 0 || f.OpenerRevision != 0 || f.TargetRevision == 0 {
-			t.Errorf("flow %+v", f)
-		}
-	})
-}
-
 // Programs keep the bits that later features have in an entry. An evaluation clears the path of other programs.
 func TestPrivilegedFlowEntry_ReservedBitsStay(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
-/* The steps of pod_egress: programs with which it continues in a tail call for packets that are not of an established flow. The verifier walks through
- * each of them apart, and a packet of an established flow passes none. */
+/* The steps of pod_egress: programs with which it continues in a tail call for rare packets and for the first packet of a flow to a service. The verifier
+ * walks through each of them apart, and a packet of an established flow passes none. */
 #pragma once
 
 #include <linux/bpf.h>

@@ -93,7 +93,7 @@ func lostNothing(t *testing.T, l *load.Load) bool {
 	return err == nil
 }
 
-// end wants that nobody was disturbed and nothing passed that must not, and detaches the pods.
+// end demands that no traffic was disturbed and no forbidden packet passed, and detaches the pods.
 func (l *traffic) end(t *testing.T) {
 	t.Helper()
 	if !lostNothing(t, l.Load) {
