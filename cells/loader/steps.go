@@ -3,17 +3,18 @@ package loader
 import (
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
 // stepsDir is where the maps of steps are pinned, each under "<program>_<number of the program>".
@@ -73,7 +74,10 @@ func (s steps) unpinOthers(p *program) error {
 	if len(others) == 0 {
 		return nil
 	}
-	errs := []error{awaitPackets()}
+	if err := awaitPackets(); err != nil {
+		return fmt.Errorf("remove the pins of steps of earlier programs: %w", err)
+	}
+	var errs []error
 	for _, path := range others {
 		errs = append(errs, os.Remove(path))
 	}
@@ -83,11 +87,22 @@ func (s steps) unpinOthers(p *program) error {
 	return nil
 }
 
-// reportSteps reports steps that end with the agent.
-func reportSteps(health cell.Health, seen observed) {
-	if err := errors.Join(slices.Collect(maps.Values(seen.Unpinned))...); err != nil {
-		health.Degraded("Without an agent, programs of pods drop ARP, ICMP errors and new flows to services: mount the BPF file system read-write", err)
-		return
+// unpinned says why the steps of the program on a block are not pinned; nil when they are, or when the program is of an earlier run, which may have none.
+func unpinned(a *attachments.Attachment, seen observed) error {
+	block := uint32(a.IfIndex)
+	if a.Kind != attachments.Block || a.ProgramID == 0 || seen.Filters[block] != a.ProgramID {
+		return nil
+	}
+	return seen.Unpinned[block]
+}
+
+// reportSteps reports steps that end with the agent. A pin that can be made again is a finding instead.
+func reportSteps(health cell.Health, rows iter.Seq2[*attachments.Attachment, statedb.Revision], seen observed) {
+	for a := range rows {
+		if err := unpinned(a, seen); err != nil && !repairable(err) {
+			health.Degraded("Without an agent, programs of pods drop ARP, ICMP errors and new flows to services: mount the BPF file system read-write", err)
+			return
+		}
 	}
 	health.OK("The steps of programs are pinned")
 }

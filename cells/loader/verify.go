@@ -92,7 +92,7 @@ func (v *verifier) look() (again bool, err error) {
 	}
 	groups := v.kernel.Devices.Groups(groupsOf(v.table.All(before)))
 	reportGuard(v.guard, seen)
-	reportSteps(v.steps, seen)
+	reportSteps(v.steps, v.table.All(before), seen)
 	again = drift.Mark(v.watch, v.table, before, func(a *attachments.Attachment) []driftrepairs.Finding {
 		return findings(a, seen, links, groups)
 	})
@@ -111,7 +111,7 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	case attachments.Block:
 		id, found := seen.Filters[uint32(a.IfIndex)]
 		return append(programFinding(driftrepairs.Filter, what, a.ProgramID, id, found),
-			drift.If(a.ProgramID != 0 && a.ProgramID == id && repairable(seen.Unpinned[uint32(a.IfIndex)]), driftrepairs.Filter, what, "the pin of its steps is missing")...)
+			drift.If(repairable(unpinned(a, seen)), driftrepairs.Filter, what, "the pin of its steps is missing")...)
 	case attachments.CGroup:
 		l, found := links[pinName(a)]
 		id, exists := groups[a.Device]
