@@ -55,7 +55,7 @@ test: packages ## everything that must hold on this machine; needs root
 	@$(RUN_TIERS) $(TIERS)
 
 test-all: packages build image kube-binaries bin/cluster ## all tiers, with nothing from a cache of results; needs root
-	@$(RUN_TIERS) -all lint hermetic machine kernels node kube
+	@$(RUN_TIERS) -all lint hermetic machine node kernels kube
 
 test-race: ## the packages with the most goroutines, under the race detector
 	$(GO) test -race -p 2 -timeout 10m $$($(RUN_TIERS) -list race)

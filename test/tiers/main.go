@@ -9,9 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
-	"sync"
 	"syscall"
-	"time"
 
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -58,22 +56,15 @@ func run(ctx context.Context, args []string) error {
 	return r.run(ctx, chosen, seed)
 }
 
-// run runs tiers one after the other, those that say so beside the one before. All run, also when one fails.
+// run runs tiers one after the other, all of them also when one fails.
 func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
-	began := time.Now()
 	var verdicts []verdict
-	for _, together := range rounds(chosen) {
+	for _, t := range chosen {
 		if ctx.Err() != nil {
 			break
 		}
-		ended := make([]verdict, len(together))
-		var all sync.WaitGroup
-		for i, t := range together {
-			fmt.Fprintf(r.out, "== tier %s: %s\n", t.name, t.about)
-			all.Go(func() { ended[i] = r.tier(ctx, t, seed) })
-		}
-		all.Wait()
-		verdicts = append(verdicts, ended...)
+		fmt.Fprintf(r.out, "== tier %s: %s\n", t.name, t.about)
+		verdicts = append(verdicts, r.tier(ctx, t, seed))
 	}
 	var warnings []string
 	for i := range verdicts {
@@ -85,22 +76,10 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 	for _, w := range warnings {
 		fmt.Fprintln(r.out, "warning:", w)
 	}
-	if ok := summary(r.out, verdicts, time.Since(began)); !ok || ctx.Err() != nil {
+	if ok := summary(r.out, verdicts); !ok || ctx.Err() != nil {
 		return errors.Join(errors.New("not all tiers passed"), ctx.Err())
 	}
 	return nil
-}
-
-// rounds puts the tiers that run beside each other into one round.
-func rounds(chosen []tier) (all [][]tier) {
-	for _, t := range chosen {
-		if t.beside && len(all) > 0 {
-			all[len(all)-1] = append(all[len(all)-1], t)
-			continue
-		}
-		all = append(all, []tier{t})
-	}
-	return all
 }
 
 // chooseSeed returns the seed for the tiers that use a real kernel: WAGGLE_SEED, or else a number from the hash of the committed

@@ -16,7 +16,6 @@ type tier struct {
 	budget time.Duration // of CPU time, when all is compiled from nothing; above is a warning, above 1.3 times a failure
 	calls  func(tree *tree, all bool) []call
 	seeded bool // tests get a seed that follows from the tree; elsewhere they have a constant one, so that their results stay cached
-	beside bool // runs at the same time as the tier before it
 }
 
 // call is one command of a tier.
@@ -27,16 +26,14 @@ type call struct {
 	events bool     // the command prints the events of `go test -json`
 }
 
-// tiers lists all tiers in the order in which a whole run has them. The tests of node and kube wait for much of their time, so the two
-// run beside each other; tests in emulated kernels never wait, and run alone.
+// tiers lists all tiers in the order in which a whole run has them.
 var tiers = []tier{
-	{name: "lint", about: "go vet, gofmt and staticcheck", budget: 700 * time.Second, calls: lint},
-	{name: "hermetic", about: "packages that need neither privileges nor other programs; results are cached by content", budget: 900 * time.Second, calls: hermetic},
-	{name: "machine", about: "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages",
-		budget: 250 * time.Second, calls: machine, seeded: true},
-	{name: "kernels", about: "tests inside Debian's kernels 6.1 and 6.12 under qemu", budget: 520 * time.Second, calls: kernels},
-	{name: "node", about: "the real agent and plugin on private nodes", budget: 650 * time.Second, calls: node, seeded: true},
-	{name: "kube", about: "a real Kubernetes", budget: 550 * time.Second, calls: kube, seeded: true, beside: true},
+	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, false},
+	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, false},
+	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 250 * time.Second, machine, true},
+	{"node", "the real agent and plugin on private nodes", 650 * time.Second, node, true},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 520 * time.Second, kernels, false},
+	{"kube", "a real Kubernetes", 550 * time.Second, kube, true},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
@@ -91,7 +88,7 @@ func machine(t *tree, all bool) []call {
 
 // node runs the tests of the kit beside the others; load generators take turns by themselves.
 func node(t *tree, _ bool) []call {
-	return []call{goTest([]string{"-p", "2", "-timeout", "40m", uncached}, t.of("node"))}
+	return []call{goTest([]string{"-p", "2", "-timeout", "20m", uncached}, t.of("node"))}
 }
 
 func kernels(_ *tree, all bool) []call {
@@ -107,7 +104,7 @@ func kernels(_ *tree, all bool) []call {
 func kube(t *tree, _ bool) []call {
 	packages := t.nested("test/kube")
 	slices.Reverse(packages)
-	c := goTest([]string{"-p", "2", "-timeout", "40m", uncached}, packages)
+	c := goTest([]string{"-p", "2", "-timeout", "20m", uncached}, packages)
 	c.dir = filepath.FromSlash("test/kube")
 	vet := call{args: append([]string{"go", "vet", "-trimpath"}, t.nested("test/kube")...), dir: c.dir, env: noCgo}
 	return []call{vet, c}
