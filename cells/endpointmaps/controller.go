@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -41,37 +42,45 @@ func registerController(c controller) {
 	heartbeat.Add(c.Jobs, "fill-endpoint-maps", c.run)
 }
 
+// run has no settle time: an ADD waits for the rows of its endpoint. A pass looks at the endpoints of which a row has changed, so that an ADD costs the
+// same on a full node, and at all of them once a minute, when the gateways change and while some endpoint has a problem.
 func (c controller) run(ctx context.Context, health cell.Health) error {
-	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Node, c.Policies)
-		rows, endpointsChanged := c.Endpoints.AllWatch(txn)
-		node, nodeChanged := c.node(txn)
-		_, policiesChanged := c.Policies.AllWatch(txn)
-		_, addressesChanged := c.Addresses.AllWatch(txn)
-		complete, initialized := c.complete(txn, node)
-
-		want := compute(objects(rows), gatewaysOf(node), c.lastGateways(txn), c.policyOf(txn))
-
-		count, undecided := len(want.facts), want.undecided // commit takes want apart
-		taken := c.commit(want, complete)
-		problems := append(want.problems, taken...)
-		if len(taken) == 0 {
-			addressesChanged = nil // nobody has to give one up, and statuses change often
-		}
-
-		report(health, problems, count, undecided)
-
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-endpointsChanged:
-		case <-nodeChanged:
-		case <-policiesChanged:
-		case <-addressesChanged:
-		case <-initialized:
-		}
+	f, err := c.follow()
+	if err != nil {
+		return fmt.Errorf("follow endpoints and their policies: %w", err)
 	}
+	defer f.close()
+	last := lastPass{all: true, undecided: map[uint16]bool{}}
+	for alive := true; alive; {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Node, c.Policies)
+		changed := statedb.NewWatchSet()
+		marked := f.next(txn, changed)
+		node, nodeChanged := c.node(txn)
+		complete, initialized := c.complete(txn, node)
+		if last.all || last.gateways != gatewaysOf(node) || c.contested(txn, marked) {
+			marked = nil
+		}
+		_, addressesChanged := c.Addresses.AllWatch(txn)
+
+		want := compute(c.endpointsOf(txn, marked), gatewaysOf(node), c.lastGateways(txn), c.policyOf(txn))
+
+		taken := c.commit(want, marked, complete)
+		problems := append(want.problems, taken...)
+		last.note(want, marked)
+		last.all, last.gateways = len(problems) > 0, gatewaysOf(node)
+
+		report(health, problems, c.Facts.NumObjects(c.DB.ReadTxn()), len(last.undecided))
+
+		changed.Add(nodeChanged, initialized)
+		if len(taken) > 0 {
+			changed.Add(addressesChanged) // the node may give one up
+		}
+		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
+		var due bool
+		due, alive = endpointfeed.Wait(ctx, changed)
+		last.all = last.all || due
+	}
+	return nil
 }
 
 // node reads the one row of local-node.
@@ -115,22 +124,20 @@ func (c controller) lastGateways(txn statedb.ReadTxn) func(uint16) (gateways, bo
 	}
 }
 
-// commit writes what differs. An address that a host row has stays the host's and is returned as a problem.
-func (c controller) commit(want desired, complete bool) (problems []error) {
+// commit writes what differs in the rows of the marked endpoints. An address that a host row has stays the host's and is returned as a problem.
+func (c controller) commit(want desired, marked endpointfeed.Marks, complete bool) (problems []error) {
 	txn := c.DB.WriteTxn(c.Facts, c.Links, c.Addresses)
 	defer txn.Abort()
-	var own []*bpfendpoints.Address
-	for row := range c.Addresses.All(txn) {
-		if row.Owner == endpointOwner {
-			own = append(own, row)
-		} else if a, wanted := want.addresses[row.Addr]; wanted {
-			problems = append(problems, fmt.Errorf("endpoint %d: address %s belongs to the node (%s)", a.ID, row.Addr, row.Owner))
-			delete(want.addresses, row.Addr)
+	for addr, a := range want.addresses {
+		if row, _, found := c.Addresses.Get(txn, bpfendpoints.AddressByAddr(addr)); found && row.Owner != endpointOwner {
+			problems = append(problems, fmt.Errorf("endpoint %d: address %s belongs to the node (%s)", a.ID, addr, row.Owner))
+			delete(want.addresses, addr)
 		}
 	}
-	settle(txn, c.Facts, objects(c.Facts.All(txn)), want.facts, func(f *bpfendpoints.Facts) uint16 { return f.ID })
-	settle(txn, c.Links, objects(c.Links.All(txn)), want.links, func(l *bpfendpoints.Link) uint32 { return l.IfIndex })
-	settle(txn, c.Addresses, slices.Values(own), want.addresses, addrOf)
+	have := c.rowsOf(txn, marked)
+	settle(txn, c.Facts, slices.Values(have.facts), want.facts, func(f *bpfendpoints.Facts) uint16 { return f.ID })
+	settle(txn, c.Links, slices.Values(have.links), want.links, func(l *bpfendpoints.Link) uint32 { return l.IfIndex })
+	settle(txn, c.Addresses, slices.Values(have.addresses), want.addresses, addrOf)
 	if complete {
 		c.Init.endpoints(txn)
 	}

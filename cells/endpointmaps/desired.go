@@ -22,14 +22,14 @@ type desired struct {
 	links     map[uint32]*bpfendpoints.Link
 	addresses map[netip.Addr]*bpfendpoints.Address
 	problems  []error // endpoints without rows, and why
-	// undecided is how many have no policy yet; each gets one as soon as its identity and all policies are known.
-	undecided int
+	// undecided have no policy yet; each gets one as soon as its identity and all policies are known.
+	undecided []uint16
 }
 
 // gateways are the router addresses that the programs answer for, by family.
 type gateways struct{ ipv4, ipv6 netip.Addr }
 
-// compute derives the rows of all endpoints. A pod goes on asking for the gateway that it was told, also when the node
+// compute derives the rows of endpoints. A pod goes on asking for the gateway that it was told, also when the node
 // has another by now. An endpoint whose gateway is not known yet gets no rows, but one that has rows keeps the gateway of
 // before: pods are not cut off because the node looks for its range again. Without a row an endpoint may pass nothing; so it
 // is for one whose policy does not stand in the kernel.
@@ -49,7 +49,7 @@ func compute(rows iter.Seq[*endpoints.Endpoint], node gateways, before func(id u
 		}
 		policy, decided := policyOf(ep)
 		if !decided {
-			d.undecided++
+			d.undecided = append(d.undecided, ep.ID)
 			continue
 		}
 		if err := d.check(ep, gw); err != nil {

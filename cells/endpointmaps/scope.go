@@ -1,0 +1,132 @@
+package endpointmaps
+
+import (
+	"errors"
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+)
+
+// feed follows the rows that decide about single endpoints.
+type feed struct {
+	endpoints *changes.Feed[*endpoints.Endpoint]
+	policies  *changes.Feed[*endpointpolicies.EndpointPolicy]
+}
+
+// follow begins with everything that exists.
+func (c controller) follow() (f feed, err error) {
+	txn := c.DB.WriteTxn(c.Endpoints, c.Policies)
+	defer txn.Commit()
+	var err1, err2 error
+	f.endpoints, err1 = changes.Follow(txn, c.Endpoints)
+	f.policies, err2 = changes.Follow(txn, c.Policies)
+	return f, errors.Join(err1, err2)
+}
+
+func (f feed) close() {
+	f.endpoints.Close()
+	f.policies.Close()
+}
+
+// next marks the endpoints with a change up to a snapshot, and adds to changed what closes when there is more.
+func (f feed) next(txn statedb.ReadTxn, changed *statedb.WatchSet) endpointfeed.Marks {
+	m := endpointfeed.Marks{}
+	endpointfeed.Mark(m, f.endpoints.UpTo(txn, changed), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
+	endpointfeed.Mark(m, f.policies.UpTo(txn, changed), func(p *endpointpolicies.EndpointPolicy) uint16 { return p.EndpointID })
+	return m
+}
+
+// lastPass is what a pass must know of the one before it.
+type lastPass struct {
+	all       bool            // the next pass has to look at all endpoints
+	gateways  gateways        // of the node
+	undecided map[uint16]bool // endpoints without a policy
+}
+
+// note updates which endpoints have no policy. Without marks the pass looked at all.
+func (l *lastPass) note(want desired, marked endpointfeed.Marks) {
+	if marked == nil {
+		clear(l.undecided)
+	}
+	for id := range marked {
+		delete(l.undecided, id)
+	}
+	for _, id := range want.undecided {
+		l.undecided[id] = true
+	}
+}
+
+// endpointsOf gives the marked endpoints; without marks all.
+func (c controller) endpointsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) iter.Seq[*endpoints.Endpoint] {
+	if marked == nil {
+		return objects(c.Endpoints.All(txn))
+	}
+	return func(yield func(*endpoints.Endpoint) bool) {
+		for id := range marked {
+			for ep := range c.Endpoints.List(txn, endpoints.ByID(id)) {
+				if !yield(ep) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// contested reports whether a marked endpoint claims the link or an address of another endpoint. Which of them gets it is decided among all.
+func (c controller) contested(txn statedb.ReadTxn, marked endpointfeed.Marks) bool {
+	for ep := range c.endpointsOf(txn, marked) {
+		if link, _, found := c.Links.Get(txn, bpfendpoints.LinkByIfIndex(uint32(ep.HostIfIndex))); found && link.ID != ep.ID {
+			return true
+		}
+		for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
+			row, _, found := c.Addresses.Get(txn, bpfendpoints.AddressByAddr(addr))
+			if found && row.Owner == endpointOwner && row.ID != ep.ID {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// tableRows are rows of the three tables.
+type tableRows struct {
+	facts     []*bpfendpoints.Facts
+	links     []*bpfendpoints.Link
+	addresses []*bpfendpoints.Address
+}
+
+// rowsOf reads the rows of the marked endpoints; without marks those of all. The three rows of an endpoint are written in one transaction, so its facts
+// name the others.
+func (c controller) rowsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) (rows tableRows) {
+	if marked == nil {
+		rows.facts = slices.Collect(objects(c.Facts.All(txn)))
+		rows.links = slices.Collect(objects(c.Links.All(txn)))
+		rows.addresses = slices.Collect(objects(c.Addresses.List(txn, bpfendpoints.AddressByOwner(endpointOwner))))
+		return rows
+	}
+	for id := range marked {
+		f, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(id))
+		if !found {
+			continue
+		}
+		rows.facts = append(rows.facts, f)
+		if link, _, found := c.Links.Get(txn, bpfendpoints.LinkByIfIndex(f.IfIndex)); found && link.ID == id {
+			rows.links = append(rows.links, link)
+		}
+		for _, addr := range []netip.Addr{f.IPv4, f.IPv6} {
+			row, _, found := c.Addresses.Get(txn, bpfendpoints.AddressByAddr(addr))
+			if found && row.Owner == endpointOwner && row.ID == id {
+				rows.addresses = append(rows.addresses, row)
+			}
+		}
+	}
+	return rows
+}
