@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,10 +60,10 @@ func probeWithin(timeout time.Duration, node *nodekit.Node, path string) (code i
 	return code, line, err
 }
 
-// stir gives every loop something to do, as far as a node without Kubernetes can: a pod comes and goes, a link with an address
-// comes and goes, the Node and the labels of a Pod change, sockets are called, and what the loop repairs is damaged. What hangs
+// stir gives every loop something to do, as far as a node without Kubernetes can: a pod comes and goes, a device that leads
+// out comes and goes, the Node, the labels of a Pod, a service and the file of the ip-masq-agent change, sockets are called, and what the loop repairs is damaged. What hangs
 // is not waited for.
-func stir(t *testing.T, node *repairNode, round int, loop string) (settle func()) {
+func stir(t *testing.T, node *repairNode, ipMasq string, round int, loop string) (settle func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	pod, err := node.NewPod(fmt.Sprintf("stir-%d", round))
@@ -78,7 +79,12 @@ func stir(t *testing.T, node *repairNode, round int, loop string) (settle func()
 	}
 	manifest, err := os.ReadFile(filepath.Join(node.ManifestsDir(), "node.yaml"))
 	if err := errors.Join(err,
-		node.Do(func() error { return addLink(round) }),
+		node.Do(func() error {
+			_, err := addDevice(stirred, netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(round + 1)}), 32))
+			return err
+		}),
+		stirService(node, round),
+		os.WriteFile(ipMasq, []byte(fmt.Sprintf("nonMasqueradeCIDRs: [10.99.%d.0/24]\n", round)), 0o644),
 		write("node.yaml", fmt.Sprintf("%s  - {type: ExternalIP, address: 203.0.113.%d}\n", manifest, round+1)),
 		write("pod.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: default\n  labels: {round: \"%d\"}\n"+
 			"spec:\n  nodeName: node-1\n", round)),
@@ -98,14 +104,16 @@ func stir(t *testing.T, node *repairNode, round int, loop string) (settle func()
 
 const stirred = "stirred"
 
-// addLink adds a link with an address that no other round has.
-func addLink(round int) error {
-	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: stirred}, PeerName: "stirring"}
-	addr, err := netlink.ParseAddr(fmt.Sprintf("198.51.100.%d/32", round+1))
-	if err != nil {
-		return err
+// stirService is a service whose backends, and the port of its health check, are others in each round.
+func stirService(node *repairNode, round int) error {
+	text := fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}, spec: {%s, type: LoadBalancer, "+
+		"externalTrafficPolicy: Local, healthCheckNodePort: %d}, status: {loadBalancer: {ingress: [{ip: 203.0.113.200}]}}}\n", webSpec, 31000+round)
+	for i, family := range []string{"IPv4", "IPv6"} {
+		text += fmt.Sprintf("---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: shop, name: web-%d, "+
+			"labels: {kubernetes.io/service-name: web}}, addressType: %s, ports: %s, endpoints: [{addresses: [%q], nodeName: node-1}]}\n",
+			i, family, webPorts, []*nodekit.Pod{node.a, node.b}[round%2].Addr(i == 1))
 	}
-	return errors.Join(netlink.LinkAdd(link), netlink.AddrAdd(link, addr), netlink.LinkSetUp(link))
+	return node.WriteManifest("web.yaml", text)
 }
 
 // repairedBy is, for loops that only drift gives work, which of announced damages what they repair. Pods talk on all the same.
@@ -137,7 +145,8 @@ func (n *repairNode) damage(loop string) error {
 // liveness red while pods talk on, and green again when it goes on. When that has to happen is tested in pkg/heartbeat.
 func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 	t.Parallel()
-	started, freeze := frozen(t)
+	file := filepath.Join(t.TempDir(), "ip-masq-agent")
+	started, freeze := frozen(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file)
 	a, b := addPod(t, started, "a"), addPod(t, started, "b")
 	node := &repairNode{Node: started, a: a, b: b, podLink: endsOf(t, a).host}
 	green := func() {
@@ -152,7 +161,7 @@ func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 	green()
 	for round, name := range frozenInTurn(t, node.Node) {
 		freeze(name)
-		settle := stir(t, node, round, name)
+		settle := stir(t, node, file, round, name)
 		line := ""
 		// Some loops are reached every 25 s only.
 		for deadline := time.Now().Add(time.Minute); !strings.Contains(line, name) && time.Now().Before(deadline); {
