@@ -43,6 +43,10 @@ type controller struct {
 	first    bool   // nothing has been published yet
 	retry    time.Duration
 	problems []error // of this pass
+	// untaken are the endpoints whose rows the datapath has not taken over, as far as the last pass knows.
+	untaken []uint16
+	// factsChanged closes when the datapath may have taken over something.
+	factsChanged <-chan struct{}
 }
 
 func newController(p params) *controller {
@@ -95,7 +99,8 @@ func (c *controller) restore() (err error) {
 // pass brings the maps and the tables up to a snapshot, as far as that is possible now. It says when another is due although
 // nothing has changed; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.Duration {
-	_, factsChanged := c.Facts.AllWatch(txn)
+	_, c.factsChanged = c.Facts.AllWatch(txn)
+	c.untaken = nil
 	_, marked := c.Compiled.AllWatch(txn) // by the verify job
 	_, markedCIDRs := c.Named.AllWatch(txn)
 	c.mu.Lock()
@@ -121,7 +126,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.cleanUp(want, named)
 	c.show()
 
-	changed.Add(factsChanged, marked, markedCIDRs)
+	changed.Add(c.factsChanged, marked, markedCIDRs)
 	return c.again(want)
 }
 
@@ -211,7 +216,10 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 		for i, id := range idsOf(row) {
 			w.follow(id, w.of[row.EndpointID][i])
 		}
-		w.facts = w.facts && c.taken(txn, ep, row)
+		if !c.taken(txn, ep, row) {
+			w.facts = false
+			c.untaken = append(c.untaken, ep.ID)
+		}
 	}
 	for id, ep := range c.in.subjects {
 		if before, had := c.earlier.slot(ep); had && w.published[id] == nil {
@@ -305,7 +313,8 @@ func (c *controller) note(err error) {
 	}
 }
 
-// wait returns when an input changes, or another pass is due; false when the agent stops.
+// wait returns when an input changes, or another pass is due; false when the agent stops. It goes on waiting while there are only
+// changes that no pass could do anything about: on a node with many endpoints a pass costs more than all else that an ADD needs.
 func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	if again > 0 {
@@ -315,8 +324,37 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 		heartbeat.Idle(ctx) // the same
 	}
 	defer cancel()
-	_, _ = changed.Wait(limited, 0) // an error is the end of the time or of ctx
-	return ctx.Err() == nil
+	for {
+		closed, err := changed.Wait(limited, 0)
+		switch {
+		case err != nil: // the end of the time or of ctx
+			return ctx.Err() == nil
+		case closed[0] == c.factsChanged && c.futile(again):
+			changed.Add(c.factsChanged)
+		case !c.in.passOver(closed[0], changed):
+			return ctx.Err() == nil
+		}
+	}
+}
+
+// futile tells whether a pass would change nothing although facts have changed: of the rows that were not taken over one still is not, or
+// there were none and no pass is due.
+func (c *controller) futile(again time.Duration) bool {
+	if len(c.in.peers.unsettled) > 0 || len(c.store.stale) > 0 {
+		return false
+	}
+	txn := c.DB.ReadTxn()
+	_, c.factsChanged = c.Facts.AllWatch(txn)
+	if len(c.untaken) == 0 {
+		return again == 0
+	}
+	for _, id := range c.untaken {
+		row, _, found := c.Published.Get(txn, endpointpolicies.ByEndpoint(id))
+		if ep := c.in.subjects[id]; found && ep != nil && !c.taken(txn, ep, row) {
+			return true
+		}
+	}
+	return false
 }
 
 // maxProblems is how many problems the module's health names.

@@ -51,6 +51,8 @@ type inputs struct {
 	listed   bool // pods and namespaces are those of their source, and no copy of before
 	catchUp  catchUp
 	peers    peers
+	// ofPeers close when something changes that matters to rules alone that name ports of peers.
+	ofPeers *statedb.WatchSet
 }
 
 // newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
@@ -112,13 +114,14 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 		in.subject(txn, ep)
 	})
 	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) { keys[o.Attachment] = true })
-	follow(in, txn, changed, in.remote, func(o *cilium.Endpoint, _ bool) {
+	in.ofPeers = statedb.NewWatchSet()
+	follow(in, txn, in.ofPeers, in.remote, func(o *cilium.Endpoint, _ bool) {
 		keys[o.Key()] = true
 		for _, addr := range o.Addrs {
 			in.claimants(txn, addr, keys)
 		}
 	})
-	for _, change := range in.ipcache.UpTo(txn, changed) {
+	for _, change := range in.ipcache.UpTo(txn, in.ofPeers) {
 		addr := change.Object.Prefix.Addr()
 		in.claimants(txn, addr, keys)
 		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {
@@ -126,8 +129,23 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 		}
 		in.alive()
 	}
+	changed.Merge(in.ofPeers)
 	delete(keys, "") // of what is no pod
 	in.tellPeers(txn, changed, keys, now)
+}
+
+// passOver takes in a change of pods elsewhere or of addresses that matters to nobody, as no rule names ports of peers, and reports
+// whether it was one. When such a rule comes, [inputs.tellPeers] reads all there is.
+func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
+	if in.peers.told || !in.ofPeers.Has(closed) {
+		return false
+	}
+	txn := in.DB.ReadTxn()
+	in.ofPeers = statedb.NewWatchSet()
+	in.remote.UpTo(txn, in.ofPeers)
+	in.ipcache.UpTo(txn, in.ofPeers)
+	changed.Merge(in.ofPeers)
+	return true
 }
 
 func (in *inputs) join(ep *endpoints.Endpoint) {

@@ -216,6 +216,7 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, ids []uint16, rows m
 		}
 		if former == nil || !former.Equal(row) {
 			w.wrote = true
+			c.untaken = append(c.untaken, id)
 			_, _, _ = c.Published.Insert(write, row)
 		}
 	}

@@ -1,0 +1,82 @@
+package policy
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+)
+
+// TestFutile_FactsOfADD: the datapath takes over the row of a new endpoint in two writes, and only the second can be of use to a pass.
+func TestFutile_FactsOfADD(t *testing.T) {
+	w := newBench(t, 4, 1)
+	require.True(t, w.futile(0), "everything is taken over and nothing is due")
+	require.False(t, w.futile(time.Second), "something is due that facts may have to do with")
+
+	w.add(t, 4)
+	txn := w.DB.ReadTxn()
+	w.in.read(txn, statedb.NewWatchSet(), time.Now())
+	again := w.pass(txn, statedb.NewWatchSet())
+	require.Equal(t, []uint16{5}, w.untaken)
+	require.Equal(t, lookAgain, again, "a pass looks again in any case")
+
+	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(5))
+	require.True(t, found)
+	f := &bpfendpoints.Facts{ID: 5, IfIndex: 5, Identity: row.Identity, Ingress: row.Ingress, Egress: row.Egress, PolicyRevision: row.Revision,
+		Status: reconciler.StatusPending()}
+	put(t, w.DB, w.facts, f)
+	require.True(t, w.futile(again), "they are not written yet")
+	require.Equal(t, []uint16{5}, w.untaken)
+
+	done := *f
+	put(t, w.DB, w.facts, done.WithStatus(reconciler.StatusDone()))
+	require.False(t, w.futile(again), "the pass after that lets others in and cleans up")
+}
+
+// TestFutile_EndpointThatGoesAway: nobody waits for the datapath to take over the row of an endpoint that is no more.
+func TestFutile_EndpointThatGoesAway(t *testing.T) {
+	w := newBench(t, 4, 1)
+	w.add(t, 4)
+	txn := w.DB.ReadTxn()
+	w.in.read(txn, statedb.NewWatchSet(), time.Now())
+	again := w.pass(txn, statedb.NewWatchSet())
+	put(t, w.DB, w.facts, &bpfendpoints.Facts{ID: 5, IfIndex: 5, Status: reconciler.StatusPending()})
+	require.True(t, w.futile(again))
+
+	write := w.DB.WriteTxn(w.Published)
+	_, _, err := w.Published.Delete(write, &endpointpolicies.EndpointPolicy{EndpointID: 5})
+	require.NoError(t, err)
+	write.Commit()
+	require.False(t, w.futile(again))
+}
+
+// TestPassOver_AddressesElsewhere: they matter to no pass, each time that they change, until a rule names ports of peers.
+func TestPassOver_AddressesElsewhere(t *testing.T) {
+	w := newBench(t, 4, 1)
+	cache, changed := w.IPCache.(statedb.RWTable[*ipcache.Entry]), statedb.NewWatchSet()
+	w.in.read(w.DB.ReadTxn(), changed, time.Now())
+	for i := range 3 {
+		put(t, w.DB, cache, &ipcache.Entry{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), 32), Identity: 256})
+		closed, err := changed.Wait(t.Context(), 0)
+		require.NoError(t, err)
+		require.True(t, w.in.passOver(closed[0], changed))
+	}
+	put(t, w.DB, w.endpoints, &endpoints.Endpoint{ID: 1, ContainerID: "0", IfName: "eth0", HostIfIndex: 9})
+	closed, err := changed.Wait(t.Context(), 0)
+	require.NoError(t, err)
+	require.False(t, w.in.passOver(closed[0], changed), "an endpoint of this node")
+
+	w.in.peers.told = true
+	put(t, w.DB, cache, &ipcache.Entry{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256})
+	closed, err = changed.Wait(t.Context(), 0)
+	require.NoError(t, err)
+	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")
+}
