@@ -2,73 +2,126 @@ package ipcache
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-func registerEndpoints(jobs job.Group, db *statedb.DB, table statedb.Table[*endpoints.Endpoint],
-	policies statedb.Table[*endpointpolicies.EndpointPolicy], w *writer) {
-	heartbeat.Add(jobs, "claim-endpoints", func(ctx context.Context, health cell.Health) error {
-		for {
-			txn := heartbeat.Snapshot(ctx, db, table, policies)
-			rows, changed := table.AllWatch(txn)
-			_, policiesChanged := policies.AllWatch(txn)
-			complete, initialized := table.Initialized(txn)
-			if complete {
-				complete, initialized = policies.Initialized(txn)
-			}
+// local claims the addresses of the endpoints of this node.
+type local struct {
+	cell.In
 
-			claims := endpointClaims(rows, func(ep *endpoints.Endpoint) (uint32, bool) {
-				row, found := endpointpolicies.Of(txn, policies, ep.ID, ep.AttachmentID())
-				if !found {
-					return 0, false
-				}
-				return row.Identity, true
-			})
-
-			if complete {
-				initialized = nil
-			}
-			w.Replace(ipcachetable.OwnerEndpoints, claims, complete)
-
-			health.OK(fmt.Sprintf("%d addresses of endpoints", len(claims)))
-
-			heartbeat.Idle(ctx)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-changed:
-			case <-policiesChanged:
-			case <-initialized:
-			}
-		}
-	})
+	DB        *statedb.DB
+	Endpoints statedb.Table[*endpoints.Endpoint]
+	Policies  statedb.Table[*endpointpolicies.EndpointPolicy]
+	Writer    *writer
 }
 
-// endpointClaims says who has which address. An endpoint in quarantine has none: nothing of it may pass. One whom
-// some policy in the kernel does not know yet has none either.
-func endpointClaims(rows iter.Seq2[*endpoints.Endpoint, statedb.Revision], identityOf func(*endpoints.Endpoint) (uint32, bool),
-) (claims []ipcachetable.Claim) {
-	for ep := range rows {
-		number, known := identityOf(ep)
-		if !known || ep.Quarantine != "" {
-			continue
+func registerEndpoints(jobs job.Group, l local) {
+	heartbeat.Add(jobs, "claim-endpoints", l.run)
+}
+
+// run is incremental: an ADD costs the same on a full node.
+func (l local) run(ctx context.Context, health cell.Health) error {
+	rows, published, err := l.subscribe()
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	defer published.Close()
+	claimed := map[netip.Prefix]uint16{} // endpoint of each claim
+	of := map[uint16][]netip.Prefix{}    // claims of each endpoint
+	for {
+		txn := heartbeat.Snapshot(ctx, l.DB, l.Endpoints, l.Policies)
+		changed := statedb.NewWatchSet()
+		marked := map[uint16]bool{}
+		for _, change := range rows.UpTo(txn, changed) {
+			marked[change.Object.ID] = true
 		}
-		for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
-			if addr.IsValid() {
-				claims = append(claims, ipcachetable.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()),
-					Identity: number, Source: ipcachetable.SourceLocal})
+		for _, change := range published.UpTo(txn, changed) {
+			marked[change.Object.EndpointID] = true
+		}
+		complete := l.complete(txn, changed)
+
+		var put []ipcachetable.Claim
+		var remove []netip.Prefix
+		for id := range marked {
+			for _, prefix := range of[id] {
+				if claimed[prefix] == id {
+					delete(claimed, prefix)
+					remove = append(remove, prefix)
+				}
 			}
+		}
+		for _, prefix := range remove { // somebody else may have the address
+			if ep, _, found := l.Endpoints.Get(txn, endpoints.ByAddress(prefix.Addr())); found {
+				marked[ep.ID] = true
+			}
+		}
+		for id := range marked {
+			delete(of, id)
+			for _, claim := range l.claims(txn, id) {
+				put = append(put, claim)
+				claimed[claim.Prefix] = id
+				of[id] = append(of[id], claim.Prefix)
+			}
+		}
+		l.Writer.update(ipcachetable.OwnerEndpoints, put, remove, complete)
+
+		health.OK(fmt.Sprintf("%d addresses of endpoints", len(claimed)))
+
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			return nil // the agent stops
+		}
+	}
+}
+
+// subscribe begins with everything that exists.
+func (l local) subscribe() (rows *changes.Feed[*endpoints.Endpoint], published *changes.Feed[*endpointpolicies.EndpointPolicy], err error) {
+	txn := l.DB.WriteTxn(l.Endpoints, l.Policies)
+	defer txn.Commit()
+	rows, err1 := changes.Follow(txn, l.Endpoints)
+	published, err2 := changes.Follow(txn, l.Policies)
+	return rows, published, errors.Join(err1, err2)
+}
+
+// complete tells whether all endpoints and their policies are known, and adds to changed what to wait for otherwise.
+func (l local) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	for _, t := range []statedb.TableMeta{l.Endpoints, l.Policies} {
+		if done, initialized := t.Initialized(txn); !done {
+			changed.Add(initialized)
+			return false
+		}
+	}
+	return true
+}
+
+// claims says which addresses an endpoint has. One in quarantine has none: nothing of it may pass. One whom some policy in the kernel
+// does not know yet has none either.
+func (l local) claims(txn statedb.ReadTxn, id uint16) (claims []ipcachetable.Claim) {
+	ep, _, found := l.Endpoints.Get(txn, endpoints.ByID(id))
+	if !found || ep.Quarantine != "" {
+		return nil
+	}
+	policy, found := endpointpolicies.Of(txn, l.Policies, ep.ID, ep.AttachmentID())
+	if !found {
+		return nil
+	}
+	for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
+		if addr.IsValid() {
+			claims = append(claims, ipcachetable.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()),
+				Identity: policy.Identity, Source: ipcachetable.SourceLocal})
 		}
 	}
 	return claims

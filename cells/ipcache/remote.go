@@ -56,8 +56,10 @@ type remote struct {
 	judge
 	pods
 	changes *changes.Feed[*cilium.Endpoint]
+	here    *changes.Feed[*endpoints.Endpoint]
+	addrs   map[uint16][2]netip.Addr // of the endpoints of this node, by local id
 	all     clusternodes.All
-	seen    [3]statedb.Revision             // of nodes, cilium-nodes and endpoints
+	seen    [2]statedb.Revision             // of nodes and cilium-nodes
 	claimed map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
 	pending map[netip.Addr]struct{}         // whose identity policies do not know yet
 	refused map[netip.Addr]refusal
@@ -72,7 +74,8 @@ type refusal struct {
 }
 
 func newRemote(p remoteParams) *remote {
-	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName}, pods: newPods(),
+	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName, local: map[netip.Addr]int{}}, pods: newPods(),
+		addrs:   map[uint16][2]netip.Addr{},
 		claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
 		kept: map[netip.Addr]struct{}{}}
 }
@@ -109,6 +112,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); ctx.Err() != nil {
 			r.changes.Close()
+			r.here.Close()
 			return nil
 		} else if err != nil {
 			return err
@@ -121,9 +125,14 @@ func (r *remote) subscribe() (err error) {
 	if r.changes != nil {
 		return nil
 	}
-	txn := r.DB.WriteTxn(r.Pods)
+	txn := r.DB.WriteTxn(r.Pods, r.Local)
 	defer txn.Commit()
-	r.changes, err = changes.Follow(txn, r.Pods)
+	if r.here, err = changes.Follow(txn, r.Local); err != nil {
+		return err
+	}
+	if r.changes, err = changes.Follow(txn, r.Pods); err != nil {
+		r.here.Close()
+	}
 	return err
 }
 
@@ -149,31 +158,46 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 	}
 	_, nodesChanged := r.Nodes.AllWatch(txn)
 	_, ciliumNodesChanged := r.CiliumNodes.AllWatch(txn)
-	_, localChanged := r.Local.AllWatch(txn)
-	changed.Add(nodesChanged, ciliumNodesChanged, localChanged)
-	before := r.seen
-	r.seen = [3]statedb.Revision{r.Nodes.Revision(txn), r.CiliumNodes.Revision(txn), r.Local.Revision(txn)}
-	if r.nodes == nil || r.seen[2] != before[2] {
-		r.followLocal(txn, touched)
+	changed.Add(nodesChanged, ciliumNodesChanged)
+	for _, change := range r.here.UpTo(txn, changed) {
+		r.followLocal(change, touched)
 	}
+	before := r.seen
+	r.seen = [2]statedb.Revision{r.Nodes.Revision(txn), r.CiliumNodes.Revision(txn)}
 	if r.nodes == nil || r.seen[0] != before[0] || r.seen[1] != before[1] {
 		r.followNodes(txn, touched)
 	}
 	return touched
 }
 
-func (r *remote) followLocal(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) {
-	now := make(map[netip.Addr]struct{})
-	for ep := range r.Local.All(txn) {
-		for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
-			if addr.IsValid() {
-				now[addr] = struct{}{}
-			}
-		}
+// followLocal takes over the addresses of one endpoint of this node.
+func (r *remote) followLocal(change statedb.Change[*endpoints.Endpoint], touched map[netip.Addr]struct{}) {
+	ep, before := change.Object, r.addrs[change.Object.ID]
+	now := [2]netip.Addr{ep.IPv4, ep.IPv6}
+	if change.Deleted {
+		now = [2]netip.Addr{}
 	}
-	differ(r.local, now, touched)
-	differ(now, r.local, touched)
-	r.local = now
+	if now == before {
+		return
+	}
+	if r.addrs[ep.ID] = now; change.Deleted {
+		delete(r.addrs, ep.ID)
+	}
+	for i := range now {
+		r.hold(before[i], -1, touched)
+		r.hold(now[i], 1, touched)
+	}
+}
+
+// hold counts an endpoint that has an address, or has it no more.
+func (r *remote) hold(addr netip.Addr, n int, touched map[netip.Addr]struct{}) {
+	if !addr.IsValid() {
+		return
+	}
+	touched[addr] = struct{}{}
+	if r.local[addr] += n; r.local[addr] == 0 {
+		delete(r.local, addr)
+	}
 }
 
 func (r *remote) followNodes(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) {
@@ -184,15 +208,6 @@ func (r *remote) followNodes(txn statedb.ReadTxn, touched map[netip.Addr]struct{
 	r.all, r.nodes = all, all.Index()
 	for addr := range r.byAddr {
 		touched[addr] = struct{}{}
-	}
-}
-
-// differ adds to out what is in a and not in b.
-func differ(a, b, out map[netip.Addr]struct{}) {
-	for addr := range a {
-		if _, both := b[addr]; !both {
-			out[addr] = struct{}{}
-		}
 	}
 }
 
