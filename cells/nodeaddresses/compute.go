@@ -2,6 +2,7 @@ package nodeaddresses
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,13 +28,17 @@ func belongs(d *devices.Device) bool {
 	return !strings.HasPrefix(d.Name, podlink.Prefix) && !slices.Contains(ours, d.Name)
 }
 
-// compute finds the addresses of the node. links are all devices by index, named are the addresses by which Kubernetes knows it.
-func compute(r rules, links map[int]*devices.Device, addrs []devices.Address, named []netip.Addr) []tables.Address {
+// compute finds the addresses of the node. link finds a device by its index, and is asked about few: each pod's link has an address of its
+// own, of the scope of a link. named are the addresses by which Kubernetes knows the node.
+func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devices.Address], named []netip.Addr) []tables.Address {
 	var all []candidate
-	for _, a := range addrs {
-		d := links[a.LinkIndex]
+	for a := range addrs {
+		if a.Scope > r.maxScope || a.Tentative || !r.enabled(a.Addr()) || a.Addr().IsLoopback() {
+			continue
+		}
+		d := link(a.LinkIndex)
 		// An address may precede its device or outlive it; there is another round when the device comes.
-		if d == nil || !belongs(d) || a.Scope > r.maxScope || a.Tentative || !r.enabled(a.Addr()) || a.Addr().IsLoopback() {
+		if d == nil || !belongs(d) {
 			continue
 		}
 		all = append(all, candidate{tables.Address{Addr: a.Addr(), Device: d.Name, Scope: a.Scope}, d, slices.Contains(named, a.Addr()),

@@ -45,17 +45,17 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses)
-		links, linksChanged := c.Devices.AllWatch(txn)
+		_, linksChanged := c.Devices.AllWatch(txn)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
 		// The Node may come late, or never; without it the ranking goes by what the kernel says.
 		node, _, nodeChanged, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
 		ready, initialized := c.Addresses.Initialized(txn)
 		if ready {
-			byIndex := make(map[int]*devices.Device)
-			for d := range links {
-				byIndex[d.Index] = d
+			link := func(index int) *devices.Device {
+				d, _, _ := c.Devices.Get(txn, devices.ByIndex(index))
+				return d
 			}
-			n, err := c.commit(compute(c.Rules, byIndex, statedb.Collect(addrs), named(node)), done)
+			n, err := c.commit(compute(c.Rules, link, statedb.ToSeq(addrs), named(node)), done)
 			if err != nil {
 				return err
 			}

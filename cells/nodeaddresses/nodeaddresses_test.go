@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -160,7 +161,7 @@ func TestCompute(t *testing.T) {
 		"--nodeport-addresses names prefixes": {rules{maxScope: 252, ipv4: true, nodePort: []netip.Prefix{netip.MustParsePrefix("10.0.0.6/32")}}, []devices.Address{address(2, "10.0.0.5/8", 0), address(2, "10.0.0.6/8", 0)}, "10.0.0.5@eth0PS 10.0.0.6@eth0N "},
 	} {
 		got := ""
-		for _, row := range compute(c.rules, links, c.addrs, []netip.Addr{netip.MustParseAddr("10.0.0.77")}) {
+		for _, row := range compute(c.rules, func(index int) *devices.Device { return links[index] }, slices.Values(c.addrs), []netip.Addr{netip.MustParseAddr("10.0.0.77")}) {
 			got += row.Addr.String() + "@" + row.Device
 			if row.Primary {
 				got += "P"
