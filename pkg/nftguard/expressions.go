@@ -20,6 +20,10 @@ func (r Rule) expressions() (rules [][]expr.Any) {
 		rules = append(rules, r.unmarked(group))
 	}
 	if r.NodeDevice != "" {
+		for _, group := range r.Groups {
+			rules = append(rules, judged(group))
+		}
+		rules = append(rules, r.elsewhere(familyIPv4), r.elsewhere(familyIPv6))
 		rules = append(rules, r.nodeSource(familyIPv4), r.nodeSource(familyIPv6))
 	}
 	if r.NodeDevice != "" && r.PodDevice != "" {
@@ -40,6 +44,31 @@ func (r Rule) unmarked(group uint32) []expr.Any {
 		&expr.Counter{},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	}
+}
+
+// judged accepts what is left of a group: our programs have compared its source with the pod's own address.
+func judged(group uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)},
+		&expr.Verdict{Kind: expr.VerdictAccept},
+	}
+}
+
+// elsewhere accepts packets of a family whose source has a route that does not lead to pods. The kernel returns no device for addresses of
+// this node (nft_fib4_eval in net/ipv4/netfilter/nft_fib_ipv4.c, and its sibling of IPv6), so one look-up decides for almost every packet
+// from the network; the rules that drop look up the others again.
+func (r Rule) elsewhere(family byte) []expr.Any {
+	exprs := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
+		&expr.Fib{Register: 1, ResultOIFNAME: true, FlagSADDR: true},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: name("")},
+	}
+	if r.PodDevice != "" {
+		exprs = append(exprs, &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: name(r.PodDevice)})
+	}
+	return append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
 }
 
 // nodeSource is the rule of a family: iif is neither lo nor the node's own device, the source is an address of this node,

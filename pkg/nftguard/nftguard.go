@@ -25,7 +25,7 @@ const (
 )
 
 // Rule is what the guard lets pass: packets that are from no link of the groups, or that bear the mark; and whose source is
-// no address of this node. The kernel holds one rule for each group, then two for each family.
+// no address of this node. The kernel holds rules for each group and for each family.
 type Rule struct {
 	Groups     []uint32 // link groups of pod links
 	Mark, Mask uint32   // a marked packet has mark&Mask == Mark

@@ -145,6 +145,22 @@ func TestPrivilegedNodeSource_FromOutsideIsDropped(t *testing.T) {
 	}
 }
 
+// A source to which the node has no route is not its own either: both look-ups find nothing.
+func TestPrivilegedNodeSource_WithoutARouteBackPasses(t *testing.T) {
+	t.Parallel()
+	n := newNeighbours(t)
+	for i, from := range []string{"203.0.113.77/32", "2001:db8:77::1/128"} {
+		source := netip.MustParsePrefix(from)
+		n.neighbor.Do(func() { n.up("lo", source) })
+		if !n.arrives(n.neighbor, source.Addr(), nodeAddrs[i].Addr()) {
+			t.Errorf("a datagram from %s does not arrive", source)
+		}
+	}
+	if got := n.dropped(); got != (Dropped{}) {
+		t.Errorf("dropped %+v", got)
+	}
+}
+
 // What the node sends to itself passes: over lo, over its own pair of links, within a VRF. So does a link-local address
 // that it has on another link.
 func TestPrivilegedNodeSource_OwnTrafficPasses(t *testing.T) {
