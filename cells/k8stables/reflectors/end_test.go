@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -35,6 +36,45 @@ func TestCommits_EndLosesNoEvent(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The first event after a pause is committed at once, and what follows with the next commit: those of other nodes' pods wait longer.
+func TestCommits_Interval(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		resource kubeapi.Resource
+		want     time.Duration
+	}{{kubeapi.Nodes, 10 * time.Millisecond}, {kubeapi.CiliumEndpoints, 50 * time.Millisecond}} {
+		t.Run(test.resource.Plural, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newStore(t)
+				s.resource = test.resource
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go s.commits(ctx)
+				has := func(name string) bool { _, ok := s.table.Get(s.set.DB.ReadTxn(), name); return ok }
+				synctest.Wait()
+				for i, name := range []string{"a", "b"} {
+					if err := s.Add(small(t, name, "192.0.2.1", []string{"1", "2"}[i])); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+				}
+				if !has("a") || has("b") {
+					t.Errorf("committed at once: a %v, b %v; want only a", has("a"), has("b"))
+				}
+				time.Sleep(test.want - 1)
+				if synctest.Wait(); has("b") {
+					t.Errorf("b is committed before %s", test.want)
+				}
+				time.Sleep(1)
+				if synctest.Wait(); !has("b") {
+					t.Errorf("b is not committed after %s", test.want)
+				}
+			})
+		})
+	}
 }
 
 // The last copy waits for the last commits, however long those take.

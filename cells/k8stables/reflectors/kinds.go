@@ -2,6 +2,7 @@ package reflectors
 
 import (
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -16,6 +17,14 @@ type kind struct {
 	table    string
 	mine     func(k8sobjects.Row) bool // which rows of the table are of this resource
 	narrow   func(*metav1.ListOptions) // what is asked for; nil means all
+}
+
+// interval is the least time between two commits of the kind.
+func (k kind) interval() time.Duration {
+	if k.resource.Plural == kubeapi.CiliumEndpoints.Plural {
+		return remoteInterval
+	}
+	return commitInterval
 }
 
 // kinds lists all that is followed.
