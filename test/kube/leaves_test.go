@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 // startAndEnd runs a pod, and says so when that is done.
 func startAndEnd(does string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	c, err := kube.New(ctx, kube.Options{})
 	if err != nil {

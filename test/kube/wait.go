@@ -10,13 +10,16 @@ import (
 // Bounds of the pause between two calls of a check.
 const minPause, maxPause = 50 * time.Millisecond, 500 * time.Millisecond
 
+// patience bounds waits for what happens in seconds on an idle machine: so much longer that a busy one is no failure, and a hang is found.
+const patience = 3 * time.Minute
+
 // WaitFor calls check until it returns nil. It pauses three times as long as a call takes, within bounds, so that waiting leaves the CPU
-// to what is waited for. It gives up when the context ends, after a minute if that has no
+// to what is waited for. It gives up when the context ends, after three minutes if that has no
 // deadline, or when a component has ended that nobody has stopped; then the error holds check's last one.
 func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) error {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Minute)
+		ctx, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
 	began := time.Now()

@@ -32,8 +32,8 @@ var tiers = []tier{
 	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, false},
 	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 250 * time.Second, machine, true},
 	{"node", "the real agent and plugin on private nodes", 650 * time.Second, node, true},
-	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 520 * time.Second, kernels, false},
-	{"kube", "a real Kubernetes", 550 * time.Second, kube, true},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 580 * time.Second, kernels, false},
+	{"kube", "a real Kubernetes", 600 * time.Second, kube, true},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
