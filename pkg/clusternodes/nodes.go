@@ -101,14 +101,25 @@ func (n *Node) add(kind, text string) {
 }
 
 func (n *Node) addCIDR(text string, spec bool) {
-	prefix, err := netip.ParsePrefix(text)
-	if err != nil || prefix.Addr().Is4In6() || prefix.Bits() < shortestIPv6 && prefix.Addr().Is6() || prefix.Bits() < shortestIPv4 {
+	prefix, ok := ParseRange(text)
+	if !ok {
 		return
 	}
-	c := CIDR{prefix.Masked(), spec}
+	c := CIDR{prefix, spec}
 	if !slices.Contains(n.CIDRs, c) {
 		n.CIDRs = append(n.CIDRs, c)
 	}
+}
+
+// ParseRange reads a range of pods, masked. It reports false for text that is no prefix, for a prefix that is most of
+// the world, and for addresses that no pod can have.
+func ParseRange(text string) (netip.Prefix, bool) {
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil || prefix.Addr().Is4In6() || prefix.Bits() < shortestIPv6 && prefix.Addr().Is6() || prefix.Bits() < shortestIPv4 {
+		return netip.Prefix{}, false
+	}
+	prefix = prefix.Masked()
+	return prefix, Usable(prefix.Addr())
 }
 
 func usable(text string) (netip.Addr, bool) {

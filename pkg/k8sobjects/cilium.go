@@ -16,7 +16,7 @@ import (
 
 // CiliumNode reads a CiliumNode. Addresses and CIDRs stay as they are written: others judge them.
 func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
-	row := &cilium.Node{Name: o.Name, UID: string(o.UID), Annotations: o.Annotations,
+	row := &cilium.Node{Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Annotations: o.Annotations,
 		HealthIPv4: o.Spec.Health.IPv4, HealthIPv6: o.Spec.Health.IPv6}
 	if len(o.Spec.IPAM.PodCIDRs) > 0 {
 		row.PodCIDRs = o.Spec.IPAM.PodCIDRs

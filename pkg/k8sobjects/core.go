@@ -12,7 +12,7 @@ import (
 
 // Node reads a Node.
 func Node(o *corev1.Node) (*k8s.Node, error) {
-	row := &k8s.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Annotations: o.Annotations,
+	row := &k8s.Node{Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Labels: o.Labels, Annotations: o.Annotations,
 		PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs}
 	for _, taint := range o.Spec.Taints {
 		row.TaintKeys = append(row.TaintKeys, taint.Key)

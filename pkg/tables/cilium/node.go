@@ -21,6 +21,7 @@ type NodeAddress struct {
 type Node struct {
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
+	Created     int64             `json:"created,omitempty"`     // by the API server, in seconds since 1970; 0 when not known
 	Annotations map[string]string `json:"annotations,omitempty"` // our own ones only: what the agent wrote itself is marked there
 	Addresses   []NodeAddress     `json:"addresses,omitempty"`
 	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // as written; may be no CIDRs at all
@@ -33,7 +34,7 @@ func (n *Node) Key() string { return n.Name }
 
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
-	return n.Name == o.Name && n.UID == o.UID && n.HealthIPv4 == o.HealthIPv4 && n.HealthIPv6 == o.HealthIPv6 &&
+	return n.Name == o.Name && n.UID == o.UID && n.Created == o.Created && n.HealthIPv4 == o.HealthIPv4 && n.HealthIPv6 == o.HealthIPv6 &&
 		slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) && maps.Equal(n.Annotations, o.Annotations)
 }
 

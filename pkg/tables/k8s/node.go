@@ -21,6 +21,7 @@ type NodeAddress struct {
 type Node struct {
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
+	Created     int64             `json:"created,omitempty"` // by the API server, in seconds since 1970; 0 when not known
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	PodCIDR     string            `json:"podCIDR,omitempty"`  // spec.podCIDR as written; may be no CIDR at all
@@ -36,7 +37,7 @@ func (n *Node) Key() string { return n.Name }
 
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
-	return n.Name == o.Name && n.UID == o.UID && n.PodCIDR == o.PodCIDR &&
+	return n.Name == o.Name && n.UID == o.UID && n.Created == o.Created && n.PodCIDR == o.PodCIDR &&
 		n.NetworkUnavailable == o.NetworkUnavailable && slices.Equal(n.TaintKeys, o.TaintKeys) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		slices.Equal(n.Addresses, o.Addresses) && maps.Equal(n.Labels, o.Labels) && maps.Equal(n.Annotations, o.Annotations)
 }

@@ -1,0 +1,25 @@
+package nodes
+
+import (
+	"testing"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+)
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{settings.Cell, Cell, cell.Provide(
+			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
+			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+		)}
+	})
+}

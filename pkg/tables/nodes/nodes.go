@@ -1,0 +1,152 @@
+// Package nodes holds the nodes of the cluster as this node sees them: with the addresses and ranges of pods that are theirs, and the claims that
+// another node has first.
+package nodes
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Source says which object describes a node.
+type Source string
+
+// Sources, with the names that Cilium's API uses.
+const (
+	Local      Source = "local"           // this node
+	Kubernetes Source = "kubernetes"      // a Node
+	CiliumNode Source = "custom-resource" // a CiliumNode, with or without a Node
+)
+
+// Types of addresses, as Kubernetes and Cilium write them.
+const (
+	InternalIP       = "InternalIP"
+	ExternalIP       = "ExternalIP"
+	CiliumInternalIP = "CiliumInternalIP" // of the device for pods
+	HealthIP         = "HealthIP"         // answers health probes; stands in spec.health of a CiliumNode
+)
+
+// Address is one address of a node.
+type Address struct {
+	Type string     `json:"type"`
+	Addr netip.Addr `json:"addr"`
+}
+
+// Refusal is a claim of a node that does not count.
+type Refusal struct {
+	Claim string `json:"claim"` // an address or a range, as the object says it
+	Why   string `json:"why"`
+	By    string `json:"by,omitempty"` // the node that has it
+}
+
+// Node is one row. Slices are never changed in place.
+type Node struct {
+	Name      string         `json:"name"`
+	UID       string         `json:"uid,omitempty"`
+	Source    Source         `json:"source"`
+	Addresses []Address      `json:"addresses,omitempty"` // in the order of the objects, those of the Node first
+	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // of its pods, masked, in the order of the objects, those of the Node first
+	Refused   []Refusal      `json:"refused,omitempty"`
+}
+
+// Equal compares everything.
+func (n *Node) Equal(o *Node) bool {
+	return n.Name == o.Name && n.UID == o.UID && n.Source == o.Source && slices.Equal(n.Addresses, o.Addresses) &&
+		slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Refused, o.Refused)
+}
+
+// Address is the address by which other nodes reach the node in one family: the first InternalIP, otherwise the first ExternalIP. It is
+// invalid when the node has none.
+func (n *Node) Address(ipv6 bool) netip.Addr {
+	for _, kind := range []string{InternalIP, ExternalIP} {
+		if addr := n.Typed(kind, ipv6); addr.IsValid() {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// Typed is the first address of a type in one family, invalid without one.
+func (n *Node) Typed(kind string, ipv6 bool) netip.Addr {
+	for _, a := range n.Addresses {
+		if a.Type == kind && a.Addr.Is6() == ipv6 {
+			return a.Addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Node) TableHeader() []string {
+	return []string{"Name", "Source", "Addresses", "PodCIDRs", "Refused"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (n *Node) TableRow() []string {
+	var addrs, cidrs, refused []string
+	for _, a := range n.Addresses {
+		addrs = append(addrs, a.Type+"="+a.Addr.String())
+	}
+	for _, p := range n.CIDRs {
+		cidrs = append(cidrs, p.String())
+	}
+	for _, r := range n.Refused[:min(len(n.Refused), shownRefusals)] {
+		refused = append(refused, r.String())
+	}
+	if more := len(n.Refused) - shownRefusals; more > 0 {
+		refused = append(refused, strconv.Itoa(more)+" more")
+	}
+	return []string{printable.Text(n.Name), string(n.Source), strings.Join(addrs, ","), strings.Join(cidrs, ","), strings.Join(refused, "; ")}
+}
+
+// shownRefusals bounds a line of the table: an object may hold thousands of claims.
+const shownRefusals = 3
+
+// String says the refusal to operators.
+func (r Refusal) String() string {
+	text := printable.Text(r.Claim) + ": " + r.Why
+	if r.By != "" {
+		text += " of node " + printable.Text(r.By)
+	}
+	return text
+}
+
+var nameIndex = statedb.Index[*Node, string]{
+	Name:       "name",
+	FromObject: func(n *Node) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var addressIndex = statedb.Index[*Node, netip.Addr]{
+	Name: "address",
+	FromObject: func(n *Node) index.KeySet {
+		keys := make([]index.Key, 0, len(n.Addresses))
+		for i, a := range n.Addresses {
+			if !slices.ContainsFunc(n.Addresses[:i], func(b Address) bool { return a.Addr == b.Addr }) { // one address may have two types
+				keys = append(keys, index.NetIPAddr(a.Addr))
+			}
+		}
+		return index.NewKeySet(keys...)
+	},
+	FromKey:    index.NetIPAddr,
+	FromString: index.NetIPAddrString,
+}
+
+// Queries. An address has at most one node.
+var (
+	ByName    = nameIndex.Query
+	ByAddress = addressIndex.Query
+)
+
+// NewTable makes the table "nodes".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Node], error) {
+	return statedb.NewTable(db, "nodes", nameIndex, addressIndex)
+}
