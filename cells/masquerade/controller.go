@@ -12,11 +12,13 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
@@ -31,6 +33,7 @@ type controller struct {
 	Devices    statedb.Table[*devices.Device]
 	Addresses  statedb.Table[nodeaddresses.Address]
 	LocalNode  statedb.Table[*localnode.LocalNode]
+	Nodes      statedb.Table[*nodes.Node]
 	IPMasq     statedb.Table[tables.IPMasq]
 	Rules      rules
 }
@@ -52,12 +55,12 @@ func registerController(jobs job.Group, c controller) {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.IPMasq)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.Nodes, c.IPMasq)
 		changed := statedb.NewWatchSet()
-		netdevsComplete := complete(txn, changed, c.Devices, c.Addresses)
-		exclusionsComplete := complete(txn, changed, c.LocalNode, c.IPMasq)
+		netdevsComplete := changes.Watch(txn, changed, c.Devices, c.Addresses)
+		exclusionsComplete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.IPMasq)
 		netdevs := netdevs(c.Rules, statedb.Collect(c.Devices.All(txn)), statedb.Collect(c.Addresses.All(txn)))
-		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
+		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.Nodes.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
 		if err := c.commit(netdevs, exclusions, func(txn statedb.WriteTxn) {
 			if netdevsComplete {
 				c.Complete.netdevs(txn)
@@ -75,21 +78,6 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		}
 	}
 	return nil
-}
-
-// complete tells whether tables are, and adds what changes when they or their rows do.
-func complete(txn statedb.ReadTxn, changed *statedb.WatchSet, inputs ...statedb.TableMeta) bool {
-	all := true
-	for _, t := range inputs {
-		done, initialized := t.Initialized(txn)
-		if !done {
-			all = false
-			changed.Add(initialized)
-		}
-		_, rows := statedb.AnyTable{Meta: t}.AllWatch(txn)
-		changed.Add(rows)
-	}
-	return all
 }
 
 // netdevs are the devices that lead out. One without an address is among them: what would leave there under another's is refused.
@@ -117,9 +105,14 @@ func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) ma
 }
 
 // exclusions are the prefixes towards which pods keep their addresses.
-func exclusions(r rules, nodes []*localnode.LocalNode, file []tables.IPMasq) map[netip.Prefix]*tables.Exclusion {
+func exclusions(r rules, self []*localnode.LocalNode, all []*nodes.Node, file []tables.IPMasq) map[netip.Prefix]*tables.Exclusion {
 	want := map[netip.Prefix]*tables.Exclusion{}
-	for _, n := range nodes {
+	for _, n := range all {
+		for _, p := range n.CIDRs {
+			want[p] = &tables.Exclusion{Prefix: p, Reason: tables.OtherPods, Status: reconciler.StatusPending()}
+		}
+	}
+	for _, n := range self {
 		for _, p := range []netip.Prefix{n.IPv4.AllocRange, n.IPv6.AllocRange} {
 			if p.IsValid() {
 				want[p.Masked()] = &tables.Exclusion{Prefix: p.Masked(), Reason: tables.OwnPods, Status: reconciler.StatusPending()}

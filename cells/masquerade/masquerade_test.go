@@ -26,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,7 +39,7 @@ func TestScripts(t *testing.T) {
 			settings.Cell,
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(newInputs, statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
-					statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[tables.IPMasq].ToTable),
+					statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[tables.IPMasq].ToTable),
 			),
 			cell.Module("masquerade", "Under test",
 				cell.Config(DefaultConfig),
@@ -53,25 +54,26 @@ func TestScripts(t *testing.T) {
 // newInputs makes the tables that are read, and a command that completes those it is given by name, or all.
 func newInputs(db *statedb.DB) (
 	links statedb.RWTable[*devices.Device], addrs statedb.RWTable[nodeaddresses.Address], node statedb.RWTable[*localnode.LocalNode],
-	file statedb.RWTable[tables.IPMasq], cmd upstream.ScriptCmdOut, err error,
+	all statedb.RWTable[*nodes.Node], file statedb.RWTable[tables.IPMasq], cmd upstream.ScriptCmdOut, err error,
 ) {
-	var errs [4]error
+	var errs [5]error
 	links, errs[0] = devices.NewTable(db)
 	addrs, errs[1] = nodeaddresses.NewTable(db)
 	node, errs[2] = localnode.NewTable(db)
 	file, errs[3] = tables.NewIPMasqTable(db)
+	all, errs[4] = nodes.NewTable(db)
 	if err = errors.Join(errs[:]...); err != nil {
 		return
 	}
-	txn := db.WriteTxn(links, addrs, node, file)
+	txn := db.WriteTxn(links, addrs, node, all, file)
 	defer txn.Commit()
 	done := map[string]func(statedb.WriteTxn){
 		links.Name(): links.RegisterInitializer(txn, "test"), addrs.Name(): addrs.RegisterInitializer(txn, "test"),
-		node.Name(): node.RegisterInitializer(txn, "test"), file.Name(): file.RegisterInitializer(txn, "test"),
+		node.Name(): node.RegisterInitializer(txn, "test"), all.Name(): all.RegisterInitializer(txn, "test"), file.Name(): file.RegisterInitializer(txn, "test"),
 	}
 	cmd = upstream.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete the inputs", Args: "[table...]"},
 		func(_ *script.State, names ...string) (script.WaitFunc, error) {
-			txn := db.WriteTxn(links, addrs, node, file)
+			txn := db.WriteTxn(links, addrs, node, all, file)
 			defer txn.Commit()
 			for name, f := range done {
 				if len(names) == 0 || slices.Contains(names, name) {

@@ -14,6 +14,7 @@ const (
 	Excluded      = "excluded by flag"    // --masquerade-exclude-cidrs
 	ByIPMasqAgent = "ip-masq-agent"       // --enable-ip-masq-agent
 	OwnPods       = "pods of this node"
+	OtherPods     = "pods of another node"
 )
 
 // Exclusion is a prefix of targets that see pods under their own addresses.
