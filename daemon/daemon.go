@@ -41,6 +41,8 @@ import (
 	"github.com/waggle-net/waggle/cells/mtu"
 	"github.com/waggle-net/waggle/cells/nodeaddresses"
 	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/noderoutes"
+	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/servicehealth"
@@ -83,6 +85,7 @@ var ControlPlane = cell.Group(
 	nodecidr.Cell,
 	ipam.Cell,
 	localnode.Cell,
+	nodes.Cell,
 	ciliumnode.Cell,
 	endpointmanager.Cell,
 	identity.Cell,
@@ -102,6 +105,7 @@ var Datapath = cell.Group(
 	mtu.Cell,
 	basedevices.Cell,
 	desiredroutes.Cell,
+	noderoutes.Cell,
 	sysctl.Cell,
 	maps.Cell,
 	ipcache.Cell,

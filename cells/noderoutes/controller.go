@@ -1,0 +1,96 @@
+package noderoutes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+const (
+	owner = "node-routes"
+	// settle is the least time between two computations: each route that appears is a change of the table routes.
+	settle = 50 * time.Millisecond
+	// shownProblems bounds how many of them a health message names.
+	shownProblems = 3
+)
+
+type controller struct {
+	cell.In
+	Config  Config
+	DB      *statedb.DB
+	Nodes   statedb.Table[*nodes.Node]
+	Routes  statedb.Table[*devices.Route]
+	Devices statedb.Table[*devices.Device]
+	Desired desiredroutes.Writer
+}
+
+func registerController(jobs job.Group, c controller) error {
+	if err := c.Config.validate(); err != nil {
+		return err
+	}
+	c.Desired.Expect(owner)
+	heartbeat.Add(jobs, "want-routes", c.run)
+	return nil
+}
+
+// run wants routes once all nodes are known: until then, those of an earlier run stay.
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if !c.Config.AutoDirectNodeRoutes {
+		err := c.Desired.Replace(owner, nil)
+		health.OK("Not wanted: --auto-direct-node-routes=false")
+		heartbeat.Idle(ctx)
+		<-ctx.Done()
+		return err
+	}
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for limiter.Wait(ctx) == nil {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.Routes, c.Devices)
+		changed := statedb.NewWatchSet()
+		if changes.Watch(txn, changed, c.Nodes, c.Routes, c.Devices) {
+			routes, problems := routesTo(statedb.Collect(c.Nodes.All(txn)),
+				read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn))))
+			if err := c.Desired.Replace(owner, routes); err != nil {
+				problems = append(problems, err)
+			}
+			c.report(health, len(routes), problems)
+		} else {
+			health.OK("Waiting for the nodes of the cluster and the routes of this node")
+		}
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			return nil // stopping
+		}
+	}
+	return nil
+}
+
+// report leaves out nodes behind a gateway where that is no fault.
+func (c *controller) report(health cell.Health, count int, problems []error) {
+	skipped := 0
+	var faults []error
+	for _, p := range problems {
+		if errors.As(p, new(unreachable)) && c.Config.DirectRoutingSkipUnreachable {
+			skipped++
+		} else {
+			faults = append(faults, p)
+		}
+	}
+	if len(faults) > 0 {
+		health.Degraded(fmt.Sprintf("%d routes to nodes, %d cannot be: put the nodes on one link, have the network route their pods, or set --direct-routing-skip-unreachable",
+			count, len(faults)), errors.Join(faults[:min(len(faults), shownProblems)]...))
+		return
+	}
+	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways left out", count, skipped))
+}

@@ -1,0 +1,87 @@
+package noderoutes
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+// wanted records what the cell hands to the writer of desired-routes.
+type wanted struct {
+	mu       sync.Mutex
+	expected bool
+	said     bool
+	routes   []desiredroutes.Route
+}
+
+func (w *wanted) Expect(string) { w.expected = true }
+
+func (w *wanted) Replace(_ string, routes []desiredroutes.Route) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said, w.routes = true, routes
+	return nil
+}
+
+// print says which routes are wanted; nothing is known before the first call, which also permits to prune.
+func (w *wanted) print() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !w.expected:
+		return "not expected\n"
+	case !w.said:
+		return "not known\n"
+	}
+	var b strings.Builder
+	for _, r := range w.routes {
+		fmt.Fprintf(&b, "%s via %s dev %s\n", r.Dst, r.Gw, r.Device)
+	}
+	return b.String()
+}
+
+func (w *wanted) command() hive.ScriptCmdOut {
+	return hive.NewScriptCmd("wanted", script.Command(script.CmdUsage{Summary: "print wanted routes"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			return func(*script.State) (string, string, error) { return w.print(), "", nil }, nil
+		}))
+}
+
+// complete completes the table of nodes.
+func complete(db *statedb.DB, table statedb.RWTable[*nodes.Node]) hive.ScriptCmdOut {
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	done := table.RegisterInitializer(txn, "test")
+	return hive.NewScriptCmd("nodes/complete", script.Command(script.CmdUsage{Summary: "complete the table nodes"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(table)
+			defer txn.Commit()
+			done(txn)
+			return nil, nil
+		}))
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{Cell, cell.Provide(
+			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
+			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
+			devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
+			func() *wanted { return new(wanted) },
+			func(w *wanted) desiredroutes.Writer { return w },
+			(*wanted).command, complete,
+		)}
+	})
+}
