@@ -128,25 +128,6 @@ func (a *app) mapGet(ctx context.Context, c *client.Client, name string) error {
 	})
 }
 
-func (a *app) nodeCommand() *cobra.Command {
-	group := &cobra.Command{Use: "node", Short: "Show nodes"}
-	group.AddCommand(a.simple("list", "List the nodes that this node knows", func(ctx context.Context, c *client.Client) error {
-		nodes, err := c.Nodes(ctx)
-		if err != nil {
-			return err
-		}
-		return a.show(nodes, func(w io.Writer) {
-			var rows [][]string
-			for _, n := range nodes.NodesAdded {
-				v4, v6 := n.PrimaryAddress.Ipv4, n.PrimaryAddress.Ipv6
-				rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source})
-			}
-			table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE"}, rows)
-		})
-	}))
-	return group
-}
-
 func (a *app) configCommand() *cobra.Command {
 	return a.simple("config", "Show the configuration that the agent runs with", func(ctx context.Context, c *client.Client) error {
 		config, err := c.Config(ctx)

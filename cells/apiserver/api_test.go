@@ -1,19 +1,23 @@
 package apiserver
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -303,8 +307,56 @@ func TestDelete_CountsErrorsThatDidNotPreventIt(t *testing.T) {
 func TestClusterNodes_TellsNewsOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.expect(f.request("GET", "/v1/cluster/nodes", ""), 200, `{"client-id":2,"nodes-added":[{"name":"default/node-1",...`)
-	f.expect(f.request("GET", "/v1/cluster/nodes", "", "client-id", "2"), 200, `{"client-id":2,"self":"default/node-1"}`)
+	ask := func(id string) (status models.ClusterNodeStatus, added, removed string) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(read(t, f.request("GET", "/v1/cluster/nodes", "", "client-id", id))), &status); err != nil {
+			t.Fatal(err)
+		}
+		names := func(elements []models.NodeElement) (text string) {
+			for _, e := range elements {
+				text += e.Name + " "
+			}
+			return text
+		}
+		return status, names(status.NodesAdded), names(status.NodesRemoved)
+	}
+	first, added, removed := ask("0")
+	if added != "default/node-1 default/node-2 " || removed != "" || first.Self != "default/node-1" || first.ClientID == 0 {
+		t.Errorf("first answer %+v", first)
+	}
+	other := first.NodesAdded[1]
+	if got := fmt.Sprintf("%s %s %s %v", other.PrimaryAddress.Ipv4.IP, other.PrimaryAddress.Ipv4.AllocRange, other.HealthEndpointAddress.Ipv4.IP,
+		other.SecondaryAddresses); got != "192.0.2.2 10.0.2.0/24 10.0.2.9 [{CiliumInternalIP  true 10.0.2.1}]" {
+		t.Errorf("the other node is %s", got)
+	}
+	id := strconv.FormatInt(first.ClientID, 10)
+	if again, added, removed := ask(id); added+removed != "" || again.ClientID != first.ClientID {
+		t.Errorf("nothing has changed, and the answer is %+v", again)
+	}
+	f.putNode(&nodes.Node{Name: "node-3", Source: nodes.Kubernetes})
+	f.putNode(&nodes.Node{Name: "node-2", Source: nodes.Kubernetes})
+	if _, added, removed := ask(id); added != "default/node-2 default/node-3 " || removed != "" {
+		t.Errorf("added %q, removed %q", added, removed)
+	}
+	txn := f.api.DB.WriteTxn(f.nodes)
+	_, _, err := f.nodes.Delete(txn, &nodes.Node{Name: "node-2"})
+	txn.Commit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, added, removed := ask(id); added != "" || removed != "default/node-2 " {
+		t.Errorf("added %q, removed %q", added, removed)
+	}
+	// A number that the agent does not know is one of an earlier run: the client gets another one, and all nodes.
+	if status, added, _ := ask("7"); added != "default/node-1 default/node-3 " || status.ClientID == 7 {
+		t.Errorf("an unknown client is told %+v", status)
+	}
+	for range maxNodeClients {
+		ask("0")
+	}
+	if status, added, _ := ask(id); added == "" || status.ClientID == first.ClientID {
+		t.Errorf("a client that was forgotten is told %+v", status)
+	}
 }
 
 func TestEndpoint_TellsItsPolicy(t *testing.T) {

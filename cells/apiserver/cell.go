@@ -9,7 +9,8 @@ import (
 var Cell = cell.Module("api-server", "REST API on a unix socket",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		newHandler, // routes, limits, panics; needs no socket
+		newNodeClients, // what clients of /cluster/nodes have seen
+		newHandler,     // routes, limits, panics; needs no socket
 	),
 	cell.Invoke(register), // start hook: the socket
 )

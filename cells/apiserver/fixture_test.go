@@ -56,6 +56,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -72,6 +73,7 @@ type fixture struct {
 	manager   *fakeManager
 	allocator *fakeAllocator
 
+	nodes          statedb.RWTable[*nodes.Node]
 	fillCNIConfig  func(cniconfig.Config) // inserts the one row of cni-config
 	fillSources    func(...sources.Source)
 	fillAPIServers func(...apiservers.Server) // inserts rows of api-servers
@@ -155,6 +157,13 @@ func newFixture(t *testing.T) *fixture {
 		_, _, _ = cniConfig.Insert(txn, row)
 		txn.Commit()
 	}
+	f.api.NodeClients = newNodeClients()
+	f.nodes = table(t, db, nodes.NewTable)
+	f.api.Nodes = f.nodes
+	f.putNode(&nodes.Node{Name: "node-1", Source: nodes.Local})
+	f.putNode(&nodes.Node{Name: "node-2", Source: nodes.CiliumNode, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24")}, Addresses: []nodes.Address{
+		{Type: nodes.InternalIP, Addr: netip.MustParseAddr("192.0.2.2")}, {Type: nodes.CiliumInternalIP, Addr: netip.MustParseAddr("10.0.2.1")},
+		{Type: nodes.HealthIP, Addr: netip.MustParseAddr("10.0.2.9")}}})
 	f.api.NodeAddresses = table(t, db, nodeaddresses.NewTable)
 	f.api.Maps = filled(t, db, tables.NewTable, &tables.Map{Name: "bpf_links", MaxEntries: 4096, Pin: "/bpf/bpf_links_v1"})
 	f.api.States = filled(t, db, endpointstates.NewTable, &endpointstates.EndpointState{
@@ -176,6 +185,15 @@ func newFixture(t *testing.T) *fixture {
 	f.manager.insert(pod())
 	f.handler = newHandler(f.api)
 	return f
+}
+
+// putNode inserts a row of nodes.
+func (f *fixture) putNode(row *nodes.Node) {
+	txn := f.api.DB.WriteTxn(f.nodes)
+	defer txn.Commit()
+	if _, _, err := f.nodes.Insert(txn, row); err != nil {
+		f.t.Error(err)
+	}
 }
 
 // policyTables have a policy of shop/cart: it is isolated in ingress, and identity 300 may connect to TCP port 80.

@@ -48,7 +48,7 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	s.KubeProxyReplacement = a.kubeProxy(txn)
 	s.Masquerading = a.masquerading(txn)
 	s.Cluster.Self = a.nodeName(txn)
-	s.Cluster.Nodes = []models.NodeElement{a.nodeElement(txn)}
+	s.Cluster.Nodes = a.nodeElements(txn, statedb.Collect(a.Nodes.All(txn)))
 	for m := range a.Maps.All(txn) {
 		s.BPFMaps.Maps = append(s.BPFMaps.Maps, models.BPFMapProperties{Name: m.Name, Size: int64(m.MaxEntries)})
 	}

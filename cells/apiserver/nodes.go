@@ -2,10 +2,13 @@ package apiserver
 
 import (
 	"net/http"
+	"net/netip"
+	"slices"
 
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // GetNodeIds answers with the numbers of nodes in the datapath. This node has 0, as in Cilium; it knows no others.
@@ -17,27 +20,61 @@ func (a *api) GetNodeIds(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, []models.NodeID{id})
 }
 
-// GetClusterNodes answers with this node. The client id is the revision of the table, so that nothing need be remembered
-// of clients: who comes with the current one has seen everything.
+// GetClusterNodes answers with the nodes that the client has not seen yet, and those that have gone since it asked last.
 func (a *api) GetClusterNodes(w http.ResponseWriter, _ *http.Request, p models.GetClusterNodesParams) {
 	txn := a.DB.ReadTxn()
-	revision := int64(a.Ready.LocalNode.Revision(txn)) + 1 // never 0, which asks for all nodes
-	status := models.ClusterNodeStatus{ClientID: revision, Self: a.nodeName(txn)}
-	if or(p.ClientID) != revision {
-		status.NodesAdded = []models.NodeElement{a.nodeElement(txn)}
-	}
-	answer(w, http.StatusOK, status)
+	id, added, removed := a.NodeClients.news(or(p.ClientID), statedb.Collect(a.Nodes.All(txn)))
+	answer(w, http.StatusOK, models.ClusterNodeStatus{ClientID: id, Self: a.nodeName(txn),
+		NodesAdded: a.nodeElements(txn, added), NodesRemoved: a.nodeElements(txn, removed)})
 }
 
 func (a *api) nodeName(txn statedb.ReadTxn) string {
 	return a.Settings.ClusterName + "/" + a.localNode(txn).Name
 }
 
-func (a *api) nodeElement(txn statedb.ReadTxn) models.NodeElement {
+func (a *api) nodeElements(txn statedb.ReadTxn, rows []*nodes.Node) (elements []models.NodeElement) {
+	for _, row := range rows {
+		if row.Source == nodes.Local {
+			elements = append(elements, a.selfElement(txn))
+		} else {
+			elements = append(elements, a.nodeElement(row))
+		}
+	}
+	return elements
+}
+
+// selfElement describes this node, all of its addresses included.
+func (a *api) selfElement(txn statedb.ReadTxn) models.NodeElement {
 	node := a.localNode(txn)
 	primary := a.addressing(txn)
 	primary.Ipv4.IP, primary.Ipv6.IP = text(node.IPv4.NodeIP), text(node.IPv6.NodeIP)
 	return models.NodeElement{
-		Name: a.nodeName(txn), PrimaryAddress: primary, SecondaryAddresses: elements(node.Addresses), Source: "local",
+		Name: a.nodeName(txn), PrimaryAddress: primary, SecondaryAddresses: elements(node.Addresses), Source: string(nodes.Local),
+		HealthEndpointAddress: models.NodeAddressing{
+			Ipv4: models.NodeAddressingElement{Enabled: a.Settings.EnableIPv4, IP: text(node.IPv4.Health)},
+			Ipv6: models.NodeAddressingElement{Enabled: a.Settings.EnableIPv6, IP: text(node.IPv6.Health)}},
 	}
+}
+
+// nodeElement describes another node.
+func (a *api) nodeElement(row *nodes.Node) models.NodeElement {
+	addressing := func(address func(ipv6 bool) netip.Addr, ranges bool) models.NodeAddressing {
+		family := func(enabled, ipv6 bool) models.NodeAddressingElement {
+			e := models.NodeAddressingElement{Enabled: enabled, IP: text(address(ipv6))}
+			if i := slices.IndexFunc(row.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() == ipv6 }); ranges && i >= 0 {
+				e.AllocRange = row.CIDRs[i].String()
+			}
+			return e
+		}
+		return models.NodeAddressing{Ipv4: family(a.Settings.EnableIPv4, false), Ipv6: family(a.Settings.EnableIPv6, true)}
+	}
+	e := models.NodeElement{Name: a.Settings.ClusterName + "/" + row.Name, Source: string(row.Source),
+		PrimaryAddress:        addressing(row.Address, true),
+		HealthEndpointAddress: addressing(func(ipv6 bool) netip.Addr { return row.Typed(nodes.HealthIP, ipv6) }, false)}
+	for _, addr := range row.Addresses {
+		if addr.Type != nodes.HealthIP && addr.Addr != row.Address(addr.Addr.Is6()) {
+			e.SecondaryAddresses = append(e.SecondaryAddresses, models.NodeAddressingElement{Enabled: true, IP: addr.Addr.String(), AddressType: addr.Type})
+		}
+	}
+	return e
 }

@@ -44,6 +44,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -57,7 +58,7 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{inputs(), cell.Module("api-server", "API under test",
-			cell.ProvidePrivate(newHandler), cell.Provide(callCommand))}
+			cell.ProvidePrivate(newHandler, newNodeClients), cell.Provide(callCommand))}
 	})
 }
 
@@ -89,6 +90,7 @@ func inputs() cell.Cell {
 		devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
 		masquerade.NewExclusionTable, statedb.RWTable[*masquerade.Exclusion].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 		tables.NewTable, statedb.RWTable[*tables.Map].ToTable,
 		cniconfig.NewTable, statedb.RWTable[cniconfig.Config].ToTable,
 		identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,

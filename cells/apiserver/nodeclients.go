@@ -1,0 +1,64 @@
+package apiserver
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+// maxNodeClients bounds the clients of /cluster/nodes whose last answer is remembered. The one that asked least recently is forgotten, and gets
+// all nodes when it asks again.
+const maxNodeClients = 16
+
+// nodeClients remember which rows each client of /cluster/nodes has seen.
+type nodeClients struct {
+	mu      sync.Mutex
+	clients []nodeClient // the one that asked last comes last
+}
+
+type nodeClient struct {
+	id   int64
+	seen []*nodes.Node // sorted by name
+}
+
+func newNodeClients() *nodeClients { return new(nodeClients) }
+
+// news returns what has changed since a client asked last, and the number by which it is known from now on. A client that is not known
+// is given another number, and all rows. Rows are sorted by name.
+func (c *nodeClients) news(id int64, rows []*nodes.Node) (known int64, added, removed []*nodes.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var seen []*nodes.Node
+	if i := slices.IndexFunc(c.clients, func(n nodeClient) bool { return n.id == id }); i >= 0 {
+		seen = c.clients[i].seen
+		c.clients = slices.Delete(c.clients, i, i+1)
+	} else {
+		id = 1 + rand.Int64N(1<<53-1) // every JSON reader can hold it; 0 asks for a number
+	}
+	if len(c.clients) == maxNodeClients {
+		c.clients = slices.Delete(c.clients, 0, 1)
+	}
+	c.clients = append(c.clients, nodeClient{id, rows})
+	added, removed = difference(seen, rows)
+	return id, added, removed
+}
+
+// difference compares lists that are sorted by name. Rows never change, so another pointer is another row.
+func difference(old, rows []*nodes.Node) (added, removed []*nodes.Node) {
+	for len(old) > 0 || len(rows) > 0 {
+		switch {
+		case len(old) == 0 || len(rows) > 0 && rows[0].Name < old[0].Name:
+			added, rows = append(added, rows[0]), rows[1:]
+		case len(rows) == 0 || old[0].Name < rows[0].Name:
+			removed, old = append(removed, old[0]), old[1:]
+		default:
+			if old[0] != rows[0] {
+				added = append(added, rows[0])
+			}
+			old, rows = old[1:], rows[1:]
+		}
+	}
+	return added, removed
+}

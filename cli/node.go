@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+func (a *app) nodeCommand() *cobra.Command {
+	group := &cobra.Command{Use: "node", Short: "Show nodes"}
+	get := a.withOutput(&cobra.Command{
+		Use: "get NAME", Short: "Show one node: addresses, ranges of pods, and claims that do not count", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.node(ctx, c, args[0]) })
+		},
+	})
+	group.AddCommand(a.simple("list", "List the nodes that this node knows", a.nodes), get)
+	return group
+}
+
+func (a *app) nodes(ctx context.Context, c *client.Client) error {
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return err
+	}
+	return a.show(nodes, func(w io.Writer) {
+		var rows [][]string
+		for _, n := range nodes.NodesAdded {
+			v4, v6 := n.PrimaryAddress.Ipv4, n.PrimaryAddress.Ipv6
+			rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source})
+		}
+		table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE"}, rows)
+	})
+}
+
+// node shows a node by its name, which may have that of the cluster in front, as in the list.
+func (a *app) node(ctx context.Context, c *client.Client, name string) error {
+	all, err := client.Rows[*nodes.Node](ctx, c, "nodes")
+	if err != nil {
+		return err
+	}
+	if _, after, found := strings.Cut(name, "/"); found {
+		name = after
+	}
+	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Name == name })
+	if i < 0 {
+		return fmt.Errorf("there is no node %s in the cluster: waggle node list shows those that there are", name)
+	}
+	n := all[i]
+	return a.show(n, func(w io.Writer) {
+		rows := [][]string{{"Source", string(n.Source)}}
+		for _, addr := range n.Addresses {
+			rows = append(rows, []string{addr.Type, addr.Addr.String()})
+		}
+		for _, p := range n.CIDRs {
+			rows = append(rows, []string{"Pods", p.String()})
+		}
+		for _, r := range n.Refused {
+			rows = append(rows, []string{"Refused", r.String()})
+		}
+		table(w, []string{"NAME", n.Name}, rows)
+	})
+}

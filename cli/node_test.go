@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	socket := serve(t, answers{
+		"GET /v1/cluster/nodes": `{"client-id":3,"self":"default/a","nodes-added":[{"name":"default/b","source":"custom-resource",
+			"primary-address":{"ipv4":{"enabled":true,"ip":"192.0.2.2","alloc-range":"10.0.2.0/24"},"ipv6":{}}}]}`,
+		"GET /statedb/dump/nodes": `{"nodes":[{"name":"b","source":"custom-resource","addresses":[{"type":"InternalIP","addr":"192.0.2.2"}],
+			"cidrs":["10.0.2.0/24"],"refused":[{"claim":"192.0.2.1","why":"is an address","by":"a\u001b[2J"}]}]}`,
+	})
+	for args, want := range map[string]string{
+		"node list": "NAME       IPV4       IPV4 PODS    IPV6  IPV6 PODS  SOURCE\n" +
+			"default/b  192.0.2.2  10.0.2.0/24  -     -          custom-resource\n",
+		"node get default/b": "NAME        b\nSource      custom-resource\nInternalIP  192.0.2.2\nPods        10.0.2.0/24\n" +
+			`Refused     192.0.2.1: is an address of node a\x1b[2J` + "\n",
+	} {
+		if code, out, errs := run(t, socket, strings.Fields(args)...); code != 0 || out != want {
+			t.Errorf("%s: exit %d\ngot\n%s\nwant\n%s\n%s", args, code, out, want, errs)
+		}
+	}
+	code, _, errs := run(t, socket, "node", "get", "c")
+	if code != exitFailed || !strings.Contains(errs, "there is no node c in the cluster: waggle node list shows those that there are") {
+		t.Errorf("exit %d, %s", code, errs)
+	}
+}
