@@ -3,15 +3,27 @@ package node_test
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
 // startCluster makes nodes on one underlay, each with a running agent.
-func startCluster(t *testing.T, nodes int) *nodekit.Cluster {
+func startCluster(t *testing.T, nodes int, agentArgs ...string) *nodekit.Cluster {
+	t.Helper()
+	c := newCluster(t, nodes, agentArgs...)
+	startAgents(t, c)
+	return c
+}
+
+func newCluster(t *testing.T, nodes int, agentArgs ...string) *nodekit.Cluster {
 	t.Helper()
 	testnet.RequirePrivileges(t)
-	c, err := nodekit.NewCluster(nodekit.Options{BinDir: binDir}, nodes)
+	c, err := nodekit.NewCluster(nodekit.Options{BinDir: binDir, AgentArgs: agentArgs}, nodes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,6 +37,11 @@ func startCluster(t *testing.T, nodes int) *nodekit.Cluster {
 			t.Error(err)
 		}
 	})
+	return c
+}
+
+func startAgents(t *testing.T, c *nodekit.Cluster) {
+	t.Helper()
 	for _, n := range c.Nodes {
 		if err := n.StartAgent(); err != nil {
 			t.Fatal(err)
@@ -33,7 +50,36 @@ func startCluster(t *testing.T, nodes int) *nodekit.Cluster {
 	for _, n := range c.Nodes {
 		waitReady(t, n)
 	}
-	return c
+}
+
+// startKubeCluster starts nodes that share the objects of an API server, of which each has a replica on its loopback.
+func startKubeCluster(t *testing.T, nodes int, agentArgs ...string) []kubeNode {
+	t.Helper()
+	c := newCluster(t, nodes, agentArgs...)
+	var all []kubeNode
+	for _, n := range c.Nodes {
+		k := kubeNode{Node: n}
+		if err := n.Do(func() error {
+			if len(all) == 0 {
+				k.server = kubetest.New(t)
+			} else {
+				k.server = all[0].server.Replica(t)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		n.AddAgentArgs("--manifests-dir=", "--k8s-api-server="+k.server.URL(), "--ipam=kubernetes")
+		ranges := n.PodRanges()
+		k.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name(), UID: types.UID("uid-" + n.Name())},
+			Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(false).String()},
+				{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(true).String()}}}})
+		all = append(all, k)
+	}
+	all[0].server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+	startAgents(t, c)
+	return all
 }
 
 // Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and one

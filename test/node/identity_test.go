@@ -56,7 +56,7 @@ func startKubeNode(t *testing.T) kubeNode {
 // putPod makes or changes the object of a pod.
 func (n kubeNode) putPod(name string, labels map[string]string) {
 	n.server.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), Labels: labels},
-		Spec: corev1.PodSpec{NodeName: "node-1", ServiceAccountName: "default"}})
+		Spec: corev1.PodSpec{NodeName: n.Name(), ServiceAccountName: "default"}})
 }
 
 // startPod makes a pod's object, waits until the agent knows it, and attaches the pod.

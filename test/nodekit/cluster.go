@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 )
@@ -73,6 +75,16 @@ func (c *Cluster) writeManifests() error {
 		}
 	}
 	return nil
+}
+
+// Forget deletes the Node object of a node for all other nodes. The node itself stays as it is.
+func (c *Cluster) Forget(gone *Node) (err error) {
+	for _, n := range c.Nodes {
+		if n != gone {
+			err = errors.Join(err, os.Remove(filepath.Join(n.ManifestsDir(), gone.name+".yaml")))
+		}
+	}
+	return err
 }
 
 // Close stops the agents and removes everything.

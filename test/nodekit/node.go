@@ -214,9 +214,8 @@ func (n *Node) writeNodeManifest() error {
 	return os.WriteFile(filepath.Join(n.ManifestsDir(), "node.yaml"), []byte(n.nodeManifest()), 0o644)
 }
 
-// nodeManifest is the Node object.
-func (n *Node) nodeManifest() string {
-	cidrs := []string{}
+// PodRanges are the ranges of the node's pods, as its Node object has them.
+func (n *Node) PodRanges() (cidrs []string) {
 	for _, c := range []struct{ chosen, standard string }{
 		{n.options.IPv4CIDR, "10.244.1.0/24"}, {n.options.IPv6CIDR, "fd00:10:244:1::/64"}} {
 		switch c.chosen {
@@ -227,6 +226,12 @@ func (n *Node) nodeManifest() string {
 			cidrs = append(cidrs, c.chosen)
 		}
 	}
+	return cidrs
+}
+
+// nodeManifest is the Node object.
+func (n *Node) nodeManifest() string {
+	cidrs := n.PodRanges()
 	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: %s\nspec:\n  podCIDR: %s\n  podCIDRs: [%s]\n"+
 		"status:\n  addresses:\n  - {type: InternalIP, address: %s}\n  - {type: InternalIP, address: \"%s\"}\n",
 		n.name, cidrs[0], strings.Join(cidrs, ", "), n.uplinks[0].Addr(), n.uplinks[1].Addr())

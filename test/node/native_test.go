@@ -1,0 +1,179 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Pods of three nodes on one link reach each other and the nodes, under their own addresses, also while an agent is dead. A node that leaves the
+// cluster takes its routes with it, and no others.
+func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, "--auto-direct-node-routes")
+	pods := map[*nodekit.Node]*nodekit.Pod{}
+	for _, n := range c.Nodes {
+		pods[n] = addPod(t, n, "pod-"+n.Name())
+		eventually(t, func() error { return routesTo(t, n, 4) })
+	}
+	t.Run("all run", func(t *testing.T) {
+		for _, from := range c.Nodes {
+			for _, to := range c.Nodes {
+				if from != to {
+					reachBetween(t, from, to, pods)
+				}
+			}
+		}
+	})
+	one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
+	if err := two.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("the agent of the second node is dead", func(t *testing.T) {
+		reachBetween(t, one, two, pods)
+		reachBetween(t, two, three, pods)
+	})
+	if err := two.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, two)
+	if err := c.Forget(three); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []*nodekit.Node{one, two} {
+		eventually(t, func() error { return routesTo(t, n, 2) })
+	}
+	reachBetween(t, one, two, pods)
+	reachBetween(t, two, one, pods)
+}
+
+// A policy of a pod on one node chooses pods of another node by their labels, and denies the others and that node itself: from the first packet on,
+// with and without the agent, and after the labels have changed.
+func TestPrivilegedNative_PoliciesBetweenNodes(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, "--auto-direct-node-routes")
+	one, two := all[0], all[1]
+	two.server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "server", UID: "u"},
+		Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "server"}},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+				PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "client"}}}}}}}})
+	two.awaitRow(t, "policies", "default/server")
+	server := two.startPod(t, "server", map[string]string{"app": "server"})
+	client := one.startPod(t, "client", map[string]string{"app": "client"})
+	other := one.startPod(t, "other", map[string]string{"app": "other"})
+	for _, pod := range []*nodekit.Pod{client, other} {
+		for _, family := range families {
+			awaitIdentity(t, two, pod.Addr(family.ipv6), one.identityOf(t, pod).Identity)
+		}
+	}
+	verdicts := func(t *testing.T) {
+		for _, family := range families {
+			addr := server.Addr(family.ipv6)
+			if err := errors.Join(nodekit.Ping(client, addr, 56), nodekit.TCP(client, server, addr, 1<<16), nodekit.UDP(client, server, addr, 100)); err != nil {
+				t.Errorf("%s: the client that is allowed: %v", family.name, err)
+			}
+			for name, denied := range map[string]nodekit.Place{"the other pod": other, "the other node": one.Host()} {
+				if err := nodekit.PingBriefly(denied, addr, 56); err == nil {
+					t.Errorf("%s: %s reaches the server", family.name, name)
+				}
+			}
+			if err := nodekit.Ping(server, client.Addr(family.ipv6), 56); err != nil {
+				t.Errorf("%s: the way back: %v", family.name, err)
+			}
+		}
+	}
+	t.Run("both run", verdicts)
+	if err := two.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("the agent of the server is dead", verdicts)
+	if err := two.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, two.Node)
+	t.Run("it runs again", verdicts)
+	one.putPod("client", map[string]string{"app": "former"})
+	one.putPod("other", map[string]string{"app": "client"})
+	client, other = other, client
+	for _, pod := range []*nodekit.Pod{client, other} {
+		for _, family := range families {
+			eventually(t, func() error {
+				if err := nodekit.PingBriefly(pod, server.Addr(family.ipv6), 56); (err == nil) != (pod == client) {
+					return fmt.Errorf("pod %s: ping says %v", pod.Name, err)
+				}
+				return nil
+			})
+		}
+	}
+	t.Run("labels have changed", verdicts)
+}
+
+// awaitIdentity waits until a node knows the identity of an address.
+func awaitIdentity(t *testing.T, n kubeNode, addr netip.Addr, identity uint32) {
+	t.Helper()
+	eventually(t, func() error {
+		out, err := n.Waggle(t.Context(), "ip", "get", addr.String())
+		if err == nil && !strings.Contains(out, fmt.Sprint(identity)) {
+			err = fmt.Errorf("%s has not identity %d:\n%s", addr, identity, out)
+		}
+		return err
+	})
+}
+
+// routesTo wants so many rows of the routes to other nodes, all in the kernel.
+func routesTo(t *testing.T, n *nodekit.Node, want int) error {
+	t.Helper()
+	text, err := n.Waggle(t.Context(), "db", "show", "desired-routes")
+	if err != nil {
+		return err
+	}
+	done := 0
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "node-routes") && strings.Contains(line, "Done") {
+			done++
+		}
+	}
+	if done != want {
+		return fmt.Errorf("%d routes to other nodes are in the kernel, want %d:\n%s", done, want, text)
+	}
+	return nil
+}
+
+// reachBetween sends between the pods of two nodes, and from a node to the pod of the other.
+func reachBetween(t *testing.T, from, to *nodekit.Node, pods map[*nodekit.Node]*nodekit.Pod) {
+	t.Helper()
+	for _, family := range families {
+		t.Run(fmt.Sprintf("%s from %s to %s", family.name, from.Name(), to.Name()), func(t *testing.T) {
+			client, server := pods[from], pods[to]
+			addr, own := server.Addr(family.ipv6), client.Addr(family.ipv6)
+			for _, sender := range []nodekit.Place{client, from.Host()} {
+				if err := errors.Join(nodekit.Ping(sender, addr, 4000), nodekit.TCP(sender, server, addr, 1<<16), nodekit.UDP(sender, server, addr, 100)); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := nodekit.Ping(client, to.UplinkAddr(family.ipv6), 56); err != nil {
+				t.Errorf("the node itself: %v", err)
+			}
+			heard := nodekit.Listen(t, server, addr, 2222)
+			if err := nodekit.Spoof(client, own, addr); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case source := <-heard:
+				if source != own {
+					t.Errorf("the pod sees %s, not the address %s of its peer", source, own)
+				}
+			case <-time.After(30 * time.Second):
+				t.Error("a datagram did not arrive")
+			}
+		})
+	}
+}
