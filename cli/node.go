@@ -40,7 +40,7 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 	})
 }
 
-// node shows a node by its name, which may have that of the cluster in front, as in the list.
+// node shows one node. The name may be prefixed with the name of the cluster, as in the list.
 func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 	all, err := client.Rows[*nodes.Node](ctx, c, "nodes")
 	if err != nil {
@@ -51,7 +51,7 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 	}
 	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Name == name })
 	if i < 0 {
-		return fmt.Errorf("there is no node %s in the cluster: waggle node list shows those that there are", name)
+		return fmt.Errorf("node %s is not in the cluster: see waggle node list", name)
 	}
 	n := all[i]
 	return a.show(n, func(w io.Writer) {

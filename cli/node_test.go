@@ -24,7 +24,7 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	code, _, errs := run(t, socket, "node", "get", "c")
-	if code != exitFailed || !strings.Contains(errs, "there is no node c in the cluster: waggle node list shows those that there are") {
+	if code != exitFailed || !strings.Contains(errs, "node c is not in the cluster: see waggle node list") {
 		t.Errorf("exit %d, %s", code, errs)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// maxNodeClients bounds the clients of /cluster/nodes whose last answer is remembered. The one that asked least recently is forgotten, and gets
-// all nodes when it asks again.
+// maxNodeClients limits the clients of /cluster/nodes whose last answer is stored. The least recently used client is dropped, and gets all nodes with its
+// next request.
 const maxNodeClients = 16
 
-// nodeClients remember which rows each client of /cluster/nodes has seen.
+// nodeClients stores which rows each client of /cluster/nodes has received.
 type nodeClients struct {
 	mu      sync.Mutex
-	clients []nodeClient // the one that asked last comes last
+	clients []nodeClient // the most recently used one last
 }
 
 type nodeClient struct {
@@ -25,8 +25,8 @@ type nodeClient struct {
 
 func newNodeClients() *nodeClients { return new(nodeClients) }
 
-// news returns what has changed since a client asked last, and the number by which it is known from now on. A client that is not known
-// is given another number, and all rows. Rows are sorted by name.
+// news returns the changes since the last request of a client, and its id for the next request. An unknown client gets a new id and all rows. Rows must be
+// sorted by name.
 func (c *nodeClients) news(id int64, rows []*nodes.Node) (known int64, added, removed []*nodes.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Cell wants the routes.
+// Cell requests the routes.
 var Cell = cell.Module("node-routes", "Routes to the pods of other nodes",
 	cell.Config(DefaultConfig),
 	cell.Invoke(registerController), // nodes into routes
@@ -19,7 +19,7 @@ type Config struct {
 	DirectRoutingSkipUnreachable bool `mapstructure:"direct-routing-skip-unreachable"`
 }
 
-// DefaultConfig wants no routes, as Cilium.
+// DefaultConfig requests no routes, as Cilium does.
 var DefaultConfig = Config{}
 
 // Flags registers the flags.
@@ -27,13 +27,13 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("auto-direct-node-routes", c.AutoDirectNodeRoutes,
 		"Add a route to the pods of each node on the same link, by way of that node")
 	flags.Bool("direct-routing-skip-unreachable", c.DirectRoutingSkipUnreachable,
-		"With --auto-direct-node-routes, leave out nodes behind a gateway without calling that a fault")
+		"Skip nodes behind a gateway instead of reporting an error; needs --auto-direct-node-routes")
 }
 
-// validate refuses a combination that has no meaning.
+// validate returns an error for contradicting flags.
 func (c Config) validate() error {
 	if c.DirectRoutingSkipUnreachable && !c.AutoDirectNodeRoutes {
-		return errors.New("--direct-routing-skip-unreachable says which direct routes to leave out, but none are wanted: set --auto-direct-node-routes as well, or remove the flag")
+		return errors.New("--direct-routing-skip-unreachable has no effect without --auto-direct-node-routes: set both flags, or remove it")
 	}
 	return nil
 }

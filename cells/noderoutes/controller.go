@@ -20,9 +20,9 @@ import (
 
 const (
 	owner = "node-routes"
-	// settle is the least time between two computations: each route that appears is a change of the table routes.
+	// settle is the minimum interval between two reconciliation rounds. Each installed route changes the table routes.
 	settle = 50 * time.Millisecond
-	// shownProblems bounds how many of them a health message names.
+	// shownProblems limits the problems in a health message.
 	shownProblems = 3
 )
 
@@ -45,11 +45,11 @@ func registerController(jobs job.Group, c controller) error {
 	return nil
 }
 
-// run wants routes once all nodes are known: until then, those of an earlier run stay.
+// run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if !c.Config.AutoDirectNodeRoutes {
 		err := c.Desired.Replace(owner, nil)
-		health.OK("Not wanted: --auto-direct-node-routes=false")
+		health.OK("Disabled: --auto-direct-node-routes=false")
 		heartbeat.Idle(ctx)
 		<-ctx.Done()
 		return err
@@ -76,7 +76,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// report leaves out nodes behind a gateway where that is no fault.
+// report sets the health of the module. Nodes behind a gateway are not an error with --direct-routing-skip-unreachable.
 func (c *controller) report(health cell.Health, count int, problems []error) {
 	skipped := 0
 	var faults []error
@@ -88,9 +88,9 @@ func (c *controller) report(health cell.Health, count int, problems []error) {
 		}
 	}
 	if len(faults) > 0 {
-		health.Degraded(fmt.Sprintf("%d routes to nodes, %d cannot be: put the nodes on one link, have the network route their pods, or set --direct-routing-skip-unreachable",
+		health.Degraded(fmt.Sprintf("%d routes to nodes, %d not possible: put the nodes on one link, have the network route their pods, or set --direct-routing-skip-unreachable",
 			count, len(faults)), errors.Join(faults[:min(len(faults), shownProblems)]...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways left out", count, skipped))
+	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways skipped", count, skipped))
 }

@@ -12,13 +12,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// network is what the main routing table says, without our own routes.
+// network is the main routing table without the agent's own routes.
 type network struct {
 	routes  bart.Table[*devices.Route]
 	devices map[int]string // names by index
 }
 
-// read makes a network of the rows of the kernel.
+// read builds a network from rows of the tables routes and devices.
 func read(routes []*devices.Route, links []*devices.Device) *network {
 	n := &network{devices: make(map[int]string, len(links))}
 	for _, d := range links {
@@ -35,7 +35,7 @@ func read(routes []*devices.Route, links []*devices.Device) *network {
 	return n
 }
 
-// device names the device by which an address is reached without a gateway.
+// device returns the device on whose link an address is. It returns an error for an address behind a gateway.
 func (n *network) device(addr netip.Addr) (name string, err error) {
 	r, found := n.routes.Lookup(addr)
 	if !found {
@@ -47,7 +47,7 @@ func (n *network) device(addr netip.Addr) (name string, err error) {
 	return n.devices[r.LinkIndex], nil
 }
 
-// covers names the device in whose network a range lies, "" when it lies in none.
+// covers returns the device whose subnet contains a range, or "".
 func (n *network) covers(p netip.Prefix) string {
 	r, found := n.routes.LookupPrefix(p)
 	if !found || r.Gw.IsValid() {
@@ -56,7 +56,7 @@ func (n *network) covers(p netip.Prefix) string {
 	return n.devices[r.LinkIndex]
 }
 
-// unreachable is a node on another link.
+// unreachable is the error for a node on another link.
 type unreachable struct {
 	node string
 	why  error
@@ -66,7 +66,7 @@ func (u unreachable) Error() string {
 	return fmt.Sprintf("node %s is not on the same link: %v", u.node, u.why)
 }
 
-// routesTo wants a route to each range of the pods of other nodes.
+// routesTo returns a route to each pod range of the other nodes, and the reasons for missing ones.
 func routesTo(all []*nodes.Node, n *network) (routes []desiredroutes.Route, problems []error) {
 	for _, node := range all {
 		if node.Source == nodes.Local {
@@ -80,7 +80,7 @@ func routesTo(all []*nodes.Node, n *network) (routes []desiredroutes.Route, prob
 	return routes, problems
 }
 
-// routesOf wants the routes of one family.
+// routesOf returns the routes to one node in one address family.
 func routesOf(node *nodes.Node, ipv6 bool, n *network) (routes []desiredroutes.Route, problems []error) {
 	hop := node.Address(ipv6)
 	var device string
@@ -100,7 +100,7 @@ func routesOf(node *nodes.Node, ipv6 bool, n *network) (routes []desiredroutes.R
 			}
 		}
 		if taken := n.covers(p); taken != "" {
-			problems = append(problems, fmt.Errorf("range %s of node %s lies in the network of %s", p, node.Name, taken))
+			problems = append(problems, fmt.Errorf("range %s of node %s lies in the subnet of %s", p, node.Name, taken))
 			continue
 		}
 		routes = append(routes, desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: device, Gw: hop})

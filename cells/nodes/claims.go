@@ -8,13 +8,13 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// claims are the addresses and ranges that nodes have so far. Who comes first has them.
+// claims are the addresses and ranges that are assigned to nodes so far. The first claimant of an address or range owns it.
 type claims struct {
 	addrs  bart.Table[string] // as prefixes of full length, to the name of the node
 	ranges bart.Table[string]
 }
 
-// address gives a node an address, unless another node has it or the range that it lies in.
+// address assigns an address to a node. It returns a refusal when another node owns the address, or a range that contains it.
 func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal) {
 	if owner, found := c.addrs.Lookup(addr); found {
 		return refuse(owner != node, addr, "is an address", owner)
@@ -26,8 +26,8 @@ func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal)
 	return nil
 }
 
-// prefix gives a node a range of pods, unless another node has a range around it, or an address in it. Where a wider range meets ranges in
-// it, the narrower ones count.
+// prefix assigns a pod range to a node. It returns a refusal when another node owns a range that contains it, or an address inside it. A range that
+// contains ranges of other nodes is assigned; longest-prefix match then decides for each address.
 func (c *claims) prefix(node string, p netip.Prefix) (refused *tables.Refusal) {
 	if owner, found := c.ranges.LookupPrefix(p); found && owner != node {
 		return refuse(true, p, "lies in a range of pods", owner)

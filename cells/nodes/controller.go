@@ -20,10 +20,10 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
+// settle is the minimum interval between two reconciliation rounds. A single change is not delayed; a burst is handled in one round.
 const settle = 20 * time.Millisecond
 
-// shownProblems bounds how many refused claims a health message names.
+// shownProblems limits the refused claims in a health message.
 const shownProblems = 3
 
 type controller struct {
@@ -67,7 +67,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 	return nil
 }
 
-// commit writes what differs. Rows without an object stay until the inputs are complete.
+// commit writes changed rows. It deletes rows without an object only when the inputs are complete.
 func (c *controller) commit(rows []*tables.Node, complete bool, initialized func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
@@ -96,7 +96,7 @@ func (c *controller) commit(rows []*tables.Node, complete bool, initialized func
 	return nil
 }
 
-// report says how many nodes there are, and which claims do not count.
+// report sets the health of the module: degraded while a claim is refused.
 func report(health cell.Health, rows []*tables.Node) {
 	var refused []error
 	count := 0
@@ -108,7 +108,7 @@ func report(health cell.Health, rows []*tables.Node) {
 		}
 	}
 	if count > 0 {
-		health.Degraded(fmt.Sprintf("%d claims of nodes do not count: `db show nodes` lists them", count), errors.Join(refused...))
+		health.Degraded(fmt.Sprintf("%d claims of nodes are refused: `db show nodes` lists them", count), errors.Join(refused...))
 		return
 	}
 	health.OK(fmt.Sprintf("%d nodes", len(rows)))

@@ -17,7 +17,7 @@ import (
 // maxClaims bounds the addresses and ranges of one node, refused ones included: its agent writes the object.
 const maxClaims = 1024
 
-// candidate is a node whose claims are looked at.
+// candidate is a node whose claims are being resolved.
 type candidate struct {
 	row     *tables.Node
 	created int64
@@ -25,8 +25,8 @@ type candidate struct {
 	cilium  *cilium.Node // nil without one
 }
 
-// resolve decides which node has which addresses and ranges. What this node knows of itself comes first. Then ranges in Nodes, which only
-// Kubernetes writes; addresses in Nodes; and what stands in CiliumNodes, which agents write. Of two equal claims the older node's counts.
+// resolve assigns addresses and pod ranges to nodes. The order of precedence is: the local node's own state; ranges of Nodes, which only the control plane
+// writes; addresses of Nodes, which kubelets write; addresses, then ranges of CiliumNodes, which agents write. Among equals the older node wins.
 func resolve(self *localnode.LocalNode, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
 	all := candidates(self.Name, nodes, ciliumNodes)
 	var c claims
@@ -47,7 +47,7 @@ func resolve(self *localnode.LocalNode, nodes []*k8s.Node, ciliumNodes []*cilium
 	return rows
 }
 
-// candidates are all nodes with this one, the oldest first.
+// candidates returns all nodes, the local one included, sorted by age.
 func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*candidate {
 	byName := map[string]*candidate{self: {row: &tables.Node{Name: self, Source: tables.Local}}}
 	for _, n := range nodes {
@@ -78,7 +78,7 @@ func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*c
 	return all
 }
 
-// local takes what this node knows of itself.
+// local assigns the local node's own addresses and range.
 func (c *claims) local(row *tables.Node, self *localnode.LocalNode) {
 	for _, f := range []localnode.Family{self.IPv4, self.IPv6} {
 		if f.AllocRange.IsValid() {
@@ -92,7 +92,7 @@ func (c *claims) local(row *tables.Node, self *localnode.LocalNode) {
 		}
 	}
 	for _, addr := range self.Addresses {
-		c.address(row.Name, addr) // without a type, it is nobody else's all the same
+		c.address(row.Name, addr) // reserved for this node, although the row does not list it
 	}
 }
 
@@ -116,7 +116,7 @@ func (c *claims) nodeAddresses(n *candidate) {
 	}
 }
 
-// ciliumAddresses ignores the CiliumNode of this node, which this agent writes itself.
+// ciliumAddresses ignores the CiliumNode of the local node, which this agent writes itself.
 func (c *claims) ciliumAddresses(n *candidate) {
 	if n.cilium == nil || n.row.Source == tables.Local {
 		return
@@ -139,23 +139,23 @@ func (c *claims) ciliumRanges(n *candidate) {
 	}
 }
 
-// room reports whether a node may have another claim. The first one too many is refused, and further ones are not looked at.
+// room reports whether the node is below its limit of claims. It records the first claim above the limit as refused and ignores all later ones.
 func room(row *tables.Node, claim string) bool {
 	number := len(row.Addresses) + len(row.CIDRs) + len(row.Refused)
 	if number == maxClaims {
-		row.Refused = append(row.Refused, tables.Refusal{Claim: claim, Why: fmt.Sprintf("comes after %d others, which is as many as a node may have", maxClaims)})
+		row.Refused = append(row.Refused, tables.Refusal{Claim: claim, Why: fmt.Sprintf("exceeds the limit of %d claims of a node", maxClaims)})
 	}
 	return number < maxClaims
 }
 
-// readAddress adds an address as an object has it; "" is none.
+// readAddress parses and claims an address of an object. An empty text is ignored.
 func (c *claims) readAddress(row *tables.Node, kind, text string) {
 	if text == "" || !room(row, text) {
 		return
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || !clusternodes.Usable(addr) {
-		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not an address that a node can have"})
+		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a usable node address"})
 		return
 	}
 	c.addAddress(row, tables.Address{Type: kind, Addr: addr})
@@ -172,14 +172,14 @@ func (c *claims) addAddress(row *tables.Node, a tables.Address) {
 	row.Addresses = append(row.Addresses, a)
 }
 
-// readRange adds a range as an object has it; "" is none.
+// readRange parses and claims a pod range of an object. An empty text is ignored.
 func (c *claims) readRange(row *tables.Node, text string) {
 	if text == "" || !room(row, text) {
 		return
 	}
 	p, ok := clusternodes.ParseRange(text)
 	if !ok {
-		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a range that a node's pods can have"})
+		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a usable pod range"})
 		return
 	}
 	c.addRange(row, p)

@@ -29,7 +29,7 @@ func ciliumNode(name string, created int64, address string, cidrs ...string) *ci
 		Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: address}}}
 }
 
-// said is a row as one line, with what is refused.
+// said returns a row as one line, with the refused claims.
 func said(n *tables.Node) string {
 	cells := n.TableRow()
 	return strings.Join(slices.DeleteFunc(cells[1:], func(c string) bool { return c == "" }), " | ")
@@ -67,7 +67,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			[]*cilium.Node{ciliumNode("b", 9, "192.0.2.3", "172.16.0.0/16")},
 			map[string]string{"a": "kubernetes | InternalIP=192.0.2.2 | 172.16.1.0/24", "b": "custom-resource | InternalIP=192.0.2.3 | 172.16.0.0/16"},
 		},
-		"what this node has is nobody else's": {
+		"claims of the local node win": {
 			[]*k8s.Node{node("a", 1, "198.51.100.1", "10.0.0.128/25"), node("self", 9, "192.0.2.1", "10.0.0.0/24")},
 			[]*cilium.Node{ciliumNode("self", 9, "203.0.113.1", "10.7.0.0/24")},
 			map[string]string{"a": "kubernetes | 10.0.0.128/25: lies in a range of pods of node self; 198.51.100.1: is an address of node self",
@@ -80,8 +80,8 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 				ciliumNode("b", 1, "224.0.0.1", "fe80::/64", "::ffff:10.0.0.0/120"),
 			},
 			map[string]string{"empty": "custom-resource",
-				"a": "custom-resource | 127.0.0.1: is not an address that a node can have; 0.0.0.0/0: is not a range that a node's pods can have; 127.0.0.0/8: is not a range that a node's pods can have; 1 more",
-				"b": "custom-resource | 224.0.0.1: is not an address that a node can have; fe80::/64: is not a range that a node's pods can have; ::ffff:10.0.0.0/120: is not a range that a node's pods can have"},
+				"a": "custom-resource | 127.0.0.1: is not a usable node address; 0.0.0.0/0: is not a usable pod range; 127.0.0.0/8: is not a usable pod range; 1 more",
+				"b": "custom-resource | 224.0.0.1: is not a usable node address; fe80::/64: is not a usable pod range; ::ffff:10.0.0.0/120: is not a usable pod range"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 	}
 }
 
-// Objects come in any order, which decides nothing.
+// The result does not depend on the order of the objects.
 func TestResolve_OrderDecidesNothing(t *testing.T) {
 	t.Parallel()
 	nodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}

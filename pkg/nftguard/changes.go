@@ -24,11 +24,10 @@ func OpenChanges() (*Changes, error) {
 	return &Changes{listener}, nil
 }
 
-// Close ends the listening.
+// Close closes the netlink socket.
 func (c *Changes) Close() { c.listener.Close() }
 
-// Next waits until somebody, this process included, has changed our table or announcements were lost. When ctx ends the
-// listener is closed as well.
+// Next waits for a change of the table by any process, this one included, or for a loss of notifications. The end of ctx closes the listener.
 func (c *Changes) Next(ctx context.Context) error {
 	for {
 		msgs, err := c.listener.Next(ctx)
@@ -46,11 +45,11 @@ func (c *Changes) Next(ctx context.Context) error {
 	}
 }
 
-// sizeofNfgenmsg is the length of what stands before the attributes: family, version and resource.
+// sizeofNfgenmsg is the length of the header before the attributes: family, version and resource (struct nfgenmsg).
 const sizeofNfgenmsg = 4
 
-// aboutOurs tells whether an announcement is about our table. In all but the one that ends a transaction the first kind
-// of attribute is the table's name.
+// aboutOurs reports whether a notification concerns the table. The first attribute type is the table's name, except in the notification that ends a
+// transaction.
 func aboutOurs(kind uint16, m []byte) bool {
 	if len(m) < sizeofNfgenmsg || m[0] != unix.NFPROTO_INET || kind != unix.NFNL_SUBSYS_NFTABLES<<8|kind&0xff ||
 		kind&0xff == unix.NFT_MSG_NEWGEN {

@@ -8,16 +8,16 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Dropped counts what the rules have dropped, by reason.
+// Dropped counts dropped packets by reason.
 type Dropped struct {
 	Unmarked   Count // from a pod link, without the mark of our programs
 	NodeSource Count // from a device, with an address of this node, or of a pod here, as its source
 }
 
-// Count is of one reason.
+// Count is the packets and bytes of one reason.
 type Count struct{ Packets, Bytes uint64 }
 
-// ReadDropped reads the counters of whatever rules stand in our chain.
+// ReadDropped reads the counters of all rules in the chain, also of rules of another version.
 func ReadDropped() (d Dropped, err error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -39,7 +39,7 @@ func (d *Dropped) add(rule *nftables.Rule, counter expr.Counter) {
 	count.Bytes += counter.Bytes
 }
 
-// counterOf finds the counter among the expressions of a rule; a rule without one, which is not ours, has counted nothing.
+// counterOf returns the counter of a rule, or a zero counter for a rule without one.
 func counterOf(rule *nftables.Rule) *expr.Counter {
 	for _, e := range rule.Exprs {
 		if c, ok := e.(*expr.Counter); ok {

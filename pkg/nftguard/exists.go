@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exists tells whether our table is there, whatever it holds. A kernel without nftables has none.
+// Exists reports whether the table exists, with any content. It returns false on a kernel without nftables.
 func Exists() (bool, error) {
 	conn, err := nftables.New()
 	if err != nil {

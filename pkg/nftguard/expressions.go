@@ -14,16 +14,16 @@ const (
 	familyIPv6    = byte(unix.NFPROTO_IPV6)
 )
 
-// expressions spells all rules with their counters at zero.
+// expressions returns all rules with zero counters.
 func (r Rule) expressions() (rules [][]expr.Any) {
 	for _, group := range r.Groups {
 		rules = append(rules, r.unmarked(group))
 	}
 	if r.NodeDevice != "" {
 		for _, group := range r.Groups {
-			rules = append(rules, judged(group))
+			rules = append(rules, marked(group))
 		}
-		rules = append(rules, r.elsewhere(familyIPv4), r.elsewhere(familyIPv6))
+		rules = append(rules, r.remoteSource(familyIPv4), r.remoteSource(familyIPv6))
 		rules = append(rules, r.nodeSource(familyIPv4), r.nodeSource(familyIPv6))
 	}
 	if r.NodeDevice != "" && r.PodDevice != "" {
@@ -32,7 +32,7 @@ func (r Rule) expressions() (rules [][]expr.Any) {
 	return rules
 }
 
-// unmarked is the rule of a group: iifgroup is it, mark&mask is not the magic, count, drop.
+// unmarked drops packets of a group without the mark: iifgroup == group, mark & mask != magic, counter, drop.
 func (r Rule) unmarked(group uint32) []expr.Any {
 	u32 := binaryutil.NativeEndian.PutUint32
 	return []expr.Any{
@@ -46,8 +46,8 @@ func (r Rule) unmarked(group uint32) []expr.Any {
 	}
 }
 
-// judged accepts what is left of a group: our programs have compared its source with the pod's own address.
-func judged(group uint32) []expr.Any {
+// marked accepts the packets of a group that unmarked has not dropped: the programs have compared the source with the pod's own address.
+func marked(group uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)},
@@ -55,10 +55,10 @@ func judged(group uint32) []expr.Any {
 	}
 }
 
-// elsewhere accepts packets of a family whose source has a route that does not lead to pods. The kernel returns no device for addresses of
-// this node (nft_fib4_eval in net/ipv4/netfilter/nft_fib_ipv4.c, and its sibling of IPv6), so one look-up decides for almost every packet
-// from the network; the rules that drop look up the others again.
-func (r Rule) elsewhere(family byte) []expr.Any {
+// remoteSource accepts packets of a family whose source has a route that does not lead to pods. The kernel returns no device for addresses of
+// this node (nft_fib4_eval in net/ipv4/netfilter/nft_fib_ipv4.c and its IPv6 counterpart), so one FIB lookup decides for almost every packet
+// from the network. The rules that drop repeat the lookup for the remaining packets.
+func (r Rule) remoteSource(family byte) []expr.Any {
 	exprs := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
@@ -71,10 +71,9 @@ func (r Rule) elsewhere(family byte) []expr.Any {
 	return append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})
 }
 
-// nodeSource is the rule of a family: iif is neither lo nor the node's own device, the source is an address of this node,
-// count, drop. The kernel has a check of its own for IPv4 alone, and a switch for it (accept_local). What passes:
-// link-local addresses of IPv6, which every link may have for itself, and the device of a VRF, which is the loopback of
-// all addresses in it.
+// nodeSource drops packets of a family whose source is an address of this node and whose device is neither lo nor NodeDevice. The kernel has this check
+// for IPv4 only, with a switch (accept_local). Exceptions are IPv6 link-local addresses, which may exist on every link, and VRF devices, which
+// are the loopback of the addresses in the VRF.
 func (r Rule) nodeSource(family byte) []expr.Any {
 	u32 := binaryutil.NativeEndian.PutUint32
 	exprs := []expr.Any{
@@ -95,7 +94,7 @@ func (r Rule) nodeSource(family byte) []expr.Any {
 		&expr.Verdict{Kind: expr.VerdictDrop})
 }
 
-// notLinkLocal goes on with packets whose source is not link-local, which says nothing of IPv4.
+// notLinkLocal matches IPv6 sources that are not link-local. It is empty for IPv4.
 func notLinkLocal(family byte) []expr.Any {
 	if family == familyIPv4 {
 		return nil
@@ -107,8 +106,8 @@ func notLinkLocal(family byte) []expr.Any {
 	}
 }
 
-// podSource is another rule of a family: iif is no pod link and not the node's own device, the way back to the source is that
-// to pods, count, drop. From a pod link, our programs have compared the source with the pod's own.
+// podSource drops packets of a family whose device is neither a pod link nor NodeDevice and whose source is routed to PodDevice. For pod links the
+// programs compare the source with the pod's own address.
 func (r Rule) podSource(family byte) []expr.Any {
 	u32 := binaryutil.NativeEndian.PutUint32
 	exprs := []expr.Any{
@@ -129,7 +128,7 @@ func (r Rule) podSource(family byte) []expr.Any {
 		&expr.Verdict{Kind: expr.VerdictDrop})
 }
 
-// name is how the kernel compares names of devices and of their kinds.
+// name is a device name or kind as the kernel compares it: padded with zeros.
 func name(s string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, s)

@@ -1,11 +1,8 @@
-// Package nftguard keeps the nftables rules that hold where programs do not. Pod links fail closed: a packet that came from
-// a pod link and does not bear the mark of our programs is dropped, so a link whose filter somebody took away passes nothing
-// to the stack. And nobody but the node speaks with the node's addresses: a packet from any device that has one of them as
-// its source is dropped, so that neither a pod nor the node takes it for the node's own. Nor does anybody outside speak with
-// the address of a pod that is here.
+// Package nftguard manages the nftables rules that protect the node when the BPF programs are missing. Pod links fail closed: a packet from a pod
+// link without the mark of the programs is dropped. Source addresses of this node are reserved: a packet with such a source from any other device is
+// dropped before it reaches the node or a pod. The same holds for addresses of local pods on packets that come from no pod link.
 //
-// Everything stands in the table "inet waggle", which is ours alone; no other table is read or written. Each call opens
-// a socket in the network namespace of the calling thread.
+// The package owns the table "inet waggle" and touches no other table. Each call opens a socket in the network namespace of the calling thread.
 package nftguard
 
 import (
@@ -24,36 +21,33 @@ const (
 	ChainName = "prerouting"
 )
 
-// Rule is what the guard lets pass: packets that are from no link of the groups, or that bear the mark; and whose source is
-// no address of this node. The kernel holds rules for each group and for each family.
+// Rule describes the accepted packets: packets from a link outside the groups, or with the mark, whose source is no address of this node. The kernel holds rules for each group and for each family.
 type Rule struct {
 	Groups     []uint32 // link groups of pod links
 	Mark, Mask uint32   // a marked packet has mark&Mask == Mark
-	// NodeDevice is where, beside lo, packets of this node's own come in. Empty leaves the check of sources out, for
-	// kernels that have no nft fib.
+	// NodeDevice is the device, beside lo, on which the node receives its own packets. Empty disables the source checks, for kernels without nft fib.
 	NodeDevice string
-	// PodDevice is where the routes to pods of this node lead: what comes from no pod link must not have a source to which
-	// one of them leads. Empty, or without NodeDevice, that is not checked.
+	// PodDevice is the device of the routes to local pods. A packet that comes from no pod link must not have a source whose route uses it. Empty
+	// disables this check; so does an empty NodeDevice.
 	PodDevice string
 }
 
-// State is what the kernel has.
+// State is the state of the table in the kernel.
 type State struct {
 	// Installed is true when the table holds exactly our chain with exactly our rules.
 	Installed bool
-	// What the rules have dropped since they were installed.
+	// Dropped counts packets since the rules were installed.
 	Dropped
 }
 
-// Install puts the rule in place. What stands in the table is replaced as a whole in one transaction, so there is no
-// moment without a rule; the counter begins at zero.
+// Install replaces the content of the table in one transaction, so the rules apply without a gap. The counters start at zero.
 func Install(r Rule) error {
 	conn, err := nftables.New()
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
 	table := ours()
-	conn.AddTable(table) // so that the deletion finds one
+	conn.AddTable(table) // DelTable needs an existing table
 	conn.DelTable(table)
 	conn.AddTable(table)
 	accept := nftables.ChainPolicyAccept
@@ -70,7 +64,7 @@ func Install(r Rule) error {
 	return nil
 }
 
-// Read looks at the kernel.
+// Read reads the rules and counters from the kernel.
 func Read(r Rule) (State, error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -93,7 +87,7 @@ func Read(r Rule) (State, error) {
 	return s, nil
 }
 
-// installed lists the rules of our chain; none when the table does not hold exactly that chain.
+// installed returns the rules of the chain, or none if the table does not have exactly that chain.
 func installed(conn *nftables.Conn) ([]*nftables.Rule, error) {
 	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
@@ -115,7 +109,7 @@ func installed(conn *nftables.Conn) ([]*nftables.Rule, error) {
 	return rules, nil
 }
 
-// Delete removes our table. One that is gone is success.
+// Delete removes the table. It succeeds if the table does not exist.
 func Delete() error {
 	conn, err := nftables.New()
 	if err != nil {

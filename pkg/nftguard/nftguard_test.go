@@ -96,7 +96,7 @@ func expect(t *testing.T, when string, r Rule, installed bool) {
 	}
 }
 
-// What others do with their tables is no news; what happens to ours is, whoever does it.
+// Changes of other tables are not reported. Changes of this table are, by any process.
 func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {

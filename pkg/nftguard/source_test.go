@@ -79,7 +79,7 @@ func (n neighbours) up(device string, addrs ...netip.Prefix) {
 
 const port = 2222
 
-// arrives tells whether a datagram from an address of one place reaches an address of the node.
+// arrives reports whether a datagram from an address of one place reaches an address of the node.
 func (n neighbours) arrives(at *testnet.Namespace, from, to netip.Addr) (arrived bool) {
 	n.t.Helper()
 	var server *net.UDPConn
@@ -101,7 +101,7 @@ func (n neighbours) arrives(at *testnet.Namespace, from, to netip.Addr) (arrived
 		n.check(err)
 	})
 	_ = server.SetReadDeadline(time.Now().Add(15 * time.Second))
-	if before := n.dropped(); before.NodeSource.Packets > 0 { // what was dropped need not be waited for
+	if before := n.dropped(); before.NodeSource.Packets > 0 { // do not wait for a dropped datagram
 		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 	}
 	_, err := server.Read(make([]byte, 1))
@@ -121,7 +121,7 @@ func (n neighbours) dropped() (d Dropped) {
 	return d
 }
 
-// The address of the node is that of no neighbour, whatever the kernel's own check is set to.
+// A neighbour cannot use an address of the node as its source, independent of the kernel's own check.
 func TestPrivilegedNodeSource_FromOutsideIsDropped(t *testing.T) {
 	t.Parallel()
 	for i, family := range []string{"IPv4", "IPv6"} {
@@ -145,7 +145,7 @@ func TestPrivilegedNodeSource_FromOutsideIsDropped(t *testing.T) {
 	}
 }
 
-// A source to which the node has no route is not its own either: both look-ups find nothing.
+// A source without a route is not an address of the node: both lookups find nothing.
 func TestPrivilegedNodeSource_WithoutARouteBackPasses(t *testing.T) {
 	t.Parallel()
 	n := newNeighbours(t)

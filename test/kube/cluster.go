@@ -73,7 +73,7 @@ type Cluster struct {
 // Start starts a cluster that ends with the test. If the test fails, the logs are kept and their folder is printed.
 func Start(t testing.TB, options Options) *Cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	began := time.Now()
 	c, err := New(ctx, options)

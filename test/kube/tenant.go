@@ -14,7 +14,7 @@ import (
 // shared with the other tenants: the control plane cannot be disturbed through the view.
 func (c *Cluster) Tenant(t testing.TB, options NodeOptions) (*Cluster, *Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	view := &Cluster{URL: c.URL, LogDir: c.LogDir, dir: c.dir, options: Options{NodeOptions: options, ClusterCIDR: c.options.ClusterCIDR},
 		bin: c.bin, caPEM: c.caPEM, control: c.control, api: c.api, host: c}
@@ -58,7 +58,7 @@ func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
 
 // leave removes the tenant's node and its objects. The node goes first: nothing is left then that pods could be stopped on.
 func (c *Cluster) leave() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	n := c.Nodes[0]
 	return errors.Join(n.PowerOff(), os.RemoveAll(c.path(n.Name)), os.RemoveAll(c.adminKubeconfig()), c.deleteDaemonSet(ctx),

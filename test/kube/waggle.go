@@ -52,7 +52,7 @@ func (c *Cluster) archive() string { return filepath.Join(c.bin.waggle, "waggle-
 
 // WaitWaggle waits until the agents of the DaemonSet and the nodes are ready, and shows the agents' pods when that is in vain.
 func (c *Cluster) WaitWaggle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	err := c.WaitFor(ctx, "the agents to be ready", func() error { return c.agentsReady(ctx) })
 	for _, n := range c.Nodes {

@@ -10,8 +10,8 @@ import (
 // Bounds of the pause between two calls of a check.
 const minPause, maxPause = 50 * time.Millisecond, 500 * time.Millisecond
 
-// patience bounds waits for what happens in seconds on an idle machine: so much longer that a busy one is no failure, and a hang is found.
-const patience = 3 * time.Minute
+// waitTimeout limits waits that take seconds on an idle machine, so that a busy machine is no failure and a hang is found.
+const waitTimeout = 3 * time.Minute
 
 // WaitFor calls check until it returns nil. It pauses three times as long as a call takes, within bounds, so that waiting leaves the CPU
 // to what is waited for. It gives up when the context ends, after three minutes if that has no
@@ -19,7 +19,7 @@ const patience = 3 * time.Minute
 func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) error {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, patience)
+		ctx, cancel = context.WithTimeout(ctx, waitTimeout)
 		defer cancel()
 	}
 	began := time.Now()

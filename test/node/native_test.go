@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Pods of three nodes on one link reach each other and the nodes, under their own addresses, also while an agent is dead. A node that leaves the
-// cluster takes its routes with it, and no others.
+// Pods of three nodes on one link reach each other and the nodes with their own addresses, also while an agent is dead. The removal of a node deletes its
+// routes only.
 func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 3, "--auto-direct-node-routes")
@@ -55,8 +55,8 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	reachBetween(t, two, one, pods)
 }
 
-// A policy of a pod on one node chooses pods of another node by their labels, and denies the others and that node itself: from the first packet on,
-// with and without the agent, and after the labels have changed.
+// A policy on one node selects pods of another node by their labels. It denies the other pods and that node itself, with and without the agent, and after
+// the labels have changed.
 func TestPrivilegedNative_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--auto-direct-node-routes")
@@ -128,7 +128,7 @@ func awaitIdentity(t *testing.T, n kubeNode, addr netip.Addr, identity uint32) {
 	})
 }
 
-// routesTo wants so many rows of the routes to other nodes, all in the kernel.
+// routesTo checks the number of routes to other nodes that are in the kernel.
 func routesTo(t *testing.T, n *nodekit.Node, want int) error {
 	t.Helper()
 	text, err := n.Waggle(t.Context(), "db", "show", "desired-routes")

@@ -21,8 +21,8 @@ const (
 	// commitInterval is the least time between two commits of one table: what happens meanwhile goes into the next. The first event after
 	// a pause never waits.
 	commitInterval = 10 * time.Millisecond
-	// remoteInterval is that of pods of other nodes: in a large cluster one changes every few milliseconds, and each commit costs a
-	// pass of every controller that follows them, which is three times the cost of the event itself.
+	// remoteInterval is the minimum interval between two commits of the CiliumEndpoints. In a large cluster one of them changes every few milliseconds, and
+	// each commit starts a round of every controller that watches the table, at three times the cost of the event itself.
 	remoteInterval = 50 * time.Millisecond
 	// maxPending bounds how many events wait for it.
 	maxPending = 4096

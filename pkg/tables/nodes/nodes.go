@@ -1,5 +1,5 @@
-// Package nodes holds the nodes of the cluster as this node sees them: with the addresses and ranges of pods that are theirs, and the claims that
-// another node has first.
+// Package nodes defines the table of the cluster's nodes: their addresses, their pod ranges, and claims that were refused because another node owns
+// the address or range.
 package nodes
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Source says which object describes a node.
+// Source is the kind of object that describes a node.
 type Source string
 
 // Sources, with the names that Cilium's API uses.
@@ -29,7 +29,7 @@ const (
 	InternalIP       = "InternalIP"
 	ExternalIP       = "ExternalIP"
 	CiliumInternalIP = "CiliumInternalIP" // of the device for pods
-	HealthIP         = "HealthIP"         // answers health probes; stands in spec.health of a CiliumNode
+	HealthIP         = "HealthIP"         // answers health probes; from spec.health of a CiliumNode
 )
 
 // Address is one address of a node.
@@ -38,11 +38,11 @@ type Address struct {
 	Addr netip.Addr `json:"addr"`
 }
 
-// Refusal is a claim of a node that does not count.
+// Refusal is a claim of a node that was refused.
 type Refusal struct {
-	Claim string `json:"claim"` // an address or a range, as the object says it
+	Claim string `json:"claim"` // an address or a range, as written in the object
 	Why   string `json:"why"`
-	By    string `json:"by,omitempty"` // the node that has it
+	By    string `json:"by,omitempty"` // the owner, when another node owns it
 }
 
 // Node is one row. Slices are never changed in place.
@@ -50,8 +50,8 @@ type Node struct {
 	Name      string         `json:"name"`
 	UID       string         `json:"uid,omitempty"`
 	Source    Source         `json:"source"`
-	Addresses []Address      `json:"addresses,omitempty"` // in the order of the objects, those of the Node first
-	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // of its pods, masked, in the order of the objects, those of the Node first
+	Addresses []Address      `json:"addresses,omitempty"` // of the Node first, then of the CiliumNode
+	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // pod ranges, masked; of the Node first, then of the CiliumNode
 	Refused   []Refusal      `json:"refused,omitempty"`
 }
 
@@ -108,7 +108,7 @@ func (n *Node) TableRow() []string {
 // shownRefusals bounds a line of the table: an object may hold thousands of claims.
 const shownRefusals = 3
 
-// String says the refusal to operators.
+// String is the refusal as operators read it.
 func (r Refusal) String() string {
 	text := printable.Text(r.Claim) + ": " + r.Why
 	if r.By != "" {
