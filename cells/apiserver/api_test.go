@@ -347,7 +347,7 @@ func TestClusterNodes_TellsNewsOnce(t *testing.T) {
 	if _, added, removed := ask(id); added != "" || removed != "default/node-2 " {
 		t.Errorf("added %q, removed %q", added, removed)
 	}
-	// A number that the agent does not know is one of an earlier run: the client gets another one, and all nodes.
+	// An unknown id is one of the previous run: the client gets a new id and all nodes.
 	if status, added, _ := ask("7"); added != "default/node-1 default/node-3 " || status.ClientID == 7 {
 		t.Errorf("an unknown client is told %+v", status)
 	}

@@ -20,7 +20,7 @@ func (a *api) GetNodeIds(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, []models.NodeID{id})
 }
 
-// GetClusterNodes answers with the nodes that the client has not seen yet, and those that have gone since it asked last.
+// GetClusterNodes answers with the nodes that were added, changed or removed since the last request of the client.
 func (a *api) GetClusterNodes(w http.ResponseWriter, _ *http.Request, p models.GetClusterNodesParams) {
 	txn := a.DB.ReadTxn()
 	id, added, removed := a.NodeClients.news(or(p.ClientID), statedb.Collect(a.Nodes.All(txn)))

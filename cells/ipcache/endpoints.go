@@ -63,7 +63,7 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 				}
 			}
 		}
-		for _, prefix := range remove { // somebody else may have the address
+		for _, prefix := range remove { // another endpoint may own the address
 			if ep, _, found := l.Endpoints.Get(txn, endpoints.ByAddress(prefix.Addr())); found {
 				marked[ep.ID] = true
 			}
@@ -96,7 +96,7 @@ func (l local) subscribe() (rows *changes.Feed[*endpoints.Endpoint], published *
 	return rows, published, errors.Join(err1, err2)
 }
 
-// complete tells whether all endpoints and their policies are known, and adds to changed what to wait for otherwise.
+// complete reports whether the tables of endpoints and their policies are initialized. If not, it adds the channel to wait for to changed.
 func (l local) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	for _, t := range []statedb.TableMeta{l.Endpoints, l.Policies} {
 		if done, initialized := t.Initialized(txn); !done {
@@ -107,8 +107,8 @@ func (l local) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	return true
 }
 
-// claims says which addresses an endpoint has. One in quarantine has none: nothing of it may pass. One whom some policy in the kernel
-// does not know yet has none either.
+// claims returns the addresses of an endpoint. It returns none for an endpoint in quarantine, and none before all policies in the kernel include the
+// endpoint's identity.
 func (l local) claims(txn statedb.ReadTxn, id uint16) (claims []ipcachetable.Claim) {
 	ep, _, found := l.Endpoints.Get(txn, endpoints.ByID(id))
 	if !found || ep.Quarantine != "" {

@@ -189,7 +189,7 @@ func (r *remote) followLocal(change statedb.Change[*endpoints.Endpoint], touched
 	}
 }
 
-// hold counts an endpoint that has an address, or has it no more.
+// hold adds n to the number of local endpoints with an address.
 func (r *remote) hold(addr netip.Addr, n int, touched map[netip.Addr]struct{}) {
 	if !addr.IsValid() {
 		return

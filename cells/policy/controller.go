@@ -337,8 +337,8 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 	}
 }
 
-// futile tells whether a pass would change nothing although facts have changed: of the rows that were not taken over one still is not, or
-// there were none and no pass is due.
+// futile reports whether a round would change nothing although endpoint facts have changed: a row that the last round waited for is still pending, or
+// there was none and no retry is due.
 func (c *controller) futile(again time.Duration) bool {
 	if len(c.in.peers.unsettled) > 0 || len(c.store.stale) > 0 {
 		return false

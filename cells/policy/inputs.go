@@ -134,8 +134,8 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	in.tellPeers(txn, changed, keys, now)
 }
 
-// passOver takes in a change of pods elsewhere or of addresses that matters to nobody, as no rule names ports of peers, and reports
-// whether it was one. When such a rule comes, [inputs.tellPeers] reads all there is.
+// passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers. It reports whether the
+// change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
 func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
 	if in.peers.told || !in.ofPeers.Has(closed) {
 		return false

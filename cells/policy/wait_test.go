@@ -41,7 +41,7 @@ func TestFutile_FactsOfADD(t *testing.T) {
 	require.False(t, w.futile(again), "the pass after that lets others in and cleans up")
 }
 
-// TestFutile_EndpointThatGoesAway: nobody waits for the datapath to take over the row of an endpoint that is no more.
+// A deleted endpoint does not delay the next round.
 func TestFutile_EndpointThatGoesAway(t *testing.T) {
 	w := newBench(t, 4, 1)
 	w.add(t, 4)

@@ -13,9 +13,9 @@ const minPause, maxPause = 50 * time.Millisecond, 500 * time.Millisecond
 // waitTimeout limits waits that take seconds on an idle machine, so that a busy machine is no failure and a hang is found.
 const waitTimeout = 3 * time.Minute
 
-// WaitFor calls check until it returns nil. It pauses three times as long as a call takes, within bounds, so that waiting leaves the CPU
-// to what is waited for. It gives up when the context ends, after three minutes if that has no
-// deadline, or when a component has ended that nobody has stopped; then the error holds check's last one.
+// WaitFor calls check until it returns nil. It pauses three times as long as a call takes, within bounds, which leaves the CPU
+// to the processes under test. It returns an error when the context ends, after waitTimeout if the context has no
+// deadline, or when a component has ended unexpectedly. The error wraps the last one of check.
 func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) error {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
