@@ -8,8 +8,8 @@ BUILD   := CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLA
 # Tests run tier by tier; `go run ./test/tiers -h` and Documentation/testing.md say what the tiers are. Everything but the race
 # detector compiles with the flags of BUILD, so that each package is compiled once.
 TIERS     ?= lint hermetic machine node
-RUN       := CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false
-RUN_TIERS := $(RUN) ./test/tiers
+GO_RUN    := CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false
+RUN_TIERS := $(GO_RUN) ./test/tiers
 
 FUZZTIME ?= 1m
 
@@ -33,7 +33,7 @@ generate: packages ## BPF objects, API models, generated pages
 	$(GO) generate ./...
 
 docs: ## the generated pages of Documentation/
-	$(RUN) ./tools/reference -write
+	$(GO_RUN) ./tools/reference -write
 
 packages: ## Debian packages that tests and generators need
 	hack/packages
@@ -84,7 +84,7 @@ FORCE:
 IMAGE ?= waggle.local/waggle:$(VERSION)
 
 image: build ## bin/waggle-image.tar, without Docker; IMAGE=name:tag adds a name
-	$(RUN) ./tools/image -o bin/waggle-image.tar -name waggle.local/waggle:$(VERSION) \
+	$(GO_RUN) ./tools/image -o bin/waggle-image.tar -name waggle.local/waggle:$(VERSION) \
 		$(if $(filter-out waggle.local/waggle:$(VERSION),$(IMAGE)),-name $(IMAGE)) -entrypoint /usr/bin/waggle-agent \
 		bin/waggle-agent=/usr/bin/waggle-agent bin/waggle-cni=/usr/bin/waggle-cni bin/waggle=/usr/bin/waggle
 
@@ -94,31 +94,31 @@ kube-binaries: packages kube-images
 
 kube-images:
 	cd test/kube && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o ../../$(KUBE)/ ./cmd/pause ./cmd/talk
-	$(RUN) ./tools/image -o $(KUBE)/pause.tar -name waggle.local/pause:1 -entrypoint /pause $(KUBE)/pause=/pause
-	$(RUN) ./tools/image -o $(KUBE)/client.tar -name waggle.local/client:1 \
+	$(GO_RUN) ./tools/image -o $(KUBE)/pause.tar -name waggle.local/pause:1 -entrypoint /pause $(KUBE)/pause=/pause
+	$(GO_RUN) ./tools/image -o $(KUBE)/client.tar -name waggle.local/client:1 \
 		$$(busybox --list | grep -vx busybox | sed 's|.*|-link busybox=/bin/&|') /bin/busybox=/bin/busybox
-	$(RUN) ./tools/image -o $(KUBE)/talk.tar -name waggle.local/talk:1 -entrypoint /bin/talk $(KUBE)/talk=/bin/talk
+	$(GO_RUN) ./tools/image -o $(KUBE)/talk.tar -name waggle.local/talk:1 -entrypoint /bin/talk $(KUBE)/talk=/bin/talk
 
 faults: packages ## puts known faults into a copy of the tree, one after the other, and shows the tests that catch them; needs root
-	$(RUN) ./test/faults
+	$(GO_RUN) ./test/faults
 
 # PACKAGES=./cells/... for others.
 PACKAGES ?= ./test/node
 testcost: build packages ## CPU time and waiting of each test, run alone; names those that belong in the list of expensive tests
-	PROGRAMS_UNDER_TEST=$(CURDIR)/bin $(RUN) ./tools/testcost -over $(PACKAGES)
+	PROGRAMS_UNDER_TEST=$(CURDIR)/bin $(GO_RUN) ./tools/testcost -over $(PACKAGES)
 
 fuzz: ## each fuzz target for FUZZTIME, by default 1m
 	hack/fuzz $(FUZZTIME)
 
 # BENCH_FLAGS='-only promises' runs a part, -list names all.
 bench: build packages ## figures beside those of Debian's reference plugins and the promises of time, each with its budget; needs root
-	$(RUN) ./test/bench $(BENCH_FLAGS)
+	$(GO_RUN) ./test/bench $(BENCH_FLAGS)
 
 bench-kernels: packages ## instructions per packet on Debian's kernels, counted by the emulator: ratios that no load changes
-	$(RUN) ./test/kernels -bench $(KERNELS_FLAGS)
+	$(GO_RUN) ./test/kernels -bench $(KERNELS_FLAGS)
 
 bench-kube: build kube-binaries ## memory, CPU and start on a real Kubernetes with 5,000 nodes and 20,000 pods elsewhere; needs root
-	cd test/kube && $(RUN) ./bench
+	cd test/kube && $(GO_RUN) ./bench
 
 demo: build ## three pods in a private network namespace; needs root
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./test/demo
