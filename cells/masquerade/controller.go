@@ -108,7 +108,7 @@ func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) ma
 func exclusions(r rules, self []*localnode.LocalNode, all []*nodes.Node, file []tables.IPMasq) map[netip.Prefix]*tables.Exclusion {
 	want := map[netip.Prefix]*tables.Exclusion{}
 	for _, n := range all {
-		for _, p := range n.CIDRs {
+		for _, p := range n.CIDRs[:min(n.FromNode, len(n.CIDRs))] { // an agent could claim the Internet for its CiliumNode
 			want[p] = &tables.Exclusion{Prefix: p, Reason: tables.OtherPods, Status: reconciler.StatusPending()}
 		}
 	}

@@ -78,11 +78,11 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // report sets the health of the module. Nodes behind a gateway are not an error with --direct-routing-skip-unreachable.
 func (c *controller) report(health cell.Health, count int, problems []error) {
-	skipped := 0
+	skipped := map[string]bool{} // a node has up to two address families
 	var faults []error
 	for _, p := range problems {
-		if errors.As(p, new(unreachable)) && c.Config.DirectRoutingSkipUnreachable {
-			skipped++
+		if u := (unreachable{}); errors.As(p, &u) && c.Config.DirectRoutingSkipUnreachable {
+			skipped[u.node] = true
 		} else {
 			faults = append(faults, p)
 		}
@@ -92,5 +92,5 @@ func (c *controller) report(health cell.Health, count int, problems []error) {
 			count, len(faults)), errors.Join(faults[:min(len(faults), shownProblems)]...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways skipped", count, skipped))
+	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways skipped", count, len(skipped)))
 }

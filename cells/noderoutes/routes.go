@@ -50,7 +50,7 @@ func (n *network) device(addr netip.Addr) (name string, err error) {
 // covers returns the device whose subnet contains a range, or "".
 func (n *network) covers(p netip.Prefix) string {
 	r, found := n.routes.LookupPrefix(p)
-	if !found || r.Gw.IsValid() {
+	if !found || r.Gw.IsValid() || r.Dst.Bits() == 0 { // a default route without a gateway is no subnet
 		return ""
 	}
 	return n.devices[r.LinkIndex]

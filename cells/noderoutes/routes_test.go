@@ -71,6 +71,16 @@ func TestRoutes_OfANode(t *testing.T) {
 	}
 }
 
+// A default route without a gateway makes every node a neighbour, and no pod range a part of a subnet.
+func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
+	t.Parallel()
+	n := read([]*devices.Route{{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: 2, Type: 1, Protocol: 2}}, []*devices.Device{{Index: 2, Name: "eth0"}})
+	routes, problems := routesTo([]*nodes.Node{nodeWith("a", "198.51.100.1", "10.0.1.0/24")}, n)
+	if len(routes) != 1 || len(problems) > 0 {
+		t.Errorf("routes %v, problems %v", routes, problems)
+	}
+}
+
 func TestConfig_SkippingNeedsRoutes(t *testing.T) {
 	t.Parallel()
 	if err := (Config{DirectRoutingSkipUnreachable: true}).validate(); err == nil {

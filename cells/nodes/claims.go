@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/gaissmai/bart"
@@ -16,11 +17,11 @@ type claims struct {
 
 // address assigns an address to a node. It returns a refusal when another node owns the address, or a range that contains it.
 func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal) {
-	if owner, found := c.addrs.Lookup(addr); found {
-		return refuse(owner != node, addr, "is an address", owner)
+	if owner, found := c.addrs.Lookup(addr); found && owner != node {
+		return refuse(addr, "is an address", owner)
 	}
 	if owner, found := c.ranges.Lookup(addr); found && owner != node {
-		return refuse(true, addr, "lies in a range of pods", owner)
+		return refuse(addr, "lies in a range of pods", owner)
 	}
 	c.addrs.Insert(netip.PrefixFrom(addr, addr.BitLen()), node)
 	return nil
@@ -30,20 +31,17 @@ func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal)
 // contains ranges of other nodes is assigned; longest-prefix match then decides for each address.
 func (c *claims) prefix(node string, p netip.Prefix) (refused *tables.Refusal) {
 	if owner, found := c.ranges.LookupPrefix(p); found && owner != node {
-		return refuse(true, p, "lies in a range of pods", owner)
+		return refuse(p, "lies in a range of pods", owner)
 	}
 	for _, owner := range c.addrs.Subnets(p) {
 		if owner != node {
-			return refuse(true, p, "contains an address", owner)
+			return refuse(p, "contains an address", owner)
 		}
 	}
 	c.ranges.Insert(p, node)
 	return nil
 }
 
-func refuse(is bool, claim interface{ String() string }, why, by string) *tables.Refusal {
-	if !is {
-		return nil
-	}
+func refuse(claim fmt.Stringer, why, by string) *tables.Refusal {
 	return &tables.Refusal{Claim: claim.String(), Why: why, By: by}
 }

@@ -103,6 +103,7 @@ func (c *claims) specRanges(n *candidate) {
 	for _, text := range append([]string{n.node.PodCIDR}, n.node.PodCIDRs...) {
 		c.readRange(n.row, text)
 	}
+	n.row.FromNode = len(n.row.CIDRs)
 }
 
 func (c *claims) nodeAddresses(n *candidate) {

@@ -115,6 +115,19 @@ func TestResolve_OrderDecidesNothing(t *testing.T) {
 	}
 }
 
+// Readers that must not trust agents use the ranges of Nodes alone.
+func TestResolve_CountsTheRangesOfTheNode(t *testing.T) {
+	t.Parallel()
+	rows := resolve(self, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24", "fd00:1::/64")},
+		[]*cilium.Node{ciliumNode("a", 1, "192.0.2.2", "10.0.1.0/24", "8.0.0.0/8"), ciliumNode("b", 1, "192.0.2.3", "10.0.2.0/24")})
+	want := map[string][2]int{"self": {1, 0}, "a": {3, 2}, "b": {1, 0}}
+	for _, row := range rows {
+		if got := [2]int{len(row.CIDRs), row.FromNode}; got != want[row.Name] {
+			t.Errorf("%s: %d ranges, %d of the Node, want %v", row.Name, got[0], got[1], want[row.Name])
+		}
+	}
+}
+
 func TestResolve_ManyClaimsAreBounded(t *testing.T) {
 	t.Parallel()
 	greedy := ciliumNode("greedy", 1, "192.0.2.9")

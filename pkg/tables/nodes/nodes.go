@@ -52,13 +52,14 @@ type Node struct {
 	Source    Source         `json:"source"`
 	Addresses []Address      `json:"addresses,omitempty"` // of the Node first, then of the CiliumNode
 	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // pod ranges, masked; of the Node first, then of the CiliumNode
+	FromNode  int            `json:"fromNode,omitempty"`  // the first FromNode ranges are those of the Node, which no agent can write
 	Refused   []Refusal      `json:"refused,omitempty"`
 }
 
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.UID == o.UID && n.Source == o.Source && slices.Equal(n.Addresses, o.Addresses) &&
-		slices.Equal(n.CIDRs, o.CIDRs) && slices.Equal(n.Refused, o.Refused)
+		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && slices.Equal(n.Refused, o.Refused)
 }
 
 // Address is the address by which other nodes reach the node in one family: the first InternalIP, otherwise the first ExternalIP. It is
