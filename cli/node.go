@@ -16,7 +16,7 @@ import (
 func (a *app) nodeCommand() *cobra.Command {
 	group := &cobra.Command{Use: "node", Short: "Show nodes"}
 	get := a.withOutput(&cobra.Command{
-		Use: "get NAME", Short: "Show one node: addresses, ranges of pods, and claims that do not count", Args: cobra.ExactArgs(1),
+		Use: "get NAME", Short: "Show one node: addresses, pod ranges and refused claims", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.node(ctx, c, args[0]) })
 		},
