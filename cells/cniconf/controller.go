@@ -15,6 +15,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/readiness"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
@@ -82,7 +83,7 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 	if err != nil {
 		return fmt.Errorf("watch the directory of the CNI configuration: %w", err)
 	}
-	defer watcher.Close()
+	defer notify.Close(watcher)
 	wait := retryMin
 	for {
 		heartbeat.Busy(ctx)

@@ -12,6 +12,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/notify"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
@@ -72,10 +73,8 @@ func (f *follower) watch() bool {
 }
 
 func (f *follower) unwatch() {
-	if f.events != nil {
-		f.events.Close()
-		f.events = nil
-	}
+	notify.Close(f.events)
+	f.events = nil
 }
 
 // changes waits for changes and lets them settle, for no longer than d until the first. It tells whether to go on.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/waggle-net/waggle/pkg/notify"
 )
 
 // watcher wakes when a directory may have changed, also when it appears, vanishes or is replaced. It watches the
@@ -33,19 +35,19 @@ func (w *watcher) arm() error {
 		return nil
 	}
 	w.close()
-	notify, err := fsnotify.NewWatcher()
+	watch, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", w.dir, err)
 	}
-	w.notify, w.parent, w.armed = notify, parent, now
-	if err := notify.Add(parent); err != nil {
+	w.notify, w.parent, w.armed = watch, parent, now
+	if err := watch.Add(parent); err != nil {
 		w.close()
 		return fmt.Errorf("watch %s: %w", parent, err)
 	}
 	if now[1] == (inode{}) {
 		return nil
 	}
-	if err := notify.Add(w.dir); err != nil {
+	if err := watch.Add(w.dir); err != nil {
 		w.close()
 		return fmt.Errorf("watch %s: %w", w.dir, err)
 	}
@@ -53,10 +55,8 @@ func (w *watcher) arm() error {
 }
 
 func (w *watcher) close() {
-	if w.notify != nil {
-		_ = w.notify.Close()
-		w.notify = nil
-	}
+	notify.Close(w.notify)
+	w.notify = nil
 }
 
 // inodeOf is zero when there is nothing.

@@ -11,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/selftest"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
@@ -28,7 +29,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	if err != nil {
 		return fmt.Errorf("watch the report of the self-test: %w", err)
 	}
-	defer events.Close()
+	defer notify.Close(events)
 	for {
 		heartbeat.Busy(ctx)
 		watching := events.Add(w.Agent.StateDir) // before reading, so that no change falls between

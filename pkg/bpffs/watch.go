@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/waggle-net/waggle/pkg/notify"
 )
 
 // Watch tells when somebody takes pins out of a directory.
@@ -32,13 +34,14 @@ func (w *Watch) Next(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			return w.close()
+			w.close()
+			return nil
 		case event := <-w.watcher.Events:
 			if !event.Has(fsnotify.Remove) && !event.Has(fsnotify.Rename) {
 				continue
 			}
 			if event.Name == w.dir {
-				return w.close()
+				w.close()
 			}
 			return nil
 		case <-w.watcher.Errors: // an overrun: anything may have gone
@@ -60,15 +63,14 @@ func (w *Watch) open() (fresh bool, err error) {
 		return false, err
 	}
 	if err := watcher.Add(w.dir); err != nil {
-		_ = watcher.Close()
+		notify.Close(watcher)
 		return false, err
 	}
 	w.watcher = watcher
 	return fresh, nil
 }
 
-func (w *Watch) close() error {
-	watcher := w.watcher
+func (w *Watch) close() {
+	notify.Close(w.watcher)
 	w.watcher = nil
-	return watcher.Close()
 }
