@@ -8,6 +8,7 @@
 #include <bpf/bpf_helpers.h>
 #include "events.h"
 #include "metrics.h"
+#include "packet.h"
 #include "reasons.h"
 
 /* What is known of a packet when it is judged. Steps fill it in as they learn. */
@@ -25,10 +26,10 @@ static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason
 				  const struct observation *seen)
 {
 	struct drop_record record = {};
-	__u32 captured = skb->len;
+	__u32 captured = skb->len, missing = ETH_HLEN - link_header;
 
-	if (captured > EVENT_CAPTURE_MAX)
-		captured = EVENT_CAPTURE_MAX;
+	if (captured > EVENT_CAPTURE_MAX - missing)
+		captured = EVENT_CAPTURE_MAX - missing;
 	record.event.type = EVENT_TYPE_DROP;
 	record.event.reason = reason;
 	record.event.source = seen->endpoint;
@@ -41,11 +42,14 @@ static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason
 	record.event.line = line;
 	record.event.file = file;
 	record.event.ifindex = skb->ifindex;
-	/* No frame is shorter than its header. The verifier wants a lower bound, and before Linux 6.8 learns none from != 0. */
-	if (captured < ETH_HLEN || bpf_skb_load_bytes(skb, 0, record.packet, captured))
-		captured = 0;
-	record.event.len_cap = captured;
-	return event_emit(&record, sizeof(record.event) + captured);
+	/* Readers expect a frame: one without addresses stands for that of a link without header. */
+	if (missing)
+		((struct ethhdr *)record.packet)->h_proto = skb->protocol;
+	/* No packet is shorter than this. The verifier wants a lower bound, and before Linux 6.8 learns none from != 0. */
+	if (captured < ETH_HLEN || bpf_skb_load_bytes(skb, 0, record.packet + missing, captured))
+		captured = missing = 0;
+	record.event.len_cap = captured + missing;
+	return event_emit(&record, sizeof(record.event) + captured + missing);
 }
 
 /* drop ends a packet for the reason of a verdict. Its own function, so that the verifier walks through it once and not for each reason. */

@@ -20,12 +20,15 @@ static __always_inline int mac_equal(const __u8 *a, const __u8 *b)
 
 static __always_inline void mac_copy(__u8 *to, const __u8 *from) { __builtin_memcpy(to, from, ETH_ALEN); }
 
-/* eth_parse checks what every frame must fulfil and stores its protocol (network order). */
+/* eth_parse checks what every frame must fulfil, when the link has frames, and stores the protocol of the packet (network order). */
 static __always_inline verdict eth_parse(struct __sk_buff *skb, __be16 *proto)
 {
-	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
+	struct ethhdr *eth;
 
-	if (!eth)
+	*proto = skb->protocol;
+	if (!link_header)
+		return CONTINUE;
+	if (!(eth = packet_head(skb, sizeof(*eth))))
 		return DROP(FILE_ETH, REASON_TRUNCATED);
 	/* The outer tag of a received frame is out of band, a second one is not. */
 	if (skb->vlan_present || eth->h_proto == bpf_htons(ETH_P_8021Q) || eth->h_proto == bpf_htons(ETH_P_8021AD))
@@ -51,10 +54,12 @@ static __always_inline verdict eth_address(struct __sk_buff *skb, const __u8 *to
 /* eth_turn gives the frame back to who sent it. */
 static __always_inline verdict eth_turn(struct __sk_buff *skb)
 {
-	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
+	struct ethhdr *eth;
 	__u8 from[ETH_ALEN];
 
-	if (!eth)
+	if (!link_header)
+		return CONTINUE;
+	if (!(eth = packet_head(skb, sizeof(*eth))))
 		return DROP(FILE_ETH, REASON_WRITE);
 	mac_copy(from, eth->h_source);
 	mac_copy(eth->h_source, eth->h_dest);

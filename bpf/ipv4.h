@@ -8,8 +8,6 @@
 #include "packet.h"
 #include "reasons.h"
 
-#define IPV4_OFFSET ETH_HLEN
-
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_FRAGMENT_OFFSET 0x1fff
 
@@ -27,13 +25,13 @@ struct ipv4_packet {
 
 static __always_inline verdict ipv4_parse(struct __sk_buff *skb, struct ipv4_packet *packet)
 {
-	void *head = packet_head(skb, IPV4_OFFSET + sizeof(struct iphdr));
+	__u32 offset = link_header, header, total;
+	void *head = packet_head(skb, offset + sizeof(struct iphdr));
 	struct iphdr *ip;
-	__u32 header, total;
 
 	if (!head)
 		return DROP(FILE_IPV4, REASON_TRUNCATED);
-	ip = head + IPV4_OFFSET;
+	ip = head + offset;
 	header = ip->ihl * 4;
 	total = bpf_ntohs(ip->tot_len);
 	if (ip->version != 4 || header < sizeof(*ip))
@@ -41,14 +39,14 @@ static __always_inline verdict ipv4_parse(struct __sk_buff *skb, struct ipv4_pac
 	/* A super-packet of more than 64 kB (BIG TCP) has no total length. */
 	if (total < header && !(total == 0 && skb->gso_size))
 		return DROP(FILE_IPV4, REASON_MALFORMED);
-	if (IPV4_OFFSET + header > skb->len || IPV4_OFFSET + total > skb->len)
+	if (offset + header > skb->len || offset + total > skb->len)
 		return DROP(FILE_IPV4, REASON_TRUNCATED);
 	packet->saddr = ip->saddr;
 	packet->daddr = ip->daddr;
 	packet->protocol = ip->protocol;
 	packet->ttl = ip->ttl;
-	packet->l4 = IPV4_OFFSET + header;
-	packet->end = total ? IPV4_OFFSET + total : skb->len;
+	packet->l4 = offset + header;
+	packet->end = total ? offset + total : skb->len;
 	packet->id = ip->id;
 	packet->fragment = FRAGMENT_NONE;
 	if (ip->frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET))
@@ -76,13 +74,13 @@ static __always_inline int ipv4_is_node_local(__be32 addr)
 /* ipv4_hop takes one from the time to live, which the caller has found to be above 1, and mends the checksum. */
 static __always_inline verdict ipv4_hop(struct __sk_buff *skb)
 {
-	void *head = packet_head(skb, IPV4_OFFSET + sizeof(struct iphdr));
+	__u32 offset = link_header, sum;
+	void *head = packet_head(skb, offset + sizeof(struct iphdr));
 	struct iphdr *ip;
-	__u32 sum;
 
 	if (!head)
 		return DROP(FILE_IPV4, REASON_WRITE);
-	ip = head + IPV4_OFFSET;
+	ip = head + offset;
 	/* One less in the high byte of a word is one more in the complement: RFC 1624 with a carry of at most one. */
 	sum = ip->check + bpf_htons(0x0100);
 	ip->check = sum + (sum >= 0xffff);

@@ -11,7 +11,6 @@
 #include "packet.h"
 #include "reasons.h"
 
-#define IPV6_OFFSET ETH_HLEN
 #define IPV6_EXTENSIONS_MAX 6 /* more of them serve nobody but attackers */
 
 #define NEXT_HOP_BY_HOP 0
@@ -42,15 +41,16 @@ struct ipv6_packet {
 
 static __always_inline verdict ipv6_parse(struct __sk_buff *skb, struct ipv6_packet *packet)
 {
-	void *head = packet_head(skb, IPV6_OFFSET + sizeof(struct ipv6hdr));
+	__u32 offset = link_header;
+	void *head = packet_head(skb, offset + sizeof(struct ipv6hdr));
 	struct ipv6hdr *ip;
 
 	if (!head)
 		return DROP(FILE_IPV6, REASON_TRUNCATED);
-	ip = head + IPV6_OFFSET;
+	ip = head + offset;
 	if (ip->version != 6)
 		return DROP(FILE_IPV6, REASON_MALFORMED);
-	if (IPV6_OFFSET + sizeof(*ip) + bpf_ntohs(ip->payload_len) > skb->len)
+	if (offset + sizeof(*ip) + bpf_ntohs(ip->payload_len) > skb->len)
 		return DROP(FILE_IPV6, REASON_TRUNCATED);
 	packet->saddr = ip->saddr;
 	packet->daddr = ip->daddr;
@@ -58,7 +58,7 @@ static __always_inline verdict ipv6_parse(struct __sk_buff *skb, struct ipv6_pac
 	packet->hop_limit = ip->hop_limit;
 	packet->fragment = FRAGMENT_NONE;
 	packet->id = 0;
-	packet->l4 = IPV6_OFFSET + sizeof(*ip);
+	packet->l4 = offset + sizeof(*ip);
 	packet->end = packet->l4 + bpf_ntohs(ip->payload_len);
 	if (!ip->payload_len && skb->gso_size) /* a super-packet of more than 64 kB (BIG TCP) */
 		packet->end = skb->len;
@@ -160,12 +160,13 @@ static __always_inline int endpoint_has_ipv6(const struct endpoint_facts *facts,
 /* ipv6_hop takes one from the hop limit, which the caller has found to be above 1. */
 static __always_inline verdict ipv6_hop(struct __sk_buff *skb)
 {
-	void *head = packet_head(skb, IPV6_OFFSET + sizeof(struct ipv6hdr));
+	__u32 offset = link_header;
+	void *head = packet_head(skb, offset + sizeof(struct ipv6hdr));
 	struct ipv6hdr *ip;
 
 	if (!head)
 		return DROP(FILE_IPV6, REASON_WRITE);
-	ip = head + IPV6_OFFSET;
+	ip = head + offset;
 	ip->hop_limit--;
 	return CONTINUE;
 }

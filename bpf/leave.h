@@ -44,10 +44,10 @@ static __always_inline __u32 leave_length(struct __sk_buff *skb, const struct fl
 	__u8 offset;
 
 	if (!skb->gso_size)
-		return flow->end - ETH_HLEN;
+		return flow->end - link_header;
 	if (flow->l4.protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, flow->at + 12, &offset, sizeof(offset)))
 		header = (offset >> 4) * 4;
-	length = flow->at - ETH_HLEN + header + skb->gso_size;
+	length = flow->at - link_header + header + skb->gso_size;
 	return length < 65535 ? length : 65535;
 }
 
@@ -99,6 +99,9 @@ static __always_inline verdict leave_send(struct __sk_buff *skb, __u32 family)
 	v = family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
 	if (v != CONTINUE)
 		return v;
+	/* bpf_redirect_neigh removes the header of a link. */
+	if (!link_header && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return DROP(FILE_LEAVE, REASON_WRITE);
 	return bpf_redirect_neigh(leave->ifindex, &leave->hop, sizeof(leave->hop), 0) == REDIRECTED ? REDIRECTED :
 													 DROP(FILE_LEAVE, REASON_WRITE);
 }

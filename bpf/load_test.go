@@ -96,7 +96,7 @@ func TestLoad_UnknownProgram(t *testing.T) {
 func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
-	for _, object := range Objects() {
+	for _, object := range append(Objects(), L3DevIngress, L3DevEgress) {
 		spec, err := Load(object)
 		if err != nil {
 			t.Fatal(err)

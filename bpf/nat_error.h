@@ -78,14 +78,14 @@ __attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 fam
 		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, 0);
 	err |= nat_quoted(skb, upper, end, difference, checksum);
 
-	err |= bpf_skb_load_bytes(skb, ETH_HLEN + (family == 6 ? 8 : 12), work->was, size);
+	err |= bpf_skb_load_bytes(skb, link_header + (family == 6 ? 8 : 12), work->was, size);
 	if (family == 6)
 		same = !((word_at(work->was) ^ word_at(work->key.saddr)) | (word_at(work->was + 8) ^ word_at(work->key.saddr + 8)));
 	else
 		same = *(half_word *)work->was == *(half_word *)work->key.saddr;
 	nat_pair(work->is, same ? work->entry.saddr : work->was, work->entry.daddr, family);
 	difference = nat_difference(work, family);
-	err |= nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM);
+	err |= nat_addresses(skb, work, link_header, family, difference, BPF_F_RECOMPUTE_CSUM);
 	if (family == 6)
 		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, BPF_F_PSEUDO_HDR);
 	return err ? DROP(FILE_NAT_ERROR, REASON_WRITE) : CONTINUE;

@@ -93,7 +93,7 @@ __attribute__((noinline)) int nat_rewrite(struct __sk_buff *skb, __u32 family, _
 	nat_pair(work->was, work->key.saddr, work->key.daddr, family);
 	nat_pair(work->is, work->entry.saddr, work->entry.daddr, family);
 	difference = nat_difference(work, family);
-	err = nat_addresses(skb, work, ETH_HLEN, family, difference, BPF_F_RECOMPUTE_CSUM);
+	err = nat_addresses(skb, work, link_header, family, difference, BPF_F_RECOMPUTE_CSUM);
 	if (at && checksum) {
 		ports = l4_is_icmp(work->key.protocol) ? 2 : 4;
 		if (how)

@@ -173,7 +173,7 @@ func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
 // Clients from outside whose backends are elsewhere count together, and leave others some room: pods, and clients of pods here.
 func TestPrivilegedReal_ClientsOfBackendsElsewhereLeaveRoom(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
+	s := newSurroundings(t, ethernetOnly)
 	rest := map[int]int32{4: NatMax / 2 / 4 * 3, 6: NatMax / 2 / 2 / 4 * 3} // three quarters of the flows for which there is room
 	for _, family := range families {
 		here, there := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])

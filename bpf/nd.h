@@ -57,7 +57,7 @@ struct nd_pseudo_header {
 	__be32 protocol;
 };
 
-#define ND_OFFSET (IPV6_OFFSET + sizeof(struct ipv6hdr))
+#define ND_OFFSET (ETH_HLEN + sizeof(struct ipv6hdr))
 #define ND_ANSWER_LENGTH (ND_OFFSET + sizeof(struct nd_advertisement))
 
 static __always_inline __be16 nd_checksum(struct nd_pseudo_header *pseudo, struct nd_advertisement *answer)
@@ -102,7 +102,7 @@ static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct end
 	head = packet_head(skb, ND_ANSWER_LENGTH);
 	if (!head)
 		return DROP(FILE_ND, REASON_WRITE);
-	ip = head + IPV6_OFFSET;
+	ip = head + ETH_HLEN;
 	ip->payload_len = bpf_htons(sizeof(answer));
 	ip->saddr = pseudo.saddr;
 	ip->daddr = pseudo.daddr;

@@ -1,6 +1,7 @@
 //go:build ignore
 
 /* Egress of devices that lead out of the node: answers of services, pods that leave under the node's address, and the node itself. */
+#define LINK_HEADER_VARIES
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <linux/types.h>

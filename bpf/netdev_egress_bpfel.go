@@ -447,6 +447,7 @@ const (
 	netdevEgressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	netdevEgressVarCtTcpTimeout      = "ct_tcp_timeout"
+	netdevEgressVarLinkHeader        = "link_header"
 	netdevEgressVarNatPortFirst      = "nat_port_first"
 	netdevEgressVarNatPortLast       = "nat_port_last"
 	netdevEgressVarNatShares         = "nat_shares"
@@ -558,6 +559,7 @@ type netdevEgressVariableSpecs struct {
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	LinkHeader        *ebpf.VariableSpec `ebpf:"link_header"`
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
@@ -684,6 +686,7 @@ type netdevEgressVariables struct {
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	LinkHeader        *ebpf.Variable `ebpf:"link_header"`
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`

@@ -1,6 +1,7 @@
 //go:build ignore
 
 /* Ingress of devices that lead out of the node: clients of services, and what comes back to those who left under the node's address. */
+#define LINK_HEADER_VARIES
 #include <linux/bpf.h>
 #include <linux/if_packet.h>
 #include <linux/in.h>
@@ -57,7 +58,7 @@ static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
 /* report translates an ICMP error about a packet of a flow that is translated. */
 static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
 {
-	__u32 quoted = flow->at + ICMP_LENGTH, length = flow->end - ETH_HLEN, hops = flow->hops, redirect;
+	__u32 quoted = flow->at + ICMP_LENGTH, length = flow->end - link_header, hops = flow->hops, redirect;
 	struct nat_work *work;
 	verdict v;
 

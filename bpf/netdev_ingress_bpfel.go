@@ -454,6 +454,7 @@ const (
 	netdevIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	netdevIngressVarCtTcpTimeout      = "ct_tcp_timeout"
+	netdevIngressVarLinkHeader        = "link_header"
 	netdevIngressVarNatPortFirst      = "nat_port_first"
 	netdevIngressVarNatPortLast       = "nat_port_last"
 	netdevIngressVarNatShares         = "nat_shares"
@@ -568,6 +569,7 @@ type netdevIngressVariableSpecs struct {
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	LinkHeader        *ebpf.VariableSpec `ebpf:"link_header"`
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
@@ -699,6 +701,7 @@ type netdevIngressVariables struct {
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	LinkHeader        *ebpf.Variable `ebpf:"link_header"`
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`

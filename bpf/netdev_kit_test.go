@@ -80,14 +80,14 @@ type surroundings struct {
 	spoofed          uint64 // how many packets the rules of the node shall drop
 }
 
-func newSurroundings(t *testing.T) *surroundings {
+func newSurroundings(t *testing.T, links nodeLinks) *surroundings {
 	t.Helper()
 	s := &surroundings{realNode: newRealNode(t), clients: testnet.New(t), distant: testnet.New(t)}
 	s.surround()
 	s.host.Do(func() {
 		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))
-		check(t, s.wireOut("uplink", ifUplink, s.clients, nodeOut))
-		check(t, s.wireOut("backbone", ifBackbone, s.distant, nodeIn))
+		check(t, s.wireOut("uplink", ifUplink, s.clients, nodeOut, links.uplink))
+		check(t, s.wireOut("backbone", ifBackbone, s.distant, nodeIn, links.backbone))
 	})
 	s.host.Do(s.guard)
 	s.clients.Do(func() { check(t, wireNeighbour(client, nodeOut)) })
@@ -163,28 +163,33 @@ func addNetworks(link netlink.Link, addrs map[int]netip.Addr) error {
 	return nil
 }
 
+// addVeth makes a device that leads out, and the other end of its link in another namespace.
+func (s *surroundings) addVeth(name string, index int, peer *testnet.Namespace) error {
+	attributes := netlink.LinkAttrs{Name: name, Index: index}
+	if index == ifUplink {
+		attributes.HardwareAddr = uplinkMAC[:]
+	}
+	return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Handle())})
+}
+
 // wireOut makes a device that leads out, with both programs.
-func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, addrs map[int]netip.Addr) error {
+func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, addrs map[int]netip.Addr, kind linkKind) error {
 	handle, err := tc.Open()
 	if err != nil {
 		return err
 	}
 	defer handle.Close()
-	attributes := netlink.LinkAttrs{Name: name, Index: index}
-	if index == ifUplink {
-		attributes.HardwareAddr = uplinkMAC[:]
+	add, in, out := s.addVeth, NetdevIngress, NetdevEgress
+	if kind == tunnel {
+		add, in, out = s.addTunnel, L3DevIngress, L3DevEgress
 	}
-	link := &netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Handle())}
+	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
 	return each(
-		func() error { return netlink.LinkAdd(link) },
+		func() error { return add(name, index, peer) },
 		func() error { return addNetworks(link, addrs) },
 		func() error { return handle.EnsureClsact(index, tc.Blocks{}) },
-		func() error {
-			return handle.ReplaceFilter(tc.Ingress(index), NetdevIngress, s.programs[NetdevIngress].FD())
-		},
-		func() error {
-			return handle.ReplaceFilter(tc.Egress(index), NetdevEgress, s.programs[NetdevEgress].FD())
-		},
+		func() error { return handle.ReplaceFilter(tc.Ingress(index), in, s.programs[in].FD()) },
+		func() error { return handle.ReplaceFilter(tc.Egress(index), out, s.programs[out].FD()) },
 		func() error { return setUp(name) },
 		func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/forwarding", []byte("1"), 0) },
 	)

@@ -23,82 +23,85 @@ import (
 // Pods and the node itself speak with one server from the same port: each under the node's address, each from a port of its own.
 func TestPrivilegedReal_MasqueradeKeepsConnectionsApart(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
-	for _, family := range families {
-		const port = 45000
-		server := listenUDP(t, s.clients, client[family])
-		to := portOf(server)
-		a := listenAt(t, s.a, netip.AddrPortFrom(podA.addr(family), port))
-		b := listenAt(t, s.b, netip.AddrPortFrom(podB.addr(family), port))
-		if seen := s.talk(t, a, to, server, 10); seen != netip.AddrPortFrom(nodeOut[family], port) {
-			t.Errorf("IPv%d: the first pod was seen as %s: its port was free", family, seen)
-		}
-		own := listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port)) // after the pod
-		for _, size := range []int{10, 4000} {
-			if seen := s.talk(t, a, to, server, size); seen != netip.AddrPortFrom(nodeOut[family], port) {
-				t.Errorf("IPv%d: the first pod was seen as %s and has lost its port", family, seen)
+	onEachLink(t, func(t *testing.T, s *surroundings) {
+		for _, family := range families {
+			const port = 45000
+			server := listenUDP(t, s.clients, client[family])
+			to := portOf(server)
+			a := listenAt(t, s.a, netip.AddrPortFrom(podA.addr(family), port))
+			b := listenAt(t, s.b, netip.AddrPortFrom(podB.addr(family), port))
+			if seen := s.talk(t, a, to, server, 10); seen != netip.AddrPortFrom(nodeOut[family], port) {
+				t.Errorf("IPv%d: the first pod was seen as %s: its port was free", family, seen)
 			}
-			seenB, seenOwn := s.talk(t, b, to, server, size), s.talk(t, own, to, server, size)
-			for who, seen := range map[string]netip.AddrPort{"the other pod": seenB, "the node": seenOwn} {
-				if seen.Addr() != nodeOut[family] || seen.Port() == port || seen.Port() < 32768 || seenB == seenOwn {
-					t.Errorf("IPv%d: %s was seen as %s", family, who, seen)
+			own := listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port)) // after the pod
+			for _, size := range []int{10, 4000} {
+				if seen := s.talk(t, a, to, server, size); seen != netip.AddrPortFrom(nodeOut[family], port) {
+					t.Errorf("IPv%d: the first pod was seen as %s and has lost its port", family, seen)
+				}
+				seenB, seenOwn := s.talk(t, b, to, server, size), s.talk(t, own, to, server, size)
+				for who, seen := range map[string]netip.AddrPort{"the other pod": seenB, "the node": seenOwn} {
+					if seen.Addr() != nodeOut[family] || seen.Port() == port || seen.Port() < 32768 || seenB == seenOwn {
+						t.Errorf("IPv%d: %s was seen as %s", family, who, seen)
+					}
 				}
 			}
+			// The node was first on another port: it keeps that, and the pod gets another one.
+			own = listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port+1))
+			a = listenAt(t, s.a, netip.AddrPortFrom(podA.addr(family), port+1))
+			if seen := s.talk(t, own, to, server, 10); seen != portOf(own) {
+				t.Errorf("IPv%d: the node was seen as %s, not as %s", family, seen, portOf(own))
+			}
+			if seen := s.talk(t, a, to, server, 10); seen == portOf(own) {
+				t.Errorf("IPv%d: the pod was seen as the node's own socket", family)
+			}
 		}
-		// The node was first on another port: it keeps that, and the pod gets another one.
-		own = listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port+1))
-		a = listenAt(t, s.a, netip.AddrPortFrom(podA.addr(family), port+1))
-		if seen := s.talk(t, own, to, server, 10); seen != portOf(own) {
-			t.Errorf("IPv%d: the node was seen as %s, not as %s", family, seen, portOf(own))
-		}
-		if seen := s.talk(t, a, to, server, 10); seen == portOf(own) {
-			t.Errorf("IPv%d: the pod was seen as the node's own socket", family)
-		}
-	}
+	})
 }
 
 // Nobody has to know the node to speak with a pod: a pod that is asked under its own address answers with it.
 func TestPrivilegedReal_AnswersKeepThePodsAddress(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
-	for _, family := range families {
-		pod := listenUDP(t, s.a, podA.addr(family))
-		from := listenUDP(t, s.clients, client[family])
-		if seen := s.talk(t, from, portOf(pod), pod, 4000); seen != portOf(from) {
-			t.Errorf("IPv%d: the pod saw %s instead of %s", family, seen, portOf(from))
+	onEachLink(t, func(t *testing.T, s *surroundings) {
+		for _, family := range families {
+			pod := listenUDP(t, s.a, podA.addr(family))
+			from := listenUDP(t, s.clients, client[family])
+			if seen := s.talk(t, from, portOf(pod), pod, 4000); seen != portOf(from) {
+				t.Errorf("IPv%d: the pod saw %s instead of %s", family, seen, portOf(from))
+			}
+			// Towards another node, and towards what is excluded, pods keep their addresses.
+			distant := listenUDP(t, s.distant, otherNode[family])
+			if seen := s.talk(t, pod, portOf(distant), distant, 10); seen != portOf(pod) {
+				t.Errorf("IPv%d: the other node saw %s instead of %s", family, seen, portOf(pod))
+			}
+			s.update(MapUnmasqueraded, NewLpmKey(netip.PrefixFrom(client[family], client[family].BitLen()-2).Masked()), uint32(1))
+			server := listenUDP(t, s.clients, client[family])
+			if seen := s.talk(t, pod, portOf(server), server, 10); seen != portOf(pod) {
+				t.Errorf("IPv%d: an excluded target saw %s instead of %s", family, seen, portOf(pod))
+			}
 		}
-		// Towards another node, and towards what is excluded, pods keep their addresses.
-		distant := listenUDP(t, s.distant, otherNode[family])
-		if seen := s.talk(t, pod, portOf(distant), distant, 10); seen != portOf(pod) {
-			t.Errorf("IPv%d: the other node saw %s instead of %s", family, seen, portOf(pod))
-		}
-		s.update(MapUnmasqueraded, NewLpmKey(netip.PrefixFrom(client[family], client[family].BitLen()-2).Masked()), uint32(1))
-		server := listenUDP(t, s.clients, client[family])
-		if seen := s.talk(t, pod, portOf(server), server, 10); seen != portOf(pod) {
-			t.Errorf("IPv%d: an excluded target saw %s instead of %s", family, seen, portOf(pod))
-		}
-	}
+	})
 }
 
 // Services for clients outside: a backend here sees the client, one on another node sees this node; both take fragments.
 func TestPrivilegedReal_ServicesFromOutside(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
-	for _, family := range families {
-		here, there := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
-		near, far := netip.AddrPortFrom(nodeOut[family], 30001), netip.AddrPortFrom(balancer[family], 53)
-		s.serve(uint32(family), near, loadbalancer.UDP, 0, portOf(here))
-		s.serve(uint32(family)*10, far, loadbalancer.UDP, 0, portOf(there))
-		from := listenUDP(t, s.clients, client[family])
-		for _, size := range []int{10, 4000} {
-			if seen := s.talk(t, from, near, here, size); seen != portOf(from) {
-				t.Errorf("IPv%d: the pod saw %s instead of the client %s", family, seen, portOf(from))
-			}
-			if seen := s.talk(t, from, far, there, size); seen.Addr() != nodeIn[family] || seen.Port() < 32768 {
-				t.Errorf("IPv%d: the pod on the other node saw %s", family, seen)
+	onEachLink(t, func(t *testing.T, s *surroundings) {
+		for _, family := range families {
+			here, there := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
+			near, far := netip.AddrPortFrom(nodeOut[family], 30001), netip.AddrPortFrom(balancer[family], 53)
+			s.serve(uint32(family), near, loadbalancer.UDP, 0, portOf(here))
+			s.serve(uint32(family)*10, far, loadbalancer.UDP, 0, portOf(there))
+			from := listenUDP(t, s.clients, client[family])
+			for _, size := range []int{10, 4000} {
+				if seen := s.talk(t, from, near, here, size); seen != portOf(from) {
+					t.Errorf("IPv%d: the pod saw %s instead of the client %s", family, seen, portOf(from))
+				}
+				if seen := s.talk(t, from, far, there, size); seen.Addr() != nodeIn[family] || seen.Port() < 32768 {
+					t.Errorf("IPv%d: the pod on the other node saw %s", family, seen)
+				}
 			}
 		}
-	}
+	})
 }
 
 // accept takes the bytes of one connection.
@@ -131,44 +134,45 @@ func accept(t *testing.T, ns *testnet.Namespace, at netip.Addr) (port netip.Addr
 // Streams of segmentation-offloaded packets arrive whole by every translation, and so does the answer.
 func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
-	data := bytes.Repeat([]byte("waggle dance "), 100_000)
-	for _, family := range families {
-		out, outGot, outPeer := accept(t, s.clients, client[family])
-		here, hereGot, herePeer := accept(t, s.a, podA.addr(family))
-		there, thereGot, therePeer := accept(t, s.distant, distantPod[family])
-		near, far := netip.AddrPortFrom(balancer[family], 80), netip.AddrPortFrom(nodeOut[family], 30002)
-		s.serve(uint32(family), near, loadbalancer.TCP, 0, here)
-		s.serve(uint32(family)*10, far, loadbalancer.TCP, 0, there)
-		for name, c := range map[string]struct {
-			from *testnet.Namespace
-			to   netip.AddrPort
-			got  chan []byte
-			peer chan netip.AddrPort
-			want netip.Addr
-		}{
-			"masqueraded":        {s.a, out, outGot, outPeer, nodeOut[family]},
-			"to a backend here":  {s.clients, near, hereGot, herePeer, client[family]},
-			"to a backend there": {s.clients, far, thereGot, therePeer, nodeIn[family]},
-		} {
-			var conn net.Conn
-			var err error
-			c.from.Do(func() { conn, err = net.DialTimeout("tcp", c.to.String(), patience) })
-			if err != nil {
-				t.Errorf("IPv%d %s: %v; last event %+v", family, name, err, s.event())
-				continue
-			}
-			defer conn.Close()
-			check(t, conn.SetDeadline(time.Now().Add(patience)))
-			_, err = conn.Write(data)
-			check(t, err)
-			check(t, conn.(*net.TCPConn).CloseWrite())
-			answer, err := io.ReadAll(conn)
-			if peer := <-c.peer; err != nil || string(answer) != "got it" || !bytes.Equal(<-c.got, data) || peer.Addr() != c.want {
-				t.Errorf("IPv%d %s: answer %q, %v; the server saw %s, want %s; last event %+v", family, name, answer, err, peer, c.want, s.event())
+	onEachLink(t, func(t *testing.T, s *surroundings) {
+		data := bytes.Repeat([]byte("waggle dance "), 100_000)
+		for _, family := range families {
+			out, outGot, outPeer := accept(t, s.clients, client[family])
+			here, hereGot, herePeer := accept(t, s.a, podA.addr(family))
+			there, thereGot, therePeer := accept(t, s.distant, distantPod[family])
+			near, far := netip.AddrPortFrom(balancer[family], 80), netip.AddrPortFrom(nodeOut[family], 30002)
+			s.serve(uint32(family), near, loadbalancer.TCP, 0, here)
+			s.serve(uint32(family)*10, far, loadbalancer.TCP, 0, there)
+			for name, c := range map[string]struct {
+				from *testnet.Namespace
+				to   netip.AddrPort
+				got  chan []byte
+				peer chan netip.AddrPort
+				want netip.Addr
+			}{
+				"masqueraded":        {s.a, out, outGot, outPeer, nodeOut[family]},
+				"to a backend here":  {s.clients, near, hereGot, herePeer, client[family]},
+				"to a backend there": {s.clients, far, thereGot, therePeer, nodeIn[family]},
+			} {
+				var conn net.Conn
+				var err error
+				c.from.Do(func() { conn, err = net.DialTimeout("tcp", c.to.String(), patience) })
+				if err != nil {
+					t.Errorf("IPv%d %s: %v; last event %+v", family, name, err, s.event())
+					continue
+				}
+				defer conn.Close()
+				check(t, conn.SetDeadline(time.Now().Add(patience)))
+				_, err = conn.Write(data)
+				check(t, err)
+				check(t, conn.(*net.TCPConn).CloseWrite())
+				answer, err := io.ReadAll(conn)
+				if peer := <-c.peer; err != nil || string(answer) != "got it" || !bytes.Equal(<-c.got, data) || peer.Addr() != c.want {
+					t.Errorf("IPv%d %s: answer %q, %v; the server saw %s, want %s; last event %+v", family, name, answer, err, peer, c.want, s.event())
+				}
 			}
 		}
-	}
+	})
 }
 
 // askRepeatedly sends a datagram each second until something comes back, and returns the error of the socket. Kernels limit the rate of ICMP
@@ -189,95 +193,98 @@ func askRepeatedly(conn net.Conn) (err error) {
 // An ICMP error finds its way through every translation to who sent what it is about.
 func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
-	for _, family := range families {
-		const closed = 9
-		near, far := netip.AddrPortFrom(nodeOut[family], 30003), netip.AddrPortFrom(nodeOut[family], 30004)
-		s.serve(uint32(family), near, loadbalancer.UDP, 0, netip.AddrPortFrom(podA.addr(family), closed))
-		s.serve(uint32(family)*10, far, loadbalancer.UDP, 0, netip.AddrPortFrom(distantPod[family], closed))
-		for name, c := range map[string]struct {
-			from *testnet.Namespace
-			to   netip.AddrPort
-		}{
-			"masqueraded":        {s.a, netip.AddrPortFrom(client[family], closed)},
-			"to a backend here":  {s.clients, near},
-			"to a backend there": {s.clients, far},
-		} {
-			var conn net.Conn
-			c.from.Do(func() {
-				var err error
-				conn, err = net.Dial("udp", c.to.String())
-				check(t, err)
-			})
-			defer conn.Close()
-			if err := askRepeatedly(conn); !errors.Is(err, unix.ECONNREFUSED) {
-				t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, name, err, unix.ECONNREFUSED, s.event())
+	onEachLink(t, func(t *testing.T, s *surroundings) {
+		for _, family := range families {
+			const closed = 9
+			near, far := netip.AddrPortFrom(nodeOut[family], 30003), netip.AddrPortFrom(nodeOut[family], 30004)
+			s.serve(uint32(family), near, loadbalancer.UDP, 0, netip.AddrPortFrom(podA.addr(family), closed))
+			s.serve(uint32(family)*10, far, loadbalancer.UDP, 0, netip.AddrPortFrom(distantPod[family], closed))
+			for name, c := range map[string]struct {
+				from *testnet.Namespace
+				to   netip.AddrPort
+			}{
+				"masqueraded":        {s.a, netip.AddrPortFrom(client[family], closed)},
+				"to a backend here":  {s.clients, near},
+				"to a backend there": {s.clients, far},
+			} {
+				var conn net.Conn
+				c.from.Do(func() {
+					var err error
+					conn, err = net.Dial("udp", c.to.String())
+					check(t, err)
+				})
+				defer conn.Close()
+				if err := askRepeatedly(conn); !errors.Is(err, unix.ECONNREFUSED) {
+					t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, name, err, unix.ECONNREFUSED, s.event())
+				}
 			}
 		}
-	}
-	if c := s.count(events.UnknownFlow, DirectionEgress); c.Packets != 0 {
-		t.Errorf("%d errors were taken for those of unknown flows", c.Packets)
-	}
+		if c := s.count(events.UnknownFlow, DirectionEgress); c.Packets != 0 {
+			t.Errorf("%d errors were taken for those of unknown flows", c.Packets)
+		}
+	})
 }
 
 // Who asks for a service that nobody serves is told at once.
 func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
-	for _, family := range families {
-		for protocol, network := range map[loadbalancer.Protocol]string{loadbalancer.TCP: "tcp", loadbalancer.UDP: "udp"} {
-			to := netip.AddrPortFrom(balancer[family], 8080)
-			s.serve(uint32(family), to, protocol, 0)
-			s.clients.Do(func() {
-				conn, err := net.DialTimeout(network, to.String(), patience)
-				if err == nil { // UDP hears of it later
-					defer conn.Close()
-					check(t, conn.SetDeadline(time.Now().Add(patience)))
-					_, err = conn.Write([]byte("is anybody there?"))
-					check(t, err)
-					_, err = conn.Read(make([]byte, 10))
-				}
-				if !errors.Is(err, unix.ECONNREFUSED) {
-					t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, network, err, unix.ECONNREFUSED, s.event())
-				}
-			})
+	onEachLink(t, func(t *testing.T, s *surroundings) {
+		for _, family := range families {
+			for protocol, network := range map[loadbalancer.Protocol]string{loadbalancer.TCP: "tcp", loadbalancer.UDP: "udp"} {
+				to := netip.AddrPortFrom(balancer[family], 8080)
+				s.serve(uint32(family), to, protocol, 0)
+				s.clients.Do(func() {
+					conn, err := net.DialTimeout(network, to.String(), patience)
+					if err == nil { // UDP hears of it later
+						defer conn.Close()
+						check(t, conn.SetDeadline(time.Now().Add(patience)))
+						_, err = conn.Write([]byte("is anybody there?"))
+						check(t, err)
+						_, err = conn.Read(make([]byte, 10))
+					}
+					if !errors.Is(err, unix.ECONNREFUSED) {
+						t.Errorf("IPv%d %s: %v, want %v; last event %+v", family, network, err, unix.ECONNREFUSED, s.event())
+					}
+				})
+			}
 		}
-	}
+	})
 }
 
 // The way to the other node takes shorter packets than clients send: they are told, and send shorter ones.
 func TestPrivilegedReal_ShorterWayToTheBackend(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
-	s.host.Do(func() {
+	onEachLink(t, func(t *testing.T, s *surroundings) {
+		s.host.Do(func() {
+			for _, family := range families {
+				check(t, netlink.RouteReplace(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]), Gw: otherNode[family].AsSlice(), MTU: 1300, MTULock: true}))
+			}
+		})
+		data := bytes.Repeat([]byte("waggle dance "), 10_000)
 		for _, family := range families {
-			check(t, netlink.RouteReplace(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(distantPod[family]), Gw: otherNode[family].AsSlice(), MTU: 1300, MTULock: true}))
+			there, got, _ := accept(t, s.distant, distantPod[family])
+			far := netip.AddrPortFrom(nodeOut[family], 30006)
+			s.serve(uint32(family), far, loadbalancer.TCP, 0, there)
+			before := s.count(events.TooBig, DirectionIngress)
+			var conn net.Conn
+			var err error
+			s.clients.Do(func() { conn, err = net.DialTimeout("tcp", far.String(), patience) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			check(t, conn.SetDeadline(time.Now().Add(patience)))
+			_, err = conn.Write(data)
+			check(t, err)
+			check(t, conn.(*net.TCPConn).CloseWrite())
+			if !bytes.Equal(<-got, data) {
+				t.Errorf("IPv%d: not all arrived; last event %+v", family, s.event())
+			}
+			if after := s.count(events.TooBig, DirectionIngress); after.Packets == before.Packets {
+				t.Errorf("IPv%d: no packet was too big: the test tests nothing", family)
+			}
 		}
 	})
-	data := bytes.Repeat([]byte("waggle dance "), 10_000)
-	for _, family := range families {
-		there, got, _ := accept(t, s.distant, distantPod[family])
-		far := netip.AddrPortFrom(nodeOut[family], 30006)
-		s.serve(uint32(family), far, loadbalancer.TCP, 0, there)
-		before := s.count(events.TooBig, DirectionIngress)
-		var conn net.Conn
-		var err error
-		s.clients.Do(func() { conn, err = net.DialTimeout("tcp", far.String(), patience) })
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		check(t, conn.SetDeadline(time.Now().Add(patience)))
-		_, err = conn.Write(data)
-		check(t, err)
-		check(t, conn.(*net.TCPConn).CloseWrite())
-		if !bytes.Equal(<-got, data) {
-			t.Errorf("IPv%d: not all arrived; last event %+v", family, s.event())
-		}
-		if after := s.count(events.TooBig, DirectionIngress); after.Packets == before.Packets {
-			t.Errorf("IPv%d: no packet was too big: the test tests nothing", family)
-		}
-	}
 }
 
 // The first datagram of a client is longer than the device or the route to the backend takes: the client learns the MTU from an ICMP error.
@@ -301,7 +308,7 @@ func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSurroundings(t)
+			s := newSurroundings(t, ethernetOnly)
 			s.host.Do(func() { check(t, limit()) })
 			s.host.Enter()
 			for _, family := range families {
@@ -326,7 +333,7 @@ func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 // Whoever claims an address of the node, or of a pod here, gets neither to a service nor past the rules of the node.
 func TestPrivilegedReal_NobodyOutsideIsTheNode(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
+	s := newSurroundings(t, ethernetOnly)
 	var mine, nodes mac.Addr
 	s.host.Do(func() { nodes = macOf(t, "uplink") })
 	s.clients.Do(func() { mine = macOf(t, "eth0") })

@@ -2,8 +2,17 @@
 #pragma once
 
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+
+/* How many bytes of a packet come before its IP header. Programs of devices that may have no link header (tunnels, WireGuard) define
+ * LINK_HEADER_VARIES, and their loader sets 0 for such a device. */
+#ifdef LINK_HEADER_VARIES
+volatile const __u32 link_header = ETH_HLEN;
+#else
+#define link_header ETH_HLEN
+#endif
 
 #define FRAGMENT_NONE 0	 /* a whole datagram */
 #define FRAGMENT_FIRST 1 /* the part with the upper header */

@@ -21,6 +21,13 @@ const (
 	NetdevEgress  = "netdev_egress"  // their egress: what leaves the node
 )
 
+// Names of [NetdevIngress] and [NetdevEgress] for devices without a link header: IP tunnels, WireGuard, PPP. The objects are the same, with
+// [VariableLinkHeader] 0.
+const (
+	L3DevIngress = "l3dev_ingress"
+	L3DevEgress  = "l3dev_egress"
+)
+
 // Names of the steps of [PodEgress]: programs of its object with which it continues in a tail call, through [MapPodSteps].
 const (
 	PodNeighbor = "pod_neighbor" // ARP and neighbor solicitations
@@ -106,6 +113,9 @@ const (
 	VariableWorldIPv6 = "world_ipv6"
 )
 
+// VariableLinkHeader is how many bytes of a packet come before its IP header. It begins as 14, those of Ethernet.
+const VariableLinkHeader = "link_header"
+
 // Load-time constants of services: the addresses from which a pod meets itself as the backend of a service, as [IPv4Word] and
 // [IPv6Bytes] make them.
 const (
@@ -161,7 +171,7 @@ var errUnknownProgram = errors.New("no such program")
 
 // Programs lists the names of all programs of packets.
 func Programs() []string {
-	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress}
+	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, L3DevIngress, L3DevEgress}
 }
 
 // IsStep reports whether a program is a step of another one, and belongs on no hook.
@@ -176,9 +186,11 @@ func SockPrograms() []string {
 }
 
 // Objects lists the names of all objects.
-func Objects() []string { return append(Programs(), Sock, SockList) }
+func Objects() []string {
+	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, Sock, SockList}
+}
 
-// Load reads one object. Each call returns a spec of its own, which the caller may change.
+// Load reads the object with a name of [Objects], or the one of a program of [Programs] with its load-time constants. Each call returns a spec of its own, which the caller may change.
 func Load(object string) (*ebpf.CollectionSpec, error) {
 	switch object {
 	case PodEgress:
@@ -195,8 +207,25 @@ func Load(object string) (*ebpf.CollectionSpec, error) {
 		return loadNetdevIngress()
 	case NetdevEgress:
 		return loadNetdevEgress()
+	case L3DevIngress:
+		return withoutLinkHeader(L3DevIngress, NetdevIngress)
+	case L3DevEgress:
+		return withoutLinkHeader(L3DevEgress, NetdevEgress)
 	}
 	return nil, fmt.Errorf("load program %s: %w", object, errUnknownProgram)
+}
+
+// withoutLinkHeader reads the object of another program for packets that begin with their IP header.
+func withoutLinkHeader(name, object string) (*ebpf.CollectionSpec, error) {
+	spec, err := Load(object)
+	if err != nil {
+		return nil, err
+	}
+	program := spec.Programs[object]
+	program.Name = name
+	delete(spec.Programs, object)
+	spec.Programs[name] = program
+	return spec, spec.Variables[VariableLinkHeader].Set(uint32(0))
 }
 
 // MapSpecs collects the maps that all programs share by name, those of other generations included. Data sections belong

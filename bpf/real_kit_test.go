@@ -168,7 +168,11 @@ func waitUsable(links []string, addrs ...netip.Addr) error {
 	for _, name := range links {
 		if err := wait(name, func() (bool, error) {
 			link, err := netlink.LinkByName(name)
-			return err == nil && link.Attrs().OperState == netlink.OperUp, err
+			if err != nil {
+				return false, err
+			}
+			state, isTunnel := link.Attrs().OperState, len(link.Attrs().HardwareAddr) == 0
+			return state == netlink.OperUp || isTunnel && state == netlink.OperUnknown, nil
 		}); err != nil {
 			return err
 		}

@@ -103,7 +103,7 @@ static __always_inline int reject_reset(struct reject_tcp *reset, const struct r
 /* reject_write puts the answer in place of the packet, which may be shorter. */
 static __always_inline int reject_write(struct __sk_buff *skb, const void *answer, const __u32 length)
 {
-	return !bpf_skb_change_tail(skb, ETH_HLEN + length, 0) && !bpf_skb_store_bytes(skb, ETH_HLEN, answer, length, BPF_F_RECOMPUTE_CSUM);
+	return !bpf_skb_change_tail(skb, link_header + length, 0) && !bpf_skb_store_bytes(skb, link_header, answer, length, BPF_F_RECOMPUTE_CSUM);
 }
 
 static __always_inline int reject_ipv4_tcp(struct __sk_buff *skb, const struct iphdr *ip)
@@ -115,7 +115,7 @@ static __always_inline int reject_ipv4_tcp(struct __sk_buff *skb, const struct i
 	struct reject_tcp segment;
 	__u32 sum;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), &segment, sizeof(segment)) ||
+	if (bpf_skb_load_bytes(skb, link_header + sizeof(*ip), &segment, sizeof(segment)) ||
 	    !reject_reset(&answer.tcp, &segment, bpf_ntohs(ip->tot_len) - sizeof(*ip)))
 		return 0;
 	answer.ip.tot_len = bpf_htons(sizeof(answer));
@@ -136,7 +136,7 @@ __attribute__((noinline)) int reject_ipv4(struct __sk_buff *skb, enum reject_kin
 		__u8 quote[REJECT_QUOTE];
 	} answer = { .icmp = reject_ipv4_icmp(kind, mtu) };
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
+	if (bpf_skb_load_bytes(skb, link_header, &answer.about, sizeof(answer.about) + sizeof(answer.quote)))
 		return 0;
 	if (answer.about.ihl != 5 || (answer.about.frag_off & bpf_htons(IPV4_FRAGMENT_OFFSET)))
 		return 0;
@@ -162,7 +162,7 @@ static __always_inline int reject_ipv6_tcp(struct __sk_buff *skb, const struct i
 	struct reject_tcp segment;
 	__u32 sum;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(*ip), &segment, sizeof(segment)) ||
+	if (bpf_skb_load_bytes(skb, link_header + sizeof(*ip), &segment, sizeof(segment)) ||
 	    !reject_reset(&answer.tcp, &segment, bpf_ntohs(ip->payload_len)))
 		return 0;
 	answer.ip.payload_len = bpf_htons(sizeof(answer.tcp));
@@ -185,7 +185,7 @@ static __always_inline int reject_ipv6_error(struct __sk_buff *skb, enum reject_
 	const __u32 length = sizeof(answer) - REJECT_QUOTE_FRAGMENT + quote, message = length - sizeof(answer.ip);
 	__u32 sum;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &answer.about, sizeof(answer.about) + quote))
+	if (bpf_skb_load_bytes(skb, link_header, &answer.about, sizeof(answer.about) + quote))
 		return 0;
 	answer.ip = (struct ipv6hdr){ .version = 6, .hop_limit = REJECT_HOPS, .nexthdr = PROTOCOL_ICMPV6 };
 	answer.ip.payload_len = bpf_htons(message);
@@ -211,7 +211,7 @@ __attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kin
 {
 	struct ipv6hdr about;
 
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &about, sizeof(about)))
+	if (bpf_skb_load_bytes(skb, link_header, &about, sizeof(about)))
 		return 0;
 	if (ipv6_is_group(&about.saddr) || ipv6_is_unspecified(&about.saddr))
 		return 0;

@@ -102,7 +102,7 @@ func TestPrivilegedReject_LeavesFramesToOtherHostsAlone(t *testing.T) {
 // The first IPv6 fragment of a datagram that is too big for the device towards the backend is answered with the MTU, and quotes the ports.
 func TestPrivilegedReal_FirstFragmentIsTooBig(t *testing.T) {
 	t.Parallel()
-	s := newSurroundings(t)
+	s := newSurroundings(t, ethernetOnly)
 	s.host.Do(func() {
 		link, err := netlink.LinkByName("backbone")
 		check(t, err)

@@ -26,7 +26,7 @@ var suites = []suite{
 		"Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|" +
 		"Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|ConnectedUDP|UnconnectedUDP|" +
-		"ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)"},
+		"ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)", modules: "tun"},
 	{pkg: "bpf", kernels: newer, tests: "Programs_.*|Maps_.*|Events_.*"},
 	{pkg: "cells/basedevices", kernels: oldest, tests: ".*"},
 	{pkg: "cells/ctgc", kernels: oldest, tests: ".*"},
