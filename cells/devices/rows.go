@@ -37,10 +37,14 @@ func toChange(e rtnl.Event) (c change, ok bool) {
 	return change{}, false
 }
 
+// withoutLinkHeader holds the link types whose packets begin with their IP header (dev_is_mac_header_xmit in include/linux/if_arp.h), as netlink
+// names them. Types 519 (raw IP, of modems) and 823 (GRE over IPv6) have no name there.
+var withoutLinkHeader = map[string]bool{"none": true, "ipip": true, "tunnel6": true, "sit": true, "gre": true, "ppp": true, "unknown519": true, "unknown823": true}
+
 func deviceRow(l netlink.Link) *tables.Device {
 	a := l.Attrs()
 	hw, _ := mac.FromHardwareAddr(a.HardwareAddr) // tunnels have an address of another length: none of Ethernet
-	return &tables.Device{Index: a.Index, Name: a.Name, Type: l.Type(), MTU: a.MTU, MAC: hw, Flags: a.RawFlags,
+	return &tables.Device{Index: a.Index, Name: a.Name, Type: l.Type(), MTU: a.MTU, MAC: hw, L3: withoutLinkHeader[a.EncapType], Flags: a.RawFlags,
 		Up: a.RawFlags&unix.IFF_UP != 0, Group: a.Group, MasterIndex: a.MasterIndex, ParentIndex: a.ParentIndex}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
@@ -23,6 +24,23 @@ func TestAddressRow_TentativeAndDuplicate(t *testing.T) {
 		if got := addressRow(netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("2001:db8::5"), Mask: net.CIDRMask(64, 128)}, LinkIndex: 2,
 			Flags: flags}); got != want {
 			t.Errorf("flags %#x: %+v, want %+v", flags, got, want)
+		}
+	}
+}
+
+// The kernel sends packets without a link header by devices of these types (dev_is_mac_header_xmit in include/linux/if_arp.h).
+func TestDeviceRow_LinkHeader(t *testing.T) {
+	t.Parallel()
+	const gre6 = 823 // ARPHRD_IP6GRE, for which package unix has no name
+	for kind, want := range map[uint16]bool{
+		unix.ARPHRD_ETHER: false, unix.ARPHRD_LOOPBACK: false, unix.ARPHRD_INFINIBAND: false, unix.ARPHRD_IEEE80211: false,
+		unix.ARPHRD_NONE: true, unix.ARPHRD_TUNNEL: true, unix.ARPHRD_TUNNEL6: true, unix.ARPHRD_SIT: true, unix.ARPHRD_IPGRE: true, gre6: true,
+		unix.ARPHRD_PPP: true, unix.ARPHRD_RAWIP: true,
+	} {
+		message := nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Type: kind}}
+		link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Name: "eth0", EncapType: message.EncapType()}}
+		if got := deviceRow(link).L3; got != want {
+			t.Errorf("a device of type %d (%s): without a link header is %v, want %v", kind, message.EncapType(), got, want)
 		}
 	}
 }

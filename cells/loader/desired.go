@@ -83,18 +83,24 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	return s
 }
 
-// netdevs gives the two hooks of each device that leads out of the node. One without an Ethernet header, as that of a tunnel,
-// gets none: its packets begin elsewhere.
+// netdevs gives the two hooks of each device that leads out of the node. One with a link header of another kind than Ethernet, as InfiniBand, gets
+// none.
 func (c *controller) netdevs(txn statedb.ReadTxn, changed *statedb.WatchSet) (rows []attachments.Attachment) {
 	leading, more := c.Devices.ListWatch(txn, devices.BySelected(true))
 	changed.Add(more)
 	for d := range leading {
-		if d.MAC == (mac.Addr{}) || d.Name == podlink.HostDevice {
+		in, out := bpf.NetdevIngress, bpf.NetdevEgress
+		switch {
+		case d.Name == podlink.HostDevice:
+			continue
+		case d.L3:
+			in, out = bpf.L3DevIngress, bpf.L3DevEgress
+		case d.MAC == (mac.Addr{}):
 			continue
 		}
 		rows = append(rows,
-			attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: ingress, Program: bpf.NetdevIngress},
-			attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: bpf.NetdevEgress})
+			attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: ingress, Program: in},
+			attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: out})
 	}
 	return rows
 }

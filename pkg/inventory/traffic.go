@@ -54,6 +54,9 @@ func (m *Machine) filters() (found []Object, err error) {
 	return append(found, others...), errors.Join(append(errs, err)...)
 }
 
+// netdevPrograms are the programs on devices that lead out of the node.
+var netdevPrograms = []string{bpf.NetdevIngress, bpf.NetdevEgress, bpf.L3DevIngress, bpf.L3DevEgress}
+
 // netdevFilters finds the programs on devices of others that lead out of the node, where the kernel has no tcx. The clsact
 // stays: whether it was there before nobody knows, and an empty one does nothing.
 func (m *Machine) netdevFilters() (found []Object, err error) {
@@ -67,7 +70,7 @@ func (m *Machine) netdevFilters() (found []Object, err error) {
 			filters, err := m.traffic.Filters(at)
 			errs = append(errs, err)
 			for _, f := range filters {
-				if f.Ours() && (f.Name == bpf.NetdevIngress || f.Name == bpf.NetdevEgress) {
+				if f.Ours() && slices.Contains(netdevPrograms, f.Name) {
 					found = append(found, Object{Name: f.Name + " of " + at.String(), Owner: "cell loader",
 						Proof: "name, priority and handle", remove: func() error { return m.traffic.DeleteFilter(at) }})
 				}

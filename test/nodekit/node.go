@@ -26,6 +26,7 @@ type Options struct {
 	IPv6CIDR  string    // pods' range; "" means fd00:10:244:1::/64, "-" none
 	AgentArgs []string  // further flags of the agent
 	Output    io.Writer // of the agent; nil keeps it in a file, see [Node.AgentLog]
+	Tunnel    bool      // the uplink has no link header
 	Reduced   bool      // the agent has only what the DaemonSet's container has, see [Node.reduce]
 
 	member *member // of a cluster; nil is a node that has a host outside of its own
@@ -49,6 +50,8 @@ type Node struct {
 
 	name    string
 	uplinks []netip.Prefix // addresses of eth0, of IPv4 and IPv6
+
+	leaveTunnel func() error // removes the uplink when it is a tunnel
 
 	agentPath string // of another build than BinDir's, see [Node.UseAgent]
 }
@@ -107,7 +110,11 @@ func (n *Node) connectUplink() error {
 	if n.options.member != nil {
 		return n.plugIn()
 	}
-	if err := n.addPair("eth0"); err != nil {
+	add := n.addPair
+	if n.options.Tunnel {
+		add = n.addTunnel
+	}
+	if err := add("eth0"); err != nil {
 		return err
 	}
 	if err := n.Do(func() error { return address("eth0", OutsideIPv4, n.uplinks...) }); err != nil {
@@ -122,6 +129,25 @@ func (n *Node) addPair(name string) error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name,
 			PeerNamespace: netlink.NsFd(int(n.outside.net.Fd()))})
 	})
+}
+
+// addTunnel does the same by devices without a link header.
+func (n *Node) addTunnel(name string) error {
+	var ends [2]*os.File
+	open := func(end **os.File) func() error {
+		return func() (err error) {
+			*end, err = testnet.TUN(name, 0)
+			return err
+		}
+	}
+	if err := n.Do(open(&ends[0])); err != nil {
+		return err
+	}
+	if err := n.Outside(open(&ends[1])); err != nil {
+		return errors.Join(err, ends[0].Close())
+	}
+	n.leaveTunnel = testnet.JoinTUNs(ends[0], ends[1])
+	return nil
 }
 
 // AddUplink connects the node with the host outside once more, by devices of one name. A default route of the node leads there, behind that of
@@ -253,6 +279,9 @@ func (n *Node) Close() error {
 	}
 	if n.ns.group != nil {
 		err = errors.Join(err, n.ns.group.Close())
+	}
+	if n.leaveTunnel != nil {
+		err = errors.Join(err, n.leaveTunnel())
 	}
 	return errors.Join(err, os.RemoveAll(n.Dir))
 }

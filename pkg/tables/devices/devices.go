@@ -17,6 +17,7 @@ type Device struct {
 	Type        string   `json:"type"` // "veth", "device", "bridge", ...
 	MTU         int      `json:"mtu"`
 	MAC         mac.Addr `json:"mac"`
+	L3          bool     `json:"l3"`          // its packets have no link header: IP tunnels, WireGuard, PPP
 	Flags       uint32   `json:"flags"`       // IFF_*
 	Up          bool     `json:"up"`          // administratively
 	Group       uint32   `json:"group"`       // link group
