@@ -1,0 +1,64 @@
+// Package nodeids defines the table of node ids: small numbers by which BPF maps name the other nodes of the cluster.
+package nodeids
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Max is the highest id. Ids are dense from 1, because the map of nodes is an array; 0 means that no node is known.
+const Max = 16383
+
+// NodeID is one row: an id in use, or one that waits until no flow refers to it.
+type NodeID struct {
+	ID   uint16 `json:"id"` // 1 to [Max]
+	Name string `json:"name"`
+	UID  string `json:"uid,omitempty"` // of the object of the node
+	// Released is when the node was removed; zero while it exists. The id stays reserved until the collector of flows has begun and ended a pass
+	// after that time. After a restart of the agent it is the time of the start.
+	Released time.Time `json:"released,omitzero"`
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*NodeID) TableHeader() []string { return []string{"ID", "Node", "UID", "State"} }
+
+// TableRow implements statedb.TableWritable.
+func (n *NodeID) TableRow() []string {
+	state := "used"
+	if !n.Released.IsZero() {
+		state = "released"
+	}
+	return []string{strconv.Itoa(int(n.ID)), printable.Text(n.Name), printable.Text(n.UID), state}
+}
+
+var nameIndex = statedb.Index[*NodeID, string]{
+	Name:       "name",
+	FromObject: func(n *NodeID) index.KeySet { return index.NewKeySet(index.String(n.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+var idIndex = statedb.Index[*NodeID, uint16]{
+	Name:       "id",
+	FromObject: func(n *NodeID) index.KeySet { return index.NewKeySet(index.Uint16(n.ID)) },
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+	Unique:     true,
+}
+
+// Queries.
+var (
+	ByID   = idIndex.Query
+	ByName = nameIndex.Query
+)
+
+// NewTable makes the table "node-ids".
+func NewTable(db *statedb.DB) (statedb.RWTable[*NodeID], error) {
+	return statedb.NewTable(db, "node-ids", idIndex, nameIndex)
+}
