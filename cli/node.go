@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,6 +38,27 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 			rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source})
 		}
 		table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE"}, rows)
+	})
+}
+
+// nodeIDCommand is a group of its own under the names of Cilium's command line.
+func (a *app) nodeIDCommand() *cobra.Command {
+	group := &cobra.Command{Use: "nodeid", Short: "Show the ids of nodes"}
+	group.AddCommand(a.simple("list", "List the ids by which BPF maps name nodes, with the addresses of each node", a.nodeIDs))
+	return group
+}
+
+func (a *app) nodeIDs(ctx context.Context, c *client.Client) error {
+	ids, err := c.NodeIDs(ctx)
+	if err != nil {
+		return err
+	}
+	return a.show(ids, func(w io.Writer) {
+		var rows [][]string
+		for _, id := range ids {
+			rows = append(rows, []string{strconv.FormatInt(id.ID, 10), strings.Join(id.Ips, ",")})
+		}
+		table(w, []string{"NODE ID", "IP ADDRESSES"}, rows)
 	})
 }
 

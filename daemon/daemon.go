@@ -41,6 +41,7 @@ import (
 	"github.com/waggle-net/waggle/cells/mtu"
 	"github.com/waggle-net/waggle/cells/nodeaddresses"
 	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/nodeids"
 	"github.com/waggle-net/waggle/cells/noderoutes"
 	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/policy"
@@ -86,6 +87,7 @@ var ControlPlane = cell.Group(
 	ipam.Cell,
 	localnode.Cell,
 	nodes.Cell,
+	nodeids.Cell,
 	ciliumnode.Cell,
 	endpointmanager.Cell,
 	identity.Cell,

@@ -104,7 +104,7 @@ func TestBodies(t *testing.T) {
 		{"GET", "/v1/service/web", "", 400, `{"code":400,...`},
 		{"PUT", "/v1/service/1", "{}", 501, `"services are not written over this API: they come from Kubernetes (kubectl apply), ...`},
 		{"DELETE", "/v1/service/1", "", 501, `"services are not written over this API: ...`},
-		{"GET", "/v1/node/ids", "", 200, `[{"id":0,"ips":["192.0.2.1"]}]`},
+		{"GET", "/v1/node/ids", "", 200, `[{"id":0,"ips":["192.0.2.1"]},{"id":1,"ips":["192.0.2.2","10.0.2.1","10.0.2.9"]},{"id":2,"ips":[]}]`},
 		{"GET", "/statedb/dump/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
 		{"GET", "/statedb/changes/none", "", 404, `{"code":404,"message":"table \"none\" was not found"}`},
 		{"GET", "/statedb/dump/mtus", "", 200, "{\n  \"mtus\": [\n..."},

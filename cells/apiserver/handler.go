@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
@@ -48,6 +49,7 @@ type api struct {
 	Identities         statedb.Table[*identities.Identity]
 	EndpointIdentities statedb.Table[*identities.EndpointIdentity]
 	Nodes              statedb.Table[*nodes.Node]
+	NodeIDs            statedb.Table[*nodeids.NodeID]
 	NodeClients        *nodeClients
 	Unmanaged          statedb.Table[*unmanagedpods.Pod]
 	States             statedb.Table[*endpointstates.EndpointState]

@@ -11,13 +11,27 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// GetNodeIds answers with the numbers of nodes in the datapath. This node has 0, as in Cilium; it knows no others.
+// GetNodeIds answers with the ids of nodes and their addresses, the id of this node first: it is 0, as in Cilium. The id of a removed node has no
+// addresses.
 func (a *api) GetNodeIds(w http.ResponseWriter, _ *http.Request) {
-	id := models.NodeID{Ips: []string{}}
-	for _, addr := range a.localNode(a.DB.ReadTxn()).Addresses {
-		id.Ips = append(id.Ips, addr.String())
+	txn := a.DB.ReadTxn()
+	local := models.NodeID{Ips: []string{}}
+	for _, addr := range a.localNode(txn).Addresses {
+		local.Ips = append(local.Ips, addr.String())
 	}
-	answer(w, http.StatusOK, []models.NodeID{id})
+	ids := []models.NodeID{local}
+	for row := range a.NodeIDs.All(txn) {
+		id := models.NodeID{ID: int64(row.ID), Ips: []string{}}
+		if node, _, found := a.Nodes.Get(txn, nodes.ByName(row.Name)); found && row.Released.IsZero() {
+			for _, addr := range node.Addresses {
+				if text := addr.Addr.String(); !slices.Contains(id.Ips, text) {
+					id.Ips = append(id.Ips, text)
+				}
+			}
+		}
+		ids = append(ids, id)
+	}
+	answer(w, http.StatusOK, ids)
 }
 
 // GetClusterNodes answers with the nodes that were added, changed or removed since the last request of the client.

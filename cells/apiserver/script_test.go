@@ -44,6 +44,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
@@ -91,6 +92,7 @@ func inputs() cell.Cell {
 		masquerade.NewExclusionTable, statedb.RWTable[*masquerade.Exclusion].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
+		nodeids.NewTable, statedb.RWTable[*nodeids.NodeID].ToTable,
 		tables.NewTable, statedb.RWTable[*tables.Map].ToTable,
 		cniconfig.NewTable, statedb.RWTable[cniconfig.Config].ToTable,
 		identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,

@@ -52,6 +52,12 @@ func (c *Client) Nodes(ctx context.Context) (*models.ClusterNodeStatus, error) {
 		})
 }
 
+// NodeIDs lists the ids of nodes and their addresses; this node has id 0.
+func (c *Client) NodeIDs(ctx context.Context) ([]models.NodeID, error) {
+	return call[[]models.NodeID](ctx, c, "list the ids of nodes",
+		func(ctx context.Context) (*http.Response, error) { return c.api.GetNodeIds(ctx) })
+}
+
 // Identity returns one identity; id is its number.
 func (c *Client) Identity(ctx context.Context, id string) (*models.Identity, error) {
 	return call[*models.Identity](ctx, c, "get identity "+id,
