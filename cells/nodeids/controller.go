@@ -48,14 +48,17 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 		return err
 	}
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	inputs := []statedb.TableMeta{c.Nodes}
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.Flows)
+		txn := heartbeat.Snapshot(ctx, c.DB, inputs...)
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, c.Nodes)
 		have := statedb.Collect(c.Table.All(txn))
 		next := assign(have, statedb.Collect(c.Nodes.All(txn)), complete, time.Now(),
 			func(released time.Time) bool { return conntrack.PassedSince(txn, c.Flows, released) })
-		if next.waits() {
+		inputs = inputs[:1]
+		if next.waits() { // the collector writes every few seconds, which is of interest only then
+			inputs = append(inputs, c.Flows)
 			changes.Watch(txn, changed, c.Flows)
 		}
 		if err := c.commit(f, have, next, complete, initialized); err != nil {

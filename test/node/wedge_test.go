@@ -146,7 +146,7 @@ func (n *repairNode) damage(loop string) error {
 func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ip-masq-agent")
-	started, freeze := frozen(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file)
+	started, freeze := frozen(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file, "--auto-direct-node-routes")
 	a, b := addPod(t, started, "a"), addPod(t, started, "b")
 	node := &repairNode{Node: started, a: a, b: b, podLink: endsOf(t, a).host}
 	green := func() {
