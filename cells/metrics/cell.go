@@ -23,7 +23,7 @@ var Cell = cell.Module("metrics", "Prometheus metrics",
 		newGuard,    // reads those of the nftables rules
 	),
 	cell.Provide(newInstruments), // what hive, jobs, statedb and reconcilers count into
-	cell.Invoke(registerTables, registerServer),
+	cell.Invoke(registerTables, registerNodes, registerServer),
 )
 
 // Config is what was typed.

@@ -74,6 +74,11 @@ var (
 	driftRepaired = Definition{"waggle_drift_repaired_total", counter,
 		"Objects of ours that somebody else had changed or removed, and that were put right.", []string{"kind"}}
 
+	nodesAll    = Definition{"cilium_nodes_all_num", gauge, "Nodes of the cluster that this node knows, itself included.", nil}
+	nodesEvents = Definition{"cilium_nodes_all_events_received_total", counter,
+		"Changes of nodes (add, update, delete), by the kind of object that describes the node.", []string{"event_type", "source"}}
+	nodesRefused = Definition{"waggle_nodes_refused_claims", gauge, "Addresses and pod ranges of nodes that belong to another node.", nil}
+
 	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,
 		"Addresses that objects of other nodes claim for pods and that are not believed; see the table refused-claims.", []string{"reason"}}
 
@@ -120,7 +125,7 @@ func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
-		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {

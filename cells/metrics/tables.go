@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
@@ -41,6 +42,7 @@ type tableParams struct {
 	Repairs     statedb.Table[driftrepairs.Repair]
 	Maps        statedb.Table[*bpfmaps.Map]
 	Refused     statedb.Table[refusedclaims.Refused]
+	Nodes       statedb.Table[*nodes.Node]
 	Flows       statedb.Table[conntrack.Map]
 	Translated  statedb.Table[natusage.Usage]
 	Policies    statedb.Table[*policies.Policy]
@@ -73,7 +75,7 @@ func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
-		endpointsCollected, driftRepaired, claimsRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes} {
 		c.descs[d.Name] = d.desc()
@@ -103,6 +105,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for row := range c.Refused.All(txn) {
 		c.send(out, claimsRefused, float64(row.Count), string(row.Reason))
 	}
+	c.collectNodes(out, txn)
 	c.collectMaps(out, txn)
 	c.collectFlows(out, txn)
 	c.collectPolicies(out, txn)

@@ -1,0 +1,89 @@
+package metrics
+
+import (
+	"context"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+// Types of events of nodes, as Cilium names them.
+const (
+	nodeAdded   = "add"
+	nodeUpdated = "update"
+	nodeDeleted = "delete"
+)
+
+type nodeParams struct {
+	cell.In
+
+	Config   Config
+	Registry *registry
+	DB       *statedb.DB
+	Nodes    statedb.Table[*nodes.Node]
+}
+
+// registerNodes counts the changes of the table nodes. It follows the table from the start, so that an addition and a removal between two scrapes count.
+func registerNodes(jobs job.Group, p nodeParams) error {
+	if !p.Config.enabled() {
+		return nil
+	}
+	txn := p.DB.WriteTxn(p.Nodes)
+	feed, err := changes.Follow(txn, p.Nodes)
+	txn.Commit()
+	if err != nil {
+		return err
+	}
+	n := nodeEvents{counts: p.Registry.counters(nodesEvents), known: map[string]bool{}}
+	heartbeat.Add(jobs, "count-node-events", func(ctx context.Context, _ cell.Health) error {
+		defer feed.Close()
+		for {
+			changed := statedb.NewWatchSet()
+			n.count(feed.UpTo(heartbeat.Snapshot(ctx, p.DB, p.Nodes), changed))
+			heartbeat.Idle(ctx)
+			if _, err := changed.Wait(ctx, 0); err != nil {
+				return nil // stopping
+			}
+		}
+	})
+	return nil
+}
+
+// nodeEvents counts additions, changes and removals of nodes by the kind of object that described the node last.
+type nodeEvents struct {
+	counts *prometheus.CounterVec
+	known  map[string]bool
+}
+
+func (n nodeEvents) count(list []statedb.Change[*nodes.Node]) {
+	for _, change := range list {
+		name, event := change.Object.Name, nodeUpdated
+		switch {
+		case change.Deleted && !n.known[name]:
+			continue // added and removed between two rounds
+		case change.Deleted:
+			event = nodeDeleted
+			delete(n.known, name)
+		case !n.known[name]:
+			event = nodeAdded
+			n.known[name] = true
+		}
+		n.counts.WithLabelValues(event, string(change.Object.Source)).Inc()
+	}
+}
+
+// collectNodes reads how many nodes there are, this one included, and how many of their claims are refused.
+func (c *collector) collectNodes(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	refused := 0
+	for row := range c.Nodes.All(txn) {
+		refused += len(row.Refused)
+	}
+	c.send(out, nodesAll, float64(c.Nodes.NumObjects(txn)))
+	c.send(out, nodesRefused, float64(refused))
+}
