@@ -10,10 +10,7 @@ import (
 	"time"
 )
 
-// scale makes the limits a tenth, so that a test need not wait for minutes.
-const scale = 10
-
-// freezeFile in the state directory says what is frozen, one name in a line.
+// freezeFile in the state directory lists the names of frozen loops and tables, one a line.
 const freezeFile = "freeze"
 
 // freeze holds up the loop that calls it for as long as its name stands in the file.
@@ -23,7 +20,7 @@ func freeze(name string) {
 	}
 }
 
-// Frozen tells whether the test wants this to hang.
+// Frozen reports whether the test holds up the loop or table of that name.
 func Frozen(name string) bool {
 	at := slices.Index(os.Args, "--state-dir")
 	if at < 0 || at+1 == len(os.Args) {

@@ -129,7 +129,7 @@ func frozen(t *testing.T, args ...string) (node *nodekit.Node, freeze func(names
 	t.Helper()
 	node = newNode(t, nodekit.Options{AgentArgs: args})
 	needBuilds(t)
-	agent, err := builds.Agent(nodekit.Build{Tags: "freeze"})
+	agent, err := builds.Agent(nodekit.Build{Tags: "freeze,shortlimits"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,8 @@ type Build struct {
 	Replace map[string]string
 	// Name tells builds that replace files apart, in this run and in later ones.
 	Name string
-	// Tags are build tags, such as "freeze", which lets tests hold up loops (package heartbeat).
+	// Tags are build tags, separated by commas: "freeze" lets tests hold up loops, and "shortlimits" makes the limits of liveness a tenth
+	// (package heartbeat).
 	Tags string
 }
 
