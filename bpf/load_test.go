@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,10 +144,9 @@ func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, p := range spec.Programs {
-			first := p.Instructions[0]
-			deep := asm.StoreImm(asm.R10, int16(-(own[name] + 512 - stackBudget)), 0, asm.Word).WithMetadata(first.Metadata)
-			p.Instructions[0].Metadata = asm.Metadata{}
-			p.Instructions = append(asm.Instructions{deep}, p.Instructions...)
+			// The first instruction stays the first: it has the symbol of the function, and perhaps a relocation of its own.
+			deep := asm.StoreImm(asm.R10, int16(-(own[name] + 512 - stackBudget)), 0, asm.Word)
+			p.Instructions = slices.Insert(p.Instructions, 1, deep)
 		}
 		coll, err := ebpf.NewCollection(spec)
 		if err != nil {

@@ -43,9 +43,13 @@ const MapPodSteps = "pod_steps"
 // Sock is the object of all programs of sockets.
 const Sock = "sock"
 
-// SockList is an iterator over [MapSockConnected], object and program: it lists the sockets that programs have connected to
-// backends, each as a [SockListed]. It is not attached; who reads the list loads it.
-const SockList = "sock_list"
+// SockList is the object of the iterators [SockListTCP] and [SockListUDP]: they list the sockets of one network namespace that the programs of
+// sockets have connected to backends, each as a [SockListed]. They are not attached; a reader of the list loads them.
+const (
+	SockList    = "sock_list"
+	SockListTCP = "sock_list_tcp"
+	SockListUDP = "sock_list_udp"
+)
 
 // Names of the programs of sockets, "sock_" and the hook of a cgroup.
 const (

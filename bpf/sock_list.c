@@ -1,25 +1,37 @@
 //go:build ignore
 
-/* Lists the sockets of all network namespaces that the programs of sockets have connected to backends. */
+/* Lists the sockets of one network namespace that the programs of sockets have connected to backends. Iterators over all values of a socket storage
+ * could list those of all namespaces at once, but hardened kernels refuse iterators that may write to values of maps. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 #include "sock_list.h"
 
-SEC("iter/bpf_sk_storage_map")
-int sock_list(struct bpf_iter__bpf_sk_storage_map *ctx)
+static __always_inline void list(struct seq_file *seq, void *sk)
 {
 	struct sock_listed entry = {};
-	const struct sock_peer *peer = ctx->value;
-	struct sock *sk = ctx->sk;
+	const struct sock_peer *peer = bpf_sk_storage_get(&sock_connected, sk, NULL, 0);
 
-	if (!sk || !peer) /* after the last one */
-		return 0;
+	if (!peer)
+		return;
 	entry.peer = *peer;
 	entry.cookie = bpf_get_socket_cookie(sk);
-	entry.netns = sk->__sk_common.skc_net.net->ns.inum;
-	entry.protocol = sk->sk_protocol;
-	bpf_seq_write(ctx->meta->seq, &entry, sizeof(entry)); /* without room the kernel makes some and asks again */
+	bpf_seq_write(seq, &entry, sizeof(entry)); /* without room the kernel makes some and asks again */
+}
+
+SEC("iter/tcp")
+int sock_list_tcp(struct bpf_iter__tcp *ctx)
+{
+	if (ctx->sk_common) /* NULL after the last one */
+		list(ctx->meta->seq, ctx->sk_common);
+	return 0;
+}
+
+SEC("iter/udp")
+int sock_list_udp(struct bpf_iter__udp *ctx)
+{
+	if (ctx->udp_sk)
+		list(ctx->meta->seq, ctx->udp_sk);
 	return 0;
 }
 

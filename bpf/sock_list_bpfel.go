@@ -21,7 +21,8 @@ const (
 	sockListMapEndpointFacts = "endpoint_facts"
 	sockListMapSockConnected = "sock_connected"
 	sockListMapSockSent      = "sock_sent"
-	sockListProgSockList     = "sock_list"
+	sockListProgSockListTcp  = "sock_list_tcp"
+	sockListProgSockListUdp  = "sock_list_udp"
 )
 
 // loadSockList returns the embedded CollectionSpec for sockList.
@@ -66,7 +67,8 @@ type sockListSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type sockListProgramSpecs struct {
-	SockList *ebpf.ProgramSpec `ebpf:"sock_list"`
+	SockListTcp *ebpf.ProgramSpec `ebpf:"sock_list_tcp"`
+	SockListUdp *ebpf.ProgramSpec `ebpf:"sock_list_udp"`
 }
 
 // sockListMapSpecs contains maps before they are loaded into the kernel.
@@ -133,12 +135,14 @@ type sockListVariables struct {
 //
 // It can be passed to loadSockListObjects or ebpf.CollectionSpec.LoadAndAssign.
 type sockListPrograms struct {
-	SockList *ebpf.Program `ebpf:"sock_list"`
+	SockListTcp *ebpf.Program `ebpf:"sock_list_tcp"`
+	SockListUdp *ebpf.Program `ebpf:"sock_list_udp"`
 }
 
 func (p *sockListPrograms) Close() error {
 	return _SockListClose(
-		p.SockList,
+		p.SockListTcp,
+		p.SockListUdp,
 	)
 }
 

@@ -30,12 +30,9 @@ func NewSockPeer(service, backend netip.AddrPort, id uint32) SockPeer {
 		BackendPort: wirePort(backend.Port()), BackendId: id}
 }
 
-// SockListed is what [SockList] says of a socket. It may be read while the socket is connected anew: then Peer is half of one and
-// half of the next.
+// SockListed is what the iterators of [SockList] say of a socket. It may be read while the socket is connected again: then Peer is half of one
+// and half of the next.
 type SockListed struct {
-	Peer     SockPeer
-	Cookie   uint64
-	Netns    uint32 // inode number of its network namespace
-	Protocol uint16
-	Pad      uint16
+	Peer   SockPeer
+	Cookie uint64
 }

@@ -72,13 +72,18 @@ func TestScripts(t *testing.T) {
 func scrapeCommand(reports *cell.SimpleHealth) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"scrape": script.Command(script.CmdUsage{Summary: "Scrape"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
-			job := reports.GetChild("metrics.job-serve")
-			if job == nil || job.Status == "" { // not yet, or never
+			var status string
+			if job := reports.GetChild("metrics.job-serve"); job != nil {
+				job.Lock()
+				status = job.Status
+				job.Unlock()
+			}
+			if status == "" { // not yet, or never
 				return func(*script.State) (string, string, error) { return "nothing is served\n", "", nil }, nil
 			}
-			address, serving := strings.CutPrefix(job.Status, "serving on ")
+			address, serving := strings.CutPrefix(status, "serving on ")
 			if !serving {
-				return nil, errors.New(job.Status)
+				return nil, errors.New(status)
 			}
 			response, err := http.Get("http://" + address + "/metrics")
 			if err != nil {

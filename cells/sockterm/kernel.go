@@ -19,26 +19,31 @@ var errNamespaceGone = errors.New("the network namespace is gone")
 
 // kernel is what this cell asks of the kernel.
 type kernel interface {
-	// Load loads the program that lists sockets.
+	// Load loads the programs that list sockets.
 	Load() (list, error)
-	// Close closes sockets of one namespace and tells which of them it closed, also when others fail: that of the node, or one
-	// with a path, which is [errNamespaceGone] unless it has the inode.
-	Close(path string, inode uint64, doomed []socket) ([]socket, error)
 }
 
-// list lists sockets.
+// list opens network namespaces. The caller must close it.
 type list interface {
-	// Connected lists those that programs have connected to backends, of all network namespaces.
+	// Open opens the network namespace of the node, or that at a path, which is [errNamespaceGone] unless it has the inode.
+	Open(path string, inode uint64) (namespace, error)
+	Close()
+}
+
+// namespace holds the sockets of one network namespace. The caller must close it.
+type namespace interface {
+	// Connected lists the sockets that programs have connected to backends. A protocol that fails does not keep those of the other.
 	Connected() ([]socket, error)
-	// End unloads the program.
-	End()
+	// Terminate closes a socket, and reports whether it was still connected to its backend.
+	Terminate(s *socket) (bool, error)
+	Close()
 }
 
 // socket is one that programs have connected to a backend when its process asked for a service.
 type socket struct {
-	Netns            uint64 // inode of its network namespace; 0 is that of the node
-	Cookie           uint64 // which no other socket has, as long as the machine runs
 	Service, Backend loadbalancer.Address
+
+	diag sockdiag.Socket
 }
 
 // real is the real kernel.
@@ -48,112 +53,107 @@ func newKernel(m bpfmaps.Maps) kernel { return real{m} }
 
 // Load implements kernel.
 func (r real) Load() (list, error) {
-	l, err := sockdiag.NewLister()
-	return lister{l, r.maps}, err
-}
-
-type lister struct {
-	*sockdiag.Lister
-	maps bpfmaps.Maps
-}
-
-// End implements list.
-func (l lister) End() { l.Close() }
-
-// Connected implements list.
-func (l lister) Connected() ([]socket, error) {
-	var own unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &own); err != nil {
-		return nil, fmt.Errorf("look at the agent's own network namespace: %w", err)
-	}
-	stored, err := l.maps.Get(bpf.MapSockConnected)
+	stored, err := r.maps.Get(bpf.MapSockConnected)
 	if err != nil {
 		return nil, err
 	}
-	all, err := l.List(stored)
-	sockets := make([]socket, 0, len(all))
-	for i := range all {
-		s := &all[i]
-		if s.Peer.BackendId == 0 {
-			continue
-		}
-		asked, target, protocol := s.Peer.Asked(), s.Peer.Target(), loadbalancer.Protocol(s.Protocol)
-		found := socket{Netns: uint64(s.Netns), Cookie: s.Cookie,
-			Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: protocol},
-			Backend: loadbalancer.Address{Addr: target.Addr(), Port: target.Port(), Protocol: protocol}}
-		if found.Netns == own.Ino {
-			found.Netns = 0
-		}
-		sockets = append(sockets, found)
-	}
-	return sockets, err
+	l, err := sockdiag.NewLister(stored)
+	return lister{l}, err
 }
 
-// Close implements kernel.
-func (real) Close(path string, inode uint64, doomed []socket) (closed []socket, err error) {
-	c, err := open(path, inode)
+type lister struct{ *sockdiag.Lister }
+
+// Open implements list.
+func (l lister) Open(path string, inode uint64) (namespace, error) {
+	ns := netns.None()
+	if path != "" {
+		var err error
+		if ns, err = handle(path, inode); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := sockdiag.OpenAt(ns)
 	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	wanted := map[uint8]map[uint64]socket{}
-	for _, s := range doomed {
-		p := uint8(s.Backend.Protocol)
-		if wanted[p] == nil {
-			wanted[p] = make(map[uint64]socket)
+		if errors.Is(err, unix.EPERM) {
+			err = fmt.Errorf("enter %s: %w: --bpf-lb-sock-terminate-pod-connections needs the capability SYS_ADMIN", path, err)
 		}
-		wanted[p][s.Cookie] = s
+		return nil, errors.Join(err, release(ns))
 	}
-	var errs []error // a protocol that fails does not keep the sockets of the other
-	for p, cookies := range wanted {
-		var found []sockdiag.Socket
-		if err := c.Each(p, func(s sockdiag.Socket) {
-			// What is listed of a socket that is connected anew meanwhile may be wrong; so is what has been stored of one that was
-			// connected to somebody else by other means.
-			if want, is := cookies[s.Cookie]; is && want.Backend.Addr == s.Peer.Addr() && want.Backend.Port == s.Peer.Port() {
-				found = append(found, s)
-			}
-		}); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for i := range found {
-			was, err := c.Destroy(&found[i])
-			if err != nil {
-				errs = append(errs, err)
-				break
-			}
-			if was {
-				closed = append(closed, cookies[found[i].Cookie])
-			}
-		}
-	}
-	return closed, errors.Join(errs...)
+	return diagnosis{conn, l.Lister, ns}, nil
 }
 
-// open opens the node's namespace, or one with a path.
-func open(path string, inode uint64) (*sockdiag.Conn, error) {
-	if path == "" {
-		return sockdiag.Open()
+// diagnosis is a network namespace, seen by iterators and NETLINK_SOCK_DIAG.
+type diagnosis struct {
+	conn   *sockdiag.Conn
+	lister *sockdiag.Lister
+	ns     netns.NsHandle
+}
+
+// Connected implements namespace.
+func (d diagnosis) Connected() (sockets []socket, err error) {
+	var errs []error
+	for _, p := range []loadbalancer.Protocol{loadbalancer.TCP, loadbalancer.UDP} {
+		listed, err := d.lister.List(d.ns, uint8(p))
+		peers := make(map[uint64]*bpf.SockPeer, len(listed))
+		for i := range listed {
+			if l := &listed[i]; l.Peer.BackendId != 0 {
+				peers[l.Cookie] = &l.Peer
+			}
+		}
+		if err == nil && len(peers) > 0 {
+			err = d.conn.Each(uint8(p), func(found sockdiag.Socket) {
+				// What is listed of a socket that is connected again meanwhile may be wrong; so is what was stored of one that its
+				// process has connected to another address by other means.
+				if peer := peers[found.Cookie]; peer != nil && peer.Target() == found.Peer {
+					sockets = append(sockets, connection(peer, p, found))
+				}
+			})
+		}
+		errs = append(errs, err)
 	}
-	file, err := os.Open(path)
+	return sockets, errors.Join(errs...)
+}
+
+// connection returns a socket with what programs have stored at it.
+func connection(peer *bpf.SockPeer, p loadbalancer.Protocol, found sockdiag.Socket) socket {
+	asked, backend := peer.Asked(), peer.Target()
+	return socket{Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: p},
+		Backend: loadbalancer.Address{Addr: backend.Addr(), Port: backend.Port(), Protocol: p}, diag: found}
+}
+
+// Terminate implements namespace.
+func (d diagnosis) Terminate(s *socket) (bool, error) { return d.conn.Destroy(&s.diag) }
+
+// Close implements namespace.
+func (d diagnosis) Close() {
+	d.conn.Close()
+	_ = release(d.ns)
+}
+
+// handle opens the network namespace at a path if it has the inode. The caller must release it.
+func handle(path string, inode uint64) (netns.NsHandle, error) {
+	ns, err := netns.GetFromPath(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %w", errNamespaceGone, err)
+		return ns, fmt.Errorf("%w: %w", errNamespaceGone, err)
 	}
 	if err != nil {
-		return nil, err
+		return ns, fmt.Errorf("open the network namespace %s: %w", path, err)
 	}
-	defer file.Close()
 	var stat unix.Stat_t
-	if err := unix.Fstat(int(file.Fd()), &stat); err != nil {
-		return nil, fmt.Errorf("look at %s: %w", path, err)
+	err = unix.Fstat(int(ns), &stat)
+	if err == nil && stat.Ino != inode {
+		err = fmt.Errorf("%w: it is another one by now", errNamespaceGone)
 	}
-	if stat.Ino != inode {
-		return nil, fmt.Errorf("open %s: %w: it is another one by now", path, errNamespaceGone)
+	if err != nil {
+		return ns, errors.Join(fmt.Errorf("open the network namespace %s: %w", path, err), release(ns))
 	}
-	c, err := sockdiag.OpenAt(netns.NsHandle(file.Fd()))
-	if errors.Is(err, unix.EPERM) {
-		err = fmt.Errorf("enter %s: %w: --bpf-lb-sock-terminate-pod-connections needs the capability SYS_ADMIN", path, err)
+	return ns, nil
+}
+
+// release closes a handle of a network namespace; it does nothing for [netns.None].
+func release(ns netns.NsHandle) error {
+	if ns == netns.None() {
+		return nil
 	}
-	return c, err
+	return ns.Close()
 }

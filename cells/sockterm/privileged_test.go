@@ -1,7 +1,6 @@
 package sockterm
 
 import (
-	"cmp"
 	"errors"
 	"net"
 	"net/netip"
@@ -33,9 +32,8 @@ func (oneMap) Delete(string, any) error                { return nil }
 func (oneMap) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
 // Sockets inside a namespace that is known by its path are listed with what programs stored at them, and closed. Those at which
-// nothing is stored, or that are connected to somebody else by now, are left alone, and so is another namespace at the path. A
-// protocol whose sockets the kernel does not list is an error, which does not keep those of others.
-func TestPrivilegedClose_InANamespace(t *testing.T) {
+// nothing is stored, or that are connected to another address by now, are left alone, and so is another namespace at the path.
+func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
 	specs, err := bpf.MapSpecs()
@@ -54,25 +52,7 @@ func TestPrivilegedClose_InANamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	told, left := map[string]net.Conn{}, map[string]net.Conn{}
-	var want []socket
-	put := func(c net.Conn, service string, backend netip.AddrPort) uint64 {
-		value := bpf.NewSockPeer(netip.MustParseAddrPort(service), backend, 7)
-		raw, err := c.(syscall.Conn).SyscallConn()
-		var cookie uint64
-		if err == nil {
-			err = raw.Control(func(fd uintptr) {
-				var e error
-				cookie, e = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
-				if e = errors.Join(e, stored.Put(int32(fd), &value)); e != nil {
-					t.Error(e)
-				}
-			})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return cookie
-	}
+	var want []string
 	for addr, service := range map[string]string{"127.0.0.1": "10.96.0.1:80", "::1": "[fd00:96::1]:80"} {
 		for p, network := range map[loadbalancer.Protocol]string{loadbalancer.TCP: "tcp", loadbalancer.UDP: "udp"} {
 			name := network + " " + addr
@@ -89,53 +69,51 @@ func TestPrivilegedClose_InANamespace(t *testing.T) {
 					}
 					return c
 				}
-				told[name], left[name+", not translated"], left[name+", connected anew"] = dial(), dial(), dial()
+				told[name], left[name+", not translated"], left[name+", connected again"] = dial(), dial(), dial()
 			})
 			if t.Failed() {
 				t.FailNow()
 			}
-			peer := told[name].RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
-			asked := netip.MustParseAddrPort(service)
-			s := socket{Netns: stat.Ino, Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: p},
-				Backend: loadbalancer.Address{Addr: peer.Addr(), Port: peer.Port(), Protocol: p}}
-			s.Cookie = put(told[name], service, peer)
-			want = append(want, s)
-			s.Backend.Port++
-			s.Cookie = put(left[name+", connected anew"], service, netip.AddrPortFrom(peer.Addr(), peer.Port()+1))
-			want = append(want, s)
+			peer, asked := told[name].RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort(), netip.MustParseAddrPort(service)
+			store(t, stored, told[name], bpf.NewSockPeer(asked, peer, 7))
+			store(t, stored, left[name+", connected again"], bpf.NewSockPeer(asked, netip.AddrPortFrom(peer.Addr(), peer.Port()+1), 7))
+			want = append(want, describe(socket{Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: p},
+				Backend: loadbalancer.Address{Addr: peer.Addr(), Port: peer.Port(), Protocol: p}}))
 		}
 	}
-	k := newKernel(oneMap{stored})
-	list, err := k.Load()
+	k, err := newKernel(oneMap{stored}).Load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer list.End()
-	got, err := list.Connected()
-	byCookie := func(a, b socket) int { return cmp.Compare(a.Cookie, b.Cookie) }
-	slices.SortFunc(got, byCookie)
-	slices.SortFunc(want, byCookie)
-	if err != nil || !slices.Equal(got, want) {
-		t.Fatalf("listed %+v, %v, want %+v", got, err, want)
-	}
-	var own []socket
-	ns.Do(func() { own, err = list.Connected() })
-	if err != nil || len(own) != len(want) || own[0].Netns != 0 {
-		t.Errorf("listed in their own namespace: %+v, %v", own, err)
-	}
-	if _, err := k.Close(path, stat.Ino+1, got); !errors.Is(err, errNamespaceGone) {
+	defer k.Close()
+	if _, err := k.Open(path, stat.Ino+1); !errors.Is(err, errNamespaceGone) {
 		t.Errorf("another namespace at the path: %v", err)
 	}
-	if _, err := k.Close(filepath.Join(t.TempDir(), "gone"), stat.Ino, got); !errors.Is(err, errNamespaceGone) {
+	if _, err := k.Open(filepath.Join(t.TempDir(), "gone"), stat.Ino); !errors.Is(err, errNamespaceGone) {
 		t.Errorf("nothing at the path: %v", err)
 	}
-	unlisted := socket{Netns: stat.Ino, Backend: loadbalancer.Address{Protocol: 254}} // for experiments; no kernel has sockets of it
-	closed, err := k.Close(path, stat.Ino, append(got, unlisted))
-	if len(closed) != len(told) {
-		t.Errorf("closed %+v, want %d", closed, len(told))
+	inside, err := k.Open(path, stat.Ino)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err == nil || errors.Is(err, errNamespaceGone) || !strings.Contains(err.Error(), "CONFIG_INET_UDP_DIAG") {
-		t.Errorf("sockets of a protocol that the kernel does not list: %v", err)
+	defer inside.Close()
+	list, err := inside.Connected()
+	var got []string
+	for _, s := range list {
+		got = append(got, describe(s))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("listed %q, %v, want %q", got, err, want)
+	}
+	for i := range list {
+		if was, err := inside.Terminate(&list[i]); err != nil || !was {
+			t.Errorf("close %s: %v, %v", describe(list[i]), was, err)
+		}
+		if was, err := inside.Terminate(&list[i]); err != nil || was {
+			t.Errorf("close %s a second time: %v, %v", describe(list[i]), was, err)
+		}
 	}
 	for name, c := range told {
 		_ = c.SetReadDeadline(time.Now().Add(15 * time.Second))
@@ -149,6 +127,24 @@ func TestPrivilegedClose_InANamespace(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = c.Close()
+	}
+}
+
+func describe(s socket) string { return s.Service.String() + " " + s.Backend.String() }
+
+// store stores a value at a socket, as the programs of sockets do.
+func store(t *testing.T, m *ebpf.Map, c net.Conn, peer bpf.SockPeer) {
+	t.Helper()
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err == nil {
+		err = errors.Join(err, raw.Control(func(fd uintptr) {
+			if err := m.Put(int32(fd), &peer); err != nil {
+				t.Error(err)
+			}
+		}))
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -190,7 +186,7 @@ func TestPrivilegedOpen_SaysWhichCapabilityItLacks(t *testing.T) {
 			done <- err
 			return
 		}
-		_, err := newKernel(oneMap{}).Close("/proc/thread-self/fd/"+strconv.Itoa(int(ns.Handle())), stat.Ino, nil)
+		_, err := lister{}.Open("/proc/thread-self/fd/"+strconv.Itoa(int(ns.Handle())), stat.Ino)
 		done <- err
 	}()
 	err := <-done

@@ -61,12 +61,19 @@ func registerSync(db *statedb.DB, b statedb.RWTable[*backends.Backend], f stated
 		}))
 }
 
+// fakeSocket is a socket in a network namespace; inode 0 is that of the node.
+type fakeSocket struct {
+	inode uint64
+	socket
+}
+
 // fakeKernel holds sockets that programs have connected to backends. Namespace 6 has gone.
 type fakeKernel struct {
 	mu      sync.Mutex
-	sockets []socket
-	failing string  // who is refused: all, pods (each for itself), or namespaces (for want of a capability)
-	coming  *socket // connected by the next listing, with its backend
+	sockets []fakeSocket
+	failing string      // what is refused: all, pods (each for itself), namespaces (for want of a capability), or datagrams (their list)
+	coming  *fakeSocket // connected by the next listing, with its backend
+	cookies uint64      // so many have been given
 
 	db       *statedb.DB
 	backends statedb.RWTable[*backends.Backend]
@@ -74,38 +81,64 @@ type fakeKernel struct {
 
 func (f *fakeKernel) Load() (list, error) { return f, nil }
 
-func (*fakeKernel) End() {}
+func (*fakeKernel) Close() {}
 
-func (f *fakeKernel) Connected() ([]socket, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if s := f.coming; s != nil {
-		f.coming = nil
-		txn := f.db.WriteTxn(f.backends)
-		_, _, err := f.backends.Insert(txn, &backends.Backend{Address: s.Backend, ID: 99, State: backends.Active})
-		txn.Commit()
-		if err != nil {
-			return nil, err
-		}
-		f.sockets = append(f.sockets, *s)
-	}
-	return slices.Clone(f.sockets), nil
-}
-
-func (f *fakeKernel) Close(path string, inode uint64, doomed []socket) ([]socket, error) {
+func (f *fakeKernel) Open(path string, inode uint64) (namespace, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.failing == "all", f.failing == "pods" && inode != 0:
-		return nil, fmt.Errorf("close sockets at %q: refused by the test", path)
 	case f.failing == "namespaces" && inode != 0:
 		return nil, fmt.Errorf("enter %s: %w", path, unix.EPERM)
 	case inode == 6:
 		return nil, fmt.Errorf("%s: %w", path, errNamespaceGone)
 	}
-	f.sockets = slices.DeleteFunc(f.sockets, func(s socket) bool { return slices.Contains(doomed, s) })
-	return doomed, nil
+	return fakeNamespace{f, path, inode}, nil
 }
+
+type fakeNamespace struct {
+	*fakeKernel
+	path  string
+	inode uint64
+}
+
+func (n fakeNamespace) Connected() (list []socket, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if s := n.coming; s != nil {
+		n.coming = nil
+		txn := n.db.WriteTxn(n.backends)
+		_, _, err := n.backends.Insert(txn, &backends.Backend{Address: s.Backend, ID: 99, State: backends.Active})
+		txn.Commit()
+		if err != nil {
+			return nil, err
+		}
+		n.sockets = append(n.sockets, *s)
+	}
+	if n.failing == "datagrams" {
+		err = errors.New("list the sockets of protocol 17: refused by the test")
+	}
+	for _, s := range n.sockets {
+		if s.inode == n.inode && (err == nil || s.Backend.Protocol != loadbalancer.UDP) {
+			list = append(list, s.socket)
+		}
+	}
+	return list, err
+}
+
+func (n fakeNamespace) Terminate(s *socket) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.failing == "all" || n.failing == "pods" && n.inode != 0 {
+		return false, fmt.Errorf("close sockets at %q: refused by the test", n.path)
+	}
+	before := len(n.sockets)
+	n.sockets = slices.DeleteFunc(n.sockets, func(other fakeSocket) bool {
+		return other.inode == n.inode && other.diag.Cookie == s.diag.Cookie
+	})
+	return len(n.sockets) < before, nil
+}
+
+func (fakeNamespace) Close() {}
 
 func (f *fakeKernel) commands(db *statedb.DB, b statedb.RWTable[*backends.Backend]) upstream.ScriptCmdsOut {
 	f.db, f.backends = db, b
@@ -131,21 +164,24 @@ func (f *fakeKernel) commands(db *statedb.DB, b statedb.RWTable[*backends.Backen
 		"kernel/sockets": simple("List the sockets", func([]string) (string, error) {
 			var lines []string
 			for _, s := range f.sockets {
-				lines = append(lines, fmt.Sprintf("%d %s %s\n", s.Netns, s.Service, s.Backend))
+				lines = append(lines, fmt.Sprintf("%d %s %s\n", s.inode, s.Service, s.Backend))
 			}
 			slices.Sort(lines)
 			return strings.Join(lines, ""), nil
 		}),
-		"kernel/fail": simple("Refuse to close: all, pods, namespaces, none", func(args []string) (string, error) {
+		"kernel/fail": simple("Refuse: all, pods, namespaces, datagrams, none", func(args []string) (string, error) {
 			f.failing = args[0]
 			return "", nil
 		}),
 	})
 }
 
-func (f *fakeKernel) parse(args []string) (socket, error) {
-	inode, err := strconv.ParseUint(args[0], 10, 64)
-	service, err1 := loadbalancer.ParseAddress(args[1])
-	backend, err2 := loadbalancer.ParseAddress(args[2])
-	return socket{Netns: inode, Cookie: uint64(len(f.sockets)), Service: service, Backend: backend}, errors.Join(err, err1, err2)
+func (f *fakeKernel) parse(args []string) (s fakeSocket, err error) {
+	var errs [3]error
+	s.inode, errs[0] = strconv.ParseUint(args[0], 10, 64)
+	s.Service, errs[1] = loadbalancer.ParseAddress(args[1])
+	s.Backend, errs[2] = loadbalancer.ParseAddress(args[2])
+	f.cookies++
+	s.diag.Cookie = f.cookies
+	return s, errors.Join(errs[:]...)
 }

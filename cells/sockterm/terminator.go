@@ -72,7 +72,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	if err != nil {
 		return fmt.Errorf("close sockets of backends that are gone: %w", err)
 	}
-	defer list.End()
+	defer list.Close()
 	for due := late; ; {
 		txn := t.DB.ReadTxn() // for what changes from here on; a pass has a snapshot of its own
 		_, frontends := t.Serving.Frontends.AllWatch(txn)
@@ -103,7 +103,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// gone tells whether nobody answers a socket any more. A TCP connection stands as long as the backend is one of any service. Of UDP
+// gone reports whether the backend of a socket no longer answers it. A TCP connection is valid as long as the backend is one of any service. For UDP
 // the frontend that the process asked for must have the backend, as for flows that are translated on links.
 func gone(txn statedb.ReadTxn, v *serving.View, s *socket) bool {
 	b, _, found := v.Backends.Get(txn, backends.ByAddress(s.Backend))
@@ -117,51 +117,41 @@ func gone(txn statedb.ReadTxn, v *serving.View, s *socket) bool {
 	return !v.Datagrams(f, b)
 }
 
-// pass looks at all sockets that are connected to backends. It asks the tables after the kernel: a backend that comes while the
-// kernel lists has sockets in that list, and is in no snapshot taken before.
+// pass closes the sockets of the node whose backends are gone, and those of pods if the agent may enter their namespaces.
 func (t *terminator) pass(list list, health cell.Health) error {
-	sockets, err := list.Connected()
+	done := tally{closed: map[loadbalancer.Protocol]uint64{loadbalancer.TCP: 0, loadbalancer.UDP: 0}}
+	err := t.terminate(list, "", 0, &done)
+	if t.Config.Pods {
+		err = errors.Join(err, t.terminateInPods(list, &done))
+	}
+	t.publish(done.closed)
 	if err != nil {
 		return err
 	}
-	txn := t.DB.ReadTxn()
-	view, doomed := t.Serving.At(txn), map[uint64][]socket{}
-	for i := range sockets {
-		if s := &sockets[i]; gone(txn, view, s) {
-			doomed[s.Netns] = append(doomed[s.Netns], *s)
-		}
-	}
-	closed := map[loadbalancer.Protocol]uint64{loadbalancer.TCP: 0, loadbalancer.UDP: 0}
-	err = t.end("", 0, doomed, closed)
-	if t.Config.Pods && len(doomed) > 0 {
-		err = errors.Join(err, t.endInPods(txn, doomed, closed))
-	}
-	t.publish(closed)
-	if err != nil {
-		return err
-	}
-	left := 0
-	for _, others := range doomed {
-		left += len(others)
-	}
-	health.OK(fmt.Sprintf("%d sockets looked through, %d inside pods are left to their processes", len(sockets), left))
+	health.OK(fmt.Sprintf("%d sockets looked through", done.seen))
 	return nil
 }
 
-// endInPods closes the sockets of pods that are doomed. A pod that fails does not keep those of others, unless what is missing is
-// a capability: the agent lacks it for all of them.
-func (t *terminator) endInPods(txn statedb.ReadTxn, doomed map[uint64][]socket, closed map[loadbalancer.Protocol]uint64) error {
+// tally counts the sockets of a pass.
+type tally struct {
+	seen   int
+	closed map[loadbalancer.Protocol]uint64
+}
+
+// terminateInPods closes sockets inside pods. A pod that fails does not keep those of others, unless the agent lacks a capability, which it
+// lacks for all of them.
+func (t *terminator) terminateInPods(list list, done *tally) error {
 	var errs []error
 	more := 0
-	for ep := range t.Endpoints.All(txn) {
+	for ep := range t.Endpoints.All(t.DB.ReadTxn()) {
 		if ep.NetnsPath == "" || ep.NetnsInode == 0 {
 			continue
 		}
-		err := t.end(ep.NetnsPath, ep.NetnsInode, doomed, closed)
+		err := t.terminate(list, ep.NetnsPath, ep.NetnsInode, done)
 		switch {
 		case err == nil || errors.Is(err, errNamespaceGone):
 		case errors.Is(err, unix.EPERM):
-			return err
+			return errors.Join(append(errs, err)...)
 		case len(errs) < maxFailures:
 			errs = append(errs, fmt.Errorf("endpoint %d: %w", ep.ID, err))
 		default:
@@ -174,20 +164,31 @@ func (t *terminator) endInPods(txn statedb.ReadTxn, doomed map[uint64][]socket, 
 	return errors.Join(errs...)
 }
 
-// end closes the sockets of one namespace that are doomed.
-func (t *terminator) end(path string, inode uint64, doomed map[uint64][]socket, closed map[loadbalancer.Protocol]uint64) error {
-	mine := doomed[inode]
-	if len(mine) == 0 {
-		return nil
+// terminate closes the sockets of one network namespace whose backends are gone. It reads the tables after the kernel: sockets of a backend that is
+// added while the kernel lists are in that list, and the backend is in no earlier snapshot.
+func (t *terminator) terminate(list list, path string, inode uint64, done *tally) error {
+	ns, err := list.Open(path, inode)
+	if err != nil {
+		return err
 	}
-	done, err := t.Kernel.Close(path, inode, mine)
-	for i := range done {
-		closed[done[i].Backend.Protocol]++
+	defer ns.Close()
+	sockets, err := ns.Connected()
+	done.seen += len(sockets)
+	errs := []error{err}
+	txn := t.DB.ReadTxn()
+	view := t.Serving.At(txn)
+	for i := range sockets {
+		s := &sockets[i]
+		if !gone(txn, view, s) {
+			continue
+		}
+		was, err := ns.Terminate(s)
+		if was {
+			done.closed[s.Backend.Protocol]++
+		}
+		errs = append(errs, err)
 	}
-	if err == nil {
-		delete(doomed, inode)
-	}
-	return err
+	return errors.Join(errs...)
 }
 
 // publish counts what was closed.

@@ -8,47 +8,69 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
 )
 
 // Lister lists sockets that programs have connected to backends.
-type Lister struct{ program *ebpf.Program }
+type Lister struct {
+	programs map[uint8]*ebpf.Program // by protocol
+}
 
-// NewLister loads the program that lists them: it needs CAP_BPF and CAP_PERFMON, and the kernel's description of its own types.
-func NewLister() (*Lister, error) {
+// NewLister loads the iterators, which read values of a map of type SK_STORAGE. It needs CAP_BPF and CAP_PERFMON, and the kernel's
+// description of its own types.
+func NewLister(stored *ebpf.Map) (*Lister, error) {
 	spec, err := bpf.Load(bpf.SockList)
 	if err != nil {
 		return nil, err
 	}
-	program, err := ebpf.NewProgram(spec.Programs[bpf.SockList])
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		err = fmt.Errorf("%w: the kernel needs CONFIG_DEBUG_INFO_BTF", err)
+	l := &Lister{map[uint8]*ebpf.Program{}}
+	for protocol, name := range map[uint8]string{unix.IPPROTO_TCP: bpf.SockListTCP, unix.IPPROTO_UDP: bpf.SockListUDP} {
+		program := spec.Programs[name]
+		if err := program.Instructions.AssociateMap(bpf.MapSockConnected, stored); err != nil {
+			l.Close()
+			return nil, fmt.Errorf("give program %s its map: %w", name, err)
+		}
+		loaded, err := ebpf.NewProgram(program)
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			err = fmt.Errorf("%w: the kernel needs CONFIG_DEBUG_INFO_BTF", err)
+		}
+		if err != nil {
+			l.Close()
+			return nil, fmt.Errorf("load program %s: %w", name, err)
+		}
+		l.programs[protocol] = loaded
 	}
-	if err != nil {
-		return nil, fmt.Errorf("load program %s: %w", bpf.SockList, err)
-	}
-	return &Lister{program}, nil
+	return l, nil
 }
 
-// Close lets the kernel forget the program.
-func (l *Lister) Close() { _ = l.program.Close() }
+// Close unloads the iterators.
+func (l *Lister) Close() {
+	for _, p := range l.programs {
+		_ = p.Close()
+	}
+}
 
-// List lists the sockets of all network namespaces for which a map of type SK_STORAGE has a peer. One that comes or goes meanwhile
-// may hide another, or show it twice.
-func (l *Lister) List(stored *ebpf.Map) (sockets []bpf.SockListed, err error) {
+// List lists the sockets of a protocol in a network namespace, [netns.None] for that of the thread, for which the map has a value. A socket that is
+// added or removed meanwhile may hide another, or show it twice. Entering another namespace needs CAP_SYS_ADMIN.
+func (l *Lister) List(ns netns.NsHandle, protocol uint8) (sockets []bpf.SockListed, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("list the sockets that are connected to backends: %w", err)
+			err = fmt.Errorf("list the sockets of protocol %d that are connected to backends: %w", protocol, err)
 		}
 	}()
-	iter, err := link.AttachIter(link.IterOptions{Program: l.program, Map: stored})
+	iter, err := link.AttachIter(link.IterOptions{Program: l.programs[protocol]})
 	if err != nil {
 		return nil, err
 	}
 	defer iter.Close()
-	reader, err := iter.Open()
-	if err != nil {
+	var reader io.ReadCloser
+	if err := inside(ns, func() (err error) {
+		reader, err = iter.Open() // it stays with the namespace of this moment
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	defer reader.Close()

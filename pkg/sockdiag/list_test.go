@@ -1,24 +1,20 @@
 package sockdiag
 
 import (
-	"cmp"
-	"fmt"
-	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// storages is a map of what programs store at sockets, and the program that lists it.
-func storages(t testing.TB) (*ebpf.Map, *Lister) {
+// newStored returns a map of values that programs store at sockets.
+func newStored(t testing.TB) *ebpf.Map {
 	t.Helper()
 	testnet.RequirePrivileges(t)
 	specs, err := bpf.MapSpecs()
@@ -30,145 +26,143 @@ func storages(t testing.TB) (*ebpf.Map, *Lister) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close() })
-	l, err := NewLister()
+	return m
+}
+
+func newLister(t testing.TB, stored *ebpf.Map) *Lister {
+	t.Helper()
+	l, err := NewLister(stored)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Close)
-	return m, l
+	return l
 }
 
-// Sockets of both protocols, of both families and of several namespaces are listed with all that is known of them, those at which
-// nothing is stored are not, and one that its process closes is not any more.
+// Sockets of both families are listed by their protocol and namespace with the values of the map. Those without a value, with a value of another
+// map or in another namespace are not listed.
 func TestPrivilegedList(t *testing.T) {
 	t.Parallel()
-	stored, lister := storages(t)
-	var want []bpf.SockListed
-	var first net.Conn // it is closed
-	var closed bpf.SockListed
-	for i := range uint32(2) {
+	stored, other := newStored(t), newStored(t)
+	lister := newLister(t, stored)
+	type key struct {
+		ns       int
+		protocol uint8
+	}
+	want := map[key]map[uint64]bpf.SockPeer{} // by cookie
+	var namespaces []*testnet.Namespace
+	for i := range 2 {
 		ns := testnet.New(t)
-		var stat unix.Stat_t
-		if err := unix.Fstat(int(ns.Handle()), &stat); err != nil {
-			t.Fatal(err)
-		}
-		for protocol, network := range map[uint16]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"} {
+		namespaces = append(namespaces, ns)
+		for protocol, network := range map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp"} {
+			want[key{i, protocol}] = map[uint64]bpf.SockPeer{}
 			for _, addr := range []string{"127.0.0.1", "::1"} {
 				ns.Do(func() {
 					raw, told := connect(t, network, addr)
 					connect(t, network, addr)
+					elsewhere, _ := connect(t, network, addr)
 					peer := told.RemoteAddr().(interface{ AddrPort() netip.AddrPort }).AddrPort()
-					entry := bpf.SockListed{Peer: bpf.NewSockPeer(netip.AddrPortFrom(peer.Addr(), 80), peer, 7+i),
-						Cookie: cookie(t, raw), Netns: uint32(stat.Ino), Protocol: protocol}
-					store(t, stored, raw, &entry.Peer)
-					if first == nil && network == "udp" { // one of TCP lasts until its peer has closed it too
-						first, closed = told, entry
-						return
-					}
-					want = append(want, entry)
+					value := bpf.NewSockPeer(netip.AddrPortFrom(peer.Addr(), 80), peer, uint32(7+i))
+					put(t, stored, raw, &value)
+					put(t, other, elsewhere, &value)
+					want[key{i, protocol}][cookie(t, raw)] = value
 				})
 			}
 		}
 	}
-	listed := func() string {
-		got, err := lister.List(stored)
+	for k, sockets := range want {
+		got, err := lister.List(namespaces[k.ns].Handle(), k.protocol)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return sorted(got)
-	}
-	if got, want := listed(), sorted(append([]bpf.SockListed{closed}, want...)); got != want {
-		t.Errorf("listed\n%s\nwant\n%s", got, want)
-	}
-	_ = first.Close()
-	for deadline := time.Now().Add(15 * time.Second); listed() != sorted(want); time.Sleep(10 * time.Millisecond) { // RCU's time
-		if time.Now().After(deadline) {
-			t.Fatalf("listed\n%s\nwant\n%s", listed(), sorted(want))
+		for _, s := range got {
+			if value, is := sockets[s.Cookie]; !is || value != s.Peer {
+				t.Errorf("namespace %d, protocol %d: listed %+v, want %+v", k.ns, k.protocol, s, value)
+			}
+		}
+		if len(got) != len(sockets) {
+			t.Errorf("namespace %d, protocol %d: %d sockets, want %d", k.ns, k.protocol, len(got), len(sockets))
 		}
 	}
-}
-
-func sorted(s []bpf.SockListed) string {
-	slices.SortFunc(s, func(a, b bpf.SockListed) int { return cmp.Compare(a.Cookie, b.Cookie) })
-	return fmt.Sprintf("%+v", s)
+	namespaces[1].Do(func() {
+		if got, err := lister.List(netns.None(), unix.IPPROTO_UDP); err != nil || len(got) != 2 {
+			t.Errorf("in the thread's own namespace: %d sockets, %v", len(got), err)
+		}
+	})
 }
 
 // More sockets than the kernel lists at once.
 func TestPrivilegedList_ManySockets(t *testing.T) {
 	t.Parallel()
-	stored, lister := storages(t)
 	const sockets = 3000
-	cookies := map[uint64]int{}
-	testnet.New(t).Do(func() {
-		for range sockets {
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			t.Cleanup(func() { _ = unix.Close(fd) })
-			c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
-			if err == nil {
-				err = stored.Put(int32(fd), &bpf.SockPeer{BackendId: 1})
-			}
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			cookies[c]++
-		}
-	})
-	got, err := lister.List(stored)
+	stored, ns := newStored(t), testnet.New(t)
+	ns.Do(func() { fill(t, stored, sockets) })
+	got, err := newLister(t, stored).List(ns.Handle(), unix.IPPROTO_UDP)
 	if err != nil {
 		t.Fatal(err)
 	}
+	cookies := map[uint64]int{}
 	for i := range got {
-		cookies[got[i].Cookie]--
+		cookies[got[i].Cookie]++
 	}
-	for c, n := range cookies {
-		if n != 0 {
-			t.Errorf("the socket with cookie %d is missing %d times", c, n)
+	if len(got) != sockets || len(cookies) != sockets {
+		t.Errorf("%d sockets, %d different ones, want %d", len(got), len(cookies), sockets)
+	}
+}
+
+// fill connects UDP sockets, and stores a value at each.
+func fill(t testing.TB, stored *ebpf.Map, sockets int) {
+	t.Helper()
+	for range sockets {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: 53, Addr: [4]byte{127, 0, 0, 1}})
+		if err == nil {
+			err = stored.Put(int32(fd), &bpf.SockPeer{BackendId: 1})
+		}
+		if err != nil {
+			t.Error(err)
+			return
 		}
 	}
 }
 
-func store(t *testing.T, m *ebpf.Map, raw syscall.RawConn, peer *bpf.SockPeer) {
+func put(t *testing.T, m *ebpf.Map, raw syscall.RawConn, value *bpf.SockPeer) {
 	t.Helper()
 	var err error
-	if e := raw.Control(func(fd uintptr) { err = m.Put(int32(fd), peer) }); err != nil || e != nil {
+	if e := raw.Control(func(fd uintptr) { err = m.Put(int32(fd), value) }); err != nil || e != nil {
 		t.Error(err, e)
 	}
 }
 
+// BenchmarkPrivilegedList lists the sockets of a namespace with 10,000 of them, and of an empty one.
 func BenchmarkPrivilegedList(b *testing.B) {
-	stored, lister := storages(b)
-	testnet.New(b).Do(func() {
-		for range 10000 {
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-			if err != nil {
-				b.Error(err)
-				return
+	for name, sockets := range map[string]int{"10000": 10000, "none": 0} {
+		b.Run(name, func(b *testing.B) {
+			stored, ns := newStored(b), testnet.New(b)
+			ns.Do(func() { fill(b, stored, sockets) })
+			lister := newLister(b, stored)
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+					if _, err := lister.List(ns.Handle(), protocol); err != nil {
+						b.Fatal(err)
+					}
+				}
 			}
-			b.Cleanup(func() { _ = unix.Close(fd) })
-			if err := stored.Put(int32(fd), &bpf.SockPeer{BackendId: 1}); err != nil {
-				b.Error(err)
-				return
-			}
-		}
-	})
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := lister.List(stored); err != nil {
-			b.Fatal(err)
-		}
+		})
 	}
 }
 
 func BenchmarkPrivilegedNewLister(b *testing.B) {
-	testnet.RequirePrivileges(b)
+	stored := newStored(b)
 	b.ReportAllocs()
 	for b.Loop() {
-		l, err := NewLister()
+		l, err := NewLister(stored)
 		if err != nil {
 			b.Fatal(err)
 		}

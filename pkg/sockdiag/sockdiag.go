@@ -58,6 +58,18 @@ func Open() (*Conn, error) {
 
 // OpenAt opens a namespace; entering another than one's own needs CAP_SYS_ADMIN.
 func OpenAt(ns netns.NsHandle) (c *Conn, err error) {
+	err = inside(ns, func() (err error) {
+		c, err = Open()
+		return err
+	})
+	return c, err
+}
+
+// inside calls do in a network namespace, or in that of the thread for [netns.None].
+func inside(ns netns.NsHandle, do func() error) error {
+	if ns == netns.None() {
+		return do()
+	}
 	runtime.LockOSThread()
 	own, err := netns.Get()
 	if err == nil {
@@ -66,14 +78,14 @@ func OpenAt(ns netns.NsHandle) (c *Conn, err error) {
 	}
 	if err != nil {
 		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("enter the network namespace: %w", err)
+		return fmt.Errorf("enter the network namespace: %w", err)
 	}
-	c, err = Open()
+	err = do()
 	if back := netns.Set(own); back != nil { // the thread ends with the goroutine
-		return nil, errors.Join(err, fmt.Errorf("come back from a network namespace: %w", back))
+		return errors.Join(err, fmt.Errorf("come back from a network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
-	return c, err
+	return err
 }
 
 // Close closes it.
