@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
@@ -178,9 +177,6 @@ func (r *kernelRun) fileSystem() (fileSystem, error) {
 		"bin/test2json": fileOf(r.programs, runnerPackage),
 	}, texts: map[string][]byte{}}
 	p := plan.Plan{Modules: names(r.base)}
-	if seed := os.Getenv(testseed.Env); seed != "" {
-		p.Env = []string{testseed.Env + "=" + seed}
-	}
 	loaded := slices.Clone(r.base)
 	for _, s := range r.left {
 		p.Suites = append(p.Suites, r.planned(s))

@@ -17,8 +17,8 @@ import (
 // passedFor is how long a pass is believed. What is not in the hash, such as the machine outside, changes as well.
 const passedFor = 14 * 24 * time.Hour
 
-// inputs are everything that decides how a suite ends on a kernel. The seed of random tests is none of them: a suite that passed
-// with another seed has passed.
+// inputs are everything that decides how a suite ends on a kernel. The seed of random tests is part of the suite's environment when
+// WAGGLE_SEED names one.
 type inputs struct {
 	Suite    plan.Suite        // arguments, environment, modules and programs by name
 	Base     []string          // modules that are loaded for all suites, in load order

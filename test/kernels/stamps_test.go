@@ -5,10 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
@@ -210,6 +212,25 @@ func TestStamps_SuiteRunsAgainWhenItMust(t *testing.T) {
 		if got := r.report.totals(); got.unchanged != 1 || got.passed != 0 || r.report.err() != nil || r.packages() != nil {
 			t.Errorf("%s: %+v, %v; programs %v", name, got, r.report.err(), r.packages())
 		}
+	}
+}
+
+// A random test that passed with one seed may fail with another.
+func TestStamps_OfAnotherSeedDoNotHold(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	for _, c := range []struct {
+		seed string
+		runs bool
+	}{{"", true}, {"", false}, {"7", true}, {"7", false}, {"8", true}, {"", false}} {
+		t.Setenv(testseed.Env, c.seed)
+		r := runOf(t, dir, now, "b", options{})
+		if runs := len(r.left) == 1; runs != c.runs {
+			t.Errorf("with seed %q: runs %v, want %v", c.seed, runs, c.runs)
+		}
+		if got := slices.Contains(r.planned(r.chosen[0]).Env, testseed.Env+"="+c.seed); got != (c.seed != "") {
+			t.Errorf("with seed %q: the machine is told of it %v", c.seed, got)
+		}
+		finish(t, r, plan.Passed)
 	}
 }
 

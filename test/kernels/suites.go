@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/testnet"
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
@@ -70,8 +71,11 @@ func (s suite) planned() plan.Suite {
 	if s.benchmarks != "" {
 		args = []string{"-test.run=^$", "-test.bench=" + s.benchmarks, fmt.Sprintf("-test.benchtime=%dx", rounds), "-test.timeout=60m"}
 	}
-	return plan.Suite{Package: s.pkg, Programs: strings.Fields(s.programs), Args: args,
-		Env: []string{testnet.EmulatedEnv + "=1", plan.ModulesEnv + "=" + s.modules}}
+	env := []string{testnet.EmulatedEnv + "=1", plan.ModulesEnv + "=" + s.modules}
+	if seed := os.Getenv(testseed.Env); seed != "" { // part of the suite, so that a stamp of another seed does not hold
+		env = append(env, testseed.Env+"="+seed)
+	}
+	return plan.Suite{Package: s.pkg, Programs: strings.Fields(s.programs), Args: args, Env: env}
 }
 
 // binary is the import path of the suite's test binary.

@@ -53,7 +53,7 @@ func runSuites() error {
 		return err
 	}
 	for _, s := range p.Suites {
-		if err := run(s, p.Env, output); err != nil {
+		if err := run(s, output); err != nil {
 			return fmt.Errorf("suite %s: %w", s.Package, err)
 		}
 	}
@@ -64,7 +64,7 @@ func runSuites() error {
 }
 
 // run runs one suite and writes its events, and at last whether it passed.
-func run(s plan.Suite, env []string, output *os.File) error {
+func run(s plan.Suite, output *os.File) error {
 	if err := loadModules(s.Modules); err != nil {
 		return err
 	}
@@ -76,8 +76,7 @@ func run(s plan.Suite, env []string, output *os.File) error {
 	args := append([]string{"-t", "-p", s.Package, plan.TestDir + "/" + name + ".test", "-test.v=test2json"}, s.Args...)
 	cmd := exec.Command("/bin/test2json", args...)
 	cmd.Dir = plan.TreeDir + "/" + s.Package
-	cmd.Env = append([]string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", plan.ProgramsEnv + "=" + programs}, env...)
-	cmd.Env = append(cmd.Env, s.Env...)
+	cmd.Env = append([]string{"PATH=/bin", "HOME=/", "TMPDIR=/tmp", plan.ProgramsEnv + "=" + programs}, s.Env...)
 	cmd.Stdout, cmd.Stderr = output, os.Stderr
 	begin := time.Now()
 	err = cmd.Run()

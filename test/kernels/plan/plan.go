@@ -20,7 +20,6 @@ const ModulesEnv = "MODULES_UNDER_TEST"
 // Plan is everything that the first process of a machine does.
 type Plan struct {
 	Modules []string // file names in ModuleDir in load order; loaded before the first suite
-	Env     []string // of all suites
 	Suites  []Suite  // in the order in which they run
 }
 
