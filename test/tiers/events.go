@@ -51,6 +51,8 @@ type results struct {
 	skipped map[string]int // tests that were skipped, by package
 	cached  map[string]bool
 	running map[string]bool // top-level tests that are not paused
+
+	onFailure func() // runs when a test or package fails
 }
 
 // slowAfter is the time after which a test is expected in the list of expensive ones.
@@ -58,7 +60,7 @@ const slowAfter = 15 * time.Second
 
 func newResults(out io.Writer) *results {
 	return &results{out: out, output: map[string]*strings.Builder{}, passed: map[string]int{}, skipped: map[string]int{}, cached: map[string]bool{},
-		running: map[string]bool{}}
+		running: map[string]bool{}, onFailure: func() {}}
 }
 
 // read takes events until there are no more. Lines that are no events, such as errors of the compiler, are printed. What runs
@@ -120,6 +122,9 @@ func (r *results) add(e event) {
 	case "output":
 		r.keep(key, e)
 	case "pass", "fail", "skip":
+		if e.Action == "fail" {
+			r.onFailure()
+		}
 		if e.Test == "" {
 			r.endPackage(e)
 		} else {

@@ -96,7 +96,7 @@ func machineID() string {
 // condition says how busy the machine is: a failure under load is still a failure, and this is where to begin.
 func condition(since cpuTimes) string {
 	load, _ := os.ReadFile("/proc/loadavg")
-	lines := []string{"load average: " + string(bytes.TrimSpace(load)), since.until(readCPUTimes())}
+	lines := []string{"at " + time.Now().UTC().Format(time.TimeOnly) + " UTC, load average: " + string(bytes.TrimSpace(load)), since.until(readCPUTimes())}
 	for _, what := range []string{"cpu", "memory", "io"} {
 		text, err := os.ReadFile("/proc/pressure/" + what)
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -63,14 +64,18 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 		if ctx.Err() != nil {
 			break
 		}
-		fmt.Fprintf(r.out, "== tier %s: %s\n", t.name, t.about)
+		line := fmt.Sprintf("== tier %s: %s", t.name, t.about)
+		if s := t.seedOf(seed); s != "" {
+			line += "; " + testseed.Env + "=" + s
+		}
+		fmt.Fprintln(r.out, line)
 		verdicts = append(verdicts, r.tier(ctx, t, seed))
 	}
 	var warnings []string
 	for i := range verdicts {
 		warnings = append(warnings, verdicts[i].check(os.Getenv("CI") == "true")...)
 		if len(verdicts[i].failed) > 0 {
-			verdicts[i].failure(r.out, seed)
+			verdicts[i].failure(r.out, verdicts[i].tier.seedOf(seed))
 		}
 	}
 	for _, w := range warnings {
@@ -82,7 +87,18 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 	return nil
 }
 
-// chooseSeed returns the seed for the tiers that use a real kernel: WAGGLE_SEED, or else a number from the hash of the committed
+// seedOf returns the seed that the tier's tests use in a run whose tree has the given seed; "" for a tier without random tests.
+func (t tier) seedOf(tree string) string {
+	switch t.seed {
+	case treeSeed:
+		return tree
+	case constantSeed:
+		return cmp.Or(os.Getenv(testseed.Env), strconv.Itoa(testseed.Default))
+	}
+	return ""
+}
+
+// chooseSeed returns the seed for the tiers with [treeSeed]: WAGGLE_SEED, or else a number from the hash of the committed
 // tree, so that each change is tested with other random sequences and each repetition with the same.
 func chooseSeed() (string, error) {
 	if seed := os.Getenv(testseed.Env); seed != "" {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // tooMuch is the share of its budget above which a tier fails.
@@ -53,13 +55,16 @@ func testOf(name string) string {
 
 const module = "github.com/waggle-net/waggle"
 
-// failure prints which parts of a tier failed, and all that helps to repeat it.
+// failure prints which parts of a tier failed, the seed of its tests, and the condition of the machine at the first failure.
 func (v *verdict) failure(out io.Writer, seed string) {
 	fmt.Fprintf(out, "\n%s FAILED:\n", v.tier.name)
 	for _, f := range v.failed {
 		fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(f, "\n", "\n    "))
 	}
-	fmt.Fprintf(out, "  seed: WAGGLE_SEED=%s\n  %s\n", seed, strings.ReplaceAll(condition(v.before), "\n", "\n  "))
+	if seed != "" {
+		fmt.Fprintf(out, "  seed: %s=%s\n", testseed.Env, seed)
+	}
+	fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(v.condition, "\n", "\n  "))
 }
 
 // summary prints a line for each tier, and at last how many tests passed, failed and were skipped.

@@ -77,10 +77,67 @@ func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
 	if err == nil {
 		t.Error("no error although a command failed")
 	}
-	for _, want := range []string{"well", "still run", "bad FAILED", "WAGGLE_SEED=7", "load average", "12 passed, 1 failed, 0 skipped"} {
+	for _, want := range []string{"well", "still run", "bad FAILED", "load average", "12 passed, 1 failed, 0 skipped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("printed without %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// The seed that is printed repeats the tests: it is the one that they had, and a green run prints it too.
+func TestRun_PrintsTheSeedThatTestsHave(t *testing.T) {
+	show := func(*tree, bool) []call {
+		return []call{{args: []string{"sh", "-c", "echo $0 got ${WAGGLE_SEED:-1}; exit $EXIT"}}}
+	}
+	for _, c := range []struct{ seed, env, printed string }{{"tree", "", "7"}, {"constant", "", "1"}, {"constant", "5", "5"}, {"no", "", ""}} {
+		for _, exit := range []string{"0", "1"} {
+			t.Setenv("WAGGLE_SEED", c.env)
+			t.Setenv("EXIT", exit)
+			var out strings.Builder
+			r := &runner{tree: &tree{root: "."}, out: &locked{out: &out}}
+			kind := map[string]seeding{"tree": treeSeed, "constant": constantSeed, "no": noSeed}[c.seed]
+			err := r.run(context.Background(), []tier{{name: "x", about: "tests", budget: time.Hour, calls: show, seed: kind}}, "7")
+			if (err != nil) != (exit == "1") {
+				t.Errorf("%s seed, exit %s: %v", c.seed, exit, err)
+			}
+			start, failure := "== tier x: tests; WAGGLE_SEED="+c.printed+"\n", "seed: WAGGLE_SEED="+c.printed+"\n"
+			if c.printed == "" {
+				start, failure = "== tier x: tests\n", "x FAILED"
+			} else if !strings.Contains(out.String(), "got "+c.printed+"\n") {
+				t.Errorf("%s seed, WAGGLE_SEED=%q: the tests did not get %s:\n%s", c.seed, c.env, c.printed, out.String())
+			}
+			if !strings.HasPrefix(out.String(), start) || strings.Contains(out.String(), failure) != (exit == "1") {
+				t.Errorf("%s seed, WAGGLE_SEED=%q, exit %s: printed\n%s\nwant %q, and on a failure %q", c.seed, c.env, exit, out.String(), start, failure)
+			}
+		}
+	}
+}
+
+// What the machine does minutes after a failure explains nothing.
+func TestRun_ConditionIsThatOfTheFirstFailure(t *testing.T) {
+	t.Parallel()
+	v := verdict{before: readCPUTimes()}
+	found := newResults(&strings.Builder{})
+	found.onFailure = v.noteCondition
+	found.add(event{Action: "pass", Package: "m/a", Test: "TestA"})
+	if v.condition != "" {
+		t.Fatal("the condition was recorded without a failure")
+	}
+	found.add(event{Action: "fail", Package: "m/a", Test: "TestB/sub"})
+	first := v.condition
+	if !strings.Contains(first, "load average") {
+		t.Fatalf("the condition at the first failure is %q", first)
+	}
+	v.condition = "the first"
+	found.add(event{Action: "fail", Package: "m/a", Test: "TestB"})
+	if v.condition != "the first" {
+		t.Errorf("a later failure replaced the condition by %q", v.condition)
+	}
+	// A tier whose failure only its lists or its budget tell has the condition of its end.
+	r := &runner{tree: &tree{root: "."}, out: &locked{out: &strings.Builder{}}}
+	quiet := tier{name: "quiet", budget: time.Hour, calls: func(*tree, bool) []call { return []call{{args: []string{"true"}}} }}
+	if v := r.tier(context.Background(), quiet, "7"); !strings.Contains(v.condition, "load average") {
+		t.Errorf("the condition at the end of a tier is %q", v.condition)
 	}
 }
 

@@ -27,6 +27,15 @@ type verdict struct {
 	cpu    time.Duration
 	took   time.Duration
 	before cpuTimes
+
+	condition string // of the machine at the first failure, or when the tier ended
+}
+
+// noteCondition records how busy the machine is, once.
+func (v *verdict) noteCondition() {
+	if v.condition == "" {
+		v.condition = condition(v.before)
+	}
 }
 
 // runner runs tiers.
@@ -45,9 +54,10 @@ func removeOld(name string) error {
 }
 
 // tier runs the commands of one tier. All run, also after one has failed.
-func (r *runner) tier(ctx context.Context, t tier, seed string) verdict {
-	v := verdict{tier: t, before: readCPUTimes()}
+func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
+	v = verdict{tier: t, before: readCPUTimes()}
 	began := time.Now()
+	defer func() { v.noteCondition() }()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(r.record(t.name)), 0o755), removeOld(r.record(t.name))); err != nil {
 		v.failed = append(v.failed, fmt.Sprintf("make room for the record of the tests: %v", err))
 		return v
@@ -59,13 +69,16 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) verdict {
 	}
 	var children time.Duration
 	for _, c := range t.calls(r.tree, r.all) {
-		if t.seeded {
+		if t.seed == treeSeed {
 			c.env = append(c.env, testseed.Env+"="+seed)
 		}
 		used, err := r.call(ctx, c, g, &v)
 		children += used
-		if err != nil && len(v.failed) == 0 {
-			v.failed = append(v.failed, fmt.Sprintf("%s: %v", strings.Join(c.args[:min(3, len(c.args))], " "), err))
+		if err != nil {
+			v.noteCondition()
+			if len(v.failed) == 0 {
+				v.failed = append(v.failed, fmt.Sprintf("%s: %v", strings.Join(c.args[:min(3, len(c.args))], " "), err))
+			}
 		}
 	}
 	v.cpu = max(children, g.cpu()) // processes that were killed unseen are in one, those that moved to another group in the other
@@ -114,6 +127,7 @@ func (r *runner) events(tier string, from io.Reader, v *verdict) error {
 	}
 	defer record.Close()
 	found := newResults(r.out)
+	found.onFailure = v.noteCondition
 	err = found.read(io.TeeReader(from, record))
 	v.counts.add(found.counts)
 	v.skips = append(v.skips, found.skips...)

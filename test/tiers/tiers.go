@@ -15,8 +15,17 @@ type tier struct {
 	about  string
 	budget time.Duration // of CPU time, when all is compiled from nothing; above is a warning, above 1.3 times a failure
 	calls  func(tree *tree, all bool) []call
-	seeded bool // tests get a seed that follows from the tree; elsewhere they have a constant one, so that their results stay cached
+	seed   seeding
 }
+
+// seeding is where the random tests of a tier take their seed from. WAGGLE_SEED overrides both sources.
+type seeding int
+
+const (
+	noSeed       seeding = iota // no random tests
+	constantSeed                // testseed.Default, so that results stay cached
+	treeSeed                    // the hash of the committed tree
+)
 
 // call is one command of a tier.
 type call struct {
@@ -28,12 +37,12 @@ type call struct {
 
 // tiers lists all tiers in the order in which a whole run has them.
 var tiers = []tier{
-	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, false},
-	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, false},
-	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 250 * time.Second, machine, true},
-	{"node", "the real agent and plugin on private nodes", 650 * time.Second, node, true},
-	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 580 * time.Second, kernels, false},
-	{"kube", "a real Kubernetes", 600 * time.Second, kube, true},
+	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, noSeed},
+	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, constantSeed},
+	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 250 * time.Second, machine, treeSeed},
+	{"node", "the real agent and plugin on private nodes", 650 * time.Second, node, treeSeed},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 580 * time.Second, kernels, constantSeed},
+	{"kube", "a real Kubernetes", 600 * time.Second, kube, treeSeed},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
