@@ -164,7 +164,7 @@ func (b *Builds) Datapath(edit func(name, text string) string) (map[string]strin
 const objects = "*_bpfel.*"
 
 // compiled compiles the datapath in the copy of a module, and returns the objects. They follow from the sources, the module's tools and
-// the Debian packages of the compiler; while none of these changes they come from the cache that clones share.
+// the Debian packages of the compiler; while none of these changes they come from the cache that clones share, unless WAGGLE_ALL is set.
 func compiled(module string) ([]string, error) {
 	key, err := hashDatapath(module)
 	if err != nil {
@@ -175,7 +175,7 @@ func compiled(module string) ([]string, error) {
 		return nil, err
 	}
 	kept := filepath.Join(cache, "datapaths", key)
-	if found, err := filepath.Glob(filepath.Join(kept, objects)); err != nil || len(found) > 0 {
+	if found, err := keptObjects(kept); err != nil || len(found) > 0 {
 		return found, err
 	}
 	generate := exec.Command("go", "generate", "./bpf")
@@ -188,6 +188,14 @@ func compiled(module string) ([]string, error) {
 		return nil, fmt.Errorf("the generator made no file %s (%w)", objects, err)
 	}
 	return made, keep(kept, made)
+}
+
+// keptObjects returns the objects in a folder of the cache; none when WAGGLE_ALL is set, which ignores cached results.
+func keptObjects(dir string) ([]string, error) {
+	if os.Getenv("WAGGLE_ALL") != "" {
+		return nil, nil
+	}
+	return filepath.Glob(filepath.Join(dir, objects))
 }
 
 // hashDatapath is the SHA-256 of all that the objects of bpf/ follow from.

@@ -26,7 +26,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("tiers", flag.ExitOnError)
-	all := flags.Bool("all", os.Getenv("WAGGLE_ALL") != "", "run what has a cached result, too; WAGGLE_ALL=1 does the same")
+	all := flags.Bool("all", os.Getenv(allEnv) != "", "run what has a cached result, too; WAGGLE_ALL=1 does the same")
 	list := flags.String("list", "", "print the packages of this tier, or of \"race\", and end")
 	times := flags.Bool("filetimes", false, "give the files of a clean clone times that follow from their content, and end")
 	_ = flags.Parse(args) // exits on errors

@@ -113,6 +113,21 @@ func TestRun_PrintsTheSeedThatTestsHave(t *testing.T) {
 	}
 }
 
+// Commands that have caches of their own learn that none of them counts.
+func TestRun_AllReachesEveryCommand(t *testing.T) {
+	t.Setenv(allEnv, "")
+	for _, all := range []bool{false, true} {
+		var out strings.Builder
+		r := &runner{tree: &tree{root: "."}, all: all, out: &locked{out: &out}}
+		r.tier(context.Background(), tier{name: "x", budget: time.Hour, calls: func(*tree, bool) []call {
+			return []call{{args: []string{"sh", "-c", "echo all=$WAGGLE_ALL."}}}
+		}}, "7")
+		if want := map[bool]string{false: "all=.\n", true: "all=1.\n"}[all]; out.String() != want {
+			t.Errorf("all %v: printed %q, want %q", all, out.String(), want)
+		}
+	}
+}
+
 // What the machine does minutes after a failure explains nothing.
 func TestRun_ConditionIsThatOfTheFirstFailure(t *testing.T) {
 	t.Parallel()

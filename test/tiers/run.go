@@ -72,6 +72,9 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 		if t.seed == treeSeed {
 			c.env = append(c.env, testseed.Env+"="+seed)
 		}
+		if r.all { // what the command itself caches
+			c.env = append(c.env, allEnv+"=1")
+		}
 		used, err := r.call(ctx, c, g, &v)
 		children += used
 		if err != nil {

@@ -63,6 +63,9 @@ func raceTest(flags []string, packages []string) call {
 	return c
 }
 
+// allEnv names the environment variable that makes every command ignore cached results: make lint, test/kernels, hack/kube-binaries, test/nodekit.
+const allEnv = "WAGGLE_ALL"
+
 // uncached makes `go test` run what it has a result of.
 const uncached = "-count=1"
 
@@ -100,12 +103,8 @@ func node(t *tree, _ bool) []call {
 	return []call{goTest([]string{"-p", "2", "-timeout", "20m", uncached}, t.of("node"))}
 }
 
-func kernels(_ *tree, all bool) []call {
-	c := call{args: append([]string{"go", "run", "-trimpath", "./test/kernels"}, kernelsFlags()...), env: noCgo}
-	if all {
-		c.env = append(c.env, "WAGGLE_ALL=1")
-	}
-	return []call{c}
+func kernels(*tree, bool) []call {
+	return []call{{args: append([]string{"go", "run", "-trimpath", "./test/kernels"}, kernelsFlags()...), env: noCgo}}
 }
 
 // kube compiles only the folders with tests: Kubernetes' own programs are linked by make, not tested. Two packages run at once, as
