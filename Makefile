@@ -52,7 +52,7 @@ lint: vet ## staticcheck as well
 	$(if $(WAGGLE_ALL),rm -rf bin/staticcheck && STATICCHECK_CACHE=$(CURDIR)/bin/staticcheck )CGO_ENABLED=0 GOFLAGS=-trimpath $(GO) tool staticcheck ./...
 
 # TIERS="lint hermetic" runs a part.
-test: packages ## everything that must hold on this machine; needs root
+test: packages ## the tiers lint, hermetic, machine and node; needs root
 	@$(RUN_TIERS) $(TIERS)
 
 # WAGGLE_ALL holds for the prerequisites as well.
