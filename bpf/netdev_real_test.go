@@ -182,7 +182,7 @@ func askRepeatedly(conn net.Conn) (err error) {
 		if _, err = conn.Write([]byte("is anybody there?")); err != nil {
 			return err // of the datagram before
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // wall clock: the question is repeated
 		if _, err = conn.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}

@@ -102,7 +102,7 @@ func (n neighbours) arrives(at *testnet.Namespace, from, to netip.Addr) (arrived
 	})
 	_ = server.SetReadDeadline(time.Now().Add(15 * time.Second))
 	if before := n.dropped(); before.NodeSource.Packets > 0 { // do not wait for a dropped datagram
-		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // wall clock: the datagram must not come
 	}
 	_, err := server.Read(make([]byte, 1))
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {

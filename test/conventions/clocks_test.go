@@ -5,7 +5,6 @@ import (
 	"go/parser"
 	"go/token"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -20,19 +19,63 @@ const leastPatience = 15
 // Inside testing/synctest time is exact; outside, a loop may only give up waiting, and that not early.
 func TestTests_CompareNoWallTime(t *testing.T) {
 	t.Parallel()
-	bubbles := bubbleFuncs(files(t))
+	bubbles, limits := bubbleFuncs(files(t)), durations(files(t))
 	for _, f := range files(t) {
 		if !f.test() {
 			continue
 		}
-		for _, at := range comparedTimes(f, bubbles[f.dir]) {
+		for _, at := range comparedTimes(f, bubbles[f.dir], limits[f.dir]) {
+			if examined[f.path+" "+f.funcAt(at)] != "" {
+				continue
+			}
 			t.Errorf("%s: compares the time that something took, outside testing/synctest", f.at(at))
+		}
+		for _, at := range shortDeadlines(f, bubbles[f.dir], limits[f.dir]) {
+			if examined[f.path+" "+f.funcAt(at)] != "" {
+				continue
+			}
+			t.Errorf("%s: waits for less than %d s, or not for a constant time, outside testing/synctest", f.at(at), leastPatience)
+		}
+	}
+}
+
+// examined are functions, by file, whose times the rule cannot judge, each with what they are. Others mark the line.
+var examined = map[string]string{
+	"cells/ipam/model_test.go next":                                                         "virtual: the model runs in a bubble",
+	"cells/ipam/model_test.go restart":                                                      "virtual: the model runs in a bubble",
+	"cells/loader/privileged_test.go send":                                                  "15 s for what must come, 200 ms for what must not",
+	"test/node/conntrack_room_test.go listen":                                               "each lost answer is asked for again on another connection",
+	"test/node/conntrack_test.go exchangeWithin":                                            "answerTimeout for what must come, patience for what must not",
+	"test/node/identity_test.go identityOfCluster":                                          "a number that comes too early; a busy machine makes it later",
+	"test/node/masquerade_address_test.go seenAs":                                           "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/policy_advisories_test.go echoes":                                            "what must come has 5 s, which is too little",
+	"test/node/policy_attempts_test.go await":                                               "attempts that are repeated, or must not be answered",
+	"test/node/policy_node_addresses_test.go listenOnTheNode":                               "15 s for what must come, 200 ms for what must not",
+	"test/node/service_world_test.go askWithin":                                             "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/wedge_test.go probeWithin":                                                   "the timeout of kubelet's probes, or 30 s",
+	"cells/loader/privileged_test.go TestPrivilegedGeneration_ReplacedWithoutLosingAPacket": "sends for a constant time; the test compares counts",
+}
+
+func TestTests_CompareNoWallTime_ExaminedExist(t *testing.T) {
+	t.Parallel()
+	all := map[string]bool{}
+	for _, f := range files(t) {
+		for _, decl := range f.syntax.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok {
+				all[f.path+" "+fn.Name.Name] = true
+			}
+		}
+	}
+	for name := range examined {
+		if !all[name] {
+			t.Errorf("examined names %s, which is gone: remove the row", name)
 		}
 	}
 }
 
 func TestTests_CompareNoWallTime_Finds(t *testing.T) {
 	t.Parallel()
+	limits := map[string]float64{"second": 1, "patience": 15, "short": 5}
 	for source, want := range map[string]int{
 		`func TestA(t *testing.T) { took := time.Since(x); if took > 5*time.Second { t.Fatal() } }`:                                 1,
 		`func TestB(t *testing.T) { if d := time.Since(x); err != nil || d > second { t.Fatal() } }`:                                1,
@@ -45,10 +88,40 @@ func TestTests_CompareNoWallTime_Finds(t *testing.T) {
 		"func TestI(t *testing.T) { took := time.Since(x)\n if took > second { " + wallClock + "the kernel's timer\n t.Fatal() } }": 0,
 		`func TestJ(t *testing.T) { begin := time.Now(); took := end.Sub(begin); if took < second { t.Fatal() } }`:                  1,
 		`func TestK(t *testing.T) { if m.now.Sub(begin) < second { t.Fatal() } }`:                                                   0,
+		`func TestM(t *testing.T) { for { if time.Since(x) > patience { t.Fatal() } } }`:                                            0,
+		`func TestN(t *testing.T) { for { if time.Since(x) > short { t.Fatal() } } }`:                                               1,
+		`func TestO(t *testing.T) { for { if time.Since(x) > grace { t.Fatal() } } }`:                                               1,
+		`func TestP(t *testing.T) { const grace = time.Minute; for { if time.Since(x) > grace { t.Fatal() } } }`:                    0,
+		`func TestQ(t *testing.T) { for { if time.Since(x) > 3*patience { t.Fatal() } } }`:                                          0,
+		`func TestR(t *testing.T) { if time.Now().Before(since.Add(patience)) { return } }`:                                         1,
+		`func TestS(t *testing.T) { for time.Now().Before(since.Add(patience)) { } }`:                                               0,
+		`func TestT(t *testing.T) { for end := time.Now().Add(short); time.Now().Before(end); { } }`:                                1,
+		`func TestU(t *testing.T) { for end := time.Now().Add(patience); time.Now().Before(end); { } }`:                             0,
+		`func TestV(t *testing.T) { end := time.Now().Add(time.Minute); for { if time.Now().After(end) { t.Fatal() } } }`:           0,
+		`func TestW(t *testing.T) { end := time.Now().Add(time.Minute); if time.Now().After(end) { t.Fatal() } }`:                   1,
+		`func wait(t *testing.T, end time.Time) { for { if time.Now().After(end) { t.Fatal() } } }`:                                 1,
+		`func TestX(t *testing.T) { synctest.Test(t, func(t *testing.T) { if time.Now().After(end) { t.Fatal() } }) }`:              0,
 		`func TestL(t *testing.T) { virtual(t, func() { if time.Since(x) != second { t.Fatal() } }) }`:                              0,
 	} {
 		f := parse(t, "package a_test\n"+source)
-		if got := comparedTimes(f, []string{"virtual"}); len(got) != want {
+		if got := comparedTimes(f, []string{"virtual"}, limits); len(got) != want {
+			t.Errorf("%s: %d findings, want %d", source, len(got), want)
+		}
+	}
+	for source, want := range map[string]int{
+		`func TestA(t *testing.T) { conn.SetDeadline(time.Now().Add(5*time.Second)) }`:                                                   1,
+		`func TestB(t *testing.T) { conn.SetReadDeadline(time.Now().Add(20*time.Second)) }`:                                              0,
+		`func TestC(t *testing.T) { conn.SetReadDeadline(time.Now().Add(short)) }`:                                                       1,
+		`func TestD(t *testing.T) { conn.SetReadDeadline(time.Now().Add(patience)) }`:                                                    0,
+		`func TestE(t *testing.T) { conn.SetReadDeadline(time.Now().Add(-time.Second)) }`:                                                0,
+		`func wait(t *testing.T, limit time.Duration) { conn.SetReadDeadline(time.Now().Add(limit)) }`:                                   1,
+		`func TestF(t *testing.T) { end := time.Now().Add(short); conn.SetDeadline(end) }`:                                               1,
+		`func TestG(t *testing.T) { synctest.Test(t, func(t *testing.T) { conn.SetDeadline(time.Now().Add(short)) }) }`:                  0,
+		`func TestH(t *testing.T) { conn.SetDeadline(time.Time{}) }`:                                                                     0,
+		"func TestI(t *testing.T) { \n conn.SetReadDeadline(time.Now().Add(short)) " + wallClock + "watches for what must not come \n }": 0,
+	} {
+		f := parse(t, "package a_test\n"+source)
+		if got := shortDeadlines(f, nil, limits); len(got) != want {
 			t.Errorf("%s: %d findings, want %d", source, len(got), want)
 		}
 	}
@@ -69,31 +142,79 @@ func bubbleFuncs(all []file) map[string][]string {
 
 // comparedTimes finds comparisons of elapsed time in functions that use no bubble of testing/synctest, nor one of the functions
 // that do.
-func comparedTimes(f file, bubbles []string) (found []token.Pos) {
+func comparedTimes(f file, bubbles []string, limits map[string]float64) (found []token.Pos) {
 	for _, decl := range f.syntax.Decls {
 		fn, ok := decl.(*ast.FuncDecl)
 		if !ok || fn.Body == nil || !readsClock(fn.Body) || usesBubble(fn.Body, bubbles) {
 			continue
 		}
-		elapsed := elapsedNames(fn.Body)
+		elapsed, deadlines, local := elapsedNames(fn.Body), deadlineNames(fn.Body), withLocal(limits, fn.Body)
 		var loops []ast.Node // that hold the node
 		ast.Inspect(fn.Body, func(n ast.Node) bool {
+			patient := false
 			switch n := n.(type) {
 			case *ast.ForStmt, *ast.RangeStmt:
 				loops = append(loops, n)
+				return true
 			case *ast.BinaryExpr:
-				loops = slices.DeleteFunc(loops, func(l ast.Node) bool { return n.Pos() > l.End() })
-				if !comparesTime(n, elapsed) || f.marked(n.Pos()) {
+				if !comparesTime(n, elapsed) {
 					return true
 				}
-				if len(loops) == 0 || !patient(n) {
-					found = append(found, n.Pos())
+				patient = atLeast(n.X, leastPatience, local) || atLeast(n.Y, leastPatience, local)
+			case *ast.CallExpr:
+				end, compares := comparesNow(n)
+				if !compares {
+					return true
 				}
+				patient = endsLate(end, deadlines, local)
+			default:
+				return true
+			}
+			loops = slices.DeleteFunc(loops, func(l ast.Node) bool { return n.Pos() > l.End() })
+			if (len(loops) == 0 || !patient) && !f.marked(n.Pos()) {
+				found = append(found, n.Pos())
 			}
 			return true
 		})
 	}
 	return found
+}
+
+// shortDeadlines finds deadlines of connections that end before [leastPatience], or at a time that is no constant of the package.
+func shortDeadlines(f file, bubbles []string, limits map[string]float64) (found []token.Pos) {
+	for _, decl := range f.syntax.Decls {
+		fn, ok := decl.(*ast.FuncDecl)
+		if !ok || fn.Body == nil || !readsClock(fn.Body) || usesBubble(fn.Body, bubbles) {
+			continue
+		}
+		deadlines, local := deadlineNames(fn.Body), withLocal(limits, fn.Body)
+		ast.Inspect(fn.Body, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 1 {
+				return true
+			}
+			s, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !slices.Contains([]string{"SetDeadline", "SetReadDeadline", "SetWriteDeadline"}, s.Sel.Name) {
+				return true
+			}
+			_, never := call.Args[0].(*ast.CompositeLit) // time.Time{}
+			if !never && !isPast(call.Args[0]) && !endsLate(call.Args[0], deadlines, local) && !f.marked(n.Pos()) {
+				found = append(found, n.Pos())
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// funcAt names the function around a position.
+func (f file) funcAt(pos token.Pos) string {
+	for _, decl := range f.syntax.Decls {
+		if fn, ok := decl.(*ast.FuncDecl); ok && fn.Pos() <= pos && pos <= fn.End() {
+			return fn.Name.Name
+		}
+	}
+	return ""
 }
 
 // marked reports whether the line of a position ends with the mark and a reason.
@@ -171,27 +292,6 @@ func comparesTime(n *ast.BinaryExpr, elapsed map[string]bool) bool {
 	return side(n.X) || side(n.Y)
 }
 
-// patient reports whether a comparison is with a constant of at least [leastPatience] seconds, or with a name, which other
-// lines bound.
-func patient(n *ast.BinaryExpr) bool {
-	for _, e := range []ast.Expr{n.X, n.Y} {
-		switch e := e.(type) {
-		case *ast.Ident:
-			return !isElapsed(e)
-		case *ast.SelectorExpr:
-			return e.Sel.Name == "Minute" || e.Sel.Name == "Hour"
-		case *ast.BinaryExpr:
-			count, ok := e.X.(*ast.BasicLit)
-			unit, ok2 := e.Y.(*ast.SelectorExpr)
-			if ok && ok2 {
-				n, err := strconv.Atoi(count.Value)
-				return err == nil && (unit.Sel.Name == "Minute" || unit.Sel.Name == "Second" && n >= leastPatience)
-			}
-		}
-	}
-	return false
-}
-
 func isName(e ast.Expr, name string) bool {
 	ident, ok := e.(*ast.Ident)
 	return ok && ident.Name == name
@@ -213,11 +313,14 @@ func TestTests_TakeNoSeedFromTheClock(t *testing.T) {
 func TestTests_TakeNoSeedFromTheClock_Finds(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]int{
-		`import "math/rand/v2"; func TestA() { seed := uint64(time.Now().UnixNano()); _ = seed }`: 1,
-		`import "math/rand/v2"; func TestB() { _ = rand.IntN(7) }`:                                1,
-		`import "math/rand/v2"; func TestC() { _ = rand.New(rand.NewPCG(1, 2)).IntN(7) }`:         0,
-		`func TestD() { name := time.Now().UnixNano(); _ = name }`:                                0,
-		`import "crypto/rand"; func TestE() { _, _ = rand.Read(nil) }`:                            0,
+		`import "math/rand/v2"; func TestA() { seed := uint64(time.Now().UnixNano()); _ = seed }`:         1,
+		`import "math/rand/v2"; func TestB() { _ = rand.IntN(7) }`:                                        1,
+		`import "math/rand/v2"; func TestC() { _ = rand.New(rand.NewPCG(1, 2)).IntN(7) }`:                 0,
+		`func TestD() { name := time.Now().UnixNano(); _ = name }`:                                        0,
+		`import "crypto/rand"; func TestE() { _, _ = rand.Read(nil) }`:                                    0,
+		`import "testing/quick"; func TestF() { _ = quick.Check(f, nil) }`:                                1,
+		`import "testing/quick"; func TestG() { _ = quick.CheckEqual(f, g, &quick.Config{MaxCount: 7}) }`: 1,
+		`import "testing/quick"; func TestH() { _ = quick.Check(f, &quick.Config{Rand: r}) }`:             0,
 	} {
 		if got := unseeded(parse(t, "package a_test\n"+source)); len(got) != want {
 			t.Errorf("%s: %d findings, want %d", source, len(got), want)
@@ -230,21 +333,39 @@ var sources = []string{"New", "NewPCG", "NewChaCha8", "NewZipf", "NewSource", "R
 
 // unseeded finds seeds from the clock, and calls of the generator that nobody can seed.
 func unseeded(f file) (found []token.Pos) {
-	random := false
+	random, properties := false, false
 	for _, spec := range f.syntax.Imports {
 		random = random || strings.HasPrefix(spec.Path.Value, `"math/rand`)
-	}
-	if !random {
-		return nil
+		properties = properties || spec.Path.Value == `"testing/quick"`
 	}
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && properties && !seededCheck(call) {
+			found = append(found, n.Pos())
+		}
 		s, ok := n.(*ast.SelectorExpr)
-		if ok && (isName(s.X, "rand") && !slices.Contains(sources, s.Sel.Name) || strings.HasPrefix(s.Sel.Name, "UnixNano")) {
+		if ok && random && (isName(s.X, "rand") && !slices.Contains(sources, s.Sel.Name) || strings.HasPrefix(s.Sel.Name, "UnixNano")) {
 			found = append(found, s.Pos())
 		}
 		return true
 	})
 	return found
+}
+
+// seededCheck reports whether a call is none of testing/quick, or has a source of random numbers. Without one the clock is the seed.
+func seededCheck(call *ast.CallExpr) bool {
+	s, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || !isName(s.X, "quick") || !strings.HasPrefix(s.Sel.Name, "Check") {
+		return true
+	}
+	config, ok := call.Args[len(call.Args)-1].(*ast.UnaryExpr)
+	if !ok {
+		return false
+	}
+	fields, ok := config.X.(*ast.CompositeLit)
+	return ok && slices.ContainsFunc(fields.Elts, func(e ast.Expr) bool {
+		field, ok := e.(*ast.KeyValueExpr)
+		return ok && isName(field.Key, "Rand")
+	})
 }
 
 // parse makes a file of a test's source.

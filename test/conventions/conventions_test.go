@@ -185,6 +185,28 @@ var informer = regexp.MustCompile(`^New.*Informer`)
 // nested says that a folder belongs to another module, whose programs are not ours.
 func nested(dir string) bool { return strings.HasPrefix(dir+"/", "test/kube/") }
 
+// Package test/tiers knows the packages of two modules. Tests of a third would run in no tier.
+func TestModulesHaveATier(t *testing.T) {
+	t.Parallel()
+	var found []string
+	err := filepath.WalkDir(root(t), func(name string, entry os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && name != root(t) && (strings.HasPrefix(entry.Name(), ".") || entry.Name() == "bin"):
+			return filepath.SkipDir
+		case entry.Name() == "go.mod":
+			relative, err := filepath.Rel(root(t), filepath.Dir(name))
+			found = append(found, filepath.ToSlash(relative))
+			return err
+		}
+		return nil
+	})
+	if want := []string{".", "test/kube"}; err != nil || !slices.Equal(found, want) {
+		t.Errorf("modules are in %q (%v), want %q: a new one needs a tier in test/tiers", found, err, want)
+	}
+}
+
 func TestOneCellFindsTheAPIServer(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
