@@ -44,7 +44,7 @@ type results struct {
 	out     io.Writer
 	counts  counts
 	skips   []outcome
-	slow    []outcome // more than slowAfter
+	slow    []outcome // more than slowAfter: tests and their subtests, without those of subtests
 	failing []string  // packages and tests
 	output  map[string]*strings.Builder
 	passed  map[string]int // tests that passed, by package
@@ -165,6 +165,9 @@ func (r *results) endTest(key string, e event) {
 	case "skip":
 		r.skips = append(r.skips, outcome{name: key, output: said})
 	}
+	if took > slowAfter && strings.Count(e.Test, "/") <= 1 {
+		r.slow = append(r.slow, outcome{name: key, took: took})
+	}
 	if !top {
 		return
 	}
@@ -175,9 +178,6 @@ func (r *results) endTest(key string, e event) {
 		r.skipped[e.Package]++
 	case "fail":
 		r.counts.failed++
-	}
-	if took > slowAfter {
-		r.slow = append(r.slow, outcome{name: key, took: took})
 	}
 }
 

@@ -27,7 +27,8 @@ func TestResults_CountTopLevelTests(t *testing.T) {
 	var out strings.Builder
 	r := newResults(&out)
 	err := r.read(strings.NewReader(stream(t,
-		event{Action: "pass", Package: "m/a", Test: "TestOne/sub"},
+		event{Action: "pass", Package: "m/a", Test: "TestOne/sub/deep", Elapsed: 17},
+		event{Action: "pass", Package: "m/a", Test: "TestOne/sub", Elapsed: 17},
 		event{Action: "pass", Package: "m/a", Test: "TestOne", Elapsed: 16},
 		event{Action: "output", Package: "m/a", Test: "TestTwo", Output: "    a_test.go:3: needs a moon\n"},
 		event{Action: "skip", Package: "m/a", Test: "TestTwo"},
@@ -46,7 +47,7 @@ func TestResults_CountTopLevelTests(t *testing.T) {
 	if len(r.skips) != 1 || r.skips[0].name != "m/a TestTwo" || !strings.Contains(r.skips[0].output, "needs a moon") {
 		t.Errorf("skips: %+v", r.skips)
 	}
-	if len(r.slow) != 1 || r.slow[0].name != "m/a TestOne" {
+	if len(r.slow) != 2 || r.slow[0].name != "m/a TestOne/sub" || r.slow[1].name != "m/a TestOne" {
 		t.Errorf("slow tests: %+v", r.slow)
 	}
 	if want := "ok  \tm/a\t1.000s\nok  \tm/b\t(cached)\n"; out.String() != want {

@@ -17,7 +17,8 @@ var permittedSkips = map[string]string{
 	"test/node TestPrivilegedWedge_LittleCPUIsNone":                     "takes every CPU for a minute: only the soak does",
 }
 
-// expensive names the tests that use more than 10 s of CPU time or more than 15 s of waiting, each with the reason.
+// expensive names the tests that use more than 10 s of CPU time or more than 15 s of waiting, each with the reason. So do their
+// subtests, for which a row of the parent does not count.
 var expensive = map[string]string{
 	"bpf TestObjects_AreBuiltFromTheSources":                                "compiles every program with clang",
 	"cells/identity TestMany_ObjectsFromElsewhere":                          "tens of thousands of label sets, under the race detector",
@@ -30,6 +31,7 @@ var expensive = map[string]string{
 	"test/kube/services TestPrivilegedServices_OfARealKubernetes":           "replaces all servers four times under clients, on two nodes",
 	"test/kube/waggle TestPrivilegedClusterRole_GivesCIDRsAndCleansUp":      "starts a cluster; rounds of the collectors",
 	"test/kube/waggle TestPrivilegedDaemonSet":                              "the shared cluster with the DaemonSet",
+	"test/kube/waggle TestPrivilegedDaemonSet/Restart_NobodyNotices":        "five ends of the agent, kubelet and containerd under clients",
 	"test/kube/waggle TestPrivilegedPrepared":                               "the shared cluster with agents that the tests start",
 	"test/kube/waggle TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall": "starts a cluster; rolls the DaemonSet over, twice",
 	"test/kube/waggle TestPrivilegedNode_IPv6Alone":                         "starts a cluster",
@@ -42,6 +44,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedGeneration_MapsOfAnotherSize":                  "traffic through four changes of the datapath",
 	"test/node TestPrivilegedKills_DisturbNobody":                           "ten kinds of kills under traffic",
 	"test/node TestPrivilegedMasquerade_AddressThatTheNodeLoses":            "an address counts as gone after 10 s",
+	"test/node TestPrivilegedNative_PoliciesBetweenNodes":                   "two nodes, four times what a policy allows and denies, with and without the agent",
 	"test/node TestPrivilegedPolicy_LifeOfAPolicy":                          "steps of one policy in both modes, each with allowed and denied traffic",
 	"test/node TestPrivilegedPolicy_StartOrderLeavesNoWindow":               "nine starts of the agent",
 	"test/node TestPrivilegedStop_SecondSignal":                             "an agent that must be started and frozen",

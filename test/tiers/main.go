@@ -6,9 +6,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -27,7 +29,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("tiers", flag.ExitOnError)
 	all := flags.Bool("all", os.Getenv(allEnv) != "", "run what has a cached result, too; WAGGLE_ALL=1 does the same")
-	list := flags.String("list", "", "print the packages of this tier, or of \"race\", and end")
+	list := flags.String("list", "", "print the packages of this tier or of \"race\", or the tests that are \"expensive\", and end")
 	times := flags.Bool("filetimes", false, "give the files of a clean clone times that follow from their content, and end")
 	_ = flags.Parse(args) // exits on errors
 	tree, err := readTree(".")
@@ -114,7 +116,10 @@ func chooseSeed() (string, error) {
 
 func printPackages(t *tree, name string) error {
 	packages := t.of(name)
-	if name == "race" {
+	switch name {
+	case "expensive":
+		packages = slices.Sorted(maps.Keys(expensive))
+	case "race":
 		race, _ := t.split(t.of("hermetic"))
 		more, _ := t.split(t.of("machine"))
 		packages = append(race, more...)

@@ -48,7 +48,7 @@ func TestTree_ListsNameWhatExists(t *testing.T) {
 	}
 }
 
-// testExists reports whether the tree has a test, such as "bpf TestX".
+// testExists reports whether the tree has a test, such as "bpf TestX", or a subtest, such as "bpf TestX/a_case".
 func testExists(t *testing.T, name string) bool {
 	t.Helper()
 	dir, test, _ := strings.Cut(name, " ")
@@ -56,10 +56,14 @@ func testExists(t *testing.T, name string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.ContainsFunc(files, func(file string) bool {
-		text, err := os.ReadFile(file)
-		return err == nil && strings.Contains(string(text), "\nfunc "+strings.SplitN(test, "/", 2)[0]+"(")
-	})
+	top, sub, _ := strings.Cut(test, "/")
+	has := func(pattern string) bool {
+		return slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && regexp.MustCompile(pattern).Match(text)
+		})
+	}
+	return has(`(?m)^func `+top+`\(`) && has(`"`+strings.ReplaceAll(regexp.QuoteMeta(sub), "_", "[_ ]"))
 }
 
 // Results of hermetic packages come from the test cache, which does not see what other programs read.

@@ -52,11 +52,26 @@ func TestCheck_SlowTestsStandInTheList(t *testing.T) {
 		{"bpf TestX", 16 * time.Second, false, 1},
 		{"bpf TestX", 91 * time.Second, true, 0},
 		{listed, 91 * time.Second, false, 0},
+		{listed + "/sub", 16 * time.Second, false, 1},
+		{listed + "/sub", 91 * time.Second, true, 0},
+		{"test/kube/waggle TestPrivilegedDaemonSet/Restart_NobodyNotices", 91 * time.Second, false, 0},
 	} {
 		v := verdict{tier: tier{budget: time.Hour}, slow: []outcome{{name: module + "/" + c.name, took: c.took}}}
 		if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
 			t.Errorf("%s in %v: failed %q, warnings %q", c.name, c.took, v.failed, warnings)
 		}
+	}
+}
+
+// A parent that waits for its subtests and is not in the list stands for them.
+func TestCheck_SlowParentIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	v := verdict{tier: tier{budget: time.Hour}, slow: []outcome{
+		{name: module + "/bpf TestX/sub", took: 20 * time.Second}, {name: module + "/bpf TestX", took: 21 * time.Second},
+		{name: module + "/bpf TestY/sub", took: 20 * time.Second}}}
+	if warnings := v.check(true); len(warnings) != 2 || !strings.HasPrefix(warnings[0], module+"/bpf TestX took") ||
+		!strings.HasPrefix(warnings[1], module+"/bpf TestY/sub took") {
+		t.Errorf("warnings: %q, want one of TestX and one of TestY/sub", warnings)
 	}
 }
 

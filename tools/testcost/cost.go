@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,6 +52,22 @@ func rank(costs []cost, order string, l limits) []cost {
 	slices.SortStableFunc(costs, func(a, b cost) int { return cmp.Or(cmp.Compare(by(b), by(a)), strings.Compare(a.Test, b.Test)) })
 	return costs
 }
+
+// unlisted is an error that names the tests over a limit that a list lacks. Its rows are such as "bpf TestX".
+func unlisted(costs []cost, list []string) error {
+	var names []string
+	for _, c := range costs {
+		if name := strings.TrimPrefix(c.Package, module+"/") + " " + c.Test; len(c.Over) > 0 && !slices.Contains(list, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("over a limit and not in the list of expensive tests (test/tiers/lists.go): %s", strings.Join(names, ", "))
+}
+
+const module = "github.com/waggle-net/waggle"
 
 // resultOf reads the verdict of a test from its verbose output. A process that ends without one has failed.
 func resultOf(name, output string, err error) string {

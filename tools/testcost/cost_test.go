@@ -75,6 +75,19 @@ func TestRank_ByCost(t *testing.T) {
 	}
 }
 
+func TestUnlisted_TestsOverALimit(t *testing.T) {
+	t.Parallel()
+	costs := []cost{{Package: module + "/bpf", Test: "TestListed", Over: []string{"cpu"}}, {Package: module + "/bpf", Test: "TestSmall"}}
+	list := []string{"bpf TestListed", "bpf TestOther"}
+	if err := unlisted(costs, list); err != nil {
+		t.Errorf("all are listed or small, and yet: %v", err)
+	}
+	costs = append(costs, cost{Package: module + "/cni", Test: "TestListed", Over: []string{"idle"}})
+	if err := unlisted(costs, list); err == nil || !strings.HasSuffix(err.Error(), ": cni TestListed") {
+		t.Errorf("got %v, want an error that names cni TestListed", err)
+	}
+}
+
 func TestCost_LessTestMain(t *testing.T) {
 	t.Parallel()
 	base := cost{Wall: 2, CPU: 3}

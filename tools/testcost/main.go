@@ -2,6 +2,8 @@
 //
 //	go run ./tools/testcost [-run REGEXP] [-sort cpu|idle|wall] [-o table|json] [-over] PACKAGE...
 //
+// With -over it ends with 1 if a test over a limit is not in the list of expensive tests of test/tiers.
+//
 // CPU time is that of all processes of a test, counted by a cgroup; without root it is that of the processes that were waited for.
 // Idle is the time in which a test neither ran nor waited for a CPU: sleeps, timeouts, polling. What TestMain costs is subtracted.
 // PROGRAMS_UNDER_TEST=$PWD/bin spares test/node the builds of its TestMain.
@@ -27,7 +29,7 @@ func main() {
 	flag.StringVar(&t.run, "run", ".", "measure the tests whose name matches this regular expression")
 	flag.StringVar(&t.order, "sort", "cpu", "order of the rows, the largest first: cpu, idle or wall")
 	flag.StringVar(&t.output, "o", "table", "output format: table or json")
-	flag.BoolVar(&t.over, "over", false, "print only tests over a limit")
+	flag.BoolVar(&t.over, "over", false, "print only tests over a limit, and fail if the list of test/tiers lacks one")
 	flag.Float64Var(&t.limits.CPU, "cpu", 10, "limit of CPU time, in seconds")
 	flag.Float64Var(&t.limits.Idle, "idle", 15, "limit of idle time, in seconds")
 	flag.Parse()
@@ -65,7 +67,13 @@ func (t tool) main(patterns []string) error {
 		some, err := t.measure(pkg, folder, filepath.Join(dir, "package.test"))
 		costs, failures = append(costs, some...), errors.Join(failures, err)
 	}
-	return errors.Join(failures, t.print(os.Stdout, rank(costs, t.order, t.limits)))
+	costs = rank(costs, t.order, t.limits)
+	failures = errors.Join(failures, t.print(os.Stdout, costs))
+	if t.over {
+		listed, err := exec.Command("go", "run", "-trimpath", "-buildvcs=false", "./test/tiers", "-list", "expensive").Output()
+		failures = errors.Join(failures, err, unlisted(costs, strings.Split(string(listed), "\n")))
+	}
+	return failures
 }
 
 // measure builds the test binary of a package and runs its tests, one process for each.
