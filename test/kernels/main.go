@@ -123,14 +123,14 @@ func run(ctx context.Context, o options) error {
 		r.report.summary(r.cpu)
 		errs = append(errs, r.err, r.report.err(), r.leaveStamps())
 		t := r.report.totals()
-		sum.passed, sum.unchanged, sum.skipped = sum.passed+t.passed, sum.unchanged+t.unchanged, sum.skipped+t.skipped
+		sum.passed, sum.standing, sum.unchanged, sum.skipped = sum.passed+t.passed, sum.standing+t.standing, sum.unchanged+t.unchanged, sum.skipped+t.skipped
 	}
 	fmt.Printf("%.0f CPU s, %.0f of them to list and link programs\n", ownCPU()-begin, prepared)
 	err := errors.Join(errs...)
 	if err != nil {
 		err = fmt.Errorf("%w\n%s", err, "the tests' events are in "+filepath.Join(o.out, "*", "tests.json"))
 	}
-	fmt.Printf("kernels: %d tests passed, %d suites unchanged, %d skipped\n", sum.passed, sum.unchanged, sum.skipped)
+	fmt.Printf("kernels: %d tests passed, %d tests in %d suites unchanged, %d skipped\n", sum.passed, sum.standing, sum.unchanged, sum.skipped)
 	return err
 }
 

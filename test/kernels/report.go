@@ -17,8 +17,8 @@ import (
 // result is what is known of one suite on one kernel.
 type result struct {
 	pkg        string
-	tests      int               // that ended
-	passed     int               // tests
+	tests      int               // that ended; a test with subtests counts once
+	passed     int               // of these
 	ran        map[string]bool   // tests that passed, by name
 	skipped    map[string]string // what each skipped test printed, by its name
 	attributes map[string]string // that tests gave themselves, by key
@@ -121,10 +121,15 @@ func (s *result) add(e plan.Event) (ended bool) {
 }
 
 func (s *result) test(e plan.Event) {
-	s.tests++
+	top := !strings.Contains(e.Test, "/")
+	if top {
+		s.tests++
+	}
 	switch e.Action {
 	case "pass":
-		s.passed++
+		if top {
+			s.passed++
+		}
 		s.ran[e.Test] = true
 		delete(s.output, e.Test)
 	case "skip":
@@ -196,19 +201,31 @@ func (r *report) summary(cpu float64) {
 		}
 	}
 	t := r.totals()
-	r.say("done", "%d tests passed, %d suites unchanged, %d skipped, %d suites failed, %d did not end; %.0f s and %.0f CPU s", t.passed,
-		t.unchanged, t.skipped, t.failed, t.unfinished, t.seconds, cpu)
+	r.say("done", "%d tests passed, %d tests in %d suites unchanged, %d skipped, %d suites failed, %d did not end; %.0f s and %.0f CPU s", t.passed,
+		t.standing, t.unchanged, t.skipped, t.failed, t.unfinished, t.seconds, cpu)
 }
 
-// totals are sums over suites. Tests of unchanged suites count as unchanged, not as passed.
+// totals are sums over suites. Tests of unchanged suites do not count as passed.
 type totals struct {
-	passed, unchanged, skipped, failed, unfinished int
-	seconds                                        float64
+	passed, skipped               int // tests
+	standing                      int // tests of unchanged suites, which passed before
+	unchanged, failed, unfinished int // suites
+	seconds                       float64
+}
+
+// skippedTests counts the skipped tests, without subtests.
+func (s *result) skippedTests() (n int) {
+	for test := range s.skipped {
+		if !strings.Contains(test, "/") {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *report) totals() (t totals) {
 	for _, s := range r.results {
-		t.skipped += len(s.skipped)
+		t.skipped += s.skippedTests()
 		t.seconds += s.seconds
 		switch {
 		case s.failed:
@@ -217,6 +234,7 @@ func (r *report) totals() (t totals) {
 			t.unfinished++
 		case s.unchanged != nil:
 			t.unchanged++
+			t.standing += s.passed
 			continue
 		}
 		t.passed += s.passed

@@ -15,6 +15,8 @@ const told = `{"Action":"start","Package":"bpf"}
 {"Action":"output","Package":"bpf","Test":"TestA","Output":"    a_test.go:1: quiet\n"}
 {"Action":"attr","Package":"bpf","Test":"TestA","Key":"verifier:a","Value":"17"}
 {"Action":"pass","Package":"bpf","Test":"TestA","Elapsed":0.1}
+{"Action":"pass","Package":"bpf","Test":"TestB/passes","Elapsed":0.1}
+{"Action":"skip","Package":"bpf","Test":"TestB/skipped","Elapsed":0.1}
 {"Action":"output","Package":"bpf","Test":"TestB","Output":"    b_test.go:1: broken\n"}
 {"Action":"fail","Package":"bpf","Test":"TestB","Elapsed":0.1}
 {"Action":"output","Package":"bpf","Test":"TestC","Output":"    c_test.go:1: needs 6.6\n"}
@@ -35,7 +37,7 @@ func TestReport_NamesFailedSkippedAndUnfinishedTests(t *testing.T) {
 	}
 	r.summary(3)
 	for _, want := range []string{"6.1   FAIL  bpf", "3 tests    1.5 s,    2.5 CPU s", "    b_test.go:1: broken\n", "bpf verifier:a: 17", "skip  bpf TestC: c_test.go:1: needs 6.6\n",
-		"1 tests passed, 0 suites unchanged, 1 skipped, 1 suites failed, 2 did not end; 2 s and 3 CPU s"} {
+		"1 tests passed, 0 tests in 0 suites unchanged, 1 skipped, 1 suites failed, 2 did not end; 2 s and 3 CPU s"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, &out)
 		}
@@ -121,7 +123,7 @@ func TestReport_UnchangedSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.summary(0)
-	for _, want := range []string{"6.1   same  bpf", "7 tests as passed on 2026-01-02", "bpf verifier:a: 17", "1 tests passed, 1 suites unchanged, 0 skipped"} {
+	for _, want := range []string{"6.1   same  bpf", "7 tests as passed on 2026-01-02", "bpf verifier:a: 17", "1 tests passed, 7 tests in 1 suites unchanged, 0 skipped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, &out)
 		}

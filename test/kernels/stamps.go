@@ -66,7 +66,7 @@ func checksums(dir string) (map[string]string, error) {
 type stamp struct {
 	Kernel, Package string
 	Date            time.Time
-	Tests           int               // that passed
+	Tests           int               // that passed, without subtests
 	Skipped         map[string]string // what each skipped test printed, by its name
 	Attributes      map[string]string // that tests gave themselves
 }

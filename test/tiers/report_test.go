@@ -85,14 +85,14 @@ func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
 			return []call{{args: []string{"false"}}, {args: []string{"echo", "still run"}}}
 		}},
 		{name: "counted", budget: time.Hour, calls: func(*tree, bool) []call {
-			return []call{{args: []string{"echo", "kernels: 12 tests passed, 3 suites unchanged, 0 skipped"}}}
+			return []call{{args: []string{"echo", "kernels: 12 tests passed, 30 tests in 3 suites unchanged, 0 skipped"}}}
 		}},
 	}
 	err := r.run(context.Background(), tiers, "7")
 	if err == nil {
 		t.Error("no error although a command failed")
 	}
-	for _, want := range []string{"well", "still run", "bad FAILED", "load average", "12 passed, 1 failed, 0 skipped"} {
+	for _, want := range []string{"well", "still run", "bad FAILED", "load average", "42 passed, 1 failed, 0 skipped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("printed without %q:\n%s", want, out.String())
 		}

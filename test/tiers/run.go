@@ -156,16 +156,16 @@ func (r *runner) lines(from io.Reader, v *verdict) error {
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		fmt.Fprintln(r.out, lines.Text())
-		var passed, unchanged, skipped int
-		if n, _ := fmt.Sscanf(lines.Text(), kernelsLine, &passed, &unchanged, &skipped); n == 3 {
-			v.counts.add(counts{run: passed, skipped: skipped, cachedPackages: unchanged, packages: unchanged})
+		var passed, standing, unchanged, skipped int
+		if n, _ := fmt.Sscanf(lines.Text(), kernelsLine, &passed, &standing, &unchanged, &skipped); n == 4 {
+			v.counts.add(counts{run: passed, cached: standing, skipped: skipped, cachedPackages: unchanged, packages: unchanged})
 		}
 	}
 	return lines.Err()
 }
 
 // kernelsLine is the last line of test/kernels.
-const kernelsLine = "kernels: %d tests passed, %d suites unchanged, %d skipped"
+const kernelsLine = "kernels: %d tests passed, %d tests in %d suites unchanged, %d skipped"
 
 // locked lets several tiers print whole pieces of text.
 type locked struct {
