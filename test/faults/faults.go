@@ -91,6 +91,10 @@ var faults = []fault{
 	{name: "deny-loses-to-allow", about: "a deny counts only if nothing allows", tier: "machine",
 		changes:  one("bpf/policy.h", "\tif (entry->deny) {", "\tif (entry->deny && q->match == MATCH_NONE) {"),
 		generate: "./bpf", packages: []string{"./bpf"}, tests: "TestPrivilegedPolicy"},
+	{name: "denied-packet-passes-once", about: "the first packet of a denied flow passes, and all later ones are dropped", tier: "machine",
+		changes: one("bpf/track.h", "if (v == STEP_JUDGE && !(v = track_judge(skb, flow, self)))",
+			"if (v == STEP_JUDGE && (!(v = track_judge(skb, flow, self)) || !flow->known))"),
+		generate: "./bpf", packages: []string{"./bpf"}, tests: "TestPrivilegedPolicy"},
 	{name: "open-for-50-ms", about: "each change of an endpoint lets everything pass for 50 ms", tier: "node",
 		changes: []change{
 			{"cells/endpointmaps/ops.go", "\t\"net/netip\"\n", "\t\"net/netip\"\n\t\"slices\"\n\t\"time\"\n"},
