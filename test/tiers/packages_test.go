@@ -63,6 +63,9 @@ func testExists(t *testing.T, name string) bool {
 			return err == nil && regexp.MustCompile(pattern).Match(text)
 		})
 	}
+	if sub == "*" { // all
+		sub = ""
+	}
 	return has(`(?m)^func `+top+`\(`) && has(`"`+strings.ReplaceAll(regexp.QuoteMeta(sub), "_", "[_ ]"))
 }
 

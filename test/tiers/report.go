@@ -32,7 +32,7 @@ func (v *verdict) check(strict bool) (warnings []string) {
 	for _, s := range v.slow {
 		text := fmt.Sprintf("%s took %s and is not in the list of expensive tests", s.name, s.took.Round(time.Second))
 		switch {
-		case expensive[testOf(s.name)] != "" || v.slowParent(s.name):
+		case isExpensive(s.name) || v.slowParent(s.name):
 		case s.took > slowAnywhere:
 			v.failed = append(v.failed, text)
 		default:
@@ -48,13 +48,21 @@ func (v *verdict) check(strict bool) (warnings []string) {
 	return warnings
 }
 
+// isExpensive reports whether a test has a row in the list of expensive tests, or its parent one for all its subtests.
+func isExpensive(name string) bool {
+	name = testOf(name)
+	parent, _, sub := strings.Cut(name[strings.LastIndex(name, " ")+1:], "/")
+	all := name[:strings.LastIndex(name, " ")+1] + parent + "/*"
+	return expensive[name] != "" || sub && expensive[all] != ""
+}
+
 // slowParent reports whether a name is that of a subtest whose parent took long and stands in no list: one finding is enough. The time
 // of parallel subtests is not part of their parent's.
 func (v *verdict) slowParent(name string) bool {
 	pkg, test, _ := strings.Cut(name, " ")
 	parent, _, sub := strings.Cut(test, "/")
 	parent = pkg + " " + parent
-	return sub && expensive[testOf(parent)] == "" && slices.ContainsFunc(v.slow, func(s outcome) bool { return s.name == parent })
+	return sub && !isExpensive(parent) && slices.ContainsFunc(v.slow, func(s outcome) bool { return s.name == parent })
 }
 
 // testOf shortens the name of a package and a test as the lists have it: "bpf TestX".

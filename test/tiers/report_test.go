@@ -55,6 +55,8 @@ func TestCheck_SlowTestsStandInTheList(t *testing.T) {
 		{listed + "/sub", 16 * time.Second, false, 1},
 		{listed + "/sub", 91 * time.Second, true, 0},
 		{"test/kube/waggle TestPrivilegedDaemonSet/Restart_NobodyNotices", 91 * time.Second, false, 0},
+		{"test/node TestPrivilegedModel_RandomSequences/7", 91 * time.Second, false, 0},
+		{"test/node TestPrivilegedModel_RandomSequences", 91 * time.Second, true, 0},
 	} {
 		v := verdict{tier: tier{budget: time.Hour}, slow: []outcome{{name: module + "/" + c.name, took: c.took}}}
 		if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
