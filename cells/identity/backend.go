@@ -24,7 +24,7 @@ func newBackend(p params, n *numbers) backend {
 	if p.Client == nil {
 		return &memory{n}
 	}
-	return &crd{crds: p.CRDs, servers: p.Servers, wanted: p.Wanted, numbers: n}
+	return &crd{crds: p.CRDs, servers: p.Servers, wanted: p.Wanted, numbers: n, grace: p.Config.Grace}
 }
 
 // choice is the number of one set of labels, as far as there is one.

@@ -28,7 +28,7 @@ func BenchmarkPass(b *testing.B) {
 	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
 		require.NoError(b, err)
 	}
-	c := newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Settings: settings.Agent{StateDir: b.TempDir()},
+	c := newController(params{Config: DefaultConfig, Log: slog.New(slog.DiscardHandler), DB: db, Settings: settings.Agent{StateDir: b.TempDir()},
 		Filter: filter, Endpoints: eps, CRDs: crds, Servers: servers, Wanted: rows, Identities: known, Of: of, Done: done})
 	require.NoError(b, c.numbers.load(c.Log))
 	require.NoError(b, c.subscribe())

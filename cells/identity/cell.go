@@ -41,6 +41,7 @@ var Cell = cell.Module("identity", "Security identities of endpoints",
 type params struct {
 	cell.In
 
+	Config     Config
 	Log        *slog.Logger
 	DB         *statedb.DB
 	Settings   settings.Agent

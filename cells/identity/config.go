@@ -3,6 +3,7 @@ package identity
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -14,13 +15,19 @@ type Config struct {
 	AllocationMode  string `mapstructure:"identity-allocation-mode"`
 	Labels          string `mapstructure:"labels"`
 	LabelPrefixFile string `mapstructure:"label-prefix-file"`
+	// Grace is how long an endpoint waits for a number of the cluster before it gets one of this node. The flag is hidden: tests set a
+	// longer time where other processes use the CPU, and may then rely on it that no number of this node comes in between.
+	Grace time.Duration `mapstructure:"identity-grace"`
 }
 
 // modeCRD is the one mode that there is.
 const modeCRD = "crd"
 
+// graceFlag is hidden, see [Config].
+const graceFlag = "identity-grace"
+
 // DefaultConfig are the defaults.
-var DefaultConfig = Config{AllocationMode: modeCRD}
+var DefaultConfig = Config{AllocationMode: modeCRD, Grace: time.Second}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
@@ -29,10 +36,15 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
 		"labels whose key begins so in identities; one that includes leaves out all that none includes")
 	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules in the place of the default ones")
+	flags.Duration(graceFlag, c.Grace, "Time that an endpoint waits for a number of the cluster before it gets one of this node")
+	_ = flags.MarkHidden(graceFlag)
 }
 
-// newFilter reads the rules of labels.
+// newFilter checks the configuration and reads the rules of labels.
 func newFilter(c Config, log *slog.Logger) (*labels.Filter, error) {
+	if c.Grace <= 0 {
+		return nil, fmt.Errorf("--%s=%v: must be positive", graceFlag, c.Grace)
+	}
 	switch c.AllocationMode {
 	case modeCRD:
 	case "kvstore", "doublewrite-readkvstore", "doublewrite-readcrd":

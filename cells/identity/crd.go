@@ -14,9 +14,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// grace is how long an endpoint waits for a number of the cluster before it gets one of this node.
-const grace = time.Second
-
 // crd gives numbers that are the names of CiliumIdentity objects, the same on all nodes. Those that are missing it wants
 // made; a reconciler does so: see [creator].
 type crd struct {
@@ -24,6 +21,7 @@ type crd struct {
 	servers statedb.Table[apiservers.Server]
 	wanted  statedb.Table[*wanted]
 	numbers *numbers
+	grace   time.Duration // see [Config]
 }
 
 // choose implements backend: the best first, that of an object, the one that the set's endpoints have had, and after a while one
@@ -61,8 +59,8 @@ func (b *crd) choose(txn statedb.ReadTxn, in input, key string, s set, now time.
 func (b *crd) provisional(txn statedb.ReadTxn, in input, key string, s set, now time.Time, row *wanted, out choice) choice {
 	failed := row != nil && row.Status.Kind == reconciler.StatusKindError
 	has := b.numbers.byKey[key].Source == identities.Provisional
-	if !has && !failed && !s.partial && !apiservers.Away(txn, b.servers) && now.Sub(s.since) < grace {
-		out.again = s.since.Add(grace)
+	if !has && !failed && !s.partial && !apiservers.Away(txn, b.servers) && now.Sub(s.since) < b.grace {
+		out.again = s.since.Add(b.grace)
 		return out
 	}
 	own := b.numbers.own(key, s, identities.Provisional)

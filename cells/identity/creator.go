@@ -32,7 +32,7 @@ const (
 	createTimeout  = 5 * time.Second
 	createAttempts = 5 // numbers that are tried before the row waits for its retry
 	createWorkers  = 8
-	createRate     = 20 // objects a second; pods wait no longer than grace for theirs
+	createRate     = 20 // objects a second; pods wait no longer than Config.Grace for theirs
 	createBurst    = 40
 )
 

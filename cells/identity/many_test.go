@@ -78,7 +78,7 @@ func newManyRig(t *testing.T, dir string, client *kubeapi.Client) *manyRig {
 	known, of, done, err5 := newTables(db)
 	filter, err6 := labels.NewFilter(nil, nil)
 	require.NoError(t, errors.Join(err1, err2, err3, err4, err5, err6))
-	c := newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Settings: settings.Agent{StateDir: dir},
+	c := newController(params{Config: DefaultConfig, Log: slog.New(slog.DiscardHandler), DB: db, Settings: settings.Agent{StateDir: dir},
 		Filter: filter, Endpoints: eps, CRDs: crds, Servers: servers, Wanted: rows, Identities: known, Of: of, Done: done, Client: client})
 	require.NoError(t, c.numbers.load(c.Log))
 	require.NoError(t, c.subscribe())
@@ -100,7 +100,7 @@ func (r *manyRig) pass(t *testing.T) output {
 	t.Helper()
 	txn := r.DB.ReadTxn()
 	in := r.read(txn)
-	out := r.resolve(txn, in, time.Now().Add(grace))
+	out := r.resolve(txn, in, time.Now().Add(DefaultConfig.Grace))
 	require.NoError(t, r.commit(txn, in, out))
 	return out
 }

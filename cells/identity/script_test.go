@@ -3,9 +3,11 @@ package identity
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
@@ -68,6 +70,22 @@ func commands(t testing.TB, server *kubetest.Server) upstream.ScriptCmdsOut {
 		})
 	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
+		"kube/slow": simple("Answer requests that create objects after a time", func(args []string) string {
+			delay, err := time.ParseDuration(args[0])
+			if err != nil {
+				return err.Error()
+			}
+			server.Fault(func(r *http.Request) (int, string) {
+				if r.Method == http.MethodPost {
+					select {
+					case <-time.After(delay):
+					case <-r.Context().Done():
+					}
+				}
+				return 0, ""
+			})
+			return ""
+		}),
 		"kube/stop":       simple("Stop the API server", func([]string) string { server.Stop(); return "" }),
 		"kube/start":      simple("Start it again", func([]string) string { server.Start(t); return "" }),
 		"kube/identities": simple("Show the objects", func([]string) string { return strings.Join(objects(server), "") }),

@@ -35,7 +35,8 @@ type kubeNode struct {
 	server *kubetest.Server
 }
 
-func startKubeNode(t *testing.T) kubeNode {
+// startKubeNode starts the node and its agent, which gets further flags.
+func startKubeNode(t *testing.T, args ...string) kubeNode {
 	t.Helper()
 	n := kubeNode{Node: newNode(t, nodekit.Options{})}
 	if err := n.Do(func() error { n.server = kubetest.New(t); return nil }); err != nil {
@@ -45,7 +46,7 @@ func startKubeNode(t *testing.T) kubeNode {
 		Spec:   corev1.NodeSpec{PodCIDRs: []string{"10.50.0.0/24", "fd00:50::/64"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodekit.UplinkIPv4.Addr().String()}}}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "bees"}}})
-	n.AddAgentArgs("--manifests-dir=", "--k8s-api-server="+n.server.URL(), "--ipam=kubernetes")
+	n.AddAgentArgs(append([]string{"--manifests-dir=", "--k8s-api-server=" + n.server.URL(), "--ipam=kubernetes"}, args...)...)
 	if err := n.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
@@ -90,22 +91,34 @@ type endpointIdentity struct {
 // identityOf is the row of a pod.
 func (n kubeNode) identityOf(t *testing.T, p *nodekit.Pod) endpointIdentity {
 	t.Helper()
-	out, err := n.Waggle(t.Context(), "db", "show", "endpoint-identities", "-o", "json")
+	rows, err := identitiesOf(t, n.Node)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rows []endpointIdentity
-	if err := json.Unmarshal([]byte(out), &rows); err != nil {
-		t.Fatal(err)
+	row, found := rows[attachmentOf(p)]
+	if !found {
+		t.Fatalf("pod %s has no identity: %+v", p.Name, rows)
 	}
-	for _, row := range rows {
-		if row.Attachment == p.ContainerID+":"+p.IfName {
-			return row
-		}
-	}
-	t.Fatalf("pod %s has no identity:\n%s", p.Name, out)
-	return endpointIdentity{}
+	return row
 }
+
+// identitiesOf is the table endpoint-identities, by attachment.
+func identitiesOf(t *testing.T, node *nodekit.Node) (map[string]endpointIdentity, error) {
+	out, err := node.Waggle(t.Context(), "db", "show", "endpoint-identities", "-o", "json")
+	if err != nil {
+		return nil, err
+	}
+	var rows []endpointIdentity
+	err = json.Unmarshal([]byte(out), &rows)
+	all := map[string]endpointIdentity{}
+	for _, row := range rows {
+		all[row.Attachment] = row
+	}
+	return all, err
+}
+
+// attachmentOf is what tables call the attachment of a pod.
+func attachmentOf(p *nodekit.Pod) string { return p.ContainerID + ":" + p.IfName }
 
 // published is the number that a pod's CiliumEndpoint tells other nodes; 0 for none.
 func (n kubeNode) published(name string) int64 {
@@ -116,18 +129,18 @@ func (n kubeNode) published(name string) int64 {
 	return o.Status.Identity.ID
 }
 
-// identityGrace is how long the agent waits for a number of the cluster before it gives one of its own, see
-// Documentation/cells/identity.md.
-const identityGrace = time.Second
+// noProvisional has the agent of a test wait for a number of the cluster for as long as it takes, in place of the second after which it
+// gives one of its own. A busy machine then cannot make the agent do so, and a provisional number is an error whenever it comes. The
+// second is exact in virtual time in cells/identity.
+const noProvisional = "--identity-grace=1h"
 
-// identityOfCluster waits until a pod has a number of the cluster. One of the node may come first, but not before the agent has
-// waited for as long as it should since a moment.
-func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod, since time.Time) (row endpointIdentity) {
+// identityOfCluster waits until a pod has a number of the cluster, of an agent that gives none of its own: see [noProvisional].
+func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod) (row endpointIdentity) {
 	t.Helper()
 	eventually(t, func() error {
 		row = n.identityOf(t, p)
-		if row.Source == "provisional" && time.Now().Before(since.Add(identityGrace)) { // a busy machine makes it later, never earlier
-			t.Fatalf("the agent gave %+v before %v were over", row, identityGrace)
+		if row.Source == "provisional" {
+			t.Fatalf("the agent gave %+v", row)
 		}
 		if row.Source != "crd" {
 			return fmt.Errorf("pod %s has %+v", p.Name, row)
@@ -140,56 +153,11 @@ func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod, since time.Tim
 // observed is what a pod's facts in the kernel were while somebody looked.
 type observed struct {
 	mu         sync.Mutex
-	identities []uint32    // one after the other, without repetitions; 0 is a free slot
-	times      []time.Time // when each was seen first
+	identities []uint32 // one after the other, without repetitions; 0 is a free slot
 	looks      int
 }
 
-// withoutGrace lists what was seen, but for numbers of the node between two of the cluster, each of which the agent may give when
-// none of the cluster has come for as long as it waits since the last of some changes.
-func (o *observed) withoutGrace(changes ...time.Time) (identities []uint32) {
-	for i, id := range o.identities {
-		if i > 0 && i < len(o.identities)-1 && identity.IsProvisional(id) && ofCluster(o.identities[i-1]) && ofCluster(o.identities[i+1]) {
-			var last time.Time
-			for _, change := range changes {
-				if !change.After(o.times[i]) {
-					last = change
-				}
-			}
-			if !last.IsZero() && o.times[i].Sub(last) >= identityGrace {
-				continue
-			}
-		}
-		identities = append(identities, id)
-	}
-	return identities
-}
-
 func ofCluster(id uint32) bool { return id >= identity.ClusterMin && id <= identity.ClusterMax }
-
-func TestObserved_WithoutGrace(t *testing.T) {
-	t.Parallel()
-	const one, two, own = identity.ClusterMin, identity.ClusterMin + 1, identity.ProvisionalScope + 1
-	change := time.Now()
-	for name, c := range map[string]struct {
-		seen []uint32
-		at   time.Duration // of the second, since the change
-		want []uint32
-	}{
-		"at once":            {[]uint32{one, own, two}, time.Millisecond, []uint32{one, own, two}},
-		"when time was over": {[]uint32{one, own, two}, identityGrace, []uint32{one, two}},
-		"before the change":  {[]uint32{one, own, two}, -time.Minute, []uint32{one, own, two}},
-		"at the end":         {[]uint32{one, own}, time.Minute, []uint32{one, own}},
-		"a free slot":        {[]uint32{one, 0, two}, time.Minute, []uint32{one, 0, two}},
-		"two of the node":    {[]uint32{one, own, own + 1, two}, time.Minute, []uint32{one, own, own + 1, two}},
-		"of the cluster":     {[]uint32{one, two, one}, time.Minute, []uint32{one, two, one}},
-	} {
-		o := &observed{identities: c.seen, times: slices.Repeat([]time.Time{change.Add(c.at)}, len(c.seen))}
-		if got := o.withoutGrace(change.Add(-time.Second/2), change, change.Add(time.Hour)); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-	}
-}
 
 func (o *observed) last() uint32 {
 	o.mu.Lock()
@@ -227,7 +195,7 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 			}
 			o.mu.Lock()
 			if o.looks++; len(o.identities) == 0 || o.identities[len(o.identities)-1] != slot.Identity {
-				o.identities, o.times = append(o.identities, slot.Identity), append(o.times, time.Now())
+				o.identities = append(o.identities, slot.Identity)
 			}
 			o.mu.Unlock()
 			if o.looks%100 == 0 {
@@ -316,20 +284,18 @@ func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
 // from another do not.
 func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 	t.Parallel()
-	n := startKubeNode(t)
-	began := time.Now()
+	n := startKubeNode(t, noProvisional)
 	one := n.startPod(t, "web-0", map[string]string{"app": "web", "pod-template-hash": "a", "statefulset.kubernetes.io/pod-name": "web-0"})
 	two := n.startPod(t, "web-1", map[string]string{"app": "web", "pod-template-hash": "b", "statefulset.kubernetes.io/pod-name": "web-1"})
-	first := n.identityOfCluster(t, one, began)
-	if other := n.identityOfCluster(t, two, began); other.Identity != first.Identity {
+	first := n.identityOfCluster(t, one)
+	if other := n.identityOfCluster(t, two); other.Identity != first.Identity {
 		t.Errorf("pods of one set have %+v and %+v", first, other)
 	}
 	o, stop := n.observe(t, first.EndpointID, one, two.Addr(true))
-	history, changes := []uint32{first.Identity}, []time.Time{}
+	history := []uint32{first.Identity}
 	change := func(what string, apply func()) {
 		t.Helper()
 		before := o.last()
-		changes = append(changes, time.Now())
 		apply()
 		eventually(t, func() error {
 			now := o.last()
@@ -351,8 +317,8 @@ func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 		n.server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default", Labels: map[string]string{"team": "wasps"}}})
 	})
 	stop()
-	if !slices.Equal(o.withoutGrace(changes...), history) {
-		t.Errorf("the kernel had %v at %v, want %v and nothing between; changes were at %v", o.identities, o.times, history, changes)
+	if !slices.Equal(o.identities, history) {
+		t.Errorf("the kernel had %v, want %v and nothing between", o.identities, history)
 	}
 
 	if err := one.Detach(t.Context()); err != nil {
@@ -364,7 +330,7 @@ func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 // A plugin that is faster than the watch has the pod asked for, once.
 func TestPrivilegedIdentity_PluginFasterThanTheWatch(t *testing.T) {
 	t.Parallel()
-	n := startKubeNode(t)
+	n := startKubeNode(t, noProvisional)
 	n.startPod(t, "known", nil)
 	// No watch of pods is answered from now on.
 	var held atomic.Int64
@@ -385,7 +351,6 @@ func TestPrivilegedIdentity_PluginFasterThanTheWatch(t *testing.T) {
 	n.server.Await(t, "the watch of pods is held up", func() bool { return held.Load() > 0 })
 
 	n.putPod("fast", map[string]string{"app": "fast"})
-	began := time.Now()
 	pod := addPod(t, n.Node, "fast")
 	before := n.identityOf(t, pod)
 	if before.Labels["k8s:app"] != "fast" {
@@ -400,7 +365,7 @@ func TestPrivilegedIdentity_PluginFasterThanTheWatch(t *testing.T) {
 	if asked != 1 {
 		t.Errorf("the API server was asked for the pod %d times", asked)
 	}
-	before = n.identityOfCluster(t, pod, began)
+	before = n.identityOfCluster(t, pod)
 	letGo()
 	n.awaitRow(t, "k8s-pods", "default/"+pod.Name)
 	if after := n.identityOf(t, pod); after.Identity != before.Identity {

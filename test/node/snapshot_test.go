@@ -81,17 +81,15 @@ func (n kubeNode) allFrom(t *testing.T, state string) {
 // and used all the time, nor in its tables, nor, once the API server is back, there.
 func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 	t.Parallel()
-	n := startKubeNode(t)
-	beganA := time.Now()
+	n := startKubeNode(t, noProvisional) // but for the pod that is added while no API server answers
 	a := n.startPod(t, "a", map[string]string{"app": "a"})
-	beganB := time.Now()
 	b := n.startPod(t, "b", map[string]string{"app": "b"})
 	n.putPod("c", map[string]string{"app": "c"})
 	n.awaitRow(t, "k8s-pods", "default/c")
 	n.server.Put(&ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "elsewhere", UID: "e"},
 		Status: ciliumv2.EndpointStatus{ID: 7}})
 	n.awaitRow(t, "cilium-endpoints", "elsewhere")
-	first, second := n.identityOfCluster(t, a, beganA), n.identityOfCluster(t, b, beganB)
+	first, second := n.identityOfCluster(t, a), n.identityOfCluster(t, b)
 	for name, number := range map[string]uint32{"a": first.Identity, "b": second.Identity} {
 		eventually(t, func() error {
 			rows, err := n.Waggle(t.Context(), "db", "show", "cilium-endpoints")
@@ -148,7 +146,6 @@ func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.awaitRow(t, "api-servers", "yes")
-	came := time.Now()
 	letGo()
 	n.allFrom(t, "synced")
 	n.awaitRow(t, "k8s-namespaces", "new")
@@ -167,8 +164,8 @@ func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 	if got := n.identityOf(t, b); got.Identity != second.Identity {
 		t.Errorf("b had %d, and has %d", second.Identity, got.Identity)
 	}
-	if want := []uint32{first.Identity, n.identityOf(t, a).Identity}; !slices.Equal(o.withoutGrace(came), want) {
-		t.Errorf("the kernel had %v at %v for a, want %v; its labels came at %v", o.identities, o.times, want, came)
+	if want := []uint32{first.Identity, n.identityOf(t, a).Identity}; !slices.Equal(o.identities, want) {
+		t.Errorf("the kernel had %v for a, want %v", o.identities, want)
 	}
 	for _, r := range n.server.Requests() {
 		if r.Verb == "delete" {

@@ -32,7 +32,11 @@ func generate(root string) (map[string]string, error) {
 	both := []*role{node, cluster}
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for _, r := range both {
-		flags.AddFlagSet(r.flags)
+		r.flags.VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden && flags.Lookup(f.Name) == nil { // hidden flags are for tests
+				flags.AddFlag(f)
+			}
+		})
 	}
 	writers, err := findWriters(root)
 	if err != nil {
