@@ -180,7 +180,7 @@ func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()
 // the failure with its exit code. It leaves the stacks, and the next run reports them in its log.
 func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 	t.Parallel()
-	node, freeze := frozen(t, "--stop-timeout=9s") // 3 s from the record to the end, for a machine that is busy
+	node, freeze := frozen(t, "--stop-timeout=30s") // 10 s from the record of the stacks to the end, for a machine that is busy
 	done := hang(t, node, freeze)
 	err := node.StopAgent(t.Context())
 	for _, want := range []string{"exit status 1", "Stopping takes long", "Stop hook failed", "fill-endpoint-maps"} {

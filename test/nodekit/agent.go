@@ -107,8 +107,8 @@ const (
 	// stopTimeout is the time in which the agent of a node must stop, in place of the 4.5 s of an installed one. A CPU that is
 	// emulated or busy may need more than those; a stop hook that hangs needs more than this as well.
 	stopTimeout = 20 * time.Second
-	// endTimeout is the time from a signal to the end of the process. It leaves some for what is not the agent's.
-	endTimeout = stopTimeout + 10*time.Second
+	// endTimeout is the time from a signal to the end of the process, also of an agent whose test gives it longer to stop.
+	endTimeout = time.Minute
 )
 
 // StopAgent ends the agent with SIGTERM and waits for it. An exit code other than 0 is an error, on every CPU: a stop hook has

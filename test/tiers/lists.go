@@ -63,6 +63,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedService_PoliciesSeeThroughIt/*":                    "policies of each direction in one mode; denied traffic is watched",
 	"test/node TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns/*": "restarts of the agent, with sockets that must end and others that must stay",
 	"test/node TestPrivilegedStop_SecondSignal":                                 "an agent that must be started and frozen",
+	"test/node TestPrivilegedStop_WithAJobThatHangs":                            "an agent that must be started and frozen, and that ends after 30 s",
 	"test/node TestPrivilegedUpgrade_DisturbsNobody":                            "compiles another datapath and agent",
 	"test/node TestPrivilegedWedge_ADiskThatHangs":                              "compiles an agent that can be frozen",
 	"test/node TestPrivilegedWedge_EachLoopInTurn":                              "each of more than fifty loops is frozen until it is named",
