@@ -248,23 +248,29 @@ func (w *world) changesOfLabels(t *testing.T) {
 			w.compare(t, usual, want)
 		})
 	}
-	labels := func(name string, change func(), want func(flow) bool) {
-		step(name, func() { change(); w.await(t, usual, want) }, want)
+	const team = "io.cilium.k8s.namespace.labels.team"
+	labels := func(name string, change func(), changed map[string]string, want func(flow) bool) {
+		step(name, func() { change(); w.awaitLabels(t, changed) }, want)
 	}
 	step("a policy comes", func() { w.apply(t, fromB) }, inbound("x/a", from("x/b")))
 	step("it is another one", func() { w.apply(t, fromY) }, inbound("x/a", from("w/*")))
 	step("it goes", func() { w.apply(t, "") }, all)
 	step("it comes back with another", func() { w.apply(t, fromB+"\n"+fromY) }, inbound("x/a", from("x/b w/*")))
 	step("one of two goes", func() { w.apply(t, fromB) }, inbound("x/a", from("x/b")))
-	labels("a peer's label comes", func() { w.write(t, "pods.yaml", relabel("x/c", "app: c", "app: b")) }, inbound("x/a", from("x/b x/c")))
-	labels("a peer's label goes", func() { w.write(t, "pods.yaml", relabel("x/b", "app: b", "app: other")) }, inbound("x/a", none))
-	labels("a subject's label goes", func() { w.write(t, "pods.yaml", relabel("x/a", "app: a", "app: other")) }, all)
-	labels("all labels as before", func() { w.write(t, "pods.yaml", podManifests(policyPods)) }, inbound("x/a", from("x/b")))
+	labels("a peer's label comes", func() { w.write(t, "pods.yaml", relabel("x/c", "app: c", "app: b")) },
+		map[string]string{"x/c": "app=b"}, inbound("x/a", from("x/b x/c")))
+	labels("a peer's label goes", func() { w.write(t, "pods.yaml", relabel("x/b", "app: b", "app: other")) },
+		map[string]string{"x/b": "app=other", "x/c": "app=c"}, inbound("x/a", none))
+	labels("a subject's label goes", func() { w.write(t, "pods.yaml", relabel("x/a", "app: a", "app: other")) },
+		map[string]string{"x/a": "app=other", "x/b": "app=b"}, all)
+	labels("all labels as before", func() { w.write(t, "pods.yaml", podManifests(policyPods)) },
+		map[string]string{"x/a": "app=a"}, inbound("x/a", from("x/b")))
 	step("policies about a namespace", func() { w.apply(t, fromY) }, inbound("x/a", from("w/*")))
-	labels("a namespace's label goes", func() { w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none"})) }, inbound("x/a", none))
+	labels("a namespace's label goes", func() { w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none"})) },
+		map[string]string{"w/a": team + "=none", "w/b": team + "=none"}, inbound("x/a", none))
 	labels("it goes to another namespace", func() {
 		w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none", "z": "team: w"}))
-	}, inbound("x/a", from("z/*")))
+	}, map[string]string{"z/a": team + "=w", "z/liar": team + "=w"}, inbound("x/a", from("z/*")))
 }
 
 // The kubelet reaches pods whatever policies say, and --allow-localhost=policy takes that back.

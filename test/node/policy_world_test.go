@@ -263,27 +263,58 @@ func (w *world) denies(t *testing.T, services []service, want func(flow) bool) {
 	}
 }
 
-// await waits until exactly those connections are answered that want names. It is for changes of labels, which no marker shows to
-// be in force; [world.compare] follows it.
-func (w *world) await(t *testing.T, services []service, want func(flow) bool) {
+// awaitLabels waits until the datapath knows pods by the identities of labels that have changed, "key=value" by the name of the pod: their
+// endpoints and their addresses. Selectors go by the labels of the same or of a later moment, so policies are those of these labels as
+// well, and a denied connection that is answered from then on is a fault.
+func (w *world) awaitLabels(t *testing.T, changed map[string]string) {
 	t.Helper()
-	left := w.flows(services)
 	eventually(t, func() error {
-		var wrong []flow
-		for i, answered := range w.try(t, left) {
-			if answered != want(left[i]) {
-				wrong = append(wrong, left[i])
-			}
+		rows, err := identitiesOf(t, w.Node)
+		if err != nil {
+			return err
 		}
-		if left = wrong; len(wrong) > 0 {
-			return fmt.Errorf("%d connections are not as policies say:%s", len(wrong), some(wrong))
+		facts, err := w.Waggle(t.Context(), "db", "show", "endpoint-facts")
+		if err != nil {
+			return err
+		}
+		addresses, err := w.Waggle(t.Context(), "db", "show", "ipcache")
+		if err != nil {
+			return err
+		}
+		for name, label := range changed {
+			p := w.party(name)
+			row := rows[attachmentOf(p.pod)]
+			if key, value, _ := strings.Cut(label, "="); row.Labels["k8s:"+key] != value {
+				return fmt.Errorf("%s has %+v, without %s", name, row, label)
+			}
+			const identityOfFacts, identityOfAddress = 5, 1 // columns
+			number := fmt.Sprint(row.Identity)
+			if !written(facts, fmt.Sprint(row.EndpointID), identityOfFacts, number) {
+				return fmt.Errorf("the datapath does not know %s by %s:\n%s", name, number, facts)
+			}
+			for _, addr := range p.addrs {
+				if prefix := netip.PrefixFrom(addr, addr.BitLen()).String(); !written(addresses, prefix, identityOfAddress, number) {
+					return fmt.Errorf("%s of %s is not known by %s:\n%s", prefix, name, number, addresses)
+				}
+			}
 		}
 		return nil
 	})
 }
 
-// compare tries all connections. One that must not be answered and is fails the test at once: [world.apply] has waited until the
-// policies are in force, so the answer is a fault, however briefly they leak. One that must be answered is tried again for a while.
+// written reports whether a table has a row of a key with a value in one of its columns that is in the kernel.
+func written(table, key string, column int, value string) bool {
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) > column && fields[0] == key && fields[column] == value && fields[len(fields)-1] == "Done" {
+			return true
+		}
+	}
+	return false
+}
+
+// compare tries all connections. One that must not be answered and is fails the test at once: [world.apply] or
+// [world.awaitLabels] has waited until the change is in force, so the answer is a fault, however brief the leak is. One that must be answered is tried again for a while.
 func (w *world) compare(t *testing.T, services []service, want func(flow) bool) {
 	t.Helper()
 	left := w.flows(services)
