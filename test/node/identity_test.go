@@ -168,7 +168,7 @@ func (o *observed) last() uint32 {
 	return o.identities[len(o.identities)-1]
 }
 
-// observe reads a pod's facts over and over, and sends packets from it to another all the time, until stop is called, which
+// observe reads a pod's facts over and over, and sends packets from it to another each millisecond, until stop is called, which
 // fails the test if one of them was lost.
 func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.Addr) (o *observed, stop func()) {
 	t.Helper()
@@ -199,7 +199,7 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 			}
 			o.mu.Unlock()
 			if o.looks%100 == 0 {
-				time.Sleep(100 * time.Microsecond) // the agent and the API server need a CPU as well
+				time.Sleep(time.Millisecond) // the agent, the API server and other tests need a CPU as well
 			}
 		}
 		return nil
@@ -210,6 +210,7 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 			if err := nodekit.Ping(from, to, 56); err != nil {
 				return fmt.Errorf("after %d answers: %w", sent, err)
 			}
+			time.Sleep(time.Millisecond)
 		}
 		return nil
 	})

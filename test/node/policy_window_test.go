@@ -114,7 +114,7 @@ func flood(ctx context.Context, from nodekit.Place, to *targets, sent *atomic.In
 						sent.Add(1)
 					}
 				}
-				time.Sleep(100 * time.Microsecond) // pods are being made on the same two CPUs
+				time.Sleep(time.Millisecond) // pods are added and other tests run on the same CPUs
 			}
 		}
 		return nil
@@ -149,7 +149,7 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 	t.Parallel()
 	const atOnce, killEvery = 4, 5
 	pods := times(t, 12, 50)
-	ranges := [...]string{"10.244.0.0/27", "fd00:10:244:1::/123"} // so small that all addresses are tried while a pod is being added
+	ranges := [...]string{"10.244.0.0/28", "fd00:10:244:1::/124"} // so small that all addresses are tried while a pod is being added
 	n := newNode(t, nodekit.Options{IPv4CIDR: ranges[0], IPv6CIDR: ranges[1], AgentArgs: []string{"--ipam-release-quarantine=0s"}})
 	w := &world{Node: n}
 	manifests := map[string]string{"free/victim": "labels: {app: victim}}", "free/open": "labels: {app: open}}", "free/attacker": "labels: {app: attacker}}"}
