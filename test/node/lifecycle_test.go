@@ -20,7 +20,7 @@ import (
 // soakEnv names the environment variable that makes a run a soak. Its value multiplies the soak's counts.
 const soakEnv = "WAGGLE_TEST_SOAK"
 
-// soak multiplies what runs in a row; `make soak` sets it to 10.
+// soak multiplies what runs in a row; `make soak` sets it to 3.
 func soak(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv(soakEnv)

@@ -48,7 +48,7 @@ func connect(t *testing.T, from nodekit.Place, network string, to netip.AddrPort
 	t.Helper()
 	var conn net.Conn
 	if err := from.Do(func() (err error) {
-		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
+		conn, err = net.DialTimeout(network, to.String(), 15*time.Second)
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func (w *world) establishedConnectionsAreJudgedAgain(t *testing.T) {
 		var group errgroup.Group
 		for _, c := range all {
 			group.Go(func() error {
-				patience := 5 * time.Second
+				patience := 15 * time.Second
 				if !want(c) {
 					patience = 300 * time.Millisecond
 				}
