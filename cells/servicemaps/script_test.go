@@ -28,23 +28,30 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestScripts is not parallel: the time that a script has would pass while it waits for the models to be done.
 func TestScripts(t *testing.T) {
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{
-			account.Cell,
-			settings.Cell,
-			cell.Module("inputs", "Tables that other cells write",
-				cell.ProvidePrivate(frontends.NewTable, backends.NewTable),
-				cell.Provide(newInputs, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
-					statedb.RWTable[*backends.Backend].ToTable),
-			),
-			cell.Module("service-maps", "Under test",
-				cell.ProvidePrivate(func() *fakes { return newFakes(8, 16, 100) }),
-				cell.Provide((*fakes).maps),
-				implementation,
-				cell.Provide(commands),
-			),
-		}
-	})
+	celltest.Run(t, "testdata/in-*.txtar", scriptCells)
+}
+
+// TestScripts_Virtual runs scripts that are exact about time.
+func TestScripts_Virtual(t *testing.T) {
+	celltest.RunVirtual(t, "testdata/virtual-*.txtar", scriptCells)
+}
+
+func scriptCells(testing.TB) []cell.Cell {
+	return []cell.Cell{
+		account.Cell,
+		settings.Cell,
+		cell.Module("inputs", "Tables that other cells write",
+			cell.ProvidePrivate(frontends.NewTable, backends.NewTable),
+			cell.Provide(newInputs, frontends.NewStatuses, statedb.RWTable[*frontends.Frontend].ToTable,
+				statedb.RWTable[*backends.Backend].ToTable),
+		),
+		cell.Module("service-maps", "Under test",
+			cell.ProvidePrivate(func() *fakes { return newFakes(8, 16, 100) }),
+			cell.Provide((*fakes).maps),
+			implementation,
+			cell.Provide(commands),
+		),
+	}
 }
 
 func newInputs(db *statedb.DB, fronts statedb.RWTable[*frontends.Frontend], backs statedb.RWTable[*backends.Backend]) upstream.ScriptCmdOut {
