@@ -1,0 +1,40 @@
+package leaderelection
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestElection_StopTakesTwoSecondsAtMost: a leader that stops gives its Lease back, and a server that does not answer keeps it from
+// that for 2 s. A stop of the process has 4 s for everything.
+func TestElection_StopTakesTwoSecondsAtMost(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		cut  bool
+		late time.Duration
+		want time.Duration
+	}{
+		"answers at once":     {false, 0, 0},
+		"answers after 1.9 s": {false, 1900 * time.Millisecond, 1900 * time.Millisecond},
+		"answers after 3 s":   {false, 3 * time.Second, 2 * time.Second},
+		"does not answer":     {true, 0, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := run(t, &server{}, "a")
+				wait(t, time.Second, "a leads", a.leads, a)
+				a.set(c.cut, false, c.late)
+				began := time.Now()
+				a.stop()
+				if took := time.Since(began); took != c.want {
+					t.Errorf("stopped after %v, want %v", took, c.want)
+				}
+				if a.leads() {
+					t.Error("a leads after it has stopped")
+				}
+			})
+		})
+	}
+}
