@@ -79,7 +79,7 @@ func commands(t testing.TB, server *kubetest.Server) upstream.ScriptCmdsOut {
 				if r.Method == http.MethodPost {
 					select {
 					case <-time.After(delay):
-					case <-r.Context().Done():
+					case <-t.Context().Done():
 					}
 				}
 				return 0, ""
