@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"sync"
@@ -74,6 +75,7 @@ func (w watchedEntries) Delete(id uint32, k policymap.Key) error {
 func (k *watchedKernel) store(slots map[uint16]slot) {
 	k.mu.Lock()
 	maps.Copy(k.slots, slots)
+	k.log = append(k.log, fmt.Sprintf("put slots %v", slots))
 	k.mu.Unlock()
 	k.written()
 }

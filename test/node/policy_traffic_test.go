@@ -50,7 +50,9 @@ type span struct{ begin, end time.Duration }
 //   - Most spans lose none: the call takes microseconds, and a few datagrams are sent every 5 ms. Only a call that is interrupted
 //     loses some. Were pods taken over one after the other, milliseconds apart, almost every span would lose some.
 //
-// What TCP sent again is not asked for: no counter says when that was.
+// How long a row is says nothing: between two slots of the call the process may lose its CPU. That there is one call, and no moment without
+// an entry before or after it, is exact in cells/policy (TestTogether) and cells/endpointmaps (policies-of-all-at-once). Nor is asked what
+// TCP sent again: no counter says when that was.
 func hardlyDisturbed(t *testing.T, l *load.Load, spans []span) {
 	t.Helper()
 	r, err := l.Stop()

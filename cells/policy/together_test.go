@@ -1,0 +1,265 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// flowsOf is which of some endpoints may begin connections to which others.
+type flowsOf map[[2]uint16]bool
+
+// cluster is what Kubernetes has: pods, of which the position is the id of the endpoint, namespaces and policies.
+type cluster struct {
+	pods       []*k8s.Pod
+	namespaces []*k8s.Namespace
+	policies   []*k8s.NetworkPolicy
+}
+
+const firstPod = 7
+
+// randomCluster makes one of few labels, so that selectors often choose something.
+func randomCluster(r *rand.Rand) (c cluster) {
+	label := func(key string) map[string]string { return map[string]string{key: string("abc"[r.IntN(3)])} }
+	for i := range 3 {
+		c.namespaces = append(c.namespaces, &k8s.Namespace{Name: fmt.Sprint("n", i), Labels: label("team")})
+	}
+	for i := range 6 {
+		labels := label("app")
+		maps.Copy(labels, label("tier"))
+		c.pods = append(c.pods, &k8s.Pod{Namespace: fmt.Sprint("n", i%3), Name: fmt.Sprint("p", i), UID: fmt.Sprint(i), Labels: labels})
+	}
+	selector := func(keys ...string) *k8s.Selector { return &k8s.Selector{MatchLabels: label(keys[r.IntN(len(keys))])} }
+	peers := func() (rules []k8s.PolicyRule) {
+		for range r.IntN(3) {
+			peer := k8s.Peer{Pods: selector("app", "tier")}
+			switch r.IntN(3) {
+			case 0:
+				peer.Namespaces = selector("team")
+			case 1:
+				peer = k8s.Peer{Namespaces: &k8s.Selector{}}
+			}
+			rule := k8s.PolicyRule{Peers: []k8s.Peer{peer}}
+			if r.IntN(3) == 0 {
+				rule.Ports = []k8s.PolicyPort{{Protocol: "TCP", Port: []string{"80", "81"}[r.IntN(2)]}}
+			}
+			rules = append(rules, rule)
+		}
+		return rules
+	}
+	for i := range r.IntN(7) {
+		p := &k8s.NetworkPolicy{Namespace: fmt.Sprint("n", r.IntN(3)), Name: fmt.Sprint("policy", i), IsIngress: r.IntN(3) > 0}
+		p.IsEgress = !p.IsIngress || r.IntN(3) == 0
+		if r.IntN(3) > 0 {
+			p.PodSelector = *selector("app", "tier")
+		}
+		if p.IsIngress {
+			p.Ingress = peers()
+		}
+		if p.IsEgress {
+			p.Egress = peers()
+		}
+		c.policies = append(c.policies, p)
+	}
+	return c
+}
+
+// changed is the cluster with some other pods, namespaces and policies.
+func (c cluster) changed(r *rand.Rand) cluster {
+	other := randomCluster(r)
+	for i := range c.pods {
+		if r.IntN(2) == 0 {
+			other.pods[i] = c.pods[i]
+		}
+	}
+	for i := range c.namespaces {
+		if r.IntN(3) > 0 {
+			other.namespaces[i] = c.namespaces[i]
+		}
+	}
+	for i := range min(len(c.policies), len(other.policies)) {
+		if r.IntN(2) == 0 {
+			other.policies[i] = c.policies[i]
+		}
+	}
+	return other
+}
+
+// flows asks the kernel about every pair of pods.
+func (c cluster) flows(k *watchedKernel) flowsOf {
+	all := flowsOf{}
+	for from := range c.pods {
+		for to := range c.pods {
+			if from != to {
+				pair := [2]uint16{uint16(firstPod + from), uint16(firstPod + to)}
+				all[pair] = k.allows(pair[0], pair[1])
+			}
+		}
+	}
+	return all
+}
+
+// begins says of all sources that nothing of them is read yet, and makes the endpoints those of the run before, as their files have them.
+func (c cluster) begins(a *agent, before []*endpoints.Endpoint) {
+	for _, table := range []string{"k8s-pods", "k8s-namespaces", "k8s-networkpolicies", "cilium-networkpolicies"} {
+		insert(a.DB, a.Sources, sources.Source{Table: table, State: sources.Waiting})
+	}
+	insert(a.DB, a.Endpoints, before...)
+}
+
+// arrives fills the tables, one after the other in some order, and lets the agent react to each. Labels of endpoints follow their pods, one
+// by one, once pods and namespaces are there.
+func (c cluster) arrives(a *agent, r *rand.Rand) {
+	read := func(table string, fill func()) func() {
+		return func() {
+			fill()
+			insert(a.DB, a.Sources, sources.Source{Table: table, State: sources.Synced})
+			synctest.Wait()
+		}
+	}
+	steps := []func(){
+		read("k8s-pods", func() { insert(a.DB, a.Pods, c.pods...) }),
+		read("k8s-namespaces", func() { insert(a.DB, a.Namespaces, c.namespaces...) }),
+		read("k8s-networkpolicies", func() { insert(a.DB, a.Policies, c.policies...) }),
+		read("cilium-networkpolicies", func() {}),
+	}
+	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	for _, step := range steps {
+		step()
+	}
+	for _, i := range r.Perm(len(c.pods)) {
+		a.relabel(uint16(firstPod + i))
+		synctest.Wait()
+	}
+	time.Sleep(30 * time.Second) // also what is waited for at most
+	synctest.Wait()
+}
+
+// rowsOf are the endpoints of a run as their files have them.
+func rowsOf(a *agent) (all []*endpoints.Endpoint) {
+	for ep := range a.Endpoints.All(a.DB.ReadTxn()) {
+		copied := ep.Clone()
+		copied.Restored = true
+		all = append(all, copied)
+	}
+	return all
+}
+
+// between calls change and wants that after each single write, which is a moment at which a packet may come, the kernel allows each
+// connection that is allowed before and after the change, and none that is denied both times.
+func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func()) {
+	t.Helper()
+	was := c.flows(k)
+	var moments []flowsOf
+	var wrote []string
+	k.after = func(k *watchedKernel) {
+		moments = append(moments, c.flows(k))
+		k.mu.Lock()
+		wrote = append(wrote, k.log[len(k.log)-1])
+		k.mu.Unlock()
+	}
+	change()
+	k.after = nil
+	is := c.flows(k)
+	for i, moment := range moments {
+		for pair, allowed := range moment {
+			if was[pair] == is[pair] && allowed != is[pair] {
+				t.Fatalf("after write %d of %d %v is allowed: %v; before and after all: %v; the write: %s", i+1, len(moments), pair, allowed, is[pair], wrote[i])
+			}
+		}
+	}
+	seen.writes += len(moments)
+	for pair := range is {
+		switch {
+		case was[pair] && is[pair]:
+			seen.allowed++
+		case !was[pair] && !is[pair]:
+			seen.denied++
+		default:
+			seen.changed++
+		}
+	}
+}
+
+// seen counts what a test has looked at: writes, and connections by whether both states allow or deny them.
+type seen struct{ writes, allowed, denied, changed int }
+
+func (s *seen) enough(t *testing.T) {
+	t.Helper()
+	t.Logf("%d writes; both states allow %d connections and deny %d, and differ about %d", s.writes, s.allowed, s.denied, s.changed)
+	if s.writes < 1000 || min(s.allowed, s.denied, s.changed) < 500 {
+		t.Error("the states are not good enough")
+	}
+}
+
+// rounds has a test run with many random clusters. start runs an agent in one until its end, with the endpoints of the run before.
+func rounds(t *testing.T, run func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (a *agent, stop func()))) {
+	t.Helper()
+	random := testseed.New(t)
+	for range 60 {
+		seed := [2]uint64{random.Uint64(), random.Uint64()}
+		synctest.Test(t, func(t *testing.T) {
+			r, dir, k := rand.New(rand.NewPCG(seed[0], seed[1])), t.TempDir(), newWatchedKernel()
+			state := randomCluster(r)
+			var before []*endpoints.Endpoint // as files have them
+			for i, p := range state.pods {
+				before = append(before, &endpoints.Endpoint{ID: uint16(firstPod + i), ContainerID: fmt.Sprint(i), IfName: "eth0", HostIfIndex: firstPod + i,
+					K8sNamespace: p.Namespace, K8sPodName: p.Name, K8sUID: p.UID})
+			}
+			run(t, r, state, k, func(c cluster) (*agent, func()) {
+				a, stop := startAgent(t, k, nil, dir, func(a *agent) { c.begins(a, before) })
+				c.arrives(a, r)
+				return a, func() { before = rowsOf(a); stop() }
+			})
+		})
+	}
+}
+
+// TestTogether_WhatChangedWhileTheAgentWasDown: pods, namespaces and policies change while no agent runs. The next run goes from the one
+// state to the other without a moment in between, however long it is from one write to the next. That the slots of all endpoints are one
+// write is proved in the cell endpoint-maps.
+func TestTogether_WhatChangedWhileTheAgentWasDown(t *testing.T) {
+	t.Parallel()
+	var s seen
+	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
+		_, stop := start(state)
+		for range 3 {
+			stop()
+			state = state.changed(r)
+			state.between(t, k, &s, func() { _, stop = start(state) })
+		}
+	})
+	s.enough(t)
+}
+
+// TestTogether_PoliciesThatChange: policies are replaced by others, all in one commit, while the agent runs.
+func TestTogether_PoliciesThatChange(t *testing.T) {
+	t.Parallel()
+	var s seen
+	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
+		a, _ := start(state)
+		for range 5 {
+			next := state.changed(r)
+			state.between(t, k, &s, func() {
+				txn := a.DB.WriteTxn(a.Policies)
+				_ = a.Policies.DeleteAll(txn)
+				for _, p := range next.policies {
+					_, _, _ = a.Policies.Insert(txn, p)
+				}
+				txn.Commit()
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+			})
+			state.policies = next.policies
+		}
+	})
+	s.enough(t)
+}
