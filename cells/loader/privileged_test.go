@@ -70,6 +70,7 @@ type node struct {
 	t          *testing.T
 	host, pod  *testnet.Namespace
 	maps       memoryMaps
+	agent      settings.Agent
 	kernel     kernel
 	hold, link int // ifindexes
 	hostIndex  int
@@ -79,12 +80,9 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t, nil)}
-	var err error
-	n.kernel, err = newKernel(n.maps, settings.Agent{EnableIPv4: true, EndpointShare: 25, BPFRoot: filepath.Join(t.TempDir(), "bpf")}, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := &node{t: t, host: testnet.New(t), pod: testnet.New(t), maps: newMemoryMaps(t, nil),
+		agent: settings.Agent{EnableIPv4: true, EndpointShare: 25, BPFRoot: filepath.Join(t.TempDir(), "bpf")}}
+	n.kernel = n.newKernel()
 	n.host.Do(func() {
 		n.hold = n.veth(podlink.HoldDevice, podlink.HoldPeer)
 		n.hostIndex = n.veth(podlink.HostDevice, podlink.NetDevice)
@@ -113,6 +111,14 @@ func newNode(t *testing.T) *node {
 	})
 	n.writeFacts()
 	return n
+}
+
+// newKernel is the real kernel as one run of the agent has it.
+func (n *node) newKernel() kernel {
+	n.t.Helper()
+	k, err := newKernel(n.maps, n.agent, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true})
+	n.check(err)
+	return k
 }
 
 // onHost is the hook of our own device.
@@ -205,14 +211,20 @@ func (n *node) attachHere() map[string]program {
 	n.t.Helper()
 	programs, err := n.kernel.Programs.Load()
 	n.check(err)
-	n.check(n.kernel.Pods.Guard())
-	n.check(n.kernel.Pods.Hold(n.hold))
+	n.put(n.kernel, programs)
+	return programs
+}
+
+// put attaches the programs of pods.
+func (n *node) put(k kernel, programs map[string]program) {
+	n.t.Helper()
+	n.check(k.Pods.Guard())
+	n.check(k.Pods.Hold(n.hold))
 	for _, b := range blockRows {
 		p := programs[b.Program]
-		n.check(n.kernel.Pods.SetFilter(uint32(b.IfIndex), &p))
+		n.check(k.Pods.SetFilter(uint32(b.IfIndex), &p))
 	}
-	n.check(n.kernel.Pods.Join(n.link, podName, 0))
-	return programs
+	n.check(k.Pods.Join(n.link, podName, 0))
 }
 
 // awaitCarrier waits until the pod's end knows that the host end is up; until then it drops what it sends.
@@ -306,39 +318,6 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 	if got := n.send(packets, packets); got != packets {
 		t.Fatalf("after the repair %d of %d packets reached the node", got, packets)
 	}
-}
-
-func TestPrivilegedGeneration_ReplacedWithoutLosingAPacket(t *testing.T) {
-	t.Parallel()
-	n := newNode(t)
-	first := n.attach()
-	done := make(chan int)
-	go func() { // packets all the while, and fewer than the socket of the node holds, which is 256
-		sent := 0
-		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); sent++ {
-			_, _ = n.client.Write([]byte("x"))
-			time.Sleep(2 * time.Millisecond)
-		}
-		done <- sent
-	}()
-	var second map[string]program
-	for range 5 {
-		second = n.attach()
-		time.Sleep(30 * time.Millisecond)
-	}
-	sent := <-done
-	if got := n.send(0, sent); got != sent {
-		t.Errorf("%d of %d packets arrived while programs were replaced", got, sent)
-	}
-	n.host.Do(func() {
-		seen, err := n.kernel.Pods.Observe()
-		n.check(err)
-		for _, b := range blockRows {
-			if id := seen.Filters[uint32(b.IfIndex)]; id != second[b.Program].ID || id == first[b.Program].ID {
-				t.Errorf("%s runs program %d, want %d", b.Hook, id, second[b.Program].ID)
-			}
-		}
-	})
 }
 
 func TestPrivilegedJoin_RefusesAnotherDevice(t *testing.T) {

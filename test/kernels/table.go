@@ -37,7 +37,7 @@ var suites = []suite{
 	{pkg: "cells/ipcache", kernels: oldest, tests: "Kernel_.*"},
 	{pkg: "cells/linkreaper", kernels: oldest, tests: ".*"},
 	{pkg: "cells/loader", kernels: oldest, tests: "Group_.*|Guard_.*|Join_.*|DeviceLink_(TakenOverAndUpdated|FilterInPlaceOfTCX)|" +
-		"Netdev_FiltersInPlaceOfTCX|Observe_.*|Steps_OutliveTheAgent"},
+		"Netdev_FiltersInPlaceOfTCX|Observe_.*|Steps_OutliveTheAgent|Generation_.*"},
 	{pkg: "cells/loader", kernels: newer, tests: "DeviceLink_(TakenOverAndUpdated|IsPutFirstAgainAndTheirsStay)|" +
 		"Netdev_BothHooksBesideOthers|Observe_.*"},
 	{pkg: "cells/maps", kernels: oldest, tests: ".*"},
@@ -92,11 +92,10 @@ var omissions = []omission{
 	{"cells/ipcache", both, "Verifier_.*", "it counts slices of a large map; Kernel_ asks the kernel for the same calls"},
 	{"cells/linkreaper", newer, ".*", unchanged},
 	{"cells/loader", both, "Constants_.*", "it compares constants of objects and loads nothing"},
-	{"cells/loader", both, "Generation_ReplacedWithoutLosingAPacket", "it counts packets for seconds; that a filter and a link are replaced in place is shown by pkg/tc and DeviceLink_"},
 	{"cells/loader", both, "SetFilter_.*", "it is about the cell's own memory; Guard_ and pkg/tc ask the kernel for the same filters"},
 	{"cells/loader", oldest, "Steps_PinIsRepaired", "it asks whether a file exists; Steps_OutliveTheAgent pins and unpins in this kernel"},
 	{"cells/loader", oldest, "Netdev_BothHooksBesideOthers|DeviceLink_IsPutFirstAgainAndTheirsStay", noTCX},
-	{"cells/loader", newer, "Steps_.*|Group_.*|Guard_.*|Join_.*|DeviceLink_FilterInPlaceOfTCX|Netdev_FiltersInPlaceOfTCX",
+	{"cells/loader", newer, "Generation_.*|Steps_.*|Group_.*|Guard_.*|Join_.*|DeviceLink_FilterInPlaceOfTCX|Netdev_FiltersInPlaceOfTCX",
 		"filters, links and control groups are those of the oldest kernel; the newer one attaches by tcx"},
 	{"cells/maps", newer, ".*", unchanged},
 	{"cells/metrics", newer, ".*", unchanged},
