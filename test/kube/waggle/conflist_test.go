@@ -37,7 +37,7 @@ func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 	if err := n.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	known(t, n, runPod(t, c, "ours", n))
+	known(t, c, n, runPod(t, c, "ours", n))
 	stop(t, p)
 
 	// Whoever wants it so has others put aside.

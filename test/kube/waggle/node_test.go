@@ -24,15 +24,15 @@ func podCIDRChanges(t *testing.T, shared *kube.Cluster) {
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	old := runIn(t, c, n, "old", before, before6)
 	hush := talk(t, n, "old", n.IPv4, n.IPv6)
-	known(t, n, old)
+	known(t, c, n, old)
 
 	annotate(after, after6)
 	stop(t, p)
 	p = readyAgent(t, n, "--ipam=kubernetes")
 	routerIn(t, c, n, after, after6)
 	fresh := runIn(t, c, n, "new", after, after6)
-	known(t, n, old)
-	known(t, n, fresh)
+	known(t, c, n, old)
+	known(t, c, n, fresh)
 	containers := containersOf(t, n)
 	for i := range fresh {
 		if err := pingOnce(t.Context(), n, containers["old"], fresh[i]); err != nil {
@@ -49,7 +49,11 @@ func podCIDRChanges(t *testing.T, shared *kube.Cluster) {
 		t.Fatal(err)
 	}
 	if err := c.WaitFor(t.Context(), "nothing to be left of the old range's pod", func() error {
-		text := network(t, n) + kernelCache(t, n)
+		cache, err := kernelCache(t, n)
+		if err != nil {
+			return err
+		}
+		text := network(t, n) + cache
 		for _, ip := range old {
 			if strings.Contains(text, ip+" ") {
 				return fmt.Errorf("%s is in\n%s", ip, text)
@@ -81,10 +85,17 @@ func runIn(t *testing.T, c *kube.Cluster, n *kube.Node, name string, cidrs ...st
 	return ips
 }
 
-// known wants the node to send to a pod's addresses by a device of ours, and rows of the kernel's ipcache for them.
-func known(t *testing.T, n *kube.Node, ips []string) {
+// known requires that the node sends to a pod's addresses by a device of ours, and that the kernel's ipcache has rows for them. Both must be
+// so at once, since ADD waits for them. Only an agent that does not answer is asked again.
+func known(t *testing.T, c *kube.Cluster, n *kube.Node, ips []string) {
 	t.Helper()
-	cache := kernelCache(t, n)
+	var cache string
+	if err := c.WaitFor(t.Context(), "the agent to show the ipcache", func() (err error) {
+		cache, err = kernelCache(t, n)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
 	for _, ip := range ips {
 		if route, err := n.Run(t.Context(), "ip", "route", "get", ip); err != nil || !strings.Contains(route, "dev waggle_host") {
 			t.Errorf("the route to %s is %q, %v", ip, route, err)
@@ -96,13 +107,8 @@ func known(t *testing.T, n *kube.Node, ips []string) {
 }
 
 // kernelCache reads the ipcache from the kernel's map, not from a table.
-func kernelCache(t *testing.T, n *kube.Node) string {
-	t.Helper()
-	out, err := n.Waggle(t.Context(), "map", "get", "ipcache")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
+func kernelCache(t *testing.T, n *kube.Node) (string, error) {
+	return n.Waggle(t.Context(), "map", "get", "ipcache")
 }
 
 // registeredAgain deletes the Node under a running agent; kubelet makes another one of the same name.
@@ -143,7 +149,7 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	}); err != nil {
 		t.Error(err)
 	}
-	known(t, n, ips)
+	known(t, c, n, ips)
 	if err := n.StartKubelet(); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +161,7 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	}
 	give(t, n, podCIDRs(n, 1)...) // the range of before may be another Node's by now
 	told()
-	known(t, n, ips)
+	known(t, c, n, ips)
 	hush()
 	runPod(t, c, "later", n)
 	stop(t, p)
@@ -214,7 +220,7 @@ func withoutInternalIP(t *testing.T, shared *kube.Cluster) {
 	}
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	ips := runTolerant(t, c, n, "early")
-	known(t, n, ips)
+	known(t, c, n, ips)
 	if err := pingOnce(t.Context(), n, containersOf(t, n)["early"], n.IPv4); err != nil {
 		t.Error(err)
 	}
@@ -246,7 +252,7 @@ func TestPrivilegedNode_IPv6Alone(t *testing.T) {
 		if !inside(ips, "fd00:10:244::/48") {
 			t.Fatalf("pod %s has the addresses %v", name, ips)
 		}
-		known(t, n, ips)
+		known(t, c, n, ips)
 		all = append(all, ips)
 	}
 	for _, peer := range []string{all[1][0], n.IPv6} {

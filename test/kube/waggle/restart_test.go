@@ -3,6 +3,7 @@ package waggle_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func restartsUnnoticed(t *testing.T, shared *kube.Cluster) {
 		}
 		t.Logf("%s: all is well after %s", step.name, time.Since(began).Round(10*time.Millisecond))
 		// Kubelet, the runtime and the agent work together again when another pod comes and goes.
-		known(t, n, runPod(t, c, "later", n))
+		known(t, c, n, runPod(t, c, "later", n))
 		if err := errors.Join(c.DeletePod(t.Context(), "later"), c.WaitFor(t.Context(), "the endpoints to be those of before", func() error {
 			return sameEndpoints(t, n, before)
 		})); err != nil {
@@ -96,13 +97,15 @@ func imageOf(t *testing.T, c *kube.Cluster) string {
 	return out
 }
 
-// update gives the DaemonSet another image, and further flags for the agent. A probe that fails counts sooner than usual.
+// update gives the DaemonSet another image, and further flags for the agent. The liveness probe is repeated sooner than in a release,
+// so that a hanging agent is ended soon, but waits longer for the answer: only an answer of 503 ends the agent, not a lack of CPU
+// time. These values stay until the end of the test, since each change of them is another rollout.
 func update(t *testing.T, c *kube.Cluster, image string, flags ...string) error {
 	t.Helper()
 	args := `"` + strings.Join(append([]string{"--config-dir=/etc/waggle", "--procfs=/host/proc"}, flags...), `","`) + `"`
 	_, err := c.Kubectl(t.Context(), "patch", "-n", "kube-system", "ds/"+c.DaemonSet(), "-p", fmt.Sprintf(`{"spec": {"template": {"spec": {
 		"initContainers": [{"name": "setup", "image": %[1]q}],
-		"containers": [{"name": "agent", "image": %[1]q, "args": [%[2]s], "livenessProbe": {"periodSeconds": 2, "failureThreshold": 2}}]}}}}`, image, args))
+		"containers": [{"name": "agent", "image": %[1]q, "args": [%[2]s], "livenessProbe": {"periodSeconds": 2, "failureThreshold": 2, "timeoutSeconds": 30}}]}}}}`, image, args))
 	return err
 }
 
@@ -144,23 +147,28 @@ type endpoint struct {
 	IPv4, IPv6, Quarantine, Doubt       string
 }
 
-// endpointsOf reads the endpoints of pods, without that of a self-test.
-func endpointsOf(t *testing.T, n *kube.Node) (all []endpoint) {
+// endpointsOf reads the endpoints of pods, without that of a self-test. A failure to read them ends the test.
+func endpointsOf(t *testing.T, n *kube.Node) []endpoint {
 	t.Helper()
-	for _, e := range rows[endpoint](t, n, "endpoints") {
-		if e.K8sPodName != "" {
-			all = append(all, e)
-		}
+	all, err := readEndpoints(t, n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return all
 }
 
+func readEndpoints(t *testing.T, n *kube.Node) ([]endpoint, error) {
+	all, err := readRows[endpoint](t, n, "endpoints")
+	return slices.DeleteFunc(all, func(e endpoint) bool { return e.K8sPodName == "" }), err
+}
+
 func sameEndpoints(t *testing.T, n *kube.Node, before []endpoint) error {
 	t.Helper()
-	if now := endpointsOf(t, n); fmt.Sprint(now) != fmt.Sprint(before) || len(now) == 0 {
-		return fmt.Errorf("the endpoints were\n%+v\nand are\n%+v", before, now)
+	now, err := readEndpoints(t, n)
+	if err == nil && (fmt.Sprint(now) != fmt.Sprint(before) || len(now) == 0) {
+		err = fmt.Errorf("the endpoints were\n%+v\nand are\n%+v", before, now)
 	}
-	return nil
+	return err
 }
 
 // conversation is what a pod runs for a peer: one connection whose lines come back, twenty a second, and pings, ten a second. It
