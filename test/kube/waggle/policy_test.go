@@ -2,6 +2,7 @@ package waggle_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,18 +18,13 @@ import (
 // policyWorld is a node with pods of two namespaces, each of which serves two ports.
 type policyWorld struct {
 	*kube.Cluster
-	node *kube.Node
-	ips  map[string][]string // by "namespace/name"
+	node  *kube.Node
+	ips   map[string][]string // by "namespace/name"
+	marks int                 // number of the last one, see [policyWorld.apply]
 }
 
 // policyPods are the pods, with the label app.
 var policyPods = map[string]string{"x/a": "a", "x/b": "b", "w/a": "a", "w/b": "b"}
-
-const policyNamespaces = `
-{apiVersion: v1, kind: Namespace, metadata: {name: x, labels: {team: x}}}
----
-{apiVersion: v1, kind: Namespace, metadata: {name: w, labels: {team: w}}}
-`
 
 func newPolicyWorld(t *testing.T, shared *kube.Cluster) *policyWorld {
 	t.Helper()
@@ -74,6 +70,8 @@ func newPolicyWorld(t *testing.T, shared *kube.Cluster) *policyWorld {
 // tcp is a connection that is tried.
 type tcp struct{ from, to, ip, port string }
 
+func (c tcp) String() string { return c.to + " " + c.ip + " " + c.port }
+
 // connections are all that one pod, or the node, could have.
 func (w *policyWorld) connections(from string) (all []tcp) {
 	for to, ips := range w.ips {
@@ -90,7 +88,7 @@ func (w *policyWorld) connections(from string) (all []tcp) {
 func (w *policyWorld) reached(ctx context.Context, from string, all []tcp) (list []string, err error) {
 	var script strings.Builder
 	for _, c := range all {
-		fmt.Fprintf(&script, "(busybox nc -w 1 %s %s </dev/null >/dev/null 2>&1 && echo %s %s %s) & ", c.ip, c.port, c.to, c.ip, c.port)
+		fmt.Fprintf(&script, "(busybox nc -w 1 %s %s </dev/null >/dev/null 2>&1 && echo %s) & ", c.ip, c.port, c)
 	}
 	script.WriteString("wait; true")
 	var out string
@@ -106,41 +104,44 @@ func (w *policyWorld) reached(ctx context.Context, from string, all []tcp) (list
 	return list, err
 }
 
-// compare waits until exactly those connections come about that want says.
+// compare tries all connections. A denied connection that is answered fails the test at once, since the policies are in force before.
+// An allowed one that is not answered is tried again.
 func (w *policyWorld) compare(t *testing.T, want func(tcp) bool) {
 	t.Helper()
 	var group errgroup.Group
 	for _, from := range []string{"node", "w/a", "w/b", "x/a", "x/b"} {
-		all := w.connections(from)
-		var wanted []string
-		for _, c := range all {
-			if want(c) {
-				wanted = append(wanted, c.to+" "+c.ip+" "+c.port)
-			}
-		}
-		slices.Sort(wanted)
+		left := w.connections(from)
 		group.Go(func() error {
-			return w.WaitFor(t.Context(), "the connections of "+from, func() error {
-				got, err := w.reached(t.Context(), from, all)
-				if err == nil && !slices.Equal(got, wanted) {
-					err = fmt.Errorf("%s reaches\n%s\nwant\n%s", from, strings.Join(got, "\n"), strings.Join(wanted, "\n"))
+			var leaks []tcp
+			err := w.WaitFor(t.Context(), "the connections of "+from, func() error {
+				got, err := w.reached(t.Context(), from, left)
+				var missing []tcp
+				for _, c := range left {
+					switch answered := slices.Contains(got, c.String()); {
+					case answered && !want(c):
+						leaks = append(leaks, c)
+					case !answered && want(c):
+						missing = append(missing, c)
+					}
+				}
+				if len(leaks) > 0 {
+					return nil
+				}
+				if err == nil && len(missing) > 0 {
+					err = fmt.Errorf("%s does not reach %v", from, missing)
+					left = missing
 				}
 				return err
 			})
+			if len(leaks) > 0 {
+				err = errors.Join(err, fmt.Errorf("%s reaches %v, and must not", from, leaks))
+			}
+			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
-}
-
-// kubernetesPolicy and ciliumPolicy are the policy of a step, in place of that of the one before.
-func kubernetesPolicy(namespace, spec string) string {
-	return "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: " + namespace + ", name: step}, spec: {" + spec + "}}"
-}
-
-func ciliumPolicy(namespace, spec string) string {
-	return "{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {namespace: " + namespace + ", name: step}, spec: {" + spec + "}}"
 }
 
 // policyOfARealKubernetes holds the main cases of the specification against pods of a kubelet, and what is said of
@@ -153,34 +154,39 @@ func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 		return func(c tcp) bool { return !strings.Contains(pods, c.to) || c.from == "node" || allowed(c) }
 	}
 	from := func(pods string) func(tcp) bool { return func(c tcp) bool { return strings.Contains(pods, c.from) } }
-	step := func(name, manifest string, want func(tcp) bool) {
+	step := func(name string, kind policyKind, spec string, want func(tcp) bool) {
 		t.Run(name, func(t *testing.T) {
-			if err := w.Apply(t.Context(), manifest); err != nil {
-				t.Fatal(err)
-			}
+			w.apply(t, kind, kind.object("step", spec))
+			w.compare(t, want)
+		})
+	}
+	team := func(name, label string, want func(tcp) bool) {
+		t.Run(name, func(t *testing.T) {
+			w.labelNamespace(t, "w", label)
 			w.compare(t, want)
 		})
 	}
 	const subject = "podSelector: {matchLabels: {app: a}}, "
 	w.compare(t, everybody)
-	step("default deny, and the node reaches its pods", kubernetesPolicy("x", "podSelector: {}, policyTypes: [Ingress]"), into("x/a x/b", nobody))
-	step("pods of the namespace on a port", kubernetesPolicy("x", subject+"ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]"),
+	step("default deny, and the node reaches its pods", kubernetesPolicy, "podSelector: {}, policyTypes: [Ingress]", into("x/a x/b", nobody))
+	step("pods of the namespace on a port", kubernetesPolicy, subject+"ingress: [{from: [{podSelector: {}}], ports: [{port: 80}]}]",
 		into("x/a", func(c tcp) bool { return c.from == "x/b" && c.port == "80" }))
-	step("a named port", kubernetesPolicy("x", subject+"ingress: [{ports: [{port: web}]}]"), into("x/a", func(c tcp) bool { return c.port == "81" }))
-	step("a namespace", kubernetesPolicy("x", subject+"ingress: [{from: [{namespaceSelector: {matchLabels: {team: w}}}]}]"), into("x/a", from("w/a w/b")))
-	step("a label of the namespace goes", strings.Replace(policyNamespaces, "team: w", "team: other", 1), into("x/a", nobody))
-	step("and comes back", policyNamespaces, into("x/a", from("w/a w/b")))
-	step("all IPv4 addresses less one", kubernetesPolicy("x", subject+"ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: ["+ipv4(w.ips["w/b"])+"/32]}}]}]"),
+	step("a named port", kubernetesPolicy, subject+"ingress: [{ports: [{port: web}]}]", into("x/a", func(c tcp) bool { return c.port == "81" }))
+	step("a namespace", kubernetesPolicy, subject+"ingress: [{from: [{namespaceSelector: {matchLabels: {team: w}}}]}]", into("x/a", from("w/a w/b")))
+	team("a label of the namespace goes", "other", into("x/a", nobody))
+	team("and comes back", "w", into("x/a", from("w/a w/b")))
+	step("all IPv4 addresses less one", kubernetesPolicy, subject+"ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: ["+ipv4(w.ips["w/b"])+"/32]}}]}]",
 		into("x/a", func(c tcp) bool { return c.from != "w/b" && !strings.Contains(c.ip, ":") }))
-	step("egress", kubernetesPolicy("x", subject+"policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]"),
+	step("egress", kubernetesPolicy, subject+"policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: b}}}]}]",
 		func(c tcp) bool { return c.from != "x/a" || c.to == "x/b" })
 	t.Run("no policy", func(t *testing.T) {
 		if out, err := w.Kubectl(t.Context(), "delete", "networkpolicy", "-n", "x", "step"); err != nil {
 			t.Fatal(err, out)
 		}
+		w.apply(t, kubernetesPolicy, "")
 		w.compare(t, everybody)
 	})
-	step("a deny of Cilium's", ciliumPolicy("x", "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [cluster]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]"),
+	step("a deny of Cilium's", ciliumPolicy, "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [cluster]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]",
 		into("x/a", from("w/a w/b")))
 	t.Run("policies say what is not enforced", func(t *testing.T) { toldOnPolicies(t, w) })
 }
@@ -237,12 +243,12 @@ func toldOnPolicies(t *testing.T, w *policyWorld) {
 		}
 	}
 	condition("True", "Enforceable")
-	if err := w.Apply(t.Context(), ciliumPolicy("x", "endpointSelector: {matchLabels: {app: a}}, ingress: [{toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]}]")); err != nil {
+	if err := w.Apply(t.Context(), ciliumPolicy.object("step", "endpointSelector: {matchLabels: {app: a}}, ingress: [{toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]}]")); err != nil {
 		t.Fatal(err)
 	}
 	condition("False", "Unsupported")
 	event("CiliumNetworkPolicy", "step")
-	if err := w.Apply(t.Context(), kubernetesPolicy("x", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {pod-template-hash: x}}}]}]")); err != nil {
+	if err := w.Apply(t.Context(), kubernetesPolicy.object("step", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {pod-template-hash: x}}}]}]")); err != nil {
 		t.Fatal(err)
 	}
 	event("NetworkPolicy", "step")
