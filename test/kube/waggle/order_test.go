@@ -1,6 +1,7 @@
 package waggle_test
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -18,12 +19,17 @@ import (
 // soak is whether counts and times may be larger than in the ordinary run.
 func soak() bool { return os.Getenv("WAGGLE_TEST_SOAK") != "" }
 
-// rounds are at least two: one on a fresh node, and one on a node with the configuration of the previous run.
+// rounds are at least three: on a fresh node, on a node with the configuration of the previous run, and on a node that has lost it.
 func rounds() int {
 	if soak() {
 		return 20
 	}
-	return 2
+	return 3
+}
+
+// lostConfiguration reports whether a node has lost its CNI configuration before a round.
+func lostConfiguration(random *rand.Rand, round int) bool {
+	return round == 2 || round > 2 && random.IntN(2) == 0
 }
 
 // newRandom follows the rule of pkg/testseed: WAGGLE_SEED, a decimal number, or 1, mixed with the test's name.
@@ -43,23 +49,24 @@ func newRandom(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed^name.Sum64(), 0))
 }
 
-// noPodStartsUnmanaged starts kubelet, the agent and pods in random order, on a fresh node and on one that has the configuration of the
-// previous run. Whichever is first, each pod must be an endpoint of ours.
+// noPodStartsUnmanaged starts kubelet, the agent and pods in random order, on a fresh node, on one that has the CNI configuration of the
+// previous run, and on one that has lost it. Whichever is first, each pod must be an endpoint of ours.
 func noPodStartsUnmanaged(t *testing.T, shared *kube.Cluster) {
 	random := newRandom(t)
-	c, n := ranged(t, shared, kube.NodeOptions{})
+	c, n := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
+	register := func() error {
+		return errors.Join(n.StartKubelet(), n.WaitRegistered(t.Context()), n.GivePodCIDRs(t.Context(), podCIDRs(n, 0)...))
+	}
 	var p *kube.Process
 	for round := range rounds() {
-		if err := n.StopKubelet(); err != nil {
+		kubelet := n.StartKubelet
+		if round == 0 {
+			kubelet = register
+		} else if err := errors.Join(n.StopKubelet(), p.Kill()); err != nil {
 			t.Fatal(err)
 		}
-		if p != nil {
-			if err := p.Kill(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if round > 1 && random.IntN(2) == 0 {
-			if _, err := n.Run(t.Context(), "rm", "-f", "/etc/cni/net.d/05-waggle.conflist"); err != nil {
+		if lostConfiguration(random, round) {
+			if _, err := n.Run(t.Context(), "rm", "/etc/cni/net.d/05-waggle.conflist"); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -69,13 +76,16 @@ func noPodStartsUnmanaged(t *testing.T, shared *kube.Cluster) {
 			t.Logf("round %d: %s after %s", round, what, delay)
 			all.Go(func() error { time.Sleep(delay); return f() })
 		}
-		after("kubelet", n.StartKubelet)
+		after("kubelet", kubelet)
 		after("agent", func() (err error) { p, err = n.StartAgent(kube.AdminToken, "--ipam=kubernetes"); return err })
 		names := []string{}
-		for i := range 3 {
+		for i := range 2 {
 			name := fmt.Sprintf("order-%d-%d", round, i)
 			names = append(names, name)
-			after("pod "+name, func() error { return c.CreatePod(t.Context(), kube.Pod{Name: name, Node: n.Name}) })
+			// The controller manager makes the namespace's ServiceAccount first.
+			after("pod "+name, func() error {
+				return c.WaitFor(t.Context(), name+" to be created", func() error { return c.CreatePod(t.Context(), kube.Pod{Name: name, Node: n.Name}) })
+			})
 		}
 		if err := all.Wait(); err != nil {
 			t.Fatal(err)
