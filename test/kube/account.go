@@ -26,11 +26,12 @@ func newAccount(name string) (a account, err error) {
 		if h.version != 2 {
 			continue
 		}
-		if _, err := makeCgroupsIn([]hierarchy{h}, name+"/programs"); err != nil {
+		dirs, err := makeCgroupsIn([]hierarchy{h}, name+"/programs")
+		if err != nil {
 			return a, err
 		}
-		a.dir = filepath.Join(h.path, name)
-		a.group, err = os.Open(filepath.Join(a.dir, "programs"))
+		a.dir = filepath.Dir(dirs[0])
+		a.group, err = os.Open(dirs[0])
 		return a, err
 	}
 	return a, nil

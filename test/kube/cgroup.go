@@ -54,6 +54,72 @@ func mountOptions(all string) string {
 	return strings.Join(kept, ",")
 }
 
+// alone reports whether the machine has version 2 alone, with all controllers.
+func (h hierarchy) alone() bool { return h.version == 2 && h.path == "/sys/fs/cgroup" }
+
+// tierPrefix begins the name of the cgroup that test/tiers makes for a tier.
+const tierPrefix = "waggle-tier-"
+
+// below returns the cgroup in which clusters have theirs: that of the tier that this process belongs to, whose CPU time then includes
+// that of nodes, and otherwise the root. Only version 2 beside version 1 has such cgroups: version 1 keeps the controllers, and where version 2
+// has them, a cgroup that holds processes has no children with controllers.
+func (h hierarchy) below() string {
+	if h.version == 1 || h.alone() {
+		return h.path
+	}
+	own, _ := os.ReadFile("/proc/self/cgroup")
+	return filepath.Join(h.path, tierOf(string(own)))
+}
+
+// tierOf finds the path of a tier's cgroup in the text of /proc/PID/cgroup; "" when the process belongs to none.
+func tierOf(text string) string {
+	for line := range strings.Lines(text) {
+		path, found := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !found {
+			continue
+		}
+		parts := strings.Split(path, "/")
+		for i := len(parts); i > 0; i-- {
+			if strings.HasPrefix(parts[i-1], tierPrefix) {
+				return strings.Join(parts[:i], "/")
+			}
+		}
+	}
+	return ""
+}
+
+// Cgroups lists the cgroups of runs, in all hierarchies, whose name matches a pattern as of [filepath.Match].
+func Cgroups(pattern string) (dirs []string, err error) {
+	all, err := hierarchies()
+	for _, h := range all {
+		found, failed := h.find(pattern)
+		dirs, err = append(dirs, found...), errors.Join(err, failed)
+	}
+	return dirs, err
+}
+
+// find lists the cgroups of one hierarchy whose name matches a pattern: at the root, or in version 2 below any tier.
+func (h hierarchy) find(pattern string) ([]string, error) {
+	dirs, err := filepath.Glob(filepath.Join(h.path, pattern))
+	if h.version == 1 || err != nil {
+		return dirs, err
+	}
+	err = filepath.WalkDir(h.path, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // it was removed meanwhile
+		case err != nil:
+			return err
+		case !entry.IsDir() || !strings.HasPrefix(entry.Name(), tierPrefix):
+			return nil
+		}
+		found, err := filepath.Glob(filepath.Join(path, pattern))
+		dirs = append(dirs, found...)
+		return err
+	})
+	return dirs, err
+}
+
 // makeCgroups makes the cgroup name in every hierarchy and returns the folders.
 func makeCgroups(name string) (dirs []string, err error) {
 	all, err := hierarchies()
@@ -65,7 +131,7 @@ func makeCgroups(name string) (dirs []string, err error) {
 
 func makeCgroupsIn(all []hierarchy, name string) (dirs []string, err error) {
 	for _, h := range all {
-		dir := h.path
+		dir := h.below()
 		for part := range strings.SplitSeq(name, "/") {
 			if err := h.prepare(dir); err != nil {
 				return nil, err
@@ -84,9 +150,9 @@ func makeCgroupsIn(all []hierarchy, name string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// prepare lets a cgroup's children use all controllers; in version 1 they always may.
+// prepare lets a cgroup's children use all controllers. In version 1 they always may, and beside version 1 no runtime asks version 2 for any.
 func (h hierarchy) prepare(dir string) error {
-	if h.version == 1 {
+	if !h.alone() {
 		return nil
 	}
 	controllers, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
@@ -120,14 +186,11 @@ func (h hierarchy) inherit(parent, child string) error {
 
 // removeCgroups removes the cgroup name and all below it from every hierarchy. Processes that were killed need a moment.
 func removeCgroups(name string) error {
-	all, err := hierarchies()
-	if err != nil {
-		return err
-	}
+	run, node, _ := strings.Cut(name, "/")
 	return retry(30*time.Second, func() error {
-		var failed error
-		for _, h := range all {
-			failed = errors.Join(failed, removeTree(filepath.Join(h.path, name)))
+		dirs, failed := Cgroups(run)
+		for _, dir := range dirs {
+			failed = errors.Join(failed, removeTree(filepath.Join(dir, node)))
 		}
 		return failed
 	})
@@ -155,18 +218,12 @@ func removeTree(top string) error {
 
 // removeStaleCgroups removes what runs have left whose two processes were killed at once.
 func removeStaleCgroups() {
-	all, err := hierarchies()
-	if err != nil {
-		return // reported when cgroups are needed
-	}
+	dirs, _ := Cgroups("waggle-kube-*") // errors are reported when cgroups are needed
 	stale, live := map[string]bool{}, map[string]bool{}
-	for _, h := range all {
-		dirs, _ := filepath.Glob(filepath.Join(h.path, "waggle-kube-*"))
-		for _, dir := range dirs {
-			stale[filepath.Base(dir)] = true
-			if inUse(dir) {
-				live[filepath.Base(dir)] = true
-			}
+	for _, dir := range dirs {
+		stale[filepath.Base(dir)] = true
+		if inUse(dir) {
+			live[filepath.Base(dir)] = true
 		}
 	}
 	for name := range stale {

@@ -10,6 +10,20 @@ import (
 	"time"
 )
 
+func TestTierOf(t *testing.T) {
+	for text, want := range map[string]string{
+		"3:cpu:/waggle-tier-kube-1\n0::/\n":                                    "",
+		"0::/waggle-tier-kube-7\n":                                             "/waggle-tier-kube-7",
+		"1:pids:/\n0::/a/waggle-tier-kube-7/waggle-kube-9-1/programs\n":        "/a/waggle-tier-kube-7",
+		"0::/waggle-tier-kube-7/waggle-kube-9-1/programs/waggle-tier-leaves\n": "/waggle-tier-kube-7/waggle-kube-9-1/programs/waggle-tier-leaves",
+		"": "",
+	} {
+		if got := tierOf(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
 // TestPrivilegedStaleCgroups_AreRemoved: nobody else removes them when both processes of a run were killed at once.
 func TestPrivilegedStaleCgroups_AreRemoved(t *testing.T) {
 	stale, live, young := cgroupName()+"-stale", cgroupName()+"-live", cgroupName()+"-young"

@@ -244,8 +244,8 @@ func tenants(t *testing.T, shared *kube.Cluster) {
 			t.Error(err)
 		}
 		left, err := filepath.Glob("/run/kube-*/" + name)
-		for _, pattern := range []string{"/sys/fs/cgroup/*/", "/sys/fs/cgroup/"} {
-			found, failed := filepath.Glob(pattern + os.Getenv("WAGGLE_KUBE_INSIDE") + "/kube-*/" + name)
+		for _, dir := range cgroups(t, os.Getenv("WAGGLE_KUBE_INSIDE")) {
+			found, failed := filepath.Glob(dir + "/kube-*/" + name)
 			left, err = append(left, found...), errors.Join(err, failed)
 		}
 		if err != nil || len(left) > 0 {

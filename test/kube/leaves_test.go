@@ -62,8 +62,8 @@ func startAndEnd(does string) error {
 	return nil
 }
 
-// TestPrivilegedCluster_LeavesNothing ends a cluster in every way there is, most of them unkind. That an end with a last word leaves nothing
-// either, is shown by cmd/cluster.
+// TestPrivilegedCluster_LeavesNothing kills the processes that hold a cluster. In the soak it also ends a cluster by Stop, a panic and an exit,
+// which no other test does: that of cmd/cluster looks for a folder and cgroups alone.
 func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
 	ends := []string{"kill outside", "kill inside"}
 	if os.Getenv("WAGGLE_TEST_SOAK") != "" {
@@ -71,8 +71,9 @@ func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
 	}
 	for _, end := range ends {
 		t.Run(end, func(t *testing.T) {
+			tier := newTier(t)
 			before := machine(t)
-			cmd, output := program(t, end)
+			cmd, output := program(t, end, tier)
 			name, running := strings.CutPrefix(read(t, output), "running ")
 			if !running || name == "" {
 				t.Fatalf("the program says %q", name)
@@ -80,6 +81,9 @@ func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
 			during := machine(t)
 			if count(during, "process ") <= count(before, "process ") || len(cgroups(t, name)) == 0 {
 				t.Fatalf("a running cluster does not show, with cgroups %q: this test sees nothing", cgroups(t, name))
+			}
+			if tier != nil && !slices.ContainsFunc(cgroups(t, name), func(dir string) bool { return filepath.Dir(dir) == tier.Name() }) {
+				t.Errorf("the CPU time of the clusters is not that of the tier %s: their cgroups are %q", tier.Name(), cgroups(t, name))
 			}
 			victim := cmd.Process.Pid
 			switch end {
@@ -103,14 +107,11 @@ func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
 }
 
 // cgroups are those of a program, which all have one name.
-func cgroups(t *testing.T, name string) (dirs []string) {
+func cgroups(t *testing.T, name string) []string {
 	t.Helper()
-	for _, pattern := range []string{"/sys/fs/cgroup/*/", "/sys/fs/cgroup/"} {
-		found, err := filepath.Glob(pattern + name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		dirs = append(dirs, found...)
+	dirs, err := kube.Cgroups(name)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return dirs
 }
@@ -149,8 +150,53 @@ func compare(t *testing.T, before []string) {
 	}
 }
 
-// program starts the test binary as a program; the reader ends when all that could write to it has ended.
-func program(t *testing.T, does string) (*exec.Cmd, *bufio.Reader) {
+// newTier makes a cgroup like that of a tier of test/tiers. It is removed with the test, which fails when anything is left in it. It is nil on a machine
+// with cgroups of version 2 alone, where clusters are not below a tier.
+func newTier(t *testing.T) *os.File {
+	t.Helper()
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, path, _ := strings.Cut("\n"+string(own), "\n0::")
+	path, _, _ = strings.Cut(path, "\n")
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if f[2] != "cgroup2" || f[1] == "/sys/fs/cgroup" {
+			continue
+		}
+		dir := filepath.Join(f[1], path, "waggle-tier-leaves")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+				err := os.Remove(dir)
+				if err == nil {
+					return
+				}
+				if time.Now().After(deadline) {
+					t.Errorf("remove the tier's cgroup: %v", err)
+					return
+				}
+			}
+		})
+		tier, err := os.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tier.Close() })
+		return tier
+	}
+	return nil
+}
+
+// program starts the test binary as a program, in the cgroup of a tier unless that is nil; the reader ends when all that could write to it has ended.
+func program(t *testing.T, does string, tier *os.File) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	reader, writer, err := os.Pipe()
 	if err != nil {
@@ -159,6 +205,9 @@ func program(t *testing.T, does string) (*exec.Cmd, *bufio.Reader) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), asProgram+"="+does)
 	cmd.Stdout = writer
+	if tier != nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(tier.Fd())}
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

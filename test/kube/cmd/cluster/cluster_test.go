@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
 )
 
 // program is what make has built: the programs of Kubernetes are beside it.
@@ -49,7 +51,7 @@ func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 		t.Errorf("%s is left: %v", dir, err)
 	}
 	for _, pid := range []int{killed, ended} {
-		left, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/waggle-kube-%d-*", pid))
+		left, err := kube.Cgroups(fmt.Sprintf("waggle-kube-%d-*", pid))
 		if err != nil || len(left) > 0 {
 			t.Errorf("cgroups are left: %v, %v", left, err)
 		}

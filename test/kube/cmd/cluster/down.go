@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/kube"
 )
 
 var errRunning = errors.New("the lock is held")
@@ -101,12 +102,21 @@ func node(args []string) error {
 	if err != nil {
 		return fmt.Errorf("no cluster is running (make cluster starts one): %w", err)
 	}
-	found, err := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/*/waggle-kube-%d-*/kube-*/%s/cgroup.procs", pid, args[0]))
+	dirs, err := kube.Cgroups(fmt.Sprintf("waggle-kube-%d-*", pid))
 	if err != nil {
 		return err
 	}
-	inVersion2, _ := filepath.Glob(fmt.Sprintf("/sys/fs/cgroup/waggle-kube-%d-*/kube-*/%s/system/cgroup.procs", pid, args[0]))
-	for _, procs := range slices.Concat(found, inVersion2) {
+	var found []string
+	for _, dir := range dirs {
+		for _, pattern := range []string{"/kube-*/%s/cgroup.procs", "/kube-*/%s/system/cgroup.procs"} { // the second with version 2 alone
+			procs, err := filepath.Glob(dir + fmt.Sprintf(pattern, args[0]))
+			if err != nil {
+				return err
+			}
+			found = append(found, procs...)
+		}
+	}
+	for _, procs := range found {
 		text, err := os.ReadFile(procs)
 		if first, _, ok := strings.Cut(string(text), "\n"); err == nil && ok {
 			argv := []string{"nsenter", "--target", first, "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}
