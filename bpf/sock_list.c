@@ -22,16 +22,20 @@ static __always_inline void list(struct seq_file *seq, void *sk)
 SEC("iter/tcp")
 int sock_list_tcp(struct bpf_iter__tcp *ctx)
 {
-	if (ctx->sk_common) /* NULL after the last one */
-		list(ctx->meta->seq, ctx->sk_common);
+	struct sock_common *sk = ctx->sk_common;
+
+	if (sk) /* NULL after the last one */
+		list(ctx->meta->seq, sk);
 	return 0;
 }
 
 SEC("iter/udp")
 int sock_list_udp(struct bpf_iter__udp *ctx)
 {
-	if (ctx->udp_sk)
-		list(ctx->meta->seq, ctx->udp_sk);
+	struct udp_sock *sk = ctx->udp_sk;
+
+	if (sk)
+		list(ctx->meta->seq, sk);
 	return 0;
 }
 
