@@ -27,7 +27,7 @@ var kindOf = map[string]string{
 	"the same before Linux 6.6":                     "filter",
 	"programs on the control group":                 "pin",
 	"storage of sockets in `sock_connected`":        "", // it goes with the sockets
-	"program that lists sockets":                    "", // it goes with the agent
+	"programs that list sockets":                    "", // they go with the agent
 	"nftables table `inet waggle`":                  "nft-table",
 	"veth pairs `waggle_host`/`waggle_net`":         "link",
 	"addresses of `waggle_host`":                    "address",

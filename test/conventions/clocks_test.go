@@ -41,19 +41,19 @@ func TestTests_CompareNoWallTime(t *testing.T) {
 
 // examined are functions, by file, whose times the rule cannot judge, each with what they are. Others mark the line.
 var examined = map[string]string{
-	"cells/ipam/model_test.go next":                                                         "virtual: the model runs in a bubble",
-	"cells/ipam/model_test.go restart":                                                      "virtual: the model runs in a bubble",
-	"cells/loader/privileged_test.go send":                                                  "15 s for what must come, 200 ms for what must not",
-	"test/node/conntrack_room_test.go listen":                                               "each lost answer is asked for again on another connection",
-	"test/node/conntrack_test.go exchangeWithin":                                            "answerTimeout for what must come, patience for what must not",
-	"test/node/identity_test.go identityOfCluster":                                          "a number that comes too early; a busy machine makes it later",
-	"test/node/masquerade_address_test.go seenAs":                                           "answerTimeout for what must come; a shorter one is repeated",
-	"test/node/policy_advisories_test.go echoes":                                            "its callers wait longer for what must come than for what must not",
-	"test/node/policy_attempts_test.go await":                                               "attempts that are repeated, or must not be answered",
-	"test/node/policy_node_addresses_test.go listenOnTheNode":                               "15 s for what must come, 200 ms for what must not",
-	"test/node/service_world_test.go askWithin":                                             "answerTimeout for what must come; a shorter one is repeated",
-	"test/node/wedge_test.go probeWithin":                                                   "the timeout of kubelet's probes, or 30 s",
-	"cells/loader/privileged_test.go TestPrivilegedGeneration_ReplacedWithoutLosingAPacket": "sends for a constant time; the test compares counts",
+	"cells/ipam/model_test.go next":                                                                    "virtual: the model runs in a bubble",
+	"cells/ipam/model_test.go restart":                                                                 "virtual: the model runs in a bubble",
+	"cells/loader/privileged_test.go send":                                                             "15 s for what must come, 200 ms for what must not",
+	"test/node/conntrack_room_test.go listen":                                                          "each lost answer is asked for again on another connection",
+	"test/node/conntrack_test.go exchangeWithin":                                                       "answerTimeout for what must come, patience for what must not",
+	"test/node/identity_test.go identityOfCluster":                                                     "a number that comes too early; a busy machine makes it later",
+	"test/node/masquerade_address_test.go seenAs":                                                      "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/policy_advisories_test.go echoes":                                                       "its callers wait longer for what must come than for what must not",
+	"test/node/policy_attempts_test.go await":                                                          "attempts that are repeated, or must not be answered",
+	"test/node/policy_node_addresses_test.go listenOnTheNode":                                          "15 s for what must come, 200 ms for what must not",
+	"test/node/service_world_test.go askWithin":                                                        "answerTimeout for what must come; a shorter one is repeated",
+	"test/node/wedge_test.go probeWithin":                                                              "the timeout of kubelet's probes, or 30 s",
+	"cells/loader/generation_privileged_test.go TestPrivilegedGeneration_ReplacedWithoutLosingAPacket": "sends for a constant time; the test compares counts",
 }
 
 func TestTests_CompareNoWallTime_ExaminedExist(t *testing.T) {
