@@ -76,7 +76,7 @@ func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
 				allowed := func() (n int) {
 					synctest.Wait()
 					for id := first; id < first+c.pods; id++ {
-						if k.allows(uint16(id), subject) {
+						if k.allows(question{uint16(id), subject, whole}) {
 							n++
 						}
 					}

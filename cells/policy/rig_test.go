@@ -80,12 +80,13 @@ func (k *watchedKernel) store(slots map[uint16]slot) {
 	k.written()
 }
 
-// allows reports whether the kernel lets a first TCP packet to port 80 pass from one endpoint to another.
-func (k *watchedKernel) allows(from, to uint16) bool {
+// allows reports whether the kernel allows a first TCP packet to port 80.
+func (k *watchedKernel) allows(q question) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	a, b := k.slots[from], k.slots[to]
-	return a.identity != 0 && b.identity != 0 && k.verdict(a.ids[2], b.identity) && k.verdict(b.ids[0], a.identity)
+	a, b := k.slots[q.from], k.slots[q.to]
+	return a.identity != 0 && b.identity != 0 &&
+		(q.part == ingress || k.verdict(a.ids[2], b.identity)) && (q.part == egress || k.verdict(b.ids[0], a.identity))
 }
 
 // verdict is that of one policy about one peer: denies count before allows. Call it with mu held.

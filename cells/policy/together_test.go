@@ -14,8 +14,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// flowsOf is which of some endpoints may begin connections to which others.
-type flowsOf map[[2]uint16]bool
+// question asks about the first packet of a connection between two endpoints: whether it passes, or whether one of the two policies that it meets
+// allows it.
+type question struct {
+	from, to uint16
+	part     part
+}
+
+type part string
+
+const (
+	whole   part = "connection"
+	egress  part = "egress of its initiator"
+	ingress part = "ingress of its responder"
+)
+
+// flowsOf is what the kernel answers to questions about all pairs of some endpoints.
+type flowsOf map[question]bool
 
 // cluster is what Kubernetes has: pods, of which the position is the id of the endpoint, namespaces and policies.
 type cluster struct {
@@ -94,13 +109,15 @@ func (c cluster) changed(r *rand.Rand) cluster {
 }
 
 // flows asks the kernel about every pair of pods.
-func (c cluster) flows(k *watchedKernel) flowsOf {
+func (c cluster) flows(k *watchedKernel, parts ...part) flowsOf {
 	all := flowsOf{}
 	for from := range c.pods {
 		for to := range c.pods {
-			if from != to {
-				pair := [2]uint16{uint16(firstPod + from), uint16(firstPod + to)}
-				all[pair] = k.allows(pair[0], pair[1])
+			for _, p := range parts {
+				if from != to {
+					q := question{uint16(firstPod + from), uint16(firstPod + to), p}
+					all[q] = k.allows(q)
+				}
 			}
 		}
 	}
@@ -153,35 +170,35 @@ func rowsOf(a *agent) (all []*endpoints.Endpoint) {
 	return all
 }
 
-// between calls change and wants that after each single write, which is a moment at which a packet may come, the kernel allows each
-// connection that is allowed before and after the change, and none that is denied both times.
-func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func()) {
+// between calls change and wants that after each single write, which is a moment at which a packet may come, the kernel allows
+// what it allows before and after the change, and nothing that it denies both times.
+func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func(), parts ...part) {
 	t.Helper()
-	was := c.flows(k)
+	was := c.flows(k, parts...)
 	var moments []flowsOf
 	var wrote []string
 	k.after = func(k *watchedKernel) {
-		moments = append(moments, c.flows(k))
+		moments = append(moments, c.flows(k, parts...))
 		k.mu.Lock()
 		wrote = append(wrote, k.log[len(k.log)-1])
 		k.mu.Unlock()
 	}
 	change()
 	k.after = nil
-	is := c.flows(k)
+	is := c.flows(k, parts...)
 	for i, moment := range moments {
-		for pair, allowed := range moment {
-			if was[pair] == is[pair] && allowed != is[pair] {
-				t.Fatalf("after write %d of %d %v is allowed: %v; before and after all: %v; the write: %s", i+1, len(moments), pair, allowed, is[pair], wrote[i])
+		for q, allowed := range moment {
+			if was[q] == is[q] && allowed != is[q] {
+				t.Fatalf("after write %d of %d %v is allowed: %v; before and after all: %v; the write: %s", i+1, len(moments), q, allowed, is[q], wrote[i])
 			}
 		}
 	}
 	seen.writes += len(moments)
-	for pair := range is {
+	for q := range is {
 		switch {
-		case was[pair] && is[pair]:
+		case was[q] && is[q]:
 			seen.allowed++
-		case !was[pair] && !is[pair]:
+		case !was[q] && !is[q]:
 			seen.denied++
 		default:
 			seen.changed++
@@ -234,13 +251,14 @@ func TestTogether_WhatChangedWhileTheAgentWasDown(t *testing.T) {
 		for range 3 {
 			stop()
 			state = state.changed(r)
-			state.between(t, k, &s, func() { _, stop = start(state) })
+			state.between(t, k, &s, func() { _, stop = start(state) }, whole)
 		}
 	})
 	s.enough(t)
 }
 
-// TestTogether_PoliciesThatChange: policies are replaced by others, all in one commit, while the agent runs.
+// TestTogether_PoliciesThatChange: policies are replaced by others, all in one commit, while the agent runs. No policy of an endpoint has a moment
+// in between. Policies of two endpoints do not change at one moment, as little as their objects in Kubernetes.
 func TestTogether_PoliciesThatChange(t *testing.T) {
 	t.Parallel()
 	var s seen
@@ -257,7 +275,7 @@ func TestTogether_PoliciesThatChange(t *testing.T) {
 				txn.Commit()
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
-			})
+			}, egress, ingress)
 			state.policies = next.policies
 		}
 	})
