@@ -3,12 +3,11 @@
 //	go run ./test/tiers [-all] [-list] [-v] TIER...
 //
 // Tests are divided into tiers by what they need: see tiers.go for the table. Tiers run in the order of the command line, one at a time.
-// Each tier runs in a control group
-// of its own, whose CPU time is compared with the tier's budget. CPU time does not depend on what else the machine does.
+// Each tier runs in a control group of its own, whose CPU time is compared with the tier's budget times the slowness of the machine.
 //
 //	main.go      the command line and the order        run.go       one tier: its commands, its group, its verdict
 //	tiers.go     the table of tiers                    events.go    what `go test -json` prints
 //	packages.go  which package belongs to which tier   report.go    what is printed at the end, and on a failure
 //	lists.go     permitted skips, expensive tests      machine.go   CPU time, load, pressure
-//	filetimes.go times of a clean clone's files
+//	filetimes.go times of a clean clone's files        speed.go     the slowness of the machine
 package main

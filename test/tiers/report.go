@@ -39,13 +39,20 @@ func (v *verdict) check(strict bool) (warnings []string) {
 			warnings = append(warnings, text)
 		}
 	}
-	switch share := float64(v.cpu) / float64(v.tier.budget); {
+	used := fmt.Sprintf("used %.0f s of CPU time; its budget on this machine is %.0f s, %.1f times the %.0f s of the table of tiers",
+		v.cpu.Seconds(), v.budget().Seconds(), v.slowness, v.tier.budget.Seconds())
+	switch share := float64(v.cpu) / float64(v.budget()); {
 	case share > tooMuch:
-		v.failed = append(v.failed, fmt.Sprintf("used %.0f s of CPU time, %.1f times its budget of %.0f s", v.cpu.Seconds(), share, v.tier.budget.Seconds()))
+		v.failed = append(v.failed, used)
 	case share > 1:
-		warnings = append(warnings, fmt.Sprintf("used %.0f s of CPU time, its budget is %.0f s", v.cpu.Seconds(), v.tier.budget.Seconds()))
+		warnings = append(warnings, used)
 	}
 	return warnings
+}
+
+// budget returns how much CPU time the tier may use on this machine.
+func (v *verdict) budget() time.Duration {
+	return time.Duration(float64(v.tier.budget) * v.slowness)
 }
 
 // isExpensive reports whether a test has a row in the list of expensive tests, or its parent one for all its subtests.
@@ -97,7 +104,7 @@ func summary(out io.Writer, all []verdict) (ok bool) {
 		}
 		c := v.counts
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%.0f\t%s\t\n", v.tier.name, c.run, c.cached, c.skipped, c.failed, c.packages,
-			c.cachedPackages, v.took.Minutes(), v.cpu.Seconds(), v.tier.budget.Seconds(), result)
+			c.cachedPackages, v.took.Minutes(), v.cpu.Seconds(), v.budget().Seconds(), result)
 		sum.add(c)
 		cpu, took = cpu+v.cpu, took+v.took
 	}

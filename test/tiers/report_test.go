@@ -21,16 +21,18 @@ func TestCheck_BudgetOfATier(t *testing.T) {
 		{130 * time.Second, false, 1},
 		{131 * time.Second, true, 0},
 	} {
-		v := verdict{tier: tier{budget: 100 * time.Second}, cpu: c.used}
-		if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
-			t.Errorf("%v of 100 s: failed %q, warnings %q", c.used, v.failed, warnings)
+		for _, slowness := range []float64{1, 2.5} {
+			v := verdict{tier: tier{budget: 100 * time.Second}, cpu: time.Duration(float64(c.used) * slowness), slowness: slowness}
+			if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
+				t.Errorf("%v of 100 s, slowness %v: failed %q, warnings %q", c.used, slowness, v.failed, warnings)
+			}
 		}
 	}
 }
 
 func TestCheck_SkipIsAFailureInCI(t *testing.T) {
 	t.Parallel()
-	v := verdict{tier: tier{budget: time.Hour}, skips: []outcome{{name: module + "/bpf TestX", output: "needs root"}}}
+	v := verdict{tier: tier{budget: time.Hour}, slowness: 1, skips: []outcome{{name: module + "/bpf TestX", output: "needs root"}}}
 	if v.check(true); len(v.failed) != 1 || !strings.Contains(v.failed[0], "needs root") {
 		t.Errorf("in CI: failed %q, want the skip with its reason", v.failed)
 	}
@@ -58,7 +60,7 @@ func TestCheck_SlowTestsStandInTheList(t *testing.T) {
 		{"test/node TestPrivilegedModel_RandomSequences/7", 91 * time.Second, false, 0},
 		{"test/node TestPrivilegedModel_RandomSequences", 91 * time.Second, true, 0},
 	} {
-		v := verdict{tier: tier{budget: time.Hour}, slow: []outcome{{name: module + "/" + c.name, took: c.took}}}
+		v := verdict{tier: tier{budget: time.Hour}, slowness: 1, slow: []outcome{{name: module + "/" + c.name, took: c.took}}}
 		if warnings := v.check(true); len(warnings) != c.warnings || (len(v.failed) > 0) != c.failed {
 			t.Errorf("%s in %v: failed %q, warnings %q", c.name, c.took, v.failed, warnings)
 		}
@@ -68,7 +70,7 @@ func TestCheck_SlowTestsStandInTheList(t *testing.T) {
 // A parent that waits for its subtests and is not in the list stands for them.
 func TestCheck_SlowParentIsNamedOnce(t *testing.T) {
 	t.Parallel()
-	v := verdict{tier: tier{budget: time.Hour}, slow: []outcome{
+	v := verdict{tier: tier{budget: time.Hour}, slowness: 1, slow: []outcome{
 		{name: module + "/bpf TestX/sub", took: 20 * time.Second}, {name: module + "/bpf TestX", took: 21 * time.Second},
 		{name: module + "/bpf TestY/sub", took: 20 * time.Second}}}
 	if warnings := v.check(true); len(warnings) != 2 || !strings.HasPrefix(warnings[0], module+"/bpf TestX took") ||

@@ -28,7 +28,8 @@ type verdict struct {
 	took   time.Duration
 	before cpuTimes
 
-	condition string // of the machine at the first failure, or when the tier ended
+	slowness  float64 // of the machine when the tier began
+	condition string  // of the machine at the first failure, or when the tier ended
 }
 
 // noteCondition records how busy the machine is, once.
@@ -55,9 +56,14 @@ func removeOld(name string) error {
 
 // tier runs the commands of one tier. All run, also after one has failed.
 func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
-	v = verdict{tier: t, before: readCPUTimes()}
+	v = verdict{tier: t, before: readCPUTimes(), slowness: 1}
 	began := time.Now()
 	defer func() { v.noteCondition() }()
+	var err error
+	if v.slowness, err = slowness(); err != nil {
+		v.slowness, v.failed = 1, append(v.failed, err.Error())
+		return v
+	}
 	if err := errors.Join(os.MkdirAll(filepath.Dir(r.record(t.name)), 0o755), removeOld(r.record(t.name))); err != nil {
 		v.failed = append(v.failed, fmt.Sprintf("make room for the record of the tests: %v", err))
 		return v
