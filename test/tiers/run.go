@@ -28,7 +28,7 @@ type verdict struct {
 	took   time.Duration
 	before cpuTimes
 
-	slowness  float64 // of the machine when the tier began
+	slowness  float64 // by which the budget is multiplied
 	condition string  // of the machine at the first failure, or when the tier ended
 }
 
@@ -60,7 +60,7 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 	began := time.Now()
 	defer func() { v.noteCondition() }()
 	var err error
-	if v.slowness, err = slowness(); err != nil {
+	if v.slowness, err = t.slowness(slowness); err != nil {
 		v.slowness, v.failed = 1, append(v.failed, err.Error())
 		return v
 	}

@@ -22,3 +22,15 @@ func TestSlowness(t *testing.T) {
 		t.Errorf("this machine: %v, %v", got, err)
 	}
 }
+
+// The budgets of tiers that compute are the same on each machine.
+func TestTiers_WhichBudgetsFollowTheMachine(t *testing.T) {
+	t.Parallel()
+	want := map[string]float64{"lint": 1, "hermetic": 1, "machine": 2, "node": 2, "kernels": 1, "kube": 2}
+	for _, tier := range tiers {
+		got, err := tier.slowness(func() (float64, error) { return 2, nil })
+		if err != nil || got != want[tier.name] {
+			t.Errorf("%s: %v, %v, want %v", tier.name, got, err, want[tier.name])
+		}
+	}
+}
