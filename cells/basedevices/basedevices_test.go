@@ -50,6 +50,17 @@ func (w settingsWriter) Replace(owner string, settings []sysctls.Setting) error 
 	return nil
 }
 
+// Update takes over what a whole set would be.
+func (w settingsWriter) Update(owner string, put []sysctls.Setting, remove []string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.settings[owner] = slices.DeleteFunc(slices.Clone(w.settings[owner]), func(s sysctls.Setting) bool {
+		return slices.Contains(remove, s.Name) || slices.ContainsFunc(put, func(n sysctls.Setting) bool { return n.Name == s.Name })
+	})
+	w.settings[owner] = append(w.settings[owner], put...)
+	return nil
+}
+
 func (c *contributions) print() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
@@ -55,61 +56,80 @@ func registerController(jobs job.Group, c controller) {
 	}, 100*time.Millisecond, time.Minute)
 }
 
+// run looks at endpoints that have changed, so that an ADD costs the same on a full node, and at all of them once a minute, when the node changes
+// and after an error.
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+	feed, err := follow(c.DB, c.Endpoints)
+	if err != nil {
+		return err
+	}
+	defer feed.Close()
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
-	for limiter.Wait(ctx) == nil {
+	var last inputs
+	var pods outside
+	for full, alive := true, true; alive && limiter.Wait(ctx) == nil; {
 		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		nodes, nodeChanged := c.LocalNode.AllWatch(txn)
-		mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
-		var node *localnode.LocalNode
-		for n := range nodes {
-			node = n
+		txn, changed := c.DB.ReadTxn(), statedb.NewWatchSet()
+		list, now := feed.UpTo(txn, changed), c.inputs(txn, changed)
+		altered := true
+		if full || now != last {
+			pods = outsideOf(now.node, statedb.ToSeq(c.Endpoints.All(txn)))
+		} else {
+			altered = pods.update(now.node, list)
 		}
-		// With the old address of waggle_host the kernel removes the route that has it as source: the routes that pods
-		// outside a new range go by have to be there by then.
-		pods, podsChanged := c.pods(txn)
-		taken := c.contribute(node, pods)
-		if err := c.commit(desiredDevices(node, mtu.DeviceMTU), done); err != nil {
-			return err
+		last = now
+		var taken error
+		if altered {
+			// With the old address of waggle_host the kernel removes the route that has it as source: the routes that pods
+			// outside a new range go by have to be there by then.
+			taken = c.contribute(now, pods)
+			if err := c.commit(desiredDevices(now.node, now.mtu), done); err != nil {
+				return err
+			}
 		}
 		if taken != nil {
 			health.Degraded("routes or settings are wanted by somebody else", taken)
 		} else {
 			health.OK("Devices are known")
 		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-		case <-nodeChanged:
-		case <-mtuChanged:
-		case <-podsChanged:
-		}
+		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
+		full, alive = endpointfeed.Wait(ctx, changed)
+		full = full || taken != nil
 	}
 	return nil
 }
 
-// pods lists the endpoints, or nothing before all of an earlier run are known, and what to watch.
-func (c *controller) pods(txn statedb.ReadTxn) ([]*endpoints.Endpoint, <-chan struct{}) {
-	if known, initialized := c.Endpoints.Initialized(txn); !known {
-		return nil, initialized
-	}
-	rows, changed := c.Endpoints.AllWatch(txn)
-	pods := make([]*endpoints.Endpoint, 0, c.Endpoints.NumObjects(txn))
-	for row := range rows {
-		pods = append(pods, row)
-	}
-	return pods, changed
+// inputs are what devices, routes and settings are computed from, without the endpoints.
+type inputs struct {
+	node     *localnode.LocalNode // nil before it is known
+	mtu      int                  // bytes; 0 before it is known
+	restored bool                 // all endpoints of an earlier run are known
 }
 
-// contribute hands routes and settings to those who keep them. Until the node is ready and the endpoints are known (pods
-// is nil before), the routes of an earlier run stay. When the range changes, the routes of pods outside the new one come
-// first, so that they are never without.
-func (c *controller) contribute(node *localnode.LocalNode, pods []*endpoints.Endpoint) error {
+// inputs reads the tables, and adds to changed what closes when there is more.
+func (c *controller) inputs(txn statedb.ReadTxn, changed *statedb.WatchSet) (in inputs) {
+	nodes, nodeChanged := c.LocalNode.AllWatch(txn)
+	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
+	changed.Add(nodeChanged, mtuChanged)
+	for n := range nodes {
+		in.node = n
+	}
+	in.mtu = mtu.DeviceMTU
+	var initialized <-chan struct{}
+	if in.restored, initialized = c.Endpoints.Initialized(txn); !in.restored {
+		changed.Add(initialized)
+	}
+	return in
+}
+
+// contribute hands routes and settings to those who keep them. Until the node is ready and the endpoints are restored, the
+// routes of an earlier run stay. When the range changes, the routes of pods outside the new one come first, so that they
+// are never without.
+func (c *controller) contribute(in inputs, pods outside) error {
 	err := c.Sysctls.Replace(owner, desiredSysctls(c.Agent))
-	if node != nil && node.Ready && pods != nil {
-		err = errors.Join(err, c.Routes.Replace(podRoutesOwner, desiredPodRoutes(node, pods)),
-			c.Routes.Replace(routesOwner, desiredRoutes(node)))
+	if in.node != nil && in.node.Ready && in.restored {
+		err = errors.Join(err, c.Routes.Replace(podRoutesOwner, pods.routes()),
+			c.Routes.Replace(routesOwner, desiredRoutes(in.node)))
 	}
 	return err
 }

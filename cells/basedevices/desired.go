@@ -1,7 +1,12 @@
 package basedevices
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb"
 
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
@@ -45,23 +50,63 @@ func desiredRoutes(node *localnode.LocalNode) []desiredroutes.Route {
 	return routes
 }
 
-// desiredPodRoutes lead to the pods whose address is outside the node's range: it has changed since they were attached.
-// An endpoint in quarantine passes nothing, so it needs none.
-func desiredPodRoutes(node *localnode.LocalNode, pods []*endpoints.Endpoint) []desiredroutes.Route {
-	var routes []desiredroutes.Route
-	add := func(f localnode.Family, pod netip.Addr) {
-		if pod.IsValid() && f.Router.IsValid() && !f.AllocRange.Contains(pod) {
-			r := route(netip.PrefixFrom(pod, pod.BitLen()), f.Router)
+// outside are the routes to the pods whose address is outside the node's range, by endpoint: the range has changed since they were attached. Most
+// nodes have none.
+type outside map[uint16][]desiredroutes.Route
+
+// outsideOf computes the routes of all endpoints.
+func outsideOf(node *localnode.LocalNode, pods iter.Seq[*endpoints.Endpoint]) outside {
+	o := outside{}
+	for pod := range pods {
+		o.put(pod.ID, podRoutes(node, pod))
+	}
+	return o
+}
+
+// update computes the routes of changed endpoints, and reports whether they are others than before.
+func (o outside) update(node *localnode.LocalNode, list []statedb.Change[*endpoints.Endpoint]) (altered bool) {
+	for _, change := range list {
+		var routes []desiredroutes.Route
+		if !change.Deleted {
+			routes = podRoutes(node, change.Object)
+		}
+		if !slices.Equal(routes, o[change.Object.ID]) {
+			o.put(change.Object.ID, routes)
+			altered = true
+		}
+	}
+	return altered
+}
+
+func (o outside) put(id uint16, routes []desiredroutes.Route) {
+	if len(routes) == 0 {
+		delete(o, id)
+		return
+	}
+	o[id] = routes
+}
+
+func (o outside) routes() (all []desiredroutes.Route) {
+	for _, id := range slices.Sorted(maps.Keys(o)) {
+		all = append(all, o[id]...)
+	}
+	return all
+}
+
+// podRoutes lead to a pod whose address is outside the node's range. An endpoint in quarantine passes nothing, so it needs none.
+func podRoutes(node *localnode.LocalNode, pod *endpoints.Endpoint) (routes []desiredroutes.Route) {
+	if node == nil || pod.Quarantine != "" {
+		return nil
+	}
+	add := func(f localnode.Family, addr netip.Addr) {
+		if addr.IsValid() && f.Router.IsValid() && !f.AllocRange.Contains(addr) {
+			r := route(netip.PrefixFrom(addr, addr.BitLen()), f.Router)
 			r.Src = netip.Addr{} // the kernel would refuse the new router's address before the link has it
 			routes = append(routes, r)
 		}
 	}
-	for _, pod := range pods {
-		if pod.Quarantine == "" {
-			add(node.IPv4, pod.IPv4)
-			add(node.IPv6, pod.IPv6)
-		}
-	}
+	add(node.IPv4, pod.IPv4)
+	add(node.IPv6, pod.IPv6)
 	return routes
 }
 

@@ -2,6 +2,7 @@ package basedevices
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -9,6 +10,8 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
@@ -22,35 +25,107 @@ const podLinksOwner = sysctls.OwnerPodLinks
 // podLinksInterval is the least time between two computations; the first after a pause does not wait.
 const podLinksInterval = 20 * time.Millisecond
 
-// registerPodLinks turns the reverse path filter of pod links off. Packets of a pod come in at its link, but the route
+// podLinks turns the reverse path filter of pod links off. Packets of a pod come in at its link, but the route
 // back leads into waggle_host, so a node whose default for new links is strict would drop them.
+type podLinks struct {
+	db        *statedb.DB
+	endpoints statedb.Table[*endpoints.Endpoint]
+	writer    sysctls.Writer
+
+	names map[uint16]string // of the link of each endpoint, as it was handed to the writer
+}
+
 func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table statedb.Table[*endpoints.Endpoint], w sysctls.Writer) {
 	if !a.EnableIPv4 {
 		return // IPv6 has no such filter
 	}
-	heartbeat.Add(jobs, "compute-pod-links", func(ctx context.Context, health cell.Health) error {
-		limiter := rate.NewLimiter(rate.Every(podLinksInterval), 1)
-		for limiter.Wait(ctx) == nil {
-			txn := heartbeat.Snapshot(ctx, db, table)
-			rows, changed := table.AllWatch(txn)
-			var settings []sysctls.Setting
-			for e := range rows {
-				if e.HostIfName != "" {
-					// The link may be gone by now: its pod is being deleted.
-					settings = append(settings, sysctls.Setting{Name: "net/ipv4/conf/" + e.HostIfName + "/rp_filter", Value: "0", Optional: true})
-				}
-			}
-			if err := w.Replace(podLinksOwner, settings); err != nil {
-				health.Degraded("settings of pod links are wanted by somebody else", err)
-			} else {
-				health.OK("Settings of pod links are known")
-			}
-			heartbeat.Idle(ctx)
-			select {
-			case <-ctx.Done():
-			case <-changed:
-			}
+	p := &podLinks{db: db, endpoints: table, writer: w}
+	heartbeat.Add(jobs, "compute-pod-links", p.run)
+}
+
+// run hands over the settings of endpoints that have changed, so that an ADD costs the same on a full node, and those of all once a minute and after
+// an error.
+func (p *podLinks) run(ctx context.Context, health cell.Health) error {
+	feed, err := follow(p.db, p.endpoints)
+	if err != nil {
+		return err
+	}
+	defer feed.Close()
+	limiter := rate.NewLimiter(rate.Every(podLinksInterval), 1)
+	for full, alive := true, true; alive && limiter.Wait(ctx) == nil; {
+		txn, changed := heartbeat.Snapshot(ctx, p.db, p.endpoints), statedb.NewWatchSet()
+		list := feed.UpTo(txn, changed)
+		if full {
+			err = p.replace(txn)
+		} else {
+			err = p.update(txn, list)
 		}
+		if err != nil {
+			health.Degraded("settings of pod links are wanted by somebody else", err)
+		} else {
+			health.OK("Settings of pod links are known")
+		}
+		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
+		full, alive = endpointfeed.Wait(ctx, changed)
+		full = full || err != nil
+	}
+	return nil
+}
+
+// follow subscribes to endpoints. It begins with everything that exists.
+func follow(db *statedb.DB, table statedb.Table[*endpoints.Endpoint]) (*changes.Feed[*endpoints.Endpoint], error) {
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	feed, err := changes.Follow(txn, table)
+	if err != nil {
+		return nil, fmt.Errorf("follow endpoints: %w", err)
+	}
+	return feed, nil
+}
+
+// replace hands over the settings of all links.
+func (p *podLinks) replace(txn statedb.ReadTxn) error {
+	p.names = make(map[uint16]string, p.endpoints.NumObjects(txn))
+	settings := make([]sysctls.Setting, 0, p.endpoints.NumObjects(txn))
+	for ep := range p.endpoints.All(txn) {
+		if ep.HostIfName != "" {
+			p.names[ep.ID] = ep.HostIfName
+			settings = append(settings, settingOf(ep.HostIfName))
+		}
+	}
+	return p.writer.Replace(podLinksOwner, settings)
+}
+
+// update hands over the settings of changed endpoints. The row of a change has only the last state of an id, which another endpoint may have by
+// then, so the name of the link that it had is remembered.
+func (p *podLinks) update(txn statedb.ReadTxn, list []statedb.Change[*endpoints.Endpoint]) error {
+	var put []sysctls.Setting
+	var remove []string
+	for _, change := range list {
+		ep, before := change.Object, p.names[change.Object.ID]
+		now := ep.HostIfName
+		if change.Deleted {
+			now = ""
+		}
+		if now == before {
+			continue
+		}
+		delete(p.names, ep.ID)
+		if now != "" {
+			p.names[ep.ID] = now
+			put = append(put, settingOf(now))
+		}
+		if _, _, used := p.endpoints.Get(txn, endpoints.ByHostInterface(before)); before != "" && !used {
+			remove = append(remove, settingOf(before).Name)
+		}
+	}
+	if len(put)+len(remove) == 0 {
 		return nil
-	})
+	}
+	return p.writer.Update(podLinksOwner, put, remove)
+}
+
+// settingOf returns the setting of a link. It is optional: the link may be gone by now, because its pod is being deleted.
+func settingOf(link string) sysctls.Setting {
+	return sysctls.Setting{Name: "net/ipv4/conf/" + link + "/rp_filter", Value: "0", Optional: true}
 }

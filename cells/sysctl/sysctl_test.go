@@ -89,6 +89,20 @@ func (k *fakeKernel) commands(w tables.Writer, v verifier) hive.ScriptCmdsOut {
 				}
 				return nil, w.Replace(args[0], settings)
 			}),
+		"update": script.Command(script.CmdUsage{Summary: "change single settings of an owner", Args: "owner [name=value | -name]..."},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				var put []tables.Setting
+				var remove []string
+				for _, spec := range args[1:] {
+					if name, gone := strings.CutPrefix(spec, "-"); gone {
+						remove = append(remove, name)
+						continue
+					}
+					name, value, _ := strings.Cut(spec, "=")
+					put = append(put, tables.Setting{Name: name, Value: value})
+				}
+				return nil, w.Update(args[0], put, remove)
+			}),
 		"announce": script.Command(script.CmdUsage{Summary: "the kernel announces a setting", Args: "name value"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				value, err := strconv.Atoi(args[1])

@@ -3,6 +3,7 @@ package sysctl
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
@@ -25,6 +26,43 @@ func (w *writer) Replace(owner string, settings []tables.Setting) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
 	wanted := make(map[string]struct{}, len(settings))
+	for _, s := range settings {
+		wanted[s.Name] = struct{}{}
+	}
+	err := w.put(txn, owner, settings)
+	for old := range w.table.List(txn, tables.ByOwner(owner)) {
+		if _, ok := wanted[old.Name]; ok {
+			continue
+		}
+		if _, _, failed := w.table.Delete(txn, old); failed != nil {
+			err = errors.Join(err, failed)
+		}
+	}
+	txn.Commit()
+	return err
+}
+
+// Update implements [tables.Writer].
+func (w *writer) Update(owner string, put []tables.Setting, remove []string) error {
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Abort()
+	var errs []error
+	for _, name := range remove {
+		if slices.ContainsFunc(put, func(s tables.Setting) bool { return s.Name == name }) {
+			continue
+		}
+		if old, _, found := w.table.Get(txn, tables.ByName(name)); found && old.Owner == owner {
+			_, _, err := w.table.Delete(txn, old)
+			errs = append(errs, err)
+		}
+	}
+	errs = append(errs, w.put(txn, owner, put))
+	txn.Commit()
+	return errors.Join(errs...)
+}
+
+// put inserts settings that differ from the rows of the owner.
+func (w *writer) put(txn statedb.WriteTxn, owner string, settings []tables.Setting) error {
 	var errs []error
 	for _, s := range settings {
 		s.Owner = owner
@@ -32,7 +70,6 @@ func (w *writer) Replace(owner string, settings []tables.Setting) error {
 			errs = append(errs, err)
 			continue
 		}
-		wanted[s.Name] = struct{}{}
 		old, _, found := w.table.Get(txn, tables.ByName(s.Name))
 		switch {
 		case found && old.Owner != owner:
@@ -45,14 +82,5 @@ func (w *writer) Replace(owner string, settings []tables.Setting) error {
 			errs = append(errs, err)
 		}
 	}
-	for old := range w.table.List(txn, tables.ByOwner(owner)) {
-		if _, ok := wanted[old.Name]; ok {
-			continue
-		}
-		if _, _, err := w.table.Delete(txn, old); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	txn.Commit()
 	return errors.Join(errs...)
 }

@@ -72,4 +72,7 @@ type Writer interface {
 	// Replace makes settings the complete set of owner, in one commit. A name that another owner has is left out and
 	// named in the error.
 	Replace(owner string, settings []Setting) error
+	// Update adds settings to the set of owner, or changes them, and removes those of the given names, in one commit. A name
+	// that is in both lists stays. A name that another owner has is left out: one to add is named in the error.
+	Update(owner string, put []Setting, remove []string) error
 }
