@@ -3,54 +3,141 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
 
-// usageSettle bounds how often addresses are counted: that costs a pass over all rows, and nobody allocates by it.
-const usageSettle = 250 * time.Millisecond
+const (
+	// usageSettle bounds how often usage is written: nobody allocates by it.
+	usageSettle = 250 * time.Millisecond
+	// recount is how often all rows are counted although none has changed.
+	recount = time.Minute
+)
+
+// tally counts the addresses of both families. It remembers the state of each, so that a change costs the same whatever the number of addresses.
+type tally struct {
+	states map[netip.Addr]ipamaddresses.State
+	usages [2]ipam.Usage // IPv4, IPv6
+}
+
+// tallyOf counts all rows.
+func tallyOf(txn statedb.ReadTxn, table statedb.Table[address], ranges [2]netip.Prefix) *tally {
+	t := &tally{states: make(map[netip.Addr]ipamaddresses.State, table.NumObjects(txn))}
+	t.usages = [2]ipam.Usage{ipam.NewUsage("ipv4", ranges[0]), ipam.NewUsage("ipv6", ranges[1])}
+	for row := range table.All(txn) {
+		t.put(row.Addr, row.State)
+	}
+	return t
+}
+
+// update counts changed rows.
+func (t *tally) update(list []statedb.Change[address]) {
+	for _, change := range list {
+		if change.Deleted {
+			t.put(change.Object.Addr, "")
+			continue
+		}
+		t.put(change.Object.Addr, change.Object.State)
+	}
+}
+
+// put notes the state of an address; empty when it is free.
+func (t *tally) put(addr netip.Addr, now ipamaddresses.State) {
+	before, found := t.states[addr]
+	for i := range t.usages {
+		if found {
+			t.usages[i].Add(addr, before, -1)
+		}
+		if now != "" {
+			t.usages[i].Add(addr, now, 1)
+		}
+	}
+	delete(t.states, addr)
+	if now != "" {
+		t.states[addr] = now
+	}
+}
 
 // usageLoop keeps ipam-usage in step with ipam-addresses and with the counters. It is a loop of its own, so that an
 // allocation pays for none of it.
 func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(context.Context, cell.Health) error {
 	return func(ctx context.Context, health cell.Health) error {
+		feed, err := a.followAddresses()
+		if err != nil {
+			return err
+		}
+		defer feed.Close()
+		var t *tally
 		for {
 			txn := heartbeat.Snapshot(ctx, a.db, a.table)
 			watch := statedb.NewWatchSet()
-			_, changed := a.table.AllWatch(txn)
-			watch.Add(changed)
-			rows := a.usages(txn)
+			list, ranges := feed.UpTo(txn, watch), a.ranges()
+			if t == nil || t.usages[0].Range != ranges[0] || t.usages[1].Range != ranges[1] {
+				t = tallyOf(txn, a.table, ranges)
+			} else {
+				t.update(list)
+			}
+			rows := a.usages(t)
 			if err := commitUsage(a.db, usage, rows); err != nil {
 				health.Degraded("count addresses", err)
 				return err
 			}
 			health.OK(fmt.Sprintf("%d families", len(rows)))
-			heartbeat.Idle(ctx)
-			if _, err := watch.Wait(ctx, usageSettle); err != nil {
+			heartbeat.IdleFor(ctx, recount)
+			limited, cancel := context.WithTimeout(ctx, recount)
+			_, err := watch.Wait(limited, usageSettle)
+			cancel()
+			if ctx.Err() != nil {
 				return nil
+			}
+			if err != nil {
+				t = nil
 			}
 		}
 	}
 }
 
-// usages counts each family that has a range.
-func (a *allocator) usages(txn statedb.ReadTxn) []ipamusage.Usage {
+// followAddresses begins with all rows.
+func (a *allocator) followAddresses() (*changes.Feed[address], error) {
+	txn := a.db.WriteTxn(a.table)
+	defer txn.Commit()
+	feed, err := changes.Follow(txn, a.table)
+	if err != nil {
+		return nil, fmt.Errorf("follow addresses: %w", err)
+	}
+	return feed, nil
+}
+
+// ranges returns the range of each family; an invalid prefix while there is none.
+func (a *allocator) ranges() (list [2]netip.Prefix) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var rows []ipamusage.Usage
-	for _, f := range []*family{&a.ipv4, &a.ipv6} {
-		if f.free == nil {
-			continue
+	for i, f := range []*family{&a.ipv4, &a.ipv6} {
+		if f.free != nil {
+			list[i] = f.free.Prefix()
 		}
-		u := ipam.Count(txn, a.table, f.name, f.free.Prefix())
-		rows = append(rows, ipamusage.Usage{Family: f.name, Range: u.Range, Capacity: u.Usable.String(), Used: u.Used(),
-			Quarantined: u.Quarantined, Excluded: u.Excluded, Outside: u.Outside, Events: f.events})
+	}
+	return list
+}
+
+// usages makes the row of each family that has a range.
+func (a *allocator) usages(t *tally) (rows []ipamusage.Usage) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i, f := range []*family{&a.ipv4, &a.ipv6} {
+		if u := t.usages[i]; u.Range.IsValid() {
+			rows = append(rows, ipamusage.Usage{Family: f.name, Range: u.Range, Capacity: u.Usable.String(), Used: u.Used(),
+				Quarantined: u.Quarantined, Excluded: u.Excluded, Outside: u.Outside, Events: f.events})
+		}
 	}
 	return rows
 }

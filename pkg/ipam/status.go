@@ -35,29 +35,39 @@ func (u Usage) String() string {
 
 // Count counts the rows of one family.
 func Count(txn statedb.ReadTxn, addresses statedb.Table[ipamaddresses.Address], family string, prefix netip.Prefix) Usage {
-	u := Usage{Family: family, Range: prefix, Usable: usable(prefix)}
+	u := NewUsage(family, prefix)
 	for row := range addresses.All(txn) {
-		if row.Addr.Is4() != (family == "ipv4") {
-			continue
-		}
-		if !prefix.Contains(row.Addr) {
-			u.Outside++
-			continue
-		}
-		switch row.State {
-		case ipamaddresses.Allocated:
-			u.Allocated++
-		case ipamaddresses.Claimed:
-			u.Claimed++
-		case ipamaddresses.Reserved:
-			u.Reserved++
-		case ipamaddresses.Quarantined:
-			u.Quarantined++
-		case ipamaddresses.Excluded:
-			u.Excluded++
-		}
+		u.Add(row.Addr, row.State, 1)
 	}
 	return u
+}
+
+// NewUsage returns a usage without addresses.
+func NewUsage(family string, prefix netip.Prefix) Usage {
+	return Usage{Family: family, Range: prefix, Usable: usable(prefix)}
+}
+
+// Add counts an address n times, which may be negative. One of the other family is left out.
+func (u *Usage) Add(addr netip.Addr, state ipamaddresses.State, n int) {
+	if addr.Is4() != (u.Family == "ipv4") {
+		return
+	}
+	if !u.Range.Contains(addr) {
+		u.Outside += n
+		return
+	}
+	switch state {
+	case ipamaddresses.Allocated:
+		u.Allocated += n
+	case ipamaddresses.Claimed:
+		u.Claimed += n
+	case ipamaddresses.Reserved:
+		u.Reserved += n
+	case ipamaddresses.Quarantined:
+		u.Quarantined += n
+	case ipamaddresses.Excluded:
+		u.Excluded += n
+	}
 }
 
 // StatusLine is the summary of all families, such as "IPv4: 5/254 allocated from 10.0.0.0/24, IPv6: ...".
