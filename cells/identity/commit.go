@@ -23,8 +23,17 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 	errs := []error{c.commitKnown(snapshot, txn, in, out)}
 	resolved := 0
 	written := map[uint16]memo{}
-	for _, ep := range in.endpoints {
-		m := c.memo[ep.ID]
+	outcomes := c.markOutcomes(in, out)
+	for id := range in.marked {
+		m, exists := c.memo[id]
+		if !exists {
+			if old, _, known := c.Of.Get(txn, identities.ByEndpoint(id)); known {
+				_, _, err := c.Of.Delete(txn, old)
+				errs = append(errs, err)
+			}
+			continue
+		}
+		ep := m.ep
 		n, found := out.byKey[m.key]
 		if !found {
 			// It keeps the number of the labels that it had: a moment without any would cut it off. An earlier endpoint's
@@ -52,7 +61,7 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 		_, _, err := c.Of.Insert(txn, row)
 		errs = append(errs, err)
 	}
-	if c.Of.NumObjects(txn) > resolved { // some are of endpoints that are gone
+	if in.whole && c.Of.NumObjects(txn) > resolved { // some are of endpoints that are gone
 		for row := range c.Of.All(txn) {
 			if _, used := c.memo[row.EndpointID]; !used {
 				_, _, err := c.Of.Delete(txn, row)
@@ -60,7 +69,7 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 			}
 		}
 	}
-	if !c.complete && in.restored && resolved == len(in.endpoints) {
+	if !c.complete && in.restored && resolved == len(c.memo) { // until then all are looked at
 		c.Done(txn)
 		c.complete = true
 	}
@@ -69,7 +78,25 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 	}
 	txn.Commit()
 	maps.Copy(c.memo, written)
+	c.outcomes = outcomes
 	return nil
+}
+
+// markOutcomes marks the endpoints of each set of labels that has another number than before, or none any more, and returns what all sets have.
+func (c *controller) markOutcomes(in input, out output) map[string]outcome {
+	now := make(map[string]outcome, len(out.byKey))
+	for key, n := range out.byKey {
+		now[key] = outcome{n.ID, n.Source, out.why[key]}
+	}
+	for key, of := range c.sets {
+		before, had := c.outcomes[key]
+		if after, has := now[key]; has != had || after != before {
+			for id := range of {
+				in.marked[id] = true
+			}
+		}
+	}
+	return now
 }
 
 // commitKnown makes identities say what cilium-identities says, and adds what only this node knows.

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -26,10 +27,34 @@ type controller struct {
 	numbers  *numbers
 	backend  backend
 	memo     map[uint16]memo      // labels of endpoints, filtered
+	sets     map[string]members   // by key of the labels
+	outcomes map[string]outcome   // of the sets that have a number, as they were committed last
 	since    map[string]time.Time // when labels without a number were first seen
 	local    map[uint32]bool      // rows of identities that are of this node's making
 	complete bool                 // both tables are initialized
+	whole    time.Time            // when all endpoints were looked at last; zero for never since the subscription
 	mirror   *changes.Feed[*cilium.Identity]
+	rows     *changes.Feed[*endpoints.Endpoint]
+}
+
+// outcome is what the endpoints of a set of labels have.
+type outcome struct {
+	id     uint32
+	source identities.Source
+	why    string
+}
+
+// members are the endpoints with one set of labels; true for those whose labels are all known.
+type members map[uint16]bool
+
+// partial reports whether no endpoint is known to have these labels and no others.
+func (m members) partial() bool {
+	for _, known := range m {
+		if known {
+			return false
+		}
+	}
+	return true
 }
 
 // memo spares endpoints that have not changed the filter, and the look at their row: an ADD would pay for all others.
@@ -44,8 +69,8 @@ type memo struct {
 
 func newController(p params) *controller {
 	n := newNumbers(p.Settings)
-	return &controller{params: p, numbers: n, backend: newBackend(p, n), memo: map[uint16]memo{}, since: map[string]time.Time{},
-		local: map[uint32]bool{}}
+	return &controller{params: p, numbers: n, backend: newBackend(p, n), memo: map[uint16]memo{}, sets: map[string]members{},
+		outcomes: map[string]outcome{}, since: map[string]time.Time{}, local: map[uint32]bool{}}
 }
 
 // run has no settle time: an ADD waits for the number of its endpoint.
@@ -58,6 +83,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		return err
 	}
 	defer c.mirror.Close()
+	defer c.rows.Close()
 	for {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.CRDs, c.Wanted)
 		in := c.read(txn)
@@ -74,6 +100,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		}
 
 		c.report(health, in, out)
+		if c.complete {
+			out.lookAgain(c.whole.Add(endpointfeed.FullPassInterval))
+		}
 
 		wait, cancel := ctx, context.CancelFunc(func() {})
 		if !out.again.IsZero() {
@@ -89,9 +118,15 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 }
 
 func (c *controller) subscribe() (err error) {
-	txn := c.DB.WriteTxn(c.CRDs)
+	txn := c.DB.WriteTxn(c.CRDs, c.Endpoints)
 	defer txn.Commit()
-	c.mirror, err = changes.Follow(txn, c.CRDs)
+	c.whole = time.Time{}
+	if c.mirror, err = changes.Follow(txn, c.CRDs); err != nil {
+		return err
+	}
+	if c.rows, err = changes.Follow(txn, c.Endpoints); err != nil {
+		c.mirror.Close()
+	}
 	return err
 }
 
@@ -105,23 +140,23 @@ type set struct {
 
 // input is what one pass is made from.
 type input struct {
-	endpoints []*endpoints.Endpoint
-	sets      map[string]set
-	objects   []statedb.Change[*cilium.Identity] // what has changed in cilium-identities
-	gone      map[uint32]bool                    // numbers of objects that were deleted
-	restored  bool                               // all endpoints of an earlier run are there
-	synced    bool                               // all CiliumIdentity objects are
-	changed   *statedb.WatchSet
-	culprits  *string // labels that make so many sets; empty until somebody asks
+	marked   endpointfeed.Marks // endpoints to look at
+	whole    bool               // those are all that there are
+	sets     map[string]set
+	objects  []statedb.Change[*cilium.Identity] // what has changed in cilium-identities
+	gone     map[uint32]bool                    // numbers of objects that were deleted
+	restored bool                               // all endpoints of an earlier run are there
+	synced   bool                               // all CiliumIdentity objects are
+	changed  *statedb.WatchSet
+	culprits *string // labels that make so many sets; empty until somebody asks
 }
 
 func (c *controller) read(txn statedb.ReadTxn) input {
 	in := input{sets: map[string]set{}, gone: map[uint32]bool{}, changed: statedb.NewWatchSet(), culprits: new(string)}
-	rows, endpointsChanged := c.Endpoints.AllWatch(txn)
 	restored, restoring := c.Endpoints.Initialized(txn)
 	synced, syncing := c.CRDs.Initialized(txn)
 	_, wantedChanged := c.Wanted.AllWatch(txn)
-	in.changed.Add(endpointsChanged, wantedChanged)
+	in.changed.Add(wantedChanged)
 	if in.restored = restored; !restored {
 		in.changed.Add(restoring)
 	}
@@ -134,16 +169,47 @@ func (c *controller) read(txn statedb.ReadTxn) input {
 	for _, change := range in.objects {
 		in.gone[change.Object.ID] = change.Deleted
 	}
-	memos := make(map[uint16]memo, len(c.memo))
-	for ep := range rows {
-		m := c.remembered(ep)
-		memos[ep.ID] = m
-		in.endpoints = append(in.endpoints, ep)
-		old, found := in.sets[m.key]
-		in.sets[m.key] = set{labels: m.relevant, partial: ep.LabelsMissing != "" && (!found || old.partial)}
+	c.follow(txn, &in)
+	for key, of := range c.sets {
+		for id := range of { // any of them
+			in.sets[key] = set{labels: c.memo[id].relevant, partial: of.partial()}
+			break
+		}
 	}
-	c.memo = memos
 	return in
+}
+
+// follow takes in the endpoints that have changed; all of them at the start, until both tables are initialized, and once a minute.
+func (c *controller) follow(txn statedb.ReadTxn, in *input) {
+	in.marked = endpointfeed.Marks{}
+	endpointfeed.Mark(in.marked, c.rows.UpTo(txn, in.changed), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
+	if in.whole = !c.complete || time.Since(c.whole) >= endpointfeed.FullPassInterval; in.whole {
+		c.whole = time.Now()
+		clear(c.outcomes)
+		for id := range c.memo {
+			in.marked[id] = true
+		}
+		for ep := range c.Endpoints.All(txn) {
+			in.marked[ep.ID] = true
+		}
+	}
+	for id := range in.marked {
+		if was, found := c.memo[id]; found {
+			if delete(c.sets[was.key], id); len(c.sets[was.key]) == 0 {
+				delete(c.sets, was.key)
+			}
+		}
+		ep, _, found := c.Endpoints.Get(txn, endpoints.ByID(id))
+		if !found {
+			delete(c.memo, id)
+			continue
+		}
+		m := c.remembered(ep)
+		if c.memo[id] = m; c.sets[m.key] == nil {
+			c.sets[m.key] = members{}
+		}
+		c.sets[m.key][id] = ep.LabelsMissing == ""
+	}
 }
 
 func (c *controller) remembered(ep *endpoints.Endpoint) memo {
@@ -224,5 +290,5 @@ func (c *controller) report(health cell.Health, in input, out output) {
 			errors.Join(problems[:min(len(problems), maxProblems)]...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d endpoints with %d label sets", len(in.endpoints), len(in.sets)))
+	health.OK(fmt.Sprintf("%d endpoints with %d label sets", len(c.memo), len(in.sets)))
 }
