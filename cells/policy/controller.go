@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -12,11 +13,11 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
-	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
 // controller is the one loop of the cell. All that it holds is its own.
@@ -37,6 +38,10 @@ type controller struct {
 	// marks and rangeMarks are the rows that the verify job had marked when this pass began, by their revisions.
 	marks, rangeMarks map[statedb.Revision]bool
 
+	views     *views
+	steady    bool      // the last round was complete and met no error, so the next one may look at changed endpoints alone
+	lastWhole time.Time // when a round has looked at all endpoints
+
 	complete bool   // endpoint-policies is initialized
 	alone    bool   // no hook has a program of the run before
 	revision uint32 // of what is enforced
@@ -50,7 +55,8 @@ type controller struct {
 }
 
 func newController(p params) *controller {
-	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), announced: map[uint32]bool{}, revision: 1, first: true}
+	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), announced: map[uint32]bool{},
+		views: newViews(), revision: 1, first: true}
 }
 
 // run has no settle time: an ADD waits for the policy of its endpoint.
@@ -71,6 +77,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		again := lookAgain
 		if waiting == "" {
 			again = c.pass(txn, changed)
+		} else {
+			c.steady = false
 		}
 
 		c.report(health, waiting)
@@ -100,7 +108,6 @@ func (c *controller) restore() (err error) {
 // nothing has changed; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.Duration {
 	_, c.factsChanged = c.Facts.AllWatch(txn)
-	c.untaken = nil
 	_, marked := c.Compiled.AllWatch(txn) // by the verify job
 	_, markedCIDRs := c.Named.AllWatch(txn)
 	c.mu.Lock()
@@ -112,7 +119,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	want := c.compile(txn)
 	want.replaced = c.replaced(txn, changed)
 
-	c.store.assign(want.compiled, want.successors)
+	c.store.assign(maps.Keys(c.views.compiled), c.views.successors)
 	c.store.write()
 	for _, h := range c.store.byID {
 		if h.err != nil {
@@ -125,6 +132,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	}
 	c.cleanUp(want, named)
 	c.show()
+	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
 
 	changed.Add(c.factsChanged, marked, markedCIDRs)
 	return c.again(want)
@@ -135,7 +143,7 @@ const lookAgain = time.Second
 
 // again says after which time another pass is due although nothing has changed; 0 for never.
 func (c *controller) again(w *wanted) time.Duration {
-	again := c.in.forget(func(id uint32) bool { return w.identities[id] }, time.Now())
+	again := c.in.forget(func(id uint32) bool { return c.views.identities[id] > 0 }, time.Now())
 	for id := range c.announced {
 		if !c.in.known[id] {
 			delete(c.announced, id) // if it comes back it is new
@@ -169,21 +177,13 @@ type decisions [4]*policymap.Compiled
 
 // wanted is what one pass has computed.
 type wanted struct {
-	of         map[uint16]decisions
-	isolated   map[uint16][2]bool
-	compiled   []*policymap.Compiled // each once, without those that allow everything
-	successors map[uint32][]*policymap.Compiled
-	published  map[uint16]*endpointpolicies.EndpointPolicy // rows of endpoints that there still are
-	identities map[uint32]bool                             // that rows name
-	facts      bool                                        // the datapath has taken over all that is published
-	replaced   bool                                        // every hook has a program of this run
-	earlier    bool                                        // some endpoint has a policy of the run before
-	unchanged  bool                                        // such a one is still known by the number of that run
-	kept       []*policymap.Compiled                       // what endpoints shall have that go on with a policy of the run before
-	flips      bool                                        // some endpoint goes over to another policy id
-	wrote      bool                                        // rows that the datapath has to take over yet
-	late       bool                                        // some endpoint has no row yet
-	again      bool                                        // another pass can go on at once
+	ids      []uint16              // endpoints to publish, sorted
+	replaced bool                  // every hook has a program of this run
+	kept     []*policymap.Compiled // what endpoints shall have that go on with a policy of the run before
+	flips    bool                  // some endpoint goes over to another policy id
+	wrote    bool                  // rows that the datapath has to take over yet
+	late     bool                  // some endpoint has no row yet
+	again    bool                  // another pass can go on at once
 }
 
 // compile says what each endpoint shall have.
@@ -191,45 +191,8 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 	numbers, err := c.cidrs.name(c.in.resolver.NamedCIDRs())
 	c.note(err)
 	c.in.resolver.SetCIDRs(numbers)
-	w := &wanted{of: map[uint16]decisions{}, isolated: map[uint16][2]bool{}, successors: map[uint32][]*policymap.Compiled{},
-		published: map[uint16]*endpointpolicies.EndpointPolicy{}, identities: map[uint32]bool{}, facts: true}
-	seen := map[*policymap.Compiled]bool{}
-	for id := range c.in.subjects {
-		ingress, egress := c.in.resolver.Compile(id)
-		d := decisions{ingress.Enforced, ingress.Audited, egress.Enforced, egress.Audited}
-		w.of[id], w.isolated[id] = d, [2]bool{ingress.Enforced.Isolated(), egress.Enforced.Isolated()}
-		for _, one := range d {
-			if one != nil && !one.AllowsAll() && !seen[one] {
-				seen[one] = true
-				w.compiled = append(w.compiled, one)
-			}
-		}
-		c.alive()
-	}
-	for row := range c.Published.All(txn) {
-		w.identities[row.Identity] = true
-		ep := c.in.subjects[row.EndpointID]
-		if ep == nil || ep.AttachmentID() != row.Attachment {
-			continue
-		}
-		w.published[row.EndpointID] = row
-		for i, id := range idsOf(row) {
-			w.follow(id, w.of[row.EndpointID][i])
-		}
-		if !c.taken(txn, ep, row) {
-			w.facts = false
-			c.untaken = append(c.untaken, ep.ID)
-		}
-	}
-	for id, ep := range c.in.subjects {
-		if before, had := c.earlier.slot(ep); had && w.published[id] == nil {
-			number, found := identities.Of(txn, c.Of, id, ep.AttachmentID())
-			w.earlier, w.unchanged = true, w.unchanged || !found || number.Identity == before.identity
-			for i, policy := range before.ids {
-				w.follow(policy, w.of[id][i])
-			}
-		}
-	}
+	w := &wanted{ids: c.look(txn)}
+	c.untaken = slices.Sorted(maps.Keys(c.views.untaken))
 	return w
 }
 
@@ -245,13 +208,6 @@ func (c *controller) replaced(txn statedb.ReadTxn, changed *statedb.WatchSet) bo
 		changed.Add(more)
 	}
 	return c.alone
-}
-
-// follow notes what an endpoint that has a policy id shall have.
-func (w *wanted) follow(id uint32, next *policymap.Compiled) {
-	if id > 1 {
-		w.successors[id] = append(w.successors[id], next)
-	}
 }
 
 // idsOf lists the policy ids of a row, in the order of [decisions].
@@ -285,10 +241,10 @@ func (c *controller) writeCIDRs() bool {
 // cleanUp removes what nobody can have any more: nothing while an endpoint's slot may still name it, also one in a map that
 // only the programs of the run before read.
 func (c *controller) cleanUp(w *wanted, named bool) {
-	if !named || c.first || !w.facts || w.earlier || w.flips || w.wrote || !w.replaced {
+	if !named || c.first || len(c.views.untaken)+len(c.views.restored) > 0 || w.flips || w.wrote || !w.replaced {
 		return
 	}
-	stuck := c.store.former(w.successors) != 0
+	stuck := c.store.former(c.views.successors) != 0
 	for _, h := range c.store.byID {
 		switch {
 		case h.users > 0:
@@ -303,7 +259,7 @@ func (c *controller) cleanUp(w *wanted, named bool) {
 		w.again = true // without them, entries can go
 	}
 	if done, _ := c.Facts.Initialized(c.DB.ReadTxn()); done && len(c.store.stale) > 0 {
-		c.note(c.store.sweep(w.successors))
+		c.note(c.store.sweep(c.views.successors))
 	}
 }
 
@@ -317,9 +273,13 @@ func (c *controller) note(err error) {
 // changes that no pass could do anything about: on a node with many endpoints a pass costs more than all else that an ADD needs.
 func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
 	limited, cancel := ctx, context.CancelFunc(func() {})
-	if again > 0 {
-		limited, cancel = context.WithTimeout(ctx, again)
-		heartbeat.IdleFor(ctx, again) // the next pass begins with a snapshot
+	pause := again
+	if whole := time.Until(c.lastWhole.Add(endpointfeed.FullPassInterval)); c.steady && (again == 0 || whole < again) {
+		pause = max(whole, time.Nanosecond)
+	}
+	if pause > 0 {
+		limited, cancel = context.WithTimeout(ctx, pause)
+		heartbeat.IdleFor(ctx, pause) // the next pass begins with a snapshot
 	} else {
 		heartbeat.Idle(ctx) // the same
 	}

@@ -3,15 +3,18 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -39,7 +42,10 @@ type inputs struct {
 	remote     *changes.Feed[*cilium.Endpoint]
 	ipcache    *changes.Feed[*ipcache.Entry]
 	of         *changes.Feed[*identities.EndpointIdentity]
+	facts      *changes.Feed[*bpfendpoints.Facts]
 
+	marked   endpointfeed.Marks        // endpoints of which something has changed since a round looked at them
+	all      bool                      // policies have changed, which may concern each endpoint
 	policies map[string]*policy.Policy // by reference
 	known    map[uint32]bool           // identities that there are
 	knownTo  statedb.Revision          // of the table identities: all up to here are known
@@ -58,10 +64,11 @@ type inputs struct {
 // newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, known: map[uint32]bool{},
-		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers()}
-	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of)
+		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers(),
+		marked: endpointfeed.Marks{}}
+	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
 	defer txn.Commit()
-	var errs [9]error
+	var errs [10]error
 	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
 	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
 	in.identities, errs[2] = changes.Follow(txn, p.Identities)
@@ -71,6 +78,7 @@ func newInputs(p params) (in *inputs, err error) {
 	in.of, errs[6] = changes.Follow(txn, p.Of)
 	in.pods, errs[7] = changes.Follow(txn, p.Pods)
 	in.namespaces, errs[8] = changes.Follow(txn, p.Namespaces)
+	in.facts, errs[9] = changes.Follow(txn, p.Facts)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -84,6 +92,7 @@ func (in *inputs) close() {
 	in.remote.Close()
 	in.ipcache.Close()
 	in.of.Close()
+	in.facts.Close()
 }
 
 // read takes in what has changed up to a snapshot, and adds to changed what closes when more has.
@@ -100,6 +109,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	in.followLabels(txn, changed)
 	keys := map[string]bool{} // of peers
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
+		in.marked[ep.ID] = true
 		if old := in.subjects[ep.ID]; old != nil {
 			in.leavePod(old)
 			keys[old.AttachmentID()], keys[old.PodName()] = true, true
@@ -113,7 +123,11 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 		in.join(ep)
 		in.subject(txn, ep)
 	})
-	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) { keys[o.Attachment] = true })
+	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) {
+		keys[o.Attachment], in.marked[o.EndpointID] = true, true
+	})
+	// The controller watches the table itself, for not each change of facts is worth a round.
+	endpointfeed.Mark(in.marked, in.facts.UpTo(txn, statedb.NewWatchSet()), func(f *bpfendpoints.Facts) uint16 { return f.ID })
 	in.ofPeers = statedb.NewWatchSet()
 	follow(in, txn, in.ofPeers, in.remote, func(o *cilium.Endpoint, _ bool) {
 		keys[o.Key()] = true
@@ -175,6 +189,7 @@ func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, t
 
 func (in *inputs) policy(p *policy.Policy, gone bool) {
 	name := p.Ref.String()
+	in.all = true
 	if gone {
 		delete(in.policies, name)
 		in.resolver.DeletePolicy(p.Ref)
@@ -250,6 +265,7 @@ func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 
 // subject tells of one endpoint of this node: whom its policies select, and which ports its pod names.
 func (in *inputs) subject(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
+	in.marked[ep.ID] = true
 	in.resolver.UpsertSubject(policymap.Subject{ID: ep.ID, Labels: in.labels(txn, ep), Ports: portsOf(ep.Ports)})
 }
 
@@ -331,19 +347,21 @@ func (in *inputs) needed() []string {
 }
 
 // doubt says why it is not known which policies select an endpoint: labels are missing, and with the ones that it may have
-// a policy could select it.
+// a policy could select it. It names the first of such policies, so that equal inputs give equal rows.
 func (in *inputs) doubt(ep *endpoints.Endpoint) string {
 	if ep.LabelsMissing == "" {
 		return ""
 	}
+	first := ""
 	for name, p := range in.policies {
-		for i := range p.Parts {
-			if maySelect(p.Parts[i].Subject, ep.Labels) {
-				return fmt.Sprintf("its labels, for %s may select it: they are not known: %s", name, ep.LabelsMissing)
-			}
+		if (first == "" || name < first) && slices.ContainsFunc(p.Parts, func(part policy.Part) bool { return maySelect(part.Subject, ep.Labels) }) {
+			first = name
 		}
 	}
-	return ""
+	if first == "" {
+		return ""
+	}
+	return fmt.Sprintf("its labels, for %s may select it: they are not known: %s", first, ep.LabelsMissing)
 }
 
 // maySelect tells whether a selector can choose a set of labels of which some are not known.

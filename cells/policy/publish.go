@@ -34,31 +34,41 @@ func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *end
 // An endpoint goes over to other policy ids first. Only when the datapath has taken over all such changes does anybody
 // become known by an identity that was not known before: until then some endpoint may have a policy that does not know it.
 func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
-	rows := make(map[uint16]*endpointpolicies.EndpointPolicy, len(w.of))
-	ids := slices.Sorted(maps.Keys(w.of))
-	for _, id := range ids {
-		row, changed := c.row(w, id)
+	if c.store.moved { // endpoints whose own rows are as they were may have other ids, or another error
+		w.ids = slices.Sorted(maps.Keys(c.views.by))
+	}
+	rows := make(map[uint16]*endpointpolicies.EndpointPolicy, len(w.ids))
+	for _, id := range w.ids {
+		v := c.views.by[id]
+		if !v.exists {
+			continue
+		}
+		row, changed := c.row(v, id)
 		rows[id] = row
-		w.flips = w.flips || changed && w.published[id] != nil
+		w.flips = w.flips || changed && v.own
 		for i, policy := range idsOf(row) {
 			if policy > 1 && c.store.byID[policy] == nil {
-				w.kept = append(w.kept, w.of[id][i])
+				w.kept = append(w.kept, v.of[i])
 			}
 		}
 	}
-	if known := c.in.knownTo; known != c.announcedTo && w.facts && !w.flips && !c.open(w) {
+	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && !c.open(w) {
 		clear(c.announced)
 		maps.Copy(c.announced, c.in.known)
 		c.announcedTo = known
 	}
-	c.commit(txn, w, ids, rows)
+	c.commit(txn, w, rows)
 }
 
 // open tells whether a policy in use may lack a deny that somebody new should meet: one that could not be written, or one of a
 // policy that goes on although it knows nothing new.
 func (c *controller) open(w *wanted) bool {
-	if w.unchanged && c.earlier.denies {
-		return true
+	if c.earlier.denies {
+		for _, unchanged := range c.views.restored {
+			if unchanged {
+				return true
+			}
+		}
 	}
 	if len(w.kept) > 0 && (c.earlier.denies || slices.ContainsFunc(w.kept, deniesIdentities)) {
 		c.note(errors.New("a policy of the run before is not what it should be and may not deny who is new: nobody new is let in"))
@@ -91,21 +101,21 @@ func deniesIdentities(compiled *policymap.Compiled) bool {
 
 // row is what an endpoint shall have, without its identity. It tells whether that is another policy than it has; when the
 // maps do not hold it, the endpoint goes on with what it had, and with nothing when it is new.
-func (c *controller) row(w *wanted, id uint16) (row *endpointpolicies.EndpointPolicy, changed bool) {
-	ep, former := c.in.subjects[id], w.published[id]
+func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolicy, changed bool) {
+	ep, former := c.in.subjects[id], v.published()
 	next := &endpointpolicies.EndpointPolicy{EndpointID: id, Attachment: ep.AttachmentID(), Revision: c.revision}
 	if former != nil {
 		copied := *former
 		next = &copied
 		next.Error = ""
 	}
-	d := w.of[id]
-	in, err1 := c.decision(d[0], d[1], w.isolated[id][0])
-	out, err2 := c.decision(d[2], d[3], w.isolated[id][1])
+	d := v.of
+	in, err1 := c.decision(d[0], d[1], v.isolated[0])
+	out, err2 := c.decision(d[2], d[3], v.isolated[1])
 	if err := errors.Join(err1, err2); err != nil {
 		next.Error = err.Error()
 		if before, had := c.earlier.slot(ep); had && former == nil && c.earlier.settled {
-			next.Ingress, next.Egress = before.decision(0, w.isolated[id][0]), before.decision(2, w.isolated[id][1])
+			next.Ingress, next.Egress = before.decision(0, v.isolated[0]), before.decision(2, v.isolated[1])
 		}
 		return next, false
 	}
@@ -174,15 +184,16 @@ func (c *controller) knownAs(former *endpointpolicies.EndpointPolicy, id uint16)
 	return before.identity
 }
 
-// commit writes the rows that differ.
-func (c *controller) commit(txn statedb.ReadTxn, w *wanted, ids []uint16, rows map[uint16]*endpointpolicies.EndpointPolicy) {
+// commit writes the rows that differ. It marks the endpoints that the next round must look at: those whose row was written or deleted, and those that
+// wait for something else than a row of their own.
+func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
 	narrowed := map[uint32]bool{}
 	for _, h := range c.store.byID {
 		narrowed[h.id], h.narrowed = h.narrowed, false
 	}
 	raise := false
-	for _, id := range ids {
-		former := w.published[id]
+	for _, id := range w.ids {
+		former := c.views.by[id].published()
 		if former == nil {
 			continue
 		}
@@ -199,8 +210,16 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, ids []uint16, rows m
 	write := c.DB.WriteTxn(c.Published, c.Progress)
 	defer write.Abort()
 	all := true
-	for _, id := range ids {
-		row, former := rows[id], w.published[id]
+	for _, id := range w.ids {
+		row, v := rows[id], c.views.by[id]
+		former := v.published()
+		if row == nil {
+			if v.row != nil {
+				_, _, _ = c.Published.Delete(write, v.row)
+				c.in.marked[id] = true
+			}
+			continue
+		}
 		if former == nil && row.Error != "" && c.earlier.has(c.in.subjects[id]) {
 			all = false
 			c.note(fmt.Errorf("endpoint %d keeps what the run before enforced: %s", id, row.Error))
@@ -212,17 +231,16 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, ids []uint16, rows m
 			row.Identity = number.Identity
 		case former == nil:
 			all, w.late = false, true
+			c.in.marked[id] = true
 			continue // nobody may know it yet
 		}
+		if row.Error != "" || found && row.Identity != number.Identity {
+			c.in.marked[id] = true
+		}
 		if former == nil || !former.Equal(row) {
-			w.wrote = true
+			w.wrote, c.in.marked[id] = true, true
 			c.untaken = append(c.untaken, id)
 			_, _, _ = c.Published.Insert(write, row)
-		}
-	}
-	for old := range c.Published.All(write) {
-		if rows[old.EndpointID] == nil {
-			_, _, _ = c.Published.Delete(write, old)
 		}
 	}
 	restored, _ := c.Endpoints.Initialized(txn)

@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -22,6 +23,7 @@ type store struct {
 	last    uint32                       // the id that was given last
 	stale   map[entryKey]policymap.Entry // entries of an earlier run
 	frozen  bool                         // no id may be changed in place: policies are known from a copy only
+	moved   bool                         // since the last round an id was given, or entries were to be written
 	old     room                         // how many these are
 	slots   map[uint16]slot              // of endpoints of that run
 	// Who may be known to anybody: identities that every policy knows, identities that there are, and numbers of address
@@ -85,22 +87,24 @@ func (s *store) used() room {
 
 // assign gives each compiled policy a policy id: the one that it has, the one of its only predecessor when that may become
 // it in place, or a new one. successors says, for each id that endpoints have now, what these shall have.
-func (s *store) assign(wanted []*policymap.Compiled, successors map[uint32][]*policymap.Compiled) {
+func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint32]successors) {
+	s.moved = false
 	clear(s.by)
 	clear(s.current)
 	for id, h := range s.byID {
-		h.users = len(successors[id])
+		h.users = successors[id].users()
 		if h.is != nil { // else it is still written for the first time
 			h.target = h.is
 		}
 		s.by[h.target] = h
 	}
 	before := s.before()
-	for _, c := range wanted {
+	for c := range wanted {
 		s.current[c] = true
 		if s.by[c] != nil {
 			continue
 		}
+		s.moved = true
 		h := s.heir(c, successors)
 		if h == nil {
 			h = s.adopt(c, before, successors)
@@ -130,14 +134,14 @@ func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
 
 // adopt takes over an id of an earlier run that says what c says, when all its endpoints shall have c. So after a restart
 // policies that are as they were need no room beside themselves.
-func (s *store) adopt(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32][]*policymap.Compiled) *held {
+func (s *store) adopt(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *held {
 	for _, id := range slices.Sorted(maps.Keys(before)) {
 		next := successors[id]
-		if len(next) == 0 || slices.ContainsFunc(next, func(n *policymap.Compiled) bool { return n != c }) || !same(before[id], c) {
+		if !next.only(c) || !same(before[id], c) {
 			continue
 		}
 		// It is written once more: what rules are called may have changed.
-		h := &held{id: id, users: len(next), broken: true}
+		h := &held{id: id, users: next.users(), broken: true}
 		for k, e := range before[id] {
 			delete(s.stale, entryKey{id, k})
 			s.old = s.old.minus(roomOf([]policymap.Entry{e}))
@@ -164,7 +168,7 @@ func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool 
 }
 
 // heir finds an id whose endpoints all go over to c, and which may become c in place.
-func (s *store) heir(c *policymap.Compiled, successors map[uint32][]*policymap.Compiled) *held {
+func (s *store) heir(c *policymap.Compiled, successors map[uint32]successors) *held {
 	if s.frozen {
 		return nil
 	}
@@ -174,7 +178,7 @@ func (s *store) heir(c *policymap.Compiled, successors map[uint32][]*policymap.C
 		if h == nil || h.is == nil || h.target != h.is || (found != nil && found.id < id) {
 			continue
 		}
-		if slices.ContainsFunc(next, func(n *policymap.Compiled) bool { return n != c }) || !s.inPlace(h.is, c) {
+		if !next.only(c) || !s.inPlace(h.is, c) {
 			continue
 		}
 		found = h
@@ -234,7 +238,7 @@ func (s *store) free(h *held) error {
 }
 
 // former is an id of an earlier run that an endpoint still has; 0 when none.
-func (s *store) former(used map[uint32][]*policymap.Compiled) (id uint32) {
+func (s *store) former(used map[uint32]successors) (id uint32) {
 	for k := range s.stale {
 		if len(used[k.ID]) > 0 {
 			id = max(id, k.ID)
@@ -244,7 +248,7 @@ func (s *store) former(used map[uint32][]*policymap.Compiled) (id uint32) {
 }
 
 // sweep removes what an earlier run left, allows before denies, but for ids that endpoints still have.
-func (s *store) sweep(used map[uint32][]*policymap.Compiled) error {
+func (s *store) sweep(used map[uint32]successors) error {
 	for _, denies := range []bool{false, true} {
 		for k, e := range s.stale {
 			if len(used[k.ID]) > 0 || e.Deny != denies {

@@ -20,7 +20,7 @@ func (s *store) write() {
 		h.err, h.open, h.change = nil, false, policymap.Diff{}
 		if h.target != nil && !h.complete(h.target) {
 			h.change = h.target.Diff(h.is)
-			work = append(work, h)
+			work, s.moved = append(work, h), true
 		}
 	}
 	slices.SortFunc(work, func(a, b *held) int {

@@ -89,6 +89,18 @@ func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
 	}
 }
 
+// Touched reports whether a rule set that endpoints have must be compiled again. Then what holds may change for endpoints that neither
+// [Resolver.UpsertSubject] nor a change of policies is about: an identity or an address range is new to their rules.
+func (r *Resolver) Touched() bool {
+	r.selectors.resolve()
+	for _, set := range r.rulesets {
+		if set.stale || len(set.touched) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Decision is what holds for one direction of an endpoint.
 type Decision struct {
 	Enforced *Compiled

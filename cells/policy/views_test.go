@@ -1,0 +1,251 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// round makes one round and returns its snapshot.
+func (w *bench) round(tb testing.TB) statedb.ReadTxn {
+	tb.Helper()
+	txn := w.DB.ReadTxn()
+	w.problems = nil
+	w.in.read(txn, statedb.NewWatchSet(), time.Now())
+	w.pass(txn, statedb.NewWatchSet())
+	require.Empty(tb, w.problems)
+	return txn
+}
+
+// apply has the datapath apply the row of an endpoint, or lose it.
+func (w *bench) apply(tb testing.TB, id uint16, status reconciler.Status) {
+	tb.Helper()
+	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(id))
+	if !found {
+		remove(tb, w.DB, w.facts, &bpfendpoints.Facts{ID: id})
+		return
+	}
+	ep, _, found := w.endpoints.Get(w.DB.ReadTxn(), endpoints.ByID(id))
+	if !found {
+		return
+	}
+	put(tb, w.DB, w.facts, &bpfendpoints.Facts{ID: id, IfIndex: uint32(ep.HostIfIndex), Identity: row.Identity, Ingress: row.Ingress,
+		Egress: row.Egress, PolicyRevision: row.Revision, Status: status})
+}
+
+func remove[R any](tb testing.TB, db *statedb.DB, table statedb.RWTable[R], row R) {
+	tb.Helper()
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	_, _, err := table.Delete(txn, row)
+	require.NoError(tb, err)
+}
+
+// someChange changes one row of one of few endpoints, identities or policies. An id of an endpoint is used again before a round notices.
+func (w *bench) someChange(tb testing.TB, random *rand.Rand) {
+	tb.Helper()
+	const ids, apps, rules = 6, 4, 3
+	id := uint16(1 + random.IntN(ids))
+	attachment := fmt.Sprint(int(id) + ids*random.IntN(2))
+	app := random.IntN(apps)
+	rule := &k8s.NetworkPolicy{Namespace: "ns-0", Name: fmt.Sprint("p-", random.IntN(rules)), IsIngress: true,
+		PodSelector: k8s.Selector{MatchLabels: map[string]string{"app": fmt.Sprint("app-", app)}},
+		Ingress: []k8s.PolicyRule{{Peers: []k8s.Peer{{Pods: &k8s.Selector{}}},
+			Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: fmt.Sprint(80 + random.IntN(2))}}}}}
+	rulesTable := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+	number := uint32(1000 + app + apps*random.IntN(2)) // labels get another number now and then
+	switch random.IntN(10) {
+	case 0, 1, 2:
+		ep := &endpoints.Endpoint{ID: id, ContainerID: attachment, IfName: "eth0", HostIfIndex: int(id) + 100*random.IntN(2), Labels: labelsOf(app, 0)}
+		if random.IntN(5) == 0 {
+			ep.LabelsMissing = "those of its namespace"
+		}
+		put(tb, w.DB, w.endpoints, ep)
+	case 3:
+		remove(tb, w.DB, w.endpoints, &endpoints.Endpoint{ID: id})
+	case 4, 5:
+		put(tb, w.DB, w.identities, &identities.Identity{ID: number, Labels: labelsOf(app, 0)})
+		put(tb, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id, Attachment: attachment + ":eth0", Identity: number, Labels: labelsOf(app, 0)})
+	case 6:
+		remove(tb, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id})
+	case 7:
+		w.apply(tb, id, []reconciler.Status{reconciler.StatusDone(), reconciler.StatusPending()}[random.IntN(2)])
+	case 8:
+		put(tb, w.DB, rulesTable, rule)
+	case 9:
+		remove(tb, w.DB, rulesTable, rule)
+	}
+}
+
+// seenFromScratch evaluates all endpoints at a snapshot.
+func (w *bench) seenFromScratch(txn statedb.ReadTxn) *views {
+	all := newViews()
+	for id := range w.in.subjects {
+		all.put(id, w.view(txn, id))
+	}
+	for row := range w.Published.All(txn) {
+		all.put(row.EndpointID, w.view(txn, row.EndpointID))
+	}
+	return all
+}
+
+// result describes what endpoints have, with the entries of a policy in place of its id.
+func (w *bench) result(txn statedb.ReadTxn) string {
+	var out strings.Builder
+	policy := func(d endpointpolicies.Decision) string {
+		h := w.store.byID[d.Enforced.ID]
+		switch {
+		case d.Enforced.ID <= 1:
+			return fmt.Sprint("id ", d.Enforced.ID)
+		case h == nil:
+			return "an id that is free" // of an earlier endpoint with the local id, whose successor has no identity yet
+		}
+		var entries []string
+		for e := range h.is.Entries() {
+			entries = append(entries, fmt.Sprint(e.Key, e.Deny))
+		}
+		return fmt.Sprint(entries)
+	}
+	for row := range w.Published.All(txn) {
+		fmt.Fprintln(&out, row.EndpointID, row.Attachment, "identity", row.Identity, "error", row.Error, "ingress", policy(row.Ingress), row.Ingress.Isolated,
+			"egress", policy(row.Egress), row.Egress.Isolated)
+	}
+	fmt.Fprintln(&out, "announced", slices.Sorted(maps.Keys(w.announced)), "policies", len(w.store.byID))
+	return out.String()
+}
+
+// TestRound_OfChangedEndpoints_IsWholeRound compares rounds that look at changed endpoints with rounds of a second controller that look at all of them:
+// the views and their sums after each round, and all that is published. Some rounds end with rows that the datapath has not applied.
+func TestRound_OfChangedEndpoints_IsWholeRound(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	one, whole := newBench(t, 0, 0), newBench(t, 0, 0)
+	partial := 0
+	for n := range 600 {
+		seed := random.Uint64()
+		changes := 1 + random.IntN(3)
+		settle := random.IntN(3) > 0
+		for _, w := range []*bench{one, whole} {
+			same := rand.New(rand.NewPCG(seed, 0))
+			for range changes {
+				w.someChange(t, same)
+			}
+			rounds := 1
+			if settle {
+				rounds = 4
+			}
+			for range rounds {
+				if w == whole {
+					w.steady = false
+				}
+				before := w.lastWhole
+				txn := w.round(t)
+				if w == one {
+					if w.lastWhole == before {
+						partial++
+					}
+					require.Equal(t, w.seenFromScratch(txn), w.views, "after change %d", n)
+				}
+				if settle {
+					for id := range uint16(7) {
+						w.apply(t, id, reconciler.StatusDone())
+					}
+				}
+			}
+		}
+		require.Equal(t, whole.result(whole.DB.ReadTxn()), one.result(one.DB.ReadTxn()), "after change %d", n)
+	}
+	require.Greater(t, partial, 200, "rounds that looked at changed endpoints")
+}
+
+// TestViews_SumsAreThoseOfTheirParts: putting views in any order and replacing them leaves no trace in the sums.
+func TestViews_SumsAreThoseOfTheirParts(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	list := []*policymap.Compiled{nil, {}, {}, {}}
+	s, now := newViews(), map[uint16]view{}
+	for range 2000 {
+		id, v := uint16(random.IntN(6)), view{}
+		if random.IntN(4) > 0 {
+			v.exists = true
+			for i := range v.of {
+				v.of[i] = list[random.IntN(len(list))]
+			}
+			switch random.IntN(3) {
+			case 0:
+				v.row, v.own = &endpointpolicies.EndpointPolicy{Identity: uint32(random.IntN(3))}, random.IntN(2) == 0
+				v.row.Ingress.Enforced.ID, v.row.Egress.Enforced.ID = uint32(random.IntN(4)), uint32(random.IntN(4))
+				v.untaken = v.own && random.IntN(2) == 0
+			case 1:
+				v.restored, v.ids, v.unchanged = true, [4]uint32{2, 0, 3, 1}, random.IntN(2) == 0
+			}
+		}
+		s.put(id, v)
+		if now[id] = v; v == (view{}) {
+			delete(now, id)
+		}
+		want := newViews()
+		for id, v := range now {
+			want.put(id, v)
+		}
+		require.Equal(t, want, s)
+	}
+}
+
+// TestRound_LooksAtAllOnceAMinute: what no change iterator hands over is found in the end.
+func TestRound_LooksAtAllOnceAMinute(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 4, 1)
+	for range 2 {
+		w.round(t)
+	}
+	w.views.put(1, view{}) // as if it had been missed
+	w.round(t)
+	require.NotContains(t, w.views.by, uint16(1))
+	w.lastWhole = w.lastWhole.Add(-endpointfeed.FullPassInterval)
+	w.round(t)
+	require.Contains(t, w.views.by, uint16(1))
+}
+
+// BenchmarkRounds is what the rounds of an ADD and of a DEL cost, of an endpoint with labels that another has, beside others.
+func BenchmarkRounds(b *testing.B) {
+	for _, policies := range []int{0, 5} {
+		for _, n := range []int{10, 200, 1000} {
+			b.Run(fmt.Sprintf("%d policies/%d", 10*policies, n), func(b *testing.B) {
+				w := newBench(b, n, policies)
+				w.round(b)
+				id, attachment := uint16(n+1), fmt.Sprint(n, ":eth0")
+				for b.Loop() {
+					put(b, w.DB, w.endpoints, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(n), IfName: "eth0", HostIfIndex: n + 1, Labels: labelsOf(0, 0)})
+					w.round(b)
+					put(b, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id, Attachment: attachment, Identity: 256})
+					w.round(b)
+					w.apply(b, id, reconciler.StatusDone())
+					w.round(b)
+					remove(b, w.DB, w.endpoints, &endpoints.Endpoint{ID: id})
+					remove(b, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id})
+					w.round(b)
+					w.apply(b, id, reconciler.StatusDone())
+					w.round(b)
+				}
+			})
+		}
+	}
+}
