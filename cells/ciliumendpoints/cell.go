@@ -77,7 +77,7 @@ func register(p params, r reconciler.Params) error {
 	if err != nil {
 		return err
 	}
-	heartbeat.AddRetried(p.Jobs, "fill-ciliumendpoints", controller{p}.run, minRetry, maxRetry)
+	heartbeat.AddRetried(p.Jobs, "fill-ciliumendpoints", newController(p).run, minRetry, maxRetry)
 	heartbeat.AddRetried(p.Jobs, "report-ciliumendpoints", p.report, minRetry, maxRetry)
 	heartbeat.AddRetried(p.Jobs, "repeat-failed-prune", func(ctx context.Context, _ cell.Health) error { return ops.repeat(ctx, rec.Prune) }, minRetry, maxRetry)
 	heartbeat.AddTimer(p.Jobs, "find-drift", func(context.Context) error { p.markDrift(time.Now()); return nil }, driftInterval)

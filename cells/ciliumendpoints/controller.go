@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -24,17 +28,34 @@ const (
 	stateNotReady = "not-ready" // in quarantine: it holds its addresses and nothing may pass
 )
 
-// controller makes a row of each endpoint of a pod.
-type controller struct{ params }
+// controller makes a row of each endpoint of a pod. It computes the rows of pods of which something has changed, so that an ADD costs the same on a
+// full node; those of all pods when the node's address changes and once a minute.
+type controller struct {
+	params
+
+	feed     feed
+	podOf    map[uint16]string // of each endpoint, as far as it was followed
+	marked   map[string]bool   // pods to look at
+	nameless map[string]error  // pods whose UID nobody knows
+	node     netip.Addr        // by which other nodes reach this one
+	whole    time.Time         // when all pods were looked at last
+}
+
+func newController(p params) *controller { return &controller{params: p} }
 
 // run begins when all is known, also which objects there are: otherwise a restart would write all of them again.
-func (c controller) run(ctx context.Context, health cell.Health) error {
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if err := c.subscribe(); err != nil {
+		return err
+	}
+	defer c.feed.close()
 	begun := false
 	for {
 		heartbeat.Busy(ctx)
 		txn := c.DB.ReadTxn()
 		changed := statedb.NewWatchSet()
 		complete := c.inputsComplete(txn, changed)
+		c.follow(txn, changed)
 		begun = begun || complete
 
 		if begun {
@@ -45,25 +66,31 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 			health.OK("waiting for pods, their identities, this node's address and the CiliumEndpoint objects there are")
 		}
 
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, settle); ctx.Err() != nil {
+		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
+		limited, cancel := context.WithTimeout(ctx, endpointfeed.FullPassInterval)
+		_, _ = changed.Wait(limited, settle) // an error is the end of the time or of ctx
+		cancel()
+		if ctx.Err() != nil {
 			return nil
-		} else if err != nil {
-			return err
 		}
 	}
 }
 
-func (c controller) pass(txn statedb.ReadTxn, health cell.Health, complete bool) error {
-	want, nameless := c.compute(txn)
+func (c *controller) pass(txn statedb.ReadTxn, health cell.Health, complete bool) error {
+	want := c.compute(txn)
 
 	if err := c.commit(want, complete); err != nil {
 		health.Degraded("desired CiliumEndpoint objects are out of date", err)
 		return err
 	}
+	c.marked = map[string]bool{}
 
-	if len(nameless) > 0 {
-		health.Degraded(fmt.Sprintf("%d pods cannot be published", len(nameless)), errors.Join(nameless[:min(len(nameless), 3)]...))
+	if len(c.nameless) > 0 {
+		var some []error
+		for _, name := range slices.Sorted(maps.Keys(c.nameless))[:min(len(c.nameless), 3)] {
+			some = append(some, c.nameless[name])
+		}
+		health.Degraded(fmt.Sprintf("%d pods cannot be published", len(c.nameless)), errors.Join(some...))
 	} else {
 		health.OK("endpoints of pods are wanted as CiliumEndpoint objects")
 	}
@@ -71,7 +98,7 @@ func (c controller) pass(txn statedb.ReadTxn, health cell.Health, complete bool)
 }
 
 // inputsComplete tells whether every endpoint can have its row, and adds to changed what to wait for.
-func (c controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	complete := true
 	for _, t := range []statedb.TableMeta{c.Endpoints, c.Of, c.States, c.Pods, c.Node, c.Published} {
 		if done, initialized := t.Initialized(txn); !done {
@@ -79,46 +106,50 @@ func (c controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSe
 			changed.Add(initialized)
 		}
 	}
-	_, a := c.Endpoints.AllWatch(txn)
-	_, b := c.Of.AllWatch(txn)
-	_, d := c.States.AllWatch(txn)
-	_, e := c.Pods.AllWatch(txn)
-	_, f := c.Node.AllWatch(txn)
-	changed.Add(a, b, d, e, f)
-	return complete && c.node(txn).IsValid()
+	_, node := c.Node.AllWatch(txn)
+	changed.Add(node)
+	return complete && c.address(txn).IsValid()
 }
 
-// compute derives the rows. Of two sandboxes of a pod, which may overlap, the newer stands for it. Nameless are pods whose
-// UID nobody knows: an object without an owner would outlive its pod.
-func (c controller) compute(txn statedb.ReadTxn) (want map[string]*object, nameless []error) {
-	newest := map[string]*endpoints.Endpoint{}
-	for ep := range c.Endpoints.All(txn) {
-		if other := newest[ep.PodName()]; ep.K8sPodName != "" && (other == nil || endpoints.CompareAge(ep, other) > 0) {
-			newest[ep.PodName()] = ep
+// compute derives the rows of the marked pods; nil for a pod that has none.
+func (c *controller) compute(txn statedb.ReadTxn) map[string]*object {
+	want := make(map[string]*object, len(c.marked))
+	for name := range c.marked {
+		delete(c.nameless, name)
+		want[name] = nil
+		ep := c.newest(txn, name)
+		if ep == nil {
+			continue
 		}
-	}
-	want = make(map[string]*object, len(newest))
-	for name, ep := range newest {
 		row, err := c.row(txn, ep)
 		if err != nil {
-			nameless = append(nameless, err)
+			c.nameless[name] = err
 		}
-		if row != nil {
-			want[name] = row
-		}
+		want[name] = row
 	}
-	return want, nameless
+	return want
 }
 
-// row is the object of one endpoint; nil while it is being attached.
-func (c controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, error) {
+// newest returns the endpoint that stands for a pod: of two sandboxes, which may overlap, the newer.
+func (c *controller) newest(txn statedb.ReadTxn, name string) (newest *endpoints.Endpoint) {
+	for ep := range c.Endpoints.List(txn, endpoints.ByPod(name)) {
+		if ep.K8sPodName != "" && (newest == nil || endpoints.CompareAge(ep, newest) > 0) {
+			newest = ep
+		}
+	}
+	return newest
+}
+
+// row is the object of one endpoint; nil while it is being attached. Without the UID of its pod it is an error: an object without an owner would
+// outlive its pod.
+func (c *controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, error) {
 	number, known := identities.Of(txn, c.Of, ep.ID, ep.AttachmentID())
 	state, _, found := c.States.Get(txn, endpointstates.ByID(ep.ID))
 	if !known || !found || state.Attachment != ep.AttachmentID() || state.State == endpointstates.WaitingForIdentity {
 		return nil, nil
 	}
 	row := &object{Namespace: ep.K8sNamespace, Name: ep.K8sPodName, PodUID: ep.K8sUID, EndpointID: ep.ID,
-		Attachment: ep.AttachmentID(), ContainerID: ep.ContainerID, IPv4: ep.IPv4, IPv6: ep.IPv6, Node: c.node(txn), State: stateReady,
+		Attachment: ep.AttachmentID(), ContainerID: ep.ContainerID, IPv4: ep.IPv4, IPv6: ep.IPv6, Node: c.node, State: stateReady,
 		Ports: sortedPorts(ep.Ports)}
 	if ep.Quarantine != "" {
 		row.State = stateNotReady
@@ -140,23 +171,22 @@ func (c controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, e
 }
 
 // commit writes what differs. What the reconciler has learnt of an object stays while it is the same pod's.
-func (c controller) commit(want map[string]*object, complete bool) error {
+func (c *controller) commit(want map[string]*object, complete bool) error {
 	txn := c.DB.WriteTxn(c.Wanted)
 	defer txn.Abort()
 	var errs []error
-	for old := range c.Wanted.All(txn) {
-		row, wanted := want[old.Key()]
+	for name, row := range want {
+		old, _, found := c.Wanted.Get(txn, byName(name))
 		switch {
-		case !wanted:
+		case row == nil && !found, row != nil && found && row.Equal(old):
+			continue
+		case row == nil:
 			_, _, err := c.Wanted.Delete(txn, old)
 			errs = append(errs, err)
-		case row.Equal(old):
-			delete(want, old.Key())
-		case row.PodUID == old.PodUID:
+			continue
+		case found && row.PodUID == old.PodUID:
 			row.UID = old.UID
 		}
-	}
-	for _, row := range want {
 		_, _, err := c.Wanted.Insert(txn, row.WithStatus(reconciler.StatusPending()))
 		errs = append(errs, err)
 	}

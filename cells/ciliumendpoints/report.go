@@ -18,8 +18,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// node is the address by which other nodes reach this one; invalid while it is not known.
-func (p params) node(txn statedb.ReadTxn) netip.Addr {
+// address is the one by which other nodes reach this one; invalid while it is not known.
+func (p params) address(txn statedb.ReadTxn) netip.Addr {
 	for n := range p.Node.All(txn) {
 		if n.IPv4.NodeIP.IsValid() {
 			return n.IPv4.NodeIP

@@ -89,6 +89,8 @@ var nameIndex = statedb.Index[*object, string]{
 	Unique:     true,
 }
 
+var byName = nameIndex.Query
+
 // initialize completes the table: all endpoints have their rows.
 type initialize func(statedb.WriteTxn)
 
