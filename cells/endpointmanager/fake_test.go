@@ -173,12 +173,14 @@ func newRig(t testing.TB, dir string) *rig {
 	insert(t, db, readings, sources.Source{Table: pods.Name(), Producer: "manifests", State: sources.Synced})
 	insert(t, db, readings, sources.Source{Table: spaces.Name(), Producer: "manifests", State: sources.Synced})
 	addresses := newAllocator()
-	return &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, nodes: nodes, sources: readings, done: done,
+	r := &rig{addresses: addresses, states: states, pods: pods, spaces: spaces, nodes: nodes, sources: readings, done: done,
 		manager: newManager(params{
 			Log: hivetest.Logger(t, hivetest.LogLevel(slog.LevelError)), DB: db,
 			Settings: settings.Agent{StateDir: dir}, Addresses: addresses,
 			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes, Sources: readings, Kernel: &fakeKernel{},
 		})}
+	t.Cleanup(r.closeLabels) // in the bubble of the test, if it has one
+	return r
 }
 
 // started is a manager that has found the files of dir; each of their links exists.

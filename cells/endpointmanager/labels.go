@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -167,14 +168,15 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 	if err := m.waitRestored(ctx); err != nil {
 		return nil // the agent stops
 	}
+	defer m.closeLabels()
 	for {
 		heartbeat.Busy(ctx)
 		changed, incomplete, err := m.refreshLabels()
-		wait, cancel := ctx, context.CancelFunc(func() {})
+		next := endpointfeed.FullPassInterval
 		switch {
 		case err != nil:
 			health.Degraded("labels of endpoints are not on file; a restart would begin with those of before", err)
-			wait, cancel = context.WithTimeout(ctx, retryFiles)
+			next = retryFiles
 		case len(incomplete) > 0:
 			health.Degraded(fmt.Sprintf("labels of %d endpoints are incomplete", len(incomplete)),
 				errors.Join(incomplete[:min(len(incomplete), maxIncomplete)]...))
@@ -182,10 +184,11 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 			health.OK("labels follow pods and namespaces")
 		}
 		if heartbeat.Sleep(ctx, settleLabels) == nil {
-			heartbeat.Idle(ctx)
+			heartbeat.IdleFor(ctx, next)
+			wait, cancel := context.WithTimeout(ctx, next)
 			_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+			cancel()
 		}
-		cancel()
 		if ctx.Err() != nil {
 			return nil // the agent stops
 		}
@@ -197,23 +200,30 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 func (m *manager) refreshLabels() (changed *statedb.WatchSet, incomplete []error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	changed = statedb.NewWatchSet()
+	if m.labels == nil {
+		if m.labels, err = m.newLabelFeed(); err != nil {
+			return changed, nil, err
+		}
+	}
 	txn := m.db.ReadTxn()
-	_, podsChanged := m.pods.AllWatch(txn)
-	_, namespacesChanged := m.namespaces.AllWatch(txn)
+	marked := m.labels.next(txn, m, changed)
 	var errs []error
-	rows, endpointsChanged := m.endpoints.AllWatch(txn)
-	for ep := range rows {
+	for _, id := range slices.Sorted(maps.Keys(marked)) {
+		delete(m.labels.incomplete, id)
+		ep, _, found := m.endpoints.Get(txn, endpoints.ByID(id))
+		if !found {
+			delete(m.behind, id)
+			continue
+		}
 		now := m.ofPod(txn, ep, nil)
 		errs = append(errs, m.follow(ep, now))
 		if now.missing != "" {
-			incomplete = append(incomplete, fmt.Errorf("endpoint %d (%s): %s", ep.ID, describe(ep), now.missing))
+			m.labels.incomplete[id] = fmt.Errorf("endpoint %d (%s): %s", ep.ID, describe(ep), now.missing)
 		}
 	}
-	changed = statedb.NewWatchSet()
-	_, sourcesChanged := m.sources.AllWatch(txn)
-	changed.Add(podsChanged, namespacesChanged, sourcesChanged)
-	if m.live != nil {
-		changed.Add(endpointsChanged) // to say of which endpoints labels are missing
+	for _, id := range slices.Sorted(maps.Keys(m.labels.incomplete)) {
+		incomplete = append(incomplete, m.labels.incomplete[id])
 	}
 	return changed, incomplete, errors.Join(errs...)
 }

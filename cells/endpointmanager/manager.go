@@ -70,6 +70,7 @@ type manager struct {
 	// leftFiles are ids without an endpoint whose file could not be removed.
 	leftFiles  map[uint16]bool
 	behind     map[uint16]bool // endpoints whose file has not the labels of their row
+	labels     *labelFeed      // nil before the first pass over labels
 	fileLeft   chan struct{}   // wakes the job that removes them
 	lastSerial uint64
 }

@@ -1,0 +1,89 @@
+package endpointmanager
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// labelFeed finds the endpoints whose labels or ports may be others than those of their pods, so that an ADD costs the same on a full node. The
+// manager's mu guards it.
+type labelFeed struct {
+	endpoints  *changes.Feed[*endpoints.Endpoint]
+	pods       *changes.Feed[*k8s.Pod]
+	namespaces *changes.Feed[*k8s.Namespace]
+	sources    statedb.Revision // of the table, in the last pass
+	whole      time.Time        // when all endpoints were marked last
+	incomplete map[uint16]error // endpoints of which labels are not known
+}
+
+// newLabelFeed begins with everything that exists.
+func (m *manager) newLabelFeed() (*labelFeed, error) {
+	f := &labelFeed{incomplete: map[uint16]error{}}
+	txn := m.db.WriteTxn(m.endpoints, m.pods, m.namespaces)
+	defer txn.Commit()
+	var errs [3]error
+	f.endpoints, errs[0] = changes.Follow(txn, m.endpoints)
+	f.pods, errs[1] = changes.Follow(txn, m.pods)
+	f.namespaces, errs[2] = changes.Follow(txn, m.namespaces)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("follow endpoints and their pods: %w", err)
+	}
+	return f, nil
+}
+
+// closeLabels ends the subscriptions.
+func (m *manager) closeLabels() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.labels != nil {
+		m.labels.endpoints.Close()
+		m.labels.pods.Close()
+		m.labels.namespaces.Close()
+		m.labels = nil
+	}
+}
+
+// next marks the endpoints to look at: those of changed rows, those whose file is behind, and all when the sources of the objects change and once a
+// minute. It adds to changed what closes when there is more.
+func (f *labelFeed) next(txn statedb.ReadTxn, m *manager, changed *statedb.WatchSet) endpointfeed.Marks {
+	marked := endpointfeed.Marks{}
+	rows := statedb.NewWatchSet()
+	endpointfeed.Mark(marked, f.endpoints.UpTo(txn, rows), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
+	if m.live != nil {
+		changed.Merge(rows) // to say of which endpoints labels are missing
+	}
+	for _, change := range f.pods.UpTo(txn, changed) {
+		for ep := range m.endpoints.List(txn, endpoints.ByPod(change.Object.Key())) {
+			marked[ep.ID] = true
+		}
+	}
+	of := map[string]bool{}
+	for _, change := range f.namespaces.UpTo(txn, changed) {
+		of[change.Object.Name] = true
+	}
+	_, sourcesChanged := m.sources.AllWatch(txn)
+	changed.Add(sourcesChanged)
+	at := m.sources.Revision(txn)
+	all := at != f.sources || time.Since(f.whole) >= endpointfeed.FullPassInterval
+	if f.sources = at; all {
+		f.whole = time.Now()
+	}
+	if all || len(of) > 0 {
+		for ep := range m.endpoints.All(txn) {
+			if all || of[ep.K8sNamespace] {
+				marked[ep.ID] = true
+			}
+		}
+	}
+	maps.Copy(marked, m.behind)
+	return marked
+}
