@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
@@ -24,6 +25,8 @@ import (
 const (
 	// settleCollect turns a burst of changed links into one look.
 	settleCollect = time.Second
+	// lookAtAll is how often every endpoint is looked at: that its namespace is gone, for instance, is announced by nothing.
+	lookAtAll = time.Minute
 	// patience is how much longer than the interval those are left alone that were looked at twice and must stay.
 	patience = 6
 )
@@ -64,15 +67,20 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 	if c.Manager.waitRestored(ctx) != nil {
 		return nil // the agent stops
 	}
+	feed, err := c.follow()
+	if err != nil {
+		return err
+	}
+	defer feed.close()
 	suspects := map[uint16]*suspect{}
 	for {
 		txn := heartbeat.Snapshot(ctx, c.Manager.db, c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources, c.Manager.servers)
-		changed := c.watch(txn)
-		err := c.look(txn, suspects, time.Now())
+		changed := statedb.NewWatchSet()
+		err := c.look(txn, suspects, feed.next(txn, changed, time.Now()), time.Now())
 		pause := c.pause(suspects)
 		if err != nil {
 			health.Degraded("endpoints whose pods may have ended", err)
-			pause = c.Config.Interval
+			pause, feed.looked = c.Config.Interval, time.Time{}
 		} else {
 			health.OK(report(suspects))
 		}
@@ -90,53 +98,36 @@ func report(suspects map[uint16]*suspect) string {
 	return fmt.Sprintf("looking at %d endpoints whose pods may have ended", len(suspects))
 }
 
-// watch closes when something changes that a verdict depends on.
-func (c collector) watch(txn statedb.ReadTxn) *statedb.WatchSet {
-	_, device := c.Devices.AllWatch(txn)
-	_, endpoint := c.Manager.endpoints.AllWatch(txn)
-	_, pod := c.Manager.pods.AllWatch(txn)
-	_, source := c.Sources.AllWatch(txn)
-	_, server := c.Manager.servers.AllWatch(txn)
-	changed := statedb.NewWatchSet()
-	changed.Add(device, endpoint, pod, source, server)
-	return changed
-}
-
-// wait returns when something has changed or the pause is over, and false when the agent stops. A pause of 0 has no end.
+// wait returns when something has changed or the pause is over, and false when the agent stops.
 func wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) bool {
-	limited := ctx
-	if pause > 0 {
-		var cancel context.CancelFunc
-		limited, cancel = context.WithTimeout(ctx, pause)
-		defer cancel()
-	}
+	limited, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
 	_, _ = changed.Wait(limited, settleCollect) // it fails when a context ends; which one, is asked next
 	return ctx.Err() == nil
 }
 
-// pause is the time to the next look; 0 is without end.
-func (c collector) pause(suspects map[uint16]*suspect) (next time.Duration) {
+// pause is the time to the next look.
+func (c collector) pause(suspects map[uint16]*suspect) time.Duration {
+	next := lookAtAll
 	for _, s := range suspects {
 		pause := c.Config.Interval
 		if s.settled {
 			pause *= patience
 		}
-		if next == 0 || pause < next {
-			next = pause
-		}
+		next = min(next, pause)
 	}
 	return next
 }
 
-// look judges every endpoint once.
-func (c collector) look(txn statedb.ReadTxn, suspects map[uint16]*suspect, now time.Time) error {
+// look judges the marked endpoints once, and the suspects; without marks every endpoint.
+func (c collector) look(txn statedb.ReadTxn, suspects map[uint16]*suspect, marked endpointfeed.Marks, now time.Time) error {
 	if done, _ := c.Devices.Initialized(txn); !done {
 		return nil // the change of the table brings us here again
 	}
 	var all links // read when a link is missing, for what was observed may be late
 	var errs []error
 	kept := map[uint16]bool{}
-	for ep := range c.Manager.endpoints.All(txn) {
+	for ep := range c.endpointsOf(txn, suspects, marked) {
 		if all == nil && !c.observed(txn, ep) {
 			var err error
 			if all, err = c.Manager.kernel.links(); err != nil {

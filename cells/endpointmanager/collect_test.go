@@ -119,7 +119,7 @@ func (s *scene) round(t testing.TB, after time.Duration) {
 	t.Helper()
 	s.observe(t)
 	s.now = s.now.Add(after)
-	require.NoError(t, s.look(s.db.ReadTxn(), s.suspects, s.now))
+	require.NoError(t, s.look(s.db.ReadTxn(), s.suspects, nil, s.now))
 }
 
 func (s *scene) endpoint(id uint16) *endpoints.Endpoint {
@@ -333,7 +333,7 @@ func TestCollect_AKernelThatDoesNotAnswerProvesNothing(t *testing.T) {
 	s.observe(t)
 	for range 3 {
 		s.now = s.now.Add(testInterval)
-		require.ErrorIs(t, s.look(s.db.ReadTxn(), s.suspects, s.now), os.ErrDeadlineExceeded)
+		require.ErrorIs(t, s.look(s.db.ReadTxn(), s.suspects, nil, s.now), os.ErrDeadlineExceeded)
 	}
 	s.kernel.names, s.kernel.err = names, nil
 	s.round(t, testInterval)

@@ -1,0 +1,125 @@
+package endpointmanager
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/endpointfeed"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// collectFeed finds the endpoints about which the collector's verdict may be another: looking at the namespaces of all pods takes a millisecond with 200
+// pods on the node, and each ADD and DEL brings a look.
+type collectFeed struct {
+	collector
+
+	links     *changes.Feed[*devices.Device]
+	endpoints *changes.Feed[*endpoints.Endpoint]
+	pods      *changes.Feed[*k8s.Pod]
+	others    [2]statedb.Revision // of sources and servers
+	looked    time.Time           // when all endpoints were marked last
+	of        map[int]map[uint16]bool
+	index     map[uint16]int // of the link of each endpoint; of is the reverse
+}
+
+// follow begins with everything that exists.
+func (c collector) follow() (*collectFeed, error) {
+	f := &collectFeed{collector: c, of: map[int]map[uint16]bool{}, index: map[uint16]int{}}
+	m := c.Manager
+	txn := m.db.WriteTxn(c.Devices, m.endpoints, m.pods)
+	defer txn.Commit()
+	var errs [3]error
+	f.links, errs[0] = changes.Follow(txn, c.Devices)
+	f.endpoints, errs[1] = changes.Follow(txn, statedb.Table[*endpoints.Endpoint](m.endpoints))
+	f.pods, errs[2] = changes.Follow(txn, m.pods)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("follow endpoints, their links and their pods: %w", err)
+	}
+	return f, nil
+}
+
+func (f *collectFeed) close() {
+	f.links.Close()
+	f.endpoints.Close()
+	f.pods.Close()
+}
+
+// next marks the endpoints to look at, and adds to changed what closes when there is more. It returns nil for all of them: when what is known of the
+// API server changes, and once a minute.
+func (f *collectFeed) next(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) endpointfeed.Marks {
+	m, marked, pods := f.Manager, endpointfeed.Marks{}, map[string]bool{}
+	for _, change := range f.endpoints.UpTo(txn, changed) {
+		f.note(change.Object, change.Deleted)
+		marked[change.Object.ID], pods[change.Object.PodName()] = true, true
+	}
+	for _, change := range f.links.UpTo(txn, changed) {
+		for id := range f.of[change.Object.Index] {
+			marked[id] = true
+			if ep, _, found := m.endpoints.Get(txn, endpoints.ByID(id)); found {
+				pods[ep.PodName()] = true
+			}
+		}
+	}
+	for _, change := range f.pods.UpTo(txn, changed) {
+		pods[change.Object.Key()] = true
+	}
+	delete(pods, "")
+	for name := range pods { // a younger sandbox speaks against those before it
+		for ep := range m.endpoints.List(txn, endpoints.ByPod(name)) {
+			marked[ep.ID] = true
+		}
+	}
+	_, source := f.Sources.AllWatch(txn)
+	_, server := m.servers.AllWatch(txn)
+	changed.Add(source, server)
+	others := [2]statedb.Revision{f.Sources.Revision(txn), m.servers.Revision(txn)}
+	if others != f.others || now.Sub(f.looked) >= lookAtAll {
+		f.others, f.looked = others, now
+		return nil
+	}
+	return marked
+}
+
+// note remembers which endpoints have a link.
+func (f *collectFeed) note(ep *endpoints.Endpoint, gone bool) {
+	if before, known := f.index[ep.ID]; known {
+		if delete(f.of[before], ep.ID); len(f.of[before]) == 0 {
+			delete(f.of, before)
+		}
+		delete(f.index, ep.ID)
+	}
+	if gone {
+		return
+	}
+	if f.of[ep.HostIfIndex] == nil {
+		f.of[ep.HostIfIndex] = map[uint16]bool{}
+	}
+	f.of[ep.HostIfIndex][ep.ID], f.index[ep.ID] = true, ep.HostIfIndex
+}
+
+// endpointsOf gives the marked endpoints and the suspects, by id; without marks all endpoints.
+func (c collector) endpointsOf(txn statedb.ReadTxn, suspects map[uint16]*suspect, marked endpointfeed.Marks) iter.Seq[*endpoints.Endpoint] {
+	table := c.Manager.endpoints
+	if marked == nil {
+		return statedb.ToSeq(table.All(txn))
+	}
+	for id := range suspects {
+		marked[id] = true
+	}
+	return func(yield func(*endpoints.Endpoint) bool) {
+		for _, id := range slices.Sorted(maps.Keys(marked)) {
+			if ep, _, found := table.Get(txn, endpoints.ByID(id)); found && !yield(ep) {
+				return
+			}
+		}
+	}
+}
