@@ -101,6 +101,8 @@ func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint
 	before := s.before()
 	for c := range wanted {
 		s.current[c] = true
+	}
+	for c := range wanted {
 		if s.by[c] != nil {
 			continue
 		}
@@ -167,7 +169,8 @@ func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool 
 	return n == len(before)
 }
 
-// heir finds an id whose endpoints all go over to c, and which may become c in place.
+// heir finds an id whose endpoints all go over to c, and which may become c in place. An id whose policy some endpoint is about to get stays: that
+// endpoint would be without a number until the next round.
 func (s *store) heir(c *policymap.Compiled, successors map[uint32]successors) *held {
 	if s.frozen {
 		return nil
@@ -175,7 +178,7 @@ func (s *store) heir(c *policymap.Compiled, successors map[uint32]successors) *h
 	var found *held
 	for id, next := range successors {
 		h := s.byID[id]
-		if h == nil || h.is == nil || h.target != h.is || (found != nil && found.id < id) {
+		if h == nil || h.is == nil || h.target != h.is || s.current[h.is] || (found != nil && found.id < id) {
 			continue
 		}
 		if !next.only(c) || !s.inPlace(h.is, c) {

@@ -209,6 +209,22 @@ func TestViews_SumsAreThoseOfTheirParts(t *testing.T) {
 	}
 }
 
+// TestAssign_PolicyThatOthersGet_HasANumber: the endpoints of an id get another policy, which the id may become in place, in the round in which a new
+// endpoint gets the policy that they had.
+func TestAssign_PolicyThatOthersGet_HasANumber(t *testing.T) {
+	t.Parallel()
+	for range 50 { // the order of the policies is random
+		before, next := &policymap.Compiled{}, &policymap.Compiled{}
+		s := newStore(nil)
+		s.alive = func() {}
+		s.byID[7] = &held{id: 7, is: before}
+		s.assign(maps.Keys(map[*policymap.Compiled]int{before: 1, next: 1}), map[uint32]successors{7: {next: 1}})
+		require.NotNil(t, s.by[before])
+		require.NotNil(t, s.by[next])
+		require.NotEqual(t, s.by[before].id, s.by[next].id)
+	}
+}
+
 // TestRound_LooksAtAllOnceAMinute: what no change iterator hands over is found in the end.
 func TestRound_LooksAtAllOnceAMinute(t *testing.T) {
 	t.Parallel()
