@@ -59,8 +59,11 @@ func TestCollect_MissesNoEndpoint(t *testing.T) {
 			case 7:
 				q := request(i)
 				q.NetnsPath, q.NetnsInode = netns(i), uint64(1000+i)
-				if i == 2 {
+				switch i {
+				case 2:
 					q.K8sPodName = "pod-1"
+				case 3:
+					q.K8sNamespace, q.K8sPodName, q.K8sUID = "", "", "" // not of Kubernetes
 				}
 				s.rig.live = nil // so that it does not wait for the pod's row
 				_, _ = s.Create(t.Context(), q)

@@ -46,8 +46,11 @@ func (w *bench) apply(tb testing.TB, id uint16, status reconciler.Status) {
 	if !found {
 		return
 	}
-	put(tb, w.DB, w.facts, &bpfendpoints.Facts{ID: id, IfIndex: uint32(ep.HostIfIndex), Identity: row.Identity, Ingress: row.Ingress,
-		Egress: row.Egress, PolicyRevision: row.Revision, Status: status})
+	f := &bpfendpoints.Facts{ID: id, IfIndex: uint32(ep.HostIfIndex), Identity: row.Identity, Ingress: row.Ingress,
+		Egress: row.Egress, PolicyRevision: row.Revision, Status: status}
+	if old, _, found := w.facts.Get(w.DB.ReadTxn(), bpfendpoints.FactsByID(id)); !found || !old.Equal(f) || old.Status.Kind != status.Kind {
+		put(tb, w.DB, w.facts, f)
+	}
 }
 
 func remove[R any](tb testing.TB, db *statedb.DB, table statedb.RWTable[R], row R) {
@@ -70,7 +73,7 @@ func (w *bench) someChange(tb testing.TB, random *rand.Rand) {
 		Ingress: []k8s.PolicyRule{{Peers: []k8s.Peer{{Pods: &k8s.Selector{}}},
 			Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: fmt.Sprint(80 + random.IntN(2))}}}}}
 	rulesTable := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
-	number := uint32(1000 + app + apps*random.IntN(2)) // labels get another number now and then
+	number := uint32(1000 + app + apps*random.IntN(1000)) // most are new to the node
 	switch random.IntN(10) {
 	case 0, 1, 2:
 		ep := &endpoints.Endpoint{ID: id, ContainerID: attachment, IfName: "eth0", HostIfIndex: int(id) + 100*random.IntN(2), Labels: labelsOf(app, 0)}
