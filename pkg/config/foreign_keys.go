@@ -6,12 +6,12 @@ package config
 const (
 	foreignSwitches = `
 agent-health-require-k8s-connectivity allow-icmp-frag-needed allow-unsafe-policy-skb-usage
-auto-direct-node-routes bgp-announce-lb-ip bgp-announce-pod-cidr bpf-ct-accounting
+bgp-announce-lb-ip bgp-announce-pod-cidr bpf-ct-accounting
 bpf-distributed-lru bpf-events-drop-enabled bpf-events-policy-verdict-enabled bpf-events-trace-enabled
 bpf-lb-algorithm-annotation bpf-lb-bypass-fib-lookup bpf-lb-external-clusterip bpf-lb-mode-annotation bpf-lb-nat46x64
 bpf-lb-proto-diff bpf-lb-sock bpf-lb-sock-hostns-only bpf-lb-sock-terminate-pod-connections
 bpf-lb-source-range-all-types bypass-ip-availability-upon-restore clustermesh-enable-endpoint-sync
-clustermesh-enable-mcs-api cni-exclusive cni-external-routing direct-routing-skip-unreachable
+clustermesh-enable-mcs-api cni-exclusive cni-external-routing
 disable-cnp-status-updates disable-conntrack disable-envoy-version-check
 dns-policy-unload-on-shutdown dnsproxy-enable-transparent-mode dnsproxy-insecure-skip-transparent-mode-check
 egress-multi-home-ip-rule-compat enable-active-connection-tracking enable-auto-protect-node-port-range
@@ -127,13 +127,13 @@ prometheus-serve-addr proxy-admin-port proxy-cluster-max-connections proxy-clust
 proxy-gid proxy-idle-timeout-seconds proxy-initial-fetch-timeout proxy-max-active-downstream-connections
 proxy-max-concurrent-retries proxy-max-connection-duration-seconds proxy-max-requests-per-connection
 proxy-portrange-max proxy-portrange-min proxy-prometheus-port proxy-xff-num-trusted-hops-egress
-proxy-xff-num-trusted-hops-ingress read-cni-conf restored-proxy-ports-age-limit route-metric routing-mode
+proxy-xff-num-trusted-hops-ingress read-cni-conf restored-proxy-ports-age-limit route-metric
 service-no-backend-response socket-path srv6-encap-mode standalone-dns-proxy-server-port state-dir static-cnp-path
 status-collector-failure-threshold status-collector-interval status-collector-probe-check-timeout
 status-collector-stackdump-path status-collector-warning-threshold tofqdns-dns-reject-response-code
 tofqdns-endpoint-max-ip-per-hostname tofqdns-idle-connection-grace-period tofqdns-max-deferred-connection-deletes
 tofqdns-min-ttl tofqdns-pre-cache tofqdns-proxy-port tofqdns-proxy-response-max-delay trace-payloadlen
-trace-payloadlen-overlay tunnel tunnel-port tunnel-protocol tunnel-source-port-range underlay-protocol
+trace-payloadlen-overlay tunnel tunnel-source-port-range underlay-protocol
 unmanaged-pod-watcher-interval vlan-bpf-bypass vtep-cidr vtep-endpoint vtep-mac vtep-mask vtep-sync-interval
 wireguard-persistent-keepalive write-cni-conf-when-ready xds-server-address`
 

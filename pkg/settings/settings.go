@@ -44,6 +44,10 @@ type Flags struct {
 	EnableBPFMasquerade  bool     `mapstructure:"enable-bpf-masquerade"`
 
 	EndpointShare int `mapstructure:"bpf-ct-endpoint-share"`
+
+	RoutingMode    string `mapstructure:"routing-mode"`
+	TunnelProtocol string `mapstructure:"tunnel-protocol"`
+	TunnelPort     int    `mapstructure:"tunnel-port"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
@@ -77,6 +81,10 @@ var DefaultFlags = Flags{
 	EnableBPFMasquerade:  true,
 
 	EndpointShare: 25,
+
+	RoutingMode:    RoutingNative,
+	TunnelProtocol: protocolVXLAN,
+	TunnelPort:     portVXLAN,
 }
 
 // Flags registers the flags.
@@ -102,6 +110,7 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-bpf-masquerade", f.EnableBPFMasquerade, "Masquerade in eBPF; there is no other way, so false masquerades nothing")
 	flags.Int("bpf-ct-endpoint-share", f.EndpointShare, "How much of the tables of connections, and of those of translated ones, one endpoint may "+
 		"fill, in percent, 1 to 100")
+	f.tunnelFlags(flags)
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -128,6 +137,8 @@ type Agent struct {
 	MasqueradeIPv4, MasqueradeIPv6 bool // pods speak with the outside under the node's address; false for a family that is off
 
 	EndpointShare int // of the tables of flows that one endpoint may fill, in percent, 1 to 100
+
+	TunnelPort uint16 // UDP port of the VXLAN tunnel between nodes; 0 with --routing-mode=native
 }
 
 // NodePort tells whether a port is in the range of NodePort services.
@@ -167,6 +178,9 @@ func New(f Flags) (Agent, error) {
 			"with a letter or digit", f.Cluster)
 	}
 	var err error
+	if a.TunnelPort, err = f.tunnelPort(); err != nil {
+		return Agent{}, err
+	}
 	if a.NodePortMin, a.NodePortMax, err = portRange(f.NodePortRange); err != nil {
 		return Agent{}, err
 	}

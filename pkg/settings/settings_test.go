@@ -24,6 +24,10 @@ func TestNew_Refuses(t *testing.T) {
 		"port 0":                {func(f *Flags) { f.NodePortRange = []string{"0", "1"} }, "--node-port-range=0,1"},
 		"no port":               {func(f *Flags) { f.NodePortRange = []string{"x", "1"} }, "--node-port-range=x,1"},
 		"no port above":         {func(f *Flags) { f.NodePortRange = []string{"1", "65535"} }, "--node-port-range=1,65535"},
+		"hybrid routing":        {func(f *Flags) { f.RoutingMode = "hybrid" }, `--routing-mode="hybrid": use native or tunnel`},
+		"geneve":                {func(f *Flags) { f.RoutingMode, f.TunnelProtocol = "tunnel", "geneve" }, "--tunnel-protocol=geneve: is not supported: use vxlan"},
+		"no tunnel port":        {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 65536 }, "--tunnel-port=65536: want a port from 1 to 65535"},
+		"tunnel without IPv4":   {func(f *Flags) { f.RoutingMode, f.EnableIPv4 = "tunnel", false }, "--routing-mode=tunnel needs --enable-ipv4=true"},
 		"relative after a name": {func(f *Flags) { f.NodeName, f.StateDir = "bee", "x" }, "--state-dir"},
 	} {
 		t.Run(name, func(t *testing.T) {
