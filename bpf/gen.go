@@ -6,9 +6,10 @@ package bpf
 //go:generate -command build go tool bpf2go -go-package bpf -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu"
 //go:generate build -output-stem pod_egress -type drop_event -type token_bucket -type protocol -type ct_flag -type service_flag -type nat_place -type nat_flag podEgress pod_egress.c
 //go:generate build -output-stem pod_ingress podIngress pod_ingress.c
-//go:generate build -output-stem host_egress -no-global-types hostEgress host_egress.c
+//go:generate build -output-stem host_egress hostEgress host_egress.c
 //go:generate build -output-stem netdev_ingress netdevIngress netdev_ingress.c
 //go:generate build -output-stem netdev_egress -type netdev_flag netdevEgress netdev_egress.c
+//go:generate build -output-stem overlay_ingress -no-global-types overlayIngress overlay_ingress.c
 //go:generate build -output-stem sock -no-global-types sock sock.c
 //go:generate build -output-stem sock_list -no-global-types sockList sock_list.c
 //go:generate go run ./internal/record

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Egress of waggle_host, where the node's routes lead whatever is for a pod. */
+/* Egress of waggle_host, where the node's routes lead whatever is for a pod, with a tunnel also for pods of other nodes. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
@@ -13,16 +13,17 @@
 #include "ipcache.h"
 #include "ipv4.h"
 #include "ipv6.h"
+#include "overlay.h"
 #include "reasons.h"
 
-/* towards finds the endpoint that has an address of its pods' range, and sends the packet to it. */
-static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_key *to, struct observation *seen)
+/* towards finds the endpoint that has an address of a range of pods, or the node that has it, and sends the packet to it. */
+static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_key *from, const struct addr_key *to, struct observation *seen)
 {
 	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, to);
 	struct endpoint_facts *facts;
 
 	if (!ref)
-		return DROP(FILE_HOST_EGRESS, REASON_NO_ENDPOINT);
+		return tunnel_port ? overlay_send(skb, from, to) : DROP(FILE_HOST_EGRESS, REASON_NO_ENDPOINT);
 	if (ref->flags & ADDRESS_HOST)
 		return PASS;
 	if (!(facts = endpoint_by_id(ref->id)))
@@ -61,7 +62,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	default:
 		return PASS; /* it stays between waggle_host and its peer */
 	}
-	v = towards(skb, &to, seen);
+	v = towards(skb, &from, &to, seen);
 	if (v < 0)
 		seen->src_label = source_identity(skb, &from);
 	return v;

@@ -8,31 +8,268 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type hostEgressAddrKey struct {
+	_      structs.HostLayout
+	Addr   [16]uint8
+	Family uint8
+	Pad    [3]uint8
+}
+
+type hostEgressCtEntry struct {
+	_              structs.HostLayout
+	Check          uint32
+	Expires        uint32
+	Created        uint32
+	Epochs         uint32
+	OpenerIdentity uint32
+	TargetIdentity uint32
+	OpenerRevision uint32
+	TargetRevision uint32
+	Opener         uint16
+	Target         uint16
+	Flags          uint32
+	Packets        uint64
+	Bytes          uint64
+}
+
+type hostEgressCtKey4 struct {
+	_        structs.HostLayout
+	Addr     [2]uint32
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
+type hostEgressCtKey6 struct {
+	_        structs.HostLayout
+	Addr     [2][16]uint8
+	Port     [2]uint16
+	Protocol uint8
+	Asker    uint8
+	Type     uint8
+	Pad      uint8
+}
+
+type hostEgressDatapathState struct {
+	_        structs.HostLayout
+	Protocol uint32
+}
+
+type hostEgressEndpointFacts struct {
+	_                 structs.HostLayout
+	Ifindex           uint32
+	Identity          uint32
+	PolicyIngress     uint32
+	ShapeIngress      uint32
+	PolicyEgress      uint32
+	ShapeEgress       uint32
+	AuditIngress      uint32
+	AuditShapeIngress uint32
+	AuditEgress       uint32
+	AuditShapeEgress  uint32
+	PolicyRevision    uint32
+	Revision          uint32
+	Id                uint16
+	Flags             uint16
+	PodMac            [6]uint8
+	HostMac           [6]uint8
+	Ipv4              uint32
+	GatewayIpv4       uint32
+	Ipv6              [16]uint8
+	GatewayIpv6       [16]uint8
+}
+
+type hostEgressEndpointRef struct {
+	_     structs.HostLayout
+	Id    uint32
+	Flags uint32
+}
+
+type hostEgressFlow struct {
+	_    structs.HostLayout
+	From hostEgressAddrKey
+	To   hostEgressAddrKey
+	L4   struct {
+		_        structs.HostLayout
+		Sport    uint16
+		Dport    uint16
+		Protocol uint8
+		Role     uint8
+		Type     uint8
+		TcpFlags uint8
+	}
+	End          uint32
+	Datagram     uint32
+	At           uint16
+	Quoted       uint16
+	Fragment     uint8
+	Family       uint8
+	Direction    uint8
+	Hops         uint8
+	Self         uint16
+	Peer         uint16
+	PeerIdentity uint32
+	Check        uint32
+	Epochs       uint32
+	LocalEpochs  uint32
+	Second       uint8
+	Known        uint8
+	Table        uint8
+	Path         uint8
+	PeerRefused  uint8
+	Foreign      uint8
+	Service      uint8
+	Midstream    uint8
+	_            [4]byte
+	Key          struct {
+		_  structs.HostLayout
+		V4 hostEgressCtKey4
+		_  [24]byte
+	}
+	Entry   hostEgressCtEntry
+	Dealing struct {
+		_         structs.HostLayout
+		Peer      hostEgressAddrKey
+		Identity  uint32
+		Port      uint16
+		Protocol  uint8
+		Direction uint8
+		Fresh     uint8
+		Audited   uint8
+		Pad       [2]uint8
+	}
+	Question struct {
+		_        structs.HostLayout
+		Policy   uint32
+		Shape    uint32
+		Identity uint32
+		Cidr     uint32
+		Port     uint16
+		Protocol uint8
+		Outside  uint8
+		Match    uint32
+	}
+}
+
+type hostEgressIpcacheEntry struct {
+	_          structs.HostLayout
+	Identity   uint32
+	TunnelPeer uint32
+}
+
+type hostEgressLpmKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Family    uint8
+	Pad       [3]uint8
+	Addr      [16]uint8
+}
+
+type hostEgressMetricsValue struct {
+	_       structs.HostLayout
+	Packets uint64
+	Bytes   uint64
+}
+
+type hostEgressOverlay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Source  uint32
+}
+
+type hostEgressPolicyEntry struct {
+	_    structs.HostLayout
+	Rule uint32
+	Deny uint8
+	Pad  [3]uint8
+}
+
+type hostEgressPolicyKey struct {
+	_        structs.HostLayout
+	Policy   uint32
+	Identity uint32
+	Kind     uint8
+	Protocol uint8
+	Port     uint16
+	PortBits uint8
+	Pad      [3]uint8
+}
+
+type hostEgressPolicyRangeKey struct {
+	_         structs.HostLayout
+	Prefixlen uint32
+	Policy    uint32
+	Identity  uint32
+	Kind      uint8
+	Protocol  uint8
+	Port      uint16
+}
+
+type hostEgressRate struct {
+	_     structs.HostLayout
+	Tick  uint32
+	Count uint32
+}
+
+type hostEgressTokenBucket struct {
+	_          structs.HostLayout
+	Refilled   uint64
+	Tokens     uint32
+	Suppressed uint32
+}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	hostEgressMapBpfEndpoints    = "bpf_endpoints"
-	hostEgressMapBpfLinks        = "bpf_links"
-	hostEgressMapCidrs           = "cidrs"
-	hostEgressMapDatapath        = "datapath"
-	hostEgressMapDropTokens      = "drop_tokens"
-	hostEgressMapEndpointFacts   = "endpoint_facts"
-	hostEgressMapEpochShards     = "epoch_shards"
-	hostEgressMapEpochs          = "epochs"
-	hostEgressMapEvents          = "events"
-	hostEgressMapEventsLost      = "events_lost"
-	hostEgressMapIpcache         = "ipcache"
-	hostEgressMapIpcachePrefixes = "ipcache_prefixes"
-	hostEgressMapMetrics         = "metrics"
-	hostEgressMapVerdictTokens   = "verdict_tokens"
-	hostEgressProgHostEgress     = "host_egress"
-	hostEgressVarWorldIpv4       = "world_ipv4"
-	hostEgressVarWorldIpv6       = "world_ipv6"
+	hostEgressMapBpfEndpoints      = "bpf_endpoints"
+	hostEgressMapBpfLinks          = "bpf_links"
+	hostEgressMapCidrs             = "cidrs"
+	hostEgressMapCtBurst4          = "ct_burst4"
+	hostEgressMapCtBurst6          = "ct_burst6"
+	hostEgressMapCtEst4            = "ct_est4"
+	hostEgressMapCtEst6            = "ct_est6"
+	hostEgressMapCtFlows           = "ct_flows"
+	hostEgressMapCtNew4            = "ct_new4"
+	hostEgressMapCtNew6            = "ct_new6"
+	hostEgressMapCtRates           = "ct_rates"
+	hostEgressMapCtSignals         = "ct_signals"
+	hostEgressMapDatapath          = "datapath"
+	hostEgressMapDropTokens        = "drop_tokens"
+	hostEgressMapEndpointFacts     = "endpoint_facts"
+	hostEgressMapEpochShards       = "epoch_shards"
+	hostEgressMapEpochs            = "epochs"
+	hostEgressMapEvents            = "events"
+	hostEgressMapEventsLost        = "events_lost"
+	hostEgressMapFlowWorks         = "flow_works"
+	hostEgressMapIpcache           = "ipcache"
+	hostEgressMapIpcachePrefixes   = "ipcache_prefixes"
+	hostEgressMapMetrics           = "metrics"
+	hostEgressMapOverlay           = "overlay"
+	hostEgressMapPolicy            = "policy"
+	hostEgressMapPolicyRanges      = "policy_ranges"
+	hostEgressMapVerdictTokens     = "verdict_tokens"
+	hostEgressProgHostEgress       = "host_egress"
+	hostEgressVarCtAnyTimeout      = "ct_any_timeout"
+	hostEgressVarCtBeyond          = "ct_beyond"
+	hostEgressVarCtGuarantee       = "ct_guarantee"
+	hostEgressVarCtNewRate         = "ct_new_rate"
+	hostEgressVarCtShare           = "ct_share"
+	hostEgressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
+	hostEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
+	hostEgressVarCtTcpTimeout      = "ct_tcp_timeout"
+	hostEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	hostEgressVarTunnelPort        = "tunnel_port"
+	hostEgressVarVerdictEvents     = "verdict_events"
+	hostEgressVarWorldIpv4         = "world_ipv4"
+	hostEgressVarWorldIpv6         = "world_ipv6"
 )
 
 // loadHostEgress returns the embedded CollectionSpec for hostEgress.
@@ -87,6 +324,15 @@ type hostEgressMapSpecs struct {
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
+	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
+	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
+	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
+	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
+	CtRates         *ebpf.MapSpec `ebpf:"ct_rates"`
+	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
@@ -94,9 +340,13 @@ type hostEgressMapSpecs struct {
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
+	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
+	Policy          *ebpf.MapSpec `ebpf:"policy"`
+	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
@@ -104,8 +354,19 @@ type hostEgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hostEgressVariableSpecs struct {
-	WorldIpv4 *ebpf.VariableSpec `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.VariableSpec `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.VariableSpec `ebpf:"ct_any_timeout"`
+	CtBeyond          *ebpf.VariableSpec `ebpf:"ct_beyond"`
+	CtGuarantee       *ebpf.VariableSpec `ebpf:"ct_guarantee"`
+	CtNewRate         *ebpf.VariableSpec `ebpf:"ct_new_rate"`
+	CtShare           *ebpf.VariableSpec `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
+	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
+	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
 }
 
 // hostEgressObjects contains all objects after they have been loaded into the kernel.
@@ -131,6 +392,15 @@ type hostEgressMaps struct {
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
+	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
+	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
+	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
+	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
+	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
+	CtRates         *ebpf.Map `ebpf:"ct_rates"`
+	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
@@ -138,9 +408,13 @@ type hostEgressMaps struct {
 	Epochs          *ebpf.Map `ebpf:"epochs"`
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
+	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Overlay         *ebpf.Map `ebpf:"overlay"`
+	Policy          *ebpf.Map `ebpf:"policy"`
+	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
@@ -149,6 +423,15 @@ func (m *hostEgressMaps) Close() error {
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
+		m.CtBurst4,
+		m.CtBurst6,
+		m.CtEst4,
+		m.CtEst6,
+		m.CtFlows,
+		m.CtNew4,
+		m.CtNew6,
+		m.CtRates,
+		m.CtSignals,
 		m.Datapath,
 		m.DropTokens,
 		m.EndpointFacts,
@@ -156,9 +439,13 @@ func (m *hostEgressMaps) Close() error {
 		m.Epochs,
 		m.Events,
 		m.EventsLost,
+		m.FlowWorks,
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.Metrics,
+		m.Overlay,
+		m.Policy,
+		m.PolicyRanges,
 		m.VerdictTokens,
 	)
 }
@@ -167,8 +454,19 @@ func (m *hostEgressMaps) Close() error {
 //
 // It can be passed to loadHostEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hostEgressVariables struct {
-	WorldIpv4 *ebpf.Variable `ebpf:"world_ipv4"`
-	WorldIpv6 *ebpf.Variable `ebpf:"world_ipv6"`
+	CtAnyTimeout      *ebpf.Variable `ebpf:"ct_any_timeout"`
+	CtBeyond          *ebpf.Variable `ebpf:"ct_beyond"`
+	CtGuarantee       *ebpf.Variable `ebpf:"ct_guarantee"`
+	CtNewRate         *ebpf.Variable `ebpf:"ct_new_rate"`
+	CtShare           *ebpf.Variable `ebpf:"ct_share"`
+	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
+	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
+	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
+	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
+	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
+	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`
 }
 
 // hostEgressPrograms contains all programs after they have been loaded into the kernel.

@@ -10,6 +10,9 @@
 volatile const __u32 world_ipv4 = 2;
 volatile const __u32 world_ipv6 = 2;
 
+/* UDP port of the tunnel between nodes, in the order of the host; 0 when pods of different nodes meet by routes. */
+volatile const __u32 tunnel_port = 0;
+
 #define IDENTITY_UNKNOWN 0
 #define IDENTITY_HOST 1
 #define IDENTITY_WORLD 2
@@ -22,7 +25,7 @@ volatile const __u32 world_ipv6 = 2;
 
 struct ipcache_entry {
 	__u32 identity;
-	__be32 tunnel_peer; /* node to send to through the tunnel; 0 when none */
+	__be32 tunnel_peer; /* underlay address of the node that has the address; 0 when it is no other node's */
 };
 
 struct lpm_key {
@@ -101,6 +104,26 @@ static __always_inline __u32 ipcache_identity(const struct addr_key *addr)
 	lpm_key_make(&key, addr);
 	entry = bpf_map_lookup_elem(&ipcache_prefixes, &key);
 	return entry ? entry->identity : world_identity(addr->family);
+}
+
+/* ipcache_peer finds the node of an address, by its address in the underlay; 0 when no other node has it. Where nothing is known of an address
+ * itself, the node of its range has it. */
+static __always_inline __be32 ipcache_peer(const struct addr_key *addr)
+{
+	struct ipcache_entry *entry = bpf_map_lookup_elem(&ipcache, addr);
+	struct lpm_key key;
+
+	if (entry && entry->tunnel_peer)
+		return entry->tunnel_peer;
+	lpm_key_make(&key, addr);
+	entry = bpf_map_lookup_elem(&ipcache_prefixes, &key);
+	return entry ? entry->tunnel_peer : 0;
+}
+
+/* identity_is_remote_node reports whether an identity is that of another node, with or without an API server. */
+static __always_inline int identity_is_remote_node(__u32 identity)
+{
+	return identity == IDENTITY_REMOTE_NODE || identity == IDENTITY_API_SERVER || (identity & IDENTITY_SCOPE) == IDENTITY_SCOPE_REMOTE_NODE;
 }
 
 /* cidr_identity is the identity of the longest named CIDR around an address, 0 when there is none. */

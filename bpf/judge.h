@@ -62,6 +62,13 @@ static __always_inline int is_loopback(struct __sk_buff *skb, const struct flow 
 	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex == self->ifindex;
 }
 
+/* is_encapsulated reports whether a pod sends to the tunnel of a node, into which only nodes send. */
+static __always_inline int is_encapsulated(const struct flow *flow, __u32 identity)
+{
+	return tunnel_port && flow->l4.protocol == IPPROTO_UDP && flow->l4.dport == bpf_htons(tunnel_port) &&
+	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
+}
+
 /* flow_judge asks the policy of self and, where it gets the packet without the stack, of the peer, in the direction in which the
  * flow was opened. What it finds stands in the entry. */
 __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
@@ -86,6 +93,8 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 		peer.identity = source_identity(skb, &address);
 	else if ((v = peer_of_sender(&address, flow->known ? ct_path(entry) : PATH_PEER, &peer)) != CONTINUE)
 		return v;
+	if (sends && is_encapsulated(flow, peer.identity))
+		return DROP(FILE_JUDGE, REASON_ENCAPSULATED);
 	flow->peer_identity = peer.identity;
 	flow->peer = peer.facts ? peer.facts->id : 0;
 	flow->path = peer.facts ? PATH_PEER : PATH_STACK;

@@ -16,6 +16,7 @@
 #include "nat.h"
 #include "nat_error.h"
 #include "netdev.h"
+#include "overlay.h"
 #include "reasons.h"
 #include "service_maps.h"
 #include "snat.h"
@@ -26,12 +27,14 @@ __attribute__((noinline)) int is_outside_of_all(const struct flow *flow)
 {
 	struct addr_key to;
 	struct lpm_key key;
-	__u32 *keeps;
+	__u32 *keeps, identity;
 
 	if (!flow)
 		return 0;
 	to = flow->to;
-	if (ipcache_identity(&to) != world_identity(to.family))
+	identity = ipcache_identity(&to);
+	/* With a tunnel the network has no way back to a pod, so other nodes are outside as well. */
+	if (identity != world_identity(to.family) && !(tunnel_port && identity_is_remote_node(identity)))
 		return 0;
 	lpm_key_make(&key, &to);
 	keeps = bpf_map_lookup_elem(&unmasqueraded, &key);
@@ -188,6 +191,8 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	/* What came in and has an address of the node is a client of a service that netdev_ingress sends on. */
 	if (node && skb->ingress_ifindex)
 		return PASS;
+	if (node && overlay_has_outer(flow))
+		return PASS; /* the tunnel is no connection of the node that needs an entry */
 	if (flow->l4.role == L4_ERROR)
 		return report(skb, flow);
 	if (netdev_known(flow, NAT_TO_OUTSIDE))

@@ -326,6 +326,12 @@ const (
 	netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV6 netdevEgressNetdevFlag = 2
 )
 
+type netdevEgressOverlay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Source  uint32
+}
+
 type netdevEgressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -431,6 +437,7 @@ const (
 	netdevEgressMapNatFlows          = "nat_flows"
 	netdevEgressMapNatWorks          = "nat_works"
 	netdevEgressMapNetdevs           = "netdevs"
+	netdevEgressMapOverlay           = "overlay"
 	netdevEgressMapPolicy            = "policy"
 	netdevEgressMapPolicyRanges      = "policy_ranges"
 	netdevEgressMapServiceSlots      = "service_slots"
@@ -452,6 +459,7 @@ const (
 	netdevEgressVarNatPortLast       = "nat_port_last"
 	netdevEgressVarNatShares         = "nat_shares"
 	netdevEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	netdevEgressVarTunnelPort        = "tunnel_port"
 	netdevEgressVarVerdictEvents     = "verdict_events"
 	netdevEgressVarWorldIpv4         = "world_ipv4"
 	netdevEgressVarWorldIpv6         = "world_ipv6"
@@ -538,6 +546,7 @@ type netdevEgressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
@@ -564,6 +573,7 @@ type netdevEgressVariableSpecs struct {
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
@@ -621,6 +631,7 @@ type netdevEgressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
@@ -664,6 +675,7 @@ func (m *netdevEgressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
 		m.ServiceSlots,
@@ -691,6 +703,7 @@ type netdevEgressVariables struct {
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`

@@ -331,6 +331,12 @@ type netdevIngressNetdev struct {
 	Ipv6  [16]uint8
 }
 
+type netdevIngressOverlay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Source  uint32
+}
+
 type netdevIngressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -437,6 +443,7 @@ const (
 	netdevIngressMapNatFlows          = "nat_flows"
 	netdevIngressMapNatWorks          = "nat_works"
 	netdevIngressMapNetdevs           = "netdevs"
+	netdevIngressMapOverlay           = "overlay"
 	netdevIngressMapPolicy            = "policy"
 	netdevIngressMapPolicyRanges      = "policy_ranges"
 	netdevIngressMapRejectRates       = "reject_rates"
@@ -460,6 +467,7 @@ const (
 	netdevIngressVarNatShares         = "nat_shares"
 	netdevIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
 	netdevIngressVarRejectRate        = "reject_rate"
+	netdevIngressVarTunnelPort        = "tunnel_port"
 	netdevIngressVarVerdictEvents     = "verdict_events"
 	netdevIngressVarWorldIpv4         = "world_ipv4"
 	netdevIngressVarWorldIpv6         = "world_ipv6"
@@ -547,6 +555,7 @@ type netdevIngressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
@@ -575,6 +584,7 @@ type netdevIngressVariableSpecs struct {
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate        *ebpf.VariableSpec `ebpf:"reject_rate"`
+	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.VariableSpec `ebpf:"world_ipv6"`
@@ -633,6 +643,7 @@ type netdevIngressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
@@ -678,6 +689,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
 		m.RejectRates,
@@ -707,6 +719,7 @@ type netdevIngressVariables struct {
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate        *ebpf.Variable `ebpf:"reject_rate"`
+	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6         *ebpf.Variable `ebpf:"world_ipv6"`

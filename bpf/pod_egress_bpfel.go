@@ -526,6 +526,7 @@ const (
 	podEgressVarRejectRate          = "reject_rate"
 	podEgressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podEgressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
+	podEgressVarTunnelPort          = "tunnel_port"
 	podEgressVarVerdictEvents       = "verdict_events"
 	podEgressVarWorldIpv4           = "world_ipv4"
 	podEgressVarWorldIpv6           = "world_ipv6"
@@ -644,6 +645,7 @@ type podEgressVariableSpecs struct {
 	RejectRate          *ebpf.VariableSpec `ebpf:"reject_rate"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
+	TunnelPort          *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents       *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4           *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6           *ebpf.VariableSpec `ebpf:"world_ipv6"`
@@ -774,6 +776,7 @@ type podEgressVariables struct {
 	RejectRate          *ebpf.Variable `ebpf:"reject_rate"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`
+	TunnelPort          *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents       *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4           *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6           *ebpf.Variable `ebpf:"world_ipv6"`

@@ -441,6 +441,7 @@ const (
 	podIngressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podIngressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podIngressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
+	podIngressVarTunnelPort          = "tunnel_port"
 	podIngressVarVerdictEvents       = "verdict_events"
 	podIngressVarWorldIpv4           = "world_ipv4"
 	podIngressVarWorldIpv6           = "world_ipv6"
@@ -551,6 +552,7 @@ type podIngressVariableSpecs struct {
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
+	TunnelPort          *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents       *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4           *ebpf.VariableSpec `ebpf:"world_ipv4"`
 	WorldIpv6           *ebpf.VariableSpec `ebpf:"world_ipv6"`
@@ -675,6 +677,7 @@ type podIngressVariables struct {
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`
+	TunnelPort          *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents       *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4           *ebpf.Variable `ebpf:"world_ipv4"`
 	WorldIpv6           *ebpf.Variable `ebpf:"world_ipv6"`

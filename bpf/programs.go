@@ -19,6 +19,8 @@ const (
 
 	NetdevIngress = "netdev_ingress" // ingress of devices that lead out: what comes from the network
 	NetdevEgress  = "netdev_egress"  // their egress: what leaves the node
+
+	OverlayIngress = "overlay_ingress" // ingress of waggle_vxlan: what other nodes send through the tunnel
 )
 
 // Names of [NetdevIngress] and [NetdevEgress] for devices without a link header: IP tunnels, WireGuard, PPP. The objects are the same, with
@@ -108,6 +110,7 @@ const (
 	MapSockSent        = "sock_sent"
 	MapNetdevs         = "netdevs"
 	MapUnmasqueraded   = "unmasqueraded"
+	MapOverlay         = "overlay"
 )
 
 // Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry
@@ -116,6 +119,9 @@ const (
 	VariableWorldIPv4 = "world_ipv4"
 	VariableWorldIPv6 = "world_ipv6"
 )
+
+// VariableTunnelPort is the UDP port of the tunnel between nodes. It begins as 0: pods of different nodes meet by routes.
+const VariableTunnelPort = "tunnel_port"
 
 // VariableLinkHeader is how many bytes of a packet come before its IP header. It begins as 14, those of Ethernet.
 const VariableLinkHeader = "link_header"
@@ -175,7 +181,7 @@ var errUnknownProgram = errors.New("no such program")
 
 // Programs lists the names of all programs of packets.
 func Programs() []string {
-	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, L3DevIngress, L3DevEgress}
+	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, L3DevIngress, L3DevEgress, OverlayIngress}
 }
 
 // IsStep reports whether a program is a step of another one, and belongs on no hook.
@@ -191,7 +197,7 @@ func SockPrograms() []string {
 
 // Objects lists the names of all objects.
 func Objects() []string {
-	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, Sock, SockList}
+	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, OverlayIngress, Sock, SockList}
 }
 
 // Load reads the object with a name of [Objects], or the one of a program of [Programs] with its load-time constants. Each call returns a spec of its own, which the caller may change.
@@ -203,6 +209,8 @@ func Load(object string) (*ebpf.CollectionSpec, error) {
 		return loadPodIngress()
 	case HostEgress:
 		return loadHostEgress()
+	case OverlayIngress:
+		return loadOverlayIngress()
 	case Sock:
 		return loadSock()
 	case SockList:

@@ -17,6 +17,7 @@ enum drop_reason {
 	REASON_UNKNOWN_L3 = 139,	 /* neither IP nor ARP */
 	REASON_MISSED_STEP = 140,	 /* the tail call to a step failed */
 	REASON_WRITE = 141,		 /* the kernel did not let us change the packet */
+	REASON_TUNNEL_KEY = 147,	 /* not from the tunnel, or not over the family of the tunnel */
 	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
 	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link */
 	REASON_NO_ENDPOINT = 152,	 /* no local endpoint has the address */
@@ -24,11 +25,13 @@ enum drop_reason {
 	REASON_IPV6_EXTENSION = 156,
 	REASON_NO_BACKEND = 158,	 /* the service has nobody who takes the packet */
 	REASON_SERVICE_PROTOCOL = 159,	 /* a packet of this protocol cannot be translated to another port */
+	REASON_NO_TUNNEL = 160,		 /* the tunnel device is not there yet */
 	REASON_CT_UNKNOWN = 163,	 /* an ICMP answer or error that belongs to no flow */
 	REASON_UNSUPPORTED_L2 = 166,	 /* a length where the EtherType belongs */
 	REASON_NAT_NO_MAPPING = 167,	 /* no free port to translate to, or nothing to translate back to */
 	REASON_NO_ROUTE = 169,		 /* the node has no way to the backend */
-	REASON_UNKNOWN_IDENTITY = 171,	 /* the peer is known, its identity not yet */
+	REASON_ENCAPSULATED = 170,	 /* a pod sends to the tunnel of a node */
+	REASON_UNKNOWN_IDENTITY = 171,	 /* the peer is known, its identity not yet; or the VNI is none that a node sends */
 	REASON_UNKNOWN_SENDER = 172,	 /* the link belongs to no endpoint */
 	REASON_CLUSTER_IP = 174,	 /* a service that serves nobody outside the cluster */
 	REASON_FRAGMENT_UNKNOWN = 175,	 /* the first fragment did not pass here before this one */
@@ -36,6 +39,7 @@ enum drop_reason {
 	REASON_SOURCE_RANGE = 177,	 /* a client from outside whom the service does not admit */
 	REASON_POLICY_DENY = 181,	 /* a rule denies; without one, no rule allows */
 	REASON_VLAN = 182,
+	REASON_NO_NODE = 197,		 /* who sent it into the tunnel is no node of the cluster */
 	REASON_MULTICAST = 240,		 /* multicast and broadcast stay on the pod's link */
 	REASON_HOUSEKEEPING = 241,	 /* group reports, router solicitations, address probes: expected, without an event */
 	REASON_NEIGHBOUR_TARGET = 242,	 /* ARP or ND about somebody who is not the gateway */
@@ -46,6 +50,7 @@ enum drop_reason {
 	REASON_NAT_SHARE = 247,		 /* the endpoint has as many translated flows as it may */
 	REASON_SERVICE_PORT = 248,	 /* no packet: a process of the node binds a port that serves a service */
 	REASON_INTERNAL = 249,		 /* a step returned a code that is no verdict: a fault of the program */
+	REASON_TUNNEL_SOURCE = 250,	 /* the node that sent it into the tunnel does not have the inner source */
 };
 
 enum direction {
@@ -83,6 +88,8 @@ enum source_file {
 	FILE_NAT_ERROR = 224,
 	FILE_DROP = 225,
 	FILE_POD_STEPS = 226,
+	FILE_OVERLAY = 227,
+	FILE_OVERLAY_INGRESS = 228,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

@@ -60,6 +60,8 @@ type (
 	NatCount = podEgressNatCount
 	// Netdev is a value of netdevs.
 	Netdev = netdevEgressNetdev
+	// Overlay is the value of overlay.
+	Overlay = hostEgressOverlay
 	// DatapathState is the value of datapath.
 	DatapathState = podEgressDatapathState
 )

@@ -36,8 +36,7 @@ static __always_inline int is_outside(__u32 identity)
 		return 1;
 	if (!policy_cidr_nodes)
 		return 0;
-	return identity == IDENTITY_HOST || identity == IDENTITY_REMOTE_NODE || identity == IDENTITY_API_SERVER ||
-	       (identity & IDENTITY_SCOPE) == IDENTITY_SCOPE_REMOTE_NODE;
+	return identity == IDENTITY_HOST || identity_is_remote_node(identity);
 }
 
 static __always_inline void verdict_report(struct __sk_buff *skb, __u32 endpoint, const struct dealing *d, verdict v, __u8 match)

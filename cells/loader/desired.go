@@ -45,7 +45,7 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 		_, more := c.Table.PrefixWatch(txn, attachments.ByKey(string(kind)+"/"))
 		changed.Add(more)
 	}
-	for _, name := range []string{podlink.HoldDevice, podlink.HostDevice} {
+	for _, name := range []string{podlink.HoldDevice, podlink.HostDevice, podlink.OverlayDevice} {
 		_, more := c.Devices.ListWatch(txn, devices.ByName(name))
 		changed.Add(more)
 	}
@@ -63,6 +63,9 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	}
 	if d, found := c.device(txn, podlink.HostDevice); found {
 		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: bpf.HostEgress})
+	}
+	if d, found := c.device(txn, podlink.OverlayDevice); found && d.Group == podlink.OverlayGroup {
+		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: ingress, Program: bpf.OverlayIngress})
 	}
 	for _, a := range c.netdevs(txn, changed) {
 		add(a)
@@ -91,7 +94,7 @@ func (c *controller) netdevs(txn statedb.ReadTxn, changed *statedb.WatchSet) (ro
 	for d := range leading {
 		in, out := bpf.NetdevIngress, bpf.NetdevEgress
 		switch {
-		case d.Name == podlink.HostDevice:
+		case d.Name == podlink.HostDevice || d.Name == podlink.OverlayDevice:
 			continue
 		case d.L3:
 			in, out = bpf.L3DevIngress, bpf.L3DevEgress

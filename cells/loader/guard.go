@@ -11,14 +11,19 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
 
-// guardRule is the rule without which no pod link is attached. A link that waits for its deletion is covered as well.
-func guardRule() nftguard.Rule {
-	return nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask,
-		NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice}
+// guardRule is the rule without which no pod link is attached. A link that waits for its deletion is covered as well, and with a tunnel its device:
+// what comes from there has addresses of pods.
+func guardRule(tunnel bool) nftguard.Rule {
+	groups := []uint32{podlink.Group, podlink.DeletedGroup}
+	if tunnel {
+		groups = append(groups, podlink.OverlayGroup)
+	}
+	return nftguard.Rule{Groups: groups, Mark: podlink.MarkMagic, Mask: podlink.MarkMask, NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice}
 }
 
 // guard is the rule as far as the kernel takes it.
 type guard struct {
+	tunnel    bool
 	mu        sync.Mutex // guards unchecked: one job installs, another reads
 	unchecked error      // why sources are not checked; nil when they are
 }
@@ -30,7 +35,7 @@ func (g *guard) reason() error {
 }
 
 func (g *guard) rule() nftguard.Rule {
-	r := guardRule()
+	r := guardRule(g.tunnel)
 	if g.reason() != nil {
 		r.NodeDevice = ""
 	}
@@ -42,9 +47,9 @@ func (g *guard) read() (nftguard.State, error) { return nftguard.Read(g.rule()) 
 // install puts the rule in place. When the kernel refuses it with the check of sources and takes it without, the kernel
 // lacks what that check needs; pods must not wait for it.
 func (g *guard) install(put func(nftguard.Rule) error) error {
-	refused := put(guardRule())
+	refused := put(guardRule(g.tunnel))
 	if refused != nil {
-		reduced := guardRule()
+		reduced := guardRule(g.tunnel)
 		reduced.NodeDevice = ""
 		if err := put(reduced); err != nil {
 			return errors.Join(refused, err)

@@ -53,6 +53,8 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_NAT_NO_MAPPING": events.NoMapping, "REASON_TOO_BIG": events.TooBig, "REASON_NO_ROUTE": events.NoRoute, "REASON_CLUSTER_IP": events.ClusterIP,
 		"REASON_SOURCE_RANGE": events.SourceRange, "REASON_HOPS": events.HopsRunOut, "REASON_NAT_FULL": events.NATFull, "REASON_NAT_SHARE": events.NATShare,
 		"REASON_SERVICE_PORT": events.ServicePort, "REASON_INTERNAL": events.InternalError,
+		"REASON_TUNNEL_KEY": events.TunnelKey, "REASON_NO_TUNNEL": events.NoTunnel, "REASON_ENCAPSULATED": events.Encapsulated,
+		"REASON_NO_NODE": events.NoNode, "REASON_TUNNEL_SOURCE": events.TunnelSource,
 	}
 	got := enum(t, "drop_reason")
 	for name, value := range got {
@@ -79,6 +81,7 @@ func TestFile_EqualsC(t *testing.T) {
 		"FILE_CONNTRACK": events.FileConntrack, "FILE_FRAGMENTS": events.FileFragments, "FILE_JUDGE": events.FileJudge,
 		"FILE_L4": events.FileL4, "FILE_RELATED": events.FileRelated, "FILE_TRACK": events.FileTrack,
 		"FILE_NAT_CREATE": events.FileNATCreate, "FILE_NAT_REWRITE": events.FileNATRewrite, "FILE_NAT_ERROR": events.FileNATError, "FILE_DROP": events.FileDrop, "FILE_POD_STEPS": events.FilePodSteps,
+		"FILE_OVERLAY": events.FileOverlay, "FILE_OVERLAY_INGRESS": events.FileOverlayIngress,
 		"FILE_NETDEV_INGRESS": events.FileNetdevIngress, "FILE_NETDEV_EGRESS": events.FileNetdevEgress, "FILE_SNAT": events.FileSNAT,
 		"FILE_LEAVE": events.FileLeave, "FILE_POD_SERVICE": events.FilePodService,
 	}

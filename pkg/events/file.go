@@ -33,6 +33,9 @@ const (
 	FileNATError      File = 224
 	FileDrop          File = 225
 	FilePodSteps      File = 226
+
+	FileOverlay        File = 227
+	FileOverlayIngress File = 228
 )
 
 // String is the name of the file below bpf/.
@@ -72,6 +75,10 @@ func (f File) String() string {
 		return "track.h"
 	case FileNATCreate:
 		return "nat_create.h"
+	case FileOverlay:
+		return "overlay.h"
+	case FileOverlayIngress:
+		return "overlay_ingress.c"
 	case FilePodSteps:
 		return "pod_steps.h"
 	case FilePodService:

@@ -19,6 +19,7 @@ const (
 	UnknownL3        Reason = 139 // neither IP nor ARP
 	MissedStep       Reason = 140 // the tail call to a step failed
 	WriteFailed      Reason = 141 // the kernel did not let the program change the packet
+	TunnelKey        Reason = 147 // not from the tunnel, or not over the family of the tunnel
 	UnknownTarget    Reason = 150 // sent to a pod that does not have the address
 	StaleIP          Reason = 151 // the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link
 	NoEndpoint       Reason = 152 // no local endpoint has the address
@@ -26,11 +27,13 @@ const (
 	IPv6Extension    Reason = 156 // too many extension headers, or they leave the packet
 	NoBackend        Reason = 158 // the service has nobody who takes the packet
 	ServiceProtocol  Reason = 159 // a packet of this protocol cannot be translated to another port
+	NoTunnel         Reason = 160 // the tunnel device does not exist yet
 	UnknownFlow      Reason = 163 // an ICMP answer or error that belongs to no flow
 	UnsupportedL2    Reason = 166 // a length where the EtherType belongs
 	NoMapping        Reason = 167 // no free port to translate to, or nothing to translate back to
 	NoRoute          Reason = 169 // the node has no way to the backend
-	UnknownIdentity  Reason = 171 // the identity of the peer is not known yet
+	Encapsulated     Reason = 170 // a pod sends to the tunnel of a node
+	UnknownIdentity  Reason = 171 // the identity of the peer is not known yet, or the VNI is none that a node sends
 	UnknownSender    Reason = 172 // the link belongs to no endpoint
 	ClusterIP        Reason = 174 // a service that serves nobody outside the cluster
 	UnknownFragment  Reason = 175 // the first fragment did not pass before this one
@@ -38,6 +41,7 @@ const (
 	SourceRange      Reason = 177 // a client from outside whom the service does not admit
 	PolicyDenyRule   Reason = 181 // a rule that denies decided, not the lack of one that allows
 	VLANFilter       Reason = 182
+	NoNode           Reason = 197 // the sender of a packet in the tunnel is no node of the cluster
 	MulticastRefused Reason = 240 // multicast and broadcast stay on the pod's link
 	Housekeeping     Reason = 241 // group reports, router solicitations, address probes: counted, without an event
 	UnknownNeighbour Reason = 242 // ARP or neighbour discovery about somebody who is not the gateway
@@ -48,6 +52,7 @@ const (
 	NATShare         Reason = 247 // the endpoint has as many translated flows as it may
 	ServicePort      Reason = 248 // no packet: a process of the node binds a port that serves a service
 	InternalError    Reason = 249 // a step of the program returned a code that is no verdict
+	TunnelSource     Reason = 250 // the node that sent a packet through the tunnel does not have its inner source
 )
 
 // FirstOwn is the first reason that Cilium does not have.
@@ -105,6 +110,8 @@ func (r Reason) text() (string, bool) {
 		return "Port serves a service", true
 	case InternalError:
 		return "Internal error of the datapath", true
+	case TunnelSource:
+		return "Inner source is not of the sending node", true
 	}
 	return "", false
 }

@@ -14,6 +14,9 @@ const (
 	// DeletedGroup is where DEL puts a host end; the agent empties the group in one request.
 	DeletedGroup uint32 = 0x574147ff
 
+	// OverlayGroup is the link group of the tunnel device; our nftables rule matches it too.
+	OverlayGroup uint32 = 0x57414702
+
 	// IngressBlock and EgressBlock are the numbers of the two tc blocks that all pod links share.
 	IngressBlock uint32 = 0x57470001
 	EgressBlock  uint32 = 0x57470002
@@ -30,6 +33,8 @@ const (
 	NetDevice  = "waggle_net"   // its peer
 	HoldDevice = "waggle_hold"  // stays down; keeps the shared blocks alive
 	HoldPeer   = "waggle_hold2" // its peer
+
+	OverlayDevice = "waggle_vxlan" // the tunnel to other nodes
 )
 
 // HostName names the host end of an attachment. The attempt makes a repeated ADD differ from a link whose deletion is

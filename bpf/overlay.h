@@ -1,0 +1,88 @@
+/* The tunnel between nodes: VXLAN over IPv4. A device encapsulates and decapsulates, and takes the outer addresses and the VNI from the metadata of each
+ * packet. The VNI is the identity of the sender. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "endpoint.h"
+#include "flow.h"
+#include "ipcache.h"
+#include "reasons.h"
+
+#define OVERLAY_TTL 64 /* of the outer header */
+
+struct overlay {
+	__u32 ifindex; /* of the tunnel device; 0 while there is none */
+	__be32 source; /* of the outer header; 0 when the kernel chooses */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct overlay);
+} overlay SEC(".maps");
+
+/* overlay_has_outer reports whether a packet has the form of one in the tunnel: a UDP datagram to the port of the tunnel. */
+static __always_inline int overlay_has_outer(const struct flow *flow)
+{
+	return tunnel_port && flow->l4.protocol == IPPROTO_UDP && flow->l4.dport == bpf_htons(tunnel_port);
+}
+
+/* overlay_is_node reports whether an address is the one by which a node sends and receives in the tunnel. */
+static __always_inline int overlay_is_node(const struct addr_key *addr)
+{
+	__be32 peer = ipcache_peer(addr);
+
+	return peer && addr->family == 4 && *(const __be32 *)addr->addr == peer;
+}
+
+/* overlay_identity finds the VNI of a packet that leaves this node for another. Only endpoints of this node and the node itself send in the
+ * tunnel: of other sources the receiver cannot know that they are behind this node. */
+static __always_inline verdict overlay_identity(const struct addr_key *from, __u32 *identity)
+{
+	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, from);
+	struct endpoint_facts *facts;
+
+	if (!ref)
+		return DROP(FILE_OVERLAY, REASON_SOURCE_IP);
+	*identity = IDENTITY_REMOTE_NODE; /* what this node is for others */
+	if (ref->flags & ADDRESS_HOST)
+		return CONTINUE;
+	if (!(facts = endpoint_by_id(ref->id)))
+		return DROP(FILE_OVERLAY, REASON_STALE_IP);
+	*identity = facts->identity;
+	return CONTINUE;
+}
+
+/* overlay_send sends a packet through the tunnel to the node of its destination. */
+__attribute__((noinline)) int overlay_send(struct __sk_buff *skb, const struct addr_key *source, const struct addr_key *destination)
+{
+	struct bpf_tunnel_key key = { .tunnel_ttl = OVERLAY_TTL };
+	struct overlay *overlay_now;
+	struct addr_key from, to;
+	__u32 zero = 0;
+	__be32 peer;
+	verdict v;
+
+	if (!source || !destination)
+		return DROP(FILE_OVERLAY, REASON_INTERNAL);
+	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
+	to = *destination;
+	if (!(peer = ipcache_peer(&to)))
+		return DROP(FILE_OVERLAY, REASON_NO_ENDPOINT);
+	if ((v = overlay_identity(&from, &key.tunnel_id)) != CONTINUE)
+		return v;
+	overlay_now = bpf_map_lookup_elem(&overlay, &zero);
+	if (!overlay_now || !overlay_now->ifindex)
+		return DROP(FILE_OVERLAY, REASON_NO_TUNNEL);
+	key.remote_ipv4 = bpf_ntohl(peer);
+	key.local_ipv4 = bpf_ntohl(overlay_now->source);
+	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
+		return DROP(FILE_OVERLAY, REASON_WRITE);
+	skb->mark = 0; /* the outer packet is one of the node and follows its ordinary routes */
+	return bpf_redirect(overlay_now->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_OVERLAY, REASON_WRITE);
+}

@@ -1,0 +1,101 @@
+//go:build ignore
+
+/* Ingress of the tunnel device: packets from other nodes, decapsulated. VXLAN authenticates nothing, so the program compares the outer source, which
+ * the underlay can vouch for, with the node of the inner source. */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "drop.h"
+#include "endpoint.h"
+#include "eth.h"
+#include "ipcache.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "mark.h"
+#include "overlay.h"
+#include "reasons.h"
+
+/* outer checks the outer header, whose source becomes node. It fails for an outer header of IPv6. */
+__attribute__((noinline)) int outer(struct __sk_buff *skb, __be32 *node, __u32 *vni)
+{
+	struct bpf_tunnel_key key = {};
+	struct addr_key from;
+
+	if (!node || !vni || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0))
+		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_KEY);
+	*node = bpf_htonl(key.remote_ipv4);
+	*vni = key.tunnel_id;
+	from = addr_key_ipv4(*node);
+	if (!overlay_is_node(&from))
+		return DROP(FILE_OVERLAY_INGRESS, REASON_NO_NODE);
+	if (key.tunnel_id == IDENTITY_UNKNOWN || key.tunnel_id == IDENTITY_HOST)
+		return DROP(FILE_OVERLAY_INGRESS, REASON_UNKNOWN_IDENTITY);
+	return CONTINUE;
+}
+
+/* inner checks the addresses of the packet inside. Packets for other nodes and for the outside are not forwarded. */
+__attribute__((noinline)) int inner(const struct addr_key *source, const struct addr_key *destination, __be32 node)
+{
+	struct addr_key from, to;
+
+	if (!source || !destination)
+		return DROP(FILE_OVERLAY_INGRESS, REASON_INTERNAL);
+	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
+	to = *destination;
+	if (ipcache_peer(&from) != node)
+		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_SOURCE);
+	if (!bpf_map_lookup_elem(&bpf_endpoints, &to))
+		return DROP(FILE_OVERLAY_INGRESS, REASON_NO_ENDPOINT);
+	return CONTINUE;
+}
+
+static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
+{
+	struct ipv4_packet ipv4;
+	struct ipv6_packet ipv6;
+	struct addr_key from, to;
+	__be32 node = 0;
+	__be16 proto;
+	verdict v;
+
+	if ((v = outer(skb, &node, &seen->src_label)) != CONTINUE)
+		return v;
+	if ((v = eth_parse(skb, &proto)) != CONTINUE)
+		return v;
+	switch (proto) {
+	case bpf_htons(ETH_P_IP):
+		if ((v = ipv4_parse(skb, &ipv4)) != CONTINUE)
+			return v;
+		from = addr_key_ipv4(ipv4.saddr);
+		to = addr_key_ipv4(ipv4.daddr);
+		break;
+	case bpf_htons(ETH_P_IPV6):
+		if ((v = ipv6_parse(skb, &ipv6)) != CONTINUE)
+			return v;
+		from = addr_key_ipv6(&ipv6.saddr);
+		to = addr_key_ipv6(&ipv6.daddr);
+		break;
+	default:
+		return DROP(FILE_OVERLAY_INGRESS, REASON_UNKNOWN_L3);
+	}
+	if ((v = inner(&from, &to, node)) != CONTINUE)
+		return v;
+	/* The nftables rule lets no packet from the tunnel device pass without the mark. */
+	skb->mark = mark_of(ipcache_identity(&from));
+	bpf_skb_change_type(skb, PACKET_HOST); /* nodes write any addresses into the inner frame */
+	return PASS;
+}
+
+SEC("tc")
+int overlay_ingress(struct __sk_buff *skb)
+{
+	struct observation seen = { .direction = DIRECTION_INGRESS };
+	verdict v = judge(skb, &seen);
+
+	return finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
