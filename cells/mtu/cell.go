@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
 
+	agent "github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
 )
 
@@ -41,11 +42,18 @@ const limit = 65535
 const smallest = 1280
 
 // settings is the checked form of [Config].
-type settings struct{ flag int }
+type settings struct {
+	flag     int
+	overhead int // bytes that the tunnel between nodes adds to a packet; 0 without one
+}
 
-func newSettings(c Config) (settings, error) {
+func newSettings(c Config, a agent.Agent) (settings, error) {
 	if c.MTU != 0 && (c.MTU < smallest || c.MTU > limit) {
 		return settings{}, fmt.Errorf("--mtu=%d: must be 0 or from %d to %d", c.MTU, smallest, limit)
 	}
-	return settings{flag: c.MTU}, nil
+	s := settings{flag: c.MTU}
+	if a.Tunnel() {
+		s.overhead = agent.TunnelOverhead
+	}
+	return s, nil
 }

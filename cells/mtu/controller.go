@@ -83,7 +83,8 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 // compute finds the row. Pods leave the node through the device that has the node's address, so its size is theirs.
 func (c *controller) compute(txn statedb.ReadTxn) tables.MTU {
 	row := func(mtu int, source string) tables.MTU {
-		return tables.MTU{Prefix: tables.Default, DeviceMTU: mtu, RouteMTU: mtu, Source: source}
+		// Below 1280 the outer packets are fragmented: IPv6 wants no less of a link.
+		return tables.MTU{Prefix: tables.Default, DeviceMTU: mtu, RouteMTU: max(mtu-c.Settings.overhead, min(mtu, smallest)), Source: source}
 	}
 	if c.Settings.flag != 0 {
 		return row(c.Settings.flag, "flag")
