@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // nodes claims the addresses of nodes.
@@ -28,6 +29,7 @@ type nodes struct {
 	Agent       settings.Agent
 	Nodes       statedb.Table[*k8s.Node]
 	CiliumNodes statedb.Table[*cilium.Node]
+	Accepted    statedb.Table[*nodetable.Node]
 	Slices      statedb.Table[*k8s.EndpointSlice]
 	IPCache     ipcache.Writer
 }
@@ -47,7 +49,9 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 		servers, serversChanged := clusternodes.APIServers(txn, n.Slices)
 		changed.Add(serversChanged)
 
-		claims, problems := nodeClaims(n.Agent, clusternodes.Read(txn, n.Nodes, n.CiliumNodes), servers)
+		peers := n.peers(txn, changed)
+
+		claims, problems := nodeClaims(n.Agent, clusternodes.Read(txn, n.Nodes, n.CiliumNodes), servers, peers)
 
 		n.IPCache.Replace(ipcache.OwnerNodes, claims, complete)
 		if len(problems) > 0 {
@@ -62,6 +66,25 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 		}
 	}
 	return nil
+}
+
+// peers finds for each address of another node the one by which that node sends and receives in the tunnel. It is empty without a tunnel.
+func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) map[netip.Addr]netip.Addr {
+	if !n.Agent.Tunnel() {
+		return nil
+	}
+	rows, rowsChanged := n.Accepted.AllWatch(txn)
+	changed.Add(rowsChanged)
+	peers := map[netip.Addr]netip.Addr{}
+	for row := range rows {
+		if row.Source == nodetable.Local {
+			continue
+		}
+		for _, a := range row.Addresses {
+			peers[a.Addr] = row.Address(false)
+		}
+	}
+	return peers
 }
 
 func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
@@ -80,8 +103,9 @@ func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) b
 
 // nodeClaims says who nodes are: this one is the host, whoever writes down its addresses, the others are remote nodes, or API
 // servers by the addresses of those. An API server outside the cluster stays the world's. An address in the pods' range of
-// another node is nobody's but that pod's.
-func nodeClaims(a settings.Agent, all clusternodes.All, servers []netip.Addr) (claims []ipcache.Claim, problems []error) {
+// another node is nobody's but that pod's. A packet that comes through the tunnel from such an
+// address must come from its peer.
+func nodeClaims(a settings.Agent, all clusternodes.All, servers []netip.Addr, peers map[netip.Addr]netip.Addr) (claims []ipcache.Claim, problems []error) {
 	index := all.Index()
 	who := map[netip.Addr]uint32{}
 	claim := func(node string, addr netip.Addr, number uint32) {
@@ -112,7 +136,7 @@ func nodeClaims(a settings.Agent, all clusternodes.All, servers []netip.Addr) (c
 		}
 	}
 	for addr, number := range who {
-		claims = append(claims, ipcache.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Identity: number, Source: ipcache.SourceNode})
+		claims = append(claims, ipcache.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Identity: number, TunnelPeer: peers[addr], Source: ipcache.SourceNode})
 	}
 	slices.SortFunc(claims, func(x, y ipcache.Claim) int { return x.Prefix.Addr().Compare(y.Prefix.Addr()) })
 	return claims, problems

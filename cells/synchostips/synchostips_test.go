@@ -31,6 +31,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -40,6 +41,7 @@ func kubernetes() cell.Cell {
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
 		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+		nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
 	)
 }
 
@@ -83,7 +85,11 @@ func (c *contributions) command() hive.ScriptCmdOut {
 			}
 			for _, owner := range slices.Sorted(maps.Keys(c.claims)) {
 				for _, cl := range c.claims[owner] {
-					fmt.Fprintln(&out, cl.Prefix, cl.Identity, cl.Source)
+					fmt.Fprint(&out, cl.Prefix, " ", cl.Identity, " ", cl.Source)
+					if cl.TunnelPeer.IsValid() {
+						fmt.Fprint(&out, " behind ", cl.TunnelPeer)
+					}
+					fmt.Fprintln(&out)
 				}
 			}
 			return func(*script.State) (string, string, error) { return out.String(), "", nil }, nil
