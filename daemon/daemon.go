@@ -44,6 +44,7 @@ import (
 	"github.com/waggle-net/waggle/cells/nodeids"
 	"github.com/waggle-net/waggle/cells/noderoutes"
 	"github.com/waggle-net/waggle/cells/nodes"
+	"github.com/waggle-net/waggle/cells/overlay"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/servicehealth"
@@ -108,6 +109,7 @@ var Datapath = cell.Group(
 	basedevices.Cell,
 	desiredroutes.Cell,
 	noderoutes.Cell,
+	overlay.Cell,
 	sysctl.Cell,
 	maps.Cell,
 	ipcache.Cell,

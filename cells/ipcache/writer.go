@@ -29,7 +29,8 @@ type writer struct {
 type claims map[netip.Prefix]ipcachetable.Claim
 
 // owners are those that the table waits for.
-var owners = []string{ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerHost, ipcachetable.OwnerNodes}
+var owners = []string{ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerHost, ipcachetable.OwnerNodes,
+	ipcachetable.OwnerOverlay}
 
 func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writer {
 	w := &writer{db: db, table: table, claims: make(map[string]claims), complete: make(map[string]func(statedb.WriteTxn))}

@@ -2,15 +2,18 @@ package noderoutes
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/cilium/hive/cell"
 	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // Cell requests the routes.
 var Cell = cell.Module("node-routes", "Routes to the pods of other nodes",
 	cell.Config(DefaultConfig),
-	cell.Invoke(registerController), // nodes into routes
+	cell.Invoke(registerController), // nodes into routes, next hops or the tunnel
 )
 
 // Config holds the flags.
@@ -31,7 +34,11 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 }
 
 // validate returns an error for contradicting flags.
-func (c Config) validate() error {
+func (c Config) validate(tunnel bool) error {
+	if c.AutoDirectNodeRoutes && tunnel {
+		return fmt.Errorf("--auto-direct-node-routes contradicts --routing-mode=%s, which needs no routes to nodes: remove it, or set --routing-mode=%s",
+			settings.RoutingTunnel, settings.RoutingNative)
+	}
 	if c.DirectRoutingSkipUnreachable && !c.AutoDirectNodeRoutes {
 		return errors.New("--direct-routing-skip-unreachable has no effect without --auto-direct-node-routes: set both flags, or remove it")
 	}

@@ -13,8 +13,11 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -28,16 +31,19 @@ const (
 
 type controller struct {
 	cell.In
-	Config  Config
-	DB      *statedb.DB
-	Nodes   statedb.Table[*nodes.Node]
-	Routes  statedb.Table[*devices.Route]
-	Devices statedb.Table[*devices.Device]
-	Desired desiredroutes.Writer
+	Config    Config
+	Agent     settings.Agent
+	DB        *statedb.DB
+	Nodes     statedb.Table[*nodes.Node]
+	Routes    statedb.Table[*devices.Route]
+	Devices   statedb.Table[*devices.Device]
+	LocalNode statedb.Table[*localnode.LocalNode]
+	MTUs      statedb.Table[mtus.MTU]
+	Desired   desiredroutes.Writer
 }
 
 func registerController(jobs job.Group, c controller) error {
-	if err := c.Config.validate(); err != nil {
+	if err := c.Config.validate(c.Agent.Tunnel()); err != nil {
 		return err
 	}
 	c.Desired.Expect(owner)
@@ -47,9 +53,9 @@ func registerController(jobs job.Group, c controller) error {
 
 // run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	if !c.Config.AutoDirectNodeRoutes {
+	if !c.Config.AutoDirectNodeRoutes && !c.Agent.Tunnel() {
 		err := c.Desired.Replace(owner, nil)
-		health.OK("Disabled: --auto-direct-node-routes=false")
+		health.OK("Disabled: --auto-direct-node-routes=false, --routing-mode=" + settings.RoutingNative)
 		heartbeat.Idle(ctx)
 		<-ctx.Done()
 		return err
@@ -58,9 +64,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.Routes, c.Devices)
 		changed := statedb.NewWatchSet()
-		if changes.Watch(txn, changed, c.Nodes, c.Routes, c.Devices) {
-			routes, problems := routesTo(statedb.Collect(c.Nodes.All(txn)),
-				read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn))))
+		if routes, problems, known := c.routes(txn, changed); known {
 			if err := c.Desired.Replace(owner, routes); err != nil {
 				problems = append(problems, err)
 			}
@@ -76,6 +80,27 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
+// routes computes the routes. It returns known=false while a table that they come from is not complete.
+func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (routes []desiredroutes.Route, problems []error, known bool) {
+	known = changes.Watch(txn, changed, c.Nodes, c.Routes, c.Devices)
+	all := statedb.Collect(c.Nodes.All(txn))
+	network := read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn)))
+	if !c.Agent.Tunnel() {
+		routes, problems = routesTo(all, network)
+		return routes, problems, known
+	}
+	known = changes.Watch(txn, changed, c.LocalNode, c.MTUs) && known
+	mtu, _, _ := c.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
+	for self := range c.LocalNode.All(txn) {
+		if !self.Ready { // its router addresses are not known
+			break
+		}
+		routes, problems = tunnelRoutes(all, network, self, mtu.RouteMTU)
+		return routes, problems, known
+	}
+	return nil, nil, false
+}
+
 // report sets the health of the module. Nodes behind a gateway are not an error with --direct-routing-skip-unreachable.
 func (c *controller) report(health cell.Health, count int, problems []error) {
 	skipped := map[string]bool{} // a node has up to two address families
@@ -87,9 +112,18 @@ func (c *controller) report(health cell.Health, count int, problems []error) {
 			faults = append(faults, p)
 		}
 	}
+	if len(faults) > 0 && c.Agent.Tunnel() {
+		health.Degraded(fmt.Sprintf("%d routes into the tunnel, %d ranges without one: give nodes pod ranges that no network of this node has", count, len(faults)),
+			errors.Join(faults[:min(len(faults), shownProblems)]...))
+		return
+	}
 	if len(faults) > 0 {
 		health.Degraded(fmt.Sprintf("%d routes to nodes, %d not possible: put the nodes on one link, have the network route their pods, or set --direct-routing-skip-unreachable",
 			count, len(faults)), errors.Join(faults[:min(len(faults), shownProblems)]...))
+		return
+	}
+	if c.Agent.Tunnel() {
+		health.OK(fmt.Sprintf("%d routes into the tunnel", count))
 		return
 	}
 	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways skipped", count, len(skipped)))

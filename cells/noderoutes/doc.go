@@ -1,9 +1,11 @@
-// Package noderoutes maintains routes to the pod ranges of nodes on the same link (--auto-direct-node-routes).
+// Package noderoutes maintains routes to the pod ranges of other nodes: to nodes on the same link (--auto-direct-node-routes), or into the tunnel
+// (--routing-mode=tunnel).
 //
-// Tables in: nodes, routes, devices. Table out: desired-routes, as owner "node-routes". Without the flag it
+// Tables in: nodes, routes, devices; with a tunnel local-node and mtus. Table out: desired-routes, as owner "node-routes". Without both it
 // requests no route, and routes of a previous run are deleted.
 //
-// The next hop is the address of the node. A node behind a gateway gets no route, because the gateway would have to route the pod range as well;
-// with --direct-routing-skip-unreachable such a node is not an error. A pod range inside the subnet of a local device gets no route
-// either: it would redirect the traffic of neighbours.
+// Without a tunnel the next hop is the address of the node. A node behind a gateway gets no route, because the gateway would have to route the pod range
+// as well; with --direct-routing-skip-unreachable such a node is not an error. With a tunnel the routes lead into waggle_host, whose program finds the node
+// of each packet; adjacent ranges share a route. A pod range inside the subnet of a local device gets no route: it would redirect the traffic of
+// neighbours.
 package noderoutes

@@ -83,10 +83,13 @@ func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
 
 func TestConfig_SkippingNeedsRoutes(t *testing.T) {
 	t.Parallel()
-	if err := (Config{DirectRoutingSkipUnreachable: true}).validate(); err == nil {
+	if err := (Config{DirectRoutingSkipUnreachable: true}).validate(false); err == nil {
 		t.Error("no error")
 	}
-	if err := (Config{AutoDirectNodeRoutes: true, DirectRoutingSkipUnreachable: true}).validate(); err != nil {
+	if err := (Config{AutoDirectNodeRoutes: true}).validate(true); err == nil || !strings.Contains(err.Error(), "remove it, or set --routing-mode=native") {
+		t.Errorf("with a tunnel: %v", err)
+	}
+	if err := (Config{AutoDirectNodeRoutes: true, DirectRoutingSkipUnreachable: true}).validate(false); err != nil {
 		t.Error(err)
 	}
 }

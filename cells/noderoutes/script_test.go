@@ -12,8 +12,11 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -46,7 +49,11 @@ func (w *wanted) print() string {
 	}
 	var b strings.Builder
 	for _, r := range w.routes {
-		fmt.Fprintf(&b, "%s via %s dev %s\n", r.Dst, r.Gw, r.Device)
+		if r.Gw.IsValid() {
+			fmt.Fprintf(&b, "%s via %s dev %s\n", r.Dst, r.Gw, r.Device)
+		} else {
+			fmt.Fprintf(&b, "%s dev %s src %s mtu %d\n", r.Dst, r.Device, r.Src, r.MTU)
+		}
 	}
 	return b.String()
 }
@@ -75,7 +82,9 @@ func complete(db *statedb.DB, table statedb.RWTable[*nodes.Node]) hive.ScriptCmd
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{Cell, cell.Provide(
+		return []cell.Cell{Cell, settings.Cell, cell.Provide(
+			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+			mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
 			devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,

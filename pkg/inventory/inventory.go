@@ -63,6 +63,7 @@ func kinds() []kind {
 		{"address", (*Machine).addresses},
 		{"clsact", (*Machine).clsacts},
 		{"link", (*Machine).pairs},
+		{"tunnel", (*Machine).tunnel},
 		{"filter", (*Machine).filters},
 		{"route", (*Machine).routes},
 		{"rule", (*Machine).rules},

@@ -73,6 +73,24 @@ func ourPairs(links []netlink.Link) (pairs [][2]netlink.Link) {
 	return pairs
 }
 
+// tunnel finds the device of the tunnel to other nodes.
+func (m *Machine) tunnel() (found []Object, err error) {
+	links, err := m.links()
+	for _, l := range links {
+		if isTunnel(l) {
+			name := l.Attrs().Name
+			found = append(found, Object{Name: name, Owner: "cell overlay", Proof: "name, type vxlan with metadata, link group " + fmt.Sprintf("%#x", l.Attrs().Group),
+				remove: func() error { return m.deleteLink(name, isTunnel) }})
+		}
+	}
+	return found, err
+}
+
+func isTunnel(l netlink.Link) bool {
+	v, ok := l.(*netlink.Vxlan)
+	return ok && v.FlowBased && v.Name == podlink.OverlayDevice && v.Attrs().Group == podlink.OverlayGroup
+}
+
 // ours finds all links of ours by index.
 func (m *Machine) ours() (map[int]netlink.Link, error) {
 	links, err := m.links()
@@ -81,7 +99,7 @@ func (m *Machine) ours() (map[int]netlink.Link, error) {
 	}
 	ours := map[int]netlink.Link{}
 	for _, l := range links {
-		if isPodLink(l) {
+		if isPodLink(l) || isTunnel(l) {
 			ours[l.Attrs().Index] = l
 		}
 	}

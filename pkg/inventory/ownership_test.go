@@ -29,6 +29,9 @@ var kindOf = map[string]string{
 	"storage of sockets in `sock_connected`":        "", // it goes with the sockets
 	"programs that list sockets":                    "", // they go with the agent
 	"nftables table `inet waggle`":                  "nft-table",
+	"tunnel device `waggle_vxlan`":                  "tunnel",
+	"program on `waggle_vxlan`":                     "pin",
+	"entry of `overlay`":                            "pin", // it goes with its map
 	"veth pairs `waggle_host`/`waggle_net`":         "link",
 	"addresses of `waggle_host`":                    "address",
 	"routes":                                        "route",

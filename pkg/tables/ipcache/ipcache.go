@@ -36,7 +36,7 @@ func (s Source) String() string {
 type Entry struct {
 	Prefix     netip.Prefix      `json:"prefix"`     // masked; /32 and /128 go to the hash, others to the LPM map
 	Identity   uint32            `json:"identity"`   // 0: it is not known yet, and the programs drop
-	TunnelPeer netip.Addr        `json:"tunnelPeer"` // IPv4 of the node that a pod is on; invalid for what is no pod elsewhere
+	TunnelPeer netip.Addr        `json:"tunnelPeer"` // IPv4 of the node that has it; invalid for what no other node has
 	Source     Source            `json:"source"`
 	Owner      string            `json:"owner"` // who contributed the row
 	Status     reconciler.Status `json:"status"`

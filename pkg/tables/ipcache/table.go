@@ -52,6 +52,7 @@ const (
 	OwnerCiliumEndpoints = "cilium-endpoints" // pods of other nodes
 	OwnerHost            = "sync-host-ips"    // this node's addresses, and the world
 	OwnerNodes           = "nodes"            // other nodes' addresses, and the API server's
+	OwnerOverlay         = "overlay"          // pod ranges of other nodes, with a tunnel
 )
 
 // Writer lets features contribute prefixes. Where several owners claim a prefix, the highest source wins, then the

@@ -1,0 +1,148 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+const (
+	owner = ipcache.OwnerOverlay // of contributions to other tables
+	// settle is the minimum interval between two reconciliation rounds.
+	settle = 20 * time.Millisecond
+	// shownProblems limits the problems in a health message.
+	shownProblems = 3
+)
+
+type controller struct {
+	cell.In
+	DB          *statedb.DB
+	Agent       agent.Agent
+	Table       statedb.RWTable[*tables.Overlay]
+	Nodes       statedb.Table[*nodes.Node]
+	LocalNode   statedb.Table[*localnode.LocalNode]
+	MTUs        statedb.Table[mtus.MTU]
+	Devices     statedb.Table[*devices.Device]
+	Attachments statedb.Table[*attachments.Attachment]
+	IPCache     ipcache.Writer
+	Sysctls     sysctls.Writer
+}
+
+func registerController(jobs job.Group, c controller) {
+	txn := c.DB.WriteTxn(c.Table)
+	done := c.Table.RegisterInitializer(txn, owner)
+	txn.Commit()
+	heartbeat.AddRetried(jobs, "want-tunnel", func(ctx context.Context, health cell.Health) error {
+		if !c.Agent.Tunnel() {
+			return c.disable(ctx, health, done)
+		}
+		return c.run(ctx, health, done)
+	}, 100*time.Millisecond, time.Minute)
+}
+
+// disable requests nothing, so that the reconciler deletes the device of a previous run.
+func (c *controller) disable(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+	c.IPCache.Replace(owner, nil, true)
+	err := errors.Join(c.Sysctls.Replace(owner, nil), c.commit(nil, done))
+	if err == nil {
+		health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
+		heartbeat.Idle(ctx)
+		<-ctx.Done()
+	}
+	return err
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for limiter.Wait(ctx) == nil {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.LocalNode, c.MTUs, c.Devices, c.Attachments)
+		changed := statedb.NewWatchSet()
+		want, exists := c.desired(txn, changed)
+		all, nodesChanged := c.Nodes.AllWatch(txn)
+		known, initialized := c.Nodes.Initialized(txn)
+		if changed.Add(nodesChanged); !known {
+			changed.Add(initialized)
+		}
+		claims, problems := claims(c.Agent, statedb.Collect(all))
+
+		c.IPCache.Replace(owner, claims, known)
+		err := c.commit(want, done)
+		if exists { // the kernel has the settings of a device as long as it has the device
+			err = errors.Join(err, c.Sysctls.Replace(owner, desiredSysctls(c.Agent)))
+		}
+		if err != nil {
+			return err
+		}
+		report(health, len(claims), problems)
+
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			return nil // stopping
+		}
+	}
+	return nil
+}
+
+// desired computes the row, and reports whether the device exists. It adds what both come from to changed.
+func (c *controller) desired(txn statedb.ReadTxn, changed *statedb.WatchSet) (want *tables.Overlay, exists bool) {
+	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
+	self, nodeChanged := c.LocalNode.AllWatch(txn)
+	_, devicesChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.OverlayDevice))
+	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.OverlayDevice, Hook: "ingress"}
+	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
+	changed.Add(mtuChanged, nodeChanged, devicesChanged, hookChanged)
+
+	want = &tables.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU,
+		Up: found && program.Status.Kind == reconciler.StatusKindDone}
+	for n := range self {
+		want.Source = n.IPv4.NodeIP
+	}
+	for range c.Devices.List(txn, devices.ByName(podlink.OverlayDevice)) {
+		exists = true
+	}
+	return want, exists
+}
+
+// commit makes want the only row; nil is none.
+func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) error {
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	if want != nil {
+		if old, _, found := c.Table.Get(txn, tables.ByDevice(want.Device)); !found || !old.Equal(want) {
+			if _, _, err := c.Table.Insert(txn, want.WithStatus(reconciler.StatusPending())); err != nil {
+				return err
+			}
+		}
+	}
+	done(txn)
+	txn.Commit()
+	return nil
+}
+
+func report(health cell.Health, count int, problems []error) {
+	if len(problems) > 0 {
+		health.Degraded(fmt.Sprintf("%d pod ranges behind the tunnel, %d not", count, len(problems)),
+			errors.Join(problems[:min(len(problems), shownProblems)]...))
+		return
+	}
+	health.OK(fmt.Sprintf("%d pod ranges behind the tunnel", count))
+}

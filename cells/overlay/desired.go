@@ -1,0 +1,62 @@
+package overlay
+
+import (
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// claims are the pod ranges of other nodes. A pod of which nothing else is known is reached through the tunnel, and its identity is unknown: no policy takes
+// it for the world. They lose against every claim to an address itself.
+func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, problems []error) {
+	for _, n := range all {
+		if n.Source == nodes.Local || len(n.CIDRs) == 0 {
+			continue
+		}
+		peer := n.Address(false)
+		if !peer.IsValid() {
+			problems = append(problems, fmt.Errorf("node %s has no IPv4 address for the tunnel: give it an InternalIP of IPv4, or use --routing-mode=%s",
+				n.Name, agent.RoutingNative))
+			continue
+		}
+		for _, p := range n.CIDRs {
+			if p.Addr().Is4() && a.EnableIPv4 || p.Addr().Is6() && a.EnableIPv6 {
+				claims = append(claims, ipcache.Claim{Prefix: p, TunnelPeer: peer, Source: ipcache.SourceGenerated})
+			}
+		}
+	}
+	return claims, problems
+}
+
+// macOf is the address of the tunnel device of a node: locally administered, and the same after the device was made again.
+func macOf(node string) (addr mac.Addr) {
+	sum := sha256.Sum256([]byte("waggle tunnel of node " + node))
+	copy(addr[:], sum[:])
+	addr[0] = addr[0]&^1 | 2
+	return addr
+}
+
+// desiredSysctls let packets from the tunnel pass the stack: the way back to their sources leads into waggle_host.
+func desiredSysctls(a agent.Agent) []sysctls.Setting {
+	const device = podlink.OverlayDevice
+	all := []sysctls.Setting{
+		{Name: "net/ipv4/conf/" + device + "/forwarding", Value: "1"},
+		{Name: "net/ipv4/conf/" + device + "/rp_filter", Value: "0"},
+		{Name: "net/ipv4/conf/" + device + "/send_redirects", Value: "0"},
+	}
+	if a.EnableIPv6 {
+		all = append(all,
+			sysctls.Setting{Name: "net/ipv6/conf/" + device + "/disable_ipv6", Value: "0"},
+			sysctls.Setting{Name: "net/ipv6/conf/" + device + "/forwarding", Value: "1"},
+			sysctls.Setting{Name: "net/ipv6/conf/" + device + "/accept_dad", Value: "0"}, // no neighbours
+			sysctls.Setting{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"},
+		)
+	}
+	return all
+}

@@ -1,0 +1,269 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
+
+	account "github.com/waggle-net/waggle/cells/drift"
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/sysctls"
+)
+
+// fakeKernel is a [kernel] with one device, and an observer of itself: the device stands in the table devices.
+type fakeKernel struct {
+	db    *statedb.DB
+	table statedb.RWTable[*devices.Device]
+
+	mu        sync.Mutex
+	device    *device // waggle_vxlan; nil without one
+	next      int     // ifindex
+	foreign   bool    // vxlan0 has port 8472
+	process   bool    // a process has it
+	published string
+}
+
+func newFakeKernel(db *statedb.DB, table statedb.RWTable[*devices.Device]) *fakeKernel {
+	return &fakeKernel{db: db, table: table, next: 10, published: "nothing"}
+}
+
+// change runs f with the lock held and shows the outcome to observers.
+func (k *fakeKernel) change(f func() error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := f(); err != nil {
+		return err
+	}
+	txn := k.db.WriteTxn(k.table)
+	defer txn.Commit()
+	_ = k.table.DeleteAll(txn)
+	if d := k.device; d != nil {
+		_, _, _ = k.table.Insert(txn, &devices.Device{Index: d.Index, Name: podlink.OverlayDevice, Type: d.Type, MTU: d.MTU, MAC: d.MAC, Up: d.Up, Group: d.Group})
+	}
+	return nil
+}
+
+func (k *fakeKernel) Get(string) (d device, found bool, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.device == nil {
+		return device{}, false, nil
+	}
+	return *k.device, true, nil
+}
+
+func (k *fakeKernel) Create(_ string, port uint16, addr mac.Addr) error {
+	return k.change(func() error {
+		if k.foreign && port == 8472 {
+			return unix.EEXIST
+		}
+		k.device = &device{Index: k.next, Type: "vxlan", Metadata: true, Port: port, Group: podlink.OverlayGroup, MAC: addr, MTU: 1450}
+		k.next++
+		return nil
+	})
+}
+
+func (k *fakeKernel) Set(_ string, want device) error {
+	return k.change(func() error {
+		if want.Up && !k.device.Up && k.process && k.device.Port == 8472 {
+			return unix.EADDRINUSE
+		}
+		d := *k.device
+		d.Group, d.MAC = want.Group, want.MAC
+		if want.MTU != 0 {
+			d.MTU = want.MTU
+		}
+		d.Up = d.Up || want.Up
+		k.device = &d
+		return nil
+	})
+}
+
+func (k *fakeKernel) Delete(string) error {
+	return k.change(func() error { k.device = nil; return nil })
+}
+
+func (k *fakeKernel) HolderOf(uint16, string) (string, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.foreign:
+		return "device vxlan0", nil
+	case k.process:
+		return "process 7 (tunneld)", nil
+	}
+	return "", nil
+}
+
+func (k *fakeKernel) Publish(index int, source netip.Addr) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.published = fmt.Sprintf("device %d from %s", index, source)
+	return nil
+}
+
+// commands let scripts change the fake and print it.
+func (k *fakeKernel) commands() hive.ScriptCmdsOut {
+	return hive.NewScriptCmds(map[string]script.Cmd{
+		"device": script.Command(script.CmdUsage{Summary: "somebody changes the kernel", Args: "add type group|del|down|foreign|process|free"},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				return nil, k.change(func() error { return k.do(args) })
+			}),
+		"kernel": script.Command(script.CmdUsage{Summary: "print the fake kernel"},
+			func(*script.State, ...string) (script.WaitFunc, error) {
+				return func(*script.State) (string, string, error) { return k.print(), "", nil }, nil
+			}),
+	})
+}
+
+func (k *fakeKernel) do(args []string) error {
+	switch args[0] {
+	case "add":
+		k.device, k.next = &device{Index: 9, Type: args[1], Metadata: args[1] == "vxlan", Port: 8472, MTU: 1500, Up: true}, 10
+		if args[2] == "ours" {
+			k.device.Group = podlink.OverlayGroup
+		}
+	case "del":
+		k.device = nil
+	case "down":
+		d := *k.device
+		d.Up = false
+		k.device = &d
+	case "foreign", "process", "free":
+		k.foreign, k.process = args[0] == "foreign", args[0] == "process"
+	default:
+		return script.ErrUsage
+	}
+	return nil
+}
+
+func (k *fakeKernel) print() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.device == nil {
+		return fmt.Sprintf("no device, published %s\n", k.published)
+	}
+	return fmt.Sprintf("%s %d port %d mtu %d up %t, published %s\n", k.device.Type, k.device.Index, k.device.Port, k.device.MTU, k.device.Up, k.published)
+}
+
+// contributions records what the cell hands to the writers of other tables.
+type contributions struct {
+	mu       sync.Mutex
+	claims   []ipcache.Claim
+	complete bool
+	settings []sysctls.Setting
+}
+
+func (c *contributions) Replace(_ string, claims []ipcache.Claim, complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claims, c.complete = claims, complete
+}
+
+// settingsWriter is the other half of contributions, whose method has the same name.
+type settingsWriter struct{ *contributions }
+
+func (w settingsWriter) Replace(_ string, settings []sysctls.Setting) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.settings = settings
+	return nil
+}
+
+func (c *contributions) command() hive.ScriptCmdOut {
+	return hive.NewScriptCmd("contributed", script.Command(script.CmdUsage{Summary: "print contributed ranges and settings"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			lines := []string{fmt.Sprintf("complete %t", c.complete)}
+			for _, claim := range c.claims {
+				lines = append(lines, fmt.Sprintf("range %s identity %d behind %s %s", claim.Prefix, claim.Identity, claim.TunnelPeer, claim.Source))
+			}
+			for _, s := range c.settings {
+				lines = append(lines, s.Name+" = "+s.Value)
+			}
+			slices.Sort(lines)
+			return func(*script.State) (string, string, error) { return strings.Join(lines, "\n") + "\n", "", nil }, nil
+		}))
+}
+
+// newNodes makes the table of nodes, which a script completes.
+func newNodes(db *statedb.DB) (statedb.RWTable[*nodes.Node], hive.ScriptCmdOut, error) {
+	table, err := nodes.NewTable(db)
+	if err != nil {
+		return nil, hive.ScriptCmdOut{}, err
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	done := table.RegisterInitializer(txn, "test")
+	return table, hive.NewScriptCmd("nodes/complete", script.Command(script.CmdUsage{Summary: "complete the table nodes"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(table)
+			defer txn.Commit()
+			done(txn)
+			return nil, nil
+		})), nil
+}
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		c := &contributions{}
+		return []cell.Cell{
+			agent.Cell, account.Cell,
+			cell.Provide(
+				newNodes, statedb.RWTable[*nodes.Node].ToTable,
+				devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
+				localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+				mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
+				attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+				func() ipcache.Writer { return c },
+				func() sysctls.Writer { return settingsWriter{c} },
+				c.command,
+				newFakeKernel,
+				func(k *fakeKernel) kernel { return k },
+				(*fakeKernel).commands,
+			),
+			cell.Module("overlay", "Under test", implementation),
+		}
+	})
+}
+
+// A device that cannot be looked for is not deleted, and the error is reported.
+func TestOps_Prune_ReportsErrors(t *testing.T) {
+	t.Parallel()
+	o := newOps(brokenKernel{&fakeKernel{}})
+	if err := o.Prune(t.Context(), nil, func(func(*row, statedb.Revision) bool) {}); !errors.Is(err, errBroken) {
+		t.Errorf("got %v, want %v", err, errBroken)
+	}
+}
+
+func TestMACOf(t *testing.T) {
+	t.Parallel()
+	one, two := macOf("node-1"), macOf("node-2")
+	if one == two || one != macOf("node-1") {
+		t.Errorf("%s and %s", one, two)
+	}
+	if one[0]&3 != 2 { // locally administered, and no group
+		t.Errorf("%s is no address that a host may choose", one)
+	}
+}

@@ -1,0 +1,141 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/hive/cell"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/rtnl"
+	"github.com/waggle-net/waggle/pkg/settings"
+)
+
+// device is a device in the kernel.
+type device struct {
+	Index    int
+	Type     string // "vxlan", ...
+	Metadata bool   // it takes outer addresses from the metadata of packets
+	Port     uint16
+	Group    uint32
+	MAC      mac.Addr
+	MTU      int
+	Up       bool
+}
+
+// ours reports whether a device with our name was made by an agent.
+func (d device) ours() bool {
+	return d.Type == "vxlan" && d.Metadata && d.Group == podlink.OverlayGroup
+}
+
+// kernel is what the reconciler needs of the kernel. Devices are addressed by name.
+type kernel interface {
+	Get(name string) (d device, found bool, err error)
+	// Create makes a device of ours, which is down. EEXIST and EADDRINUSE mean that another one has the port.
+	Create(name string, port uint16, addr mac.Addr) error
+	// Set gives a device the group, MAC and MTU of want, and sets it up when want is up. It never sets one down.
+	Set(name string, want device) error
+	Delete(name string) error // gone is success
+	// HolderOf names the device other than own, or the process, that has a UDP port; "" when none is found.
+	HolderOf(port uint16, own string) (string, error)
+	// Publish tells programs the device, 0 for none, and the outer source, invalid for the kernel's choice.
+	Publish(index int, source netip.Addr) error
+}
+
+// realKernel is the real [kernel].
+type realKernel struct {
+	handle *rtnl.Handle
+	maps   bpfmaps.Maps
+	procfs string
+}
+
+func newKernel(lc cell.Lifecycle, m bpfmaps.Maps, a settings.Agent) kernel {
+	k := &realKernel{maps: m, procfs: a.Procfs}
+	lc.Append(cell.Hook{
+		OnStart: func(cell.HookContext) (err error) { k.handle, err = rtnl.Open(); return err },
+		OnStop:  func(cell.HookContext) error { k.handle.Close(); return nil },
+	})
+	return k
+}
+
+func (k *realKernel) Get(name string) (device, bool, error) {
+	link, err := k.handle.LinkByName(name)
+	if err != nil {
+		if rtnl.IsGone(err) {
+			return device{}, false, nil
+		}
+		return device{}, false, err
+	}
+	a := link.Attrs()
+	if a.Name != name { // found by an alternative name: another device
+		return device{}, false, fmt.Errorf("%s has this name as an alternative one: take that name away from it", a.Name)
+	}
+	hw, _ := mac.FromHardwareAddr(a.HardwareAddr)
+	d := device{Index: a.Index, Type: link.Type(), Group: a.Group, MAC: hw, MTU: a.MTU, Up: a.RawFlags&unix.IFF_UP != 0}
+	if v, ok := link.(*netlink.Vxlan); ok {
+		d.Metadata, d.Port = v.FlowBased, uint16(v.Port)
+	}
+	return d, true, nil
+}
+
+func (k *realKernel) Create(name string, port uint16, addr mac.Addr) error {
+	return k.handle.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: netlink.LinkAttrs{Name: name, Group: podlink.OverlayGroup, HardwareAddr: addr.HardwareAddr(), TxQLen: 1000},
+		FlowBased: true, Port: int(port),
+	})
+}
+
+func (k *realKernel) Set(name string, want device) error {
+	link, err := k.handle.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	a := link.Attrs()
+	if a.Group != want.Group {
+		err = errors.Join(err, k.handle.LinkSetGroup(link, int(want.Group)))
+	}
+	if hw, _ := mac.FromHardwareAddr(a.HardwareAddr); hw != want.MAC {
+		err = errors.Join(err, k.handle.LinkSetHardwareAddr(link, want.MAC.HardwareAddr()))
+	}
+	if want.MTU != 0 && a.MTU != want.MTU {
+		err = errors.Join(err, k.handle.LinkSetMTU(link, want.MTU))
+	}
+	if want.Up && a.RawFlags&unix.IFF_UP == 0 {
+		err = errors.Join(err, k.handle.LinkSetUp(link))
+	}
+	return err
+}
+
+func (k *realKernel) Delete(name string) error {
+	link, err := k.handle.LinkByName(name)
+	if err == nil {
+		err = k.handle.LinkDel(link)
+	}
+	if err != nil && !rtnl.IsGone(err) {
+		return err
+	}
+	return nil
+}
+
+func (k *realKernel) HolderOf(port uint16, own string) (string, error) {
+	links, err := k.handle.Links()
+	if err != nil {
+		return "", err
+	}
+	for _, l := range links {
+		if v, ok := l.(*netlink.Vxlan); ok && v.Port == int(port) && v.Name != own {
+			return "device " + v.Name, nil
+		}
+	}
+	return processOf(k.procfs, port)
+}
+
+func (k *realKernel) Publish(index int, source netip.Addr) error {
+	return k.maps.Put(bpf.MapOverlay, uint32(0), bpf.Overlay{Ifindex: uint32(index), Source: bpf.IPv4Word(source)})
+}

@@ -1,0 +1,118 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+)
+
+// pruneInterval is how often a leftover device is looked for. A start prunes at once; later nobody makes one.
+const pruneInterval = 30 * time.Minute
+
+func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Overlay], o *ops) error {
+	_, err := heartbeat.Register(params, table,
+		(*tables.Overlay).Clone, (*tables.Overlay).WithStatus, (*tables.Overlay).GetStatus, o, nil,
+		reconciler.WithName("tunnel"),
+		reconciler.WithRefreshing(0, nil), // the repair job sees what differs, in the observed table
+		reconciler.WithPruning(pruneInterval),
+		// Most failures last until an operator removes another device; a minute would be long for those that wait.
+		reconciler.WithRetry(100*time.Millisecond, 10*time.Second),
+		reconciler.WithRoundLimits(10, rate.NewLimiter(1000, 1)),
+	)
+	return err
+}
+
+// ops maintains the tunnel device, and publishes it to programs.
+type ops struct{ kernel kernel }
+
+func newOps(k kernel) *ops { return &ops{k} }
+
+// Update implements reconciler.Operations. Programs know the device last.
+func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Overlay) error {
+	have, err := o.ensure(row)
+	if err != nil {
+		return fmt.Errorf("create device %s: %w", row.Device, err)
+	}
+	if err := o.kernel.Set(row.Device, device{Group: podlink.OverlayGroup, MAC: row.MAC, MTU: row.MTU, Up: row.Up}); err != nil {
+		if errors.Is(err, unix.EADDRINUSE) {
+			err = o.taken(row)
+		}
+		return fmt.Errorf("set up device %s: %w", row.Device, err)
+	}
+	if err := o.kernel.Publish(have.Index, row.Source); err != nil {
+		return fmt.Errorf("write device %s to the map overlay: %w", row.Device, err)
+	}
+	return nil
+}
+
+// ensure returns the device. One of a previous run with another port is made again; another kind of device is left alone.
+func (o *ops) ensure(row *tables.Overlay) (device, error) {
+	have, found, err := o.kernel.Get(row.Device)
+	switch {
+	case err != nil:
+		return device{}, err
+	case found && !have.ours():
+		return device{}, fmt.Errorf("a %s that is not ours has this name: rename or delete it", have.Type)
+	case found && have.Port == row.Port:
+		return have, nil
+	case found:
+		if err := o.kernel.Delete(row.Device); err != nil {
+			return device{}, err
+		}
+	}
+	if err := o.kernel.Create(row.Device, row.Port, row.MAC); errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EADDRINUSE) {
+		return device{}, o.taken(row)
+	} else if err != nil {
+		return device{}, err
+	}
+	have, _, err = o.kernel.Get(row.Device)
+	return have, err
+}
+
+// taken explains why the port is not free.
+func (o *ops) taken(row *tables.Overlay) error {
+	who, err := o.kernel.HolderOf(row.Port, row.Device)
+	if who == "" {
+		who = "another device or process"
+	}
+	return errors.Join(fmt.Errorf("%s has UDP port %d: remove it, or set --tunnel-port to another port on all nodes", who, row.Port), err)
+}
+
+// Delete implements reconciler.Operations.
+func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Overlay) error {
+	return o.remove(row.Device)
+}
+
+// Prune implements reconciler.Operations. A device is ours by its name, kind and group.
+func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables.Overlay, statedb.Revision]) error {
+	for range rows {
+		return nil // there is one device, and it is wanted
+	}
+	return o.remove(podlink.OverlayDevice)
+}
+
+func (o *ops) remove(name string) error {
+	if err := o.kernel.Publish(0, netip.Addr{}); err != nil {
+		return fmt.Errorf("clear the map overlay: %w", err)
+	}
+	have, found, err := o.kernel.Get(name)
+	if err == nil && found && have.ours() {
+		err = o.kernel.Delete(name)
+	}
+	if err != nil {
+		return fmt.Errorf("delete device %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package overlay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/drift"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+)
+
+// repair compares the row with the observed device and marks it pending when they differ.
+type repair struct {
+	cell.In
+	Drift   drift.Watch
+	Table   statedb.RWTable[*tables.Overlay]
+	Devices statedb.Table[*devices.Device]
+}
+
+func registerRepair(jobs job.Group, r repair) {
+	heartbeat.Add(jobs, "repair-tunnel", r.run)
+}
+
+func (r *repair) run(ctx context.Context, health cell.Health) error {
+	return drift.Compare(ctx, r.Drift, func(txn statedb.ReadTxn) (recheck time.Duration) {
+		if ok, _ := r.Devices.Initialized(txn); ok {
+			recheck = r.mark(txn, time.Now())
+		}
+		health.OK("The tunnel device is as wanted")
+		return recheck
+	}, r.Table, r.Devices)
+}
+
+// mark returns when to look again, 0 for not before a change.
+func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration) {
+	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Overlay) []driftrepairs.Finding {
+		var d *devices.Device
+		for d = range r.Devices.List(txn, devices.ByName(row.Device)) {
+			break
+		}
+		wrong := difference(row, d)
+		if age := now.Sub(row.Status.UpdatedAt); wrong != "" && age < drift.Grace {
+			recheck = drift.Grace - age
+			return nil
+		}
+		return drift.If(wrong != "", driftrepairs.Link, row.Device, wrong)
+	})
+	return recheck
+}
+
+// difference says what of the device is not as wanted, or nothing.
+func difference(row *tables.Overlay, d *devices.Device) string {
+	switch {
+	case d == nil:
+		return "missing"
+	case row.Up && !d.Up:
+		return "down"
+	case d.Group != podlink.OverlayGroup:
+		return fmt.Sprintf("in group %#x", d.Group)
+	case d.MAC != row.MAC:
+		return "has MAC " + d.MAC.String()
+	case row.MTU != 0 && d.MTU != row.MTU:
+		return fmt.Sprintf("has MTU %d", d.MTU)
+	}
+	return ""
+}

@@ -1,0 +1,71 @@
+// Package overlays holds the tunnel device that the agent wants: one row with --routing-mode=tunnel, none without.
+package overlays
+
+import (
+	"net/netip"
+	"strconv"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// Overlay is a VXLAN device without addresses that takes the outer addresses from the metadata of each packet.
+type Overlay struct {
+	Device string            `json:"device"` // interface name
+	Port   uint16            `json:"port"`   // UDP, of this node and of all others
+	MAC    mac.Addr          `json:"mac"`    // unlike that of any other node: a frame with the receiver's MAC as its inner source is lost
+	MTU    int               `json:"mtu"`    // bytes; 0: as it is
+	Source netip.Addr        `json:"source"` // IPv4, of outer headers; invalid: the kernel's choice
+	Up     bool              `json:"up"`     // false keeps a new device down, and leaves one of a previous run as it is
+	Status reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (o *Overlay) Clone() *Overlay { c := *o; return &c }
+
+// Equal compares the desired part.
+func (o *Overlay) Equal(p *Overlay) bool {
+	a, b := *o, *p
+	a.Status, b.Status = reconciler.Status{}, reconciler.Status{}
+	return a == b
+}
+
+// GetStatus returns the status of the row.
+func (o *Overlay) GetStatus() reconciler.Status { return o.Status }
+
+// WithStatus sets the status of a clone.
+func (o *Overlay) WithStatus(s reconciler.Status) *Overlay { o.Status = s; return o }
+
+// TableHeader implements statedb.TableWritable.
+func (*Overlay) TableHeader() []string {
+	return []string{"Device", "Port", "MAC", "MTU", "Source", "Up", "Status", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (o *Overlay) TableRow() []string {
+	source := "-"
+	if o.Source.IsValid() {
+		source = o.Source.String()
+	}
+	return []string{o.Device, strconv.Itoa(int(o.Port)), o.MAC.String(), strconv.Itoa(o.MTU), source, strconv.FormatBool(o.Up),
+		o.Status.Kind.String(), o.Status.GetError()}
+}
+
+var deviceIndex = statedb.Index[*Overlay, string]{
+	Name:       "device",
+	FromObject: func(o *Overlay) index.KeySet { return index.NewKeySet(index.String(o.Device)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByDevice finds a row by its interface name.
+var ByDevice = deviceIndex.Query
+
+// NewTable makes the table "overlays".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Overlay], error) {
+	return statedb.NewTable(db, "overlays", deviceIndex)
+}
