@@ -1,0 +1,270 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+const (
+	tunnelPort = 8472
+	ifTunnel   = ifStranger // its index is all that programs use of the tunnel device
+)
+
+// Another node of the tests: otherNode and distantPod with their ranges.
+var (
+	distantRange = map[int]netip.Prefix{4: netip.MustParsePrefix("10.2.0.0/24"), 6: netip.MustParsePrefix("fd00:2::/64")}
+	thirdNode    = netip.MustParseAddr("198.51.100.3")
+	thirdPod     = map[int]netip.Addr{4: netip.MustParseAddr("10.3.0.5"), 6: netip.MustParseAddr("fd00:3::5")}
+	tunnelMAC    = mac.Addr{2, 9, 9, 9, 9, 9}
+)
+
+// tunnelledAs is the name of the program that stands for the tunnel device, see [node.arriveAs].
+const tunnelledAs = "tunnelled"
+
+// onTunnel runs a test on a node with a tunnel to two other nodes.
+func onTunnel(t *testing.T, test func(t *testing.T, n *node, family int)) {
+	t.Helper()
+	for _, family := range families {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+			t.Parallel()
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort}, nil)
+			n.surround()
+			n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel, Source: IPv4Word(nodeIn[4])})
+			peer := IPv4Word(otherNode[4])
+			for _, f := range families {
+				n.update(MapIpcachePrefixes, NewLpmKey(distantRange[f]), IpcacheEntry{TunnelPeer: peer})
+				n.update(MapIpcache, NewAddrKey(distantPod[f]), IpcacheEntry{Identity: identityDistant, TunnelPeer: peer})
+				n.update(MapIpcache, NewAddrKey(otherNode[f]), IpcacheEntry{Identity: 6, TunnelPeer: peer})
+				n.update(MapIpcache, NewAddrKey(thirdPod[f]), IpcacheEntry{Identity: identityDistant, TunnelPeer: IPv4Word(thirdNode)})
+			}
+			n.update(MapIpcache, NewAddrKey(thirdNode), IpcacheEntry{Identity: 6, TunnelPeer: IPv4Word(thirdNode)})
+			test(t, n, family)
+		})
+	}
+}
+
+// outerHeader is what the tunnel device tells of the outer header of a packet.
+type outerHeader struct {
+	from netip.Addr
+	vni  uint32
+}
+
+// arriveAs makes the program that gives packets the metadata of the tunnel and then enters overlay_ingress: PROG_TEST_RUN gives none.
+func (n *node) arriveAs(h outerHeader) {
+	n.t.Helper()
+	calls, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	check(n.t, err)
+	n.t.Cleanup(func() { _ = calls.Close() })
+	check(n.t, calls.Put(uint32(0), n.programs[OverlayIngress]))
+	const size = 44 // of struct bpf_tunnel_key
+	var key [size + 4]byte
+	flags := int32(0)
+	binary.NativeEndian.PutUint32(key[0:], h.vni)
+	if h.from.Is4() { // the local address of a packet that is sent is the source of one that arrives
+		a := h.from.As4()
+		binary.NativeEndian.PutUint32(key[28:], binary.BigEndian.Uint32(a[:]))
+	} else {
+		a := h.from.As16()
+		copy(key[28:], a[:])
+		flags = 1 // BPF_F_TUNINFO_IPV6
+	}
+	code := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+	for at := 0; at < size; at += 4 {
+		code = append(code, asm.StoreImm(asm.RFP, int16(at-size-4), int64(int32(binary.NativeEndian.Uint32(key[at:]))), asm.Word))
+	}
+	code = append(code,
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -size-4), asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, flags),
+		asm.FnSkbSetTunnelKey.Call(),
+		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, calls.FD()), asm.Mov.Imm(asm.R3, 0), asm.FnTailCall.Call(),
+		asm.Mov.Imm(asm.R0, 4), asm.Return())
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: code, License: "GPL"})
+	check(n.t, err)
+	n.t.Cleanup(func() { _ = p.Close() })
+	n.programs[tunnelledAs] = p
+}
+
+// inside is a packet as the tunnel device hands it on: the addresses of its frame are those of whoever sent it.
+func inside(src, dst netip.Addr) flow {
+	return flow{from: mac.Addr{2, 8, 8, 8, 8, 8}, to: mac.Addr{2, 7, 7, 7, 7, 8}, src: src, dst: dst}
+}
+
+func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		pod := podA.addr(family)
+		for name, c := range map[string]struct {
+			from, to netip.Addr
+			vni      uint32
+			identity uint32 // of the mark: that of ipcache, whatever the VNI
+		}{
+			"a known pod":                       {distantPod[family], pod, identityDistant, identityDistant},
+			"a known pod with another VNI":      {distantPod[family], pod, 77, identityDistant},
+			"a pod of which the range is known": {distantPod[family].Next(), pod, 78, 0},
+			"the other node itself":             {otherNode[family], pod, 6, 6},
+			"to this node":                      {distantPod[family], gateways[family], identityDistant, identityDistant},
+			"to the underlay address of a node": {distantPod[family], nodeIn[family], identityDistant, identityDistant},
+		} {
+			n.arriveAs(outerHeader{otherNode[4], c.vni})
+			in := inside(c.from, c.to).bytes(t)
+			got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
+			n.wantPacket(got, actUnspec, in)
+			want := c.identity&0xffff<<16 | c.identity>>16&0xff | 0xf00
+			if got.mark != want {
+				t.Errorf("%s: mark %#x, want %#x", name, got.mark, want)
+			}
+		}
+		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 6 {
+			t.Errorf("counted %+v", c)
+		}
+	})
+}
+
+func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		pod, known := podA.addr(family), distantPod[family]
+		for name, c := range map[string]struct {
+			outer    outerHeader
+			from, to netip.Addr
+			reason   events.Reason
+		}{
+			"over IPv6":                           {outerHeader{otherNode[6], 5}, known, pod, events.TunnelKey},
+			"from no node":                        {outerHeader{client[4], 5}, known, pod, events.NoNode},
+			"from another address of this node":   {outerHeader{nodeIn[4], 5}, known, pod, events.NoNode},
+			"from the address of a pod":           {outerHeader{distantPod[4], 5}, known, pod, events.NoNode},
+			"VNI 0":                               {outerHeader{otherNode[4], 0}, known, pod, events.UnknownIdentity},
+			"VNI 1, the host":                     {outerHeader{otherNode[4], 1}, known, pod, events.UnknownIdentity},
+			"a pod of a third node":               {outerHeader{otherNode[4], identityDistant}, thirdPod[family], pod, events.TunnelSource},
+			"a third node":                        {outerHeader{thirdNode, 6}, otherNode[family], pod, events.TunnelSource},
+			"a pod of this node":                  {outerHeader{otherNode[4], 5}, podB.addr(family), pod, events.TunnelSource},
+			"this node":                           {outerHeader{otherNode[4], 6}, gateways[family], pod, events.TunnelSource},
+			"somebody outside":                    {outerHeader{otherNode[4], 2}, client[family], pod, events.TunnelSource},
+			"to a pod that is not here":           {outerHeader{otherNode[4], 5}, known, podB.addr(family).Next(), events.NoEndpoint},
+			"to a third node, which may not lead": {outerHeader{otherNode[4], 5}, known, thirdPod[family], events.NoEndpoint},
+			"to the outside":                      {outerHeader{otherNode[4], 5}, known, client[family], events.NoEndpoint},
+		} {
+			t.Run(name, func(t *testing.T) {
+				n := n.as(t)
+				n.refill(0)
+				n.arriveAs(c.outer)
+				e := n.wantDrop(tunnelledAs, ifTunnel, inside(c.from, c.to).bytes(t), c.reason, DirectionIngress)
+				if e != nil && c.reason != events.TunnelKey && e.SourceIdentity != c.outer.vni {
+					t.Errorf("event %+v, want the VNI %d as identity", e, c.outer.vni)
+				}
+			})
+		}
+		n.refill(0)
+		n.wantDrop(OverlayIngress, ifTunnel, inside(known, pod).bytes(t), events.TunnelKey, DirectionIngress) // without metadata
+		n.arriveAs(outerHeader{otherNode[4], 5})
+		n.wantDrop(tunnelledAs, ifTunnel, arp(t, tunnelMAC, broadcast, arpRequest, tunnelMAC, gateway4, mac.Addr{}, podA.ipv4), events.UnknownL3, DirectionIngress)
+	})
+}
+
+func TestPrivilegedHostEgress_SendsThroughTheTunnel(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		pod := podA.addr(family)
+		for name, c := range map[string]flow{
+			"a pod to a known pod":                     fromStack(pod, distantPod[family]),
+			"a pod to one of which the range is known": fromStack(pod, distantPod[family].Next()),
+			"the node": fromStack(gateways[family], distantPod[family]),
+		} {
+			in := c.bytes(t)
+			got := n.runSkb(HostEgress, skBuff{Ifindex: ifHost, Mark: 0xf00}, in)
+			n.wantPacket(got, actRedirect, in)
+			if got.mark != 0 {
+				t.Errorf("%s: mark %#x", name, got.mark)
+			}
+		}
+		// To pods of this node as without a tunnel.
+		n.wantPacket(n.run(HostEgress, ifHost, fromStack(gateways[family], pod).bytes(t)), actRedirect, received(podA, gateways[family], pod).bytes(t))
+
+		n.wantDrop(HostEgress, ifHost, fromStack(pod, podB.addr(family).Next()).bytes(t), events.NoEndpoint, DirectionEgress)
+		n.wantDrop(HostEgress, ifHost, fromStack(client[family], distantPod[family]).bytes(t), events.SourceIP, DirectionEgress)
+		n.wantDrop(HostEgress, ifHost, fromStack(thirdPod[family], distantPod[family]).bytes(t), events.SourceIP, DirectionEgress)
+		n.update(MapOverlay, uint32(0), Overlay{})
+		n.wantDrop(HostEgress, ifHost, fromStack(pod, distantPod[family]).bytes(t), events.NoTunnel, DirectionEgress)
+	})
+}
+
+// Outer packets of the node pass without an entry, also where a pod's flow has the same ports.
+func TestPrivilegedNetdevEgress_TheTunnelTakesNoEntries(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		peer := on(client[family], tunnelPort) // outside, so that pods may send there
+		n.wantPacket(n.sendFrom(podA, going(on(podA.addr(family), 40000), peer).bytes(t)), actUnspec, going(on(nodeOut[family], 40000), peer).bytes(t))
+		outer := going(on(nodeOut[family], 40000), peer).bytes(t)
+		n.wantPacket(n.nodeSends(outer), actUnspec, outer)
+		n.wantNat(family, 2)
+	})
+}
+
+// Other nodes know no way back to a pod but the tunnel, so a pod meets them under the address of its node; without a tunnel under its own.
+func TestPrivilegedNetdevEgress_MasqueradesTowardsNodesWithATunnel(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		for _, identity := range []uint32{6, 7, 0x02000005} {
+			n.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: identity, TunnelPeer: IPv4Word(otherNode[4])})
+			port := uint16(40000 + identity&0xff)
+			pod, own, peer := on(podA.addr(family), port), on(nodeOut[family], port), on(otherNode[family], 53)
+			n.wantPacket(n.sendFrom(podA, going(pod, peer).bytes(t)), actUnspec, going(own, peer).bytes(t))
+		}
+		n.wantPacket(n.sendFrom(podA, going(on(podA.addr(family), 1), on(distantPod[family], 2)).bytes(t)), actUnspec,
+			going(on(podA.addr(family), 1), on(distantPod[family], 2)).bytes(t))
+	})
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		in := going(on(podA.addr(family), 40000), on(otherNode[family], 53)).bytes(t)
+		n.wantPacket(n.sendFrom(podA, in), actUnspec, in)
+	})
+}
+
+// Only nodes send to the port of the tunnel.
+func TestPrivilegedNetdevIngress_KeepsTheTunnelForNodes(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		from := func(src netip.Addr, port uint16) []byte {
+			return coming(on(src, 40000), on(nodeOut[family], port)).bytes(t)
+		}
+		n.wantDrop(NetdevIngress, ifUplink, from(client[family], tunnelPort), events.NoNode, DirectionIngress)
+		n.wantDrop(NetdevIngress, ifUplink, from(distantPod[family], tunnelPort), events.NoNode, DirectionIngress)
+		if family == 6 { // nodes send over IPv4
+			n.wantDrop(NetdevIngress, ifUplink, from(otherNode[family], tunnelPort), events.NoNode, DirectionIngress)
+		} else {
+			n.wantPacket(n.run(NetdevIngress, ifUplink, from(otherNode[family], tunnelPort)), actUnspec, from(otherNode[family], tunnelPort))
+		}
+		n.wantPacket(n.run(NetdevIngress, ifUplink, from(client[family], tunnelPort+1)), actUnspec, from(client[family], tunnelPort+1))
+		// Not to this node: it goes on to whomever it is for.
+		away := coming(on(client[family], 40000), on(otherNode[family], tunnelPort)).bytes(t)
+		n.wantPacket(n.run(NetdevIngress, ifUplink, away), actUnspec, away)
+	})
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		in := coming(on(client[family], 40000), on(nodeOut[family], tunnelPort)).bytes(t)
+		n.wantPacket(n.run(NetdevIngress, ifUplink, in), actUnspec, in)
+	})
+}
+
+// A pod does not send to the tunnel of a node: what is inside could have the address of any pod of this node.
+func TestPrivilegedPodEgress_KeepsPodsOutOfTheTunnel(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		to := func(dst netip.Addr, port uint16) []byte {
+			f := sent(podA, podA.addr(family), dst)
+			f.sport, f.dport = 40000, port
+			return f.bytes(t)
+		}
+		for _, node := range []netip.Addr{otherNode[family], nodeIn[family], gateways[family]} {
+			n.wantDrop(PodEgress, ifPodA, to(node, tunnelPort), events.Encapsulated, DirectionEgress)
+			n.wantPacket(n.run(PodEgress, ifPodA, to(node, tunnelPort+1)), actOK, to(node, tunnelPort+1))
+		}
+		for _, other := range []netip.Addr{client[family], distantPod[family]} {
+			n.wantPacket(n.run(PodEgress, ifPodA, to(other, tunnelPort)), actOK, to(other, tunnelPort))
+		}
+	})
+}
