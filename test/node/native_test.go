@@ -59,7 +59,11 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 // the labels have changed.
 func TestPrivilegedNative_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--auto-direct-node-routes")
+	policiesBetweenNodes(t, startKubeCluster(t, 2, "--auto-direct-node-routes"))
+}
+
+func policiesBetweenNodes(t *testing.T, all []kubeNode) {
+	t.Helper()
 	one, two := all[0], all[1]
 	two.server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "server", UID: "u"},
 		Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "server"}},

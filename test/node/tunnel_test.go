@@ -1,11 +1,21 @@
 package node_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -43,6 +53,7 @@ func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 			}
 		}
 	})
+	stop := pingOnAndOn(t, pods[one], pods[two].Addr(false), pods[two].Addr(true))
 	if err := two.KillAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +65,8 @@ func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, two)
+	awaitTunnel(t, two, 4)
+	stop()
 	if err := c.Forget(three); err != nil {
 		t.Fatal(err)
 	}
@@ -61,4 +74,269 @@ func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 	awaitTunnel(t, two, 2)
 	reachBetween(t, one, two, pods)
 	reachBetween(t, two, one, pods)
+}
+
+// pingOnAndOn pings addresses until stop is called. None may stay without an answer.
+func pingOnAndOn(t *testing.T, from nodekit.Place, addrs ...netip.Addr) (stop func()) {
+	t.Helper()
+	done := make(chan struct{})
+	var pings sync.WaitGroup
+	for _, addr := range addrs {
+		pings.Go(func() {
+			for count := 0; ; count++ {
+				select {
+				case <-done:
+					if count == 0 {
+						t.Errorf("no ping of %s", addr)
+					}
+					return
+				default:
+				}
+				if err := nodekit.PingBriefly(from, addr, 56); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	return func() { close(done); pings.Wait() }
+}
+
+// A policy on one node selects pods of another node by their labels, whose packets come through the tunnel.
+func TestPrivilegedTunnel_PoliciesBetweenNodes(t *testing.T) {
+	t.Parallel()
+	policiesBetweenNodes(t, startKubeCluster(t, 2, "--routing-mode=tunnel"))
+}
+
+// outer is a packet of the tunnel on the wire.
+type outer struct {
+	ip    *layers.IPv4
+	udp   *layers.UDP
+	flags byte // of VXLAN
+	vni   uint32
+	inner gopacket.Packet
+}
+
+// outers finds the packets of the tunnel among frames.
+func outers(frames [][]byte) (all []outer) {
+	for _, p := range decoded(frames) {
+		var o outer
+		o.ip, _ = p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
+		o.udp, _ = p.Layer(layers.LayerTypeUDP).(*layers.UDP)
+		if o.ip == nil || o.udp == nil || o.udp.DstPort != 8472 || len(o.udp.Payload) < 8 {
+			continue
+		}
+		o.flags, o.vni = o.udp.Payload[0], binary.BigEndian.Uint32(o.udp.Payload[4:])>>8
+		o.inner = gopacket.NewPacket(o.udp.Payload[8:], layers.LayerTypeEthernet, gopacket.Default)
+		all = append(all, o)
+	}
+	return all
+}
+
+// Packets on the wire look as Cilium makes them: the VNI is the identity of the sending pod, 6 for a node.
+func TestPrivilegedTunnel_FramesOnTheWire(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
+	one, two := all[0], all[1]
+	client := one.startPod(t, "client", map[string]string{"app": "client"})
+	server := two.startPod(t, "server", map[string]string{"app": "server"})
+	for _, n := range all {
+		awaitTunnel(t, n.Node, 2)
+	}
+	for _, family := range families {
+		for name, c := range map[string]struct {
+			from nodekit.Place
+			vni  uint32
+		}{"pod": {client, one.identityOf(t, client).Identity}, "node": {one.Host(), 6}} {
+			t.Run(family.name+" from a "+name, func(t *testing.T) {
+				frames, err := nodekit.Capture(two.Host(), "eth0", func() error { return nodekit.Ping(c.from, server.Addr(family.ipv6), 56) })
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.ContainsFunc(outers(frames), func(o outer) bool {
+					target, _ := netip.AddrFromSlice(o.inner.NetworkLayer().NetworkFlow().Dst().Raw())
+					return target == server.Addr(family.ipv6) && o.vni == c.vni && o.flags == 8 && o.udp.Checksum == 0 && o.ip.TTL == 64 &&
+						o.ip.SrcIP.Equal(one.UplinkAddr(false).AsSlice()) && o.ip.DstIP.Equal(two.UplinkAddr(false).AsSlice())
+				}) {
+					t.Errorf("no packet with VNI %d to %s from %s: %+v", c.vni, server.Addr(family.ipv6), one.UplinkAddr(false), outers(frames))
+				}
+				for _, p := range decoded(frames) {
+					if network := p.NetworkLayer(); network != nil && network.NetworkFlow().Dst().String() == server.Addr(family.ipv6).String() {
+						t.Errorf("a packet without the tunnel: %v", p)
+					}
+				}
+			})
+		}
+	}
+}
+
+// What comes from a host that is no node, or from a node with the address of another node's pod, is dropped, counted and does not arrive. A pod does not get
+// into the tunnel either.
+func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
+	one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
+	pods := map[*nodekit.Node]*nodekit.Pod{}
+	for _, n := range c.Nodes {
+		pods[n] = addPod(t, n, "pod-"+n.Name())
+	}
+	awaitTunnel(t, one, 2)
+	awaitTunnel(t, two, 4)
+	for _, family := range families {
+		own, other, target := pods[one].Addr(family.ipv6), pods[three].Addr(family.ipv6), pods[two].Addr(family.ipv6)
+		heard := nodekit.Listen(t, pods[two], target, 2222)
+		for name, lie := range map[string]struct {
+			from      nodekit.Place
+			source    netip.Addr // inner
+			vni       uint32
+			at        *nodekit.Node
+			direction string
+			reason    string
+		}{
+			"from no node":                 {one.OutsideHost(), own, 5, two, "ingress", "No node ID found"},
+			"with the pod of a third node": {one.Host(), other, 5, two, "ingress", "Inner source is not of the sending node"},
+			"with a pod of the receiver":   {one.Host(), target.Next(), 5, two, "ingress", "Inner source is not of the sending node"},
+			"as the host":                  {one.Host(), own, 1, two, "ingress", "Invalid identity"},
+			"without identity":             {one.Host(), own, 0, two, "ingress", "Invalid identity"},
+			"from a pod":                   {pods[one], own, 5, one, "egress", "Encapsulation traffic is prohibited"},
+		} {
+			t.Run(family.name+" "+name, func(t *testing.T) {
+				series := fmt.Sprintf(`waggle_datapath_packets_total{direction=%q,reason=%q}`, lie.direction, lie.reason)
+				before, err := scrape(lie.at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sendVXLAN(t, lie.from, two.UplinkAddr(false), lie.vni, lie.source, target)
+				eventually(t, func() error {
+					after, err := scrape(lie.at)
+					if err == nil && after[series] != before[series]+1 {
+						err = fmt.Errorf("%s went from %v to %v", series, before[series], after[series])
+					}
+					return err
+				})
+			})
+		}
+		// What the node itself may send arrives, and nothing of the rest did.
+		sendVXLAN(t, one.Host(), two.UplinkAddr(false), 5, own, target)
+		if source := <-heard; source != own {
+			t.Errorf("%s: a datagram from %s arrived, want the one from %s", family.name, source, own)
+		}
+		select {
+		case source := <-heard:
+			t.Errorf("%s: one more datagram arrived, from %s", family.name, source)
+		default:
+		}
+	}
+}
+
+// sendVXLAN sends a datagram to port 2222 of dst, encapsulated by hand, to the tunnel of a node.
+func sendVXLAN(t *testing.T, from nodekit.Place, node netip.Addr, vni uint32, src, dst netip.Addr) {
+	t.Helper()
+	header := make([]byte, 8)
+	header[0] = 8
+	binary.BigEndian.PutUint32(header[4:], vni<<8)
+	inner := udp(t, net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}, src, dst, 64)
+	if err := from.Do(func() error {
+		conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(node, 8472)))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write(append(header, inner...))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Who sends more than fits into the tunnel is told what does; a stream finds its size.
+func TestPrivilegedTunnel_TooBig(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, "--routing-mode=tunnel", "--mtu=1460")
+	one, two := c.Nodes[0], c.Nodes[1]
+	client, server := addPod(t, one, "client"), addPod(t, two, "server")
+	awaitTunnel(t, one, 2)
+	awaitTunnel(t, two, 2)
+	from := endsOf(t, client)
+	for _, family := range families {
+		target := server.Addr(family.ipv6)
+		if err := nodekit.TCP(client, server, target, 1<<20); err != nil {
+			t.Errorf("%s: a stream: %v", family.name, err)
+		}
+		if err := nodekit.TCP(one.Host(), server, target, 1<<20); err != nil {
+			t.Errorf("%s: a stream of the node: %v", family.name, err)
+		}
+		frames, err := nodekit.Capture(client, "eth0", func() error {
+			return nodekit.SendFrame(client, "eth0", bigDatagram(t, from, client.Addr(family.ipv6), target))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == 1410 }) {
+			t.Errorf("%s: nobody says that 1410 bytes fit: %v", family.name, decoded(frames))
+		}
+	}
+}
+
+// In native mode the device, its routes and its program of a previous run go.
+func TestPrivilegedTunnel_OffAgain(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, "--routing-mode=tunnel")
+	one := c.Nodes[0]
+	pod := addPod(t, one, "pod")
+	awaitTunnel(t, one, 2)
+	if err := one.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	one.AddAgentArgs("--routing-mode=native")
+	if err := one.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, one)
+	eventually(t, func() error {
+		if err := one.Do(func() error {
+			if _, err := netlink.LinkByName(podlink.OverlayDevice); !errors.As(err, new(netlink.LinkNotFoundError)) {
+				return fmt.Errorf("%s is there: %w", podlink.OverlayDevice, err)
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		return routesTo(t, one, 0)
+	})
+	for _, family := range families {
+		if err := nodekit.Ping(one.Host(), pod.Addr(family.ipv6), 56); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Another VXLAN device has the port. The agent serves its own pods, names the device, and takes the port when it is free.
+func TestPrivilegedTunnel_PortIsTaken(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2, "--routing-mode=tunnel")
+	one := c.Nodes[0]
+	foreign := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1"}, VxlanId: 1, Port: 8472, Learning: false}
+	if err := one.Do(func() error {
+		if err := netlink.LinkAdd(foreign); err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(foreign)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	startAgents(t, c)
+	addPod(t, one, "pod")
+	const want = "device flannel.1 has UDP port 8472: remove it, or set --tunnel-port"
+	eventually(t, func() error {
+		text, err := one.Waggle(t.Context(), "db", "show", "overlays")
+		if err == nil && !strings.Contains(text, want) {
+			err = fmt.Errorf("the table does not say that %s:\n%s", want, text)
+		}
+		return err
+	})
+	if err := one.Do(func() error { return netlink.LinkDel(foreign) }); err != nil {
+		t.Fatal(err)
+	}
+	awaitTunnel(t, one, 2)
 }
