@@ -65,7 +65,7 @@ func (c *controller) disable(ctx context.Context, health cell.Health, done func(
 	err := errors.Join(c.Sysctls.Replace(owner, nil), c.commit(nil, done))
 	if err == nil {
 		health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
-		heartbeat.Idle(ctx)
+		heartbeat.Idle(ctx) // nothing is left to do
 		<-ctx.Done()
 	}
 	return err

@@ -22,7 +22,7 @@ const agentPrograms = "waggle-agent waggle-cni waggle"
 // suites are the tests that run inside kernels. The oldest kernel runs what asks a verifier, a hook, a map, netlink or a socket for
 // something; the newer one what differs from the oldest there: verifier, tcx, and one pass over everything with whole nodes.
 var suites = []suite{
-	{pkg: "bpf", kernels: oldest, tests: "Programs_.*|Maps_.*|Events_.*|MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|NetdevIngress_RepliesAreNoRequestsOfAService|" +
+	{pkg: "bpf", kernels: oldest, tests: "Programs_.*|Maps_.*|Events_.*|OverlayIngress_.*|MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|NetdevIngress_RepliesAreNoRequestsOfAService|" +
 		"Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|" +
 		"Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|ConnectedUDP|UnconnectedUDP|" +
@@ -43,6 +43,7 @@ var suites = []suite{
 	{pkg: "cells/maps", kernels: oldest, tests: ".*"},
 	{pkg: "cells/metrics", kernels: oldest, tests: ".*"},
 	{pkg: "cells/monitor", kernels: oldest, tests: ".*"},
+	{pkg: "cells/overlay", kernels: oldest, tests: ".*"},
 	{pkg: "cells/servicemaps", kernels: oldest, tests: "Maps_.*"},
 	{pkg: "cells/sockterm", kernels: oldest, tests: ".*"},
 	{pkg: "cni", kernels: oldest, tests: "Add_DualStack|Check_FindsWhatIsMissing|Del_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain|" +
@@ -72,11 +73,11 @@ const (
 
 // omissions are the tests that do not run on a kernel.
 var omissions = []omission{
-	{"bpf", both, "NatShare_.*|Conntrack_.*|Steps_.*|FlowEntry_.*|Fast_.*|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode|Restores).*|Service_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
+	{"bpf", both, "NatShare_.*|Conntrack_.*|Steps_.*|FlowEntry_.*|Fast_.*|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode|Restores|TheTunnel|Masquerades).*|NetdevIngress_KeepsTheTunnelForNodes|Service_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
 		"Fragments|Fragments_.*|Verdict_.*", decision},
 	{"bpf", both, "Real_(ServicesRefuse|Policy|NobodyServesOutside|NobodyOutsideIsTheNode|ClientsOfBackendsElsewhereLeaveRoom|MasqueradeKeepsConnectionsApart|" +
 		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|FirstDatagramIsTooBig|FirstFragmentIsTooBig|ServicesFromOutside)", decision + "; other tests of the group show what the kernel does with the packets"},
-	{"bpf", newer, "MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
+	{"bpf", newer, "OverlayIngress_.*|MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|" +
 		"ConnectedUDP|UnconnectedUDP|ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)",
 		"helpers and hooks of sockets are those of the oldest kernel and of the machine's own, which run them"},
@@ -101,6 +102,7 @@ var omissions = []omission{
 	{"cells/metrics", newer, ".*", unchanged},
 	{"cells/monitor", newer, ".*", unchanged},
 	{"cells/policy", both, "Programs_.*", decision},
+	{"cells/overlay", newer, ".*", unchanged},
 	{"cells/servicemaps", newer, "Maps_.*", unchanged},
 	{"cells/servicemaps", both, "Chain_.*", "it is about the cells in front of the maps; Maps_ asks the kernel for the same calls"},
 	{"cells/sockterm", newer, ".*", unchanged},
@@ -131,6 +133,7 @@ var omissions = []omission{
 		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Revision_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
 		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|Upgrade_.*|Wedge_.*", node},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},
+	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf OverlayIngress_.* calls; " + node},
 	{"test/node", both, "Policy_.*", decision},
 	{"test/node", both, "Service_.*", decision + "; bpf Real_Services shows services on the oldest kernel, whose restarts took 170 s here"},
 }
