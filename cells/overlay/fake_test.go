@@ -189,6 +189,9 @@ func (w settingsWriter) Replace(_ string, settings []sysctls.Setting) error {
 	return nil
 }
 
+// Update is not called by the cell.
+func (settingsWriter) Update(string, []sysctls.Setting, []string) error { return errBroken }
+
 func (c *contributions) command() hive.ScriptCmdOut {
 	return hive.NewScriptCmd("contributed", script.Command(script.CmdUsage{Summary: "print contributed ranges and settings"},
 		func(*script.State, ...string) (script.WaitFunc, error) {
