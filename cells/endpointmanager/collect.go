@@ -84,6 +84,9 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK(report(suspects))
 		}
+		if done, _ := c.Devices.Initialized(txn); !done {
+			feed.looked = time.Time{} // nothing was judged, and an endpoint whose link is gone is not marked again
+		}
 		heartbeat.IdleFor(ctx, pause)
 		if !wait(ctx, changed, pause) {
 			return nil
