@@ -49,7 +49,16 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 		servers, serversChanged := clusternodes.APIServers(txn, n.Slices)
 		changed.Add(serversChanged)
 
-		peers := n.peers(txn, changed)
+		peers, known := n.peers(txn, changed)
+		if !known {
+			// Claims without peers would replace those of the previous run, and this node would drop all that comes through the tunnel.
+			health.OK("Waiting for the nodes of the cluster")
+			heartbeat.Idle(ctx)
+			if _, err := changed.Wait(ctx, 0); err != nil {
+				return nil // stopping
+			}
+			continue
+		}
 
 		claims, problems := nodeClaims(n.Agent, clusternodes.Read(txn, n.Nodes, n.CiliumNodes), servers, peers)
 
@@ -68,10 +77,15 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// peers finds for each address of another node the one by which that node sends and receives in the tunnel. It is empty without a tunnel.
-func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) map[netip.Addr]netip.Addr {
+// peers finds for each address of another node the one by which that node sends and receives in the tunnel, and reports whether all nodes are known. It is
+// empty without a tunnel.
+func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) (_ map[netip.Addr]netip.Addr, known bool) {
 	if !n.Agent.Tunnel() {
-		return nil
+		return nil, true
+	}
+	known, initialized := n.Accepted.Initialized(txn)
+	if !known {
+		changed.Add(initialized)
 	}
 	rows, rowsChanged := n.Accepted.AllWatch(txn)
 	changed.Add(rowsChanged)
@@ -84,7 +98,7 @@ func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) map[netip.
 			peers[a.Addr] = row.Address(false)
 		}
 	}
-	return peers
+	return peers, known
 }
 
 func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
