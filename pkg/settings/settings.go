@@ -178,10 +178,10 @@ func New(f Flags) (Agent, error) {
 			"with a letter or digit", f.Cluster)
 	}
 	var err error
-	if a.TunnelPort, err = f.tunnelPort(); err != nil {
+	if a.NodePortMin, a.NodePortMax, err = portRange(f.NodePortRange); err != nil {
 		return Agent{}, err
 	}
-	if a.NodePortMin, a.NodePortMax, err = portRange(f.NodePortRange); err != nil {
+	if a.TunnelPort, err = f.tunnelPort(a.NodePortMin, a.NodePortMax); err != nil {
 		return Agent{}, err
 	}
 	for _, p := range []struct {

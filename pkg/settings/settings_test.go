@@ -27,6 +27,7 @@ func TestNew_Refuses(t *testing.T) {
 		"hybrid routing":        {func(f *Flags) { f.RoutingMode = "hybrid" }, `--routing-mode="hybrid": use native or tunnel`},
 		"geneve":                {func(f *Flags) { f.RoutingMode, f.TunnelProtocol = "tunnel", "geneve" }, "--tunnel-protocol=geneve: is not supported: use vxlan"},
 		"no tunnel port":        {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 65536 }, "--tunnel-port=65536: want a port from 1 to 65535"},
+		"tunnel and NodePorts":  {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 30000 }, "--tunnel-port=30000: is in the range 30000 to 32767 of --node-port-range"},
 		"tunnel without IPv4":   {func(f *Flags) { f.RoutingMode, f.EnableIPv4 = "tunnel", false }, "--routing-mode=tunnel needs --enable-ipv4=true"},
 		"relative after a name": {func(f *Flags) { f.NodeName, f.StateDir = "bee", "x" }, "--state-dir"},
 	} {
