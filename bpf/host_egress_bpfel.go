@@ -182,6 +182,9 @@ type hostEgressOverlay struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Source  uint32
+	Way     uint32
+	Ipv4    uint32
+	Ipv6    [16]uint8
 }
 
 type hostEgressPolicyEntry struct {

@@ -330,6 +330,9 @@ type netdevEgressOverlay struct {
 	_       structs.HostLayout
 	Ifindex uint32
 	Source  uint32
+	Way     uint32
+	Ipv4    uint32
+	Ipv6    [16]uint8
 }
 
 type netdevEgressPolicyEntry struct {

@@ -13,6 +13,7 @@
 #include "drop.h"
 #include "endpoint.h"
 #include "flow.h"
+#include "forward.h"
 #include "l4.h"
 #include "leave.h"
 #include "masquerade_maps.h"
@@ -24,21 +25,6 @@
 #include "reject.h"
 #include "service.h"
 #include "snat.h"
-
-/* forward gives a packet its new ends and sends it out of the node again. */
-static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
-{
-	verdict v;
-
-	if (flow->hops <= 1)
-		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_HOPS);
-	v = leave_route(skb, flow->family, leave_length(skb, flow));
-	if (v == STEP_TOO_BIG)
-		return DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG);
-	if (v != CONTINUE || (v = netdev_rewrite(skb, flow)) != CONTINUE)
-		return v;
-	return leave_send(skb, flow->family);
-}
 
 /* follow translates a packet whose flow's entry was found or made. */
 static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
@@ -54,25 +40,6 @@ static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
 		return forward(skb, flow);
 	v = netdev_rewrite(skb, flow);
 	return v == CONTINUE ? PASS : v;
-}
-
-/* report translates an ICMP error about a packet of a flow that is translated. */
-static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
-{
-	__u32 quoted = flow->at + ICMP_LENGTH, length = flow->end - link_header, hops = flow->hops, redirect;
-	struct nat_work *work;
-	verdict v;
-
-	if (!netdev_quoted(skb, flow, NAT_FROM_OUTSIDE) || !(work = nat_work()))
-		return PASS;
-	redirect = work->entry.flags & NAT_REDIRECT;
-	if (redirect && hops <= 1)
-		return DROP(FILE_NETDEV_INGRESS, REASON_HOPS);
-	if (redirect && (v = leave_route(skb, flow->family, length)) != CONTINUE)
-		return v == STEP_TOO_BIG ? DROP(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
-	if ((v = nat_rewrite_error(skb, flow->family, quoted, flow->at, flow->end)) != CONTINUE)
-		return v;
-	return redirect ? leave_send(skb, flow->family) : PASS;
 }
 
 /* is_node_or_pod tells whether an address is one of this node or of a pod here: nobody comes from outside with it. */
@@ -103,6 +70,8 @@ static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flo
 		return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	if ((v = leave_route(skb, flow->family, 0)) != CONTINUE)
 		return v == STEP_TOO_BIG ? DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
+	if (overlay_leads(leave->ifindex))
+		return overlay_address(flow->family, work->entry.saddr) ? CONTINUE : DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	/* A device without an address of its own takes that of the one by which the client came. */
 	if (leave->ifindex != skb->ifindex && !netdev_address(leave->ifindex, flow->family, work->entry.saddr))
 		netdev_address(skb->ifindex, flow->family, work->entry.saddr);
@@ -211,7 +180,7 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 	if (overlay_has_outer(flow) && is_node_or_pod(&flow->to))
 		return tunnelled(flow);
 	if (flow->l4.role == L4_ERROR)
-		return report(skb, flow);
+		return forward_error(skb, flow);
 	if (netdev_known(flow, NAT_FROM_OUTSIDE))
 		return follow(skb, flow);
 	if (flow->fragment == FRAGMENT_LATER || !is_served(flow->l4.protocol))

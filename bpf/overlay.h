@@ -17,6 +17,9 @@
 struct overlay {
 	__u32 ifindex; /* of the tunnel device; 0 while there is none */
 	__be32 source; /* of the outer header; 0 when the kernel chooses */
+	__u32 way;     /* ifindex of waggle_host, into which the routes to pods of other nodes lead; 0 while there is none */
+	__be32 ipv4;   /* of the node inside the tunnel; 0 when it has none */
+	__u8 ipv6[16]; /* likewise */
 };
 
 struct {
@@ -40,6 +43,38 @@ static __always_inline int overlay_is_node(const struct addr_key *addr)
 	return peer && addr->family == 4 && *(const __be32 *)addr->addr == peer;
 }
 
+static __always_inline struct overlay *overlay_now(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&overlay, &zero);
+}
+
+/* overlay_leads reports whether what leaves by a device goes through the tunnel. */
+static __always_inline int overlay_leads(__u32 ifindex)
+{
+	struct overlay *now;
+
+	return tunnel_port && (now = overlay_now()) && now->way && now->way == ifindex;
+}
+
+/* overlay_address copies the address under which the node sends into the tunnel, and to which replies come back through it. It reports whether
+ * there is one. */
+static __always_inline int overlay_address(__u32 family, __u8 *addr)
+{
+	struct overlay *now = overlay_now();
+
+	if (!now)
+		return 0;
+	if (family == 6) {
+		__builtin_memcpy(addr, now->ipv6, sizeof(now->ipv6));
+		return word_at(addr) || word_at(addr + 8);
+	}
+	__builtin_memset(addr, 0, 16);
+	*(__be32 *)addr = now->ipv4;
+	return !!now->ipv4;
+}
+
 /* overlay_identity finds the VNI of a packet that leaves this node for another. Only endpoints of this node and the node itself send in the
  * tunnel: of other sources the receiver cannot know that they are behind this node. */
 static __always_inline verdict overlay_identity(const struct addr_key *from, __u32 *identity)
@@ -54,7 +89,8 @@ static __always_inline verdict overlay_identity(const struct addr_key *from, __u
 		return CONTINUE;
 	if (!(facts = endpoint_by_id(ref->id)))
 		return DROP(FILE_OVERLAY, REASON_STALE_IP);
-	*identity = facts->identity;
+	/* A number of this node alone does not fit into a VNI, and nobody else would know whose it is. */
+	*identity = facts->identity & IDENTITY_SCOPE ? IDENTITY_WORLD : facts->identity;
 	return CONTINUE;
 }
 
@@ -62,9 +98,8 @@ static __always_inline verdict overlay_identity(const struct addr_key *from, __u
 __attribute__((noinline)) int overlay_send(struct __sk_buff *skb, const struct addr_key *source, const struct addr_key *destination)
 {
 	struct bpf_tunnel_key key = { .tunnel_ttl = OVERLAY_TTL };
-	struct overlay *overlay_now;
+	struct overlay *now = overlay_now();
 	struct addr_key from, to;
-	__u32 zero = 0;
 	__be32 peer;
 	verdict v;
 
@@ -76,13 +111,12 @@ __attribute__((noinline)) int overlay_send(struct __sk_buff *skb, const struct a
 		return DROP(FILE_OVERLAY, REASON_NO_ENDPOINT);
 	if ((v = overlay_identity(&from, &key.tunnel_id)) != CONTINUE)
 		return v;
-	overlay_now = bpf_map_lookup_elem(&overlay, &zero);
-	if (!overlay_now || !overlay_now->ifindex)
+	if (!now || !now->ifindex)
 		return DROP(FILE_OVERLAY, REASON_NO_TUNNEL);
 	key.remote_ipv4 = bpf_ntohl(peer);
-	key.local_ipv4 = bpf_ntohl(overlay_now->source);
+	key.local_ipv4 = bpf_ntohl(now->source);
 	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
 		return DROP(FILE_OVERLAY, REASON_WRITE);
 	skb->mark = 0; /* the outer packet is one of the node and follows its ordinary routes */
-	return bpf_redirect(overlay_now->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_OVERLAY, REASON_WRITE);
+	return bpf_redirect(now->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_OVERLAY, REASON_WRITE);
 }

@@ -11,10 +11,14 @@
 #include "drop.h"
 #include "endpoint.h"
 #include "eth.h"
+#include "flow.h"
+#include "forward.h"
 #include "ipcache.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "mark.h"
+#include "nat.h"
+#include "netdev.h"
 #include "overlay.h"
 #include "reasons.h"
 
@@ -22,9 +26,14 @@
 __attribute__((noinline)) int outer(struct __sk_buff *skb, __be32 *node, __u32 *vni)
 {
 	struct bpf_tunnel_key key = {};
+	struct overlay *now = overlay_now();
 	struct addr_key from;
 
 	if (!node || !vni || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0))
+		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_KEY);
+	/* The socket of the device has all addresses of the node. What another node, or a pod under its address, sends to one that its programs do not
+	 * know as that of a node is no packet of the tunnel. */
+	if (now && now->source && bpf_htonl(key.local_ipv4) != now->source)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_KEY);
 	*node = bpf_htonl(key.remote_ipv4);
 	*vni = key.tunnel_id;
@@ -36,9 +45,11 @@ __attribute__((noinline)) int outer(struct __sk_buff *skb, __be32 *node, __u32 *
 	return CONTINUE;
 }
 
-/* inner checks the addresses of the packet inside. Packets for other nodes and for the outside are not forwarded. */
+/* inner checks the addresses of the packet inside: PASS for an endpoint, CONTINUE for the node itself. Packets for other nodes and for the outside
+ * are not forwarded. */
 __attribute__((noinline)) int inner(const struct addr_key *source, const struct addr_key *destination, __be32 node)
 {
+	struct endpoint_ref *ref;
 	struct addr_key from, to;
 
 	if (!source || !destination)
@@ -47,9 +58,26 @@ __attribute__((noinline)) int inner(const struct addr_key *source, const struct 
 	to = *destination;
 	if (ipcache_peer(&from) != node)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_SOURCE);
-	if (!bpf_map_lookup_elem(&bpf_endpoints, &to))
+	if (!(ref = bpf_map_lookup_elem(&bpf_endpoints, &to)))
 		return DROP(FILE_OVERLAY_INGRESS, REASON_NO_ENDPOINT);
-	return CONTINUE;
+	return ref->flags & ADDRESS_HOST ? CONTINUE : PASS;
+}
+
+/* to_client sends a packet from a backend of a service to the client outside for whom netdev_ingress chose that backend. PASS when the packet is
+ * for the node itself. */
+__attribute__((noinline)) int to_client(struct __sk_buff *skb)
+{
+	struct flow *flow = flow_work(DIRECTION_INGRESS);
+	struct nat_work *work = nat_work();
+
+	if (!flow || !work)
+		return DROP(FILE_OVERLAY_INGRESS, REASON_INTERNAL);
+	flow->self = NETDEV_COMES;
+	if (netdev_read(skb, flow) != CONTINUE)
+		return PASS;
+	if (flow->l4.role == L4_ERROR)
+		return forward_error(skb, flow);
+	return netdev_known(flow, NAT_FROM_OUTSIDE) && (work->entry.flags & NAT_REDIRECT) ? forward(skb, flow) : PASS;
 }
 
 static __always_inline verdict judge(struct __sk_buff *skb, struct observation *seen)
@@ -81,7 +109,9 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	default:
 		return DROP(FILE_OVERLAY_INGRESS, REASON_UNKNOWN_L3);
 	}
-	if ((v = inner(&from, &to, node)) != CONTINUE)
+	if ((v = inner(&from, &to, node)) == CONTINUE)
+		v = to_client(skb);
+	if (v != PASS)
 		return v;
 	/* The nftables rule lets no packet from the tunnel device pass without the mark. */
 	skb->mark = mark_of(ipcache_identity(&from));

@@ -16,6 +16,9 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	overlayIngressMapAffinity          = "affinity"
+	overlayIngressMapAffinityMembers   = "affinity_members"
+	overlayIngressMapBackends          = "backends"
 	overlayIngressMapBpfEndpoints      = "bpf_endpoints"
 	overlayIngressMapBpfLinks          = "bpf_links"
 	overlayIngressMapCidrs             = "cidrs"
@@ -36,12 +39,24 @@ const (
 	overlayIngressMapEvents            = "events"
 	overlayIngressMapEventsLost        = "events_lost"
 	overlayIngressMapFlowWorks         = "flow_works"
+	overlayIngressMapFrags             = "frags"
 	overlayIngressMapIpcache           = "ipcache"
 	overlayIngressMapIpcachePrefixes   = "ipcache_prefixes"
+	overlayIngressMapLeaves            = "leaves"
+	overlayIngressMapMaglev            = "maglev"
 	overlayIngressMapMetrics           = "metrics"
+	overlayIngressMapNat4              = "nat4"
+	overlayIngressMapNat6              = "nat6"
+	overlayIngressMapNatFlows          = "nat_flows"
+	overlayIngressMapNatWorks          = "nat_works"
+	overlayIngressMapNetdevs           = "netdevs"
 	overlayIngressMapOverlay           = "overlay"
 	overlayIngressMapPolicy            = "policy"
 	overlayIngressMapPolicyRanges      = "policy_ranges"
+	overlayIngressMapServiceSlots      = "service_slots"
+	overlayIngressMapServices          = "services"
+	overlayIngressMapSourceRanges      = "source_ranges"
+	overlayIngressMapUnmasqueraded     = "unmasqueraded"
 	overlayIngressMapVerdictTokens     = "verdict_tokens"
 	overlayIngressProgOverlayIngress   = "overlay_ingress"
 	overlayIngressVarCtAnyTimeout      = "ct_any_timeout"
@@ -52,6 +67,7 @@ const (
 	overlayIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	overlayIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	overlayIngressVarCtTcpTimeout      = "ct_tcp_timeout"
+	overlayIngressVarNatShares         = "nat_shares"
 	overlayIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
 	overlayIngressVarTunnelPort        = "tunnel_port"
 	overlayIngressVarVerdictEvents     = "verdict_events"
@@ -108,6 +124,9 @@ type overlayIngressProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type overlayIngressMapSpecs struct {
+	Affinity        *ebpf.MapSpec `ebpf:"affinity"`
+	AffinityMembers *ebpf.MapSpec `ebpf:"affinity_members"`
+	Backends        *ebpf.MapSpec `ebpf:"backends"`
 	BpfEndpoints    *ebpf.MapSpec `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.MapSpec `ebpf:"bpf_links"`
 	Cidrs           *ebpf.MapSpec `ebpf:"cidrs"`
@@ -128,12 +147,24 @@ type overlayIngressMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
+	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	Leaves          *ebpf.MapSpec `ebpf:"leaves"`
+	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
+	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
+	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
+	Services        *ebpf.MapSpec `ebpf:"services"`
+	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	Unmasqueraded   *ebpf.MapSpec `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
@@ -149,6 +180,7 @@ type overlayIngressVariableSpecs struct {
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
@@ -176,6 +208,9 @@ func (o *overlayIngressObjects) Close() error {
 //
 // It can be passed to loadOverlayIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type overlayIngressMaps struct {
+	Affinity        *ebpf.Map `ebpf:"affinity"`
+	AffinityMembers *ebpf.Map `ebpf:"affinity_members"`
+	Backends        *ebpf.Map `ebpf:"backends"`
 	BpfEndpoints    *ebpf.Map `ebpf:"bpf_endpoints"`
 	BpfLinks        *ebpf.Map `ebpf:"bpf_links"`
 	Cidrs           *ebpf.Map `ebpf:"cidrs"`
@@ -196,17 +231,32 @@ type overlayIngressMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
+	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	Leaves          *ebpf.Map `ebpf:"leaves"`
+	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat6            *ebpf.Map `ebpf:"nat6"`
+	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
+	NatWorks        *ebpf.Map `ebpf:"nat_works"`
+	Netdevs         *ebpf.Map `ebpf:"netdevs"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
+	Services        *ebpf.Map `ebpf:"services"`
+	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	Unmasqueraded   *ebpf.Map `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
 func (m *overlayIngressMaps) Close() error {
 	return _OverlayIngressClose(
+		m.Affinity,
+		m.AffinityMembers,
+		m.Backends,
 		m.BpfEndpoints,
 		m.BpfLinks,
 		m.Cidrs,
@@ -227,12 +277,24 @@ func (m *overlayIngressMaps) Close() error {
 		m.Events,
 		m.EventsLost,
 		m.FlowWorks,
+		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.Leaves,
+		m.Maglev,
 		m.Metrics,
+		m.Nat4,
+		m.Nat6,
+		m.NatFlows,
+		m.NatWorks,
+		m.Netdevs,
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
+		m.ServiceSlots,
+		m.Services,
+		m.SourceRanges,
+		m.Unmasqueraded,
 		m.VerdictTokens,
 	)
 }
@@ -249,6 +311,7 @@ type overlayIngressVariables struct {
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`

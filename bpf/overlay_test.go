@@ -54,6 +54,7 @@ func onTunnel(t *testing.T, test func(t *testing.T, n *node, family int)) {
 type outerHeader struct {
 	from netip.Addr
 	vni  uint32
+	to   netip.Addr // the zero value stands for the address by which the node sends and receives in the tunnel
 }
 
 // arriveAs makes the program that gives packets the metadata of the tunnel and then enters overlay_ingress: PROG_TEST_RUN gives none.
@@ -68,8 +69,13 @@ func (n *node) arriveAs(h outerHeader) {
 	flags := int32(0)
 	binary.NativeEndian.PutUint32(key[0:], h.vni)
 	if h.from.Is4() { // the local address of a packet that is sent is the source of one that arrives
-		a := h.from.As4()
-		binary.NativeEndian.PutUint32(key[28:], binary.BigEndian.Uint32(a[:]))
+		if !h.to.IsValid() {
+			h.to = nodeIn[4]
+		}
+		for at, addr := range map[int]netip.Addr{4: h.to, 28: h.from} {
+			a := addr.As4()
+			binary.NativeEndian.PutUint32(key[at:], binary.BigEndian.Uint32(a[:]))
+		}
 	} else {
 		a := h.from.As16()
 		copy(key[28:], a[:])
@@ -111,7 +117,7 @@ func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T
 			"to this node":                      {distantPod[family], gateways[family], identityDistant, identityDistant},
 			"to the underlay address of a node": {distantPod[family], nodeIn[family], identityDistant, identityDistant},
 		} {
-			n.arriveAs(outerHeader{otherNode[4], c.vni})
+			n.arriveAs(outerHeader{from: otherNode[4], vni: c.vni})
 			in := inside(c.from, c.to).bytes(t)
 			got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
 			n.wantPacket(got, actUnspec, in)
@@ -135,20 +141,21 @@ func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
 			from, to netip.Addr
 			reason   events.Reason
 		}{
-			"over IPv6":                           {outerHeader{otherNode[6], 5}, known, pod, events.TunnelKey},
-			"from no node":                        {outerHeader{client[4], 5}, known, pod, events.NoNode},
-			"from another address of this node":   {outerHeader{nodeIn[4], 5}, known, pod, events.NoNode},
-			"from the address of a pod":           {outerHeader{distantPod[4], 5}, known, pod, events.NoNode},
-			"VNI 0":                               {outerHeader{otherNode[4], 0}, known, pod, events.UnknownIdentity},
-			"VNI 1, the host":                     {outerHeader{otherNode[4], 1}, known, pod, events.UnknownIdentity},
-			"a pod of a third node":               {outerHeader{otherNode[4], identityDistant}, thirdPod[family], pod, events.TunnelSource},
-			"a third node":                        {outerHeader{thirdNode, 6}, otherNode[family], pod, events.TunnelSource},
-			"a pod of this node":                  {outerHeader{otherNode[4], 5}, podB.addr(family), pod, events.TunnelSource},
-			"this node":                           {outerHeader{otherNode[4], 6}, gateways[family], pod, events.TunnelSource},
-			"somebody outside":                    {outerHeader{otherNode[4], 2}, client[family], pod, events.TunnelSource},
-			"to a pod that is not here":           {outerHeader{otherNode[4], 5}, known, podB.addr(family).Next(), events.NoEndpoint},
-			"to a third node, which may not lead": {outerHeader{otherNode[4], 5}, known, thirdPod[family], events.NoEndpoint},
-			"to the outside":                      {outerHeader{otherNode[4], 5}, known, client[family], events.NoEndpoint},
+			"over IPv6":                           {outerHeader{from: otherNode[6], vni: 5}, known, pod, events.TunnelKey},
+			"from no node":                        {outerHeader{from: client[4], vni: 5}, known, pod, events.NoNode},
+			"from another address of this node":   {outerHeader{from: nodeIn[4], vni: 5}, known, pod, events.NoNode},
+			"from the address of a pod":           {outerHeader{from: distantPod[4], vni: 5}, known, pod, events.NoNode},
+			"to another address of this node":     {outerHeader{from: otherNode[4], vni: 5, to: nodeOut[4]}, known, pod, events.TunnelKey},
+			"VNI 0":                               {outerHeader{from: otherNode[4], vni: 0}, known, pod, events.UnknownIdentity},
+			"VNI 1, the host":                     {outerHeader{from: otherNode[4], vni: 1}, known, pod, events.UnknownIdentity},
+			"a pod of a third node":               {outerHeader{from: otherNode[4], vni: identityDistant}, thirdPod[family], pod, events.TunnelSource},
+			"a third node":                        {outerHeader{from: thirdNode, vni: 6}, otherNode[family], pod, events.TunnelSource},
+			"a pod of this node":                  {outerHeader{from: otherNode[4], vni: 5}, podB.addr(family), pod, events.TunnelSource},
+			"this node":                           {outerHeader{from: otherNode[4], vni: 6}, gateways[family], pod, events.TunnelSource},
+			"somebody outside":                    {outerHeader{from: otherNode[4], vni: 2}, client[family], pod, events.TunnelSource},
+			"to a pod that is not here":           {outerHeader{from: otherNode[4], vni: 5}, known, podB.addr(family).Next(), events.NoEndpoint},
+			"to a third node, which may not lead": {outerHeader{from: otherNode[4], vni: 5}, known, thirdPod[family], events.NoEndpoint},
+			"to the outside":                      {outerHeader{from: otherNode[4], vni: 5}, known, client[family], events.NoEndpoint},
 		} {
 			t.Run(name, func(t *testing.T) {
 				n := n.as(t)
@@ -162,7 +169,7 @@ func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
 		}
 		n.refill(0)
 		n.wantDrop(OverlayIngress, ifTunnel, inside(known, pod).bytes(t), events.TunnelKey, DirectionIngress) // without metadata
-		n.arriveAs(outerHeader{otherNode[4], 5})
+		n.arriveAs(outerHeader{from: otherNode[4], vni: 5})
 		n.wantDrop(tunnelledAs, ifTunnel, arp(t, tunnelMAC, broadcast, arpRequest, tunnelMAC, gateway4, mac.Addr{}, podA.ipv4), events.UnknownL3, DirectionIngress)
 	})
 }
@@ -194,15 +201,16 @@ func TestPrivilegedHostEgress_SendsThroughTheTunnel(t *testing.T) {
 	})
 }
 
-// Outer packets of the node pass without an entry, also where a pod's flow has the same ports.
-func TestPrivilegedNetdevEgress_TheTunnelTakesNoEntries(t *testing.T) {
+// Outer packets of the node pass without an entry. A pod does not get to the port of the tunnel under the address of the node, not even where nobody knows
+// of a node.
+func TestPrivilegedNetdevEgress_TheTunnelIsForNodes(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
-		peer := on(client[family], tunnelPort) // outside, so that pods may send there
-		n.wantPacket(n.sendFrom(podA, going(on(podA.addr(family), 40000), peer).bytes(t)), actUnspec, going(on(nodeOut[family], 40000), peer).bytes(t))
+		peer := on(client[family], tunnelPort)
+		n.wasRefused(n.sendFrom(podA, going(on(podA.addr(family), 40000), peer).bytes(t)), events.Encapsulated)
 		outer := going(on(nodeOut[family], 40000), peer).bytes(t)
 		n.wantPacket(n.nodeSends(outer), actUnspec, outer)
-		n.wantNat(family, 2)
+		n.wantNat(family, 0)
 	})
 }
 

@@ -90,6 +90,7 @@ enum source_file {
 	FILE_POD_STEPS = 226,
 	FILE_OVERLAY = 227,
 	FILE_OVERLAY_INGRESS = 228,
+	FILE_FORWARD = 229,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

@@ -8,6 +8,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "conntrack.h"
+#include "ipcache.h"
 #include "l4.h"
 #include "nat.h"
 #include "nat_create.h"
@@ -127,6 +128,9 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 	if (!work)
 		return DROP(FILE_SNAT, REASON_CT_INSERT);
 	is_node_address = work->entry.flags & (NAT_MASQUERADE | NAT_REDIRECT);
+	/* Nodes believe what other nodes send into the tunnel: nobody else gets there under the address of a node. */
+	if (is_node_address && tunnel_port && work->key.protocol == IPPROTO_UDP && work->entry.dport == bpf_htons(tunnel_port))
+		return DROP(FILE_SNAT, REASON_ENCAPSULATED);
 	if (!is_node_address || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))
 		v = snat_claim(skb, family, is_node_address);
 	for (int i = 0; i < SNAT_TRIES && v == STEP_TAKEN; i++)

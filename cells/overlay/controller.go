@@ -76,23 +76,36 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.LocalNode, c.MTUs, c.Devices, c.Attachments)
 		changed := statedb.NewWatchSet()
-		want, exists := c.desired(txn, changed)
-		all, nodesChanged := c.Nodes.AllWatch(txn)
+		rows, nodesChanged := c.Nodes.AllWatch(txn)
 		known, initialized := c.Nodes.Initialized(txn)
 		if changed.Add(nodesChanged); !known {
 			changed.Add(initialized)
 		}
-		claims, problems := claims(c.Agent, statedb.Collect(all))
+		all := statedb.Collect(rows)
+		want, exists := c.desired(txn, changed)
+		claims, problems := claims(c.Agent, all)
+		var waiting string
+		source, err := outerSource(c.self(txn, changed), all)
+		if want.Source = source; err != nil {
+			problems, err = append(problems, err), nil
+		}
 
 		c.IPCache.Replace(owner, claims, known)
-		err := c.commit(want, done)
+		switch {
+		case !known: // until then peers know no better than the map, which may have all of the previous run
+			waiting = "Waiting for the nodes of the cluster"
+		case !want.Source.IsValid():
+			waiting = "Waiting for an IPv4 address of this node"
+		default:
+			err = c.commit(want, done)
+		}
 		if exists { // the kernel has the settings of a device as long as it has the device
 			err = errors.Join(err, c.Sysctls.Replace(owner, desiredSysctls(c.Agent)))
 		}
 		if err != nil {
 			return err
 		}
-		report(health, len(claims), problems)
+		report(health, waiting, len(claims), problems)
 
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -102,22 +115,34 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	return nil
 }
 
-// desired computes the row, and reports whether the device exists. It adds what both come from to changed.
+// self returns the row of this node; one without addresses while there is none.
+func (c *controller) self(txn statedb.ReadTxn, changed *statedb.WatchSet) *localnode.LocalNode {
+	rows, more := c.LocalNode.AllWatch(txn)
+	changed.Add(more)
+	for n := range rows {
+		return n
+	}
+	return &localnode.LocalNode{}
+}
+
+// desired computes the row without its source, and reports whether the device exists. It adds what both come from to changed.
 func (c *controller) desired(txn statedb.ReadTxn, changed *statedb.WatchSet) (want *tables.Overlay, exists bool) {
 	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
-	self, nodeChanged := c.LocalNode.AllWatch(txn)
-	_, devicesChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.OverlayDevice))
+	tunnels, tunnelChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.OverlayDevice))
+	hosts, hostChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.HostDevice))
 	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.OverlayDevice, Hook: "ingress"}
 	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
-	changed.Add(mtuChanged, nodeChanged, devicesChanged, hookChanged)
+	changed.Add(mtuChanged, tunnelChanged, hostChanged, hookChanged)
 
+	self := c.self(txn, changed)
 	want = &tables.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU,
-		Up: found && program.Status.Kind == reconciler.StatusKindDone}
-	for n := range self {
-		want.Source = n.IPv4.NodeIP
+		IPv4: self.IPv4.Router, IPv6: self.IPv6.Router}
+	for d := range hosts {
+		want.Way = d.Index
 	}
-	for range c.Devices.List(txn, devices.ByName(podlink.OverlayDevice)) {
+	for d := range tunnels {
 		exists = true
+		want.Up = found && program.Status.Kind == reconciler.StatusKindDone && program.IfIndex == d.Index
 	}
 	return want, exists
 }
@@ -138,7 +163,11 @@ func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) e
 	return nil
 }
 
-func report(health cell.Health, count int, problems []error) {
+func report(health cell.Health, waiting string, count int, problems []error) {
+	if waiting != "" {
+		health.Degraded(waiting, errors.Join(problems...))
+		return
+	}
 	if len(problems) > 0 {
 		health.Degraded(fmt.Sprintf("%d pod ranges behind the tunnel, %d not", count, len(problems)),
 			errors.Join(problems[:min(len(problems), shownProblems)]...))

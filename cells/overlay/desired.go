@@ -1,13 +1,17 @@
 package overlay
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
@@ -32,6 +36,24 @@ func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, problems 
 		}
 	}
 	return claims, problems
+}
+
+// outerSource returns the address from which this node sends in the tunnel: the one at which the other nodes expect it, which is that of its own node
+// object. When this node does not have it, its primary address, with an error.
+func outerSource(self *localnode.LocalNode, all []*nodes.Node) (netip.Addr, error) {
+	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Source == nodes.Local })
+	if i < 0 {
+		return self.IPv4.NodeIP, nil
+	}
+	expected := all[i].Address(false)
+	if !expected.IsValid() || slices.Contains(self.Addresses, expected) {
+		return cmp.Or(expected, self.IPv4.NodeIP), nil
+	}
+	if !self.IPv4.NodeIP.IsValid() {
+		return netip.Addr{}, nil
+	}
+	return self.IPv4.NodeIP, fmt.Errorf("other nodes expect the tunnel of this node at %s, the first InternalIP of its Node object, which no device here has: "+
+		"they drop what it sends from %s; give kubelet --node-ip=%s", expected, self.IPv4.NodeIP, self.IPv4.NodeIP)
 }
 
 // macOf is the address of the tunnel device of a node: locally administered, and the same after the device was made again.

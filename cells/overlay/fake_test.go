@@ -3,7 +3,6 @@ package overlay
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
@@ -114,10 +114,10 @@ func (k *fakeKernel) HolderOf(uint16, string) (string, error) {
 	return "", nil
 }
 
-func (k *fakeKernel) Publish(index int, source netip.Addr) error {
+func (k *fakeKernel) Publish(index int, row *tables.Overlay) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.published = fmt.Sprintf("device %d from %s", index, source)
+	k.published = fmt.Sprintf("device %d from %s way %d node %s %s", index, row.Source, row.Way, row.IPv4, row.IPv6)
 	return nil
 }
 

@@ -3,7 +3,6 @@ package overlay
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/cilium/hive/cell"
 	"github.com/vishvananda/netlink"
@@ -15,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/rtnl"
 	"github.com/waggle-net/waggle/pkg/settings"
+	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
 // device is a device in the kernel.
@@ -44,8 +44,8 @@ type kernel interface {
 	Delete(name string) error // gone is success
 	// HolderOf names the device other than own, or the process, that has a UDP port; "" when none is found.
 	HolderOf(port uint16, own string) (string, error)
-	// Publish tells programs the device, 0 for none, and the outer source, invalid for the kernel's choice.
-	Publish(index int, source netip.Addr) error
+	// Publish tells programs the number of the device, 0 for none, and what the row says of addresses and of the way into the tunnel.
+	Publish(index int, row *tables.Overlay) error
 }
 
 // realKernel is the real [kernel].
@@ -136,6 +136,7 @@ func (k *realKernel) HolderOf(port uint16, own string) (string, error) {
 	return processOf(k.procfs, port)
 }
 
-func (k *realKernel) Publish(index int, source netip.Addr) error {
-	return k.maps.Put(bpf.MapOverlay, uint32(0), bpf.Overlay{Ifindex: uint32(index), Source: bpf.IPv4Word(source)})
+func (k *realKernel) Publish(index int, row *tables.Overlay) error {
+	return k.maps.Put(bpf.MapOverlay, uint32(0), bpf.Overlay{Ifindex: uint32(index), Source: bpf.IPv4Word(row.Source), Way: uint32(row.Way),
+		Ipv4: bpf.IPv4Word(row.IPv4), Ipv6: bpf.IPv6Bytes(row.IPv6)})
 }

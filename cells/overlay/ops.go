@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"net/netip"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -39,46 +38,52 @@ type ops struct{ kernel kernel }
 
 func newOps(k kernel) *ops { return &ops{k} }
 
-// Update implements reconciler.Operations. Programs know the device last.
+// Update implements reconciler.Operations. Programs know the device last, and only while it is up: what they send into a device that is down is lost
+// without a reason.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Overlay) error {
-	have, err := o.ensure(row)
+	have, created, err := o.ensure(row)
 	if err != nil {
 		return fmt.Errorf("create device %s: %w", row.Device, err)
 	}
-	if err := o.kernel.Set(row.Device, device{Group: podlink.OverlayGroup, MAC: row.MAC, MTU: row.MTU, Up: row.Up}); err != nil {
+	up := row.Up && !created // the program is attached to the device before
+	if err := o.kernel.Set(row.Device, device{Group: podlink.OverlayGroup, MAC: row.MAC, MTU: row.MTU, Up: up}); err != nil {
 		if errors.Is(err, unix.EADDRINUSE) {
 			err = o.taken(row)
 		}
 		return fmt.Errorf("set up device %s: %w", row.Device, err)
 	}
-	if err := o.kernel.Publish(have.Index, row.Source); err != nil {
+	index := 0
+	if up || have.Up {
+		index = have.Index
+	}
+	if err := o.kernel.Publish(index, row); err != nil {
 		return fmt.Errorf("write device %s to the map overlay: %w", row.Device, err)
 	}
 	return nil
 }
 
-// ensure returns the device. One of a previous run with another port is made again; another kind of device is left alone.
-func (o *ops) ensure(row *tables.Overlay) (device, error) {
+// ensure returns the device, and whether it is new. One of a previous run with another port is made again; another kind of device is left alone.
+func (o *ops) ensure(row *tables.Overlay) (_ device, created bool, _ error) {
 	have, found, err := o.kernel.Get(row.Device)
 	switch {
 	case err != nil:
-		return device{}, err
+		return device{}, false, err
 	case found && !have.ours():
-		return device{}, fmt.Errorf("a %s that is not ours has this name: rename or delete it", have.Type)
+		return device{}, false, fmt.Errorf("a %s that is not ours has this name: rename or delete it", have.Type)
 	case found && have.Port == row.Port:
-		return have, nil
+		return have, false, nil
 	case found:
 		if err := o.kernel.Delete(row.Device); err != nil {
-			return device{}, err
+			return device{}, false, err
 		}
 	}
 	if err := o.kernel.Create(row.Device, row.Port, row.MAC); errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EADDRINUSE) {
-		return device{}, o.taken(row)
+		return device{}, false, o.taken(row)
 	} else if err != nil {
-		return device{}, err
+		return device{}, false, err
 	}
 	have, _, err = o.kernel.Get(row.Device)
-	return have, err
+	return have, true, err
 }
 
 // taken explains why the port is not free.
@@ -104,7 +109,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables
 }
 
 func (o *ops) remove(name string) error {
-	if err := o.kernel.Publish(0, netip.Addr{}); err != nil {
+	if err := o.kernel.Publish(0, &tables.Overlay{}); err != nil {
 		return fmt.Errorf("clear the map overlay: %w", err)
 	}
 	have, found, err := o.kernel.Get(name)

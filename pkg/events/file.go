@@ -36,6 +36,7 @@ const (
 
 	FileOverlay        File = 227
 	FileOverlayIngress File = 228
+	FileForward        File = 229
 )
 
 // String is the name of the file below bpf/.
@@ -79,6 +80,8 @@ func (f File) String() string {
 		return "overlay.h"
 	case FileOverlayIngress:
 		return "overlay_ingress.c"
+	case FileForward:
+		return "forward.h"
 	case FilePodSteps:
 		return "pod_steps.h"
 	case FilePodService:

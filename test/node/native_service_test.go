@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,10 +23,15 @@ const (
 // either node by a host outside.
 func TestPrivilegedNative_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
+	servicesBetweenNodes(t, "--auto-direct-node-routes")
+}
+
+func servicesBetweenNodes(t *testing.T, args ...string) {
+	t.Helper()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			all := startKubeCluster(t, 2, append([]string{"--auto-direct-node-routes"}, mode.args...)...)
+			all := startKubeCluster(t, 2, append(slices.Clone(args), mode.args...)...)
 			one, two := all[0], all[1]
 			server := two.startPod(t, "server", map[string]string{"app": "server"})
 			client := one.startPod(t, "client", map[string]string{"app": "client"})

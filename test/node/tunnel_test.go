@@ -15,6 +15,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -106,6 +107,34 @@ func pingOnAndOn(t *testing.T, from nodekit.Place, addrs ...netip.Addr) (stop fu
 func TestPrivilegedTunnel_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	policiesBetweenNodes(t, startKubeCluster(t, 2, "--routing-mode=tunnel"))
+}
+
+// What clients outside send to a service reaches its backend on another node through the tunnel, and the replies come back through it.
+func TestPrivilegedTunnel_ServicesBetweenNodes(t *testing.T) {
+	t.Parallel()
+	servicesBetweenNodes(t, "--routing-mode=tunnel")
+}
+
+// While the API server is away a new pod has a number of its node alone. It reaches pods of other nodes all the same.
+func TestPrivilegedTunnel_PodWithAProvisionalIdentity(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
+	one, two := all[0], all[1]
+	server := two.startPod(t, "server", map[string]string{"app": "server"})
+	one.putPod("late", map[string]string{"app": "late"})
+	one.awaitRow(t, "k8s-pods", "default/late")
+	awaitTunnel(t, one.Node, 2)
+	awaitTunnel(t, two.Node, 2)
+	one.server.Stop()
+	pod := addPod(t, one.Node, "late")
+	if has := one.identityOf(t, pod); has.Identity != identity.ProvisionalScope+1 {
+		t.Fatalf("without an API server the pod has %+v, want the first provisional identity", has)
+	}
+	for _, family := range families {
+		if err := nodekit.Ping(pod, server.Addr(family.ipv6), 56); err != nil {
+			t.Errorf("%s: %v", family.name, err)
+		}
+	}
 }
 
 // outer is a packet of the tunnel on the wire.

@@ -19,6 +19,9 @@ type Overlay struct {
 	MAC    mac.Addr          `json:"mac"`    // unlike that of any other node: a frame with the receiver's MAC as its inner source is lost
 	MTU    int               `json:"mtu"`    // bytes; 0: as it is
 	Source netip.Addr        `json:"source"` // IPv4, of outer headers; invalid: the kernel's choice
+	Way    int               `json:"way"`    // ifindex of waggle_host, into which routes to pods of other nodes lead; 0 while there is none
+	IPv4   netip.Addr        `json:"ipv4"`   // by which the node itself sends into the tunnel; invalid without one
+	IPv6   netip.Addr        `json:"ipv6"`   // likewise
 	Up     bool              `json:"up"`     // false keeps a new device down, and leaves one of a previous run as it is
 	Status reconciler.Status `json:"status"`
 }
@@ -41,17 +44,20 @@ func (o *Overlay) WithStatus(s reconciler.Status) *Overlay { o.Status = s; retur
 
 // TableHeader implements statedb.TableWritable.
 func (*Overlay) TableHeader() []string {
-	return []string{"Device", "Port", "MAC", "MTU", "Source", "Up", "Status", "Error"}
+	return []string{"Device", "Port", "MAC", "MTU", "Source", "IPv4", "IPv6", "Up", "Status", "Error"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (o *Overlay) TableRow() []string {
-	source := "-"
-	if o.Source.IsValid() {
-		source = o.Source.String()
+	return []string{o.Device, strconv.Itoa(int(o.Port)), o.MAC.String(), strconv.Itoa(o.MTU), show(o.Source), show(o.IPv4), show(o.IPv6),
+		strconv.FormatBool(o.Up), o.Status.Kind.String(), o.Status.GetError()}
+}
+
+func show(addr netip.Addr) string {
+	if !addr.IsValid() {
+		return "-"
 	}
-	return []string{o.Device, strconv.Itoa(int(o.Port)), o.MAC.String(), strconv.Itoa(o.MTU), source, strconv.FormatBool(o.Up),
-		o.Status.Kind.String(), o.Status.GetError()}
+	return addr.String()
 }
 
 var deviceIndex = statedb.Index[*Overlay, string]{

@@ -1,0 +1,48 @@
+/* Forwarding past the node's stack of packets that belong to a translated flow of a client outside: to a backend on another node, and from it
+ * back to the client. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "flow.h"
+#include "l4.h"
+#include "leave.h"
+#include "nat.h"
+#include "nat_error.h"
+#include "netdev.h"
+#include "reasons.h"
+
+/* forward gives a packet its new ends and sends it out of the node again. */
+static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
+{
+	verdict v;
+
+	if (flow->hops <= 1)
+		return DROP_ALOUD(FILE_FORWARD, REASON_HOPS);
+	v = leave_route(skb, flow->family, leave_length(skb, flow));
+	if (v == STEP_TOO_BIG)
+		return DROP_ALOUD(FILE_FORWARD, REASON_TOO_BIG);
+	if (v != CONTINUE || (v = netdev_rewrite(skb, flow)) != CONTINUE)
+		return v;
+	return leave_send(skb, flow->family);
+}
+
+/* forward_error does the same to an ICMP error about a packet of such a flow. PASS when it is about another packet; the packet is then as it came. */
+static __always_inline verdict forward_error(struct __sk_buff *skb, struct flow *flow)
+{
+	__u32 quoted = flow->at + ICMP_LENGTH, length = flow->end - link_header, hops = flow->hops, redirect;
+	struct nat_work *work;
+	verdict v;
+
+	if (!netdev_quoted(skb, flow, NAT_FROM_OUTSIDE) || !(work = nat_work()))
+		return PASS;
+	redirect = work->entry.flags & NAT_REDIRECT;
+	if (redirect && hops <= 1)
+		return DROP(FILE_FORWARD, REASON_HOPS);
+	if (redirect && (v = leave_route(skb, flow->family, length)) != CONTINUE)
+		return v == STEP_TOO_BIG ? DROP(FILE_FORWARD, REASON_TOO_BIG) : v;
+	if ((v = nat_rewrite_error(skb, flow->family, quoted, flow->at, flow->end)) != CONTINUE)
+		return v;
+	return redirect ? leave_send(skb, flow->family) : PASS;
+}
