@@ -28,7 +28,8 @@ func (s *scene) link(tb testing.TB, index int, name string) {
 	insert(tb, s.db, s.devices, &devices.Device{Index: index, Name: name, Type: "veth"})
 }
 
-// TestCollect_MissesNoEndpoint: after each look at marked endpoints, one at all of them finds the same suspects and changes no row.
+// TestCollect_MissesNoEndpoint: after looks at marked endpoints, until there is no more mark, one at all of them finds the same suspects and changes no
+// row. One look can need another: an endpoint that is no longer quarantined may be the younger sandbox of the pod of one that was looked at before.
 func TestCollect_MissesNoEndpoint(t *testing.T) {
 	t.Parallel()
 	const n = 6
@@ -71,11 +72,16 @@ func TestCollect_MissesNoEndpoint(t *testing.T) {
 			}
 		}
 		s.now = s.now.Add(time.Duration(random.IntN(6)) * time.Second)
-		marked := feed.next(s.db.ReadTxn(), statedb.NewWatchSet(), s.now)
-		if marked != nil {
-			partial++
+		for first := true; ; first = false {
+			marked := feed.next(s.db.ReadTxn(), statedb.NewWatchSet(), s.now)
+			if marked != nil && len(marked) == 0 && !first {
+				break
+			}
+			if marked != nil && first {
+				partial++
+			}
+			require.NoError(t, s.look(s.db.ReadTxn(), s.suspects, marked, s.now))
 		}
-		require.NoError(t, s.look(s.db.ReadTxn(), s.suspects, marked, s.now))
 		rows, suspects := s.rows(), maps.Clone(s.suspects)
 		require.NoError(t, s.look(s.db.ReadTxn(), suspects, nil, s.now))
 		require.Equal(t, slices.Sorted(maps.Keys(suspects)), slices.Sorted(maps.Keys(s.suspects)), "step %d", step)
