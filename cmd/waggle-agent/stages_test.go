@@ -32,6 +32,7 @@ var stages = map[string]time.Duration{
 	"loader.(*generation).stop":        0,
 	"maps.(*store).stop":               0,
 	"metrics.register":                 0,
+	"overlay.newKernel.func":           0,
 	"monitor.(*server).close":          0,
 	"servicehealth.newListeners.func":  0,
 	"shell.(*server).stop":             0,
