@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -59,6 +60,11 @@ func registerController(jobs job.Group, c controller) {
 	}, 100*time.Millisecond, time.Minute)
 }
 
+// hasSelf reports whether nodes have that of this agent, from its Node or a copy of it.
+func hasSelf(all []*nodes.Node) bool {
+	return slices.ContainsFunc(all, func(n *nodes.Node) bool { return n.Source == nodes.Local && n.Address(false).IsValid() })
+}
+
 // disable requests nothing, so that the reconciler deletes the device of a previous run.
 func (c *controller) disable(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	c.IPCache.Replace(owner, nil, true)
@@ -92,7 +98,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 
 		c.IPCache.Replace(owner, claims, known)
 		switch {
-		case !known: // until then peers know no better than the map, which may have all of the previous run
+		case !known && !hasSelf(all): // until then the map may know better, from the previous run
 			waiting = "Waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
 			waiting = "Waiting for an IPv4 address of this node"

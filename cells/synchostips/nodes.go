@@ -77,18 +77,28 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// peers finds for each address of another node the one by which that node sends and receives in the tunnel, and reports whether all nodes are known. It is
-// empty without a tunnel.
+// peers finds for each address of another node the one by which that node sends and receives in the tunnel, and reports whether the table nodes has decided
+// about all nodes of which there is an object. It is empty without a tunnel.
 func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) (_ map[netip.Addr]netip.Addr, known bool) {
 	if !n.Agent.Tunnel() {
 		return nil, true
 	}
-	known, initialized := n.Accepted.Initialized(txn)
-	if !known {
-		changed.Add(initialized)
-	}
 	rows, rowsChanged := n.Accepted.AllWatch(txn)
 	changed.Add(rowsChanged)
+	decided := func(name string) bool {
+		_, _, found := n.Accepted.Get(txn, nodetable.ByName(name))
+		return found
+	}
+	for node := range n.Nodes.All(txn) {
+		if !decided(node.Name) {
+			return nil, false
+		}
+	}
+	for node := range n.CiliumNodes.All(txn) {
+		if !decided(node.Name) {
+			return nil, false
+		}
+	}
 	peers := map[netip.Addr]netip.Addr{}
 	for row := range rows {
 		if row.Source == nodetable.Local {
@@ -98,7 +108,7 @@ func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) (_ map[net
 			peers[a.Addr] = row.Address(false)
 		}
 	}
-	return peers, known
+	return peers, true
 }
 
 func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
