@@ -62,10 +62,11 @@ static __always_inline int is_loopback(struct __sk_buff *skb, const struct flow 
 	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex == self->ifindex;
 }
 
-/* is_encapsulated reports whether a pod sends to the tunnel of a node, into which only nodes send. */
-static __always_inline int is_encapsulated(const struct flow *flow, __u32 identity)
+/* is_encapsulated reports whether a pod sends to the tunnel of a node, into which only nodes send. Its own function, because flow_judge has no stack
+ * left. */
+__attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 identity)
 {
-	return tunnel_port && flow->l4.protocol == IPPROTO_UDP && flow->l4.dport == bpf_htons(tunnel_port) &&
+	return flow && tunnel_port && flow->l4.protocol == IPPROTO_UDP && flow->l4.dport == bpf_htons(tunnel_port) &&
 	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
 }
 

@@ -70,7 +70,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapSockSent:        {ebpf.SkStorage, 4, 512},
 		MapNetdevs:         {ebpf.Hash, 4, 24},
 		MapUnmasqueraded:   {ebpf.LPMTrie, 24, 4},
-		MapOverlay:         {ebpf.Array, 4, 8},
+		MapOverlay:         {ebpf.Array, 4, 32},
 	}
 	for name, w := range want {
 		m := specs[name]

@@ -153,13 +153,15 @@ static __always_inline int is_served(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
 }
 
-/* tunnelled decides about a packet to the port of the tunnel: only other nodes send there. */
+/* tunnelled decides about a packet to the port of the tunnel of this node: only other nodes send there. CONTINUE for other packets. */
 __attribute__((noinline)) int tunnelled(const struct flow *flow)
 {
 	struct addr_key from;
 
 	if (!flow)
 		return DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
+	if (!overlay_has_outer(flow) || !is_node_or_pod(&flow->to))
+		return CONTINUE;
 	from = flow->from;
 	return overlay_is_node(&from) ? PASS : DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
 }
@@ -177,8 +179,8 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 		return PASS; /* the stack drops frames that a switch sent to all of its ports, or a bridge sends them on */
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram that nobody here has seen the beginning of */
-	if (overlay_has_outer(flow) && is_node_or_pod(&flow->to))
-		return tunnelled(flow);
+	if ((v = tunnelled(flow)) != CONTINUE)
+		return v;
 	if (flow->l4.role == L4_ERROR)
 		return forward_error(skb, flow);
 	if (netdev_known(flow, NAT_FROM_OUTSIDE))
