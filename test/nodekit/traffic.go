@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +58,10 @@ func pingWithin(limit time.Duration, from Place, to netip.Addr, size int) error 
 	})
 }
 
+// pings counts the echo requests of this process. A raw socket receives the replies to all pings of its network namespace:
+// the sequence number distinguishes pings that run at the same time.
+var pings atomic.Uint32
+
 func ping(limit time.Duration, to netip.Addr, size int) error {
 	request, reply, network := byte(8), byte(0), "ip4:icmp"
 	if to.Is6() {
@@ -67,11 +72,11 @@ func ping(limit time.Duration, to netip.Addr, size int) error {
 		return err
 	}
 	defer conn.Close()
-	id := uint16(os.Getpid())
+	id, seq := uint16(os.Getpid()), uint16(pings.Add(1))
 	packet := make([]byte, 8+size)
 	packet[0] = request
 	binary.BigEndian.PutUint16(packet[4:], id)
-	binary.BigEndian.PutUint16(packet[6:], 1)
+	binary.BigEndian.PutUint16(packet[6:], seq)
 	if !to.Is6() { // the kernel fills in the checksum of ICMPv6
 		binary.BigEndian.PutUint16(packet[2:], Checksum(packet))
 	}
@@ -87,7 +92,7 @@ func ping(limit time.Duration, to netip.Addr, size int) error {
 		if err != nil {
 			return err
 		}
-		if n >= 8 && buffer[0] == reply && binary.BigEndian.Uint16(buffer[4:]) == id {
+		if n >= 8 && buffer[0] == reply && binary.BigEndian.Uint16(buffer[4:]) == id && binary.BigEndian.Uint16(buffer[6:]) == seq {
 			if n != len(packet) {
 				return fmt.Errorf("the reply has %d bytes, want %d", n, len(packet))
 			}
