@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func (n *node) serve(number uint32, addr netip.AddrPort, protocol loadbalancer.P
 	for i, b := range backends {
 		id := number*10 + uint32(i)
 		row := Backend{Addr: NewAddrKey(b.Addr()), Port: wirePort(b.Port()), Protocol: uint8(protocol)}
-		if b.Addr() != distantPod[4] && b.Addr() != distantPod[6] {
+		if far := []netip.Addr{distantPod[4], distantPod[6], otherNode[4], otherNode[6]}; !slices.Contains(far, b.Addr()) {
 			row.Flags = BackendLocal
 		}
 		n.update(MapBackends, id, row)
@@ -80,9 +81,9 @@ type surroundings struct {
 	spoofed          uint64 // how many packets the rules of the node shall drop
 }
 
-func newSurroundings(t *testing.T, links nodeLinks) *surroundings {
+func newSurroundings(t *testing.T, links nodeLinks, constants ...map[string]uint32) *surroundings {
 	t.Helper()
-	s := &surroundings{realNode: newRealNode(t), clients: testnet.New(t), distant: testnet.New(t)}
+	s := &surroundings{realNode: newRealNode(t, constants...), clients: testnet.New(t), distant: testnet.New(t)}
 	s.surround()
 	s.host.Do(func() {
 		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
@@ -275,4 +276,29 @@ func TestPrivilegedPodEgress_KeepsPodsOutOfTheTunnel(t *testing.T) {
 			n.wantPacket(n.run(PodEgress, ifPodA, to(other, tunnelPort)), actOK, to(other, tunnelPort))
 		}
 	})
+}
+
+// A Service does not lead into the tunnel of a node, neither for clients outside nor for pods: the node would take what they send for a packet
+// of a node.
+func TestPrivilegedServices_DoNotLeadIntoTheTunnel(t *testing.T) {
+	t.Parallel()
+	s := newSurroundings(t, ethernetOnly, map[string]uint32{VariableTunnelPort: tunnelPort})
+	for _, family := range families {
+		s.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: 6, TunnelPeer: IPv4Word(otherNode[4])})
+		for i, backend := range []netip.AddrPort{on(otherNode[family], tunnelPort), on(otherNode[family], tunnelPort+1)} {
+			service := on(balancer[family], uint16(80+i))
+			s.serve(uint32(10*family+i), service, loadbalancer.UDP, 0, backend)
+			s.host.Do(func() {
+				outside := s.run(NetdevIngress, ifUplink, coming(on(client[family], 40000), service).bytes(t))
+				pod := s.run(PodEgress, ifPodA, sent(podA, podA.addr(family), service.Addr()).ports(40000, service.Port()).bytes(t))
+				if backend.Port() == tunnelPort {
+					s.wasRefused(outside, events.Encapsulated)
+					s.wasRefused(pod, events.Encapsulated)
+					s.wantNat(family, 0)
+				} else if outside.action == actShot || pod.action == actShot {
+					t.Errorf("IPv%d to port %d of a node: actions %d for a client outside and %d for a pod", family, backend.Port(), outside.action, pod.action)
+				}
+			})
+		}
+	}
 }

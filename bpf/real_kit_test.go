@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -30,10 +31,13 @@ type realNode struct {
 	host, a, b *testnet.Namespace
 }
 
-func newRealNode(t *testing.T) *realNode {
+func newRealNode(t *testing.T, constants ...map[string]uint32) *realNode {
 	t.Helper()
 	r := &realNode{host: testnet.New(t), a: testnet.New(t), b: testnet.New(t)}
 	r.node = &node{t: t, constants: map[string]uint32{VariableVerdictEvents: 0}}
+	for _, some := range constants {
+		maps.Copy(r.constants, some)
+	}
 	r.load()
 	r.put(podA)
 	r.put(podB)
