@@ -111,7 +111,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		if err != nil {
 			return err
 		}
-		report(health, waiting, len(claims), problems)
+		report(health, waiting, claims, problems)
 
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -169,7 +169,13 @@ func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) e
 	return nil
 }
 
-func report(health cell.Health, waiting string, count int, problems []error) {
+func report(health cell.Health, waiting string, claims []ipcache.Claim, problems []error) {
+	count := 0
+	for _, c := range claims {
+		if c.TunnelPeer.IsValid() {
+			count++
+		}
+	}
 	if waiting != "" {
 		health.Degraded(waiting, errors.Join(problems...))
 		return

@@ -17,7 +17,8 @@ import (
 )
 
 // claims are the pod ranges of other nodes. A pod of which nothing else is known is reached through the tunnel, and its identity is unknown: no policy takes
-// it for the world. They lose against every claim to an address itself.
+// it for the world. Pods of a node without an address for the tunnel are unknown as well, but they are not reached. The ranges lose against every claim to
+// an address itself.
 func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, problems []error) {
 	for _, n := range all {
 		if n.Source == nodes.Local || len(n.CIDRs) == 0 {
@@ -27,7 +28,6 @@ func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, problems 
 		if !peer.IsValid() {
 			problems = append(problems, fmt.Errorf("node %s has no IPv4 address for the tunnel: give it an InternalIP of IPv4, or use --routing-mode=%s",
 				n.Name, agent.RoutingNative))
-			continue
 		}
 		for _, p := range n.CIDRs {
 			if p.Addr().Is4() && a.EnableIPv4 || p.Addr().Is6() && a.EnableIPv6 {
