@@ -25,8 +25,6 @@ import (
 const (
 	// settleCollect turns a burst of changed links into one look.
 	settleCollect = time.Second
-	// lookAtAll is how often every endpoint is looked at: that its namespace is gone, for instance, is announced by nothing.
-	lookAtAll = time.Minute
 	// patience is how much longer than the interval those are left alone that were looked at twice and must stay.
 	patience = 6
 )
@@ -111,7 +109,7 @@ func wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) b
 
 // pause is the time to the next look.
 func (c collector) pause(suspects map[uint16]*suspect) time.Duration {
-	next := lookAtAll
+	next := endpointfeed.FullPassInterval // nothing announces, for instance, that a namespace is gone
 	for _, s := range suspects {
 		pause := c.Config.Interval
 		if s.settled {

@@ -82,7 +82,7 @@ func (f *collectFeed) next(txn statedb.ReadTxn, changed *statedb.WatchSet, now t
 	_, server := m.servers.AllWatch(txn)
 	changed.Add(source, server)
 	others := [2]statedb.Revision{f.Sources.Revision(txn), m.servers.Revision(txn)}
-	if others != f.others || now.Sub(f.looked) >= lookAtAll {
+	if others != f.others || now.Sub(f.looked) >= endpointfeed.FullPassInterval {
 		f.others, f.looked = others, now
 		return nil
 	}
