@@ -97,7 +97,7 @@ func (n *node) arriveAs(h outerHeader) {
 	n.programs[tunnelledAs] = p
 }
 
-// inside is a packet as the tunnel device hands it on: the addresses of its frame are those of whoever sent it.
+// inside is a packet as the tunnel device hands it on: the addresses of its frame are those that the sender wrote.
 func inside(src, dst netip.Addr) flow {
 	return flow{from: mac.Addr{2, 8, 8, 8, 8, 8}, to: mac.Addr{2, 7, 7, 7, 7, 8}, src: src, dst: dst}
 }
@@ -153,7 +153,7 @@ func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
 			"a third node":                        {outerHeader{from: thirdNode, vni: 6}, otherNode[family], pod, events.TunnelSource},
 			"a pod of this node":                  {outerHeader{from: otherNode[4], vni: 5}, podB.addr(family), pod, events.TunnelSource},
 			"this node":                           {outerHeader{from: otherNode[4], vni: 6}, gateways[family], pod, events.TunnelSource},
-			"somebody outside":                    {outerHeader{from: otherNode[4], vni: 2}, client[family], pod, events.TunnelSource},
+			"a client outside":                    {outerHeader{from: otherNode[4], vni: 2}, client[family], pod, events.TunnelSource},
 			"to a pod that is not here":           {outerHeader{from: otherNode[4], vni: 5}, known, podB.addr(family).Next(), events.NoEndpoint},
 			"to a third node, which may not lead": {outerHeader{from: otherNode[4], vni: 5}, known, thirdPod[family], events.NoEndpoint},
 			"to the outside":                      {outerHeader{from: otherNode[4], vni: 5}, known, client[family], events.NoEndpoint},
@@ -202,8 +202,8 @@ func TestPrivilegedHostEgress_SendsThroughTheTunnel(t *testing.T) {
 	})
 }
 
-// Outer packets of the node pass without an entry. A pod does not get to the port of the tunnel under the address of the node, not even where nobody knows
-// of a node.
+// Outer packets of the node pass without an entry. A pod does not reach the port of the tunnel under the address of the node, also at addresses that are
+// no node's.
 func TestPrivilegedNetdevEgress_TheTunnelIsForNodes(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {

@@ -64,7 +64,7 @@ func drop[R any](tb testing.TB, r *rig, table statedb.RWTable[R], row R) {
 	require.NoError(tb, err)
 }
 
-// quiet is a [cell.Health] that nobody reads.
+// quiet is a [cell.Health] that discards reports.
 type quiet struct{ cell.Health }
 
 func (quiet) OK(string)              {}

@@ -124,7 +124,7 @@ func (k *fakeKernel) Publish(index int, row *tables.Overlay) error {
 // commands let scripts change the fake and print it.
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"device": script.Command(script.CmdUsage{Summary: "somebody changes the kernel", Args: "add type group|del|down|foreign|process|free"},
+		"device": script.Command(script.CmdUsage{Summary: "change the kernel as another program does", Args: "add type group|del|down|foreign|process|free"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				return nil, k.change(func() error { return k.do(args) })
 			}),

@@ -302,7 +302,7 @@ func TestPrivilegedTunnel_TooBig(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == 1410 }) {
-			t.Errorf("%s: nobody says that 1410 bytes fit: %v", family.name, decoded(frames))
+			t.Errorf("%s: no ICMP error says that 1410 bytes fit: %v", family.name, decoded(frames))
 		}
 	}
 }
