@@ -51,7 +51,8 @@ func registerController(jobs job.Group, c controller) {
 	heartbeat.AddRetried(jobs, "compute-netdevs", c.run, 100*time.Millisecond, time.Minute)
 }
 
-// run writes what is known; what the run before has left stays until all is.
+// run writes exclusions as they become known, and devices once all devices and addresses are: a row without its addresses would take
+// the address from an entry of the previous run. Entries of the previous run stay until the inputs are complete.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
@@ -61,15 +62,13 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		exclusionsComplete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.IPMasq)
 		netdevs := netdevs(c.Rules, statedb.Collect(c.Devices.All(txn)), statedb.Collect(c.Addresses.All(txn)))
 		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.Nodes.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
-		if err := c.commit(netdevs, exclusions, func(txn statedb.WriteTxn) {
-			if netdevsComplete {
-				c.Complete.netdevs(txn)
-			}
-			if exclusionsComplete {
-				c.Complete.exclusions(txn)
-			}
-		}); err != nil {
+		if err := c.commitExclusions(exclusions, exclusionsComplete); err != nil {
 			return err
+		}
+		if netdevsComplete {
+			if err := c.commitNetdevs(netdevs); err != nil {
+				return err
+			}
 		}
 		health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), len(exclusions)))
 		heartbeat.Idle(ctx)
@@ -128,16 +127,26 @@ func exclusions(r rules, self []*localnode.LocalNode, all []*nodes.Node, file []
 	return want
 }
 
-func (c *controller) commit(netdevs map[int]*tables.Netdev, exclusions map[netip.Prefix]*tables.Exclusion, complete func(statedb.WriteTxn)) error {
-	txn := c.DB.WriteTxn(c.Netdevs, c.Exclusions)
+func (c *controller) commitNetdevs(want map[int]*tables.Netdev) error {
+	txn := c.DB.WriteTxn(c.Netdevs)
 	defer txn.Abort()
-	if err := replace(txn, c.Netdevs, netdevs, func(n *tables.Netdev) int { return n.Index }); err != nil {
+	if err := replace(txn, c.Netdevs, want, func(n *tables.Netdev) int { return n.Index }); err != nil {
 		return err
 	}
-	if err := replace(txn, c.Exclusions, exclusions, func(e *tables.Exclusion) netip.Prefix { return e.Prefix }); err != nil {
+	c.Complete.netdevs(txn)
+	txn.Commit()
+	return nil
+}
+
+func (c *controller) commitExclusions(want map[netip.Prefix]*tables.Exclusion, complete bool) error {
+	txn := c.DB.WriteTxn(c.Exclusions)
+	defer txn.Abort()
+	if err := replace(txn, c.Exclusions, want, func(e *tables.Exclusion) netip.Prefix { return e.Prefix }); err != nil {
 		return err
 	}
-	complete(txn)
+	if complete {
+		c.Complete.exclusions(txn)
+	}
 	txn.Commit()
 	return nil
 }
