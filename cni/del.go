@@ -64,12 +64,15 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	}
 }
 
-// enqueue leaves the deletion of an endpoint in the queue, unless an agent answers now. It holds the queue's lock, for which a starting agent
+// enqueue leaves the deletion of an endpoint in the queue, unless an agent answers now or the node has no state of an agent. It holds the queue's lock, for which a starting agent
 // waits: the call to the agent must be short. again reports that an agent took the call and did not answer it.
 func (p *plugin) enqueue(ctx context.Context, conf *netConf, agent *agentcall.Client, containerID, ifName string) (queued, again bool, err error) {
 	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
 	queue, err := deletequeue.Open(lockCtx, conf.queueDir())
+	if errors.Is(err, deletequeue.ErrNoState) {
+		return true, false, nil // no agent has an endpoint; the caller deletes the link
+	}
 	if err != nil {
 		return false, false, err
 	}

@@ -2,6 +2,7 @@ package cni
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -200,6 +201,25 @@ func TestPrivilegedDel_AgentWaitsForTheQueue(t *testing.T) {
 	}
 	if queued := replay(t, n.dir); len(queued) > 0 {
 		t.Errorf("the queue has %v", queued)
+	}
+}
+
+// containerd may call DEL twice for one pod. The second one must not bring back what a cleanup of the node has removed.
+func TestPrivilegedDel_AfterCleanup_LeavesNothing(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.must(add("c1", p))
+	n.agent.stop()
+	if err := os.RemoveAll(n.dir); err != nil {
+		t.Fatal(err)
+	}
+	n.must(del("c1", p))
+	n.must(del("c1", p))
+	if _, err := os.Stat(n.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the state directory was created: %v", err)
+	}
+	if links := n.links(); len(links) > 0 {
+		t.Errorf("links: %v", links)
 	}
 }
 

@@ -37,6 +37,9 @@ const (
 // ErrFull means that the queue holds [MaxEntries] entries already.
 var ErrFull = errors.New("the deletion queue is full")
 
+// ErrNoState means that the state directory does not exist: no agent has run since the node started, or it was cleaned up.
+var ErrNoState = errors.New("the state directory does not exist")
+
 // Entry is one deletion. As JSON it is the content of a file, and a body of DELETE /endpoint.
 type Entry struct {
 	ContainerID string `json:"container-id"`

@@ -48,6 +48,17 @@ func replayAll(t *testing.T, dir string) []string {
 	return ids
 }
 
+func TestOpen_WithoutStateDirectory(t *testing.T) {
+	t.Parallel()
+	state := filepath.Join(t.TempDir(), "waggle")
+	if _, err := Open(t.Context(), filepath.Join(state, "queue")); !errors.Is(err, ErrNoState) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(state); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the state directory was created: %v", err)
+	}
+}
+
 func TestReplay_GivesEachEntryOnce(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "queue")

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,10 +21,15 @@ type Queue struct {
 	lock *os.File
 }
 
-// Open makes the directory if need be and takes the lock shared. It waits until ctx ends while an agent replays.
+// Open creates dir and takes the lock shared. It waits until ctx ends while an agent replays. It does not create the state directory above
+// dir, because a cleanup of the node may have just removed it: the error is [ErrNoState] then.
 func Open(ctx context.Context, dir string) (*Queue, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the deletion queue: %w", err)
+	err := os.Mkdir(dir, 0o755)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("create the deletion queue: %w: %w", ErrNoState, err)
+	case err != nil && !errors.Is(err, fs.ErrExist):
+		return nil, fmt.Errorf("create the deletion queue: %w", err)
 	}
 	lock, err := openLock(ctx, dir, unix.F_RDLCK)
 	if err != nil {
