@@ -62,17 +62,28 @@ func endedMeanwhile(t *testing.T, shared *kube.Cluster) {
 	}
 }
 
-// endUnheard ends a pod by force and loses what the plugin has written down for the agent.
+// endUnheard ends a pod by force and loses what the plugin has written down for the agent. The plugin gets a DEL when the sandbox is stopped and
+// another one when kubelet's garbage collection removes it, which takes up to a minute: the entry is removed after both.
 func endUnheard(t *testing.T, c *kube.Cluster, n *kube.Node, pod string) {
 	t.Helper()
+	sandbox := sandboxOf(t, n, pod)
+	if sandbox == "" {
+		t.Fatalf("pod %s has no sandbox", pod)
+	}
 	if _, err := c.Kubectl(t.Context(), "delete", "pod", pod, "--force", "--grace-period=0"); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.WaitFor(t.Context(), "the plugin to queue the deletion", func() error {
-		_, err := n.Run(t.Context(), "sh", "-c", "cd /run/waggle/deleteQueue && grep -l . *.delete && rm *.delete")
+	if err := c.WaitFor(t.Context(), "the runtime to remove the sandbox", func() error {
+		sandboxes, err := n.Run(t.Context(), "ctr", "-n", "k8s.io", "container", "list", "-q")
+		if err == nil && slices.Contains(strings.Fields(sandboxes), sandbox) {
+			err = fmt.Errorf("sandbox %s is there", sandbox)
+		}
 		return err
 	}); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := n.Run(t.Context(), "sh", "-c", "cd /run/waggle/deleteQueue && grep -l . *.delete && rm *.delete"); err != nil {
+		t.Fatalf("the plugin has not queued the deletion: %v", err)
 	}
 }
 
