@@ -28,8 +28,15 @@ type verdict struct {
 	took   time.Duration
 	before cpuTimes
 
-	slowness  float64 // by which the budget is multiplied
+	slowness  float64 // by which the budget is multiplied; the larger of the measurements before and after the tier
 	condition string  // of the machine at the first failure, or when the tier ended
+}
+
+// measureSlowness measures the machine and keeps the largest result.
+func (v *verdict) measureSlowness() error {
+	now, err := v.tier.slowness(slowness)
+	v.slowness = max(v.slowness, now)
+	return err
 }
 
 // noteCondition records how busy the machine is, once.
@@ -59,9 +66,8 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 	v = verdict{tier: t, before: readCPUTimes(), slowness: 1}
 	began := time.Now()
 	defer func() { v.noteCondition() }()
-	var err error
-	if v.slowness, err = t.slowness(slowness); err != nil {
-		v.slowness, v.failed = 1, append(v.failed, err.Error())
+	if err := v.measureSlowness(); err != nil {
+		v.failed = append(v.failed, err.Error())
 		return v
 	}
 	if err := errors.Join(os.MkdirAll(filepath.Dir(r.record(t.name)), 0o755), removeOld(r.record(t.name))); err != nil {
@@ -89,6 +95,9 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 				v.failed = append(v.failed, fmt.Sprintf("%s: %v", strings.Join(c.args[:min(3, len(c.args))], " "), err))
 			}
 		}
+	}
+	if err := v.measureSlowness(); err != nil { // again: a tier takes minutes, and other machines of the host have their own load
+		v.failed = append(v.failed, err.Error())
 	}
 	v.cpu = max(children, g.cpu()) // processes that were killed unseen are in one, those that moved to another group in the other
 	v.took = time.Since(began)
