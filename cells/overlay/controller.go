@@ -88,10 +88,11 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 			changed.Add(initialized)
 		}
 		all := statedb.Collect(rows)
-		want, exists := c.desired(txn, changed)
+		self := c.self(txn, changed)
+		want, exists := c.desired(txn, self, changed)
 		claims, problems := claims(c.Agent, all)
 		var waiting string
-		source, err := outerSource(c.self(txn, changed), all)
+		source, err := outerSource(self, all)
 		if want.Source = source; err != nil {
 			problems, err = append(problems, err), nil
 		}
@@ -102,6 +103,8 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 			waiting = "Waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
 			waiting = "Waiting for an IPv4 address of this node"
+		case !self.Ready: // without router addresses, Services could not send to backends on other nodes
+			waiting = "Waiting for the router addresses of this node"
 		default:
 			err = c.commit(want, done)
 		}
@@ -132,7 +135,7 @@ func (c *controller) self(txn statedb.ReadTxn, changed *statedb.WatchSet) *local
 }
 
 // desired computes the row without its source, and reports whether the device exists. It adds what both come from to changed.
-func (c *controller) desired(txn statedb.ReadTxn, changed *statedb.WatchSet) (want *tables.Overlay, exists bool) {
+func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, changed *statedb.WatchSet) (want *tables.Overlay, exists bool) {
 	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
 	tunnels, tunnelChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.OverlayDevice))
 	hosts, hostChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.HostDevice))
@@ -140,7 +143,6 @@ func (c *controller) desired(txn statedb.ReadTxn, changed *statedb.WatchSet) (wa
 	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
 	changed.Add(mtuChanged, tunnelChanged, hostChanged, hookChanged)
 
-	self := c.self(txn, changed)
 	want = &tables.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU,
 		IPv4: self.IPv4.Router, IPv6: self.IPv6.Router}
 	for d := range hosts {
