@@ -1,6 +1,7 @@
 package sockdiag
 
 import (
+	"net"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -51,6 +52,7 @@ func TestPrivilegedList(t *testing.T) {
 	}
 	want := map[key]map[uint64]bpf.SockPeer{} // by cookie
 	var namespaces []*testnet.Namespace
+	var closing []net.Conn // UDP sockets of the last namespace
 	for i := range 2 {
 		ns := testnet.New(t)
 		namespaces = append(namespaces, ns)
@@ -66,6 +68,9 @@ func TestPrivilegedList(t *testing.T) {
 					put(t, stored, raw, &value)
 					put(t, other, elsewhere, &value)
 					want[key{i, protocol}][cookie(t, raw)] = value
+					if i == 1 && network == "udp" {
+						closing = append(closing, told)
+					}
 				})
 			}
 		}
@@ -89,6 +94,12 @@ func TestPrivilegedList(t *testing.T) {
 			t.Errorf("in the thread's own namespace: %d sockets, %v", len(got), err)
 		}
 	})
+	for _, c := range closing {
+		_ = c.Close()
+	}
+	if got, err := lister.List(namespaces[1].Handle(), unix.IPPROTO_UDP); err != nil || len(got) != 0 || len(closing) != 2 {
+		t.Errorf("of %d closed sockets %d are listed: %v", len(closing), len(got), err)
+	}
 }
 
 // More sockets than the kernel lists at once.

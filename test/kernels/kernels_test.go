@@ -184,7 +184,7 @@ func readArchive(t *testing.T, path string) (entries []string) {
 func TestKernelRun_MachineHoldsOnlyWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	r := newKernelRun(&kernel{series: "6.1"}, []suite{{pkg: "bpf"}, {pkg: "cni", programs: "waggle-cni"}}, options{out: "/out"})
-	r.base, r.modules = []string{"/k/veth.ko"}, map[string][]string{"cni": {"/k/tunnel.ko", "/k/wireguard.ko"}}
+	r.base, r.modules = []string{"/k/veth.ko"}, map[string][]string{"cni": {"/k/wireguard.ko", "/k/tunnel.ko"}} // in the order of loading
 	r.left = r.chosen[1:]
 	f, err := r.fileSystem()
 	if err != nil {
@@ -194,7 +194,7 @@ func TestKernelRun_MachineHoldsOnlyWhatIsLeft(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(f.files)); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for _, part := range []string{`"Modules":["veth.ko"]`, `"Modules":["tunnel.ko","wireguard.ko"]`, `"Programs":["waggle-cni"]`} {
+	for _, part := range []string{`"Modules":["veth.ko"]`, `"Modules":["wireguard.ko","tunnel.ko"]`, `"Programs":["waggle-cni"]`} {
 		if !strings.Contains(string(f.texts["plan.json"]), part) {
 			t.Errorf("the plan lacks %s: %s", part, f.texts["plan.json"])
 		}

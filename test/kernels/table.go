@@ -110,7 +110,7 @@ var omissions = []omission{
 	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|TerminatedIsUndone|KilledLeavesOnlyWhatDelRemoves|" +
 		"EveryNameIsTakenByALinkThatWaitsForItsDeletion|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|AgentDiesDuringPut|" +
 		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllThatFails|WithoutListDeletesNothing|AgentAbsent)|" +
-		"Del_(GoneAlready|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
+		"Del_(AfterCleanup_LeavesNothing|GoneAlready|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
 		"QueuedWithoutItsLinkMeansTheAttachment)", "they are about the plugin's answers, its queue and its timeouts of 5 to 10 s; the tests that run make the same calls"},
 	{"cni", newer, "Add_DualStack|Check_FindsWhatIsMissing|Del_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain|Del_ForeignLink|GC_DeletesWhatIsNotListed", unchanged},
 	{"pkg/agentlock", both, ".*", "names of sockets are as old as network namespaces"},
