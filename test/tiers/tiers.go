@@ -16,7 +16,7 @@ type tier struct {
 	budget time.Duration // of CPU time, when all is compiled from nothing, above is a warning, above 1.3 times a failure
 	calls  func(tree *tree, all bool) []call
 	seed   seeding
-	scaled bool // most of its CPU time is the kernel's, for processes and namespaces: the budget is multiplied by the slowness of the machine
+	scaled bool // the budget is multiplied by the slowness of the machine
 }
 
 // seeding is where the random tests of a tier take their seed from. WAGGLE_SEED overrides both sources.
@@ -40,10 +40,10 @@ type call struct {
 var tiers = []tier{
 	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, noSeed, false},
 	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, constantSeed, false},
-	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 250 * time.Second, machine, treeSeed, true},
-	{"node", "the real agent and plugin on private nodes", 650 * time.Second, node, treeSeed, true},
-	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 580 * time.Second, kernels, constantSeed, false},
-	{"kube", "a real Kubernetes", 800 * time.Second, kube, treeSeed, true},
+	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 200 * time.Second, machine, treeSeed, true},
+	{"node", "the real agent and plugin on private nodes", 480 * time.Second, node, treeSeed, true},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, constantSeed, true},
+	{"kube", "a real Kubernetes", 450 * time.Second, kube, treeSeed, true},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
