@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -34,37 +35,34 @@ func scaled(entries int) int {
 func newFullNode(b *testing.B) *node {
 	n := newBenchNode(b)
 	random := rand.New(rand.NewPCG(1, 2))
-	policies := make(map[PolicyKey]PolicyEntry, benchPolicies)
-	for len(policies) < benchPolicies {
-		policies[NewPolicyKey(1000+random.Uint32N(1000), PolicyIdentity, random.Uint32N(1<<16), PolicyPort, 6, uint16(random.Uint32()))] =
-			PolicyEntry{}
+	var policies []PolicyKey
+	for range benchPolicies {
+		policies = append(policies,
+			NewPolicyKey(1000+random.Uint32N(1000), PolicyIdentity, random.Uint32N(1<<16), PolicyPort, 6, uint16(random.Uint32())))
 	}
 	for _, identity := range []uint32{podA.facts().Identity, podB.facts().Identity, benchIdentity, 2} {
-		policies[NewPolicyKey(benchPolicy, PolicyIdentity, identity, PolicyPort, 17, 53)] = PolicyEntry{}
+		policies = append(policies, NewPolicyKey(benchPolicy, PolicyIdentity, identity, PolicyPort, 17, 53))
 	}
-	putAll(b, n.maps[MapPolicy], policies)
-	addresses := make(map[AddrKey]IpcacheEntry, benchAddresses)
-	for len(addresses) < benchAddresses {
+	putAll(b, n.maps[MapPolicy], policies, PolicyEntry{})
+	var addresses []AddrKey
+	for range benchAddresses {
 		var v4 [4]byte
 		binary.BigEndian.PutUint32(v4[:], 0x0b000000+random.Uint32N(1<<24))
-		addresses[NewAddrKey(netip.AddrFrom4(v4))] = IpcacheEntry{Identity: 7}
+		addresses = append(addresses, NewAddrKey(netip.AddrFrom4(v4)))
 	}
+	putAll(b, n.maps[MapIpcache], addresses, IpcacheEntry{Identity: 7})
 	for _, family := range families {
-		addresses[NewAddrKey(benchKnown[family])] = IpcacheEntry{Identity: benchIdentity}
+		n.update(MapIpcache, NewAddrKey(benchKnown[family]), IpcacheEntry{Identity: benchIdentity})
 	}
-	putAll(b, n.maps[MapIpcache], addresses)
 	return n
 }
 
 var benchKnown = map[int]netip.Addr{4: netip.MustParseAddr("10.9.9.9"), 6: netip.MustParseAddr("fd00:9::9")}
 
-func putAll[K comparable, V any](b *testing.B, m *ebpf.Map, all map[K]V) {
+// putAll writes a value under keys, in their order: it decides which keys a look-up meets first.
+func putAll[K comparable, V any](b *testing.B, m *ebpf.Map, keys []K, value V) {
 	b.Helper()
-	keys, values := make([]K, 0, len(all)), make([]V, 0, len(all))
-	for k, v := range all {
-		keys, values = append(keys, k), append(values, v)
-	}
-	if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+	if _, err := m.BatchUpdate(keys, slices.Repeat([]V{value}, len(keys)), nil); err != nil {
 		b.Fatal(err)
 	}
 }

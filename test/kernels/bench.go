@@ -23,7 +23,7 @@ import (
 // time of an empty program.
 var benchmarks = suite{pkg: "bpf", kernels: both, benchmarks: "^Benchmark(Prog|Flow)$"}
 
-// rounds is how often each benchmark runs its two programs, 60 packets each time. The benchmark reports the median.
+// rounds is how often each benchmark runs its two programs, 60 packets each time. The benchmark reports the smallest count.
 const rounds = 25
 
 // A machine whose clock advances by one nanosecond with each instruction, and skips the time in which its only CPU would sleep: a
