@@ -68,6 +68,7 @@ func run(t *testing.T, socket string, args ...string) (code int, stdout, stderr 
 }
 
 const healthy = `{"cilium":{"state":"Ok","msg":"1.2"},"kubernetes":{"state":"Ok","msg":"from manifests"},"datapath-mode":"veth","attach-mode":"tc",
+"routing":{"inter-host-routing-mode":"Tunnel","intra-host-routing-mode":"BPF","tunnel-protocol":"vxlan"},
 "ipam":{"status":"IPv4: 1/254 allocated from 10.0.1.0/24"},"cluster":{"self":"default/node-1"},"agent":{"state":"ready"},"unmanaged-pods":["shop/old"],
 "modules":[{"id":"ipam.job-x","level":"OK","message":"fine"},{"id":"loader","level":"Degraded","message":"attach \u001b[31m","error":"busy"}]}`
 
@@ -105,6 +106,7 @@ func TestOutput(t *testing.T) {
 	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nKubernetes:            Ok - from manifests\n" +
 		"IPAM:                  IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:              veth links, programs attached with tc, 0 maps\n" +
 		"Programs:              datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
+		"Routing:               Network: Tunnel [vxlan]   Host: BPF\n" +
 		"KubeProxyReplacement:  -\nMasquerading:          Disabled\nDevices:               -\n" +
 		"Endpoints:             1, 1 ready\nPolicies:              2, 1 in audit mode, 1 not enforced as written; see waggle policy list\nPods:                  1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:             attach failed - ping: no answer\n" +
 		"Repairs:               4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\nModules:               1 OK, 1 Degraded, 0 Stopped\n"

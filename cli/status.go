@@ -117,6 +117,7 @@ func statusText(w io.Writer, s *statusRows) {
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
 	line("Programs", programsText(s.Programs))
+	line("Routing", routingText(s.Routing))
 	line("KubeProxyReplacement", kubeProxyText(s.KubeProxyReplacement))
 	line("Masquerading", masqueradingText(s.Masquerading))
 	line("Devices", devicesText(s.KubeProxyReplacement))
@@ -131,6 +132,15 @@ func statusText(w io.Writer, s *statusRows) {
 	line("Repairs", repairsText(s.Repairs))
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
+}
+
+// routingText names the way to pods of other nodes and the way between pods of this node.
+func routingText(r models.Routing) string {
+	network := orDash(string(r.InterHostRoutingMode))
+	if r.TunnelProtocol != "" {
+		network += " [" + r.TunnelProtocol + "]"
+	}
+	return "Network: " + network + "   Host: " + orDash(string(r.IntraHostRoutingMode))
 }
 
 // kubeProxyText says what of Services is served.

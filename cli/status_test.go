@@ -43,3 +43,19 @@ func TestStatusText_OfServices(t *testing.T) {
 		}
 	}
 }
+
+func TestRoutingText_OfEachMode(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		routing models.Routing
+		want    string
+	}{
+		{models.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"}, "Network: Tunnel [vxlan]   Host: BPF"},
+		{models.Routing{InterHostRoutingMode: "Native", IntraHostRoutingMode: "BPF"}, "Network: Native   Host: BPF"},
+		{models.Routing{}, "Network: -   Host: -"}, // of an agent before there was one
+	} {
+		if got := routingText(tc.routing); got != tc.want {
+			t.Errorf("%+v: got %q, want %q", tc.routing, got, tc.want)
+		}
+	}
+}

@@ -165,6 +165,21 @@ func TestHealthz_SaysWhatBecameOfTheCNIFile(t *testing.T) {
 	}
 }
 
+func TestHealthz_Routing_FollowsTheMode(t *testing.T) {
+	t.Parallel()
+	for want, port := range map[string]uint16{
+		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"BPF"}`:                           0,
+		`"routing":{"inter-host-routing-mode":"Tunnel","intra-host-routing-mode":"BPF","tunnel-protocol":"vxlan"}`: 8472,
+	} {
+		f := newFixture(t)
+		f.api.Settings.TunnelPort = port
+		f.handler = newHandler(f.api)
+		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
+			t.Errorf("%s is missing in %s", want, body)
+		}
+	}
+}
+
 func TestHealthz_SaysWhatIsFromTheCopy(t *testing.T) {
 	t.Parallel()
 	copied := sources.Source{Table: "k8s-nodes", Producer: "snapshot", State: sources.Snapshot, Since: at.Add(time.Minute), Copy: at}

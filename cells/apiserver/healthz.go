@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -47,6 +48,7 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	s.IPAM = a.ipamStatus(txn)
 	s.KubeProxyReplacement = a.kubeProxy(txn)
 	s.Masquerading = a.masquerading(txn)
+	s.Routing = a.routing()
 	s.Cluster.Self = a.nodeName(txn)
 	s.Cluster.Nodes = a.nodeElements(txn, statedb.Collect(a.Nodes.All(txn)))
 	for m := range a.Maps.All(txn) {
@@ -61,6 +63,16 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 			UpdatedAt: h.UpdatedAt,
 		})
 	}
+}
+
+// routing returns how packets reach pods. Programs redirect packets between pods of this node.
+func (a *api) routing() models.Routing {
+	s := models.Routing{IntraHostRoutingMode: models.RoutingIntraHostRoutingModeBPF, InterHostRoutingMode: models.RoutingInterHostRoutingModeNative}
+	if a.Settings.Tunnel() {
+		s.InterHostRoutingMode = models.RoutingInterHostRoutingModeTunnel
+		s.TunnelProtocol = settings.ProtocolVXLAN
+	}
+	return s
 }
 
 // kubernetes sums up the API server in use, if there is one, and the sources of Kubernetes objects.

@@ -83,7 +83,7 @@ var DefaultFlags = Flags{
 	EndpointShare: 25,
 
 	RoutingMode:    RoutingNative,
-	TunnelProtocol: protocolVXLAN,
+	TunnelProtocol: ProtocolVXLAN,
 	TunnelPort:     portVXLAN,
 }
 

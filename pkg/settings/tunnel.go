@@ -12,10 +12,10 @@ const (
 	RoutingTunnel = "tunnel" // nodes encapsulate packets to pods of other nodes
 )
 
-const (
-	protocolVXLAN = "vxlan"
-	portVXLAN     = 8472 // Linux's own, which Cilium keeps; IANA's is 4789
-)
+// ProtocolVXLAN is the only value of --tunnel-protocol.
+const ProtocolVXLAN = "vxlan"
+
+const portVXLAN = 8472 // Linux's own, which Cilium keeps; IANA's is 4789
 
 // TunnelOverhead is the length in bytes that a tunnel over IPv4 adds to a packet: headers of IPv4, UDP and VXLAN, and the inner Ethernet header.
 const TunnelOverhead = 20 + 8 + 8 + 14
@@ -44,8 +44,8 @@ func (f Flags) tunnelPort(first, last uint16) (uint16, error) {
 		port = portVXLAN
 	}
 	switch {
-	case f.TunnelProtocol != protocolVXLAN:
-		return 0, fmt.Errorf("--tunnel-protocol=%s: is not supported: use %s on all nodes", f.TunnelProtocol, protocolVXLAN)
+	case f.TunnelProtocol != ProtocolVXLAN:
+		return 0, fmt.Errorf("--tunnel-protocol=%s: is not supported: use %s on all nodes", f.TunnelProtocol, ProtocolVXLAN)
 	case port < 0 || port > 65535:
 		return 0, fmt.Errorf("--tunnel-port=%d: want a port from 1 to 65535, or 0 for %d", f.TunnelPort, portVXLAN)
 	case int(first) <= port && port <= int(last):

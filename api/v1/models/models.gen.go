@@ -439,6 +439,42 @@ func (e PortProtocol) Valid() bool {
 	}
 }
 
+// Defines values for RoutingInterHostRoutingMode.
+const (
+	RoutingInterHostRoutingModeNative RoutingInterHostRoutingMode = "Native"
+	RoutingInterHostRoutingModeTunnel RoutingInterHostRoutingMode = "Tunnel"
+)
+
+// Valid indicates whether the value is a known member of the RoutingInterHostRoutingMode enum.
+func (e RoutingInterHostRoutingMode) Valid() bool {
+	switch e {
+	case RoutingInterHostRoutingModeNative:
+		return true
+	case RoutingInterHostRoutingModeTunnel:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RoutingIntraHostRoutingMode.
+const (
+	RoutingIntraHostRoutingModeBPF    RoutingIntraHostRoutingMode = "BPF"
+	RoutingIntraHostRoutingModeLegacy RoutingIntraHostRoutingMode = "Legacy"
+)
+
+// Valid indicates whether the value is a known member of the RoutingIntraHostRoutingMode enum.
+func (e RoutingIntraHostRoutingMode) Valid() bool {
+	switch e {
+	case RoutingIntraHostRoutingModeBPF:
+		return true
+	case RoutingIntraHostRoutingModeLegacy:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ServiceSpecFlagsExtTrafficPolicy.
 const (
 	ServiceSpecFlagsExtTrafficPolicyCluster ServiceSpecFlagsExtTrafficPolicy = "Cluster"
@@ -1564,6 +1600,24 @@ type RouterError struct {
 	Message string `json:"message"`
 }
 
+// Routing How packets reach pods of this node and of other nodes
+type Routing struct {
+	// InterHostRoutingMode To and from pods of other nodes
+	InterHostRoutingMode RoutingInterHostRoutingMode `json:"inter-host-routing-mode,omitempty,omitzero"`
+
+	// IntraHostRoutingMode Between pods of this node
+	IntraHostRoutingMode RoutingIntraHostRoutingMode `json:"intra-host-routing-mode,omitempty,omitzero"`
+
+	// TunnelProtocol Encapsulation of the tunnel; empty without a tunnel
+	TunnelProtocol string `json:"tunnel-protocol,omitempty,omitzero"`
+}
+
+// RoutingInterHostRoutingMode To and from pods of other nodes
+type RoutingInterHostRoutingMode string
+
+// RoutingIntraHostRoutingMode Between pods of this node
+type RoutingIntraHostRoutingMode string
+
 // SelectorCache defines model for SelectorCache.
 type SelectorCache = []SelectorIdentityMapping
 
@@ -1683,6 +1737,9 @@ type StatusResponse struct {
 
 	// NodeMonitor Status of the event buffer
 	NodeMonitor MonitorStatus `json:"nodeMonitor,omitempty,omitzero"`
+
+	// Routing How packets reach pods of this node and of other nodes
+	Routing Routing `json:"routing,omitempty,omitzero"`
 
 	// Stale Probes without news since
 	Stale map[string]time.Time `json:"stale,omitempty,omitzero"`
