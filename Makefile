@@ -70,7 +70,7 @@ test-kube: packages build image kube-binaries bin/cluster ## tests on a real Kub
 test-kernels: packages ## tests that need a kernel, inside Debian's kernels 6.1 and 6.12 under qemu
 	@KERNELS_FLAGS="$(KERNELS_FLAGS)" $(RUN_TIERS) kernels
 
-# NODES=2 makes two nodes; CLUSTER_FLAGS=-bare leaves Waggle out.
+# NODES=3 makes three nodes, whose pods reach each other through a tunnel; CLUSTER_FLAGS=-bare leaves Waggle out.
 NODES ?= 1
 cluster: packages build image kube-binaries bin/cluster ## a Kubernetes with Waggle that stays; prints how to use it; needs root
 	@bin/cluster up -nodes $(NODES) $(CLUSTER_FLAGS)

@@ -27,6 +27,7 @@ var expensive = map[string]string{
 	"test/kube TestPrivilegedCluster":                                           "starts a control plane and three nodes",
 	"test/kube TestPrivilegedCluster/*":                                         "each waits for a component of a real Kubernetes",
 	"test/kube TestPrivilegedCluster_LeavesNothing":                             "starts and kills two clusters",
+	"test/kube/cmd/cluster TestPrivilegedCluster_PodsOfDifferentNodes":          "starts a cluster of three nodes with the DaemonSet",
 	"test/kube/cmd/cluster TestPrivilegedCluster_UpAndDown":                     "starts a cluster, and ends it",
 	"test/kube/install TestPrivilegedInstall":                                   "starts a control plane, installs twice",
 	"test/kube/install TestPrivilegedInstall/*":                                 "each waits for a component of a real Kubernetes",

@@ -15,21 +15,48 @@ import (
 // program is what make has built: the programs of Kubernetes are beside it.
 const program = "../../../../bin/cluster"
 
-// TestPrivilegedCluster_UpAndDown does what a person does, in the order in which persons do it.
-func TestPrivilegedCluster_UpAndDown(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "cluster")
-	cluster := func(want string, args ...string) {
+// starter returns a function that calls the program for a cluster of the test's own, and wants its output to contain a text. The cluster is removed with the
+// test.
+func starter(t *testing.T) (dir string, cluster func(want string, args ...string) string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "cluster")
+	t.Setenv("WAGGLE_CLUSTER_DIR", dir)
+	t.Cleanup(func() { _ = exec.Command("env", "WAGGLE_CLUSTER_DIR="+dir, program, "down").Run() })
+	return dir, func(want string, args ...string) string {
 		t.Helper()
-		cmd := exec.Command(program, args...)
-		cmd.Env = append(os.Environ(), "WAGGLE_CLUSTER_DIR="+dir)
-		out, err := cmd.CombinedOutput()
+		out, err := exec.Command(program, args...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("cluster %s: want %q, got %v:\n%s", strings.Join(args, " "), want, err, out)
 		}
+		return string(out)
 	}
-	t.Cleanup(func() { _ = exec.Command("env", "WAGGLE_CLUSTER_DIR="+dir, program, "down").Run() })
+}
 
-	t.Setenv("WAGGLE_CLUSTER_DIR", dir)
+// TestPrivilegedCluster_PodsOfDifferentNodes does what the text tells a person who has started several nodes.
+func TestPrivilegedCluster_PodsOfDifferentNodes(t *testing.T) {
+	_, cluster := starter(t)
+	_, text, _ := strings.Cut(cluster("pods of different nodes reach each other", "up", "-nodes", "3"), "These commands show it:\n\n")
+	want := []string{" created", " condition met", " 0% packet loss", "Network: Tunnel [vxlan]"} // of each command
+	commands := strings.Split(strings.TrimSpace(text), "\n")
+	if len(commands) != len(want) {
+		t.Fatalf("want %d commands, got:\n%s", len(want), text)
+	}
+	shell := func(command, want string) {
+		t.Helper()
+		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
+			t.Fatalf("%s: want %q, got %v:\n%s", command, want, err, out)
+		}
+	}
+	for i, command := range commands {
+		shell(command, want[i])
+	}
+	shell(strings.NewReplacer("on-node-1", "on-node-2", "on-node-2", "on-node-3").Replace(commands[2]), want[2])
+	cluster("The cluster is gone", "down")
+}
+
+// TestPrivilegedCluster_UpAndDown does what a person does, in the order in which persons do it.
+func TestPrivilegedCluster_UpAndDown(t *testing.T) {
+	dir, cluster := starter(t)
 	cluster("No cluster is running", "down")
 
 	// A process that is killed takes all others with it, and a new one can take its place.
@@ -66,6 +93,23 @@ func held(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return pid
+}
+
+// TestInstall_TunnelBetweenNodes also holds that further flags come last, as the last one of an option counts.
+func TestInstall_TunnelBetweenNodes(t *testing.T) {
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{nil, ""},
+		{[]string{"-nodes", "2"}, "--set routing-mode=tunnel"},
+		{[]string{"-nodes", "2", "-install-flags", "--set routing-mode=native"}, "--set routing-mode=tunnel --set routing-mode=native"},
+	} {
+		c, err := parse(tc.args)
+		if got := strings.Join(c.install(), " "); err != nil || got != tc.want {
+			t.Errorf("%v: got %q, %v, want %q", tc.args, got, err, tc.want)
+		}
+	}
 }
 
 func TestRun_Refuses(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 func main() {
@@ -59,6 +60,15 @@ func parse(args []string) (c choices, err error) {
 		err = fmt.Errorf("want no arguments and 1 to 200 nodes")
 	}
 	return c, err
+}
+
+// install returns the flags of "waggle install". Several nodes have a tunnel between their pods, unless further flags say otherwise: the last --set of an
+// option counts.
+func (c choices) install() (flags []string) {
+	if c.nodes > 1 {
+		flags = []string{"--set", "routing-mode=tunnel"}
+	}
+	return append(flags, strings.Fields(c.installFlags)...)
 }
 
 // file is in the folder that holds what a person may look at. Everything else is in the namespaces of the cluster's

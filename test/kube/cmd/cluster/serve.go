@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,9 +87,14 @@ func start(ctx context.Context, c choices) (*kube.Cluster, error) {
 	if err := os.WriteFile(file("kubectl"), []byte(script), 0o755); err != nil {
 		return cluster, err
 	}
+	if len(cluster.Nodes) > 1 {
+		if err := os.WriteFile(file("pods.yaml"), []byte(podsOnNodes(cluster)), 0o644); err != nil {
+			return cluster, err
+		}
+	}
 	result := "ok"
 	if !c.bare {
-		if err := cluster.InstallWaggle(limited, strings.Fields(c.installFlags)...); err != nil {
+		if err := cluster.InstallWaggle(limited, c.install()...); err != nil {
 			result = fmt.Sprintf("Waggle is not its network: %v", err) // the person may look at it
 		}
 	}
@@ -98,4 +102,20 @@ func start(ctx context.Context, c choices) (*kube.Cluster, error) {
 		return cluster, err
 	}
 	return cluster, os.Rename(file("result.new"), file("result"))
+}
+
+// podsOnNodes is the manifest of a pod on each node.
+func podsOnNodes(c *kube.Cluster) (text string) {
+	for _, n := range c.Nodes {
+		text += fmt.Sprintf(`---
+apiVersion: v1
+kind: Pod
+metadata: {name: on-%[1]s, labels: {app: on-nodes}}
+spec:
+  nodeName: %[1]s
+  terminationGracePeriodSeconds: 0
+  containers: [{name: main, image: %[2]q, imagePullPolicy: Never, command: [sleep, "1000000"]}]
+`, n.Name, kube.ClientImage)
+	}
+	return text
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -23,14 +24,13 @@ func up(args []string) error {
 	lock, err := takeLock()
 	if errors.Is(err, errRunning) {
 		fmt.Println("A cluster is running already; make cluster-down removes it.")
-		describe()
-		return nil
+		return describe()
 	}
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	for _, name := range []string{"result", "log", "kubeconfig"} {
+	for _, name := range []string{"result", "log", "kubeconfig", "pods.yaml"} {
 		if err := os.RemoveAll(file(name)); err != nil {
 			return err
 		}
@@ -45,7 +45,9 @@ func up(args []string) error {
 	if err != nil {
 		return err
 	}
-	describe()
+	if err := describe(); err != nil {
+		return err
+	}
 	if result != "ok" {
 		return fmt.Errorf("the cluster is running, but: %s", result)
 	}
@@ -97,7 +99,11 @@ func waitForResult(ended <-chan error) (string, error) {
 }
 
 // describe says how to use the cluster.
-func describe() {
+func describe() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	fmt.Printf(`
   %s get nodes          or: export KUBECONFIG=%s
   %s node node-1          a shell on a node
@@ -106,4 +112,16 @@ func describe() {
 
 Nodes reach no registry. Pods can use the image %s (busybox) with imagePullPolicy: Never.
 `, file("kubectl"), file("kubeconfig"), os.Args[0], file("logs"), kube.ClientImage)
+	if _, err := os.Stat(file("pods.yaml")); err != nil { // there is one node
+		return nil
+	}
+	fmt.Printf(`
+With Waggle, pods of different nodes reach each other; as installed here, through a tunnel. These commands show it:
+
+  %[1]s apply -f %[2]s
+  %[1]s wait --for=condition=Ready --timeout=3m pods -l app=on-nodes
+  %[1]s exec on-node-1 -- ping -c 3 $(%[1]s get pod on-node-2 -o jsonpath={.status.podIP})
+  %[3]s node node-1 %[4]s status
+`, file("kubectl"), file("pods.yaml"), os.Args[0], filepath.Join(filepath.Dir(self), "waggle"))
+	return nil
 }
