@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,7 +107,7 @@ func (b *bench) inStep(ctx context.Context) error {
 				return ctx.Err()
 			case <-time.After(outage):
 			}
-			if err := node.Do(func() error { return started(func(t testing.TB) { server.Start(t) }) }); err != nil {
+			if err := node.Do(server.Reopen); err != nil {
 				return err
 			}
 			one, err := b.followed(ctx, node, server, fmt.Sprintf("after-outage-%d", round))
@@ -188,14 +187,15 @@ func (b *bench) withServer(ctx context.Context, second **kubetest.Server, f func
 	defer node.Close()
 	var server *kubetest.Server
 	urls := ""
-	if err := node.Do(func() error {
-		return started(func(t testing.TB) {
-			server = kubetest.New(t)
-			if urls = server.URL(); second != nil {
-				*second = server.Replica(t)
-				urls += "," + (*second).URL()
-			}
-		})
+	if err := node.Do(func() (err error) {
+		if server, err = kubetest.Open(); err != nil {
+			return err
+		}
+		if urls = server.URL(); second != nil {
+			*second, err = server.OpenReplica()
+			urls += "," + (*second).URL()
+		}
+		return err
 	}); err != nil {
 		return err
 	}
@@ -219,24 +219,3 @@ func putPod(server *kubetest.Server, name string) {
 	server.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), Labels: map[string]string{"app": name}},
 		Spec: corev1.PodSpec{NodeName: "node-1", ServiceAccountName: "default"}})
 }
-
-// started calls a function that package kubetest wrote for tests. What would end a test is returned.
-func started(f func(testing.TB)) (err error) {
-	defer func() {
-		if failure, is := recover().(startFailure); is {
-			err = failure.error
-		}
-	}()
-	f(notATest{})
-	return nil
-}
-
-// notATest is a testing.TB for servers outside of tests. The caller stops them.
-type notATest struct{ testing.TB }
-
-type startFailure struct{ error }
-
-func (notATest) Helper()                           {}
-func (notATest) Cleanup(func())                    {}
-func (notATest) Errorf(string, ...any)             {}
-func (notATest) Fatalf(format string, args ...any) { panic(startFailure{fmt.Errorf(format, args...)}) }

@@ -7,6 +7,7 @@ import (
 	"log"
 	"net/http"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"sigs.k8s.io/yaml"
 
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
@@ -126,6 +128,20 @@ func (s *Server) Put(objects ...runtime.Object) {
 		s.store.put(r, stored)
 		s.store.mu.Unlock()
 	}
+}
+
+// PutYAML is [Server.Put] of the objects of a manifest. Lines of "---" separate them; what lies between need not be an object.
+func (s *Server) PutYAML(manifest string) error {
+	for document := range strings.SplitSeq(manifest, "---\n") {
+		object := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
+			return err
+		}
+		if len(object.Object) > 0 {
+			s.Put(object)
+		}
+	}
+	return nil
 }
 
 // Get reads an object into out, unless that is nil, and says whether there is one.

@@ -10,7 +10,6 @@ import (
 
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/script"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/waggle-net/waggle/pkg/kubeapi"
@@ -78,11 +77,9 @@ func (s *Server) putFiles(state *script.State, args []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(text, &object.Object); err != nil {
+		if err := s.PutYAML(string(text)); err != nil {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
-		s.Put(object)
 	}
 	return "", nil
 }

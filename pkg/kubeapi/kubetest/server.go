@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
@@ -49,7 +50,7 @@ func (s *Server) Replica(t testing.TB, options ...Option) *Server {
 
 func start(t testing.TB, shared *store, options []Option) *Server {
 	t.Helper()
-	s := &Server{store: shared, address: "127.0.0.1:0", denied: map[denial]bool{}}
+	s := newServer(shared)
 	for _, option := range options {
 		option(t, s)
 	}
@@ -58,12 +59,39 @@ func start(t testing.TB, shared *store, options []Option) *Server {
 	return s
 }
 
+func newServer(shared *store) *Server {
+	return &Server{store: shared, address: "127.0.0.1:0", denied: map[denial]bool{}}
+}
+
+// Open is [New] for programs that are no tests: the caller stops the server.
+func Open() (*Server, error) {
+	s := newServer(newStore())
+	return s, s.Reopen()
+}
+
+// OpenReplica is [Server.Replica] for programs that are no tests: the caller stops the replica.
+func (s *Server) OpenReplica() (*Server, error) {
+	replica := newServer(s.store)
+	replica.network = s.network
+	return replica, replica.Reopen()
+}
+
 // Start listens again where the server listened before Stop.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
+	if err := s.startHTTP(func(err error) { t.Errorf("the fake API server ended: %v", err) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Reopen is [Server.Start] for programs that are no tests.
+func (s *Server) Reopen() error { return s.startHTTP(func(error) {}) } // clients report what fails
+
+// startHTTP calls failed if the server ends without Stop.
+func (s *Server) startHTTP(failed func(error)) error {
 	listener, err := s.listen()
 	if err != nil {
-		t.Fatalf("start the fake API server: %v", err)
+		return fmt.Errorf("start the fake API server: %w", err)
 	}
 	s.address = listener.Addr().String()
 	server := &http.Server{Handler: s, TLSConfig: s.tls, ReadHeaderTimeout: time.Minute, ErrorLog: quiet}
@@ -78,9 +106,10 @@ func (s *Server) Start(t testing.TB) {
 			serve = func() error { return server.ServeTLS(listener, "", "") }
 		}
 		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("the fake API server ended: %v", err)
+			failed(err)
 		}
 	}()
+	return nil
 }
 
 func (s *Server) listen() (net.Listener, error) {
