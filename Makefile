@@ -123,9 +123,10 @@ bench-kernels: packages ## instructions per packet on Debian's kernels, counted 
 bench-kube: build kube-binaries ## memory, CPU and start on a real Kubernetes with 5,000 nodes and 20,000 pods elsewhere; needs root
 	cd test/kube && $(GO_RUN) ./bench
 
-demo: build ## three pods in a private network namespace; needs root
+# NODES=2 has pods on two nodes, with the tunnel between them.
+demo: build ## three pods in private network namespaces; needs root
 	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o bin/demo ./test/demo
-	@bin/demo
+	@bin/demo -nodes $(NODES)
 
 # SOAK='node hostile' runs a part.
 soak: build packages image kube-binaries ## the counts and times that do not fit into test, and a lane beside busy processes; needs root

@@ -1,7 +1,8 @@
 // Command demo shows the whole of Waggle on one machine in some seconds: it makes a private node, starts the agent,
 // attaches three pods by running the plugin as a container runtime does, sends packets, has a network policy enforced and
-// explained, shows dropped packets with their reasons, and takes everything down again. It ends with an error when any
-// step is not as it should be.
+// explained, shows dropped packets with their reasons, and takes everything down again. With -nodes 2 it makes two nodes
+// and an API server, and connects the pods of both through the tunnel. It ends with an error when any step is not as it
+// should be.
 package main
 
 import (
@@ -16,17 +17,23 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
 func main() {
 	bin := flag.String("bin", "bin", "folder with waggle-agent, waggle-cni and waggle")
+	nodes := flag.Int("nodes", 1, "number of nodes, 1 or 2")
 	flag.Parse()
+	if *nodes != 1 && *nodes != 2 {
+		fmt.Fprintf(os.Stderr, "-nodes=%d: the demonstration has 1 or 2 nodes\n", *nodes)
+		os.Exit(2)
+	}
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "the demonstration makes network namespaces: run it as root")
 		os.Exit(1)
 	}
-	os.Exit(failed(compared(*bin)))
+	os.Exit(failed(compared(*bin, *nodes)))
 }
 
 // failed prints an error and makes it an exit code.
@@ -39,13 +46,17 @@ func failed(err error) int {
 }
 
 // compared looks at the machine before and after the run, which is a process of its own.
-func compared(bin string) error {
+func compared(bin string, nodes int) error {
 	d := &demo{out: os.Stdout, bin: bin, start: time.Now()}
+	plan := d.oneNode()
+	if nodes == 2 {
+		plan = d.twoNodes()
+	}
 	before, err := machine()
 	if err != nil {
 		return fmt.Errorf("look at the machine: %w", err)
 	}
-	if code := nodekit.Contain(func() int { return failed(d.run()) }); code != 0 {
+	if code := nodekit.Contain(func() int { return failed(d.run(plan)) }); code != 0 {
 		os.Exit(code) // the process inside has said why
 	}
 	if err := compareMachine(before); err != nil {
@@ -55,28 +66,28 @@ func compared(bin string) error {
 	return nil
 }
 
-// demo is one run: its node, its pods and the clock of its progress.
+// demo is one run: its nodes, its pods and the clock of its progress.
 type demo struct {
 	out   io.Writer
 	bin   string
 	start time.Time
 	steps int
-	node  *nodekit.Node
-	pods  []*nodekit.Pod
+	nodes []*nodekit.Node
+	pods  []*nodekit.Pod // by the order of names
+
+	cluster *nodekit.Cluster   // of two nodes
+	servers []*kubetest.Server // the API server of two nodes, which each has on its loopback; none with one node
 }
 
-func (d *demo) run() (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
-	defer cancel()
-	defer func() { err = errors.Join(err, d.close()) }()
-	for _, s := range []struct {
-		name string
-		do   func(context.Context) error
-	}{
+type step struct {
+	name string
+	do   func(context.Context) error
+}
+
+func (d *demo) oneNode() []step {
+	return []step{
 		{"make a private node: namespaces, an uplink, a Node manifest", d.makeNode},
-		{"start the agent and wait until it is ready", d.startAgent},
+		{"start the agent and wait until it is ready", d.startAgents},
 		{"attach three pods through the CNI plugin", d.attachPods},
 		{"ping between all pods, IPv4 and IPv6", d.pingPods},
 		{"ping between pods and the node, both ways", d.pingNode},
@@ -86,8 +97,17 @@ func (d *demo) run() (err error) {
 		{"a network policy: enforced, explained, changed", d.enforce},
 		{"a pod sends with a false source address: dropped, with its reason (waggle drops)", d.spoof},
 		{"detach the pods: nothing of them is left", d.detachPods},
-		{"stop the agent", d.stopAgent},
-	} {
+		{"stop the agent", d.stopAgents},
+	}
+}
+
+func (d *demo) run(plan []step) (err error) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	defer func() { err = errors.Join(err, d.close()) }()
+	for _, s := range plan {
 		if err := d.step(ctx, s.name, s.do); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("interrupted, or longer than two minutes, at step %d, %s", d.steps, s.name)
@@ -112,27 +132,37 @@ func (d *demo) step(ctx context.Context, name string, do func(context.Context) e
 	return nil
 }
 
-func (d *demo) makeNode(context.Context) (err error) {
-	d.node, err = nodekit.New(nodekit.Options{BinDir: d.bin})
+func (d *demo) makeNode(context.Context) error {
+	n, err := nodekit.New(nodekit.Options{BinDir: d.bin})
+	if err == nil {
+		d.nodes = []*nodekit.Node{n}
+	}
 	return err
 }
 
-func (d *demo) startAgent(ctx context.Context) error {
-	if err := d.node.StartAgent(); err != nil {
-		return err
+func (d *demo) startAgents(ctx context.Context) error {
+	for _, n := range d.nodes {
+		if err := n.StartAgent(); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	return d.node.WaitReady(ctx)
+	for _, n := range d.nodes {
+		if err := n.WaitReady(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *demo) attachPods(ctx context.Context) error {
 	if err := d.describePods(); err != nil {
 		return err
 	}
-	for _, name := range names {
+	for i, name := range names {
 		begin := time.Now()
-		pod, err := d.node.AddPod(ctx, name)
+		pod, err := d.nodeOf(i).AddPod(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -161,12 +191,12 @@ func ms(since time.Time) float64 { return float64(time.Since(since).Microseconds
 
 func (d *demo) pingNode(context.Context) error {
 	begin := time.Now()
-	for _, pod := range d.pods {
+	for i, pod := range d.pods {
 		for _, ipv6 := range []bool{false, true} {
 			if err := nodekit.Ping(pod, pod.Gateway(ipv6), 56); err != nil {
 				return fmt.Errorf("%s to the node: %w", pod.Name, err)
 			}
-			if err := nodekit.Ping(d.node.Host(), pod.Addr(ipv6), 56); err != nil {
+			if err := nodekit.Ping(d.nodeOf(i).Host(), pod.Addr(ipv6), 56); err != nil {
 				return fmt.Errorf("the node to %s: %w", pod.Name, err)
 			}
 		}
@@ -175,10 +205,10 @@ func (d *demo) pingNode(context.Context) error {
 	return nil
 }
 
-// show runs the operator's command and prints its output, indented.
+// show runs the operator's command on the first node and prints its output, indented.
 func (d *demo) show(args ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		text, err := d.node.Waggle(ctx, args...)
+		text, err := d.nodes[0].Waggle(ctx, args...)
 		if err == nil && strings.TrimSpace(text) == "" {
 			err = errors.New("the command printed nothing")
 		}
@@ -198,21 +228,16 @@ func (d *demo) spoof(ctx context.Context) error {
 		}
 	}
 	const reason = "Invalid source ip"
-	for {
-		text, err := d.node.Waggle(ctx, "drops")
-		if err != nil {
-			return err
+	return await(ctx, func() error {
+		text, err := d.nodes[0].Waggle(ctx, "drops")
+		if err == nil && strings.Count(text, reason) < 2 {
+			err = fmt.Errorf("no drop with the reason %q was shown:\n%s", reason, text)
 		}
-		if strings.Count(text, reason) >= 2 {
+		if err == nil {
 			fmt.Fprintln(d.out, indent(text))
-			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("no drop with the reason %q was shown:\n%s", reason, text)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+		return err
+	})
 }
 
 func (d *demo) detachPods(ctx context.Context) error {
@@ -225,27 +250,52 @@ func (d *demo) detachPods(ctx context.Context) error {
 		}
 	}
 	d.pods = nil
+	return await(ctx, func() (err error) {
+		for _, n := range d.nodes {
+			links, e := n.PodLinks()
+			if e == nil && len(links) > 0 {
+				e = fmt.Errorf("links are left: %v", links)
+			}
+			err = errors.Join(err, e)
+		}
+		return err
+	})
+}
+
+func (d *demo) stopAgents(ctx context.Context) (err error) {
+	for _, n := range d.nodes {
+		err = errors.Join(err, n.StopAgent(ctx))
+	}
+	return err
+}
+
+// await calls check until it returns nil. The error is the last one of check.
+func await(ctx context.Context, check func() error) error {
 	for {
-		links, err := d.node.PodLinks()
-		if err != nil || len(links) == 0 {
-			return err
+		err := check()
+		if err == nil {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("links are left: %v", links)
+			return err
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-func (d *demo) stopAgent(ctx context.Context) error { return d.node.StopAgent(ctx) }
-
 func (d *demo) close() (err error) {
 	for _, pod := range d.pods {
 		err = errors.Join(err, pod.Close())
 	}
-	if d.node != nil {
-		err = errors.Join(err, d.node.Close())
+	for _, s := range d.servers {
+		s.Stop()
+	}
+	if d.cluster != nil {
+		return errors.Join(err, d.cluster.Close())
+	}
+	for _, n := range d.nodes {
+		err = errors.Join(err, n.Close())
 	}
 	return err
 }

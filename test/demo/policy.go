@@ -29,14 +29,30 @@ spec:
 // names are those of the pods, the queen last.
 var names = []string{"bee", "drone", "queen"}
 
-// describePods writes what an API server would say of the pods: with their labels policies choose them.
+// nodeOf is the node of a pod. The queen is on the last node, the others are on the first.
+func (d *demo) nodeOf(pod int) *nodekit.Node {
+	if pod == len(names)-1 {
+		return d.nodes[len(d.nodes)-1]
+	}
+	return d.nodes[0]
+}
+
+// describePods writes the objects of the pods: with their labels policies choose them.
 func (d *demo) describePods() error {
 	text := "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n"
-	for _, name := range names {
+	for i, name := range names {
 		text += fmt.Sprintf("---\napiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: default, uid: %[1]s, labels: {name: %[1]s}}\n"+
-			"spec: {nodeName: node-1}\n", name)
+			"spec: {nodeName: %s}\n", name, d.nodeOf(i).Name())
 	}
-	return d.node.WriteManifest("pods.yaml", text)
+	return d.write("pods.yaml", text)
+}
+
+// write gives the agents objects of Kubernetes: a manifest of the only node, or objects of the API server.
+func (d *demo) write(file, text string) error {
+	if len(d.servers) > 0 {
+		return d.servers[0].PutYAML(text)
+	}
+	return d.nodes[0].WriteManifest(file, text)
 }
 
 // enforce lets the drone alone connect to the queen, shows that and why the bee cannot, then lets in the bee too.
@@ -60,7 +76,7 @@ func (d *demo) enforce(ctx context.Context) (err error) {
 		}
 	}()
 	for _, allowed := range [][]string{{"drone"}, {"drone", "bee"}} {
-		if err := d.node.WriteManifest("queen.yaml", fmt.Sprintf(policy, strings.Join(allowed, ", "))); err != nil {
+		if err := d.write("queen.yaml", fmt.Sprintf(policy, strings.Join(allowed, ", "))); err != nil {
 			return err
 		}
 		d.say("    NetworkPolicy default/queen: %s may connect to queen, port %d, and nobody else", strings.Join(allowed, " and "), port)
@@ -80,21 +96,20 @@ func (d *demo) try(ctx context.Context, from, to *nodekit.Pod, allowed bool) err
 		verdict = "ALLOWED"
 	}
 	args := []string{"policy", "explain", "--from", "default/" + from.Name, "--to", "default/" + to.Name, "--port", fmt.Sprintf("%d/TCP", port)}
+	kernels := 2 // of the sender and of the receiver
+	if len(d.nodes) > 1 {
+		kernels = 1 // the queen's node knows only its own
+	}
 	var why string
-	for {
-		text, err := d.node.Waggle(ctx, args...)
-		if err != nil {
-			return err
-		}
+	if err := await(ctx, func() error {
+		text, err := d.nodes[len(d.nodes)-1].Waggle(ctx, args...)
 		why, _, _ = strings.Cut(text, "\n")
-		if strings.HasPrefix(why, verdict) && strings.Count(text, "kernel: agrees") == 2 {
-			break
+		if err == nil && (!strings.HasPrefix(why, verdict) || strings.Count(text, "kernel: agrees") != kernels) {
+			err = fmt.Errorf("want %s, but waggle %s says:\n%s", verdict, strings.Join(args, " "), text)
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("want %s, but waggle %s says:\n%s", verdict, strings.Join(args, " "), text)
-		case <-time.After(20 * time.Millisecond):
-		}
+		return err
+	}); err != nil {
+		return err
 	}
 	for _, ipv6 := range []bool{false, true} {
 		patience := 500 * time.Millisecond // nobody answers
