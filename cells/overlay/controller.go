@@ -80,7 +80,7 @@ func (c *controller) disable(ctx context.Context, health cell.Health, done func(
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.LocalNode, c.MTUs, c.Devices, c.Attachments)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.LocalNode) // of the other tables only single rows wake the loop
 		changed := statedb.NewWatchSet()
 		rows, nodesChanged := c.Nodes.AllWatch(txn)
 		known, initialized := c.Nodes.Initialized(txn)

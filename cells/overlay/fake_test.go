@@ -55,7 +55,9 @@ func (k *fakeKernel) change(f func() error) error {
 	}
 	txn := k.db.WriteTxn(k.table)
 	defer txn.Commit()
-	_ = k.table.DeleteAll(txn)
+	for old := range k.table.List(txn, devices.ByName(podlink.OverlayDevice)) {
+		_, _, _ = k.table.Delete(txn, old)
+	}
 	if d := k.device; d != nil {
 		_, _, _ = k.table.Insert(txn, &devices.Device{Index: d.Index, Name: podlink.OverlayDevice, Type: d.Type, MTU: d.MTU, MAC: d.MAC, Up: d.Up, Group: d.Group})
 	}
@@ -229,26 +231,29 @@ func newNodes(db *statedb.DB) (statedb.RWTable[*nodes.Node], hive.ScriptCmdOut, 
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		c := &contributions{}
-		return []cell.Cell{
-			agent.Cell, account.Cell,
-			cell.Provide(
-				newNodes, statedb.RWTable[*nodes.Node].ToTable,
-				devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
-				localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
-				mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
-				attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
-				func() ipcache.Writer { return c },
-				func() sysctls.Writer { return settingsWriter{c} },
-				c.command,
-				newFakeKernel,
-				func(k *fakeKernel) kernel { return k },
-				(*fakeKernel).commands,
-			),
-			cell.Module("overlay", "Under test", implementation),
-		}
-	})
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return underTest() })
+}
+
+// underTest are the module with a fake kernel, and the tables that it reads.
+func underTest() []cell.Cell {
+	c := &contributions{}
+	return []cell.Cell{
+		agent.Cell, account.Cell,
+		cell.Provide(
+			newNodes, statedb.RWTable[*nodes.Node].ToTable,
+			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
+			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+			mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
+			attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+			func() ipcache.Writer { return c },
+			func() sysctls.Writer { return settingsWriter{c} },
+			c.command,
+			newFakeKernel,
+			func(k *fakeKernel) kernel { return k },
+			(*fakeKernel).commands,
+		),
+		cell.Module("overlay", "Under test", implementation),
+	}
 }
 
 // A device that cannot be looked for is not deleted, and the error is reported.
