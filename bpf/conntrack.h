@@ -56,6 +56,12 @@ static __always_inline __u32 ct_end_id(const struct ct_entry *entry, __u32 end)
 	return *(const __u16 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener) + (end & 1) * sizeof(entry->opener));
 }
 
+static __always_inline __u32 ct_end_identity(const struct ct_entry *entry, __u32 end)
+{
+	return *(const __u32 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener_identity) +
+				(end & 1) * sizeof(entry->opener_identity));
+}
+
 static __always_inline __u32 ct_end_revision(const struct ct_entry *entry, __u32 end)
 {
 	return *(const __u32 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener_revision) +

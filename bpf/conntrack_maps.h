@@ -58,6 +58,7 @@ enum ct_flag {
 	CT_TRANSLATED = 128, /* the opener asked a service, and the target is its backend */
 	CT_TARGET_RESET = 256,
 	CT_REPLIED = 512, /* the target sent something other than a reset */
+	CT_BY_VNI = 1 << 12, /* the identity of the peer is the VNI of its packets, for ipcache does not know it */
 };
 
 #define CT_PATHS (CT_VIA_STACK | 3 << 10) /* all bits of the path, also those that are reserved */
@@ -82,7 +83,8 @@ struct ct_entry {
 	__u64 packets; /* of both directions; CPUs race on them. Bits 48 to 63 are reserved. */
 	__u64 bytes;
 };
-_Static_assert(__builtin_offsetof(struct ct_entry, target_revision) == __builtin_offsetof(struct ct_entry, opener_revision) + 4 &&
+_Static_assert(__builtin_offsetof(struct ct_entry, target_identity) == __builtin_offsetof(struct ct_entry, opener_identity) + 4 &&
+		       __builtin_offsetof(struct ct_entry, target_revision) == __builtin_offsetof(struct ct_entry, opener_revision) + 4 &&
 		       __builtin_offsetof(struct ct_entry, target) == __builtin_offsetof(struct ct_entry, opener) + 2,
 	       "both ends are reached by an index");
 

@@ -42,6 +42,9 @@ struct flow {
 	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
 	__u8 service;	   /* FLOW_..., what the packet has to do with a service */
 	__u8 midstream;	   /* a TCP segment without SYN whose connection has no entry */
+	__u8 tunnelled;	   /* it came through the tunnel */
+	__u8 by_vni;	   /* ipcache does not know the peer, and its identity is a VNI */
+	__u32 tunnelled_identity; /* of its sender, as overlay_ingress found it; 0 when it is unknown */
 	union ct_key key;
 	struct ct_entry entry; /* what is to be stored, when the packet changes it */
 	struct dealing dealing; /* what is evaluated, when policies are */
@@ -180,6 +183,9 @@ __attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_ent
 		return 0;
 	/* What was let in because it was made here nobody else goes on with, whose address may have been changed to the node's. */
 	if (own && flow->foreign && entry->opener_identity == IDENTITY_HOST)
+		return 0;
+	/* ipcache may not know the sender, and then no epoch tells that another pod has its address now. */
+	if (flow->tunnelled && ct_end_identity(entry, !own) != flow->tunnelled_identity)
 		return 0;
 	if (peer) {
 		facts = endpoint_by_id(peer);

@@ -8,9 +8,12 @@
 #include "conntrack.h"
 #include "endpoint.h"
 #include "flow.h"
+#include "identities.h"
 #include "ipcache.h"
 #include "ipv6.h"
 #include "l4.h"
+#include "mark.h"
+#include "overlay_state.h"
 #include "reasons.h"
 #include "verdict.h"
 
@@ -70,6 +73,35 @@ __attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 ide
 	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
 }
 
+/* ask_tunnel notes who sent a packet for a pod that came through the tunnel: the stack hands on the mark of overlay_ingress. */
+__attribute__((noinline)) int ask_tunnel(struct __sk_buff *skb, struct flow *flow)
+{
+	if (!flow || !overlay_is_device(skb->ingress_ifindex))
+		return 0;
+	flow->tunnelled = 1;
+	flow->tunnelled_identity = mark_identity(skb->mark);
+	return 0;
+}
+
+/* identify_by_vni sets the identity of a peer that ipcache does not know: the VNI of its packet. A packet to the peer has no VNI, so the peer keeps the
+ * identity by which the flow was evaluated, while policies know that. Otherwise the peer stays unknown. */
+__attribute__((noinline)) int identify_by_vni(struct flow *flow)
+{
+	__u32 identity = IDENTITY_UNKNOWN;
+
+	if (!flow)
+		return 0;
+	if (flow->direction == DIRECTION_INGRESS)
+		identity = flow->tunnelled_identity;
+	else if (flow->known && (flow->entry.flags & CT_BY_VNI))
+		identity = ct_end_identity(&flow->entry, !ct_end(&flow->entry, flow_self(flow)));
+	if (!identity_is_known(identity))
+		return 0;
+	flow->peer_identity = identity;
+	flow->by_vni = 1;
+	return 0;
+}
+
 /* flow_judge asks the policy of self and, where it gets the packet without the stack, of the peer, in the direction in which the
  * flow was opened. What it finds stands in the entry. */
 __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
@@ -97,6 +129,8 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 	if (sends && is_encapsulated(flow, peer.identity))
 		return DROP(FILE_JUDGE, REASON_ENCAPSULATED);
 	flow->peer_identity = peer.identity;
+	if (tunnel_port && peer.identity == IDENTITY_UNKNOWN)
+		identify_by_vni(flow);
 	flow->peer = peer.facts ? peer.facts->id : 0;
 	flow->path = peer.facts ? PATH_PEER : PATH_STACK;
 
@@ -106,7 +140,7 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 	if (flow->l4.role != L4_PLAIN)
 		d->port = bpf_htons(flow->l4.type);
 	d->fresh = !flow->known;
-	d->identity = peer.identity;
+	d->identity = flow->peer_identity;
 	d->direction = own ? DIRECTION_INGRESS : DIRECTION_EGRESS;
 	if (!is_loopback(skb, flow, self) && (v = verdict_of(skb, self, d, &flow->question)) != CONTINUE)
 		return v;
@@ -123,9 +157,11 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 	}
 
 	entry->epochs = flow->local_epochs;
-	entry->flags &= ~(CT_AUDITED | CT_PATHS);
+	entry->flags &= ~(CT_AUDITED | CT_PATHS | CT_BY_VNI);
 	if (audited)
 		entry->flags |= CT_AUDITED;
+	if (flow->by_vni)
+		entry->flags |= CT_BY_VNI;
 	if (!peer.facts) {
 		entry->flags |= CT_VIA_STACK;
 		entry->epochs = flow->epochs;
@@ -135,14 +171,14 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 		entry->target_identity = self->identity;
 		entry->target_revision = revision;
 		entry->opener = flow->peer;
-		entry->opener_identity = is_loopback(skb, flow, self) ? IDENTITY_HOST : peer.identity;
+		entry->opener_identity = is_loopback(skb, flow, self) ? IDENTITY_HOST : flow->peer_identity;
 		entry->opener_revision = peer.revision;
 	} else {
 		entry->opener = self->id;
 		entry->opener_identity = self->identity;
 		entry->opener_revision = revision;
 		entry->target = flow->peer;
-		entry->target_identity = peer.identity;
+		entry->target_identity = flow->peer_identity;
 		entry->target_revision = peer.revision;
 	}
 	return CONTINUE;

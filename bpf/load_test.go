@@ -71,6 +71,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapNetdevs:         {ebpf.Hash, 4, 24},
 		MapUnmasqueraded:   {ebpf.LPMTrie, 24, 4},
 		MapOverlay:         {ebpf.Array, 4, 32},
+		MapKnownIdentities: {ebpf.Array, 4, 8},
 	}
 	for name, w := range want {
 		m := specs[name]

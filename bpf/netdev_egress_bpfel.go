@@ -127,30 +127,34 @@ type netdevEgressFlow struct {
 		Type     uint8
 		TcpFlags uint8
 	}
-	End          uint32
-	Datagram     uint32
-	At           uint16
-	Quoted       uint16
-	Fragment     uint8
-	Family       uint8
-	Direction    uint8
-	Hops         uint8
-	Self         uint16
-	Peer         uint16
-	PeerIdentity uint32
-	Check        uint32
-	Epochs       uint32
-	LocalEpochs  uint32
-	Second       uint8
-	Known        uint8
-	Table        uint8
-	Path         uint8
-	PeerRefused  uint8
-	Foreign      uint8
-	Service      uint8
-	Midstream    uint8
-	_            [4]byte
-	Key          struct {
+	End               uint32
+	Datagram          uint32
+	At                uint16
+	Quoted            uint16
+	Fragment          uint8
+	Family            uint8
+	Direction         uint8
+	Hops              uint8
+	Self              uint16
+	Peer              uint16
+	PeerIdentity      uint32
+	Check             uint32
+	Epochs            uint32
+	LocalEpochs       uint32
+	Second            uint8
+	Known             uint8
+	Table             uint8
+	Path              uint8
+	PeerRefused       uint8
+	Foreign           uint8
+	Service           uint8
+	Midstream         uint8
+	Tunnelled         uint8
+	ByVni             uint8
+	_                 [2]byte
+	TunnelledIdentity uint32
+	_                 [4]byte
+	Key               struct {
 		_  structs.HostLayout
 		V4 netdevEgressCtKey4
 		_  [24]byte

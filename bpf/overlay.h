@@ -10,24 +10,10 @@
 #include "endpoint.h"
 #include "flow.h"
 #include "ipcache.h"
+#include "overlay_state.h"
 #include "reasons.h"
 
 #define OVERLAY_TTL 64 /* of the outer header */
-
-struct overlay {
-	__u32 ifindex; /* of the tunnel device; 0 while there is none */
-	__be32 source; /* of the outer header; 0 when the kernel chooses */
-	__u32 way;     /* ifindex of waggle_host, into which the routes to pods of other nodes lead; 0 while there is none */
-	__be32 ipv4;   /* of the node inside the tunnel; 0 when it has none */
-	__u8 ipv6[16]; /* likewise */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct overlay);
-} overlay SEC(".maps");
 
 /* overlay_has_outer reports whether a packet has the form of one in the tunnel: a UDP datagram to the port of the tunnel. */
 static __always_inline int overlay_has_outer(const struct flow *flow)
@@ -41,13 +27,6 @@ static __always_inline int overlay_is_node(const struct addr_key *addr)
 	__be32 peer = ipcache_peer(addr);
 
 	return peer && addr->family == 4 && *(const __be32 *)addr->addr == peer;
-}
-
-static __always_inline struct overlay *overlay_now(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&overlay, &zero);
 }
 
 /* overlay_leads reports whether what leaves by a device goes through the tunnel. */

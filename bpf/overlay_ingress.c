@@ -13,10 +13,12 @@
 #include "eth.h"
 #include "flow.h"
 #include "forward.h"
+#include "identities.h"
 #include "ipcache.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "mark.h"
+#include "metrics.h"
 #include "nat.h"
 #include "netdev.h"
 #include "overlay.h"
@@ -61,6 +63,24 @@ __attribute__((noinline)) int inner(const struct addr_key *source, const struct 
 	if (!(ref = bpf_map_lookup_elem(&bpf_endpoints, &to)))
 		return DROP(FILE_OVERLAY_INGRESS, REASON_NO_ENDPOINT);
 	return ref->flags & ADDRESS_HOST ? CONTINUE : PASS;
+}
+
+/* sender returns the identity of the sender of the packet inside: the one that ipcache has, and for a pod that ipcache does not know the VNI. Other
+ * numbers than those of the cluster, and those that policies do not know yet, leave the sender unknown. */
+__attribute__((noinline)) int sender(struct __sk_buff *skb, const struct addr_key *source, __u32 vni)
+{
+	struct addr_key from;
+	__u32 identity;
+
+	if (!source)
+		return IDENTITY_UNKNOWN;
+	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
+	identity = ipcache_identity(&from);
+	if (identity == IDENTITY_UNKNOWN)
+		return identity_is_known(vni) ? vni : IDENTITY_UNKNOWN;
+	if (identity != vni && !(vni == IDENTITY_REMOTE_NODE && identity_is_remote_node(identity)))
+		metrics_count(REASON_VNI_DIFFERS, DIRECTION_INGRESS, skb->len);
+	return identity;
 }
 
 /* to_client sends a packet from a backend of a service to the client outside for whom netdev_ingress chose that backend. PASS when the packet is
@@ -114,7 +134,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	if (v != PASS)
 		return v;
 	/* The nftables rule lets no packet from the tunnel device pass without the mark. */
-	skb->mark = mark_of(ipcache_identity(&from));
+	skb->mark = mark_of(sender(skb, &from, seen->src_label));
 	bpf_skb_change_type(skb, PACKET_HOST); /* nodes write any addresses into the inner frame */
 	return PASS;
 }

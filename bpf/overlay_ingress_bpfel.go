@@ -42,6 +42,7 @@ const (
 	overlayIngressMapFrags             = "frags"
 	overlayIngressMapIpcache           = "ipcache"
 	overlayIngressMapIpcachePrefixes   = "ipcache_prefixes"
+	overlayIngressMapKnownIdentities   = "known_identities"
 	overlayIngressMapLeaves            = "leaves"
 	overlayIngressMapMaglev            = "maglev"
 	overlayIngressMapMetrics           = "metrics"
@@ -150,6 +151,7 @@ type overlayIngressMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
 	Leaves          *ebpf.MapSpec `ebpf:"leaves"`
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
@@ -234,6 +236,7 @@ type overlayIngressMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
 	Leaves          *ebpf.Map `ebpf:"leaves"`
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
@@ -280,6 +283,7 @@ func (m *overlayIngressMaps) Close() error {
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.KnownIdentities,
 		m.Leaves,
 		m.Maglev,
 		m.Metrics,

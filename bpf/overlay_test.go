@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -26,6 +27,9 @@ var (
 	tunnelMAC    = mac.Addr{2, 9, 9, 9, 9, 9}
 )
 
+// identityTold is an identity that policies know and ipcache does not name.
+const identityTold = 0x4712
+
 // tunnelledAs is the name of the program that stands for the tunnel device, see [node.arriveAs].
 const tunnelledAs = "tunnelled"
 
@@ -46,8 +50,22 @@ func onTunnel(t *testing.T, test func(t *testing.T, n *node, family int)) {
 				n.update(MapIpcache, NewAddrKey(thirdPod[f]), IpcacheEntry{Identity: identityDistant, TunnelPeer: IPv4Word(thirdNode)})
 			}
 			n.update(MapIpcache, NewAddrKey(thirdNode), IpcacheEntry{Identity: 6, TunnelPeer: IPv4Word(thirdNode)})
+			n.policiesKnow(identityTold)
 			test(t, n, family)
 		})
+	}
+}
+
+// policiesKnow makes these identities all that policies know.
+func (n *node) policiesKnow(identities ...uint32) {
+	n.t.Helper()
+	words := make([]uint64, IdentityWords)
+	for _, identity := range identities {
+		word, bit := IdentityBit(identity)
+		words[word] |= bit
+	}
+	for word, bits := range words {
+		n.update(MapKnownIdentities, uint32(word), bits)
 	}
 }
 
@@ -109,11 +127,10 @@ func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T
 		for name, c := range map[string]struct {
 			from, to netip.Addr
 			vni      uint32
-			identity uint32 // of the mark: that of ipcache, whatever the VNI
+			identity uint32 // of the mark
 		}{
 			"a known pod":                       {distantPod[family], pod, identityDistant, identityDistant},
-			"a known pod with another VNI":      {distantPod[family], pod, 77, identityDistant},
-			"a pod of which the range is known": {distantPod[family].Next(), pod, 78, 0},
+			"a pod of which the range is known": {distantPod[family].Next(), pod, identityTold, identityTold},
 			"the other node itself":             {otherNode[family], pod, 6, 6},
 			"to this node":                      {distantPod[family], gateways[family], identityDistant, identityDistant},
 			"to the underlay address of a node": {distantPod[family], nodeIn[family], identityDistant, identityDistant},
@@ -122,13 +139,66 @@ func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T
 			in := inside(c.from, c.to).bytes(t)
 			got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
 			n.wantPacket(got, actUnspec, in)
-			want := c.identity&0xffff<<16 | c.identity>>16&0xff | 0xf00
-			if got.mark != want {
+			if want := markOf(c.identity); got.mark != want {
 				t.Errorf("%s: mark %#x, want %#x", name, got.mark, want)
 			}
 		}
-		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 6 {
+		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 5 {
 			t.Errorf("counted %+v", c)
+		}
+	})
+}
+
+// markOf returns the mark of a packet whose sender has an identity.
+func markOf(identity uint32) uint32 { return identity&0xffff<<16 | identity>>16&0xff | 0xf00 }
+
+// The VNI is the identity of a sender that ipcache does not know, if it is a number of the cluster that policies know.
+func TestPrivilegedOverlayIngress_IdentityOfTheSender(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		for word := range uint32(IdentityWords) {
+			n.update(MapKnownIdentities, word, ^uint64(0))
+		}
+		const unheard = 4713
+		word, bit := IdentityBit(unheard)
+		n.update(MapKnownIdentities, word, ^bit)
+		unresolved, server := distantPod[family].Next().Next(), otherNode[family].Next()
+		n.update(MapIpcache, NewAddrKey(unresolved), IpcacheEntry{TunnelPeer: IPv4Word(otherNode[4])})
+		n.update(MapIpcache, NewAddrKey(server), IpcacheEntry{Identity: 7, TunnelPeer: IPv4Word(otherNode[4])})
+		type sender struct {
+			from      netip.Addr
+			vni, want uint32
+			differs   uint64
+		}
+		unknown := distantPod[family].Next()
+		cases := map[string]sender{
+			"the lowest number of the cluster":       {unknown, 256, 256, 0},
+			"the highest number of the cluster":      {unknown, 65535, 65535, 0},
+			"an identity that policies do not know":  {unknown, unheard, 0, 0},
+			"ipcache knows no identity of the pod":   {unresolved, 4712, 4712, 0},
+			"ipcache and VNI differ":                 {distantPod[family], 4712, identityDistant, 1},
+			"differ, and policies do not know it":    {distantPod[family], unheard, identityDistant, 1},
+			"a known pod without a number":           {distantPod[family], 2, identityDistant, 1},
+			"a node":                                 {otherNode[family], 6, 6, 0},
+			"a node with an API server":              {server, 6, 7, 0},
+			"a node with the identity of a pod":      {otherNode[family], 4712, 6, 1},
+			"a known pod with the identity of nodes": {distantPod[family], 6, identityDistant, 1},
+		}
+		for _, vni := range []uint32{2, 3, 6, 7, 9, 10, 255, 65536, 0x800000, 0xffffff} {
+			cases[fmt.Sprintf("VNI %#x is no pod's", vni)] = sender{unknown, vni, 0, 0}
+		}
+		for name, c := range cases {
+			before := n.count(events.VNIDiffers, DirectionIngress)
+			n.arriveAs(outerHeader{from: otherNode[4], vni: c.vni})
+			in := inside(c.from, podA.addr(family)).bytes(t)
+			got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
+			n.wantPacket(got, actUnspec, in)
+			if want := markOf(c.want); got.mark != want {
+				t.Errorf("%s: mark %#x, want %#x", name, got.mark, want)
+			}
+			if after := n.count(events.VNIDiffers, DirectionIngress); after.Packets-before.Packets != c.differs {
+				t.Errorf("%s: differences went from %d to %d, want %d more", name, before.Packets, after.Packets, c.differs)
+			}
 		}
 	})
 }

@@ -77,6 +77,7 @@ const (
 	podEgressCtFlagCT_TRANSLATED    podEgressCtFlag = 128
 	podEgressCtFlagCT_TARGET_RESET  podEgressCtFlag = 256
 	podEgressCtFlagCT_REPLIED       podEgressCtFlag = 512
+	podEgressCtFlagCT_BY_VNI        podEgressCtFlag = 4096
 )
 
 type podEgressCtKey4 struct {
@@ -165,30 +166,34 @@ type podEgressFlow struct {
 		Type     uint8
 		TcpFlags uint8
 	}
-	End          uint32
-	Datagram     uint32
-	At           uint16
-	Quoted       uint16
-	Fragment     uint8
-	Family       uint8
-	Direction    uint8
-	Hops         uint8
-	Self         uint16
-	Peer         uint16
-	PeerIdentity uint32
-	Check        uint32
-	Epochs       uint32
-	LocalEpochs  uint32
-	Second       uint8
-	Known        uint8
-	Table        uint8
-	Path         uint8
-	PeerRefused  uint8
-	Foreign      uint8
-	Service      uint8
-	Midstream    uint8
-	_            [4]byte
-	Key          struct {
+	End               uint32
+	Datagram          uint32
+	At                uint16
+	Quoted            uint16
+	Fragment          uint8
+	Family            uint8
+	Direction         uint8
+	Hops              uint8
+	Self              uint16
+	Peer              uint16
+	PeerIdentity      uint32
+	Check             uint32
+	Epochs            uint32
+	LocalEpochs       uint32
+	Second            uint8
+	Known             uint8
+	Table             uint8
+	Path              uint8
+	PeerRefused       uint8
+	Foreign           uint8
+	Service           uint8
+	Midstream         uint8
+	Tunnelled         uint8
+	ByVni             uint8
+	_                 [2]byte
+	TunnelledIdentity uint32
+	_                 [4]byte
+	Key               struct {
 		_  structs.HostLayout
 		V4 podEgressCtKey4
 		_  [24]byte
@@ -373,6 +378,15 @@ type podEgressNatWork struct {
 	}
 }
 
+type podEgressOverlay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Source  uint32
+	Way     uint32
+	Ipv4    uint32
+	Ipv6    [16]uint8
+}
+
 type podEgressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -493,12 +507,14 @@ const (
 	podEgressMapFrags               = "frags"
 	podEgressMapIpcache             = "ipcache"
 	podEgressMapIpcachePrefixes     = "ipcache_prefixes"
+	podEgressMapKnownIdentities     = "known_identities"
 	podEgressMapMaglev              = "maglev"
 	podEgressMapMetrics             = "metrics"
 	podEgressMapNat4                = "nat4"
 	podEgressMapNat6                = "nat6"
 	podEgressMapNatFlows            = "nat_flows"
 	podEgressMapNatWorks            = "nat_works"
+	podEgressMapOverlay             = "overlay"
 	podEgressMapPodSteps            = "pod_steps"
 	podEgressMapPolicy              = "policy"
 	podEgressMapPolicyRanges        = "policy_ranges"
@@ -611,12 +627,14 @@ type podEgressMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
+	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	PodSteps        *ebpf.MapSpec `ebpf:"pod_steps"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -697,12 +715,14 @@ type podEgressMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
+	Overlay         *ebpf.Map `ebpf:"overlay"`
 	PodSteps        *ebpf.Map `ebpf:"pod_steps"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -741,12 +761,14 @@ func (m *podEgressMaps) Close() error {
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.KnownIdentities,
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
 		m.NatWorks,
+		m.Overlay,
 		m.PodSteps,
 		m.Policy,
 		m.PolicyRanges,

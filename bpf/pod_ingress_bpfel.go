@@ -132,30 +132,34 @@ type podIngressFlow struct {
 		Type     uint8
 		TcpFlags uint8
 	}
-	End          uint32
-	Datagram     uint32
-	At           uint16
-	Quoted       uint16
-	Fragment     uint8
-	Family       uint8
-	Direction    uint8
-	Hops         uint8
-	Self         uint16
-	Peer         uint16
-	PeerIdentity uint32
-	Check        uint32
-	Epochs       uint32
-	LocalEpochs  uint32
-	Second       uint8
-	Known        uint8
-	Table        uint8
-	Path         uint8
-	PeerRefused  uint8
-	Foreign      uint8
-	Service      uint8
-	Midstream    uint8
-	_            [4]byte
-	Key          struct {
+	End               uint32
+	Datagram          uint32
+	At                uint16
+	Quoted            uint16
+	Fragment          uint8
+	Family            uint8
+	Direction         uint8
+	Hops              uint8
+	Self              uint16
+	Peer              uint16
+	PeerIdentity      uint32
+	Check             uint32
+	Epochs            uint32
+	LocalEpochs       uint32
+	Second            uint8
+	Known             uint8
+	Table             uint8
+	Path              uint8
+	PeerRefused       uint8
+	Foreign           uint8
+	Service           uint8
+	Midstream         uint8
+	Tunnelled         uint8
+	ByVni             uint8
+	_                 [2]byte
+	TunnelledIdentity uint32
+	_                 [4]byte
+	Key               struct {
 		_  structs.HostLayout
 		V4 podIngressCtKey4
 		_  [24]byte
@@ -317,6 +321,15 @@ type podIngressNatWork struct {
 	}
 }
 
+type podIngressOverlay struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Source  uint32
+	Way     uint32
+	Ipv4    uint32
+	Ipv6    [16]uint8
+}
+
 type podIngressPolicyEntry struct {
 	_    structs.HostLayout
 	Rule uint32
@@ -416,12 +429,14 @@ const (
 	podIngressMapFrags               = "frags"
 	podIngressMapIpcache             = "ipcache"
 	podIngressMapIpcachePrefixes     = "ipcache_prefixes"
+	podIngressMapKnownIdentities     = "known_identities"
 	podIngressMapMaglev              = "maglev"
 	podIngressMapMetrics             = "metrics"
 	podIngressMapNat4                = "nat4"
 	podIngressMapNat6                = "nat6"
 	podIngressMapNatFlows            = "nat_flows"
 	podIngressMapNatWorks            = "nat_works"
+	podIngressMapOverlay             = "overlay"
 	podIngressMapPolicy              = "policy"
 	podIngressMapPolicyRanges        = "policy_ranges"
 	podIngressMapServiceSlots        = "service_slots"
@@ -522,12 +537,14 @@ type podIngressMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
+	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
@@ -604,12 +621,14 @@ type podIngressMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
+	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
@@ -646,12 +665,14 @@ func (m *podIngressMaps) Close() error {
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.KnownIdentities,
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
 		m.NatWorks,
+		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
 		m.ServiceSlots,

@@ -111,6 +111,7 @@ const (
 	MapNetdevs         = "netdevs"
 	MapUnmasqueraded   = "unmasqueraded"
 	MapOverlay         = "overlay"
+	MapKnownIdentities = "known_identities"
 )
 
 // Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry

@@ -6,7 +6,7 @@
 #include <bpf/bpf_helpers.h>
 
 /* The protocol is everything that one hook leaves for another to read: today the packet mark, which our nftables rule
- * reads. A generation reads all from LOWEST to HIGHEST, and writes the one that the map says. One that changes the protocol
+ * reads, and pod_ingress when the packet came through the tunnel. A generation reads all from LOWEST to HIGHEST, and writes the one that the map says. One that changes the protocol
  * raises HIGHEST and keeps LOWEST for one release. The agent changes the value only while every hook, of whichever
  * generation, reads the old and the new one. */
 enum protocol {

@@ -3,10 +3,11 @@
 
 #include <linux/types.h>
 
-/* Numbers up to 239 are Cilium's and mean what they mean there. Cilium counts upwards from 130 and stays far below 240,
- * from where our own begin. All of them fit the eight bits that an event has for them. */
+/* Numbers up to 239 are Cilium's and mean what they mean there. Cilium counts drops upwards from 130 and stays far below 240,
+ * from where our own begin, and other things upwards from 0; there our own begin at 129, downwards. All of them fit the eight bits that an event has for them. */
 enum drop_reason {
 	REASON_FORWARDED = 0,
+	REASON_VNI_DIFFERS = 129,	 /* no drop: ipcache has another identity for the sender than the VNI, and counts */
 	REASON_SOURCE_MAC = 130,
 	REASON_DESTINATION_MAC = 131,
 	REASON_SOURCE_IP = 132,

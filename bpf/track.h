@@ -142,6 +142,29 @@ __attribute__((noinline)) int track_judge(struct __sk_buff *skb, struct flow *fl
 	return flow_judge(skb, flow, self);
 }
 
+/* track_deny records the identity by which the sender of a packet from the tunnel was denied in a known flow. No epoch shows that this identity
+ * is another one than before, so what self sends would pass. */
+__attribute__((noinline)) int track_deny(const struct flow *flow)
+{
+	struct ct_entry *entry;
+	enum ct_table table;
+	union ct_key key;
+
+	if (!flow)
+		return 0;
+	key = flow->key;
+	entry = ct_find(&key, flow->family, &table);
+	if (!entry || entry->check != flow->check || entry->created != flow->entry.created)
+		return 0; /* another flow with the same key has begun */
+	if (ct_end(entry, flow_self(flow)))
+		entry->opener_identity = flow->peer_identity;
+	else
+		entry->target_identity = flow->peer_identity;
+	__sync_fetch_and_or(&entry->flags, CT_BY_VNI);
+	entry->epochs = flow->epochs + EPOCH_LOCAL; /* not those of any evaluation */
+	return 0;
+}
+
 /* A flow that is no longer allowed stays until it expires, and each of its packets is evaluated again in the direction in which it was
  * opened, as is the next segment of an expired connection. */
 static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
@@ -192,6 +215,8 @@ static __always_inline verdict track_rest(struct __sk_buff *skb, struct flow *fl
 {
 	verdict v = track_slowly(skb, flow, self);
 
+	if (!egress && v < 0 && flow->known && flow->tunnelled)
+		track_deny(flow);
 	/* A client that may not speak with a backend must not fill the table of those that do. */
 	if (egress && v != CONTINUE && flow->service == FLOW_TO_NEW)
 		nat_forget(flow->family);
@@ -213,6 +238,8 @@ static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, c
 	flow->foreign = is_foreign(skb, flow, self);
 	if (flow->l4.role == L4_ERROR)
 		return egress ? STEP_ERROR : flow_related(skb, flow, self);
+	if (tunnel_port && !egress)
+		ask_tunnel(skb, flow);
 	flow_name(flow);
 	flow_date(flow, !egress);
 	if (track_quickly(skb, flow, self, egress)) {

@@ -54,7 +54,7 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_SOURCE_RANGE": events.SourceRange, "REASON_HOPS": events.HopsRunOut, "REASON_NAT_FULL": events.NATFull, "REASON_NAT_SHARE": events.NATShare,
 		"REASON_SERVICE_PORT": events.ServicePort, "REASON_INTERNAL": events.InternalError,
 		"REASON_TUNNEL_KEY": events.TunnelKey, "REASON_NO_TUNNEL": events.NoTunnel, "REASON_ENCAPSULATED": events.Encapsulated,
-		"REASON_NO_NODE": events.NoNode, "REASON_TUNNEL_SOURCE": events.TunnelSource,
+		"REASON_NO_NODE": events.NoNode, "REASON_TUNNEL_SOURCE": events.TunnelSource, "REASON_VNI_DIFFERS": events.VNIDiffers,
 	}
 	got := enum(t, "drop_reason")
 	for name, value := range got {

@@ -3,12 +3,13 @@ package events
 import "strconv"
 
 // Reason says why a packet was dropped; 0 means that it was forwarded. Numbers and texts below [FirstOwn] are
-// Cilium's.
+// Cilium's, but for [VNIDiffers].
 type Reason uint8
 
 // Reasons that our programs give.
 const (
 	Forwarded        Reason = 0
+	VNIDiffers       Reason = 129 // no drop: ipcache has another identity for the sender than the VNI, and counts
 	SourceMAC        Reason = 130
 	DestinationMAC   Reason = 131
 	SourceIP         Reason = 132
@@ -90,6 +91,8 @@ func (r Reason) text() (string, bool) {
 		return "Interface Decrypted", true
 	case 9:
 		return "Fragmented packet", true
+	case VNIDiffers:
+		return "VNI is not the identity in ipcache", true
 	case MulticastRefused:
 		return "Multicast not carried", true
 	case Housekeeping:

@@ -1,0 +1,31 @@
+/* The identities of the cluster that policies know. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+#define IDENTITY_CLUSTER_MIN 256
+#define IDENTITY_CLUSTER_MAX 65535
+
+/* Bit n % 64 of word n / 64 stands for identity n: all policies in use have the entries that they need about it. The agent sets a bit after these
+ * entries were written, and clears it before they are removed. So a policy that denies an identity is never asked about it too early. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, (IDENTITY_CLUSTER_MAX + 1) / 64);
+	__type(key, __u32);
+	__type(value, __u64);
+} known_identities SEC(".maps");
+
+/* identity_is_known reports whether a peer may be known by an identity that ipcache does not name: policies know it, and it stands for labels in the
+ * whole cluster. */
+static __always_inline int identity_is_known(__u32 identity)
+{
+	__u32 word = identity / 64;
+	__u64 *bits;
+
+	if (identity < IDENTITY_CLUSTER_MIN || identity > IDENTITY_CLUSTER_MAX)
+		return 0;
+	bits = bpf_map_lookup_elem(&known_identities, &word);
+	return bits && (*bits >> (identity % 64) & 1);
+}

@@ -1,0 +1,178 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// fromTunnel sends a packet to pod a as the stack hands it on after overlay_ingress, with the mark of a sender's identity.
+func (n *node) fromTunnel(packet []byte, identity uint32) outcome {
+	n.t.Helper()
+	return n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifTunnel, Mark: markOf(identity)}, packet)
+}
+
+// identityOther is another identity that policies know.
+const identityOther = 0x4720
+
+// onlyTold lets pod a receive from identityTold and from the world, and not from identityOther.
+func (n *node) onlyTold() {
+	n.t.Helper()
+	n.policiesKnow(identityTold, identityOther)
+	n.ingress(podA, rule{kind: PolicyIdentity, identity: identityTold}, rule{kind: PolicyIdentity, identity: 2})
+}
+
+func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		n.onlyTold()
+		unknown, known := distantPod[family].Next(), distantPod[family]
+		port := uint16(5000)
+		for name, c := range map[string]struct {
+			from          netip.Addr
+			ifindex, mark uint32
+			reason        events.Reason // 0 when it passes
+			identity      uint32
+		}{
+			"allowed":                             {unknown, ifTunnel, markOf(identityTold), 0, identityTold},
+			"allowed, with marks of others":       {unknown, ifTunnel, markOf(identityTold) | 0xf000, 0, identityTold},
+			"another pod":                         {unknown, ifTunnel, markOf(identityOther), events.PolicyDenied, identityOther},
+			"unknown":                             {unknown, ifTunnel, markOf(0), events.UnknownIdentity, 0},
+			"policies do not know it any more":    {unknown, ifTunnel, markOf(0x4730), events.UnknownIdentity, 0},
+			"the host":                            {unknown, ifTunnel, markOf(1), events.UnknownIdentity, 0},
+			"the world":                           {unknown, ifTunnel, markOf(2), events.UnknownIdentity, 0},
+			"a node":                              {unknown, ifTunnel, markOf(6), events.UnknownIdentity, 0},
+			"the mark of another program":         {unknown, ifTunnel, markOf(identityTold) &^ 0xf00, events.UnknownIdentity, 0},
+			"the mark does not come from the VNI": {unknown, ifUplink, markOf(identityTold), events.UnknownIdentity, 0},
+			"ipcache has another identity":        {known, ifTunnel, markOf(identityTold), events.PolicyDenied, identityDistant},
+		} {
+			t.Run(name, func(t *testing.T) {
+				n := n.as(t)
+				port++
+				got := n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: c.ifindex, Mark: c.mark},
+					outsideTo(podA, c.from, port, 80).tcp(t, "S"))
+				event := n.event()
+				switch {
+				case c.reason == 0 && (got.action != actOK || n.onlyFlow("new", family).OpenerIdentity != c.identity):
+					t.Errorf("action %d, event %+v, flow %+v", int32(got.action), event, n.onlyFlow("new", family))
+				case c.reason != 0 && (got.action != actShot || event == nil || event.Reason != c.reason || event.SourceIdentity != c.identity):
+					t.Errorf("action %d, event %+v, want reason %q and identity %d", int32(got.action), event, c.reason, c.identity)
+				}
+				clearMaps(t, n, family)
+			})
+		}
+	})
+}
+
+// toldFlow opens a connection from a pod that ipcache does not know to pod a.
+func (n *node) toldFlow(family int) (in, back flow) {
+	n.t.Helper()
+	in = outsideTo(podA, distantPod[family].Next(), 5000, 80)
+	back = in.back(podA)
+	n.did(n.fromTunnel(in.tcp(n.t, "S"), identityTold), actOK)
+	n.passes(podA, back.tcp(n.t, "SA"), actOK)
+	n.did(n.fromTunnel(in.tcp(n.t, "A"), identityTold), actOK)
+	n.wantFlows(family, 0, 1)
+	if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI == 0 {
+		n.t.Errorf("flow %+v", f)
+	}
+	return in, back
+}
+
+// Another pod that gets the address of the sender does not go on with its connection, although ipcache knows neither.
+func TestPrivilegedVNI_AnotherSenderWithTheSameAddress(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		n.onlyTold()
+		in, back := n.toldFlow(family)
+		n.passes(podA, back.tcp(t, "A"), actOK)
+		for identity, reason := range map[uint32]events.Reason{identityOther: events.PolicyDenied, 0: events.UnknownIdentity} {
+			n.wasRefused(n.fromTunnel(in.tcp(t, "A"), identity), reason)
+			n.refused(podA, back.tcp(t, "A"), reason)
+			n.wantFlows(family, 0, 1)
+
+			n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+			n.passes(podA, back.tcp(t, "A"), actOK)
+			n.wantFlows(family, 0, 1)
+		}
+		// Without its mark.
+		n.wasRefused(n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifTunnel}, in.tcp(t, "A")), events.UnknownIdentity)
+	})
+}
+
+// What a pod sends to a peer that ipcache does not know is evaluated by the identity that the peer's packets had.
+func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		n.onlyTold()
+		in, back := n.toldFlow(family)
+		n.raise(MapEpochShards, EpochShard(in.src))
+		n.passes(podA, back.tcp(t, "A"), actOK)
+		n.facts(podA, func(*EndpointFacts) {})
+		n.passes(podA, back.tcp(t, "A"), actOK)
+		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI == 0 {
+			t.Errorf("flow %+v", f)
+		}
+		// Policies know it no more.
+		n.policiesKnow()
+		n.raise(MapEpochShards, EpochShard(in.src))
+		n.refused(podA, back.tcp(t, "A"), events.UnknownIdentity)
+		n.wasRefused(n.fromTunnel(in.tcp(t, "A"), 0), events.UnknownIdentity)
+		n.policiesKnow(identityTold)
+		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+		n.passes(podA, back.tcp(t, "A"), actOK)
+		// ipcache knows the pod.
+		peer := IPv4Word(otherNode[4])
+		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityOther, TunnelPeer: peer})
+		n.raise(MapEpochShards, EpochShard(in.src))
+		n.refused(podA, back.tcp(t, "A"), events.PolicyDenied)
+		n.wasRefused(n.fromTunnel(in.tcp(t, "A"), identityOther), events.PolicyDenied)
+		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityTold, TunnelPeer: peer})
+		n.raise(MapEpochShards, EpochShard(in.src))
+		n.passes(podA, back.tcp(t, "A"), actOK)
+		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI != 0 {
+			t.Errorf("flow %+v", f)
+		}
+		// It knows the pod no more, and what it knew is nothing that the pod's packets had.
+		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{TunnelPeer: peer})
+		n.raise(MapEpochShards, EpochShard(in.src))
+		n.refused(podA, back.tcp(t, "A"), events.UnknownIdentity)
+		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+		n.passes(podA, back.tcp(t, "A"), actOK)
+	})
+}
+
+// A pod opens connections to a pod that ipcache does not know when its policy does not have to know the peer.
+func TestPrivilegedVNI_OfTheResponder(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		n.onlyTold()
+		to := distantPod[family].Next()
+		open := sent(podA, podA.addr(family), to).ports(5000, 80)
+		back := received(podA, to, podA.addr(family)).ports(80, 5000)
+		n.passes(podA, open.tcp(t, "S"), actOK)
+		n.did(n.fromTunnel(back.tcp(t, "SA"), identityOther), actOK)
+		n.passes(podA, open.tcp(t, "A"), actOK)
+		if f := n.onlyFlow("est", family); f.TargetIdentity != identityOther || f.Flags&CtByVNI == 0 {
+			t.Errorf("flow %+v", f)
+		}
+		n.did(n.fromTunnel(back.tcp(t, "A"), identityOther), actOK)
+		// One whose egress names peers does not: the first packet has no VNI.
+		n.egress(podA, rule{kind: PolicyIdentity, identity: identityTold}, rule{kind: PolicyIdentity, identity: 2})
+		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.UnknownIdentity)
+	})
+}
+
+// Errors come from any router on the path, such as the other node, and belong to the flow of the packet inside.
+func TestPrivilegedVNI_ICMPErrorsOfOthers(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		n.onlyTold()
+		in, back := n.toldFlow(family)
+		router := received(podA, otherNode[family], podA.addr(family))
+		n.did(n.fromTunnel(router.unreachable(t, back.tcp(t, "A")), 6), actOK)
+		n.wasRefused(n.fromTunnel(router.unreachable(t, back.ports(80, 5001).tcp(t, "A")), 6), events.UnknownFlow)
+		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
+	})
+}
