@@ -69,6 +69,7 @@ type params struct {
 	Drift   drift.Watch
 	Entries entryMaps
 	CIDRs   cidrMap
+	Numbers identityMap
 
 	policyenvironment.Inputs
 	KubernetesPolicies statedb.Table[*k8s.NetworkPolicy]

@@ -13,7 +13,7 @@ import (
 )
 
 // commands print what the maps hold.
-func commands(entries entryMaps, named cidrMap) hive.ScriptCmdsOut {
+func commands(entries entryMaps, named cidrMap, known identityMap) hive.ScriptCmdsOut {
 	show := func(summary string, print func() (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			if len(args) > 0 {
@@ -24,8 +24,9 @@ func commands(entries entryMaps, named cidrMap) hive.ScriptCmdsOut {
 		})
 	}
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"policy/entries": show("Show the entries of the maps policy and policy_ranges, sorted", func() (string, error) { return printEntries(entries) }),
-		"policy/cidrs":   show("Show the entries of the map cidrs, sorted", func() (string, error) { return printCIDRs(named) }),
+		"policy/entries":    show("Show the entries of the maps policy and policy_ranges, sorted", func() (string, error) { return printEntries(entries) }),
+		"policy/identities": show("Show the identities of the map known_identities, sorted", func() (string, error) { return printIdentities(known) }),
+		"policy/cidrs":      show("Show the entries of the map cidrs, sorted", func() (string, error) { return printCIDRs(named) }),
 	})
 }
 
@@ -84,6 +85,18 @@ func printCIDRs(named cidrMap) (string, error) {
 	var b strings.Builder
 	for _, p := range sortedPrefixes[uint32](all) {
 		fmt.Fprintf(&b, "%s: %d\n", p, all[p])
+	}
+	return b.String(), nil
+}
+
+func printIdentities(known identityMap) (string, error) {
+	words, err := known.Dump()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, id := range identitiesIn(words) {
+		fmt.Fprintln(&b, id)
 	}
 	return b.String(), nil
 }

@@ -26,6 +26,7 @@ type controller struct {
 	in    *inputs
 	store *store
 	cidrs *cidrs
+	known *knownIdentities
 	// mu is held from the first write to the maps until the tables say so, and by the verify job while it compares the two.
 	mu      sync.Mutex
 	earlier earlier
@@ -55,7 +56,7 @@ type controller struct {
 }
 
 func newController(p params) *controller {
-	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), announced: map[uint32]bool{},
+	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), known: newKnownIdentities(p.Numbers), announced: map[uint32]bool{},
 		views: newViews(), revision: 1, first: true}
 }
 
@@ -91,7 +92,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // restore reads the maps and subscribes to all that policies are made from.
 func (c *controller) restore() (err error) {
-	if err := errors.Join(c.store.restore(), c.cidrs.restore()); err != nil {
+	if err := errors.Join(c.store.restore(), c.cidrs.restore(), c.known.restore()); err != nil {
 		return err
 	}
 	if c.in, err = newInputs(c.params); err != nil {
@@ -119,6 +120,23 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	want := c.compile(txn)
 	want.replaced = c.replaced(txn, changed)
 
+	if c.announcedTo == 0 {
+		c.known.retain(c.in.known) // of those that the previous run has announced
+	}
+	if err := c.known.withdraw(); err != nil {
+		c.note(err) // entries about identities that are gone stay
+	} else {
+		c.enforce(txn, want)
+	}
+	c.show()
+	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
+
+	changed.Add(c.factsChanged, marked, markedCIDRs)
+	return c.again(want)
+}
+
+// enforce writes entries and publishes what stands in the maps.
+func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	c.store.assign(maps.Keys(c.views.compiled), c.views.successors)
 	c.store.write()
 	for _, h := range c.store.byID {
@@ -131,11 +149,6 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 		c.publish(txn, want)
 	}
 	c.cleanUp(want, named)
-	c.show()
-	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
-
-	changed.Add(c.factsChanged, marked, markedCIDRs)
-	return c.again(want)
 }
 
 // lookAgain is when what is published should have been taken over, at the latest, and how long nobody is left waiting unseen.
@@ -147,6 +160,7 @@ func (c *controller) again(w *wanted) time.Duration {
 	for id := range c.announced {
 		if !c.in.known[id] {
 			delete(c.announced, id) // if it comes back it is new
+			c.known.remove(id)
 		}
 	}
 	earliest := func(d time.Duration) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/script"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
@@ -21,6 +23,7 @@ type fakeMaps struct {
 	mu       sync.Mutex
 	entries  map[entryKey]policymap.Entry
 	cidrs    map[netip.Prefix]uint32
+	known    []uint64
 	slots    map[uint16]slot
 	room     room
 	cidrRoom int
@@ -32,7 +35,8 @@ type fakeMaps struct {
 
 func newFake() *fakeMaps {
 	return &fakeMaps{entries: map[entryKey]policymap.Entry{}, cidrs: map[netip.Prefix]uint32{}, slots: map[uint16]slot{},
-		room: room{1000, 100}, cidrRoom: 100}
+		known: make([]uint64, bpf.IdentityWords),
+		room:  room{1000, 100}, cidrRoom: 100}
 }
 
 // write makes a change unless it shall fail.
@@ -114,6 +118,18 @@ func (f fakeCIDRs) Room() (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.cidrRoom, nil
+}
+
+type fakeIdentities struct{ *fakeMaps }
+
+func (f fakeIdentities) Put(word uint32, bits uint64) error {
+	return f.write(fmt.Sprintf("put identities %v", identitiesIn(append(make([]uint64, word), bits))), func() { f.known[word] = bits })
+}
+
+func (f fakeIdentities) Dump() ([]uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.known), nil
 }
 
 func (f fakeCIDRs) Raise() error { return f.write("raise epoch", func() { f.epoch++ }) }
@@ -198,6 +214,21 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 				f.entries[entryKey{uint32(id), k}] = policymap.Entry{Key: k, Deny: args[1] == "deny"}
 				return "", errors.Join(err1, err2)
 			})),
+		"kernel/known": script.Command(script.CmdUsage{Summary: "Make these all identities of the map known_identities, past the agent", Args: "identity..."},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				_, err := locked(func(args []string) (string, error) {
+					clear(f.known)
+					var errs []error
+					for _, arg := range args {
+						id, err := strconv.ParseUint(arg, 10, 16)
+						word, bit := bpf.IdentityBit(uint32(id))
+						f.known[word] |= bit
+						errs = append(errs, err)
+					}
+					return "", errors.Join(errs...)
+				})(args)
+				return nil, err
+			}),
 		"kernel/cidr": command("Put an address range past the agent", "prefix number", 2, locked(func(args []string) (string, error) {
 			n, err := strconv.ParseUint(args[1], 10, 32)
 			f.cidrs[netip.MustParsePrefix(args[0])] = uint32(n)

@@ -39,6 +39,14 @@ type cidrMap interface {
 	Raise() error
 }
 
+// identityMap is the map known_identities.
+type identityMap interface {
+	// Put writes the identities from 64 times word on, the lowest first.
+	Put(word uint32, bits uint64) error
+	// Dump reads all words.
+	Dump() ([]uint64, error)
+}
+
 // entryKey is an entry of a policy id.
 type entryKey struct {
 	ID uint32
@@ -90,7 +98,12 @@ type realEntries struct{ maps bpfmaps.Maps }
 // realCIDRs is the pinned map.
 type realCIDRs struct{ maps bpfmaps.Maps }
 
-func newKernel(m bpfmaps.Maps) (entryMaps, cidrMap) { return realEntries{m}, realCIDRs{m} }
+// realIdentities is the pinned map.
+type realIdentities struct{ maps bpfmaps.Maps }
+
+func newKernel(m bpfmaps.Maps) (entryMaps, cidrMap, identityMap) {
+	return realEntries{m}, realCIDRs{m}, realIdentities{m}
+}
 
 // place names the map of an entry and makes its key there.
 func place(id uint32, k policymap.Key) (name string, key any) {
@@ -272,4 +285,19 @@ func (r realCIDRs) Raise() error {
 		return fmt.Errorf("read map %s: %w", bpf.MapEpochs, err)
 	}
 	return r.maps.Put(bpf.MapEpochs, bpf.EpochCIDRs, epoch+1)
+}
+
+func (r realIdentities) Put(word uint32, bits uint64) error {
+	return r.maps.Put(bpf.MapKnownIdentities, word, bits)
+}
+
+func (r realIdentities) Dump() ([]uint64, error) {
+	words := make([]uint64, bpf.IdentityWords)
+	var c ebpf.MapBatchCursor
+	for end := false; !end; {
+		if err := some(r.maps, bpf.MapKnownIdentities, &c, &end, batch, func(word uint32, bits uint64) { words[word] = bits }); err != nil {
+			return nil, err
+		}
+	}
+	return words, nil
 }

@@ -115,7 +115,7 @@ func newProgramTest(t *testing.T) *programTest {
 		t.Cleanup(func() { _ = m.Close() })
 		test.maps[name] = m
 	}
-	test.entries, test.cidrs = newKernel(test.maps)
+	test.entries, test.cidrs, _ = newKernel(test.maps)
 	for _, matchNodes := range []bool{false, true} {
 		test.programs[matchNodes] = map[string]*ebpf.Program{}
 		for _, name := range []string{bpf.PodEgress, bpf.PodIngress} {

@@ -56,6 +56,10 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 		clear(c.announced)
 		maps.Copy(c.announced, c.in.known)
 		c.announcedTo = known
+		c.known.set(c.announced)
+	}
+	if c.announcedTo > 0 {
+		c.note(c.known.announce())
 	}
 	c.commit(txn, w, rows)
 }

@@ -71,6 +71,17 @@ func (w watchedEntries) Delete(id uint32, k policymap.Key) error {
 	return w.fakeEntries.Delete(id, k)
 }
 
+// watchedIdentities is the map of identities that policies know.
+type watchedIdentities struct {
+	fakeIdentities
+	kernel *watchedKernel
+}
+
+func (w watchedIdentities) Put(word uint32, bits uint64) error {
+	defer w.kernel.written()
+	return w.fakeIdentities.Put(word, bits)
+}
+
 // store writes slots with one call of the kernel, as the cell endpoint-maps does.
 func (k *watchedKernel) store(slots map[uint16]slot) {
 	k.mu.Lock()
@@ -156,7 +167,9 @@ func startAgent(t *testing.T, k *watchedKernel, client *kubeapi.Client, dir stri
 			),
 		),
 		cell.Module("policy", "Under test",
-			cell.ProvidePrivate(func() (entryMaps, cidrMap) { return watchedEntries{fakeEntries{k.fakeMaps}, k}, fakeCIDRs{k.fakeMaps} }),
+			cell.ProvidePrivate(func() (entryMaps, cidrMap, identityMap) {
+				return watchedEntries{fakeEntries{k.fakeMaps}, k}, fakeCIDRs{k.fakeMaps}, watchedIdentities{fakeIdentities{k.fakeMaps}, k}
+			}),
 			implementation,
 		),
 		cell.Module("datapath", "Takes over what is published",

@@ -66,7 +66,9 @@ func TestScripts(t *testing.T) {
 				cell.Invoke(func(jobs job.Group, d *datapath) { jobs.Add(job.OneShot("follow", d.run)) }),
 			),
 			cell.Module("policy", "Under test",
-				cell.ProvidePrivate(newFake, func(f *fakeMaps) (entryMaps, cidrMap) { return fakeEntries{f}, fakeCIDRs{f} }),
+				cell.ProvidePrivate(newFake, func(f *fakeMaps) (entryMaps, cidrMap, identityMap) {
+					return fakeEntries{f}, fakeCIDRs{f}, fakeIdentities{f}
+				}),
 				implementation,
 				cell.Provide(fakeCommands),
 			),

@@ -79,7 +79,7 @@ func (v *verifier) look(ctx context.Context) (d differences, err error) {
 		return d, nil // the maps are those of the run before
 	}
 	d = differences{before: v.DB.ReadTxn(), policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
-	if err := errors.Join(v.lookAtPolicies(&d), v.lookAtRanges(&d)); err != nil {
+	if err := errors.Join(v.lookAtPolicies(&d), v.lookAtRanges(&d), v.repairIdentities()); err != nil {
 		return d, err
 	}
 	v.keys = map[uint32]map[policymap.Key]bool{}
@@ -145,6 +145,23 @@ func (v *verifier) lookAtRanges(d *differences) error {
 	}
 	slices.SortFunc(d.foreign, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
 	return v.cidrs.retire(d.foreign)
+}
+
+// repairIdentities writes again what differs in the map known_identities.
+func (v *verifier) repairIdentities() (err error) {
+	have, err := v.Numbers.Dump()
+	if err != nil {
+		return err
+	}
+	want := slices.Clone(v.known.written)
+	v.known.written = have
+	for word := range want {
+		if have[word] != want[word] {
+			v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapKnownIdentities,
+				Found: fmt.Sprintf("identities from %d on have another value", word*64)})
+		}
+	}
+	return v.known.announce()
 }
 
 // stranger tells whether an entry is there that no policy has.

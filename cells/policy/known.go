@@ -1,0 +1,104 @@
+package policy
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/identity"
+)
+
+// knownIdentities keeps the map known_identities: the identities of the cluster that every policy in use knows. It is for one goroutine.
+//
+// Programs evaluate a peer by such an identity although neither ipcache nor an endpoint has it. So an identity is added after all entries about it are
+// written, and removed before the first of them is.
+type knownIdentities struct {
+	kernel  identityMap
+	written []uint64 // the map, by its keys
+	wanted  []uint64
+}
+
+func newKnownIdentities(kernel identityMap) *knownIdentities {
+	return &knownIdentities{kernel: kernel, wanted: make([]uint64, bpf.IdentityWords)}
+}
+
+// restore reads what the previous run left. Its policies are enforced as well until they are replaced.
+func (k *knownIdentities) restore() (err error) {
+	if k.written, err = k.kernel.Dump(); err != nil {
+		return err
+	}
+	copy(k.wanted, k.written)
+	return nil
+}
+
+// set makes these identities the wanted ones.
+func (k *knownIdentities) set(ids map[uint32]bool) {
+	clear(k.wanted)
+	for id := range ids {
+		if word, bit, ok := place64(id); ok {
+			k.wanted[word] |= bit
+		}
+	}
+}
+
+func (k *knownIdentities) remove(id uint32) {
+	if word, bit, ok := place64(id); ok {
+		k.wanted[word] &^= bit
+	}
+}
+
+// retain removes the identities that are not among these.
+func (k *knownIdentities) retain(ids map[uint32]bool) {
+	for _, id := range identitiesIn(k.wanted) {
+		if !ids[id] {
+			k.remove(id)
+		}
+	}
+}
+
+// withdraw removes the identities from the map that are not wanted.
+func (k *knownIdentities) withdraw() error {
+	for word, bits := range k.wanted {
+		if err := k.put(word, k.written[word]&bits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// announce makes the map hold the wanted identities.
+func (k *knownIdentities) announce() error {
+	for word, bits := range k.wanted {
+		if err := k.put(word, bits); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *knownIdentities) put(word int, bits uint64) error {
+	if k.written[word] == bits {
+		return nil
+	}
+	if err := k.kernel.Put(uint32(word), bits); err != nil {
+		return fmt.Errorf("write identities from %d on to the map known_identities: %w", word*64, err)
+	}
+	k.written[word] = bits
+	return nil
+}
+
+// place64 returns the place of an identity; none has one that means nothing to other nodes, or that is reserved.
+func place64(id uint32) (word uint32, bit uint64, ok bool) {
+	word, bit = bpf.IdentityBit(id)
+	return word, bit, id >= identity.ClusterMin && id <= identity.ClusterMax
+}
+
+// identitiesIn lists the identities of words of the map, in their order.
+func identitiesIn(words []uint64) (ids []uint32) {
+	for word, left := range words {
+		for ; left != 0; left &= left - 1 {
+			ids = append(ids, uint32(word*64+bits.TrailingZeros64(left)))
+		}
+	}
+	return ids
+}
