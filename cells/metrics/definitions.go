@@ -116,6 +116,8 @@ var (
 		"Packets by verdict; the reason of forwarded ones is Success. Calls of processes that are refused at the socket count as packets.", []string{"reason", "direction"}}
 	packetBytes = Definition{"waggle_datapath_bytes_total", counter,
 		"Bytes by verdict; the reason of forwarded ones is Success.", []string{"reason", "direction"}}
+	vniDiffers = Definition{"waggle_tunnel_identity_differs_total", counter,
+		"Packets from the tunnel whose VNI is not the identity that ipcache has for their sender. The one of ipcache counts; many of them mean that nodes know pods late.", nil}
 	scrapeErrors = Definition{"waggle_metrics_read_errors_total", counter,
 		"Scrapes at which the datapath's counters could not be read.", nil}
 )
@@ -127,7 +129,7 @@ func Definitions() []Definition {
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
 		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
-		mapMaxEntries, mapMemory, packets, packetBytes, scrapeErrors}
+		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {
 		if a.Name < b.Name {
 			return -1

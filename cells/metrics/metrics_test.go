@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 	"github.com/cilium/hive/hivetest"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/bpf"
@@ -56,11 +58,11 @@ func fill(db *statedb.DB, h statedb.RWTable[health.Status], e statedb.RWTable[*e
 }
 
 // serve starts the cell with the tables of others and returns what a scrape would be sent to, or "" when nothing listens.
-func serve(t *testing.T, maps bpfmaps.Maps, args ...string) (url string, err error) {
+func serve(t *testing.T, datapath bpfmaps.Maps, args ...string) (url string, err error) {
 	t.Helper()
 	var reports *cell.SimpleHealth
 	h := hive.New(celltest.Infrastructure(), Cell,
-		inputs(maps),
+		inputs(datapath),
 		cell.Invoke(fill, func(s *cell.SimpleHealth) { reports = s }),
 		cell.Module("bees", "A module whose job fails", cell.Invoke(func(jobs job.Group) {
 			jobs.Add(job.OneShot("dance", func(context.Context, cell.Health) error { return errors.New("no floor") }))
@@ -217,5 +219,37 @@ func TestPrivilegedReadCounters(t *testing.T) {
 	want := counted{verdict{events.SourceIP.String(), "egress"}, 2 * n, 100 * n}
 	if len(got) != 1 || got[0] != want {
 		t.Errorf("counters %+v, want %+v", got, want)
+	}
+}
+
+// fakeCounters are what the datapath has counted.
+type fakeCounters []counted
+
+func (f fakeCounters) Read() ([]counted, error) { return f, nil }
+
+// onlyPackets collects the counters of the datapath alone.
+type onlyPackets struct{ *collector }
+
+func (o onlyPackets) Collect(out chan<- prometheus.Metric) { o.collectPackets(out) }
+
+// A packet whose VNI is not the identity that ipcache has is counted once by its verdict.
+func TestScrape_DifferentVNIIsNoVerdict(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(onlyPackets{newCollector(tableParams{Counters: fakeCounters{
+		{verdict{events.Forwarded.String(), "ingress"}, 5, 500}, {verdict{events.VNIDiffers.String(), "ingress"}, 2, 200}}})})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			got[family.GetName()] += m.GetCounter().GetValue()
+		}
+	}
+	want := map[string]float64{"waggle_datapath_packets_total": 5, "waggle_datapath_bytes_total": 500, "waggle_tunnel_identity_differs_total": 2}
+	if !maps.Equal(got, want) {
+		t.Errorf("counters %v, want %v", got, want)
 	}
 }

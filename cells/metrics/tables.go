@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
@@ -77,7 +78,7 @@ func newCollector(p tableParams) *collector {
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
 		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
-		mapMaxEntries, mapMemory, packets, packetBytes} {
+		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers} {
 		c.descs[d.Name] = d.desc()
 	}
 	c.readErrors = prometheus.NewCounter(prometheus.CounterOpts{Name: scrapeErrors.Name, Help: scrapeErrors.Help})
@@ -238,8 +239,14 @@ func (c *collector) collectPackets(out chan<- prometheus.Metric) {
 		c.readErrors.Inc()
 		return
 	}
+	differs := uint64(0)
 	for _, v := range read {
+		if v.reason == events.VNIDiffers.String() { // their verdicts are counted as well
+			differs += v.packets
+			continue
+		}
 		c.send(out, packets, float64(v.packets), v.reason, v.direction)
 		c.send(out, packetBytes, float64(v.bytes), v.reason, v.direction)
 	}
+	c.send(out, vniDiffers, float64(differs))
 }
