@@ -98,6 +98,12 @@ var faults = []fault{
 		changes: one("bpf/track.h", "if (v == STEP_JUDGE && !(v = track_judge(skb, flow, self)))",
 			"if (v == STEP_JUDGE && (!(v = track_judge(skb, flow, self)) || !flow->known))"),
 		generate: "./bpf", packages: []string{"./bpf"}, tests: "TestPrivilegedPolicy"},
+	{name: "sender-by-address-alone", about: "a pod of another node uses the connection of the pod that had its address before", tier: "machine",
+		changes:  one("bpf/flow.h", "if (flow->tunnelled && ct_end_identity(entry, !own) != flow->tunnelled_identity)", "if (0)"),
+		generate: "./bpf", packages: []string{"./bpf"}, tests: "TestPrivilegedVNI"},
+	{name: "identity-known-too-long", about: "a VNI counts although policies do not know the identity any more", tier: "hermetic",
+		changes:  one("cells/policy/controller.go", "\t\t\tc.known.remove(id)\n", ""),
+		packages: []string{"./cells/policy"}, tests: "TestScripts"},
 	{name: "open-for-50-ms", about: "each change of an endpoint lets everything pass for 50 ms", tier: "node",
 		changes: []change{
 			{"cells/endpointmaps/ops.go", "\t\"net/netip\"\n", "\t\"net/netip\"\n\t\"slices\"\n\t\"time\"\n"},
