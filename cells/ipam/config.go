@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 const (
@@ -25,9 +26,6 @@ type Config struct {
 	DefaultPool string        `mapstructure:"ipam-default-ip-pool"`
 	Strategy    string        `mapstructure:"ipam-allocation-strategy"`
 	Quarantine  time.Duration `mapstructure:"ipam-release-quarantine"`
-
-	Health         bool `mapstructure:"enable-health-checking"`
-	EndpointHealth bool `mapstructure:"enable-endpoint-health-checking"`
 }
 
 // DefaultConfig are the defaults.
@@ -35,9 +33,6 @@ var DefaultConfig = Config{
 	DefaultPool: ipam.DefaultPool,
 	Strategy:    string(ipalloc.Random),
 	Quarantine:  30 * time.Second,
-
-	Health:         true,
-	EndpointHealth: true,
 }
 
 // Flags registers the flags.
@@ -45,9 +40,6 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipam-default-ip-pool", c.DefaultPool, "Name of the pool of the node's pod CIDRs")
 	flags.String("ipam-allocation-strategy", c.Strategy, "Which free address is next: random or sequential")
 	flags.Duration("ipam-release-quarantine", c.Quarantine, "How long a released address is not given to anybody else")
-	flags.Bool("enable-health-checking", c.Health, "Let other nodes ask whether this one is reachable")
-	flags.Bool("enable-endpoint-health-checking", c.EndpointHealth,
-		"Give waggle_host a second address, which answers as a pod would, when there is an API server to announce it")
 }
 
 // settings is the checked form of [Config].
@@ -59,7 +51,7 @@ type settings struct {
 	health     bool // waggle_host gets a second address; without an API server nobody would hear of it
 }
 
-func newSettings(c Config, client *kubeapi.Client) (settings, error) {
+func newSettings(c Config, of agent.Agent, client *kubeapi.Client) (settings, error) {
 	if c.DefaultPool == "" || strings.ContainsFunc(c.DefaultPool, notInName) {
 		return settings{}, fmt.Errorf("--ipam-default-ip-pool=%q: use letters, digits, dots and dashes", c.DefaultPool)
 	}
@@ -70,7 +62,7 @@ func newSettings(c Config, client *kubeapi.Client) (settings, error) {
 	if c.Quarantine < 0 || c.Quarantine > time.Hour {
 		return settings{}, fmt.Errorf("--ipam-release-quarantine=%v: use 0s to 1h", c.Quarantine)
 	}
-	return settings{c.DefaultPool, strategy, c.Quarantine, client != nil, client != nil && c.Health && c.EndpointHealth}, nil
+	return settings{c.DefaultPool, strategy, c.Quarantine, client != nil, client != nil && of.EndpointHealthChecking}, nil
 }
 
 func notInName(r rune) bool {

@@ -7,11 +7,12 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/ipalloc"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
 func TestNewSettings(t *testing.T) {
 	t.Parallel()
-	got, err := newSettings(DefaultConfig, nil)
+	got, err := newSettings(DefaultConfig, agent.Agent{}, nil)
 	if want := (settings{"default", ipalloc.Random, 30 * time.Second, false, false}); err != nil || got != want {
 		t.Errorf("the defaults give %+v (%v), want %+v", got, err, want)
 	}
@@ -22,25 +23,21 @@ func TestNewSettings(t *testing.T) {
 	} {
 		c := DefaultConfig
 		change(&c)
-		if _, err := newSettings(c, nil); err == nil || !strings.Contains(err.Error(), flag) {
+		if _, err := newSettings(c, agent.Agent{}, nil); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("error of a bad %s is %v", flag, err)
 		}
 	}
 }
 
-// TestNewSettings_HealthAddress: both flags and an API server are needed.
+// TestNewSettings_HealthAddress: the flags and an API server are needed.
 func TestNewSettings_HealthAddress(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ kubernetes, health, endpoint, want bool }{
-		{true, true, true, true}, {false, true, true, false}, {true, false, true, false}, {true, true, false, false},
-	} {
-		c := DefaultConfig
-		c.Health, c.EndpointHealth = test.health, test.endpoint
+	for _, test := range []struct{ kubernetes, endpoint, want bool }{{true, true, true}, {false, true, false}, {true, false, false}} {
 		var client *kubeapi.Client
 		if test.kubernetes {
 			client = &kubeapi.Client{}
 		}
-		if s, err := newSettings(c, client); err != nil || s.health != test.want {
+		if s, err := newSettings(DefaultConfig, agent.Agent{EndpointHealthChecking: test.endpoint}, client); err != nil || s.health != test.want {
 			t.Errorf("%+v gives %v, %v", test, s.health, err)
 		}
 	}

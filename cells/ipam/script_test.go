@@ -48,7 +48,7 @@ func scripts(t *testing.T, glob string, client *kubeapi.Client) {
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 			func() agent.Agent {
-				return agent.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: state, NodeName: "one"}
+				return agent.Agent{EnableIPv4: true, EnableIPv6: true, StateDir: state, NodeName: "one", EndpointHealthChecking: true}
 			},
 			nodecidrs.NewTable, statedb.RWTable[nodecidrs.Candidate].ToTable,
 			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,

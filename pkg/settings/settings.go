@@ -48,6 +48,9 @@ type Flags struct {
 	RoutingMode    string `mapstructure:"routing-mode"`
 	TunnelProtocol string `mapstructure:"tunnel-protocol"`
 	TunnelPort     int    `mapstructure:"tunnel-port"`
+
+	HealthChecking         bool `mapstructure:"enable-health-checking"`
+	EndpointHealthChecking bool `mapstructure:"enable-endpoint-health-checking"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
@@ -85,6 +88,9 @@ var DefaultFlags = Flags{
 	RoutingMode:    RoutingNative,
 	TunnelProtocol: ProtocolVXLAN,
 	TunnelPort:     portVXLAN,
+
+	HealthChecking:         true,
+	EndpointHealthChecking: true,
 }
 
 // Flags registers the flags.
@@ -111,6 +117,9 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.Int("bpf-ct-endpoint-share", f.EndpointShare, "How much of the tables of connections, and of those of translated ones, one endpoint may "+
 		"fill, in percent, 1 to 100")
 	f.tunnelFlags(flags)
+	flags.Bool("enable-health-checking", f.HealthChecking, "Probe the nodes of the cluster, and answer their probes")
+	flags.Bool("enable-endpoint-health-checking", f.EndpointHealthChecking,
+		"Give waggle_host a second address, which answers as a pod would, when there is an API server to announce it; probe those of other nodes")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -139,6 +148,9 @@ type Agent struct {
 	EndpointShare int // of the tables of flows that one endpoint may fill, in percent, 1 to 100
 
 	TunnelPort uint16 // UDP port of the VXLAN tunnel between nodes; 0 with --routing-mode=native
+
+	HealthChecking         bool // the nodes probe each other
+	EndpointHealthChecking bool // nodes have health addresses, which are probed too; false without HealthChecking
 }
 
 // NodePort tells whether a port is in the range of NodePort services.
@@ -157,7 +169,8 @@ func New(f Flags) (Agent, error) {
 		AlgorithmAnnotation: f.AlgorithmAnnotation,
 		MaglevTableSize:     f.MaglevTableSize, EndpointShare: f.EndpointShare,
 		MasqueradeIPv4: f.EnableIPv4 && f.EnableIPv4Masquerade && f.EnableBPFMasquerade,
-		MasqueradeIPv6: f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade}
+		MasqueradeIPv6: f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade,
+		HealthChecking: f.HealthChecking, EndpointHealthChecking: f.HealthChecking && f.EndpointHealthChecking}
 	if !a.Maglev && f.Algorithm != AlgorithmRandom {
 		return Agent{}, fmt.Errorf("--bpf-lb-algorithm=%q: use %s or %s", f.Algorithm, AlgorithmRandom, AlgorithmMaglev)
 	}

@@ -107,3 +107,15 @@ func TestNew_Masquerade(t *testing.T) {
 		}
 	}
 }
+
+// Health addresses need both flags.
+func TestNew_EndpointHealthChecking(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ health, endpoint, want bool }{{true, true, true}, {true, false, false}, {false, true, false}} {
+		flags := DefaultFlags
+		flags.HealthChecking, flags.EndpointHealthChecking = test.health, test.endpoint
+		if a, err := New(flags); err != nil || a.HealthChecking != test.health || a.EndpointHealthChecking != test.want {
+			t.Errorf("%+v gives %v and %v, %v", test, a.HealthChecking, a.EndpointHealthChecking, err)
+		}
+	}
+}

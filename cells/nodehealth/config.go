@@ -1,0 +1,68 @@
+package nodehealth
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Config configures the probes.
+type Config struct {
+	Port      int     `mapstructure:"cluster-health-port"`
+	Threshold int     `mapstructure:"health-check-icmp-failure-threshold"`
+	Ratio     float64 `mapstructure:"connectivity-probe-frequency-ratio"`
+	Rate      int     `mapstructure:"health-check-probe-rate"`
+}
+
+// DefaultConfig are Cilium's defaults. At 5,000 nodes they probe each node every 8.5 minutes.
+var DefaultConfig = Config{Port: 4240, Threshold: 3, Ratio: 0.5, Rate: 10}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Int("cluster-health-port", c.Port, "TCP port on which nodes answer probes, the same on all nodes")
+	flags.Int("health-check-icmp-failure-threshold", c.Threshold, "ICMP echo requests without a reply after which a probe has failed, 1 to 20")
+	flags.Float64("connectivity-probe-frequency-ratio", c.Ratio,
+		"How seldom nodes are probed, 0 to 1: the interval is (10s + 100s * ratio) * ln(1 + nodes)")
+	flags.Int("health-check-probe-rate", c.Rate, "Nodes that are probed in a second at most, 1 to 1000")
+}
+
+const (
+	maxThreshold = 20
+	maxRate      = 1000
+)
+
+// options is the checked form of [Config].
+type options struct {
+	port      uint16
+	threshold int           // ICMP requests of one probe
+	base      time.Duration // 10 s to 110 s
+	rate      int           // probes of nodes in a second at most
+}
+
+func newOptions(c Config) (options, error) {
+	switch {
+	case c.Port < 1 || c.Port > 65535:
+		return options{}, fmt.Errorf("--cluster-health-port=%d: use 1 to 65535", c.Port)
+	case c.Threshold < 1 || c.Threshold > maxThreshold:
+		return options{}, fmt.Errorf("--health-check-icmp-failure-threshold=%d: use 1 to %d", c.Threshold, maxThreshold)
+	case !(c.Ratio >= 0 && c.Ratio <= 1): // not a number neither
+		return options{}, fmt.Errorf("--connectivity-probe-frequency-ratio=%v: use 0 to 1", c.Ratio)
+	case c.Rate < 1 || c.Rate > maxRate:
+		return options{}, fmt.Errorf("--health-check-probe-rate=%d: use 1 to %d", c.Rate, maxRate)
+	}
+	base := 10*time.Second + time.Duration(c.Ratio*float64(100*time.Second))
+	return options{uint16(c.Port), c.Threshold, base, c.Rate}, nil
+}
+
+// interval is the time between two probes of a node in a cluster of so many nodes. It grows with their logarithm, until the rate is the limit.
+func (o options) interval(nodes int) time.Duration {
+	grown := time.Duration(float64(o.base) * math.Log1p(float64(nodes)))
+	return max(grown, o.spread(nodes)).Round(time.Second)
+}
+
+// spread is the least time in which so many nodes can be probed.
+func (o options) spread(nodes int) time.Duration {
+	return time.Duration(nodes) * time.Second / time.Duration(o.rate)
+}

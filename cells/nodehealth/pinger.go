@@ -1,0 +1,246 @@
+package nodehealth
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ICMP messages of the two families.
+const (
+	echoRequest4, echoReply4 = 8, 0
+	echoRequest6, echoReply6 = 128, 129
+
+	echoHeader = 8 // type, code, checksum, identifier, sequence number
+	echoNonce  = 8 // data of our requests, which the reply repeats
+)
+
+// pinger sends ICMP echo requests through one raw socket of each family, which is opened with the first request. Raw sockets get the replies of all
+// pings of the node. A filter in the kernel passes those with the identifier of the socket; of these a reply counts that comes from the
+// address that was asked, with the sequence number and the random data of the request. So neither another ping nor a host that cannot see the
+// request answers for a node.
+type pinger struct {
+	mu      sync.Mutex // guards all
+	sockets map[bool]*echoSocket
+	closed  bool
+	readers sync.WaitGroup
+}
+
+// echoSocket is the socket of a family.
+type echoSocket struct {
+	conn *net.IPConn
+	ipv6 bool
+	id   uint16
+
+	mu      sync.Mutex // guards what follows
+	next    uint16
+	waiting map[uint16]*echoWait // by sequence number
+}
+
+// echoWait is a request that waits for its reply.
+type echoWait struct {
+	to    netip.Addr
+	nonce uint64
+	reply chan time.Time // of one slot
+}
+
+func newPinger() *pinger { return &pinger{sockets: map[bool]*echoSocket{}} }
+
+// close closes the sockets and waits for their readers.
+func (p *pinger) close() {
+	p.mu.Lock()
+	p.closed = true
+	for _, s := range p.sockets {
+		_ = s.conn.Close()
+	}
+	p.mu.Unlock()
+	p.readers.Wait()
+}
+
+// socket returns the socket of a family. It is opened by the calling goroutine, in the network namespace of that one.
+func (p *pinger) socket(ipv6 bool) (*echoSocket, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.sockets[ipv6]; s != nil {
+		return s, nil
+	}
+	if p.closed {
+		return nil, net.ErrClosed
+	}
+	s := &echoSocket{ipv6: ipv6, id: uint16(rand.Uint32()), next: uint16(rand.Uint32()), waiting: map[uint16]*echoWait{}}
+	if err := s.open(); err != nil {
+		return nil, err
+	}
+	p.sockets[ipv6] = s
+	p.readers.Go(func() {
+		s.read()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.sockets, ipv6) // the next request opens another one
+	})
+	return s, nil
+}
+
+// Echo implements [kernel].
+func (p *pinger) Echo(ctx context.Context, to netip.Addr) (time.Duration, error) {
+	s, err := p.socket(to.Is6())
+	if err != nil {
+		return 0, fmt.Errorf("%w: open a raw socket for ICMP: %w%s", errImpeded, err, remedy(err))
+	}
+	sequence, w := s.add(to)
+	defer s.remove(sequence)
+	began := time.Now()
+	_ = s.conn.SetWriteDeadline(began.Add(probeTimeout)) // later for all who write at the moment, which is right
+	if _, err := s.conn.WriteToIP(s.request(sequence, w.nonce), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()}); err != nil {
+		if impeded(err) || errors.Is(err, net.ErrClosed) {
+			err = fmt.Errorf("%w: %w", errImpeded, err)
+		}
+		return 0, err
+	}
+	select {
+	case at := <-w.reply:
+		return at.Sub(began), nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+func remedy(err error) string {
+	if errors.Is(err, syscall.EPERM) {
+		return ": give the agent CAP_NET_RAW"
+	}
+	return ""
+}
+
+// open opens the socket with its filters. The one of ICMP types is asked before a packet is copied.
+func (s *echoSocket) open() error {
+	network := "ip4:icmp"
+	if s.ipv6 {
+		network = "ip6:ipv6-icmp"
+	}
+	control := func(_, _ string, raw syscall.RawConn) (err error) {
+		if failed := raw.Control(func(fd uintptr) { err = s.filter(int(fd)) }); failed != nil {
+			return failed
+		}
+		return err
+	}
+	conn, err := (&net.ListenConfig{Control: control}).ListenPacket(context.Background(), network, "")
+	if err != nil {
+		return err
+	}
+	s.conn = conn.(*net.IPConn)
+	return nil
+}
+
+// icmpFilter is ICMP_FILTER of the level SOL_RAW (linux/icmp.h): a bit mask of the types that are dropped.
+const icmpFilter = 1
+
+// filter passes echo replies with the identifier of the socket. Programs see the IPv4 header, and no IPv6 header.
+func (s *echoSocket) filter(fd int) error {
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0}, // X = length of the IPv4 header
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 4},  // identifier
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(s.id), Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+	if s.ipv6 {
+		program[0] = unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_IMM, K: 0}
+		types := unix.ICMPv6Filter{Data: [8]uint32{0: ^uint32(0), 1: ^uint32(0), 2: ^uint32(0), 3: ^uint32(0),
+			4: ^uint32(1 << (echoReply6 % 32)), 5: ^uint32(0), 6: ^uint32(0), 7: ^uint32(0)}}
+		if err := unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, &types); err != nil {
+			return err
+		}
+	} else if err := unix.SetsockoptInt(fd, unix.SOL_RAW, icmpFilter, ^(1 << echoReply4)); err != nil {
+		return err
+	}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+}
+
+// add registers a request under a sequence number that no other request of the socket has.
+func (s *echoSocket) add(to netip.Addr) (sequence uint16, w *echoWait) {
+	w = &echoWait{to.WithZone(""), rand.Uint64(), make(chan time.Time, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.next++; s.waiting[s.next] != nil; s.next++ { // far fewer wait than there are numbers
+	}
+	s.waiting[s.next] = w
+	return s.next, w
+}
+
+func (s *echoSocket) remove(sequence uint16) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.waiting, sequence)
+}
+
+// request is an ICMP message. The kernel computes the checksum of ICMPv6, which covers addresses.
+func (s *echoSocket) request(sequence uint16, nonce uint64) []byte {
+	m := make([]byte, echoHeader, echoHeader+echoNonce)
+	m[0] = echoRequest4
+	if s.ipv6 {
+		m[0] = echoRequest6
+	}
+	binary.BigEndian.PutUint16(m[4:], s.id)
+	binary.BigEndian.PutUint16(m[6:], sequence)
+	m = binary.BigEndian.AppendUint64(m, nonce)
+	if !s.ipv6 {
+		binary.BigEndian.PutUint16(m[2:], checksum(m))
+	}
+	return m
+}
+
+// checksum is that of RFC 1071, for an even number of bytes.
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for ; len(b) > 0; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	sum = sum>>16 + sum&0xffff
+	return ^uint16(sum>>16 + sum)
+}
+
+// read hands replies to their requests until the socket fails or is closed.
+func (s *echoSocket) read() {
+	defer s.conn.Close()
+	buffer := make([]byte, 256)
+	for {
+		n, from, err := s.conn.ReadFromIP(buffer)
+		if err != nil {
+			return
+		}
+		if addr, ok := netip.AddrFromSlice(from.IP); ok {
+			s.deliver(buffer[:n], addr.Unmap(), time.Now())
+		}
+	}
+}
+
+// deliver hands a message from an address to the request that it is the reply of, if there is one.
+func (s *echoSocket) deliver(m []byte, from netip.Addr, at time.Time) {
+	kind := byte(echoReply4)
+	if s.ipv6 {
+		kind = echoReply6
+	}
+	if len(m) != echoHeader+echoNonce || m[0] != kind || m[1] != 0 || binary.BigEndian.Uint16(m[4:]) != s.id {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waiting[binary.BigEndian.Uint16(m[6:])]
+	if w == nil || w.to != from || w.nonce != binary.BigEndian.Uint64(m[echoHeader:]) {
+		return
+	}
+	select {
+	case w.reply <- at:
+	default: // a duplicate
+	}
+}

@@ -1,0 +1,398 @@
+package nodehealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/settings"
+	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+const (
+	// calmStep and urgentStep are the minimum intervals between two rounds of the loop, at rest and while a client waits. Probes that begin together
+	// need less CPU time than single ones, and their rows are written in one transaction.
+	calmStep   = time.Second
+	urgentStep = 100 * time.Millisecond
+	// suspectInterval is the time between two probes of a node whose last probe failed, until there is a verdict.
+	suspectInterval = 10 * time.Second
+	// maxBusy limits the addresses that are being asked at one time, and with them sockets.
+	maxBusy = 256
+	// urgentRate limits the nodes that are probed in a second while a client waits.
+	urgentRate = 250
+)
+
+type params struct {
+	cell.In
+
+	DB      *statedb.DB
+	Agent   settings.Agent
+	Options options
+	Kernel  kernel
+	Table   statedb.RWTable[*tables.Path]
+	Nodes   statedb.Table[*nodes.Node]
+}
+
+// prober decides which node is probed when, and writes the table. The loop owns all fields but those of requests and ended visits.
+type prober struct {
+	db          *statedb.DB
+	agent       settings.Agent
+	options     options
+	kernel      kernel
+	table       statedb.RWTable[*tables.Path]
+	nodes       statedb.Table[*nodes.Node]
+	initialized func(statedb.WriteTxn)
+
+	calm, urgent *rate.Limiter
+	targets      map[string]*target // by the name of the node
+	seen         seen
+	busy         int            // addresses that are being asked
+	running      sync.WaitGroup // visits
+	hindrance    error          // why probes cannot be sent, by the last visit; nil when they can
+
+	requests *requests
+	mu       sync.Mutex // guards ended
+	ended    []*visit
+	wake     chan struct{} // filled when a visit ends
+}
+
+// seen is the state of the table nodes in the last round.
+type seen struct {
+	revision statedb.Revision
+	complete bool
+}
+
+// target is a node with what is known of it.
+type target struct {
+	name  string
+	paths []*tables.Path // the rows of the table
+	due   time.Time      // of the next visit
+	began time.Time      // of the last visit
+	done  time.Time      // beginning of the last visit that has ended
+	busy  bool           // a visit is under way
+}
+
+func newProber(p params) *prober {
+	return &prober{db: p.DB, agent: p.Agent, options: p.Options, kernel: p.Kernel, table: p.Table, nodes: p.Nodes, targets: map[string]*target{}, calm: rate.NewLimiter(rate.Limit(p.Options.rate), p.Options.rate),
+		urgent: rate.NewLimiter(urgentRate, urgentRate*int(urgentStep)/int(time.Second)), requests: newRequests(), wake: make(chan struct{}, 1)}
+}
+
+// run probes nodes until the context ends. Visits end with it.
+func (p *prober) run(ctx context.Context, health cell.Health) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer p.running.Wait()
+	defer cancel()
+	p.restore()
+	for {
+		txn := heartbeat.Snapshot(ctx, p.db, p.nodes)
+		changed := statedb.NewWatchSet()
+		complete := changes.Watch(txn, changed, p.nodes)
+		var u update
+		p.absorb(&u)
+		p.follow(txn, complete, &u)
+		if err := p.commit(u, complete); err != nil {
+			return err
+		}
+		p.answer()
+		pause := p.start(ctx)
+		p.report(health)
+		heartbeat.IdleFor(ctx, pause)
+		if p.wait(ctx, changed, pause) != nil {
+			return nil //nolint:nilerr // the agent stops
+		}
+	}
+}
+
+// restore takes targets from the table after the loop was begun again. Results of visits of the previous run are lost.
+func (p *prober) restore() {
+	clear(p.targets)
+	p.mu.Lock()
+	p.ended = nil
+	p.mu.Unlock()
+	p.busy, p.seen = 0, seen{}
+	for row := range p.table.All(p.db.ReadTxn()) {
+		t := p.targets[row.Node]
+		if t == nil {
+			t = &target{name: row.Node, due: p.soon()}
+			p.targets[row.Node] = t
+		}
+		t.paths = append(t.paths, row)
+	}
+}
+
+// soon is a random time at which a node that was not probed yet is due: when a node is added, all others probe it, and not at once.
+func (p *prober) soon() time.Time {
+	return time.Now().Add(rand.N(max(p.options.spread(len(p.targets)), 1)))
+}
+
+// update is what a round changes in the table.
+type update struct{ put, gone []*tables.Path }
+
+// follow compares targets with the nodes. Nodes that are missing are dropped only when the table is complete.
+func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
+	now := seen{p.nodes.Revision(txn), complete}
+	if now == p.seen {
+		return
+	}
+	p.seen = now
+	self, _, _ := p.nodes.Get(txn, nodes.ByName(p.agent.NodeName))
+	for node := range p.nodes.All(txn) {
+		t := p.targets[node.Name]
+		if t == nil {
+			t = &target{name: node.Name}
+			p.targets[node.Name] = t
+		}
+		p.replace(t, pathsOf(node, self, p.agent), u)
+	}
+	if !complete {
+		return
+	}
+	for name, t := range p.targets {
+		if _, _, found := p.nodes.Get(txn, nodes.ByName(name)); !found {
+			u.gone = append(u.gone, t.paths...)
+			delete(p.targets, name)
+		}
+	}
+}
+
+// replace makes rows the paths of a target. What is known of an address of the same node stays; a node with a new address is probed soon.
+func (p *prober) replace(t *target, rows []*tables.Path, u *update) {
+	for _, old := range t.paths {
+		if !slices.ContainsFunc(rows, func(p *tables.Path) bool { return p.Kind == old.Kind }) {
+			u.gone = append(u.gone, old)
+		}
+	}
+	for i, row := range rows {
+		if known := slices.IndexFunc(t.paths, row.Is); known >= 0 {
+			rows[i] = t.paths[known]
+			continue
+		}
+		u.put = append(u.put, row)
+		t.due = p.soon()
+	}
+	t.paths = rows
+}
+
+// absorb takes the results of ended visits. Those of an address that the node no longer has are dropped.
+func (p *prober) absorb(u *update) {
+	p.mu.Lock()
+	ended := p.ended
+	p.ended = nil
+	p.mu.Unlock()
+	for _, v := range ended {
+		p.busy -= len(v.paths)
+		t := v.target
+		t.busy, t.done = false, v.began
+		if p.targets[t.name] != t {
+			continue // the node was removed
+		}
+		p.hindrance = nil
+		current := true
+		for i, r := range v.results {
+			for _, o := range []outcome{r.icmp, r.http} {
+				if errors.Is(o.err, errImpeded) {
+					p.hindrance = o.err
+				}
+			}
+			known := slices.IndexFunc(t.paths, v.paths[i].Is)
+			if known < 0 {
+				current = false
+				continue
+			}
+			row := *t.paths[known]
+			row.ICMP, row.HTTP = after(row.ICMP, r.icmp), after(row.HTTP, r.http)
+			t.paths[known] = &row
+			u.put = append(u.put, &row)
+		}
+		if current { // otherwise the new address is due
+			t.due = time.Now().Add(p.next(t))
+		}
+	}
+}
+
+// next is the time until the next visit of a target. A node in doubt is asked again soon, one that is unreachable more often than the others.
+func (p *prober) next(t *target) time.Duration {
+	interval := p.options.interval(len(p.targets))
+	interval -= rand.N(interval / 10) // agents that were started together drift apart
+	for _, row := range t.paths {
+		for _, c := range []tables.Check{row.ICMP, row.HTTP} {
+			switch {
+			case suspected(c):
+				return min(interval, suspectInterval)
+			case c.State == tables.Unreachable:
+				interval = min(interval, p.options.base)
+			}
+		}
+	}
+	return interval
+}
+
+// start begins visits of targets that are due, the one that waits for longest first. While a client waits, all targets are due that were not visited
+// since its request. It returns the time until another target is due, at least one step.
+func (p *prober) start(ctx context.Context) (pause time.Duration) {
+	now := time.Now()
+	since, asked := p.requests.latest()
+	step, limiter := calmStep, p.calm
+	if asked {
+		step, limiter = urgentStep, p.urgent
+	}
+	var due []*target
+	next := now.Add(time.Hour)
+	for _, t := range p.targets {
+		switch {
+		case t.busy:
+		case !t.due.After(now) || asked && t.began.Before(since):
+			due = append(due, t)
+		case t.due.Before(next):
+			next = t.due
+		}
+	}
+	slices.SortFunc(due, func(a, b *target) int {
+		if asked {
+			return a.began.Compare(b.began)
+		}
+		return a.due.Compare(b.due)
+	})
+	for _, t := range due {
+		v := plan(t, asked)
+		if len(v.paths) == 0 {
+			t.began, t.done, t.due = now, now, now.Add(p.options.interval(len(p.targets)))
+			continue
+		}
+		if p.busy+len(v.paths) > maxBusy || !limiter.AllowN(now, 1) {
+			return step
+		}
+		p.visit(ctx, v)
+	}
+	return max(step, next.Sub(now))
+}
+
+// plan chooses what a visit asks: ICMP at all addresses, and HTTP, which takes most of the CPU time, at the address that was asked for longest ago. With
+// all, or when anything of the node is not known to be well, HTTP is asked at all addresses.
+func plan(t *target, all bool) *visit {
+	v := &visit{target: t, began: time.Now()}
+	oldest := 0
+	for _, row := range t.paths {
+		if row.Unasked != "" {
+			continue
+		}
+		v.paths = append(v.paths, row)
+		all = all || !well(row.ICMP) || !well(row.HTTP)
+		if row.HTTP.Asked.Before(v.paths[oldest].HTTP.Asked) {
+			oldest = len(v.paths) - 1
+		}
+	}
+	v.web = make([]bool, len(v.paths))
+	for i := range v.web {
+		v.web[i] = all || i == oldest
+	}
+	return v
+}
+
+func (p *prober) visit(ctx context.Context, v *visit) {
+	t := v.target
+	t.busy, t.began = true, v.began
+	p.busy += len(v.paths)
+	p.running.Go(func() {
+		v.do(ctx, p.kernel, p.options)
+		if ctx.Err() != nil {
+			return // the agent stops: what failed because of that says nothing
+		}
+		p.mu.Lock()
+		p.ended = append(p.ended, v)
+		p.mu.Unlock()
+		notify(p.wake)
+	})
+}
+
+// notify fills a channel of one slot.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// answer ends the requests for which all targets were visited.
+func (p *prober) answer() {
+	if _, asked := p.requests.latest(); !asked {
+		return
+	}
+	oldest := time.Now()
+	for _, t := range p.targets {
+		if t.done.Before(oldest) {
+			oldest = t.done
+		}
+	}
+	p.requests.answer(oldest)
+}
+
+// commit writes the rows of a round.
+func (p *prober) commit(u update, complete bool) error {
+	if done, _ := p.table.Initialized(p.db.ReadTxn()); len(u.put)+len(u.gone) == 0 && (done || !complete) {
+		return nil
+	}
+	txn := p.db.WriteTxn(p.table)
+	defer txn.Abort()
+	for _, row := range u.gone {
+		if _, _, err := p.table.Delete(txn, row); err != nil {
+			return fmt.Errorf("delete the health of node %s: %w", row.Node, err)
+		}
+	}
+	for _, row := range u.put {
+		if t := p.targets[row.Node]; t == nil || !slices.Contains(t.paths, row) {
+			continue // replaced in the same round
+		}
+		if _, _, err := p.table.Insert(txn, row); err != nil {
+			return fmt.Errorf("insert the health of node %s: %w", row.Node, err)
+		}
+	}
+	if complete {
+		p.initialized(txn)
+	}
+	txn.Commit()
+	return nil
+}
+
+// report is about this node: what is wrong with other nodes stands in the table.
+func (p *prober) report(health cell.Health) {
+	if p.hindrance != nil {
+		health.Degraded("Some probes cannot be sent", errors.New(describe(p.hindrance)))
+		return
+	}
+	health.OK(fmt.Sprintf("%d nodes, each probed every %v", len(p.targets), p.options.interval(len(p.targets))))
+}
+
+// wait waits for a step, and then until the pause is over, a node has changed or a visit has ended. A request ends both. Its only error is that of ctx.
+func (p *prober) wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) error {
+	step := calmStep
+	if _, asked := p.requests.latest(); asked {
+		step = urgentStep
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.requests.arrived:
+		return nil
+	case <-time.After(step):
+	}
+	if pause <= step {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, pause-step)
+	defer cancel()
+	changed.Add(p.wake, p.requests.arrived)
+	_, _ = changed.Wait(limited, 0)
+	return ctx.Err()
+}

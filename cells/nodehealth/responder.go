@@ -1,0 +1,164 @@
+package nodehealth
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+)
+
+// helloPath is the path that is answered, with an empty body.
+const helloPath = "/hello"
+
+const (
+	// connectionTimeout bounds a connection from its first packet to its last.
+	connectionTimeout = 5 * time.Second
+	// maxRequest limits a request with its headers in bytes.
+	maxRequest = 4 << 10
+	// maxConnections limits the connections at one time, and maxOfSource those from one address.
+	maxConnections = 256
+	maxOfSource    = 16
+	// acceptPause is the time between two attempts to accept a connection after one has failed.
+	acceptPause = 50 * time.Millisecond
+)
+
+// responder answers probes of other nodes. Anybody can connect: each connection serves one small request within a short time, and beyond a limit a new
+// connection closes the oldest one.
+type responder struct {
+	cell.In
+
+	Kernel  kernel
+	Options options
+}
+
+// run listens and serves. An error closes the port; the job opens it again.
+func (r responder) run(ctx context.Context, health cell.Health) error {
+	heartbeat.Busy(ctx)
+	l, err := r.Kernel.ListenHello(ctx, r.Options.port)
+	if err != nil {
+		return err
+	}
+	var open connections
+	defer open.wait()
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	health.OK("listening on " + l.Addr().String())
+	heartbeat.Idle(ctx) // the kernel says when there is a connection
+	for ctx.Err() == nil {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			health.OK("listening on " + l.Addr().String())
+			open.serve(conn)
+		case ctx.Err() != nil:
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default: // the connection failed before it was accepted, or there is no descriptor for it
+			health.Degraded("Accept a probe", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+		}
+	}
+	return nil
+}
+
+// connections are those that are being served, the oldest first.
+type connections struct {
+	serving sync.WaitGroup
+	mu      sync.Mutex // guards all
+	all     []*connection
+}
+
+type connection struct {
+	net.Conn
+	source netip.Addr // invalid for those of tests, which have none
+}
+
+// wait closes all connections and waits for their goroutines.
+func (c *connections) wait() {
+	c.mu.Lock()
+	for _, conn := range c.all {
+		_ = conn.Close()
+	}
+	c.mu.Unlock()
+	c.serving.Wait()
+}
+
+// serve answers one request of a connection, in a goroutine of its own.
+func (c *connections) serve(inner net.Conn) {
+	conn := &connection{Conn: inner}
+	if at, err := netip.ParseAddrPort(inner.RemoteAddr().String()); err == nil {
+		conn.source = at.Addr().Unmap().WithZone("")
+	}
+	c.add(conn)
+	c.serving.Go(func() {
+		defer c.remove(conn)
+		_ = conn.SetDeadline(time.Now().Add(connectionTimeout))
+		request, err := http.ReadRequest(bufio.NewReaderSize(io.LimitReader(conn, maxRequest), 1024))
+		if err != nil {
+			return // no request, or too long: nobody to answer
+		}
+		_, _ = io.WriteString(conn, answerTo(request))
+	})
+}
+
+// add registers a connection. Beyond a limit the oldest connection is closed, of the same source if that has too many.
+func (c *connections) add(conn *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, conn)
+	ofSource, first := 0, -1
+	for i, other := range c.all {
+		if other.source == conn.source {
+			if ofSource++; first < 0 {
+				first = i
+			}
+		}
+	}
+	switch {
+	case ofSource > maxOfSource:
+		c.drop(first)
+	case len(c.all) > maxConnections:
+		c.drop(0)
+	}
+}
+
+// drop closes a connection; its goroutine ends. The caller must hold mu.
+func (c *connections) drop(i int) {
+	_ = c.all[i].Close()
+	c.all = append(c.all[:i], c.all[i+1:]...)
+}
+
+func (c *connections) remove(conn *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, other := range c.all {
+		if other == conn {
+			c.drop(i)
+			return
+		}
+	}
+}
+
+// answerTo is the whole answer to a request.
+func answerTo(r *http.Request) string {
+	status := "200 OK"
+	switch {
+	case r.URL.Path != helloPath:
+		status = "404 Not Found"
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		status = "405 Method Not Allowed\r\nAllow: GET, HEAD"
+	}
+	return "HTTP/1.1 " + status + "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+}

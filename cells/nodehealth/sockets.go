@@ -1,0 +1,73 @@
+package nodehealth
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/unixsocket"
+)
+
+// socketGroup may use the API beside root, when it exists.
+const socketGroup = "waggle"
+
+// sockets implements [kernel].
+type sockets struct{ *pinger }
+
+func newKernel(lifecycle cell.Lifecycle) kernel {
+	p := newPinger()
+	lifecycle.Append(cell.Hook{OnStop: func(cell.HookContext) error { p.close(); return nil }})
+	return sockets{p}
+}
+
+// maxAnswer limits what is read of an answer in bytes: the other end may be anybody.
+const maxAnswer = 4 << 10
+
+// Hello implements [kernel]. The connection ends with the context, or with the answer; an HTTP client would go on dialling for minutes.
+func (sockets) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
+	began := time.Now()
+	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		if impeded(err) {
+			err = fmt.Errorf("%w: %w", errImpeded, err)
+		}
+		return 0, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = conn.SetDeadline(deadline)
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\nConnection: close\r\n\r\n", helloPath, to); err != nil {
+		return 0, err
+	}
+	answer, err := http.ReadResponse(bufio.NewReaderSize(io.LimitReader(conn, maxAnswer), 512), nil)
+	if err != nil {
+		return 0, fmt.Errorf("read the answer: %w", err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("HTTP status %d", answer.StatusCode)
+	}
+	return time.Since(began), nil
+}
+
+// ListenHello implements [kernel]. Without IPv6 in the kernel the port is open for IPv4 alone.
+func (sockets) ListenHello(ctx context.Context, port uint16) (net.Listener, error) {
+	l, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}).Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("answer probes of other nodes: %w: free the port, or set --cluster-health-port on all nodes", err)
+	}
+	return l, nil
+}
+
+// ListenAPI implements [kernel].
+func (sockets) ListenAPI(path string) (net.Listener, error) {
+	return unixsocket.Listen(path, unixsocket.Options{Mode: 0o660, Group: socketGroup})
+}

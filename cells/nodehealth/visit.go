@@ -1,0 +1,79 @@
+package nodehealth
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+)
+
+const (
+	// probeTimeout bounds a probe. A SYN that was lost is sent again after 1 s and after 3 s.
+	probeTimeout = 5 * time.Second
+	// echoSpacing is the time after which another ICMP request follows one without a reply.
+	echoSpacing = 100 * time.Millisecond
+)
+
+// visit is one probe of a node.
+type visit struct {
+	target  *target
+	began   time.Time
+	paths   []*tables.Path // that are asked, as they were when the visit began
+	web     []bool         // whether HTTP is asked at the path, too
+	results []results      // of the paths
+}
+
+// results are the outcomes at one path.
+type results struct{ icmp, http outcome }
+
+// do asks all paths at once. It returns when the last one has answered, after [probeTimeout] at most.
+func (v *visit) do(ctx context.Context, net kernel, o options) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	v.results = make([]results, len(v.paths))
+	var running sync.WaitGroup
+	for i, p := range v.paths {
+		running.Go(func() {
+			v.results[i].icmp = echo(ctx, net, p.Addr, o.threshold)
+			v.results[i].icmp.began = v.began
+		})
+		if v.web[i] {
+			running.Go(func() {
+				latency, err := net.Hello(ctx, netip.AddrPortFrom(p.Addr, o.port))
+				v.results[i].http = outcome{v.began, latency, err, time.Now()}
+			})
+		}
+	}
+	running.Wait()
+}
+
+// echo sends ICMP requests, n at most, until one is answered.
+func echo(ctx context.Context, net kernel, to netip.Addr, n int) (last outcome) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	replies := make(chan outcome, n)
+	for sent, failed := 1, 0; sent <= n; sent++ {
+		go func() {
+			latency, err := net.Echo(ctx, to)
+			replies <- outcome{latency: latency, err: err, ended: time.Now()}
+		}()
+		next := time.After(echoSpacing)
+		if sent == n {
+			next = nil
+		}
+		for waits := true; waits && failed < sent; {
+			select {
+			case last = <-replies:
+				if last.err == nil {
+					return last
+				}
+				failed++
+			case <-next:
+				waits = false
+			}
+		}
+	}
+	return last
+}

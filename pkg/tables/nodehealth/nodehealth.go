@@ -1,0 +1,146 @@
+// Package nodehealth defines the table of the addresses at which nodes are probed: what the probes of each address have found, and when.
+package nodehealth
+
+import (
+	"cmp"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// State is what is known of an address or a node.
+type State string
+
+// States. A probe that was not sent, or that failed for a reason of this node, says nothing about another node.
+const (
+	Unknown     State = "unknown"     // there is no verdict yet, or no longer
+	Reachable   State = "reachable"   // the last probes were answered
+	Unreachable State = "unreachable" // several probes in a row failed
+)
+
+// Kind is the part that an address has for its node.
+type Kind string
+
+// Kinds. A node has at most one address of each.
+const (
+	Host4   Kind = "host4"   // the address by which other nodes reach the node
+	Host6   Kind = "host6"   //
+	Health4 Kind = "health4" // its health address, which is reached as a pod of the node is
+	Health6 Kind = "health6" //
+)
+
+// Endpoint reports whether the address is reached as a pod of the node is.
+func (k Kind) Endpoint() bool { return k == Health4 || k == Health6 }
+
+// Check is what probes of one protocol have found at an address.
+type Check struct {
+	State    State         `json:"state"`
+	Latency  time.Duration `json:"latency,omitempty"` // ns from the request to the last answer; 0 without one
+	Answered time.Time     `json:"answered,omitzero"` // time of the last answer; zero without one
+	Asked    time.Time     `json:"asked,omitzero"`    // time at which the last probe began; zero before the first
+	Strikes  int           `json:"strikes,omitempty"` // probes without an answer since the last answer, at most the threshold
+	Error    string        `json:"error,omitempty"`   // of the last probe, printable; empty when it was answered
+}
+
+// Path is one row. It is never changed in place.
+type Path struct {
+	Node string     `json:"node"`
+	UID  string     `json:"uid,omitempty"` // of the object of the node: another one is another node
+	Kind Kind       `json:"kind"`
+	Addr netip.Addr `json:"addr"`
+	// Unasked says why no probe is sent to the address; empty when probes are sent.
+	Unasked string `json:"unasked,omitempty"`
+	ICMP    Check  `json:"icmp"`
+	HTTP    Check  `json:"http"`
+}
+
+// Is reports whether the row is about the same address of the same node.
+func (p *Path) Is(o *Path) bool {
+	return p.Node == o.Node && p.UID == o.UID && p.Kind == o.Kind && p.Addr == o.Addr && p.Unasked == o.Unasked
+}
+
+// State is unreachable when one protocol is, and reachable when another one is.
+func (p *Path) State() State { return Worst(p.ICMP.State, p.HTTP.State) }
+
+// Worst returns the state of two parts together: one that is unreachable decides, and one that is unknown does not count.
+func Worst(a, b State) State {
+	for _, s := range []State{Unreachable, Reachable, Unknown} {
+		if a == s || b == s {
+			return s
+		}
+	}
+	return ""
+}
+
+// Asked is the beginning of the last probe, zero before the first.
+func (p *Path) Asked() time.Time {
+	if p.HTTP.Asked.After(p.ICMP.Asked) {
+		return p.HTTP.Asked
+	}
+	return p.ICMP.Asked
+}
+
+// Problem is what the last probes failed with, or why there are none.
+func (p *Path) Problem() string {
+	var parts []string
+	for _, part := range []struct{ name, text string }{{"", p.Unasked}, {"ICMP: ", p.ICMP.Error}, {"HTTP: ", p.HTTP.Error}} {
+		if part.text != "" {
+			parts = append(parts, part.name+printable.Text(part.text))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Path) TableHeader() []string {
+	return []string{"Node", "Path", "Address", "State", "ICMP", "HTTP", "Strikes", "Asked", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (p *Path) TableRow() []string {
+	asked := "-"
+	if at := p.Asked(); !at.IsZero() {
+		asked = at.UTC().Format(time.RFC3339)
+	}
+	return []string{printable.Text(p.Node), string(p.Kind), p.Addr.String(), string(p.State()), p.ICMP.text(), p.HTTP.text(),
+		strconv.Itoa(max(p.ICMP.Strikes, p.HTTP.Strikes)), asked, p.Problem()}
+}
+
+// text is the latency of what is reachable.
+func (c Check) text() string {
+	if c.State != Reachable {
+		return string(c.State)
+	}
+	return c.Latency.Round(time.Microsecond).String()
+}
+
+// key orders rows by node, then by kind, host addresses before health addresses. Names of nodes have no slash.
+func key(node string, kind Kind) string {
+	order := map[Kind]string{Host4: "0", Host6: "1", Health4: "2", Health6: "3"}[kind]
+	return node + "/" + cmp.Or(order, string(kind))
+}
+
+var pathIndex = statedb.Index[*Path, string]{
+	Name:       "path",
+	FromObject: func(p *Path) index.KeySet { return index.NewKeySet(index.String(key(p.Node, p.Kind))) },
+	FromKey:    index.String,
+	FromString: func(s string) (index.Key, error) {
+		node, kind, _ := strings.Cut(s, "/")
+		return index.String(key(node, Kind(kind))), nil
+	},
+	Unique: true,
+}
+
+// ByPath finds the row of an address of a node.
+func ByPath(node string, kind Kind) statedb.Query[*Path] { return pathIndex.Query(key(node, kind)) }
+
+// NewTable makes the table "node-health".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Path], error) {
+	return statedb.NewTable(db, "node-health", pathIndex)
+}
