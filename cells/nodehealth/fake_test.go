@@ -42,7 +42,7 @@ var errSilence = errors.New("no answer")
 // troubles are the names of what can be wrong.
 var troubles = map[string]error{
 	"silent": errSilence, "refused": syscall.ECONNREFUSED, "no-route": syscall.EHOSTUNREACH, "status": errors.New("HTTP status 503"),
-	"impeded": fmt.Errorf("%w: open a raw socket for ICMP: %w%s", errImpeded, syscall.EPERM, remedy(syscall.EPERM)),
+	"impeded": cannotOpen(syscall.EPERM),
 	"hostile": errors.New("read the answer: \x1b[2J\x07" + strings.Repeat("long ", 100)),
 }
 

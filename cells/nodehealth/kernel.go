@@ -3,6 +3,7 @@ package nodehealth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -24,13 +25,16 @@ type kernel interface {
 // errImpeded is part of errors that this node causes, and that say nothing about another one.
 var errImpeded = errors.New("not probed")
 
-// impeded reports whether an error of a system call is about this node: it lacks a right, memory, descriptors, ports or the address family.
-func impeded(err error) bool {
-	for _, local := range []syscall.Errno{syscall.EPERM, syscall.EACCES, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS,
-		syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT} {
-		if errors.Is(err, local) {
-			return true
-		}
+// local marks an error of a system call with [errImpeded] when it is about this node: it lacks a right, memory, descriptors, ports, an address of the
+// family or the family. ENOBUFS is none of these: a device without a carrier is what keeps this node from all others.
+func local(err error) error {
+	var number syscall.Errno
+	if !errors.As(err, &number) {
+		return err
 	}
-	return false
+	switch number {
+	case syscall.EPERM, syscall.EACCES, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT:
+		return fmt.Errorf("%w: %w", errImpeded, number)
+	}
+	return err
 }

@@ -94,17 +94,17 @@ func (p *pinger) socket(ipv6 bool) (*echoSocket, error) {
 func (p *pinger) Echo(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	s, err := p.socket(to.Is6())
 	if err != nil {
-		return 0, fmt.Errorf("%w: open a raw socket for ICMP: %w%s", errImpeded, err, remedy(err))
+		return 0, cannotOpen(err)
 	}
 	sequence, w := s.add(to)
 	defer s.remove(sequence)
 	began := time.Now()
 	_ = s.conn.SetWriteDeadline(began.Add(probeTimeout)) // later for all who write at the moment, which is right
 	if _, err := s.conn.WriteToIP(s.request(sequence, w.nonce), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()}); err != nil {
-		if impeded(err) || errors.Is(err, net.ErrClosed) {
-			err = fmt.Errorf("%w: %w", errImpeded, err)
+		if errors.Is(err, net.ErrClosed) {
+			err = fmt.Errorf("%w: %w", errImpeded, net.ErrClosed)
 		}
-		return 0, err
+		return 0, local(err)
 	}
 	select {
 	case at := <-w.reply:
@@ -114,11 +114,17 @@ func (p *pinger) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	}
 }
 
-func remedy(err error) string {
-	if errors.Is(err, syscall.EPERM) {
-		return ": give the agent CAP_NET_RAW"
+// cannotOpen is the error of a node that cannot open a raw socket.
+func cannotOpen(cause error) error {
+	var number syscall.Errno
+	if errors.As(cause, &number) {
+		cause = number // the rest names the call, which is no news
 	}
-	return ""
+	remedy := ""
+	if number == syscall.EPERM {
+		remedy = ": give the agent CAP_NET_RAW"
+	}
+	return fmt.Errorf("%w: open a raw socket for ICMP: %w%s", errImpeded, cause, remedy)
 }
 
 // open opens the socket with its filters. The one of ICMP types is asked before a packet is copied.

@@ -112,7 +112,10 @@ func TestProber_DeadNodes_AreAskedFewAtOneTime(t *testing.T) {
 		r := start(t, net, number)
 		go func() { _, _ = r.requests.wait(t.Context()) }()
 		time.Sleep(10 * time.Minute)
-		if most := net.most; most > maxBusy || most < maxBusy/2 {
+		net.mu.Lock()
+		most := net.most
+		net.mu.Unlock()
+		if most > maxBusy || most < maxBusy/2 {
 			t.Errorf("%d addresses were asked at one time, want up to %d", most, maxBusy)
 		}
 		if got := r.states(); got[tables.Unreachable] != number {

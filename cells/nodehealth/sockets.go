@@ -35,27 +35,32 @@ func (sockets) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, err
 	began := time.Now()
 	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		if impeded(err) {
-			err = fmt.Errorf("%w: %w", errImpeded, err)
-		}
-		return 0, err
+		return 0, local(err)
 	}
 	defer conn.Close()
+	if err := ask(ctx, conn, to); err != nil {
+		return 0, err
+	}
+	return time.Since(began), nil
+}
+
+// ask sends the request of a probe and reads the head of the answer, until the context ends.
+func ask(ctx context.Context, conn net.Conn, to netip.AddrPort) error {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\nConnection: close\r\n\r\n", helloPath, to); err != nil {
-		return 0, err
+		return err
 	}
 	answer, err := http.ReadResponse(bufio.NewReaderSize(io.LimitReader(conn, maxAnswer), 512), nil)
 	if err != nil {
-		return 0, fmt.Errorf("read the answer: %w", err)
+		return fmt.Errorf("read the answer: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("HTTP status %d", answer.StatusCode)
+		return fmt.Errorf("HTTP status %d", answer.StatusCode)
 	}
-	return time.Since(began), nil
+	return nil
 }
 
 // ListenHello implements [kernel]. Without IPv6 in the kernel the port is open for IPv4 alone.

@@ -1,0 +1,266 @@
+package nodehealth
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// patience is how long what must come is waited for.
+const patience = 20 * time.Second
+
+// pair is two hosts with a link between them.
+type pair struct{ near, far *testnet.Namespace }
+
+func newPair(t *testing.T) pair {
+	t.Helper()
+	p := pair{testnet.New(t), testnet.New(t)}
+	p.near.Do(func() {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
+			PeerNamespace: netlink.NsFd(p.far.Handle())}); err != nil {
+			t.Error(err)
+		}
+	})
+	for ns, addresses := range map[*testnet.Namespace][]string{p.near: {"192.0.2.1/24", "2001:db8::1/64"}, p.far: {"192.0.2.2/24", "2001:db8::2/64"}} {
+		ns.Do(func() { configure(t, addresses...) })
+	}
+	return p
+}
+
+// configure gives eth0 addresses that may be used at once.
+func configure(t *testing.T, addresses ...string) {
+	link, err := netlink.LinkByName("eth0")
+	if err == nil {
+		err = netlink.LinkSetUp(link)
+	}
+	for _, text := range addresses {
+		addr, failed := netlink.ParseAddr(text)
+		if failed == nil {
+			addr.Flags = syscall.IFA_F_NODAD
+			failed = netlink.AddrAdd(link, addr)
+		}
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// setLink sets the far end up or down.
+func (p pair) setLink(t *testing.T, up bool) {
+	t.Helper()
+	p.far.Do(func() {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil && up {
+			configure(t, "2001:db8::2/64") // which it has lost
+		} else if err == nil {
+			err = netlink.LinkSetDown(link)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// hosts are the addresses of the far end.
+var hosts = []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
+
+// awaited calls f until it has no error.
+func awaited(t *testing.T, f func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		attempt, stop := context.WithTimeout(ctx, time.Second)
+		err := f(attempt)
+		stop()
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ICMP and HTTP of both families between two hosts: with a responder, without one, and without a link.
+func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	const port = 4240
+	var l net.Listener
+	p.far.Do(func() {
+		var err error
+		if l, err = (sockets{}).ListenHello(t.Context(), port); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	health, _ := cell.NewSimpleHealth()
+	var running sync.WaitGroup
+	running.Go(func() { _ = responder{Kernel: listening{l: l}}.run(ctx, health) })
+	t.Cleanup(func() { stop(); running.Wait() })
+
+	s := sockets{newPinger()}
+	t.Cleanup(s.close)
+	p.near.Enter()
+	for _, to := range hosts {
+		awaited(t, func(ctx context.Context) error {
+			latency, err := s.Echo(ctx, to)
+			if err == nil && latency <= 0 {
+				t.Errorf("ICMP to %s took %v", to, latency)
+			}
+			return err
+		})
+		awaited(t, func(ctx context.Context) error {
+			latency, err := s.Hello(ctx, netip.AddrPortFrom(to, port))
+			if err == nil && latency <= 0 {
+				t.Errorf("HTTP to %s took %v", to, latency)
+			}
+			return err
+		})
+		if _, err := s.Hello(ctx, netip.AddrPortFrom(to, port+1)); !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errImpeded) {
+			t.Errorf("HTTP to %s without a responder: %v", to, err)
+		}
+	}
+	p.setLink(t, false)
+	for _, to := range hosts {
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if _, err := s.Echo(short, to); err == nil || errors.Is(err, errImpeded) {
+			t.Errorf("ICMP to %s without a link: %v", to, err)
+		}
+		if _, err := s.Hello(short, netip.AddrPortFrom(to, port)); err == nil || errors.Is(err, errImpeded) {
+			t.Errorf("HTTP to %s without a link: %v", to, err)
+		}
+		cancel()
+	}
+	p.setLink(t, true)
+	for _, to := range hosts {
+		awaited(t, func(ctx context.Context) error {
+			_, err := s.Echo(ctx, to)
+			_, failed := s.Hello(ctx, netip.AddrPortFrom(to, port))
+			return errors.Join(err, failed)
+		})
+	}
+}
+
+// A dial ends with its probe and not when the kernel gives up.
+func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.near.Enter()
+	s := sockets{newPinger()}
+	t.Cleanup(s.close)
+	awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, hosts[0]); return err })
+	p.far.Do(func() { // SYNs are dropped: the address is gone, and its owner's neighbour entry stays
+		link, err := netlink.LinkByName("eth0")
+		addr, failed := netlink.ParseAddr("192.0.2.2/24")
+		if err := errors.Join(err, failed, netlink.AddrDel(link, addr)); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := s.Hello(ctx, netip.AddrPortFrom(hosts[0], 4240)); err == nil || describe(err) != "Connection timed out" {
+		t.Errorf("error %v, want that of the deadline", err)
+	}
+	// The socket is closed: no connection of the namespace is in SYN_SENT (02).
+	text, err := os.ReadFile("/proc/thread-self/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) > 3 && fields[3] == "02" {
+			t.Errorf("a dial goes on: %s", line)
+		}
+	}
+}
+
+// Replies of other pings of the node, in numbers, are not taken for those of a prober, and hide none.
+func TestPrivilegedPinger_OtherPings(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.near.Enter()
+	s := sockets{newPinger()}
+	t.Cleanup(s.close)
+	for _, to := range hosts {
+		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, to); return err })
+		socket, err := s.socket(to.Is6())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = socket.conn.SetWriteDeadline(time.Time{})
+		waiting, w := socket.add(to) // its request is not sent
+		for i := range 5000 {        // other identifiers, and that of the prober with other data
+			other := echoSocket{ipv6: to.Is6(), id: uint16(i)}
+			if i%2 == 0 {
+				other.id = socket.id
+			}
+			if _, err := socket.conn.WriteToIP(other.request(waiting, uint64(i)), &net.IPAddr{IP: to.AsSlice()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, to); return err })
+		if len(w.reply) > 0 {
+			t.Errorf("%s: the reply of another ping counts", to)
+		}
+		socket.remove(waiting)
+	}
+}
+
+// A process without the right to open a raw socket knows that this is about itself.
+func TestPrivilegedPinger_WithoutTheRight(t *testing.T) {
+	t.Parallel()
+	ns := testnet.New(t)
+	ns.Do(func() {
+		if err := dropRaw(); err != nil {
+			t.Error(err)
+			return
+		}
+		s := sockets{newPinger()}
+		defer s.close()
+		for _, to := range hosts {
+			_, err := s.Echo(t.Context(), to)
+			if want := "not probed: open a raw socket for ICMP: operation not permitted: give the agent CAP_NET_RAW"; !errors.Is(err, errImpeded) || describe(err) != want {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		}
+	})
+}
+
+// dropRaw takes all capabilities from the calling thread, which must end with the test.
+func dropRaw() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	return unix.Capset(&header, &none[0])
+}
+
+func TestSockets_API(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "health.sock")
+	l, err := (sockets{}).ListenAPI(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("the socket is %v, %v", info.Mode(), err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
