@@ -41,6 +41,7 @@ import (
 	"github.com/waggle-net/waggle/cells/mtu"
 	"github.com/waggle-net/waggle/cells/nodeaddresses"
 	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/nodehealth"
 	"github.com/waggle-net/waggle/cells/nodeids"
 	"github.com/waggle-net/waggle/cells/noderoutes"
 	"github.com/waggle-net/waggle/cells/nodes"
@@ -130,6 +131,7 @@ var Datapath = cell.Group(
 var Interfaces = cell.Group(
 	healthz.Cell,
 	servicehealth.Cell,
+	nodehealth.Cell,
 	shell.Cell,
 	apiserver.Cell,
 	cniconf.Cell,

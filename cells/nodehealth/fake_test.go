@@ -80,6 +80,8 @@ func reply(ctx context.Context, wrong error) (time.Duration, error) {
 	return time.Millisecond, wrong
 }
 
+func (*fake) Close() {}
+
 func (f *fake) ListenHello(context.Context, uint16) (net.Listener, error) { return f.hello, nil }
 func (f *fake) ListenAPI(string) (net.Listener, error)                    { return f.api, nil }
 

@@ -16,6 +16,8 @@ type kernel interface {
 	Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	// Hello asks the responder at an address and returns the time from the first packet to the answer.
 	Hello(ctx context.Context, to netip.AddrPort) (time.Duration, error)
+	// Close closes the sockets of Echo. The next request opens others.
+	Close()
 	// ListenHello opens the responder's port on all addresses.
 	ListenHello(ctx context.Context, port uint16) (net.Listener, error)
 	// ListenAPI opens the socket of the health API.

@@ -29,9 +29,8 @@ const (
 // address that was asked, with the sequence number and the random data of the request. So neither another ping nor a host that cannot see the
 // request answers for a node.
 type pinger struct {
-	mu      sync.Mutex // guards all
-	sockets map[bool]*echoSocket
-	closed  bool
+	mu      sync.Mutex           // guards all
+	sockets map[bool]*echoSocket // by whether they are of IPv6
 	readers sync.WaitGroup
 }
 
@@ -55,10 +54,9 @@ type echoWait struct {
 
 func newPinger() *pinger { return &pinger{sockets: map[bool]*echoSocket{}} }
 
-// close closes the sockets and waits for their readers.
-func (p *pinger) close() {
+// Close implements [kernel]. It waits for the readers of the sockets.
+func (p *pinger) Close() {
 	p.mu.Lock()
-	p.closed = true
 	for _, s := range p.sockets {
 		_ = s.conn.Close()
 	}
@@ -72,9 +70,6 @@ func (p *pinger) socket(ipv6 bool) (*echoSocket, error) {
 	defer p.mu.Unlock()
 	if s := p.sockets[ipv6]; s != nil {
 		return s, nil
-	}
-	if p.closed {
-		return nil, net.ErrClosed
 	}
 	s := &echoSocket{ipv6: ipv6, id: uint16(rand.Uint32()), next: uint16(rand.Uint32()), waiting: map[uint16]*echoWait{}}
 	if err := s.open(); err != nil {

@@ -116,7 +116,7 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 	t.Cleanup(func() { stop(); running.Wait() })
 
 	s := sockets{newPinger()}
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	p.near.Enter()
 	for _, to := range hosts {
 		awaited(t, func(ctx context.Context) error {
@@ -164,7 +164,7 @@ func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
 	p := newPair(t)
 	p.near.Enter()
 	s := sockets{newPinger()}
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, hosts[0]); return err })
 	p.far.Do(func() { // SYNs are dropped: the address is gone, and its owner's neighbour entry stays
 		link, err := netlink.LinkByName("eth0")
@@ -196,7 +196,7 @@ func TestPrivilegedPinger_OtherPings(t *testing.T) {
 	p := newPair(t)
 	p.near.Enter()
 	s := sockets{newPinger()}
-	t.Cleanup(s.close)
+	t.Cleanup(s.Close)
 	for _, to := range hosts {
 		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, to); return err })
 		socket, err := s.socket(to.Is6())
@@ -232,7 +232,7 @@ func TestPrivilegedPinger_WithoutTheRight(t *testing.T) {
 			return
 		}
 		s := sockets{newPinger()}
-		defer s.close()
+		defer s.Close()
 		for _, to := range hosts {
 			_, err := s.Echo(t.Context(), to)
 			if want := "not probed: open a raw socket for ICMP: operation not permitted: give the agent CAP_NET_RAW"; !errors.Is(err, errImpeded) || describe(err) != want {

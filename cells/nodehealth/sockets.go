@@ -10,8 +10,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cilium/hive/cell"
-
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 )
 
@@ -21,11 +19,7 @@ const socketGroup = "waggle"
 // sockets implements [kernel].
 type sockets struct{ *pinger }
 
-func newKernel(lifecycle cell.Lifecycle) kernel {
-	p := newPinger()
-	lifecycle.Append(cell.Hook{OnStop: func(cell.HookContext) error { p.close(); return nil }})
-	return sockets{p}
-}
+func newKernel() kernel { return sockets{newPinger()} }
 
 // maxAnswer limits what is read of an answer in bytes: the other end may be anybody.
 const maxAnswer = 4 << 10

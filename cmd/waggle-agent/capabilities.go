@@ -12,6 +12,9 @@ import (
 // needed are the capabilities that the agent keeps.
 func (a *agent) needed() capabilities.Set {
 	keep := capabilities.Agent
+	if probes, err := a.flags.GetBool("enable-health-checking"); err == nil && probes {
+		keep |= capabilities.Probes
+	}
 	if pods, err := a.flags.GetBool("bpf-lb-sock-terminate-pod-connections"); err == nil && pods {
 		keep |= capabilities.Namespaces
 	}

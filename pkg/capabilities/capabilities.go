@@ -21,15 +21,18 @@ type Set uint64
 // Agent is what the running agent needs: links, routes, sysctls of the network, maps and programs.
 const Agent Set = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
 
+// Probes is what ICMP probes of other nodes need.
+const Probes Set = 1 << unix.CAP_NET_RAW
+
 // Namespaces is what entering the network namespaces of others needs.
 const Namespaces Set = 1 << unix.CAP_SYS_ADMIN
 
-// String lists the ones of [Agent] and [Namespaces] by name and others by number.
+// String lists the ones of [Agent], [Probes] and [Namespaces] by name and others by number.
 func (s Set) String() string {
 	var out []string
 	for ; s != 0; s &= s - 1 {
 		n := bits.TrailingZeros64(uint64(s))
-		name, known := map[int]string{unix.CAP_NET_ADMIN: "NET_ADMIN", unix.CAP_PERFMON: "PERFMON", unix.CAP_BPF: "BPF",
+		name, known := map[int]string{unix.CAP_NET_ADMIN: "NET_ADMIN", unix.CAP_NET_RAW: "NET_RAW", unix.CAP_PERFMON: "PERFMON", unix.CAP_BPF: "BPF",
 			unix.CAP_SYS_ADMIN: "SYS_ADMIN"}[n]
 		if !known {
 			name = strconv.Itoa(n)

@@ -10,7 +10,7 @@ import (
 
 func TestSet_String(t *testing.T) {
 	t.Parallel()
-	for set, want := range map[Set]string{0: "none", Agent: "NET_ADMIN,PERFMON,BPF", Namespaces: "SYS_ADMIN", 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_BPF: "19,BPF"} {
+	for set, want := range map[Set]string{0: "none", Agent: "NET_ADMIN,PERFMON,BPF", Namespaces: "SYS_ADMIN", Probes: "NET_RAW", 1<<unix.CAP_SYS_PTRACE | 1<<unix.CAP_BPF: "19,BPF"} {
 		if got := set.String(); got != want {
 			t.Errorf("%#x: %s, want %s", uint64(set), got, want)
 		}

@@ -50,7 +50,7 @@ func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
 		t.Errorf("setup mounts %q, want %q", got, want)
 	}
 	s := agent.SecurityContext
-	if !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON"}) || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
+	if !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON", "NET_RAW"}) || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
 		s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem {
 		t.Errorf("the agent may do %+v", s)
 	}
@@ -70,6 +70,17 @@ func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
 	}
 }
 
+// Without probes of other nodes it needs no raw sockets.
+func TestAgent_RawSocketsOnlyForProbes(t *testing.T) {
+	t.Parallel()
+	options := usual()
+	options.Set = []string{"enable-health-checking=false"}
+	pod := objects(t, options)["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
+	if got, want := pod.Containers[0].SecurityContext.Capabilities.Add, []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON"}; !slices.Equal(got, want) {
+		t.Errorf("the agent may do %q, want %q", got, want)
+	}
+}
+
 // To close sockets inside pods it has to find and enter their network namespaces, and only then it may.
 func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
 	t.Parallel()
@@ -77,7 +88,7 @@ func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
 		options := usual()
 		options.Set = []string{"bpf-lb-sock-terminate-pod-connections=" + value}
 		pod := objects(t, options)["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
-		agent, want := pod.Containers[0], []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON"}
+		agent, want := pod.Containers[0], []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON", "NET_RAW"}
 		if enters {
 			want = append(want, "SYS_ADMIN")
 		}

@@ -110,6 +110,7 @@ type values struct {
 	CNIConfDir string   // of the node; empty when the agent writes no configuration
 	TaintKey   string
 	EntersPods bool   // to close sockets there
+	Probes     bool   // of other nodes, by ICMP
 	MasqDir    string // where the file of the ip-masq-agent is, MasqFile; empty when it is not read
 	MasqFile   string
 }
@@ -149,6 +150,7 @@ func newValues(o Options) (values, error) {
 	}
 	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")
 	v.EntersPods, _ = strconv.ParseBool(v.Settings.value("bpf-lb-sock-terminate-pod-connections")) // what is no bool is reported above
+	v.Probes, _ = strconv.ParseBool(v.Settings.value("enable-health-checking"))
 	v.MasqDir, v.MasqFile, err = v.masqFile()
 	errs = append(errs, err)
 	return v, errors.Join(errs...)

@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// containerCapabilities are the three of the DaemonSet's container.
-const containerCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
+// containerCapabilities are those of the DaemonSet's container.
+const containerCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
 
 // TestPrivilegedReducedCapabilities_Suffice runs the agent with the rights of its container only: pods come and go,
 // also over a restart that takes over pinned maps and links, and after SIGKILL.

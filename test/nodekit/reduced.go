@@ -10,11 +10,11 @@ import (
 )
 
 // containerCapabilities are those of the DaemonSet's main container.
-const containerCapabilities = "-all,+net_admin,+bpf,+perfmon"
+const containerCapabilities = "-all,+net_admin,+net_raw,+bpf,+perfmon"
 
 // reduce does for the agent what container runtimes do, and the init container before it: the BPF file system is mounted,
-// the root is read-only, /proc/sys too while --procfs names one that is not, and the command has three capabilities, or four
-// with the flag that needs another.
+// the root is read-only, /proc/sys too while --procfs names one that is not, and the command has the capabilities of the
+// container, one more with the flag that needs it.
 // Mounts are changed in a namespace of the agent's own, so the plugin keeps those of the node.
 func (n *Node) reduce(command []string) ([]string, error) {
 	err := n.Do(func() error {

@@ -18,7 +18,7 @@ import (
 const notReadyTaint = "node.cilium.io/agent-not-ready"
 
 // agentCapabilities are those that "waggle install" prints for the agent's container.
-const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
+const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
 
 // TestPrivilegedDaemonSet holds the tests of a cluster with Waggle on it as users install it. The node of each is new to the cluster.
 func TestPrivilegedDaemonSet(t *testing.T) {
