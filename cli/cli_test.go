@@ -69,7 +69,7 @@ func run(t *testing.T, socket string, args ...string) (code int, stdout, stderr 
 
 const healthy = `{"cilium":{"state":"Ok","msg":"1.2"},"kubernetes":{"state":"Ok","msg":"from manifests"},"datapath-mode":"veth","attach-mode":"tc",
 "routing":{"inter-host-routing-mode":"Tunnel","intra-host-routing-mode":"BPF","tunnel-protocol":"vxlan"},
-"ipam":{"status":"IPv4: 1/254 allocated from 10.0.1.0/24"},"cluster":{"self":"default/node-1"},"agent":{"state":"ready"},"unmanaged-pods":["shop/old"],
+"ipam":{"status":"IPv4: 1/254 allocated from 10.0.1.0/24"},"cluster":{"self":"default/node-1","ciliumHealth":{"state":"Ok","msg":"2/3 reachable; unreachable: node-\u001b[2J"}},"agent":{"state":"ready"},"unmanaged-pods":["shop/old"],
 "modules":[{"id":"ipam.job-x","level":"OK","message":"fine"},{"id":"loader","level":"Degraded","message":"attach \u001b[31m","error":"busy"}]}`
 
 const oneEndpoint = `[{"id":7,"status":{"state":"ready","identity":{"id":5,"labels":["reserved:init"]},
@@ -103,7 +103,7 @@ func TestOutput(t *testing.T) {
 		"GET /statedb/dump/drops": `{"drops":[{"reasonText":"Invalid source ip","direction":"egress","endpoint":7,"proto":"UDP","src":"10.0.1.9",` +
 			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
 	})
-	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nKubernetes:            Ok - from manifests\n" +
+	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nCluster health:        2/3 reachable; unreachable: node-\\x1b[2J\nKubernetes:            Ok - from manifests\n" +
 		"IPAM:                  IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:              veth links, programs attached with tc, 0 maps\n" +
 		"Programs:              datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
 		"Routing:               Network: Tunnel [vxlan]   Host: BPF\n" +

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -31,13 +32,21 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
+	paths, err := client.Rows[*nodehealth.Path](ctx, c, "node-health")
+	if err != nil {
+		return err
+	}
+	health := map[string]nodehealth.State{}
+	for n := range nodehealth.Nodes(slices.Values(paths)) {
+		health[n.Name] = n.State()
+	}
 	return a.show(nodes, func(w io.Writer) {
 		var rows [][]string
 		for _, n := range nodes.NodesAdded {
 			v4, v6 := n.PrimaryAddress.Ipv4, n.PrimaryAddress.Ipv6
-			rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source})
+			rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source, string(health[shortName(n.Name)])})
 		}
-		table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE"}, rows)
+		table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE", "HEALTH"}, rows)
 	})
 }
 
@@ -68,9 +77,11 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 	if err != nil {
 		return err
 	}
-	if _, after, found := strings.Cut(name, "/"); found {
-		name = after
+	paths, err := client.Rows[*nodehealth.Path](ctx, c, "node-health")
+	if err != nil {
+		return err
 	}
+	name = shortName(name)
 	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Name == name })
 	if i < 0 {
 		return fmt.Errorf("node %s is not in the cluster: see waggle node list", name)
@@ -81,6 +92,12 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 		for _, addr := range n.Addresses {
 			rows = append(rows, []string{addr.Type, addr.Addr.String()})
 		}
+		for _, p := range paths {
+			if p.Node == n.Name {
+				rows = append(rows, []string{"Health", strings.Join(slices.DeleteFunc([]string{p.Addr.String(), string(p.State()), p.Problem()},
+					func(s string) bool { return s == "" }), " ")})
+			}
+		}
 		for _, p := range n.CIDRs {
 			rows = append(rows, []string{"Pods", p.String()})
 		}
@@ -89,4 +106,12 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 		}
 		table(w, []string{"NAME", n.Name}, rows)
 	})
+}
+
+// shortName is the name of a node without that of its cluster.
+func shortName(name string) string {
+	if _, after, found := strings.Cut(name, "/"); found {
+		return after
+	}
+	return name
 }

@@ -98,7 +98,7 @@ func (a *app) root() *cobra.Command {
 		"; default "+client.DefaultSocket+")")
 	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "How long to wait for an answer; 0 means for ever")
 	root.AddCommand(
-		a.statusCommand(), a.endpointCommand(), a.identityCommand(), a.policyCommand(), a.serviceCommand(), a.bpfCommand(), a.ipCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.nodeIDCommand(), a.configCommand(),
+		a.statusCommand(), a.endpointCommand(), a.identityCommand(), a.policyCommand(), a.serviceCommand(), a.bpfCommand(), a.ipCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.nodeIDCommand(), a.healthCommand(), a.configCommand(),
 		a.dbCommand(), a.shellCommand(), a.bootstrapCommand(), a.monitorCommand(), a.dropsCommand(), a.installCommand(), a.inventoryCommand(), a.cleanupCommand(),
 		a.versionCommand(),
 	)

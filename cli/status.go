@@ -113,6 +113,7 @@ func statusText(w io.Writer, s *statusRows) {
 		line("  waiting for", what)
 	}
 	line("Node", s.Cluster.Self)
+	line("Cluster health", orDash(s.Cluster.CiliumHealth.Msg))
 	line("Kubernetes", statusLine(models.Status{State: models.StatusState(s.Kubernetes.State), Msg: s.Kubernetes.Msg}))
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))

@@ -56,6 +56,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
@@ -166,6 +167,8 @@ func newFixture(t *testing.T) *fixture {
 		{Type: nodes.InternalIP, Addr: netip.MustParseAddr("192.0.2.2")}, {Type: nodes.CiliumInternalIP, Addr: netip.MustParseAddr("10.0.2.1")},
 		{Type: nodes.HealthIP, Addr: netip.MustParseAddr("10.0.2.9")}}})
 	f.api.NodeIDs = filled(t, db, nodeids.NewTable, &nodeids.NodeID{ID: 1, Name: "node-2"}, &nodeids.NodeID{ID: 2, Name: "node-1", Released: at})
+	f.api.NodeHealth = filled(t, db, nodehealth.NewTable,
+		&nodehealth.Path{Node: "node-2", Kind: nodehealth.Host4, ICMP: nodehealth.Check{State: nodehealth.Unreachable}})
 	f.api.NodeAddresses = table(t, db, nodeaddresses.NewTable)
 	f.api.Maps = filled(t, db, tables.NewTable, &tables.Map{Name: "bpf_links", MaxEntries: 4096, Pin: "/bpf/bpf_links_v1"})
 	f.api.States = filled(t, db, endpointstates.NewTable, &endpointstates.EndpointState{

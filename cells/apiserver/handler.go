@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -50,6 +51,7 @@ type api struct {
 	EndpointIdentities statedb.Table[*identities.EndpointIdentity]
 	Nodes              statedb.Table[*nodes.Node]
 	NodeIDs            statedb.Table[*nodeids.NodeID]
+	NodeHealth         statedb.Table[*nodehealth.Path]
 	NodeClients        *nodeClients
 	Unmanaged          statedb.Table[*unmanagedpods.Pod]
 	States             statedb.Table[*endpointstates.EndpointState]

@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -30,13 +31,21 @@ func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHea
 	state, message := verdict.Summary(version.String())
 	status := models.StatusResponse{
 		Cilium:  models.Status{State: models.StatusState(state), Msg: message},
-		Cluster: models.ClusterStatus{CiliumHealth: models.Status{State: models.StatusStateDisabled, Msg: "nodes are not probed"}},
+		Cluster: models.ClusterStatus{CiliumHealth: a.clusterHealth(txn)},
 		Agent:   agentState(verdict),
 	}
 	if !or(p.Brief) {
 		a.describe(txn, &status)
 	}
 	answer(w, http.StatusOK, status)
+}
+
+// clusterHealth says how many nodes this node reaches. As in Cilium the state is that of the prober, which is well although a node is not reachable.
+func (a *api) clusterHealth(txn statedb.ReadTxn) models.Status {
+	if !a.Settings.HealthChecking {
+		return models.Status{State: models.StatusStateDisabled, Msg: "nodes are not probed"}
+	}
+	return models.Status{State: models.StatusStateOk, Msg: nodehealth.Summarize(txn, a.Nodes, a.NodeHealth).String()}
 }
 
 // describe fills in what a brief answer leaves out.

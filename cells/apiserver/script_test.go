@@ -44,6 +44,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
@@ -69,7 +70,7 @@ func inputs() cell.Cell {
 		func() settings.Agent {
 			return settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "node-1", ClusterName: "default",
 				KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, Maglev: true, MaglevTableSize: 251,
-				MasqueradeIPv4: true}
+				MasqueradeIPv4: true, HealthChecking: true}
 		},
 		func(db *statedb.DB, table statedb.RWTable[*endpoints.Endpoint]) (endpoint.Manager, ipam.Allocator, bpfmaps.Maps) {
 			m := &fakeManager{db: db, table: table, restored: make(chan struct{})}
@@ -92,6 +93,7 @@ func inputs() cell.Cell {
 		masquerade.NewExclusionTable, statedb.RWTable[*masquerade.Exclusion].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
+		nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 		nodeids.NewTable, statedb.RWTable[*nodeids.NodeID].ToTable,
 		tables.NewTable, statedb.RWTable[*tables.Map].ToTable,
 		cniconfig.NewTable, statedb.RWTable[cniconfig.Config].ToTable,
