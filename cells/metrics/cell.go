@@ -23,7 +23,7 @@ var Cell = cell.Module("metrics", "Prometheus metrics",
 		newGuard,    // reads those of the nftables rules
 	),
 	cell.Provide(newInstruments), // what hive, jobs, statedb and reconcilers count into
-	cell.Invoke(registerTables, registerNodes, registerServer),
+	cell.Invoke(registerTables, registerNodes, registerNodeHealth, registerServer),
 )
 
 // Config is what was typed.

@@ -10,7 +10,7 @@ import (
 // Definition describes one metric, also in the reference that is generated from it.
 type Definition struct {
 	Name   string
-	Kind   string // "counter", "gauge" or "summary"
+	Kind   string // "counter", "gauge", "histogram" or "summary"
 	Help   string
 	Labels []string
 }
@@ -19,6 +19,8 @@ const (
 	counter = "counter"
 	gauge   = "gauge"
 	summary = "summary" // sum and count, no quantiles
+
+	histogram = "histogram"
 )
 
 // All metrics. Labels have few and fixed values.
@@ -79,6 +81,14 @@ var (
 		"Changes of nodes (add, update, delete), by the kind of object that describes the node.", []string{"event_type", "source"}}
 	nodesRefused = Definition{"waggle_nodes_refused_claims", gauge, "Addresses and pod ranges of nodes that belong to another node.", nil}
 
+	healthStatus = Definition{"cilium_node_health_connectivity_status", gauge,
+		"Nodes by what the probes of their addresses (type node) and of their health addresses (type endpoint) have found: reachable, unreachable or unknown.",
+		[]string{"type", "status"}}
+	healthLatency = Definition{"cilium_node_health_connectivity_latency_seconds", histogram,
+		"Time until the answers of probes of nodes; a probe that failed counts as 60 s.", []string{"type", "protocol", "address_type"}}
+	unreachableNodes     = Definition{"cilium_unreachable_nodes", gauge, "Nodes with an address that does not answer probes.", nil}
+	unreachableEndpoints = Definition{"cilium_unreachable_health_endpoints", gauge, "Nodes with a health address that does not answer probes.", nil}
+
 	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,
 		"Addresses that objects of other nodes claim for pods and that are not believed; see the table refused-claims.", []string{"reason"}}
 
@@ -127,7 +137,7 @@ func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
-		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, healthStatus, healthLatency, unreachableNodes, unreachableEndpoints, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {
@@ -158,6 +168,12 @@ func (r *registry) counters(d Definition) *prometheus.CounterVec {
 
 func (r *registry) gauges(d Definition) *prometheus.GaugeVec {
 	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: d.Name, Help: d.Help}, d.Labels)
+	r.MustRegister(v)
+	return v
+}
+
+func (r *registry) histograms(d Definition, buckets []float64) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: d.Name, Help: d.Help, Buckets: buckets}, d.Labels)
 	r.MustRegister(v)
 	return v
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
@@ -50,6 +51,7 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		policyentries.NewTable, statedb.RWTable[*policyentries.Policy].ToTable,
 		policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
 		flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
+		nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 		refusedclaims.NewTable, statedb.RWTable[refusedclaims.Refused].ToTable,
 		services.NewTable, statedb.RWTable[*services.Service].ToTable,
