@@ -1,0 +1,129 @@
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// healthOf waits until a node says this of the addresses of the nodes, by node and path. It asks the agent to probe all nodes before each look.
+func healthOf(t *testing.T, n *nodekit.Node, want map[string]nodehealth.State) {
+	t.Helper()
+	eventually(t, func() error {
+		if _, err := n.Waggle(t.Context(), "health", "status", "--probe"); err != nil {
+			return err
+		}
+		text, err := n.Waggle(t.Context(), "db", "show", "node-health", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var rows []nodehealth.Path
+		if err := json.Unmarshal([]byte(text), &rows); err != nil {
+			return err
+		}
+		var errs []error
+		for _, row := range rows {
+			name := row.Node + "/" + string(row.Kind)
+			if want[name] != row.State() {
+				errs = append(errs, fmt.Errorf("%s is %s, want %q: %s", name, row.State(), want[name], row.Problem()))
+			}
+		}
+		if len(rows) != len(want) {
+			errs = append(errs, fmt.Errorf("%d rows, want %d:\n%s", len(rows), len(want), text))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// shows waits until the output of a command has all parts.
+func shows(t *testing.T, n *nodekit.Node, command string, parts ...string) {
+	t.Helper()
+	eventually(t, func() error {
+		text, err := n.Waggle(t.Context(), strings.Fields(command)...)
+		for _, part := range parts {
+			if err == nil && !strings.Contains(text, part) {
+				err = fmt.Errorf("waggle %s does not say %q:\n%s", command, part, text)
+			}
+		}
+		return err
+	})
+}
+
+// The link of a node fails and returns; its agent dies and returns; the node is removed. The other node says so each time, and of itself that all is
+// well.
+func TestPrivilegedNodeHealth_ANodeIsLostAndReturns(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, "--prometheus-serve-addr", metricsAddress)
+	one, two := c.Nodes[0], c.Nodes[1]
+	const good, bad = nodehealth.Reachable, nodehealth.Unreachable
+	well := map[string]nodehealth.State{"node-1/host4": good, "node-1/host6": good, "node-2/host4": good, "node-2/host6": good}
+	lost := map[string]nodehealth.State{"node-1/host4": good, "node-1/host6": good, "node-2/host4": bad, "node-2/host6": bad}
+	healthOf(t, one, well)
+	healthOf(t, two, well)
+	shows(t, one, "status", "Cluster health:        2/2 reachable\n")
+	shows(t, one, "health status", "2/2 reachable", "default/node-1 (localhost)", "2/2")
+	if err := setPort(two, false); err != nil {
+		t.Fatal(err)
+	}
+	healthOf(t, one, lost)
+	shows(t, one, "status", "Cluster health:        1/2 reachable; unreachable: node-2\n")
+	shows(t, one, "health status --verbose", "Host connectivity to "+two.UplinkAddr(false).String(), "ICMP to stack:   Connection timed out")
+	shows(t, one, "node list", "unreachable", "reachable")
+	eventually(t, func() error {
+		samples, err := scrape(one)
+		if err == nil && samples["cilium_unreachable_nodes"] != 1 {
+			err = fmt.Errorf("cilium_unreachable_nodes is %v, want 1", samples["cilium_unreachable_nodes"])
+		}
+		return err
+	})
+	if err := setPort(two, true); err != nil {
+		t.Fatal(err)
+	}
+	healthOf(t, one, well)
+	if err := two.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	healthOf(t, one, lost)
+	shows(t, one, "health status --verbose", "ICMP to stack:   OK, RTT=", "HTTP to agent:   connection refused")
+	if err := two.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, two)
+	healthOf(t, one, well)
+	if err := c.Forget(two); err != nil {
+		t.Fatal(err)
+	}
+	healthOf(t, one, map[string]nodehealth.State{"node-1/host4": good, "node-1/host6": good})
+	shows(t, one, "status", "Cluster health:        1/1 reachable\n")
+}
+
+// setPort sets the port of the underlay up to which a node is connected.
+func setPort(n *nodekit.Node, up bool) error {
+	set := netlink.LinkSetDown
+	if up {
+		set = netlink.LinkSetUp
+	}
+	return n.Outside(func() error { return linkNamed(n.Name(), set) })
+}
+
+// Health addresses answer through the tunnel, as pods do.
+func TestPrivilegedNodeHealth_HealthAddresses(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
+	want := map[string]nodehealth.State{}
+	for _, n := range all {
+		for _, kind := range []nodehealth.Kind{nodehealth.Host4, nodehealth.Host6, nodehealth.Health4, nodehealth.Health6} {
+			want[n.Name()+"/"+string(kind)] = nodehealth.Reachable
+		}
+	}
+	for _, n := range all {
+		healthOf(t, n.Node, want)
+	}
+}
