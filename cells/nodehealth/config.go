@@ -66,3 +66,6 @@ func (o options) interval(nodes int) time.Duration {
 func (o options) spread(nodes int) time.Duration {
 	return time.Duration(nodes) * time.Second / time.Duration(o.rate)
 }
+
+// lean reports whether probes of so many nodes need more than half of the rate. Then each probes HTTP half as often as ICMP.
+func (o options) lean(nodes int) bool { return 2*o.spread(nodes) > o.interval(nodes) }

@@ -81,6 +81,7 @@ type target struct {
 	began time.Time      // of the last visit
 	done  time.Time      // beginning of the last visit that has ended
 	busy  bool           // a visit is under way
+	spare bool           // the next visit is one that leaves HTTP out when lean
 }
 
 func newProber(p params) *prober {
@@ -265,8 +266,9 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 		}
 		return a.due.Compare(b.due)
 	})
+	lean := p.options.lean(len(p.targets))
 	for _, t := range due {
-		v := plan(t, asked)
+		v := plan(t, asked, lean)
 		if len(v.paths) == 0 {
 			t.began, t.done, t.due = now, now, now.Add(p.options.interval(len(p.targets)))
 			continue
@@ -279,9 +281,9 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	return max(step, next.Sub(now))
 }
 
-// plan chooses what a visit asks: ICMP at all addresses, and HTTP, which takes most of the CPU time, at the address that was asked for longest ago. With
-// all, or when anything of the node is not known to be well, HTTP is asked at all addresses.
-func plan(t *target, all bool) *visit {
+// plan chooses what a visit asks: ICMP at all addresses, and HTTP, which takes most of the CPU time, at the address that was not asked for longest. Every
+// other visit leaves HTTP out when lean. With all, or when anything of the node is not known to be well, HTTP is asked at all addresses.
+func plan(t *target, all, lean bool) *visit {
 	v := &visit{target: t, began: time.Now()}
 	oldest := 0
 	for _, row := range t.paths {
@@ -296,14 +298,14 @@ func plan(t *target, all bool) *visit {
 	}
 	v.web = make([]bool, len(v.paths))
 	for i := range v.web {
-		v.web[i] = all || i == oldest
+		v.web[i] = all || i == oldest && !(lean && t.spare)
 	}
 	return v
 }
 
 func (p *prober) visit(ctx context.Context, v *visit) {
 	t := v.target
-	t.busy, t.began = true, v.began
+	t.busy, t.began, t.spare = true, v.began, !t.spare
 	p.busy += len(v.paths)
 	p.running.Go(func() {
 		v.do(ctx, p.kernel, p.options)

@@ -51,18 +51,23 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 	defer open.wait()
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	health.OK("listening on " + l.Addr().String())
+	well := "listening on " + l.Addr().String()
+	health.OK(well)
 	heartbeat.Idle(ctx) // the kernel says when there is a connection
-	for ctx.Err() == nil {
+	for failed := false; ctx.Err() == nil; {
 		conn, err := l.Accept()
 		switch {
 		case err == nil:
-			health.OK("listening on " + l.Addr().String())
+			if failed {
+				failed = false
+				health.OK(well)
+			}
 			open.serve(conn)
 		case ctx.Err() != nil:
 		case errors.Is(err, net.ErrClosed):
 			return err
 		default: // the connection failed before it was accepted, or there is no descriptor for it
+			failed = true
 			health.Degraded("Accept a probe", err)
 			select {
 			case <-ctx.Done():
@@ -98,8 +103,8 @@ func (c *connections) wait() {
 // serve answers one request of a connection, in a goroutine of its own.
 func (c *connections) serve(inner net.Conn) {
 	conn := &connection{Conn: inner}
-	if at, err := netip.ParseAddrPort(inner.RemoteAddr().String()); err == nil {
-		conn.source = at.Addr().Unmap().WithZone("")
+	if at, ok := inner.RemoteAddr().(*net.TCPAddr); ok {
+		conn.source = at.AddrPort().Addr().Unmap().WithZone("")
 	}
 	c.add(conn)
 	c.serving.Go(func() {
