@@ -27,9 +27,10 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkAtRest_5000Nodes is the CPU time of an agent in a cluster of 5,000 nodes for its probes, and for its answers to as many probes of others. Each
-// node has an IPv4 address and a health address of the loopback device, so one process is both ends of each probe. One operation is one second.
-func BenchmarkAtRest_5000Nodes(b *testing.B) {
+// BenchmarkFullRate_5000Nodes is the CPU time of an agent in a cluster of 5,000 nodes for ten probes a second, the most at rest, and for its answers to
+// as many probes of others. Each node has an IPv4 address and a health address of the loopback device, so one process is both ends of each
+// probe. One operation is one second.
+func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	const number = 5000
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {

@@ -16,7 +16,7 @@ type Config struct {
 	Rate      int     `mapstructure:"health-check-probe-rate"`
 }
 
-// DefaultConfig are Cilium's defaults. At 5,000 nodes they probe each node every 8.5 minutes.
+// DefaultConfig are Cilium's defaults. At 5,000 nodes they probe each node every 10 minutes.
 var DefaultConfig = Config{Port: 4240, Threshold: 3, Ratio: 0.5, Rate: 10}
 
 // Flags registers the flags.
@@ -56,10 +56,11 @@ func newOptions(c Config) (options, error) {
 	return options{uint16(c.Port), c.Threshold, base, c.Rate}, nil
 }
 
-// interval is the time between two probes of a node in a cluster of so many nodes. It grows with their logarithm, until the rate is the limit.
+// interval is the time between two probes of a node in a cluster of so many nodes. It grows with their logarithm, until the rate is the limit, of which
+// a sixth is left for nodes that are probed more often.
 func (o options) interval(nodes int) time.Duration {
 	grown := time.Duration(float64(o.base) * math.Log1p(float64(nodes)))
-	return max(grown, o.spread(nodes)).Round(time.Second)
+	return max(grown, o.spread(nodes)*6/5).Round(time.Second)
 }
 
 // spread is the least time in which so many nodes can be probed.

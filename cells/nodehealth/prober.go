@@ -123,10 +123,11 @@ func (p *prober) restore() {
 	p.ended = nil
 	p.mu.Unlock()
 	p.busy, p.seen = 0, seen{}
-	for row := range p.table.All(p.db.ReadTxn()) {
+	txn := p.db.ReadTxn()
+	for row := range p.table.All(txn) {
 		t := p.targets[row.Node]
 		if t == nil {
-			t = &target{name: row.Node, due: p.soon()}
+			t = &target{name: row.Node, due: p.soon(txn)}
 			p.targets[row.Node] = t
 		}
 		t.paths = append(t.paths, row)
@@ -134,8 +135,8 @@ func (p *prober) restore() {
 }
 
 // soon is a random time at which a node that was not probed yet is due: when a node is added, all others probe it, and not at once.
-func (p *prober) soon() time.Time {
-	return time.Now().Add(rand.N(max(p.options.spread(len(p.targets)), 1)))
+func (p *prober) soon(txn statedb.ReadTxn) time.Time {
+	return time.Now().Add(rand.N(max(p.options.spread(p.nodes.NumObjects(txn)), 1)))
 }
 
 // update is what a round changes in the table.
@@ -155,7 +156,7 @@ func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
 			t = &target{name: node.Name}
 			p.targets[node.Name] = t
 		}
-		p.replace(t, pathsOf(node, self, p.agent), u)
+		p.replace(txn, t, pathsOf(node, self, p.agent), u)
 	}
 	if !complete {
 		return
@@ -169,7 +170,7 @@ func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
 }
 
 // replace makes rows the paths of a target. What is known of an address of the same node stays; a node with a new address is probed soon.
-func (p *prober) replace(t *target, rows []*tables.Path, u *update) {
+func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*tables.Path, u *update) {
 	for _, old := range t.paths {
 		if !slices.ContainsFunc(rows, func(p *tables.Path) bool { return p.Kind == old.Kind }) {
 			u.gone = append(u.gone, old)
@@ -181,7 +182,7 @@ func (p *prober) replace(t *target, rows []*tables.Path, u *update) {
 			continue
 		}
 		u.put = append(u.put, row)
-		t.due = p.soon()
+		t.due = p.soon(txn)
 	}
 	t.paths = rows
 }
