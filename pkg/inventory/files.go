@@ -34,6 +34,8 @@ var stateNames = []struct{ name, owner string }{
 	{"shell.sock.new", "cell shell"},
 	{"monitor1_2.sock", "cell monitor"},
 	{"monitor1_2.sock.new", "cell monitor"},
+	{"health.sock", "cell nodehealth"},
+	{"health.sock.new", "cell nodehealth"},
 	{agentlock.SetupFile, "waggle-agent setup"},
 	{agentlock.AgentFile, "waggle-agent"},
 }
