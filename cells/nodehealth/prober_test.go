@@ -248,9 +248,10 @@ func TestProber_Request_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		net := newFake()
-		r := start(t, net, 5000)
-		time.Sleep(15 * time.Minute)
-		for i := range 5000 {
+		const number = 2000
+		r := start(t, net, number)
+		time.Sleep(5 * time.Minute)
+		for i := range number {
 			net.set(addressOf(i), wrong{errSilence, errSilence})
 		}
 		leaves, leave := context.WithCancel(t.Context())
@@ -272,7 +273,7 @@ func TestProber_Request_IsBounded(t *testing.T) {
 					t.Errorf("client %d was answered after %v, want %v", i, took, requestLimit)
 				default:
 					s := r.api.status(r.db.ReadTxn(), since)
-					if probed := 5000 - len(s.NotProbed); probed < 100 || probed > 2000 || !slices.IsSorted(s.NotProbed) {
+					if probed := number - len(s.NotProbed); probed < 100 || probed > number*3/4 || !slices.IsSorted(s.NotProbed) {
 						t.Errorf("client %d: %d nodes were probed", i, probed)
 					}
 				}

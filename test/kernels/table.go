@@ -43,6 +43,7 @@ var suites = []suite{
 	{pkg: "cells/maps", kernels: oldest, tests: ".*"},
 	{pkg: "cells/metrics", kernels: oldest, tests: ".*"},
 	{pkg: "cells/monitor", kernels: oldest, tests: ".*"},
+	{pkg: "cells/nodehealth", kernels: oldest, tests: ".*"},
 	{pkg: "cells/overlay", kernels: oldest, tests: ".*"},
 	{pkg: "cells/servicemaps", kernels: oldest, tests: "Maps_.*"},
 	{pkg: "cells/sockterm", kernels: oldest, tests: ".*"},
@@ -102,6 +103,7 @@ var omissions = []omission{
 	{"cells/metrics", newer, ".*", unchanged},
 	{"cells/monitor", newer, ".*", unchanged},
 	{"cells/policy", both, "Programs_.*", decision},
+	{"cells/nodehealth", newer, ".*", unchanged},
 	{"cells/overlay", newer, ".*", unchanged},
 	{"cells/servicemaps", newer, "Maps_.*", unchanged},
 	{"cells/servicemaps", both, "Chain_.*", "it is about the cells in front of the maps; Maps_ asks the kernel for the same calls"},
@@ -129,7 +131,7 @@ var omissions = []omission{
 	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pods' links are those of the oldest kernel"},
 	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
 		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Foreign_.*|GC_.*|Generation_.*|Host_.*|Hostile_.*|ICMP_.*|" +
-		"Identity_.*|Kills_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NothingIsExecuted|Pins_.*|Plugin_.*|" +
+		"Identity_.*|Kills_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|Pins_.*|Plugin_.*|" +
 		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Revision_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
 		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|Upgrade_.*|Wedge_.*", node},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},

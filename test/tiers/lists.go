@@ -55,6 +55,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedModel_EveryCallFailsOnce/*":                        "commands whose calls fail one after the other",
 	"test/node TestPrivilegedModel_RandomSequences/*":                           "restarts and crashes in a random sequence",
 	"test/node TestPrivilegedNative_PoliciesBetweenNodes":                       "two nodes, four times what a policy allows and denies, with and without the agent",
+	"test/node TestPrivilegedNodeHealth_ANodeIsLostAndReturns":                  "three probes of 5 s without an answer, and two starts of an agent",
 	"test/node TestPrivilegedPolicy_Groups/Cilium":                              "all policies of one kind on a node; denied traffic is watched",
 	"test/node TestPrivilegedPolicy_Groups/Kubernetes":                          "all policies of one kind on a node; denied traffic is watched",
 	"test/node TestPrivilegedPolicy_LifeOfAPolicy":                              "steps of one policy in both modes, each with allowed and denied traffic",
