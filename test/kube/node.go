@@ -150,6 +150,12 @@ func (n *Node) StartProcess(name string, argv ...string) (*Process, error) {
 	return n.cluster.start(n.Name+"-"+name, n.place, argv...)
 }
 
+// Kill ends the processes of the node whose command lines begin so, as the kernel does when memory is short. It is an error when there are none.
+func (n *Node) Kill(ctx context.Context, command string) error {
+	_, err := n.Run(ctx, "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in "$0"*) kill -9 ${p#/proc/} && ok=1;; esac; done 2>/dev/null; [ "$ok" ]`, command)
+	return err
+}
+
 // Do runs f on a thread inside the node's namespaces.
 func (n *Node) Do(f func() error) error { return n.place.do(f) }
 

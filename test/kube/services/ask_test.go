@@ -3,49 +3,25 @@ package services_test
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// asker asks targets, all at once, and returns a line for each answer: "SERVER PORT CLIENT". The error has a line for each failure.
-type asker func(targets ...string) ([]string, error)
-
 // pod asks from a pod that has the program talk.
-func (w *world) pod(t *testing.T, name string) asker {
-	return asking(func(args ...string) (string, error) {
-		return w.Exec(t.Context(), name, append([]string{"talk"}, args...)...)
-	})
-}
+func (w *world) pod(t *testing.T, name string) kube.Asker { return w.PodAsker(t.Context(), name) }
 
 // node asks as a process of a node.
-func (w *world) node(t *testing.T, n *kube.Node) asker {
-	return asking(func(args ...string) (string, error) {
-		return n.Run(t.Context(), append([]string{n.Tool("kube/talk")}, args...)...)
-	})
-}
+func (w *world) node(t *testing.T, n *kube.Node) kube.Asker { return n.Asker(t.Context()) }
 
 // outside asks from outside.
-func (w *world) outside(t *testing.T) asker {
-	return asking(func(args ...string) (string, error) {
-		return w.RunOutside(t.Context(), append([]string{w.a.Tool("kube/talk")}, args...)...)
-	})
-}
-
-func asking(talk func(args ...string) (string, error)) asker {
-	return func(targets ...string) ([]string, error) {
-		out, err := talk(append([]string{"ask"}, targets...)...)
-		return strings.FieldsFunc(out, func(r rune) bool { return r == '\n' }), err
-	}
-}
+func (w *world) outside(t *testing.T) kube.Asker { return w.OutsideAsker(t.Context()) }
 
 // answers waits until a server answers all targets, and sees the client under its address of the target's family.
-func (w *world) answers(t *testing.T, from asker, server string, clients []string, targets ...string) {
+func (w *world) answers(t *testing.T, from kube.Asker, server string, clients []string, targets ...string) {
 	t.Helper()
 	var want []string
 	for _, target := range targets {
@@ -55,38 +31,19 @@ func (w *world) answers(t *testing.T, from asker, server string, clients []strin
 		}
 		want = append(want, server+" 8080 "+client)
 	}
-	if err := w.WaitFor(t.Context(), "answers", func() error {
-		got, err := from(targets...)
-		if err == nil && !slices.Equal(got, want) {
-			err = fmt.Errorf("the answers of %v are %q, want %q", targets, got, want)
-		}
-		return err
-	}); err != nil {
+	if err := w.WaitAnswers(t.Context(), from, want, targets...); err != nil {
 		t.Error(err)
 	}
 }
 
-// silent is nil when no target answers at all, neither with a connection nor with a refusal.
-func silent(from asker, targets ...string) error { return fails(noAnswer, from, targets) }
-
 // refusal is nil when all targets refuse.
-func refusal(from asker, targets ...string) error { return fails(refused, from, targets) }
+func refusal(from kube.Asker, targets ...string) error { return kube.Fails(refused, from, targets...) }
 
 var (
-	// noAnswer is what talk says when nothing comes back: a connection that is made and then silent is another thing.
-	noAnswer = regexp.MustCompile(`: dial tcp \S+: i/o timeout|: no answer`)
-	refused  = regexp.MustCompile(`: connection refused`)
+	refused = regexp.MustCompile(`: connection refused`)
 	// notPermitted is what a process of a node is told at once when nobody on the node may answer.
 	notPermitted = regexp.MustCompile(`: operation not permitted`)
 )
-
-func fails(how *regexp.Regexp, from asker, targets []string) error {
-	got, err := from(targets...)
-	if err != nil && len(how.FindAllString(err.Error(), -1)) == len(targets) {
-		return nil
-	}
-	return fmt.Errorf("want %q of each target: %q, %w", how, got, err)
-}
 
 // known waits until the maps of a node have targets.
 func (w *world) known(t *testing.T, n *kube.Node, targets ...string) {
@@ -116,19 +73,6 @@ func frontend(target string) string {
 func addressOf(target string) netip.AddrPort {
 	_, address, _ := strings.Cut(target, "://")
 	return netip.MustParseAddrPort(address)
-}
-
-// of makes targets out of addresses.
-func of(network, port string, addresses ...string) (targets []string) {
-	for _, a := range addresses {
-		targets = append(targets, network+"://"+net.JoinHostPort(a, port))
-	}
-	return targets
-}
-
-// both makes targets of TCP and of UDP.
-func both(port string, addresses ...string) []string {
-	return append(of("tcp", port, addresses...), of("udp", port, addresses...)...)
 }
 
 // lead makes the router send packets for addresses of no node to one.

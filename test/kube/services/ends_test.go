@@ -33,14 +33,14 @@ func unready(t *testing.T, s *stays) {
 	published := s.service(t, "published", "ClusterIP", 86, "app: unready", "publishNotReadyAddresses: true")
 	unpublished := s.service(t, "unpublished", "ClusterIP", 87, "app: unready", "")
 	s.apply(t, lateServer, "unready", s.b.Name, "readinessProbe: {tcpSocket: {port: 9}, periodSeconds: 1}")
-	s.answers(t, s.pod(t, "one"), "unready", s.one, both("80", published...)...)
+	s.answers(t, s.pod(t, "one"), "unready", s.one, kube.BothTargets("80", published...)...)
 	s.refused(t, s.pod(t, "one"), "80", unpublished...)
 }
 
 // ending has a server that was told to end, which answers as long as nobody else does.
 func ending(t *testing.T, s *stays) {
 	cluster := s.service(t, "ending", "NodePort", 88, "app: ending", "")
-	inside, node := both("80", cluster...), both("30088", s.b.IPv4, s.b.IPv6)
+	inside, node := kube.BothTargets("80", cluster...), kube.BothTargets("30088", s.b.IPv4, s.b.IPv6)
 	s.apply(t, lateServer, "ending", s.b.Name, "lifecycle: {preStop: {sleep: {seconds: 40}}}")
 	s.answers(t, s.pod(t, "one"), "ending", s.one, inside...)
 	ips, err := s.PodIPs(t.Context(), "default/ending")
@@ -66,7 +66,7 @@ func ending(t *testing.T, s *stays) {
 	s.answers(t, s.pod(t, "one"), "ending", s.one, inside...)
 	s.answers(t, s.outside(t), "ending", kube.ServerAddresses(), node...)
 
-	next := server("next", s.b)
+	next := kube.Server("next", s.b)
 	next.Labels = map[string]string{"app": "ending"}
 	if err := s.RunPod(t.Context(), next); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func ending(t *testing.T, s *stays) {
 	s.answers(t, s.pod(t, "one"), "next", s.one, append(append(inside, inside...), inside...)...)
 	s.answers(t, s.outside(t), "next", kube.ServerAddresses(), append(append(node, node...), node...)...)
 	// It could have answered.
-	if got, err := s.pod(t, "one")(of("tcp", "8080", ips...)...); err != nil {
+	if got, err := s.pod(t, "one")(kube.Targets("tcp", "8080", ips...)...); err != nil {
 		t.Errorf("the first server by its own addresses: %q, %v", got, err)
 	}
 }
@@ -94,12 +94,12 @@ func masquerade(t *testing.T, s *stays) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.answers(t, s.pod(t, "one"), machine, []string{s.a.IPv4, s.a.IPv6}, both("8080", kube.ServerAddresses()...)...)
-	s.answers(t, s.pod(t, "two"), machine, []string{s.b.IPv4, s.b.IPv6}, both("8080", kube.ServerAddresses()...)...)
-	s.answers(t, s.pod(t, "one"), "two", s.one, both("8080", s.two...)...)
-	s.answers(t, s.pod(t, "two"), "one", s.two, both("8080", s.one...)...)
+	s.answers(t, s.pod(t, "one"), machine, []string{s.a.IPv4, s.a.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
+	s.answers(t, s.pod(t, "two"), machine, []string{s.b.IPv4, s.b.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
+	s.answers(t, s.pod(t, "one"), "two", s.one, kube.BothTargets("8080", s.two...)...)
+	s.answers(t, s.pod(t, "two"), "one", s.two, kube.BothTargets("8080", s.one...)...)
 	// What comes from outside by the router's ways to pods is answered as it came.
-	s.answers(t, s.outside(t), "one", kube.ServerAddresses(), both("8080", s.one...)...)
+	s.answers(t, s.outside(t), "one", kube.ServerAddresses(), kube.BothTargets("8080", s.one...)...)
 }
 
 // anotherAddress gives node b a device with addresses, by which its node ports are reached as long as they are there.
@@ -114,7 +114,7 @@ func anotherAddress(t *testing.T, w *world) {
 	}
 	command("ip link add another link eth0 type macvlan")
 	command("ip link set another up")
-	targets := append(of("tcp", webPort, ipv4, ipv6), of("udp", timePort, ipv4, ipv6)...)
+	targets := append(kube.Targets("tcp", webPort, ipv4, ipv6), kube.Targets("udp", timePort, ipv4, ipv6)...)
 	for range 2 {
 		command("ip addr add " + ipv4 + "/24 dev another")
 		command("ip addr add " + ipv6 + "/64 dev another nodad")

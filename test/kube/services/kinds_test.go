@@ -33,14 +33,14 @@ func local(t *testing.T, w *world) {
 	w.apply(t, localService)
 	w.balance(t, "local", balancerIPv4, balancerIPv6)
 	w.lead(t, w.b, balancerIPv4, balancerIPv6)
-	if err := w.RunPod(t.Context(), server("local", w.b)); err != nil {
+	if err := w.RunPod(t.Context(), kube.Server("local", w.b)); err != nil {
 		t.Fatal(err)
 	}
-	w.answers(t, w.outside(t), "local", kube.ServerAddresses(), append(both("30090", w.b.IPv4, w.b.IPv6), both("80", balancerIPv4, balancerIPv6)...)...)
+	w.answers(t, w.outside(t), "local", kube.ServerAddresses(), append(kube.BothTargets("30090", w.b.IPv4, w.b.IPv6), kube.BothTargets("80", balancerIPv4, balancerIPv6)...)...)
 	// A refusal of datagrams reaches a socket that is connected.
-	nothing := append(of("tcp", "30090", w.a.IPv4, w.a.IPv6), of("udp-connected", "30090", w.a.IPv4, w.a.IPv6)...)
+	nothing := append(kube.Targets("tcp", "30090", w.a.IPv4, w.a.IPv6), kube.Targets("udp-connected", "30090", w.a.IPv4, w.a.IPv6)...)
 	w.known(t, w.a, nothing...)
-	if err := silent(w.outside(t), nothing...); err != nil {
+	if err := kube.Silent(w.outside(t), nothing...); err != nil {
 		t.Error(err)
 	}
 	for node, want := range map[*kube.Node]string{w.a: "503", w.b: "200"} {
@@ -65,9 +65,9 @@ func empty(t *testing.T, s *stays) {
 }
 
 // refused waits until all addresses refuse. A refusal of datagrams reaches a socket that is connected.
-func (w *world) refused(t *testing.T, from asker, port string, addresses ...string) {
+func (w *world) refused(t *testing.T, from kube.Asker, port string, addresses ...string) {
 	t.Helper()
-	targets := append(of("tcp", port, addresses...), of("udp-connected", port, addresses...)...)
+	targets := append(kube.Targets("tcp", port, addresses...), kube.Targets("udp-connected", port, addresses...)...)
 	if err := w.WaitFor(t.Context(), "refusals", func() error { return refusal(from, targets...) }); err != nil {
 		t.Error(err)
 	}
@@ -103,7 +103,7 @@ func hostPort(t *testing.T, w *world) {
 			t.Fatalf("the pod has the addresses %v, had %s: %v", ips, before, err)
 		}
 		before = ips[0]
-		w.answers(t, w.outside(t), "host-port", kube.ServerAddresses(), both("8088", w.a.IPv4, w.a.IPv6)...)
+		w.answers(t, w.outside(t), "host-port", kube.ServerAddresses(), kube.BothTargets("8088", w.a.IPv4, w.a.IPv6)...)
 		if err := w.DeletePod(t.Context(), "default/host-port"); err != nil {
 			t.Fatal(err)
 		}

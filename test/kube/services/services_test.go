@@ -22,10 +22,10 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 	}
 	c := newClients(t, w)
 	s := newStays(t, w)
-	if err := w.WaitFor(t.Context(), "the clients", func() error { _, err := c.counts(); return err }); err != nil {
+	if _, err := c.WaitCounts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.until(t, "answers", anybody)
+	c.Until(t, "answers", kube.Anybody)
 	t.Run("beside each other", func(t *testing.T) {
 		parallel := func(name string, test func(*testing.T)) {
 			t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
@@ -65,8 +65,6 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 	}
 }
 
-func anybody([]string) error { return nil }
-
 // webPods are the names of the servers that have not ended.
 func (w *world) webPods(t *testing.T) (names []string, err error) {
 	var list struct {
@@ -82,7 +80,7 @@ func (w *world) webPods(t *testing.T) (names []string, err error) {
 // replaced replaces all servers, and wants that no connection fails and that sockets of datagrams find the new ones.
 func (c *clients) replaced(t *testing.T, disturb func() error) {
 	t.Helper()
-	before := c.until(t, "answers", anybody)
+	before := c.Until(t, "answers", kube.Anybody)
 	old, err := c.webPods(t)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +105,7 @@ func (c *clients) replaced(t *testing.T, disturb func() error) {
 		t.Fatal(err)
 	}
 	t.Logf("replaced within %s", time.Since(began).Round(100*time.Millisecond))
-	now := c.until(t, "answers of new servers alone", func(answers []string) error {
+	now := c.Until(t, "answers of new servers alone", func(answers []string) error {
 		for _, a := range answers {
 			if name, _, _ := strings.Cut(a, " "); slices.Contains(old, name) {
 				return fmt.Errorf("an old server answers: %v", answers)
@@ -115,17 +113,17 @@ func (c *clients) replaced(t *testing.T, disturb func() error) {
 		}
 		return nil
 	})
-	c.lost(t, before, now)
+	c.Lost(t, before, now)
 }
 
 // otherPort gives the Service of datagrams another target port.
 func otherPort(t *testing.T, c *clients) {
-	before := c.until(t, "answers", anybody)
+	before := c.Until(t, "answers", kube.Anybody)
 	if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/services/time",
 		`{"spec": {"ports": [{"port": 80, "protocol": "UDP", "targetPort": 8081, "nodePort": 30081}]}}`); err != nil {
 		t.Fatal(err)
 	}
-	now := c.untilOf(t, "udp", "answers of the new port alone", func(answers []string) error {
+	now := c.UntilOf(t, "udp", "answers of the new port alone", func(answers []string) error {
 		for _, a := range answers {
 			if strings.Fields(a)[1] != "8081" {
 				return fmt.Errorf("the old port answers: %v", answers)
@@ -133,23 +131,22 @@ func otherPort(t *testing.T, c *clients) {
 		}
 		return nil
 	})
-	c.lost(t, before, now)
+	c.Lost(t, before, now)
 }
 
-// kill ends the agent of a node as the kernel does when memory is short.
+// kill ends the agent of a node.
 func kill(t *testing.T, n *kube.Node) error {
 	t.Helper()
-	_, err := n.Run(t.Context(), "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in "/usr/bin/waggle-agent --config-dir"*) kill -9 ${p#/proc/} && ok=1;; esac; done 2>/dev/null; [ "$ok" ]`)
-	return err
+	return n.Kill(t.Context(), "/usr/bin/waggle-agent --config-dir")
 }
 
 // away takes the API server away, and kills an agent meanwhile, which begins with its copy.
 func away(t *testing.T, c *clients) {
-	before := c.until(t, "answers", anybody)
+	before := c.Until(t, "answers", kube.Anybody)
 	if err := c.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	c.until(t, "answers without an API server", anybody)
+	c.Until(t, "answers without an API server", kube.Anybody)
 	if err := kill(t, c.b); err != nil {
 		t.Fatal(err)
 	}
@@ -162,14 +159,14 @@ func away(t *testing.T, c *clients) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	c.until(t, "answers without an API server and with a new agent", anybody)
+	c.Until(t, "answers without an API server and with a new agent", kube.Anybody)
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.WaitFor(t.Context(), "the agents to be synced", func() error { return errors.Join(synced(t, c.a), synced(t, c.b)) }); err != nil {
 		t.Fatal(err)
 	}
-	c.lost(t, before, c.until(t, "answers with the API server", anybody))
+	c.Lost(t, before, c.Until(t, "answers with the API server", kube.Anybody))
 }
 
 // serviceTables are those of objects that Services are made of.

@@ -20,7 +20,7 @@ func newStays(t *testing.T, w *world) *stays {
 	t.Helper()
 	on := map[string]*kube.Node{"one": w.a, "two": w.b, "three": w.b}
 	for name, n := range on {
-		pod := server(name, n)
+		pod := kube.Server(name, n)
 		pod.Labels["stays"] = "true"
 		if err := w.CreatePod(t.Context(), pod); err != nil {
 			t.Fatal(err)
@@ -69,11 +69,11 @@ spec:
 // affinity has a client come to the same server with all that it asks of an address, however it comes.
 func affinity(t *testing.T, s *stays) {
 	cluster := s.service(t, "affinity", "NodePort", 83, `stays: "true"`, "sessionAffinity: ClientIP")
-	inside, nodes := both("80", cluster...), both("30083", s.a.IPv4, s.a.IPv6, s.b.IPv4, s.b.IPv6)
+	inside, nodes := kube.BothTargets("80", cluster...), kube.BothTargets("30083", s.a.IPv4, s.a.IPv6, s.b.IPv4, s.b.IPv6)
 	served := map[string]bool{}
 	for _, client := range []struct {
 		who     string
-		from    asker
+		from    kube.Asker
 		targets []string
 	}{{"a pod", s.pod(t, "one"), inside}, {"another pod", s.pod(t, "three"), inside}, {"a node", s.node(t, s.a), inside}, {"outside", s.outside(t), nodes}} {
 		ask := func(targets []string) (answers []string) {
@@ -108,7 +108,7 @@ func ranges(t *testing.T, s *stays) {
 	s.service(t, "ranges", "LoadBalancer", 84, "app: two", `loadBalancerSourceRanges: [192.0.2.0/30, "2001:db8:2::/126"]`)
 	s.balance(t, "ranges", ipv4, ipv6)
 	s.lead(t, s.b, ipv4, ipv6)
-	balanced := both("80", ipv4, ipv6)
+	balanced := kube.BothTargets("80", ipv4, ipv6)
 	s.answers(t, s.outside(t), "two", kube.ServerAddresses(), balanced...)
 	for _, change := range []struct {
 		ranges string
@@ -119,10 +119,10 @@ func ranges(t *testing.T, s *stays) {
 		}
 		if change.inside {
 			s.answers(t, s.outside(t), "two", kube.ServerAddresses(), balanced...)
-		} else if err := s.WaitFor(t.Context(), "silence", func() error { return silent(s.outside(t), balanced...) }); err != nil {
+		} else if err := s.WaitFor(t.Context(), "silence", func() error { return kube.Silent(s.outside(t), balanced...) }); err != nil {
 			t.Error(err)
 		}
-		s.answers(t, s.outside(t), "two", kube.ServerAddresses(), both("30084", s.b.IPv4, s.b.IPv6)...)
+		s.answers(t, s.outside(t), "two", kube.ServerAddresses(), kube.BothTargets("30084", s.b.IPv4, s.b.IPv6)...)
 	}
 }
 
@@ -131,20 +131,20 @@ func external(t *testing.T, s *stays) {
 	const ipv4, ipv6 = "203.0.113.12", "2001:db8:113::12"
 	s.service(t, "external", "ClusterIP", 93, "app: two", fmt.Sprintf("externalIPs: [%q, %q]", ipv4, ipv6))
 	s.lead(t, s.a, ipv4, ipv6)
-	s.answers(t, s.outside(t), "two", []string{s.a.IPv4, s.a.IPv6}, both("80", ipv4, ipv6)...)
-	s.answers(t, s.pod(t, "one"), "two", s.one, both("80", ipv4, ipv6)...)
+	s.answers(t, s.outside(t), "two", []string{s.a.IPv4, s.a.IPv6}, kube.BothTargets("80", ipv4, ipv6)...)
+	s.answers(t, s.pod(t, "one"), "two", s.one, kube.BothTargets("80", ipv4, ipv6)...)
 }
 
 // near has a server for the clients on its own node.
 func near(t *testing.T, s *stays) {
 	cluster := s.service(t, "near", "ClusterIP", 85, "app: two", "internalTrafficPolicy: Local")
-	targets := both("80", cluster...)
+	targets := kube.BothTargets("80", cluster...)
 	s.answers(t, s.pod(t, "three"), "two", s.three, targets...)
 	s.known(t, s.a, targets...)
-	if err := s.WaitFor(t.Context(), "silence for a pod", func() error { return silent(s.pod(t, "one"), targets...) }); err != nil {
+	if err := s.WaitFor(t.Context(), "silence for a pod", func() error { return kube.Silent(s.pod(t, "one"), targets...) }); err != nil {
 		t.Error(err)
 	}
-	if err := fails(notPermitted, s.node(t, s.a), targets); err != nil {
+	if err := kube.Fails(notPermitted, s.node(t, s.a), targets...); err != nil {
 		t.Error(err)
 	}
 }
@@ -152,24 +152,24 @@ func near(t *testing.T, s *stays) {
 // hairpin has a server ask itself by its Service.
 func hairpin(t *testing.T, s *stays) {
 	cluster := s.service(t, "hairpin", "NodePort", 79, "app: two", "")
-	s.answers(t, s.pod(t, "two"), "two", s.two, append(both("80", cluster...), both("30079", s.b.IPv4, s.b.IPv6)...)...)
+	s.answers(t, s.pod(t, "two"), "two", s.two, append(kube.BothTargets("80", cluster...), kube.BothTargets("30079", s.b.IPv4, s.b.IPv6)...)...)
 }
 
 // hostNetwork has a server that is a process of node b.
 func hostNetwork(t *testing.T, s *stays) {
 	cluster := s.service(t, "host", "NodePort", 78, "app: host", "")
-	pod := server("host", s.b)
+	pod := kube.Server("host", s.b)
 	pod.HostNet = true
 	if err := s.RunPod(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	inside := both("80", cluster...)
+	inside := kube.BothTargets("80", cluster...)
 	s.answers(t, s.pod(t, "one"), s.b.Name, s.one, inside...)
 	s.answers(t, s.node(t, s.a), s.b.Name, []string{s.a.IPv4, s.a.IPv6}, inside...)
-	s.answers(t, s.outside(t), s.b.Name, kube.ServerAddresses(), both("30078", s.b.IPv4, s.b.IPv6)...)
-	s.answers(t, s.outside(t), s.b.Name, []string{s.a.IPv4, s.a.IPv6}, both("30078", s.a.IPv4, s.a.IPv6)...)
+	s.answers(t, s.outside(t), s.b.Name, kube.ServerAddresses(), kube.BothTargets("30078", s.b.IPv4, s.b.IPv6)...)
+	s.answers(t, s.outside(t), s.b.Name, []string{s.a.IPv4, s.a.IPv6}, kube.BothTargets("30078", s.a.IPv4, s.a.IPv6)...)
 	// A server of datagrams that listens on all addresses of a machine answers from the nearest one, which is none of the Service's.
-	s.answers(t, s.pod(t, "three"), s.b.Name, s.three, of("tcp", "80", cluster...)...)
+	s.answers(t, s.pod(t, "three"), s.b.Name, s.three, kube.Targets("tcp", "80", cluster...)...)
 }
 
 const named = `
@@ -195,8 +195,8 @@ func withoutAddress(t *testing.T, s *stays) {
 	s.apply(t, named)
 	// Who knows the later one has seen the earlier ones.
 	cluster := s.service(t, "renamed", "ClusterIP", 91, `stays: "true"`, "")
-	s.known(t, s.a, both("80", cluster...)...)
-	s.known(t, s.b, both("80", cluster...)...)
+	s.known(t, s.a, kube.BothTargets("80", cluster...)...)
+	s.known(t, s.b, kube.BothTargets("80", cluster...)...)
 	if err := s.MergePatch(t.Context(), servicePath("renamed"), `{"spec": {"type": "ExternalName", "externalName": "www.example.org"}}`); err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,6 @@ import (
 // servesServices is what the status says of a node without kube-proxy.
 var servesServices = regexp.MustCompile(`(?m)^KubeProxyReplacement: +True,`)
 
-// image holds the program talk, and nothing else.
-const image = "waggle.local/talk:1"
-
 // Addresses that testdata/web.yaml gives its Services.
 const (
 	webIPv4, webIPv6, webPort    = "10.96.0.80", "fd00:10:96::80", "30080"
@@ -38,16 +35,14 @@ func newWorld(t *testing.T) *world {
 	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule"}}})
 	w := &world{c, c.Nodes[0], c.Nodes[1]}
 	var loading errgroup.Group
-	for _, n := range c.Nodes {
-		loading.Go(func() error { return n.LoadImage(t.Context(), n.Tool("kube/talk.tar")) })
-	}
+	loading.Go(func() error { return c.LoadTalk(t.Context()) })
 	// Without the second, a connected socket of datagrams in a pod stays with a server that the Service has no more, as long as
 	// that one answers. The default install is what test/kube/waggle runs with.
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "bpf-lb-sock-terminate-pod-connections=true"); err != nil {
 		t.Fatal(err)
 	}
 	if err := loading.Wait(); err != nil {
-		t.Fatalf("%v: run \"make kube-images\"", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		for _, n := range c.Nodes {
@@ -79,11 +74,6 @@ func (w *world) route(t *testing.T, n *kube.Node) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// server is a pod that answers on ports 8080 and 8081.
-func server(name string, on *kube.Node) kube.Pod {
-	return kube.Pod{Name: name, Node: on.Name, Labels: map[string]string{"app": name}, Image: image, Command: []string{"/bin/talk", "serve", "8080", "8081"}}
 }
 
 // apply applies a manifest, in which % stands for what follows.

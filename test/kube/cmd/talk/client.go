@@ -7,12 +7,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
 
 const (
-	answerWithin   = 20 * time.Second       // of a connection: a busy machine leaves a process without a CPU for longer than 10 s
+	answerWithin   = 20 * time.Second       // of a connection by default: a busy machine leaves a process without a CPU for longer than 10 s
 	datagramWithin = 500 * time.Millisecond // after which one is lost
 )
 
@@ -20,28 +21,36 @@ var errNoAnswer = errors.New("no answer")
 
 // client asks one target.
 type client struct {
-	network  string // tcp, udp or udp-connected
+	network  string // one of networks
 	target   netip.AddrPort
+	within   time.Duration // for the answer of a connection
+	kept     net.Conn      // of tcp-kept
+	answers  *bufio.Reader // of kept
 	socket   *net.UDPConn
 	answered bool
 	reopened int
 }
 
-func newClient(target string) (*client, error) {
+var networks = []string{"tcp", "tcp-kept", "udp", "udp-connected"}
+
+func newClient(target string, within time.Duration) (*client, error) {
 	network, address, _ := strings.Cut(target, "://")
-	if network != "tcp" && network != "udp" && network != "udp-connected" {
-		return nil, fmt.Errorf("no network %q: want tcp, udp or udp-connected", network)
+	if !slices.Contains(networks, network) {
+		return nil, fmt.Errorf("no network %q: want one of %s", network, strings.Join(networks, ", "))
 	}
 	at, err := netip.ParseAddrPort(address)
-	return &client{network: network, target: at}, err
+	return &client{network: network, target: at, within: within}, err
 }
 
 // ask asks once, and returns "SERVER PORT CLIENT".
 func (c *client) ask(number int) (answer string, err error) {
 	question := fmt.Sprint(number)
-	if c.network == "tcp" {
+	switch c.network {
+	case "tcp":
 		answer, err = c.connect(question)
-	} else {
+	case "tcp-kept":
+		answer, err = c.keep(question)
+	default:
 		answer, err = c.datagram(question)
 	}
 	if err != nil {
@@ -60,18 +69,39 @@ func cutLast(text string) (before, last string) {
 }
 
 func (c *client) connect(question string) (string, error) {
-	conn, err := net.DialTimeout("tcp", c.target.String(), answerWithin)
+	conn, err := net.DialTimeout("tcp", c.target.String(), c.within)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(answerWithin)); err != nil {
+	return c.over(conn, bufio.NewReader(conn), question)
+}
+
+// keep asks over the connection of the last question. After a failure there is a new one.
+func (c *client) keep(question string) (answer string, err error) {
+	if c.kept == nil {
+		if c.kept, err = net.DialTimeout("tcp", c.target.String(), c.within); err != nil {
+			c.kept = nil // an interface with a nil pointer is none
+			return "", err
+		}
+		c.answers = bufio.NewReader(c.kept)
+	}
+	if answer, err = c.over(c.kept, c.answers, question); err != nil {
+		_ = c.kept.Close()
+		c.kept = nil
+		c.reopened++
+	}
+	return answer, err
+}
+
+func (c *client) over(conn net.Conn, answers *bufio.Reader, question string) (string, error) {
+	if err := conn.SetDeadline(time.Now().Add(c.within)); err != nil {
 		return "", err
 	}
 	if _, err := conn.Write([]byte(question + "\n")); err != nil {
 		return "", err
 	}
-	return bufio.NewReader(conn).ReadString('\n')
+	return answers.ReadString('\n')
 }
 
 // datagram sends one datagram and waits for its answer; answers to earlier ones, which were given up, are passed over.

@@ -11,6 +11,7 @@ import (
 // count is what came of the questions to one target since its first answer.
 type count struct {
 	Target       string
+	Asked        int // also before the first answer
 	Good, Failed int
 	Reopened     int            // sockets that the kernel failed
 	Answers      map[string]int // by "SERVER PORT CLIENT"
@@ -20,11 +21,11 @@ type count struct {
 const keptErrors = 5
 
 // loop prints the counts of all targets as one line of JSON, again and again.
-func loop(every time.Duration, targets []string) error {
+func loop(every, within time.Duration, targets []string) error {
 	var lock sync.Mutex // guards counts
 	counts := make([]count, len(targets))
 	for i, target := range targets {
-		c, err := newClient(target)
+		c, err := newClient(target, within)
 		if err != nil {
 			return fmt.Errorf("%s: %w", target, err)
 		}
@@ -54,6 +55,7 @@ func loop(every time.Duration, targets []string) error {
 }
 
 func (c *count) add(text string, err error, from *client, began time.Time) {
+	c.Asked++
 	if err == nil {
 		c.Good++
 		c.Answers[text]++

@@ -1,13 +1,14 @@
 // Command talk is both ends of the traffic of tests, on machines and, as /bin/talk, in an image of its own.
 //
 //	talk serve [-dns NAME=ADDRESS] [-drain D] PORT...
-//	                                          answer on TCP and UDP ports, naming server and client; end on SIGTERM, once no connection has come for D
-//	talk loop [-every D] TARGET...            talk to all targets until the end, and print what came of it twice a second
-//	talk ask TARGET...                        ask all targets at once, one question each, and print the answers
+//	                                          answer on TCP and UDP ports, naming server and client; end on SIGTERM, once no connection has asked for D
+//	talk loop [-every D] [-within D] TARGET...
+//	                                          talk to all targets until the end, and print what came of it twice a second
+//	talk ask [-within D] TARGET...            ask all targets at once, one question each, and print the answers
 //	talk resolve NAME                         look up an address as programs do
 //	talk api PATH                             read from the API server as clients inside a cluster do
 //
-// A target is tcp://ADDRESS:PORT, a connection for each question; udp://ADDRESS:PORT, one socket that is not connected; or
+// A target is tcp://ADDRESS:PORT, a connection for each question; tcp-kept://ADDRESS:PORT, one for all; udp://ADDRESS:PORT, one socket that is not connected; or
 // udp-connected://ADDRESS:PORT, one that is, and is opened again when the kernel says that it failed.
 package main
 
@@ -41,14 +42,15 @@ func run(args []string) error {
 	zone := flags.String("dns", "", "`name=address` that the first UDP port resolves")
 	drain := flags.Duration("drain", 0, "after SIGTERM, time without a question of a connection before the server ends")
 	every := flags.Duration("every", 50*time.Millisecond, "pause between the questions to a target")
+	within := flags.Duration("within", answerWithin, "time for the answer of a connection")
 	_ = flags.Parse(args[1:]) // it exits
 	switch rest := flags.Args(); args[0] {
 	case "serve":
 		return serve(*zone, *drain, rest)
 	case "loop":
-		return loop(*every, rest)
+		return loop(*every, *within, rest)
 	case "ask":
-		return ask(rest)
+		return ask(*within, rest)
 	case "resolve":
 		addresses, err := net.DefaultResolver.LookupNetIP(context.Background(), "ip4", rest[0])
 		fmt.Println(addresses)
@@ -60,12 +62,12 @@ func run(args []string) error {
 }
 
 // ask asks all targets at the same time, once, and prints the answers in their order; the error says which did not answer.
-func ask(targets []string) error {
+func ask(within time.Duration, targets []string) error {
 	answers, failures := make([]string, len(targets)), make([]error, len(targets))
 	var asking sync.WaitGroup
 	for i, target := range targets {
 		asking.Go(func() {
-			c, err := newClient(target)
+			c, err := newClient(target, within)
 			if err == nil {
 				answers[i], err = c.ask(1)
 			}

@@ -31,6 +31,8 @@ func answer(port string, client net.Addr, question string) string {
 var (
 	served atomic.Int64
 	began  = time.Now()
+	// ending ends kept connections after their next answer.
+	ending atomic.Bool
 )
 
 // idle is how long no connection has asked anything.
@@ -64,6 +66,7 @@ func serve(zone string, drain time.Duration, ports []string) error {
 	for asked := time.Now(); time.Since(asked) < drain || idle() < drain; {
 		time.Sleep(100 * time.Millisecond)
 	}
+	ending.Store(true)
 	for _, l := range listeners {
 		_ = l.Close()
 	}
@@ -83,11 +86,17 @@ func serveTCP(listener net.Listener, port string, open *sync.WaitGroup) {
 		}
 		open.Go(func() {
 			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(answerWithin))
-			// The client reports what goes wrong.
-			if question, err := bufio.NewReader(conn).ReadString('\n'); err == nil {
+			for questions := bufio.NewReader(conn); ; {
+				_ = conn.SetDeadline(time.Now().Add(answerWithin))
+				question, err := questions.ReadString('\n')
+				if err != nil {
+					return // the client reports what goes wrong
+				}
 				_, _ = conn.Write([]byte(answer(port, conn.RemoteAddr(), strings.TrimSpace(question))))
 				served.Store(int64(time.Since(began)))
+				if ending.Load() {
+					return
+				}
 			}
 		})
 	}

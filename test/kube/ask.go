@@ -1,0 +1,102 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// TalkImage holds the program talk, see cmd/talk, and nothing else. Nodes have it after [Cluster.LoadTalk].
+const TalkImage = "waggle.local/talk:1"
+
+// LoadTalk loads TalkImage on all nodes.
+func (c *Cluster) LoadTalk(ctx context.Context) error {
+	var loading errgroup.Group
+	for _, n := range c.Nodes {
+		loading.Go(func() error { return n.LoadImage(ctx, n.Tool("kube/talk.tar")) })
+	}
+	if err := loading.Wait(); err != nil {
+		return fmt.Errorf("%w: run \"make kube-images\"", err)
+	}
+	return nil
+}
+
+// Server is a pod that answers on ports 8080 and 8081. Its label app is its name.
+func Server(name string, on *Node) Pod {
+	return Pod{Name: name, Node: on.Name, Labels: map[string]string{"app": name}, Image: TalkImage, Command: []string{"/bin/talk", "serve", "8080", "8081"}}
+}
+
+// Asker asks targets, all at once, and returns a line for each answer: "SERVER PORT CLIENT". The error has a line for each failure.
+type Asker func(targets ...string) ([]string, error)
+
+// PodAsker asks from a pod with TalkImage. Flags are those of "talk ask".
+func (c *Cluster) PodAsker(ctx context.Context, pod string, flags ...string) Asker {
+	return asking(flags, func(args ...string) (string, error) { return c.Exec(ctx, pod, append([]string{"talk"}, args...)...) })
+}
+
+// Asker asks as a process of the node. Flags are those of "talk ask".
+func (n *Node) Asker(ctx context.Context, flags ...string) Asker {
+	return asking(flags, func(args ...string) (string, error) {
+		return n.Run(ctx, append([]string{n.Tool("kube/talk")}, args...)...)
+	})
+}
+
+// OutsideAsker asks from outside of all nodes.
+func (c *Cluster) OutsideAsker(ctx context.Context) Asker {
+	return asking(nil, func(args ...string) (string, error) { return c.RunOutside(ctx, append([]string{c.talk()}, args...)...) })
+}
+
+// talk is the path of the program talk.
+func (c *Cluster) talk() string { return filepath.Join(c.bin.kube, "talk") }
+
+func asking(flags []string, talk func(args ...string) (string, error)) Asker {
+	return func(targets ...string) ([]string, error) {
+		out, err := talk(slices.Concat([]string{"ask"}, flags, targets)...)
+		return strings.FieldsFunc(out, func(r rune) bool { return r == '\n' }), err
+	}
+}
+
+// WaitAnswers waits until the answers of targets are those that are wanted, in the order of targets.
+func (c *Cluster) WaitAnswers(ctx context.Context, from Asker, want []string, targets ...string) error {
+	return c.WaitFor(ctx, "answers", func() error {
+		got, err := from(targets...)
+		if err == nil && !slices.Equal(got, want) {
+			err = fmt.Errorf("the answers of %v are %q, want %q", targets, got, want)
+		}
+		return err
+	})
+}
+
+var noAnswer = regexp.MustCompile(`: dial tcp \S+: i/o timeout|: no answer`)
+
+// Silent is nil when no target answers at all, neither with a connection nor with a refusal. A connection that is made and then silent is an error, too.
+func Silent(from Asker, targets ...string) error { return Fails(noAnswer, from, targets...) }
+
+// Fails is nil when all targets fail, and the program talk says how.
+func Fails(how *regexp.Regexp, from Asker, targets ...string) error {
+	got, err := from(targets...)
+	if err != nil && len(how.FindAllString(err.Error(), -1)) == len(targets) {
+		return nil
+	}
+	return errors.Join(fmt.Errorf("want %q of each target: %q", how, got), err)
+}
+
+// Targets are those of a network, see cmd/talk, at a port of addresses.
+func Targets(network, port string, addresses ...string) (targets []string) {
+	for _, a := range addresses {
+		targets = append(targets, network+"://"+net.JoinHostPort(a, port))
+	}
+	return targets
+}
+
+// BothTargets are Targets of TCP and of UDP.
+func BothTargets(port string, addresses ...string) []string {
+	return append(Targets("tcp", port, addresses...), Targets("udp", port, addresses...)...)
+}
