@@ -31,6 +31,8 @@ var expensive = map[string]string{
 	"test/kube/cmd/cluster TestPrivilegedCluster_UpAndDown":                     "starts a cluster, and ends it",
 	"test/kube/install TestPrivilegedInstall":                                   "starts a control plane, installs twice",
 	"test/kube/install TestPrivilegedInstall/*":                                 "each waits for a component of a real Kubernetes",
+	"test/kube/nodes TestPrivilegedNodes_OfARealKubernetes":                     "a cluster of three nodes; one goes and joins again, and all agents are replaced",
+	"test/kube/nodes TestPrivilegedNodes_OfARealKubernetes/*":                   "each waits for a component of a real Kubernetes, or watches denied traffic",
 	"test/kube/services TestPrivilegedServices_OfARealKubernetes":               "replaces all servers four times under clients, on two nodes",
 	"test/kube/waggle TestPrivilegedClusterRole_GivesCIDRsAndCleansUp":          "starts a cluster; rounds of the collectors",
 	"test/kube/waggle TestPrivilegedDaemonSet":                                  "the shared cluster with the DaemonSet",

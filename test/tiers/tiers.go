@@ -43,7 +43,7 @@ var tiers = []tier{
 	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 200 * time.Second, machine, treeSeed, true},
 	{"node", "the real agent and plugin on private nodes", 480 * time.Second, node, treeSeed, true},
 	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, constantSeed, true},
-	{"kube", "a real Kubernetes", 450 * time.Second, kube, treeSeed, true},
+	{"kube", "a real Kubernetes", 550 * time.Second, kube, treeSeed, true},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.

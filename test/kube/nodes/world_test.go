@@ -1,0 +1,133 @@
+package nodes_test
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// Addresses that testdata/web.yaml gives its Services.
+const (
+	webIPv4, webIPv6, webPort = "10.96.0.80", "fd00:10:96::80", "30080"
+	twoIPv4, twoIPv6, twoPort = "10.96.0.82", "fd00:10:96::82", "30082"
+)
+
+var (
+	//go:embed testdata/web.yaml
+	web string
+	//go:embed testdata/policies.yaml
+	policies string
+)
+
+// tunnelled is what the status says of a node with a tunnel.
+const tunnelled = "Network: Tunnel [vxlan]   Host: BPF"
+
+// world is a cluster of three nodes with a tunnel between their pods. The router between the nodes knows no way to any pod.
+type world struct {
+	*kube.Cluster
+	one, two, three *kube.Node
+	ips             map[string][]string // of the servers "one", "two" and "three", each on the node of that name, IPv4 first
+	talking         *kube.Clients       // none of whose connections may fail
+	allowed, denied *kube.Clients       // of the guarded server, see [world.policies]
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	c := kube.Start(t, kube.Options{Nodes: 3, ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
+	w := &world{Cluster: c, one: c.Nodes[0], two: c.Nodes[1], three: c.Nodes[2], ips: map[string][]string{}, talking: c.NewClients("talking"),
+		allowed: c.NewClients("allowed", "-within", briefly), denied: c.NewClients("denied", "-within", briefly)}
+	var loading errgroup.Group
+	loading.Go(func() error { return c.LoadTalk(t.Context()) })
+	if err := errors.Join(c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "routing-mode=tunnel"), loading.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, n := range c.Nodes {
+			if !t.Failed() {
+				break
+			}
+			out, err := n.Waggle(context.WithoutCancel(t.Context()), "drops")
+			t.Logf("drops of %s: %v\n%s", n.Name, err, out)
+		}
+	})
+	for _, n := range c.Nodes {
+		w.tunnels(t, n)
+	}
+	for name, n := range w.servers() {
+		w.serve(t, kube.Server(name, n))
+	}
+	return w
+}
+
+// servers are the pods that answer, by name.
+func (w *world) servers() map[string]*kube.Node {
+	return map[string]*kube.Node{"one": w.one, "two": w.two, "three": w.three}
+}
+
+// serve starts a pod and keeps its addresses.
+func (w *world) serve(t *testing.T, pod kube.Pod) {
+	t.Helper()
+	err := w.RunPod(t.Context(), pod)
+	if err == nil {
+		w.ips[pod.Name], err = w.PodIPs(t.Context(), pod.Name)
+	}
+	if ips := w.ips[pod.Name]; err != nil || len(ips) != 2 {
+		t.Fatalf("the pod %s has the addresses %v: %v", pod.Name, ips, err)
+	}
+}
+
+// tunnels wants a node to have the tunnel.
+func (w *world) tunnels(t *testing.T, n *kube.Node) {
+	t.Helper()
+	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, tunnelled) {
+		t.Fatalf("the status of %s does not say %q: %v\n%s", n.Name, tunnelled, err, status)
+	}
+}
+
+// ask waits until a server answers targets, and sees the client under its address of the target's family.
+func (w *world) ask(t *testing.T, from kube.Asker, server string, clients []string, targets ...string) {
+	t.Helper()
+	var want []string
+	for _, target := range targets {
+		_, at, _ := strings.Cut(target, "://")
+		address := netip.MustParseAddrPort(at)
+		client := clients[0]
+		if address.Addr().Is6() {
+			client = clients[1]
+		}
+		want = append(want, fmt.Sprintf("%s 8080 %s", server, client))
+	}
+	if err := w.WaitAnswers(t.Context(), from, want, targets...); err != nil {
+		t.Error(err)
+	}
+}
+
+// internal are the addresses under which a node itself sends to pods of other nodes, IPv4 first.
+func (w *world) internal(t *testing.T, n *kube.Node) []string {
+	t.Helper()
+	var object struct {
+		Spec struct{ Addresses []struct{ Type, IP string } }
+	}
+	if err := w.GetObject(t.Context(), "/apis/cilium.io/v2/ciliumnodes/"+n.Name, &object); err != nil {
+		t.Fatal(err)
+	}
+	addresses := []string{"", ""}
+	for _, a := range object.Spec.Addresses {
+		switch {
+		case a.Type != "CiliumInternalIP":
+		case strings.Contains(a.IP, ":"):
+			addresses[1] = a.IP
+		default:
+			addresses[0] = a.IP
+		}
+	}
+	return addresses
+}
