@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -269,8 +271,8 @@ func TestProber_Request_IsBounded(t *testing.T) {
 				case err != nil:
 					t.Error(err)
 				case i == 0:
-				case took != requestLimit:
-					t.Errorf("client %d was answered after %v, want %v", i, took, requestLimit)
+				case took != 20*time.Second:
+					t.Errorf("client %d was answered after %v, want 20 s", i, took)
 				default:
 					s := r.api.status(r.db.ReadTxn(), since)
 					if probed := number - len(s.NotProbed); probed < 100 || probed > number*3/4 || !slices.IsSorted(s.NotProbed) {
@@ -284,6 +286,47 @@ func TestProber_Request_IsBounded(t *testing.T) {
 		clients.Wait()
 		if _, waiting := r.requests.latest(); waiting {
 			t.Error("a request is left")
+		}
+	})
+}
+
+// A request begins with the nodes that were not probed for longest: two in a row probe more than one alone.
+func TestProber_Request_GoesOnWhereTheLastOneEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number = 2000
+		net := newFake()
+		for i := range number {
+			net.set(addressOf(i), wrong{errSilence, errSilence})
+		}
+		r := start(t, net, number)
+		first, err := r.requests.wait(t.Context())
+		left := len(r.api.status(r.db.ReadTxn(), first).NotProbed)
+		if _, err := r.requests.wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if still := len(r.api.status(r.db.ReadTxn(), first).NotProbed); err != nil || left < number/4 || still > left-number/4 {
+			t.Errorf("%d nodes were not probed by the first request, %d by both: %v", left, still, err)
+		}
+	})
+}
+
+// The results of a visit that began before a node got another address do not keep the new address waiting.
+func TestProber_NewAddressDuringAVisit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		net := newFake()
+		net.set(addressOf(1), wrong{errSilence, errSilence})
+		r := start(t, net, 2)
+		for net.total().echo < 2 { // both are being asked
+			time.Sleep(100 * time.Millisecond)
+		}
+		txn := r.db.WriteTxn(r.nodes)
+		_, _, err := r.nodes.Insert(txn, &nodes.Node{Name: nameOf(1), Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: addressOf(7)}}})
+		txn.Commit()
+		time.Sleep(probeTimeout + 5*calmStep)
+		if got := r.states(); err != nil || got[tables.Reachable] != 2 {
+			t.Errorf("the states are %v (%v), want both nodes reachable", got, err)
 		}
 	})
 }
@@ -383,6 +426,23 @@ func TestAfter(t *testing.T) {
 		if got := after(test.before, test.o); got != test.want {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
+	}
+}
+
+// Errors of this node say nothing about another one.
+func TestLocal(t *testing.T) {
+	t.Parallel()
+	for number, want := range map[syscall.Errno]bool{
+		syscall.EPERM: true, syscall.EMFILE: true, syscall.EADDRNOTAVAIL: true, syscall.EAFNOSUPPORT: true,
+		syscall.ECONNREFUSED: false, syscall.EHOSTUNREACH: false, syscall.ENETUNREACH: false, syscall.ECONNRESET: false, syscall.ENOBUFS: false,
+	} {
+		err := local(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", number)})
+		if got := errors.Is(err, errImpeded); got != want || !errors.Is(err, number) {
+			t.Errorf("%v becomes %v", number, err)
+		}
+	}
+	if err := local(context.DeadlineExceeded); errors.Is(err, errImpeded) {
+		t.Errorf("a timeout becomes %v", err)
 	}
 }
 

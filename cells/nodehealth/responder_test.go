@@ -75,16 +75,19 @@ func TestResponder_Answers(t *testing.T) {
 				t.Errorf("%q: %q (%v), want %q", text, got, err, want)
 			}
 		}
-		for name, text := range map[string]string{
-			"no HTTP":      "\x00\x01\x02\r\n\r\n",
-			"no end":       "GET /hello HTTP/1.1\r\n" + strings.Repeat("X: y\r\n", maxRequest),
-			"a long line":  "GET /hello" + strings.Repeat("o", 2*maxRequest),
-			"half of it":   "GET /hello HTTP/1.1\r\nHost",
-			"not a letter": "",
+		for name, test := range map[string]struct {
+			text string
+			took time.Duration
+		}{
+			"no HTTP":      {"\x00\x01\x02\r\n\r\n", 0},
+			"no end":       {"GET /hello HTTP/1.1\r\n" + strings.Repeat("X: y\r\n", maxRequest), 0},
+			"a long line":  {"GET /hello" + strings.Repeat("o", 2*maxRequest), 0},
+			"half of it":   {"GET /hello HTTP/1.1\r\nHost", connectionTimeout},
+			"not a letter": {"", connectionTimeout},
 		} {
 			begin := time.Now()
-			if got, err := send(t.Context(), l, text); err == nil || time.Since(begin) > connectionTimeout {
-				t.Errorf("%s: answer %q after %v, want the end of the connection", name, got, time.Since(begin))
+			if got, err := send(t.Context(), l, test.text); err == nil || time.Since(begin) != test.took {
+				t.Errorf("%s: answer %q after %v, want the end of the connection after %v", name, got, time.Since(begin), test.took)
 			}
 		}
 	})

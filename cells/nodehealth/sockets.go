@@ -41,9 +41,6 @@ func (sockets) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, err
 // ask sends the request of a probe and reads the head of the answer, until the context ends.
 func ask(ctx context.Context, conn net.Conn, to netip.AddrPort) error {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	if deadline, ok := ctx.Deadline(); ok {
-		_ = conn.SetDeadline(deadline)
-	}
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\nConnection: close\r\n\r\n", helloPath, to); err != nil {
 		return err
 	}
