@@ -231,18 +231,24 @@ func TestProber_DeadNode_IsUnreachableAfterThreeProbes(t *testing.T) {
 
 func TestProber_Request_ProbesAllNodes(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		net := newFake()
-		r := start(t, net, 3000)
-		begin := time.Now()
-		since, err := r.requests.wait(t.Context())
-		if took := time.Since(begin); err != nil || since != begin || took >= requestLimit {
-			t.Errorf("answered after %v (%v), want before %v", took, err, requestLimit)
-		}
-		if s := r.api.status(r.db.ReadTxn(), since); len(s.NotProbed) != 0 || r.states()[tables.Reachable] != 3000 {
-			t.Errorf("%d of 3000 nodes were not probed: %v", len(s.NotProbed), r.states())
-		}
-	})
+	for _, number := range []int{300, 3000} {
+		synctest.Test(t, func(t *testing.T) {
+			net := newFake()
+			net.set(addressOf(1), wrong{errSilence, nil}) // which is waited for, and meanwhile no other is probed again
+			r := start(t, net, number)
+			begin := time.Now()
+			since, err := r.requests.wait(t.Context())
+			if took := time.Since(begin); err != nil || since != begin || took >= requestLimit {
+				t.Errorf("%d nodes: answered after %v (%v), want before %v", number, took, err, requestLimit)
+			}
+			if sum := net.total(); sum.hello != number {
+				t.Errorf("%d HTTP requests, want one for each of %d nodes", sum.hello, number)
+			}
+			if s := r.api.status(r.db.ReadTxn(), since); len(s.NotProbed) != 0 || r.states()[tables.Reachable] != number {
+				t.Errorf("%d of %d nodes were not probed: %v", len(s.NotProbed), number, r.states())
+			}
+		})
+	}
 }
 
 // Requests end in time although no node answers, and do not delay each other. They say which nodes were not probed; what is said of those is older.
