@@ -80,6 +80,7 @@ func reply(ctx context.Context, wrong error) (time.Duration, error) {
 	return time.Millisecond, wrong
 }
 
+func (*fake) Open()  {}
 func (*fake) Close() {}
 
 func (f *fake) ListenHello(context.Context, uint16) (net.Listener, error) { return f.hello, nil }

@@ -12,6 +12,8 @@ import (
 
 // kernel is what this cell asks of the network and of the machine.
 type kernel interface {
+	// Open opens the sockets of Echo, so that an agent has from its start what it needs. A failure is an error of Echo, which tries again.
+	Open()
 	// Echo sends one ICMP echo request and returns the time until its reply.
 	Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	// Hello asks the responder at an address and returns the time from the first packet to the answer.

@@ -24,7 +24,7 @@ const (
 	echoNonce  = 8 // data of our requests, which the reply repeats
 )
 
-// pinger sends ICMP echo requests through one raw socket of each family, which is opened with the first request. Raw sockets get the replies of all
+// pinger sends ICMP echo requests through one raw socket of each family. Raw sockets get the replies of all
 // pings of the node. A filter in the kernel passes those with the identifier of the socket; of these a reply counts that comes from the
 // address that was asked, with the sequence number and the random data of the request. So neither another ping nor a host that cannot see the
 // request answers for a node.
@@ -53,6 +53,13 @@ type echoWait struct {
 }
 
 func newPinger() *pinger { return &pinger{sockets: map[bool]*echoSocket{}} }
+
+// Open implements [kernel].
+func (p *pinger) Open() {
+	for _, ipv6 := range []bool{false, true} {
+		_, _ = p.socket(ipv6)
+	}
+}
 
 // Close implements [kernel]. It waits for the readers of the sockets.
 func (p *pinger) Close() {

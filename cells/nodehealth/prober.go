@@ -92,6 +92,7 @@ func newProber(p params) *prober {
 // run probes nodes until the context ends. Visits end with it.
 func (p *prober) run(ctx context.Context, health cell.Health) error {
 	ctx, cancel := context.WithCancel(ctx)
+	p.kernel.Open()
 	defer p.kernel.Close()
 	defer p.running.Wait()
 	defer cancel()
