@@ -179,14 +179,18 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 		return nil
 	})
 	verdicts := func(t *testing.T) {
+		var denied sync.WaitGroup // each is watched for a while
+		defer denied.Wait()
 		for _, family := range families {
 			for app, pod := range pods {
 				for _, target := range []*nodekit.Pod{open, server, shielded} {
 					addr := target.Addr(family.ipv6)
 					if !slices.Contains(reaches[app], target) {
-						if nodekit.PingBriefly(pod, addr, 56) == nil {
-							t.Errorf("%s: pod %s reaches pod %s", family.name, pod.Name, target.Name)
-						}
+						denied.Go(func() {
+							if nodekit.PingBriefly(pod, addr, 56) == nil {
+								t.Errorf("%s: pod %s reaches pod %s", family.name, pod.Name, target.Name)
+							}
+						})
 						continue
 					}
 					if err := errors.Join(nodekit.Ping(pod, addr, 56), nodekit.TCP(pod, target, addr, 1<<16), nodekit.UDP(pod, target, addr, 100)); err != nil {
@@ -217,10 +221,10 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 			t.Errorf("%s is %v: %v", differs, samples[differs], err)
 		}
 	})
-	if err := two.KillAgent(t.Context()); err != nil {
+	if err := two.StopAgent(t.Context()); err != nil { // one that is killed may leave a copy of the objects without the last identities
 		t.Fatal(err)
 	}
-	t.Run("its agent is dead", verdicts)
+	t.Run("its agent is away", verdicts)
 	if err := two.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
