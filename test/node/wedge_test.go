@@ -214,7 +214,7 @@ func frozenInTurn(t *testing.T, node *nodekit.Node) (names []string) {
 
 // unstirred are loops that have nothing to do however a node without Kubernetes is stirred.
 var unstirred = []string{
-	"api-server/serve", "healthz/serve", "metrics/serve", // net/http waits for connections; each request to the API is watched by itself
+	"api-server/serve", "healthz/serve", "metrics/serve", "node-health/serve", // net/http waits for connections; each request to the API is watched by itself
 	"liveness/judge", "liveness/write-down", "liveness/freeze-tables", // what finds the others, and what the test freezes with
 	"health/record-hooks",                // all start hooks have run
 	"desired-routes/retry-prune",         // until a prune fails
