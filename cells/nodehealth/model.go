@@ -12,7 +12,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
-// status describes all nodes. With since, it names those of which an address was not probed after that time.
+// status describes all nodes. NotProbed lists the nodes with an address whose last probe began before since.
 func (a api) status(txn statedb.ReadTxn, since time.Time) v1beta.HealthStatusResponse {
 	s := v1beta.HealthStatusResponse{Local: v1beta.SelfStatus{Name: a.fullName(a.Agent.NodeName)},
 		ProbeInterval: a.Options.interval(a.Nodes.NumObjects(txn)).String()}

@@ -31,8 +31,7 @@ func pathsOf(node, self *nodes.Node, agent settings.Agent) (paths []*tables.Path
 	return paths
 }
 
-// canSend reports whether a node has an address to send from: its own in the family, or that of its device for pods towards what is reached as pods
-// are.
+// canSend reports whether a node has a source address: its own address of the family, or for health addresses that of its device for pods.
 func canSend(self *nodes.Node, kind tables.Kind, ipv6 bool) bool {
 	return self != nil && (self.Address(ipv6).IsValid() || kind.Endpoint() && self.Typed(nodes.CiliumInternalIP, ipv6).IsValid())
 }

@@ -25,9 +25,9 @@ const (
 )
 
 // pinger sends ICMP echo requests through one raw socket of each family. Raw sockets get the replies of all
-// pings of the node. A filter in the kernel passes those with the identifier of the socket; of these a reply counts that comes from the
-// address that was asked, with the sequence number and the random data of the request. So neither another ping nor a host that cannot see the
-// request answers for a node.
+// pings of the node. A filter in the kernel drops replies with another identifier. A reply counts when its source is the address that was
+// asked, and its sequence number and random data are those of the request. So neither another ping nor a host that cannot see the request answers
+// for a node.
 type pinger struct {
 	mu      sync.Mutex           // guards all
 	sockets map[bool]*echoSocket // by whether they are of IPv6

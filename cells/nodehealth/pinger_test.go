@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// reply turns a request into its reply.
+// replyTo turns a request into its reply.
 func replyTo(s *echoSocket, request []byte) []byte {
 	m := append([]byte(nil), request...)
 	m[0] = echoReply4

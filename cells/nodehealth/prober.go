@@ -44,7 +44,7 @@ type params struct {
 	Nodes   statedb.Table[*nodes.Node]
 }
 
-// prober decides which node is probed when, and writes the table. The loop owns all fields but those of requests and ended visits.
+// prober schedules the probes and writes the table. The loop owns all fields except requests and ended, which other goroutines write.
 type prober struct {
 	db          *statedb.DB
 	agent       settings.Agent
@@ -73,7 +73,7 @@ type seen struct {
 	complete bool
 }
 
-// target is a node with what is known of it.
+// target is a node, its rows and its schedule.
 type target struct {
 	name  string
 	paths []*tables.Path // the rows of the table
@@ -84,9 +84,18 @@ type target struct {
 	spare bool           // the next visit is one that leaves HTTP out when lean
 }
 
+// open reports whether the last probe of an address failed and its verdict is still open.
+func (t *target) open() bool {
+	return slices.ContainsFunc(t.paths, func(row *tables.Path) bool { return suspected(row.ICMP) || suspected(row.HTTP) })
+}
+
 func newProber(p params) *prober {
-	return &prober{db: p.DB, agent: p.Agent, options: p.Options, kernel: p.Kernel, table: p.Table, nodes: p.Nodes, targets: map[string]*target{}, calm: rate.NewLimiter(rate.Limit(p.Options.rate), p.Options.rate),
-		urgent: rate.NewLimiter(urgentRate, urgentRate*int(urgentStep)/int(time.Second)), requests: newRequests(), wake: make(chan struct{}, 1)}
+	return &prober{
+		db: p.DB, agent: p.Agent, options: p.Options, kernel: p.Kernel, table: p.Table, nodes: p.Nodes,
+		calm:    rate.NewLimiter(rate.Limit(p.Options.rate), p.Options.rate),
+		urgent:  rate.NewLimiter(urgentRate, urgentRate*int(urgentStep)/int(time.Second)),
+		targets: map[string]*target{}, requests: newRequests(), wake: make(chan struct{}, 1),
+	}
 }
 
 // run probes nodes until the context ends. Visits end with it.
@@ -135,7 +144,7 @@ func (p *prober) restore() {
 	}
 }
 
-// soon is a random time at which a node that was not probed yet is due: when a node is added, all others probe it, and not at once.
+// soon returns a random time within the spread of the cluster. All agents see a new node at the same moment and must not probe it at once.
 func (p *prober) soon(txn statedb.ReadTxn) time.Time {
 	return time.Now().Add(rand.N(max(p.options.spread(p.nodes.NumObjects(txn)), 1)))
 }
@@ -170,7 +179,7 @@ func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
 	}
 }
 
-// replace makes rows the paths of a target. What is known of an address of the same node stays; a node with a new address is probed soon.
+// replace sets the paths of a target. Rows of unchanged addresses of the same node keep their verdicts; a target with a new address is due soon.
 func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*tables.Path, u *update) {
 	for _, old := range t.paths {
 		if !slices.ContainsFunc(rows, func(p *tables.Path) bool { return p.Kind == old.Kind }) {
@@ -188,7 +197,7 @@ func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*tables.Path, u 
 	t.paths = rows
 }
 
-// absorb takes the results of ended visits. Those of an address that the node no longer has are dropped.
+// absorb applies the results of ended visits to the rows. It drops results of an address that the node no longer has.
 func (p *prober) absorb(u *update) {
 	p.mu.Lock()
 	ended := p.ended
@@ -225,25 +234,21 @@ func (p *prober) absorb(u *update) {
 	}
 }
 
-// next is the time until the next visit of a target. A node in doubt is asked again soon, one that is unreachable more often than the others.
+// next is the time until the next visit of a target. A node with an open verdict is visited again soon, an unreachable one more often than the others.
 func (p *prober) next(t *target) time.Duration {
 	interval := p.options.interval(len(p.targets))
 	interval -= rand.N(interval / 10) // agents that were started together drift apart
-	for _, row := range t.paths {
-		for _, c := range []tables.Check{row.ICMP, row.HTTP} {
-			switch {
-			case suspected(c):
-				return min(interval, suspectInterval)
-			case c.State == tables.Unreachable:
-				interval = min(interval, p.options.base)
-			}
-		}
+	switch {
+	case t.open():
+		return min(interval, suspectInterval)
+	case slices.ContainsFunc(t.paths, func(row *tables.Path) bool { return row.State() == tables.Unreachable }):
+		return min(interval, p.options.base)
 	}
 	return interval
 }
 
 // start begins visits of targets that are due, the one that waits for longest first. While a client waits, all targets are due that were not visited
-// since its request. It returns the time until another target is due, at least one step.
+// since its request, or have an open verdict. It returns the time until another target is due, at least one step.
 func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	since, asked := p.requests.latest()
@@ -256,7 +261,7 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	for _, t := range p.targets {
 		switch {
 		case t.busy:
-		case !t.due.After(now) || asked && t.began.Before(since):
+		case !t.due.After(now) || asked && (t.began.Before(since) || t.open()):
 			due = append(due, t)
 		case t.due.Before(next):
 			next = t.due
@@ -326,13 +331,16 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// answer ends the requests for which all targets were visited.
+// answer ends the requests for which all targets were visited, once there are verdicts of all.
 func (p *prober) answer() {
 	if _, asked := p.requests.latest(); !asked {
 		return
 	}
 	oldest := time.Now()
 	for _, t := range p.targets {
+		if t.open() {
+			return
+		}
 		if t.done.Before(oldest) {
 			oldest = t.done
 		}
@@ -367,7 +375,7 @@ func (p *prober) commit(u update, complete bool) error {
 	return nil
 }
 
-// report is about this node: what is wrong with other nodes stands in the table.
+// report sets the health of the module, which is degraded when probes cannot be sent. An unreachable node does not degrade it.
 func (p *prober) report(health cell.Health) {
 	if p.hindrance != nil {
 		health.Degraded("Some probes cannot be sent", errors.New(describe(p.hindrance)))

@@ -2,15 +2,11 @@ package nodehealth
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,94 +225,6 @@ func TestProber_DeadNode_IsUnreachableAfterThreeProbes(t *testing.T) {
 	})
 }
 
-func TestProber_Request_ProbesAllNodes(t *testing.T) {
-	t.Parallel()
-	for _, number := range []int{300, 3000} {
-		synctest.Test(t, func(t *testing.T) {
-			net := newFake()
-			net.set(addressOf(1), wrong{errSilence, nil}) // which is waited for, and meanwhile no other is probed again
-			r := start(t, net, number)
-			begin := time.Now()
-			since, err := r.requests.wait(t.Context())
-			if took := time.Since(begin); err != nil || since != begin || took >= requestLimit {
-				t.Errorf("%d nodes: answered after %v (%v), want before %v", number, took, err, requestLimit)
-			}
-			if sum := net.total(); sum.hello != number {
-				t.Errorf("%d HTTP requests, want one for each of %d nodes", sum.hello, number)
-			}
-			if s := r.api.status(r.db.ReadTxn(), since); len(s.NotProbed) != 0 || r.states()[tables.Reachable] != number {
-				t.Errorf("%d of %d nodes were not probed: %v", len(s.NotProbed), number, r.states())
-			}
-		})
-	}
-}
-
-// Requests end in time although no node answers, and do not delay each other. They say which nodes were not probed; what is said of those is older.
-func TestProber_Request_IsBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		net := newFake()
-		const number = 2000
-		r := start(t, net, number)
-		time.Sleep(5 * time.Minute)
-		for i := range number {
-			net.set(addressOf(i), wrong{errSilence, errSilence})
-		}
-		leaves, leave := context.WithCancel(t.Context())
-		var clients sync.WaitGroup
-		for i := range 8 {
-			clients.Go(func() {
-				time.Sleep(time.Duration(i) * time.Second)
-				ctx := t.Context()
-				if i == 0 {
-					ctx = leaves
-				}
-				begin := time.Now()
-				since, err := r.requests.wait(ctx)
-				switch took := time.Since(begin); {
-				case err != nil:
-					t.Error(err)
-				case i == 0:
-				case took != 20*time.Second:
-					t.Errorf("client %d was answered after %v, want 20 s", i, took)
-				default:
-					s := r.api.status(r.db.ReadTxn(), since)
-					if probed := number - len(s.NotProbed); probed < 100 || probed > number*3/4 || !slices.IsSorted(s.NotProbed) {
-						t.Errorf("client %d: %d nodes were probed", i, probed)
-					}
-				}
-			})
-		}
-		time.Sleep(1500 * time.Millisecond)
-		leave() // the first client gives up, which disturbs no other
-		clients.Wait()
-		if _, waiting := r.requests.latest(); waiting {
-			t.Error("a request is left")
-		}
-	})
-}
-
-// A request begins with the nodes that were not probed for longest: two in a row probe more than one alone.
-func TestProber_Request_GoesOnWhereTheLastOneEnded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const number = 2000
-		net := newFake()
-		for i := range number {
-			net.set(addressOf(i), wrong{errSilence, errSilence})
-		}
-		r := start(t, net, number)
-		first, err := r.requests.wait(t.Context())
-		left := len(r.api.status(r.db.ReadTxn(), first).NotProbed)
-		if _, err := r.requests.wait(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if still := len(r.api.status(r.db.ReadTxn(), first).NotProbed); err != nil || left < number/4 || still > left-number/4 {
-			t.Errorf("%d nodes were not probed by the first request, %d by both: %v", left, still, err)
-		}
-	})
-}
-
 // The results of a visit that began before a node got another address do not keep the new address waiting.
 func TestProber_NewAddressDuringAVisit(t *testing.T) {
 	t.Parallel()
@@ -334,26 +242,6 @@ func TestProber_NewAddressDuringAVisit(t *testing.T) {
 		if got := r.states(); err != nil || got[tables.Reachable] != 2 {
 			t.Errorf("the states are %v (%v), want both nodes reachable", got, err)
 		}
-	})
-}
-
-func TestRequests_AreLimited(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newRequests()
-		var clients sync.WaitGroup
-		for range maxRequests {
-			clients.Go(func() {
-				if _, err := r.wait(t.Context()); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		synctest.Wait()
-		if _, err := r.wait(t.Context()); err == nil || !strings.Contains(err.Error(), "32 requests to probe all nodes are waiting already: try again later") {
-			t.Errorf("one more: %v", err)
-		}
-		clients.Wait()
 	})
 }
 
@@ -396,74 +284,6 @@ func TestPlan_HTTPTakesTurns(t *testing.T) {
 			t.Errorf("with a failed probe HTTP is asked at %v, want both", got)
 		}
 	})
-}
-
-func TestAfter(t *testing.T) {
-	t.Parallel()
-	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	ended := began.Add(time.Second)
-	answered := outcome{began: began, ended: ended, latency: time.Millisecond}
-	failed, local := answered, answered
-	failed.err, local.err = syscall.ECONNREFUSED, fmt.Errorf("%w: %w", errImpeded, syscall.EMFILE)
-	good := tables.Check{State: tables.Reachable, Latency: time.Millisecond, Answered: ended, Asked: began}
-	fail := func(c tables.Check, state tables.State, strikes int, text string) tables.Check {
-		c.State, c.Asked, c.Strikes, c.Error = state, began, strikes, text
-		return c
-	}
-	const refused, tooMany = "connection refused", "not probed: too many open files"
-	unknown := tables.Check{State: tables.Unknown}
-	bad := fail(good, tables.Unreachable, 3, refused)
-	for name, test := range map[string]struct {
-		before tables.Check
-		o      outcome
-		want   tables.Check
-	}{
-		"left out":                  {good, outcome{}, good},
-		"answered":                  {unknown, answered, good},
-		"answered after failures":   {bad, answered, good},
-		"failed, never answered":    {unknown, failed, fail(unknown, tables.Unknown, 1, refused)},
-		"failed":                    {good, failed, fail(good, tables.Reachable, 1, refused)},
-		"failed again":              {fail(good, tables.Reachable, 1, refused), failed, fail(good, tables.Reachable, 2, refused)},
-		"failed for the third time": {fail(good, tables.Reachable, 2, refused), failed, bad},
-		"failed once more":          {bad, failed, bad},
-		"not sent":                  {good, local, fail(good, tables.Unknown, 0, tooMany)},
-		"not sent, was unreachable": {bad, local, fail(good, tables.Unknown, 0, tooMany)},
-	} {
-		if got := after(test.before, test.o); got != test.want {
-			t.Errorf("%s: %+v, want %+v", name, got, test.want)
-		}
-	}
-}
-
-// Errors of this node say nothing about another one.
-func TestLocal(t *testing.T) {
-	t.Parallel()
-	for number, want := range map[syscall.Errno]bool{
-		syscall.EPERM: true, syscall.EMFILE: true, syscall.EADDRNOTAVAIL: true, syscall.EAFNOSUPPORT: true,
-		syscall.ECONNREFUSED: false, syscall.EHOSTUNREACH: false, syscall.ENETUNREACH: false, syscall.ECONNRESET: false, syscall.ENOBUFS: false,
-	} {
-		err := local(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", number)})
-		if got := errors.Is(err, errImpeded); got != want || !errors.Is(err, number) {
-			t.Errorf("%v becomes %v", number, err)
-		}
-	}
-	if err := local(context.DeadlineExceeded); errors.Is(err, errImpeded) {
-		t.Errorf("a timeout becomes %v", err)
-	}
-}
-
-func TestDescribe(t *testing.T) {
-	t.Parallel()
-	for want, err := range map[string]error{
-		"Connection timed out":           fmt.Errorf("dial: %w", context.DeadlineExceeded),
-		"no route to host":               fmt.Errorf("dial tcp: %w", syscall.EHOSTUNREACH),
-		`bad \x1b[31m`:                   errors.New("bad \x1b[31m"),
-		strings.Repeat("x", 120) + "...": errors.New(strings.Repeat("x", 200)),
-	} {
-		if got := describe(err); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
 }
 
 func TestOptions(t *testing.T) {

@@ -14,7 +14,7 @@ const (
 	maxRequests = 32
 )
 
-// requests are the clients that wait until all nodes were probed after they asked. They share all probes, and each has its own deadline, so that
+// requests are the clients that wait until all nodes were probed after they asked, up to three times where probes fail. They share all probes, and each has its own deadline, so that
 // many requests neither delay nor multiply the work.
 type requests struct {
 	arrived chan struct{} // filled when a client asks

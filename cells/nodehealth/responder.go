@@ -31,7 +31,7 @@ const (
 	acceptPause = 50 * time.Millisecond
 )
 
-// responder answers probes of other nodes. Anybody can connect: each connection serves one small request within a short time, and beyond a limit a new
+// responder answers probes of other nodes. Any host can connect: each connection serves one small request within a short time, and beyond a limit a new
 // connection closes the oldest one.
 type responder struct {
 	cell.In
@@ -78,7 +78,7 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// connections are those that are being served, the oldest first.
+// connections holds the open connections, the oldest first.
 type connections struct {
 	serving sync.WaitGroup
 	mu      sync.Mutex // guards all
@@ -87,7 +87,7 @@ type connections struct {
 
 type connection struct {
 	net.Conn
-	source netip.Addr // invalid for those of tests, which have none
+	source netip.Addr // invalid when the connection has no IP address
 }
 
 // wait closes all connections and waits for their goroutines.
@@ -112,7 +112,7 @@ func (c *connections) serve(inner net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(connectionTimeout))
 		request, err := http.ReadRequest(bufio.NewReaderSize(io.LimitReader(conn, maxRequest), 1024))
 		if err != nil {
-			return // no request, or too long: nobody to answer
+			return // no request, or a too long one
 		}
 		_, _ = io.WriteString(conn, answerTo(request))
 	})

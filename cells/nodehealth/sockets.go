@@ -21,7 +21,7 @@ type sockets struct{ *pinger }
 
 func newKernel() kernel { return sockets{newPinger()} }
 
-// maxAnswer limits what is read of an answer in bytes: the other end may be anybody.
+// maxAnswer limits what is read of an answer in bytes: the peer may be hostile.
 const maxAnswer = 4 << 10
 
 // Hello implements [kernel]. The connection ends with the context, or with the answer; an HTTP client would go on dialling for minutes.

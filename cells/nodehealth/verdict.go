@@ -22,8 +22,8 @@ type outcome struct {
 	ended   time.Time
 }
 
-// after returns the check after a probe. One answer is proof that the address is reachable. A probe that this node could not send leaves no verdict,
-// for the last one cannot be renewed.
+// after returns the check after a probe. One answer proves that the address is reachable. A probe that this node cannot send makes the state unknown,
+// because the last verdict cannot be renewed.
 func after(c tables.Check, o outcome) tables.Check {
 	switch {
 	case o.began.IsZero():
@@ -52,7 +52,8 @@ func well(c tables.Check) bool { return c.State == tables.Reachable && c.Strikes
 // maxError limits the text of an error in bytes.
 const maxError = 120
 
-// describe is an error as operators read it, with the text of Cilium for one that stands for silence. Parts of it may be the other node's words.
+// describe returns the text of an error for operators. A timeout has Cilium's text. The text may contain bytes that the peer sent, so it is made
+// printable and cut.
 func describe(err error) string {
 	var number syscall.Errno
 	switch {
