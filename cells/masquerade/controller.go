@@ -69,8 +69,10 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			if err := c.commitNetdevs(netdevs); err != nil {
 				return err
 			}
+			health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), len(exclusions)))
+		} else {
+			health.OK(fmt.Sprintf("Waiting for the devices and addresses of the node, %d prefixes excluded", len(exclusions)))
 		}
-		health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), len(exclusions)))
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
 			return nil // stopping
