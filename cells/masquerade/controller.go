@@ -3,6 +3,7 @@ package masquerade
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -155,6 +156,7 @@ func (c *controller) commitExclusions(want map[netip.Prefix]*tables.Exclusion, c
 
 // replace makes a table what is wanted. Rows that are right keep their status.
 func replace[K comparable, R interface{ Equal(R) bool }](txn statedb.WriteTxn, table statedb.RWTable[R], want map[K]R, key func(R) K) error {
+	changed := maps.Clone(want)
 	for old := range table.All(txn) {
 		k := key(old)
 		if row, wanted := want[k]; !wanted {
@@ -162,10 +164,10 @@ func replace[K comparable, R interface{ Equal(R) bool }](txn statedb.WriteTxn, t
 				return err
 			}
 		} else if row.Equal(old) {
-			delete(want, k)
+			delete(changed, k)
 		}
 	}
-	for _, row := range want {
+	for _, row := range changed {
 		if _, _, err := table.Insert(txn, row); err != nil {
 			return err
 		}

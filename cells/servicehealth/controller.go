@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -80,11 +81,11 @@ func ports(all []*services.Service) (want map[uint16]*port, problems []string) {
 func (c *controller) commit(want map[uint16]*port) error {
 	txn := c.DB.WriteTxn(c.Ports)
 	defer txn.Abort()
-	changed := false
+	differ, changed := maps.Clone(want), false
 	for old := range c.Ports.All(txn) {
 		row, wanted := want[old.Number]
 		if wanted && row.Service == old.Service {
-			delete(want, old.Number)
+			delete(differ, old.Number)
 			continue
 		}
 		if !wanted {
@@ -94,7 +95,7 @@ func (c *controller) commit(want map[uint16]*port) error {
 			}
 		}
 	}
-	for _, row := range want {
+	for _, row := range differ {
 		changed = true
 		if _, _, err := c.Ports.Insert(txn, row); err != nil {
 			return err
