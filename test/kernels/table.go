@@ -126,6 +126,7 @@ var omissions = []omission{
 	{"pkg/sockdiag", both, "List_ManySockets", "it counts what many sockets cost; List asks the kernel for the same"},
 	{"pkg/sockdiag", newer, "List|Each_.*", unchanged},
 	{"test/kube/...", both, ".*", "they need the programs of Kubernetes"},
+	{"test/demo", both, ".*", "test/node has the nodes, and the suite on these kernels is a part of it"},
 	{"test/nodekit", both, ".*", "they are about the tests' own kit"},
 	{"test/nodekit/load", both, ".*", "they are about the tests' own traffic"},
 	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pods' links are those of the oldest kernel"},

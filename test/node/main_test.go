@@ -46,8 +46,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// build uses the flags of the Makefile, whose compiled packages are then used again. PROGRAMS_UNDER_TEST names a folder where the programs
-// have been built before. Without a compiler (test/kernels) there are no agents of other versions.
+// build makes the programs under test. PROGRAMS_UNDER_TEST names a folder where they have been built before. Without a compiler (test/kernels) there are no agents of other versions.
 func build() error {
 	dir, err := os.MkdirTemp("", "waggle-bin-")
 	if err != nil {
@@ -60,14 +59,7 @@ func build() error {
 		return nil
 	}
 	binDir = dir
-	for _, name := range []string{"waggle-agent", "waggle-cni", "waggle"} {
-		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir+"/"+name, "github.com/waggle-net/waggle/cmd/"+name)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", name, err, out)
-		}
-	}
-	return nil
+	return nodekit.BuildPrograms(dir)
 }
 
 // startNode makes a node with a running agent.

@@ -41,6 +41,18 @@ type Builds struct {
 // NewBuilds keeps what it builds in dir.
 func NewBuilds(dir string) *Builds { return &Builds{dir: dir, made: make(map[string]string)} }
 
+// BuildPrograms puts waggle-agent, waggle-cni and waggle into dir. The flags are those of the Makefile, whose compiled packages are then used again.
+func BuildPrograms(dir string) error {
+	for _, name := range []string{"waggle-agent", "waggle-cni", "waggle"} {
+		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, name), "github.com/waggle-net/waggle/cmd/"+name)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+	}
+	return nil
+}
+
 // Agent returns the path of an agent that is built so.
 func (b *Builds) Agent(build Build) (string, error) {
 	key, err := json.Marshal(build)
