@@ -163,9 +163,11 @@ type hostEgressFlow struct {
 }
 
 type hostEgressIpcacheEntry struct {
-	_          structs.HostLayout
-	Identity   uint32
-	TunnelPeer uint32
+	_        structs.HostLayout
+	Identity uint32
+	Node     uint16
+	Flags    uint8
+	Pad      uint8
 }
 
 type hostEgressLpmKey struct {
@@ -180,6 +182,28 @@ type hostEgressMetricsValue struct {
 	_       structs.HostLayout
 	Packets uint64
 	Bytes   uint64
+}
+
+type hostEgressNode struct {
+	_              structs.HostLayout
+	Mode           uint8
+	Encap          uint8
+	Family         uint8
+	Flags          uint8
+	Ifindex        uint32
+	Mtu            uint16
+	Revision       uint16
+	UnderlaySource [16]uint8
+	Underlay       [16]uint8
+	Nexthop        [16]uint8
+	Spare          [4]uint8
+}
+
+type hostEgressNodeAddr struct {
+	_    structs.HostLayout
+	Node uint16
+	Kind uint8
+	Pad  uint8
 }
 
 type hostEgressOverlay struct {
@@ -259,6 +283,8 @@ const (
 	hostEgressMapIpcache           = "ipcache"
 	hostEgressMapIpcachePrefixes   = "ipcache_prefixes"
 	hostEgressMapMetrics           = "metrics"
+	hostEgressMapNodeAddrs         = "node_addrs"
+	hostEgressMapNodes             = "nodes"
 	hostEgressMapOverlay           = "overlay"
 	hostEgressMapPolicy            = "policy"
 	hostEgressMapPolicyRanges      = "policy_ranges"
@@ -351,6 +377,8 @@ type hostEgressMapSpecs struct {
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -419,6 +447,8 @@ type hostEgressMaps struct {
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -450,6 +480,8 @@ func (m *hostEgressMaps) Close() error {
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.Metrics,
+		m.NodeAddrs,
+		m.Nodes,
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,

@@ -25,7 +25,9 @@ volatile const __u32 tunnel_port = 0;
 
 struct ipcache_entry {
 	__u32 identity;
-	__be32 tunnel_peer; /* underlay address of the node that has the address; 0 when it is no other node's */
+	__u16 node; /* id of the node that has the address; 0 when it is no other node's */
+	__u8 flags; /* 0: none are defined */
+	__u8 pad;
 };
 
 struct lpm_key {
@@ -106,18 +108,18 @@ static __always_inline __u32 ipcache_identity(const struct addr_key *addr)
 	return entry ? entry->identity : world_identity(addr->family);
 }
 
-/* ipcache_peer finds the node of an address, by its address in the underlay; 0 when no other node has it. Where nothing is known of an address
- * itself, the node of its range has it. */
-static __always_inline __be32 ipcache_peer(const struct addr_key *addr)
+/* ipcache_node finds the id of the node of an address; 0 when no other node has it. Where nothing is known of an address itself, the node of its range
+ * has it. */
+static __always_inline __u32 ipcache_node(const struct addr_key *addr)
 {
 	struct ipcache_entry *entry = bpf_map_lookup_elem(&ipcache, addr);
 	struct lpm_key key;
 
-	if (entry && entry->tunnel_peer)
-		return entry->tunnel_peer;
+	if (entry && entry->node)
+		return entry->node;
 	lpm_key_make(&key, addr);
 	entry = bpf_map_lookup_elem(&ipcache_prefixes, &key);
-	return entry ? entry->tunnel_peer : 0;
+	return entry ? entry->node : 0;
 }
 
 /* identity_is_remote_node reports whether an identity is that of another node, with or without an API server. */

@@ -59,7 +59,7 @@ func TestLayout_GoEqualsC(t *testing.T) {
 		"ipcache_entry": IpcacheEntry{}, "metrics_value": MetricsValue{}, "token_bucket": TokenBucket{}, "drop_event": DropEvent{},
 		"datapath_state": DatapathState{}, "policy_key": PolicyKey{}, "policy_entry": PolicyEntry{}, "policy_range_key": PolicyRangeKey{},
 		"ct_key4": CtKey4{}, "ct_key6": CtKey6{}, "ct_entry": CtEntry{}, "frag_key": FragKey{}, "frag_entry": FragEntry{},
-		"netdev": Netdev{},
+		"netdev": Netdev{}, "node": Node{}, "node_addr": NodeAddr{},
 	}
 	seen := map[string]bool{}
 	for _, program := range Programs() {
@@ -97,7 +97,7 @@ func TestLayout_MapsHoldTheTypes(t *testing.T) {
 		MapDatapath: {uint32(0), DatapathState{}}, MapPolicy: {PolicyKey{}, PolicyEntry{}},
 		MapPolicyRanges: {PolicyRangeKey{}, PolicyEntry{}}, MapCIDRs: {LpmKey{}, uint32(0)}, MapEpochs: {uint32(0), uint32(0)}, MapEpochShards: {uint32(0), uint32(0)},
 		MapCtEst4: {CtKey4{}, CtEntry{}}, MapCtEst6: {CtKey6{}, CtEntry{}}, MapCtNew4: {CtKey4{}, CtEntry{}},
-		MapCtNew6: {CtKey6{}, CtEntry{}}, MapCtFlows: {uint32(0), uint32(0)}, MapNatFlows: {uint32(0), NatCount{}}, MapFrags: {FragKey{}, FragEntry{}},
+		MapNodes: {uint32(0), Node{}}, MapNodeAddrs: {AddrKey{}, NodeAddr{}}, MapCtNew6: {CtKey6{}, CtEntry{}}, MapCtFlows: {uint32(0), uint32(0)}, MapNatFlows: {uint32(0), NatCount{}}, MapFrags: {FragKey{}, FragEntry{}},
 	} {
 		m := specs[name]
 		if uintptr(m.KeySize) != reflect.TypeOf(c.key).Size() || uintptr(m.ValueSize) != reflect.TypeOf(c.value).Size() {

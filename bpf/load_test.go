@@ -71,6 +71,8 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapNetdevs:         {ebpf.Hash, 4, 24},
 		MapUnmasqueraded:   {ebpf.LPMTrie, 24, 4},
 		MapOverlay:         {ebpf.Array, 4, 32},
+		MapNodes:           {ebpf.Array, 4, 64},
+		MapNodeAddrs:       {ebpf.Hash, 20, 4},
 		MapKnownIdentities: {ebpf.Array, 4, 8},
 	}
 	for name, w := range want {

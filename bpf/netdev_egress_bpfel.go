@@ -204,9 +204,11 @@ type netdevEgressFragKey struct {
 }
 
 type netdevEgressIpcacheEntry struct {
-	_          structs.HostLayout
-	Identity   uint32
-	TunnelPeer uint32
+	_        structs.HostLayout
+	Identity uint32
+	Node     uint16
+	Flags    uint8
+	Pad      uint8
 }
 
 type netdevEgressLpmKey struct {
@@ -330,6 +332,28 @@ const (
 	netdevEgressNetdevFlagNETDEV_MASQUERADE_IPV6 netdevEgressNetdevFlag = 2
 )
 
+type netdevEgressNode struct {
+	_              structs.HostLayout
+	Mode           uint8
+	Encap          uint8
+	Family         uint8
+	Flags          uint8
+	Ifindex        uint32
+	Mtu            uint16
+	Revision       uint16
+	UnderlaySource [16]uint8
+	Underlay       [16]uint8
+	Nexthop        [16]uint8
+	Spare          [4]uint8
+}
+
+type netdevEgressNodeAddr struct {
+	_    structs.HostLayout
+	Node uint16
+	Kind uint8
+	Pad  uint8
+}
+
 type netdevEgressOverlay struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -444,6 +468,8 @@ const (
 	netdevEgressMapNatFlows          = "nat_flows"
 	netdevEgressMapNatWorks          = "nat_works"
 	netdevEgressMapNetdevs           = "netdevs"
+	netdevEgressMapNodeAddrs         = "node_addrs"
+	netdevEgressMapNodes             = "nodes"
 	netdevEgressMapOverlay           = "overlay"
 	netdevEgressMapPolicy            = "policy"
 	netdevEgressMapPolicyRanges      = "policy_ranges"
@@ -553,6 +579,8 @@ type netdevEgressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -638,6 +666,8 @@ type netdevEgressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -682,6 +712,8 @@ func (m *netdevEgressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.NodeAddrs,
+		m.Nodes,
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,

@@ -20,6 +20,7 @@
 #include "nat.h"
 #include "nat_error.h"
 #include "netdev.h"
+#include "nodes.h"
 #include "overlay.h"
 #include "reasons.h"
 #include "reject.h"
@@ -157,13 +158,14 @@ static __always_inline int is_served(__u8 protocol)
 __attribute__((noinline)) int tunnelled(const struct flow *flow)
 {
 	struct addr_key from;
+	__u32 node;
 
 	if (!flow)
 		return DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
 	if (!overlay_has_outer(flow) || !is_node_or_pod(&flow->to))
 		return CONTINUE;
 	from = flow->from;
-	return overlay_is_node(&from) ? PASS : DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
+	return node_of_underlay(&from, &node) && node != NODE_THIS ? PASS : DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
 }
 
 static __always_inline verdict judge(struct __sk_buff *skb)

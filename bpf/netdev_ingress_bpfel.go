@@ -204,9 +204,11 @@ type netdevIngressFragKey struct {
 }
 
 type netdevIngressIpcacheEntry struct {
-	_          structs.HostLayout
-	Identity   uint32
-	TunnelPeer uint32
+	_        structs.HostLayout
+	Identity uint32
+	Node     uint16
+	Flags    uint8
+	Pad      uint8
 }
 
 type netdevIngressLeave struct {
@@ -335,6 +337,28 @@ type netdevIngressNetdev struct {
 	Ipv6  [16]uint8
 }
 
+type netdevIngressNode struct {
+	_              structs.HostLayout
+	Mode           uint8
+	Encap          uint8
+	Family         uint8
+	Flags          uint8
+	Ifindex        uint32
+	Mtu            uint16
+	Revision       uint16
+	UnderlaySource [16]uint8
+	Underlay       [16]uint8
+	Nexthop        [16]uint8
+	Spare          [4]uint8
+}
+
+type netdevIngressNodeAddr struct {
+	_    structs.HostLayout
+	Node uint16
+	Kind uint8
+	Pad  uint8
+}
+
 type netdevIngressOverlay struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -450,6 +474,8 @@ const (
 	netdevIngressMapNatFlows          = "nat_flows"
 	netdevIngressMapNatWorks          = "nat_works"
 	netdevIngressMapNetdevs           = "netdevs"
+	netdevIngressMapNodeAddrs         = "node_addrs"
+	netdevIngressMapNodes             = "nodes"
 	netdevIngressMapOverlay           = "overlay"
 	netdevIngressMapPolicy            = "policy"
 	netdevIngressMapPolicyRanges      = "policy_ranges"
@@ -562,6 +588,8 @@ type netdevIngressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -650,6 +678,8 @@ type netdevIngressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -696,6 +726,8 @@ func (m *netdevIngressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.NodeAddrs,
+		m.Nodes,
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,

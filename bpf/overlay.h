@@ -1,4 +1,4 @@
-/* The tunnel between nodes: VXLAN over IPv4. A device encapsulates and decapsulates, and takes the outer addresses and the VNI from the metadata of each
+/* The tunnel between nodes: VXLAN over IPv4 or IPv6. A device encapsulates and decapsulates, and takes the outer addresses and the VNI from the metadata of each
  * packet. The VNI is the identity of the sender. */
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "endpoint.h"
 #include "flow.h"
 #include "ipcache.h"
+#include "nodes.h"
 #include "overlay_state.h"
 #include "reasons.h"
 
@@ -21,12 +22,17 @@ static __always_inline int overlay_has_outer(const struct flow *flow)
 	return tunnel_port && flow->l4.protocol == IPPROTO_UDP && flow->l4.dport == bpf_htons(tunnel_port);
 }
 
-/* overlay_is_node reports whether an address is the one by which a node sends and receives in the tunnel. */
-static __always_inline int overlay_is_node(const struct addr_key *addr)
+/* overlay_key sets the outer addresses of a packet to a node, and returns the flags with which the kernel reads them. */
+static __always_inline __u64 overlay_key(struct bpf_tunnel_key *key, const struct node *node, const struct addr_key *to)
 {
-	__be32 peer = ipcache_peer(addr);
-
-	return peer && addr->family == 4 && *(const __be32 *)addr->addr == peer;
+	if (to->family == 6) {
+		__builtin_memcpy(key->remote_ipv6, to->addr, sizeof(key->remote_ipv6));
+		__builtin_memcpy(key->local_ipv6, node->underlay_source, sizeof(key->local_ipv6));
+		return BPF_F_TUNINFO_IPV6; /* with a checksum, without which receivers drop UDP over IPv6 */
+	}
+	key->remote_ipv4 = bpf_ntohl(*(const __be32 *)to->addr);
+	key->local_ipv4 = bpf_ntohl(*(const __be32 *)node->underlay_source);
+	return BPF_F_ZERO_CSUM_TX;
 }
 
 /* overlay_leads reports whether what leaves by a device goes through the tunnel. */
@@ -78,23 +84,24 @@ __attribute__((noinline)) int overlay_send(struct __sk_buff *skb, const struct a
 {
 	struct bpf_tunnel_key key = { .tunnel_ttl = OVERLAY_TTL };
 	struct overlay *now = overlay_now();
-	struct addr_key from, to;
-	__be32 peer;
+	struct addr_key from, to, outer;
+	struct node *node;
+	__u64 flags;
+	__u32 id;
 	verdict v;
 
 	if (!source || !destination)
 		return DROP(FILE_OVERLAY, REASON_INTERNAL);
 	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
 	to = *destination;
-	if (!(peer = ipcache_peer(&to)))
+	if (!(id = ipcache_node(&to)))
 		return DROP(FILE_OVERLAY, REASON_NO_ENDPOINT);
 	if ((v = overlay_identity(&from, &key.tunnel_id)) != CONTINUE)
 		return v;
-	if (!now || !now->ifindex)
+	if (!now || !now->ifindex || !(node = node_underlay(id, &outer)))
 		return DROP(FILE_OVERLAY, REASON_NO_TUNNEL);
-	key.remote_ipv4 = bpf_ntohl(peer);
-	key.local_ipv4 = bpf_ntohl(now->source);
-	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), BPF_F_ZERO_CSUM_TX))
+	flags = overlay_key(&key, node, &outer);
+	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), flags))
 		return DROP(FILE_OVERLAY, REASON_WRITE);
 	skb->mark = 0; /* the outer packet is one of the node and follows its ordinary routes */
 	return bpf_redirect(now->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_OVERLAY, REASON_WRITE);

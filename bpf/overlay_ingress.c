@@ -21,26 +21,40 @@
 #include "metrics.h"
 #include "nat.h"
 #include "netdev.h"
+#include "nodes.h"
 #include "overlay.h"
 #include "reasons.h"
 
-/* outer checks the outer header, whose source becomes node. It fails for an outer header of IPv6. */
-__attribute__((noinline)) int outer(struct __sk_buff *skb, __be32 *node, __u32 *vni)
+/* outer_ends reads the outer addresses. It reports whether the packet has any. */
+static __always_inline int outer_ends(struct __sk_buff *skb, struct bpf_tunnel_key *key, struct addr_key *from, struct addr_key *to)
+{
+	if (!bpf_skb_get_tunnel_key(skb, key, sizeof(*key), 0)) {
+		*from = addr_key_ipv4(bpf_htonl(key->remote_ipv4));
+		*to = addr_key_ipv4(bpf_htonl(key->local_ipv4));
+		return 1;
+	}
+	if (bpf_skb_get_tunnel_key(skb, key, sizeof(*key), BPF_F_TUNINFO_IPV6))
+		return 0;
+	*from = addr_key_ipv6((const struct in6_addr *)key->remote_ipv6);
+	*to = addr_key_ipv6((const struct in6_addr *)key->local_ipv6);
+	return 1;
+}
+
+/* outer checks the outer header. It sets node to the id of the sender. */
+__attribute__((noinline)) int outer(struct __sk_buff *skb, __u32 *node, __u32 *vni)
 {
 	struct bpf_tunnel_key key = {};
-	struct overlay *now = overlay_now();
-	struct addr_key from;
+	struct addr_key from, to;
+	__u32 receiver;
 
-	if (!node || !vni || bpf_skb_get_tunnel_key(skb, &key, sizeof(key), 0))
+	if (!node || !vni || !outer_ends(skb, &key, &from, &to))
 		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_KEY);
 	/* The socket of the device has all addresses of the node. What another node, or a pod under its address, sends to one that its programs do not
 	 * know as that of a node is no packet of the tunnel. */
-	if (now && now->source && bpf_htonl(key.local_ipv4) != now->source)
+	if (!node_of_underlay(&to, &receiver) || receiver != NODE_THIS)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_KEY);
-	*node = bpf_htonl(key.remote_ipv4);
 	*vni = key.tunnel_id;
-	from = addr_key_ipv4(*node);
-	if (!overlay_is_node(&from))
+	if (!node_of_underlay(&from, node) || *node == NODE_THIS)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_NO_NODE);
 	if (key.tunnel_id == IDENTITY_UNKNOWN || key.tunnel_id == IDENTITY_HOST)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_UNKNOWN_IDENTITY);
@@ -49,7 +63,7 @@ __attribute__((noinline)) int outer(struct __sk_buff *skb, __be32 *node, __u32 *
 
 /* inner checks the addresses of the packet inside: PASS for an endpoint, CONTINUE for the node itself. Packets for other nodes and for the outside
  * are not forwarded. */
-__attribute__((noinline)) int inner(const struct addr_key *source, const struct addr_key *destination, __be32 node)
+__attribute__((noinline)) int inner(const struct addr_key *source, const struct addr_key *destination, __u32 node)
 {
 	struct endpoint_ref *ref;
 	struct addr_key from, to;
@@ -58,7 +72,7 @@ __attribute__((noinline)) int inner(const struct addr_key *source, const struct 
 		return DROP(FILE_OVERLAY_INGRESS, REASON_INTERNAL);
 	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
 	to = *destination;
-	if (ipcache_peer(&from) != node)
+	if (ipcache_node(&from) != node)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_SOURCE);
 	if (!(ref = bpf_map_lookup_elem(&bpf_endpoints, &to)))
 		return DROP(FILE_OVERLAY_INGRESS, REASON_NO_ENDPOINT);
@@ -105,7 +119,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	struct ipv4_packet ipv4;
 	struct ipv6_packet ipv6;
 	struct addr_key from, to;
-	__be32 node = 0;
+	__u32 node = 0;
 	__be16 proto;
 	verdict v;
 

@@ -51,6 +51,8 @@ const (
 	overlayIngressMapNatFlows          = "nat_flows"
 	overlayIngressMapNatWorks          = "nat_works"
 	overlayIngressMapNetdevs           = "netdevs"
+	overlayIngressMapNodeAddrs         = "node_addrs"
+	overlayIngressMapNodes             = "nodes"
 	overlayIngressMapOverlay           = "overlay"
 	overlayIngressMapPolicy            = "policy"
 	overlayIngressMapPolicyRanges      = "policy_ranges"
@@ -160,6 +162,8 @@ type overlayIngressMapSpecs struct {
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
@@ -245,6 +249,8 @@ type overlayIngressMaps struct {
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
@@ -292,6 +298,8 @@ func (m *overlayIngressMaps) Close() error {
 		m.NatFlows,
 		m.NatWorks,
 		m.Netdevs,
+		m.NodeAddrs,
+		m.Nodes,
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,

@@ -7,7 +7,7 @@
 
 struct overlay {
 	__u32 ifindex; /* of the tunnel device; 0 while there is none */
-	__be32 source; /* of the outer header; 0 when the kernel chooses */
+	__be32 source; /* of the outer header, for programs of the previous release */
 	__u32 way;     /* ifindex of waggle_host, into which the routes to pods of other nodes lead; 0 while there is none */
 	__be32 ipv4;   /* of the node inside the tunnel; 0 when it has none */
 	__u8 ipv6[16]; /* likewise */

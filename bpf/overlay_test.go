@@ -22,9 +22,15 @@ const (
 // Another node of the tests: otherNode and distantPod with their ranges.
 var (
 	distantRange = map[int]netip.Prefix{4: netip.MustParsePrefix("10.2.0.0/24"), 6: netip.MustParsePrefix("fd00:2::/64")}
-	thirdNode    = netip.MustParseAddr("198.51.100.3")
+	thirdNode    = map[int]netip.Addr{4: netip.MustParseAddr("198.51.100.3"), 6: netip.MustParseAddr("2001:db8:2::3")}
 	thirdPod     = map[int]netip.Addr{4: netip.MustParseAddr("10.3.0.5"), 6: netip.MustParseAddr("fd00:3::5")}
 	tunnelMAC    = mac.Addr{2, 9, 9, 9, 9, 9}
+)
+
+// Ids of the other nodes.
+const (
+	otherID uint16 = 7
+	thirdID uint16 = 16383
 )
 
 // identityTold is an identity that policies know and ipcache does not name.
@@ -33,27 +39,46 @@ const identityTold = 0x4712
 // tunnelledAs is the name of the program that stands for the tunnel device, see [node.arriveAs].
 const tunnelledAs = "tunnelled"
 
-// onTunnel runs a test on a node with a tunnel to two other nodes.
+// onTunnel runs a test on a node with a tunnel over IPv4 to two other nodes.
 func onTunnel(t *testing.T, test func(t *testing.T, n *node, family int)) {
 	t.Helper()
+	onUnderlay(t, 4, test)
+}
+
+// onUnderlay runs a test on a node with a tunnel to two other nodes.
+func onUnderlay(t *testing.T, underlay int, test func(t *testing.T, n *node, family int)) {
+	t.Helper()
 	for _, family := range families {
-		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+		t.Run(fmt.Sprintf("IPv%d over IPv%d", family, underlay), func(t *testing.T) {
 			t.Parallel()
 			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort}, nil)
 			n.surround()
-			n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel, Source: IPv4Word(nodeIn[4])})
-			peer := IPv4Word(otherNode[4])
-			for _, f := range families {
-				n.update(MapIpcachePrefixes, NewLpmKey(distantRange[f]), IpcacheEntry{TunnelPeer: peer})
-				n.update(MapIpcache, NewAddrKey(distantPod[f]), IpcacheEntry{Identity: identityDistant, TunnelPeer: peer})
-				n.update(MapIpcache, NewAddrKey(otherNode[f]), IpcacheEntry{Identity: 6, TunnelPeer: peer})
-				n.update(MapIpcache, NewAddrKey(thirdPod[f]), IpcacheEntry{Identity: identityDistant, TunnelPeer: IPv4Word(thirdNode)})
+			n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel})
+			for id, addrs := range map[uint16]map[int]netip.Addr{NodeThis: nodeIn, otherID: otherNode, thirdID: thirdNode} {
+				for _, f := range families {
+					n.update(MapNodeAddrs, NewAddrKey(addrs[f]), NodeAddr{Node: id, Kind: NodeUnderlay})
+				}
 			}
-			n.update(MapIpcache, NewAddrKey(thirdNode), IpcacheEntry{Identity: 6, TunnelPeer: IPv4Word(thirdNode)})
+			n.reach(otherID, otherNode[underlay], nodeIn[underlay])
+			n.reach(thirdID, thirdNode[underlay], nodeIn[underlay])
+			for _, f := range families {
+				n.update(MapIpcachePrefixes, NewLpmKey(distantRange[f]), IpcacheEntry{Node: otherID})
+				n.update(MapIpcache, NewAddrKey(distantPod[f]), IpcacheEntry{Identity: identityDistant, Node: otherID})
+				n.update(MapIpcache, NewAddrKey(otherNode[f]), IpcacheEntry{Identity: 6, Node: otherID})
+				n.update(MapIpcache, NewAddrKey(thirdPod[f]), IpcacheEntry{Identity: identityDistant, Node: thirdID})
+			}
+			n.update(MapIpcache, NewAddrKey(thirdNode[4]), IpcacheEntry{Identity: 6, Node: thirdID})
 			n.policiesKnow(identityTold)
 			test(t, n, family)
 		})
 	}
+}
+
+// reach gives a node an address in the underlay.
+func (n *node) reach(id uint16, addr, source netip.Addr) {
+	n.t.Helper()
+	key := NewAddrKey(addr)
+	n.update(MapNodes, uint32(id), Node{Family: key.Family, Underlay: key.Addr, UnderlaySource: NewAddrKey(source).Addr})
 }
 
 // policiesKnow makes these identities all that policies know.
@@ -87,17 +112,18 @@ func (n *node) arriveAs(h outerHeader) {
 	var key [size + 4]byte
 	flags := int32(0)
 	binary.NativeEndian.PutUint32(key[0:], h.vni)
+	if !h.to.IsValid() {
+		h.to = nodeIn[int(NewAddrKey(h.from).Family)]
+	}
 	if h.from.Is4() { // the local address of a packet that is sent is the source of one that arrives
-		if !h.to.IsValid() {
-			h.to = nodeIn[4]
-		}
 		for at, addr := range map[int]netip.Addr{4: h.to, 28: h.from} {
 			a := addr.As4()
 			binary.NativeEndian.PutUint32(key[at:], binary.BigEndian.Uint32(a[:]))
 		}
 	} else {
-		a := h.from.As16()
-		copy(key[28:], a[:])
+		to, from := h.to.As16(), h.from.As16()
+		copy(key[4:], to[:])
+		copy(key[28:], from[:])
 		flags = 1 // BPF_F_TUNINFO_IPV6
 	}
 	code := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
@@ -135,15 +161,17 @@ func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T
 			"to this node":                      {distantPod[family], gateways[family], identityDistant, identityDistant},
 			"to the underlay address of a node": {distantPod[family], nodeIn[family], identityDistant, identityDistant},
 		} {
-			n.arriveAs(outerHeader{from: otherNode[4], vni: c.vni})
-			in := inside(c.from, c.to).bytes(t)
-			got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
-			n.wantPacket(got, actUnspec, in)
-			if want := markOf(c.identity); got.mark != want {
-				t.Errorf("%s: mark %#x, want %#x", name, got.mark, want)
+			for _, underlay := range families { // the other node may use another one than this
+				n.arriveAs(outerHeader{from: otherNode[underlay], vni: c.vni})
+				in := inside(c.from, c.to).bytes(t)
+				got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
+				n.wantPacket(got, actUnspec, in)
+				if want := markOf(c.identity); got.mark != want {
+					t.Errorf("%s over IPv%d: mark %#x, want %#x", name, underlay, got.mark, want)
+				}
 			}
 		}
-		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 5 {
+		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 10 {
 			t.Errorf("counted %+v", c)
 		}
 	})
@@ -163,8 +191,8 @@ func TestPrivilegedOverlayIngress_IdentityOfTheSender(t *testing.T) {
 		word, bit := IdentityBit(unheard)
 		n.update(MapKnownIdentities, word, ^bit)
 		unresolved, server := distantPod[family].Next().Next(), otherNode[family].Next()
-		n.update(MapIpcache, NewAddrKey(unresolved), IpcacheEntry{TunnelPeer: IPv4Word(otherNode[4])})
-		n.update(MapIpcache, NewAddrKey(server), IpcacheEntry{Identity: 7, TunnelPeer: IPv4Word(otherNode[4])})
+		n.update(MapIpcache, NewAddrKey(unresolved), IpcacheEntry{Node: otherID})
+		n.update(MapIpcache, NewAddrKey(server), IpcacheEntry{Identity: 7, Node: otherID})
 		type sender struct {
 			from      netip.Addr
 			vni, want uint32
@@ -212,7 +240,11 @@ func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
 			from, to netip.Addr
 			reason   events.Reason
 		}{
-			"over IPv6":                           {outerHeader{from: otherNode[6], vni: 5}, known, pod, events.TunnelKey},
+			"over IPv6 from no node":              {outerHeader{from: client[6], vni: 5}, known, pod, events.NoNode},
+			"over IPv6 from this node":            {outerHeader{from: nodeIn[6], vni: 5}, known, pod, events.NoNode},
+			"over IPv6 to another address":        {outerHeader{from: otherNode[6], vni: 5, to: nodeOut[6]}, known, pod, events.TunnelKey},
+			"over IPv6 to another node's address": {outerHeader{from: otherNode[6], vni: 5, to: thirdNode[6]}, known, pod, events.TunnelKey},
+			"a pod of a third node over IPv6":     {outerHeader{from: otherNode[6], vni: identityDistant}, thirdPod[family], pod, events.TunnelSource},
 			"from no node":                        {outerHeader{from: client[4], vni: 5}, known, pod, events.NoNode},
 			"from another address of this node":   {outerHeader{from: nodeIn[4], vni: 5}, known, pod, events.NoNode},
 			"from the address of a pod":           {outerHeader{from: distantPod[4], vni: 5}, known, pod, events.NoNode},
@@ -220,7 +252,7 @@ func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
 			"VNI 0":                               {outerHeader{from: otherNode[4], vni: 0}, known, pod, events.UnknownIdentity},
 			"VNI 1, the host":                     {outerHeader{from: otherNode[4], vni: 1}, known, pod, events.UnknownIdentity},
 			"a pod of a third node":               {outerHeader{from: otherNode[4], vni: identityDistant}, thirdPod[family], pod, events.TunnelSource},
-			"a third node":                        {outerHeader{from: thirdNode, vni: 6}, otherNode[family], pod, events.TunnelSource},
+			"a third node":                        {outerHeader{from: thirdNode[4], vni: 6}, otherNode[family], pod, events.TunnelSource},
 			"a pod of this node":                  {outerHeader{from: otherNode[4], vni: 5}, podB.addr(family), pod, events.TunnelSource},
 			"this node":                           {outerHeader{from: otherNode[4], vni: 6}, gateways[family], pod, events.TunnelSource},
 			"a client outside":                    {outerHeader{from: otherNode[4], vni: 2}, client[family], pod, events.TunnelSource},
@@ -247,29 +279,52 @@ func TestPrivilegedOverlayIngress_Refuses(t *testing.T) {
 
 func TestPrivilegedHostEgress_SendsThroughTheTunnel(t *testing.T) {
 	t.Parallel()
-	onTunnel(t, func(t *testing.T, n *node, family int) {
-		pod := podA.addr(family)
-		for name, c := range map[string]flow{
-			"a pod to a known pod":                     fromStack(pod, distantPod[family]),
-			"a pod to one of which the range is known": fromStack(pod, distantPod[family].Next()),
-			"the node": fromStack(gateways[family], distantPod[family]),
-		} {
-			in := c.bytes(t)
-			got := n.runSkb(HostEgress, skBuff{Ifindex: ifHost, Mark: 0xf00}, in)
-			n.wantPacket(got, actRedirect, in)
-			if got.mark != 0 {
-				t.Errorf("%s: mark %#x", name, got.mark)
-			}
-		}
-		// To pods of this node as without a tunnel.
-		n.wantPacket(n.run(HostEgress, ifHost, fromStack(gateways[family], pod).bytes(t)), actRedirect, received(podA, gateways[family], pod).bytes(t))
+	for _, underlay := range families {
+		onUnderlay(t, underlay, func(t *testing.T, n *node, family int) { sendsThroughTheTunnel(t, n, underlay, family) })
+	}
+}
 
-		n.wantDrop(HostEgress, ifHost, fromStack(pod, podB.addr(family).Next()).bytes(t), events.NoEndpoint, DirectionEgress)
-		n.wantDrop(HostEgress, ifHost, fromStack(client[family], distantPod[family]).bytes(t), events.SourceIP, DirectionEgress)
-		n.wantDrop(HostEgress, ifHost, fromStack(thirdPod[family], distantPod[family]).bytes(t), events.SourceIP, DirectionEgress)
-		n.update(MapOverlay, uint32(0), Overlay{})
-		n.wantDrop(HostEgress, ifHost, fromStack(pod, distantPod[family]).bytes(t), events.NoTunnel, DirectionEgress)
-	})
+func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
+	t.Helper()
+	pod := podA.addr(family)
+	for name, c := range map[string]flow{
+		"a pod to a known pod":                     fromStack(pod, distantPod[family]),
+		"a pod to one of which the range is known": fromStack(pod, distantPod[family].Next()),
+		"the node": fromStack(gateways[family], distantPod[family]),
+	} {
+		in := c.bytes(t)
+		got := n.runSkb(HostEgress, skBuff{Ifindex: ifHost, Mark: 0xf00}, in)
+		n.wantPacket(got, actRedirect, in)
+		if got.mark != 0 {
+			t.Errorf("%s: mark %#x", name, got.mark)
+		}
+	}
+	// To pods of this node as without a tunnel.
+	n.wantPacket(n.run(HostEgress, ifHost, fromStack(gateways[family], pod).bytes(t)), actRedirect, received(podA, gateways[family], pod).bytes(t))
+
+	n.wantDrop(HostEgress, ifHost, fromStack(pod, podB.addr(family).Next()).bytes(t), events.NoEndpoint, DirectionEgress)
+	n.wantDrop(HostEgress, ifHost, fromStack(client[family], distantPod[family]).bytes(t), events.SourceIP, DirectionEgress)
+	n.wantDrop(HostEgress, ifHost, fromStack(thirdPod[family], distantPod[family]).bytes(t), events.SourceIP, DirectionEgress)
+	unreached := func(why string) {
+		t.Run(why, func(t *testing.T) {
+			n := n.as(t)
+			n.refill(0)
+			n.wantDrop(HostEgress, ifHost, fromStack(pod, distantPod[family]).bytes(t), events.NoTunnel, DirectionEgress)
+		})
+	}
+	half := otherNode[underlay].AsSlice()
+	half[len(half)/2-1]++
+	torn, _ := netip.AddrFromSlice(half)
+	n.reach(otherID, torn, nodeIn[underlay])
+	unreached("a slot that is read while it is written has half of an address")
+	n.reach(otherID, thirdNode[underlay], nodeIn[underlay])
+	unreached("another node has the address now")
+	n.update(MapNodes, uint32(otherID), Node{})
+	unreached("a node without an address")
+	n.update(MapIpcache, NewAddrKey(distantPod[family]), IpcacheEntry{Identity: identityDistant, Node: 65535})
+	unreached("an id beyond the map")
+	n.update(MapOverlay, uint32(0), Overlay{})
+	unreached("no tunnel device")
 }
 
 // Outer packets of the node pass without an entry. A pod does not reach the port of the tunnel under the address of the node, also at addresses that are
@@ -290,7 +345,7 @@ func TestPrivilegedNetdevEgress_MasqueradesTowardsNodesWithATunnel(t *testing.T)
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
 		for _, identity := range []uint32{6, 7, 0x02000005} {
-			n.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: identity, TunnelPeer: IPv4Word(otherNode[4])})
+			n.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: identity, Node: otherID})
 			port := uint16(40000 + identity&0xff)
 			pod, own, peer := on(podA.addr(family), port), on(nodeOut[family], port), on(otherNode[family], 53)
 			n.wantPacket(n.sendFrom(podA, going(pod, peer).bytes(t)), actUnspec, going(own, peer).bytes(t))
@@ -313,11 +368,8 @@ func TestPrivilegedNetdevIngress_KeepsTheTunnelForNodes(t *testing.T) {
 		}
 		n.wantDrop(NetdevIngress, ifUplink, from(client[family], tunnelPort), events.NoNode, DirectionIngress)
 		n.wantDrop(NetdevIngress, ifUplink, from(distantPod[family], tunnelPort), events.NoNode, DirectionIngress)
-		if family == 6 { // nodes send over IPv4
-			n.wantDrop(NetdevIngress, ifUplink, from(otherNode[family], tunnelPort), events.NoNode, DirectionIngress)
-		} else {
-			n.wantPacket(n.run(NetdevIngress, ifUplink, from(otherNode[family], tunnelPort)), actUnspec, from(otherNode[family], tunnelPort))
-		}
+		n.wantDrop(NetdevIngress, ifUplink, from(nodeIn[family], tunnelPort), events.NoNode, DirectionIngress)
+		n.wantPacket(n.run(NetdevIngress, ifUplink, from(otherNode[family], tunnelPort)), actUnspec, from(otherNode[family], tunnelPort))
 		n.wantPacket(n.run(NetdevIngress, ifUplink, from(client[family], tunnelPort+1)), actUnspec, from(client[family], tunnelPort+1))
 		// Not to this node: it goes on to whomever it is for.
 		away := coming(on(client[family], 40000), on(otherNode[family], tunnelPort)).bytes(t)
@@ -354,7 +406,7 @@ func TestPrivilegedServices_DoNotLeadIntoTheTunnel(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t, ethernetOnly, map[string]uint32{VariableTunnelPort: tunnelPort})
 	for _, family := range families {
-		s.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: 6, TunnelPeer: IPv4Word(otherNode[4])})
+		s.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: 6, Node: otherID})
 		for i, backend := range []netip.AddrPort{on(otherNode[family], tunnelPort), on(otherNode[family], tunnelPort+1)} {
 			service := on(balancer[family], uint16(80+i))
 			s.serve(uint32(10*family+i), service, loadbalancer.UDP, 0, backend)

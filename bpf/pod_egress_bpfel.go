@@ -243,9 +243,11 @@ type podEgressFragKey struct {
 }
 
 type podEgressIpcacheEntry struct {
-	_          structs.HostLayout
-	Identity   uint32
-	TunnelPeer uint32
+	_        structs.HostLayout
+	Identity uint32
+	Node     uint16
+	Flags    uint8
+	Pad      uint8
 }
 
 type podEgressLpmKey struct {

@@ -209,9 +209,11 @@ type podIngressFragKey struct {
 }
 
 type podIngressIpcacheEntry struct {
-	_          structs.HostLayout
-	Identity   uint32
-	TunnelPeer uint32
+	_        structs.HostLayout
+	Identity uint32
+	Node     uint16
+	Flags    uint8
+	Pad      uint8
 }
 
 type podIngressLpmKey struct {

@@ -111,6 +111,8 @@ const (
 	MapNetdevs         = "netdevs"
 	MapUnmasqueraded   = "unmasqueraded"
 	MapOverlay         = "overlay"
+	MapNodes           = "nodes"
+	MapNodeAddrs       = "node_addrs"
 	MapKnownIdentities = "known_identities"
 )
 

@@ -18,7 +18,7 @@ enum drop_reason {
 	REASON_UNKNOWN_L3 = 139,	 /* neither IP nor ARP */
 	REASON_MISSED_STEP = 140,	 /* the tail call to a step failed */
 	REASON_WRITE = 141,		 /* the kernel did not let us change the packet */
-	REASON_TUNNEL_KEY = 147,	 /* not from the tunnel, or not over the family of the tunnel */
+	REASON_TUNNEL_KEY = 147,	 /* not from the tunnel, or not to an address by which this node receives in it */
 	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
 	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link */
 	REASON_NO_ENDPOINT = 152,	 /* no local endpoint has the address */
@@ -26,7 +26,7 @@ enum drop_reason {
 	REASON_IPV6_EXTENSION = 156,
 	REASON_NO_BACKEND = 158,	 /* the service has nobody who takes the packet */
 	REASON_SERVICE_PROTOCOL = 159,	 /* a packet of this protocol cannot be translated to another port */
-	REASON_NO_TUNNEL = 160,		 /* the tunnel device is not there yet */
+	REASON_NO_TUNNEL = 160,		 /* the tunnel device is not there yet, or the node has no address for the tunnel */
 	REASON_CT_UNKNOWN = 163,	 /* an ICMP answer or error that belongs to no flow */
 	REASON_UNSUPPORTED_L2 = 166,	 /* a length where the EtherType belongs */
 	REASON_NAT_NO_MAPPING = 167,	 /* no free port to translate to, or nothing to translate back to */

@@ -60,6 +60,10 @@ type (
 	NatCount = podEgressNatCount
 	// Netdev is a value of netdevs.
 	Netdev = netdevEgressNetdev
+	// Node is a slot of nodes; all zero for an id that no node has.
+	Node = hostEgressNode
+	// NodeAddr is a value of node_addrs.
+	NodeAddr = hostEgressNodeAddr
 	// Overlay is the value of overlay.
 	Overlay = hostEgressOverlay
 	// DatapathState is the value of datapath.
@@ -85,6 +89,11 @@ const (
 	DirectionEgress  uint8 = 2
 
 	directions = 3
+
+	// NodeThis is the id of this node in [NodeAddr]; in [IpcacheEntry] it says that no other node has the address.
+	NodeThis uint16 = 0
+	// NodeUnderlay is the kind in [NodeAddr] of an address by which a node sends and receives in the tunnel.
+	NodeUnderlay uint8 = 1
 )
 
 // MetricsSlot is the index in metrics of one reason in one direction. Reason 0 counts what was forwarded.

@@ -123,19 +123,18 @@ func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
 		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
 		n.passes(podA, back.tcp(t, "A"), actOK)
 		// ipcache knows the pod.
-		peer := IPv4Word(otherNode[4])
-		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityOther, TunnelPeer: peer})
+		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityOther, Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.refused(podA, back.tcp(t, "A"), events.PolicyDenied)
 		n.wasRefused(n.fromTunnel(in.tcp(t, "A"), identityOther), events.PolicyDenied)
-		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityTold, TunnelPeer: peer})
+		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityTold, Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.passes(podA, back.tcp(t, "A"), actOK)
 		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI != 0 {
 			t.Errorf("flow %+v", f)
 		}
 		// It knows the pod no more, and what it knew is nothing that the pod's packets had.
-		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{TunnelPeer: peer})
+		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.refused(podA, back.tcp(t, "A"), events.UnknownIdentity)
 		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)

@@ -96,10 +96,10 @@ func TestOutput(t *testing.T) {
 		"GET /v1/identity/300":         `{"id":300}`,
 		"GET /v1/ip": `[{"cidr":"10.0.1.8/32","identity":300,"hostIP":"192.0.2.2","metadata":{"source":"custom-resource","namespace":"shop","name":"web"}},` +
 			`{"cidr":"::/0","identity":10,"metadata":{"source":"generated"}}]`,
-		"GET /v1/map/ipcache": `{"cache":[{"key":"family=4 addr=10.0.1.8","value":"identity=300 tunnel_peer=192.0.2.2"},` +
-			`{"key":"family=6 addr=fd00::8","value":"identity=0 tunnel_peer=0.0.0.0"}]}`,
-		"GET /v1/map/ipcache_prefixes": `{"cache":[{"key":"prefixlen=32 family=4 addr=0.0.0.0","value":"identity=9 tunnel_peer=0.0.0.0"},` +
-			`{"key":"prefixlen=40 family=4 addr=10.0.0.0","value":"identity=7 tunnel_peer=0.0.0.0"}]}`,
+		"GET /v1/map/ipcache": `{"cache":[{"key":"family=4 addr=10.0.1.8","value":"identity=300 node=2 flags=0"},` +
+			`{"key":"family=6 addr=fd00::8","value":"identity=0 node=0 flags=0"}]}`,
+		"GET /v1/map/ipcache_prefixes": `{"cache":[{"key":"prefixlen=32 family=4 addr=0.0.0.0","value":"identity=9 node=0 flags=0"},` +
+			`{"key":"prefixlen=40 family=4 addr=10.0.0.0","value":"identity=7 node=0 flags=0"}]}`,
 		"GET /statedb/dump/drops": `{"drops":[{"reasonText":"Invalid source ip","direction":"egress","endpoint":7,"proto":"UDP","src":"10.0.1.9",` +
 			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
 	})
@@ -121,11 +121,11 @@ func TestOutput(t *testing.T) {
 		{"identity get 300", "{\n  \"id\": 300\n}\n"},
 		{"ip list", "IP           IDENTITY  SOURCE           HOST       POD\n10.0.1.8/32  300       custom-resource  192.0.2.2  shop/web\n" +
 			"::/0         10        generated        -          -\n"},
-		{"bpf ipcache list", "PREFIX       IDENTITY  TUNNEL PEER\n0.0.0.0/0    9         -\n10.0.0.0/8   7         -\n" +
-			"10.0.1.8/32  300       192.0.2.2\nfd00::8/128  0         -\n"},
-		{"bpf ipcache get 10.0.1.8", "PREFIX       IDENTITY  TUNNEL PEER\n10.0.1.8/32  300       192.0.2.2\n"},
-		{"bpf ipcache get 10.9.9.9", "PREFIX      IDENTITY  TUNNEL PEER\n10.0.0.0/8  7         -\n"},
-		{"bpf ipcache get 192.0.2.1", "PREFIX     IDENTITY  TUNNEL PEER\n0.0.0.0/0  9         -\n"},
+		{"bpf ipcache list", "PREFIX       IDENTITY  NODE ID\n0.0.0.0/0    9         -\n10.0.0.0/8   7         -\n" +
+			"10.0.1.8/32  300       2\nfd00::8/128  0         -\n"},
+		{"bpf ipcache get 10.0.1.8", "PREFIX       IDENTITY  NODE ID\n10.0.1.8/32  300       2\n"},
+		{"bpf ipcache get 10.9.9.9", "PREFIX      IDENTITY  NODE ID\n10.0.0.0/8  7         -\n"},
+		{"bpf ipcache get 192.0.2.1", "PREFIX     IDENTITY  NODE ID\n0.0.0.0/0  9         -\n"},
 		{"map get bpf_links", "KEY  VALUE\n12   7\n"},
 		{"map get bpf_links -o yaml", "cache:\n- key: \"12\"\n  value: \"7\"\npath: /p\n"},
 		{"ipam list", "ADDRESS   POOL     STATE    OWNER             ATTACHMENT  EXPIRES\n10.0.1.7  default  claimed  shop/cart\\x1b[2J  c7:eth0     -\n"},

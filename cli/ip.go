@@ -88,18 +88,18 @@ func (a *app) bpfIPCacheCommand() *cobra.Command {
 
 // ipcacheEntry is an entry of the maps as bpf ipcache shows it.
 type ipcacheEntry struct {
-	Prefix     netip.Prefix `json:"prefix"`
-	Identity   uint32       `json:"identity"`
-	TunnelPeer string       `json:"tunnelPeer,omitempty"`
+	Prefix   netip.Prefix `json:"prefix"`
+	Identity uint32       `json:"identity"`
+	Node     uint16       `json:"node,omitempty"` // id of the other node that has the prefix
 }
 
 func (a *app) showIPCache(entries []ipcacheEntry) error {
 	return a.show(entries, func(w io.Writer) {
 		rows := make([][]string, 0, len(entries))
 		for _, e := range entries {
-			rows = append(rows, []string{e.Prefix.String(), strconv.FormatUint(uint64(e.Identity), 10), orDash(e.TunnelPeer)})
+			rows = append(rows, []string{e.Prefix.String(), strconv.FormatUint(uint64(e.Identity), 10), nodeOrDash(e.Node)})
 		}
-		table(w, []string{"PREFIX", "IDENTITY", "TUNNEL PEER"}, rows)
+		table(w, []string{"PREFIX", "IDENTITY", "NODE ID"}, rows)
 	})
 }
 
@@ -126,7 +126,7 @@ func ipcacheEntries(ctx context.Context, c *client.Client) ([]ipcacheEntry, erro
 // familyBits are the bits before the address in the key of a prefix.
 const familyBits = 32
 
-// readIPCacheEntry reads what the agent prints: "prefixlen=56 family=4 addr=10.0.0.0" and "identity=300 tunnel_peer=192.0.2.2".
+// readIPCacheEntry reads what the agent prints: "prefixlen=56 family=4 addr=10.0.0.0" and "identity=300 node=2 flags=0".
 func readIPCacheEntry(key, value string) (e ipcacheEntry, err error) {
 	fields := map[string]string{}
 	for _, field := range strings.Fields(key + " " + value) {
@@ -148,11 +148,20 @@ func readIPCacheEntry(key, value string) (e ipcacheEntry, err error) {
 		return e, err
 	}
 	number, err := strconv.ParseUint(fields["identity"], 10, 32)
-	e.Identity = uint32(number)
-	if peer := fields["tunnel_peer"]; peer != "0.0.0.0" && peer != "0" {
-		e.TunnelPeer = peer
+	if err != nil {
+		return e, err
 	}
+	e.Identity = uint32(number)
+	number, err = strconv.ParseUint(fields["node"], 10, 16)
+	e.Node = uint16(number)
 	return e, err
+}
+
+func nodeOrDash(id uint16) string {
+	if id == 0 {
+		return "-"
+	}
+	return strconv.Itoa(int(id))
 }
 
 // longest finds the entry that the programs use for an address; nil when there is none.

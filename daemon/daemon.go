@@ -43,6 +43,7 @@ import (
 	"github.com/waggle-net/waggle/cells/nodecidr"
 	"github.com/waggle-net/waggle/cells/nodehealth"
 	"github.com/waggle-net/waggle/cells/nodeids"
+	"github.com/waggle-net/waggle/cells/nodemaps"
 	"github.com/waggle-net/waggle/cells/noderoutes"
 	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/overlay"
@@ -114,6 +115,7 @@ var Datapath = cell.Group(
 	sysctl.Cell,
 	maps.Cell,
 	ipcache.Cell,
+	nodemaps.Cell,
 	endpointmaps.Cell,
 	synchostips.Cell,
 	ipmasqagent.Cell,

@@ -230,7 +230,7 @@ func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 			&namedcidrs.CIDR{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Identity: 0x01000001}),
 		IPCache: filled(t, db, ipcache.NewTable,
 			&ipcache.Entry{Prefix: netip.MustParsePrefix("10.0.1.8/32"), Identity: 300, Source: ipcache.SourceRemote,
-				TunnelPeer: netip.MustParseAddr("192.0.2.2"), Owner: "test"}),
+				Node: "node-2", Owner: "test"}),
 		Pods: table(t, db, k8s.NewPodTable), CiliumEndpoints: filled(t, db, cilium.NewEndpointTable,
 			&cilium.Endpoint{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.8")}}),
 		Frontends: a.Frontends, Backends: a.Backends,

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // GetIP answers with the addresses and prefixes whose identity this node knows, those that policies name among them.
@@ -50,7 +52,7 @@ func (a *api) ips(txn statedb.ReadTxn, within netip.Prefix) []models.IPListEntry
 		if !inside(row.Prefix) {
 			continue
 		}
-		entry := ipModel(row)
+		entry := a.ipModel(txn, row)
 		if row.Prefix.IsSingleIP() {
 			entry.Metadata.Namespace, entry.Metadata.Name, _ = strings.Cut(pods[row.Prefix.Addr()], "/")
 		}
@@ -80,11 +82,11 @@ func (a *api) podsByAddr(txn statedb.ReadTxn) map[netip.Addr]string {
 	return pods
 }
 
-func ipModel(row *ipcache.Entry) models.IPListEntry {
+func (a *api) ipModel(txn statedb.ReadTxn, row *ipcache.Entry) models.IPListEntry {
 	entry := models.IPListEntry{CIDR: row.Prefix.String(), Identity: int64(row.Identity),
 		Metadata: models.IPListEntryMetadata{Source: row.Source.String()}}
-	if row.TunnelPeer.IsValid() {
-		entry.HostIP = row.TunnelPeer.String()
+	if node, _, found := a.Nodes.Get(txn, nodes.ByName(row.Node)); found {
+		entry.HostIP = text(cmp.Or(node.Address(false), node.Address(true)))
 	}
 	return entry
 }

@@ -33,6 +33,7 @@ var implementation = cell.Group(
 	cell.Invoke(
 		registerEndpoints, // local endpoints as claims
 		registerRemote,    // pods of other nodes as claims
+		registerFollower,  // ids of nodes into pending rows
 		registerVerify,    // drift into pending rows
 	),
 )

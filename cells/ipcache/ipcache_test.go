@@ -31,6 +31,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/pkg/testseed"
@@ -52,6 +54,8 @@ func TestScripts(t *testing.T) {
 					k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 					attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 					policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
+					newNodeIDs, statedb.RWTable[*nodeids.NodeID].ToTable,
+					nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
 				),
 			),
 			settings.Cell,
@@ -81,17 +85,35 @@ func newInputs(db *statedb.DB) (eps statedb.RWTable[*endpoints.Endpoint], cmd up
 	return
 }
 
+// newNodeIDs makes the table of node ids, which a script completes.
+func newNodeIDs(db *statedb.DB) (table statedb.RWTable[*nodeids.NodeID], cmd upstream.ScriptCmdOut, err error) {
+	if table, err = nodeids.NewTable(db); err != nil {
+		return
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	done := table.RegisterInitializer(txn, "test")
+	return table, upstream.NewScriptCmd("ids/complete", script.Command(script.CmdUsage{Summary: "Complete the ids of nodes"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(table)
+			defer txn.Commit()
+			done(txn)
+			return nil, nil
+		})), nil
+}
+
 // fakeMaps holds what the two maps would, and fails as often as it is told.
 type fakeMaps struct {
 	mu       sync.Mutex
 	entries  map[netip.Prefix]value
+	peers    map[netip.Prefix]netip.Addr // of programs of the release before
 	failures int
 	epoch    int            // of all
 	shards   map[uint32]int // epochs
 }
 
 func newFake() *fakeMaps {
-	return &fakeMaps{entries: map[netip.Prefix]value{}, shards: map[uint32]int{}}
+	return &fakeMaps{entries: map[netip.Prefix]value{}, peers: map[netip.Prefix]netip.Addr{}, shards: map[uint32]int{}}
 }
 
 func (f *fakeMaps) write(change func()) error {
@@ -105,8 +127,11 @@ func (f *fakeMaps) write(change func()) error {
 	return nil
 }
 
-func (f *fakeMaps) Put(p netip.Prefix, v value) error { return f.write(func() { f.entries[p] = v }) }
-func (f *fakeMaps) RaiseAll() error                   { return f.write(func() { f.epoch++ }) }
+func (f *fakeMaps) Put(p netip.Prefix, v value, peer netip.Addr) error {
+	return f.write(func() { f.entries[p], f.peers[p] = v, peer })
+}
+
+func (f *fakeMaps) RaiseAll() error { return f.write(func() { f.epoch++ }) }
 func (f *fakeMaps) Raise(shards []uint32) error {
 	return f.write(func() {
 		for _, s := range shards {
@@ -115,13 +140,21 @@ func (f *fakeMaps) Raise(shards []uint32) error {
 	})
 }
 
-func (f *fakeMaps) Delete(p netip.Prefix) error { return f.write(func() { delete(f.entries, p) }) }
+func (f *fakeMaps) Delete(p netip.Prefix) error {
+	return f.write(func() { delete(f.entries, p); delete(f.peers, p) })
+}
 
 func (f *fakeMaps) Get(p netip.Prefix) (v value, found bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v, found = f.entries[p]
 	return v, found, nil
+}
+
+func (f *fakeMaps) peer(p netip.Prefix) netip.Addr {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.peers[p]
 }
 
 func (f *fakeMaps) Some(*cursor, int) (map[netip.Prefix]value, error) { return f.Dump() }
@@ -147,7 +180,14 @@ func commands(
 			have, _ := f.Dump()
 			var lines []string
 			for p, v := range have {
-				lines = append(lines, fmt.Sprintf("%s %d\n", p, v.Identity))
+				line := fmt.Sprint(p, " ", v.Identity)
+				if v.Node != 0 {
+					line += fmt.Sprint(" node ", v.Node)
+				}
+				if peer := f.peer(p); peer.IsValid() {
+					line += fmt.Sprint(" formerly ", peer)
+				}
+				lines = append(lines, line+"\n")
 			}
 			slices.Sort(lines)
 			return strings.Join(lines, ""), nil
@@ -159,21 +199,30 @@ func commands(
 			f.failures = n
 			return "", err
 		}),
-		"kernel/put": simple("Put an entry past the agent: prefix identity", func(args ...string) (string, error) {
+		"kernel/put": simple("Put an entry past the agent: prefix identity [node]", func(args ...string) (string, error) {
 			id, err := strconv.ParseUint(args[1], 10, 32)
-			return "", errors.Join(err, f.Put(netip.MustParsePrefix(args[0]), value{Identity: uint32(id)}))
+			v := value{Identity: uint32(id)}
+			if len(args) > 2 {
+				node, err := strconv.ParseUint(args[2], 10, 16)
+				if err != nil {
+					return "", err
+				}
+				v.Node = uint16(node)
+			}
+			return "", errors.Join(err, f.Put(netip.MustParsePrefix(args[0]), v, netip.Addr{}))
 		}),
 		"verify": simple("Run the verify job now", func(...string) (string, error) { return "", v.run(context.Background()) }),
-		"claim": simple("Replace the claims of an owner: owner source [prefix=identity]...", func(args ...string) (string, error) {
+		"claim": simple("Replace the claims of an owner: owner source [prefix=identity[@node]]...", func(args ...string) (string, error) {
 			source, err := strconv.ParseUint(args[1], 10, 8)
 			var claims []ipcachetable.Claim
 			for _, arg := range args[2:] {
 				prefix, id, _ := strings.Cut(arg, "=")
+				id, node, _ := strings.Cut(id, "@")
 				n, err := strconv.ParseUint(id, 10, 32)
 				if err != nil {
 					return "", err
 				}
-				claims = append(claims, ipcachetable.Claim{Prefix: netip.MustParsePrefix(prefix), Identity: uint32(n),
+				claims = append(claims, ipcachetable.Claim{Prefix: netip.MustParsePrefix(prefix), Identity: uint32(n), Node: node,
 					Source: ipcachetable.Source(source)})
 			}
 			w.Replace(args[0], claims, true)
@@ -232,10 +281,13 @@ func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcache
 // memoryMaps are the real maps without pins.
 type memoryMaps map[string]*ebpf.Map
 
-func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
-func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
-func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
-func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
+func (m memoryMaps) Get(name string) (*ebpf.Map, error) { return m[name], nil }
+func (m memoryMaps) All() (map[string]*ebpf.Map, error) { return m, nil }
+func (m memoryMaps) Put(name string, k, v any) error    { return m[name].Put(k, v) }
+func (m memoryMaps) Delete(name string, k any) error    { return m[name].Delete(k) }
+func (m memoryMaps) PutFormer(name string, k, v, _ any) error {
+	return m.Put(name, k, v)
+}
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
 func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
@@ -258,12 +310,12 @@ func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 	want := map[netip.Prefix]value{
 		netip.MustParsePrefix("10.1.0.7/32"): {Identity: 5},
 		netip.MustParsePrefix("fd00::7/128"): {Identity: 5},
-		netip.MustParsePrefix("10.1.0.0/16"): {Identity: 9, TunnelPeer: netip.MustParseAddr("192.0.2.1")},
+		netip.MustParsePrefix("10.1.0.0/16"): {Identity: 9, Node: 16383},
 		netip.MustParsePrefix("0.0.0.0/0"):   {Identity: 2},
 		netip.MustParsePrefix("fd00::/8"):    {Identity: 10},
 	}
 	for p, v := range want {
-		if err := k.Put(p, v); err != nil {
+		if err := k.Put(p, v, netip.Addr{}); err != nil {
 			t.Fatalf("put %s: %v", p, err)
 		}
 	}

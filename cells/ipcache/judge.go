@@ -38,5 +38,15 @@ func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims
 	return "", false
 }
 
+// host returns the node of a pod that is believed: of several, which name each other's address as theirs, the first by name.
+func (j *judge) host(ep *cilium.Endpoint, addr netip.Addr) string {
+	for _, name := range j.nodes.HostsOf(ep) {
+		if j.nodes.MayHold(name, addr) {
+			return name
+		}
+	}
+	return ""
+}
+
 // isOfCluster tells whether a number may stand for a pod of another node.
 func isOfCluster(id uint32) bool { return id >= identity.ClusterMin && id <= identity.ClusterMax }

@@ -13,8 +13,8 @@ import (
 
 // kernel is the two maps taken as one: which of them has a prefix is the business of this file.
 type kernel interface {
-	// Put writes an entry, whether it is there or not.
-	Put(prefix netip.Prefix, v value) error
+	// Put writes an entry, whether it is there or not. Programs of the release before find peer, an IPv4 address, in the place of the node.
+	Put(prefix netip.Prefix, v value, peer netip.Addr) error
 	// Delete removes an entry; one that is gone is success.
 	Delete(prefix netip.Prefix) error
 	// Get reads one entry.
@@ -30,9 +30,9 @@ type kernel interface {
 }
 
 // realKernel is the pinned maps.
-type realKernel struct{ maps bpfmaps.Maps }
+type realKernel struct{ maps bpfmaps.Formers }
 
-func newKernel(m bpfmaps.Maps) kernel { return realKernel{m} }
+func newKernel(m bpfmaps.Formers) kernel { return realKernel{m} }
 
 // place names the map of a prefix and makes its key there.
 func place(p netip.Prefix) (name string, key any) {
@@ -42,9 +42,9 @@ func place(p netip.Prefix) (name string, key any) {
 	return bpf.MapIpcachePrefixes, bpf.NewLpmKey(p)
 }
 
-func (k realKernel) Put(p netip.Prefix, v value) error {
+func (k realKernel) Put(p netip.Prefix, v value, peer netip.Addr) error {
 	name, key := place(p)
-	return k.maps.Put(name, key, bpf.IpcacheEntry{Identity: v.Identity, TunnelPeer: bpf.IPv4Word(v.TunnelPeer)})
+	return k.maps.PutFormer(name, key, bpf.IpcacheEntry{Identity: v.Identity, Node: v.Node}, bpf.FormerIpcacheEntry(v.Identity, peer))
 }
 
 func (k realKernel) Delete(p netip.Prefix) error {

@@ -20,6 +20,7 @@ import (
 // ops pushes rows into the maps, and raises epochs once for each batch that changed them.
 type ops struct {
 	kernel   kernel
+	nodes    nodes
 	replaced replaced
 	// Flows that may have been evaluated by what the maps no longer say: all, or those with peers of these shards. It begins with all:
 	// an earlier run may have ended between a change and its epoch.
@@ -37,13 +38,13 @@ func newReplaced(db *statedb.DB, table statedb.Table[*attachments.Attachment]) r
 	return func() bool { return attachments.Replaced(db.ReadTxn(), table) }
 }
 
-func newOps(k kernel, r replaced) *ops {
-	return &ops{kernel: k, replaced: r, allStale: true, stale: make(map[uint32]struct{})}
+func newOps(k kernel, n nodes, r replaced) *ops {
+	return &ops{kernel: k, nodes: n, replaced: r, allStale: true, stale: make(map[uint32]struct{})}
 }
 
 // UpdateBatch implements reconciler.BatchOperations.
-func (o *ops) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
-	o.each(batch, func(e *ipcachetable.Entry) error { return o.put(e) })
+func (o *ops) UpdateBatch(_ context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
+	o.each(batch, func(e *ipcachetable.Entry) error { return o.put(txn, e) })
 }
 
 // DeleteBatch implements reconciler.BatchOperations.
@@ -63,8 +64,8 @@ func (o *ops) each(batch []reconciler.BatchEntry[*ipcachetable.Entry], do func(*
 }
 
 // Update implements reconciler.Operations.
-func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *ipcachetable.Entry) error {
-	return errors.Join(o.put(e), o.raise())
+func (o *ops) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision, e *ipcachetable.Entry) error {
+	return errors.Join(o.put(txn, e), o.raise())
 }
 
 // Delete implements reconciler.Operations.
@@ -88,14 +89,19 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcach
 	return errors.Join(append(errs, o.raise())...)
 }
 
-func (o *ops) put(e *ipcachetable.Entry) error {
-	if have, found, err := o.kernel.Get(e.Prefix); err == nil && found && have == valueOf(e) {
+func (o *ops) put(txn statedb.ReadTxn, e *ipcachetable.Entry) error {
+	have, found, err := o.kernel.Get(e.Prefix)
+	want, peer := o.nodes.value(txn, e, have), o.nodes.peer(txn, e)
+	same := err == nil && found && have == want
+	if same && !peer.IsValid() { // a peer is only in the former map, which is not read
 		return nil
 	}
-	if err := o.kernel.Put(e.Prefix, valueOf(e)); err != nil {
+	if err := o.kernel.Put(e.Prefix, want, peer); err != nil {
 		return fmt.Errorf("write %s to the map ipcache: %w", e.Prefix, err)
 	}
-	o.changed(e.Prefix)
+	if !same {
+		o.changed(e.Prefix)
+	}
 	return nil
 }
 
@@ -135,8 +141,6 @@ func (o *ops) raise() error {
 
 // value is what the maps say of a prefix.
 type value struct {
-	Identity   uint32
-	TunnelPeer netip.Addr // IPv4 or invalid
+	Identity uint32
+	Node     uint16 // id of the other node that has it; 0 for none
 }
-
-func valueOf(e *ipcachetable.Entry) value { return value{e.Identity, e.TunnelPeer} }

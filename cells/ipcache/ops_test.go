@@ -23,7 +23,7 @@ func batchOf(identity uint32, prefixes ...string) (batch []reconciler.BatchEntry
 
 func newUpdates(t *testing.T) (f *fakeMaps, o *ops, update func(identity uint32, prefixes ...string) error) {
 	f = newFake()
-	o = newOps(f, func() bool { return true })
+	o = newOps(f, nodes{}, func() bool { return true })
 	return f, o, func(identity uint32, prefixes ...string) error {
 		batch := batchOf(identity, prefixes...)
 		o.UpdateBatch(t.Context(), nil, batch)

@@ -233,12 +233,9 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 			r.kept[addr] = struct{}{}
 			continue
 		}
-		c := ipcachetable.Claim{Prefix: prefix, Identity: r.identity(txn, addr, ep), Source: ipcachetable.SourceRemote}
-		if ep.Node.Is4() {
-			c.TunnelPeer = ep.Node
-		}
+		identity := r.identity(txn, addr, ep) // looks at the object of before
 		r.claimed[addr] = ep
-		put = append(put, c)
+		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.host(ep, addr), Source: ipcachetable.SourceRemote})
 	}
 	return put, remove
 }

@@ -98,7 +98,7 @@ func TestRemote_CopyTakesNobodyBack(t *testing.T) {
 	r := newRemoteRig(t, 1)
 	at := func(i byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1 + i}), 32) }
 	for i := range byte(3) {
-		require.NoError(t, r.Kernel.Put(at(i), value{Identity: 300 + uint32(i)}))
+		require.NoError(t, r.Kernel.Put(at(i), value{Identity: 300 + uint32(i)}, netip.Addr{}))
 	}
 	r.put(t, 0, 1)  // 257
 	r.put(t, 1, 2)  // 258

@@ -43,7 +43,7 @@ func some[K any](
 	}
 	for i := range count {
 		if p := prefix(keys[i]); p.IsValid() {
-			out[p] = value{entries[i].Identity, bpf.IPv4OfWord(entries[i].TunnelPeer)}
+			out[p] = value{entries[i].Identity, entries[i].Node}
 		}
 	}
 	return end, nil
@@ -63,5 +63,5 @@ func (k realKernel) Get(p netip.Prefix) (v value, found bool, err error) {
 	case err != nil:
 		return value{}, false, err
 	}
-	return value{entry.Identity, bpf.IPv4OfWord(entry.TunnelPeer)}, true, nil
+	return value{entry.Identity, entry.Node}, true, nil
 }

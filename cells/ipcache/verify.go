@@ -26,6 +26,7 @@ type verifier struct {
 	watch  drift.Watch
 	table  statedb.RWTable[*ipcachetable.Entry]
 	kernel kernel
+	nodes  nodes
 	prune  func()
 
 	row     netip.Prefix // the last that was compared; invalid: begin with the first
@@ -38,11 +39,12 @@ type verifierParams struct {
 	Watch      drift.Watch
 	Table      statedb.RWTable[*ipcachetable.Entry]
 	Kernel     kernel
+	Nodes      nodes
 	Reconciler reconciler.Reconciler[*ipcachetable.Entry]
 }
 
 func newVerifier(p verifierParams) *verifier {
-	return &verifier{watch: p.Watch, table: p.Table, kernel: p.Kernel, prune: p.Reconciler.Prune}
+	return &verifier{watch: p.Watch, table: p.Table, kernel: p.Kernel, nodes: p.Nodes, prune: p.Reconciler.Prune}
 }
 
 // registerVerify compares on a timer.
@@ -92,7 +94,7 @@ func (v *verifier) rows() error {
 			return err
 		case !there:
 			found[e.Prefix] = e.Prefix.String() + " is missing"
-		case have != valueOf(e):
+		case have != v.nodes.value(before, e, have):
 			found[e.Prefix] = e.Prefix.String() + " has another value"
 		}
 	}

@@ -52,7 +52,7 @@ func large(t testing.TB, n int) (v *verifier, l *ledger) {
 		for _, p := range []netip.Prefix{numbered(i, 32), numbered(i, 30)} {
 			row := (&ipcachetable.Entry{Prefix: p, Identity: uint32(i + 1)}).WithStatus(reconciler.StatusDone())
 			_, _, _ = table.Insert(txn, row)
-			if err := v.kernel.Put(p, valueOf(row)); err != nil {
+			if err := v.kernel.Put(p, v.nodes.value(txn, row, value{}), netip.Addr{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -86,13 +86,13 @@ func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 	for range 2 { // the second time the cursors stand somewhere in the middle
 		l.findings = nil
 		changed, gone := numbered(n-1, 32), numbered(n/2, 30)
-		if err := v.kernel.Put(changed, value{Identity: 1 << 20}); err != nil {
+		if err := v.kernel.Put(changed, value{Identity: 1 << 20}, netip.Addr{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := v.kernel.Delete(gone); err != nil {
 			t.Fatal(err)
 		}
-		if err := v.kernel.Put(stranger, value{Identity: 7}); err != nil {
+		if err := v.kernel.Put(stranger, value{Identity: 7}, netip.Addr{}); err != nil {
 			t.Fatal(err)
 		}
 		pruned := false
@@ -120,7 +120,7 @@ func (v *verifier) settle(t *testing.T, prefixes ...netip.Prefix) {
 		if row.Status.Kind != reconciler.StatusKindPending {
 			t.Errorf("the row of %s is not pending", p)
 		}
-		if err := v.kernel.Put(p, valueOf(row)); err != nil {
+		if err := v.kernel.Put(p, v.nodes.value(txn, row, value{}), netip.Addr{}); err != nil {
 			t.Fatal(err)
 		}
 		_, _, _ = v.table.Insert(txn, row.Clone().WithStatus(reconciler.StatusDone()))

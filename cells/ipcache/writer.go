@@ -135,7 +135,7 @@ func best(all map[string]claims, prefix netip.Prefix) *ipcachetable.Entry {
 		if !found || (winner != nil && (c.Source < winner.Source || c.Source == winner.Source && owner > winner.Owner)) {
 			continue
 		}
-		winner = &ipcachetable.Entry{Prefix: prefix, Identity: c.Identity, TunnelPeer: c.TunnelPeer, Source: c.Source,
+		winner = &ipcachetable.Entry{Prefix: prefix, Identity: c.Identity, Node: c.Node, Source: c.Source,
 			Owner: owner, Status: reconciler.StatusPending()}
 	}
 	return winner

@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 )
 
 // newTable makes the table. It is complete once devices and endpoints are; until then nothing is detached.
@@ -56,6 +57,7 @@ type controller struct {
 	Programs    statedb.Table[bpfprograms.Program]
 	Maps        statedb.Table[*bpfmaps.Map]
 	Ipcache     statedb.Table[*ipcache.Entry]
+	NodeSlots   statedb.Table[*nodeslots.Slot]
 	Frontends   statedb.Table[*frontends.Frontend]
 	Table       statedb.RWTable[*attachments.Attachment]
 	Initialized initialized

@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
@@ -50,7 +51,7 @@ func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
 			cell.Provide(func() socketlb.Options { return o }),
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(
-					newInputs, bpfmaps.NewTable, ipcache.NewTable, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
+					newInputs, bpfmaps.NewTable, ipcache.NewTable, nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
 					statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*devices.Device].ToTable,
 					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 					statedb.RWTable[*bpfendpoints.Address].ToTable, statedb.RWTable[*bpfmaps.Map].ToTable,

@@ -28,6 +28,8 @@ func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool
 	filled = filled && (!ipcache || c.ipcacheWritten(txn, since, changed))
 	since, services := opened[bpfmaps.OwnerServiceMaps]
 	filled = filled && (!services || c.servicesWritten(txn, since, changed))
+	since, nodes := opened[bpfmaps.OwnerNodeMaps]
+	filled = filled && (!nodes || c.nodesWritten(txn, since, changed))
 	if !filled {
 		changed.Add(more)
 	}
@@ -54,6 +56,19 @@ func (c *controller) ipcacheWritten(txn statedb.ReadTxn, since time.Time, change
 		return false
 	}
 	all, more := c.Ipcache.AllWatch(txn)
+	if anyWaits(all, since) {
+		changed.Add(more)
+		return false
+	}
+	return true
+}
+
+func (c *controller) nodesWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
+	if known, in := c.NodeSlots.Initialized(txn); !known {
+		changed.Add(in)
+		return false
+	}
+	all, more := c.NodeSlots.AllWatch(txn)
 	if anyWaits(all, since) {
 		changed.Add(more)
 		return false

@@ -59,10 +59,10 @@ type store struct {
 	copying sync.Mutex // taken after mu: while entries of a map of another size are copied, or deleted in both
 }
 
-func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies) {
+func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies, bpfmaps.Formers) {
 	s := &store{params: p, dir: filepath.Join(p.Agent.PinDir(), "maps")}
 	p.Lifecycle.Append(cell.Hook{OnStart: s.start, OnStop: s.stop})
-	return s, s, s
+	return s, s, s, s
 }
 
 // start opens all maps. A map that cannot be opened does not keep the agent from starting: see the package comment.
@@ -267,6 +267,24 @@ func (s *store) get(name string) (opened, error) {
 
 // Put implements [bpfmaps.Maps].
 func (s *store) Put(name string, key, value any) error {
+	return s.put(name, key, value, func(t *twin) error { return t.put(key, value) })
+}
+
+// PutFormer implements [bpfmaps.Formers].
+func (s *store) PutFormer(name string, key, value, former any) error {
+	return s.put(name, key, value, func(t *twin) error {
+		if t.resized {
+			return t.put(key, value)
+		}
+		if err := t.m.Put(key, former); err != nil {
+			return fmt.Errorf("write to %s: %w", t.pin, err)
+		}
+		return nil
+	})
+}
+
+// put writes an entry, and lets also write its twin, if there is one.
+func (s *store) put(name string, key, value any, also func(*twin) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	o, err := s.get(name)
@@ -276,7 +294,7 @@ func (s *store) Put(name string, key, value any) error {
 	if err := o.m.Put(key, value); err != nil || o.twin == nil {
 		return err
 	}
-	return o.twin.put(key, value)
+	return also(o.twin)
 }
 
 // Delete implements [bpfmaps.Maps].

@@ -121,7 +121,7 @@ func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 		return nil // openFormer makes one, or says what is wrong
 	}
 	o.twin = &twin{m: old, pin: s.pin(l.Name, l.Former.Version), back: l.Former.Back}
-	o.row.Filled = true
+	o.row.Filled = !l.Former.Partial
 	o.row.Note = fmt.Sprintf("made from layout %d", l.Former.Version)
 	return s.Kernel.Fill(m, old, l.Former.Forward)
 }
@@ -231,7 +231,7 @@ func (s *store) unpinStrangers() error {
 
 func describe(l layout, pin string) *mapstable.Map {
 	o := owner(l.Name)
-	filled := o != mapstable.OwnerEndpointMaps && o != mapstable.OwnerIpcache && o != mapstable.OwnerServiceMaps
+	filled := o != mapstable.OwnerEndpointMaps && o != mapstable.OwnerIpcache && o != mapstable.OwnerServiceMaps && o != mapstable.OwnerNodeMaps
 	return &mapstable.Map{Name: l.Name, Type: l.Type.String(), KeySize: l.KeySize, ValueSize: l.ValueSize,
 		MaxEntries: l.MaxEntries, Pin: pin, Owner: o, Filled: filled}
 }
@@ -243,6 +243,8 @@ func owner(name string) string {
 		return mapstable.OwnerEndpointMaps
 	case bpf.MapIpcache, bpf.MapIpcachePrefixes:
 		return mapstable.OwnerIpcache
+	case bpf.MapNodes, bpf.MapNodeAddrs:
+		return mapstable.OwnerNodeMaps
 	case bpf.MapServices, bpf.MapBackends, bpf.MapServiceSlots, bpf.MapMaglev, bpf.MapAffinityMembers, bpf.MapSourceRanges:
 		return mapstable.OwnerServiceMaps
 	case bpf.MapDatapath:

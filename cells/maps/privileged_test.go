@@ -74,6 +74,11 @@ func (r run) end() {
 // want compares what a pin holds.
 func want[V comparable](t *testing.T, dir, pin string, entries map[uint32]V) {
 	t.Helper()
+	wantKeys(t, dir, pin, entries)
+}
+
+func wantKeys[K, V comparable](t *testing.T, dir, pin string, entries map[K]V) {
+	t.Helper()
 	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, pin), nil)
 	if err != nil {
 		t.Error(err)
@@ -81,7 +86,7 @@ func want[V comparable](t *testing.T, dir, pin string, entries map[uint32]V) {
 	}
 	defer m.Close()
 	var (
-		k    uint32
+		k    K
 		v    V
 		have = 0
 		all  = m.Iterate()
@@ -89,7 +94,7 @@ func want[V comparable](t *testing.T, dir, pin string, entries map[uint32]V) {
 	for all.Next(&k, &v) {
 		have++
 		if w, found := entries[k]; !found || w != v {
-			t.Errorf("%s: %d is %v, want %v", pin, k, v, w)
+			t.Errorf("%s: %v is %v, want %v", pin, k, v, w)
 		}
 	}
 	if err := all.Err(); err != nil || have != len(entries) {

@@ -18,8 +18,8 @@ type assigned struct {
 }
 
 // assign keeps the ids of nodes that exist, and gives each new node the lowest free one. With complete set, it marks the ids of all other nodes as released
-// at the time now, and frees those that ended reports as unused.
-func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.Time, ended func(released time.Time) bool) assigned {
+// at the time now, and frees those that unused reports.
+func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*tables.NodeID) bool) assigned {
 	a := assigned{byName: make(map[string]*tables.NodeID, len(have))}
 	exists := make(map[string]*nodes.Node, len(want))
 	for _, n := range want {
@@ -35,7 +35,7 @@ func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.T
 			row = &tables.NodeID{ID: row.ID, Name: row.Name, UID: n.UID}
 		case n == nil && complete && row.Released.IsZero():
 			row = &tables.NodeID{ID: row.ID, Name: row.Name, UID: row.UID, Released: now}
-		case n == nil && complete && ended(row.Released):
+		case n == nil && complete && unused(row):
 			continue
 		}
 		a.byName[row.Name], taken[row.ID] = row, true

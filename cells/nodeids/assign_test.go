@@ -17,8 +17,8 @@ import (
 
 var removal = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-func never(time.Time) bool  { return false }
-func always(time.Time) bool { return true }
+func never(*tables.NodeID) bool  { return false }
+func always(*tables.NodeID) bool { return true }
 
 func named(names ...string) (rows []*nodes.Node) {
 	for _, n := range names {

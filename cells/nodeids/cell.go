@@ -9,6 +9,12 @@ import (
 
 // Cell keeps the table node-ids.
 var Cell = cell.Module("nodeids", "Ids of the nodes of the cluster",
+	cell.ProvidePrivate(newKernel), // the real maps
+	implementation,
+)
+
+// implementation is the module without its kernel.
+var implementation = cell.Group(
 	cell.ProvidePrivate(tables.NewTable), // only this cell writes
 	cell.Provide(statedb.RWTable[*tables.NodeID].ToTable),
 	cell.Invoke(registerController), // nodes into ids

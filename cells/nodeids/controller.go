@@ -2,6 +2,7 @@ package nodeids
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -31,6 +32,7 @@ type controller struct {
 	Table    statedb.RWTable[*tables.NodeID]
 	Nodes    statedb.Table[*nodes.Node]
 	Flows    statedb.Table[conntrack.Map]
+	Kernel   kernel
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -54,14 +56,14 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, c.Nodes)
 		have := statedb.Collect(c.Table.All(txn))
-		next := assign(have, statedb.Collect(c.Nodes.All(txn)), complete, time.Now(),
-			func(released time.Time) bool { return conntrack.PassedSince(txn, c.Flows, released) })
+		var readError error
+		next := assign(have, statedb.Collect(c.Nodes.All(txn)), complete, time.Now(), c.unused(txn, &readError))
 		inputs = inputs[:1]
 		if next.waits() { // the collector writes every few seconds, which is of interest only then
 			inputs = append(inputs, c.Flows)
 			changes.Watch(txn, changed, c.Flows)
 		}
-		if err := c.commit(f, have, next, complete, initialized); err != nil {
+		if err := errors.Join(c.commit(f, have, next, complete, initialized), readError); err != nil {
 			health.Degraded("Assign ids", err)
 			return err
 		}
@@ -99,12 +101,33 @@ func (c *controller) restore(f file) error {
 	return nil
 }
 
-// commit writes the file, then the table: maps never hold an id that the next run could assign to another node.
+// unused reports whether nothing holds a released id any more: neither entries of flows nor those of ipcache, which is read only when flows hold none. An id
+// of which that is not known is in use.
+func (c *controller) unused(txn statedb.ReadTxn, readError *error) func(*tables.NodeID) bool {
+	var named map[uint16]bool
+	return func(row *tables.NodeID) bool {
+		if !conntrack.PassedSince(txn, c.Flows, row.Released) {
+			return false
+		}
+		if named == nil && *readError == nil {
+			named, *readError = c.Kernel.Named()
+		}
+		return *readError == nil && !named[row.ID]
+	}
+}
+
+// commit writes the file, then the table: maps never hold an id that the next run could assign to another node. Without the file the ids stay as they are, and
+// nodes without one do not keep the others waiting.
 func (c *controller) commit(f file, have []*tables.NodeID, next assigned, complete bool, initialized func(statedb.WriteTxn)) error {
 	rows := next.rows()
 	changed := !slices.Equal(have, rows) // rows that stay are the same pointers
 	if changed {
 		if err := f.write(rows); err != nil {
+			txn := c.DB.WriteTxn(c.Table)
+			defer txn.Commit()
+			if complete {
+				initialized(txn)
+			}
 			return err
 		}
 	}

@@ -90,7 +90,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		all := statedb.Collect(rows)
 		self := c.self(txn, changed)
 		want, exists := c.desired(txn, self, changed)
-		claims, problems := claims(c.Agent, all)
+		claims, reached, problems := claims(c.Agent, all)
 		var waiting string
 		source, err := outerSource(self, all)
 		if want.Source = source; err != nil {
@@ -114,7 +114,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		if err != nil {
 			return err
 		}
-		report(health, waiting, claims, problems)
+		report(health, waiting, reached, problems)
 
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -171,21 +171,15 @@ func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) e
 	return nil
 }
 
-func report(health cell.Health, waiting string, claims []ipcache.Claim, problems []error) {
-	count := 0
-	for _, c := range claims {
-		if c.TunnelPeer.IsValid() {
-			count++
-		}
-	}
+func report(health cell.Health, waiting string, reached int, problems []error) {
 	if waiting != "" {
 		health.Degraded(waiting, errors.Join(problems...))
 		return
 	}
 	if len(problems) > 0 {
-		health.Degraded(fmt.Sprintf("%d pod ranges behind the tunnel, %d not", count, len(problems)),
+		health.Degraded(fmt.Sprintf("%d pod ranges behind the tunnel, %d not", reached, len(problems)),
 			errors.Join(problems[:min(len(problems), shownProblems)]...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d pod ranges behind the tunnel", count))
+	health.OK(fmt.Sprintf("%d pod ranges behind the tunnel", reached))
 }

@@ -18,24 +18,27 @@ import (
 
 // claims are the pod ranges of other nodes. A pod of which nothing else is known is reached through the tunnel, and its identity is unknown: no policy takes
 // it for the world. Pods of a node without an address for the tunnel are unknown as well, but they are not reached. The ranges lose against every claim to
-// an address itself.
-func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, problems []error) {
+// an address itself. reached is the number of ranges of nodes with an address.
+func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, reached int, problems []error) {
 	for _, n := range all {
 		if n.Source == nodes.Local || len(n.CIDRs) == 0 {
 			continue
 		}
-		peer := n.Address(false)
-		if !peer.IsValid() {
+		known := n.Address(false).IsValid()
+		if !known {
 			problems = append(problems, fmt.Errorf("node %s has no IPv4 address for the tunnel: give it an InternalIP of IPv4, or use --routing-mode=%s",
 				n.Name, agent.RoutingNative))
 		}
 		for _, p := range n.CIDRs {
 			if p.Addr().Is4() && a.EnableIPv4 || p.Addr().Is6() && a.EnableIPv6 {
-				claims = append(claims, ipcache.Claim{Prefix: p, TunnelPeer: peer, Source: ipcache.SourceGenerated})
+				claims = append(claims, ipcache.Claim{Prefix: p, Node: n.Name, Source: ipcache.SourceGenerated})
+				if known {
+					reached++
+				}
 			}
 		}
 	}
-	return claims, problems
+	return claims, reached, problems
 }
 
 // outerSource returns the address from which this node sends in the tunnel: the one at which the other nodes expect it, which is that of its own node

@@ -201,7 +201,7 @@ func (c *contributions) command() hive.ScriptCmdOut {
 			defer c.mu.Unlock()
 			lines := []string{fmt.Sprintf("complete %t", c.complete)}
 			for _, claim := range c.claims {
-				lines = append(lines, fmt.Sprintf("range %s identity %d behind %s %s", claim.Prefix, claim.Identity, claim.TunnelPeer, claim.Source))
+				lines = append(lines, fmt.Sprintf("range %s identity %d of %s %s", claim.Prefix, claim.Identity, claim.Node, claim.Source))
 			}
 			for _, s := range c.settings {
 				lines = append(lines, s.Name+" = "+s.Value)

@@ -172,13 +172,18 @@ func BenchmarkNamedPorts(b *testing.B) {
 	const pods, apps = 20000, 500
 	w := newBench(b, 250, 5)
 	remote, cache := w.Remote.(statedb.RWTable[*cilium.Endpoint]), w.IPCache.(statedb.RWTable[*ipcache.Entry])
+	nodeName := func(i int) string { return fmt.Sprint("node-", byte(i)) }
+	for i := range 256 {
+		put(b, w.DB, w.Nodes.(statedb.RWTable[*k8s.Node]), &k8s.Node{Name: nodeName(i),
+			Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: netip.AddrFrom4([4]byte{192, 168, 0, byte(i)}).String()}}})
+	}
 	far := func(i int) (*cilium.Endpoint, *ipcache.Entry) {
 		addr, node := netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), netip.AddrFrom4([4]byte{192, 168, 0, byte(i)})
 		o := &cilium.Endpoint{Namespace: "far", Name: fmt.Sprint(i), Identity: uint32(1000 + i%apps), Node: node, Addrs: []netip.Addr{addr}}
 		if i%apps < 10 {
 			o.Ports = []k8s.ContainerPort{{Name: "web", Protocol: "TCP", Number: 80}}
 		}
-		return o, &ipcache.Entry{Prefix: netip.PrefixFrom(addr, 32), Identity: o.Identity, TunnelPeer: node, Owner: ipcache.OwnerCiliumEndpoints}
+		return o, &ipcache.Entry{Prefix: netip.PrefixFrom(addr, 32), Identity: o.Identity, Node: nodeName(i), Owner: ipcache.OwnerCiliumEndpoints}
 	}
 	for i := range apps {
 		put(b, w.DB, w.identities, &identities.Identity{ID: uint32(1000 + i), Labels: labelsOf(1000+i, 99)})

@@ -211,12 +211,12 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 	for _, addr := range o.Addrs {
 		e, known := in.at(txn, addr)
 		switch {
-		case known && believes(e, o, o.Identity):
+		case known && in.believes(e, o, o.Identity):
 			add(o.Identity, addr, false)
 			continue
 		case !in.claimed(txn, o, addr, e):
 			continue
-		case known && e.Identity != identity.Unknown && believes(e, o, e.Identity):
+		case known && e.Identity != identity.Unknown && in.believes(e, o, e.Identity):
 			add(e.Identity, addr, !slices.ContainsFunc(before, func(p *policymap.Pod) bool {
 				return p.Identity == e.Identity && !p.DenyOnly && slices.Contains(p.Addresses, addr)
 			}))
@@ -227,8 +227,8 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 }
 
 // believes tells whether ipcache knows an address by an identity because of this object, as far as can be told.
-func believes(e *ipcache.Entry, o *cilium.Endpoint, number uint32) bool {
-	return e.Owner == ipcache.OwnerCiliumEndpoints && e.Identity == number && (!o.Node.Is4() || e.TunnelPeer == o.Node)
+func (in *inputs) believes(e *ipcache.Entry, o *cilium.Endpoint, number uint32) bool {
+	return e.Owner == ipcache.OwnerCiliumEndpoints && e.Identity == number && slices.Contains(in.peers.nodes.HostsOf(o), e.Node)
 }
 
 // claimed tells whether an address may become that of a pod elsewhere, so that denies have to hold there: it is one of its node's pods,
@@ -252,7 +252,7 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 		return false
 	}
 	for other := range in.Remote.List(txn, cilium.EndpointsByAddress(addr)) {
-		if e != nil && other.Key() != o.Key() && believes(e, other, other.Identity) {
+		if e != nil && other.Key() != o.Key() && in.believes(e, other, other.Identity) {
 			return false
 		}
 	}

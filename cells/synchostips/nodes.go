@@ -49,9 +49,9 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 		servers, serversChanged := clusternodes.APIServers(txn, n.Slices)
 		changed.Add(serversChanged)
 
-		peers, known := n.peers(txn, changed)
+		owners, known := n.owners(txn, changed)
 		if !known {
-			// Claims without peers would replace those of the previous run, and this node would drop all that comes through the tunnel.
+			// Claims without nodes would replace those of the previous run, and this node would drop all that comes through the tunnel.
 			health.OK("Waiting for the nodes of the cluster")
 			heartbeat.Idle(ctx)
 			if _, err := changed.Wait(ctx, 0); err != nil {
@@ -60,7 +60,7 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 			continue
 		}
 
-		claims, problems := nodeClaims(n.Agent, clusternodes.Read(txn, n.Nodes, n.CiliumNodes), servers, peers)
+		claims, problems := nodeClaims(n.Agent, clusternodes.Read(txn, n.Nodes, n.CiliumNodes), servers, owners)
 
 		n.IPCache.Replace(ipcache.OwnerNodes, claims, complete)
 		if len(problems) > 0 {
@@ -77,9 +77,9 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// peers finds for each address of another node the one by which that node sends and receives in the tunnel, and reports whether the table nodes has decided
-// about all nodes of which there is an object. It is empty without a tunnel.
-func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) (_ map[netip.Addr]netip.Addr, known bool) {
+// owners finds the node of each address of another node, and reports whether the table nodes has decided about all nodes of which there is an object. It is
+// empty without a tunnel.
+func (n *nodes) owners(txn statedb.ReadTxn, changed *statedb.WatchSet) (_ map[netip.Addr]string, known bool) {
 	if !n.Agent.Tunnel() {
 		return nil, true
 	}
@@ -99,16 +99,16 @@ func (n *nodes) peers(txn statedb.ReadTxn, changed *statedb.WatchSet) (_ map[net
 			return nil, false
 		}
 	}
-	peers := map[netip.Addr]netip.Addr{}
+	owners := map[netip.Addr]string{}
 	for row := range rows {
 		if row.Source == nodetable.Local {
 			continue
 		}
 		for _, a := range row.Addresses {
-			peers[a.Addr] = row.Address(false)
+			owners[a.Addr] = row.Name
 		}
 	}
-	return peers, true
+	return owners, true
 }
 
 func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
@@ -129,7 +129,7 @@ func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) b
 // servers by the addresses of those. An API server outside the cluster stays the world's. An address in the pods' range of
 // another node is nobody's but that pod's. A packet that comes through the tunnel from such an
 // address must come from its peer.
-func nodeClaims(a settings.Agent, all clusternodes.All, servers []netip.Addr, peers map[netip.Addr]netip.Addr) (claims []ipcache.Claim, problems []error) {
+func nodeClaims(a settings.Agent, all clusternodes.All, servers []netip.Addr, owners map[netip.Addr]string) (claims []ipcache.Claim, problems []error) {
 	index := all.Index()
 	who := map[netip.Addr]uint32{}
 	claim := func(node string, addr netip.Addr, number uint32) {
@@ -160,7 +160,7 @@ func nodeClaims(a settings.Agent, all clusternodes.All, servers []netip.Addr, pe
 		}
 	}
 	for addr, number := range who {
-		claims = append(claims, ipcache.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Identity: number, TunnelPeer: peers[addr], Source: ipcache.SourceNode})
+		claims = append(claims, ipcache.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Identity: number, Node: owners[addr], Source: ipcache.SourceNode})
 	}
 	slices.SortFunc(claims, func(x, y ipcache.Claim) int { return x.Prefix.Addr().Compare(y.Prefix.Addr()) })
 	return claims, problems

@@ -86,8 +86,8 @@ func (c *contributions) command() hive.ScriptCmdOut {
 			for _, owner := range slices.Sorted(maps.Keys(c.claims)) {
 				for _, cl := range c.claims[owner] {
 					fmt.Fprint(&out, cl.Prefix, " ", cl.Identity, " ", cl.Source)
-					if cl.TunnelPeer.IsValid() {
-						fmt.Fprint(&out, " behind ", cl.TunnelPeer)
+					if cl.Node != "" {
+						fmt.Fprint(&out, " of ", cl.Node)
 					}
 					fmt.Fprintln(&out)
 				}

@@ -31,6 +31,7 @@ var kindOf = map[string]string{
 	"nftables table `inet waggle`":                  "nft-table",
 	"tunnel device `waggle_vxlan`":                  "tunnel",
 	"program on `waggle_vxlan`":                     "pin",
+	"entries of `nodes`, `node_addrs`":              "pin", // they go with their maps
 	"entry of `overlay`":                            "pin", // it goes with its map
 	"veth pairs `waggle_host`/`waggle_net`":         "link",
 	"addresses of `waggle_host`":                    "address",

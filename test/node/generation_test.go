@@ -309,8 +309,11 @@ import (
 )
 
 func LayoutVersion(name string) uint32 {
-	if name == MapEndpointFacts {
+	switch name {
+	case MapEndpointFacts:
 		return 3
+	case MapIpcache, MapIpcachePrefixes:
+		return 2
 	}
 	return 1
 }
@@ -319,6 +322,7 @@ type Former struct {
 	Version       uint32
 	Spec          *ebpf.MapSpec
 	Forward, Back Convert
+	Partial       bool
 }
 
 type Convert func(key, value []byte) (newKey, newValue []byte, exists bool)

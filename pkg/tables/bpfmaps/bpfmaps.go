@@ -41,6 +41,7 @@ const (
 	OwnerEndpointMaps = "endpoint-maps"
 	OwnerIpcache      = "ipcache"
 	OwnerServiceMaps  = "service-maps"
+	OwnerNodeMaps     = "node-maps"
 )
 
 // OwnerDatapath stands for the programs, which make the entries. Cells delete some of them, and write single slots of arrays.

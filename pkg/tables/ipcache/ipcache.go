@@ -34,12 +34,12 @@ func (s Source) String() string {
 
 // Entry is one prefix.
 type Entry struct {
-	Prefix     netip.Prefix      `json:"prefix"`     // masked; /32 and /128 go to the hash, others to the LPM map
-	Identity   uint32            `json:"identity"`   // 0: it is not known yet, and the programs drop
-	TunnelPeer netip.Addr        `json:"tunnelPeer"` // IPv4 of the node that has it; invalid for what no other node has
-	Source     Source            `json:"source"`
-	Owner      string            `json:"owner"` // who contributed the row
-	Status     reconciler.Status `json:"status"`
+	Prefix   netip.Prefix      `json:"prefix"`         // masked; /32 and /128 go to the hash, others to the LPM map
+	Identity uint32            `json:"identity"`       // 0: it is not known yet, and the programs drop
+	Node     string            `json:"node,omitempty"` // the other node that has it; empty when none has it. Its id is looked up when the row is written
+	Source   Source            `json:"source"`
+	Owner    string            `json:"owner"` // who contributed the row
+	Status   reconciler.Status `json:"status"`
 }
 
 // Clone returns a copy that may be changed and inserted.
@@ -47,7 +47,7 @@ func (e *Entry) Clone() *Entry { c := *e; return &c }
 
 // Equal compares the desired part.
 func (e *Entry) Equal(o *Entry) bool {
-	return e.Prefix == o.Prefix && e.Identity == o.Identity && e.TunnelPeer == o.TunnelPeer && e.Source == o.Source && e.Owner == o.Owner
+	return e.Prefix == o.Prefix && e.Identity == o.Identity && e.Node == o.Node && e.Source == o.Source && e.Owner == o.Owner
 }
 
 // GetStatus returns the status of the row.

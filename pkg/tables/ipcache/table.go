@@ -1,25 +1,24 @@
 package ipcache
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // TableHeader implements statedb.TableWritable.
 func (*Entry) TableHeader() []string {
-	return []string{"Prefix", "Identity", "TunnelPeer", "Source", "Owner", "Status"}
+	return []string{"Prefix", "Identity", "Node", "Source", "Owner", "Status"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (e *Entry) TableRow() []string {
-	peer := "-"
-	if e.TunnelPeer.IsValid() {
-		peer = e.TunnelPeer.String()
-	}
-	return []string{e.Prefix.String(), strconv.FormatUint(uint64(e.Identity), 10), peer, e.Source.String(), e.Owner, e.Status.Kind.String()}
+	return []string{e.Prefix.String(), strconv.FormatUint(uint64(e.Identity), 10), printable.Text(cmp.Or(e.Node, "-")), e.Source.String(), e.Owner, e.Status.Kind.String()}
 }
 
 var prefixIndex = statedb.Index[*Entry, netip.Prefix]{
@@ -40,10 +39,10 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*Entry], error) {
 
 // Claim is what one owner says of one prefix.
 type Claim struct {
-	Prefix     netip.Prefix
-	Identity   uint32
-	TunnelPeer netip.Addr
-	Source     Source
+	Prefix   netip.Prefix
+	Identity uint32
+	Node     string // the other node that has the prefix; empty for none
+	Source   Source
 }
 
 // Owners of claims. The maps are pruned once each of them has said that its set is complete.

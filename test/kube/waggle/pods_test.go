@@ -136,7 +136,7 @@ func inventory(t *testing.T, n *kube.Node) string {
 	t.Helper()
 	script := `ip -o link | awk -F': ' '{print $2}' | sed 's/@.*//' | sort; ip -o route; ip -6 -o route; ls /run/netns /run/waggle/endpoints /run/waggle/deleteQueue; ` +
 		n.Tool("waggle") + ` endpoint list; ` + n.Tool("waggle") + ` ipam list | grep -v quarantine | tr -s ' '; for m in bpf_endpoints bpf_links ipcache; do ` +
-		n.Tool("waggle") + ` map get $m 2>/dev/null; done | grep -v 'identity=[46] \|tunnel_peer=[1-9]' | tr -s ' '` // other nodes, which come and go, their pods, and health checks; columns are as wide as their rows
+		n.Tool("waggle") + ` map get $m 2>/dev/null; done | grep -v 'identity=[46] \|node=[1-9]' | tr -s ' '` // other nodes, which come and go, their pods, and health checks; columns are as wide as their rows
 	out, err := n.Run(t.Context(), "sh", "-c", script+"; true")
 	if err != nil {
 		t.Fatal(err)

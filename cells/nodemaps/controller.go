@@ -1,0 +1,149 @@
+package nodemaps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
+)
+
+// settle is the minimum interval between two rounds. A single change is not delayed.
+const settle = 20 * time.Millisecond
+
+type controller struct {
+	cell.In
+	DB       *statedb.DB
+	Agent    agent.Agent
+	Table    statedb.RWTable[*nodeslots.Slot]
+	Nodes    statedb.Table[*nodes.Node]
+	IDs      statedb.Table[*nodeids.NodeID]
+	Overlays statedb.Table[*overlays.Overlay]
+}
+
+func registerController(jobs job.Group, c controller) {
+	txn := c.DB.WriteTxn(c.Table)
+	initialized := c.Table.RegisterInitializer(txn, "node-maps")
+	txn.Commit()
+	heartbeat.AddRetried(jobs, "want-node-slots", func(ctx context.Context, health cell.Health) error {
+		if !c.Agent.Tunnel() {
+			return c.disable(ctx, health, initialized)
+		}
+		return c.run(ctx, health, initialized)
+	}, 100*time.Millisecond, time.Minute)
+}
+
+// disable requests nothing, so that the reconciler empties the maps.
+func (c *controller) disable(ctx context.Context, health cell.Health, initialized func(statedb.WriteTxn)) error {
+	if err := c.commit(nil, true, initialized); err != nil {
+		return err
+	}
+	health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
+	heartbeat.Idle(ctx) // nothing is left to do
+	<-ctx.Done()
+	return nil
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health, initialized func(statedb.WriteTxn)) error {
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for limiter.Wait(ctx) == nil {
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.IDs, c.Overlays)
+		changed := statedb.NewWatchSet()
+		complete := changes.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
+		if self, known := c.self(txn); known {
+			rows := c.desired(txn, self, complete)
+			if err := c.commit(rows, complete, initialized); err != nil {
+				return err
+			}
+			health.OK(fmt.Sprintf("%d nodes", len(rows)))
+		} else {
+			health.OK("Waiting for the address of this node in the underlay")
+		}
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			return nil // stopping
+		}
+	}
+	return nil
+}
+
+// self returns the row of this node. Without the source of outer headers there is none, and no other row either.
+func (c *controller) self(txn statedb.ReadTxn) (*nodeslots.Slot, bool) {
+	for row := range c.Overlays.All(txn) {
+		if row.Source.IsValid() {
+			return &nodeslots.Slot{ID: bpf.NodeThis, Node: c.Agent.NodeName, Source: row.Source, Addrs: []netip.Addr{row.Source}}, true
+		}
+	}
+	return nil, false
+}
+
+// desired returns the rows of all nodes with an id. Before the tables are complete, nodes without an address are left out: it may be in an object that is
+// still to come, and the maps have it from the previous run.
+func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, complete bool) []*nodeslots.Slot {
+	rows := []*nodeslots.Slot{self}
+	for id := range c.IDs.All(txn) {
+		n, _, found := c.Nodes.Get(txn, nodes.ByName(id.Name))
+		if !found || !id.Released.IsZero() || n.Source == nodes.Local {
+			continue
+		}
+		row := &nodeslots.Slot{ID: id.ID, Node: id.Name}
+		for _, ipv6 := range []bool{false, true} {
+			// An address of this node is no address of another one, whatever objects say.
+			if addr := n.Address(ipv6); addr.IsValid() && !slices.Contains(self.Addrs, addr) {
+				row.Addrs = append(row.Addrs, addr)
+				if addr.Is6() == self.Source.Is6() {
+					row.Underlay, row.Source = addr, self.Source
+				}
+			}
+		}
+		if complete || row.Underlay.IsValid() {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// commit makes want the rows of the table. Rows that are equal stay as they are.
+func (c *controller) commit(want []*nodeslots.Slot, complete bool, initialized func(statedb.WriteTxn)) error {
+	txn := c.DB.WriteTxn(c.Table)
+	defer txn.Abort()
+	wanted := make(map[uint16]bool, len(want))
+	var errs []error
+	for _, row := range want {
+		wanted[row.ID] = true
+		if old, _, found := c.Table.Get(txn, nodeslots.ByID(row.ID)); !found || !old.Equal(row) {
+			_, _, err := c.Table.Insert(txn, row.WithStatus(reconciler.StatusPending()))
+			errs = append(errs, err)
+		}
+	}
+	for old := range c.Table.All(txn) {
+		if !wanted[old.ID] {
+			_, _, err := c.Table.Delete(txn, old)
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write node-slots: %w", err)
+	}
+	if complete {
+		initialized(txn)
+	}
+	txn.Commit()
+	return nil
+}

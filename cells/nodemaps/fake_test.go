@@ -1,0 +1,186 @@
+package nodemaps
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/script"
+	"github.com/cilium/statedb"
+	"go.uber.org/goleak"
+
+	"github.com/waggle-net/waggle/bpf"
+	account "github.com/waggle-net/waggle/cells/drift"
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestScripts(t *testing.T) {
+	t.Parallel()
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+		return []cell.Cell{
+			settings.Cell, account.Cell,
+			cell.Module("inputs", "Tables that other cells write", cell.Provide(
+				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable)),
+			cell.Module("node-maps", "Under test",
+				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return f }),
+				implementation,
+				cell.Provide((*fakeKernel).commands)),
+		}
+	})
+}
+
+// inputs are tables that a script completes.
+type inputs struct {
+	cell.Out
+	Nodes    statedb.RWTable[*nodes.Node]
+	IDs      statedb.RWTable[*nodeids.NodeID]
+	Overlays statedb.RWTable[*overlays.Overlay]
+	Complete hive.ScriptCmdOut
+}
+
+func newInputs(db *statedb.DB) (in inputs, err error) {
+	var errs [3]error
+	in.Nodes, errs[0] = nodes.NewTable(db)
+	in.IDs, errs[1] = nodeids.NewTable(db)
+	in.Overlays, errs[2] = overlays.NewTable(db)
+	if err := errors.Join(errs[:]...); err != nil {
+		return in, err
+	}
+	txn := db.WriteTxn(in.Nodes, in.IDs, in.Overlays)
+	defer txn.Commit()
+	done := []func(statedb.WriteTxn){in.Nodes.RegisterInitializer(txn, "test"), in.IDs.RegisterInitializer(txn, "test"),
+		in.Overlays.RegisterInitializer(txn, "test")}
+	in.Complete = hive.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete all inputs"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(in.Nodes, in.IDs, in.Overlays)
+			defer txn.Commit()
+			for _, d := range done {
+				d(txn)
+			}
+			return nil, nil
+		}))
+	return in, nil
+}
+
+// fakeKernel is a [kernel] in memory, which fails as often as it is told, and lists its writes.
+type fakeKernel struct {
+	mu       sync.Mutex
+	slots    map[uint16]bpf.Node
+	addrs    map[netip.Addr]uint16
+	writes   []string
+	failures int
+}
+
+func newFake() *fakeKernel {
+	return &fakeKernel{slots: map[uint16]bpf.Node{}, addrs: map[netip.Addr]uint16{}}
+}
+
+var errFull = errors.New("full")
+
+func (f *fakeKernel) write(what string, change func()) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failures > 0 {
+		f.failures--
+		return errFull
+	}
+	f.writes = append(f.writes, what)
+	change()
+	return nil
+}
+
+func (f *fakeKernel) PutSlot(id uint16, slot bpf.Node) error {
+	return f.write(fmt.Sprintf("slot %d", id), func() {
+		if f.slots[id] = slot; slot == (bpf.Node{}) {
+			delete(f.slots, id)
+		}
+	})
+}
+
+func (f *fakeKernel) PutAddr(addr netip.Addr, id uint16) error {
+	return f.write(fmt.Sprintf("add %s", addr), func() { f.addrs[addr] = id })
+}
+
+func (f *fakeKernel) DeleteAddr(addr netip.Addr) error {
+	return f.write(fmt.Sprintf("delete %s", addr), func() { delete(f.addrs, addr) })
+}
+
+func (f *fakeKernel) Dump() (map[uint16]state, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := map[uint16]state{}
+	for id, slot := range f.slots {
+		all[id] = state{slot: slot}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(f.addrs), netip.Addr.Compare) {
+		s := all[f.addrs[addr]]
+		s.addrs = append(s.addrs, addr)
+		all[f.addrs[addr]] = s
+	}
+	return all, nil
+}
+
+// show prints one line for each id.
+func (f *fakeKernel) show() string {
+	all, _ := f.Dump()
+	var out strings.Builder
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		s := all[id]
+		fmt.Fprint(&out, id)
+		if s.slot.Family != 0 {
+			fmt.Fprint(&out, " to ", bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.Underlay}), " from ",
+				bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.UnderlaySource}))
+		}
+		fmt.Fprintln(&out, " owns", s.addrs)
+	}
+	return out.String()
+}
+
+func (f *fakeKernel) commands() hive.ScriptCmdsOut {
+	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
+		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
+			out, err := run(args...)
+			return func(*script.State) (string, string, error) { return out, "", err }, nil
+		})
+	}
+	return hive.NewScriptCmds(map[string]script.Cmd{
+		"kernel": simple("Show the maps", func(...string) (string, error) { return f.show(), nil }),
+		"kernel/writes": simple("Show the writes since the last call", func(...string) (string, error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			out := strings.Join(f.writes, "\n") + "\n"
+			f.writes = nil
+			return out, nil
+		}),
+		"kernel/own": simple("Give an address to an id: address id", func(args ...string) (string, error) {
+			id, err := strconv.ParseUint(args[1], 10, 16)
+			return "", errors.Join(err, f.PutAddr(netip.MustParseAddr(args[0]), uint16(id)))
+		}),
+		"kernel/slot": simple("Give a slot an address: id address", func(args ...string) (string, error) {
+			id, err := strconv.ParseUint(args[0], 10, 16)
+			key := bpf.NewAddrKey(netip.MustParseAddr(args[1]))
+			return "", errors.Join(err, f.PutSlot(uint16(id), bpf.Node{Family: key.Family, Underlay: key.Addr}))
+		}),
+		"kernel/fail": simple("Let the next n writes fail", func(args ...string) (string, error) {
+			n, err := strconv.Atoi(args[0])
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.failures = n
+			return "", err
+		}),
+	})
+}

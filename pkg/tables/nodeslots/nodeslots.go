@@ -1,0 +1,78 @@
+// Package nodeslots defines the table of what programs know of the nodes of the cluster, by the ids of the nodes.
+package nodeslots
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Slot is one row: a slot of the map nodes, and the entries of the map node_addrs that lead to it. Slices are never changed in place.
+type Slot struct {
+	ID       uint16       `json:"id"` // of the node; 0 is this node
+	Node     string       `json:"node"`
+	Underlay netip.Addr   `json:"underlay"`        // target of outer headers; invalid when the node is not reached, and of this node
+	Source   netip.Addr   `json:"source"`          // of outer headers to the node; of the family of Underlay, invalid with it
+	Addrs    []netip.Addr `json:"addrs,omitempty"` // by which the node sends and receives in the tunnel, at most one of each family
+
+	Status reconciler.Status `json:"status"`
+}
+
+// Clone returns a copy that may be changed and inserted.
+func (s *Slot) Clone() *Slot { c := *s; return &c }
+
+// Equal compares the desired part.
+func (s *Slot) Equal(o *Slot) bool {
+	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && slices.Equal(s.Addrs, o.Addrs)
+}
+
+// GetStatus returns the status of the row.
+func (s *Slot) GetStatus() reconciler.Status { return s.Status }
+
+// WithStatus sets the status of a clone.
+func (s *Slot) WithStatus(status reconciler.Status) *Slot { s.Status = status; return s }
+
+// TableHeader implements statedb.TableWritable.
+func (*Slot) TableHeader() []string {
+	return []string{"ID", "Node", "Underlay", "Source", "Addresses", "Status", "Error"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (s *Slot) TableRow() []string {
+	addrs := make([]string, len(s.Addrs))
+	for i, a := range s.Addrs {
+		addrs[i] = a.String()
+	}
+	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), show(s.Underlay), show(s.Source), strings.Join(addrs, ","),
+		s.Status.Kind.String(), s.Status.GetError()}
+}
+
+func show(addr netip.Addr) string {
+	if !addr.IsValid() {
+		return "-"
+	}
+	return addr.String()
+}
+
+var idIndex = statedb.Index[*Slot, uint16]{
+	Name:       "id",
+	FromObject: func(s *Slot) index.KeySet { return index.NewKeySet(index.Uint16(s.ID)) },
+	FromKey:    index.Uint16,
+	FromString: index.Uint16String,
+	Unique:     true,
+}
+
+// ByID finds the row of a node.
+var ByID = idIndex.Query
+
+// NewTable makes the table "node-slots".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Slot], error) {
+	return statedb.NewTable(db, "node-slots", idIndex)
+}
