@@ -1,6 +1,7 @@
 package ciliumendpoints
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,13 +19,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// address is the one by which other nodes reach this one; invalid while it is not known.
+// address is the one by which other nodes reach this one, with a tunnel that of its underlay; invalid while it is not known.
 func (p params) address(txn statedb.ReadTxn) netip.Addr {
 	for n := range p.Node.All(txn) {
-		if n.IPv4.NodeIP.IsValid() {
-			return n.IPv4.NodeIP
+		if p.Settings.UnderlayIPv6 {
+			return cmp.Or(n.IPv6.NodeIP, n.IPv4.NodeIP)
 		}
-		return n.IPv6.NodeIP
+		return cmp.Or(n.IPv4.NodeIP, n.IPv6.NodeIP)
 	}
 	return netip.Addr{}
 }

@@ -51,9 +51,5 @@ func newSettings(c Config, a agent.Agent) (settings, error) {
 	if c.MTU != 0 && (c.MTU < smallest || c.MTU > limit) {
 		return settings{}, fmt.Errorf("--mtu=%d: must be 0 or from %d to %d", c.MTU, smallest, limit)
 	}
-	s := settings{flag: c.MTU}
-	if a.Tunnel() {
-		s.overhead = agent.TunnelOverhead
-	}
-	return s, nil
+	return settings{flag: c.MTU, overhead: a.TunnelOverhead()}, nil
 }

@@ -87,7 +87,11 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 func (c *controller) self(txn statedb.ReadTxn) (*nodeslots.Slot, bool) {
 	for row := range c.Overlays.All(txn) {
 		if row.Source.IsValid() {
-			return &nodeslots.Slot{ID: bpf.NodeThis, Node: c.Agent.NodeName, Source: row.Source, Addrs: []netip.Addr{row.Source}}, true
+			self := &nodeslots.Slot{ID: bpf.NodeThis, Node: c.Agent.NodeName, Source: row.Source, Addrs: []netip.Addr{row.Source}}
+			if row.Second.IsValid() {
+				self.Addrs = append(self.Addrs, row.Second)
+			}
+			return self, true
 		}
 	}
 	return nil, false
@@ -105,7 +109,7 @@ func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, complete
 		row := &nodeslots.Slot{ID: id.ID, Node: id.Name}
 		for _, ipv6 := range []bool{false, true} {
 			// An address of this node is no address of another one, whatever objects say.
-			if addr := n.Address(ipv6); addr.IsValid() && !slices.Contains(self.Addrs, addr) {
+			if addr := n.Address(ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
 				row.Addrs = append(row.Addrs, addr)
 				if addr.Is6() == self.Source.Is6() {
 					row.Underlay, row.Source = addr, self.Source
@@ -117,6 +121,14 @@ func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, complete
 		}
 	}
 	return rows
+}
+
+// enabled reports whether pods have addresses of a family. Of the other one nobody keeps pods from claiming to be a node.
+func (c *controller) enabled(ipv6 bool) bool {
+	if ipv6 {
+		return c.Agent.EnableIPv6
+	}
+	return c.Agent.EnableIPv4
 }
 
 // commit makes want the rows of the table. Rows that are equal stay as they are.

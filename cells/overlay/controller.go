@@ -61,8 +61,8 @@ func registerController(jobs job.Group, c controller) {
 }
 
 // hasSelf reports whether nodes have that of this agent, from its Node or a copy of it.
-func hasSelf(all []*nodes.Node) bool {
-	return slices.ContainsFunc(all, func(n *nodes.Node) bool { return n.Source == nodes.Local && n.Address(false).IsValid() })
+func (c *controller) hasSelf(all []*nodes.Node) bool {
+	return slices.ContainsFunc(all, func(n *nodes.Node) bool { return n.Source == nodes.Local && n.Address(c.Agent.UnderlayIPv6).IsValid() })
 }
 
 // disable requests nothing, so that the reconciler deletes the device of a previous run.
@@ -92,17 +92,20 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		want, exists := c.desired(txn, self, changed)
 		claims, reached, problems := claims(c.Agent, all)
 		var waiting string
-		source, err := outerSource(self, all)
+		source, err := outerSource(self, all, c.Agent.UnderlayIPv6)
 		if want.Source = source; err != nil {
 			problems, err = append(problems, err), nil
+		}
+		if c.Agent.EnableIPv4 && c.Agent.EnableIPv6 {
+			want.Second, _ = outerSource(self, all, !c.Agent.UnderlayIPv6) // a problem of it is none of this node's
 		}
 
 		c.IPCache.Replace(owner, claims, known)
 		switch {
-		case !known && !hasSelf(all): // until then the map may know better, from the previous run
+		case !known && !c.hasSelf(all): // until then the map may know better, from the previous run
 			waiting = "Waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
-			waiting = "Waiting for an IPv4 address of this node"
+			waiting = "Waiting for an " + c.Agent.Underlay() + " address of this node"
 		case !self.Ready: // without router addresses, Services could not send to backends on other nodes
 			waiting = "Waiting for the router addresses of this node"
 		default:

@@ -24,10 +24,10 @@ func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, reached i
 		if n.Source == nodes.Local || len(n.CIDRs) == 0 {
 			continue
 		}
-		known := n.Address(false).IsValid()
+		known := n.Address(a.UnderlayIPv6).IsValid()
 		if !known {
-			problems = append(problems, fmt.Errorf("node %s has no IPv4 address for the tunnel: give it an InternalIP of IPv4, or use --routing-mode=%s",
-				n.Name, agent.RoutingNative))
+			problems = append(problems, fmt.Errorf("node %s has no %s address for the tunnel: give it an InternalIP of %[2]s, or use another --underlay-protocol "+
+				"or --routing-mode=%[3]s on all nodes", n.Name, a.Underlay(), agent.RoutingNative))
 		}
 		for _, p := range n.CIDRs {
 			if p.Addr().Is4() && a.EnableIPv4 || p.Addr().Is6() && a.EnableIPv6 {
@@ -41,22 +41,26 @@ func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, reached i
 	return claims, reached, problems
 }
 
-// outerSource returns the address from which this node sends in the tunnel: the one at which the other nodes expect it, which is that of its own node
-// object. When this node does not have it, its primary address, with an error.
-func outerSource(self *localnode.LocalNode, all []*nodes.Node) (netip.Addr, error) {
+// outerSource returns the address of a family from which this node sends in the tunnel: the one at which the other nodes expect it, which is that of its own
+// node object. When this node does not have it, its primary address, with an error.
+func outerSource(self *localnode.LocalNode, all []*nodes.Node, ipv6 bool) (netip.Addr, error) {
+	primary := self.IPv4.NodeIP
+	if ipv6 {
+		primary = self.IPv6.NodeIP
+	}
 	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Source == nodes.Local })
 	if i < 0 {
-		return self.IPv4.NodeIP, nil
+		return primary, nil
 	}
-	expected := all[i].Address(false)
+	expected := all[i].Address(ipv6)
 	if !expected.IsValid() || slices.Contains(self.Addresses, expected) {
-		return cmp.Or(expected, self.IPv4.NodeIP), nil
+		return cmp.Or(expected, primary), nil
 	}
-	if !self.IPv4.NodeIP.IsValid() {
+	if !primary.IsValid() {
 		return netip.Addr{}, nil
 	}
-	return self.IPv4.NodeIP, fmt.Errorf("other nodes expect the tunnel of this node at %s, the first InternalIP of its Node object, which no device here has: "+
-		"they drop what it sends from %s; give kubelet --node-ip=%s", expected, self.IPv4.NodeIP, self.IPv4.NodeIP)
+	return primary, fmt.Errorf("other nodes expect the tunnel of this node at %s, the first InternalIP of its Node object, which no device here has: "+
+		"they drop what it sends from %s; give kubelet --node-ip=%s", expected, primary, primary)
 }
 
 // macOf is the address of the tunnel device of a node: locally administered, and the same after the device was made again.

@@ -1,4 +1,4 @@
-// Package overlay maintains the tunnel through which pods reach pods of other nodes (--routing-mode=tunnel): VXLAN over IPv4.
+// Package overlay maintains the tunnel through which pods reach pods of other nodes (--routing-mode=tunnel): VXLAN over IPv4 or IPv6.
 //
 // Tables in: nodes, local-node, mtus, devices, attachments. Table out: overlays. Through their writers it contributes to ipcache (owner "overlay": the
 // pod ranges of other nodes, each with its node) and sysctls (owner "overlay").

@@ -20,7 +20,7 @@ const (
 	UnknownL3        Reason = 139 // neither IP nor ARP
 	MissedStep       Reason = 140 // the tail call to a step failed
 	WriteFailed      Reason = 141 // the kernel did not let the program change the packet
-	TunnelKey        Reason = 147 // not from the tunnel, or not over the family of the tunnel
+	TunnelKey        Reason = 147 // not from the tunnel, or not to an address by which this node receives in it
 	UnknownTarget    Reason = 150 // sent to a pod that does not have the address
 	StaleIP          Reason = 151 // the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link
 	NoEndpoint       Reason = 152 // no local endpoint has the address

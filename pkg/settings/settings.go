@@ -49,6 +49,8 @@ type Flags struct {
 	TunnelProtocol string `mapstructure:"tunnel-protocol"`
 	TunnelPort     int    `mapstructure:"tunnel-port"`
 
+	UnderlayProtocol string `mapstructure:"underlay-protocol"`
+
 	HealthChecking         bool `mapstructure:"enable-health-checking"`
 	EndpointHealthChecking bool `mapstructure:"enable-endpoint-health-checking"`
 }
@@ -88,6 +90,8 @@ var DefaultFlags = Flags{
 	RoutingMode:    RoutingNative,
 	TunnelProtocol: ProtocolVXLAN,
 	TunnelPort:     portVXLAN,
+
+	UnderlayProtocol: UnderlayAuto,
 
 	HealthChecking:         true,
 	EndpointHealthChecking: true,
@@ -147,7 +151,8 @@ type Agent struct {
 
 	EndpointShare int // of the tables of flows that one endpoint may fill, in percent, 1 to 100
 
-	TunnelPort uint16 // UDP port of the VXLAN tunnel between nodes; 0 with --routing-mode=native
+	TunnelPort   uint16 // UDP port of the VXLAN tunnel between nodes; 0 with --routing-mode=native
+	UnderlayIPv6 bool   // the tunnel is sent between IPv6 addresses of nodes; false without a tunnel
 
 	HealthChecking         bool // the nodes probe each other
 	EndpointHealthChecking bool // nodes have health addresses, which are probed too; false without HealthChecking
@@ -195,6 +200,9 @@ func New(f Flags) (Agent, error) {
 		return Agent{}, err
 	}
 	if a.TunnelPort, err = f.tunnelPort(a.NodePortMin, a.NodePortMax); err != nil {
+		return Agent{}, err
+	}
+	if a.UnderlayIPv6, err = f.underlayIPv6(); err != nil {
 		return Agent{}, err
 	}
 	for _, p := range []struct {

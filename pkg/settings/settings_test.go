@@ -11,24 +11,28 @@ func TestNew_Refuses(t *testing.T) {
 		change func(*Flags)
 		want   string
 	}{
-		"no family":             {func(f *Flags) { f.EnableIPv4, f.EnableIPv6 = false, false }, "--enable-ipv4 and --enable-ipv6 are both false"},
-		"relative state dir":    {func(f *Flags) { f.StateDir = "run" }, `--state-dir="run": must be an absolute path`},
-		"relative bpf root":     {func(f *Flags) { f.BPFRoot = "./bpf" }, `--bpf-root="./bpf"`},
-		"empty procfs":          {func(f *Flags) { f.Procfs = "" }, `--procfs=""`},
-		"IPAM of a cloud":       {func(f *Flags) { f.IPAM = "eni" }, `--ipam="eni": use kubernetes or cluster-pool`},
-		"unknown algorithm":     {func(f *Flags) { f.Algorithm = "least" }, `--bpf-lb-algorithm="least": use random or maglev`},
-		"no prime":              {func(f *Flags) { f.MaglevTableSize = 16384 }, "--bpf-lb-maglev-table-size: 16384 slots: want one of 251, 509"},
-		"no share":              {func(f *Flags) { f.EndpointShare = 101 }, "--bpf-ct-endpoint-share=101: want 1 to 100 percent"},
-		"half a port range":     {func(f *Flags) { f.NodePortRange = []string{"30000"} }, "--node-port-range=30000: want the first and the last"},
-		"port range backwards":  {func(f *Flags) { f.NodePortRange = []string{"32767", "30000"} }, "--node-port-range=32767,30000"},
-		"port 0":                {func(f *Flags) { f.NodePortRange = []string{"0", "1"} }, "--node-port-range=0,1"},
-		"no port":               {func(f *Flags) { f.NodePortRange = []string{"x", "1"} }, "--node-port-range=x,1"},
-		"no port above":         {func(f *Flags) { f.NodePortRange = []string{"1", "65535"} }, "--node-port-range=1,65535"},
-		"hybrid routing":        {func(f *Flags) { f.RoutingMode = "hybrid" }, `--routing-mode="hybrid": use native or tunnel`},
-		"geneve":                {func(f *Flags) { f.RoutingMode, f.TunnelProtocol = "tunnel", "geneve" }, "--tunnel-protocol=geneve: is not supported: use vxlan"},
-		"no tunnel port":        {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 65536 }, "--tunnel-port=65536: want a port from 1 to 65535"},
-		"tunnel and NodePorts":  {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 30000 }, "--tunnel-port=30000: is in the range 30000 to 32767 of --node-port-range"},
-		"tunnel without IPv4":   {func(f *Flags) { f.RoutingMode, f.EnableIPv4 = "tunnel", false }, "--routing-mode=tunnel needs --enable-ipv4=true"},
+		"no family":            {func(f *Flags) { f.EnableIPv4, f.EnableIPv6 = false, false }, "--enable-ipv4 and --enable-ipv6 are both false"},
+		"relative state dir":   {func(f *Flags) { f.StateDir = "run" }, `--state-dir="run": must be an absolute path`},
+		"relative bpf root":    {func(f *Flags) { f.BPFRoot = "./bpf" }, `--bpf-root="./bpf"`},
+		"empty procfs":         {func(f *Flags) { f.Procfs = "" }, `--procfs=""`},
+		"IPAM of a cloud":      {func(f *Flags) { f.IPAM = "eni" }, `--ipam="eni": use kubernetes or cluster-pool`},
+		"unknown algorithm":    {func(f *Flags) { f.Algorithm = "least" }, `--bpf-lb-algorithm="least": use random or maglev`},
+		"no prime":             {func(f *Flags) { f.MaglevTableSize = 16384 }, "--bpf-lb-maglev-table-size: 16384 slots: want one of 251, 509"},
+		"no share":             {func(f *Flags) { f.EndpointShare = 101 }, "--bpf-ct-endpoint-share=101: want 1 to 100 percent"},
+		"half a port range":    {func(f *Flags) { f.NodePortRange = []string{"30000"} }, "--node-port-range=30000: want the first and the last"},
+		"port range backwards": {func(f *Flags) { f.NodePortRange = []string{"32767", "30000"} }, "--node-port-range=32767,30000"},
+		"port 0":               {func(f *Flags) { f.NodePortRange = []string{"0", "1"} }, "--node-port-range=0,1"},
+		"no port":              {func(f *Flags) { f.NodePortRange = []string{"x", "1"} }, "--node-port-range=x,1"},
+		"no port above":        {func(f *Flags) { f.NodePortRange = []string{"1", "65535"} }, "--node-port-range=1,65535"},
+		"hybrid routing":       {func(f *Flags) { f.RoutingMode = "hybrid" }, `--routing-mode="hybrid": use native or tunnel`},
+		"geneve":               {func(f *Flags) { f.RoutingMode, f.TunnelProtocol = "tunnel", "geneve" }, "--tunnel-protocol=geneve: is not supported: use vxlan"},
+		"no tunnel port":       {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 65536 }, "--tunnel-port=65536: want a port from 1 to 65535"},
+		"tunnel and NodePorts": {func(f *Flags) { f.RoutingMode, f.TunnelPort = "tunnel", 30000 }, "--tunnel-port=30000: is in the range 30000 to 32767 of --node-port-range"},
+		"unknown underlay":     {func(f *Flags) { f.UnderlayProtocol = "ip" }, `--underlay-protocol="ip": use auto, ipv4 or ipv6`},
+		"underlay without IPv4": {func(f *Flags) { f.RoutingMode, f.EnableIPv4, f.UnderlayProtocol = "tunnel", false, "ipv4" },
+			"--underlay-protocol=ipv4 needs --enable-ipv4=true: enable the family, or use --underlay-protocol=auto"},
+		"underlay without IPv6": {func(f *Flags) { f.RoutingMode, f.EnableIPv6, f.UnderlayProtocol = "tunnel", false, "ipv6" },
+			"--underlay-protocol=ipv6 needs --enable-ipv6=true: enable the family, or use --underlay-protocol=auto"},
 		"relative after a name": {func(f *Flags) { f.NodeName, f.StateDir = "bee", "x" }, "--state-dir"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,6 +108,29 @@ func TestNew_Masquerade(t *testing.T) {
 		c.change(&flags)
 		if a, err := New(flags); err != nil || a.MasqueradeIPv4 != c.ipv4 || a.MasqueradeIPv6 != c.ipv6 {
 			t.Errorf("%s: %t, %t, %v", name, a.MasqueradeIPv4, a.MasqueradeIPv6, err)
+		}
+	}
+}
+
+func TestNew_Underlay(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change   func(*Flags)
+		ipv6     bool
+		overhead int
+	}{
+		"by default":            {func(f *Flags) { f.RoutingMode = "tunnel" }, false, 50},
+		"auto without IPv6":     {func(f *Flags) { f.RoutingMode, f.EnableIPv6 = "tunnel", false }, false, 50},
+		"auto without IPv4":     {func(f *Flags) { f.RoutingMode, f.EnableIPv4 = "tunnel", false }, true, 70},
+		"IPv4":                  {func(f *Flags) { f.RoutingMode, f.UnderlayProtocol = "tunnel", "ipv4" }, false, 50},
+		"IPv6":                  {func(f *Flags) { f.RoutingMode, f.UnderlayProtocol = "tunnel", "ipv6" }, true, 70},
+		"IPv6 without a tunnel": {func(f *Flags) { f.UnderlayProtocol = "ipv6" }, false, 0},
+		"no family of it":       {func(f *Flags) { f.UnderlayProtocol, f.EnableIPv6 = "ipv6", false }, false, 0},
+	} {
+		flags := DefaultFlags
+		c.change(&flags)
+		if a, err := New(flags); err != nil || a.UnderlayIPv6 != c.ipv6 || a.TunnelOverhead() != c.overhead {
+			t.Errorf("%s: IPv6 %t, %d bytes, %v", name, a.UnderlayIPv6, a.TunnelOverhead(), err)
 		}
 	}
 }

@@ -17,16 +17,47 @@ const ProtocolVXLAN = "vxlan"
 
 const portVXLAN = 8472 // Linux's own, which Cilium keeps; IANA's is 4789
 
-// TunnelOverhead is the length in bytes that a tunnel over IPv4 adds to a packet: headers of IPv4, UDP and VXLAN, and the inner Ethernet header.
-const TunnelOverhead = 20 + 8 + 8 + 14
+// Values of --underlay-protocol: the family of the addresses between which nodes send the tunnel.
+const (
+	UnderlayAuto = "auto" // IPv4 unless it is disabled
+	UnderlayIPv4 = "ipv4"
+	UnderlayIPv6 = "ipv6"
+)
+
+// Lengths in bytes of what a tunnel adds to a packet.
+const (
+	vxlanOverhead = 8 + 8 + 14 // headers of UDP and VXLAN, and the inner Ethernet header
+	ipv4Overhead  = 20
+	ipv6Overhead  = 40
+)
 
 // Tunnel reports whether pods of different nodes reach each other through a tunnel.
 func (a Agent) Tunnel() bool { return a.TunnelPort != 0 }
 
+// TunnelOverhead is the length in bytes that the tunnel adds to a packet: 50 over IPv4, 70 over IPv6, and 0 without a tunnel.
+func (a Agent) TunnelOverhead() int {
+	switch {
+	case !a.Tunnel():
+		return 0
+	case a.UnderlayIPv6:
+		return vxlanOverhead + ipv6Overhead
+	}
+	return vxlanOverhead + ipv4Overhead
+}
+
+// Underlay names the family of the underlay, "IPv4" or "IPv6".
+func (a Agent) Underlay() string {
+	if a.UnderlayIPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
 func (f Flags) tunnelFlags(flags *pflag.FlagSet) {
 	flags.String("routing-mode", f.RoutingMode, "How packets reach pods of other nodes: native (the network, or --auto-direct-node-routes, routes their addresses) or "+
-		"tunnel (VXLAN between the nodes' IPv4 addresses; not the default while it lacks what the guide names)")
+		"tunnel (VXLAN between the nodes; not the default while it lacks what the guide names)")
 	flags.String("tunnel-protocol", f.TunnelProtocol, "Encapsulation with --routing-mode=tunnel: vxlan")
+	flags.String("underlay-protocol", f.UnderlayProtocol, "Family of the nodes' addresses between which the tunnel is sent: ipv4, ipv6, or auto, which is ipv4 unless IPv4 is disabled")
 	flags.Int("tunnel-port", f.TunnelPort, "UDP port of the tunnel, the same on all nodes and outside of --node-port-range; 0: 8472")
 }
 
@@ -51,9 +82,23 @@ func (f Flags) tunnelPort(first, last uint16) (uint16, error) {
 	case int(first) <= port && port <= int(last):
 		return 0, fmt.Errorf("--tunnel-port=%d: is in the range %d to %d of --node-port-range: a service with this port would not be reached; use a port outside of it",
 			port, first, last)
-	case !f.EnableIPv4:
-		return 0, fmt.Errorf("--routing-mode=%s needs --enable-ipv4=true: nodes send the tunnel between their IPv4 addresses; without IPv4 use --routing-mode=%s",
-			RoutingTunnel, RoutingNative)
 	}
 	return uint16(port), nil
+}
+
+// underlayIPv6 reports whether the tunnel is sent between IPv6 addresses. The families are of interest with a tunnel only.
+func (f Flags) underlayIPv6() (bool, error) {
+	ipv6 := f.UnderlayProtocol == UnderlayIPv6
+	switch {
+	case !ipv6 && f.UnderlayProtocol != UnderlayIPv4 && f.UnderlayProtocol != UnderlayAuto:
+		return false, fmt.Errorf("--underlay-protocol=%q: use %s, %s or %s", f.UnderlayProtocol, UnderlayAuto, UnderlayIPv4, UnderlayIPv6)
+	case f.RoutingMode != RoutingTunnel:
+		return false, nil
+	case f.UnderlayProtocol == UnderlayAuto:
+		return !f.EnableIPv4, nil
+	case ipv6 && !f.EnableIPv6 || !ipv6 && !f.EnableIPv4:
+		return false, fmt.Errorf("--underlay-protocol=%s needs --enable-%s=true: enable the family, or use --underlay-protocol=%s", f.UnderlayProtocol,
+			f.UnderlayProtocol, UnderlayAuto)
+	}
+	return ipv6, nil
 }

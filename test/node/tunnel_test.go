@@ -35,49 +35,72 @@ func awaitTunnel(t *testing.T, n *nodekit.Node, routes int) {
 	})
 }
 
+// underlays are the flags of a tunnel over each family.
+var underlays = []struct {
+	name string
+	ipv6 bool
+	args []string
+}{
+	{"IPv4 underlay", false, []string{"--routing-mode=tunnel"}},
+	{"IPv6 underlay", true, []string{"--routing-mode=tunnel", "--underlay-protocol=ipv6"}},
+}
+
+// onUnderlays runs a test with a tunnel over each family.
+func onUnderlays(t *testing.T, test func(t *testing.T, ipv6 bool, args []string)) {
+	t.Helper()
+	for _, u := range underlays {
+		t.Run(u.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, u.ipv6, slices.Clip(u.args))
+		})
+	}
+}
+
 // Pods of three nodes reach each other and the nodes through the tunnel, with an underlay that has no route to any pod, also while an agent is dead. The
 // removal of a node deletes its routes only.
 func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, "--routing-mode=tunnel")
-	one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
-	pods := map[*nodekit.Node]*nodekit.Pod{}
-	for _, n := range c.Nodes {
-		pods[n] = addPod(t, n, "pod-"+n.Name())
-	}
-	awaitTunnel(t, one, 2) // the ranges of the other two adjoin
-	awaitTunnel(t, two, 4)
-	awaitTunnel(t, three, 4)
-	t.Run("all run", func(t *testing.T) {
-		for _, from := range c.Nodes {
-			for _, to := range c.Nodes {
-				if from != to {
-					reachBetween(t, from, to, pods)
+	onUnderlays(t, func(t *testing.T, _ bool, args []string) {
+		c := startCluster(t, 3, args...)
+		one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
+		pods := map[*nodekit.Node]*nodekit.Pod{}
+		for _, n := range c.Nodes {
+			pods[n] = addPod(t, n, "pod-"+n.Name())
+		}
+		awaitTunnel(t, one, 2) // the ranges of the other two adjoin
+		awaitTunnel(t, two, 4)
+		awaitTunnel(t, three, 4)
+		t.Run("all run", func(t *testing.T) {
+			for _, from := range c.Nodes {
+				for _, to := range c.Nodes {
+					if from != to {
+						reachBetween(t, from, to, pods)
+					}
 				}
 			}
+		})
+		stop := pingOnAndOn(t, pods[one], pods[two].Addr(false), pods[two].Addr(true))
+		if err := two.KillAgent(t.Context()); err != nil {
+			t.Fatal(err)
 		}
-	})
-	stop := pingOnAndOn(t, pods[one], pods[two].Addr(false), pods[two].Addr(true))
-	if err := two.KillAgent(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Run("the agent of the second node is dead", func(t *testing.T) {
+		t.Run("the agent of the second node is dead", func(t *testing.T) {
+			reachBetween(t, one, two, pods)
+			reachBetween(t, two, three, pods)
+		})
+		if err := two.StartAgent(); err != nil {
+			t.Fatal(err)
+		}
+		waitReady(t, two)
+		awaitTunnel(t, two, 4)
+		stop()
+		if err := c.Forget(three); err != nil {
+			t.Fatal(err)
+		}
+		awaitTunnel(t, one, 2)
+		awaitTunnel(t, two, 2)
 		reachBetween(t, one, two, pods)
-		reachBetween(t, two, three, pods)
+		reachBetween(t, two, one, pods)
 	})
-	if err := two.StartAgent(); err != nil {
-		t.Fatal(err)
-	}
-	waitReady(t, two)
-	awaitTunnel(t, two, 4)
-	stop()
-	if err := c.Forget(three); err != nil {
-		t.Fatal(err)
-	}
-	awaitTunnel(t, one, 2)
-	awaitTunnel(t, two, 2)
-	reachBetween(t, one, two, pods)
-	reachBetween(t, two, one, pods)
 }
 
 // pingOnAndOn pings addresses until stop is called. None may stay without an answer.
@@ -115,7 +138,47 @@ func TestPrivilegedTunnel_PoliciesBetweenNodes(t *testing.T) {
 // What clients outside send to a service reaches its backend on another node through the tunnel, and the replies come back through it.
 func TestPrivilegedTunnel_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
-	servicesBetweenNodes(t, "--routing-mode=tunnel")
+	for _, u := range underlays {
+		servicesBetweenNodes(t, u.args...)
+	}
+}
+
+// While the nodes of a cluster change the family of the underlay one by one, pods reach each other: each node sends over its own, and receives over both.
+func TestPrivilegedTunnel_NodesOfDifferentUnderlays(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.Nodes[0], c.Nodes[1]
+	one.AddAgentArgs(underlays[0].args...)
+	two.AddAgentArgs(underlays[1].args...)
+	startAgents(t, c)
+	pods := map[*nodekit.Node]*nodekit.Pod{one: addPod(t, one, "pod-one"), two: addPod(t, two, "pod-two")}
+	awaitTunnel(t, one, 2)
+	awaitTunnel(t, two, 2)
+	reachBetween(t, one, two, pods)
+	reachBetween(t, two, one, pods)
+	for from, ipv6 := range map[*nodekit.Node]bool{one: false, two: true} {
+		frames, err := nodekit.Capture(from.Host(), "eth0", func() error { return nodekit.Ping(pods[one], pods[two].Addr(false), 56) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(outers(frames), func(o outer) bool { return o.from == from.UplinkAddr(ipv6) }) {
+			t.Errorf("node %s sends nothing from %s: %+v", from.Name(), from.UplinkAddr(ipv6), outers(frames))
+		}
+	}
+}
+
+// The tunnel needs one family only: pods with IPv6 alone reach each other.
+func TestPrivilegedTunnel_WithoutIPv4(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, 2, "--routing-mode=tunnel", "--enable-ipv4=false")
+	one, two := c.Nodes[0], c.Nodes[1]
+	client, server := addPod(t, one, "client"), addPod(t, two, "server")
+	awaitTunnel(t, one, 1)
+	awaitTunnel(t, two, 1)
+	addr := server.Addr(true)
+	if err := errors.Join(nodekit.Ping(client, addr, 56), nodekit.TCP(client, server, addr, 1<<20), nodekit.UDP(client, server, addr, 100)); err != nil {
+		t.Error(err)
+	}
 }
 
 // While the API server is away a new pod has a number of its node alone. It reaches pods of other nodes all the same.
@@ -249,7 +312,9 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 
 // outer is a packet of the tunnel on the wire.
 type outer struct {
-	ip    *layers.IPv4
+	from  netip.Addr
+	to    netip.Addr
+	ttl   uint8 // or hop limit
 	udp   *layers.UDP
 	flags byte // of VXLAN
 	vni   uint32
@@ -260,11 +325,19 @@ type outer struct {
 func outers(frames [][]byte) (all []outer) {
 	for _, p := range decoded(frames) {
 		var o outer
-		o.ip, _ = p.Layer(layers.LayerTypeIPv4).(*layers.IPv4)
 		o.udp, _ = p.Layer(layers.LayerTypeUDP).(*layers.UDP)
-		if o.ip == nil || o.udp == nil || o.udp.DstPort != 8472 || len(o.udp.Payload) < 8 {
+		if o.udp == nil || o.udp.DstPort != 8472 || len(o.udp.Payload) < 8 {
 			continue
 		}
+		switch ip := p.NetworkLayer().(type) {
+		case *layers.IPv4:
+			o.ttl = ip.TTL
+		case *layers.IPv6:
+			o.ttl = ip.HopLimit
+		}
+		ends := p.NetworkLayer().NetworkFlow()
+		o.from, _ = netip.AddrFromSlice(ends.Src().Raw())
+		o.to, _ = netip.AddrFromSlice(ends.Dst().Raw())
 		o.flags, o.vni = o.udp.Payload[0], binary.BigEndian.Uint32(o.udp.Payload[4:])>>8
 		o.inner = gopacket.NewPacket(o.udp.Payload[8:], layers.LayerTypeEthernet, gopacket.Default)
 		all = append(all, o)
@@ -275,97 +348,101 @@ func outers(frames [][]byte) (all []outer) {
 // Packets on the wire look as Cilium makes them: the VNI is the identity of the sending pod, 6 for a node.
 func TestPrivilegedTunnel_FramesOnTheWire(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
-	one, two := all[0], all[1]
-	client := one.startPod(t, "client", map[string]string{"app": "client"})
-	server := two.startPod(t, "server", map[string]string{"app": "server"})
-	for _, n := range all {
-		awaitTunnel(t, n.Node, 2)
-	}
-	for _, family := range families {
-		for name, c := range map[string]struct {
-			from nodekit.Place
-			vni  uint32
-		}{"pod": {client, one.identityOf(t, client).Identity}, "node": {one.Host(), 6}} {
-			t.Run(family.name+" from a "+name, func(t *testing.T) {
-				frames, err := nodekit.Capture(two.Host(), "eth0", func() error { return nodekit.Ping(c.from, server.Addr(family.ipv6), 56) })
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !slices.ContainsFunc(outers(frames), func(o outer) bool {
-					target, _ := netip.AddrFromSlice(o.inner.NetworkLayer().NetworkFlow().Dst().Raw())
-					return target == server.Addr(family.ipv6) && o.vni == c.vni && o.flags == 8 && o.udp.Checksum == 0 && o.ip.TTL == 64 &&
-						o.ip.SrcIP.Equal(one.UplinkAddr(false).AsSlice()) && o.ip.DstIP.Equal(two.UplinkAddr(false).AsSlice())
-				}) {
-					t.Errorf("no packet with VNI %d to %s from %s: %+v", c.vni, server.Addr(family.ipv6), one.UplinkAddr(false), outers(frames))
-				}
-				for _, p := range decoded(frames) {
-					if network := p.NetworkLayer(); network != nil && network.NetworkFlow().Dst().String() == server.Addr(family.ipv6).String() {
-						t.Errorf("a packet without the tunnel: %v", p)
-					}
-				}
-			})
+	onUnderlays(t, func(t *testing.T, ipv6 bool, args []string) {
+		all := startKubeCluster(t, 2, args...)
+		one, two := all[0], all[1]
+		client := one.startPod(t, "client", map[string]string{"app": "client"})
+		server := two.startPod(t, "server", map[string]string{"app": "server"})
+		for _, n := range all {
+			awaitTunnel(t, n.Node, 2)
 		}
-	}
+		for _, family := range families {
+			for name, c := range map[string]struct {
+				from nodekit.Place
+				vni  uint32
+			}{"pod": {client, one.identityOf(t, client).Identity}, "node": {one.Host(), 6}} {
+				t.Run(family.name+" from a "+name, func(t *testing.T) {
+					frames, err := nodekit.Capture(two.Host(), "eth0", func() error { return nodekit.Ping(c.from, server.Addr(family.ipv6), 56) })
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !slices.ContainsFunc(outers(frames), func(o outer) bool {
+						target, _ := netip.AddrFromSlice(o.inner.NetworkLayer().NetworkFlow().Dst().Raw())
+						return target == server.Addr(family.ipv6) && o.vni == c.vni && o.flags == 8 && (o.udp.Checksum == 0) == !ipv6 && o.ttl == 64 &&
+							o.from == one.UplinkAddr(ipv6) && o.to == two.UplinkAddr(ipv6)
+					}) {
+						t.Errorf("no packet with VNI %d to %s from %s: %+v", c.vni, server.Addr(family.ipv6), one.UplinkAddr(ipv6), outers(frames))
+					}
+					for _, p := range decoded(frames) {
+						if network := p.NetworkLayer(); network != nil && network.NetworkFlow().Dst().String() == server.Addr(family.ipv6).String() {
+							t.Errorf("a packet without the tunnel: %v", p)
+						}
+					}
+				})
+			}
+		}
+	})
 }
 
 // What comes from a host that is no node, or from a node with the address of another node's pod, is dropped, counted and does not arrive. A pod does not get
 // into the tunnel either.
 func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
-	one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
-	pods := map[*nodekit.Node]*nodekit.Pod{}
-	for _, n := range c.Nodes {
-		pods[n] = addPod(t, n, "pod-"+n.Name())
-	}
-	awaitTunnel(t, one, 2)
-	awaitTunnel(t, two, 4)
-	for _, family := range families {
-		own, other, target := pods[one].Addr(family.ipv6), pods[three].Addr(family.ipv6), pods[two].Addr(family.ipv6)
-		heard := nodekit.Listen(t, pods[two], target, 2222)
-		for name, lie := range map[string]struct {
-			from      nodekit.Place
-			source    netip.Addr // inner
-			vni       uint32
-			at        *nodekit.Node
-			direction string
-			reason    string
-		}{
-			"from no node":                 {one.OutsideHost(), own, 5, two, "ingress", "No node ID found"},
-			"with the pod of a third node": {one.Host(), other, 5, two, "ingress", "Inner source is not of the sending node"},
-			"with a pod of the receiver":   {one.Host(), target.Next(), 5, two, "ingress", "Inner source is not of the sending node"},
-			"as the host":                  {one.Host(), own, 1, two, "ingress", "Invalid identity"},
-			"without identity":             {one.Host(), own, 0, two, "ingress", "Invalid identity"},
-			"from a pod":                   {pods[one], own, 5, one, "egress", "Encapsulation traffic is prohibited"},
-		} {
-			t.Run(family.name+" "+name, func(t *testing.T) {
-				series := fmt.Sprintf(`waggle_datapath_packets_total{direction=%q,reason=%q}`, lie.direction, lie.reason)
-				before, err := scrape(lie.at)
-				if err != nil {
-					t.Fatal(err)
-				}
-				sendVXLAN(t, lie.from, two.UplinkAddr(false), lie.vni, lie.source, target)
-				eventually(t, func() error {
-					after, err := scrape(lie.at)
-					if err == nil && after[series] != before[series]+1 {
-						err = fmt.Errorf("%s went from %v to %v", series, before[series], after[series])
+	onUnderlays(t, func(t *testing.T, ipv6 bool, args []string) {
+		c := startCluster(t, 3, append(args, "--prometheus-serve-addr", metricsAddress)...)
+		one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
+		pods := map[*nodekit.Node]*nodekit.Pod{}
+		for _, n := range c.Nodes {
+			pods[n] = addPod(t, n, "pod-"+n.Name())
+		}
+		awaitTunnel(t, one, 2)
+		awaitTunnel(t, two, 4)
+		for _, family := range families {
+			own, other, target := pods[one].Addr(family.ipv6), pods[three].Addr(family.ipv6), pods[two].Addr(family.ipv6)
+			heard := nodekit.Listen(t, pods[two], target, 2222)
+			for name, lie := range map[string]struct {
+				from      nodekit.Place
+				source    netip.Addr // inner
+				vni       uint32
+				at        *nodekit.Node
+				direction string
+				reason    string
+			}{
+				"from no node":                 {one.OutsideHost(), own, 5, two, "ingress", "No node ID found"},
+				"with the pod of a third node": {one.Host(), other, 5, two, "ingress", "Inner source is not of the sending node"},
+				"with a pod of the receiver":   {one.Host(), target.Next(), 5, two, "ingress", "Inner source is not of the sending node"},
+				"as the host":                  {one.Host(), own, 1, two, "ingress", "Invalid identity"},
+				"without identity":             {one.Host(), own, 0, two, "ingress", "Invalid identity"},
+				"from a pod":                   {pods[one], own, 5, one, "egress", "Encapsulation traffic is prohibited"},
+			} {
+				t.Run(family.name+" "+name, func(t *testing.T) {
+					series := fmt.Sprintf(`waggle_datapath_packets_total{direction=%q,reason=%q}`, lie.direction, lie.reason)
+					before, err := scrape(lie.at)
+					if err != nil {
+						t.Fatal(err)
 					}
-					return err
+					sendVXLAN(t, lie.from, two.UplinkAddr(ipv6), lie.vni, lie.source, target)
+					eventually(t, func() error {
+						after, err := scrape(lie.at)
+						if err == nil && after[series] != before[series]+1 {
+							err = fmt.Errorf("%s went from %v to %v", series, before[series], after[series])
+						}
+						return err
+					})
 				})
-			})
+			}
+			// What the node itself may send arrives, and nothing of the rest did.
+			sendVXLAN(t, one.Host(), two.UplinkAddr(ipv6), 5, own, target)
+			if source := <-heard; source != own {
+				t.Errorf("%s: a datagram from %s arrived, want the one from %s", family.name, source, own)
+			}
+			select {
+			case source := <-heard:
+				t.Errorf("%s: one more datagram arrived, from %s", family.name, source)
+			default:
+			}
 		}
-		// What the node itself may send arrives, and nothing of the rest did.
-		sendVXLAN(t, one.Host(), two.UplinkAddr(false), 5, own, target)
-		if source := <-heard; source != own {
-			t.Errorf("%s: a datagram from %s arrived, want the one from %s", family.name, source, own)
-		}
-		select {
-		case source := <-heard:
-			t.Errorf("%s: one more datagram arrived, from %s", family.name, source)
-		default:
-		}
-	}
+	})
 }
 
 // sendVXLAN sends a datagram to port 2222 of dst, encapsulated by hand, to the tunnel of a node.
@@ -391,30 +468,36 @@ func sendVXLAN(t *testing.T, from nodekit.Place, node netip.Addr, vni uint32, sr
 // Who sends more than fits into the tunnel is told what does; a stream finds its size.
 func TestPrivilegedTunnel_TooBig(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 2, "--routing-mode=tunnel", "--mtu=1460")
-	one, two := c.Nodes[0], c.Nodes[1]
-	client, server := addPod(t, one, "client"), addPod(t, two, "server")
-	awaitTunnel(t, one, 2)
-	awaitTunnel(t, two, 2)
-	from := endsOf(t, client)
-	for _, family := range families {
-		target := server.Addr(family.ipv6)
-		if err := nodekit.TCP(client, server, target, 1<<20); err != nil {
-			t.Errorf("%s: a stream: %v", family.name, err)
+	onUnderlays(t, func(t *testing.T, ipv6 bool, args []string) {
+		c := startCluster(t, 2, append(args, "--mtu=1460")...)
+		fits := 1410
+		if ipv6 {
+			fits = 1390
 		}
-		if err := nodekit.TCP(one.Host(), server, target, 1<<20); err != nil {
-			t.Errorf("%s: a stream of the node: %v", family.name, err)
+		one, two := c.Nodes[0], c.Nodes[1]
+		client, server := addPod(t, one, "client"), addPod(t, two, "server")
+		awaitTunnel(t, one, 2)
+		awaitTunnel(t, two, 2)
+		from := endsOf(t, client)
+		for _, family := range families {
+			target := server.Addr(family.ipv6)
+			if err := nodekit.TCP(client, server, target, 1<<20); err != nil {
+				t.Errorf("%s: a stream: %v", family.name, err)
+			}
+			if err := nodekit.TCP(one.Host(), server, target, 1<<20); err != nil {
+				t.Errorf("%s: a stream of the node: %v", family.name, err)
+			}
+			frames, err := nodekit.Capture(client, "eth0", func() error {
+				return nodekit.SendFrame(client, "eth0", bigDatagram(t, from, client.Addr(family.ipv6), target))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == fits }) {
+				t.Errorf("%s: no ICMP error says that %d bytes fit: %v", family.name, fits, decoded(frames))
+			}
 		}
-		frames, err := nodekit.Capture(client, "eth0", func() error {
-			return nodekit.SendFrame(client, "eth0", bigDatagram(t, from, client.Addr(family.ipv6), target))
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.ContainsFunc(decoded(frames), func(p gopacket.Packet) bool { return tooBig(p) == 1410 }) {
-			t.Errorf("%s: no ICMP error says that 1410 bytes fit: %v", family.name, decoded(frames))
-		}
-	}
+	})
 }
 
 // In native mode the device, its routes and its program of a previous run go.

@@ -18,7 +18,8 @@ type Overlay struct {
 	Port   uint16            `json:"port"`   // UDP, of this node and of all others
 	MAC    mac.Addr          `json:"mac"`    // unlike that of any other node: a frame with the receiver's MAC as its inner source is lost
 	MTU    int               `json:"mtu"`    // bytes; 0: as it is
-	Source netip.Addr        `json:"source"` // IPv4, of outer headers; invalid: the kernel's choice
+	Source netip.Addr        `json:"source"` // of outer headers; invalid: the kernel's choice
+	Second netip.Addr        `json:"second"` // of the other family, where nodes with another --underlay-protocol send to; invalid without one
 	Way    int               `json:"way"`    // ifindex of waggle_host, into which routes to pods of other nodes lead; 0 while there is none
 	IPv4   netip.Addr        `json:"ipv4"`   // by which the node itself sends into the tunnel; invalid without one
 	IPv6   netip.Addr        `json:"ipv6"`   // likewise
@@ -44,12 +45,12 @@ func (o *Overlay) WithStatus(s reconciler.Status) *Overlay { o.Status = s; retur
 
 // TableHeader implements statedb.TableWritable.
 func (*Overlay) TableHeader() []string {
-	return []string{"Device", "Port", "MAC", "MTU", "Source", "IPv4", "IPv6", "Up", "Status", "Error"}
+	return []string{"Device", "Port", "MAC", "MTU", "Source", "Second", "IPv4", "IPv6", "Up", "Status", "Error"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (o *Overlay) TableRow() []string {
-	return []string{o.Device, strconv.Itoa(int(o.Port)), o.MAC.String(), strconv.Itoa(o.MTU), show(o.Source), show(o.IPv4), show(o.IPv6),
+	return []string{o.Device, strconv.Itoa(int(o.Port)), o.MAC.String(), strconv.Itoa(o.MTU), show(o.Source), show(o.Second), show(o.IPv4), show(o.IPv6),
 		strconv.FormatBool(o.Up), o.Status.Kind.String(), o.Status.GetError()}
 }
 
