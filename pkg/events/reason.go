@@ -28,7 +28,7 @@ const (
 	IPv6Extension    Reason = 156 // too many extension headers, or they leave the packet
 	NoBackend        Reason = 158 // the service has nobody who takes the packet
 	ServiceProtocol  Reason = 159 // a packet of this protocol cannot be translated to another port
-	NoTunnel         Reason = 160 // the tunnel device does not exist yet
+	NoTunnel         Reason = 160 // the tunnel device does not exist yet, or the node has no address for the tunnel
 	UnknownFlow      Reason = 163 // an ICMP answer or error that belongs to no flow
 	UnsupportedL2    Reason = 166 // a length where the EtherType belongs
 	NoMapping        Reason = 167 // no free port to translate to, or nothing to translate back to
