@@ -135,9 +135,7 @@ func TestPrivilegedTunnel_PoliciesBetweenNodes(t *testing.T) {
 // What clients outside send to a service reaches its backend on another node through the tunnel, and the replies come back through it.
 func TestPrivilegedTunnel_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
-	for _, u := range underlays {
-		servicesBetweenNodes(t, u.args...)
-	}
+	onUnderlays(t, func(t *testing.T, _ bool, args []string) { servicesBetweenNodes(t, args...) })
 }
 
 // While the nodes of a cluster change the family of the underlay one by one, pods reach each other: each node sends over its own, and receives over both.
