@@ -50,6 +50,12 @@ func (f *fake[K, V]) Dump() (keys []K, values []V, err error) {
 	return keys, values, nil
 }
 
+func (f *fake[K, V]) Head(n int) ([]K, []V, error) {
+	keys, values, err := f.Dump()
+	n = min(n, len(keys))
+	return keys[:n], values[:n], err
+}
+
 // change makes one change.
 func (f *fake[K, V]) change(key K, value V, there bool) error {
 	if f.before != nil {

@@ -122,8 +122,15 @@ func (c *controller) lookAtBackends() error {
 	return err
 }
 
+// lookAtSlots reads as far as there are lists: the map has a hundred thousand elements.
 func (c *controller) lookAtSlots() error {
-	_, have, err := c.maps.Slots.Dump()
+	end := 0
+	for _, e := range c.entries {
+		if n := len(c.list(e)); n > 0 {
+			end = max(end, int(e.value.First)+n)
+		}
+	}
+	_, have, err := c.maps.Slots.Head(end)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package servicemaps
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -21,15 +22,18 @@ func (p pinned[K, V]) Size() (uint32, error) {
 }
 
 // Dump implements Table.
-func (p pinned[K, V]) Dump() (keys []K, values []V, err error) {
+func (p pinned[K, V]) Dump() (keys []K, values []V, err error) { return p.Head(math.MaxInt) }
+
+// Head implements Table.
+func (p pinned[K, V]) Head(most int) (keys []K, values []V, err error) {
 	m, err := p.get()
 	if err != nil {
 		return nil, nil, err
 	}
 	var cursor ebpf.MapBatchCursor
-	for {
-		at := len(keys)
-		keys, values = append(keys, make([]K, batch)...), append(values, make([]V, batch)...)
+	for len(keys) < most {
+		at, next := len(keys), min(batch, most-len(keys))
+		keys, values = append(keys, make([]K, next)...), append(values, make([]V, next)...)
 		n, err := m.BatchLookup(&cursor, keys[at:], values[at:], nil)
 		keys, values = keys[:at+n], values[:at+n]
 		switch {
@@ -39,6 +43,7 @@ func (p pinned[K, V]) Dump() (keys []K, values []V, err error) {
 			return nil, nil, fmt.Errorf("read the map %s: %w", p.name, err)
 		}
 	}
+	return keys, values, nil
 }
 
 // Put implements Table.

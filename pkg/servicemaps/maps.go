@@ -39,6 +39,8 @@ type Table[K comparable, V any] interface {
 	Size() (uint32, error)
 	// Dump reads all entries. Of an array these are all its elements, in order.
 	Dump() ([]K, []V, error)
+	// Head reads the first n elements of an array, or all when it has fewer.
+	Head(n int) ([]K, []V, error)
 	// Put writes entries, in their order. It goes on after one that fails, and returns why each of these did, by its position.
 	Put(keys []K, values []V) Failures
 	// Delete removes entries; those that are gone already are success. Elements of an array cannot be removed.
