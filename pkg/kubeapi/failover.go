@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
@@ -78,7 +79,7 @@ func (f failover) try(request *http.Request, i int, era context.Context, attempt
 		release()
 		return nil, err
 	}
-	response.Body = &body{ReadCloser: response.Body, caller: request.Context(), era: era, release: release, suspect: f.suspect}
+	response.Body = &body{ReadCloser: response.Body, caller: request.Context(), era: era, release: release, suspect: f.suspect, gather: gatherOf(ctx)}
 	return response, nil
 }
 
@@ -131,11 +132,16 @@ type body struct {
 	release func()
 	suspect func()
 	closed  atomic.Bool // by the caller, who then is told of a broken read as well
+	gather  *gather     // nil for all but watches whose events gather
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
+	began := time.Now()
 	n, err := b.ReadCloser.Read(p)
+	if err == nil {
+		b.gather.hold(began)
+	}
 	if err == nil || errors.Is(err, io.EOF) || b.caller.Err() != nil {
 		return n, err
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
-	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -38,43 +37,72 @@ func TestCommits_EndLosesNoEvent(t *testing.T) {
 	})
 }
 
-// The first event after a pause is committed at once, and what follows with the next commit: those of other nodes' pods wait longer.
+// The first event after a pause is committed at once, and what follows with the next commit.
 func TestCommits_Interval(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		resource kubeapi.Resource
-		want     time.Duration
-	}{{kubeapi.Nodes, 10 * time.Millisecond}, {kubeapi.CiliumEndpoints, 50 * time.Millisecond}} {
-		t.Run(test.resource.Plural, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				s := newStore(t)
-				s.resource = test.resource
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				go s.commits(ctx)
-				has := func(name string) bool { _, ok := s.table.Get(s.set.DB.ReadTxn(), name); return ok }
-				synctest.Wait()
-				for i, name := range []string{"a", "b"} {
-					if err := s.Add(small(t, name, "192.0.2.1", []string{"1", "2"}[i])); err != nil {
-						t.Fatal(err)
-					}
-					synctest.Wait()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.commits(ctx)
+		has := func(name string) bool { _, ok := s.table.Get(s.set.DB.ReadTxn(), name); return ok }
+		synctest.Wait()
+		for i, name := range []string{"a", "b"} {
+			if err := s.Add(small(t, name, "192.0.2.1", []string{"1", "2"}[i])); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if !has("a") || has("b") {
+			t.Errorf("committed at once: a %v, b %v; want only a", has("a"), has("b"))
+		}
+		time.Sleep(commitInterval - 1)
+		if synctest.Wait(); has("b") {
+			t.Errorf("b is committed before %s", commitInterval)
+		}
+		time.Sleep(time.Nanosecond)
+		if synctest.Wait(); !has("b") {
+			t.Errorf("b is not committed after %s", commitInterval)
+		}
+	})
+}
+
+// Pods of other nodes change all the time in a large cluster. The first change after a pause is in the table at once, and those that follow within
+// remoteInterval come together.
+func TestEvents_OfRemotePodsGather(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("far", 0))
+		r := followWith(t, server.Client(t), Settings{CopyEvery: time.Hour}, false)
+		r.synced(t)
+		put := func(n int) (behind bool) {
+			server.Put(endpoint("far", n))
+			time.Sleep(commitInterval)
+			synctest.Wait()
+			return r.same(server, "one") != nil
+		}
+		for round := range 3 {
+			time.Sleep(time.Second)
+			if first := 1 + 100*round; put(first) {
+				t.Error("a change after a pause waits")
+			}
+			commits, last := 0, ""
+			for n := range 50 {
+				put(2 + 100*round + n)
+				if now := r.keys("cilium-endpoints")["a/far"]; now != last {
+					commits, last = commits+1, now
 				}
-				if !has("a") || has("b") {
-					t.Errorf("committed at once: a %v, b %v; want only a", has("a"), has("b"))
-				}
-				time.Sleep(test.want - 1)
-				if synctest.Wait(); has("b") {
-					t.Errorf("b is committed before %s", test.want)
-				}
-				time.Sleep(time.Nanosecond)
-				if synctest.Wait(); !has("b") {
-					t.Errorf("b is not committed after %s", test.want)
-				}
-			})
-		})
-	}
+			}
+			if most := 1 + int(2*50*commitInterval/remoteInterval); commits < 3 || commits > most {
+				t.Errorf("50 changes in %v came in %d commits, want 3 to %d", 50*commitInterval, commits, most)
+			}
+			time.Sleep(remoteInterval)
+			if synctest.Wait(); r.same(server, "one") != nil {
+				t.Errorf("the table is behind %v after the last change", remoteInterval)
+			}
+		}
+	})
 }
 
 // The last copy waits for the last commits, however long those take.

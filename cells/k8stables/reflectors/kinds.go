@@ -19,12 +19,16 @@ type kind struct {
 	narrow   func(*metav1.ListOptions) // what is asked for; nil means all
 }
 
-// interval is the least time between two commits of the kind.
-func (k kind) interval() time.Duration {
+// remoteInterval is how long events of CiliumEndpoints gather. In a large cluster one of them changes every few milliseconds; woken for each, the agent
+// takes several times what reading it and writing its addresses takes.
+const remoteInterval = 100 * time.Millisecond
+
+// gather is how long events of the kind gather before they are read; 0 for those that never wait.
+func (k kind) gather() time.Duration {
 	if k.resource.Plural == kubeapi.CiliumEndpoints.Plural {
 		return remoteInterval
 	}
-	return commitInterval
+	return 0
 }
 
 // kinds lists all that is followed.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
 // object is what is left of an object of the API server on its way to the table. A reflector sees it as an object.
@@ -62,6 +64,7 @@ type listWatch struct {
 	servers  servers
 	quorum   atomic.Bool // the next list must be a quorum read
 	report   *report
+	gather   time.Duration // see [kubeapi.Gathering]; 0 for never
 }
 
 func (l *listWatch) wrap() *cache.ListWatch {
@@ -98,6 +101,9 @@ func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runti
 }
 
 func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	if l.gather > 0 {
+		ctx = kubeapi.Gathering(ctx, l.gather)
+	}
 	stream := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if stream && l.quorum.Load() {
 		return nil, errAskForList
@@ -115,7 +121,7 @@ func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watc
 	if err != nil {
 		return nil, err
 	}
-	out := &shrunkWatch{in: in, out: make(chan watch.Event), stop: make(chan struct{}), nodeName: l.nodeName}
+	out := &shrunkWatch{in: in, out: make(chan watch.Event, 64), stop: make(chan struct{}), nodeName: l.nodeName}
 	go out.run()
 	return out, nil
 }

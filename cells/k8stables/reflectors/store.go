@@ -21,9 +21,6 @@ const (
 	// commitInterval is the least time between two commits of one table: what happens meanwhile goes into the next. The first event after
 	// a pause never waits.
 	commitInterval = 10 * time.Millisecond
-	// remoteInterval is the minimum interval between two commits of the CiliumEndpoints. In a large cluster one of them changes every few milliseconds, and
-	// each commit starts a round of every controller that watches the table, at three times the cost of the event itself.
-	remoteInterval = 50 * time.Millisecond
 	// maxPending bounds how many events wait for it.
 	maxPending = 4096
 )
@@ -112,7 +109,7 @@ func (s *store) commits(ctx context.Context) {
 		heartbeat.Busy(ctx)
 		s.report.wrote(s.flush())
 		heartbeat.Idle(ctx)
-		pause.Reset(s.interval())
+		pause.Reset(commitInterval)
 	}
 }
 
