@@ -159,14 +159,9 @@ func (t *traffic) up(link netlink.Link) error {
 			return fmt.Errorf("put %s into link group %#x: %w", a.Name, podlink.Group, err)
 		}
 	}
-	if a.RawFlags&unix.IFF_NOARP == 0 {
-		if err := t.links.LinkSetARPOff(link); err != nil {
-			return fmt.Errorf("take ARP off %s: %w", a.Name, err)
-		}
-	}
-	if a.RawFlags&unix.IFF_UP == 0 {
-		if err := t.links.LinkSetUp(link); err != nil {
-			return fmt.Errorf("set %s up: %w", a.Name, err)
+	if missing := (unix.IFF_NOARP | unix.IFF_UP) &^ a.RawFlags; missing != 0 {
+		if err := t.tc.AddLinkFlags(a.Index, missing); err != nil {
+			return fmt.Errorf("take ARP off %s and set it up: %w", a.Name, err)
 		}
 	}
 	return nil

@@ -54,6 +54,15 @@ func (h *Handle) request(kind, flags int, answer uint16, parts ...nl.NetlinkRequ
 	}
 }
 
+// AddLinkFlags gives a link flags (IFF_UP and others) that it lacks, all in one message: each waits for the lock of all changes to links. IFF_UP
+// takes effect last.
+func (h *Handle) AddLinkFlags(ifindex int, flags uint32) error {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index, msg.Flags, msg.Change = int32(ifindex), flags, flags
+	_, err := h.request(unix.RTM_SETLINK, unix.NLM_F_ACK, 0, msg)
+	return err
+}
+
 // tcMsg addresses a place in traffic control.
 func tcMsg(ifindex int32, parent, handle, info uint32) *nl.TcMsg {
 	return &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: ifindex, Parent: parent, Handle: handle, Info: info}
