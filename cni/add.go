@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -67,47 +68,67 @@ func (a *addition) run(ctx context.Context) *types.Error {
 		return failed
 	}
 	defer a.ns.Close()
-	if a.config, failed = waitReady(ctx, a.agent); failed != nil {
-		return failed
-	}
-	for _, step := range []struct {
-		name string
-		run  func(context.Context) *types.Error
-	}{
-		{"open netlink", a.openHandles},
-		{"look for names in use", a.checkFree},
-		{"allocate addresses", a.allocate},
-		{"create the link", a.createLink},
-		{"configure the pod", a.configurePod},
-		{"create the endpoint", a.createEndpoint},
-		{"wait for the kernel", a.awaitUsable},
-		{"print the result", a.printResult},
+	for _, steps := range [][]step{
+		{{"wait for the agent", a.awaitAgent}, {"look for names in use", a.checkFree}},
+		{{"allocate addresses", a.allocate}, {"create the link", a.createLink}},
+		{{"create the endpoint", a.createEndpoint}, {"configure the pod", a.configurePod}},
+		{{"wait for the kernel", a.awaitUsable}},
+		{{"print the result", a.printResult}},
 	} {
 		if ctx.Err() != nil {
 			return failure(types.ErrTryAgainLater, fmt.Errorf("ADD was interrupted: %w", context.Cause(ctx)), "")
 		}
-		begin := time.Now()
-		if failed := step.run(ctx); failed != nil {
+		if failed := a.atOnce(ctx, steps); failed != nil {
 			return failed
 		}
-		a.log.Debug("A step is done", "step", step.name, "duration", time.Since(begin))
 	}
 	return nil
 }
 
-func (a *addition) openHandles(context.Context) *types.Error {
-	var err error
-	if a.host, err = rtnl.Open(); err != nil {
-		return failure(codeKernel, err, "")
+// step is a part of ADD.
+type step struct {
+	name string
+	run  func(context.Context) *types.Error
+}
+
+// atOnce does steps that need nothing of each other, and returns when all have ended, with the first failure in their order. While the agent
+// works on its part the plugin does its own.
+func (a *addition) atOnce(ctx context.Context, steps []step) *types.Error {
+	failures := make([]*types.Error, len(steps))
+	do := func(i int) {
+		begin := time.Now()
+		if failures[i] = steps[i].run(ctx); failures[i] == nil {
+			a.log.Debug("A step is done", "step", steps[i].name, "duration", time.Since(begin))
+		}
 	}
-	if a.pod, err = a.ns.enter(a.config.Addressing.Ipv6.IP != ""); err != nil {
-		return failure(codeKernel, err, "")
+	var others sync.WaitGroup
+	for i := range steps[1:] {
+		others.Go(func() { do(i + 1) })
+	}
+	do(0)
+	others.Wait()
+	for _, failed := range failures {
+		if failed != nil {
+			return failed
+		}
 	}
 	return nil
+}
+
+func (a *addition) awaitAgent(ctx context.Context) (failed *types.Error) {
+	a.config, failed = waitReady(ctx, a.agent)
+	return failed
 }
 
 // checkFree refuses before anything is allocated what could not be attached.
 func (a *addition) checkFree(context.Context) *types.Error {
+	var err error
+	if a.host, err = rtnl.Open(); err != nil {
+		return failure(codeKernel, err, "")
+	}
+	if a.pod, err = a.ns.enter(); err != nil {
+		return failure(codeKernel, err, "")
+	}
 	name, err := freeHostName(a.host, a.args.ContainerID, a.args.IfName)
 	if err != nil {
 		return a.linkFailure(err)
@@ -117,11 +138,7 @@ func (a *addition) checkFree(context.Context) *types.Error {
 	} else if !rtnl.IsGone(err) {
 		return failure(codeKernel, fmt.Errorf("look up %s in the pod: %w", a.args.IfName, err), "")
 	}
-	mtu := a.conf.MTU
-	if mtu == 0 {
-		mtu = a.config.DeviceMTU
-	}
-	a.spec = linkSpec{hostName: name, podName: a.args.IfName, mtu: mtu, hostMAC: randomMAC(), podMAC: randomMAC(), pod: a.ns}
+	a.spec = linkSpec{hostName: name, podName: a.args.IfName, mtu: a.conf.MTU, hostMAC: randomMAC(), podMAC: randomMAC(), pod: a.ns}
 	return nil
 }
 
@@ -142,6 +159,14 @@ func (a *addition) linkFailure(err error) *types.Error {
 
 // createLink makes both ends in one message.
 func (a *addition) createLink(context.Context) *types.Error {
+	if a.spec.mtu == 0 {
+		a.spec.mtu = a.config.DeviceMTU
+	}
+	if a.config.Addressing.Ipv6.IP != "" && !a.pod.ipv6 {
+		if err := a.ns.do(permitIPv6); err != nil {
+			return failure(codeKernel, err, "")
+		}
+	}
 	if err := a.links.create(a.host, a.spec); err != nil {
 		err = fmt.Errorf("create link %s with its peer %s in the pod: %w", a.spec.hostName, a.spec.podName, err)
 		remedy := "is CAP_NET_ADMIN missing, or the veth module?"
@@ -150,7 +175,7 @@ func (a *addition) createLink(context.Context) *types.Error {
 		}
 		return failure(codeKernel, err, remedy)
 	}
-	a.undo.add(func(context.Context) error { return deleteLink(a.host, a.spec.hostName) })
+	a.undo.link = func(context.Context) error { return deleteLink(a.host, a.spec.hostName) }
 	var err error
 	if a.link, err = findHostLink(a.host, a.spec.hostName); err == nil && a.link == nil {
 		err = fmt.Errorf("link %s went away", a.spec.hostName)
@@ -210,13 +235,12 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 		return deleteEndpoint(ctx, a.agent, a.args.ContainerID, a.args.IfName, deleteTimeout)
 	}
 	err := a.agent.CreateEndpoint(ctx, req)
-	if err == nil {
-		a.undo.add(forget)
-		return nil
-	}
 	// An agent that refuses has undone its part, and what it has under this name would be somebody else's.
-	if agentcall.Status(err) == 0 {
-		a.undo.add(forget)
+	if err == nil || agentcall.Status(err) == 0 {
+		a.undo.endpoint = forget
+	}
+	if err == nil {
+		return nil
 	}
 	return agentFailure(codeRefused, a.agent, err)
 }

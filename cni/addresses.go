@@ -20,7 +20,7 @@ func (a *addition) allocate(ctx context.Context) *types.Error {
 	for _, pair := range []struct{ ip, pool string }{
 		{answer.Address.Ipv6, answer.Address.Ipv6PoolName}, {answer.Address.Ipv4, answer.Address.Ipv4PoolName}} {
 		if pair.ip != "" {
-			a.undo.add(func(ctx context.Context) error { return a.agent.ReleaseIP(ctx, pair.ip, poolName(pair.pool)) })
+			a.undo.addresses = append(a.undo.addresses, func(ctx context.Context) error { return a.agent.ReleaseIP(ctx, pair.ip, poolName(pair.pool)) })
 		}
 	}
 	families, err := parseFamilies(answer)

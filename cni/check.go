@@ -124,7 +124,7 @@ func (e *expected) checkKernel(ns *podNamespace) error {
 	if err := checkLink("host end "+e.host.Name, link.attrs, e.host); err != nil {
 		return err
 	}
-	pod, err := ns.enter(false)
+	pod, err := ns.enter()
 	if err != nil {
 		return err
 	}

@@ -185,7 +185,7 @@ func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 // putAside takes the pod's end down, which removes its routes, and gives its name free for another ADD. It reports
 // whether the end was found.
 func putAside(ns *podNamespace, link *hostLink) (found bool, err error) {
-	pod, err := ns.enter(false)
+	pod, err := ns.enter()
 	if err != nil {
 		return false, err
 	}

@@ -29,6 +29,7 @@ type fakeAgent struct {
 	ipam      string // status of healthz
 	health    models.EndpointHealthStatus
 	next      int
+	mtu       int               // of links
 	addresses map[string]string // address -> owner
 	endpoints map[string]models.EndpointChangeRequest
 	// fail answers a request with a status and a message when it returns a status.
@@ -41,7 +42,7 @@ type fakeAgent struct {
 
 func newFakeAgent(t testing.TB, stateDir string) *fakeAgent {
 	t.Helper()
-	a := &fakeAgent{stateDir: stateDir, ipv4: true, ipv6: true, addresses: map[string]string{},
+	a := &fakeAgent{stateDir: stateDir, ipv4: true, ipv6: true, mtu: 1450, addresses: map[string]string{},
 		endpoints: map[string]models.EndpointChangeRequest{}, health: models.EndpointHealthStatusOK,
 		state: models.AgentState{State: models.AgentStateStateReady}, ipam: "IPv4: 3/254 allocated from 10.9.0.0/24"}
 	a.start(t)
@@ -124,7 +125,7 @@ func (a *fakeAgent) addressing() (n models.NodeAddressing) {
 
 func (a *fakeAgent) getConfig(w http.ResponseWriter, _ *http.Request) {
 	answer(w, 200, models.DaemonConfiguration{Status: models.DaemonConfigurationStatus{
-		Addressing: a.addressing(), DeviceMTU: 1450, RouteMTU: 1400, Agent: a.state}})
+		Addressing: a.addressing(), DeviceMTU: a.mtu, RouteMTU: 1400, Agent: a.state}})
 }
 
 func (a *fakeAgent) postIPAM(w http.ResponseWriter, r *http.Request) {

@@ -105,21 +105,27 @@ func TestRandomMAC_IsUnicastAndLocal(t *testing.T) {
 	}
 }
 
-func TestUndo_GoesBackwardsPastErrors(t *testing.T) {
+// An address is given back when nothing has it any more, in whatever order the steps ended.
+func TestUndo_GivesAddressesBackLastAndGoesPastErrors(t *testing.T) {
 	t.Parallel()
-	var u undo
 	var order []string
 	broken := errors.New("broken")
-	for _, name := range []string{"a", "b", "c"} {
-		u.add(func(context.Context) error {
+	does := func(name string) func(context.Context) error {
+		return func(context.Context) error {
 			order = append(order, name)
-			if name == "b" {
+			if name == "link" {
 				return broken
 			}
 			return nil
-		})
+		}
 	}
-	if err := u.run(); !errors.Is(err, broken) || strings.Join(order, "") != "cba" {
+	u := undo{addresses: []func(context.Context) error{does("IPv6"), does("IPv4")}}
+	u.link = does("link")
+	if err := u.run(); !errors.Is(err, broken) || strings.Join(order, " ") != "link IPv6 IPv4" {
+		t.Errorf("order %v, %v", order, err)
+	}
+	order, u.endpoint = nil, does("endpoint")
+	if err := u.run(); !errors.Is(err, broken) || strings.Join(order, " ") != "endpoint link IPv6 IPv4" {
 		t.Errorf("order %v, %v", order, err)
 	}
 }

@@ -22,35 +22,30 @@ const disableIPv6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
 type podHandle struct {
 	*rtnl.Handle
 	cookie uint64
+	ipv6   bool // permitted for links that are born in it
 }
 
-// enter opens the handle. With ipv6 it also permits IPv6 in the namespace, which has to happen before the link is born.
-func (ns *podNamespace) enter(ipv6 bool) (pod *podHandle, err error) {
+// enter opens the handle.
+func (ns *podNamespace) enter() (pod *podHandle, err error) {
 	err = ns.do(func() error {
-		if ipv6 {
-			if err := permitIPv6(); err != nil {
-				return err
-			}
-		}
 		handle, err := rtnl.Open()
 		if err != nil {
 			return fmt.Errorf("in the pod's namespace: %w", err)
 		}
-		pod = &podHandle{handle, cookie()}
+		off, err := os.ReadFile(disableIPv6)
+		pod = &podHandle{handle, cookie(), err == nil && strings.TrimSpace(string(off)) == "0"}
 		return nil
 	})
 	return pod, err
 }
 
+// permitIPv6 switches IPv6 on, which has to happen before the link is born.
 func permitIPv6() error {
-	value, err := os.ReadFile(disableIPv6)
-	if errors.Is(err, os.ErrNotExist) {
+	err := os.WriteFile(disableIPv6, []byte("0"), 0)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return errors.New("the kernel has no IPv6; start the agent with --enable-ipv6=false")
-	}
-	if err == nil && strings.TrimSpace(string(value)) != "0" {
-		err = os.WriteFile(disableIPv6, []byte("0"), 0)
-	}
-	if err != nil {
+	case err != nil:
 		return fmt.Errorf("permit IPv6 in the pod: %w", err)
 	}
 	return nil

@@ -84,6 +84,18 @@ func TestPrivilegedAdd_FailureIsUndone(t *testing.T) {
 	}
 }
 
+// The kernel refuses the link while the agent gives the addresses, which go back.
+func TestPrivilegedAdd_NoLinkIsUndone(t *testing.T) {
+	t.Parallel()
+	n, p := newNode(t), newPod(t)
+	n.agent.set(func() { n.agent.mtu = maxMTU + 1 })
+	n.refuse(add("c1", p), codeKernel, "create link")
+	n.wantNothing()
+	if n.agent.next != 1 {
+		t.Errorf("%d allocations were made, want one", n.agent.next)
+	}
+}
+
 // The agent says that the endpoint is there, and the link cannot send.
 func TestPrivilegedAdd_NoCarrierIsUndone(t *testing.T) {
 	t.Parallel()

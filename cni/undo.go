@@ -9,21 +9,21 @@ import (
 // undoTimeout bounds going back as a whole.
 const undoTimeout = 20 * time.Second
 
-// undo remembers how to go back. Its steps run in reverse.
+// undo remembers how to go back: the endpoint first, then the link, then the addresses, which somebody else may have from that moment on. Steps
+// that run at once set different fields.
 type undo struct {
-	steps []func(ctx context.Context) error
+	endpoint, link func(ctx context.Context) error
+	addresses      []func(ctx context.Context) error
 }
-
-func (u *undo) add(step func(ctx context.Context) error) { u.steps = append(u.steps, step) }
 
 // run goes back as far as it can. It has a context of its own, because the runtime's patience may be what has ended.
 func (u *undo) run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()
 	var errs []error
-	for i := len(u.steps) - 1; i >= 0; i-- {
-		if err := u.steps[i](ctx); err != nil {
-			errs = append(errs, err)
+	for _, step := range append([]func(context.Context) error{u.endpoint, u.link}, u.addresses...) {
+		if step != nil {
+			errs = append(errs, step(ctx))
 		}
 	}
 	return errors.Join(errs...)
