@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/waggle-net/waggle/test/bench/figures"
@@ -60,7 +62,14 @@ func (b *bench) attach(ctx context.Context) error {
 			defer pod.Close()
 		}
 	}
+	var floors []time.Duration
 	for i := range b.rounds {
+		time.Sleep(rest)
+		took, err := floor(ctx, nodes[0], fmt.Sprintf("floor-%d", i))
+		if err != nil {
+			return fmt.Errorf("floor: %w", err)
+		}
+		floors = append(floors, took)
 		for _, n := range rand.Perm(len(sides)) {
 			time.Sleep(rest)
 			side := sides[n]
@@ -81,11 +90,39 @@ func (b *bench) attach(ctx context.Context) error {
 		b.compare("DEL, "+line.what+", p50", line.ours.dels, control.dels, line.del)
 	}
 	b.compare(fmt.Sprintf("ADD, dual-stack, %d pods there against none, p50", crowd), crowded.adds, dual.adds, addCrowdedBudget)
+	b.compare("floor of ADD: start of the plugin, and a veth pair, p50", floors, control.adds, unlimited)
 	b.compare("ADD and DEL together, dual-stack, p50", dual.both, control.both, unlimited)
 	rate := 1 / median(dual.both).Seconds()
 	b.report("ADD+DEL pairs per second", fmt.Sprintf("%.0f (control %.0f)", rate, 1/median(control.both).Seconds()),
 		figures.Value{Number: rate, Unit: "pairs/s"}, unlimited)
 	return b.burst(ctx, nodes[2])
+}
+
+// floor is the time of what no ADD goes without: the start of the plugin, which only says its versions, and a veth pair into the pod.
+func floor(ctx context.Context, node *nodekit.Node, name string) (took time.Duration, err error) {
+	pod, err := node.NewPod(name)
+	if err != nil {
+		return 0, err
+	}
+	defer pod.Close()
+	err = node.Do(func() error {
+		cni, _, err := node.CNI("1.0.0")
+		if err != nil {
+			return err
+		}
+		namespace, err := os.Open(pod.NetnsPath)
+		if err != nil {
+			return err
+		}
+		defer namespace.Close()
+		took, err = timed(func() error {
+			_, err := cni.GetVersionInfo(ctx, "waggle-cni")
+			return errors.Join(err, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name},
+				PeerName: pod.IfName, PeerNamespace: netlink.NsFd(namespace.Fd())}))
+		})
+		return err
+	})
+	return took, err
 }
 
 // guard writes the pods of a node, and a policy that isolates them all from others than themselves.
