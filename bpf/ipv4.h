@@ -71,19 +71,24 @@ static __always_inline int ipv4_is_node_local(__be32 addr)
 	return network == 0 || network == bpf_htonl(0x7f000000);
 }
 
-/* ipv4_hop takes one from the time to live, which the caller has found to be above 1, and mends the checksum. */
+/* ipv4_hop_at takes one from the time to live, which the caller has found to be above 1, and mends the checksum. */
+static __always_inline void ipv4_hop_at(struct iphdr *ip)
+{
+	/* One less in the high byte of a word is one more in the complement: RFC 1624 with a carry of at most one. */
+	__u32 sum = ip->check + bpf_htons(0x0100);
+
+	ip->check = sum + (sum >= 0xffff);
+	ip->ttl--;
+}
+
+/* ipv4_hop does the same to the header of a packet. */
 static __always_inline verdict ipv4_hop(struct __sk_buff *skb)
 {
-	__u32 offset = link_header, sum;
+	__u32 offset = link_header;
 	void *head = packet_head(skb, offset + sizeof(struct iphdr));
-	struct iphdr *ip;
 
 	if (!head)
 		return DROP(FILE_IPV4, REASON_WRITE);
-	ip = head + offset;
-	/* One less in the high byte of a word is one more in the complement: RFC 1624 with a carry of at most one. */
-	sum = ip->check + bpf_htons(0x0100);
-	ip->check = sum + (sum >= 0xffff);
-	ip->ttl--;
+	ipv4_hop_at(head + offset);
 	return CONTINUE;
 }

@@ -6,6 +6,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "conntrack.h"
+#include "encap.h"
 #include "endpoint.h"
 #include "flow.h"
 #include "identities.h"
@@ -73,10 +74,16 @@ __attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 ide
 	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
 }
 
-/* ask_tunnel notes who sent a packet for a pod that came through the tunnel: the stack hands on the mark of overlay_ingress. */
+/* came_by_tunnel reports whether a packet came through the tunnel: over its device, or decapsulated by netdev_ingress. */
+static __always_inline int came_by_tunnel(struct __sk_buff *skb)
+{
+	return (encap_modes && skb->tc_index == ENCAP_TC_INDEX) || overlay_is_device(skb->ingress_ifindex);
+}
+
+/* ask_tunnel notes who sent a packet for a pod that came through the tunnel: it has the mark of overlay_ingress. */
 __attribute__((noinline)) int ask_tunnel(struct __sk_buff *skb, struct flow *flow)
 {
-	if (!flow || !overlay_is_device(skb->ingress_ifindex))
+	if (!flow || !came_by_tunnel(skb))
 		return 0;
 	flow->tunnelled = 1;
 	flow->tunnelled_identity = mark_identity(skb->mark);

@@ -73,6 +73,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapOverlay:         {ebpf.Array, 4, 32},
 		MapNodes:           {ebpf.Array, 4, 64},
 		MapNodeAddrs:       {ebpf.Hash, 20, 4},
+		MapEncap:           {ebpf.Array, 4, 12},
 		MapKnownIdentities: {ebpf.Array, 4, 8},
 	}
 	for name, w := range want {
@@ -106,6 +107,7 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		withTunnel(t, spec)
 		coll, err := ebpf.NewCollection(spec)
 		if err != nil {
 			var verifier *ebpf.VerifierError
@@ -132,6 +134,18 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	}
 }
 
+// withTunnel makes the verifier walk through what programs do only with a tunnel.
+func withTunnel(t *testing.T, spec *ebpf.CollectionSpec) {
+	t.Helper()
+	for name, value := range map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll} {
+		if v := spec.Variables[name]; v != nil {
+			if err := v.Set(value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // Of the 512 bytes of stack that the kernel gives the functions of a chain of calls together (MAX_BPF_STACK in include/linux/filter.h), programs may use
 // this much. The rest is room for further functions.
 const stackBudget = 352
@@ -147,6 +161,7 @@ func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		withTunnel(t, spec)
 		for name, p := range spec.Programs {
 			// The first instruction stays the first: it has the symbol of the function, and perhaps a relocation of its own.
 			deep := asm.StoreImm(asm.R10, int16(-(own[name] + 512 - stackBudget)), 0, asm.Word)

@@ -10,6 +10,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 #include "conntrack.h"
+#include "decap.h"
 #include "drop.h"
 #include "endpoint.h"
 #include "flow.h"
@@ -181,7 +182,9 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 		return PASS; /* the stack drops frames that a switch sent to all of its ports, or a bridge sends them on */
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram that nobody here has seen the beginning of */
-	if ((v = tunnelled(flow)) != CONTINUE)
+	if ((v = tunnelled(flow)) == PASS)
+		return decapsulate(skb, flow);
+	if (v != CONTINUE)
 		return v;
 	if (flow->l4.role == L4_ERROR)
 		return forward_error(skb, flow);

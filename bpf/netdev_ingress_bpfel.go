@@ -84,6 +84,18 @@ type netdevIngressCtKey6 struct {
 	Pad      uint8
 }
 
+type netdevIngressDatapathState struct {
+	_        structs.HostLayout
+	Protocol uint32
+}
+
+type netdevIngressEncap struct {
+	_   structs.HostLayout
+	Mtu uint32
+	Mac [6]uint8
+	Pad [2]uint8
+}
+
 type netdevIngressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -456,7 +468,9 @@ const (
 	netdevIngressMapCtNew6            = "ct_new6"
 	netdevIngressMapCtRates           = "ct_rates"
 	netdevIngressMapCtSignals         = "ct_signals"
+	netdevIngressMapDatapath          = "datapath"
 	netdevIngressMapDropTokens        = "drop_tokens"
+	netdevIngressMapEncap             = "encap"
 	netdevIngressMapEndpointFacts     = "endpoint_facts"
 	netdevIngressMapEpochShards       = "epoch_shards"
 	netdevIngressMapEpochs            = "epochs"
@@ -466,6 +480,7 @@ const (
 	netdevIngressMapFrags             = "frags"
 	netdevIngressMapIpcache           = "ipcache"
 	netdevIngressMapIpcachePrefixes   = "ipcache_prefixes"
+	netdevIngressMapKnownIdentities   = "known_identities"
 	netdevIngressMapLeaves            = "leaves"
 	netdevIngressMapMaglev            = "maglev"
 	netdevIngressMapMetrics           = "metrics"
@@ -494,6 +509,7 @@ const (
 	netdevIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	netdevIngressVarCtTcpTimeout      = "ct_tcp_timeout"
+	netdevIngressVarEncapModes        = "encap_modes"
 	netdevIngressVarLinkHeader        = "link_header"
 	netdevIngressVarNatPortFirst      = "nat_port_first"
 	netdevIngressVarNatPortLast       = "nat_port_last"
@@ -570,7 +586,9 @@ type netdevIngressMapSpecs struct {
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
 	CtRates         *ebpf.MapSpec `ebpf:"ct_rates"`
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
+	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
+	Encap           *ebpf.MapSpec `ebpf:"encap"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
@@ -580,6 +598,7 @@ type netdevIngressMapSpecs struct {
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
 	Leaves          *ebpf.MapSpec `ebpf:"leaves"`
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
@@ -613,6 +632,7 @@ type netdevIngressVariableSpecs struct {
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	EncapModes        *ebpf.VariableSpec `ebpf:"encap_modes"`
 	LinkHeader        *ebpf.VariableSpec `ebpf:"link_header"`
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
@@ -660,7 +680,9 @@ type netdevIngressMaps struct {
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
 	CtRates         *ebpf.Map `ebpf:"ct_rates"`
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
+	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
+	Encap           *ebpf.Map `ebpf:"encap"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
@@ -670,6 +692,7 @@ type netdevIngressMaps struct {
 	Frags           *ebpf.Map `ebpf:"frags"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
 	Leaves          *ebpf.Map `ebpf:"leaves"`
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
@@ -708,7 +731,9 @@ func (m *netdevIngressMaps) Close() error {
 		m.CtNew6,
 		m.CtRates,
 		m.CtSignals,
+		m.Datapath,
 		m.DropTokens,
+		m.Encap,
 		m.EndpointFacts,
 		m.EpochShards,
 		m.Epochs,
@@ -718,6 +743,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.Frags,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.KnownIdentities,
 		m.Leaves,
 		m.Maglev,
 		m.Metrics,
@@ -752,6 +778,7 @@ type netdevIngressVariables struct {
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	EncapModes        *ebpf.Variable `ebpf:"encap_modes"`
 	LinkHeader        *ebpf.Variable `ebpf:"link_header"`
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`

@@ -21,6 +21,9 @@ import (
 
 const ifBackbone = 106 // towards another node
 
+// guardedGroup is the link group of devices whose packets need the mark of programs.
+const guardedGroup = 0x5747
+
 // The networks around the node: clients on one side, another node with a pod on the other.
 var (
 	nodeOut    = map[int]netip.Addr{4: netip.MustParseAddr("192.0.2.1"), 6: netip.MustParseAddr("2001:db8:1::1")}
@@ -122,13 +125,12 @@ func newSurroundings(t *testing.T, links nodeLinks, constants ...map[string]uint
 
 // guard puts the rules of the node in place: nobody outside is the node or a pod, and no pod speaks past its programs.
 func (s *surroundings) guard() {
-	const group = 0x5747
 	for _, name := range []string{"poda", "podb"} {
 		link, err := netlink.LinkByName(name)
 		check(s.t, err)
-		check(s.t, netlink.LinkSetGroup(link, group))
+		check(s.t, netlink.LinkSetGroup(link, guardedGroup))
 	}
-	rule := nftguard.Rule{Groups: []uint32{group}, Mark: 0xf00, Mask: 0xf00, NodeDevice: "waggle_net", PodDevice: "waggle_host"}
+	rule := nftguard.Rule{Groups: []uint32{guardedGroup}, Mark: 0xf00, Mask: 0xf00, NodeDevice: "waggle_net", PodDevice: "waggle_host"}
 	check(s.t, nftguard.Install(rule))
 }
 

@@ -60,6 +60,10 @@ static __always_inline int overlay_address(__u32 family, __u8 *addr)
 	return !!now->ipv4;
 }
 
+/* overlay_vni is the VNI of what an endpoint with an identity sends. A number of this node alone does not fit into a VNI, and nobody else would know whose
+ * it is. */
+static __always_inline __u32 overlay_vni(__u32 identity) { return identity & IDENTITY_SCOPE ? IDENTITY_WORLD : identity; }
+
 /* overlay_identity finds the VNI of a packet that leaves this node for another. Only endpoints of this node and the node itself send in the
  * tunnel: of other sources the receiver cannot know that they are behind this node. */
 static __always_inline verdict overlay_identity(const struct addr_key *from, __u32 *identity)
@@ -74,8 +78,7 @@ static __always_inline verdict overlay_identity(const struct addr_key *from, __u
 		return CONTINUE;
 	if (!(facts = endpoint_by_id(ref->id)))
 		return DROP(FILE_OVERLAY, REASON_STALE_IP);
-	/* A number of this node alone does not fit into a VNI, and nobody else would know whose it is. */
-	*identity = facts->identity & IDENTITY_SCOPE ? IDENTITY_WORLD : facts->identity;
+	*identity = overlay_vni(facts->identity);
 	return CONTINUE;
 }
 

@@ -23,6 +23,7 @@
 #include "netdev.h"
 #include "nodes.h"
 #include "overlay.h"
+#include "overlay_inner.h"
 #include "reasons.h"
 
 /* outer_ends reads the outer addresses. It reports whether the packet has any. */
@@ -59,42 +60,6 @@ __attribute__((noinline)) int outer(struct __sk_buff *skb, __u32 *node, __u32 *v
 	if (key.tunnel_id == IDENTITY_UNKNOWN || key.tunnel_id == IDENTITY_HOST)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_UNKNOWN_IDENTITY);
 	return CONTINUE;
-}
-
-/* inner checks the addresses of the packet inside: PASS for an endpoint, CONTINUE for the node itself. Packets for other nodes and for the outside
- * are not forwarded. */
-__attribute__((noinline)) int inner(const struct addr_key *source, const struct addr_key *destination, __u32 node)
-{
-	struct endpoint_ref *ref;
-	struct addr_key from, to;
-
-	if (!source || !destination)
-		return DROP(FILE_OVERLAY_INGRESS, REASON_INTERNAL);
-	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
-	to = *destination;
-	if (ipcache_node(&from) != node)
-		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_SOURCE);
-	if (!(ref = bpf_map_lookup_elem(&bpf_endpoints, &to)))
-		return DROP(FILE_OVERLAY_INGRESS, REASON_NO_ENDPOINT);
-	return ref->flags & ADDRESS_HOST ? CONTINUE : PASS;
-}
-
-/* sender returns the identity of the sender of the packet inside: the one that ipcache has, and for a pod that ipcache does not know the VNI. Other
- * numbers than those of the cluster, and those that policies do not know yet, leave the sender unknown. */
-__attribute__((noinline)) int sender(struct __sk_buff *skb, const struct addr_key *source, __u32 vni)
-{
-	struct addr_key from;
-	__u32 identity;
-
-	if (!source)
-		return IDENTITY_UNKNOWN;
-	from = *source; /* helpers of Linux 6.1 take no key from the memory of a caller */
-	identity = ipcache_identity(&from);
-	if (identity == IDENTITY_UNKNOWN)
-		return identity_is_known(vni) ? vni : IDENTITY_UNKNOWN;
-	if (identity != vni && !(vni == IDENTITY_REMOTE_NODE && identity_is_remote_node(identity)))
-		metrics_count(REASON_VNI_DIFFERS, DIRECTION_INGRESS, skb->len);
-	return identity;
 }
 
 /* to_client sends a packet from a backend of a service to the client outside for whom netdev_ingress chose that backend. PASS when the packet is

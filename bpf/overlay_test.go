@@ -45,14 +45,26 @@ func onTunnel(t *testing.T, test func(t *testing.T, n *node, family int)) {
 	onUnderlay(t, 4, test)
 }
 
+// onTunnelWith is [onTunnel] with programs that encapsulate or decapsulate by themselves.
+func onTunnelWith(t *testing.T, modes uint32, test func(t *testing.T, n *node, family int)) {
+	t.Helper()
+	onUnderlayWith(t, 4, modes, test)
+}
+
 // onUnderlay runs a test on a node with a tunnel to two other nodes.
 func onUnderlay(t *testing.T, underlay int, test func(t *testing.T, n *node, family int)) {
+	t.Helper()
+	onUnderlayWith(t, underlay, 0, test)
+}
+
+func onUnderlayWith(t *testing.T, underlay int, modes uint32, test func(t *testing.T, n *node, family int)) {
 	t.Helper()
 	for _, family := range families {
 		t.Run(fmt.Sprintf("IPv%d over IPv%d", family, underlay), func(t *testing.T) {
 			t.Parallel()
-			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort}, nil)
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort, VariableEncapModes: modes}, nil)
 			n.surround()
+			n.update(MapDatapath, uint32(0), DatapathState{Protocol: podEgressProtocolPROTOCOL_HIGHEST})
 			n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel})
 			for id, addrs := range map[uint16]map[int]netip.Addr{NodeThis: nodeIn, otherID: otherNode, thirdID: thirdNode} {
 				for _, f := range families {
@@ -108,9 +120,20 @@ func (n *node) arriveAs(h outerHeader) {
 	check(n.t, err)
 	n.t.Cleanup(func() { _ = calls.Close() })
 	check(n.t, calls.Put(uint32(0), n.programs[OverlayIngress]))
+	code := append(withTunnelKey(h, 0), asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, calls.FD()), asm.Mov.Imm(asm.R3, 0), asm.FnTailCall.Call(),
+		asm.Mov.Imm(asm.R0, 4), asm.Return())
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: code, License: "GPL"})
+	check(n.t, err)
+	n.t.Cleanup(func() { _ = p.Close() })
+	n.programs[tunnelledAs] = p
+}
+
+const zeroCsumTx = 1 << 1 // BPF_F_ZERO_CSUM_TX
+
+// withTunnelKey is code that gives a packet the metadata of the tunnel. It keeps the packet in R6.
+func withTunnelKey(h outerHeader, flags int32) asm.Instructions {
 	const size = 44 // of struct bpf_tunnel_key
 	var key [size + 4]byte
-	flags := int32(0)
 	binary.NativeEndian.PutUint32(key[0:], h.vni)
 	if !h.to.IsValid() {
 		h.to = nodeIn[int(NewAddrKey(h.from).Family)]
@@ -124,21 +147,14 @@ func (n *node) arriveAs(h outerHeader) {
 		to, from := h.to.As16(), h.from.As16()
 		copy(key[4:], to[:])
 		copy(key[28:], from[:])
-		flags = 1 // BPF_F_TUNINFO_IPV6
+		flags |= 1 // BPF_F_TUNINFO_IPV6
 	}
 	code := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
 	for at := 0; at < size; at += 4 {
 		code = append(code, asm.StoreImm(asm.RFP, int16(at-size-4), int64(int32(binary.NativeEndian.Uint32(key[at:]))), asm.Word))
 	}
-	code = append(code,
-		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -size-4), asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, flags),
-		asm.FnSkbSetTunnelKey.Call(),
-		asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, calls.FD()), asm.Mov.Imm(asm.R3, 0), asm.FnTailCall.Call(),
-		asm.Mov.Imm(asm.R0, 4), asm.Return())
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: code, License: "GPL"})
-	check(n.t, err)
-	n.t.Cleanup(func() { _ = p.Close() })
-	n.programs[tunnelledAs] = p
+	return append(code, asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -size-4), asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, flags),
+		asm.FnSkbSetTunnelKey.Call())
 }
 
 // inside is a packet as the tunnel device hands it on: the addresses of its frame are those that the sender wrote.
@@ -396,6 +412,25 @@ func TestPrivilegedPodEgress_KeepsPodsOutOfTheTunnel(t *testing.T) {
 		}
 		for _, other := range []netip.Addr{client[family], distantPod[family]} {
 			n.wantPacket(n.run(PodEgress, ifPodA, to(other, tunnelPort)), actOK, to(other, tunnelPort))
+		}
+	})
+}
+
+// Without its step, what a pod sends to another node goes to the stack.
+func TestPrivilegedPodEgress_LeavesOtherNodesToTheStackWithoutTheStep(t *testing.T) {
+	t.Parallel()
+	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
+		const toNode = 4 // POD_STEP_TO_NODE
+		if err := n.steps.Delete(uint32(toNode)); err != nil {
+			t.Fatal(err)
+		}
+		in := sent(podA, podA.addr(family), distantPod[family]).bytes(t)
+		for _, state := range []string{"new", "known"} {
+			got := n.run(PodEgress, ifPodA, in)
+			n.wantPacket(got, actOK, in)
+			if want := markOf(identityPod + uint32(podA.id)); got.mark != want {
+				t.Errorf("%s: mark %#x, want %#x", state, got.mark, want)
+			}
 		}
 	})
 }

@@ -106,8 +106,11 @@ int pod_egress(struct __sk_buff *skb)
 	int action = fast(skb);
 	verdict v;
 
-	if (action != NOT_FAST)
+	if (action != NOT_FAST) {
+		if (action == TC_ACT_OK)
+			conclude_stack(skb);
 		return action;
+	}
 	v = judge(skb, &seen);
 	return conclude(skb, v, &seen);
 }

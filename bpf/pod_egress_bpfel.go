@@ -123,6 +123,13 @@ type podEgressDropEvent struct {
 	Ifindex  uint32
 }
 
+type podEgressEncap struct {
+	_   structs.HostLayout
+	Mtu uint32
+	Mac [6]uint8
+	Pad [2]uint8
+}
+
 type podEgressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -248,6 +255,18 @@ type podEgressIpcacheEntry struct {
 	Node     uint16
 	Flags    uint8
 	Pad      uint8
+}
+
+type podEgressLeave struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mtu     uint32
+	Hop     struct {
+		_        structs.HostLayout
+		NhFamily uint32
+		Ipv4Nh   uint32
+		_        [12]byte
+	}
 }
 
 type podEgressLpmKey struct {
@@ -380,6 +399,35 @@ type podEgressNatWork struct {
 	}
 }
 
+type podEgressNetdev struct {
+	_     structs.HostLayout
+	Ipv4  uint32
+	Flags uint32
+	Ipv6  [16]uint8
+}
+
+type podEgressNode struct {
+	_              structs.HostLayout
+	Mode           uint8
+	Encap          uint8
+	Family         uint8
+	Flags          uint8
+	Ifindex        uint32
+	Mtu            uint16
+	Revision       uint16
+	UnderlaySource [16]uint8
+	Underlay       [16]uint8
+	Nexthop        [16]uint8
+	Spare          [4]uint8
+}
+
+type podEgressNodeAddr struct {
+	_    structs.HostLayout
+	Node uint16
+	Kind uint8
+	Pad  uint8
+}
+
 type podEgressOverlay struct {
 	_       structs.HostLayout
 	Ifindex uint32
@@ -421,7 +469,7 @@ type podEgressProtocol uint32
 
 const (
 	podEgressProtocolPROTOCOL_LOWEST  podEgressProtocol = 1
-	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 1
+	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 2
 )
 
 type podEgressRate struct {
@@ -500,6 +548,7 @@ const (
 	podEgressMapCtSignals           = "ct_signals"
 	podEgressMapDatapath            = "datapath"
 	podEgressMapDropTokens          = "drop_tokens"
+	podEgressMapEncap               = "encap"
 	podEgressMapEndpointFacts       = "endpoint_facts"
 	podEgressMapEpochShards         = "epoch_shards"
 	podEgressMapEpochs              = "epochs"
@@ -510,12 +559,16 @@ const (
 	podEgressMapIpcache             = "ipcache"
 	podEgressMapIpcachePrefixes     = "ipcache_prefixes"
 	podEgressMapKnownIdentities     = "known_identities"
+	podEgressMapLeaves              = "leaves"
 	podEgressMapMaglev              = "maglev"
 	podEgressMapMetrics             = "metrics"
 	podEgressMapNat4                = "nat4"
 	podEgressMapNat6                = "nat6"
 	podEgressMapNatFlows            = "nat_flows"
 	podEgressMapNatWorks            = "nat_works"
+	podEgressMapNetdevs             = "netdevs"
+	podEgressMapNodeAddrs           = "node_addrs"
+	podEgressMapNodes               = "nodes"
 	podEgressMapOverlay             = "overlay"
 	podEgressMapPodSteps            = "pod_steps"
 	podEgressMapPolicy              = "policy"
@@ -524,12 +577,14 @@ const (
 	podEgressMapServiceSlots        = "service_slots"
 	podEgressMapServices            = "services"
 	podEgressMapSourceRanges        = "source_ranges"
+	podEgressMapUnmasqueraded       = "unmasqueraded"
 	podEgressMapVerdictTokens       = "verdict_tokens"
 	podEgressProgPodEgress          = "pod_egress"
 	podEgressProgPodError           = "pod_error"
 	podEgressProgPodNeighbor        = "pod_neighbor"
 	podEgressProgPodRefuse          = "pod_refuse"
 	podEgressProgPodService         = "pod_service"
+	podEgressProgPodToNode          = "pod_to_node"
 	podEgressVarCtAnyTimeout        = "ct_any_timeout"
 	podEgressVarCtBeyond            = "ct_beyond"
 	podEgressVarCtGuarantee         = "ct_guarantee"
@@ -538,6 +593,9 @@ const (
 	podEgressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podEgressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
 	podEgressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podEgressVarEncapModes          = "encap_modes"
+	podEgressVarEncapPortFirst      = "encap_port_first"
+	podEgressVarEncapPortLast       = "encap_port_last"
 	podEgressVarFastPath            = "fast_path"
 	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
@@ -597,6 +655,7 @@ type podEgressProgramSpecs struct {
 	PodNeighbor *ebpf.ProgramSpec `ebpf:"pod_neighbor"`
 	PodRefuse   *ebpf.ProgramSpec `ebpf:"pod_refuse"`
 	PodService  *ebpf.ProgramSpec `ebpf:"pod_service"`
+	PodToNode   *ebpf.ProgramSpec `ebpf:"pod_to_node"`
 }
 
 // podEgressMapSpecs contains maps before they are loaded into the kernel.
@@ -620,6 +679,7 @@ type podEgressMapSpecs struct {
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
+	Encap           *ebpf.MapSpec `ebpf:"encap"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
@@ -630,12 +690,16 @@ type podEgressMapSpecs struct {
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
+	Leaves          *ebpf.MapSpec `ebpf:"leaves"`
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
+	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
+	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	PodSteps        *ebpf.MapSpec `ebpf:"pod_steps"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
@@ -644,6 +708,7 @@ type podEgressMapSpecs struct {
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
+	Unmasqueraded   *ebpf.MapSpec `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
@@ -659,6 +724,9 @@ type podEgressVariableSpecs struct {
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	EncapModes          *ebpf.VariableSpec `ebpf:"encap_modes"`
+	EncapPortFirst      *ebpf.VariableSpec `ebpf:"encap_port_first"`
+	EncapPortLast       *ebpf.VariableSpec `ebpf:"encap_port_last"`
 	FastPath            *ebpf.VariableSpec `ebpf:"fast_path"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
@@ -708,6 +776,7 @@ type podEgressMaps struct {
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
+	Encap           *ebpf.Map `ebpf:"encap"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
@@ -718,12 +787,16 @@ type podEgressMaps struct {
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
+	Leaves          *ebpf.Map `ebpf:"leaves"`
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
+	Netdevs         *ebpf.Map `ebpf:"netdevs"`
+	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
+	Nodes           *ebpf.Map `ebpf:"nodes"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	PodSteps        *ebpf.Map `ebpf:"pod_steps"`
 	Policy          *ebpf.Map `ebpf:"policy"`
@@ -732,6 +805,7 @@ type podEgressMaps struct {
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
+	Unmasqueraded   *ebpf.Map `ebpf:"unmasqueraded"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
@@ -754,6 +828,7 @@ func (m *podEgressMaps) Close() error {
 		m.CtSignals,
 		m.Datapath,
 		m.DropTokens,
+		m.Encap,
 		m.EndpointFacts,
 		m.EpochShards,
 		m.Epochs,
@@ -764,12 +839,16 @@ func (m *podEgressMaps) Close() error {
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.KnownIdentities,
+		m.Leaves,
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
 		m.NatWorks,
+		m.Netdevs,
+		m.NodeAddrs,
+		m.Nodes,
 		m.Overlay,
 		m.PodSteps,
 		m.Policy,
@@ -778,6 +857,7 @@ func (m *podEgressMaps) Close() error {
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
+		m.Unmasqueraded,
 		m.VerdictTokens,
 	)
 }
@@ -794,6 +874,9 @@ type podEgressVariables struct {
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	EncapModes          *ebpf.Variable `ebpf:"encap_modes"`
+	EncapPortFirst      *ebpf.Variable `ebpf:"encap_port_first"`
+	EncapPortLast       *ebpf.Variable `ebpf:"encap_port_last"`
 	FastPath            *ebpf.Variable `ebpf:"fast_path"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
@@ -815,6 +898,7 @@ type podEgressPrograms struct {
 	PodNeighbor *ebpf.Program `ebpf:"pod_neighbor"`
 	PodRefuse   *ebpf.Program `ebpf:"pod_refuse"`
 	PodService  *ebpf.Program `ebpf:"pod_service"`
+	PodToNode   *ebpf.Program `ebpf:"pod_to_node"`
 }
 
 func (p *podEgressPrograms) Close() error {
@@ -824,6 +908,7 @@ func (p *podEgressPrograms) Close() error {
 		p.PodNeighbor,
 		p.PodRefuse,
 		p.PodService,
+		p.PodToNode,
 	)
 }
 

@@ -89,6 +89,13 @@ type podIngressDatapathState struct {
 	Protocol uint32
 }
 
+type podIngressEncap struct {
+	_   structs.HostLayout
+	Mtu uint32
+	Mac [6]uint8
+	Pad [2]uint8
+}
+
 type podIngressEndpointFacts struct {
 	_                 structs.HostLayout
 	Ifindex           uint32
@@ -422,6 +429,7 @@ const (
 	podIngressMapCtSignals           = "ct_signals"
 	podIngressMapDatapath            = "datapath"
 	podIngressMapDropTokens          = "drop_tokens"
+	podIngressMapEncap               = "encap"
 	podIngressMapEndpointFacts       = "endpoint_facts"
 	podIngressMapEpochShards         = "epoch_shards"
 	podIngressMapEpochs              = "epochs"
@@ -454,6 +462,7 @@ const (
 	podIngressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podIngressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
 	podIngressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podIngressVarEncapModes          = "encap_modes"
 	podIngressVarNatShares           = "nat_shares"
 	podIngressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podIngressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
@@ -530,6 +539,7 @@ type podIngressMapSpecs struct {
 	CtSignals       *ebpf.MapSpec `ebpf:"ct_signals"`
 	Datapath        *ebpf.MapSpec `ebpf:"datapath"`
 	DropTokens      *ebpf.MapSpec `ebpf:"drop_tokens"`
+	Encap           *ebpf.MapSpec `ebpf:"encap"`
 	EndpointFacts   *ebpf.MapSpec `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.MapSpec `ebpf:"epoch_shards"`
 	Epochs          *ebpf.MapSpec `ebpf:"epochs"`
@@ -567,6 +577,7 @@ type podIngressVariableSpecs struct {
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	EncapModes          *ebpf.VariableSpec `ebpf:"encap_modes"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
@@ -614,6 +625,7 @@ type podIngressMaps struct {
 	CtSignals       *ebpf.Map `ebpf:"ct_signals"`
 	Datapath        *ebpf.Map `ebpf:"datapath"`
 	DropTokens      *ebpf.Map `ebpf:"drop_tokens"`
+	Encap           *ebpf.Map `ebpf:"encap"`
 	EndpointFacts   *ebpf.Map `ebpf:"endpoint_facts"`
 	EpochShards     *ebpf.Map `ebpf:"epoch_shards"`
 	Epochs          *ebpf.Map `ebpf:"epochs"`
@@ -658,6 +670,7 @@ func (m *podIngressMaps) Close() error {
 		m.CtSignals,
 		m.Datapath,
 		m.DropTokens,
+		m.Encap,
 		m.EndpointFacts,
 		m.EpochShards,
 		m.Epochs,
@@ -696,6 +709,7 @@ type podIngressVariables struct {
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	EncapModes          *ebpf.Variable `ebpf:"encap_modes"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`

@@ -22,6 +22,7 @@
 #include "reasons.h"
 #include "reject.h"
 #include "related.h"
+#include "to_node.h"
 #include "track.h"
 
 enum pod_step {
@@ -29,13 +30,15 @@ enum pod_step {
 	POD_STEP_ERROR = 1,
 	POD_STEP_SERVICE = 2,
 	POD_STEP_REFUSE = 3,
-	POD_STEPS = 4,
+	POD_STEP_TO_NODE = 4,
+	POD_STEPS = 5,
 };
 
 int pod_neighbor(struct __sk_buff *skb);
 int pod_error(struct __sk_buff *skb);
 int pod_service(struct __sk_buff *skb);
 int pod_refuse(struct __sk_buff *skb);
+int pod_to_node(struct __sk_buff *skb);
 
 /* The kernel empties the map when no process has it open and no pin holds it, so the agent pins it. */
 struct {
@@ -49,8 +52,17 @@ struct {
 		[POD_STEP_ERROR] = pod_error,
 		[POD_STEP_SERVICE] = pod_service,
 		[POD_STEP_REFUSE] = pod_refuse,
+		[POD_STEP_TO_NODE] = pod_to_node,
 	},
 };
+
+/* conclude_stack enters the step that sends a packet to another node, past the stack. It returns when there is no such step: the stack does that as
+ * well. */
+static __always_inline void conclude_stack(struct __sk_buff *skb)
+{
+	if (tunnel_port && (encap_modes & ENCAP_SENDS))
+		bpf_tail_call(skb, &pod_steps, POD_STEP_TO_NODE);
+}
 
 /* conclude turns the verdict on a packet of a pod into the action for the kernel, or enters the step that decides. A step that cannot be entered drops
  * the packet. */
@@ -73,6 +85,8 @@ static __always_inline int conclude(struct __sk_buff *skb, verdict v, const stru
 		break;
 	}
 	action = finish(skb, v, seen, TC_ACT_OK);
+	if (v == PASS)
+		conclude_stack(skb);
 	if (drop_is_aloud(v))
 		bpf_tail_call(skb, &pod_steps, POD_STEP_REFUSE);
 	return action;
@@ -199,6 +213,30 @@ int pod_refuse(struct __sk_buff *skb)
 	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
 
 	if (!self || !reject(skb, self->id, REJECT_NOBODY, 0) || deliver_answer(skb, self) != REDIRECTED)
+		return TC_ACT_SHOT;
+	return TC_ACT_REDIRECT;
+}
+
+/* pod_to_node sends a packet, which was counted as forwarded, to the node of its destination, or leaves it to the stack. One that is too long is returned
+ * as the ICMP error about it. */
+SEC("tc")
+int pod_to_node(struct __sk_buff *skb)
+{
+	const struct endpoint_facts *self = endpoint_by_link(skb->ifindex);
+	struct observation seen = {};
+	__u32 mtu = 0;
+	verdict v;
+
+	if (!self)
+		return TC_ACT_OK;
+	v = to_node(skb, self, &mtu);
+	if (v == PASS)
+		return TC_ACT_OK;
+	if (v == REDIRECTED)
+		return TC_ACT_REDIRECT;
+	observe(&seen, self);
+	drop(skb, v, &seen);
+	if (!drop_is_aloud(v) || !reject(skb, self->id, REJECT_TOO_BIG, mtu) || deliver_answer(skb, self) != REDIRECTED)
 		return TC_ACT_SHOT;
 	return TC_ACT_REDIRECT;
 }

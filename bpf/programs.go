@@ -36,6 +36,7 @@ const (
 	PodError    = "pod_error"    // ICMP errors
 	PodService  = "pod_service"  // the first packet of a flow to a service
 	PodRefuse   = "pod_refuse"   // the answer to a packet that was dropped
+	PodToNode   = "pod_to_node"  // a packet for a pod of another node
 )
 
 // MapPodSteps holds the steps of [PodEgress]. It belongs to one load of the object, and the kernel empties it when no process has it open and no pin
@@ -113,6 +114,7 @@ const (
 	MapOverlay         = "overlay"
 	MapNodes           = "nodes"
 	MapNodeAddrs       = "node_addrs"
+	MapEncap           = "encap"
 	MapKnownIdentities = "known_identities"
 )
 
@@ -125,6 +127,22 @@ const (
 
 // VariableTunnelPort is the UDP port of the tunnel between nodes. It begins as 0: pods of different nodes meet by routes.
 const VariableTunnelPort = "tunnel_port"
+
+// VariableEncapModes is which frames of the tunnel programs make and take by themselves: the sum of some of the modes below. It begins as 0: the tunnel
+// device makes and takes all.
+const (
+	VariableEncapModes = "encap_modes"
+
+	EncapSends        = 1 // frames to other nodes
+	EncapReceivesIPv4 = 2 // frames from them with IPv4 inside
+	EncapReceivesIPv6 = 4 // with IPv6 inside
+)
+
+// VariableEncapPortFirst and VariableEncapPortLast are the range of source ports of what programs send into the tunnel; they begin as 32768 and 60999.
+const (
+	VariableEncapPortFirst = "encap_port_first"
+	VariableEncapPortLast  = "encap_port_last"
+)
 
 // VariableLinkHeader is how many bytes of a packet come before its IP header. It begins as 14, those of Ethernet.
 const VariableLinkHeader = "link_header"
@@ -189,7 +207,7 @@ func Programs() []string {
 
 // IsStep reports whether a program is a step of another one, and belongs on no hook.
 func IsStep(program string) bool {
-	return slices.Contains([]string{PodNeighbor, PodError, PodService, PodRefuse}, program)
+	return slices.Contains([]string{PodNeighbor, PodError, PodService, PodRefuse, PodToNode}, program)
 }
 
 // SockPrograms lists the names of all programs of sockets.

@@ -6,13 +6,16 @@
 #include <bpf/bpf_helpers.h>
 
 /* The protocol is everything that one hook leaves for another to read: today the packet mark, which our nftables rule
- * reads, and pod_ingress when the packet came through the tunnel. A generation reads all from LOWEST to HIGHEST, and writes the one that the map says. One that changes the protocol
+ * reads, and pod_ingress when the packet came through the tunnel; and since protocol 2 ENCAP_TC_INDEX, by which pod_ingress knows what netdev_ingress has
+ * decapsulated. A generation reads all from LOWEST to HIGHEST, and writes the one that the map says. One that changes the protocol
  * raises HIGHEST and keeps LOWEST for one release. The agent changes the value only while every hook, of whichever
  * generation, reads the old and the new one. */
 enum protocol {
 	PROTOCOL_LOWEST = 1,
-	PROTOCOL_HIGHEST = 1,
+	PROTOCOL_HIGHEST = 2,
 };
+
+#define PROTOCOL_DECAPSULATES 2 /* from here on netdev_ingress decapsulates */
 
 struct datapath_state {
 	enum protocol protocol; /* 0 before an agent has written it */

@@ -92,6 +92,9 @@ enum source_file {
 	FILE_OVERLAY = 227,
 	FILE_OVERLAY_INGRESS = 228,
 	FILE_FORWARD = 229,
+	FILE_OVERLAY_INNER = 230,
+	FILE_TO_NODE = 231,
+	FILE_DECAP = 232,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

@@ -66,6 +66,8 @@ type (
 	NodeAddr = hostEgressNodeAddr
 	// Overlay is the value of overlay.
 	Overlay = hostEgressOverlay
+	// Encap is the value of encap.
+	Encap = podEgressEncap
 	// DatapathState is the value of datapath.
 	DatapathState = podEgressDatapathState
 )

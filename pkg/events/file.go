@@ -37,6 +37,9 @@ const (
 	FileOverlay        File = 227
 	FileOverlayIngress File = 228
 	FileForward        File = 229
+	FileOverlayInner   File = 230
+	FileToNode         File = 231
+	FileDecap          File = 232
 )
 
 // String is the name of the file below bpf/.
@@ -82,6 +85,12 @@ func (f File) String() string {
 		return "overlay_ingress.c"
 	case FileForward:
 		return "forward.h"
+	case FileOverlayInner:
+		return "overlay_inner.h"
+	case FileToNode:
+		return "to_node.h"
+	case FileDecap:
+		return "decap.h"
 	case FilePodSteps:
 		return "pod_steps.h"
 	case FilePodService:

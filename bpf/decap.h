@@ -1,0 +1,163 @@
+/* Decapsulation of what another node sends to a pod here, past the tunnel device and the stack. A packet is changed only after all checks: whatever is
+ * unusual, or must not arrive, stays as it came, and the device and overlay_ingress decide. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "deliver.h"
+#include "encap.h"
+#include "endpoint.h"
+#include "flow.h"
+#include "ipv4.h"
+#include "ipv6.h"
+#include "mark.h"
+#include "nodes.h"
+#include "overlay_inner.h"
+#include "packet.h"
+#include "protocol.h"
+#include "reasons.h"
+
+#define DECAP_ECN_CE 3
+
+#define DECAP_TO_IPV6 (1 << 8) /* BPF_F_ADJ_ROOM_DECAP_L3_IPV6 of Linux 6.3 */
+
+/* A packet inside of another one. */
+struct decap {
+	struct addr_key from;
+	struct addr_key to;
+	__u32 vni;
+	__u8 family;
+	__u8 pad[3];
+};
+
+/* decap_outer reports whether the outer header is one that this node would not have to do more with than to remove it. */
+static __always_inline int decap_outer(struct __sk_buff *skb, const struct flow *flow)
+{
+	return flow->family == 4 && flow->fragment == FRAGMENT_NONE &&
+	       flow->at == ETH_HLEN + sizeof(struct iphdr) && flow->end == skb->len && skb->pkt_type == PACKET_HOST &&
+	       !skb->gso_size; /* an aggregate would stay one of tunnel packets */
+}
+
+/* decap_inner reads the ends of the packet inside, and reports whether it needs nothing from the stack. */
+static __always_inline int decap_inner(struct __sk_buff *skb, struct decap *in, void *head, const void *end, __be16 proto)
+{
+	struct iphdr *ipv4 = head + ENCAP_INNER;
+	struct ipv6hdr *ipv6 = head + ENCAP_INNER;
+
+	if (proto == bpf_htons(ETH_P_IP)) {
+		if (!(encap_modes & ENCAP_RECEIVES_IPV4) || *(__u8 *)ipv4 != 0x45 || ipv4->ttl <= 1 || ENCAP_INNER + bpf_ntohs(ipv4->tot_len) != skb->len)
+			return 0;
+		in->family = 4;
+		in->from = addr_key_ipv4(ipv4->saddr);
+		in->to = addr_key_ipv4(ipv4->daddr);
+		return 1;
+	}
+	if (proto != bpf_htons(ETH_P_IPV6) || !(encap_modes & ENCAP_RECEIVES_IPV6) || (void *)(ipv6 + 1) > end)
+		return 0;
+	if (ipv6->version != 6 || ipv6->hop_limit <= 1 || ipv6->nexthdr == NEXT_HOP_BY_HOP ||
+	    ENCAP_INNER + sizeof(*ipv6) + bpf_ntohs(ipv6->payload_len) != skb->len)
+		return 0;
+	in->family = 6;
+	in->from = addr_key_ipv6(&ipv6->saddr);
+	in->to = addr_key_ipv6(&ipv6->daddr);
+	return 1;
+}
+
+/* decap_read reads a packet of the tunnel, and reports whether it can be decapsulated here. */
+__attribute__((noinline)) int decap_read(struct __sk_buff *skb, const struct flow *flow, struct decap *in)
+{
+	struct encap_headers *outer;
+	void *head;
+
+	if (!flow || !in || !decap_outer(skb, flow) || !(head = packet_head(skb, ENCAP_INNER + sizeof(struct iphdr))))
+		return 0;
+	outer = head + ETH_HLEN;
+	if ((outer->ip.tos & DECAP_ECN_CE) == DECAP_ECN_CE) /* the packet inside would have to tell of the congestion */
+		return 0;
+	if (ETH_HLEN + sizeof(outer->ip) + bpf_ntohs(outer->udp.len) != skb->len || outer->flags != bpf_htonl(VXLAN_FLAGS))
+		return 0;
+	if (outer->udp.check && bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) < 0) /* no device has verified it */
+		return 0;
+	in->vni = bpf_ntohl(outer->vni) >> VXLAN_VNI_SHIFT;
+	if ((outer->vni & bpf_htonl((1 << VXLAN_VNI_SHIFT) - 1)) || in->vni == IDENTITY_UNKNOWN || in->vni == IDENTITY_HOST)
+		return 0;
+	return decap_inner(skb, in, head, PACKET_FIELD(skb, data_end), outer->eth.h_proto);
+}
+
+/* decap_strip removes the outer headers. PASS when the kernel refuses; the packet is then as it was. */
+__attribute__((noinline)) int decap_strip(struct __sk_buff *skb, __u32 family)
+{
+	__u64 flags = BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+	struct ethhdr *eth;
+	void *head;
+
+	if (family == 6)
+		flags |= DECAP_TO_IPV6;
+	if (bpf_skb_adjust_room(skb, -ENCAP_LENGTH, BPF_ADJ_ROOM_MAC, flags))
+		return PASS;
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC); /* what the device verified of the outer packet says nothing of the inner one */
+	if (!(head = packet_head(skb, ETH_HLEN + sizeof(struct iphdr))))
+		return DROP(FILE_DECAP, REASON_WRITE);
+	eth = head;
+	head += ETH_HLEN;
+	if (family == 6) {
+		eth->h_proto = bpf_htons(ETH_P_IPV6);
+		((struct ipv6hdr *)head)->hop_limit--;
+	} else {
+		ipv4_hop_at(head);
+	}
+	return CONTINUE;
+}
+
+/* decap_target returns the pod that a packet of a node is for; NULL when it is for none, does not fit, or is not of that node. */
+static __always_inline struct endpoint_facts *decap_target(struct __sk_buff *skb, const struct decap *in, __u32 node)
+{
+	struct endpoint_facts *facts;
+	struct endpoint_ref *ref;
+	struct addr_key to = in->to;
+	__u32 mtu = 0;
+
+	if (inner(&in->from, &in->to, node) != PASS || !(ref = bpf_map_lookup_elem(&bpf_endpoints, &to)) || !(facts = endpoint_by_id(ref->id)))
+		return NULL;
+	return bpf_check_mtu(skb, facts->ifindex, &mtu, -ENCAP_LENGTH, 0) ? NULL : facts;
+}
+
+/* decap_node finds the node that has sent a packet of the tunnel to this one. It reports whether there is one. */
+__attribute__((noinline)) int decap_node(const struct flow *flow, __u32 *node)
+{
+	struct addr_key key;
+	__u32 receiver;
+
+	if (!flow || !node)
+		return 0;
+	key = flow->to;
+	if (!node_of_underlay(&key, &receiver) || receiver != NODE_THIS)
+		return 0;
+	key = flow->from;
+	return node_of_underlay(&key, node) && *node != NODE_THIS;
+}
+
+/* decapsulate delivers a packet of the tunnel to the pod that it is for, whose program judges it. PASS when the tunnel device takes it. */
+__attribute__((noinline)) int decapsulate(struct __sk_buff *skb, const struct flow *flow)
+{
+	struct endpoint_facts *facts;
+	struct decap in = {};
+	__u32 node;
+	verdict v;
+
+	if (!encap_modes || link_header != ETH_HLEN || protocol_written() < PROTOCOL_DECAPSULATES || !flow || !decap_read(skb, flow, &in))
+		return PASS;
+	if (!decap_node(flow, &node) || !(facts = decap_target(skb, &in, node)))
+		return PASS;
+	if ((v = decap_strip(skb, in.family)) != CONTINUE)
+		return v;
+	skb->mark = mark_of(sender(skb, &in.from, in.vni)); /* that of overlay_ingress */
+	skb->tc_index = ENCAP_TC_INDEX;
+	return deliver_link(skb, facts);
+}

@@ -1,0 +1,291 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+const (
+	encapAll = EncapSends | EncapReceivesIPv4 | EncapReceivesIPv6
+	// Where the parts of a frame of the tunnel begin.
+	outerIPAt  = 14
+	outerUDPAt = 34
+	vxlanAt    = 42
+	innerAt    = 64 // the IP header inside
+)
+
+// fromNode is a frame of the tunnel from otherNode, as it arrives at the uplink.
+func fromNode(t testing.TB, from netip.Addr, vni uint32, inner []byte) []byte {
+	t.Helper()
+	header := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
+	f := coming(on(from, 40000), on(nodeIn[4], tunnelPort))
+	f.payload = append(gopacket.Payload(header), inner...)
+	frame := f.bytes(t)
+	binary.BigEndian.PutUint16(frame[outerUDPAt+6:], 0)
+	return frame
+}
+
+// unpadded cuts a frame behind its packet.
+func unpadded(frame []byte) []byte {
+	if frame[14]>>4 == 4 {
+		return frame[:14+binary.BigEndian.Uint16(frame[16:])]
+	}
+	return frame[:54+binary.BigEndian.Uint16(frame[18:])]
+}
+
+// sumIPv4 corrects the checksum of the IPv4 header at an offset.
+func sumIPv4(frame []byte, at int) {
+	header := frame[at : at+int(frame[at]&15)*4]
+	header[10], header[11] = 0, 0
+	var sum uint32
+	for i := 0; i < len(header); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(header[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(header[10:], ^uint16(sum))
+}
+
+// decapsulates is what the kernel lets netdev_ingress do with a packet of a family.
+func decapsulates(family int) bool {
+	return probeEncap().Modes&map[int]uint32{4: EncapReceivesIPv4, 6: EncapReceivesIPv6}[family] != 0
+}
+
+// kernelAtLeast reports whether the running kernel has this version or a newer one.
+func kernelAtLeast(t *testing.T, major, minor int) bool {
+	t.Helper()
+	var name unix.Utsname
+	check(t, unix.Uname(&name))
+	var has [2]int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &has[0], &has[1]); err != nil {
+		t.Fatal(err)
+	}
+	return has[0] > major || has[0] == major && has[1] >= minor
+}
+
+// Linux 6.1 to 6.2 cannot remove an outer IPv4 header from a packet of IPv6.
+func TestPrivilegedEncapProbe(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	support := probeEncap()
+	t.Attr("support", support.String())
+	all := uint32(encapAll)
+	if !kernelAtLeast(t, 6, 3) {
+		all &^= EncapReceivesIPv6
+	}
+	if support.Modes != all || (support.Err == nil) != (all == encapAll) {
+		t.Errorf("%+v, want modes %d", support, all)
+	}
+}
+
+// A packet for a pod here goes to the program of the pod, with the mark that the tunnel device's program would have given it.
+func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
+	t.Parallel()
+	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
+		if !decapsulates(family) {
+			frame := fromNode(t, otherNode[4], identityDistant, unpadded(inside(distantPod[family], podA.addr(family)).bytes(t)))
+			n.wantPacket(n.run(NetdevIngress, ifUplink, frame), actUnspec, frame)
+			return
+		}
+		src, dst := distantPod[family], podA.addr(family)
+		for name, c := range map[string]struct {
+			inner    flow
+			from     netip.Addr
+			vni      uint32
+			identity uint32
+		}{
+			"a known pod":                       {inside(src, dst), otherNode[4], identityDistant, identityDistant},
+			"a pod of which the range is known": {inside(src.Next(), dst), otherNode[4], identityTold, identityTold},
+			"an identity that is not known":     {inside(src.Next(), dst), otherNode[4], 0x4799, 0},
+			"a node":                            {inside(otherNode[family], dst), otherNode[4], 6, 6},
+			"of a third node":                   {inside(thirdPod[family], dst), thirdNode[4], identityDistant, identityDistant},
+			"a later fragment":                  {flow{from: tunnelMAC, to: tunnelMAC, src: src, dst: dst, fragmentAt: 10, payload: make([]byte, 100)}, otherNode[4], identityDistant, identityDistant},
+			"two hops are left":                 {inside(src, dst).withHops(2), otherNode[4], identityDistant, identityDistant},
+			"a datagram to the tunnel of a pod": {inside(src, dst).ports(1, tunnelPort), otherNode[4], identityDistant, identityDistant},
+		} {
+			t.Run(name, func(t *testing.T) {
+				n := n.as(t)
+				want := c.inner
+				want.from, want.to, want.hops = podA.host, podA.mac, max(want.hops, 1)-1
+				if c.inner.hops == 0 {
+					want.hops = 63
+				}
+				got := n.run(NetdevIngress, ifUplink, fromNode(t, c.from, c.vni, unpadded(c.inner.bytes(t))))
+				n.wantPacket(got, actRedirect, unpadded(want.bytes(t)))
+				if got.mark != markOf(c.identity) {
+					t.Errorf("mark %#x, want %#x", got.mark, markOf(c.identity))
+				}
+			})
+		}
+		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 8 {
+			t.Errorf("counted %+v", c)
+		}
+		if c := n.count(events.VNIDiffers, DirectionIngress); c.Packets != 0 {
+			t.Errorf("differences of the VNI: %+v", c)
+		}
+		n.run(NetdevIngress, ifUplink, fromNode(t, otherNode[4], identityTold, unpadded(inside(src, dst).bytes(t))))
+		if c := n.count(events.VNIDiffers, DirectionIngress); c.Packets != 1 {
+			t.Errorf("differences of the VNI: %+v, want 1", c)
+		}
+	})
+}
+
+// What is unusual or must not arrive is left to the tunnel device as it came, and its program tells the reason.
+func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheDevice(t *testing.T) {
+	t.Parallel()
+	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
+		src, dst := distantPod[family], podA.addr(family)
+		plain := func() []byte { return fromNode(t, otherNode[4], identityDistant, unpadded(inside(src, dst).bytes(t))) }
+		with := func(vni uint32, src, dst netip.Addr) []byte {
+			return fromNode(t, otherNode[4], vni, unpadded(inside(src, dst).bytes(t)))
+		}
+		edit := func(f func(frame []byte) []byte) []byte {
+			frame := f(plain())
+			sumIPv4(frame, outerIPAt)
+			if family == 4 && len(frame) > innerAt+20 && frame[innerAt] == 0x45 {
+				sumIPv4(frame, innerAt)
+			}
+			return frame
+		}
+		set := func(at int, value byte) []byte {
+			return edit(func(frame []byte) []byte { frame[at] = value; return frame })
+		}
+		cases := map[string][]byte{
+			"VNI 0":                              with(0, src, dst),
+			"VNI 1":                              with(1, src, dst),
+			"a reserved bit behind the VNI":      set(vxlanAt+7, 1),
+			"other flags":                        set(vxlanAt, 0x88),
+			"no VNI":                             set(vxlanAt, 0),
+			"a pod of a third node":              with(5, thirdPod[family], dst),
+			"a pod of this node":                 with(5, podB.addr(family), dst),
+			"a client outside":                   with(2, client[family], dst),
+			"to no pod":                          with(5, src, podB.addr(family).Next()),
+			"to the node":                        with(5, src, gateways[family]),
+			"to a third node":                    with(5, src, thirdPod[family]),
+			"to the outside":                     with(5, src, client[family]),
+			"the hops run out":                   fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).withHops(1).bytes(t))),
+			"congestion outside":                 set(outerIPAt+1, 3),
+			"the outer packet is a fragment":     set(outerIPAt+6, 0x20),
+			"a UDP length that is too long":      edit(func(f []byte) []byte { f[outerUDPAt+5]++; return f }),
+			"a UDP length that is too short":     edit(func(f []byte) []byte { f[outerUDPAt+5]--; return f }),
+			"a UDP checksum that is not checked": set(outerUDPAt+6, 1),
+			"neither IPv4 nor IPv6":              set(innerAt-2, 0x09),
+			"the EtherType of the other family": edit(func(f []byte) []byte {
+				copy(f[innerAt-2:], map[int]string{6: "\x08\x00", 4: "\x86\xdd"}[family])
+				return f
+			}),
+			"another version": set(innerAt, 0x75),
+			"padding behind the packet": edit(func(f []byte) []byte {
+				f = append(f, 0, 0)
+				binary.BigEndian.PutUint16(f[outerIPAt+2:], uint16(len(f)-outerIPAt))
+				binary.BigEndian.PutUint16(f[outerUDPAt+4:], uint16(len(f)-outerUDPAt))
+				return f
+			}),
+			"padding behind the frame": append(plain(), 0, 0),
+			"a tunnel in the tunnel":   fromNode(t, otherNode[4], 5, fromNode(t, otherNode[4], 5, unpadded(inside(src, dst).bytes(t)))),
+			"options outside": func() []byte {
+				frame := plain()
+				frame = slices.Insert(frame, outerUDPAt, 1, 1, 1, 1)
+				frame[outerIPAt]++
+				binary.BigEndian.PutUint16(frame[outerIPAt+2:], uint16(len(frame)-outerIPAt))
+				sumIPv4(frame, outerIPAt)
+				return frame
+			}(),
+		}
+		if family == 4 {
+			cases["options inside"] = set(innerAt, 0x46)
+		} else {
+			cases["hop-by-hop options inside"] = set(innerAt+6, 0)
+		}
+		for name, frame := range cases {
+			t.Run(name, func(t *testing.T) {
+				n := n.as(t)
+				n.wantPacket(n.run(NetdevIngress, ifUplink, frame), actUnspec, frame)
+			})
+		}
+		for name, ctx := range map[string]skBuff{"an aggregate": {Ifindex: ifUplink, GsoSize: 40, GsoSegs: 2}, "of a link that leads nowhere out": {Ifindex: ifPodB}} {
+			t.Run(name, func(t *testing.T) {
+				n := n.as(t)
+				n.wantPacket(n.runSkb(NetdevIngress, ctx, plain()), actUnspec, plain())
+			})
+		}
+		t.Run("to another host", func(t *testing.T) {
+			n, frame := n.as(t), plain()
+			frame[5]++
+			n.wantPacket(n.run(NetdevIngress, ifUplink, frame), actUnspec, frame)
+		})
+		t.Run("to another address of this node", func(t *testing.T) {
+			n, frame, other := n.as(t), plain(), nodeOut[4].As4()
+			copy(frame[outerIPAt+16:], other[:])
+			sumIPv4(frame, outerIPAt)
+			n.wantPacket(n.run(NetdevIngress, ifUplink, frame), actUnspec, frame)
+		})
+		t.Run("from no node", func(t *testing.T) {
+			n.as(t).wantDrop(NetdevIngress, ifUplink, fromNode(t, client[4], 5, unpadded(inside(src, dst).bytes(t))), events.NoNode, DirectionIngress)
+		})
+		t.Run("longer than the link of the pod takes", func(t *testing.T) {
+			n, long := n.as(t), inside(src, dst)
+			long.payload = make([]byte, 1500)
+			frame := fromNode(t, otherNode[4], 5, long.bytes(t))
+			n.wantPacket(n.run(NetdevIngress, ifUplink, frame), actUnspec, frame)
+		})
+		t.Run("truncated", func(t *testing.T) {
+			n, frame := n.as(t), plain()
+			for length := outerUDPAt; length < len(frame); length++ {
+				got := n.run(NetdevIngress, ifUplink, frame[:length])
+				n.wantPacket(got, actUnspec, frame[:length])
+			}
+		})
+		t.Run("truncated inside", func(t *testing.T) {
+			n, inner := n.as(t), unpadded(inside(src, dst).bytes(t))
+			for length := range inner {
+				frame := fromNode(t, otherNode[4], identityDistant, inner[:length])
+				n.wantPacket(n.run(NetdevIngress, ifUplink, frame), actUnspec, frame)
+			}
+		})
+	})
+}
+
+// While hooks of an earlier generation may be attached, which do not know what netdev_ingress would tell them, the device decapsulates.
+func TestPrivilegedNetdevIngress_DecapsulatesWhenAllHooksAreNew(t *testing.T) {
+	t.Parallel()
+	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
+		frame := fromNode(t, otherNode[4], identityDistant, unpadded(inside(distantPod[family], podA.addr(family)).bytes(t)))
+		for protocol, action := range map[podEgressProtocol]uint32{0: actUnspec, podEgressProtocolPROTOCOL_LOWEST: actUnspec, podEgressProtocolPROTOCOL_HIGHEST: actRedirect} {
+			n.update(MapDatapath, uint32(0), DatapathState{Protocol: protocol})
+			if !decapsulates(family) {
+				action = actUnspec
+			}
+			if got := n.run(NetdevIngress, ifUplink, frame); got.action != action {
+				t.Errorf("protocol %d: action %d, want %d", protocol, int32(got.action), int32(action))
+			}
+		}
+	})
+}
+
+// Each family is decapsulated only where the kernel can.
+func TestPrivilegedNetdevIngress_DecapsulatesWhatTheKernelCan(t *testing.T) {
+	t.Parallel()
+	for modes, families := range map[uint32][]int{EncapReceivesIPv4: {4}, EncapReceivesIPv6: {6}, EncapSends: nil} {
+		onTunnelWith(t, modes, func(t *testing.T, n *node, family int) {
+			in := unpadded(inside(distantPod[family], podA.addr(family)).bytes(t))
+			frame := fromNode(t, otherNode[4], identityDistant, in)
+			got := n.run(NetdevIngress, ifUplink, frame)
+			if !slices.Contains(families, family) || !decapsulates(family) {
+				n.wantPacket(got, actUnspec, frame)
+			} else if got.action != actRedirect || len(got.packet) != len(in) {
+				t.Errorf("modes %d: action %d, %d bytes", modes, got.action, len(got.packet))
+			}
+		})
+	}
+}

@@ -1,0 +1,60 @@
+/* Encapsulation and decapsulation by the programs themselves: what they need to make the frames that the tunnel device would make. The device remains for
+ * everything unusual. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/types.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* Which frames of the tunnel programs make and take by themselves: ENCAP_..., as far as the kernel lets them. */
+volatile const __u32 encap_modes = 0;
+
+#define ENCAP_SENDS 1	      /* frames to other nodes */
+#define ENCAP_RECEIVES_IPV4 2 /* frames from them with IPv4 inside */
+#define ENCAP_RECEIVES_IPV6 4 /* with IPv6 inside */
+
+/* In tc_index of a packet that netdev_ingress has decapsulated, for the program of the pod. The stack and its rules do not touch that field. Whoever could
+ * set it in another network namespace cannot bring a mark from there. */
+#define ENCAP_TC_INDEX 0x5747
+
+#define VXLAN_FLAGS 0x08000000 /* the VNI is valid, and nothing else is set */
+#define VXLAN_VNI_SHIFT 8
+
+/* All that stands in front of the inner packet, after the Ethernet header of the link. */
+struct encap_headers {
+	struct iphdr ip;
+	struct udphdr udp;
+	__be32 flags; /* of VXLAN */
+	__be32 vni;   /* in the upper 24 bits */
+	struct ethhdr eth;
+} __attribute__((packed));
+
+#define ENCAP_LENGTH 50
+_Static_assert(sizeof(struct encap_headers) == ENCAP_LENGTH, "the overhead of the tunnel over IPv4");
+
+#define ENCAP_INNER (ETH_HLEN + ENCAP_LENGTH) /* where the inner packet begins in a frame of the link */
+
+/* What the routes into the tunnel say, which the agent writes. */
+struct encap {
+	__u32 mtu;	    /* of inner packets; 0 while the device encapsulates all */
+	__u8 mac[ETH_ALEN]; /* of waggle_host: source and destination of inner frames */
+	__u8 pad[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct encap);
+} encap SEC(".maps");
+
+static __always_inline struct encap *encap_now(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&encap, &zero);
+}
