@@ -116,7 +116,7 @@ func newNode(t *testing.T) *node {
 // newKernel is the real kernel as one run of the agent has it.
 func (n *node) newKernel() kernel {
 	n.t.Helper()
-	k, err := newKernel(n.maps, n.agent, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true})
+	k, err := newKernel(n.maps, n.agent, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true}, bpf.NewEncapProbe())
 	n.check(err)
 	return k
 }

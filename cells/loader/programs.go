@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -15,11 +16,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/sysctlfs"
 )
 
 // newKernel is the real kernel.
-func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options) (kernel, error) {
-	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets}
+func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
+	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets, probe: probe}
 	traffic := &traffic{steps: steps{stepsDir(agent)}, guard: guard{tunnel: agent.Tunnel()}}
 	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
 		config.check()
@@ -32,6 +34,7 @@ type objects struct {
 	config  Config
 	options policy.Options
 	sockets socketlb.Options
+	probe   bpf.EncapProbe
 	loaded  []io.Closer
 }
 
@@ -147,6 +150,11 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 			return err
 		}
 	}
+	if o.agent.TunnelPort != 0 {
+		if err := o.configureTunnel(spec); err != nil {
+			return err
+		}
+	}
 	for name, value := range o.constants(maps) {
 		if v, found := spec.Variables[name]; found {
 			if err := v.Set(value); err != nil {
@@ -155,6 +163,30 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 		}
 	}
 	return nil
+}
+
+// configureTunnel sets what programs may do of the tunnel without its device, and the source ports with which they do it: those of the kernel, which the
+// device uses.
+func (o *objects) configureTunnel(spec *ebpf.CollectionSpec) error {
+	if v := spec.Variables[bpf.VariableEncapModes]; v != nil {
+		if err := v.Set(o.probe().Modes); err != nil {
+			return err
+		}
+	}
+	first, last := spec.Variables[bpf.VariableEncapPortFirst], spec.Variables[bpf.VariableEncapPortLast]
+	if first == nil || last == nil {
+		return nil
+	}
+	const name = "net/ipv4/ip_local_port_range"
+	text, err := sysctlfs.Below(o.agent.Procfs).Read(name)
+	if err != nil {
+		return err
+	}
+	var ports [2]uint32
+	if _, err := fmt.Sscan(text, &ports[0], &ports[1]); err != nil {
+		return fmt.Errorf("read setting %s, %q: %w", name, text, err)
+	}
+	return errors.Join(first.Set(ports[0]), last.Set(ports[1]))
 }
 
 func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
@@ -46,6 +47,7 @@ type controller struct {
 	Attachments statedb.Table[*attachments.Attachment]
 	IPCache     ipcache.Writer
 	Sysctls     sysctls.Writer
+	Probe       bpf.EncapProbe
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -117,7 +119,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		if err != nil {
 			return err
 		}
-		report(health, waiting, reached, problems)
+		report(health, waiting, reached, problems, c.Probe())
 
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -146,10 +148,10 @@ func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, cha
 	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
 	changed.Add(mtuChanged, tunnelChanged, hostChanged, hookChanged)
 
-	want = &tables.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU,
+	want = &tables.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU, RouteMTU: mtu.RouteMTU,
 		IPv4: self.IPv4.Router, IPv6: self.IPv6.Router}
 	for d := range hosts {
-		want.Way = d.Index
+		want.Way, want.HostMAC = d.Index, d.MAC
 	}
 	for d := range tunnels {
 		exists = true
@@ -174,15 +176,15 @@ func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) e
 	return nil
 }
 
-func report(health cell.Health, waiting string, reached int, problems []error) {
+func report(health cell.Health, waiting string, reached int, problems []error, support bpf.EncapSupport) {
 	if waiting != "" {
 		health.Degraded(waiting, errors.Join(problems...))
 		return
 	}
 	if len(problems) > 0 {
-		health.Degraded(fmt.Sprintf("%d pod ranges behind the tunnel, %d not", reached, len(problems)),
+		health.Degraded(fmt.Sprintf("%d pod ranges behind the tunnel, %d not; %s", reached, len(problems), support),
 			errors.Join(problems[:min(len(problems), shownProblems)]...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d pod ranges behind the tunnel", reached))
+	health.OK(fmt.Sprintf("%d pod ranges behind the tunnel; %s", reached, support))
 }

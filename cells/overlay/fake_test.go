@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/mac"
@@ -119,7 +120,8 @@ func (k *fakeKernel) HolderOf(uint16, string) (string, error) {
 func (k *fakeKernel) Publish(index int, row *tables.Overlay) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.published = fmt.Sprintf("device %d from %s way %d node %s %s", index, row.Source, row.Way, row.IPv4, row.IPv6)
+	k.published = fmt.Sprintf("device %d from %s way %d node %s %s, frames of %s up to %d bytes", index, row.Source, row.Way, row.IPv4, row.IPv6,
+		row.HostMAC, row.RouteMTU)
 	return nil
 }
 
@@ -247,6 +249,7 @@ func underTest() []cell.Cell {
 			attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 			func() ipcache.Writer { return c },
 			func() sysctls.Writer { return settingsWriter{c} },
+			func() bpf.EncapProbe { return func() bpf.EncapSupport { return bpf.EncapSupport{Modes: 7} } },
 			c.command,
 			newFakeKernel,
 			func(k *fakeKernel) kernel { return k },

@@ -44,7 +44,7 @@ type kernel interface {
 	Delete(name string) error // gone is success
 	// HolderOf names the device other than own, or the process, that has a UDP port; "" when none is found.
 	HolderOf(port uint16, own string) (string, error)
-	// Publish tells programs the number of the device, 0 for none, and what the row says of addresses and of the way into the tunnel.
+	// Publish tells programs the number of the device, 0 for none, and what the row says of addresses, of the way into the tunnel and of frames.
 	Publish(index int, row *tables.Overlay) error
 }
 
@@ -137,6 +137,12 @@ func (k *realKernel) HolderOf(port uint16, own string) (string, error) {
 }
 
 func (k *realKernel) Publish(index int, row *tables.Overlay) error {
-	return k.maps.Put(bpf.MapOverlay, uint32(0), bpf.Overlay{Ifindex: uint32(index), Source: bpf.IPv4Word(row.Source), Way: uint32(row.Way),
-		Ipv4: bpf.IPv4Word(row.IPv4), Ipv6: bpf.IPv6Bytes(row.IPv6)})
+	frames := bpf.Encap{Mac: row.HostMAC}
+	if index != 0 && row.Way != 0 { // programs encapsulate while the device is there for what they do not
+		frames.Mtu = uint32(row.RouteMTU)
+	}
+	return errors.Join(
+		k.maps.Put(bpf.MapOverlay, uint32(0), bpf.Overlay{Ifindex: uint32(index), Source: bpf.IPv4Word(row.Source), Way: uint32(row.Way),
+			Ipv4: bpf.IPv4Word(row.IPv4), Ipv6: bpf.IPv6Bytes(row.IPv6)}),
+		k.maps.Put(bpf.MapEncap, uint32(0), frames))
 }

@@ -24,6 +24,10 @@ type Overlay struct {
 	IPv4   netip.Addr        `json:"ipv4"`   // by which the node itself sends into the tunnel; invalid without one
 	IPv6   netip.Addr        `json:"ipv6"`   // likewise
 	Up     bool              `json:"up"`     // false keeps a new device down, and leaves one of a previous run as it is
+	// RouteMTU and HostMAC are what programs need to encapsulate by themselves: how long inner packets may be in bytes, 0 while that is not known, and the
+	// MAC address of waggle_host.
+	RouteMTU int      `json:"routeMTU"`
+	HostMAC  mac.Addr `json:"hostMAC"`
 	Status reconciler.Status `json:"status"`
 }
 
