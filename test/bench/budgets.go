@@ -33,6 +33,8 @@ var (
 	requestBudget      = atLeastOf(0.98)
 	oneRuleBudget      = atLeastOf(0.99) // of the rate without policy
 	manyRulesBudget    = atLeastOf(0.98) // with 16,000 entries
+	tunnelTCPBudget    = atLeastOf(0.93) // over IPv4, of the rate by routes
+	tunnelUDPBudget    = atLeastOf(0.88)
 	changesBudget      = atLeastOf(0.98) // while addresses elsewhere change
 	changesCPUBudget   = figures.AtMost(figures.Value{Number: 0.5, Unit: "% of a core"})
 	establishedBudget  = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec})

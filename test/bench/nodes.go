@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/bench/figures"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// nodePair are a pod on each of two nodes.
+type nodePair struct {
+	cluster *nodekit.Cluster
+	path    map[bool]path // by whether it is IPv6
+	tcp     []time.Duration
+	udp     []time.Duration
+}
+
+// startPair starts two nodes whose pods reach each other by a routing mode.
+func (b *bench) startPair(ctx context.Context, args ...string) (_ *nodePair, err error) {
+	cluster, err := nodekit.NewCluster(nodekit.Options{BinDir: b.bin, AgentArgs: append([]string{installedStop}, args...)}, 2)
+	if err != nil {
+		return nil, err
+	}
+	p := &nodePair{cluster: cluster, path: map[bool]path{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cluster.Close())
+		}
+	}()
+	for _, n := range cluster.Nodes {
+		if err := n.StartAgent(); err != nil {
+			return nil, err
+		}
+	}
+	var pods []*nodekit.Pod
+	for _, n := range cluster.Nodes {
+		if err := waitReady(ctx, n); err != nil {
+			return nil, err
+		}
+		pod, err := n.AddPod(ctx, "pod-"+n.Name())
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, pod)
+	}
+	for _, ipv6 := range []bool{false, true} {
+		p.path[ipv6] = path{client: pods[0], server: pods[1], addr: pods[1].Addr(ipv6)}
+		if err := reached(ctx, pods[0], pods[1], ipv6); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// reached returns when one pod has an answer of the other.
+func reached(ctx context.Context, from, to *nodekit.Pod, ipv6 bool) error {
+	for begin := time.Now(); ; {
+		err := nodekit.PingBriefly(from, to.Addr(ipv6), 56)
+		if err == nil || ctx.Err() != nil || time.Since(begin) > latest {
+			return err
+		}
+	}
+}
+
+// betweenNodes compares request-response between pods of two nodes, through the tunnel and by routes.
+func (b *bench) betweenNodes(ctx context.Context) error {
+	var pairs []*nodePair
+	for _, args := range [][]string{{"--auto-direct-node-routes"}, {"--routing-mode=tunnel"}} {
+		p, err := b.startPair(ctx, args...)
+		if err != nil {
+			return fmt.Errorf("two nodes with %s: %w", args[0], err)
+		}
+		defer p.cluster.Close()
+		pairs = append(pairs, p)
+	}
+	native, tunnel := pairs[0], pairs[1]
+	for _, ipv6 := range []bool{false, true} {
+		family := map[bool]string{false: "IPv4", true: "IPv6"}[ipv6]
+		for _, p := range pairs {
+			p.tcp, p.udp = nil, nil
+		}
+		for round := range 2 * b.rounds { // each begins with the other pair
+			for i := range pairs {
+				if err := pairs[(i+round)%len(pairs)].round(ipv6); err != nil {
+					return err
+				}
+			}
+		}
+		tcp, udp := unlimited, unlimited
+		if !ipv6 {
+			tcp, udp = tunnelTCPBudget, tunnelUDPBudget
+		}
+		b.compareRates("request-response between nodes by TCP over "+family+", tunnel against routes", tunnel.tcp, native.tcp, tcp)
+		b.compareRates("request-response between nodes by UDP over "+family+", tunnel against routes", tunnel.udp, native.udp, udp)
+	}
+	return nil
+}
+
+func (p *nodePair) round(ipv6 bool) error {
+	tcp, err := p.path[ipv6].requestResponse()
+	if err != nil {
+		return fmt.Errorf("TCP: %w", err)
+	}
+	udp, err := p.path[ipv6].datagrams(requests)
+	if err != nil {
+		return fmt.Errorf("UDP: %w", err)
+	}
+	p.tcp, p.udp = append(p.tcp, tcp), append(p.udp, median(udp))
+	return nil
+}
+
+// datagrams returns how long each of so many exchanges of one byte by UDP took. Both ends run as in [path.requestResponse].
+func (p path) datagrams(count int) (took []time.Duration, err error) {
+	ready, served := make(chan unix.Sockaddr, 1), make(chan error, 1)
+	go func() {
+		served <- p.server.Do(func() error {
+			defer close(ready)
+			fd, err := p.datagramSocket()
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			name, err := unix.Getsockname(fd)
+			if err != nil {
+				return err
+			}
+			ready <- name
+			buffer := make([]byte, 1)
+			for range count {
+				_, from, err := unix.Recvfrom(fd, buffer, 0)
+				for err == unix.EINTR {
+					_, from, err = unix.Recvfrom(fd, buffer, 0)
+				}
+				if err != nil {
+					return err
+				}
+				if err := unix.Sendto(fd, buffer, 0, from); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}()
+	name, ok := <-ready
+	if !ok {
+		return nil, <-served
+	}
+	err = p.client.Do(func() error {
+		fd, err := unix.Socket(domain(p.addr), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := errors.Join(limit(fd), pin(), unix.Connect(fd, name)); err != nil {
+			return err
+		}
+		buffer := make([]byte, 1)
+		for range count {
+			d, err := timed(func() error {
+				if _, err := write(fd, buffer); err != nil {
+					return err
+				}
+				_, err := read(fd, buffer)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			took = append(took, d)
+		}
+		return nil
+	})
+	return took, errors.Join(err, <-served)
+}
+
+// datagramSocket is the server's, on this thread's CPU.
+func (p path) datagramSocket() (int, error) {
+	fd, err := unix.Socket(domain(p.addr), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := errors.Join(limit(fd), pin(), unix.Bind(fd, sockaddr(netip.AddrPortFrom(p.addr, 0)))); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// compareRates reports the rates of two sides and the median of their ratios, which the budget limits, with its interval.
+func (b *bench) compareRates(what string, ours, control []time.Duration, budget figures.Limit) {
+	rate := func(d []time.Duration) string { return fmt.Sprintf("%.0f/s", float64(time.Second)/float64(median(d))) }
+	low, high := interval(ours, control)
+	b.sheet.Add(fmt.Sprintf("%s (%.3f to %.3f)", what, low, high), rate(ours), rate(control), figures.Of(faster(ours, control), 1), budget)
+}
