@@ -402,3 +402,80 @@ func TestPrivilegedTunnel_PortIsTaken(t *testing.T) {
 	}
 	awaitTunnel(t, one, 2)
 }
+
+// throughDevice counts the packets that the tunnel device of a node has received and sent.
+func throughDevice(t *testing.T, n *nodekit.Node) (packets uint64) {
+	t.Helper()
+	if err := n.Do(func() error {
+		link, err := netlink.LinkByName(podlink.OverlayDevice)
+		if err == nil {
+			packets = link.Attrs().Statistics.RxPackets + link.Attrs().Statistics.TxPackets
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return packets
+}
+
+// Programs encapsulate and decapsulate what pods of different nodes exchange, and the agent says so. With the kernel's refusal the device does it, and the
+// agent says why. A node of either kind understands the other.
+func TestPrivilegedTunnel_WithAndWithoutTheDevice(t *testing.T) {
+	t.Parallel()
+	needBuilds(t)
+	c := startCluster(t, 2, "--routing-mode=tunnel")
+	one, two := c.Nodes[0], c.Nodes[1]
+	pods := map[*nodekit.Node]*nodekit.Pod{one: addPod(t, one, "pod-one"), two: addPod(t, two, "pod-two")}
+	awaitTunnel(t, one, 2)
+	awaitTunnel(t, two, 2)
+	says := func(n *nodekit.Node, want string) {
+		t.Helper()
+		eventually(t, func() error {
+			text, err := n.Waggle(t.Context(), "status", "--verbose")
+			if err == nil && !strings.Contains(text, want) {
+				err = fmt.Errorf("%s does not say %q:\n%s", n.Name(), want, text)
+			}
+			return err
+		})
+	}
+	ping := func() {
+		t.Helper()
+		for _, family := range families {
+			if err := nodekit.Ping(pods[one], pods[two].Addr(family.ipv6), 1000); err != nil {
+				t.Errorf("%s: %v", family.name, err)
+			}
+		}
+	}
+	says(one, "pod ranges behind the tunnel; encapsulation in BPF")
+	ping()
+	before := throughDevice(t, one) + throughDevice(t, two)
+	ping()
+	if after := throughDevice(t, one) + throughDevice(t, two); after != before {
+		t.Errorf("the devices have received and sent %d packets", after-before)
+	}
+
+	device := agentWith(t, edited(t, "bpf/encap.go", "	var refused []string\n", "	return EncapSupport{Err: errors.New(\"the kernel refuses it\")}\n	var refused []string\n"))
+	stop := pingOnAndOn(t, pods[one], pods[two].Addr(false), pods[two].Addr(true))
+	if err := one.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	one.UseAgent(device)
+	if err := one.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, one)
+	says(one, "pod ranges behind the tunnel; encapsulation by the device: the kernel refuses it")
+	stop()
+	beforeOne, beforeTwo := throughDevice(t, one), throughDevice(t, two)
+	ping()
+	if afterOne, afterTwo := throughDevice(t, one), throughDevice(t, two); afterOne < beforeOne+4 || afterTwo != beforeTwo {
+		t.Errorf("%d packets by the device of %s, want 4, and %d by that of %s, want 0", afterOne-beforeOne, one.Name(), afterTwo-beforeTwo, two.Name())
+	}
+	for _, from := range c.Nodes {
+		for _, to := range c.Nodes {
+			if from != to {
+				reachBetween(t, from, to, pods)
+			}
+		}
+	}
+}

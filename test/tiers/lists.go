@@ -70,6 +70,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedStop_WithAJobThatHangs":                            "an agent that must be started and frozen, and that ends after 30 s",
 	"test/node TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf":               "two nodes, four times what policies allow and deny, with and without the agent and the API server",
 	"test/node TestPrivilegedTunnel_PoliciesBetweenNodes":                       "two nodes, four times what a policy allows and denies, with and without the agent",
+	"test/node TestPrivilegedTunnel_WithAndWithoutTheDevice":                    "two nodes; builds another agent",
 	"test/node TestPrivilegedUpgrade_DisturbsNobody":                            "compiles another datapath and agent",
 	"test/node TestPrivilegedWedge_ADiskThatHangs":                              "compiles an agent that can be frozen",
 	"test/node TestPrivilegedWedge_EachLoopInTurn":                              "each of more than fifty loops is frozen until it is named",
