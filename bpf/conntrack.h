@@ -29,6 +29,11 @@ volatile const __u32 ct_new_rate = CT_NEW_FLOWS / 16;
 volatile const __u32 ct_guarantee = CT_GUARANTEE;
 volatile const __u32 ct_beyond = CT_FLOWS - CT_GUARANTEE * CT_ENDPOINTS;
 
+_Static_assert(__builtin_offsetof(struct ct_key4, port) == 8 && __builtin_offsetof(struct ct_key6, port) == 32 &&
+		       __builtin_offsetof(struct ct_key4, protocol) == 12 && __builtin_offsetof(struct ct_key4, asker) == 13 &&
+		       __builtin_offsetof(struct ct_key4, type) == 14,
+	       "ct_key_rest makes what follows the addresses");
+
 #define ERRNO_EXIST 17
 #define ERRNO_TOO_BIG 7
 #define ERRNO_NO_MEMORY 12
@@ -36,10 +41,13 @@ volatile const __u32 ct_beyond = CT_FLOWS - CT_GUARANTEE * CT_ENDPOINTS;
 union ct_key {
 	struct ct_key4 v4;
 	struct ct_key6 v6;
+	__u64 words[5];
 };
 
 static __always_inline int ct_expired(const struct ct_entry *entry, __u32 now) { return (__s32)(entry->expires - now) <= 0; }
 
+/* Of packets and map values the kernel reads words at any place, of the stack at multiples of their size only. */
+typedef __u64 __attribute__((may_alias)) word;
 typedef __u32 __attribute__((may_alias)) half_word;
 
 /* word_at reads eight bytes at a multiple of four: of less the compiler would read each byte alone. */
@@ -82,10 +90,21 @@ static __always_inline __u8 ct_asker(const struct l4 *l4, int second)
 	return 1 + (l4->role == L4_ANSWER ? !second : second);
 }
 
-/* The keys are made without branches: the verifier would walk the caller once for each combination. */
+/* The keys are made without branches: the verifier would walk the caller once for each combination. Nor are they stored by bytes, which a CPU that reads
+ * them as words right after would have to wait for. */
 
 /* is_above returns 1 when a is greater than b, otherwise 0: the borrow of b - a (Hacker's Delight, 2-13). */
 static __always_inline __u64 is_above(__u64 a, __u64 b) { return ((~b & a) | ((~b | a) & (b - a))) >> 63; }
+
+/* hidden returns a number of which the compiler then knows nothing. */
+static __always_inline __u64 hidden(__u64 number)
+{
+	asm("" : "+r"(number));
+	return number;
+}
+
+/* is_below returns 1 when a is smaller than b, otherwise 0, for numbers of less than 64 bits. The compiler would make branches of it. */
+static __always_inline __u64 is_below(__u64 a, __u64 b) { return hidden(a - b) >> 63; }
 
 /* is_equal returns 1 when both are equal, otherwise 0. */
 static __always_inline __u64 is_equal(__u64 a, __u64 b)
@@ -95,52 +114,43 @@ static __always_inline __u64 is_equal(__u64 a, __u64 b)
 	return ~(differ | -differ) >> 63;
 }
 
-/* ct_key_ports stores the ports of a key; second is 1 when the sender is its second side, otherwise 0. */
-static __always_inline void ct_key_ports(__be16 *port, const struct l4 *l4, __u64 second)
+/* ct_key_rest is the last word of a key, all after the addresses; second is 1 when the sender is its second side, otherwise 0. */
+static __always_inline __u64 ct_key_rest(const struct l4 *l4, __u64 second)
 {
-	__u16 swap = (l4->sport ^ l4->dport) & -second;
+	__u64 swap = (l4->sport ^ l4->dport) & -second;
 
-	port[0] = l4->sport ^ swap;
-	port[1] = l4->dport ^ swap;
+	return (l4->sport ^ swap) | (l4->dport ^ swap) << 16 | (__u64)l4->protocol << 32 | (__u64)ct_asker(l4, second) << 40 | (__u64)l4->type << 48;
 }
 
-/* ct_key4_make makes the key of a packet between two addresses, and returns 1 when the sender is its second side, otherwise 0. */
-static __always_inline int ct_key4_make(struct ct_key4 *key, const void *from, const void *to, const struct l4 *l4)
+/* ct_key4_make makes the key of a packet between two addresses, and returns 1 when the sender is its second side, otherwise 0. What callers make of that
+ * they mask, for Linux 6.1 forgets how large a number can be after an exclusive or; the compiler would leave out the mask if it knew the number. */
+static __always_inline int ct_key4_make(union ct_key *key, const void *from, const void *to, const struct l4 *l4)
 {
 	__be32 source = *(const __be32 *)from, target = *(const __be32 *)to;
-	__u64 second = is_above((__u64)source << 16 | l4->sport, (__u64)target << 16 | l4->dport);
+	__u64 second = is_below((__u64)target << 16 | l4->dport, (__u64)source << 16 | l4->sport);
 	__u32 swap = (source ^ target) & -second;
 
-	key->addr[0] = source ^ swap;
-	key->addr[1] = target ^ swap;
-	ct_key_ports(key->port, l4, second);
-	key->protocol = l4->protocol;
-	key->asker = ct_asker(l4, second);
-	key->type = l4->type;
-	key->pad = 0;
-	return second;
+	key->words[0] = (source ^ swap) | (__u64)(target ^ swap) << 32;
+	key->words[1] = ct_key_rest(l4, second);
+	return hidden(second);
 }
 
-static __always_inline int ct_key6_make(struct ct_key6 *key, const void *from, const void *to, const struct l4 *l4)
+static __always_inline int ct_key6_make(union ct_key *key, const void *from, const void *to, const struct l4 *l4)
 {
-	__u64 source[2] = { word_at(from), word_at(from + 8) };
-	__u64 target[2] = { word_at(to), word_at(to + 8) };
+	const word *source = from, *target = to;
 	__u64 second = is_above(source[0], target[0]) |
 		       (is_equal(source[0], target[0]) &
-			(is_above(source[1], target[1]) | (is_equal(source[1], target[1]) & is_above(l4->sport, l4->dport))));
+			(is_above(source[1], target[1]) | (is_equal(source[1], target[1]) & is_below(l4->dport, l4->sport))));
 
+#pragma unroll
 	for (int i = 0; i < 2; i++) {
 		__u64 swap = (source[i] ^ target[i]) & -second;
 
-		((__u64 *)key->addr[0])[i] = source[i] ^ swap;
-		((__u64 *)key->addr[1])[i] = target[i] ^ swap;
+		key->words[i] = source[i] ^ swap;
+		key->words[2 + i] = target[i] ^ swap;
 	}
-	ct_key_ports(key->port, l4, second);
-	key->protocol = l4->protocol;
-	key->asker = ct_asker(l4, second);
-	key->type = l4->type;
-	key->pad = 0;
-	return second;
+	key->words[4] = ct_key_rest(l4, second);
+	return hidden(second);
 }
 
 /* ct_check folds a key of 64-bit words. It is no hash for tables, it tells an entry from those that had its memory before. */

@@ -123,7 +123,7 @@ func TestPrivilegedConntrack_Datagrams(t *testing.T) {
 		// From another port it is no answer.
 		n.refused(podB, ask.ports(5000, 54).back(podB).bytes(t), events.PolicyDenied)
 		// After the timeout it is no answer either.
-		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
+		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
 		n.refused(podB, ask.back(podB).bytes(t), events.PolicyDenied)
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.passes(podB, ask.back(podB).bytes(t), actRedirect)

@@ -53,41 +53,99 @@ static __always_inline int fast_l4(struct l4 *l4, const struct fast_ports *ports
 	return !(ports->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
-/* What the fast path needs of a packet. */
+/* A packet that may be fast. */
 struct fast {
-	union ct_key key;
-	struct service_key to; /* where it goes; protocol is that of the packet */
-	__u32 check;	       /* of the key */
+	void *frame;
+	void *ip;
+	struct l4 l4;
+	__u32 check; /* of its key */
 	__u32 second;
-	__u8 family;
 };
 
-/* fast_entry finds the flow of a packet, NULL when the packet changes something about it. One-way UDP is never established. */
-static __always_inline struct ct_entry *fast_entry(const struct fast *packet, __u32 now)
+/* The low half is what ct_now said in the jiffies of the high half; 0 when nobody has asked yet. */
+volatile __u64 fast_clock;
+
+/* fast_now is ct_now, which is asked once in two jiffies: the coarse clock goes on with them. */
+static __always_inline __u32 fast_now(void)
 {
-	union ct_key key = packet->key;
-	struct ct_entry *entry = ct_established(&key, packet->family);
-	__u8 protocol = packet->to.protocol;
-	__u32 flags;
+	__u32 jiffies = bpf_jiffies64() | 1;
+	__u64 clock = fast_clock;
 
-	if (!entry && protocol == IPPROTO_UDP) {
-		struct service_key to = packet->to;
-
-		entry = packet->family == 6 ? bpf_map_lookup_elem(&ct_new6, &key.v6) : bpf_map_lookup_elem(&ct_new4, &key.v4);
-		if (!entry || (entry->flags & CT_REPLIED) || ct_end(entry, packet->second))
-			return NULL;
-		/* A datagram without a reply is sent again, and a service that begins meanwhile gets it. */
-		if (bpf_map_lookup_elem(&services, &to))
-			return NULL;
+	if (clock >> 32 != jiffies) {
+		clock = (__u64)jiffies << 32 | ct_now();
+		fast_clock = clock;
 	}
-	if (!entry || entry->check != packet->check || ct_expired(entry, now) || entry->epochs != epochs_of(&packet->to.addr, ct_path(entry) == PATH_PEER))
-		return NULL;
-	flags = entry->flags;
-	if (flags & (CT_TRANSLATED | CT_RESET))
-		return NULL;
-	if (protocol == IPPROTO_TCP && (!(flags & CT_STANDS) || (flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN)))
+	return clock;
+}
+
+/* fast_target is where a packet goes, in the form of a service. */
+static __always_inline struct service_key fast_target(const struct fast *packet, const __u8 family)
+{
+	struct service_key to = { .port = packet->l4.dport, .protocol = packet->l4.protocol };
+
+	if (family == 6)
+		to.addr = addr_key_ipv6(&((const struct ipv6hdr *)packet->ip)->daddr);
+	else
+		to.addr = addr_key_ipv4(((const struct iphdr *)packet->ip)->daddr);
+	return to;
+}
+
+/* fast_unanswered finds the flow of a datagram that has no reply yet: one-way UDP is never established. It is sent again, and a service that begins
+ * meanwhile gets it. */
+static __always_inline struct ct_entry *fast_unanswered(const struct fast *packet, const union ct_key *key, const __u8 family)
+{
+	struct service_key to = fast_target(packet, family);
+	struct ct_entry *entry;
+
+	entry = family == 6 ? bpf_map_lookup_elem(&ct_new6, &key->v6) : bpf_map_lookup_elem(&ct_new4, &key->v4);
+	if (!entry || (entry->flags & CT_REPLIED) || ct_end(entry, packet->second) || bpf_map_lookup_elem(&services, &to))
 		return NULL;
 	return entry;
+}
+
+/* fast_epochs returns the epochs that the flow of a packet must have. */
+static __always_inline __u32 fast_epochs(const struct fast *packet, const struct ct_entry *entry, const __u8 family)
+{
+	struct service_key to;
+
+	if (ct_path(entry) == PATH_PEER)
+		return epochs_of(NULL, 1);
+	to = fast_target(packet, family);
+	return epochs_of(&to.addr, 0);
+}
+
+/* fast_goes_on tells whether the packet changes nothing about a flow. */
+static __always_inline int fast_goes_on(const struct fast *packet, const struct ct_entry *entry, __u32 now, const __u8 family)
+{
+	__u32 flags = entry->flags;
+
+	if (entry->check != packet->check || ct_expired(entry, now) || (flags & (CT_TRANSLATED | CT_RESET)))
+		return 0;
+	if (packet->l4.protocol == IPPROTO_TCP && (!(flags & CT_STANDS) || (flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN)))
+		return 0;
+	return entry->epochs == fast_epochs(packet, entry, family);
+}
+
+_Static_assert(__builtin_offsetof(struct endpoint_facts, host_mac) == __builtin_offsetof(struct endpoint_facts, pod_mac) + ETH_ALEN,
+	       "as the addresses of a frame to the pod");
+
+/* fast_addressed tells whether an endpoint sent a frame to its host end. The words that hold the addresses have two bytes more, which do not count. */
+static __always_inline int fast_addressed(const void *frame, const struct endpoint_facts *self)
+{
+	const void *pod = self->pod_mac, *host = self->host_mac;
+	__u64 target = *(const word *)frame ^ *(const word *)host;
+	__u64 source = *(const word *)(frame + ETH_ALEN - 2) ^ *(const word *)(pod - 2);
+
+	return !(target << 16 | source >> 16);
+}
+
+/* fast_address gives a frame the addresses of one to an endpoint. */
+static __always_inline void fast_address(void *frame, const struct endpoint_facts *to)
+{
+	const void *from = to->pod_mac;
+
+	*(word *)frame = *(const word *)from;
+	*(half_word *)(frame + 8) = *(const half_word *)(from + 8);
 }
 
 /* fast_sender returns the endpoint that sends into a flow, when it is behind the link and its facts are those by which the flow was judged. It then
@@ -124,7 +182,7 @@ static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *e
 }
 
 /* fast_hop decrements the TTL or the hop limit; it returns 0 when that is 1 at most. */
-static __always_inline int fast_hop(void *header, __u8 family)
+static __always_inline int fast_hop(void *header, const __u8 family)
 {
 	struct ipv6hdr *ipv6 = header;
 	struct iphdr *ipv4 = header;
@@ -145,107 +203,74 @@ static __always_inline int fast_hop(void *header, __u8 family)
 }
 
 /* fast_send sends a packet to the stack, or into the pod of the peer. It returns the action, or NOT_FAST; then the packet is unchanged. */
-__attribute__((noinline)) int fast_send(struct __sk_buff *skb, const struct fast *packet)
+static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *packet, const union ct_key *key, const __u8 family)
 {
-	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);
+	struct ct_entry *entry = ct_established(key, family);
 	const struct endpoint_facts *self, *peer;
-	struct ethhdr *eth = data;
-	struct ct_entry *entry;
-	__u32 now = ct_now();
+	__u32 now = fast_now();
 
-	if (!packet || data + ETH_HLEN + sizeof(struct iphdr) > end)
+	if (!entry && packet->l4.protocol == IPPROTO_UDP)
+		entry = fast_unanswered(packet, key, family);
+	if (!entry || !fast_goes_on(packet, entry, now, family))
 		return NOT_FAST;
-	entry = fast_entry(packet, now);
-	if (!entry || !(self = fast_sender(skb, entry, packet->second)))
-		return NOT_FAST;
-	if (!mac_equal(eth->h_source, self->pod_mac) || !mac_equal(eth->h_dest, self->host_mac))
+	if (!(self = fast_sender(skb, entry, packet->second)) || !fast_addressed(packet->frame, self))
 		return NOT_FAST;
 	if (ct_path(entry) == PATH_STACK) {
-		fast_count(skb, entry, packet->to.protocol, now);
+		fast_count(skb, entry, packet->l4.protocol, now);
 		deliver_stack(skb, self);
 		return TC_ACT_OK;
 	}
-	if (!(peer = fast_peer(entry, packet->second)) || *(volatile __u32 *)&entry->check != packet->check || !fast_hop(eth + 1, packet->family))
+	if (!(peer = fast_peer(entry, packet->second)) || *(volatile __u32 *)&entry->check != packet->check || !fast_hop(packet->ip, family))
 		return NOT_FAST; /* the check again: the entry may have become that of another flow meanwhile */
-	fast_count(skb, entry, packet->to.protocol, now);
-	mac_copy(eth->h_dest, peer->pod_mac);
-	mac_copy(eth->h_source, peer->host_mac);
+	fast_count(skb, entry, packet->l4.protocol, now);
+	fast_address(packet->frame, peer);
 	skb->mark = 0;
 	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
 	return bpf_redirect_peer(peer->ifindex, 0);
 }
 
-static __always_inline void fast_target(struct fast *packet, const struct l4 *l4, __u8 family)
-{
-	packet->family = packet->to.addr.family = family;
-	packet->to.port = l4->dport;
-	packet->to.protocol = l4->protocol;
-}
-
-/* fast_ipv4 reads a packet of IPv4, and reports whether it may be fast. */
-static __always_inline int fast_ipv4(struct __sk_buff *skb, struct fast *packet)
+/* Functions of their own, so that the verifier walks through them once, and so that a packet which is not fast does not pay for their stack. */
+__attribute__((noinline)) int fast4(struct __sk_buff *skb)
 {
 	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);
 	struct iphdr *ip = data + ETH_HLEN;
-	struct addr_key from = {};
-	struct l4 l4 = {};
+	struct fast packet = { .frame = data, .ip = ip };
+	union ct_key key;
 	__u32 length;
 
 	if (data + ETH_HLEN + sizeof(*ip) > end)
-		return 0;
+		return NOT_FAST;
 	length = bpf_ntohs(ip->tot_len);
 	if (*(__u8 *)ip != 0x45 || length < sizeof(*ip) || ETH_HLEN + length > skb->len ||
 	    (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET)))
-		return 0;
-	l4.protocol = ip->protocol;
-	if (!fast_l4(&l4, (void *)(ip + 1), length - sizeof(*ip), end))
-		return 0;
-	*(__be32 *)from.addr = ip->saddr;
-	*(__be32 *)packet->to.addr.addr = ip->daddr;
-	packet->second = ct_key4_make(&packet->key.v4, from.addr, packet->to.addr.addr, &l4);
-	fast_target(packet, &l4, 4);
-	packet->check = ct_check(&packet->key, sizeof(packet->key.v4) / 8);
-	return 1;
-}
-
-/* fast_ipv6 reads a packet of IPv6, and reports whether it may be fast. */
-static __always_inline int fast_ipv6(struct __sk_buff *skb, struct fast *packet)
-{
-	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);
-	struct ipv6hdr *ip = data + ETH_HLEN;
-	struct addr_key from;
-	struct l4 l4 = {};
-	__u32 length;
-
-	if (data + ETH_HLEN + sizeof(*ip) > end)
-		return 0;
-	length = bpf_ntohs(ip->payload_len);
-	if (ip->version != 6 || ETH_HLEN + sizeof(*ip) + length > skb->len)
-		return 0;
-	l4.protocol = ip->nexthdr;
-	if (!fast_l4(&l4, (void *)(ip + 1), length, end))
-		return 0;
-	from = addr_key_ipv6(&ip->saddr);
-	packet->to.addr = addr_key_ipv6(&ip->daddr);
-	packet->second = ct_key6_make(&packet->key.v6, from.addr, packet->to.addr.addr, &l4);
-	fast_target(packet, &l4, 6);
-	packet->check = ct_check(&packet->key, sizeof(packet->key.v6) / 8);
-	return 1;
-}
-
-/* Functions of their own, so that the verifier walks through them once. */
-__attribute__((noinline)) int fast4(struct __sk_buff *skb)
-{
-	struct fast packet = {};
-
-	return fast_ipv4(skb, &packet) ? fast_send(skb, &packet) : NOT_FAST;
+		return NOT_FAST;
+	packet.l4.protocol = ip->protocol;
+	if (!fast_l4(&packet.l4, (void *)(ip + 1), length - sizeof(*ip), end))
+		return NOT_FAST;
+	packet.second = ct_key4_make(&key, &ip->saddr, &ip->daddr, &packet.l4);
+	packet.check = ct_check(&key, sizeof(key.v4) / 8);
+	return fast_send(skb, &packet, &key, 4);
 }
 
 __attribute__((noinline)) int fast6(struct __sk_buff *skb)
 {
-	struct fast packet = {};
+	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);
+	struct ipv6hdr *ip = data + ETH_HLEN;
+	struct fast packet = { .frame = data, .ip = ip };
+	union ct_key key;
+	__u32 length;
 
-	return fast_ipv6(skb, &packet) ? fast_send(skb, &packet) : NOT_FAST;
+	if (data + ETH_HLEN + sizeof(*ip) > end)
+		return NOT_FAST;
+	length = bpf_ntohs(ip->payload_len);
+	if (ip->version != 6 || ETH_HLEN + sizeof(*ip) + length > skb->len)
+		return NOT_FAST;
+	packet.l4.protocol = ip->nexthdr;
+	if (!fast_l4(&packet.l4, (void *)(ip + 1), length, end))
+		return NOT_FAST;
+	packet.second = ct_key6_make(&key, &ip->saddr, &ip->daddr, &packet.l4);
+	packet.check = ct_check(&key, sizeof(key.v6) / 8);
+	return fast_send(skb, &packet, &key, 6);
 }
 
 /* fast returns the action for a packet that a pod sends, or NOT_FAST. */

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -137,8 +138,8 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 				w.both(func(n *node) { n.raise(MapEpochs, slot); n.raise(MapEpochShards, EpochShard(outside[family])) })
 			case 3: // time goes by
 				w.both(func(n *node) {
-					n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
-					n.changeFlows("new", family, func(e *CtEntry) { e.Expires = now(t) })
+					n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
+					n.changeFlows("new", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
 				})
 			case 4: // an endpoint goes, and comes back with other addresses of its link
 				w.both(func(n *node) { n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 1<<20 + uint32(i)}) })
@@ -180,5 +181,23 @@ func TestPrivilegedFast_UnansweredDatagramsMeetAService(t *testing.T) {
 		}
 		n.service(family, protoUDP, at(podB.addr(family)))
 		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
+	})
+}
+
+// The clock of the fast path goes on with the kernel's: a flow whose packets all take it does not end.
+func TestPrivilegedFast_ClockGoesOn(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		for start := now(t); now(t)-start < 2; time.Sleep(10 * time.Millisecond) { // about 2 s: ticks cannot be faked
+			n.passes(podA, open.tcp(t, "A"), actRedirect)
+		}
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		if left, want := n.onlyFlow("est", family).Expires-now(t), CtTicks(8000*time.Second); left > want || left < want-1 {
+			t.Errorf("the flow ends in %d ticks, want %d", left, want)
+		}
 	})
 }

@@ -116,11 +116,11 @@ __attribute__((noinline)) int flow_name(struct flow *flow)
 	if (!flow)
 		return 0;
 	if (flow->family == 6) {
-		flow->second = ct_key6_make(&flow->key.v6, flow->from.addr, flow->to.addr, &flow->l4);
+		flow->second = ct_key6_make(&flow->key, flow->from.addr, flow->to.addr, &flow->l4);
 		flow->check = ct_check(&flow->key, sizeof(flow->key.v6) / 8);
 		return 0;
 	}
-	flow->second = ct_key4_make(&flow->key.v4, flow->from.addr, flow->to.addr, &flow->l4);
+	flow->second = ct_key4_make(&flow->key, flow->from.addr, flow->to.addr, &flow->l4);
 	flow->check = ct_check(&flow->key, sizeof(flow->key.v4) / 8);
 	return 0;
 }

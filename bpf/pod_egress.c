@@ -102,8 +102,8 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 SEC("tc")
 int pod_egress(struct __sk_buff *skb)
 {
-	struct observation seen = { .direction = DIRECTION_EGRESS };
 	int action = fast(skb);
+	struct observation seen;
 	verdict v;
 
 	if (action != NOT_FAST) {
@@ -111,6 +111,7 @@ int pod_egress(struct __sk_buff *skb)
 			conclude_stack(skb);
 		return action;
 	}
+	seen = (struct observation){ .direction = DIRECTION_EGRESS };
 	v = judge(skb, &seen);
 	return conclude(skb, v, &seen);
 }

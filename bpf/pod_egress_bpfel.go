@@ -596,6 +596,7 @@ const (
 	podEgressVarEncapModes          = "encap_modes"
 	podEgressVarEncapPortFirst      = "encap_port_first"
 	podEgressVarEncapPortLast       = "encap_port_last"
+	podEgressVarFastClock           = "fast_clock"
 	podEgressVarFastPath            = "fast_path"
 	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
@@ -727,6 +728,7 @@ type podEgressVariableSpecs struct {
 	EncapModes          *ebpf.VariableSpec `ebpf:"encap_modes"`
 	EncapPortFirst      *ebpf.VariableSpec `ebpf:"encap_port_first"`
 	EncapPortLast       *ebpf.VariableSpec `ebpf:"encap_port_last"`
+	FastClock           *ebpf.VariableSpec `ebpf:"fast_clock"`
 	FastPath            *ebpf.VariableSpec `ebpf:"fast_path"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
@@ -877,6 +879,7 @@ type podEgressVariables struct {
 	EncapModes          *ebpf.Variable `ebpf:"encap_modes"`
 	EncapPortFirst      *ebpf.Variable `ebpf:"encap_port_first"`
 	EncapPortLast       *ebpf.Variable `ebpf:"encap_port_last"`
+	FastClock           *ebpf.Variable `ebpf:"fast_clock"`
 	FastPath            *ebpf.Variable `ebpf:"fast_path"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`

@@ -96,10 +96,10 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 	l4.dport = work->entry.dport;
 	l4.protocol = work->key.protocol;
 	if (family == 6) {
-		ct_key6_make(&key.v6, work->entry.saddr, work->entry.daddr, &l4);
+		ct_key6_make(&key, work->entry.saddr, work->entry.daddr, &l4);
 		check = ct_check(&key, sizeof(key.v6) / 8);
 	} else {
-		ct_key4_make(&key.v4, work->entry.saddr, work->entry.daddr, &l4);
+		ct_key4_make(&key, work->entry.saddr, work->entry.daddr, &l4);
 		check = ct_check(&key, sizeof(key.v4) / 8);
 	}
 	entry = ct_find(&key, family, &table);

@@ -72,7 +72,7 @@ func TestPrivilegedICMP_Errors(t *testing.T) {
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
 		// Of one that has ended.
-		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) })
+		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
 		n.refused(podB, back.unreachable(t, ask.bytes(t)), events.UnknownFlow)
 	})
 }

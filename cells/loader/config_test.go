@@ -40,15 +40,18 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 		after, err := bpf.Load(program)
 		require.NoError(t, err)
 		require.NoError(t, o.configure(after, maps))
-		for name := range before.Variables {
+		for name, variable := range before.Variables {
+			if !variable.Constant() {
+				continue // programs write it
+			}
 			switch name {
 			case bpf.VariableNatPortLast, bpf.VariableRejectRate, bpf.VariableFastPath: // only tests of the programs have others
 				continue
 			case bpf.VariableLinkHeader: // bpf.Load sets it
 				continue
 			}
-			was, is := make([]byte, before.Variables[name].Size()), make([]byte, after.Variables[name].Size())
-			require.NoError(t, before.Variables[name].Get(was))
+			was, is := make([]byte, variable.Size()), make([]byte, after.Variables[name].Size())
+			require.NoError(t, variable.Get(was))
 			require.NoError(t, after.Variables[name].Get(is))
 			require.NotEqual(t, was, is, "%s of %s", name, program)
 		}
