@@ -127,7 +127,17 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 				}
 			})
 		}
-		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 8 {
+		t.Run("of an agent that sets other fields", func(t *testing.T) { // Cilium writes the MAC addresses of the pod's link, and an IP ID
+			n, frame := n.as(t), fromNode(t, otherNode[4], identityDistant, unpadded(inside(src, dst).bytes(t)))
+			copy(frame[innerAt-14:], []byte{2, 0, 0, 0, 0, 7, 6, 0, 0, 0, 0, 9})
+			copy(frame[outerIPAt+4:], []byte{0x12, 0x34, 0, 0, 57}) // ID, no DF, TTL
+			frame[outerIPAt+1] = 0x28                               // DSCP
+			sumIPv4(frame, outerIPAt)
+			want := inside(src, dst)
+			want.from, want.to, want.hops = podA.host, podA.mac, 63
+			n.wantPacket(n.run(NetdevIngress, ifUplink, frame), actRedirect, unpadded(want.bytes(t)))
+		})
+		if c := n.count(events.Forwarded, DirectionIngress); c.Packets != 9 {
 			t.Errorf("counted %+v", c)
 		}
 		if c := n.count(events.VNIDiffers, DirectionIngress); c.Packets != 0 {
