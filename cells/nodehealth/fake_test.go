@@ -20,6 +20,7 @@ import (
 	"github.com/cilium/hive/script"
 
 	"github.com/waggle-net/waggle/api/v1beta"
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/pipenet"
 )
 
@@ -42,7 +43,7 @@ var errSilence = errors.New("no answer")
 // troubles are the names of what can be wrong.
 var troubles = map[string]error{
 	"silent": errSilence, "refused": syscall.ECONNREFUSED, "no-route": syscall.EHOSTUNREACH, "status": errors.New("HTTP status 503"),
-	"impeded": cannotOpen(syscall.EPERM),
+	"impeded": icmpecho.CannotOpen(syscall.EPERM),
 	"hostile": errors.New("read the answer: \x1b[2J\x07" + strings.Repeat("long ", 100)),
 }
 

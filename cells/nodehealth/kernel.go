@@ -2,11 +2,8 @@ package nodehealth
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 )
 
@@ -24,21 +21,4 @@ type kernel interface {
 	ListenHello(ctx context.Context, port uint16) (net.Listener, error)
 	// ListenAPI opens the socket of the health API.
 	ListenAPI(path string) (net.Listener, error)
-}
-
-// errImpeded is part of errors that this node causes, and that say nothing about another one.
-var errImpeded = errors.New("not probed")
-
-// local marks an error of a system call with [errImpeded] when it is about this node: it lacks a right, memory, descriptors, ports, an address of the
-// family or the family. ENOBUFS is none of these: a device without a carrier is what keeps this node from all others.
-func local(err error) error {
-	var number syscall.Errno
-	if !errors.As(err, &number) {
-		return err
-	}
-	switch number {
-	case syscall.EPERM, syscall.EACCES, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT, syscall.EPROTONOSUPPORT:
-		return fmt.Errorf("%w: %w", errImpeded, number)
-	}
-	return err
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -115,7 +115,7 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 	running.Go(func() { _ = responder{Kernel: listening{l: l}}.run(ctx, health) })
 	t.Cleanup(func() { stop(); running.Wait() })
 
-	s := sockets{newPinger()}
+	s := sockets{icmpecho.New()}
 	t.Cleanup(s.Close)
 	p.near.Enter()
 	for _, to := range hosts {
@@ -133,17 +133,17 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 			}
 			return err
 		})
-		if _, err := s.Hello(ctx, netip.AddrPortFrom(to, port+1)); !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errImpeded) {
+		if _, err := s.Hello(ctx, netip.AddrPortFrom(to, port+1)); !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, icmpecho.ErrLocal) {
 			t.Errorf("HTTP to %s without a responder: %v", to, err)
 		}
 	}
 	p.setLink(t, false)
 	for _, to := range hosts {
 		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if _, err := s.Echo(short, to); err == nil || errors.Is(err, errImpeded) {
+		if _, err := s.Echo(short, to); err == nil || errors.Is(err, icmpecho.ErrLocal) {
 			t.Errorf("ICMP to %s without a link: %v", to, err)
 		}
-		if _, err := s.Hello(short, netip.AddrPortFrom(to, port)); err == nil || errors.Is(err, errImpeded) {
+		if _, err := s.Hello(short, netip.AddrPortFrom(to, port)); err == nil || errors.Is(err, icmpecho.ErrLocal) {
 			t.Errorf("HTTP to %s without a link: %v", to, err)
 		}
 		cancel()
@@ -163,7 +163,7 @@ func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	p.near.Enter()
-	s := sockets{newPinger()}
+	s := sockets{icmpecho.New()}
 	t.Cleanup(s.Close)
 	awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, hosts[0]); return err })
 	p.far.Do(func() { // SYNs are dropped: the address is gone, and its owner's neighbour entry stays
@@ -188,65 +188,6 @@ func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
 			t.Errorf("a dial goes on: %s", line)
 		}
 	}
-}
-
-// Replies of other pings of the node, in numbers, are not taken for those of a prober, and hide none.
-func TestPrivilegedPinger_OtherPings(t *testing.T) {
-	t.Parallel()
-	p := newPair(t)
-	p.near.Enter()
-	s := sockets{newPinger()}
-	t.Cleanup(s.Close)
-	for _, to := range hosts {
-		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, to); return err })
-		socket, err := s.socket(to.Is6())
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = socket.conn.SetWriteDeadline(time.Time{})
-		waiting, w := socket.add(to) // its request is not sent
-		for i := range 5000 {        // other identifiers, and that of the prober with other data
-			other := echoSocket{ipv6: to.Is6(), id: uint16(i)}
-			if i%2 == 0 {
-				other.id = socket.id
-			}
-			if _, err := socket.conn.WriteToIP(other.request(waiting, uint64(i)), &net.IPAddr{IP: to.AsSlice()}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, to); return err })
-		if len(w.reply) > 0 {
-			t.Errorf("%s: the reply of another ping counts", to)
-		}
-		socket.remove(waiting)
-	}
-}
-
-// A process without the right to open a raw socket knows that this is about itself.
-func TestPrivilegedPinger_WithoutTheRight(t *testing.T) {
-	t.Parallel()
-	ns := testnet.New(t)
-	ns.Do(func() {
-		if err := dropRaw(); err != nil {
-			t.Error(err)
-			return
-		}
-		s := sockets{newPinger()}
-		defer s.Close()
-		for _, to := range hosts {
-			_, err := s.Echo(t.Context(), to)
-			if want := "not probed: open a raw socket for ICMP: operation not permitted: give the agent CAP_NET_RAW"; !errors.Is(err, errImpeded) || describe(err) != want {
-				t.Errorf("error %v, want %q", err, want)
-			}
-		}
-	})
-}
-
-// dropRaw takes all capabilities from the calling thread, which must end with the test.
-func dropRaw() error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData
-	return unix.Capset(&header, &none[0])
 }
 
 func TestSockets_API(t *testing.T) {

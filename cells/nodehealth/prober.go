@@ -15,6 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -214,7 +215,7 @@ func (p *prober) absorb(u *update) {
 		current := true
 		for i, r := range v.results {
 			for _, o := range []outcome{r.icmp, r.http} {
-				if errors.Is(o.err, errImpeded) {
+				if errors.Is(o.err, icmpecho.ErrLocal) {
 					p.hindrance = o.err
 				}
 			}

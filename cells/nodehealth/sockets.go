@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 )
 
@@ -17,9 +18,14 @@ import (
 const socketGroup = "waggle"
 
 // sockets implements [kernel].
-type sockets struct{ *pinger }
+type sockets struct{ *icmpecho.Pinger }
 
-func newKernel() kernel { return sockets{newPinger()} }
+func newKernel() kernel { return sockets{icmpecho.New()} }
+
+// Echo implements [kernel].
+func (s sockets) Echo(ctx context.Context, to netip.Addr) (time.Duration, error) {
+	return s.Pinger.Echo(ctx, icmpecho.Request{To: to})
+}
 
 // maxAnswer limits what is read of an answer in bytes: the peer may be hostile.
 const maxAnswer = 4 << 10
@@ -29,7 +35,7 @@ func (sockets) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, err
 	began := time.Now()
 	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		return 0, local(err)
+		return 0, icmpecho.Local(err)
 	}
 	defer conn.Close()
 	if err := ask(ctx, conn, to); err != nil {

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/printable"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
@@ -33,7 +34,7 @@ func after(c tables.Check, o outcome) tables.Check {
 	}
 	c.Asked, c.Error = o.began, describe(o.err)
 	switch {
-	case errors.Is(o.err, errImpeded):
+	case errors.Is(o.err, icmpecho.ErrLocal):
 		c.State, c.Strikes = tables.Unknown, 0
 	case c.Strikes+1 >= strikes:
 		c.State, c.Strikes = tables.Unreachable, strikes
@@ -59,7 +60,7 @@ func describe(err error) string {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return "Connection timed out"
-	case errors.As(err, &number) && !errors.Is(err, errImpeded):
+	case errors.As(err, &number) && !errors.Is(err, icmpecho.ErrLocal):
 		return number.Error()
 	}
 	return printable.Short(err.Error(), maxError)

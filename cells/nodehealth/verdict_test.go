@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
@@ -20,7 +21,7 @@ func TestAfter(t *testing.T) {
 	ended := began.Add(time.Second)
 	answered := outcome{began: began, ended: ended, latency: time.Millisecond}
 	failed, local := answered, answered
-	failed.err, local.err = syscall.ECONNREFUSED, fmt.Errorf("%w: %w", errImpeded, syscall.EMFILE)
+	failed.err, local.err = syscall.ECONNREFUSED, fmt.Errorf("%w: %w", icmpecho.ErrLocal, syscall.EMFILE)
 	good := tables.Check{State: tables.Reachable, Latency: time.Millisecond, Answered: ended, Asked: began}
 	fail := func(c tables.Check, state tables.State, strikes int, text string) tables.Check {
 		c.State, c.Asked, c.Strikes, c.Error = state, began, strikes, text
@@ -58,12 +59,12 @@ func TestLocal(t *testing.T) {
 		syscall.EPERM: true, syscall.EMFILE: true, syscall.EADDRNOTAVAIL: true, syscall.EAFNOSUPPORT: true,
 		syscall.ECONNREFUSED: false, syscall.EHOSTUNREACH: false, syscall.ENETUNREACH: false, syscall.ECONNRESET: false, syscall.ENOBUFS: false,
 	} {
-		err := local(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", number)})
-		if got := errors.Is(err, errImpeded); got != want || !errors.Is(err, number) {
+		err := icmpecho.Local(&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", number)})
+		if got := errors.Is(err, icmpecho.ErrLocal); got != want || !errors.Is(err, number) {
 			t.Errorf("%v becomes %v", number, err)
 		}
 	}
-	if err := local(context.DeadlineExceeded); errors.Is(err, errImpeded) {
+	if err := icmpecho.Local(context.DeadlineExceeded); errors.Is(err, icmpecho.ErrLocal) {
 		t.Errorf("a timeout becomes %v", err)
 	}
 }

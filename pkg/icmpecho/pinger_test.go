@@ -1,4 +1,4 @@
-package nodehealth
+package icmpecho
 
 import (
 	"encoding/binary"
@@ -23,9 +23,9 @@ func TestEchoSocket_ForeignReplies(t *testing.T) {
 	for name, to := range map[string]netip.Addr{"IPv4": netip.MustParseAddr("192.0.2.2"), "IPv6": netip.MustParseAddr("2001:db8::2")} {
 		s := &echoSocket{ipv6: to.Is6(), id: 7, next: 0xfffe, waiting: map[uint16]*echoWait{}}
 		other := netip.MustParseAddr("192.0.2.3")
-		_, older := s.add(other)
-		sequence, w := s.add(to)
-		good := replyTo(s, s.request(sequence, w.nonce))
+		_, older := s.add(Request{To: other})
+		sequence, w := s.add(Request{To: to, Size: 1201})
+		good := replyTo(s, s.request(sequence, w))
 		change := func(change func(m []byte)) []byte {
 			m := append([]byte(nil), good...)
 			change(m)
@@ -33,11 +33,11 @@ func TestEchoSocket_ForeignReplies(t *testing.T) {
 		}
 		at := time.Unix(1, 0)
 		for what, m := range map[string][]byte{
-			"a request":                 s.request(sequence, w.nonce),
+			"a request":                 s.request(sequence, w),
 			"of another identifier":     change(func(m []byte) { m[5]++ }),
 			"of another request":        change(func(m []byte) { binary.BigEndian.PutUint16(m[6:], sequence-1) }),
 			"of a number nobody has":    change(func(m []byte) { binary.BigEndian.PutUint16(m[6:], sequence+1) }),
-			"with other data":           change(func(m []byte) { m[len(m)-1]++ }),
+			"with other data":           change(func(m []byte) { m[echoHeader]++ }),
 			"with an odd code":          change(func(m []byte) { m[1] = 1 }),
 			"that is longer":            append(change(func([]byte) {}), 0),
 			"that is shorter":           good[:len(good)-1],
@@ -65,10 +65,10 @@ func TestEchoSocket_ForeignReplies(t *testing.T) {
 func TestEchoSocket_SequenceNumbers(t *testing.T) {
 	t.Parallel()
 	s := &echoSocket{next: 0xfff0, waiting: map[uint16]*echoWait{}}
-	first, _ := s.add(netip.Addr{})
+	first, _ := s.add(Request{})
 	seen := map[uint16]bool{first: true}
 	for range 1 << 16 {
-		number, _ := s.add(netip.Addr{})
+		number, _ := s.add(Request{})
 		if number == first {
 			t.Fatal("the number of a request that waits was used again")
 		}
@@ -86,6 +86,7 @@ func TestChecksum(t *testing.T) {
 		0xffff: {0, 0},
 		0xf7fe: {8, 0, 0, 1},
 		0x0000: {0xff, 0xff, 0xff, 0xff},
+		0xf2fe: {8, 0, 0, 1, 5}, // an odd number of bytes
 		0x220d: {0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7},
 	} {
 		if got := checksum(b); got != want {

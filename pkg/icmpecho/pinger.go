@@ -1,4 +1,4 @@
-package nodehealth
+package icmpecho
 
 import (
 	"context"
@@ -22,23 +22,48 @@ const (
 
 	echoHeader = 8 // type, code, checksum, identifier, sequence number
 	echoNonce  = 8 // data of our requests, which the reply repeats
+
+	ipv4Header, ipv6Header = 20, 40 // without options or extension headers
+
+	// MaxSize limits the size of a request.
+	MaxSize = 65535
+	// writeTimeout bounds the time that the kernel takes to accept a request.
+	writeTimeout = 5 * time.Second
 )
 
-// pinger sends ICMP echo requests through one raw socket of each family. Raw sockets get the replies of all
+// Request is one echo request.
+type Request struct {
+	To netip.Addr
+	// Size is the length of the packet in bytes with its IP header, up to [MaxSize]; 0 is the smallest.
+	Size int
+}
+
+// data is the length of the data after the ICMP header.
+func (r Request) data() int {
+	header := ipv4Header
+	if r.To.Is6() {
+		header = ipv6Header
+	}
+	return max(echoNonce, min(r.Size, MaxSize)-header-echoHeader)
+}
+
+// Pinger sends ICMP echo requests through one raw socket of each family. Raw sockets get the replies of all
 // pings of the node. A filter in the kernel drops replies with another identifier. A reply counts when its source is the address that was
-// asked, and its sequence number and random data are those of the request. So neither another ping nor a host that cannot see the request answers
+// asked, and its length, sequence number and random data are those of the request. So neither another ping nor a host that cannot see the request answers
 // for a node.
-type pinger struct {
-	mu      sync.Mutex           // guards all
+type Pinger struct {
+	whole   bool                 // requests are never fragmented, and may be as long as the MTU of the device
+	mu      sync.Mutex           // guards what follows
 	sockets map[bool]*echoSocket // by whether they are of IPv6
 	readers sync.WaitGroup
 }
 
 // echoSocket is the socket of a family.
 type echoSocket struct {
-	conn *net.IPConn
-	ipv6 bool
-	id   uint16
+	conn  *net.IPConn
+	ipv6  bool
+	id    uint16
+	whole bool // as in [Pinger]
 
 	mu      sync.Mutex // guards what follows
 	next    uint16
@@ -48,21 +73,27 @@ type echoSocket struct {
 // echoWait is a request that waits for its reply.
 type echoWait struct {
 	to    netip.Addr
+	data  int // length
 	nonce uint64
 	reply chan time.Time // of one slot
 }
 
-func newPinger() *pinger { return &pinger{sockets: map[bool]*echoSocket{}} }
+// New returns a pinger without sockets.
+func New() *Pinger { return &Pinger{sockets: map[bool]*echoSocket{}} }
 
-// Open implements [kernel].
-func (p *pinger) Open() {
+// NewWhole returns a pinger whose packets are never fragmented on their way to the peer, also when the kernel believes that they do not fit: its own
+// idea of the path is what is tested. The reply may be fragmented, as the peer decides.
+func NewWhole() *Pinger { return &Pinger{whole: true, sockets: map[bool]*echoSocket{}} }
+
+// Open opens the sockets. A failure is an error of Echo, which tries again.
+func (p *Pinger) Open() {
 	for _, ipv6 := range []bool{false, true} {
 		_, _ = p.socket(ipv6)
 	}
 }
 
-// Close implements [kernel]. It waits for the readers of the sockets.
-func (p *pinger) Close() {
+// Close closes the sockets and waits for their readers. The next request opens others.
+func (p *Pinger) Close() {
 	p.mu.Lock()
 	for _, s := range p.sockets {
 		_ = s.conn.Close()
@@ -72,13 +103,13 @@ func (p *pinger) Close() {
 }
 
 // socket returns the socket of a family. It is opened by the calling goroutine, in the network namespace of that one.
-func (p *pinger) socket(ipv6 bool) (*echoSocket, error) {
+func (p *Pinger) socket(ipv6 bool) (*echoSocket, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.sockets[ipv6]; s != nil {
 		return s, nil
 	}
-	s := &echoSocket{ipv6: ipv6, id: uint16(rand.Uint32()), next: uint16(rand.Uint32()), waiting: map[uint16]*echoWait{}}
+	s := &echoSocket{ipv6: ipv6, whole: p.whole, id: uint16(rand.Uint32()), next: uint16(rand.Uint32()), waiting: map[uint16]*echoWait{}}
 	if err := s.open(); err != nil {
 		return nil, err
 	}
@@ -92,21 +123,22 @@ func (p *pinger) socket(ipv6 bool) (*echoSocket, error) {
 	return s, nil
 }
 
-// Echo implements [kernel].
-func (p *pinger) Echo(ctx context.Context, to netip.Addr) (time.Duration, error) {
+// Echo sends one request and returns the time until its reply.
+func (p *Pinger) Echo(ctx context.Context, r Request) (time.Duration, error) {
+	to := r.To
 	s, err := p.socket(to.Is6())
 	if err != nil {
-		return 0, cannotOpen(err)
+		return 0, CannotOpen(err)
 	}
-	sequence, w := s.add(to)
+	sequence, w := s.add(r)
 	defer s.remove(sequence)
 	began := time.Now()
-	_ = s.conn.SetWriteDeadline(began.Add(probeTimeout)) // later for all who write at the moment, which is right
-	if _, err := s.conn.WriteToIP(s.request(sequence, w.nonce), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()}); err != nil {
+	_ = s.conn.SetWriteDeadline(began.Add(writeTimeout)) // later for all who write at the moment, which is right
+	if _, err := s.conn.WriteToIP(s.request(sequence, w), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()}); err != nil {
 		if errors.Is(err, net.ErrClosed) {
-			err = fmt.Errorf("%w: %w", errImpeded, net.ErrClosed)
+			err = fmt.Errorf("%w: %w", ErrLocal, net.ErrClosed)
 		}
-		return 0, local(err)
+		return 0, Local(err)
 	}
 	select {
 	case at := <-w.reply:
@@ -116,8 +148,8 @@ func (p *pinger) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	}
 }
 
-// cannotOpen is the error of a node that cannot open a raw socket.
-func cannotOpen(cause error) error {
+// CannotOpen is the error of a node that cannot open a raw socket.
+func CannotOpen(cause error) error {
 	var number syscall.Errno
 	if errors.As(cause, &number) {
 		cause = number // the rest names the call, which is no news
@@ -126,7 +158,7 @@ func cannotOpen(cause error) error {
 	if number == syscall.EPERM {
 		remedy = ": give the agent CAP_NET_RAW"
 	}
-	return fmt.Errorf("%w: open a raw socket for ICMP: %w%s", errImpeded, cause, remedy)
+	return fmt.Errorf("%w: open a raw socket for ICMP: %w%s", ErrLocal, cause, remedy)
 }
 
 // open opens the socket with its filters. The one of ICMP types is asked before a packet is copied.
@@ -136,7 +168,7 @@ func (s *echoSocket) open() error {
 		network = "ip6:ipv6-icmp"
 	}
 	control := func(_, _ string, raw syscall.RawConn) (err error) {
-		if failed := raw.Control(func(fd uintptr) { err = s.filter(int(fd)) }); failed != nil {
+		if failed := raw.Control(func(fd uintptr) { err = s.prepare(int(fd)) }); failed != nil {
 			return failed
 		}
 		return err
@@ -152,8 +184,17 @@ func (s *echoSocket) open() error {
 // icmpFilter is ICMP_FILTER of the level SOL_RAW (linux/icmp.h): a bit mask of the types that are dropped.
 const icmpFilter = 1
 
-// filter passes echo replies with the identifier of the socket. Programs see the IPv4 header, and no IPv6 header.
-func (s *echoSocket) filter(fd int) error {
+// prepare sets what the socket sends and receives: echo replies with its identifier. Programs see the IPv4 header, and no IPv6 header.
+func (s *echoSocket) prepare(fd int) error {
+	if s.whole {
+		level, option, probe := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
+		if s.ipv6 {
+			level, option, probe = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
+		}
+		if err := unix.SetsockoptInt(fd, level, option, probe); err != nil {
+			return fmt.Errorf("forbid fragments: %w", err)
+		}
+	}
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0}, // X = length of the IPv4 header
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 4},  // identifier
@@ -175,8 +216,8 @@ func (s *echoSocket) filter(fd int) error {
 }
 
 // add registers a request under a sequence number that no other request of the socket has.
-func (s *echoSocket) add(to netip.Addr) (sequence uint16, w *echoWait) {
-	w = &echoWait{to.WithZone(""), rand.Uint64(), make(chan time.Time, 1)}
+func (s *echoSocket) add(r Request) (sequence uint16, w *echoWait) {
+	w = &echoWait{r.To.WithZone(""), r.data(), rand.Uint64(), make(chan time.Time, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.next++; s.waiting[s.next] != nil; s.next++ { // far fewer wait than there are numbers
@@ -192,26 +233,29 @@ func (s *echoSocket) remove(sequence uint16) {
 }
 
 // request is an ICMP message. The kernel computes the checksum of ICMPv6, which covers addresses.
-func (s *echoSocket) request(sequence uint16, nonce uint64) []byte {
-	m := make([]byte, echoHeader, echoHeader+echoNonce)
+func (s *echoSocket) request(sequence uint16, w *echoWait) []byte {
+	m := make([]byte, echoHeader+w.data)
 	m[0] = echoRequest4
 	if s.ipv6 {
 		m[0] = echoRequest6
 	}
 	binary.BigEndian.PutUint16(m[4:], s.id)
 	binary.BigEndian.PutUint16(m[6:], sequence)
-	m = binary.BigEndian.AppendUint64(m, nonce)
+	binary.BigEndian.PutUint64(m[echoHeader:], w.nonce)
 	if !s.ipv6 {
 		binary.BigEndian.PutUint16(m[2:], checksum(m))
 	}
 	return m
 }
 
-// checksum is that of RFC 1071, for an even number of bytes.
+// checksum is that of RFC 1071, for up to [MaxSize] bytes.
 func checksum(b []byte) uint16 {
 	sum := uint32(0)
-	for ; len(b) > 0; b = b[2:] {
+	for ; len(b) > 1; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) > 0 {
+		sum += uint32(b[0]) << 8
 	}
 	sum = sum>>16 + sum&0xffff
 	return ^uint16(sum>>16 + sum)
@@ -220,7 +264,7 @@ func checksum(b []byte) uint16 {
 // read hands replies to their requests until the socket fails or is closed.
 func (s *echoSocket) read() {
 	defer s.conn.Close()
-	buffer := make([]byte, 256)
+	buffer := make([]byte, MaxSize)
 	for {
 		n, from, err := s.conn.ReadFromIP(buffer)
 		if err != nil {
@@ -238,13 +282,13 @@ func (s *echoSocket) deliver(m []byte, from netip.Addr, at time.Time) {
 	if s.ipv6 {
 		kind = echoReply6
 	}
-	if len(m) != echoHeader+echoNonce || m[0] != kind || m[1] != 0 || binary.BigEndian.Uint16(m[4:]) != s.id {
+	if len(m) < echoHeader+echoNonce || m[0] != kind || m[1] != 0 || binary.BigEndian.Uint16(m[4:]) != s.id {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.waiting[binary.BigEndian.Uint16(m[6:])]
-	if w == nil || w.to != from || w.nonce != binary.BigEndian.Uint64(m[echoHeader:]) {
+	if w == nil || w.to != from || len(m) != echoHeader+w.data || w.nonce != binary.BigEndian.Uint64(m[echoHeader:]) {
 		return
 	}
 	select {

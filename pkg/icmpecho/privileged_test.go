@@ -1,0 +1,171 @@
+package icmpecho
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// waitLimit bounds the wait for what must come.
+const waitLimit = 20 * time.Second
+
+// hosts are the addresses of the far end.
+var hosts = []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
+
+// pair is two hosts with a link between them.
+type pair struct{ near, far *testnet.Namespace }
+
+func newPair(t *testing.T) pair {
+	t.Helper()
+	p := pair{testnet.New(t), testnet.New(t)}
+	p.near.Do(func() {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
+			PeerNamespace: netlink.NsFd(p.far.Handle())}); err != nil {
+			t.Error(err)
+		}
+	})
+	for ns, addresses := range map[*testnet.Namespace][]string{p.near: {"192.0.2.1/24", "2001:db8::1/64"}, p.far: {"192.0.2.2/24", "2001:db8::2/64"}} {
+		ns.Do(func() { configure(t, addresses...) })
+	}
+	return p
+}
+
+// configure sets eth0 up with addresses that may be used at once.
+func configure(t *testing.T, addresses ...string) {
+	t.Helper()
+	link, err := netlink.LinkByName("eth0")
+	if err == nil {
+		err = netlink.LinkSetUp(link)
+	}
+	for _, text := range addresses {
+		addr, failed := netlink.ParseAddr(text)
+		if failed == nil {
+			addr.Flags = syscall.IFA_F_NODAD
+			failed = netlink.AddrAdd(link, addr)
+		}
+		err = errors.Join(err, failed)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// awaited calls f until it has no error.
+func awaited(t *testing.T, f func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	for {
+		attempt, stop := context.WithTimeout(ctx, time.Second)
+		err := f(attempt)
+		stop()
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A request of a whole pinger is as long as it says and never comes in pieces: what is longer than the peer's device takes has no reply, although the
+// device of this node would take it.
+func TestPrivilegedPinger_Whole(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.near.Enter()
+	whole, pieces := NewWhole(), New()
+	t.Cleanup(whole.Close)
+	t.Cleanup(pieces.Close)
+	for _, to := range hosts {
+		awaited(t, func(ctx context.Context) error { _, err := pieces.Echo(ctx, Request{to, 1501}); return err })
+	}
+	const mtu = 1400
+	p.far.Do(func() {
+		link, err := netlink.LinkByName("eth0")
+		if err := errors.Join(err, netlink.LinkSetMTU(link, mtu)); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, to := range hosts {
+		for _, size := range []int{0, 1281, mtu} {
+			awaited(t, func(ctx context.Context) error { _, err := whole.Echo(ctx, Request{to, size}); return err })
+		}
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if _, err := whole.Echo(short, Request{to, 1500}); err == nil || errors.Is(err, ErrLocal) { // a veth reports some drops at once, as ENOBUFS
+			t.Errorf("%s: the error of a packet of 1500 bytes is %v, want a loss", to, err)
+		}
+		cancel()
+		if _, err := whole.Echo(t.Context(), Request{to, 1501}); !errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, ErrLocal) {
+			t.Errorf("%s: the error of a packet longer than the device takes is %v, want EMSGSIZE", to, err)
+		}
+	}
+}
+
+// Replies of other pings of the node, in numbers, are not taken for those of a prober, and hide none.
+func TestPrivilegedPinger_OtherPings(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.near.Enter()
+	s := New()
+	t.Cleanup(s.Close)
+	for _, to := range hosts {
+		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: to}); return err })
+		socket, err := s.socket(to.Is6())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = socket.conn.SetWriteDeadline(time.Time{})
+		waiting, w := socket.add(Request{To: to}) // its request is not sent
+		for i := range 5000 {                     // other identifiers, and that of the prober with other data
+			other := echoSocket{ipv6: to.Is6(), id: uint16(i)}
+			if i%2 == 0 {
+				other.id = socket.id
+			}
+			if _, err := socket.conn.WriteToIP(other.request(waiting, &echoWait{data: echoNonce, nonce: uint64(i)}), &net.IPAddr{IP: to.AsSlice()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: to}); return err })
+		if len(w.reply) > 0 {
+			t.Errorf("%s: the reply of another ping counts", to)
+		}
+		socket.remove(waiting)
+	}
+}
+
+// A process without the right to open a raw socket knows that this is about itself.
+func TestPrivilegedPinger_WithoutTheRight(t *testing.T) {
+	t.Parallel()
+	ns := testnet.New(t)
+	ns.Do(func() {
+		if err := dropRaw(); err != nil {
+			t.Error(err)
+			return
+		}
+		s := New()
+		defer s.Close()
+		for _, to := range hosts {
+			_, err := s.Echo(t.Context(), Request{To: to})
+			if want := "not probed: open a raw socket for ICMP: operation not permitted: give the agent CAP_NET_RAW"; !errors.Is(err, ErrLocal) || err.Error() != want {
+				t.Errorf("error %v, want %q", err, want)
+			}
+		}
+	})
+}
+
+// dropRaw takes all capabilities from the calling thread, which must end with the test.
+func dropRaw() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	return unix.Capset(&header, &none[0])
+}
