@@ -47,6 +47,7 @@ import (
 	"github.com/waggle-net/waggle/cells/noderoutes"
 	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/overlay"
+	"github.com/waggle-net/waggle/cells/pathtest"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/servicehealth"
@@ -134,6 +135,7 @@ var Interfaces = cell.Group(
 	healthz.Cell,
 	servicehealth.Cell,
 	nodehealth.Cell,
+	pathtest.Cell,
 	shell.Cell,
 	apiserver.Cell,
 	cniconf.Cell,

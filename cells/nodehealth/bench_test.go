@@ -39,7 +39,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	db := statedb.New()
 	table, err1 := tables.NewTable(db)
 	all, err2 := nodes.NewTable(db)
-	o, err3 := newOptions(DefaultConfig)
+	o, err3 := newOptions(DefaultConfig, settings.Agent{})
 	if err1 != nil || err2 != nil || err3 != nil {
 		b.Fatal(err1, err2, err3)
 	}

@@ -6,22 +6,22 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // Config configures the probes.
 type Config struct {
-	Port      int     `mapstructure:"cluster-health-port"`
 	Threshold int     `mapstructure:"health-check-icmp-failure-threshold"`
 	Ratio     float64 `mapstructure:"connectivity-probe-frequency-ratio"`
 	Rate      int     `mapstructure:"health-check-probe-rate"`
 }
 
 // DefaultConfig are Cilium's defaults. At 5,000 nodes they probe each node every 10 minutes.
-var DefaultConfig = Config{Port: 4240, Threshold: 3, Ratio: 0.5, Rate: 10}
+var DefaultConfig = Config{Threshold: 3, Ratio: 0.5, Rate: 10}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Int("cluster-health-port", c.Port, "TCP port on which nodes answer probes, the same on all nodes")
 	flags.Int("health-check-icmp-failure-threshold", c.Threshold, "ICMP echo requests without a reply after which a probe has failed, 1 to 20")
 	flags.Float64("connectivity-probe-frequency-ratio", c.Ratio,
 		"How seldom nodes are probed, 0 to 1: the interval is (10s + 100s * ratio) * ln(1 + nodes)")
@@ -41,10 +41,8 @@ type options struct {
 	rate      int           // probes of nodes in a second at most
 }
 
-func newOptions(c Config) (options, error) {
+func newOptions(c Config, a settings.Agent) (options, error) {
 	switch {
-	case c.Port < 1 || c.Port > 65535:
-		return options{}, fmt.Errorf("--cluster-health-port=%d: use 1 to 65535", c.Port)
 	case c.Threshold < 1 || c.Threshold > maxThreshold:
 		return options{}, fmt.Errorf("--health-check-icmp-failure-threshold=%d: use 1 to %d", c.Threshold, maxThreshold)
 	case !(c.Ratio >= 0 && c.Ratio <= 1): // not a number neither
@@ -53,7 +51,7 @@ func newOptions(c Config) (options, error) {
 		return options{}, fmt.Errorf("--health-check-probe-rate=%d: use 1 to %d", c.Rate, maxRate)
 	}
 	base := 10*time.Second + time.Duration(c.Ratio*float64(100*time.Second))
-	return options{uint16(c.Port), c.Threshold, base, c.Rate}, nil
+	return options{a.HealthPort, c.Threshold, base, c.Rate}, nil
 }
 
 // interval is the time between two probes of a node in a cluster of so many nodes. It grows with their logarithm, until the rate is the limit, of which

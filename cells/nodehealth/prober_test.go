@@ -43,7 +43,7 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 	require.NoError(t, err)
 	all, err := nodes.NewTable(db)
 	require.NoError(t, err)
-	o, err := newOptions(DefaultConfig)
+	o, err := newOptions(DefaultConfig, settings.Agent{})
 	require.NoError(t, err)
 	agent := settings.Agent{NodeName: nameOf(0), ClusterName: "default", EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
 	r := &rig{newProber(params{DB: db, Agent: agent, Options: o, Kernel: net, Table: table, Nodes: all}), all, api{}}
@@ -289,14 +289,13 @@ func TestPlan_HTTPTakesTurns(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	for flag, change := range map[string]func(*Config){
-		"--cluster-health-port=0":                    func(c *Config) { c.Port = 0 },
 		"--health-check-icmp-failure-threshold=21":   func(c *Config) { c.Threshold = 21 },
 		"--connectivity-probe-frequency-ratio=1.5":   func(c *Config) { c.Ratio = 1.5 },
 		"--health-check-probe-rate=0: use 1 to 1000": func(c *Config) { c.Rate = 0 },
 	} {
 		c := DefaultConfig
 		change(&c)
-		if _, err := newOptions(c); err == nil || !strings.Contains(err.Error(), flag) {
+		if _, err := newOptions(c, settings.Agent{}); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("error of a bad %s: %v", flag, err)
 		}
 	}
@@ -310,7 +309,7 @@ func TestOptions(t *testing.T) {
 	} {
 		c := DefaultConfig
 		c.Ratio = test.ratio
-		o, err := newOptions(c)
+		o, err := newOptions(c, settings.Agent{})
 		if got := o.interval(test.nodes); err != nil || got != test.want {
 			t.Errorf("%d nodes with ratio %v: %v (%v), want %v", test.nodes, test.ratio, got, err, test.want)
 		}

@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,8 +19,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// helloPath is the path that is answered, with an empty body.
+// helloPath is the path that is answered, with as many bytes as the parameter bytes asks for, none without it.
 const helloPath = "/hello"
+
+// maxBody limits an answer in bytes.
+const maxBody = 16 << 10
 
 const (
 	// connectionTimeout bounds a connection from its first packet to its last.
@@ -158,12 +164,18 @@ func (c *connections) remove(conn *connection) {
 
 // answerTo is the whole answer to a request.
 func answerTo(r *http.Request) string {
-	status := "200 OK"
+	status, body := "200 OK", 0
+	if n, err := strconv.Atoi(r.URL.Query().Get("bytes")); err == nil {
+		body = max(0, min(n, maxBody))
+	}
 	switch {
 	case r.URL.Path != helloPath:
 		status = "404 Not Found"
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		status = "405 Method Not Allowed\r\nAllow: GET, HEAD"
 	}
-	return "HTTP/1.1 " + status + "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+	if status != "200 OK" || r.Method == http.MethodHead {
+		body = 0
+	}
+	return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", status, body, strings.Repeat("-", body))
 }

@@ -53,6 +53,7 @@ type Flags struct {
 
 	HealthChecking         bool `mapstructure:"enable-health-checking"`
 	EndpointHealthChecking bool `mapstructure:"enable-endpoint-health-checking"`
+	HealthPort             int  `mapstructure:"cluster-health-port"`
 }
 
 // Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
@@ -95,6 +96,7 @@ var DefaultFlags = Flags{
 
 	HealthChecking:         true,
 	EndpointHealthChecking: true,
+	HealthPort:             4240,
 }
 
 // Flags registers the flags.
@@ -124,6 +126,7 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-health-checking", f.HealthChecking, "Probe the nodes of the cluster, and answer their probes")
 	flags.Bool("enable-endpoint-health-checking", f.EndpointHealthChecking,
 		"Give waggle_host a second address, which answers as a pod would, when there is an API server to announce it; probe those of other nodes")
+	flags.Int("cluster-health-port", f.HealthPort, "TCP port on which nodes answer probes, the same on all nodes")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
@@ -154,8 +157,9 @@ type Agent struct {
 	TunnelPort   uint16 // UDP port of the VXLAN tunnel between nodes; 0 with --routing-mode=native
 	UnderlayIPv6 bool   // the tunnel is sent between IPv6 addresses of nodes; false without a tunnel
 
-	HealthChecking         bool // the nodes probe each other
-	EndpointHealthChecking bool // nodes have health addresses, which are probed too; false without HealthChecking
+	HealthChecking         bool   // the nodes probe each other
+	EndpointHealthChecking bool   // nodes have health addresses, which are probed too; false without HealthChecking
+	HealthPort             uint16 // TCP port on which the nodes answer probes, the same on all
 }
 
 // NodePort tells whether a port is in the range of NodePort services.
@@ -175,7 +179,11 @@ func New(f Flags) (Agent, error) {
 		MaglevTableSize:     f.MaglevTableSize, EndpointShare: f.EndpointShare,
 		MasqueradeIPv4: f.EnableIPv4 && f.EnableIPv4Masquerade && f.EnableBPFMasquerade,
 		MasqueradeIPv6: f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade,
-		HealthChecking: f.HealthChecking, EndpointHealthChecking: f.HealthChecking && f.EndpointHealthChecking}
+		HealthChecking: f.HealthChecking, EndpointHealthChecking: f.HealthChecking && f.EndpointHealthChecking,
+		HealthPort: uint16(f.HealthPort)}
+	if f.HealthPort < 1 || f.HealthPort > 65535 {
+		return Agent{}, fmt.Errorf("--cluster-health-port=%d: use 1 to 65535", f.HealthPort)
+	}
 	if !a.Maglev && f.Algorithm != AlgorithmRandom {
 		return Agent{}, fmt.Errorf("--bpf-lb-algorithm=%q: use %s or %s", f.Algorithm, AlgorithmRandom, AlgorithmMaglev)
 	}

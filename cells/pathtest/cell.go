@@ -1,0 +1,49 @@
+package pathtest
+
+import (
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/settings"
+	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+// Cell tests the paths to the other nodes.
+var Cell = cell.Module("path-test", "Tests of the paths to other nodes",
+	cell.ProvidePrivate(newKernel), // sockets
+	implementation,
+)
+
+// implementation is the module without the kernel.
+var implementation = cell.Group(
+	cell.ProvidePrivate(
+		tables.NewTable, // only this cell writes
+		newTester,       // decides which path is tested when
+	),
+	cell.Provide(statedb.RWTable[*tables.Test].ToTable),
+	cell.Invoke(register),
+)
+
+const (
+	retryMin = 100 * time.Millisecond
+	retryMax = time.Minute
+)
+
+// enabled reports whether paths are tested. Without a tunnel there are none. Without health checking this node may not open a raw socket, and the nodes
+// have no server that answers.
+func enabled(a settings.Agent) bool { return a.Tunnel() && a.HealthChecking }
+
+// register starts nothing when paths are not tested: the table is empty then.
+func register(jobs job.Group, agent settings.Agent, t *tester) {
+	if !enabled(agent) {
+		return
+	}
+	txn := t.db.WriteTxn(t.table)
+	t.initialized = t.table.RegisterInitializer(txn, "path-test")
+	txn.Commit()
+	heartbeat.AddRetried(jobs, "test-paths", t.run, retryMin, retryMax)
+}

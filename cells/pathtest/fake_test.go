@@ -1,0 +1,147 @@
+package pathtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	upstream "github.com/cilium/hive"
+	"github.com/cilium/hive/script"
+
+	"github.com/waggle-net/waggle/pkg/icmpecho"
+)
+
+// segment is what the fake network carries in one TCP segment in bytes.
+const segment = 1400
+
+// fake is a network of hosts that answer unless something is wrong with an address of theirs.
+type fake struct {
+	mu     sync.Mutex // guards what follows
+	wrong  map[netip.Addr]wrong
+	heard  map[netip.Addr]time.Time
+	echoes int
+	began  map[netip.Addr][]time.Time // of each small echo, by address
+}
+
+// wrong is what is wrong with an address. The zero value is nothing.
+type wrong struct {
+	silent     bool // nothing is answered
+	mtu        int  // larger packets are lost; 0 for no limit
+	tcp        bool // TCP is lost
+	aggregates bool // what needs more than one segment is lost after the first
+	closed     bool // no server
+	old        bool // a server that sends no body
+	impeded    bool // this node cannot send
+}
+
+func newFake() *fake {
+	return &fake{wrong: map[netip.Addr]wrong{}, heard: map[netip.Addr]time.Time{}, began: map[netip.Addr][]time.Time{}}
+}
+
+func (f *fake) set(to netip.Addr, w wrong) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wrong[to] = w
+}
+
+func (f *fake) at(to netip.Addr) wrong {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.wrong[to]
+}
+
+func (f *fake) Echo(ctx context.Context, to netip.Addr, size int) (time.Duration, error) {
+	f.mu.Lock()
+	f.echoes++
+	if size == 0 {
+		f.began[to] = append(f.began[to], time.Now())
+	}
+	w := f.wrong[to]
+	f.mu.Unlock()
+	switch {
+	case w.impeded:
+		return 0, icmpecho.CannotOpen(syscall.EPERM)
+	case w.silent || w.mtu > 0 && size > w.mtu:
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}
+	time.Sleep(time.Millisecond)
+	return time.Millisecond, nil
+}
+
+func (f *fake) Fetch(ctx context.Context, to netip.AddrPort, bytes int) (int, error) {
+	w := f.at(to.Addr())
+	switch {
+	case w.silent || w.tcp:
+		<-ctx.Done()
+		return 0, ctx.Err()
+	case w.closed:
+		return 0, syscall.ECONNREFUSED
+	case w.old:
+		return 0, nil
+	case w.aggregates && bytes > segment:
+		<-ctx.Done()
+		return segment, ctx.Err()
+	}
+	time.Sleep(time.Millisecond)
+	return bytes, nil
+}
+
+func (f *fake) Heard(from netip.Addr) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.heard[from]
+}
+
+func (*fake) Open()  {}
+func (*fake) Close() {}
+
+// tests returns when an address was tested.
+func (f *fake) tests(to netip.Addr) []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]time.Time(nil), f.began[to]...)
+}
+
+// commands change the network:
+//
+//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, aggregates, closed, old, impeded
+//	net/hear ADDR           an address sends this node an echo request
+func (f *fake) commands() upstream.ScriptCmdsOut {
+	return upstream.NewScriptCmds(map[string]script.Cmd{
+		"net/set": script.Command(script.CmdUsage{Summary: "Break an address", Args: "addr fault..."},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				addr, err := netip.ParseAddr(args[0])
+				var w wrong
+				for _, fault := range args[1:] {
+					name, value, _ := strings.Cut(fault, "=")
+					flag := map[string]*bool{"silent": &w.silent, "tcp": &w.tcp, "aggregates": &w.aggregates, "closed": &w.closed, "old": &w.old, "impeded": &w.impeded}[name]
+					switch {
+					case flag != nil:
+						*flag = true
+					case name == "mtu":
+						n, failed := strconv.Atoi(value)
+						w.mtu, err = n, errors.Join(err, failed)
+					default:
+						err = errors.Join(err, fmt.Errorf("fault %q is unknown", fault))
+					}
+				}
+				f.set(addr, w)
+				return nil, err
+			}),
+		"net/hear": script.Command(script.CmdUsage{Summary: "Receive an echo request", Args: "addr"},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				addr, err := netip.ParseAddr(args[0])
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				f.heard[addr] = time.Now()
+				return nil, err
+			}),
+	})
+}

@@ -1,0 +1,60 @@
+package pathtest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/icmpecho"
+)
+
+// sockets implements [kernel].
+type sockets struct {
+	pinger *icmpecho.Pinger
+	icmpecho.Listener
+}
+
+func newKernel() kernel { return &sockets{pinger: icmpecho.NewWhole()} }
+
+// Open implements [kernel].
+func (s *sockets) Open() { s.pinger.Open(); s.Listener.Open() }
+
+// Close implements [kernel].
+func (s *sockets) Close() { s.pinger.Close(); s.Listener.Close() }
+
+// Echo implements [kernel].
+func (s *sockets) Echo(ctx context.Context, to netip.Addr, size int) (time.Duration, error) {
+	return s.pinger.Echo(ctx, icmpecho.Request{To: to, Size: size})
+}
+
+// maxHead limits what is read before the body in bytes: the peer may be hostile.
+const maxHead = 4 << 10
+
+// Fetch implements [kernel]. The connection ends with the context, or with the answer.
+func (*sockets) Fetch(ctx context.Context, to netip.AddrPort, bytes int) (got int, err error) {
+	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return 0, icmpecho.Local(err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	if _, err := fmt.Fprintf(conn, "GET /hello?bytes=%d HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\nConnection: close\r\n\r\n", bytes, to); err != nil {
+		return 0, err
+	}
+	answer, err := http.ReadResponse(bufio.NewReaderSize(io.LimitReader(conn, int64(maxHead+bytes)), 512), nil)
+	if err != nil {
+		return 0, fmt.Errorf("read the answer: %w", err)
+	}
+	defer answer.Body.Close()
+	n, err := io.Copy(io.Discard, io.LimitReader(answer.Body, int64(bytes)))
+	if errors.Is(err, io.ErrUnexpectedEOF) && ctx.Err() == nil { // it closed the connection early, which loses nothing
+		err = nil
+	}
+	return int(n), err
+}

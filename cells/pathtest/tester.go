@@ -1,0 +1,462 @@
+package pathtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
+	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+const (
+	// step is the minimum interval between two rounds of the loop. Tests that begin together need less CPU time than single ones.
+	step = 250 * time.Millisecond
+	// maxRate limits the nodes that are tested in a second.
+	maxRate = 20
+	// maxBusy limits the nodes that are being tested at one time, and with them sockets.
+	maxBusy = 128
+
+	// baseInterval is the time between two tests of a path in a small cluster. It grows with the logarithm of the number of nodes.
+	baseInterval = 10 * time.Minute
+	// flowsInterval is that of a path that flows use.
+	flowsInterval = 15 * time.Second
+	// failedInterval is that of a path that has failed, so that its recovery is noticed.
+	failedInterval = 20 * time.Second
+	// suspectInterval is the time between two tests of a path that was good and whose last test failed, until there is a verdict.
+	suspectInterval = 2 * time.Second
+	// freshInterval is the same for a path that was never good: its node may be starting.
+	freshInterval = 5 * time.Second
+	// joinSpread is the time within which all agents test a new node.
+	joinSpread = 8 * time.Second
+
+	// tunnelOverhead is the length of the outer headers in bytes, as between DeviceMTU and RouteMTU.
+	tunnelOverhead = 50
+	// shownFaults limits the faults in a health message.
+	shownFaults = 3
+)
+
+type params struct {
+	cell.In
+
+	DB       *statedb.DB
+	Agent    settings.Agent
+	Kernel   kernel
+	Table    statedb.RWTable[*tables.Test]
+	Nodes    statedb.Table[*nodes.Node]
+	Overlays statedb.Table[*overlays.Overlay]
+	MTUs     statedb.Table[mtus.MTU]
+	Devices  statedb.Table[*devices.Device]
+	Health   statedb.Table[*nodehealth.Path]
+}
+
+// tester schedules the tests and writes the table. The loop owns all fields except ended, which other goroutines write.
+type tester struct {
+	in          params
+	db          *statedb.DB
+	table       statedb.RWTable[*tables.Test]
+	initialized func(statedb.WriteTxn)
+
+	limiter *rate.Limiter
+	targets map[string]*target // by the name of the node
+	seen    seen
+	self    local
+	busy    int            // targets that are being tested
+	running sync.WaitGroup // visits
+
+	mu    sync.Mutex // guards ended
+	ended []*visit
+	wake  chan struct{} // filled when a visit ends
+}
+
+// seen is the state of the table nodes in the last round.
+type seen struct {
+	revision statedb.Revision
+	complete bool
+}
+
+// local is what this node has for its tunnel. When it changes, what is known of all paths is in doubt.
+type local struct {
+	ready    bool   // the tunnel is there
+	tunnel   string // its addresses, and the devices that lead out of the node
+	routeMTU int    // largest packet that pods send to other nodes, in bytes
+}
+
+func newTester(p params) *tester {
+	return &tester{in: p, db: p.DB, table: p.Table, limiter: rate.NewLimiter(maxRate, maxRate*int(step)/int(time.Second)),
+		targets: map[string]*target{}, wake: make(chan struct{}, 1)}
+}
+
+// run tests paths until the context ends. Visits end with it.
+func (t *tester) run(ctx context.Context, health cell.Health) error {
+	ctx, cancel := context.WithCancel(ctx)
+	t.in.Kernel.Open()
+	defer t.in.Kernel.Close()
+	defer t.running.Wait()
+	defer cancel()
+	t.restore()
+	txn := t.db.WriteTxn(t.in.Health)
+	feed, err := changes.Follow(txn, t.in.Health)
+	txn.Commit()
+	if err != nil {
+		return err
+	}
+	defer feed.Close()
+	health.OK("Waiting for the nodes of the cluster")
+	for reported := false; ; {
+		txn := heartbeat.Snapshot(ctx, t.db, t.in.Nodes, t.in.Health)
+		changed := statedb.NewWatchSet()
+		complete := changes.Watch(txn, changed, t.in.Nodes)
+		var u update
+		t.absorb(&u)
+		t.observe(txn, changed)
+		t.follow(txn, complete, &u)
+		t.alert(feed.UpTo(txn, changed))
+		pause := t.start(ctx, &u)
+		if err := t.commit(u, complete); err != nil {
+			return err
+		}
+		if u.news || t.seen.complete != reported {
+			reported = t.seen.complete
+			t.report(health)
+		}
+		heartbeat.IdleFor(ctx, pause)
+		if t.wait(ctx, changed, pause) != nil {
+			return nil //nolint:nilerr // the agent stops
+		}
+	}
+}
+
+// restore takes targets from the table after the loop was begun again. Results of visits of the previous run are lost.
+func (t *tester) restore() {
+	clear(t.targets)
+	t.mu.Lock()
+	t.ended = nil
+	t.mu.Unlock()
+	t.busy, t.seen, t.self = 0, seen{}, local{}
+	for row := range t.table.All(t.db.ReadTxn()) {
+		to := t.targets[row.Node]
+		if to == nil {
+			to = &target{name: row.Node, peer: peer{uid: row.UID}, due: time.Now()}
+			t.targets[row.Node] = to
+		}
+		to.rows = append(to.rows, row)
+	}
+}
+
+// update is what a round changes in the table.
+type update struct {
+	put  []*target // targets with other rows
+	gone []*tables.Test
+	news bool // a verdict is another one, so the health of the module may be
+}
+
+// observe reads what this node has for its tunnel. A change makes all paths due.
+func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	var now local
+	rows, overlayChanged := t.in.Overlays.AllWatch(txn)
+	for o := range rows {
+		now.ready = o.Up && o.Status.Kind == reconciler.StatusKindDone
+		now.tunnel = fmt.Sprint(o.Port, o.MTU, o.Source, o.Way, o.IPv4, o.IPv6)
+	}
+	mtu, _, mtuChanged, _ := t.in.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
+	now.routeMTU = mtu.RouteMTU
+	links, linksChanged := t.in.Devices.ListWatch(txn, devices.BySelected(true))
+	for d := range links {
+		now.tunnel += fmt.Sprint(" ", d.Index, d.Name, d.MTU, d.MAC, d.Up)
+	}
+	changed.Add(overlayChanged, mtuChanged, linksChanged)
+	if now == t.self {
+		return
+	}
+	t.self = now
+	for _, to := range t.targets {
+		to.due = t.soon(t.spread())
+	}
+}
+
+// spread is the least time in which all paths can be tested.
+func (t *tester) spread() time.Duration {
+	return time.Duration(len(t.targets)) * time.Second / maxRate
+}
+
+// soon returns a random time within a spread.
+func (t *tester) soon(spread time.Duration) time.Time {
+	return time.Now().Add(rand.N(max(spread, 1)))
+}
+
+// follow compares targets with the nodes. Nodes that are missing are dropped only when the table is complete.
+func (t *tester) follow(txn statedb.ReadTxn, complete bool, u *update) {
+	now := seen{t.in.Nodes.Revision(txn), complete}
+	if now == t.seen {
+		return
+	}
+	joined := t.seen.complete // what comes now has joined; until then it was there before this agent
+	t.seen = now
+	others := map[string]bool{}
+	for node := range t.in.Nodes.All(txn) {
+		if node.Source == nodes.Local || node.Name == t.in.Agent.NodeName {
+			continue
+		}
+		others[node.Name] = true
+		at := peerOf(node, t.in.Agent)
+		to := t.targets[node.Name]
+		if to != nil && to.peer == at {
+			continue
+		}
+		t.replace(node.Name, at, joined, u)
+	}
+	// With the number of nodes the first round is known.
+	for _, to := range t.targets {
+		if to.due.IsZero() {
+			to.due = t.soon(t.spread())
+		}
+	}
+	if !complete {
+		return
+	}
+	for name, to := range t.targets {
+		if !others[name] {
+			u.gone, u.news = append(u.gone, to.rows...), true
+			delete(t.targets, name)
+		}
+	}
+}
+
+// replace makes a target for a node that is new or has other addresses. Rows of unchanged addresses of the same node keep their verdicts.
+func (t *tester) replace(name string, at peer, joined bool, u *update) {
+	old := t.targets[name]
+	to := &target{name: name, peer: at, rows: newRows(name, at)}
+	if old != nil {
+		to.flows = old.flows
+		for i, row := range to.rows {
+			if known := slices.IndexFunc(old.rows, row.Is); known >= 0 {
+				to.rows[i] = old.rows[known]
+			}
+		}
+	}
+	if joined {
+		to.urgent, to.due = true, t.soon(min(joinSpread, t.spread()+time.Second))
+	}
+	t.targets[name] = to
+	u.put, u.news = append(u.put, to), true
+}
+
+// alert makes paths due whose node does not answer probes.
+func (t *tester) alert(probes []statedb.Change[*nodehealth.Path]) {
+	for _, c := range probes {
+		if to := t.targets[c.Object.Node]; to != nil && !c.Deleted && c.Object.State() == nodehealth.Unreachable && !to.failed() {
+			to.urgent, to.due = true, time.Now()
+		}
+	}
+}
+
+// absorb applies the results of ended visits to the rows. It drops results of a node that has other addresses now.
+func (t *tester) absorb(u *update) {
+	t.mu.Lock()
+	ended := t.ended
+	t.ended = nil
+	t.mu.Unlock()
+	for _, v := range ended {
+		t.busy--
+		to := v.target
+		to.busy = false
+		if t.targets[to.name] != to {
+			continue
+		}
+		trouble := v.results.local()
+		u.news = u.news || (trouble == nil) != (to.trouble == nil)
+		to.trouble = trouble
+		if v.results.echo.err == nil {
+			to.suspected = time.Time{}
+		} else if to.suspected.IsZero() {
+			to.suspected = v.began
+		}
+		var heard time.Time
+		if to.peer.router.IsValid() {
+			heard = t.in.Kernel.Heard(to.peer.router)
+		}
+		found := v.findings(t.in.Agent.TunnelPort, heard)
+		for i, row := range to.rows {
+			if f, tested := found[row.Kind]; tested {
+				to.rows[i] = after(row, f, v.began, v.results.echo.rtt)
+				u.news = u.news || to.rows[i].State != row.State || to.rows[i].Detail != row.Detail
+			}
+		}
+		to.due, to.urgent = time.Now().Add(t.next(to)), to.open()
+		u.put = append(u.put, to)
+	}
+}
+
+// interval is the time between two tests of a path in a cluster of so many nodes, this one included.
+func interval(nodes int) time.Duration {
+	grown := time.Duration(float64(baseInterval) * max(1, math.Log(float64(nodes))))
+	return max(grown, time.Duration(nodes)*time.Second/maxRate*6/5).Round(time.Second)
+}
+
+// next is the time until the next visit of a target.
+func (t *tester) next(to *target) time.Duration {
+	switch {
+	case to.open() && to.fresh():
+		return freshInterval
+	case to.open():
+		return suspectInterval
+	}
+	after := interval(len(t.targets) + 1)
+	switch {
+	case to.failed():
+		after = failedInterval
+	case to.flows:
+		after = flowsInterval
+	}
+	return after - rand.N(after/10) // agents that were started together drift apart
+}
+
+// start begins visits of targets that are due, urgent ones first. It returns the time until another target is due, at least one step. Targets whose next
+// visit is known are written.
+func (t *tester) start(ctx context.Context, u *update) (pause time.Duration) {
+	now := time.Now()
+	if !t.self.ready || t.self.routeMTU == 0 {
+		return time.Hour // a change of the tunnel ends the pause
+	}
+	var due []*target
+	next := now.Add(time.Hour)
+	for _, to := range t.targets {
+		switch {
+		case to.busy || !to.peer.inner.IsValid():
+		case !to.due.After(now):
+			due = append(due, to)
+		case to.due.Before(next):
+			next = to.due
+		}
+	}
+	slices.SortFunc(due, func(a, b *target) int {
+		if a.urgent != b.urgent {
+			if a.urgent {
+				return -1
+			}
+			return 1
+		}
+		return a.due.Compare(b.due)
+	})
+	for _, to := range due {
+		if t.busy >= maxBusy || !t.limiter.AllowN(now, 1) {
+			return step
+		}
+		t.visit(ctx, to)
+	}
+	return max(step, next.Sub(now))
+}
+
+func (t *tester) visit(ctx context.Context, to *target) {
+	v := &visit{target: to, began: time.Now(), peer: to.peer, size: t.self.routeMTU, port: t.in.Agent.HealthPort}
+	if row := to.row(tables.Size); row != nil {
+		v.search = row.Strikes >= strikes-1
+	}
+	to.busy = true
+	t.busy++
+	t.running.Go(func() {
+		v.do(ctx, t.in.Kernel)
+		t.mu.Lock()
+		t.ended = append(t.ended, v)
+		t.mu.Unlock()
+		select {
+		case t.wake <- struct{}{}:
+		default:
+		}
+	})
+}
+
+// commit writes the rows of a round.
+func (t *tester) commit(u update, complete bool) error {
+	if done, _ := t.table.Initialized(t.db.ReadTxn()); len(u.put)+len(u.gone) == 0 && (done || !complete) {
+		return nil
+	}
+	txn := t.db.WriteTxn(t.table)
+	defer txn.Abort()
+	for _, row := range u.gone {
+		if _, _, err := t.table.Delete(txn, row); err != nil {
+			return fmt.Errorf("delete the test of the path to node %s: %w", row.Node, err)
+		}
+	}
+	for _, to := range u.put {
+		if t.targets[to.name] != to {
+			continue // removed or replaced in the same round
+		}
+		for i, row := range to.rows {
+			next := *row
+			if next.Next = to.due; !to.peer.inner.IsValid() {
+				next.Next = time.Time{}
+			}
+			to.rows[i] = &next
+			if _, _, err := t.table.Insert(txn, &next); err != nil {
+				return fmt.Errorf("insert the test of the path to node %s: %w", row.Node, err)
+			}
+		}
+	}
+	if complete {
+		t.initialized(txn)
+	}
+	txn.Commit()
+	return nil
+}
+
+// report sets the health of the module. A node that does not answer at all degrades node-health's view, not the paths.
+func (t *tester) report(health cell.Health) {
+	summary := tables.Summarize(statedb.ToSeq(t.table.All(t.db.ReadTxn())))
+	var faults []error
+	for _, row := range summary.Failed {
+		if row.Fault != tables.Dead {
+			faults = append(faults, errors.New(row.Sentence()))
+		}
+	}
+	var trouble error
+	for _, to := range t.targets {
+		if to.trouble != nil {
+			trouble = errors.New(printable.Short(to.trouble.Error(), maxDetail))
+		}
+	}
+	switch {
+	case trouble != nil:
+		health.Degraded("Some paths cannot be tested", trouble)
+	case len(faults) > 0:
+		health.Degraded(fmt.Sprintf("Paths to other nodes: %s", summary), errors.Join(faults[:min(len(faults), shownFaults)]...))
+	default:
+		health.OK(fmt.Sprintf("Paths to other nodes: %s, each tested every %v", summary, interval(len(t.targets)+1)))
+	}
+}
+
+// wait waits for a step, and then until the pause is over, a table has changed or a visit has ended. Its only error is that of ctx.
+func (t *tester) wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(step):
+	}
+	if pause <= step {
+		return nil
+	}
+	limited, cancel := context.WithTimeout(ctx, pause-step)
+	defer cancel()
+	changed.Add(t.wake)
+	_, _ = changed.Wait(limited, 0)
+	return ctx.Err()
+}

@@ -1,0 +1,317 @@
+package pathtest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
+	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+// named is the time in which a fault must have a name.
+const named = 30 * time.Second
+
+// rig is a tester over a fake network, in the bubble of the caller.
+type rig struct {
+	*tester
+	net     *fake
+	nodes   statedb.RWTable[*nodes.Node]
+	devices statedb.RWTable[*devices.Device]
+	probes  statedb.RWTable[*nodehealth.Path]
+	root    *cell.SimpleHealth
+}
+
+// inner and outer are the addresses of the i-th node inside the tunnel and in the underlay.
+func inner(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+func outer(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}) }
+
+// nameOf is the name of the i-th node.
+func nameOf(i int) string { return fmt.Sprintf("node-%04d", i) }
+
+func nodeOf(i int) *nodes.Node {
+	n := &nodes.Node{Name: nameOf(i), Source: nodes.CiliumNode, Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: outer(i)}, {Type: nodes.HealthIP, Addr: inner(i)}}}
+	if i == 0 {
+		n.Source = nodes.Local
+	}
+	return n
+}
+
+// start runs a tester in a cluster of so many nodes until the test ends. The first one is this node.
+func start(t *testing.T, number int) *rig {
+	t.Helper()
+	db := statedb.New()
+	r := &rig{net: newFake()}
+	table, err := tables.NewTable(db)
+	require.NoError(t, err)
+	r.nodes, err = nodes.NewTable(db)
+	require.NoError(t, err)
+	r.devices, err = devices.NewTable(db)
+	require.NoError(t, err)
+	r.probes, err = nodehealth.NewTable(db)
+	require.NoError(t, err)
+	tunnel, err := overlays.NewTable(db)
+	require.NoError(t, err)
+	sizes, err := mtus.NewTable(db)
+	require.NoError(t, err)
+	agent := settings.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, TunnelPort: 8472, HealthPort: 4240}
+	r.tester = newTester(params{DB: db, Agent: agent, Kernel: r.net, Table: table, Nodes: r.nodes, Overlays: tunnel, MTUs: sizes, Devices: r.devices, Health: r.probes})
+	txn := db.WriteTxn(table, r.nodes, tunnel, sizes, r.devices)
+	r.initialized = table.RegisterInitializer(txn, "path-test")
+	for i := range number {
+		_, _, err := r.nodes.Insert(txn, nodeOf(i))
+		require.NoError(t, err)
+	}
+	_, _, err = tunnel.Insert(txn, &overlays.Overlay{Device: "waggle_vxlan", Port: 8472, Up: true, Status: reconciler.StatusDone()})
+	require.NoError(t, err)
+	_, _, err = sizes.Insert(txn, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450})
+	require.NoError(t, err)
+	txn.Commit()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	health, root := cell.NewSimpleHealth()
+	r.root = root
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := r.run(ctx, health); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return r
+}
+
+// join adds nodes.
+func (r *rig) join(t *testing.T, numbers ...int) {
+	t.Helper()
+	txn := r.db.WriteTxn(r.nodes)
+	for _, i := range numbers {
+		_, _, err := r.nodes.Insert(txn, nodeOf(i))
+		require.NoError(t, err)
+	}
+	txn.Commit()
+}
+
+// path returns what is known of the path to the i-th node.
+func (r *rig) path(i int) (p tables.Path) {
+	for p = range tables.Paths(statedb.ToSeq(r.table.Prefix(r.db.ReadTxn(), tables.ByTest(nameOf(i), "")))) {
+		break
+	}
+	return p
+}
+
+// await waits until a path is as wanted and returns the time that it took. It fails the test after an hour.
+func (r *rig) await(t *testing.T, i int, text string) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for r.path(i).Text() != text {
+		if time.Since(began) > time.Hour {
+			t.Fatalf("the path to %s is %q after an hour, want %q", nameOf(i), r.path(i).Text(), text)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// faults are what can be wrong with a path, by its name.
+var faults = map[string]wrong{
+	"blocked": {silent: true}, "1400 bytes": {mtu: 1400}, "1280 bytes": {mtu: 1280}, "size": {mtu: 600}, "checksum": {tcp: true}, "aggregates": {aggregates: true},
+}
+
+// Each fault has its name within 30 s of a join, in small and in large clusters, also while this agent still tests all others for the first time. It is
+// unknown until then, and its end is noticed.
+func TestTester_Join_FaultsAreNamedWithin30s(t *testing.T) {
+	t.Parallel()
+	for _, number := range []int{1, 3, 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, number)
+			time.Sleep(time.Minute)
+			joined := map[string]int{}
+			i := number
+			for fault, w := range faults {
+				r.net.set(inner(i), w)
+				joined[fault] = i
+				i++
+			}
+			for _, i := range joined {
+				r.join(t, i)
+			}
+			time.Sleep(named)
+			for fault, i := range joined {
+				if got := r.path(i); got.Text() != fault {
+					t.Errorf("%d nodes: the path with the fault %q is %q %v after a join", number, fault, got.Text(), named)
+				}
+				r.net.set(inner(i), wrong{})
+			}
+			for _, i := range joined {
+				if took := r.await(t, i, "ok"); took > named {
+					t.Errorf("%d nodes: the end of a fault was noticed after %v, want %v", number, took, named)
+				}
+			}
+		})
+	}
+}
+
+// A node that was reached and that node-health no longer reaches is tested at once. One whose addresses change is a new one.
+func TestTester_ChangedNodes_AreTestedAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, 300)
+		time.Sleep(time.Minute)
+		r.net.set(inner(7), wrong{silent: true})
+		txn := r.db.WriteTxn(r.probes)
+		_, _, err := r.probes.Insert(txn, &nodehealth.Path{Node: nameOf(7), Kind: nodehealth.Health4, Addr: inner(7), ICMP: nodehealth.Check{State: nodehealth.Unreachable}})
+		require.NoError(t, err)
+		txn.Commit()
+		if took := r.await(t, 7, "blocked"); took > 10*time.Second {
+			t.Errorf("the fault of a node that does not answer probes was named after %v, want 10 s", took)
+		}
+		r.net.set(inner(8), wrong{silent: true})
+		r.net.set(outer(8), wrong{silent: true})
+		txn = r.db.WriteTxn(r.nodes)
+		moved := nodeOf(8)
+		moved.UID = "another"
+		_, _, err = r.nodes.Insert(txn, moved)
+		require.NoError(t, err)
+		txn.Commit()
+		time.Sleep(2 * step)
+		if got := r.path(8).Text(); got != "unknown" {
+			t.Errorf("the path to another machine of the same name is %q before its first test, want unknown", got)
+		}
+		if took := r.await(t, 8, "dead"); took > named {
+			t.Errorf("a dead node was named after %v, want %v", took, named)
+		}
+	})
+}
+
+// When a device of this node changes, all paths are tested again.
+func TestTester_OwnDeviceChanges_TestsAllPaths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, 40)
+		time.Sleep(time.Minute)
+		for i := 1; i < 40; i++ {
+			r.net.set(inner(i), wrong{mtu: 1350})
+		}
+		time.Sleep(named)
+		if got := r.path(1).Text(); got != "ok" {
+			t.Fatalf("the path is %q without a test, want ok: the interval is %v", got, interval(40))
+		}
+		txn := r.db.WriteTxn(r.devices)
+		_, _, err := r.devices.Insert(txn, &devices.Device{Index: 2, Name: "eth0", MTU: 1500, Selected: true, Up: true})
+		require.NoError(t, err)
+		txn.Commit()
+		time.Sleep(named)
+		for i := 1; i < 40; i++ {
+			if got := r.path(i).Text(); got != "1350 bytes" {
+				t.Errorf("the path to %s is %q, want 1350 bytes", nameOf(i), got)
+			}
+		}
+	})
+}
+
+// A single lost packet, or two in a row, are no fault.
+func TestTester_TwoLostTests_AreNoFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, 2)
+		r.await(t, 1, "ok")
+		r.net.set(inner(1), wrong{silent: true})
+		before := len(r.net.tests(inner(1)))
+		for len(r.net.tests(inner(1))) < before+2 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(echoTimeout)
+		r.net.set(inner(1), wrong{})
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if got := r.path(1).Text(); got != "ok" {
+				t.Fatalf("the path is %q after two lost tests, want ok", got)
+			}
+		}
+		if row, _, _ := r.table.Get(r.db.ReadTxn(), tables.ByTest(nameOf(1), tables.Echo)); row.Strikes != 0 {
+			t.Errorf("%d strikes are left", row.Strikes)
+		}
+	})
+}
+
+// At 5,000 nodes tests are at most 20 in a second but for a quarter of that, each path is tested in each round, and the load at rest is about one test a second. With a
+// fault of this node, which makes all fail, the limit holds too.
+func TestTester_FiveThousandNodes_LoadIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number = 5000
+		r := start(t, number)
+		begun := time.Now()
+		first := number*time.Second/maxRate + 10*time.Second
+		time.Sleep(first)
+		if s := tables.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); s.Passed != number-1 {
+			t.Fatalf("after %v %s, want all passed", first, s)
+		}
+		round := interval(number)
+		rest := time.Now()
+		time.Sleep(round)
+		atRest := 0
+		for i := 1; i < number; i++ {
+			count := 0
+			for _, at := range r.net.tests(inner(i)) {
+				if at.After(rest) {
+					count++
+				}
+			}
+			if count == 0 || count > 2 {
+				t.Fatalf("the path to %s was tested %d times in a round of %v, want once or twice", nameOf(i), count, round)
+			}
+			atRest += count
+		}
+		if perSecond := float64(atRest) / round.Seconds(); perSecond > 1.2 {
+			t.Errorf("%.2f tests a second at rest, want about one", perSecond)
+		}
+		for i := 1; i < number; i++ {
+			r.net.set(inner(i), wrong{silent: true})
+		}
+		txn := r.db.WriteTxn(r.devices)
+		_, _, err := r.devices.Insert(txn, &devices.Device{Index: 2, Name: "eth0", MTU: 1500, Selected: true, Up: true})
+		require.NoError(t, err)
+		txn.Commit()
+		time.Sleep(20 * time.Minute)
+		if s := tables.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); len(s.Failed) != number-1 {
+			t.Errorf("with all paths blocked %s, want all failed", s)
+		}
+		seconds := make([]int, int(time.Since(begun)/time.Second)+1)
+		for i := 1; i < number; i++ {
+			for _, at := range r.net.tests(inner(i)) {
+				seconds[int(at.Sub(begun)/time.Second)]++
+			}
+		}
+		most := 0
+		for _, n := range seconds {
+			most = max(most, n)
+		}
+		if limit := maxRate + maxRate*int(step)/int(time.Second); most > limit || most < maxRate {
+			t.Errorf("%d tests in a second at most, want %d to %d", most, maxRate, limit)
+		}
+	})
+}
+
+func TestInterval(t *testing.T) {
+	t.Parallel()
+	for nodes, want := range map[int]time.Duration{1: 10 * time.Minute, 2: 10 * time.Minute, 3: 10*time.Minute + 59*time.Second, 100: 46*time.Minute + 3*time.Second, 5000: 85*time.Minute + 10*time.Second} {
+		if got := interval(nodes); got != want {
+			t.Errorf("%d nodes are tested every %v, want %v", nodes, got, want)
+		}
+	}
+}

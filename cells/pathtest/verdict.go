@@ -1,0 +1,132 @@
+package pathtest
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+// strikes is how many tests in a row must fail before a path has failed: one lost packet means nothing.
+const strikes = 3
+
+// maxDetail limits a text that names a node in bytes.
+const maxDetail = 120
+
+// finding is what a visit says about one kind of test.
+type finding struct {
+	state  tables.State
+	fault  tables.Fault
+	detail string
+	remedy string
+	bytes  int
+}
+
+func passed() finding                    { return finding{state: tables.Passed} }
+func unknown(why string) finding         { return finding{state: tables.Unknown, detail: why} }
+func failed(fault tables.Fault) finding  { return finding{state: tables.Failed, fault: fault} }
+func (f finding) says(s string) finding  { f.detail = s; return f }
+func (f finding) needs(s string) finding { f.remedy = s; return f }
+
+// findings are what a visit says about each kind of test. heard is when the peer last sent an echo request through the tunnel.
+func (v *visit) findings(tunnelPort uint16, heard time.Time) map[tables.Kind]finding {
+	if err := v.results.local(); err != nil {
+		why := unknown(printable.Short(err.Error(), maxDetail))
+		return map[tables.Kind]finding{tables.Echo: why, tables.Size: why, tables.Checksum: why, tables.Aggregate: why}
+	}
+	if v.results.echo.err != nil {
+		found := map[tables.Kind]finding{tables.Echo: v.lost(tunnelPort, heard)}
+		if v.target.row(tables.Echo).Strikes+1 >= strikes { // until then the other verdicts stay
+			why := unknown("not tested, because echo fails")
+			found[tables.Size], found[tables.Checksum], found[tables.Aggregate] = why, why, why
+		}
+		return found
+	}
+	sum, aggregate := v.answers(tunnelPort)
+	return map[tables.Kind]finding{tables.Echo: passed(), tables.Size: v.sizes(), tables.Checksum: sum, tables.Aggregate: aggregate}
+}
+
+// lost names why nothing comes back through the tunnel.
+func (v *visit) lost(tunnelPort uint16, heard time.Time) finding {
+	name := v.target.shown()
+	switch {
+	case v.results.host.err != nil:
+		return failed(tables.Dead).says(fmt.Sprintf("node %s does not answer at all, neither through the tunnel nor at its address %s", name, v.peer.host)).
+			needs("see that it runs, and that the network between the nodes is up")
+	case !heard.IsZero() && !heard.Before(v.target.suspected):
+		return failed(tables.OneWay).says(fmt.Sprintf("UDP port %d from this node to node %s is blocked (what it sends arrives here)", tunnelPort, name)).
+			needs(fmt.Sprintf("let firewalls between the nodes and on node %s pass UDP port %d to %s", name, tunnelPort, v.peer.host))
+	}
+	return failed(tables.Blocked).says(fmt.Sprintf("UDP port %d between this node and node %s is blocked (the node itself answers)", tunnelPort, name)).
+		needs(fmt.Sprintf("let firewalls between and on the nodes pass UDP port %d", tunnelPort))
+}
+
+// sizes judges the largest packet.
+func (v *visit) sizes() finding {
+	r, name := v.results, v.target.shown()
+	if r.sized.err == nil {
+		f := passed()
+		f.bytes = v.size
+		return f
+	}
+	f := failed(tables.Large)
+	f.bytes = r.fits
+	carries := fmt.Sprintf("%d", r.fits)
+	if r.fits == 0 {
+		carries = fmt.Sprintf("less than %d", leastSize)
+	}
+	f = f.says(fmt.Sprintf("the path to node %s carries %s of %d bytes", name, carries, v.size))
+	if r.fits == 0 {
+		return f.needs("let the network between the nodes pass packets of the MTU of their devices, and firewalls fragments")
+	}
+	return f.needs(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+tunnelOverhead))
+}
+
+// answers judges the answer by TCP: its checksums, and what becomes of many segments.
+func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
+	r, name := v.results, v.target.shown()
+	switch {
+	case errors.Is(r.fetch.err, syscall.ECONNREFUSED):
+		why := unknown("the agent of the node does not answer")
+		return why, why
+	case r.fetch.err == nil && r.got < r.wanted: // a server that does not know the request
+		return passed(), unknown("the agent of the node sends no long answers")
+	case r.fetch.err == nil && r.wanted < longAnswer:
+		return passed(), unknown("not tested, because large packets are lost")
+	case r.fetch.err == nil:
+		return passed(), passed()
+	case r.control.err != nil:
+		why := unknown("not tested, because packets of that size are lost")
+		return why, why
+	case r.outside.err != nil || !v.peer.host.IsValid():
+		// Nothing tells a firewall for the port from a spoilt checksum.
+		why := unknown("TCP to the agent of the node fails outside the tunnel as well")
+		return why, why
+	case r.got < shortAnswer:
+		return failed(tables.Spoilt).says(fmt.Sprintf("TCP to node %s is lost inside the tunnel, where ICMP passes: a device between spoils checksums of packets inside the tunnel", name)).
+			needs("turn off its offloads for tunnels on both nodes: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off tx-checksum-ip-generic off"), unknown("not tested, because checksums are spoilt")
+	}
+	return passed(), failed(tables.Aggregates).says(fmt.Sprintf("of what node %s sends by TCP only single segments pass, aggregates that a device makes of them are lost", name)).
+		needs(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off", tunnelPort))
+}
+
+// after returns the row after a test that began at a time.
+func after(row *tables.Test, f finding, began time.Time, rtt time.Duration) *tables.Test {
+	next := *row
+	next.Tested = began
+	switch {
+	case f.state == tables.Passed:
+		next.State, next.Fault, next.Detail, next.Remedy, next.Bytes, next.Strikes, next.Good = tables.Passed, "", "", "", f.bytes, 0, began
+		next.RTT = rtt
+	case f.state == tables.Unknown:
+		next.State, next.Fault, next.Detail, next.Remedy, next.Bytes, next.Strikes = tables.Unknown, "", f.detail, "", 0, 0
+	case row.Strikes+1 < strikes:
+		next.Strikes++ // the last verdict stays
+	default:
+		next.State, next.Fault, next.Detail, next.Remedy, next.Bytes, next.Strikes = tables.Failed, f.fault, f.detail, f.remedy, f.bytes, strikes
+	}
+	return &next
+}

@@ -1,0 +1,155 @@
+package pathtest
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/waggle-net/waggle/pkg/icmpecho"
+)
+
+const (
+	// echoTimeout bounds the wait for a reply.
+	echoTimeout = time.Second
+	// sizeTimeout bounds the wait for each reply while the largest size that passes is searched, unless the round-trip time asks for more.
+	sizeTimeout = 300 * time.Millisecond
+	// fetchTimeout bounds an answer by TCP. A segment that is lost is sent again, so an answer that needs longer than this was lost in parts.
+	fetchTimeout = 2 * time.Second
+
+	// leastSize is the smallest size that is told apart, in bytes: IPv6 needs it of every link (RFC 8200).
+	leastSize = 1280
+	// shortAnswer fits into one segment, in bytes. longAnswer needs many, of which devices make aggregates.
+	shortAnswer = 1200
+	longAnswer  = 16 << 10
+	// controlSize is the size of the ICMP packet that is as long as a segment with a short answer, in bytes.
+	controlSize = 1280
+)
+
+// visit is one test of a path.
+type visit struct {
+	target *target
+	began  time.Time
+	peer   peer // as it was when the visit began
+	size   int  // largest packet that pods send to the node, in bytes
+	search bool // when the largest packet is lost, find the largest one that passes
+	port   uint16
+
+	results results
+}
+
+// results are what a visit has found. What was not asked is zero.
+type results struct {
+	echo  outcome
+	host  outcome // the node itself, outside the tunnel; asked when echo is lost
+	sized outcome // the largest packet
+	fits  int     // largest packet that passes, in bytes; 0 when not known, or less than the smallest size
+
+	fetched bool // an answer by TCP was asked for
+	fetch   outcome
+	wanted  int     // bytes asked for
+	got     int     // bytes that came
+	control outcome // ICMP after an answer was lost
+	outside outcome // the same answer from the node itself, outside the tunnel, after one was lost
+}
+
+// outcome is the outcome of one request.
+type outcome struct {
+	rtt time.Duration // valid without an error
+	err error
+}
+
+// local returns an error that this node causes, which says nothing about the path.
+func (r results) local() error {
+	for _, o := range []outcome{r.echo, r.host, r.sized, r.fetch, r.control, r.outside} {
+		if errors.Is(o.err, icmpecho.ErrLocal) {
+			return o.err
+		}
+	}
+	return nil
+}
+
+// do makes the test.
+func (v *visit) do(ctx context.Context, k kernel) {
+	r := &v.results
+	r.echo = echo(ctx, k, v.peer.inner, 0, echoTimeout)
+	if r.echo.err != nil {
+		r.host = v.alive(ctx, k)
+		return
+	}
+	r.fits = v.size
+	if r.sized = echo(ctx, k, v.peer.inner, v.size, echoTimeout); r.sized.err != nil {
+		r.fits = 0
+		if v.search {
+			r.fits = v.largest(ctx, k)
+		}
+	}
+	r.fetched, r.wanted = true, longAnswer
+	if r.sized.err != nil {
+		r.wanted = shortAnswer // the rest comes in segments of that size
+	}
+	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted); r.fetch.err != nil {
+		r.control = echo(ctx, k, v.peer.inner, min(controlSize, v.size), echoTimeout)
+		if v.peer.host.IsValid() {
+			_, r.outside = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), r.wanted)
+		}
+	}
+}
+
+// alive asks the node itself, by ICMP and by TCP. A port that is closed is an answer too.
+func (v *visit) alive(ctx context.Context, k kernel) outcome {
+	if !v.peer.host.IsValid() {
+		return outcome{err: errors.New("the node has no address of its own")}
+	}
+	var icmp, tcp outcome
+	var both sync.WaitGroup
+	both.Go(func() { icmp = echo(ctx, k, v.peer.host, 0, echoTimeout) })
+	both.Go(func() { _, tcp = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), 0) })
+	both.Wait()
+	if icmp.err != nil && (tcp.err == nil || errors.Is(tcp.err, syscall.ECONNREFUSED)) {
+		return outcome{rtt: tcp.rtt}
+	}
+	return icmp
+}
+
+// largest searches the largest packet that passes, at least leastSize, less than that of the visit. It returns 0 when none does. Each size is tried twice.
+func (v *visit) largest(ctx context.Context, k kernel) int {
+	timeout := max(sizeTimeout, 2*v.results.echo.rtt)
+	passes := func(size int) bool {
+		for range 2 {
+			if echo(ctx, k, v.peer.inner, size, timeout).err == nil {
+				return true
+			}
+		}
+		return false
+	}
+	low, high := leastSize, v.size // high is lost
+	if low >= high || !passes(low) {
+		return 0
+	}
+	for high-low > 1 {
+		if middle := (low + high) / 2; passes(middle) {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+func echo(ctx context.Context, k kernel, to netip.Addr, size int, timeout time.Duration) outcome {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	rtt, err := k.Echo(ctx, to, size)
+	return outcome{rtt, err}
+}
+
+func fetch(ctx context.Context, k kernel, to netip.AddrPort, bytes int) (got int, o outcome) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	began := time.Now()
+	got, err := k.Fetch(ctx, to, bytes)
+	return got, outcome{time.Since(began), err}
+}

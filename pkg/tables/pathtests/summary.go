@@ -1,0 +1,85 @@
+package pathtests
+
+import (
+	"fmt"
+	"iter"
+)
+
+// Path is what is known of the path to a node.
+type Path struct {
+	Node  string
+	State State
+	Fault *Test // the first test that failed; nil without one
+}
+
+// Paths groups rows by node. The rows must be in the order of the table. A path has failed when one of its tests has, and it has passed when its echo
+// has.
+func Paths(rows iter.Seq[*Test]) iter.Seq[Path] {
+	return func(yield func(Path) bool) {
+		var p Path
+		for t := range rows {
+			if t.Node != p.Node {
+				if p.Node != "" && !yield(p) {
+					return
+				}
+				p = Path{Node: t.Node, State: Unknown}
+			}
+			switch {
+			case t.State == Failed && p.Fault == nil:
+				p.State, p.Fault = Failed, t
+			case t.State == Passed && t.Kind == Echo:
+				p.State = Passed
+			}
+		}
+		if p.Node != "" {
+			yield(p)
+		}
+	}
+}
+
+// Text is the result in a few words for a list of nodes: "ok", "blocked", "1400 bytes", "unknown".
+func (p Path) Text() string {
+	switch {
+	case p.Fault == nil && p.State == Passed:
+		return "ok"
+	case p.Fault == nil:
+		return string(p.State)
+	case p.Fault.Fault == Large && p.Fault.Bytes > 0:
+		return fmt.Sprintf("%d bytes", p.Fault.Bytes)
+	}
+	return string(p.Fault.Fault)
+}
+
+// Summary counts paths.
+type Summary struct {
+	Paths, Passed, Unknown int
+	Failed                 []*Test // the first fault of each path, in the order of the table
+}
+
+// Summarize counts the paths of rows in the order of the table.
+func Summarize(rows iter.Seq[*Test]) (s Summary) {
+	for p := range Paths(rows) {
+		s.Paths++
+		switch p.State {
+		case Passed:
+			s.Passed++
+		case Unknown:
+			s.Unknown++
+		case Failed:
+			s.Failed = append(s.Failed, p.Fault)
+		}
+	}
+	return s
+}
+
+// String is one line, such as "7/9 passed, 1 unknown, 1 failed".
+func (s Summary) String() string {
+	text := fmt.Sprintf("%d/%d passed", s.Passed, s.Paths)
+	if s.Unknown > 0 {
+		text += fmt.Sprintf(", %d unknown", s.Unknown)
+	}
+	if len(s.Failed) > 0 {
+		text += fmt.Sprintf(", %d failed", len(s.Failed))
+	}
+	return text
+}
