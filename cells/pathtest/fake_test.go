@@ -34,7 +34,8 @@ type wrong struct {
 	silent     bool // nothing is answered
 	mtu        int  // larger packets are lost; 0 for no limit
 	tcp        bool // TCP is lost
-	aggregates bool // what needs more than one segment is lost after the first
+	aggregates bool // what needs more than one segment is sent again in parts
+	slow       bool // TCP is slow
 	closed     bool // no server
 	old        bool // a server that sends no body
 	impeded    bool // this node cannot send
@@ -86,8 +87,11 @@ func (f *fake) Fetch(ctx context.Context, to netip.AddrPort, bytes int) (int, er
 	case w.old:
 		return 0, nil
 	case w.aggregates && bytes > segment:
-		<-ctx.Done()
-		return segment, ctx.Err()
+		time.Sleep(time.Second) // which TCP needs to send segment by segment
+		return bytes, nil
+	case w.slow:
+		time.Sleep(time.Second)
+		return bytes, nil
 	}
 	time.Sleep(time.Millisecond)
 	return bytes, nil
@@ -111,7 +115,7 @@ func (f *fake) tests(to netip.Addr) []time.Time {
 
 // commands change the network:
 //
-//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, aggregates, closed, old, impeded
+//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, aggregates, slow, closed, old, impeded
 //	net/hear ADDR           an address sends this node an echo request
 func (f *fake) commands() upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
@@ -121,7 +125,7 @@ func (f *fake) commands() upstream.ScriptCmdsOut {
 				var w wrong
 				for _, fault := range args[1:] {
 					name, value, _ := strings.Cut(fault, "=")
-					flag := map[string]*bool{"silent": &w.silent, "tcp": &w.tcp, "aggregates": &w.aggregates, "closed": &w.closed, "old": &w.old, "impeded": &w.impeded}[name]
+					flag := map[string]*bool{"silent": &w.silent, "tcp": &w.tcp, "aggregates": &w.aggregates, "closed": &w.closed, "slow": &w.slow, "old": &w.old, "impeded": &w.impeded}[name]
 					switch {
 					case flag != nil:
 						*flag = true

@@ -96,8 +96,8 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		return passed(), unknown("the agent of the node sends no long answers")
 	case r.fetch.err == nil && r.wanted < longAnswer:
 		return passed(), unknown("not tested, because large packets are lost")
-	case r.fetch.err == nil:
-		return passed(), passed()
+	case r.fetch.err == nil && !(r.slow() && v.peer.host.IsValid() && r.outside.err == nil && r.outside.rtt < r.fetch.rtt/4):
+		return passed(), passed() // what is slow outside the tunnel as well is not slow by the tunnel
 	case r.control.err != nil:
 		why := unknown("not tested, because packets of that size are lost")
 		return why, why

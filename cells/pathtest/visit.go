@@ -19,6 +19,10 @@ const (
 	// fetchTimeout bounds an answer by TCP. A segment that is lost is sent again, so an answer that needs longer than this was lost in parts.
 	fetchTimeout = 2 * time.Second
 
+	// slowFetch is the time of an answer by TCP, beside ten round trips, from which it was sent in parts again: TCP waits 200 ms at least for what it lost,
+	// and twice as long each further time.
+	slowFetch = 400 * time.Millisecond
+
 	// leastSize is the smallest size that is told apart, in bytes: IPv6 needs it of every link (RFC 8200).
 	leastSize = 1280
 	// shortAnswer fits into one segment, in bytes. longAnswer needs many, of which devices make aggregates.
@@ -51,8 +55,8 @@ type results struct {
 	fetch   outcome
 	wanted  int     // bytes asked for
 	got     int     // bytes that came
-	control outcome // ICMP after an answer was lost
-	outside outcome // the same answer from the node itself, outside the tunnel, after one was lost
+	control outcome // ICMP after an answer was lost or slow
+	outside outcome // the same answer from the node itself, outside the tunnel, after one was lost or slow
 }
 
 // outcome is the outcome of one request.
@@ -90,13 +94,17 @@ func (v *visit) do(ctx context.Context, k kernel) {
 	if r.sized.err != nil {
 		r.wanted = shortAnswer // the rest comes in segments of that size
 	}
-	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted); r.fetch.err != nil {
-		r.control = echo(ctx, k, v.peer.inner, min(controlSize, v.size), echoTimeout)
-		if v.peer.host.IsValid() {
-			_, r.outside = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), r.wanted)
-		}
+	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted); r.fetch.err == nil && !r.slow() {
+		return
+	}
+	r.control = echo(ctx, k, v.peer.inner, min(controlSize, v.size), echoTimeout)
+	if v.peer.host.IsValid() {
+		_, r.outside = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), r.wanted)
 	}
 }
+
+// slow reports whether an answer needed so long that parts of it were lost.
+func (r *results) slow() bool { return r.fetch.rtt > slowFetch+10*r.echo.rtt }
 
 // alive asks the node itself, by ICMP and by TCP. A port that is closed is an answer too.
 func (v *visit) alive(ctx context.Context, k kernel) outcome {

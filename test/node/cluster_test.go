@@ -55,6 +55,14 @@ func startAgents(t *testing.T, c *nodekit.Cluster) {
 // startKubeCluster starts nodes that share the objects of an API server, of which each has a replica on its loopback.
 func startKubeCluster(t *testing.T, nodes int, agentArgs ...string) []kubeNode {
 	t.Helper()
+	c, all := newKubeCluster(t, nodes, agentArgs...)
+	startAgents(t, c)
+	return all
+}
+
+// newKubeCluster is the same without running agents.
+func newKubeCluster(t *testing.T, nodes int, agentArgs ...string) (*nodekit.Cluster, []kubeNode) {
+	t.Helper()
 	c := newCluster(t, nodes, agentArgs...)
 	var all []kubeNode
 	for _, n := range c.Nodes {
@@ -78,8 +86,7 @@ func startKubeCluster(t *testing.T, nodes int, agentArgs ...string) []kubeNode {
 		all = append(all, k)
 	}
 	all[0].server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
-	startAgents(t, c)
-	return all
+	return c, all
 }
 
 // Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and one

@@ -1,0 +1,145 @@
+package node_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// pathsOf waits until a node says this of the paths to the others, by node.
+func pathsOf(t *testing.T, n *nodekit.Node, want map[string]string) {
+	t.Helper()
+	eventually(t, func() error {
+		text, err := n.Waggle(t.Context(), "db", "show", "path-tests", "-o", "json")
+		if err != nil {
+			return err
+		}
+		var rows []*pathtests.Test
+		if err := json.Unmarshal([]byte(text), &rows); err != nil {
+			return err
+		}
+		got := map[string]string{}
+		for p := range pathtests.Paths(slices.Values(rows)) {
+			got[p.Node] = p.Text()
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("%s: the paths are %v, want %v:\n%s", n.Name(), got, want, text)
+		}
+		return nil
+	})
+}
+
+// underlay replaces what the bridge between the nodes does to packets of the tunnel. Without rules it does nothing.
+func underlay(t *testing.T, n *nodekit.Node, rules ...string) {
+	t.Helper()
+	commands := []string{"add table bridge faults", "delete table bridge faults"}
+	if len(rules) > 0 {
+		commands = append(commands, "add table bridge faults", "add chain bridge faults forward { type filter hook forward priority 0 ; }")
+	}
+	for _, rule := range rules {
+		commands = append(commands, "add rule bridge faults forward udp dport 8472 "+rule)
+	}
+	if err := n.Outside(func() error {
+		nft := exec.Command("nft", "-f", "-")
+		nft.Stdin = strings.NewReader(strings.Join(commands, "\n"))
+		out, err := nft.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft: %w\n%s", err, out)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// withoutOffloads makes the device of a node compute checksums and cut segments before a packet is on the wire, as a NIC does.
+func withoutOffloads(t *testing.T, n *nodekit.Node) {
+	t.Helper()
+	if err := n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		value := struct{ command, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
+		request := struct {
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte
+		}{data: unsafe.Pointer(&value)}
+		copy(request.name[:], "eth0")
+		if _, _, number := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); number != 0 {
+			return fmt.Errorf("turn off the checksums of eth0: %w", number)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two nodes join while something between them is wrong. Each names it, and notices that it is over.
+func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]struct {
+		rule     string
+		offloads bool // the nodes keep them
+		want     string
+		status   string
+	}{
+		"the port is blocked":    {rule: "drop", want: "blocked", status: "UDP port 8472 between this node and node node-2 is blocked (the node itself answers)"},
+		"large packets are lost": {rule: "udp length > 1370 drop", want: "1340 bytes", status: "the path to node node-2 carries 1340 of 1450 bytes"},
+		"checksums are spoilt":   {rule: "@th,312,8 6 @th,528,16 set 0x1234", want: "checksum", status: "spoils checksums of packets inside the tunnel"},
+		"aggregates are lost":    {rule: "udp length > 1500 drop", offloads: true, want: "aggregates", status: "only single segments pass"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, all := newKubeCluster(t, 2, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
+			one, two := all[0].Node, all[1].Node
+			for _, n := range c.Nodes {
+				if !fault.offloads {
+					withoutOffloads(t, n)
+				}
+			}
+			underlay(t, one, fault.rule)
+			startAgents(t, c)
+			pathsOf(t, one, map[string]string{"node-2": fault.want})
+			pathsOf(t, two, map[string]string{"node-1": fault.want})
+			underlay(t, one)
+			pathsOf(t, one, map[string]string{"node-2": "ok"})
+			pathsOf(t, two, map[string]string{"node-1": "ok"})
+		})
+	}
+}
+
+// A link between two of three nodes takes less than the devices say. The paths to the node behind it carry less, the others are well.
+func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
+	t.Parallel()
+	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel")
+	one, three := all[0].Node, all[2].Node
+	// Beyond its MTU, a bridge forwards the 4 bytes of a VLAN header.
+	withMTU := func(mtu int) {
+		t.Helper()
+		if err := three.Outside(func() error {
+			return linkNamed(three.Name(), func(link netlink.Link) error { return netlink.LinkSetMTU(link, mtu) })
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	withMTU(1396)
+	startAgents(t, c)
+	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1350 bytes"})
+	pathsOf(t, three, map[string]string{"node-1": "1350 bytes", "node-2": "1350 bytes"})
+	withMTU(1500)
+	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "ok"})
+}
