@@ -91,6 +91,8 @@ func TestOutput(t *testing.T) {
 			`"generation":2,"id":102}]}`,
 		"GET /statedb/dump/policies": `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"try"},"audit":true},
 {"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"names"},"problems":[{"path":"spec","reason":"Unsupported","message":"x"}]}]}`,
+		"GET /statedb/dump/path-tests": `{"path-tests":[{"node":"a","kind":"echo","state":"passed"},{"node":"b","kind":"echo","state":"unknown"},
+{"node":"c\u001b[2J","kind":"echo","state":"failed","fault":"blocked","detail":"UDP port 8472 is blocked","remedy":"open it"}]}`,
 		"GET /statedb/dump/self-tests": `{"self-tests":[{"name":"attach","state":"failed","at":"2026-01-02T03:04:05Z","message":"ping: no answer"}]}`,
 		"GET /statedb/dump/identities": `{"identities":[{"id":300,"source":"crd","labels":{"k8s:app":"web","k8s:x":""}}]}`,
 		"GET /v1/identity/300":         `{"id":300}`,
@@ -103,7 +105,8 @@ func TestOutput(t *testing.T) {
 		"GET /statedb/dump/drops": `{"drops":[{"reasonText":"Invalid source ip","direction":"egress","endpoint":7,"proto":"UDP","src":"10.0.1.9",` +
 			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
 	})
-	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nCluster health:        2/3 reachable; unreachable: node-\\x1b[2J\nKubernetes:            Ok - from manifests\n" +
+	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nCluster health:        2/3 reachable; unreachable: node-\\x1b[2J\n" +
+		"Paths:                 1/3 passed, 1 unknown, 1 failed\n  c\\x1b[2J:            UDP port 8472 is blocked: open it\nKubernetes:            Ok - from manifests\n" +
 		"IPAM:                  IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:              veth links, programs attached with tc, 0 maps\n" +
 		"Programs:              datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
 		"Routing:               Network: Tunnel [vxlan]   Host: BPF\n" +

@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -40,13 +41,21 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 	for n := range nodehealth.Nodes(slices.Values(paths)) {
 		health[n.Name] = n.State()
 	}
+	tests, err := client.Rows[*pathtests.Test](ctx, c, "path-tests")
+	if err != nil {
+		return err
+	}
+	tested := map[string]string{}
+	for p := range pathtests.Paths(slices.Values(tests)) {
+		tested[p.Node] = p.Text()
+	}
 	return a.show(nodes, func(w io.Writer) {
 		var rows [][]string
 		for _, n := range nodes.NodesAdded {
 			v4, v6 := n.PrimaryAddress.Ipv4, n.PrimaryAddress.Ipv6
-			rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source, string(health[shortName(n.Name)])})
+			rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source, string(health[shortName(n.Name)]), tested[shortName(n.Name)]})
 		}
-		table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE", "HEALTH"}, rows)
+		table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE", "HEALTH", "PATH"}, rows)
 	})
 }
 
@@ -81,6 +90,10 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 	if err != nil {
 		return err
 	}
+	tests, err := client.Rows[*pathtests.Test](ctx, c, "path-tests")
+	if err != nil {
+		return err
+	}
 	name = shortName(name)
 	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Name == name })
 	if i < 0 {
@@ -96,6 +109,11 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 			if p.Node == n.Name {
 				rows = append(rows, []string{"Health", strings.Join(slices.DeleteFunc([]string{p.Addr.String(), string(p.State()), p.Problem()},
 					func(s string) bool { return s == "" }), " ")})
+			}
+		}
+		for _, t := range tests {
+			if t.Node == n.Name {
+				rows = append(rows, []string{"Path", strings.TrimSpace(fmt.Sprintf("%s %s %s", t.Kind, t.State, t.Sentence()))})
 			}
 		}
 		for _, p := range n.CIDRs {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
@@ -47,6 +49,7 @@ type statusRows struct {
 	Tests     []selftests.SelfTest  `json:"self-tests,omitempty"`
 	Repairs   []driftrepairs.Repair `json:"drift-repairs,omitempty"`
 	Programs  []bpfprograms.Program `json:"bpf-programs,omitempty"`
+	Paths     []*pathtests.Test     `json:"path-tests,omitempty"`
 	endpoints []models.Endpoint
 	policies  []*policies.Policy
 	config    *models.DaemonConfiguration
@@ -67,6 +70,9 @@ func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err erro
 		return err
 	}
 	if s.Repairs, err = client.Rows[driftrepairs.Repair](ctx, c, "drift-repairs"); err != nil {
+		return err
+	}
+	if s.Paths, err = client.Rows[*pathtests.Test](ctx, c, "path-tests"); err != nil {
 		return err
 	}
 	s.Programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
@@ -114,6 +120,7 @@ func statusText(w io.Writer, s *statusRows) {
 	}
 	line("Node", s.Cluster.Self)
 	line("Cluster health", orDash(s.Cluster.CiliumHealth.Msg))
+	pathLines(s.Paths, line)
 	line("Kubernetes", statusLine(models.Status{State: models.StatusState(s.Kubernetes.State), Msg: s.Kubernetes.Msg}))
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
@@ -133,6 +140,25 @@ func statusText(w io.Writer, s *statusRows) {
 	line("Repairs", repairsText(s.Repairs))
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
+}
+
+// shownPaths limits the paths with a fault that the status shows.
+const shownPaths = 5
+
+// pathLines sums up the tests of the paths to other nodes and says what is wrong. Without tests it writes nothing.
+func pathLines(rows []*pathtests.Test, line func(name, value string)) {
+	summary := pathtests.Summarize(slices.Values(rows))
+	if summary.Paths == 0 {
+		return
+	}
+	text := summary.String()
+	if len(summary.Failed) > shownPaths {
+		text += "; see waggle db show path-tests"
+	}
+	line("Paths", text)
+	for _, t := range summary.Failed[:min(len(summary.Failed), shownPaths)] {
+		line("  "+printable.Text(t.Node), t.Sentence())
+	}
 }
 
 // routingText names the way to pods of other nodes and the way between pods of this node.

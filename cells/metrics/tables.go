@@ -22,6 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
@@ -46,6 +47,7 @@ type tableParams struct {
 	Refused     statedb.Table[refusedclaims.Refused]
 	Nodes       statedb.Table[*nodes.Node]
 	NodeHealth  statedb.Table[*nodehealth.Path]
+	PathTests   statedb.Table[*pathtests.Test]
 	Flows       statedb.Table[conntrack.Map]
 	Translated  statedb.Table[natusage.Usage]
 	Policies    statedb.Table[*policies.Policy]
@@ -78,7 +80,7 @@ func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
-		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, healthStatus, unreachableNodes, unreachableEndpoints, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, healthStatus, unreachableNodes, unreachableEndpoints, pathTests, pathFaults, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers} {
 		c.descs[d.Name] = d.desc()
@@ -110,6 +112,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.collectNodes(out, txn)
 	c.collectNodeHealth(out, txn)
+	c.collectPathTests(out, txn)
 	c.collectMaps(out, txn)
 	c.collectFlows(out, txn)
 	c.collectPolicies(out, txn)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"syscall"
@@ -89,6 +90,33 @@ func TestResponder_Answers(t *testing.T) {
 			if got, err := send(t.Context(), l, test.text); err == nil || time.Since(begin) != test.took {
 				t.Errorf("%s: answer %q after %v, want the end of the connection after %v", name, got, time.Since(begin), test.took)
 			}
+		}
+	})
+}
+
+// A prober may ask for an answer of some length, which is limited.
+func TestResponder_AnswersOfALength(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := pipenet.Listen("hello")
+		respond(t, l)
+		for query, want := range map[string]int{"": 0, "?bytes=1200": 1200, "?bytes=99999999": maxBody, "?bytes=-1": 0, "?bytes=x": 0} {
+			conn, err := l.Dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = io.WriteString(conn, "GET /hello"+query+" HTTP/1.1\r\n\r\n") }()
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(answer.Body)
+			if err := errors.Join(err, answer.Body.Close(), conn.Close()); err != nil || len(body) != want {
+				t.Errorf("%q: %d bytes (%v), want %d", query, len(body), err, want)
+			}
+		}
+		if got := answerTo(&http.Request{Method: http.MethodHead, URL: &url.URL{Path: helloPath, RawQuery: "bytes=9"}}); !strings.HasSuffix(got, "Content-Length: 0\r\nConnection: close\r\n\r\n") {
+			t.Errorf("HEAD has a body: %q", got)
 		}
 	})
 }

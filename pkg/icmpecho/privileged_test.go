@@ -111,6 +111,34 @@ func TestPrivilegedPinger_Whole(t *testing.T) {
 	}
 }
 
+// A listener remembers who sent requests, and no others.
+func TestPrivilegedListener_Heard(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	var l Listener
+	p.far.Do(l.Open)
+	t.Cleanup(l.Close)
+	p.near.Enter()
+	s := New()
+	t.Cleanup(s.Close)
+	for i, from := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")} {
+		if at := l.Heard(from); !at.IsZero() {
+			t.Errorf("%s was heard at %v, before its first request", from, at)
+		}
+		began := time.Now()
+		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: hosts[i]}); return err })
+		awaited(t, func(context.Context) error {
+			if l.Heard(from).Before(began) {
+				return errors.New("the request was not heard")
+			}
+			return nil
+		})
+		if at := l.Heard(hosts[i]); !at.IsZero() {
+			t.Errorf("%s was heard at %v and has sent replies alone", hosts[i], at)
+		}
+	}
+}
+
 // Replies of other pings of the node, in numbers, are not taken for those of a prober, and hide none.
 func TestPrivilegedPinger_OtherPings(t *testing.T) {
 	t.Parallel()

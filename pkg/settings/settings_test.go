@@ -19,6 +19,7 @@ func TestNew_Refuses(t *testing.T) {
 		"unknown algorithm":    {func(f *Flags) { f.Algorithm = "least" }, `--bpf-lb-algorithm="least": use random or maglev`},
 		"no prime":             {func(f *Flags) { f.MaglevTableSize = 16384 }, "--bpf-lb-maglev-table-size: 16384 slots: want one of 251, 509"},
 		"no share":             {func(f *Flags) { f.EndpointShare = 101 }, "--bpf-ct-endpoint-share=101: want 1 to 100 percent"},
+		"no health port":       {func(f *Flags) { f.HealthPort = 0 }, "--cluster-health-port=0: use 1 to 65535"},
 		"half a port range":    {func(f *Flags) { f.NodePortRange = []string{"30000"} }, "--node-port-range=30000: want the first and the last"},
 		"port range backwards": {func(f *Flags) { f.NodePortRange = []string{"32767", "30000"} }, "--node-port-range=32767,30000"},
 		"port 0":               {func(f *Flags) { f.NodePortRange = []string{"0", "1"} }, "--node-port-range=0,1"},

@@ -52,6 +52,7 @@ var suites = []suite{
 		"Del_ForeignLink|GC_DeletesWhatIsNotListed", programs: "waggle-cni"},
 	{pkg: "pkg/bpffs", kernels: oldest, tests: ".*"},
 	{pkg: "pkg/ctmap", kernels: oldest, tests: ".*"},
+	{pkg: "pkg/icmpecho", kernels: oldest, tests: ".*"},
 	{pkg: "pkg/inventory", kernels: oldest, tests: ".*"},
 	{pkg: "pkg/mapreconciler", kernels: oldest, tests: ".*"},
 	{pkg: "pkg/natmap", kernels: oldest, tests: ".*"},
@@ -120,6 +121,7 @@ var omissions = []omission{
 	{"pkg/agentlock", both, ".*", "names of sockets are as old as network namespaces"},
 	{"pkg/bpffs", newer, ".*", unchanged},
 	{"pkg/ctmap", newer, ".*", unchanged},
+	{"pkg/icmpecho", newer, ".*", unchanged},
 	{"pkg/inventory", newer, ".*", unchanged},
 	{"pkg/mapreconciler", newer, ".*", unchanged},
 	{"pkg/natmap", newer, ".*", unchanged},
@@ -134,7 +136,7 @@ var omissions = []omission{
 	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pods' links are those of the oldest kernel"},
 	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
 		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Foreign_.*|GC_.*|Generation_.*|Host_.*|Hostile_.*|ICMP_.*|" +
-		"Identity_.*|Kills_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|Pins_.*|Plugin_.*|" +
+		"Identity_.*|Kills_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|PathTest_.*|Pins_.*|Plugin_.*|" +
 		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Revision_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
 		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|Upgrade_.*|Wedge_.*", node},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},

@@ -58,6 +58,8 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedModel_RandomSequences/*":                           "restarts and crashes in a random sequence",
 	"test/node TestPrivilegedNative_PoliciesBetweenNodes":                       "two nodes, four times what a policy allows and denies, with and without the agent",
 	"test/node TestPrivilegedNodeHealth_ANodeIsLostAndReturns":                  "three probes of 5 s without an answer, and two starts of an agent",
+	"test/node TestPrivilegedPathTest_FaultsOfTheUnderlay/*":                    "tests in which nothing comes back, and the next one after 20 s",
+	"test/node TestPrivilegedPathTest_SmallerLinkBetween":                       "three nodes; sizes that are lost, and the next test after 20 s",
 	"test/node TestPrivilegedPolicy_Groups/Cilium":                              "all policies of one kind on a node; denied traffic is watched",
 	"test/node TestPrivilegedPolicy_Groups/Kubernetes":                          "all policies of one kind on a node; denied traffic is watched",
 	"test/node TestPrivilegedPolicy_LifeOfAPolicy":                              "steps of one policy in both modes, each with allowed and denied traffic",

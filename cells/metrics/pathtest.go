@@ -1,0 +1,38 @@
+package metrics
+
+import (
+	"github.com/cilium/statedb"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+// collectPathTests counts tests by result and paths by their first fault. Without tests there are no series; otherwise every result and fault has one, so
+// that none is 0 and not absent.
+func (c *collector) collectPathTests(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	if c.PathTests.NumObjects(txn) == 0 {
+		return
+	}
+	type key struct {
+		kind  pathtests.Kind
+		state pathtests.State
+	}
+	results := map[key]int{}
+	for row := range c.PathTests.All(txn) {
+		results[key{row.Kind, row.State}]++
+	}
+	for _, kind := range pathtests.Kinds {
+		for _, state := range pathtests.States {
+			c.send(out, pathTests, float64(results[key{kind, state}]), string(kind), string(state))
+		}
+	}
+	faults := map[pathtests.Fault]int{}
+	for path := range pathtests.Paths(statedb.ToSeq(c.PathTests.All(txn))) {
+		if path.Fault != nil {
+			faults[path.Fault.Fault]++
+		}
+	}
+	for _, fault := range pathtests.Faults {
+		c.send(out, pathFaults, float64(faults[fault]), string(fault))
+	}
+}

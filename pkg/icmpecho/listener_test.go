@@ -1,0 +1,32 @@
+package icmpecho
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// However many hosts send requests, few are remembered, and the latest of those that the list has no more slots for come when others are old.
+func TestListener_IsBounded(t *testing.T) {
+	t.Parallel()
+	l := Listener{heard: map[netip.Addr]time.Time{}}
+	address := func(i uint32) netip.Addr {
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], i)
+		return netip.AddrFrom4(b)
+	}
+	begin := time.Unix(1000, 0)
+	for i := range uint32(maxHeard + 10) {
+		l.note(address(i), begin)
+	}
+	if len(l.heard) != maxHeard || !l.Heard(address(maxHeard)).IsZero() {
+		t.Errorf("%d sources are remembered, want %d", len(l.heard), maxHeard)
+	}
+	later := begin.Add(heardFor + time.Second)
+	l.note(address(1), later)
+	l.note(address(maxHeard), later)
+	if len(l.heard) != 2 || l.Heard(address(maxHeard)) != later || l.Heard(address(1)) != later {
+		t.Errorf("%d sources are remembered after the others are old, want 2", len(l.heard))
+	}
+}
