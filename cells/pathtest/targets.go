@@ -54,6 +54,14 @@ type target struct {
 // shown is the name for texts.
 func (t *target) shown() string { return printable.Short(t.name, maxDetail) }
 
+// before reports whether a target is visited before another one when both are due.
+func (t *target) before(o *target) bool {
+	if t.urgent != o.urgent {
+		return t.urgent
+	}
+	return t.due.Before(o.due)
+}
+
 // row returns the row of a kind, nil without one.
 func (t *target) row(kind tables.Kind) *tables.Test {
 	if i := slices.IndexFunc(t.rows, func(r *tables.Test) bool { return r.Kind == kind }); i >= 0 {

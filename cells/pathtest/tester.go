@@ -50,6 +50,8 @@ const (
 
 	// tunnelOverhead is the length of the outer headers in bytes, as between DeviceMTU and RouteMTU.
 	tunnelOverhead = 50
+	// reportInterval is the minimum time between two reports of the module's health, each of which counts all paths.
+	reportInterval = 2 * time.Second
 	// shownFaults limits the faults in a health message.
 	shownFaults = 3
 )
@@ -121,7 +123,8 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 	}
 	defer feed.Close()
 	health.OK("Waiting for the nodes of the cluster")
-	for reported := false; ; {
+	var reported time.Time
+	for news, known := false, false; ; {
 		txn := heartbeat.Snapshot(ctx, t.db, t.in.Nodes, t.in.Health)
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, t.in.Nodes)
@@ -134,9 +137,15 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 		if err := t.commit(u, complete); err != nil {
 			return err
 		}
-		if u.news || t.seen.complete != reported {
-			reported = t.seen.complete
+		news = news || u.news || complete != known
+		known = complete
+		switch {
+		case !news:
+		case time.Since(reported) < reportInterval:
+			pause = min(pause, reportInterval)
+		default:
 			t.report(health)
+			news, reported = false, time.Now()
 		}
 		heartbeat.IdleFor(ctx, pause)
 		if t.wait(ctx, changed, pause) != nil {
@@ -348,20 +357,18 @@ func (t *tester) start(ctx context.Context, u *update) (pause time.Duration) {
 			next = to.due
 		}
 	}
-	slices.SortFunc(due, func(a, b *target) int {
-		if a.urgent != b.urgent {
-			if a.urgent {
-				return -1
+	for len(due) > 0 { // a round begins few of them, so they are not sorted
+		first := 0
+		for i, to := range due {
+			if to.before(due[first]) {
+				first = i
 			}
-			return 1
 		}
-		return a.due.Compare(b.due)
-	})
-	for _, to := range due {
 		if t.busy >= maxBusy || !t.limiter.AllowN(now, 1) {
 			return step
 		}
-		t.visit(ctx, to)
+		t.visit(ctx, due[first])
+		due = slices.Delete(due, first, first+1)
 	}
 	return max(step, next.Sub(now))
 }
@@ -424,7 +431,7 @@ func (t *tester) report(health cell.Health) {
 	summary := tables.Summarize(statedb.ToSeq(t.table.All(t.db.ReadTxn())))
 	var faults []error
 	for _, row := range summary.Failed {
-		if row.Fault != tables.Dead {
+		if row.Fault != tables.Dead && len(faults) < shownFaults {
 			faults = append(faults, errors.New(row.Sentence()))
 		}
 	}
@@ -438,7 +445,7 @@ func (t *tester) report(health cell.Health) {
 	case trouble != nil:
 		health.Degraded("Some paths cannot be tested", trouble)
 	case len(faults) > 0:
-		health.Degraded(fmt.Sprintf("Paths to other nodes: %s", summary), errors.Join(faults[:min(len(faults), shownFaults)]...))
+		health.Degraded(fmt.Sprintf("Paths to other nodes: %s", summary), errors.Join(faults...))
 	default:
 		health.OK(fmt.Sprintf("Paths to other nodes: %s, each tested every %v", summary, interval(len(t.targets)+1)))
 	}
