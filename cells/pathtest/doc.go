@@ -1,6 +1,6 @@
 // Package pathtest tests the tunnel to each other node and names what is wrong with it.
 //
-// Tables in: nodes, overlays, mtus, devices, node-health. Table out: path-tests, four rows for each other node.
+// Tables in: nodes, overlays, mtus, devices, node-health, flows. Table out: path-tests, four rows for each other node.
 // A test sends ICMP echo requests to an address of the peer inside the tunnel, small ones and some as large as pods send, and asks the server of node-health there for
 // short and long answers. When nothing comes back it asks the node itself, outside the tunnel.
 //

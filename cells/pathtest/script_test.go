@@ -9,6 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -21,6 +22,7 @@ var inputs = cell.Provide(
 	overlays.NewTable, statedb.RWTable[*overlays.Overlay].ToTable,
 	mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 	devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
+	flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
 	nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 )
 

@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -37,8 +38,6 @@ const (
 
 	// baseInterval is the time between two tests of a path in a small cluster. It grows with the logarithm of the number of nodes.
 	baseInterval = 10 * time.Minute
-	// flowsInterval is that of a path that flows use.
-	flowsInterval = 15 * time.Second
 	// failedInterval is that of a path that has failed, so that its recovery is noticed.
 	failedInterval = 20 * time.Second
 	// suspectInterval is the time between two tests of a path that was good and whose last test failed, until there is a verdict.
@@ -68,6 +67,7 @@ type params struct {
 	MTUs     statedb.Table[mtus.MTU]
 	Devices  statedb.Table[*devices.Device]
 	Health   statedb.Table[*nodehealth.Path]
+	Flows    statedb.Table[*flows.Flow]
 }
 
 // tester schedules the tests and writes the table. The loop owns all fields except ended, which other goroutines write.
@@ -81,6 +81,7 @@ type tester struct {
 	targets map[string]*target // by the name of the node
 	seen    seen
 	self    local
+	users   users
 	busy    int            // targets that are being tested
 	running sync.WaitGroup // visits
 
@@ -133,7 +134,8 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 		t.observe(txn, changed)
 		t.follow(txn, complete, &u)
 		t.alert(feed.UpTo(txn, changed))
-		pause := t.start(ctx, &u)
+		untilLook := t.look(txn)
+		pause := min(t.start(ctx), untilLook)
 		if err := t.commit(u, complete); err != nil {
 			return err
 		}
@@ -160,7 +162,7 @@ func (t *tester) restore() {
 	t.mu.Lock()
 	t.ended = nil
 	t.mu.Unlock()
-	t.busy, t.seen, t.self = 0, seen{}, local{}
+	t.busy, t.seen, t.self, t.users = 0, seen{}, local{}, users{}
 	for row := range t.table.All(t.db.ReadTxn()) {
 		to := t.targets[row.Node]
 		if to == nil {
@@ -233,6 +235,7 @@ func (t *tester) follow(txn statedb.ReadTxn, complete bool, u *update) {
 		}
 		t.replace(node.Name, at, joined, u)
 	}
+	t.users.nodesChanged(statedb.Collect(t.in.Nodes.All(txn)))
 	// With the number of nodes the first round is known.
 	for _, to := range t.targets {
 		if to.due.IsZero() {
@@ -334,14 +337,13 @@ func (t *tester) next(to *target) time.Duration {
 	case to.failed():
 		after = failedInterval
 	case to.flows:
-		after = flowsInterval
+		after = t.users.interval()
 	}
 	return after - rand.N(after/10) // agents that were started together drift apart
 }
 
-// start begins visits of targets that are due, urgent ones first. It returns the time until another target is due, at least one step. Targets whose next
-// visit is known are written.
-func (t *tester) start(ctx context.Context, u *update) (pause time.Duration) {
+// start begins visits of targets that are due, urgent ones first. It returns the time until another target is due, at least one step.
+func (t *tester) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	if !t.self.ready || t.self.routeMTU == 0 {
 		return time.Hour // a change of the tunnel ends the pause

@@ -14,8 +14,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -33,6 +35,7 @@ type rig struct {
 	nodes   statedb.RWTable[*nodes.Node]
 	devices statedb.RWTable[*devices.Device]
 	probes  statedb.RWTable[*nodehealth.Path]
+	flows   statedb.RWTable[*flows.Flow]
 	root    *cell.SimpleHealth
 }
 
@@ -44,7 +47,8 @@ func outer(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(i >>
 func nameOf(i int) string { return fmt.Sprintf("node-%04d", i) }
 
 func nodeOf(i int) *nodes.Node {
-	n := &nodes.Node{Name: nameOf(i), Source: nodes.CiliumNode, Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: outer(i)}, {Type: nodes.HealthIP, Addr: inner(i)}}}
+	n := &nodes.Node{Name: nameOf(i), Source: nodes.CiliumNode, Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: outer(i)}, {Type: nodes.HealthIP, Addr: inner(i)}},
+		CIDRs: []netip.Prefix{netip.PrefixFrom(inner(i), 32)}}
 	if i == 0 {
 		n.Source = nodes.Local
 	}
@@ -64,12 +68,14 @@ func start(t *testing.T, number int) *rig {
 	require.NoError(t, err)
 	r.probes, err = nodehealth.NewTable(db)
 	require.NoError(t, err)
+	r.flows, err = flows.NewTable(db)
+	require.NoError(t, err)
 	tunnel, err := overlays.NewTable(db)
 	require.NoError(t, err)
 	sizes, err := mtus.NewTable(db)
 	require.NoError(t, err)
 	agent := settings.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, TunnelPort: 8472, HealthPort: 4240}
-	r.tester = newTester(params{DB: db, Agent: agent, Kernel: r.net, Table: table, Nodes: r.nodes, Overlays: tunnel, MTUs: sizes, Devices: r.devices, Health: r.probes})
+	r.tester = newTester(params{DB: db, Agent: agent, Kernel: r.net, Table: table, Nodes: r.nodes, Overlays: tunnel, MTUs: sizes, Devices: r.devices, Health: r.probes, Flows: r.flows})
 	txn := db.WriteTxn(table, r.nodes, tunnel, sizes, r.devices)
 	r.initialized = table.RegisterInitializer(txn, "path-test")
 	for i := range number {
@@ -220,6 +226,61 @@ func TestTester_OwnDeviceChanges_TestsAllPaths(t *testing.T) {
 			if got := r.path(i).Text(); got != "1350 bytes" {
 				t.Errorf("the path to %s is %q, want 1350 bytes", nameOf(i), got)
 			}
+		}
+	})
+}
+
+// Faults of paths that flows use are named within 30 s, whether the flows or the fault come first, and others with the next round. When connections
+// end the path is tested as others are.
+func TestTester_Flows_FaultsAreNamedWithin30s(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used = 300, 100
+		r := start(t, number)
+		time.Sleep(time.Minute)
+		connect := func() {
+			txn := r.db.WriteTxn(r.flows)
+			for i := 1; i <= used; i++ {
+				_, _, err := r.flows.Insert(txn, &flows.Flow{Endpoint: 1, Direction: policy.Egress, Port: uint16(i), Src: inner(0), Dst: inner(i), Last: time.Now()})
+				require.NoError(t, err)
+			}
+			txn.Commit()
+		}
+		for i := 1; i < number; i++ {
+			r.net.set(inner(i), wrong{mtu: 1400})
+		}
+		connect()
+		time.Sleep(named)
+		for i := 1; i <= used; i++ {
+			if got := r.path(i).Text(); got != "1400 bytes" {
+				t.Errorf("the path to %s is %q %v after its first flow, want 1400 bytes", nameOf(i), got, named)
+			}
+		}
+		if got := r.path(used + 1).Text(); got != "ok" {
+			t.Fatalf("a path without flows is %q before its next round, want ok", got)
+		}
+		for i := 1; i <= used; i++ {
+			r.net.set(inner(i), wrong{})
+		}
+		time.Sleep(named)
+		for i := 1; i <= used; i++ {
+			if got := r.path(i).Text(); got != "ok" {
+				t.Errorf("the path to %s is %q %v after its fault has ended, want ok", nameOf(i), got, named)
+			}
+			r.net.set(inner(i), wrong{silent: true})
+		}
+		time.Sleep(named)
+		for i := 1; i <= used; i++ {
+			if got := r.path(i).Text(); got != "blocked" {
+				t.Errorf("the path to %s is %q %v after its fault began, want blocked", nameOf(i), got, named)
+			}
+			r.net.set(inner(i), wrong{})
+		}
+		time.Sleep(flowsFor + named)
+		before := len(r.net.tests(inner(1)))
+		time.Sleep(5 * time.Minute)
+		if again := len(r.net.tests(inner(1))) - before; again > 1 {
+			t.Errorf("a path without flows was tested %d times in five minutes, want once at most", again)
 		}
 	})
 }
