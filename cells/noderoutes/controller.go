@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 const (
@@ -39,6 +40,7 @@ type controller struct {
 	Devices   statedb.Table[*devices.Device]
 	LocalNode statedb.Table[*localnode.LocalNode]
 	MTUs      statedb.Table[mtus.MTU]
+	PathTests statedb.Table[*pathtests.Test]
 	Desired   desiredroutes.Writer
 }
 
@@ -95,7 +97,13 @@ func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (rou
 		if !self.Ready { // its router addresses are not known
 			break
 		}
-		routes, problems = tunnelRoutes(all, network, self, mtu.RouteMTU)
+		less := map[string]int{}
+		failed, failedChanged := c.PathTests.ListWatch(txn, pathtests.ByFault(pathtests.Large))
+		for t := range failed {
+			less[t.Node] = t.Bytes
+		}
+		changed.Add(failedChanged)
+		routes, problems = tunnelRoutes(all, network, self, mtu.RouteMTU, less)
 		return routes, problems, known
 	}
 	return nil, nil, false

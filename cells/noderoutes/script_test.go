@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 // wanted records what the cell hands to the writer of desired-routes.
@@ -88,6 +89,7 @@ func TestScripts(t *testing.T) {
 			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
 			devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
+			pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
 			func() *wanted { return new(wanted) },
 			func(w *wanted) desiredroutes.Writer { return w },
 			(*wanted).command, complete,

@@ -3,6 +3,7 @@ package noderoutes
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -15,28 +16,35 @@ import (
 )
 
 // tunnelRoutes returns routes into waggle_host that cover exactly the pod ranges of the other nodes, and the reasons for ranges without one. The
-// program of waggle_host finds the node of each packet. A family in which this node has no router address gets no routes.
-func tunnelRoutes(all []*nodes.Node, n *network, self *localnode.LocalNode, mtu int) (routes []desiredroutes.Route, problems []error) {
-	var ranges []netip.Prefix
+// program of waggle_host finds the node of each packet. A family in which this node has no router address gets no routes. Nodes to which the path carries
+// less than mtu, in bytes by name, have routes of their own, by which senders learn what fits.
+func tunnelRoutes(all []*nodes.Node, n *network, self *localnode.LocalNode, mtu int, less map[string]int) (routes []desiredroutes.Route, problems []error) {
+	ranges := map[int][]netip.Prefix{} // by the size that the path carries
 	for _, node := range all {
 		if node.Source == nodes.Local {
 			continue
+		}
+		size := mtu
+		if carried := less[node.Name]; carried > 0 {
+			size = min(size, carried)
 		}
 		for _, p := range node.CIDRs {
 			if taken := n.covers(p); taken != "" {
 				problems = append(problems, fmt.Errorf("range %s of node %s lies in the subnet of %s", p, node.Name, taken))
 				continue
 			}
-			ranges = append(ranges, p)
+			ranges[size] = append(ranges[size], p)
 		}
 	}
-	for _, p := range cover(ranges) {
-		r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: self.IPv6.Router, MTU: mtu}
-		if p.Addr().Is4() {
-			r.Src, r.Scope = self.IPv4.Router, unix.RT_SCOPE_LINK
-		}
-		if r.Src.IsValid() {
-			routes = append(routes, r)
+	for _, size := range slices.Sorted(maps.Keys(ranges)) {
+		for _, p := range cover(ranges[size]) {
+			r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: self.IPv6.Router, MTU: size}
+			if p.Addr().Is4() {
+				r.Src, r.Scope = self.IPv4.Router, unix.RT_SCOPE_LINK
+			}
+			if r.Src.IsValid() {
+				routes = append(routes, r)
+			}
 		}
 	}
 	return routes, problems

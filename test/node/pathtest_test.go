@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -140,6 +142,43 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 	startAgents(t, c)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1350 bytes"})
 	pathsOf(t, three, map[string]string{"node-1": "1350 bytes", "node-2": "1350 bytes"})
+	// The routes of both have what fits, so streams between pods pass.
+	client, server := all[0].startPod(t, "client", map[string]string{"app": "client"}), all[2].startPod(t, "server", map[string]string{"app": "server"})
+	for _, family := range families {
+		for _, n := range []*nodekit.Node{one, three} {
+			eventually(t, func() error { return routeWith(n, family.ipv6, 1350) })
+		}
+		if err := errors.Join(nodekit.TCP(client, server, server.Addr(family.ipv6), 1<<20), nodekit.TCP(server, client, client.Addr(family.ipv6), 1<<20)); err != nil {
+			t.Errorf("%s: a stream: %v", family.name, err)
+		}
+	}
 	withMTU(1500)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "ok"})
+	for _, family := range families {
+		eventually(t, func() error {
+			if routeWith(one, family.ipv6, 1350) == nil {
+				return fmt.Errorf("%s: a route still has the MTU 1350", family.name)
+			}
+			return nil
+		})
+	}
+}
+
+// routeWith returns an error unless a route of a node into the tunnel has an MTU.
+func routeWith(n *nodekit.Node, ipv6 bool, mtu int) error {
+	return n.Do(func() error {
+		link, err := netlink.LinkByName(podlink.HostDevice)
+		if err != nil {
+			return err
+		}
+		family := netlink.FAMILY_V4
+		if ipv6 {
+			family = netlink.FAMILY_V6
+		}
+		routes, err := netlink.RouteList(link, family)
+		if err == nil && !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.MTU == mtu }) {
+			err = fmt.Errorf("no route of %s has the MTU %d: %v", n.Name(), mtu, routes)
+		}
+		return err
+	})
 }

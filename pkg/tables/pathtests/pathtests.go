@@ -139,7 +139,23 @@ var testIndex = statedb.Index[*Test, string]{
 // ByTest finds a test of the path to a node.
 func ByTest(node string, kind Kind) statedb.Query[*Test] { return testIndex.Query(key(node, kind)) }
 
+// The index holds tests that have failed alone, which few are.
+var faultIndex = statedb.Index[*Test, Fault]{
+	Name: "fault",
+	FromObject: func(t *Test) index.KeySet {
+		if t.Fault == "" {
+			return index.KeySet{}
+		}
+		return index.NewKeySet(index.String(string(t.Fault)))
+	},
+	FromKey:    func(f Fault) index.Key { return index.String(string(f)) },
+	FromString: index.FromString,
+}
+
+// ByFault finds the tests that failed with a fault.
+var ByFault = faultIndex.Query
+
 // NewTable makes the table "path-tests".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Test], error) {
-	return statedb.NewTable(db, "path-tests", testIndex)
+	return statedb.NewTable(db, "path-tests", testIndex, faultIndex)
 }
