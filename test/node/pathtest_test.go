@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,9 +98,12 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 		rule     string
 		offloads bool // the nodes keep them
 		want     string
+		peer     string // what the other node says, when that is another fault
 		status   string
 	}{
-		"the port is blocked":    {rule: "drop", want: "blocked", status: "UDP port 8472 between this node and node node-2 is blocked (the node itself answers)"},
+		"the port is blocked": {rule: "drop", want: "blocked", status: "UDP port 8472 between this node and node node-2 is blocked (the node itself answers)"},
+		"one way is blocked": {rule: "ip saddr " + nodekit.UplinkIPv4.Addr().String() + " drop", want: "one-way", peer: "blocked",
+			status: "UDP port 8472 from this node to node node-2 is blocked (what it sends arrives here)"},
 		"large packets are lost": {rule: "udp length > 1370 drop", want: "1340 bytes", status: "the path to node node-2 carries 1340 of 1450 bytes"},
 		"checksums are spoilt":   {rule: "@th,312,8 6 @th,528,16 set 0x1234", want: "checksum", status: "spoils checksums of packets inside the tunnel"},
 		"aggregates are lost":    {rule: "udp length > 1500 drop", offloads: true, want: "aggregates", status: "only single segments pass"},
@@ -116,7 +120,22 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 			underlay(t, one, fault.rule)
 			startAgents(t, c)
 			pathsOf(t, one, map[string]string{"node-2": fault.want})
-			pathsOf(t, two, map[string]string{"node-1": fault.want})
+			pathsOf(t, two, map[string]string{"node-1": cmp.Or(fault.peer, fault.want)})
+			shows(t, one, "status", "0/1 passed, 1 failed", fault.status)
+			shows(t, one, "node list", fault.want)
+			eventually(t, func() error {
+				samples, err := scrape(one)
+				total := 0.0
+				for name, value := range samples {
+					if strings.HasPrefix(name, "waggle_path_faults") {
+						total += value
+					}
+				}
+				if err == nil && total != 1 {
+					err = fmt.Errorf("%v faults in waggle_path_faults, want 1", total)
+				}
+				return err
+			})
 			underlay(t, one)
 			pathsOf(t, one, map[string]string{"node-2": "ok"})
 			pathsOf(t, two, map[string]string{"node-1": "ok"})
@@ -139,6 +158,9 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 		}
 	}
 	withMTU(1396)
+	for _, n := range c.Nodes {
+		withoutOffloads(t, n) // no device has an MTU for aggregates
+	}
 	startAgents(t, c)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1350 bytes"})
 	pathsOf(t, three, map[string]string{"node-1": "1350 bytes", "node-2": "1350 bytes"})
