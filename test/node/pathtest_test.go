@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os/exec"
 	"slices"
@@ -158,6 +159,10 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 		}
 	}
 	withMTU(1396)
+	// Where br_netfilter is loaded, a bridge would cut packets of the tunnel towards the smaller link, and only drop those that come from there.
+	if err := three.Outside(func() error { return setSysctl("bridge/bridge-nf-call-iptables", "0") }); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
 	for _, n := range c.Nodes {
 		withoutOffloads(t, n) // no device has an MTU for aggregates
 	}
@@ -174,6 +179,7 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 			t.Errorf("%s: a stream: %v", family.name, err)
 		}
 	}
+	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1350 bytes"}) // the tests do not heed the routes
 	withMTU(1500)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "ok"})
 	for _, family := range families {
