@@ -21,9 +21,7 @@ type peer struct {
 
 // peerOf returns the addresses of a node. IPv4 is preferred inside the tunnel; one family shows what the other one would, as both have the same outer headers.
 func peerOf(n *nodes.Node, a settings.Agent) (p peer) {
-	if p.uid, p.host = n.UID, n.Address(false); !p.host.IsValid() {
-		p.host = n.Address(true)
-	}
+	p.uid, p.host = n.UID, n.Address(a.UnderlayIPv6)
 	for _, ipv6 := range []bool{false, true} {
 		if ipv6 && !a.EnableIPv6 || !ipv6 && !a.EnableIPv4 {
 			continue

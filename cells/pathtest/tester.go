@@ -47,8 +47,6 @@ const (
 	// joinSpread is the time within which all agents test a new node.
 	joinSpread = 8 * time.Second
 
-	// tunnelOverhead is the length of the outer headers in bytes, as between DeviceMTU and RouteMTU.
-	tunnelOverhead = 50
 	// reportInterval is the minimum time between two reports of the module's health, each of which counts all paths.
 	reportInterval = 2 * time.Second
 	// shownFaults limits the faults in a health message.
@@ -306,7 +304,7 @@ func (t *tester) absorb(u *update) {
 		if to.peer.router.IsValid() {
 			heard = t.in.Kernel.Heard(to.peer.router)
 		}
-		found := v.findings(t.in.Agent.TunnelPort, heard)
+		found := v.findings(t.in.Agent, heard)
 		for i, row := range to.rows {
 			if f, tested := found[row.Kind]; tested {
 				to.rows[i] = after(row, f, v.began, v.results.echo.rtt)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -32,21 +33,21 @@ func (f finding) says(s string) finding  { f.detail = s; return f }
 func (f finding) needs(s string) finding { f.remedy = s; return f }
 
 // findings are what a visit says about each kind of test. heard is when the peer last sent an echo request through the tunnel.
-func (v *visit) findings(tunnelPort uint16, heard time.Time) map[tables.Kind]finding {
+func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]finding {
 	if err := v.results.local(); err != nil {
 		why := unknown(printable.Short(err.Error(), maxDetail))
 		return map[tables.Kind]finding{tables.Echo: why, tables.Size: why, tables.Checksum: why, tables.Aggregate: why}
 	}
 	if v.results.echo.err != nil {
-		found := map[tables.Kind]finding{tables.Echo: v.lost(tunnelPort, heard)}
+		found := map[tables.Kind]finding{tables.Echo: v.lost(a.TunnelPort, heard)}
 		if v.target.row(tables.Echo).Strikes+1 >= strikes { // until then the other verdicts stay
 			why := unknown("not tested, because echo fails")
 			found[tables.Size], found[tables.Checksum], found[tables.Aggregate] = why, why, why
 		}
 		return found
 	}
-	sum, aggregate := v.answers(tunnelPort)
-	return map[tables.Kind]finding{tables.Echo: passed(), tables.Size: v.sizes(), tables.Checksum: sum, tables.Aggregate: aggregate}
+	sum, aggregate := v.answers(a.TunnelPort)
+	return map[tables.Kind]finding{tables.Echo: passed(), tables.Size: v.sizes(a.TunnelOverhead()), tables.Checksum: sum, tables.Aggregate: aggregate}
 }
 
 // lost names why nothing comes back through the tunnel.
@@ -64,8 +65,8 @@ func (v *visit) lost(tunnelPort uint16, heard time.Time) finding {
 		needs(fmt.Sprintf("let firewalls between and on the nodes pass UDP port %d", tunnelPort))
 }
 
-// sizes judges the largest packet.
-func (v *visit) sizes() finding {
+// sizes judges the largest packet. The tunnel adds an overhead in bytes to it.
+func (v *visit) sizes(overhead int) finding {
 	r, name := v.results, v.target.shown()
 	if r.sized.err == nil {
 		f := passed()
@@ -82,7 +83,7 @@ func (v *visit) sizes() finding {
 	if r.fits == 0 {
 		return f.needs("let the network between the nodes pass packets of the MTU of their devices, and firewalls fragments")
 	}
-	return f.needs(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+tunnelOverhead))
+	return f.needs(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+overhead))
 }
 
 // answers judges the answer by TCP: its checksums, and what becomes of many segments.
