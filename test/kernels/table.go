@@ -112,7 +112,7 @@ var omissions = []omission{
 	{"cells/servicemaps", both, "Chain_.*", "it is about the cells in front of the maps; Maps_ asks the kernel for the same calls"},
 	{"cells/sockterm", newer, ".*", unchanged},
 	{"cmd/waggle-agent", both, ".*", "its processes say nothing about a kernel that those of test/node do not"},
-	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|TerminatedIsUndone|KilledLeavesOnlyWhatDelRemoves|" +
+	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|NoLinkIsUndone|TerminatedIsUndone|KilledLeavesOnlyWhatDelRemoves|" +
 		"EveryNameIsTakenByALinkThatWaitsForItsDeletion|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|AgentDiesDuringPut|" +
 		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllThatFails|WithoutListDeletesNothing|AgentAbsent)|" +
 		"Del_(AfterCleanup_LeavesNothing|GoneAlready|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
