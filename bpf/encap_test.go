@@ -137,19 +137,25 @@ func TestPrivilegedReal_TunnelFramesEqualThoseOfTheDevice(t *testing.T) {
 	}
 }
 
-// A datagram that is too long for the tunnel, or for the route of the outer packet, is answered; its sender learns how much fits, and a stream finds its size.
+// A datagram that is too long for the tunnel, for the path to the node, or for the route of the outer packet, is answered; its sender learns how much fits, and a stream finds its size.
 func TestPrivilegedReal_TunnelIsTooNarrow(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		mtu    uint32 // of the tunnel
 		route  int    // of the outer packet; 0 leaves it as it is
 		device int    // of the device that leads out; 0 leaves it as it is
+		path   uint16 // carries so much
 		want   int
-	}{"tunnel": {1410, 0, 0, 1410}, "route": {tunnelMTU, 1400, 0, 1350}, "device": {tunnelMTU, 0, 1380, 1330}} {
+	}{"tunnel": {1410, 0, 0, 0, 1410}, "route": {tunnelMTU, 1400, 0, 0, 1350}, "device": {tunnelMTU, 0, 1380, 0, 1330}, "path": {tunnelMTU, 0, 0, 1340, 1340},
+		"path and tunnel": {1410, 0, 0, 1420, 1410}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newTunnelNode(t, encapAll)
 			s.update(MapEncap, uint32(0), Encap{Mtu: c.mtu, Mac: hostMAC})
+			var slot Node
+			check(t, s.maps[MapNodes].Lookup(uint32(otherID), &slot))
+			slot.Mtu = c.path
+			s.update(MapNodes, uint32(otherID), slot)
 			s.host.Do(func() {
 				link, err := netlink.LinkByName("backbone")
 				check(t, err)

@@ -10,15 +10,14 @@
 #define NODE_THIS 0		/* id of this node; in ipcache it says that no other node has the address */
 #define NODE_ADDR_UNDERLAY 1	/* kind of node_addr: the node sends and receives in the tunnel by the address */
 
-/* One node. All zero for an id that no node has, and for a node that is not reached. Fields that are not described are 0: they are for programs that
- * encapsulate without the device. */
+/* One node. All zero for an id that no node has, and for a node that is not reached. Fields that are not described are 0: they are reserved. */
 struct node {
 	__u8 mode;
 	__u8 encap;
 	__u8 family; /* of underlay: 4 or 6; 0 when the node is not reached */
 	__u8 flags;
 	__u32 ifindex;
-	__u16 mtu;
+	__u16 mtu; /* largest inner packet that the path carries, in bytes; 0 when it carries all that the tunnel does */
 	__u16 revision;
 	__u8 underlay_source[16]; /* source of outer headers; zero when the kernel chooses */
 	__u8 underlay[16];	  /* target of outer headers; see [node_underlay] */

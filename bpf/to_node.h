@@ -46,7 +46,7 @@ struct to_node {
 	__be32 peer;   /* its target: the node */
 	__u32 length;  /* of the packet without link header */
 	__u32 segment; /* likewise, of the longest part that it will be cut into */
-	__u32 mtu;     /* of inner packets, when the packet is too long */
+	__u32 mtu;     /* of inner packets: what the path to the node carries, 0 when it carries all; when the packet is too long, what fits */
 	__u32 ifindex; /* where it leaves */
 	struct bpf_redir_neigh hop;
 	__be16 sport;
@@ -146,6 +146,7 @@ __attribute__((noinline)) int to_node_ends(struct to_node *out)
 		return 0;
 	out->peer = *(const __be32 *)outer.addr;
 	out->source = *(const __be32 *)node->underlay_source;
+	out->mtu = node->mtu;
 	return !!out->source;
 }
 
@@ -178,8 +179,9 @@ __attribute__((noinline)) int to_node_route(struct __sk_buff *skb, struct to_nod
 
 	if (!out || !mtu)
 		return PASS;
-	out->mtu = mtu;
-	if (out->segment > mtu)
+	if (!out->mtu || out->mtu > mtu)
+		out->mtu = mtu;
+	if (out->segment > out->mtu)
 		return STEP_TOO_BIG;
 	out->sport = to_node_port(skb);
 	fib.sport = out->sport;

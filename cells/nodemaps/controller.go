@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 // settle is the minimum interval between two rounds. A single change is not delayed.
@@ -35,6 +37,7 @@ type controller struct {
 	Nodes    statedb.Table[*nodes.Node]
 	IDs      statedb.Table[*nodeids.NodeID]
 	Overlays statedb.Table[*overlays.Overlay]
+	Tests    statedb.Table[*pathtests.Test]
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -66,8 +69,10 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.IDs, c.Overlays)
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
+		carried, carriedChanged := pathtests.Carried(txn, c.Tests) // they need not be complete: nothing is known of a path until it is tested
+		changed.Add(carriedChanged)
 		if self, known := c.self(txn); known {
-			rows := c.desired(txn, self, complete)
+			rows := c.desired(txn, self, carried, complete)
 			if err := c.commit(rows, complete, initialized); err != nil {
 				return err
 			}
@@ -98,15 +103,15 @@ func (c *controller) self(txn statedb.ReadTxn) (*nodeslots.Slot, bool) {
 }
 
 // desired returns the rows of all nodes with an id. Before the tables are complete, nodes without an address are left out: it may be in an object that is
-// still to come, and the maps have it from the previous run.
-func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, complete bool) []*nodeslots.Slot {
+// still to come, and the maps have it from the previous run. carried are the sizes of packets that paths carry, by node.
+func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, carried map[string]int, complete bool) []*nodeslots.Slot {
 	rows := []*nodeslots.Slot{self}
 	for id := range c.IDs.All(txn) {
 		n, _, found := c.Nodes.Get(txn, nodes.ByName(id.Name))
 		if !found || !id.Released.IsZero() || n.Source == nodes.Local {
 			continue
 		}
-		row := &nodeslots.Slot{ID: id.ID, Node: id.Name}
+		row := &nodeslots.Slot{ID: id.ID, Node: id.Name, MTU: uint16(min(carried[id.Name], math.MaxUint16))}
 		for _, ipv6 := range []bool{false, true} {
 			// An address of this node is no address of another one, whatever objects say.
 			if addr := n.Address(ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {

@@ -24,6 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,7 +35,8 @@ func TestScripts(t *testing.T) {
 		return []cell.Cell{
 			settings.Cell, account.Cell,
 			cell.Module("inputs", "Tables that other cells write", cell.Provide(
-				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable)),
+				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable,
+				statedb.RWTable[*pathtests.Test].ToTable)),
 			cell.Module("node-maps", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return f }),
 				implementation,
@@ -49,14 +51,16 @@ type inputs struct {
 	Nodes    statedb.RWTable[*nodes.Node]
 	IDs      statedb.RWTable[*nodeids.NodeID]
 	Overlays statedb.RWTable[*overlays.Overlay]
+	Tests    statedb.RWTable[*pathtests.Test]
 	Complete hive.ScriptCmdOut
 }
 
 func newInputs(db *statedb.DB) (in inputs, err error) {
-	var errs [3]error
+	var errs [4]error
 	in.Nodes, errs[0] = nodes.NewTable(db)
 	in.IDs, errs[1] = nodeids.NewTable(db)
 	in.Overlays, errs[2] = overlays.NewTable(db)
+	in.Tests, errs[3] = pathtests.NewTable(db)
 	if err := errors.Join(errs[:]...); err != nil {
 		return in, err
 	}
@@ -144,6 +148,9 @@ func (f *fakeKernel) show() string {
 		if s.slot.Family != 0 {
 			fmt.Fprint(&out, " to ", bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.Underlay}), " from ",
 				bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.UnderlaySource}))
+			if s.slot.Mtu > 0 {
+				fmt.Fprint(&out, " mtu ", s.slot.Mtu)
+			}
 		}
 		fmt.Fprintln(&out, " owns", s.addrs)
 	}

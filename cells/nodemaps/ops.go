@@ -146,13 +146,13 @@ func (o *ops) clear(id uint16) error {
 	return errors.Join(o.put(id, bpf.Node{}), o.disown(id, nil))
 }
 
-// slotOf returns the slot of a row. Programs use the fields of encapsulation without a device not yet; they stay 0.
+// slotOf returns the slot of a row.
 func slotOf(s *nodeslots.Slot) (slot bpf.Node) {
 	if !s.Underlay.IsValid() {
 		return slot
 	}
 	key := bpf.NewAddrKey(s.Underlay)
-	slot.Family, slot.Underlay = key.Family, key.Addr
+	slot.Family, slot.Underlay, slot.Mtu = key.Family, key.Addr, s.MTU
 	if s.Source.IsValid() {
 		slot.UnderlaySource = bpf.NewAddrKey(s.Source).Addr
 	}

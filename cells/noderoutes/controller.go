@@ -97,13 +97,9 @@ func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (rou
 		if !self.Ready { // its router addresses are not known
 			break
 		}
-		less := map[string]int{}
-		failed, failedChanged := c.PathTests.ListWatch(txn, pathtests.ByFault(pathtests.Large))
-		for t := range failed {
-			less[t.Node] = t.Bytes
-		}
-		changed.Add(failedChanged)
-		routes, problems = tunnelRoutes(all, network, self, mtu.RouteMTU, less)
+		carried, carriedChanged := pathtests.Carried(txn, c.PathTests)
+		changed.Add(carriedChanged)
+		routes, problems = tunnelRoutes(all, network, self, mtu.RouteMTU, carried)
 		return routes, problems, known
 	}
 	return nil, nil, false

@@ -193,13 +193,14 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 	startAgents(t, c)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1350 bytes"})
 	pathsOf(t, three, map[string]string{"node-1": "1350 bytes", "node-2": "1350 bytes"})
-	// The routes of both have what fits, so streams of the nodes pass.
+	// The routes of both have what fits, and so have the programs of pods: streams of the nodes and of pods pass.
 	client, server := all[0].startPod(t, "client", map[string]string{"app": "client"}), all[2].startPod(t, "server", map[string]string{"app": "server"})
 	for _, family := range families {
 		for _, n := range []*nodekit.Node{one, three} {
 			eventually(t, func() error { return routeWith(n, family.ipv6, 1350) })
 		}
-		if err := errors.Join(nodekit.TCP(one.Host(), server, server.Addr(family.ipv6), 1<<20), nodekit.TCP(three.Host(), client, client.Addr(family.ipv6), 1<<20)); err != nil {
+		if err := errors.Join(nodekit.TCP(one.Host(), server, server.Addr(family.ipv6), 1<<20), nodekit.TCP(three.Host(), client, client.Addr(family.ipv6), 1<<20),
+			nodekit.TCP(client, server, server.Addr(family.ipv6), 1<<20), nodekit.TCP(server, client, client.Addr(family.ipv6), 1<<20)); err != nil {
 			t.Errorf("%s: a stream: %v", family.name, err)
 		}
 	}

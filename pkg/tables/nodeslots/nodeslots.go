@@ -20,6 +20,7 @@ type Slot struct {
 	Node     string       `json:"node"`
 	Underlay netip.Addr   `json:"underlay"`        // target of outer headers; invalid when the node is not reached, and of this node
 	Source   netip.Addr   `json:"source"`          // of outer headers to the node; of the family of Underlay, invalid with it
+	MTU      uint16       `json:"mtu,omitempty"`   // largest inner packet that the path carries, in bytes; 0 when it carries all
 	Addrs    []netip.Addr `json:"addrs,omitempty"` // by which the node sends and receives in the tunnel, at most one of each family
 
 	Status reconciler.Status `json:"status"`
@@ -30,7 +31,7 @@ func (s *Slot) Clone() *Slot { c := *s; return &c }
 
 // Equal compares the desired part.
 func (s *Slot) Equal(o *Slot) bool {
-	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && slices.Equal(s.Addrs, o.Addrs)
+	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && s.MTU == o.MTU && slices.Equal(s.Addrs, o.Addrs)
 }
 
 // GetStatus returns the status of the row.
@@ -41,7 +42,7 @@ func (s *Slot) WithStatus(status reconciler.Status) *Slot { s.Status = status; r
 
 // TableHeader implements statedb.TableWritable.
 func (*Slot) TableHeader() []string {
-	return []string{"ID", "Node", "Underlay", "Source", "Addresses", "Status", "Error"}
+	return []string{"ID", "Node", "Underlay", "Source", "MTU", "Addresses", "Status", "Error"}
 }
 
 // TableRow implements statedb.TableWritable.
@@ -50,7 +51,11 @@ func (s *Slot) TableRow() []string {
 	for i, a := range s.Addrs {
 		addrs[i] = a.String()
 	}
-	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), show(s.Underlay), show(s.Source), strings.Join(addrs, ","),
+	mtu := "-"
+	if s.MTU > 0 {
+		mtu = strconv.Itoa(int(s.MTU))
+	}
+	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), show(s.Underlay), show(s.Source), mtu, strings.Join(addrs, ","),
 		s.Status.Kind.String(), s.Status.GetError()}
 }
 

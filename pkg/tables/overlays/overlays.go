@@ -14,21 +14,21 @@ import (
 
 // Overlay is a VXLAN device without addresses that takes the outer addresses from the metadata of each packet.
 type Overlay struct {
-	Device string            `json:"device"` // interface name
-	Port   uint16            `json:"port"`   // UDP, of this node and of all others
-	MAC    mac.Addr          `json:"mac"`    // unlike that of any other node: a frame with the receiver's MAC as its inner source is lost
-	MTU    int               `json:"mtu"`    // bytes; 0: as it is
-	Source netip.Addr        `json:"source"` // of outer headers; invalid: the kernel's choice
-	Second netip.Addr        `json:"second"` // of the other family, where nodes with another --underlay-protocol send to; invalid without one
-	Way    int               `json:"way"`    // ifindex of waggle_host, into which routes to pods of other nodes lead; 0 while there is none
-	IPv4   netip.Addr        `json:"ipv4"`   // by which the node itself sends into the tunnel; invalid without one
-	IPv6   netip.Addr        `json:"ipv6"`   // likewise
-	Up     bool              `json:"up"`     // false keeps a new device down, and leaves one of a previous run as it is
+	Device string     `json:"device"` // interface name
+	Port   uint16     `json:"port"`   // UDP, of this node and of all others
+	MAC    mac.Addr   `json:"mac"`    // unlike that of any other node: a frame with the receiver's MAC as its inner source is lost
+	MTU    int        `json:"mtu"`    // bytes; 0: as it is
+	Source netip.Addr `json:"source"` // of outer headers; invalid: the kernel's choice
+	Second netip.Addr `json:"second"` // of the other family, where nodes with another --underlay-protocol send to; invalid without one
+	Way    int        `json:"way"`    // ifindex of waggle_host, into which routes to pods of other nodes lead; 0 while there is none
+	IPv4   netip.Addr `json:"ipv4"`   // by which the node itself sends into the tunnel; invalid without one
+	IPv6   netip.Addr `json:"ipv6"`   // likewise
+	Up     bool       `json:"up"`     // false keeps a new device down, and leaves one of a previous run as it is
 	// RouteMTU and HostMAC are what programs need to encapsulate by themselves: how long inner packets may be in bytes, 0 while that is not known, and the
 	// MAC address of waggle_host.
-	RouteMTU int      `json:"routeMTU"`
-	HostMAC  mac.Addr `json:"hostMAC"`
-	Status reconciler.Status `json:"status"`
+	RouteMTU int               `json:"routeMTU"`
+	HostMAC  mac.Addr          `json:"hostMAC"`
+	Status   reconciler.Status `json:"status"`
 }
 
 // Clone returns a copy that may be changed and inserted.

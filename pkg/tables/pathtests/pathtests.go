@@ -155,6 +155,17 @@ var faultIndex = statedb.Index[*Test, Fault]{
 // ByFault finds the tests that failed with a fault.
 var ByFault = faultIndex.Query
 
+// Carried returns the largest packet, in bytes with its IP header, that each path carries which loses large packets, by the name of the node: 0 when even
+// small ones may be lost. changed is closed when the result may be another one.
+func Carried(txn statedb.ReadTxn, table statedb.Table[*Test]) (bytes map[string]int, changed <-chan struct{}) {
+	failed, changed := table.ListWatch(txn, ByFault(Large))
+	bytes = map[string]int{}
+	for t := range failed {
+		bytes[t.Node] = t.Bytes
+	}
+	return bytes, changed
+}
+
 // NewTable makes the table "path-tests".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Test], error) {
 	return statedb.NewTable(db, "path-tests", testIndex, faultIndex)
