@@ -32,7 +32,7 @@ var kindOf = map[string]string{
 	"tunnel device `waggle_vxlan`":                  "tunnel",
 	"program on `waggle_vxlan`":                     "pin",
 	"entries of `nodes`, `node_addrs`":              "pin", // they go with their maps
-	"entry of `overlay`":                            "pin", // it goes with its map
+	"entries of `overlay` and `encap`":              "pin", // they go with their maps
 	"veth pairs `waggle_host`/`waggle_net`":         "link",
 	"addresses of `waggle_host`":                    "address",
 	"routes":                                        "route",

@@ -110,7 +110,7 @@ func (d *demo) run(plan []step) (err error) {
 	for _, s := range plan {
 		if err := d.step(ctx, s.name, s.do); err != nil {
 			if ctx.Err() != nil {
-				return fmt.Errorf("interrupted, or longer than two minutes, at step %d, %s", d.steps, s.name)
+				return fmt.Errorf("interrupted, or longer than two minutes, at step %d, %s: %w", d.steps, s.name, err)
 			}
 			return err
 		}
