@@ -109,6 +109,7 @@ __attribute__((noinline)) int decap_strip(struct __sk_buff *skb, __u32 family)
 	if (family == 6) {
 		eth->h_proto = bpf_htons(ETH_P_IPV6);
 		((struct ipv6hdr *)head)->hop_limit--;
+		bpf_csum_update(skb, bpf_htons(0xfffe)); /* of a sum over the whole packet that a device has made; in IPv4 the checksum makes up for the TTL */
 	} else {
 		ipv4_hop_at(head);
 	}

@@ -12,7 +12,7 @@ import (
 
 // EncapSupport is what of the tunnel programs can do by themselves on a kernel. The tunnel device does the rest.
 type EncapSupport struct {
-	Modes uint32 // sum of [EncapSends], [EncapReceivesIPv4] and [EncapReceivesIPv6]
+	Modes uint32 // sum of [EncapSendsIPv4], [EncapReceivesIPv4] and their like of IPv6
 	Err   error  // why Modes does not have all of them
 }
 
@@ -71,6 +71,13 @@ func probeEncap() (s EncapSupport) {
 			continue
 		}
 		refused = append(refused, fmt.Sprintf("%s: %v", r.name, err))
+	}
+	// A family is sent only where it is received as well: otherwise the node's connection tracking sees one direction of each connection and takes it for
+	// invalid.
+	for receives, sends := range map[uint32]uint32{EncapReceivesIPv4: EncapSendsIPv4, EncapReceivesIPv6: EncapSendsIPv6} {
+		if s.Modes&receives == 0 {
+			s.Modes &^= sends
+		}
 	}
 	if len(refused) > 0 {
 		s.Err = errors.New(strings.Join(refused, "; "))

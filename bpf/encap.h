@@ -13,9 +13,11 @@
 /* Which frames of the tunnel programs make and take by themselves: ENCAP_..., as far as the kernel lets them. */
 volatile const __u32 encap_modes = 0;
 
-#define ENCAP_SENDS 1	      /* frames to other nodes */
+#define ENCAP_SENDS_IPV4 1    /* frames to other nodes with IPv4 inside */
 #define ENCAP_RECEIVES_IPV4 2 /* frames from them with IPv4 inside */
 #define ENCAP_RECEIVES_IPV6 4 /* with IPv6 inside */
+#define ENCAP_SENDS_IPV6 8    /* frames to other nodes with IPv6 inside */
+#define ENCAP_SENDS (ENCAP_SENDS_IPV4 | ENCAP_SENDS_IPV6)
 
 /* In tc_index of a packet that netdev_ingress has decapsulated, for the program of the pod. The stack and its rules do not touch that field. Whoever could
  * set it in another network namespace cannot bring a mark from there. */

@@ -133,9 +133,11 @@ const VariableTunnelPort = "tunnel_port"
 const (
 	VariableEncapModes = "encap_modes"
 
-	EncapSends        = 1 // frames to other nodes
+	EncapSendsIPv4    = 1 // frames to other nodes with IPv4 inside
 	EncapReceivesIPv4 = 2 // frames from them with IPv4 inside
 	EncapReceivesIPv6 = 4 // with IPv6 inside
+	EncapSendsIPv6    = 8 // frames to other nodes with IPv6 inside
+	EncapSends        = EncapSendsIPv4 | EncapSendsIPv6
 )
 
 // VariableEncapPortFirst and VariableEncapPortLast are the range of source ports of what programs send into the tunnel; they begin as 32768 and 60999.

@@ -21,6 +21,7 @@
 #include "masquerade_maps.h"
 #include "nodes.h"
 #include "overlay.h"
+#include "protocol.h"
 #include "reasons.h"
 #include "reject.h"
 
@@ -69,7 +70,7 @@ static __always_inline int to_node_ipv4(struct __sk_buff *skb, struct to_node *o
 	void *head = packet_head(skb, ETH_HLEN + sizeof(struct iphdr));
 	struct iphdr *ip;
 
-	if (!head)
+	if (!head || !(encap_modes & ENCAP_SENDS_IPV4))
 		return 0;
 	ip = head + ETH_HLEN;
 	if (*(__u8 *)ip != 0x45 || ip->ttl <= 1 || (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET)))
@@ -89,7 +90,7 @@ static __always_inline int to_node_ipv6(struct __sk_buff *skb, struct to_node *o
 	void *head = packet_head(skb, ETH_HLEN + sizeof(struct ipv6hdr));
 	struct ipv6hdr *ip;
 
-	if (!head)
+	if (!head || !(encap_modes & ENCAP_SENDS_IPV6))
 		return 0;
 	ip = head + ETH_HLEN;
 	if (ip->version != 6 || ip->hop_limit <= 1 || ipv6_is_extension(ip->nexthdr))
@@ -141,6 +142,8 @@ __attribute__((noinline)) int to_node_ends(struct to_node *out)
 	if (!out)
 		return 0;
 	to = out->to; /* helpers of Linux 6.1 take no key from the memory of a caller */
+	if (bpf_map_lookup_elem(&bpf_endpoints, &to)) /* on this node, although its range may be another node's by now */
+		return 0;
 	id = to_node_id(&to);
 	if (!id || !(node = node_underlay(id, &outer)) || outer.family != 4)
 		return 0;
@@ -267,7 +270,8 @@ __attribute__((noinline)) int to_node(struct __sk_buff *skb, const struct endpoi
 	struct to_node out = {};
 	verdict v;
 
-	if (!self || !mtu || !encap || !to_node_read(skb, &out) || !has_address(self, &out.from) || !to_node_ends(&out))
+	/* Before netdev_ingress decapsulates, the node's connection tracking would see the replies alone, and take them for invalid. */
+	if (!self || !mtu || !encap || protocol_written() < PROTOCOL_DECAPSULATES || !to_node_read(skb, &out) || !has_address(self, &out.from) || !to_node_ends(&out))
 		return PASS;
 	v = to_node_route(skb, &out, encap->mtu);
 	if (v == STEP_TOO_BIG) {

@@ -50,17 +50,14 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 		return err
 	}
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	inputs := []statedb.TableMeta{c.Nodes}
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, inputs...)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes) // the collector's table wakes the loop only at times
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, c.Nodes)
 		have := statedb.Collect(c.Table.All(txn))
 		var readError error
 		next := assign(have, statedb.Collect(c.Nodes.All(txn)), complete, time.Now(), c.unused(txn, &readError))
-		inputs = inputs[:1]
 		if next.waits() { // the collector writes every few seconds, which is of interest only then
-			inputs = append(inputs, c.Flows)
 			changes.Watch(txn, changed, c.Flows)
 		}
 		if err := errors.Join(c.commit(f, have, next, complete, initialized), readError); err != nil {

@@ -19,14 +19,17 @@ import (
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{settings.Cell, cell.Module("nodeids", "Under test",
-			cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return f }), implementation, cell.Provide((*fakeKernel).command),
-		), cell.Provide(
-			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
-			conntrack.NewTable, statedb.RWTable[conntrack.Map].ToTable,
-		)}
-	})
+	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return underTest(newFake()) })
+}
+
+// underTest are the module with a fake kernel, and the tables that it reads.
+func underTest(f *fakeKernel) []cell.Cell {
+	return []cell.Cell{settings.Cell, cell.Module("nodeids", "Under test",
+		cell.ProvidePrivate(func() kernel { return f }), implementation, cell.Provide(f.command),
+	), cell.Provide(
+		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
+		conntrack.NewTable, statedb.RWTable[conntrack.Map].ToTable,
+	)}
 }
 
 // fakeKernel is a [kernel] in which a script names ids.

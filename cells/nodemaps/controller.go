@@ -78,6 +78,11 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 			}
 			health.OK(fmt.Sprintf("%d nodes", len(rows)))
 		} else {
+			if complete { // the node has none, and its own pods need no other node
+				if err := c.commit(nil, true, initialized); err != nil {
+					return err
+				}
+			}
 			health.OK("Waiting for the address of this node in the underlay")
 		}
 		heartbeat.Idle(ctx)

@@ -4,14 +4,13 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/bpf"
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
 // Cell maintains the tunnel device and the pod ranges behind it.
 var Cell = cell.Module("overlay", "Tunnel to the pods of other nodes",
-	cell.ProvidePrivate(newKernel),  // netlink and the maps overlay and encap
-	cell.Provide(bpf.NewEncapProbe), // what programs can do without the device
+	cell.ProvidePrivate(newKernel), // netlink and the maps overlay and encap
+	cell.Provide(newProbe),         // what programs do without the device
 	implementation,
 )
 

@@ -108,6 +108,9 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 			waiting = "Waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
 			waiting = "Waiting for an " + c.Agent.Underlay() + " address of this node"
+			if known && self.Ready && c.Table.NumObjects(txn) == 0 { // it may never get one, and its own pods need no tunnel
+				err = c.commit(nil, done)
+			}
 		case !self.Ready: // without router addresses, Services could not send to backends on other nodes
 			waiting = "Waiting for the router addresses of this node"
 		default:

@@ -35,8 +35,13 @@ func (f finding) needs(s string) finding { f.remedy = s; return f }
 // findings are what a visit says about each kind of test. heard is when the peer last sent an echo request through the tunnel.
 func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]finding {
 	if err := v.results.local(); err != nil {
-		why := unknown(printable.Short(err.Error(), maxDetail))
-		return map[tables.Kind]finding{tables.Echo: why, tables.Size: why, tables.Checksum: why, tables.Aggregate: why}
+		found := map[tables.Kind]finding{}
+		for _, row := range v.target.rows {
+			if row.State != tables.Failed { // a fault that is known stays: the routes hold what the path carries
+				found[row.Kind] = unknown(printable.Short(err.Error(), maxDetail))
+			}
+		}
+		return found
 	}
 	if v.results.echo.err != nil {
 		found := map[tables.Kind]finding{tables.Echo: v.lost(a.TunnelPort, heard)}

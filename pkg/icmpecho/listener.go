@@ -16,6 +16,8 @@ const (
 	maxHeard = 16384
 	// heardFor is how long it remembers one when there are too many.
 	heardFor = time.Minute
+	// sweepInterval is the minimum time between two searches for those that can be forgotten: a hostile host must not have all searched for each packet.
+	sweepInterval = time.Second
 )
 
 // Listener remembers which hosts sent this node an echo request. Any host can: a source says that packets from there arrive, and nothing else.
@@ -23,6 +25,7 @@ type Listener struct {
 	mu      sync.Mutex // guards what follows
 	conns   []*net.IPConn
 	heard   map[netip.Addr]time.Time
+	swept   time.Time // when sources were last removed because there were too many
 	readers sync.WaitGroup
 }
 
@@ -95,6 +98,10 @@ func (l *Listener) note(from netip.Addr, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.heard[from]; !known && len(l.heard) >= maxHeard {
+		if at.Sub(l.swept) < sweepInterval {
+			return
+		}
+		l.swept = at
 		for addr, last := range l.heard {
 			if at.Sub(last) > heardFor {
 				delete(l.heard, addr)

@@ -23,10 +23,19 @@ func TestListener_IsBounded(t *testing.T) {
 	if len(l.heard) != maxHeard || !l.Heard(address(maxHeard)).IsZero() {
 		t.Errorf("%d sources are remembered, want %d", len(l.heard), maxHeard)
 	}
-	later := begin.Add(heardFor + time.Second)
+	// While all are recent they are searched once a second, not for each packet.
+	l.swept = begin
+	l.heard[address(0)] = begin.Add(-2 * heardFor)
+	if l.note(address(maxHeard), begin.Add(sweepInterval-1)); len(l.heard) != maxHeard || l.heard[address(0)].IsZero() {
+		t.Error("sources are searched again within the interval")
+	}
+	if l.note(address(maxHeard), begin.Add(sweepInterval)); l.Heard(address(maxHeard)).IsZero() {
+		t.Error("sources are not searched after the interval")
+	}
+	later := begin.Add(heardFor + 2*sweepInterval)
 	l.note(address(1), later)
-	l.note(address(maxHeard), later)
-	if len(l.heard) != 2 || l.Heard(address(maxHeard)) != later || l.Heard(address(1)) != later {
+	l.note(address(maxHeard+1), later)
+	if len(l.heard) != 2 || l.Heard(address(maxHeard+1)) != later || l.Heard(address(1)) != later {
 		t.Errorf("%d sources are remembered after the others are old, want 2", len(l.heard))
 	}
 }

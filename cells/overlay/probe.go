@@ -1,0 +1,34 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/bpf"
+	agent "github.com/waggle-net/waggle/pkg/settings"
+)
+
+// newProbe returns what programs do of the tunnel without its device. They pass neither netfilter nor IPsec of the node, so they do nothing where one of
+// them has to see the packets of pods.
+func newProbe(settings agent.Agent) bpf.EncapProbe {
+	return sync.OnceValue(func() bpf.EncapSupport {
+		if err := hindrance(settings, netlink.XfrmPolicyList); err != nil {
+			return bpf.EncapSupport{Err: err}
+		}
+		return bpf.NewEncapProbe()()
+	})
+}
+
+// hindrance says why the device has to encapsulate whatever the kernel lets programs do. A kernel without IPsec has no policies to list.
+func hindrance(settings agent.Agent, policies func(family int) ([]netlink.XfrmPolicy, error)) error {
+	if !settings.KubeProxyReplacement {
+		return errors.New("--kube-proxy-replacement=false: replies to Services of kube-proxy have to pass netfilter")
+	}
+	if list, err := policies(netlink.FAMILY_ALL); err == nil && len(list) > 0 {
+		return fmt.Errorf("the node has %d IPsec policies, which apply to what the device sends and receives", len(list))
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+package overlay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	agent "github.com/waggle-net/waggle/pkg/settings"
+)
+
+func TestHindrance_WhatHasToSeePackets(t *testing.T) {
+	t.Parallel()
+	none := func(int) ([]netlink.XfrmPolicy, error) { return nil, nil }
+	for name, c := range map[string]struct {
+		settings agent.Agent
+		policies func(int) ([]netlink.XfrmPolicy, error)
+		want     string // "" for none
+	}{
+		"nothing":    {agent.Agent{KubeProxyReplacement: true}, none, ""},
+		"kube-proxy": {agent.Agent{}, none, "--kube-proxy-replacement=false"},
+		"IPsec": {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return make([]netlink.XfrmPolicy, 2), nil },
+			"2 IPsec policies"},
+		"a kernel without IPsec": {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return nil, errors.New("not supported") }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := hindrance(c.settings, c.policies)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
