@@ -49,6 +49,7 @@ type results struct {
 	echo  outcome
 	host  outcome // the node itself, outside the tunnel; asked when echo is lost
 	sized outcome // the largest packet
+	found outcome // of the last request of the search for the largest size
 	fits  int     // largest packet that passes, in bytes; 0 when not known, or less than the smallest size
 
 	fetched bool // an answer by TCP was asked for
@@ -67,7 +68,7 @@ type outcome struct {
 
 // local returns an error that this node causes, which says nothing about the path.
 func (r results) local() error {
-	for _, o := range []outcome{r.echo, r.host, r.sized, r.fetch, r.control, r.outside} {
+	for _, o := range []outcome{r.echo, r.host, r.sized, r.found, r.fetch, r.control, r.outside} {
 		if errors.Is(o.err, icmpecho.ErrLocal) {
 			return o.err
 		}
@@ -127,8 +128,11 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 	timeout := max(sizeTimeout, 2*v.results.echo.rtt)
 	passes := func(size int) bool {
 		for range 2 {
-			if echo(ctx, k, v.peer.inner, size, timeout).err == nil {
+			if v.results.found = echo(ctx, k, v.peer.inner, size, timeout); v.results.found.err == nil {
 				return true
+			}
+			if errors.Is(v.results.found.err, icmpecho.ErrLocal) {
+				break
 			}
 		}
 		return false
@@ -137,7 +141,7 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 	if low >= high || !passes(low) {
 		return 0
 	}
-	for high-low > 1 {
+	for high-low > 1 && !errors.Is(v.results.found.err, icmpecho.ErrLocal) {
 		if middle := (low + high) / 2; passes(middle) {
 			low = middle
 		} else {
