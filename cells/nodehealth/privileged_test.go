@@ -20,53 +20,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// patience is how long what must come is waited for.
-const patience = 20 * time.Second
-
-// pair is two hosts with a link between them.
-type pair struct{ near, far *testnet.Namespace }
-
-func newPair(t *testing.T) pair {
-	t.Helper()
-	p := pair{testnet.New(t), testnet.New(t)}
-	p.near.Do(func() {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
-			PeerNamespace: netlink.NsFd(p.far.Handle())}); err != nil {
-			t.Error(err)
-		}
-	})
-	for ns, addresses := range map[*testnet.Namespace][]string{p.near: {"192.0.2.1/24", "2001:db8::1/64"}, p.far: {"192.0.2.2/24", "2001:db8::2/64"}} {
-		ns.Do(func() { configure(t, addresses...) })
-	}
-	return p
-}
-
-// configure gives eth0 addresses that may be used at once.
-func configure(t *testing.T, addresses ...string) {
-	link, err := netlink.LinkByName("eth0")
-	if err == nil {
-		err = netlink.LinkSetUp(link)
-	}
-	for _, text := range addresses {
-		addr, failed := netlink.ParseAddr(text)
-		if failed == nil {
-			addr.Flags = syscall.IFA_F_NODAD
-			failed = netlink.AddrAdd(link, addr)
-		}
-		err = errors.Join(err, failed)
-	}
-	if err != nil {
-		t.Error(err)
-	}
-}
-
 // setLink sets the far end up or down.
-func (p pair) setLink(t *testing.T, up bool) {
+func setLink(t *testing.T, far *testnet.Namespace, up bool) {
 	t.Helper()
-	p.far.Do(func() {
+	far.Do(func() {
 		link, err := netlink.LinkByName("eth0")
 		if err == nil && up {
-			configure(t, "2001:db8::2/64") // which it has lost
+			testnet.ConfigureEth0(t, "2001:db8::2/64") // which it has lost
 		} else if err == nil {
 			err = netlink.LinkSetDown(link)
 		}
@@ -79,31 +39,13 @@ func (p pair) setLink(t *testing.T, up bool) {
 // hosts are the addresses of the far end.
 var hosts = []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
 
-// awaited calls f until it has no error.
-func awaited(t *testing.T, f func(ctx context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for {
-		attempt, stop := context.WithTimeout(ctx, time.Second)
-		err := f(attempt)
-		stop()
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // ICMP and HTTP of both families between two hosts: with a responder, without one, and without a link.
 func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := testnet.NewPair(t)
 	const port = 4240
 	var l net.Listener
-	p.far.Do(func() {
+	p.Far.Do(func() {
 		var err error
 		if l, err = (sockets{}).ListenHello(t.Context(), port); err != nil {
 			t.Error(err)
@@ -117,16 +59,16 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 
 	s := sockets{icmpecho.New()}
 	t.Cleanup(s.Close)
-	p.near.Enter()
+	p.Near.Enter()
 	for _, to := range hosts {
-		awaited(t, func(ctx context.Context) error {
+		testnet.Await(t, func(ctx context.Context) error {
 			latency, err := s.Echo(ctx, to)
 			if err == nil && latency <= 0 {
 				t.Errorf("ICMP to %s took %v", to, latency)
 			}
 			return err
 		})
-		awaited(t, func(ctx context.Context) error {
+		testnet.Await(t, func(ctx context.Context) error {
 			latency, err := s.Hello(ctx, netip.AddrPortFrom(to, port))
 			if err == nil && latency <= 0 {
 				t.Errorf("HTTP to %s took %v", to, latency)
@@ -137,7 +79,7 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 			t.Errorf("HTTP to %s without a responder: %v", to, err)
 		}
 	}
-	p.setLink(t, false)
+	setLink(t, p.Far, false)
 	for _, to := range hosts {
 		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		if _, err := s.Echo(short, to); err == nil || errors.Is(err, icmpecho.ErrLocal) {
@@ -148,9 +90,9 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 		}
 		cancel()
 	}
-	p.setLink(t, true)
+	setLink(t, p.Far, true)
 	for _, to := range hosts {
-		awaited(t, func(ctx context.Context) error {
+		testnet.Await(t, func(ctx context.Context) error {
 			_, err := s.Echo(ctx, to)
 			_, failed := s.Hello(ctx, netip.AddrPortFrom(to, port))
 			return errors.Join(err, failed)
@@ -161,12 +103,12 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 // A dial ends with its probe and not when the kernel gives up.
 func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
-	p.near.Enter()
+	p := testnet.NewPair(t)
+	p.Near.Enter()
 	s := sockets{icmpecho.New()}
 	t.Cleanup(s.Close)
-	awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, hosts[0]); return err })
-	p.far.Do(func() { // SYNs are dropped: the address is gone, and its owner's neighbour entry stays
+	testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, hosts[0]); return err })
+	p.Far.Do(func() { // SYNs are dropped: the address is gone, and its owner's neighbour entry stays
 		link, err := netlink.LinkByName("eth0")
 		addr, failed := netlink.ParseAddr("192.0.2.2/24")
 		if err := errors.Join(err, failed, netlink.AddrDel(link, addr)); err != nil {

@@ -15,82 +15,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// waitLimit bounds the wait for what must come.
-const waitLimit = 20 * time.Second
-
 // hosts are the addresses of the far end.
 var hosts = []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
-
-// pair is two hosts with a link between them.
-type pair struct{ near, far *testnet.Namespace }
-
-func newPair(t *testing.T) pair {
-	t.Helper()
-	p := pair{testnet.New(t), testnet.New(t)}
-	p.near.Do(func() {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth0",
-			PeerNamespace: netlink.NsFd(p.far.Handle())}); err != nil {
-			t.Error(err)
-		}
-	})
-	for ns, addresses := range map[*testnet.Namespace][]string{p.near: {"192.0.2.1/24", "2001:db8::1/64"}, p.far: {"192.0.2.2/24", "2001:db8::2/64"}} {
-		ns.Do(func() { configure(t, addresses...) })
-	}
-	return p
-}
-
-// configure sets eth0 up with addresses that may be used at once.
-func configure(t *testing.T, addresses ...string) {
-	t.Helper()
-	link, err := netlink.LinkByName("eth0")
-	if err == nil {
-		err = netlink.LinkSetUp(link)
-	}
-	for _, text := range addresses {
-		addr, failed := netlink.ParseAddr(text)
-		if failed == nil {
-			addr.Flags = syscall.IFA_F_NODAD
-			failed = netlink.AddrAdd(link, addr)
-		}
-		err = errors.Join(err, failed)
-	}
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-// awaited calls f until it has no error.
-func awaited(t *testing.T, f func(ctx context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-	defer cancel()
-	for {
-		attempt, stop := context.WithTimeout(ctx, time.Second)
-		err := f(attempt)
-		stop()
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // A request of a whole pinger is as long as it says and never comes in pieces: what is longer than the peer's device takes has no reply, although the
 // device of this node would take it.
 func TestPrivilegedPinger_Whole(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
-	p.near.Enter()
+	p := testnet.NewPair(t)
+	p.Near.Enter()
 	whole, pieces := NewWhole(), New()
 	t.Cleanup(whole.Close)
 	t.Cleanup(pieces.Close)
 	for _, to := range hosts {
-		awaited(t, func(ctx context.Context) error { _, err := pieces.Echo(ctx, Request{to, 1501}); return err })
+		testnet.Await(t, func(ctx context.Context) error { _, err := pieces.Echo(ctx, Request{to, 1501}); return err })
 	}
 	const mtu = 1400
-	p.far.Do(func() {
+	p.Far.Do(func() {
 		link, err := netlink.LinkByName("eth0")
 		if err := errors.Join(err, netlink.LinkSetMTU(link, mtu)); err != nil {
 			t.Error(err)
@@ -98,7 +39,7 @@ func TestPrivilegedPinger_Whole(t *testing.T) {
 	})
 	for _, to := range hosts {
 		for _, size := range []int{0, 1281, mtu} {
-			awaited(t, func(ctx context.Context) error { _, err := whole.Echo(ctx, Request{to, size}); return err })
+			testnet.Await(t, func(ctx context.Context) error { _, err := whole.Echo(ctx, Request{to, size}); return err })
 		}
 		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		if _, err := whole.Echo(short, Request{to, 1500}); err == nil || errors.Is(err, ErrLocal) { // a veth reports some drops at once, as ENOBUFS
@@ -114,11 +55,11 @@ func TestPrivilegedPinger_Whole(t *testing.T) {
 // A listener remembers who sent requests, and no others.
 func TestPrivilegedListener_Heard(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
+	p := testnet.NewPair(t)
 	var l Listener
-	p.far.Do(l.Open)
+	p.Far.Do(l.Open)
 	t.Cleanup(l.Close)
-	p.near.Enter()
+	p.Near.Enter()
 	s := New()
 	t.Cleanup(s.Close)
 	for i, from := range []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")} {
@@ -126,8 +67,8 @@ func TestPrivilegedListener_Heard(t *testing.T) {
 			t.Errorf("%s was heard at %v, before its first request", from, at)
 		}
 		began := time.Now()
-		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: hosts[i]}); return err })
-		awaited(t, func(context.Context) error {
+		testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: hosts[i]}); return err })
+		testnet.Await(t, func(context.Context) error {
 			if l.Heard(from).Before(began) {
 				return errors.New("the request was not heard")
 			}
@@ -142,12 +83,12 @@ func TestPrivilegedListener_Heard(t *testing.T) {
 // Replies of other pings of the node, in numbers, are not taken for those of a prober, and hide none.
 func TestPrivilegedPinger_OtherPings(t *testing.T) {
 	t.Parallel()
-	p := newPair(t)
-	p.near.Enter()
+	p := testnet.NewPair(t)
+	p.Near.Enter()
 	s := New()
 	t.Cleanup(s.Close)
 	for _, to := range hosts {
-		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: to}); return err })
+		testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: to}); return err })
 		socket, err := s.socket(to.Is6())
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +104,7 @@ func TestPrivilegedPinger_OtherPings(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		awaited(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: to}); return err })
+		testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, Request{To: to}); return err })
 		if len(w.reply) > 0 {
 			t.Errorf("%s: the reply of another ping counts", to)
 		}

@@ -110,7 +110,7 @@ func TestTree_CachedTestsOfTheMachineSaySo(t *testing.T) {
 		}
 		if !slices.ContainsFunc(files, func(name string) bool {
 			text, err := os.ReadFile(name)
-			return err == nil && regexp.MustCompile(`testnet\.(UsesMachine|RequirePrivileges|New)\(`).Match(text)
+			return err == nil && regexp.MustCompile(`testnet\.(UsesMachine|RequirePrivileges|New|NewPair)\(`).Match(text)
 		}) {
 			t.Errorf("no test of %s calls testnet.UsesMachine or testnet.RequirePrivileges", dir)
 		}
