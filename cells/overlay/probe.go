@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
 	agent "github.com/waggle-net/waggle/pkg/settings"
@@ -27,8 +28,12 @@ func hindrance(settings agent.Agent, policies func(family int) ([]netlink.XfrmPo
 	if !settings.KubeProxyReplacement {
 		return errors.New("--kube-proxy-replacement=false: replies to Services of kube-proxy have to pass netfilter")
 	}
-	if list, err := policies(netlink.FAMILY_ALL); err == nil && len(list) > 0 {
+	list, err := policies(netlink.FAMILY_ALL)
+	switch {
+	case len(list) > 0: // also of a list that was changed meanwhile
 		return fmt.Errorf("the node has %d IPsec policies, which apply to what the device sends and receives", len(list))
+	case errors.Is(err, unix.EPROTONOSUPPORT), err == nil:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("list the IPsec policies of the node, which would apply to what the device sends and receives: %w", err)
 }

@@ -1,11 +1,11 @@
 package overlay
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
@@ -22,7 +22,8 @@ func TestHindrance_WhatHasToSeePackets(t *testing.T) {
 		"kube-proxy": {agent.Agent{}, none, "--kube-proxy-replacement=false"},
 		"IPsec": {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return make([]netlink.XfrmPolicy, 2), nil },
 			"2 IPsec policies"},
-		"a kernel without IPsec": {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return nil, errors.New("not supported") }, ""},
+		"a kernel without IPsec": {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return nil, unix.EPROTONOSUPPORT }, ""},
+		"no right to list them":  {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return nil, unix.EPERM }, "list the IPsec policies"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
