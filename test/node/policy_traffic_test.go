@@ -29,12 +29,7 @@ func (w *world) talk(t *testing.T, ways ...[2]string) *load.Load {
 // undisturbed ends the traffic and wants that nothing of it was lost.
 func undisturbed(t *testing.T, l *load.Load) {
 	t.Helper()
-	r, err := l.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log(r)
-	if err := r.Err(); err != nil {
+	if err := ended(t, l).Err(); err != nil {
 		t.Errorf("traffic was disturbed that policies allow all the time:\n%v", err)
 	}
 }
@@ -55,11 +50,7 @@ type span struct{ begin, end time.Duration }
 // TCP sent again: no counter says when that was.
 func hardlyDisturbed(t *testing.T, l *load.Load, spans []span) {
 	t.Helper()
-	r, err := l.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log(r)
+	r := ended(t, l)
 	for _, wrong := range notAtOnce(r.UDP.Losses, spans) {
 		t.Error(wrong)
 	}

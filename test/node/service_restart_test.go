@@ -61,11 +61,7 @@ func (m *market) far(t *testing.T) {
 // requireUndisturbed ends the use of services, which must not have noticed anything.
 func requireUndisturbed(t *testing.T, use *load.Load) {
 	t.Helper()
-	r, err := use.Stop()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Log(r)
+	r := ended(t, use)
 	if err := r.Err(); err != nil {
 		t.Errorf("traffic was disturbed:\n%v", err)
 	}

@@ -162,6 +162,9 @@ func (l *Load) run(f func()) { l.senders.Go(f) }
 // At is how long the load has been running: reports say moments so.
 func (l *Load) At() time.Duration { return time.Since(l.begin).Round(time.Millisecond) }
 
+// LastAtLeast returns when the load has run for some time, at once when it has.
+func (l *Load) LastAtLeast(d time.Duration) { l.sleep(d - l.At()) }
+
 // Stop ends the traffic, waits for what is still on its way, and reports.
 func (l *Load) Stop() (_ Report, err error) {
 	defer func() { err = errors.Join(err, l.turn.release()) }()
