@@ -16,6 +16,7 @@ const (
 	CtStands       = podEgressCtFlagCT_STANDS        // TCP: one of them sent a segment without SYN
 	CtReplied      = podEgressCtFlagCT_REPLIED       // the target sent something other than a reset
 	CtAudited      = podEgressCtFlagCT_AUDITED       // the policies under audit would have denied it
+	CtByTunnel     = podEgressCtFlagCT_BY_TUNNEL     // the peer is another node, which sends and is answered through the tunnel
 	CtByVNI        = podEgressCtFlagCT_BY_VNI        // the identity of the peer is the VNI of its packets
 )
 

@@ -45,7 +45,7 @@ enum flow_path {
 	PATH_STACK = 1, /* up to the node's stack */
 };
 
-/* Flags of a flow. The opener sent its first packet, to the target. Bits 10, 11 and 16 to 31 are reserved, see "The entry of a flow" in
+/* Flags of a flow. The opener sent its first packet, to the target. Bits 11 and 16 to 31 are reserved, see "The entry of a flow" in
  * Documentation/datapath.md. */
 enum ct_flag {
 	CT_OPENER_SECOND = 1, /* the opener is the second side of the key */
@@ -58,10 +58,11 @@ enum ct_flag {
 	CT_TRANSLATED = 128, /* the opener asked a service, and the target is its backend */
 	CT_TARGET_RESET = 256,
 	CT_REPLIED = 512, /* the target sent something other than a reset */
+	CT_BY_TUNNEL = 1 << 10, /* the peer is another node, which sends through the tunnel whatever address it sends from */
 	CT_BY_VNI = 1 << 12, /* the identity of the peer is the VNI of its packets, for ipcache does not know it */
 };
 
-#define CT_PATHS (CT_VIA_STACK | 3 << 10) /* all bits of the path, also those that are reserved */
+#define CT_PATHS (CT_VIA_STACK | 1 << 11) /* all bits of the path, also the one that is reserved */
 #define CT_RESET (CT_OPENER_RESET | CT_TARGET_RESET)
 #define CT_CLOSING (CT_OPENER_FIN | CT_TARGET_FIN | CT_RESET)
 

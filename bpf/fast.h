@@ -119,7 +119,7 @@ static __always_inline int fast_goes_on(const struct fast *packet, const struct 
 {
 	__u32 flags = entry->flags;
 
-	if (entry->check != packet->check || ct_expired(entry, now) || (flags & (CT_TRANSLATED | CT_RESET)))
+	if (entry->check != packet->check || ct_expired(entry, now) || (flags & (CT_TRANSLATED | CT_RESET | CT_BY_TUNNEL)))
 		return 0;
 	if (packet->l4.protocol == IPPROTO_TCP && (!(flags & CT_STANDS) || (flags & CT_CLOSING) == (CT_OPENER_FIN | CT_TARGET_FIN)))
 		return 0;

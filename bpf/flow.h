@@ -43,6 +43,7 @@ struct flow {
 	__u8 service;	   /* FLOW_..., what the packet has to do with a service */
 	__u8 midstream;	   /* a TCP segment without SYN whose connection has no entry */
 	__u8 tunnelled;	   /* it came through the tunnel */
+	__u8 by_tunnel;	   /* the peer is another node, and what self sends to it goes through the tunnel */
 	__u8 by_vni;	   /* ipcache does not know the peer, and its identity is a VNI */
 	__u32 tunnelled_identity; /* of its sender, as overlay_ingress found it; 0 when it is unknown */
 	union ct_key key;
@@ -196,5 +197,6 @@ __attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_ent
 	}
 	flow->peer = peer;
 	flow->path = ct_path(entry);
+	flow->by_tunnel = !!(entry->flags & CT_BY_TUNNEL);
 	return 1;
 }

@@ -87,6 +87,7 @@ __attribute__((noinline)) int ask_tunnel(struct __sk_buff *skb, struct flow *flo
 		return 0;
 	flow->tunnelled = 1;
 	flow->tunnelled_identity = mark_identity(skb->mark);
+	flow->by_tunnel = identity_is_remote_node(flow->tunnelled_identity);
 	return 0;
 }
 

@@ -77,6 +77,7 @@ const (
 	podEgressCtFlagCT_TRANSLATED    podEgressCtFlag = 128
 	podEgressCtFlagCT_TARGET_RESET  podEgressCtFlag = 256
 	podEgressCtFlagCT_REPLIED       podEgressCtFlag = 512
+	podEgressCtFlagCT_BY_TUNNEL     podEgressCtFlag = 1024
 	podEgressCtFlagCT_BY_VNI        podEgressCtFlag = 4096
 )
 
@@ -196,8 +197,9 @@ type podEgressFlow struct {
 	Service           uint8
 	Midstream         uint8
 	Tunnelled         uint8
+	ByTunnel          uint8
 	ByVni             uint8
-	_                 [2]byte
+	_                 [1]byte
 	TunnelledIdentity uint32
 	_                 [4]byte
 	Key               struct {

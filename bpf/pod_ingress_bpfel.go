@@ -162,8 +162,9 @@ type podIngressFlow struct {
 	Service           uint8
 	Midstream         uint8
 	Tunnelled         uint8
+	ByTunnel          uint8
 	ByVni             uint8
-	_                 [2]byte
+	_                 [1]byte
 	TunnelledIdentity uint32
 	_                 [4]byte
 	Key               struct {

@@ -18,6 +18,7 @@
 #include "ipv6.h"
 #include "metrics.h"
 #include "nd.h"
+#include "overlay_state.h"
 #include "pod_service.h"
 #include "reasons.h"
 #include "reject.h"
@@ -99,6 +100,22 @@ static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct
 	return deliver_peer(skb, to);
 }
 
+/* deliver_node brings a packet into the tunnel to another node that speaks with the pod through it, from an address that the node's routes do not lead
+ * into the tunnel. The program of waggle_host finds the node. */
+static __always_inline verdict deliver_node(struct __sk_buff *skb, const struct flow *flow)
+{
+	struct overlay *now = overlay_now();
+	verdict v;
+
+	if (!now || !now->way)
+		return DROP(FILE_POD_STEPS, REASON_NO_TUNNEL);
+	v = flow->family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
+	if (v != CONTINUE)
+		return v;
+	skb->mark = 0;
+	return bpf_redirect(now->way, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_POD_STEPS, REASON_WRITE);
+}
+
 /* deliver brings a packet whose flow allows it to the peer or to the stack. */
 static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow,
 				       struct observation *seen, const int is_error)
@@ -107,7 +124,7 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	verdict v;
 
 	if (flow->path == PATH_STACK)
-		return deliver_stack(skb, self);
+		return flow->by_tunnel && flow->hops > 1 ? deliver_node(skb, flow) : deliver_stack(skb, self);
 	if (!(to = endpoint_by_id(flow->peer)))
 		return DROP(FILE_POD_STEPS, REASON_NO_ENDPOINT);
 	if (flow->hops <= 1)

@@ -39,7 +39,7 @@ __attribute__((noinline)) int track_begin(struct flow *flow, __u32 check, __u32 
 		return 0;
 	flow->midstream = check != flow->check;
 	if (!flow->midstream)
-		flow->entry.flags = flags & CT_OPENER_SECOND;
+		flow->entry.flags = flags & (CT_OPENER_SECOND | CT_BY_TUNNEL);
 	return 0;
 }
 
@@ -97,6 +97,9 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	}
 	if (is_for_service(flow))
 		flow->entry.flags |= CT_TRANSLATED;
+	if (flow->by_tunnel)
+		flow->entry.flags |= CT_BY_TUNNEL;
+	flow->by_tunnel = !!(flow->entry.flags & CT_BY_TUNNEL);
 	track_advance(flow, now);
 	flow->entry.packets++;
 	flow->entry.bytes += skb->len;

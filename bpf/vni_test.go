@@ -142,6 +142,41 @@ func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
 	})
 }
 
+// A node whose packets come through the tunnel is answered through it, whatever address it sends from; one whose packets come without it is answered
+// without it.
+func TestPrivilegedVNI_NodesAreAnsweredThroughTheTunnel(t *testing.T) {
+	t.Parallel()
+	onTunnel(t, func(t *testing.T, n *node, family int) {
+		n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel, Way: ifHost})
+		n.update(MapIpcache, NewAddrKey(otherNode[family]), IpcacheEntry{Identity: 6, Node: otherID})
+		port := uint16(5000)
+		for name, c := range map[string]struct{ ifindex, action uint32 }{"through the tunnel": {ifTunnel, actRedirect}, "without it": {ifUplink, actOK}} {
+			t.Run(name, func(t *testing.T) {
+				n := n.as(t)
+				port++
+				in := outsideTo(podA, otherNode[family], port, 80)
+				back := in.back(podA)
+				arrives := func(flags string) {
+					t.Helper()
+					n.did(n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: c.ifindex, Mark: markOf(6)}, in.tcp(t, flags)), actOK)
+				}
+				arrives("S")
+				n.passes(podA, back.tcp(t, "SA"), c.action)
+				arrives("A")
+				n.wantFlows(family, 0, 1)
+				n.passes(podA, back.tcp(t, "A"), c.action)
+				n.raise(MapEpochShards, EpochShard(in.src))
+				n.passes(podA, back.tcp(t, "A"), c.action)
+				n.passes(podA, back.tcp(t, "FA"), c.action)
+				if through := n.onlyFlow("est", family).Flags&CtByTunnel != 0; through != (c.action == actRedirect) {
+					t.Errorf("flow %+v", n.onlyFlow("est", family))
+				}
+				clearMaps(t, n, family)
+			})
+		}
+	})
+}
+
 // A pod opens connections to a pod that ipcache does not know when its policy does not have to know the peer.
 func TestPrivilegedVNI_OfTheResponder(t *testing.T) {
 	t.Parallel()

@@ -88,6 +88,40 @@ func TestPrivilegedTunnel_FramesOnTheWire(t *testing.T) {
 	})
 }
 
+// Processes of a node reach pods of other nodes from the address of a device, too. The replies come back through the tunnel: the underlay may drop what
+// has the address of a pod.
+func TestPrivilegedTunnel_ProcessesOfANode(t *testing.T) {
+	t.Parallel()
+	onUnderlays(t, func(t *testing.T, _ bool, args []string) {
+		c := startCluster(t, 2, args...)
+		one, two := c.Nodes[0], c.Nodes[1]
+		server := addPod(t, two, "server")
+		awaitTunnel(t, one, 2)
+		awaitTunnel(t, two, 2)
+		for _, family := range families {
+			source, target := one.UplinkAddr(family.ipv6), server.Addr(family.ipv6)
+			frames, err := nodekit.Capture(two.Host(), "eth0", func() error { return nodekit.TCPFrom(one.Host(), source, server, target, 1<<16) })
+			if err != nil {
+				t.Errorf("%s: %v", family.name, err)
+			}
+			var inside int
+			for _, o := range outers(frames) {
+				if source, _ := netip.AddrFromSlice(o.inner.NetworkLayer().NetworkFlow().Src().Raw()); source == target {
+					inside++
+				}
+			}
+			if inside == 0 {
+				t.Errorf("%s: no reply in the tunnel", family.name)
+			}
+			for _, p := range decoded(frames) {
+				if network := p.NetworkLayer(); network != nil && network.NetworkFlow().Src().String() == target.String() {
+					t.Errorf("%s: a packet without the tunnel: %v", family.name, p)
+				}
+			}
+		}
+	})
+}
+
 // What comes from a host that is no node, or from a node with the address of another node's pod, is dropped, counted and does not arrive. A pod does not get
 // into the tunnel either.
 func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {

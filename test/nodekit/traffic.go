@@ -121,8 +121,17 @@ func TCP(from, to Place, addr netip.Addr, size int) error {
 	return TCPThrough(from, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
 }
 
+// TCPFrom does the same with a client that sends from a certain address of its place.
+func TCPFrom(from Place, source netip.Addr, to Place, addr netip.Addr, size int) error {
+	return tcp(from, &net.TCPAddr{IP: source.AsSlice()}, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
+}
+
 // TCPThrough does the same with a service in front of the listener; none when it is not valid.
 func TCPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
+	return tcp(from, nil, service, to, at, size)
+}
+
+func tcp(from Place, source net.Addr, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
 	var listener net.Listener
 	if err := Bind(to, func() (err error) {
 		listener, err = net.Listen("tcp", at.String())
@@ -139,7 +148,8 @@ func TCPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort,
 	}()
 	var conn net.Conn
 	if err := from.Do(func() (err error) {
-		conn, err = net.DialTimeout("tcp", through(service, listener.Addr()), answerTimeout)
+		dialer := net.Dialer{Timeout: answerTimeout, LocalAddr: source}
+		conn, err = dialer.Dial("tcp", through(service, listener.Addr()))
 		return err
 	}); err != nil {
 		return err
