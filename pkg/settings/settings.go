@@ -88,7 +88,7 @@ var DefaultFlags = Flags{
 
 	EndpointShare: 25,
 
-	RoutingMode:    RoutingNative,
+	RoutingMode:    RoutingTunnel,
 	TunnelProtocol: ProtocolVXLAN,
 	TunnelPort:     portVXLAN,
 

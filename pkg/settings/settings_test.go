@@ -120,13 +120,13 @@ func TestNew_Underlay(t *testing.T) {
 		ipv6     bool
 		overhead int
 	}{
-		"by default":            {func(f *Flags) { f.RoutingMode = "tunnel" }, false, 50},
-		"auto without IPv6":     {func(f *Flags) { f.RoutingMode, f.EnableIPv6 = "tunnel", false }, false, 50},
-		"auto without IPv4":     {func(f *Flags) { f.RoutingMode, f.EnableIPv4 = "tunnel", false }, true, 70},
-		"IPv4":                  {func(f *Flags) { f.RoutingMode, f.UnderlayProtocol = "tunnel", "ipv4" }, false, 50},
-		"IPv6":                  {func(f *Flags) { f.RoutingMode, f.UnderlayProtocol = "tunnel", "ipv6" }, true, 70},
-		"IPv6 without a tunnel": {func(f *Flags) { f.UnderlayProtocol = "ipv6" }, false, 0},
-		"no family of it":       {func(f *Flags) { f.UnderlayProtocol, f.EnableIPv6 = "ipv6", false }, false, 0},
+		"by default":            {func(*Flags) {}, false, 50},
+		"auto without IPv6":     {func(f *Flags) { f.EnableIPv6 = false }, false, 50},
+		"auto without IPv4":     {func(f *Flags) { f.EnableIPv4 = false }, true, 70},
+		"IPv4":                  {func(f *Flags) { f.UnderlayProtocol = "ipv4" }, false, 50},
+		"IPv6":                  {func(f *Flags) { f.UnderlayProtocol = "ipv6" }, true, 70},
+		"IPv6 without a tunnel": {func(f *Flags) { f.RoutingMode, f.UnderlayProtocol = "native", "ipv6" }, false, 0},
+		"no family of it":       {func(f *Flags) { f.RoutingMode, f.UnderlayProtocol, f.EnableIPv6 = "native", "ipv6", false }, false, 0},
 	} {
 		flags := DefaultFlags
 		c.change(&flags)

@@ -54,8 +54,8 @@ func (a Agent) Underlay() string {
 }
 
 func (f Flags) tunnelFlags(flags *pflag.FlagSet) {
-	flags.String("routing-mode", f.RoutingMode, "How packets reach pods of other nodes: native (the network, or --auto-direct-node-routes, routes their addresses) or "+
-		"tunnel (VXLAN between the nodes; not the default while it lacks what the guide names)")
+	flags.String("routing-mode", f.RoutingMode, "How packets reach pods of other nodes: tunnel (VXLAN between the nodes) or native (the network, or "+
+		"--auto-direct-node-routes, routes their addresses)")
 	flags.String("tunnel-protocol", f.TunnelProtocol, "Encapsulation with --routing-mode=tunnel: vxlan")
 	flags.String("underlay-protocol", f.UnderlayProtocol, "Family of the nodes' addresses between which the tunnel is sent: ipv4, ipv6, or auto, which is ipv4 unless IPv4 is disabled")
 	flags.Int("tunnel-port", f.TunnelPort, "UDP port of the tunnel, the same on all nodes and outside of --node-port-range; 0: 8472")

@@ -71,7 +71,7 @@ func reached(ctx context.Context, from, to *nodekit.Pod, ipv6 bool) error {
 // betweenNodes compares request-response between pods of two nodes, through the tunnel and by routes.
 func (b *bench) betweenNodes(ctx context.Context) error {
 	var pairs []*nodePair
-	for _, args := range [][]string{{"--auto-direct-node-routes"}, {"--routing-mode=tunnel"}} {
+	for _, args := range [][]string{{"--routing-mode=native", "--auto-direct-node-routes"}, {"--routing-mode=tunnel"}} {
 		p, err := b.startPair(ctx, args...)
 		if err != nil {
 			return fmt.Errorf("two nodes with %s: %w", args[0], err)

@@ -23,7 +23,7 @@ const (
 // either node by a host outside.
 func TestPrivilegedNative_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
-	servicesBetweenNodes(t, "--auto-direct-node-routes")
+	servicesBetweenNodes(t, "--routing-mode=native", "--auto-direct-node-routes")
 }
 
 func servicesBetweenNodes(t *testing.T, args ...string) {

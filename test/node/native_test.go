@@ -18,7 +18,7 @@ import (
 // routes only.
 func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 3, "--auto-direct-node-routes")
+	c := startCluster(t, 3, "--routing-mode=native", "--auto-direct-node-routes")
 	pods := map[*nodekit.Node]*nodekit.Pod{}
 	for _, n := range c.Nodes {
 		pods[n] = addPod(t, n, "pod-"+n.Name())
@@ -59,7 +59,7 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 // the labels have changed.
 func TestPrivilegedNative_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()
-	policiesBetweenNodes(t, startKubeCluster(t, 2, "--auto-direct-node-routes"))
+	policiesBetweenNodes(t, startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes"))
 }
 
 func policiesBetweenNodes(t *testing.T, all []kubeNode) {

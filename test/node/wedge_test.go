@@ -61,8 +61,8 @@ func probeWithin(timeout time.Duration, node *nodekit.Node, path string) (code i
 }
 
 // stir gives every loop something to do, as far as a node without Kubernetes can: a pod comes and goes, a device that leads
-// out comes and goes, the Node, the labels of a Pod, a service and the file of the ip-masq-agent change, sockets are called, and what the loop repairs is damaged. What hangs
-// is not waited for.
+// out comes and goes, the Node, another Node, the labels of a Pod, a service and the file of the ip-masq-agent change, sockets are called, and what the loop repairs is
+// damaged. What hangs is not waited for.
 func stir(t *testing.T, node *repairNode, ipMasq string, round int, loop string) (settle func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -86,6 +86,8 @@ func stir(t *testing.T, node *repairNode, ipMasq string, round int, loop string)
 		stirService(node, round),
 		os.WriteFile(ipMasq, []byte(fmt.Sprintf("nonMasqueradeCIDRs: [10.99.%d.0/24]\n", round)), 0o644),
 		write("node.yaml", fmt.Sprintf("%s  - {type: ExternalIP, address: 203.0.113.%d}\n", manifest, round+1)),
+		write("other.yaml", fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: other\nspec:\n  podCIDRs: [10.244.9.0/24, \"fd00:10:244:9::/64\"]\n"+
+			"status:\n  addresses:\n  - {type: InternalIP, address: 192.0.2.%d}\n", 100+round)),
 		write("pod.yaml", fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  namespace: default\n  labels: {round: \"%d\"}\n"+
 			"spec:\n  nodeName: node-1\n", round)),
 		selftest.Write(node.StateDir(), selftest.Report{At: time.Unix(int64(round), 0)}),
@@ -125,6 +127,7 @@ var repairedBy = map[string]string{
 	"drift/watch-repairs":                    "the pin of a map is removed",
 	"routes/reconcile-desired-routes":        "the IPv6 route is deleted",
 	"base-devices/reconcile-desired-devices": "waggle_net gets another MTU",
+	"overlay/reconcile-overlays":             "waggle_vxlan is deleted",
 	"sysctl/reconcile-sysctls":               "a pod's link filters sources",
 	"sysctl/follow-sysctls":                  "a pod's link filters sources",
 }
@@ -146,7 +149,7 @@ func (n *repairNode) damage(loop string) error {
 func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ip-masq-agent")
-	started, freeze := frozen(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file, "--auto-direct-node-routes")
+	started, freeze := frozen(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file)
 	a, b := addPod(t, started, "a"), addPod(t, started, "b")
 	node := &repairNode{Node: started, a: a, b: b, podLink: endsOf(t, a).host}
 	green := func() {

@@ -46,7 +46,7 @@ func newWorld(t *testing.T) *world {
 		allowed: c.NewClients("allowed", "-within", briefly), denied: c.NewClients("denied", "-within", briefly)}
 	var loading errgroup.Group
 	loading.Go(func() error { return c.LoadTalk(t.Context()) })
-	if err := errors.Join(c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "routing-mode=tunnel"), loading.Wait()); err != nil {
+	if err := errors.Join(c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true"), loading.Wait()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

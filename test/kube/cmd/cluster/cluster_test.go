@@ -95,23 +95,6 @@ func held(t *testing.T) int {
 	return pid
 }
 
-// TestInstall_TunnelBetweenNodes also holds that further flags come last, as the last one of an option counts.
-func TestInstall_TunnelBetweenNodes(t *testing.T) {
-	for _, tc := range []struct {
-		args []string
-		want string
-	}{
-		{nil, ""},
-		{[]string{"-nodes", "2"}, "--set routing-mode=tunnel"},
-		{[]string{"-nodes", "2", "-install-flags", "--set routing-mode=native"}, "--set routing-mode=tunnel --set routing-mode=native"},
-	} {
-		c, err := parse(tc.args)
-		if got := strings.Join(c.install(), " "); err != nil || got != tc.want {
-			t.Errorf("%v: got %q, %v, want %q", tc.args, got, err, tc.want)
-		}
-	}
-}
-
 func TestRun_Refuses(t *testing.T) {
 	for want, args := range map[string][]string{"use one of": nil, "\"fly\"": {"fly"}, "name a node": {"node"}, "1 to 200 nodes": {"up", "-nodes", "0"}} {
 		if err := run(args); err == nil || !strings.Contains(err.Error(), want) {

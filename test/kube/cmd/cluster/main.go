@@ -62,14 +62,8 @@ func parse(args []string) (c choices, err error) {
 	return c, err
 }
 
-// install returns the flags of "waggle install". Several nodes have a tunnel between their pods, unless further flags say otherwise: the last --set of an
-// option counts.
-func (c choices) install() (flags []string) {
-	if c.nodes > 1 {
-		flags = []string{"--set", "routing-mode=tunnel"}
-	}
-	return append(flags, strings.Fields(c.installFlags)...)
-}
+// install returns the flags of "waggle install".
+func (c choices) install() []string { return strings.Fields(c.installFlags) }
 
 // file is in the folder that holds what a person may look at. Everything else is in the namespaces of the cluster's
 // processes.
