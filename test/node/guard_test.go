@@ -114,12 +114,15 @@ func hasClsact(node *nodekit.Node, ifindex int) error {
 	})
 }
 
+// guardRule is that of an agent with the defaults.
+var guardRule = nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup, podlink.OverlayGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask,
+	NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice}
+
 func guardCount(t *testing.T, node *nodekit.Node) uint64 {
 	t.Helper()
 	var state nftguard.State
 	if err := node.Do(func() (err error) {
-		state, err = nftguard.Read(nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup},
-			Mark: podlink.MarkMagic, Mask: podlink.MarkMask, NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice})
+		state, err = nftguard.Read(guardRule)
 		return err
 	}); err != nil || !state.Installed {
 		t.Fatalf("the rule: %+v, %v", state, err)

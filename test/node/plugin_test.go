@@ -21,7 +21,7 @@ import (
 // A runtime goes through a pod's life in every version, with the real agent.
 func TestPrivilegedPlugin_EveryVersion(t *testing.T) {
 	t.Parallel()
-	node := startNode(t, nodekit.Options{AgentArgs: []string{"--mtu", "1400"}})
+	node := startNode(t, nodekit.Options{AgentArgs: []string{"--routing-mode=native", "--mtu", "1400"}})
 	before := settled(t, node)
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(version, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestPrivilegedMTU_OfDeviceAndRoutes(t *testing.T) {
 	for _, mtu := range []int{1280, 9000, 65520} {
 		t.Run(fmt.Sprint(mtu), func(t *testing.T) {
 			t.Parallel()
-			node := startNode(t, nodekit.Options{AgentArgs: []string{"--mtu", fmt.Sprint(mtu)}})
+			node := startNode(t, nodekit.Options{AgentArgs: []string{"--routing-mode=native", "--mtu", fmt.Sprint(mtu)}})
 			a, b := addPod(t, node, "a"), addPod(t, node, "b")
 			requirePodMTU(t, a, mtu)
 			for _, family := range families {

@@ -107,7 +107,7 @@ func speakAs(addrs []netip.Addr) error {
 // resource is held back in turn, with the copy of all objects on disk or without it, by the seed; in a soak with it and without it.
 func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 	t.Parallel()
-	n := startKubeNode(t)
+	n := startKubeNode(t, "--routing-mode=native") // the remote liar sends without a tunnel
 	liar := n.startPod(t, "liar", map[string]string{"app": "liar"})
 	friend := n.startPod(t, "friend", map[string]string{"app": "friend"})
 	liars := append([]netip.Addr{liar.Addr(false), liar.Addr(true)}, n.putRemoteLiar(t)...)

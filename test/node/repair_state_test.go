@@ -121,8 +121,7 @@ func tcState() (lines []string, err error) {
 }
 
 func guardState() ([]string, error) {
-	state, err := nftguard.Read(nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask,
-		NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice})
+	state, err := nftguard.Read(guardRule)
 	return []string{fmt.Sprintf("rule %v", state.Installed)}, err
 }
 

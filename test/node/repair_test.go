@@ -138,7 +138,6 @@ var announced = []sabotage{
 	})},
 	{"waggle_host is deleted", driftrepairs.Link, onLink(podlink.HostDevice, netlink.LinkDel)},
 	{"waggle_hold is deleted", driftrepairs.Link, onLink(podlink.HoldDevice, netlink.LinkDel)},
-	{"waggle_vxlan is deleted", driftrepairs.Link, onLink(podlink.OverlayDevice, netlink.LinkDel)},
 	{"waggle_hold is set up", driftrepairs.Link, onLink(podlink.HoldDevice, netlink.LinkSetUp)},
 	{"a pod's link is set down", driftrepairs.Link, onPodLink(netlink.LinkSetDown)},
 	{"a pod's link leaves the group", driftrepairs.Link, onPodLink(func(l netlink.Link) error { return netlink.LinkSetGroup(l, 0) })},
