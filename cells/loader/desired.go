@@ -52,7 +52,7 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	if d, found := c.device(txn, podlink.HoldDevice); found {
 		s.rows = append(s.rows, attachments.Attachment{Kind: attachments.Hold, Device: d.Name, IfIndex: d.Index, Hook: both})
 	}
-	s.complete = c.begun(txn) || c.filled(txn, changed)
+	s.complete = attachments.Begun(txn, c.Table) || c.filled(txn, changed)
 	add := func(a attachments.Attachment) {
 		switch _, _, exists := c.Table.Get(txn, attachments.ByKey(a.Key())); {
 		case s.complete:
@@ -106,18 +106,6 @@ func (c *controller) netdevs(txn statedb.ReadTxn, changed *statedb.WatchSet) (ro
 			attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: egress, Program: out})
 	}
 	return rows
-}
-
-// begun tells whether hooks were given to programs of this run already.
-func (c *controller) begun(txn statedb.ReadTxn) bool {
-	for _, kind := range []attachments.Kind{attachments.Block, attachments.TCX} {
-		for row := range c.Table.Prefix(txn, attachments.ByKey(string(kind)+"/")) {
-			if row.ProgramID != 0 {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // running puts into a row which program the hook shall run. While there is none, that of an earlier run stays.

@@ -2,10 +2,83 @@ package maps
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/waggle-net/waggle/bpf"
 )
+
+// ipcacheLayouts are the layouts of ipcache in the release before and in this one, of a map with another name.
+func ipcacheLayouts(t *testing.T) (before, now layout) {
+	t.Helper()
+	all, err := bpf.MapSpecs()
+	if err != nil {
+		t.Error(err)
+	}
+	now = layout{all[bpf.MapIpcache].Copy(), bpf.LayoutVersion(bpf.MapIpcache), bpf.FormerLayout(bpf.MapIpcache)}
+	before = layout{now.Former.Spec.Copy(), now.Former.Version, nil}
+	now.Name, before.Name = "numbers", "numbers"
+	return before, now
+}
+
+// TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap has runs end at each step of an upgrade. While the owner has not filled the map no run takes it for filled,
+// and then every run does. The release before finds its own map, and nothing of this one.
+func TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap(t *testing.T) {
+	t.Parallel()
+	inMapDir(t, func(dir string) {
+		before, now := ipcacheLayouts(t)
+		key := bpf.NewAddrKey(netip.MustParseAddr("10.2.0.7"))
+		peer := netip.MustParseAddr("192.0.2.2")
+		r := startRun(t, dir, before)
+		if err := r.s.Put("numbers", key, [8]byte(bpf.FormerIpcacheEntry(300, peer))); err != nil {
+			t.Error(err)
+		}
+		r.end()
+		unfilled := func(reused bool) run {
+			t.Helper()
+			r := startRun(t, dir, now)
+			if row := r.s.open["numbers"].row; row.Filled || row.Reused != reused || row.Error != "" {
+				t.Errorf("want a map without nodes, reused %v: %+v", reused, row)
+			}
+			wantPins(t, dir, "filling_numbers_v2", "numbers_v1", "numbers_v2")
+			return r
+		}
+		unfilled(false).end()
+		unfilled(true).end()
+		if err := os.Remove(filepath.Join(dir, "numbers_v2")); err != nil { // a crash between the mark and the pin
+			t.Error(err)
+		}
+		r = unfilled(false)
+		if err := r.s.PutFormer("numbers", key, bpf.IpcacheEntry{Identity: 300, Node: 5}, [8]byte(bpf.FormerIpcacheEntry(300, peer))); err != nil {
+			t.Error(err)
+		}
+		r.end()
+		r = unfilled(true) // a crash before hooks are given to programs
+		if err := r.s.setFilled(); err != nil {
+			t.Error(err)
+		}
+		r.end()
+		for range 2 {
+			r = startRun(t, dir, now)
+			if row := r.s.open["numbers"].row; !row.Filled || !row.Reused {
+				t.Errorf("the map is filled: %+v", row)
+			}
+			wantKeys(t, dir, "numbers_v2", map[bpf.AddrKey]bpf.IpcacheEntry{key: {Identity: 300, Node: 5}})
+			wantPins(t, dir, "numbers_v1", "numbers_v2")
+			r.end()
+		}
+
+		if err := os.Remove(filepath.Join(dir, "numbers_v2")); err != nil {
+			t.Error(err)
+		}
+		unfilled(false).end() // a downgrade before it is filled
+		r = startRun(t, dir, before)
+		wantPins(t, dir, "numbers_v1")
+		wantKeys(t, dir, "numbers_v1", map[bpf.AddrKey][8]byte{key: [8]byte(bpf.FormerIpcacheEntry(300, peer))})
+		r.end()
+	})
+}
 
 // TestPrivilegedOpen_IpcacheOfTheReleaseBefore goes from the release whose ipcache has addresses of nodes to this one and back. Programs of either find every
 // identity, and those of the release before find the addresses of nodes that are written here.
@@ -16,14 +89,7 @@ func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
 		return entry(bpf.FormerIpcacheEntry(identity, netip.MustParseAddr(peer)))
 	}
 	inMapDir(t, func(dir string) {
-		all, err := bpf.MapSpecs()
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		now := layout{all[bpf.MapIpcache].Copy(), bpf.LayoutVersion(bpf.MapIpcache), bpf.FormerLayout(bpf.MapIpcache)}
-		before := layout{now.Former.Spec.Copy(), now.Former.Version, nil}
-		now.Name, before.Name = "numbers", "numbers"
+		before, now := ipcacheLayouts(t)
 		addr := func(text string) bpf.AddrKey { return bpf.NewAddrKey(netip.MustParseAddr(text)) }
 		put := func(r run, key bpf.AddrKey, v any) {
 			t.Helper()

@@ -29,11 +29,13 @@ type kernel interface {
 	Fill(to, from *ebpf.Map, convert convert) error
 	// FillMissing copies the entries that a map does not have; see [fillMissing].
 	FillMissing(to, from *ebpf.Map, before seen) error
-	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it.
+	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it. Unpin also removes a mark; what is not there is no error.
 	Pin(m *ebpf.Map, path string) error
 	Move(from, to string) error
 	Unpin(path string) error
-	// Pins lists the names in the directory.
+	// Mark makes a mark; it may be there.
+	Mark(path string) error
+	// Pins lists the names in the directory, marks included.
 	Pins(dir string) ([]string, error)
 	// Watch returns what waits until something is removed from the directory.
 	Watch(dir string) func(context.Context) error
@@ -135,6 +137,13 @@ func (realKernel) Watch(dir string) func(context.Context) error { return bpffs.N
 func (realKernel) Unpin(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("unpin map: %w", err)
+	}
+	return nil
+}
+
+func (realKernel) Mark(path string) error {
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("mark a map as not filled: %w", err)
 	}
 	return nil
 }

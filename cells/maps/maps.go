@@ -44,7 +44,7 @@ type params struct {
 	Kernel    kernel
 	Specs     specs
 	Drift     drift.Watch
-	// Attachments say when the hooks run this generation.
+	// Attachments say when hooks are given to this generation, and when all run it.
 	Attachments statedb.Table[*attachments.Attachment]
 }
 
@@ -83,6 +83,7 @@ func (s *store) start(cell.HookContext) error {
 	s.publish(slices.Collect(maps.Values(open)))
 	failed := s.failures()
 	heartbeat.Add(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })
+	heartbeat.AddRetried(s.Jobs, "follow-filled-maps", s.followFilled, firstUnmark, lastUnmark)
 	heartbeat.Add(s.Jobs, "drop-resized-maps", s.dropResized)
 	s.addRepin()
 	return nil

@@ -146,6 +146,13 @@ func (f *fakeKernel) Pin(m *ebpf.Map, path string) error {
 	return nil
 }
 
+func (f *fakeKernel) Mark(path string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pins[path] = nil
+	return f.refused("mark")
+}
+
 func (f *fakeKernel) Move(from, to string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,8 +213,10 @@ func (f *fakeKernel) commands(m bpfmaps.Maps, db *statedb.DB, table statedb.RWTa
 			f.pins[a[0]] = &ebpf.MapSpec{Name: "pinned", ValueSize: uint32(bytes), MaxEntries: uint32(entries)}
 			return "", errors.Join(err1, err2)
 		}),
-		"kernel/unpin": simple("Remove a pin, which the kernel announces: path", func(a ...string) (string, error) {
-			delete(f.pins, a[0])
+		"kernel/unpin": simple("Remove pins, which the kernel announces: path...", func(a ...string) (string, error) {
+			for _, path := range a {
+				delete(f.pins, path)
+			}
 			f.removed <- struct{}{}
 			return "", nil
 		}),

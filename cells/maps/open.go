@@ -70,7 +70,7 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 	case err != nil:
 		return err
 	}
-	o.m, o.row.Reused, o.row.Filled = m, true, true
+	o.m, o.row.Reused, o.row.Filled = m, true, !s.marked(pin)
 	if have := s.Kernel.Size(m); have != l.MaxEntries {
 		s.resize(l, pin, have, o)
 		return nil
@@ -92,13 +92,19 @@ func (s *store) setAside(pin string, why error, o *opened) error {
 	return nil
 }
 
-// makeMap makes the map, fills it from its twin, when there is one, and pins it only then: a crash leaves nothing half done.
+// makeMap makes the map, fills it from its twin, when there is one, and pins it only then, marked when its owner has yet to fill it: a crash leaves nothing
+// that the next run takes for filled.
 func (s *store) makeMap(l layout, pin string, o *opened) error {
 	m, err := s.Kernel.Create(l.MapSpec)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.fillNew(l, pin, m, o), s.Kernel.Pin(m, pin)); err != nil {
+	if err = s.fillNew(l, pin, m, o); err == nil {
+		if err = s.mark(o.row); err == nil {
+			err = s.Kernel.Pin(m, pin)
+		}
+	}
+	if err != nil {
 		o.closeTwin(s.Kernel)
 		return errors.Join(err, s.Kernel.Close(m))
 	}
@@ -110,7 +116,7 @@ func (s *store) makeMap(l layout, pin string, o *opened) error {
 func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil {
 		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
-		o.row.Filled = true
+		o.row.Filled = !s.marked(pin)
 		return s.Kernel.Fill(m, old, nil)
 	}
 	if l.Former == nil {
@@ -136,22 +142,27 @@ func (s *store) openFormer(l layout, o *opened) error {
 		}
 		err = os.ErrNotExist
 	}
-	if errors.Is(err, os.ErrNotExist) {
-		old, err = s.makeFormer(l, pin, o.m)
+	made := errors.Is(err, os.ErrNotExist)
+	if made {
+		old, err = s.makeFormer(l, pin, o)
 	}
 	if err != nil {
 		return fmt.Errorf("keep layout %d of map %s: %w", l.Former.Version, l.Name, err)
 	}
-	o.twin = &twin{m: old, pin: pin, back: l.Former.Back}
+	o.twin = &twin{m: old, pin: pin, back: l.Former.Back, unpinned: made && !o.row.Filled}
 	return nil
 }
 
-func (s *store) makeFormer(l layout, pin string, present *ebpf.Map) (*ebpf.Map, error) {
+// makeFormer makes the map of the layout before from the present one. The release before knows no marks: without a pin it waits until it has filled its own.
+func (s *store) makeFormer(l layout, pin string, o *opened) (*ebpf.Map, error) {
 	m, err := s.Kernel.Create(l.Former.Spec)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.Kernel.Fill(m, present, l.Former.Back), s.Kernel.Pin(m, pin)); err != nil {
+	if err = s.Kernel.Fill(m, o.m, l.Former.Back); err == nil && o.row.Filled {
+		err = s.Kernel.Pin(m, pin)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.Kernel.Close(m))
 	}
 	return m, nil
@@ -210,7 +221,8 @@ var pinned = regexp.MustCompile(`^[a-z0-9_]+_v[0-9]+(` + resizedSuffix + `)?$`)
 func (s *store) unpinStrangers() error {
 	var known []string
 	for name, l := range s.Specs {
-		known = append(known, bpf.PinName(name, l.Version), bpf.PinName(name, l.Version)+resizedSuffix)
+		pin := bpf.PinName(name, l.Version)
+		known = append(known, pin, pin+resizedSuffix, markOf(pin))
 		if l.Former != nil {
 			known = append(known, bpf.PinName(name, l.Former.Version))
 		}

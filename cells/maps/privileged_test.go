@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
 // wide is a map of pairs, as one release has it: key a number, value a number of so many bytes.
@@ -46,7 +47,12 @@ type run struct {
 
 func startRun(t *testing.T, dir string, l layout) run {
 	t.Helper()
-	s := &store{params: params{Kernel: realKernel{}, Log: slog.New(slog.DiscardHandler), Specs: specs{"numbers": l}}, dir: dir}
+	db := statedb.New()
+	table, err := mapstable.NewTable(db)
+	if err != nil {
+		t.Error(err)
+	}
+	s := &store{params: params{Kernel: realKernel{}, Log: slog.New(slog.DiscardHandler), Specs: specs{"numbers": l}, DB: db, Table: table}, dir: dir}
 	if err := s.unpinStrangers(); err != nil {
 		t.Error(err)
 	}
@@ -253,7 +259,6 @@ func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
 		r.end()
 		r = startRun(t, dir, wide(1, 4, 8))
 		defer r.end()
-		r.s.DB = statedb.New()
 		hooks, err := attachments.NewTable(r.s.DB)
 		if err != nil {
 			t.Error(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
@@ -44,11 +45,15 @@ func (s *store) pinMissing(have []string) (again []string, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	missing := make(map[string]*ebpf.Map)
+	var unfilled []*mapstable.Map
 	for _, o := range s.open {
 		if o.err == nil && !slices.Contains(have, filepath.Base(o.row.Pin)) {
 			missing[o.row.Pin] = o.m
+			if !o.row.Filled {
+				unfilled = append(unfilled, o.row)
+			}
 		}
-		if o.twin != nil && !slices.Contains(have, filepath.Base(o.twin.pin)) {
+		if o.twin != nil && !o.twin.unpinned && !slices.Contains(have, filepath.Base(o.twin.pin)) {
 			missing[o.twin.pin] = o.twin.m
 		}
 	}
@@ -56,6 +61,12 @@ func (s *store) pinMissing(have []string) (again []string, err error) {
 		return nil, nil
 	}
 	errs := []error{s.Kernel.Prepare(s.Agent.BPFRoot, s.dir)}
+	for _, m := range unfilled { // the directory may be gone as a whole
+		if err := s.mark(m); err != nil {
+			errs = append(errs, err)
+			delete(missing, m.Pin)
+		}
+	}
 	for pin, m := range missing {
 		if err := s.Kernel.Pin(m, pin); err != nil {
 			errs = append(errs, fmt.Errorf("pin %s again: %w", pin, err))

@@ -15,9 +15,10 @@ type twin struct {
 	back convert // from the present layout into this one
 	// resized is true when only the number of entries differs. Then nobody needs it once every hook runs this generation.
 	// A twin of another layout is kept, so that the release before finds its map as it must be.
-	resized bool
-	warned  bool // that entries were not copied
-	seen    seen // entries that were copied
+	resized  bool
+	unpinned bool // until the present map is filled: the release before would take it for filled
+	warned   bool // that entries were not copied
+	seen     seen // entries that were copied
 }
 
 // put repeats a write.

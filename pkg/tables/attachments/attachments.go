@@ -97,6 +97,18 @@ var (
 	ByEndpoint = endpointIndex.Query
 )
 
+// Begun reports whether a hook of packets is given to a program of the agent that runs. None is before all maps that the programs read are filled.
+func Begun(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
+	for _, kind := range []Kind{Block, TCX} {
+		for a := range table.Prefix(txn, ByKey(string(kind)+"/")) {
+			if a.ProgramID != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Replaced tells whether every hook runs the programs of the agent that runs: then no program of an earlier one is left. Of a control group
 // there are rows only when sockets are served.
 func Replaced(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {

@@ -23,7 +23,7 @@ type Map struct {
 	// Reused is true when the map was there when the agent started.
 	Reused bool `json:"reused"`
 	// Filled is true when a program that reads the map now finds what the programs before found. Until then the owner has to
-	// write all of it.
+	// write all of it, also after a crash and a restart.
 	Filled bool `json:"filled"`
 	// Opened is when this run opened or made the map; zero while it could not.
 	Opened time.Time `json:"opened"`

@@ -1,0 +1,106 @@
+package maps
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+)
+
+// markPrefix begins the name of a mark: a directory beside the pin of a map that its owner has not filled yet. The mark is made before the pin and removed when
+// hooks are given to programs that read the map, so the run after a crash waits for the owner as well. Releases that know no marks take such a name for the pin
+// of a map of another version, and remove it.
+const markPrefix = "filling_"
+
+// Pauses between two attempts to remove marks.
+const (
+	firstUnmark = 100 * time.Millisecond
+	lastUnmark  = time.Minute
+)
+
+// markOf returns the path, or the name, of the mark of a pin.
+func markOf(pin string) string {
+	return filepath.Join(filepath.Dir(pin), markPrefix+filepath.Base(pin))
+}
+
+// marked reports whether the owner of a pinned map had not filled it when the previous run ended. A directory that cannot be read proves nothing.
+func (s *store) marked(pin string) bool {
+	names, err := s.Kernel.Pins(s.dir)
+	return err != nil || slices.Contains(names, filepath.Base(markOf(pin)))
+}
+
+// mark makes or removes the mark of a map.
+func (s *store) mark(m *mapstable.Map) error {
+	if m.Filled {
+		return s.Kernel.Unpin(markOf(m.Pin))
+	}
+	return s.Kernel.Mark(markOf(m.Pin))
+}
+
+// followFilled waits until hooks are given to programs of this generation. The loader gives them none before all maps are filled.
+func (s *store) followFilled(ctx context.Context, health cell.Health) error {
+	for {
+		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
+		_, changed := s.Attachments.AllWatch(txn)
+		if attachments.Begun(txn, s.Attachments) {
+			if err := s.setFilled(); err != nil {
+				return err
+			}
+			health.OK("All maps are filled")
+			return nil
+		}
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// setFilled pins the layouts before, which are filled as well, and removes all marks.
+func (s *store) setFilled() error {
+	var errs []error
+	var filled []opened
+	s.mu.Lock()
+	for name, o := range s.open {
+		if o.err != nil || o.row.Filled {
+			continue
+		}
+		row := *o.row
+		row.Filled = true
+		err := s.pinTwin(o.twin)
+		if err == nil {
+			err = s.mark(&row)
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		o.row = &row
+		s.open[name] = o
+		filled = append(filled, o)
+	}
+	s.mu.Unlock()
+	s.publish(filled)
+	return errors.Join(errs...)
+}
+
+// pinTwin pins a twin that has no pin yet.
+func (s *store) pinTwin(t *twin) error {
+	if t == nil || !t.unpinned {
+		return nil
+	}
+	if err := s.Kernel.Pin(t.m, t.pin); err != nil {
+		return err
+	}
+	t.unpinned = false
+	return nil
+}
