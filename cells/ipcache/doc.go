@@ -10,5 +10,5 @@
 // Entries that another program changes or adds are repaired when they are read back, a slice every --verify-interval.
 //
 // After a restart the maps hold what the earlier run wrote. Rows that are equal cost one read each; entries without a
-// row are removed once the endpoints and the first set of another owner are in, and not before.
+// row are removed once the sets of all owners and the ids of all nodes are in, and not before.
 package ipcache

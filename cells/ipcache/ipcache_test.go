@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -248,11 +249,23 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 		for i := range random.IntN(6) {
 			addr := netip.AddrFrom4([4]byte{10, 0, byte(i), 0})
 			list = append(list, ipcachetable.Claim{Prefix: netip.PrefixFrom(addr, 24), Identity: random.Uint32N(4),
-				Source: ipcachetable.Source(1 + random.IntN(4))})
+				Node: []string{"", "x", "y"}[random.IntN(3)], Source: ipcachetable.Source(1 + random.IntN(4))})
 		}
 		model[owner] = list
 		w.Replace(owner, list, random.IntN(2) == 0)
 		compareWithModel(t, db, table, model)
+		byNode := map[string]map[netip.Prefix]struct{}{}
+		for e := range table.All(db.ReadTxn()) {
+			if e.Node != "" && byNode[e.Node] == nil {
+				byNode[e.Node] = map[netip.Prefix]struct{}{}
+			}
+			if e.Node != "" {
+				byNode[e.Node][e.Prefix] = struct{}{}
+			}
+		}
+		if !reflect.DeepEqual(byNode, w.byNode) {
+			t.Fatalf("rows by node: have %v, want %v", w.byNode, byNode)
+		}
 	}
 }
 
@@ -262,7 +275,7 @@ func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcache
 	for _, owner := range slices.Sorted(maps.Keys(model)) { // in this order a later owner must be strictly better
 		for _, c := range model[owner] {
 			if have, found := want[c.Prefix]; !found || c.Source > have.Source {
-				want[c.Prefix] = ipcachetable.Entry{Prefix: c.Prefix, Identity: c.Identity, Source: c.Source, Owner: owner}
+				want[c.Prefix] = ipcachetable.Entry{Prefix: c.Prefix, Identity: c.Identity, Node: c.Node, Source: c.Source, Owner: owner}
 			}
 		}
 	}

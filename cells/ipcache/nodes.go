@@ -8,7 +8,6 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -65,77 +64,99 @@ func (n nodes) address(txn statedb.ReadTxn, name string) netip.Addr {
 	return node.Address(false)
 }
 
-// follower marks rows pending whose node has got another id or address since they were written.
+// follower marks rows pending whose node has got another id or address since they were written. Its work is that of the rows of such nodes. The table is
+// initialized only when the ids of all nodes are known and the rows that were written without one are pending again: hooks that wait for the rows wait for the
+// ids as well.
 type follower struct {
 	nodes
-	db    *statedb.DB
-	table statedb.RWTable[*ipcachetable.Entry]
+	db       *statedb.DB
+	writer   *writer
+	ids      *changes.Feed[*nodeids.NodeID]
+	addrs    *changes.Feed[*nodetable.Node]
+	known    map[string]known // by name of the node
+	complete bool             // all ids were known in the last round
 }
 
-func registerFollower(jobs job.Group, db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry], n nodes) {
-	f := follower{n, db, table}
-	heartbeat.AddRetried(jobs, "follow-nodes", f.run, minRetry, maxRetry)
-}
-
-// known is what rows of one node depend on.
+// known is what rows of one node depend on. The zero value is that of a node of which nothing is known.
 type known struct {
 	id   uint16
 	addr netip.Addr
 }
 
-// run marks all rows with a node in its first round: some may have been written before.
-func (f follower) run(ctx context.Context, health cell.Health) error {
-	before, wasComplete := map[string]known{}, false
+func newFollower(db *statedb.DB, w *writer, n nodes) *follower {
+	return &follower{nodes: n, db: db, writer: w, known: map[string]known{}}
+}
+
+func registerFollower(jobs job.Group, db *statedb.DB, w *writer, n nodes) {
+	heartbeat.AddRetried(jobs, "follow-nodes", newFollower(db, w, n).run, minRetry, maxRetry)
+}
+
+func (f *follower) run(ctx context.Context, health cell.Health) error {
+	if err := f.subscribe(); err != nil {
+		return err
+	}
 	for {
-		txn := heartbeat.Snapshot(ctx, f.db, f.IDs, f.Nodes)
 		changed := statedb.NewWatchSet()
-		changes.Watch(txn, changed, f.IDs, f.Nodes)
-		complete, _ := f.IDs.Initialized(txn)
-		now := map[string]known{}
-		for row := range f.IDs.All(txn) {
-			now[row.Name] = known{f.id(txn, row.Name), f.address(txn, row.Name)}
-		}
-		if err := f.mark(before, now, complete && !wasComplete); err != nil {
-			return err
-		}
-		before, wasComplete = now, complete
-		health.OK(fmt.Sprintf("%d nodes with an id", len(now)))
+		f.round(heartbeat.Snapshot(ctx, f.db, f.IDs, f.Nodes), changed)
+		health.OK(fmt.Sprintf("%d nodes with an id or an address", len(f.known)))
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); err != nil {
+			f.ids.Close()
+			f.addrs.Close()
 			return nil // stopping
 		}
 	}
 }
 
-// mark makes rows pending whose node is not known as before. What pods have of their node is its id alone. With completed set, rows whose node has no id lose
-// the one of the previous run.
-func (f follower) mark(before, now map[string]known, completed bool) error {
-	differs := map[string]bool{} // by name: whether it is the id
-	for name, n := range now {
-		if n != before[name] {
-			differs[name] = n.id != before[name].id
-		}
-	}
-	for name, n := range before {
-		if _, found := now[name]; !found {
-			differs[name] = n.id != 0
-		}
-	}
-	if len(differs) == 0 && !completed {
+// subscribe follows the tables from their first row on; a retry continues where the previous attempt ended.
+func (f *follower) subscribe() (err error) {
+	if f.addrs != nil {
 		return nil
 	}
-	txn := f.db.WriteTxn(f.table)
-	defer txn.Abort()
-	for e := range f.table.All(txn) {
-		id, found := differs[e.Node]
-		lost := completed && e.Node != "" && now[e.Node].id == 0
-		if !lost && (!found || !id && e.Owner == ipcachetable.OwnerCiliumEndpoints) {
-			continue
+	txn := f.db.WriteTxn(f.IDs, f.Nodes)
+	defer txn.Commit()
+	ids, err := changes.Follow(txn, f.IDs)
+	if err != nil {
+		return err
+	}
+	addrs, err := changes.Follow(txn, f.Nodes)
+	if err != nil {
+		ids.Close()
+		return err
+	}
+	f.ids, f.addrs = ids, addrs
+	return nil
+}
+
+// round marks the rows of nodes of which something else is known than in the round before. Once all ids are known, rows whose node has none lose the one of the
+// previous run.
+func (f *follower) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	names := map[string]bool{}
+	for _, change := range f.ids.UpTo(txn, changed) {
+		names[change.Object.Name] = true
+	}
+	for _, change := range f.addrs.UpTo(txn, changed) {
+		names[change.Object.Name] = true
+	}
+	complete, more := f.IDs.Initialized(txn)
+	if !complete {
+		changed.Add(more)
+	}
+	differ := map[string]bool{} // by name: whether it is the id
+	for name := range names {
+		before, now := f.known[name], known{f.id(txn, name), f.address(txn, name)}
+		if now != before {
+			differ[name] = now.id != before.id
 		}
-		if _, _, err := f.table.Insert(txn, e.Clone().WithStatus(reconciler.StatusPending())); err != nil {
-			return fmt.Errorf("mark %s: %w", e.Prefix, err)
+		if f.known[name] = now; now == (known{}) {
+			delete(f.known, name)
 		}
 	}
-	txn.Commit()
-	return nil
+	if complete && !f.complete {
+		f.complete = true
+		for _, name := range f.writer.nodes() {
+			differ[name] = differ[name] || f.known[name].id == 0
+		}
+	}
+	f.writer.mark(differ, complete)
 }

@@ -3,6 +3,7 @@ package ipcache
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/cilium/statedb"
@@ -16,10 +17,11 @@ type writer struct {
 	db    *statedb.DB
 	table statedb.RWTable[*ipcachetable.Entry]
 
-	// mu guards claims. It is taken before the table's lock and held until the commit, so that the table always
-	// agrees with the claims.
+	// mu guards claims and byNode. It is taken before the table's lock and held until the commit, so that the table always
+	// agrees with them.
 	mu     sync.Mutex
-	claims map[string]claims // by owner; owners are few
+	claims map[string]claims                    // by owner; owners are few
+	byNode map[string]map[netip.Prefix]struct{} // rows with a node, by its name: an index of the table would take five times the memory
 
 	// complete are the table's initializers, by owner. A second call does nothing.
 	complete map[string]func(statedb.WriteTxn)
@@ -28,15 +30,19 @@ type writer struct {
 // claims is what one owner says.
 type claims map[netip.Prefix]ipcachetable.Claim
 
+// nodeIDs stands for the ids of nodes among what the table waits for.
+const nodeIDs = "node-ids"
+
 // owners are those that the table waits for.
 var owners = []string{ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerHost, ipcachetable.OwnerNodes,
 	ipcachetable.OwnerOverlay}
 
 func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writer {
-	w := &writer{db: db, table: table, claims: make(map[string]claims), complete: make(map[string]func(statedb.WriteTxn))}
+	w := &writer{db: db, table: table, claims: make(map[string]claims), byNode: make(map[string]map[netip.Prefix]struct{}),
+		complete: make(map[string]func(statedb.WriteTxn))}
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
-	for _, owner := range owners {
+	for _, owner := range append(slices.Clip(owners), nodeIDs) {
 		w.complete[owner] = table.RegisterInitializer(txn, owner)
 	}
 	return w
@@ -108,6 +114,61 @@ func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix) {
 		_, _, _ = w.table.Delete(txn, have)
 	case want != nil && (!found || !want.Equal(have)):
 		_, _, _ = w.table.Insert(txn, want)
+	default:
+		return
+	}
+	w.index(have, want)
+}
+
+// index takes a row that is replaced by another one from its node to that of the other. Either may be nil.
+func (w *writer) index(have, want *ipcachetable.Entry) {
+	if have != nil && have.Node != "" {
+		if delete(w.byNode[have.Node], have.Prefix); len(w.byNode[have.Node]) == 0 {
+			delete(w.byNode, have.Node)
+		}
+	}
+	if want != nil && want.Node != "" {
+		if w.byNode[want.Node] == nil {
+			w.byNode[want.Node] = make(map[netip.Prefix]struct{})
+		}
+		w.byNode[want.Node][want.Prefix] = struct{}{}
+	}
+}
+
+// nodes names the nodes of all rows.
+func (w *writer) nodes() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Keys(w.byNode))
+}
+
+// mark makes rows pending whose node has another id, for a name with true, or only another address. What pods have of their node is its id alone. With complete
+// set, the table waits for no further id.
+func (w *writer) mark(differ map[string]bool, complete bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	done := w.complete[nodeIDs]
+	changed := complete && done != nil
+	if len(differ) == 0 && !changed {
+		return
+	}
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Abort()
+	for name, id := range differ {
+		for prefix := range w.byNode[name] {
+			e, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix))
+			if found && (id || e.Owner != ipcachetable.OwnerCiliumEndpoints) {
+				_, _, _ = w.table.Insert(txn, e.Clone().WithStatus(reconciler.StatusPending()))
+				changed = true
+			}
+		}
+	}
+	if complete && done != nil {
+		done(txn)
+		delete(w.complete, nodeIDs)
+	}
+	if changed { // a commit without a change would wake all that follow the table
+		txn.Commit()
 	}
 }
 

@@ -51,7 +51,7 @@ func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
 			cell.Provide(func() socketlb.Options { return o }),
 			cell.Module("inputs", "Tables that other cells write",
 				cell.Provide(
-					newInputs, bpfmaps.NewTable, ipcache.NewTable, nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
+					newInputs, bpfmaps.NewTable, newIpcache, nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable, bpfendpoints.NewFactsTable, bpfendpoints.NewLinkTable, bpfendpoints.NewAddressTable,
 					statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*devices.Device].ToTable,
 					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 					statedb.RWTable[*bpfendpoints.Address].ToTable, statedb.RWTable[*bpfmaps.Map].ToTable,
@@ -89,6 +89,23 @@ func newInputs(db *statedb.DB) (
 			return nil, nil
 		}))
 	return
+}
+
+// newIpcache makes the table ipcache, which a script completes.
+func newIpcache(db *statedb.DB) (table statedb.RWTable[*ipcache.Entry], cmd upstream.ScriptCmdOut, err error) {
+	if table, err = ipcache.NewTable(db); err != nil {
+		return
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	done := table.RegisterInitializer(txn, "test")
+	return table, upstream.NewScriptCmd("ipcache/complete", script.Command(script.CmdUsage{Summary: "Complete the table ipcache"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(table)
+			defer txn.Commit()
+			done(txn)
+			return nil, nil
+		})), nil
 }
 
 // loadErrors are ways in which loading fails, by the argument of kernel/no-load.
