@@ -1,11 +1,14 @@
 package node_test
 
 import (
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/testseed"
+	"github.com/waggle-net/waggle/test/nodekit"
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
@@ -60,4 +63,39 @@ func TestPrivilegedRevision_ServicesLoseNoPacket(t *testing.T) {
 			requireUndisturbed(t, use)
 		})
 	}
+}
+
+// Nor is what pods of two nodes send each other through the tunnel.
+func TestPrivilegedRevision_TunnelLosesNothing(t *testing.T) {
+	t.Parallel()
+	other := agentBefore(t)
+	tunnelUpAndDown(t, other, func(t *testing.T, n kubeNode, _ bool) { requireReplaced(t, n.Node) })
+}
+
+// requireReplaced waits until all hooks run the programs of the agent that runs.
+func requireReplaced(t *testing.T, node *nodekit.Node) {
+	t.Helper()
+	eventually(t, func() error {
+		text, err := node.Waggle(t.Context(), "db", "show", "attachments")
+		if err != nil {
+			return err
+		}
+		blocks := 0
+		for line := range strings.Lines(text) {
+			f := strings.Fields(line) // Kind, Device, Hook, Program, Generation, ProgramID, Endpoint, Status
+			if len(f) != 8 || f[0] != "block" && f[0] != "tcx" && f[0] != "cgroup" {
+				continue
+			}
+			if f[5] == "0" || f[7] != "Done" {
+				return fmt.Errorf("a hook is not replaced: %s", line)
+			}
+			if f[0] == "block" {
+				blocks++
+			}
+		}
+		if blocks != 2 {
+			return fmt.Errorf("want two blocks:\n%s", text)
+		}
+		return nil
+	})
 }

@@ -13,6 +13,7 @@ var permittedSkips = map[string]string{
 	"test/kernels/modules TestPrivilegedModules_ESPState":               "this machine's kernel need not have the module: test/kernels loads it",
 	"test/node TestPrivilegedRevision_DowngradeAndUpgradeDisturbNobody": "needs the agent of another revision: only the soak builds one",
 	"test/node TestPrivilegedRevision_ServicesLoseNoPacket":             "needs the agent of another revision: only the soak builds one",
+	"test/node TestPrivilegedRevision_TunnelLosesNothing":               "needs the agent of another revision: only the soak builds one",
 	"test/node TestPrivilegedWedge_AStoppedProcessIsNone":               "waits out the limits of the release: only the soak does",
 	"test/node TestPrivilegedWedge_LittleCPUIsNone":                     "takes every CPU for a minute: only the soak does",
 }
@@ -74,6 +75,8 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedTunnel_PoliciesBetweenNodes":                       "two nodes, four times what a policy allows and denies, with and without the agent",
 	"test/node TestPrivilegedTunnel_WithAndWithoutTheDevice":                    "two nodes; builds another agent",
 	"test/node TestPrivilegedUpgrade_DisturbsNobody":                            "compiles another datapath and agent",
+	"test/node TestPrivilegedUpgrade_OfATunnel":                                 "compiles another datapath and agent",
+	"test/node TestPrivilegedUpgrade_OfATunnel/*":                               "two nodes, four changes of the datapath under traffic, or four starts of an agent",
 	"test/node TestPrivilegedWedge_ADiskThatHangs":                              "compiles an agent that can be frozen",
 	"test/node TestPrivilegedWedge_EachLoopInTurn":                              "each of more than fifty loops is frozen until it is named",
 	"test/nodekit/load TestPrivilegedLoad_SeesLoss":                             "traffic with gaps of every kind",
