@@ -12,9 +12,9 @@ import (
 
 // judge knows what a CiliumEndpoint may say. Whoever can write one could take over any address otherwise.
 type judge struct {
-	self  string              // name of this node
-	nodes *clusternodes.Index // nil before the first nodes are known
-	local map[netip.Addr]int  // how many endpoints of this node have an address
+	self  string // name of this node
+	nodes *clusternodes.Index
+	local map[netip.Addr]int // how many endpoints of this node have an address
 }
 
 // refuses tells why an address is not believed to be a pod's elsewhere; "" when it is. Ours are the objects of this node, whose endpoints are

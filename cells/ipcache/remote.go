@@ -55,14 +55,15 @@ type remote struct {
 
 	judge
 	pods
-	changes *changes.Feed[*cilium.Endpoint]
-	here    *changes.Feed[*endpoints.Endpoint]
-	addrs   map[uint16][2]netip.Addr // of the endpoints of this node, by local id
-	all     clusternodes.All
-	seen    [2]statedb.Revision             // of nodes and cilium-nodes
-	claimed map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
-	pending map[netip.Addr]struct{}         // whose identity policies do not know yet
-	refused map[netip.Addr]refusal
+	changes           *changes.Feed[*cilium.Endpoint]
+	here              *changes.Feed[*endpoints.Endpoint]
+	nodeChanges       *changes.Feed[*k8s.Node]
+	ciliumNodeChanges *changes.Feed[*cilium.Node]
+	addrs             map[uint16][2]netip.Addr        // of the endpoints of this node, by local id
+	all               map[string]clusternodes.Node    // that the index has, by name
+	claimed           map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
+	pending           map[netip.Addr]struct{}         // whose identity policies do not know yet
+	refused           map[netip.Addr]refusal
 	// kept are addresses of which the objects, which may be a copy of before, say something else than an earlier run wrote.
 	kept map[netip.Addr]struct{}
 }
@@ -74,8 +75,8 @@ type refusal struct {
 }
 
 func newRemote(p remoteParams) *remote {
-	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName, local: map[netip.Addr]int{}}, pods: newPods(),
-		addrs:   map[uint16][2]netip.Addr{},
+	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName, nodes: clusternodes.NewIndex(), local: map[netip.Addr]int{}}, pods: newPods(),
+		addrs: map[uint16][2]netip.Addr{}, all: map[string]clusternodes.Node{},
 		claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
 		kept: map[netip.Addr]struct{}{}}
 }
@@ -111,8 +112,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); ctx.Err() != nil {
-			r.changes.Close()
-			r.here.Close()
+			r.close()
 			return nil
 		} else if err != nil {
 			return err
@@ -121,19 +121,30 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 }
 
 // subscribe follows the objects from the first on; a retry goes on where the attempt before it ended.
-func (r *remote) subscribe() (err error) {
+func (r *remote) subscribe() error {
 	if r.changes != nil {
 		return nil
 	}
-	txn := r.DB.WriteTxn(r.Pods, r.Local)
+	txn := r.DB.WriteTxn(r.Pods, r.Local, r.Nodes, r.CiliumNodes)
 	defer txn.Commit()
-	if r.here, err = changes.Follow(txn, r.Local); err != nil {
+	var errs [4]error
+	r.changes, errs[0] = changes.Follow(txn, r.Pods)
+	r.here, errs[1] = changes.Follow(txn, r.Local)
+	r.nodeChanges, errs[2] = changes.Follow(txn, r.Nodes)
+	r.ciliumNodeChanges, errs[3] = changes.Follow(txn, r.CiliumNodes)
+	if err := errors.Join(errs[:]...); err != nil {
+		r.close()
+		r.changes = nil
 		return err
 	}
-	if r.changes, err = changes.Follow(txn, r.Pods); err != nil {
-		r.here.Close()
-	}
-	return err
+	return nil
+}
+
+func (r *remote) close() {
+	r.changes.Close()
+	r.here.Close()
+	r.nodeChanges.Close()
+	r.ciliumNodeChanges.Close()
 }
 
 func (r *remote) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
@@ -156,16 +167,14 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 	for _, change := range r.changes.UpTo(txn, changed) {
 		r.pods.apply(change, touched)
 	}
-	_, nodesChanged := r.Nodes.AllWatch(txn)
-	_, ciliumNodesChanged := r.CiliumNodes.AllWatch(txn)
-	changed.Add(nodesChanged, ciliumNodesChanged)
 	for _, change := range r.here.UpTo(txn, changed) {
 		r.followLocal(change, touched)
 	}
-	before := r.seen
-	r.seen = [2]statedb.Revision{r.Nodes.Revision(txn), r.CiliumNodes.Revision(txn)}
-	if r.nodes == nil || r.seen[0] != before[0] || r.seen[1] != before[1] {
-		r.followNodes(txn, touched)
+	for _, change := range r.nodeChanges.UpTo(txn, changed) {
+		r.followNode(txn, change.Object.Name, touched)
+	}
+	for _, change := range r.ciliumNodeChanges.UpTo(txn, changed) {
+		r.followNode(txn, change.Object.Name, touched)
 	}
 	return touched
 }
@@ -200,14 +209,16 @@ func (r *remote) hold(addr netip.Addr, n int, touched map[netip.Addr]struct{}) {
 	}
 }
 
-func (r *remote) followNodes(txn statedb.ReadTxn, touched map[netip.Addr]struct{}) {
-	all := clusternodes.Read(txn, r.Nodes, r.CiliumNodes)
-	if r.nodes != nil && all.Equal(r.all) {
+// followNode takes over what has changed of a node. Of the addresses of pods it touches those alone of which something else may hold.
+func (r *remote) followNode(txn statedb.ReadTxn, name string, touched map[netip.Addr]struct{}) {
+	before, after := r.all[name], clusternodes.ReadOne(txn, r.Nodes, r.CiliumNodes, name)
+	if before.Equal(after) {
 		return
 	}
-	r.all, r.nodes = all, all.Index()
-	for addr := range r.byAddr {
-		touched[addr] = struct{}{}
+	r.touch(before, after, touched)
+	r.judge.nodes.Replace(before, after)
+	if r.all[name] = after; after.Name == "" {
+		delete(r.all, name)
 	}
 }
 

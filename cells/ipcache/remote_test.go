@@ -17,13 +17,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // remoteRig is a controller whose passes the test makes.
 type remoteRig struct {
 	*remote
-	pods  statedb.RWTable[*cilium.Endpoint]
-	table statedb.RWTable[*ipcachetable.Entry]
+	pods        statedb.RWTable[*cilium.Endpoint]
+	nodes       statedb.RWTable[*k8s.Node]
+	ciliumNodes statedb.RWTable[*cilium.Node]
+	table       statedb.RWTable[*ipcachetable.Entry]
 }
 
 func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
@@ -42,8 +45,7 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 	}
 	txn := db.WriteTxn(k8sNodes, known, progress)
 	for i := range nodes {
-		_, _, err := k8sNodes.Insert(txn, &k8s.Node{Name: fmt.Sprint("node-", i), PodCIDRs: []string{cidr(i).String()},
-			Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: nodeAddr(i).String()}}})
+		_, _, err := k8sNodes.Insert(txn, nodeObject(i))
 		require.NoError(tb, err)
 	}
 	for id := range uint32(1000) {
@@ -57,8 +59,28 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 		Nodes: k8sNodes, CiliumNodes: ciliumNodes, Local: local, Identities: known, Progress: progress, Refused: refused,
 		Writer: newWriter(db, table), Kernel: newFake()})
 	require.NoError(tb, r.subscribe())
-	tb.Cleanup(r.changes.Close)
-	return &remoteRig{r, pods, table}
+	tb.Cleanup(r.close)
+	return &remoteRig{r, pods, k8sNodes, ciliumNodes, table}
+}
+
+// nodeObject is the Node with the range and the address of that number.
+func nodeObject(i int) *k8s.Node {
+	return &k8s.Node{Name: fmt.Sprint("node-", i), PodCIDRs: []string{cidr(i).String()},
+		Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: nodeAddr(i).String()}}}
+}
+
+// putNode inserts a Node, or deletes it.
+func (r *remoteRig) putNode(tb testing.TB, n *k8s.Node, deleted bool) {
+	tb.Helper()
+	txn := r.DB.WriteTxn(r.nodes)
+	defer txn.Commit()
+	var err error
+	if deleted {
+		_, _, err = r.nodes.Delete(txn, n)
+	} else {
+		_, _, err = r.nodes.Insert(txn, n)
+	}
+	require.NoError(tb, err)
 }
 
 func cidr(node int) netip.Prefix {
@@ -147,6 +169,141 @@ func TestRemote_YoungerObjectCounts(t *testing.T) {
 	}
 }
 
+// A node that joins, changes or leaves has the addresses of its own pods decided again, and of those it takes over, and no others.
+func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
+	t.Parallel()
+	const nodes, each = 50, 100
+	r := newRemoteRig(t, nodes)
+	for i := range (nodes + 1) * each { // the pods of the last one come before it
+		r.put(t, i, i%1000)
+	}
+	r.pass()
+	rows := func() int { return r.table.NumObjects(r.DB.ReadTxn()) }
+	require.Equal(t, nodes*each, rows())
+	decide := func(n *k8s.Node, deleted bool) int {
+		t.Helper()
+		r.putNode(t, n, deleted)
+		txn := r.DB.ReadTxn()
+		touched := r.follow(txn, statedb.NewWatchSet())
+		count := len(touched)
+		put, remove := r.compute(txn, touched, false)
+		r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, false)
+		return count
+	}
+	last := nodeObject(nodes)
+	require.Equal(t, each, decide(last, false), "it joins")
+	require.Equal(t, (nodes+1)*each, rows())
+	labelled := *last
+	labelled.Labels = map[string]string{"a": "b"}
+	require.Zero(t, decide(&labelled, false), "what says nothing of pods")
+	moved := *last
+	moved.Addresses = []k8s.NodeAddress{{Type: "InternalIP", Address: "172.31.0.1"}}
+	require.Equal(t, each, decide(&moved, false), "its pods name another address")
+	require.Equal(t, nodes*each, rows())
+	wider := *last
+	wider.PodCIDRs = []string{cidr(nodes).String(), cidr(nodes - 1).String()}
+	require.Equal(t, 2*each, decide(&wider, false), "it returns, and claims the range of a neighbour")
+	require.Equal(t, 2*each, decide(last, true), "it leaves")
+	require.Equal(t, nodes*each, rows())
+}
+
+// claimsNow is what a controller says of addresses: identity, node, and why it believes none.
+func (r *remote) claimsNow(table statedb.Table[*ipcachetable.Entry]) map[string]string {
+	out := map[string]string{}
+	for e := range table.All(r.Writer.db.ReadTxn()) {
+		out[e.Prefix.Addr().String()] = fmt.Sprint(e.Identity, "@", e.Node)
+	}
+	for addr, why := range r.refused {
+		out[addr.String()] += " refused " + string(why.reason)
+	}
+	return out
+}
+
+// TestRemote_AgreesWithAPassOverAllAddresses changes pods and nodes at random, and compares with a controller that begins with what there is.
+func TestRemote_AgreesWithAPassOverAllAddresses(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	r := newRemoteRig(t, 0)
+	pick := func(texts ...string) (some []string) {
+		for _, text := range texts {
+			if random.IntN(3) == 0 {
+				some = append(some, text)
+			}
+		}
+		return some
+	}
+	cidrs := []string{"10.0.0.0/24", "10.0.1.0/24", "10.0.0.0/23", "10.0.0.128/25", "10.0.0.0/8", "fd00::/64", "fd00:0:0:1::/64", "fd00::/62", "fd00::/16"}
+	nodeAddrs := []string{"172.16.0.1", "172.16.0.2", "172.16.0.3", "10.0.0.7", "fd00::7"}
+	podAddrs := []string{"10.0.0.7", "10.0.0.200", "10.0.1.9", "10.200.0.1", "fd00::7", "fd00:0:0:1::8", "fd00:77::1"}
+	k8sNode := func(name string) *k8s.Node {
+		n := &k8s.Node{Name: name, PodCIDRs: pick(cidrs...)}
+		for _, addr := range pick(nodeAddrs...) {
+			n.Addresses = append(n.Addresses, k8s.NodeAddress{Type: "InternalIP", Address: addr})
+		}
+		return n
+	}
+	ciliumNode := func(name string) *cilium.Node {
+		n := &cilium.Node{Name: name, PodCIDRs: pick(cidrs...)}
+		for _, addr := range pick(nodeAddrs...) {
+			n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: "CiliumInternalIP", IP: addr})
+		}
+		return n
+	}
+	pod := func(name string) *cilium.Endpoint {
+		ep := &cilium.Endpoint{Namespace: "default", Name: name, UID: name, Identity: 256 + random.Uint32N(1000), Created: random.Int64N(3)}
+		if named := pick(nodeAddrs[:3]...); named != nil {
+			ep.Node = netip.MustParseAddr(named[0])
+		}
+		if hosts := pick("a", "b", "c"); hosts != nil {
+			ep.Host = hosts[0]
+		}
+		for _, addr := range pick(podAddrs...) {
+			ep.Addrs = append(ep.Addrs, netip.MustParseAddr(addr))
+		}
+		return ep
+	}
+	believed := 0
+	for range 2000 {
+		name, deleted := string(rune('a'+random.IntN(4))), random.IntN(4) == 0
+		txn := r.DB.WriteTxn(r.nodes, r.ciliumNodes, r.pods)
+		switch random.IntN(3) {
+		case 0:
+			change(t, txn, r.nodes, k8sNode(name), deleted)
+		case 1:
+			change(t, txn, r.ciliumNodes, ciliumNode(name), deleted)
+		default:
+			change(t, txn, r.pods, pod(name), deleted)
+		}
+		txn.Commit()
+		r.pass()
+
+		other := statedb.New()
+		table, err := ipcachetable.NewTable(other)
+		require.NoError(t, err)
+		p := r.remoteParams
+		p.Writer = newWriter(other, table)
+		whole := remoteRig{remote: newRemote(p)}
+		require.NoError(t, whole.subscribe())
+		whole.pass()
+		whole.close()
+		want := whole.claimsNow(table)
+		require.Equal(t, want, r.claimsNow(r.table))
+		believed += table.NumObjects(other.ReadTxn())
+	}
+	require.NotZero(t, believed)
+}
+
+func change[R any](t *testing.T, txn statedb.WriteTxn, table statedb.RWTable[R], row R, deleted bool) {
+	t.Helper()
+	var err error
+	if deleted {
+		_, _, err = table.Delete(txn, row)
+	} else {
+		_, _, err = table.Insert(txn, row)
+	}
+	require.NoError(t, err)
+}
+
 const (
 	manyNodes = 200
 	manyPods  = 20_000
@@ -186,6 +343,28 @@ func BenchmarkRemote_OnePodOfMany(b *testing.B) {
 		n++
 		r.put(b, n%manyPods, n%999)
 		r.pass()
+	}
+}
+
+// BenchmarkRemote_NodeJoins is what a node that joins with 30 pods costs beside so many others.
+func BenchmarkRemote_NodeJoins(b *testing.B) {
+	const each = 30
+	for _, nodes := range []int{50, 500, 5000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			r := newRemoteRig(b, nodes)
+			for i := range (nodes + 1) * each {
+				r.put(b, i/each*100+i%each, i%1000)
+			}
+			r.pass()
+			for b.Loop() {
+				r.putNode(b, nodeObject(nodes), false)
+				r.pass()
+				b.StopTimer()
+				r.putNode(b, nodeObject(nodes), true)
+				r.pass()
+				b.StartTimer()
+			}
+		})
 	}
 }
 

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Index answers questions about addresses. It never changes.
+// Index answers questions about addresses. [Index.Replace] alone changes it.
 type Index struct {
 	nodes map[netip.Addr][]string  // who says that an address is its own, routers and health included, sorted
 	cidrs map[netip.Prefix][]owner // whose pods a range is for
-	bits  [2][]int                 // lengths of ranges that there are: IPv4, IPv6
+	bits  [2][]int                 // lengths of ranges that there are, or have been: IPv4, IPv6
 }
 
 type owner struct {
@@ -17,24 +17,50 @@ type owner struct {
 	spec bool
 }
 
+// NewIndex makes an index without nodes.
+func NewIndex() *Index {
+	return &Index{nodes: map[netip.Addr][]string{}, cidrs: map[netip.Prefix][]owner{}}
+}
+
 // Index makes one.
 func (a All) Index() *Index {
-	x := &Index{nodes: map[netip.Addr][]string{}, cidrs: map[netip.Prefix][]owner{}}
+	x := NewIndex()
 	for _, n := range a {
-		for _, addr := range slices.Concat(n.Addrs, n.Routers, n.Health) {
-			if !slices.Contains(x.nodes[addr], n.Name) {
-				x.nodes[addr] = append(x.nodes[addr], n.Name)
-			}
-		}
-		for _, c := range n.CIDRs {
-			x.cidrs[c.Prefix] = append(x.cidrs[c.Prefix], owner{n.Name, c.Spec})
-			if f := family(c.Prefix.Addr()); !slices.Contains(x.bits[f], c.Prefix.Bits()) {
-				x.bits[f] = append(x.bits[f], c.Prefix.Bits())
-			}
-		}
+		x.Replace(Node{}, n)
 	}
 	return x
 }
+
+// Replace takes a node out, and puts another one in, both of which may be the zero Node. Nobody may ask meanwhile.
+func (x *Index) Replace(before, after Node) {
+	for _, addr := range before.All() {
+		if at, found := slices.BinarySearch(x.nodes[addr], before.Name); found {
+			if x.nodes[addr] = slices.Delete(x.nodes[addr], at, at+1); len(x.nodes[addr]) == 0 {
+				delete(x.nodes, addr)
+			}
+		}
+	}
+	for _, c := range before.CIDRs {
+		gone := owner{before.Name, c.Spec}
+		if x.cidrs[c.Prefix] = slices.DeleteFunc(x.cidrs[c.Prefix], func(o owner) bool { return o == gone }); len(x.cidrs[c.Prefix]) == 0 {
+			delete(x.cidrs, c.Prefix)
+		}
+	}
+	for _, addr := range after.All() {
+		if at, found := slices.BinarySearch(x.nodes[addr], after.Name); !found {
+			x.nodes[addr] = slices.Insert(x.nodes[addr], at, after.Name)
+		}
+	}
+	for _, c := range after.CIDRs {
+		x.cidrs[c.Prefix] = append(x.cidrs[c.Prefix], owner{after.Name, c.Spec})
+		if f := family(c.Prefix.Addr()); !slices.Contains(x.bits[f], c.Prefix.Bits()) {
+			x.bits[f] = append(x.bits[f], c.Prefix.Bits())
+		}
+	}
+}
+
+// All are the addresses of a node, of whatever kind.
+func (n Node) All() []netip.Addr { return slices.Concat(n.Addrs, n.Routers, n.Health) }
 
 func family(addr netip.Addr) int {
 	if addr.Is4() {

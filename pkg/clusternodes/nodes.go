@@ -3,6 +3,7 @@ package clusternodes
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cilium/statedb"
 
@@ -39,47 +40,56 @@ type All []Node
 
 // Read collects all nodes. What cannot be read is left out; those who write it say so.
 func Read(txn statedb.ReadTxn, nodes statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node]) All {
-	byName := map[string]*Node{}
-	of := func(name string) *Node {
-		if byName[name] == nil {
-			byName[name] = &Node{Name: name}
-		}
-		return byName[name]
-	}
+	all := make(All, 0, nodes.NumObjects(txn))
 	for row := range nodes.All(txn) {
-		n := of(row.Name)
-		for _, a := range row.Addresses {
+		one, _, _ := ciliumNodes.Get(txn, cilium.NodeByName(row.Name))
+		all = append(all, newNode(row.Name, row, one))
+	}
+	for row := range ciliumNodes.All(txn) {
+		if _, _, found := nodes.Get(txn, k8s.NodeByName(row.Name)); !found {
+			all = append(all, newNode(row.Name, nil, row))
+		}
+	}
+	slices.SortFunc(all, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// ReadOne reads one node as [Read] does; the zero Node when there is none of that name.
+func ReadOne(txn statedb.ReadTxn, nodes statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node], name string) Node {
+	node, _, found := nodes.Get(txn, k8s.NodeByName(name))
+	ciliumNode, _, ciliumFound := ciliumNodes.Get(txn, cilium.NodeByName(name))
+	if !found && !ciliumFound {
+		return Node{}
+	}
+	return newNode(name, node, ciliumNode)
+}
+
+// newNode reads the objects of one node, either of which may be nil.
+func newNode(name string, node *k8s.Node, ciliumNode *cilium.Node) Node {
+	n := Node{Name: name}
+	if node != nil {
+		for _, a := range node.Addresses {
 			n.add(a.Type, a.Address)
 		}
-		for _, text := range append(slices.Clip(row.PodCIDRs), row.PodCIDR) {
+		for _, text := range append(slices.Clip(node.PodCIDRs), node.PodCIDR) {
 			n.addCIDR(text, true)
 		}
 	}
-	for row := range ciliumNodes.All(txn) {
-		n := of(row.Name)
-		for _, a := range row.Addresses {
-			n.add(a.Type, a.IP)
-		}
-		for _, text := range row.PodCIDRs {
-			n.addCIDR(text, false)
-		}
-		for _, text := range []string{row.HealthIPv4, row.HealthIPv6} {
-			if addr, ok := usable(text); ok {
-				n.Health = append(n.Health, addr)
-			}
+	if ciliumNode == nil {
+		return n
+	}
+	for _, a := range ciliumNode.Addresses {
+		n.add(a.Type, a.IP)
+	}
+	for _, text := range ciliumNode.PodCIDRs {
+		n.addCIDR(text, false)
+	}
+	for _, text := range []string{ciliumNode.HealthIPv4, ciliumNode.HealthIPv6} {
+		if addr, ok := usable(text); ok {
+			n.Health = append(n.Health, addr)
 		}
 	}
-	all := make(All, 0, len(byName))
-	for _, n := range byName {
-		all = append(all, *n)
-	}
-	slices.SortFunc(all, func(a, b Node) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1 // names are keys: no two are equal
-	})
-	return all
+	return n
 }
 
 func (n *Node) add(kind, text string) {
@@ -133,9 +143,10 @@ func Usable(addr netip.Addr) bool {
 }
 
 // Equal compares everything.
-func (a All) Equal(b All) bool {
-	return slices.EqualFunc(a, b, func(x, y Node) bool {
-		return x.Name == y.Name && slices.Equal(x.Addrs, y.Addrs) && slices.Equal(x.Routers, y.Routers) &&
-			slices.Equal(x.Health, y.Health) && slices.Equal(x.CIDRs, y.CIDRs)
-	})
+func (n Node) Equal(o Node) bool {
+	return n.Name == o.Name && slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Routers, o.Routers) && slices.Equal(n.Health, o.Health) &&
+		slices.Equal(n.CIDRs, o.CIDRs)
 }
+
+// Equal compares everything.
+func (a All) Equal(b All) bool { return slices.EqualFunc(a, b, Node.Equal) }

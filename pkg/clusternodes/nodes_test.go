@@ -9,6 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 func read(t *testing.T, nodes []*k8s.Node, ciliumNodes []*cilium.Node) All {
@@ -74,4 +75,50 @@ func TestRead_AddressesOfNodes(t *testing.T) {
 	require.Empty(t, all.Index().NodesOf(addr("192.0.2.9")))
 	require.True(t, all.Equal(all))
 	require.False(t, all.Equal(all[:1]))
+}
+
+// An index whose nodes are replaced one by one answers as one that is made of what there is.
+func TestReplace_AgreesWithANewIndex(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("10.1.0.7"), netip.MustParseAddr("fd01::7")}
+	ranges := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24"), netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd01::/64")}
+	some := func(n int) bool { return random.IntN(n) == 0 }
+	names, now, x := []string{"a", "b", "c"}, map[string]Node{}, NewIndex()
+	for range 2000 {
+		name := names[random.IntN(len(names))]
+		n := Node{}
+		if !some(4) {
+			n.Name = name
+			for _, addr := range addrs {
+				for _, into := range []*[]netip.Addr{&n.Addrs, &n.Routers, &n.Health} {
+					if some(4) {
+						*into = append(*into, addr)
+					}
+				}
+			}
+			for _, r := range ranges {
+				for _, spec := range []bool{true, false} {
+					if some(3) {
+						n.CIDRs = append(n.CIDRs, CIDR{r, spec})
+					}
+				}
+			}
+		}
+		x.Replace(now[name], n)
+		if now[name] = n; n.Name == "" {
+			delete(now, name)
+		}
+		want := NewIndex()
+		for _, n := range now {
+			want.Replace(Node{}, n)
+		}
+		for _, addr := range addrs {
+			require.Equal(t, want.NodesOf(addr), x.NodesOf(addr))
+			for _, name := range names {
+				require.Equal(t, want.MayHold(name, addr), x.MayHold(name, addr))
+				require.Equal(t, want.HoldsPods(name, addr), x.HoldsPods(name, addr))
+			}
+		}
+	}
 }
