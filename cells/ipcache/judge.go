@@ -32,20 +32,18 @@ func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims
 		return refusedclaims.NodeAddress, false
 	case len(hosts) == 0:
 		return refusedclaims.UnknownNode, false
-	case !slices.ContainsFunc(hosts, func(name string) bool { return j.nodes.MayHold(name, addr) }):
+	}
+	if _, found := j.nodes.HostOf(ep, addr); !found {
 		return refusedclaims.OutsideCIDRs, false
 	}
 	return "", false
 }
 
-// host returns the node of a pod that is believed: of several, which name each other's address as theirs, the first by name.
+// host returns the node of a pod that is believed; "" when several nodes claim the address by which its object names its node. Packets to such a pod go to the
+// node of the range around it.
 func (j *judge) host(ep *cilium.Endpoint, addr netip.Addr) string {
-	for _, name := range j.nodes.HostsOf(ep) {
-		if j.nodes.MayHold(name, addr) {
-			return name
-		}
-	}
-	return ""
+	name, _ := j.nodes.HostOf(ep, addr)
+	return name
 }
 
 // isOfCluster tells whether a number may stand for a pod of another node.

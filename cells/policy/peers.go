@@ -226,9 +226,11 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 	return as
 }
 
-// believes tells whether ipcache knows an address by an identity because of this object, as far as can be told.
+// believes tells whether ipcache knows an address by an identity because of this object, as far as can be told. Where several nodes may be meant by the object,
+// its entry may name none.
 func (in *inputs) believes(e *ipcache.Entry, o *cilium.Endpoint, number uint32) bool {
-	return e.Owner == ipcache.OwnerCiliumEndpoints && e.Identity == number && slices.Contains(in.peers.nodes.HostsOf(o), e.Node)
+	hosts := in.peers.nodes.HostsOf(o)
+	return e.Owner == ipcache.OwnerCiliumEndpoints && e.Identity == number && (slices.Contains(hosts, e.Node) || e.Node == "" && len(hosts) > 1)
 }
 
 // claimed tells whether an address may become that of a pod elsewhere, so that denies have to hold there: it is one of its node's pods,

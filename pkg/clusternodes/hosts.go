@@ -1,6 +1,7 @@
 package clusternodes
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -16,4 +17,19 @@ func (x *Index) HostsOf(ep *cilium.Endpoint) []string {
 		return []string{ep.Host}
 	}
 	return nil
+}
+
+// HostOf returns the node of a pod with an address: of the nodes that its object may mean, the one that may have such a pod. It reports whether any may. When
+// several may, each of which claims the address in the object, none is proven and the name is empty.
+func (x *Index) HostOf(ep *cilium.Endpoint, addr netip.Addr) (name string, found bool) {
+	for _, host := range x.HostsOf(ep) {
+		switch {
+		case !x.MayHold(host, addr):
+		case found:
+			return "", true
+		default:
+			name, found = host, true
+		}
+	}
+	return name, found
 }
