@@ -93,6 +93,7 @@ func TestOutput(t *testing.T) {
 {"ref":{"kind":"CiliumNetworkPolicy","namespace":"shop","name":"names"},"problems":[{"path":"spec","reason":"Unsupported","message":"x"}]}]}`,
 		"GET /statedb/dump/path-tests": `{"path-tests":[{"node":"a","kind":"echo","state":"passed"},{"node":"b","kind":"echo","state":"unknown"},
 {"node":"c\u001b[2J","kind":"echo","state":"failed","fault":"blocked","detail":"UDP port 8472 is blocked","remedy":"open it"}]}`,
+		"GET /statedb/dump/node-views": `{"node-views":[{"node":"d\u001b[2J","nodes":2,"own":3,"suspect":"d\u001b[2J"},{"node":"e","nodes":3,"own":3,"suspect":"node-1"}]}`,
 		"GET /statedb/dump/self-tests": `{"self-tests":[{"name":"attach","state":"failed","at":"2026-01-02T03:04:05Z","message":"ping: no answer"}]}`,
 		"GET /statedb/dump/identities": `{"identities":[{"id":300,"source":"crd","labels":{"k8s:app":"web","k8s:x":""}}]}`,
 		"GET /v1/identity/300":         `{"id":300}`,
@@ -106,7 +107,11 @@ func TestOutput(t *testing.T) {
 			`"dst":"10.0.1.8","srcPort":1,"dstPort":2,"length":60,"location":"pod_egress.c:10","time":"2026-01-02T03:04:05Z"}]}`,
 	})
 	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nCluster health:        2/3 reachable; unreachable: node-\\x1b[2J\n" +
-		"Paths:                 1/3 passed, 1 unknown, 1 failed\n  c\\x1b[2J:            UDP port 8472 is blocked: open it\nKubernetes:            Ok - from manifests\n" +
+		"Paths:                 1/3 passed, 1 unknown, 1 failed\n  c\\x1b[2J:            UDP port 8472 is blocked: open it\n" +
+		"Node views:            2 agents know other nodes than this one\n" +
+		"  d\\x1b[2J:            the agent of d\\x1b[2J knows 2 nodes and this one 3: look at the agent of d\\x1b[2J. Compare waggle node list on both nodes, and restart that agent if they still differ\n" +
+		"  e:                   the agents of e and of this node know 3 nodes each, which are not the same or have other addresses: look at the agent of node-1. Compare waggle node list on both nodes, and restart that agent if they still differ\n" +
+		"Kubernetes:            Ok - from manifests\n" +
 		"IPAM:                  IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:              veth links, programs attached with tc, 0 maps\n" +
 		"Programs:              datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
 		"Routing:               Network: Tunnel [vxlan]   Host: BPF\n" +

@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
@@ -50,6 +51,7 @@ type statusRows struct {
 	Repairs   []driftrepairs.Repair `json:"drift-repairs,omitempty"`
 	Programs  []bpfprograms.Program `json:"bpf-programs,omitempty"`
 	Paths     []*pathtests.Test     `json:"path-tests,omitempty"`
+	Views     []*nodeviews.View     `json:"node-views,omitempty"`
 	endpoints []models.Endpoint
 	policies  []*policies.Policy
 	config    *models.DaemonConfiguration
@@ -73,6 +75,9 @@ func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err erro
 		return err
 	}
 	if s.Paths, err = client.Rows[*pathtests.Test](ctx, c, "path-tests"); err != nil {
+		return err
+	}
+	if s.Views, err = client.Rows[*nodeviews.View](ctx, c, "node-views"); err != nil {
 		return err
 	}
 	s.Programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
@@ -121,6 +126,7 @@ func statusText(w io.Writer, s *statusRows) {
 	line("Node", s.Cluster.Self)
 	line("Cluster health", orDash(s.Cluster.CiliumHealth.Msg))
 	pathLines(s.Paths, line)
+	viewLines(s.Views, line)
 	line("Kubernetes", statusLine(models.Status{State: models.StatusState(s.Kubernetes.State), Msg: s.Kubernetes.Msg}))
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
@@ -142,7 +148,7 @@ func statusText(w io.Writer, s *statusRows) {
 	_ = tw.Flush()
 }
 
-// shownPaths limits the paths with a fault that the status shows.
+// shownPaths limits the paths with a fault, and the agents that know other nodes, that the status shows.
 const shownPaths = 5
 
 // pathLines sums up the tests of the paths to other nodes and says what is wrong. Without tests it writes nothing.
@@ -158,6 +164,21 @@ func pathLines(rows []*pathtests.Test, line func(name, value string)) {
 	line("Paths", text)
 	for _, t := range summary.Failed[:min(len(summary.Failed), shownPaths)] {
 		line("  "+printable.Text(t.Node), t.Sentence())
+	}
+}
+
+// viewLines says which agents know other nodes than that of this node. Without such agents it writes nothing.
+func viewLines(rows []*nodeviews.View, line func(name, value string)) {
+	if len(rows) == 0 {
+		return
+	}
+	text := fmt.Sprintf("%d agents know other nodes than this one", len(rows))
+	if len(rows) > shownPaths {
+		text += "; see waggle db show node-views"
+	}
+	line("Node views", text)
+	for _, v := range rows[:min(len(rows), shownPaths)] {
+		line("  "+printable.Text(v.Node), v.Sentence())
 	}
 }
 

@@ -127,4 +127,5 @@ func (c *collector) collectNodeHealth(out chan<- prometheus.Metric, txn statedb.
 	}
 	c.send(out, unreachableNodes, float64(hosts[nodehealth.Unreachable]))
 	c.send(out, unreachableEndpoints, float64(endpoints[nodehealth.Unreachable]))
+	c.send(out, viewsDiffer, float64(c.NodeViews.NumObjects(txn)))
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
@@ -53,6 +54,7 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
 		flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
 		nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
+		nodeviews.NewTable, statedb.RWTable[*nodeviews.View].ToTable,
 		pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 		refusedclaims.NewTable, statedb.RWTable[refusedclaims.Refused].ToTable,

@@ -22,6 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
@@ -47,6 +48,7 @@ type tableParams struct {
 	Refused     statedb.Table[refusedclaims.Refused]
 	Nodes       statedb.Table[*nodes.Node]
 	NodeHealth  statedb.Table[*nodehealth.Path]
+	NodeViews   statedb.Table[*nodeviews.View]
 	PathTests   statedb.Table[*pathtests.Test]
 	Flows       statedb.Table[conntrack.Map]
 	Translated  statedb.Table[natusage.Usage]
@@ -80,7 +82,7 @@ func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
-		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, healthStatus, unreachableNodes, unreachableEndpoints, pathTests, pathFaults, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, healthStatus, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers} {
 		c.descs[d.Name] = d.desc()

@@ -2,6 +2,7 @@ package nodehealth
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"runtime"
@@ -16,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
 // cpu is what this process has used.
@@ -40,8 +42,9 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	table, err1 := tables.NewTable(db)
 	all, err2 := nodes.NewTable(db)
 	o, err3 := newOptions(DefaultConfig, settings.Agent{})
-	if err1 != nil || err2 != nil || err3 != nil {
-		b.Fatal(err1, err2, err3)
+	views, err4 := nodeviews.NewTable(db)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		b.Fatal(err)
 	}
 	o.port = netip.MustParseAddrPort(l.Addr().String()).Port()
 	agent := settings.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
@@ -59,12 +62,12 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 		}
 	}
 	txn.Commit()
-	p := newProber(params{DB: db, Agent: agent, Options: o, Kernel: newKernel(), Table: table, Nodes: all})
+	p := newProber(params{DB: db, Agent: agent, Options: o, Kernel: newKernel(), Table: table, Views: views, Nodes: all, View: newView(agent)})
 	p.initialized = initialized
 	ctx, cancel := context.WithCancel(b.Context())
 	health, _ := cell.NewSimpleHealth()
 	var running sync.WaitGroup
-	running.Go(func() { _ = responder{Kernel: listening{l: l}}.run(ctx, health) })
+	running.Go(func() { _ = responder{Kernel: listening{l: l}, View: p.view}.run(ctx, health) })
 	running.Go(func() { _ = p.run(ctx, health) })
 	defer running.Wait()
 	defer cancel()

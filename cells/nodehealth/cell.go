@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
 // Cell probes the nodes of the cluster and answers their probes.
@@ -25,11 +26,16 @@ var Cell = cell.Module("node-health", "Reachability of the nodes of the cluster"
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		tables.NewTable, // only this cell writes
-		newOptions,      // checked flags
-		newProber,       // decides which node is probed when
+		tables.NewTable,    // only this cell writes
+		nodeviews.NewTable, // likewise
+		newView,            // what this agent knows of the nodes, for answers to others
+		newOptions,         // checked flags
+		newProber,          // decides which node is probed when
 	),
-	cell.Provide(statedb.RWTable[*tables.Path].ToTable),
+	cell.Provide(
+		statedb.RWTable[*tables.Path].ToTable,    // anyone may read
+		statedb.RWTable[*nodeviews.View].ToTable, // likewise
+	),
 	cell.Invoke(register),
 )
 

@@ -29,6 +29,7 @@ type fake struct {
 	mu    sync.Mutex
 	wrong map[netip.Addr]wrong
 	asked map[netip.Addr]*counts
+	views map[netip.Addr]*digest // in answers by HTTP; an address without one answers as Cilium does
 	hello *pipenet.Listener
 	api   *pipenet.Listener
 }
@@ -48,7 +49,7 @@ var troubles = map[string]error{
 }
 
 func newFake() *fake {
-	return &fake{wrong: map[netip.Addr]wrong{}, asked: map[netip.Addr]*counts{}, hello: pipenet.Listen("hello"), api: pipenet.Listen("api")}
+	return &fake{wrong: map[netip.Addr]wrong{}, asked: map[netip.Addr]*counts{}, views: map[netip.Addr]*digest{}, hello: pipenet.Listen("hello"), api: pipenet.Listen("api")}
 }
 
 // count counts a request and returns what is wrong with the host.
@@ -68,8 +69,11 @@ func (f *fake) Echo(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	return reply(ctx, f.count(to, func(c *counts) *int { return &c.echo }).echo)
 }
 
-func (f *fake) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
-	return reply(ctx, f.count(to.Addr(), func(c *counts) *int { return &c.hello }).hello)
+func (f *fake) Hello(ctx context.Context, to netip.AddrPort, _ string) (time.Duration, *digest, error) {
+	latency, err := reply(ctx, f.count(to.Addr(), func(c *counts) *int { return &c.hello }).hello)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return latency, f.views[to.Addr()], err
 }
 
 func reply(ctx context.Context, wrong error) (time.Duration, error) {
@@ -133,6 +137,7 @@ func (f *fake) call(ctx context.Context, method, path string) (code int, body st
 // commands change the network and ask the API:
 //
 //	net/set ADDR ECHO HELLO    what is wrong with a host, by the names of troubles; - for nothing
+//	net/view ADDR [DIGEST]     the header by which a host answers, none without one
 //	net/asked [ADDR]           how often each address was asked, or one
 //	health/call METHOD PATH    the API's answer, with times and latencies as they are
 func (f *fake) commands() upstream.ScriptCmdsOut {
@@ -141,6 +146,17 @@ func (f *fake) commands() upstream.ScriptCmdsOut {
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				addr, err := netip.ParseAddr(args[0])
 				f.set(addr, wrong{troubles[args[1]], troubles[args[2]]})
+				return nil, err
+			}),
+		"net/view": script.Command(script.CmdUsage{Summary: "Set the digest of a host", Args: "addr [digest]"},
+			func(_ *script.State, args ...string) (script.WaitFunc, error) {
+				addr, err := netip.ParseAddr(args[0])
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				delete(f.views, addr)
+				if len(args) > 1 {
+					f.views[addr] = parseDigest(args[1])
+				}
 				return nil, err
 			}),
 		"net/asked": script.Command(script.CmdUsage{Summary: "Count requests", Args: "[addr]"},

@@ -13,8 +13,9 @@ type kernel interface {
 	Open()
 	// Echo sends one ICMP echo request and returns the time until its reply.
 	Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
-	// Hello asks the responder at an address and returns the time from the first packet to the answer.
-	Hello(ctx context.Context, to netip.AddrPort) (time.Duration, error)
+	// Hello asks the responder at an address in the name of a node. It returns the time from the first packet to the answer, and the digest of the
+	// nodes that the agent there knows, nil when the answer has none.
+	Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error)
 	// Close closes the sockets of Echo. The next request opens others.
 	Close()
 	// ListenHello opens the responder's port on all addresses.

@@ -54,7 +54,8 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	health, _ := cell.NewSimpleHealth()
 	var running sync.WaitGroup
-	running.Go(func() { _ = responder{Kernel: listening{l: l}}.run(ctx, health) })
+	known := viewOf(t, "far", true, "far", "near", "third")
+	running.Go(func() { _ = responder{Kernel: listening{l: l}, View: known}.run(ctx, health) })
 	t.Cleanup(func() { stop(); running.Wait() })
 
 	s := sockets{icmpecho.New()}
@@ -69,13 +70,13 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 			return err
 		})
 		testnet.Await(t, func(ctx context.Context) error {
-			latency, err := s.Hello(ctx, netip.AddrPortFrom(to, port))
-			if err == nil && latency <= 0 {
-				t.Errorf("HTTP to %s took %v", to, latency)
+			latency, theirs, err := s.Hello(ctx, netip.AddrPortFrom(to, port), "near")
+			if err == nil && (latency <= 0 || theirs == nil || *theirs != *known.with("near")) {
+				t.Errorf("HTTP to %s took %v, digest %v", to, latency, theirs)
 			}
 			return err
 		})
-		if _, err := s.Hello(ctx, netip.AddrPortFrom(to, port+1)); !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, icmpecho.ErrLocal) {
+		if _, _, err := s.Hello(ctx, netip.AddrPortFrom(to, port+1), "near"); !errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, icmpecho.ErrLocal) {
 			t.Errorf("HTTP to %s without a responder: %v", to, err)
 		}
 	}
@@ -85,7 +86,7 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 		if _, err := s.Echo(short, to); err == nil || errors.Is(err, icmpecho.ErrLocal) {
 			t.Errorf("ICMP to %s without a link: %v", to, err)
 		}
-		if _, err := s.Hello(short, netip.AddrPortFrom(to, port)); err == nil || errors.Is(err, icmpecho.ErrLocal) {
+		if _, _, err := s.Hello(short, netip.AddrPortFrom(to, port), "near"); err == nil || errors.Is(err, icmpecho.ErrLocal) {
 			t.Errorf("HTTP to %s without a link: %v", to, err)
 		}
 		cancel()
@@ -94,7 +95,7 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 	for _, to := range hosts {
 		testnet.Await(t, func(ctx context.Context) error {
 			_, err := s.Echo(ctx, to)
-			_, failed := s.Hello(ctx, netip.AddrPortFrom(to, port))
+			_, _, failed := s.Hello(ctx, netip.AddrPortFrom(to, port), "near")
 			return errors.Join(err, failed)
 		})
 	}
@@ -117,7 +118,7 @@ func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := s.Hello(ctx, netip.AddrPortFrom(hosts[0], 4240)); err == nil || describe(err) != "Connection timed out" {
+	if _, _, err := s.Hello(ctx, netip.AddrPortFrom(hosts[0], 4240), "near"); err == nil || describe(err) != "Connection timed out" {
 		t.Errorf("error %v, want that of the deadline", err)
 	}
 	// The socket is closed: no connection of the namespace is in SYN_SENT (02).

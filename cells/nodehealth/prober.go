@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
 const (
@@ -42,25 +43,31 @@ type params struct {
 	Options options
 	Kernel  kernel
 	Table   statedb.RWTable[*tables.Path]
+	Views   statedb.RWTable[*nodeviews.View]
 	Nodes   statedb.Table[*nodes.Node]
+	View    *view
 }
 
-// prober schedules the probes and writes the table. The loop owns all fields except requests and ended, which other goroutines write.
+// prober schedules the probes and writes the tables. The loop owns all fields except requests and ended, which other goroutines write.
 type prober struct {
 	db          *statedb.DB
 	agent       settings.Agent
 	options     options
 	kernel      kernel
 	table       statedb.RWTable[*tables.Path]
+	views       statedb.RWTable[*nodeviews.View]
 	nodes       statedb.Table[*nodes.Node]
+	view        *view
 	initialized func(statedb.WriteTxn)
 
 	calm, urgent *rate.Limiter
 	targets      map[string]*target // by the name of the node
 	seen         seen
-	busy         int            // addresses that are being asked
-	running      sync.WaitGroup // visits
-	hindrance    error          // why probes cannot be sent, by the last visit; nil when they can
+	busy         int                // addresses that are being asked
+	running      sync.WaitGroup     // visits
+	hindrance    error              // why probes cannot be sent, by the last visit; nil when they can
+	differing    map[string]*target // with a row in node-views
+	followed     int                // targets that are probed again soon because their agents differ
 
 	requests *requests
 	mu       sync.Mutex // guards ended
@@ -83,6 +90,7 @@ type target struct {
 	done  time.Time      // beginning of the last visit that has ended
 	busy  bool           // a visit is under way
 	spare bool           // the next visit is one that leaves HTTP out when lean
+	view  comparison     // of the nodes that its agent knows with those of this one
 }
 
 // open reports whether the last probe of an address failed and its verdict is still open.
@@ -92,10 +100,10 @@ func (t *target) open() bool {
 
 func newProber(p params) *prober {
 	return &prober{
-		db: p.DB, agent: p.Agent, options: p.Options, kernel: p.Kernel, table: p.Table, nodes: p.Nodes,
+		db: p.DB, agent: p.Agent, options: p.Options, kernel: p.Kernel, table: p.Table, views: p.Views, nodes: p.Nodes, view: p.View,
 		calm:    rate.NewLimiter(rate.Limit(p.Options.rate), p.Options.rate),
 		urgent:  rate.NewLimiter(urgentRate, urgentRate*int(urgentStep)/int(time.Second)),
-		targets: map[string]*target{}, requests: newRequests(), wake: make(chan struct{}, 1),
+		targets: map[string]*target{}, differing: map[string]*target{}, requests: newRequests(), wake: make(chan struct{}, 1),
 	}
 }
 
@@ -114,12 +122,13 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 		var u update
 		p.absorb(&u)
 		p.follow(txn, complete, &u)
+		p.suspects(&u)
 		if err := p.commit(u, complete); err != nil {
 			return err
 		}
 		p.answer()
 		pause := p.start(ctx)
-		p.report(health)
+		p.report(p.db.ReadTxn(), health)
 		heartbeat.IdleFor(ctx, pause)
 		if p.wait(ctx, changed, pause) != nil {
 			return nil //nolint:nilerr // the agent stops
@@ -133,7 +142,8 @@ func (p *prober) restore() {
 	p.mu.Lock()
 	p.ended = nil
 	p.mu.Unlock()
-	p.busy, p.seen = 0, seen{}
+	clear(p.differing)
+	p.busy, p.followed, p.seen = 0, 0, seen{}
 	txn := p.db.ReadTxn()
 	for row := range p.table.All(txn) {
 		t := p.targets[row.Node]
@@ -143,6 +153,12 @@ func (p *prober) restore() {
 		}
 		t.paths = append(t.paths, row)
 	}
+	for row := range p.views.All(txn) {
+		if t := p.targets[row.Node]; t != nil {
+			t.view = comparison{last: difference{row.Difference, row.Nodes - row.Own}, since: row.Since, row: row}
+			p.differing[row.Node] = t
+		}
+	}
 }
 
 // soon returns a random time within the spread of the cluster. All agents see a new node at the same moment and must not probe it at once.
@@ -150,8 +166,12 @@ func (p *prober) soon(txn statedb.ReadTxn) time.Time {
 	return time.Now().Add(rand.N(max(p.options.spread(p.nodes.NumObjects(txn)), 1)))
 }
 
-// update is what a round changes in the table.
-type update struct{ put, gone []*tables.Path }
+// update is what a round changes in the tables.
+type update struct {
+	put, gone []*tables.Path
+	views     []*target         // with another row of a difference
+	agreed    []*nodeviews.View // rows of differences that are over
+}
 
 // follow compares targets with the nodes. Nodes that are missing are dropped only when the table is complete.
 func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
@@ -160,6 +180,7 @@ func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
 		return
 	}
 	p.seen = now
+	p.view.update(statedb.ToSeq(p.nodes.All(txn)), complete)
 	self, _, _ := p.nodes.Get(txn, nodes.ByName(p.agent.NodeName))
 	for node := range p.nodes.All(txn) {
 		t := p.targets[node.Name]
@@ -175,6 +196,7 @@ func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
 	for name, t := range p.targets {
 		if _, _, found := p.nodes.Get(txn, nodes.ByName(name)); !found {
 			u.gone = append(u.gone, t.paths...)
+			p.agree(t, u)
 			delete(p.targets, name)
 		}
 	}
@@ -195,6 +217,9 @@ func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*tables.Path, u 
 		u.put = append(u.put, row)
 		t.due = p.soon(txn)
 	}
+	if len(rows) > 0 && rows[0].UID != t.uid() {
+		p.agree(t, u)
+	}
 	t.paths = rows
 }
 
@@ -212,7 +237,7 @@ func (p *prober) absorb(u *update) {
 			continue // the node was removed
 		}
 		p.hindrance = nil
-		current := true
+		current, compared := true, false
 		for i, r := range v.results {
 			for _, o := range []outcome{r.icmp, r.http} {
 				if errors.Is(o.err, icmpecho.ErrLocal) {
@@ -228,6 +253,10 @@ func (p *prober) absorb(u *update) {
 			row.ICMP, row.HTTP = after(row.ICMP, r.icmp), after(row.HTTP, r.http)
 			t.paths[known] = &row
 			u.put = append(u.put, &row)
+			if v.web[i] && r.http.err == nil && !compared {
+				compared = true
+				p.compare(t, r.digest, v.began, u)
+			}
 		}
 		if current { // otherwise the new address is due
 			t.due = time.Now().Add(p.next(t))
@@ -244,6 +273,8 @@ func (p *prober) next(t *target) time.Duration {
 		return min(interval, suspectInterval)
 	case slices.ContainsFunc(t.paths, func(row *tables.Path) bool { return row.State() == tables.Unreachable }):
 		return min(interval, p.options.base)
+	case t.view.followed:
+		return min(interval, viewTimeout)
 	}
 	return interval
 }
@@ -290,7 +321,7 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 }
 
 // plan chooses what a visit asks: ICMP at all addresses, and HTTP, which takes most of the CPU time, at the address that was not asked for longest. Every
-// other visit leaves HTTP out when lean. With all, or when anything of the node is not known to be well, HTTP is asked at all addresses.
+// other visit leaves HTTP out when lean, unless the node's agent is followed. With all, or when anything of the node is not known to be well, HTTP is asked at all addresses.
 func plan(t *target, all, lean bool) *visit {
 	v := &visit{target: t, began: time.Now()}
 	oldest := 0
@@ -306,7 +337,7 @@ func plan(t *target, all, lean bool) *visit {
 	}
 	v.web = make([]bool, len(v.paths))
 	for i := range v.web {
-		v.web[i] = all || i == oldest && !(lean && t.spare)
+		v.web[i] = all || i == oldest && (!lean || !t.spare || t.view.followed)
 	}
 	return v
 }
@@ -316,7 +347,7 @@ func (p *prober) visit(ctx context.Context, v *visit) {
 	t.busy, t.began, t.spare = true, v.began, !t.spare
 	p.busy += len(v.paths)
 	p.running.Go(func() {
-		v.do(ctx, p.kernel, p.options)
+		v.do(ctx, p.kernel, p.options, p.agent.NodeName)
 		p.mu.Lock()
 		p.ended = append(p.ended, v)
 		p.mu.Unlock()
@@ -351,10 +382,10 @@ func (p *prober) answer() {
 
 // commit writes the rows of a round.
 func (p *prober) commit(u update, complete bool) error {
-	if done, _ := p.table.Initialized(p.db.ReadTxn()); len(u.put)+len(u.gone) == 0 && (done || !complete) {
+	if done, _ := p.table.Initialized(p.db.ReadTxn()); len(u.put)+len(u.gone)+len(u.views)+len(u.agreed) == 0 && (done || !complete) {
 		return nil
 	}
-	txn := p.db.WriteTxn(p.table)
+	txn := p.db.WriteTxn(p.table, p.views)
 	defer txn.Abort()
 	for _, row := range u.gone {
 		if _, _, err := p.table.Delete(txn, row); err != nil {
@@ -369,6 +400,9 @@ func (p *prober) commit(u update, complete bool) error {
 			return fmt.Errorf("insert the health of node %s: %w", row.Node, err)
 		}
 	}
+	if err := p.commitViews(txn, u); err != nil {
+		return err
+	}
 	if complete {
 		p.initialized(txn)
 	}
@@ -376,10 +410,21 @@ func (p *prober) commit(u update, complete bool) error {
 	return nil
 }
 
-// report sets the health of the module, which is degraded when probes cannot be sent. An unreachable node does not degrade it.
-func (p *prober) report(health cell.Health) {
+// report sets the health of the module, which is degraded when probes cannot be sent, and when agents know other nodes than this one. An unreachable node
+// does not degrade it.
+func (p *prober) report(txn statedb.ReadTxn, health cell.Health) {
 	if p.hindrance != nil {
 		health.Degraded("Some probes cannot be sent", errors.New(describe(p.hindrance)))
+		return
+	}
+	if len(p.differing) > 0 {
+		var some []error
+		for row := range p.views.All(txn) {
+			if len(some) < shownViews {
+				some = append(some, errors.New(row.Sentence()))
+			}
+		}
+		health.Degraded(fmt.Sprintf("%d agents know other nodes than this one", len(p.differing)), errors.Join(some...))
 		return
 	}
 	health.OK(fmt.Sprintf("%d nodes, each probed every %v", len(p.targets), p.options.interval(len(p.targets))))

@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
 // rig is a prober over a fake network, in the bubble of the caller.
@@ -45,8 +46,10 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 	require.NoError(t, err)
 	o, err := newOptions(DefaultConfig, settings.Agent{})
 	require.NoError(t, err)
+	views, err := nodeviews.NewTable(db)
+	require.NoError(t, err)
 	agent := settings.Agent{NodeName: nameOf(0), ClusterName: "default", EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
-	r := &rig{newProber(params{DB: db, Agent: agent, Options: o, Kernel: net, Table: table, Nodes: all}), all, api{}}
+	r := &rig{newProber(params{DB: db, Agent: agent, Options: o, Kernel: net, Table: table, Views: views, Nodes: all, View: newView(agent)}), all, api{}}
 	r.api = api{DB: db, Agent: agent, Options: o, Prober: r.prober, Nodes: all, Paths: table}
 	txn := db.WriteTxn(table, all)
 	r.initialized = table.RegisterInitializer(txn, "node-health")
@@ -145,13 +148,13 @@ type gauge struct {
 	now, most int
 }
 
-func (g *gauge) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
+func (g *gauge) Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error) {
 	g.mu.Lock()
 	g.now++
 	g.most = max(g.most, g.now)
 	g.mu.Unlock()
 	defer func() { g.mu.Lock(); g.now--; g.mu.Unlock() }()
-	return g.kernel.Hello(ctx, to)
+	return g.kernel.Hello(ctx, to, asker)
 }
 
 // lossy loses two of three ICMP requests, and two of three HTTP requests, of each address.
@@ -162,9 +165,10 @@ func (l lossy) Echo(ctx context.Context, to netip.Addr) (time.Duration, error) {
 	return reply(ctx, l.lost(to, func(c counts) int { return c.echo }))
 }
 
-func (l lossy) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
+func (l lossy) Hello(ctx context.Context, to netip.AddrPort, _ string) (time.Duration, *digest, error) {
 	l.count(to.Addr(), func(c *counts) *int { return &c.hello })
-	return reply(ctx, l.lost(to.Addr(), func(c counts) int { return c.hello }))
+	latency, err := reply(ctx, l.lost(to.Addr(), func(c counts) int { return c.hello }))
+	return latency, nil, err
 }
 
 func (l lossy) lost(to netip.Addr, which func(counts) int) error {

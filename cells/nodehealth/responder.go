@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,6 +45,7 @@ type responder struct {
 
 	Kernel  kernel
 	Options options
+	View    *view
 }
 
 // run listens and serves. An error closes the port; the job opens it again.
@@ -53,7 +55,7 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 	if err != nil {
 		return err
 	}
-	var open connections
+	open := connections{view: r.View}
 	defer open.wait()
 	defer l.Close()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
@@ -86,6 +88,7 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 
 // connections holds the open connections, the oldest first.
 type connections struct {
+	view    *view
 	serving sync.WaitGroup
 	mu      sync.Mutex // guards all
 	all     []*connection
@@ -120,7 +123,7 @@ func (c *connections) serve(inner net.Conn) {
 		if err != nil {
 			return // no request, or a too long one
 		}
-		_, _ = io.WriteString(conn, answerTo(request))
+		_, _ = io.WriteString(conn, answerTo(request, c.view))
 	})
 }
 
@@ -162,8 +165,8 @@ func (c *connections) remove(conn *connection) {
 	}
 }
 
-// answerTo is the whole answer to a request.
-func answerTo(r *http.Request) string {
+// answerTo is the whole answer to a request. One that names the node that asks is told which nodes this agent knows.
+func answerTo(r *http.Request, known *view) string {
 	status, body := "200 OK", 0
 	if n, err := strconv.Atoi(r.URL.Query().Get("bytes")); err == nil {
 		body = max(0, min(n, maxBody))
@@ -177,5 +180,11 @@ func answerTo(r *http.Request) string {
 	if status != "200 OK" || r.Method == http.MethodHead {
 		body = 0
 	}
-	return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", status, body, strings.Repeat("-", body))
+	header := ""
+	if asker, err := url.PathUnescape(r.Header.Get(askerHeader)); err == nil && asker != "" && status == "200 OK" {
+		if d := known.with(asker); d != nil {
+			header = digestHeader + ": " + d.text() + "\r\n"
+		}
+	}
+	return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Length: %d\r\n%sConnection: close\r\n\r\n%s", status, body, header, strings.Repeat("-", body))
 }

@@ -115,7 +115,7 @@ func TestResponder_AnswersOfALength(t *testing.T) {
 				t.Errorf("%q: %d bytes (%v), want %d", query, len(body), err, want)
 			}
 		}
-		if got := answerTo(&http.Request{Method: http.MethodHead, URL: &url.URL{Path: helloPath, RawQuery: "bytes=9"}}); !strings.HasSuffix(got, "Content-Length: 0\r\nConnection: close\r\n\r\n") {
+		if got := answerTo(&http.Request{Method: http.MethodHead, URL: &url.URL{Path: helloPath, RawQuery: "bytes=9"}}, nil); !strings.HasSuffix(got, "Content-Length: 0\r\nConnection: close\r\n\r\n") {
 			t.Errorf("HEAD has a body: %q", got)
 		}
 	})
@@ -259,6 +259,10 @@ func TestAsk_HostilePeer(t *testing.T) {
 		answer func(net.Conn)
 		want   string // of the error, as operators see it
 	}{
+		"nonsense as digest": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nWaggle-Nodes: 1 many 7\r\n\r\n") }, ""},
+		"a huge digest": {func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nWaggle-Nodes: 1 99999999999999999999 0\r\n\r\n")
+		}, ""},
 		"well":            {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n") }, ""},
 		"another status":  {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 503 \x1b[2J\r\n\r\n") }, "HTTP status 503"},
 		"no HTTP":         {func(c net.Conn) { _, _ = io.WriteString(c, "\x1b[2J\r\n\r\n") }, `read the answer: malformed HTTP response "\x1b[2J"`},
@@ -277,7 +281,10 @@ func TestAsk_HostilePeer(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), probeTimeout)
 				defer cancel()
 				begin := time.Now()
-				err := ask(ctx, near, netip.MustParseAddrPort("192.0.2.1:4240"))
+				theirs, err := ask(ctx, near, netip.MustParseAddrPort("192.0.2.1:4240"), "one")
+				if theirs != nil {
+					t.Errorf("the digest is %v, want none", theirs)
+				}
 				_ = near.Close()
 				got := ""
 				if err != nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/icmpecho"
@@ -31,33 +32,35 @@ func (s sockets) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 const maxAnswer = 4 << 10
 
 // Hello implements [kernel]. The connection ends with the context, or with the answer; an HTTP client would go on dialling for minutes.
-func (sockets) Hello(ctx context.Context, to netip.AddrPort) (time.Duration, error) {
+func (sockets) Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error) {
 	began := time.Now()
 	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		return 0, icmpecho.Local(err)
+		return 0, nil, icmpecho.Local(err)
 	}
 	defer conn.Close()
-	if err := ask(ctx, conn, to); err != nil {
-		return 0, err
+	theirs, err := ask(ctx, conn, to, asker)
+	if err != nil {
+		return 0, nil, err
 	}
-	return time.Since(began), nil
+	return time.Since(began), theirs, nil
 }
 
 // ask sends the request of a probe and reads the head of the answer, until the context ends.
-func ask(ctx context.Context, conn net.Conn, to netip.AddrPort) error {
+func ask(ctx context.Context, conn net.Conn, to netip.AddrPort, asker string) (*digest, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\nConnection: close\r\n\r\n", helloPath, to); err != nil {
-		return err
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\n%s: %s\r\nConnection: close\r\n\r\n",
+		helloPath, to, askerHeader, url.PathEscape(asker)); err != nil {
+		return nil, err
 	}
 	answer, err := http.ReadResponse(bufio.NewReaderSize(io.LimitReader(conn, maxAnswer), 512), nil)
 	if err != nil {
-		return fmt.Errorf("read the answer: %w", err)
+		return nil, fmt.Errorf("read the answer: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("HTTP status %d", answer.StatusCode)
+		return nil, fmt.Errorf("HTTP status %d", answer.StatusCode)
 	}
-	return nil
+	return parseDigest(answer.Header.Get(digestHeader)), nil
 }
 
 // ListenHello implements [kernel]. Without IPv6 in the kernel the port is open for IPv4 alone.

@@ -26,10 +26,13 @@ type visit struct {
 }
 
 // results are the outcomes at one path.
-type results struct{ icmp, http outcome }
+type results struct {
+	icmp, http outcome
+	digest     *digest // in the answer by HTTP; nil without one
+}
 
-// do asks all paths at once. It returns when the last one has answered, after [probeTimeout] at most.
-func (v *visit) do(ctx context.Context, net kernel, o options) {
+// do asks all paths at once, in the name of this node. It returns when the last one has answered, after [probeTimeout] at most.
+func (v *visit) do(ctx context.Context, net kernel, o options, self string) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	v.results = make([]results, len(v.paths))
@@ -41,8 +44,8 @@ func (v *visit) do(ctx context.Context, net kernel, o options) {
 		})
 		if v.web[i] {
 			running.Go(func() {
-				latency, err := net.Hello(ctx, netip.AddrPortFrom(p.Addr, o.port))
-				v.results[i].http = outcome{v.began, latency, err, time.Now()}
+				latency, theirs, err := net.Hello(ctx, netip.AddrPortFrom(p.Addr, o.port), self)
+				v.results[i].http, v.results[i].digest = outcome{v.began, latency, err, time.Now()}, theirs
 			})
 		}
 	}

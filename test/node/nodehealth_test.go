@@ -1,11 +1,15 @@
 package node_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -113,10 +117,31 @@ func setPort(n *nodekit.Node, up bool) error {
 	return n.Outside(func() error { return linkNamed(n.Name(), set) })
 }
 
-// Health addresses answer through the tunnel, as pods do.
+// viewOf is the digest by which the agent of a node answers the agent of another one.
+func viewOf(n *nodekit.Node, asker string) (digest string, err error) {
+	err = n.Do(func() error {
+		conn, err := net.DialTimeout("tcp", "127.0.0.1:4240", 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := fmt.Fprintf(conn, "GET /hello HTTP/1.1\r\nHost: x\r\nWaggle-Node: %s\r\nConnection: close\r\n\r\n", asker); err != nil {
+			return err
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return err
+		}
+		digest = answer.Header.Get("Waggle-Nodes")
+		return answer.Body.Close()
+	})
+	return digest, err
+}
+
+// Health addresses answer through the tunnel, as pods do, and the agents know the same nodes, though each knows its own from elsewhere.
 func TestPrivilegedNodeHealth_HealthAddresses(t *testing.T) {
 	t.Parallel()
-	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
+	all := startKubeCluster(t, 3, "--routing-mode=tunnel")
 	want := map[string]nodehealth.State{}
 	for _, n := range all {
 		for _, kind := range []nodehealth.Kind{nodehealth.Host4, nodehealth.Host6, nodehealth.Health4, nodehealth.Health6} {
@@ -126,4 +151,14 @@ func TestPrivilegedNodeHealth_HealthAddresses(t *testing.T) {
 	for _, n := range all {
 		healthOf(t, n.Node, want)
 	}
+	one, two := all[0], all[1]
+	eventually(t, func() error {
+		a, err1 := viewOf(one.Node, two.Name())
+		b, err2 := viewOf(two.Node, one.Name())
+		err := errors.Join(err1, err2)
+		if err == nil && (a != b || !strings.HasPrefix(a, "1 3 ") || strings.HasSuffix(a, " "+strings.Repeat("0", 16))) {
+			err = fmt.Errorf("the agents answer %q and %q, want the same digest of three nodes, with the third one in it", a, b)
+		}
+		return err
+	})
 }

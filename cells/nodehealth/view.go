@@ -1,0 +1,124 @@
+package nodehealth
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+)
+
+// Headers by which two agents compare the nodes that they know. The request names the node that asks, escaped as in a path. Agents of Cilium neither
+// send nor read them.
+const (
+	askerHeader  = "Waggle-Node"
+	digestHeader = "Waggle-Nodes"
+	// digestVersion changes with what is hashed. Digests of different versions are not compared.
+	digestVersion = "1"
+)
+
+// digest sums up the nodes that an agent knows. It leaves both agents that compare out of the sum: each knows its own node before the others do, and
+// by its own devices in place of the objects.
+type digest struct {
+	nodes int    // number of all nodes that the agent knows
+	sum   uint64 // XOR of the hashes of all nodes but the two that compare
+}
+
+// text is the value of the header.
+func (d digest) text() string { return fmt.Sprintf("%s %d %016x", digestVersion, d.nodes, d.sum) }
+
+// parseDigest reads the header of a peer, which may be hostile. It returns nil for what is not a digest of this version.
+func parseDigest(text string) *digest {
+	version, rest, _ := strings.Cut(text, " ")
+	number, sum, _ := strings.Cut(rest, " ")
+	n, err1 := strconv.ParseUint(number, 10, 31)
+	s, err2 := strconv.ParseUint(sum, 16, 64)
+	if version != digestVersion || err1 != nil || err2 != nil {
+		return nil
+	}
+	return &digest{int(n), s}
+}
+
+// view keeps the digest of the nodes that this agent knows. The prober writes it once for all changes of a round; an answer costs two look-ups.
+type view struct {
+	cluster string
+	self    string // name of this node
+
+	mu       sync.Mutex // guards all below
+	complete bool       // all nodes of the cluster are known
+	known    map[string]hashed
+	sum      uint64
+	round    uint64
+}
+
+// hashed is a row of the table nodes with its hash, and the last round that saw it.
+type hashed struct {
+	row   *nodes.Node
+	hash  uint64
+	round uint64
+}
+
+func newView(agent settings.Agent) *view {
+	return &view{cluster: agent.ClusterName, self: agent.NodeName, known: map[string]hashed{}}
+}
+
+// update makes the digest that of the given rows. Only rows that are other ones than in the last round are hashed.
+func (v *view) update(rows iter.Seq[*nodes.Node], complete bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.round++
+	v.complete = complete
+	seen := 0
+	for row := range rows {
+		seen++
+		h := v.known[row.Name]
+		if h.row != row {
+			v.sum ^= h.hash
+			h.row, h.hash = row, hashOf(v.cluster, row)
+			v.sum ^= h.hash
+		}
+		h.round = v.round
+		v.known[row.Name] = h
+	}
+	if len(v.known) == seen {
+		return
+	}
+	for name, h := range v.known {
+		if h.round != v.round {
+			v.sum ^= h.hash
+			delete(v.known, name)
+		}
+	}
+}
+
+// with returns the digest for the comparison with the agent of another node, nil until all nodes of the cluster are known. An unknown node has no part
+// in the sum.
+func (v *view) with(other string) *digest {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.complete {
+		return nil
+	}
+	return &digest{len(v.known), v.sum ^ v.known[v.self].hash ^ v.known[other].hash}
+}
+
+// hashOf hashes what all agents read of a node in the same objects, whatever the order. It is no protection against a forged digest, which needs none: a
+// node can only make its own agent a suspect.
+func hashOf(cluster string, node *nodes.Node) uint64 {
+	parts := make([]string, 0, len(node.Addresses)+len(node.CIDRs))
+	for _, a := range node.Addresses {
+		parts = append(parts, a.Type+"="+a.Addr.String())
+	}
+	for _, p := range node.CIDRs {
+		parts = append(parts, p.String())
+	}
+	slices.Sort(parts)
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{cluster, node.Name, node.UID}, slices.Compact(parts)...), "\x00")))
+	return binary.BigEndian.Uint64(sum[:])
+}
