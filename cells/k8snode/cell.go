@@ -17,6 +17,7 @@ var Cell = cell.Module("k8s-node", "What the agent writes to its Node",
 	cell.ProvidePrivate(
 		nodeupdates.NewNodeTable, // only this cell may write
 		newSettings,              // checked flags
+		func() *pathsState { return &pathsState{} }, // when the condition of the paths is written
 	),
 	cell.Invoke(register),
 )

@@ -36,14 +36,8 @@ func (c controller) writeCondition(ctx context.Context, live *corev1.Node) error
 		}
 	}
 	now := metav1.NewTime(time.Now())
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
-		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: reason,
-		Message: "Waggle is running on this node", LastHeartbeatTime: now, LastTransitionTime: now}}}})
-	if err != nil {
-		return fmt.Errorf("make the condition: %w", err)
-	}
-	// A strategic patch merges conditions by their type.
-	return c.patch(ctx, types.StrategicMergePatchType, patch, live, "status")
+	return c.patchCondition(ctx, live, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: reason,
+		Message: "Waggle is running on this node", LastHeartbeatTime: now, LastTransitionTime: now})
 }
 
 // taint wants no taint with the key. Other taints are not touched.

@@ -14,7 +14,9 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -27,16 +29,19 @@ const (
 type controller struct {
 	cell.In
 
-	DB        *statedb.DB
-	Client    *kubeapi.Client
-	Table     statedb.RWTable[nodeupdates.Update]
-	Nodes     statedb.Table[*k8s.Node]
-	Sources   statedb.Table[sources.Source]
-	LocalNode statedb.Table[*localnode.LocalNode]
-	SelfTests statedb.Table[selftests.SelfTest]
-	Ready     readiness.Tables
-	Settings  settings
-	Agent     agent.Agent
+	DB         *statedb.DB
+	Client     *kubeapi.Client
+	Table      statedb.RWTable[nodeupdates.Update]
+	Nodes      statedb.Table[*k8s.Node]
+	Sources    statedb.Table[sources.Source]
+	LocalNode  statedb.Table[*localnode.LocalNode]
+	SelfTests  statedb.Table[selftests.SelfTest]
+	PathTests  statedb.Table[*pathtests.Test]
+	NodeHealth statedb.Table[*nodehealth.Path]
+	Paths      *pathsState
+	Ready      readiness.Tables
+	Settings   settings
+	Agent      agent.Agent
 }
 
 // item is one thing that is written to the Node.
@@ -102,6 +107,9 @@ func (c controller) items(txn statedb.ReadTxn, watch *statedb.WatchSet) []item {
 	}
 	if c.Settings.annotate {
 		items = append(items, c.annotations(txn, watch, node))
+	}
+	if it, wanted := c.paths(txn, watch, node); wanted {
+		items = append(items, it)
 	}
 	for i := range items {
 		items[i].wait(missing)

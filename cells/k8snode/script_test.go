@@ -20,6 +20,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
@@ -29,7 +31,7 @@ import (
 func inputs(client *kubeapi.Client) cell.Cell {
 	return cell.Provide(
 		func() *kubeapi.Client { return client },
-		func() agent.Agent { return agent.Agent{NodeName: "one"} },
+		func() agent.Agent { return agent.Agent{NodeName: "one", HealthChecking: true, TunnelPort: 8472} },
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		selftests.NewTable, statedb.RWTable[selftests.SelfTest].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
@@ -41,6 +43,8 @@ func inputs(client *kubeapi.Client) cell.Cell {
 		desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable,
 		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
 		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
+		pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
+		nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 	)
 }

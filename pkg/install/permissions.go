@@ -64,7 +64,7 @@ func agentPermissions() []Permission {
 		agent("k8stables", ciliumGroup, "ciliumclusterwidenetworkpolicies", follow, "policies"),
 		agent("endpointmanager", "", "pods", get, "the pod of an ADD that comes before the watch"),
 		agent("k8snode", "", "nodes", slices.Concat(get, patch), "this node's Node as it is now; taking the taint away"),
-		agent("k8snode", "", "nodes/status", patch, "annotations and the condition NetworkUnavailable of this node"),
+		agent("k8snode", "", "nodes/status", patch, "annotations and the conditions NetworkUnavailable and WaggleNetworkPathsDegraded of this node"),
 		agent("ciliumnode", ciliumGroup, "ciliumnodes", slices.Concat(get, create, patch), "what this node says of itself"),
 		agent("ciliumendpoints", ciliumGroup, "ciliumendpoints", slices.Concat(get, create, patch, remove), "this node's pods, for all other nodes"),
 		agent("identity", ciliumGroup, "ciliumidentities", slices.Concat(get, create), "an identity for labels that have none; who has a number that is taken"),

@@ -18,8 +18,11 @@ func Node(o *corev1.Node) (*k8s.Node, error) {
 		row.TaintKeys = append(row.TaintKeys, taint.Key)
 	}
 	for _, condition := range o.Status.Conditions {
-		if condition.Type == corev1.NodeNetworkUnavailable {
+		switch condition.Type {
+		case corev1.NodeNetworkUnavailable:
 			row.NetworkUnavailable = string(condition.Status)
+		case k8s.PathsCondition:
+			row.PathsDegraded = string(condition.Status)
 		}
 	}
 	path := field.NewPath("status", "addresses")

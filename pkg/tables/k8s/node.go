@@ -17,6 +17,9 @@ type NodeAddress struct {
 	Address string `json:"address"`
 }
 
+// PathsCondition is the type of the condition that says whether paths from the node to other nodes lose packets.
+const PathsCondition = "WaggleNetworkPathsDegraded"
+
 // Node is any node of the cluster. Maps and slices are never changed in place.
 type Node struct {
 	Name        string            `json:"name"`
@@ -30,6 +33,8 @@ type Node struct {
 	TaintKeys   []string          `json:"taintKeys,omitempty"` // of spec.taints, in its order
 	// NetworkUnavailable is the status of the condition of this name: "True", "False" or "Unknown"; empty without one.
 	NetworkUnavailable string `json:"networkUnavailable,omitempty"`
+	// PathsDegraded is the same for the condition [PathsCondition], which the agent of the node writes.
+	PathsDegraded string `json:"pathsDegraded,omitempty"`
 }
 
 // Key is the name.
@@ -38,7 +43,7 @@ func (n *Node) Key() string { return n.Name }
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.UID == o.UID && n.Created == o.Created && n.PodCIDR == o.PodCIDR &&
-		n.NetworkUnavailable == o.NetworkUnavailable && slices.Equal(n.TaintKeys, o.TaintKeys) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+		n.NetworkUnavailable == o.NetworkUnavailable && n.PathsDegraded == o.PathsDegraded && slices.Equal(n.TaintKeys, o.TaintKeys) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		slices.Equal(n.Addresses, o.Addresses) && maps.Equal(n.Labels, o.Labels) && maps.Equal(n.Annotations, o.Annotations)
 }
 

@@ -34,7 +34,7 @@ func removed(t *testing.T, c *kube.Cluster, manifests string) {
 	for _, n := range c.Nodes {
 		for path, patch := range map[string]string{
 			"":        `{"metadata": {"annotations": {"network.cilium.io/ipv4-cilium-host": null}}, "spec": {"taints": [{"key": "node.cilium.io/agent-not-ready", "value": "true", "effect": "NoSchedule"}]}}`,
-			"/status": `{"status": {"conditions": [{"type": "NetworkUnavailable", "$patch": "delete"}]}}`,
+			"/status": `{"status": {"conditions": [{"type": "NetworkUnavailable", "$patch": "delete"}, {"type": "WaggleNetworkPathsDegraded", "$patch": "delete"}]}}`,
 		} {
 			if err := (write{"PATCH", "/api/v1/nodes/" + n.Name + path, strategic, patch}).send(t.Context(), c, kube.AdminToken); err != nil {
 				t.Fatal(err)

@@ -54,6 +54,8 @@ func writes(node string) map[string]write {
 		"annotation": {"PATCH", "/api/v1/nodes/" + node + "/status", merge, `{"metadata": {"annotations": {"network.cilium.io/ipv4-cilium-host": "10.0.0.1"}}}`},
 		"condition": {"PATCH", "/api/v1/nodes/" + node + "/status", strategic,
 			`{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "False", "reason": "WaggleIsUp"}]}}`},
+		"condition of paths": {"PATCH", "/api/v1/nodes/" + node + "/status", strategic,
+			`{"status": {"conditions": [{"type": "WaggleNetworkPathsDegraded", "status": "True", "reason": "PathsFailed"}]}}`},
 		"make the CiliumNode":   {"POST", "/apis/cilium.io/v2/ciliumnodes", "json", fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {}}`, node)},
 		"change the CiliumNode": {"PATCH", "/apis/cilium.io/v2/ciliumnodes/" + node, merge, `{"spec": {"bootid": "2"}}`},
 		"make an endpoint":      {"POST", endpoints, "json", endpointOf("pod-"+node, node)},
@@ -63,7 +65,7 @@ func writes(node string) map[string]write {
 }
 
 // order: what must be there first comes first.
-var order = []string{"annotation", "condition", "make the CiliumNode", "change the CiliumNode", "make an endpoint", "change an endpoint", "delete an endpoint"}
+var order = []string{"annotation", "condition", "condition of paths", "make the CiliumNode", "change the CiliumNode", "make an endpoint", "change an endpoint", "delete an endpoint"}
 
 func ownNode(t *testing.T, c *kube.Cluster) {
 	const own, other = "node-1", "node-2"
@@ -79,7 +81,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	const whose, nobody = "may write only what belongs to its own node, node-1", "names no node"
 	refused(t, c, token, withoutTaint(t, c, other), whose)
 	loose := looseToken(t, c)
-	for _, name := range []string{"annotation", "condition", "make the CiliumNode", "make an endpoint"} {
+	for _, name := range []string{"annotation", "condition", "condition of paths", "make the CiliumNode", "make an endpoint"} {
 		refused(t, c, token, writes(other)[name], whose)
 		refused(t, c, loose, writes(other)[name], nobody)
 	}
@@ -120,7 +122,7 @@ func partsOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 		"may not change the spec": {{"PATCH", path, merge, `{"spec": {"unschedulable": true}}`}},
 		"take the taint node.cilium.io/agent-not-ready away": {{"PATCH", path, merge, `{"spec": {"taints": []}}`},
 			{"PATCH", path, merge, `{"spec": {"taints": [{"key": "other", "value": "true", "effect": "NoSchedule"}, {"key": "new", "effect": "NoSchedule"}]}}`}},
-		"only the condition NetworkUnavailable": {{"PATCH", path + "/status", strategic, `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`},
+		"only the conditions NetworkUnavailable and WaggleNetworkPathsDegraded": {{"PATCH", path + "/status", strategic, `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`},
 			{"PATCH", path + "/status", merge, `{"status": {"capacity": {"cpu": "1000"}}}`}},
 	} {
 		for _, w := range writes {

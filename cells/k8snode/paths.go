@@ -1,0 +1,261 @@
+package k8snode
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+// Reasons of the condition [k8s.PathsCondition].
+const (
+	pathsPassed   = "PathsPassed"     // False: no path to another node has failed
+	pathsFailed   = "PathsFailed"     // True: some have
+	mostFailed    = "MostPathsFailed" // True: more than half have, so the cause is likely on this node
+	pathsUntested = "PathsNotTested"  // Unknown: the flags of this node turn the tests off
+)
+
+const (
+	// pathsInterval is the minimum time between two writes of the condition, and pathsPerNode the same for each node of the cluster: when the paths of all
+	// nodes fail together, the API server gets 50 writes a second at most.
+	pathsInterval = time.Minute
+	pathsPerNode  = 20 * time.Millisecond
+	// shownPaths limits the nodes in the message.
+	shownPaths = 3
+)
+
+// pathsState is what is known of the condition on the server, and the schedule of its next write.
+type pathsState struct {
+	uid     string       // of the Node that was compared last
+	written pathsVerdict // what that Node says
+	next    time.Time    // earliest time of another write
+	due     time.Time    // of the pending write; zero without one
+	wake    chan struct{}
+	settled bool // no path waits for its first verdict since the start
+}
+
+// pathsVerdict is what the condition says.
+type pathsVerdict struct {
+	status          corev1.ConditionStatus
+	reason, message string
+}
+
+// badPath is a path that has failed.
+type badPath struct{ node, sentence string }
+
+// paths wants the condition of the paths to other nodes. Without the flag it wants none, so that one of an earlier run does not stay as it was.
+func (c controller) paths(txn statedb.ReadTxn, watch *statedb.WatchSet, node *k8s.Node) (it item, wanted bool) {
+	it = item{update: nodeupdates.Update{Name: "paths", Wanted: "no " + k8s.PathsCondition, State: nodeupdates.Done}}
+	if !c.Settings.pathsCondition {
+		it.differs, it.write = true, c.removePaths
+		return it, node.PathsDegraded != ""
+	}
+	verdict, waits := c.pathsVerdict(txn, watch)
+	it.update.Wanted = fmt.Sprintf("%s=%s %s", k8s.PathsCondition, verdict.status, verdict.reason)
+	it.differs = c.Paths.uid != node.UID || c.Paths.written != verdict || node.PathsDegraded != string(verdict.status)
+	it.write = func(ctx context.Context, live *corev1.Node) error { return c.writePaths(ctx, live, verdict) }
+	switch {
+	case waits:
+		it.wait("the first test of each path")
+	case !it.differs:
+		c.Paths.due = time.Time{}
+	case c.Paths.delay(c.Nodes.NumObjects(txn), watch):
+		it.wait(fmt.Sprintf("its turn: one write in %v at most", pathsSpacing(c.Nodes.NumObjects(txn))))
+	}
+	return it, true
+}
+
+// pathsSpacing is the minimum time between two writes in a cluster of so many nodes.
+func pathsSpacing(nodes int) time.Duration {
+	return max(pathsInterval, time.Duration(nodes)*pathsPerNode)
+}
+
+// delay reports whether the pending write is not due yet, and wakes the loop when it is. Agents that see the same fault do not write at the same time.
+func (s *pathsState) delay(nodes int, watch *statedb.WatchSet) bool {
+	now := time.Now()
+	if s.due.IsZero() {
+		s.due = now.Add(rand.N(time.Duration(max(nodes, 1)) * pathsPerNode))
+		if s.next.After(s.due) {
+			s.due = s.next
+		}
+		wake := make(chan struct{})
+		s.wake = wake
+		time.AfterFunc(s.due.Sub(now), func() { close(wake) })
+	}
+	if !now.Before(s.due) {
+		return false
+	}
+	watch.Add(s.wake)
+	return true
+}
+
+// pathsVerdict is what the tests say of all paths. It waits after the start until each path has a verdict: nothing is kept over a restart, and a condition
+// that says that paths have failed stays until they are known to be well.
+func (c controller) pathsVerdict(txn statedb.ReadTxn, watch *statedb.WatchSet) (v pathsVerdict, waits bool) {
+	if !c.Agent.HealthChecking || !c.Agent.Tunnel() && !c.Agent.EndpointHealthChecking {
+		return pathsVerdict{corev1.ConditionUnknown, pathsUntested, "The flags of the agent turn off the tests of the paths to other nodes"}, false
+	}
+	bad, open := c.tunnelPaths, c.tunnelOpen
+	if !c.Agent.Tunnel() {
+		bad, open = c.nativePaths, c.nativeOpen
+	}
+	if !c.Paths.settled {
+		c.Paths.settled = !open(txn, watch)
+	}
+	all := bad(txn, watch)
+	if len(all) == 0 {
+		return pathsVerdict{corev1.ConditionFalse, pathsPassed, "No path to another node is known to lose packets"}, !c.Paths.settled
+	}
+	v = pathsVerdict{corev1.ConditionTrue, pathsFailed, fmt.Sprintf("Paths to %d nodes lose packets: ", len(all))}
+	if others := c.Nodes.NumObjects(txn) - 1; 2*len(all) > others && len(all) > 1 {
+		v.reason = mostFailed
+	}
+	var texts []string
+	for _, p := range all[:min(len(all), shownPaths)] {
+		texts = append(texts, p.sentence)
+	}
+	v.message += strings.Join(texts, "; ")
+	if more := len(all) - shownPaths; more > 0 {
+		v.message += fmt.Sprintf("; and %d more, see waggle status", more)
+	}
+	return v, false
+}
+
+// tunnelPaths are the paths with a fault that loses packets of pods, sorted by node. A node that does not answer at all is not the path's fault.
+func (c controller) tunnelPaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []badPath {
+	first := map[string]*pathtests.Test{}
+	for _, fault := range []pathtests.Fault{pathtests.Blocked, pathtests.OneWay, pathtests.Large, pathtests.Spoilt, pathtests.Aggregates} {
+		rows, changed := c.PathTests.ListWatch(txn, pathtests.ByFault(fault))
+		watch.Add(changed)
+		for row := range rows {
+			if old := first[row.Node]; old == nil || slices.Index(pathtests.Kinds, row.Kind) < slices.Index(pathtests.Kinds, old.Kind) {
+				first[row.Node] = row
+			}
+		}
+	}
+	bad := make([]badPath, 0, len(first))
+	for _, row := range first {
+		bad = append(bad, badPath{row.Node, printable.Text(row.Sentence())})
+	}
+	return sorted(bad)
+}
+
+// tunnelOpen reports whether a path has no verdict yet.
+func (c controller) tunnelOpen(txn statedb.ReadTxn, watch *statedb.WatchSet) bool {
+	rows, changed := c.PathTests.AllWatch(txn)
+	watch.Add(changed)
+	for row := range rows {
+		if row.Kind == pathtests.Echo && row.State == pathtests.Unknown && !row.Next.IsZero() && (row.Tested.IsZero() || row.Strikes > 0) {
+			return true
+		}
+	}
+	return !complete(txn, watch, c.PathTests)
+}
+
+// nativePaths are the nodes that answer at their own address and not at their health address, which is reached as their pods are.
+func (c controller) nativePaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []badPath {
+	known := map[string]bool{}
+	var bad []badPath
+	for _, kinds := range []struct{ health, host nodehealth.Kind }{{nodehealth.Health4, nodehealth.Host4}, {nodehealth.Health6, nodehealth.Host6}} {
+		rows, changed := c.NodeHealth.ListWatch(txn, nodehealth.ByLost(kinds.health))
+		watch.Add(changed)
+		for row := range rows {
+			host, _, found := c.NodeHealth.Get(txn, nodehealth.ByPath(row.Node, kinds.host))
+			if !found || host.State() != nodehealth.Reachable || known[row.Node] || row.Node == c.Agent.NodeName {
+				continue
+			}
+			known[row.Node] = true
+			bad = append(bad, badPath{row.Node, fmt.Sprintf("node %s answers, and its address for pods, %s, does not: let the network route the pod ranges of all nodes, and drop no "+
+				"packets between them that come from pods", printable.Text(row.Node), row.Addr)})
+		}
+	}
+	return sorted(bad)
+}
+
+// nativeOpen reports whether a health address has no verdict yet.
+func (c controller) nativeOpen(txn statedb.ReadTxn, watch *statedb.WatchSet) bool {
+	rows, changed := c.NodeHealth.AllWatch(txn)
+	watch.Add(changed)
+	for row := range rows {
+		if row.Kind.Endpoint() && row.State() == nodehealth.Unknown && row.Unasked == "" && (row.Asked().IsZero() || row.ICMP.Strikes+row.HTTP.Strikes > 0) {
+			return true
+		}
+	}
+	return !complete(txn, watch, c.NodeHealth)
+}
+
+// complete reports whether a table has all its rows, and watches for that when not.
+func complete[R any](txn statedb.ReadTxn, watch *statedb.WatchSet, table statedb.Table[R]) bool {
+	done, initialized := table.Initialized(txn)
+	if !done {
+		watch.Add(initialized)
+	}
+	return done
+}
+
+func sorted(bad []badPath) []badPath {
+	slices.SortFunc(bad, func(a, b badPath) int { return cmp.Compare(a.node, b.node) })
+	return bad
+}
+
+// writePaths sets the condition, whose transition time is that of the last change of its status.
+func (c controller) writePaths(ctx context.Context, live *corev1.Node, v pathsVerdict) error {
+	now := metav1.NewTime(time.Now())
+	changed := now
+	for _, old := range live.Status.Conditions {
+		if old.Type != k8s.PathsCondition || old.Status != v.status {
+			continue
+		}
+		if changed = old.LastTransitionTime; old.Reason == v.reason && old.Message == v.message {
+			c.Paths.wrote(string(live.UID), v, time.Time{})
+			return nil
+		}
+	}
+	if err := c.patchCondition(ctx, live, corev1.NodeCondition{Type: k8s.PathsCondition, Status: v.status, Reason: v.reason, Message: v.message,
+		LastHeartbeatTime: now, LastTransitionTime: changed}); err != nil {
+		return err
+	}
+	spacing := pathsSpacing(c.Nodes.NumObjects(c.DB.ReadTxn()))
+	c.Paths.wrote(string(live.UID), v, now.Add(spacing+rand.N(spacing/10)))
+	return nil
+}
+
+// wrote records what the Node says now, and the earliest time of the next write.
+func (s *pathsState) wrote(uid string, v pathsVerdict, next time.Time) {
+	s.uid, s.written, s.due = uid, v, time.Time{}
+	if !next.IsZero() {
+		s.next = next
+	}
+}
+
+// patchCondition sets a condition. A strategic patch merges conditions by their type.
+func (c controller) patchCondition(ctx context.Context, live *corev1.Node, condition any) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
+	if err != nil {
+		return fmt.Errorf("make the condition: %w", err)
+	}
+	return c.patch(ctx, types.StrategicMergePatchType, patch, live, "status")
+}
+
+// removePaths removes the condition.
+func (c controller) removePaths(ctx context.Context, live *corev1.Node) error {
+	if !slices.ContainsFunc(live.Status.Conditions, func(old corev1.NodeCondition) bool { return old.Type == k8s.PathsCondition }) {
+		return nil
+	}
+	return c.patchCondition(ctx, live, map[string]any{"type": k8s.PathsCondition, "$patch": "delete"})
+}

@@ -1,0 +1,158 @@
+package k8snode
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+// pathsRig is the decision over tables of its own.
+type pathsRig struct {
+	controller
+	tests  statedb.RWTable[*pathtests.Test]
+	health statedb.RWTable[*nodehealth.Path]
+}
+
+func newPathsRig(t *testing.T, a agent.Agent, nodes int) pathsRig {
+	t.Helper()
+	db := statedb.New()
+	tests, err := pathtests.NewTable(db)
+	require.NoError(t, err)
+	health, err := nodehealth.NewTable(db)
+	require.NoError(t, err)
+	all, err := k8s.NewNodeTable(db)
+	require.NoError(t, err)
+	txn := db.WriteTxn(all)
+	for i := range nodes {
+		_, _, err := all.Insert(txn, &k8s.Node{Name: fmt.Sprint("n", i)})
+		require.NoError(t, err)
+	}
+	txn.Commit()
+	a.NodeName = "n0"
+	return pathsRig{controller{DB: db, Nodes: all, PathTests: tests, NodeHealth: health, Paths: &pathsState{}, Agent: a}, tests, health}
+}
+
+func (r pathsRig) verdict() (pathsVerdict, bool) {
+	return r.pathsVerdict(r.DB.ReadTxn(), statedb.NewWatchSet())
+}
+
+func put[R any](t *testing.T, db *statedb.DB, table statedb.RWTable[R], rows ...R) {
+	t.Helper()
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	for _, row := range rows {
+		_, _, err := table.Insert(txn, row)
+		require.NoError(t, err)
+	}
+}
+
+func TestPathsVerdict_WithoutATunnel_IsThatOfHealthAddresses(t *testing.T) {
+	t.Parallel()
+	r := newPathsRig(t, agent.Agent{HealthChecking: true, EndpointHealthChecking: true}, 5)
+	row := func(node string, kind nodehealth.Kind, state nodehealth.State) *nodehealth.Path {
+		c := nodehealth.Check{State: state, Asked: time.Unix(1, 0)}
+		if state == nodehealth.Unknown {
+			c.Asked = time.Time{}
+		}
+		return &nodehealth.Path{Node: node, Kind: kind, Addr: netip.MustParseAddr("10.0.0.9"), ICMP: c, HTTP: c}
+	}
+	const good, bad, unknown = nodehealth.Reachable, nodehealth.Unreachable, nodehealth.Unknown
+	put(t, r.DB, r.health, row("n1", nodehealth.Host4, good), row("n1", nodehealth.Health4, unknown))
+	if v, waits := r.verdict(); !waits || v.status != corev1.ConditionFalse {
+		t.Errorf("before the first probe: %v, waits %v", v, waits)
+	}
+	// n2 is dead, this node's own address is no path, and n3 and n4 have one family that works.
+	put(t, r.DB, r.health, row("n1", nodehealth.Health4, good), row("n2", nodehealth.Host4, bad), row("n2", nodehealth.Health4, bad),
+		row("n0", nodehealth.Host4, good), row("n0", nodehealth.Health4, bad))
+	if v, waits := r.verdict(); waits || v.status != corev1.ConditionFalse || v.reason != pathsPassed {
+		t.Errorf("with a dead node: %v, waits %v", v, waits)
+	}
+	put(t, r.DB, r.health, row("n3", nodehealth.Host4, good), row("n3", nodehealth.Health4, good), row("n3", nodehealth.Host6, good), row("n3", nodehealth.Health6, bad))
+	v, _ := r.verdict()
+	if v.status != corev1.ConditionTrue || v.reason != pathsFailed || !strings.Contains(v.message, "Paths to 1 nodes") || !strings.Contains(v.message, "node n3 answers") {
+		t.Errorf("with a health address that is lost: %v", v)
+	}
+	// A node that comes later has no verdict yet, and that delays nothing.
+	put(t, r.DB, r.health, row("n4", nodehealth.Health4, unknown), row("n3", nodehealth.Health6, good))
+	if v, waits := r.verdict(); waits || v.status != corev1.ConditionFalse {
+		t.Errorf("after it is well again: %v, waits %v", v, waits)
+	}
+}
+
+func TestPathsVerdict_NothingIsTested_IsUnknown(t *testing.T) {
+	t.Parallel()
+	for name, a := range map[string]agent.Agent{
+		"no health checking":     {TunnelPort: 8472},
+		"no health of endpoints": {HealthChecking: true},
+	} {
+		if v, waits := newPathsRig(t, a, 1).verdict(); waits || v.status != corev1.ConditionUnknown || v.reason != pathsUntested {
+			t.Errorf("%s: %v, waits %v", name, v, waits)
+		}
+	}
+}
+
+// The message names few of many nodes, in one order, and nothing that cannot be printed.
+func TestPathsVerdict_ManyPaths_MessageIsBounded(t *testing.T) {
+	t.Parallel()
+	r := newPathsRig(t, agent.Agent{HealthChecking: true, TunnelPort: 8472}, 5000)
+	var rows []*pathtests.Test
+	for i := range 4000 {
+		rows = append(rows, &pathtests.Test{Node: fmt.Sprintf("m%04d", i), Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large,
+			Detail: fmt.Sprint("the path to node m", i, "\x1b[2J carries 1400 of 1450 bytes"), Remedy: "raise the MTU"})
+	}
+	put(t, r.DB, r.tests, rows...)
+	put(t, r.DB, r.tests, &pathtests.Test{Node: "m0001", Kind: pathtests.Echo, State: pathtests.Failed, Fault: pathtests.Blocked, Detail: "the port is blocked"})
+	v, waits := r.verdict()
+	want := `Paths to 4000 nodes lose packets: the path to node m0\x1b[2J carries 1400 of 1450 bytes: raise the MTU; the port is blocked; ` +
+		`the path to node m2\x1b[2J carries 1400 of 1450 bytes: raise the MTU; and 3997 more, see waggle status`
+	if waits || v.message != want || v.reason != mostFailed {
+		t.Errorf("%v, waits %v, want the message %q", v, waits, want)
+	}
+}
+
+// With more nodes writes are spread over more time, the first as well as the next.
+func TestPathsState_Delay_GrowsWithTheCluster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = 5000
+		latest, now := time.Duration(0), time.Now()
+		for range 100 {
+			s := &pathsState{}
+			watch := statedb.NewWatchSet()
+			if !s.delay(nodes, watch) {
+				continue
+			}
+			latest = max(latest, s.due.Sub(now))
+			if s.due.Sub(now) > pathsSpacing(nodes) {
+				t.Fatalf("a write is due after %v", s.due.Sub(now))
+			}
+		}
+		if latest < pathsSpacing(nodes)/2 {
+			t.Errorf("100 agents write within %v, want them spread over %v", latest, pathsSpacing(nodes))
+		}
+		s := &pathsState{next: now.Add(time.Hour)}
+		watch := statedb.NewWatchSet()
+		if !s.delay(nodes, watch) || !s.due.Equal(s.next) {
+			t.Errorf("the write is due at %v, want not before %v", s.due, s.next)
+		}
+		woken, err := watch.Wait(t.Context(), 0)
+		if err != nil || len(woken) == 0 || time.Since(now) != time.Hour || s.delay(nodes, statedb.NewWatchSet()) {
+			t.Errorf("woken after %v (%v), want an hour", time.Since(now), err)
+		}
+		if got := pathsSpacing(3); got != pathsInterval {
+			t.Errorf("three nodes write each %v, want %v", got, pathsInterval)
+		}
+	})
+}
