@@ -6,6 +6,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
 // Cell is the module.
@@ -19,15 +20,17 @@ var Cell = cell.Module("ct-gc", "Flows that are over",
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		conntrack.NewTable, // only this cell writes
-		natusage.NewTable,  // likewise
+		conntrack.NewTable,   // only this cell writes
+		natusage.NewTable,    // likewise
+		nodetraffic.NewTable, // likewise
 		newCollector,
 	),
 	cell.Provide(
-		statedb.RWTable[conntrack.Map].ToTable,  // anyone may read
-		statedb.RWTable[natusage.Usage].ToTable, // likewise
-		newCommands,                             // ct/list, ct/top, ct/flush
-		newNatCommands,                          // nat/list, nat/top, nat/flush
+		statedb.RWTable[conntrack.Map].ToTable,        // anyone may read
+		statedb.RWTable[natusage.Usage].ToTable,       // likewise
+		statedb.RWTable[*nodetraffic.Traffic].ToTable, // likewise
+		newCommands,    // ct/list, ct/top, ct/flush
+		newNatCommands, // nat/list, nat/top, nat/flush
 	),
 	cell.Invoke(register),
 )

@@ -21,6 +21,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	clusternodes "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
 const (
@@ -48,6 +50,9 @@ type collector struct {
 	devices   statedb.Table[devices.Address]
 	grace     grace
 	served    *served
+	agent     settings.Agent
+	cluster   statedb.Table[*clusternodes.Node]
+	answers   statedb.RWTable[*nodetraffic.Traffic]
 	percent   int // of the translated flows that one endpoint may have
 	heard     heard
 
@@ -55,6 +60,9 @@ type collector struct {
 	began time.Time // the last pass; zero before the first
 	ended time.Time
 	known *locals // when that pass began; nil when not all endpoints were known then
+
+	observed     time.Time // beginning of the last pass that looked at nodes; zero before the first
+	observedTick uint32    // the same in ticks of the kernel
 }
 
 type params struct {
@@ -71,6 +79,8 @@ type params struct {
 	Addresses statedb.Table[ipamaddresses.Address]
 	Nodes     statedb.Table[nodeaddresses.Address]
 	Devices   statedb.Table[devices.Address]
+	Cluster   statedb.Table[*clusternodes.Node]
+	Traffic   statedb.RWTable[*nodetraffic.Traffic]
 	Grace     grace
 	Serving   serving.Tables
 }
@@ -81,6 +91,7 @@ func newCollector(p params) (*collector, error) {
 	}
 	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
 		addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices, grace: p.Grace, served: &served{tables: p.Serving}, percent: p.Settings.EndpointShare,
+		agent: p.Settings, cluster: p.Cluster, answers: p.Traffic,
 		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
 }
 
@@ -110,6 +121,9 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 			c.pace.adapt(p.ratio(), c.began.Sub(last))
 		}
 		c.publish(p)
+		if p.traffic != nil {
+			p.traffic.publish(c.db, c.answers)
+		}
 		health.OK(c.report(p))
 		var err error
 		if pause, err = c.await(ctx); err != nil {
@@ -126,7 +140,7 @@ func (c *collector) report(p *pass) string {
 	for _, m := range natmap.Maps() {
 		translated += p.found[m.Name].entries
 	}
-	return fmt.Sprintf("%d flows, %d entries of translated ones; the next look is due in %s", flows, translated, c.pace.current)
+	return fmt.Sprintf("%d flows, %d entries of translated ones; the next look is due in %s", flows, translated, c.interval())
 }
 
 // publish writes the rows.
@@ -200,7 +214,7 @@ func (c *collector) publishFlushed(of map[string]uint64) {
 
 // await waits until a pass is due and returns the pause that it leaves between its slices.
 func (c *collector) await(ctx context.Context) (time.Duration, error) {
-	timer := time.NewTimer(time.Until(c.began.Add(c.pace.current)))
+	timer := time.NewTimer(time.Until(c.began.Add(c.interval())))
 	defer timer.Stop()
 	for {
 		heartbeat.Busy(ctx)

@@ -30,6 +30,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
@@ -50,9 +51,10 @@ func cells(fake *fakeKernel) []cell.Cell {
 			backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 			services.NewTable, statedb.RWTable[*services.Service].ToTable,
 			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 			devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,
 			fake.commands,
-			func() settings.Agent { return settings.Agent{EndpointShare: 50} },
+			func() settings.Agent { return settings.Agent{NodeName: "one", EndpointShare: 50, HealthChecking: true} },
 		),
 		cell.Module("ct-gc", "Under test",
 			cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} },
@@ -259,6 +261,12 @@ func (f *fakeKernel) put(args []string) (string, error) {
 			entry.Expires = f.now + uint32(v)
 		case "identities":
 			entry.OpenerIdentity, entry.TargetIdentity = uint32(v), uint32(v)+1
+		case "age":
+			entry.Created -= uint32(v)
+		case "replied":
+			entry.Flags |= bpf.CtReplied
+		case "reset":
+			entry.Flags |= bpf.CtTargetReset
 		case "packets":
 			entry.Packets, entry.Bytes = v, v*100
 		case "type":

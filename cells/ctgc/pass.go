@@ -29,6 +29,7 @@ type pass struct {
 	services *snapshot // nil as long as not all services are known
 	resting  resting
 
+	traffic      *traffic                // with other nodes; nil when this pass does not look at them
 	shares       map[uint16]uint32       // established flows by endpoint
 	translations map[uint16]bpf.NatCount // translated flows by endpoint, 0 for none
 	deleted      map[uint16]bpf.NatCount // translated flows that this pass deleted; nil for one that does not count
@@ -40,6 +41,11 @@ func (p *pass) run(ctx context.Context) error {
 	p.translations, p.deleted = make(map[uint16]bpf.NatCount), make(map[uint16]bpf.NatCount)
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
 	p.locals = p.known
+	now, err := p.kernel.Now()
+	if err != nil {
+		return err
+	}
+	p.traffic = p.newTraffic(now)
 	before, err := p.kernel.Counts()
 	if err != nil {
 		return err
@@ -158,6 +164,9 @@ func (p *pass) judge(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
 			}
 		}
 		sum.entries++
+		if p.traffic != nil {
+			p.traffic.see(f)
+		}
 		if m.Established {
 			p.shares[f.Owner()]++
 		}

@@ -78,8 +78,12 @@ func (p nodeHealthParams) primary(txn statedb.ReadTxn, row *nodehealth.Path) boo
 	return true
 }
 
-// observe counts what the last probe of an address has found. A probe that left HTTP out began later than the last one of HTTP.
+// observe counts what the last probe of an address has found. A probe that left HTTP out began later than the last one of HTTP. A row that changed because
+// pods have answered was not probed.
 func observe(latencies *prometheus.HistogramVec, row *nodehealth.Path, primary bool) {
+	if row.Traffic.After(row.Asked()) {
+		return
+	}
 	kind, address := typeNode, "secondary"
 	if row.Kind.Endpoint() {
 		kind = typeEndpoint

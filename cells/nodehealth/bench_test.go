@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
@@ -43,7 +44,8 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	all, err2 := nodes.NewTable(db)
 	o, err3 := newOptions(DefaultConfig, settings.Agent{})
 	views, err4 := nodeviews.NewTable(db)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	traffic, err5 := nodetraffic.NewTable(db)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		b.Fatal(err)
 	}
 	o.port = netip.MustParseAddrPort(l.Addr().String()).Port()
@@ -62,7 +64,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 		}
 	}
 	txn.Commit()
-	p := newProber(params{DB: db, Agent: agent, Options: o, Kernel: newKernel(), Table: table, Views: views, Nodes: all, View: newView(agent)})
+	p := newProber(params{DB: db, Agent: agent, Options: o, Kernel: newKernel(), Table: table, Views: views, Nodes: all, Traffic: traffic, View: newView(agent)})
 	p.initialized = initialized
 	ctx, cancel := context.WithCancel(b.Context())
 	health, _ := cell.NewSimpleHealth()

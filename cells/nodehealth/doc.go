@@ -1,6 +1,6 @@
 // Package nodehealth probes the nodes of the cluster, this one included, and answers their probes.
 //
-// Table in: nodes. Tables out: node-health, a row for each address that is probed; node-views, a row for each node whose agent knows other nodes
+// Tables in: nodes, node-traffic. Tables out: node-health, a row for each address that is probed; node-views, a row for each node whose agent knows other nodes
 // than this one. Each probe of a node sends ICMP echo requests to all of its addresses and an HTTP request to port 4240 of one or all of them; a server
 // of this cell answers those of other nodes. Answers of agents hold a digest of the nodes that they know, which is compared with that of this agent. A
 // socket, health.sock, serves Cilium's health API from the table.

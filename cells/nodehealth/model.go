@@ -60,15 +60,18 @@ func addPath(n *v1beta.NodeStatus, kind tables.Kind, p v1beta.PathStatus) {
 }
 
 func pathStatus(row *tables.Path) v1beta.PathStatus {
-	return v1beta.PathStatus{IP: row.Addr.String(), ICMP: verdict(row.ICMP), HTTP: verdict(row.HTTP)}
+	return v1beta.PathStatus{IP: row.Addr.String(), ICMP: verdict(row, row.ICMP), HTTP: verdict(row, row.HTTP)}
 }
 
-// verdict is absent while nothing is known. That a probe has failed since the last answer is no verdict; the time says how old the answer is.
-func verdict(c tables.Check) *v1beta.ConnectivityStatus {
-	switch c.State {
-	case tables.Reachable:
+// verdict is absent while nothing is known. That a probe has failed since the last answer is no verdict; the time says how old the answer is. An answer
+// to pods since the last probe counts as one of each protocol.
+func verdict(row *tables.Path, c tables.Check) *v1beta.ConnectivityStatus {
+	switch {
+	case row.Evidence() == tables.ByTraffic:
+		return &v1beta.ConnectivityStatus{Latency: c.Latency, LastProbed: stamp(row.Traffic)}
+	case c.State == tables.Reachable:
 		return &v1beta.ConnectivityStatus{Latency: c.Latency, LastProbed: stamp(c.Answered)}
-	case tables.Unreachable:
+	case c.State == tables.Unreachable:
 		return &v1beta.ConnectivityStatus{Status: c.Error, LastProbed: stamp(c.Asked)}
 	}
 	return nil

@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
@@ -45,6 +46,7 @@ type params struct {
 	Table   statedb.RWTable[*tables.Path]
 	Views   statedb.RWTable[*nodeviews.View]
 	Nodes   statedb.Table[*nodes.Node]
+	Traffic statedb.Table[*nodetraffic.Traffic]
 	View    *view
 }
 
@@ -57,12 +59,14 @@ type prober struct {
 	table       statedb.RWTable[*tables.Path]
 	views       statedb.RWTable[*nodeviews.View]
 	nodes       statedb.Table[*nodes.Node]
+	traffic     statedb.Table[*nodetraffic.Traffic]
 	view        *view
 	initialized func(statedb.WriteTxn)
 
 	calm, urgent *rate.Limiter
 	targets      map[string]*target // by the name of the node
 	seen         seen
+	heeded       statedb.Revision   // of the table node-traffic in the last round
 	busy         int                // addresses that are being asked
 	running      sync.WaitGroup     // visits
 	hindrance    error              // why probes cannot be sent, by the last visit; nil when they can
@@ -89,8 +93,11 @@ type target struct {
 	began time.Time      // of the last visit
 	done  time.Time      // beginning of the last visit that has ended
 	busy  bool           // a visit is under way
-	spare bool           // the next visit is one that leaves HTTP out when lean
+	lean  bool           // the next visit is one that leaves HTTP out when lean
 	view  comparison     // of the nodes that its agent knows with those of this one
+
+	since time.Time // at which this agent has begun to know the node
+	used  bool      // its pods have flows with those of this node
 }
 
 // open reports whether the last probe of an address failed and its verdict is still open.
@@ -100,7 +107,7 @@ func (t *target) open() bool {
 
 func newProber(p params) *prober {
 	return &prober{
-		db: p.DB, agent: p.Agent, options: p.Options, kernel: p.Kernel, table: p.Table, views: p.Views, nodes: p.Nodes, view: p.View,
+		db: p.DB, agent: p.Agent, options: p.Options, kernel: p.Kernel, table: p.Table, views: p.Views, nodes: p.Nodes, traffic: p.Traffic, view: p.View,
 		calm:    rate.NewLimiter(rate.Limit(p.Options.rate), p.Options.rate),
 		urgent:  rate.NewLimiter(urgentRate, urgentRate*int(urgentStep)/int(time.Second)),
 		targets: map[string]*target{}, differing: map[string]*target{}, requests: newRequests(), wake: make(chan struct{}, 1),
@@ -119,9 +126,12 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 		txn := heartbeat.Snapshot(ctx, p.db, p.nodes)
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, p.nodes)
+		_, trafficChanged := p.traffic.AllWatch(txn)
+		changed.Add(trafficChanged)
 		var u update
 		p.absorb(&u)
 		p.follow(txn, complete, &u)
+		p.heed(txn, &u)
 		p.suspects(&u)
 		if err := p.commit(u, complete); err != nil {
 			return err
@@ -143,12 +153,12 @@ func (p *prober) restore() {
 	p.ended = nil
 	p.mu.Unlock()
 	clear(p.differing)
-	p.busy, p.followed, p.seen = 0, 0, seen{}
+	p.busy, p.followed, p.seen, p.heeded = 0, 0, seen{}, 0
 	txn := p.db.ReadTxn()
 	for row := range p.table.All(txn) {
 		t := p.targets[row.Node]
 		if t == nil {
-			t = &target{name: row.Node, due: p.soon(txn)}
+			t = &target{name: row.Node, due: p.soon(txn), since: time.Now()}
 			p.targets[row.Node] = t
 		}
 		t.paths = append(t.paths, row)
@@ -185,7 +195,7 @@ func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
 	for node := range p.nodes.All(txn) {
 		t := p.targets[node.Name]
 		if t == nil {
-			t = &target{name: node.Name}
+			t = &target{name: node.Name, since: time.Now()}
 			p.targets[node.Name] = t
 		}
 		p.replace(txn, t, pathsOf(node, self, p.agent), u)
@@ -219,6 +229,7 @@ func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*tables.Path, u 
 	}
 	if len(rows) > 0 && rows[0].UID != t.uid() {
 		p.agree(t, u)
+		t.since = time.Now()
 	}
 	t.paths = rows
 }
@@ -279,7 +290,8 @@ func (p *prober) next(t *target) time.Duration {
 	return interval
 }
 
-// start begins visits of targets that are due, the one that waits for longest first. While a client waits, all targets are due that were not visited
+// start begins visits of targets that are due: those first whose pods have flows with those of this node, then the one that waits for longest. What pods
+// answered within the interval is not asked. While a client waits, all targets are due that were not visited
 // since its request, or have an open verdict. It returns the time until another target is due, at least one step.
 func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
@@ -290,7 +302,13 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	}
 	var due []*target
 	next := now.Add(time.Hour)
+	interval := p.options.interval(len(p.targets))
 	for _, t := range p.targets {
+		if !asked && !t.busy && !t.due.After(now) {
+			if due := t.spare(now, interval); !due.IsZero() {
+				t.due = due
+			}
+		}
 		switch {
 		case t.busy:
 		case !t.due.After(now) || asked && (t.began.Before(since) || t.open()):
@@ -303,13 +321,16 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 		if asked {
 			return a.began.Compare(b.began)
 		}
+		if a.used != b.used {
+			return map[bool]int{true: -1, false: 1}[a.used]
+		}
 		return a.due.Compare(b.due)
 	})
 	lean := p.options.lean(len(p.targets))
 	for _, t := range due {
 		v := plan(t, asked, lean)
 		if len(v.paths) == 0 {
-			t.began, t.done, t.due = now, now, now.Add(p.options.interval(len(p.targets)))
+			t.began, t.done, t.due = now, now, now.Add(interval)
 			continue
 		}
 		if p.busy+len(v.paths) > maxBusy || !limiter.AllowN(now, 1) {
@@ -337,14 +358,14 @@ func plan(t *target, all, lean bool) *visit {
 	}
 	v.web = make([]bool, len(v.paths))
 	for i := range v.web {
-		v.web[i] = all || i == oldest && (!lean || !t.spare || t.view.followed)
+		v.web[i] = all || i == oldest && (!lean || !t.lean || t.view.followed)
 	}
 	return v
 }
 
 func (p *prober) visit(ctx context.Context, v *visit) {
 	t := v.target
-	t.busy, t.began, t.spare = true, v.began, !t.spare
+	t.busy, t.began, t.lean = true, v.began, !t.lean
 	p.busy += len(v.paths)
 	p.running.Go(func() {
 		v.do(ctx, p.kernel, p.options, p.agent.NodeName)

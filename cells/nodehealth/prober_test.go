@@ -18,14 +18,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
 // rig is a prober over a fake network, in the bubble of the caller.
 type rig struct {
 	*prober
-	nodes statedb.RWTable[*nodes.Node]
-	api   api
+	nodes   statedb.RWTable[*nodes.Node]
+	traffic statedb.RWTable[*nodetraffic.Traffic]
+	api     api
 }
 
 // addressOf is the address of the i-th node.
@@ -48,8 +50,10 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 	require.NoError(t, err)
 	views, err := nodeviews.NewTable(db)
 	require.NoError(t, err)
+	traffic, err := nodetraffic.NewTable(db)
+	require.NoError(t, err)
 	agent := settings.Agent{NodeName: nameOf(0), ClusterName: "default", EnableIPv4: true, HealthChecking: true, EndpointHealthChecking: true}
-	r := &rig{newProber(params{DB: db, Agent: agent, Options: o, Kernel: net, Table: table, Views: views, Nodes: all, View: newView(agent)}), all, api{}}
+	r := &rig{newProber(params{DB: db, Agent: agent, Options: o, Kernel: net, Table: table, Views: views, Nodes: all, Traffic: traffic, View: newView(agent)}), all, traffic, api{}}
 	r.api = api{DB: db, Agent: agent, Options: o, Prober: r.prober, Nodes: all, Paths: table}
 	txn := db.WriteTxn(table, all)
 	r.initialized = table.RegisterInitializer(txn, "node-health")
@@ -277,7 +281,7 @@ func TestPlan_HTTPTakesTurns(t *testing.T) {
 		if got := web(false); !slices.Equal(got, []bool{true, false}) {
 			t.Errorf("HTTP is asked at %v, want the first", got)
 		}
-		if lean, t0.spare = true, true; !slices.Equal(web(false), []bool{false, false}) {
+		if lean, t0.lean = true, true; !slices.Equal(web(false), []bool{false, false}) {
 			t.Error("a lean visit asks for HTTP")
 		}
 		if got := web(true); !slices.Equal(got, []bool{true, true}) {

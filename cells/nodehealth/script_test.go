@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
 // underTest is the module over a fake network.
@@ -24,7 +25,7 @@ func underTest(f *fake) cell.Cell {
 				},
 			),
 			implementation),
-		cell.Provide(nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable),
+		cell.Provide(nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable, nodetraffic.NewTable, statedb.RWTable[*nodetraffic.Traffic].ToTable),
 	)
 }
 

@@ -38,6 +38,18 @@ const (
 // Endpoint reports whether the address is reached as a pod of the node is.
 func (k Kind) Endpoint() bool { return k == Health4 || k == Health6 }
 
+// IPv6 reports whether the address is one of IPv6.
+func (k Kind) IPv6() bool { return k == Host6 || k == Health6 }
+
+// Evidence is what a state rests on.
+type Evidence string
+
+// Kinds of evidence. An address in state unknown has none.
+const (
+	ByProbe   Evidence = "probe"   // the last probes
+	ByTraffic Evidence = "traffic" // pods of the node have answered since the last probe
+)
+
 // Check is what probes of one protocol have found at an address.
 type Check struct {
 	State    State         `json:"state"`
@@ -58,6 +70,8 @@ type Path struct {
 	Unasked string `json:"unasked,omitempty"`
 	ICMP    Check  `json:"icmp"`
 	HTTP    Check  `json:"http"`
+	// Traffic is a time after which a packet from a pod of the node has arrived; zero without one.
+	Traffic time.Time `json:"traffic,omitzero"`
 }
 
 // Is reports whether the row is about the same address of the same node.
@@ -65,8 +79,26 @@ func (p *Path) Is(o *Path) bool {
 	return p.Node == o.Node && p.UID == o.UID && p.Kind == o.Kind && p.Addr == o.Addr && p.Unasked == o.Unasked
 }
 
-// State is unreachable when one protocol is, and reachable when another one is.
-func (p *Path) State() State { return Worst(p.ICMP.State, p.HTTP.State) }
+// State is unreachable when one protocol is, and reachable when another one is. Without a verdict of probes it is reachable when pods of the node have
+// answered since the last one.
+func (p *Path) State() State {
+	state := Worst(p.ICMP.State, p.HTTP.State)
+	if state == Unknown && p.Traffic.After(p.Asked()) {
+		return Reachable
+	}
+	return state
+}
+
+// Evidence is what the state rests on.
+func (p *Path) Evidence() Evidence {
+	switch state := p.State(); {
+	case state == Reachable && p.Traffic.After(p.Asked()):
+		return ByTraffic
+	case state == Reachable || state == Unreachable:
+		return ByProbe
+	}
+	return ""
+}
 
 // Worst returns the state of two parts together: one that is unreachable decides, and one that is unknown does not count.
 func Worst(a, b State) State {
@@ -99,17 +131,20 @@ func (p *Path) Problem() string {
 
 // TableHeader implements statedb.TableWritable.
 func (*Path) TableHeader() []string {
-	return []string{"Node", "Path", "Address", "State", "ICMP", "HTTP", "Strikes", "Asked", "Error"}
+	return []string{"Node", "Path", "Address", "State", "Evidence", "ICMP", "HTTP", "Strikes", "Asked", "Traffic", "Error"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (p *Path) TableRow() []string {
-	asked := "-"
-	if at := p.Asked(); !at.IsZero() {
-		asked = at.UTC().Format(time.RFC3339)
+	return []string{printable.Text(p.Node), string(p.Kind), p.Addr.String(), string(p.State()), cmp.Or(string(p.Evidence()), "-"), p.ICMP.text(), p.HTTP.text(),
+		strconv.Itoa(max(p.ICMP.Strikes, p.HTTP.Strikes)), stamp(p.Asked()), stamp(p.Traffic), p.Problem()}
+}
+
+func stamp(at time.Time) string {
+	if at.IsZero() {
+		return "-"
 	}
-	return []string{printable.Text(p.Node), string(p.Kind), p.Addr.String(), string(p.State()), p.ICMP.text(), p.HTTP.text(),
-		strconv.Itoa(max(p.ICMP.Strikes, p.HTTP.Strikes)), asked, p.Problem()}
+	return at.UTC().Format(time.RFC3339)
 }
 
 // text is the latency of what is reachable.

@@ -1,0 +1,73 @@
+// Package nodetraffic defines the table of the nodes whose pods have flows with pods of this node, and of the times at which they have answered.
+package nodetraffic
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Family is what the flows of one address family say of a node.
+type Family struct {
+	Flows int `json:"flows,omitempty"` // with pods of the node, that the last pass of the collector saw
+	// Unanswered counts those that pods of this node have opened since the pass before, and that had no reply.
+	Unanswered int `json:"unanswered,omitempty"`
+	// Answered is a time after which a packet from the node has arrived: the beginning of the newest flow that its pods have answered, or that one of them
+	// opened and continued after a reply. It is zero without such a flow. Later packets of a flow leave no trace, so this is the latest time that is
+	// proven, not the time of the last packet.
+	Answered time.Time `json:"answered,omitzero"`
+}
+
+// Traffic is one row. It is never changed in place.
+type Traffic struct {
+	Node string `json:"node"`
+	UID  string `json:"uid,omitempty"` // of the object of the node: another one is another node
+	IPv4 Family `json:"ipv4,omitzero"`
+	IPv6 Family `json:"ipv6,omitzero"`
+}
+
+// Family returns what is known of one family.
+func (t *Traffic) Family(ipv6 bool) Family {
+	if ipv6 {
+		return t.IPv6
+	}
+	return t.IPv4
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Traffic) TableHeader() []string {
+	return []string{"Node", "Flows", "Unanswered", "Answered4", "Answered6"}
+}
+
+// TableRow implements statedb.TableWritable.
+func (t *Traffic) TableRow() []string {
+	return []string{printable.Text(t.Node), fmt.Sprint(t.IPv4.Flows + t.IPv6.Flows), fmt.Sprint(t.IPv4.Unanswered + t.IPv6.Unanswered),
+		stamp(t.IPv4.Answered), stamp(t.IPv6.Answered)}
+}
+
+func stamp(at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return at.UTC().Format(time.RFC3339)
+}
+
+var nodeIndex = statedb.Index[*Traffic, string]{
+	Name:       "node",
+	FromObject: func(t *Traffic) index.KeySet { return index.NewKeySet(index.String(t.Node)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByNode finds the row of a node.
+var ByNode = nodeIndex.Query
+
+// NewTable makes the table "node-traffic".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Traffic], error) {
+	return statedb.NewTable(db, "node-traffic", nodeIndex)
+}
