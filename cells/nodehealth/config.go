@@ -15,6 +15,7 @@ type Config struct {
 	Threshold int     `mapstructure:"health-check-icmp-failure-threshold"`
 	Ratio     float64 `mapstructure:"connectivity-probe-frequency-ratio"`
 	Rate      int     `mapstructure:"health-check-probe-rate"`
+	Sample    int     `mapstructure:"health-check-sample"`
 }
 
 // DefaultConfig are Cilium's defaults. At 5,000 nodes they probe each node every 10 minutes.
@@ -26,11 +27,13 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Float64("connectivity-probe-frequency-ratio", c.Ratio,
 		"How seldom nodes are probed, 0 to 1: the interval is (10s + 100s * ratio) * ln(1 + nodes)")
 	flags.Int("health-check-probe-rate", c.Rate, "Nodes that are probed in a second at most, 1 to 1000")
+	flags.Int("health-check-sample", c.Sample, "Nodes without flows of pods of this node that are probed in an interval, beside ln(1 + nodes) of them, 1 to 10000; 0 probes all")
 }
 
 const (
 	maxThreshold = 20
 	maxRate      = 1000
+	maxSample    = 10000
 )
 
 // options is the checked form of [Config].
@@ -39,6 +42,7 @@ type options struct {
 	threshold int           // ICMP requests of one probe
 	base      time.Duration // 10 s to 110 s
 	rate      int           // probes of nodes in a second at most
+	sample    int           // nodes without flows that are probed in an interval; 0 for all
 }
 
 func newOptions(c Config, a settings.Agent) (options, error) {
@@ -50,8 +54,11 @@ func newOptions(c Config, a settings.Agent) (options, error) {
 	case c.Rate < 1 || c.Rate > maxRate:
 		return options{}, fmt.Errorf("--health-check-probe-rate=%d: use 1 to %d", c.Rate, maxRate)
 	}
+	if c.Sample < 0 || c.Sample > maxSample {
+		return options{}, fmt.Errorf("--health-check-sample=%d: use 0 to %d", c.Sample, maxSample)
+	}
 	base := 10*time.Second + time.Duration(c.Ratio*float64(100*time.Second))
-	return options{a.HealthPort, c.Threshold, base, c.Rate}, nil
+	return options{a.HealthPort, c.Threshold, base, c.Rate, c.Sample}, nil
 }
 
 // interval is the time between two probes of a node in a cluster of so many nodes. It grows with their logarithm, until the rate is the limit, of which
@@ -66,5 +73,17 @@ func (o options) spread(nodes int) time.Duration {
 	return time.Duration(nodes) * time.Second / time.Duration(o.rate)
 }
 
+// sampled is the mean time between two probes of a node that pods of this node have no flows with: the interval, unless only a sample of these nodes is
+// probed in one.
+func (o options) sampled(nodes int) time.Duration {
+	interval, share := o.interval(nodes), float64(o.sample)+math.Log1p(float64(nodes))
+	if o.sample == 0 || share >= float64(nodes) {
+		return interval
+	}
+	return time.Duration(float64(interval) * float64(nodes) / share)
+}
+
 // lean reports whether probes of so many nodes need more than half of the rate. Then each probes HTTP half as often as ICMP.
-func (o options) lean(nodes int) bool { return 2*o.spread(nodes) > o.interval(nodes) }
+func (o options) lean(nodes int) bool {
+	return o.sampled(nodes) == o.interval(nodes) && 2*o.spread(nodes) > o.interval(nodes)
+}

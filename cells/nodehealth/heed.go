@@ -29,6 +29,9 @@ func (p *prober) heed(txn statedb.ReadTxn, u *update) {
 			continue
 		}
 		t.used = true
+		if due := t.began.Add(p.options.interval(len(p.targets))); t.due.After(due) {
+			t.due = due // it was one of a sample
+		}
 		p.note(t, row, u)
 	}
 }

@@ -32,6 +32,8 @@ const (
 	suspectInterval = 10 * time.Second
 	// maxBusy limits the addresses that are being asked at one time, and with them sockets.
 	maxBusy = 256
+	// maxSampled is the maximum time between two probes of a node of a sample, in multiples of the mean.
+	maxSampled = 5
 	// urgentRate limits the nodes that are probed in a second while a client waits.
 	urgentRate = 250
 )
@@ -286,6 +288,10 @@ func (p *prober) next(t *target) time.Duration {
 		return min(interval, p.options.base)
 	case t.view.followed:
 		return min(interval, viewTimeout)
+	case !t.used && t.name != p.agent.NodeName:
+		if mean := p.options.sampled(len(p.targets)); mean > p.options.interval(len(p.targets)) {
+			return time.Duration(min(rand.ExpFloat64(), maxSampled) * float64(mean)) // so the sample of each interval is a random one
+		}
 	}
 	return interval
 }

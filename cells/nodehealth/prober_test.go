@@ -300,6 +300,7 @@ func TestOptions(t *testing.T) {
 		"--health-check-icmp-failure-threshold=21":   func(c *Config) { c.Threshold = 21 },
 		"--connectivity-probe-frequency-ratio=1.5":   func(c *Config) { c.Ratio = 1.5 },
 		"--health-check-probe-rate=0: use 1 to 1000": func(c *Config) { c.Rate = 0 },
+		"--health-check-sample=-1: use 0 to 10000":   func(c *Config) { c.Sample = -1 },
 	} {
 		c := DefaultConfig
 		change(&c)
