@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -129,15 +130,17 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	// The controller watches the table itself, for not each change of facts is worth a round.
 	endpointfeed.Mark(in.marked, in.facts.UpTo(txn, statedb.NewWatchSet()), func(f *bpfendpoints.Facts) uint16 { return f.ID })
 	in.ofPeers = statedb.NewWatchSet()
-	follow(in, txn, in.ofPeers, in.remote, func(o *cilium.Endpoint, _ bool) {
+	var claimed []netip.Addr
+	follow(in, txn, in.ofPeers, in.remote, func(o *cilium.Endpoint, gone bool) {
 		keys[o.Key()] = true
-		for _, addr := range o.Addrs {
-			in.claimants(txn, addr, keys)
-		}
+		claimed = append(claimed, in.peers.claim(o, gone)...)
 	})
+	for _, addr := range claimed {
+		in.claimants(addr, keys)
+	}
 	for _, change := range in.ipcache.UpTo(txn, in.ofPeers) {
 		addr := change.Object.Prefix.Addr()
-		in.claimants(txn, addr, keys)
+		in.claimants(addr, keys)
 		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {
 			keys[ep.AttachmentID()] = true
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/podclaims"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -37,10 +38,24 @@ type peers struct {
 	all       clusternodes.All
 	nodesAt   [2]statedb.Revision // of nodes and cilium-nodes
 	slots     map[uint16]slot     // what the datapath had of endpoints when this run began
+	claims    *podclaims.Claims   // of pods elsewhere; nil unless told
 }
 
 func newPeers() peers {
 	return peers{unsettled: map[string]map[uint32]time.Time{}, misplaced: map[string]bool{}}
+}
+
+// claim takes over the addresses of a pod elsewhere, and returns them.
+func (p *peers) claim(o *cilium.Endpoint, gone bool) []netip.Addr {
+	switch {
+	case !p.told:
+		return nil // all are read when one is told of
+	case gone:
+		p.claims.Delete(o)
+	default:
+		p.claims.Put(o)
+	}
+	return o.Addrs
 }
 
 // An endpoint of this node has the key of its attachment, and a pod elsewhere "namespace/name": no attachment has a slash.
@@ -63,7 +78,9 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 		for _, ep := range in.subjects {
 			keys[ep.AttachmentID()] = true
 		}
+		p.claims = podclaims.New()
 		for o := range in.Remote.All(txn) {
+			p.claims.Put(o)
 			keys[o.Key()] = true
 		}
 	}
@@ -253,7 +270,7 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 	if _, _, local := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); local {
 		return false
 	}
-	for other := range in.Remote.List(txn, cilium.EndpointsByAddress(addr)) {
+	for other := range in.peers.claims.At(addr) {
 		if e != nil && other.Key() != o.Key() && in.believes(e, other, other.Identity) {
 			return false
 		}
@@ -268,7 +285,7 @@ func (in *inputs) nobodysElse(txn statedb.ReadTxn, key string, addresses []netip
 		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {
 			taken = ep.AttachmentID() != key
 		} else if isElsewhere(key) {
-			for other := range in.Remote.List(txn, cilium.EndpointsByAddress(addr)) {
+			for other := range in.peers.claims.At(addr) {
 				taken = taken || other.Key() != key
 			}
 		}
@@ -280,11 +297,11 @@ func (in *inputs) nobodysElse(txn statedb.ReadTxn, key string, addresses []netip
 }
 
 // claimants adds the pods elsewhere that claim an address.
-func (in *inputs) claimants(txn statedb.ReadTxn, addr netip.Addr, keys map[string]bool) {
+func (in *inputs) claimants(addr netip.Addr, keys map[string]bool) {
 	if !in.peers.told {
 		return // all are told of when one is
 	}
-	for o := range in.Remote.List(txn, cilium.EndpointsByAddress(addr)) {
+	for o := range in.peers.claims.At(addr) {
 		keys[o.Key()] = true
 	}
 }
