@@ -31,6 +31,7 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	all[bpf.MapCtEst6].MaxEntries = uint32(c.FlowsMax)
 	all[bpf.MapPolicy].MaxEntries = uint32(c.PolicyMax)
 	all[bpf.MapPolicyRanges].MaxEntries = uint32(c.PolicyMax / rangesShare)
+	all[bpf.MapIpcache].MaxEntries = addresses
 	sizeServices(all, c, agent)
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
@@ -41,8 +42,14 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	for name, spec := range all {
 		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.FormerLayout(name)}
 	}
+	if former := out[bpf.MapIpcache].Former; former != nil { // all entries are written to both
+		former.Spec.MaxEntries = addresses
+	}
 	return out, nil
 }
+
+// addresses is the size of ipcache: 150,000 pods and 5,000 nodes take 330,000 entries with both families. An empty one takes 16 bytes of memory for each.
+const addresses = 1 << 19
 
 // lruPerCPU is the least number of entries of an LRU map for each possible CPU. Before Linux 6.17 each CPU takes free entries in batches of 128
 // and evicts entries of its own list first (kernel/bpf/bpf_lru_list.c): with fewer than two batches for each CPU, one CPU evicts entries

@@ -28,6 +28,24 @@ func TestSpecs_RoomForMaglev(t *testing.T) {
 	}
 }
 
+// In a cluster of 5,000 nodes with 30 pods each, a pod has an address of each family, and a node has one in the underlay and one in the tunnel. With a smaller
+// map the last pods would have no identity.
+func TestSpecs_IpcacheHoldsALargeCluster(t *testing.T) {
+	t.Parallel()
+	specs, err := newSpecs(DefaultConfig, settings.Agent{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = 5000 * (30 + 2) * 2
+	have := specs[bpf.MapIpcache]
+	if have.MaxEntries < want {
+		t.Errorf("ipcache has %d entries, want at least %d", have.MaxEntries, want)
+	}
+	if have.Former != nil && have.Former.Spec.MaxEntries < have.MaxEntries {
+		t.Errorf("ipcache has %d entries in the layout before, want %d", have.Former.Spec.MaxEntries, have.MaxEntries)
+	}
+}
+
 func TestSizeLRU_GrowsWithTheCPUs(t *testing.T) {
 	t.Parallel()
 	for cpus, want := range map[int]uint32{1: 16384, 2: 16384, 64: 16384, 65: 65 * 256, 512: 512 * 256} {
