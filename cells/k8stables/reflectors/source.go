@@ -90,6 +90,7 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	all.Go(func() { s.awaitSync(ctx, health.NewScope("sync")) })
 	copying, committed := context.WithCancel(context.WithoutCancel(ctx)) // the last copy is made of the last commits
 	all.Go(func() { s.copies(copying, health.NewScope("copy")) })
+	all.Go(func() { newMemory().run(ctx) })
 	heartbeat.Idle(ctx) // the goroutines have marks of their own
 	commits.Wait()
 	committed()
