@@ -168,7 +168,7 @@ func (f *fakeMaps) Dump() (map[netip.Prefix]value, error) {
 
 // commands let scripts look at the fake, disturb it, and claim prefixes.
 func commands(
-	f *fakeMaps, w ipcachetable.Writer, v *verifier,
+	f *fakeMaps, w *writer, v *verifier,
 ) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -226,13 +226,17 @@ func commands(
 				claims = append(claims, ipcachetable.Claim{Prefix: netip.MustParsePrefix(prefix), Identity: uint32(n), Node: node,
 					Source: ipcachetable.Source(source)})
 			}
-			w.Replace(args[0], claims, true)
+			if updates(args[0]) {
+				w.update(args[0], claims, nil, true)
+			} else {
+				w.Replace(args[0], claims, true)
+			}
 			return "", err
 		}),
 	})
 }
 
-// TestWriter_AgreesWithANaiveModel replaces random sets and compares the table with a winner that is searched anew.
+// TestWriter_AgreesWithANaiveModel replaces and updates random sets, and compares the table with a winner that is searched again.
 func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -243,16 +247,36 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 	}
 	w := newWriter(db, table)
 	model := map[string][]ipcachetable.Claim{}
-	for range 500 {
-		owner := string(rune('a' + random.IntN(4)))
+	all := []string{"a", "b", "d", "e", ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints}
+	for range 2000 {
+		owner := all[random.IntN(len(all))]
 		var list []ipcachetable.Claim
-		for i := range random.IntN(6) {
-			addr := netip.AddrFrom4([4]byte{10, 0, byte(i), 0})
-			list = append(list, ipcachetable.Claim{Prefix: netip.PrefixFrom(addr, 24), Identity: random.Uint32N(4),
-				Node: []string{"", "x", "y"}[random.IntN(3)], Source: ipcachetable.Source(1 + random.IntN(4))})
+		var rest []netip.Prefix
+		for i := range 6 {
+			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)
+			switch random.IntN(3) {
+			case 0:
+				list = append(list, ipcachetable.Claim{Prefix: prefix, Identity: random.Uint32N(4),
+					Node: []string{"", "x", "y"}[random.IntN(3)], Source: ipcachetable.Source(1 + random.IntN(4))})
+			case 1:
+				rest = append(rest, prefix)
+			}
 		}
-		model[owner] = list
-		w.Replace(owner, list, random.IntN(2) == 0)
+		if complete := random.IntN(2) == 0; updates(owner) {
+			w.update(owner, list, rest, complete)
+			model[owner] = slices.DeleteFunc(model[owner], func(c ipcachetable.Claim) bool {
+				return slices.Contains(rest, c.Prefix) || slices.ContainsFunc(list, func(n ipcachetable.Claim) bool { return n.Prefix == c.Prefix })
+			})
+			model[owner] = append(model[owner], list...)
+			for _, c := range model[owner] {
+				if have := w.identity(owner, c.Prefix); have != c.Identity {
+					t.Fatalf("%s claims %s to be %d, want %d", owner, c.Prefix, have, c.Identity)
+				}
+			}
+		} else {
+			w.Replace(owner, list, complete)
+			model[owner] = list
+		}
 		compareWithModel(t, db, table, model)
 		byNode := map[string]map[netip.Prefix]struct{}{}
 		for e := range table.All(db.ReadTxn()) {
@@ -265,6 +289,13 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 		}
 		if !reflect.DeepEqual(byNode, w.byNode) {
 			t.Fatalf("rows by node: have %v, want %v", w.byNode, byNode)
+		}
+		for _, owner := range all {
+			for prefix := range w.claims[owner] {
+				if row, _, found := table.Get(db.ReadTxn(), ipcachetable.ByPrefix(prefix)); updates(owner) && found && row.Owner == owner {
+					t.Fatalf("the claim of %s for %s is kept beside its row", owner, prefix)
+				}
+			}
 		}
 	}
 }

@@ -20,7 +20,7 @@ type writer struct {
 	// mu guards claims and byNode. It is taken before the table's lock and held until the commit, so that the table always
 	// agrees with them.
 	mu     sync.Mutex
-	claims map[string]claims                    // by owner; owners are few
+	claims map[string]claims                    // by owner; owners are few. Those of an owner that updates are only the ones that are not in force: see [writer.recall]
 	byNode map[string]map[netip.Prefix]struct{} // rows with a node, by its name: an index of the table would take five times the memory
 
 	// complete are the table's initializers, by owner. A second call does nothing.
@@ -48,7 +48,7 @@ func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writ
 	return w
 }
 
-// Replace implements [ipcachetable.Writer].
+// Replace implements [ipcachetable.Writer], for owners that do not update.
 func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool) {
 	next := make(claims, len(list))
 	for _, c := range list {
@@ -57,58 +57,81 @@ func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	last := w.claims[owner]
+	prefixes := changed(w.claims[owner], next)
 	w.claims[owner] = next
-	w.commit(owner, changed(last, next), complete)
+	w.commit(owner, len(prefixes), complete, func(txn statedb.WriteTxn) {
+		for prefix := range prefixes {
+			w.settle(txn, prefix, func() {})
+		}
+	})
 }
 
-// update changes some claims of owner, in one commit.
+// updates reports whether an owner changes some of its claims at a time and never replaces them all. It may have a claim for each pod of the cluster.
+func updates(owner string) bool {
+	return owner == ipcachetable.OwnerEndpoints || owner == ipcachetable.OwnerCiliumEndpoints
+}
+
+// update changes some claims of an owner that [updates], in one commit.
 func (w *writer) update(owner string, put []ipcachetable.Claim, remove []netip.Prefix, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.claims[owner] == nil {
 		w.claims[owner] = make(claims)
 	}
-	prefixes := make(map[netip.Prefix]struct{}, len(put)+len(remove))
+	changes := make(map[netip.Prefix]ipcachetable.Claim, len(put)+len(remove)) // without a prefix: removed
 	for _, p := range remove {
-		delete(w.claims[owner], p)
-		prefixes[p] = struct{}{}
+		changes[p] = ipcachetable.Claim{}
 	}
 	for _, c := range put {
-		w.claims[owner][c.Prefix] = c
-		prefixes[c.Prefix] = struct{}{}
+		changes[c.Prefix] = c
 	}
-	w.commit(owner, prefixes, complete)
+	w.commit(owner, len(changes), complete, func(txn statedb.WriteTxn) {
+		for prefix, claim := range changes {
+			w.settle(txn, prefix, func() {
+				if w.claims[owner][prefix] = claim; !claim.Prefix.IsValid() {
+					delete(w.claims[owner], prefix)
+				}
+			})
+		}
+	})
 }
 
-// identity is what owner claims a prefix to be; 0 when it claims nothing.
+// identity is what an owner that [updates] claims a prefix to be; 0 when it claims nothing.
 func (w *writer) identity(owner string, prefix netip.Prefix) uint32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if row, _, found := w.table.Get(w.db.ReadTxn(), ipcachetable.ByPrefix(prefix)); found && row.Owner == owner {
+		return row.Identity
+	}
 	return w.claims[owner][prefix].Identity
 }
 
-// commit settles prefixes of which owner says something else now. The caller holds mu.
-func (w *writer) commit(owner string, prefixes map[netip.Prefix]struct{}, complete bool) {
+// commit makes changes of owner. The caller holds mu.
+func (w *writer) commit(owner string, changes int, complete bool, change func(statedb.WriteTxn)) {
 	done := w.complete[owner]
-	if len(prefixes) == 0 && (!complete || done == nil) {
+	if changes == 0 && (!complete || done == nil) {
 		return
 	}
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Commit()
-	for prefix := range prefixes {
-		w.settle(txn, prefix)
-	}
+	change(txn)
 	if complete && done != nil {
 		done(txn)
 		delete(w.complete, owner)
 	}
 }
 
-// settle makes the row of a prefix that of its best claim. A row that is right already keeps its status.
-func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix) {
+// settle changes claims for a prefix, and makes the row of the prefix that of its best claim. A row that is right already keeps its status.
+func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()) {
 	have, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix))
+	if found {
+		w.recall(have)
+	}
+	change()
 	want := best(w.claims, prefix)
+	if want != nil && updates(want.Owner) {
+		delete(w.claims[want.Owner], prefix)
+	}
 	switch {
 	case want == nil && found:
 		_, _, _ = w.table.Delete(txn, have)
@@ -169,6 +192,13 @@ func (w *writer) mark(differ map[string]bool, complete bool) {
 	}
 	if changed { // a commit without a change would wake all that follow the table
 		txn.Commit()
+	}
+}
+
+// recall makes the claim that is in force one of the claims again. Without that it stands in its row alone: a claim takes as much memory as a row.
+func (w *writer) recall(row *ipcachetable.Entry) {
+	if updates(row.Owner) {
+		w.claims[row.Owner][row.Prefix] = ipcachetable.Claim{Prefix: row.Prefix, Identity: row.Identity, Node: row.Node, Source: row.Source}
 	}
 }
 
