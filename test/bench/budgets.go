@@ -43,6 +43,17 @@ var (
 	mapMemoryBudget    = figures.AtMost(megabytes(88)) // all maps at their default sizes
 )
 
+// Budgets of an agent in a cluster of 5,000 nodes and 150,000 pods, with a tunnel.
+var (
+	syncBudget         = figures.Within(500 * time.Millisecond)
+	syncKernelBudget   = figures.Within(50 * time.Millisecond)
+	routesBudget       = figures.AtMost(figures.Value{Number: 64, Unit: "routes"})
+	joinBudget         = figures.Within(100 * time.Millisecond)
+	podMemoryBudget    = figures.AtMost(figures.Value{Number: 0.7, Unit: "KB"})
+	largeTrafficBudget = atLeastOf(0.98) // of the rate with 3 nodes
+	largeRestBudget    = figures.AtMost(figures.Value{Number: 0.2, Unit: "% of a core"})
+)
+
 // Budgets of policies and services.
 var (
 	verdictBudget       = figures.Within(40 * time.Millisecond)

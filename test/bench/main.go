@@ -90,6 +90,7 @@ func (b *bench) parts() []part {
 		{"addresses that change", b.addressChanges, []figures.Limit{changesBudget, changesCPUBudget}},
 		{"verdicts of changed policies", b.verdicts, []figures.Limit{verdictBudget, mapMemoryBudget}},
 		{"the agent itself", b.agent, []figures.Limit{coldStartBudget, residentBudget, restCPUBudget}},
+		{"5,000 nodes", b.largeCluster, []figures.Limit{syncBudget, syncKernelBudget, routesBudget, joinBudget, podMemoryBudget, largeTrafficBudget, largeRestBudget}},
 		{"restoring endpoints", b.restore, []figures.Limit{restoreBudget}},
 		{"programs", b.programs, []figures.Limit{instructionsBudget, establishedBudget, newFlowBudget}},
 		{"the policy compiler", b.compiler, []figures.Limit{resolveBudget, oneIdentityBudget}},

@@ -1,0 +1,476 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/cilium/ebpf"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/test/bench/figures"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// kubePair is two nodes with a tunnel between them whose agents follow one API server.
+type kubePair struct {
+	cluster  *nodekit.Cluster
+	one, two *nodekit.Node
+	server   *kubetest.Server   // its objects are those of all servers
+	servers  []*kubetest.Server // one on the loopback of each node
+}
+
+// newKubePair starts no agents.
+func (b *bench) newKubePair() (_ *kubePair, err error) {
+	cluster, err := nodekit.NewCluster(nodekit.Options{BinDir: b.bin, AgentArgs: []string{installedStop, "--routing-mode=tunnel"}}, 2)
+	if err != nil {
+		return nil, err
+	}
+	k := &kubePair{cluster: cluster, one: cluster.Nodes[0], two: cluster.Nodes[1]}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, k.Close())
+		}
+	}()
+	for _, n := range cluster.Nodes {
+		var own *kubetest.Server
+		if err := n.Do(func() (err error) {
+			if k.server == nil {
+				own, err = kubetest.Open()
+				return err
+			}
+			own, err = k.server.OpenReplica()
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		own.EnableWatchList()
+		k.server, k.servers = own, append(k.servers, own)
+		n.AddAgentArgs("--manifests-dir=", "--k8s-api-server="+own.URL(), "--ipam=kubernetes")
+		ranges := n.PodRanges()
+		own.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name(), UID: types.UID("uid-" + n.Name())}, Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(false).String()},
+				{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(true).String()}}}},
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "on-" + n.Name(), Namespace: "default", UID: types.UID("uid-on-" + n.Name())},
+				Spec: corev1.PodSpec{NodeName: n.Name(), ServiceAccountName: "default"}})
+	}
+	k.server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
+	return k, nil
+}
+
+// Close removes everything.
+func (k *kubePair) Close() error {
+	err := k.cluster.Close()
+	for _, s := range k.servers {
+		s.Stop()
+	}
+	return err
+}
+
+// pods attaches a pod to each node, and waits until one reaches the other.
+func (k *kubePair) pods(ctx context.Context) (p *nodePair, err error) {
+	var pods []*nodekit.Pod
+	for _, n := range k.cluster.Nodes {
+		pod, err := n.AddPod(ctx, "on-"+n.Name())
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, pod)
+	}
+	p = &nodePair{cluster: k.cluster, path: map[bool]path{false: {client: pods[0], server: pods[1], addr: pods[1].Addr(false)}}}
+	return p, reached(ctx, pods[0], pods[1], false)
+}
+
+// large is a pair of nodes in a cluster of far nodes.
+type large struct {
+	*bench
+	*kubePair
+	hosts *farHosts
+	agent *client.Client // of the first node
+	maps  farMaps        // likewise
+	pair  *nodePair
+	empty float64 // resident memory of that agent in MB, without pods
+}
+
+// largeCluster measures an agent in a cluster of 5,000 nodes and 150,000 pods. The objects of this process are many: it collects its garbage between
+// measurements and not during one.
+func (b *bench) largeCluster(ctx context.Context) error {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	k, err := b.newKubePair()
+	if err != nil {
+		return err
+	}
+	defer k.Close()
+	hosts, err := startFarHosts(k.one)
+	if err != nil {
+		return err
+	}
+	defer hosts.Close()
+	l := &large{bench: b, kubePair: k, hosts: hosts, agent: client.New(filepath.Join(k.one.StateDir(), "waggle.sock"))}
+	defer l.agent.Close()
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{{"nodes join", l.joinAll}, {"first sync", l.firstSync}, {"pods", l.fill}, {"a node joins", l.joinOne}, {"addresses of nodes change", l.moveNodes},
+		{"traffic", l.traffic}, {"at rest", l.atRest}} {
+		runtime.GC()
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return l.maps.Close()
+}
+
+// joinAll reports the CPU time that an agent takes while all nodes join.
+func (l *large) joinAll(ctx context.Context) error {
+	const span = time.Minute
+	l.server.Put(farIdentityObjects()...)
+	if err := errors.Join(l.two.StartAgent(), waitReady(ctx, l.two)); err != nil {
+		return err
+	}
+	maps, err := openFarMaps(l.two)
+	if err != nil {
+		return err
+	}
+	defer maps.Close()
+	time.Sleep(3 * time.Second)
+	before, err := cpuTime(l.two)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	for n := farNode(1); n <= farNodes && ctx.Err() == nil; n++ {
+		l.server.Put(n.objects(0)...)
+		time.Sleep(time.Until(began.Add(span * time.Duration(n) / farNodes)))
+	}
+	if err := maps.await(ctx, farNodes); err != nil {
+		return err
+	}
+	after, err := cpuTime(l.two)
+	if err != nil {
+		return err
+	}
+	l.report("CPU of the agent while "+manyNodes+" join within a minute",
+		fmt.Sprintf("%s (%.1f %% of a core)", show(after-before), 100*(after-before).Seconds()/time.Since(began).Seconds()), figures.Time(after-before), unlimited)
+	return l.two.StopAgent(ctx)
+}
+
+// firstSync starts the agent of the first node, to which all nodes are new.
+func (l *large) firstSync(ctx context.Context) (err error) {
+	if err := errors.Join(l.one.StartAgent(), waitReady(ctx, l.one)); err != nil {
+		return err
+	}
+	if l.maps, err = openFarMaps(l.one); err != nil {
+		return err
+	}
+	if err := l.maps.await(ctx, farNodes); err != nil {
+		return err
+	}
+	time.Sleep(3 * time.Second)
+	used, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	took, err := l.fromRows(ctx)
+	if err != nil {
+		return err
+	}
+	l.report("first sync of "+manyNodes+", from rows to maps and routes", show(took), figures.Time(took), syncBudget)
+	l.report("CPU of the agent for its start and that sync", show(used), figures.Time(used), unlimited)
+	var cpu time.Duration
+	var routes int
+	if err := l.one.Do(func() (err error) { cpu, routes, err = l.maps.writeAgain(); return err }); err != nil {
+		return err
+	}
+	l.report("CPU of its writes, all entries and routes of "+manyNodes+" written again", show(cpu), figures.Time(cpu), syncKernelBudget)
+	l.report("routes to "+manyNodes+" with a tunnel", fmt.Sprint(routes), figures.Value{Number: float64(routes), Unit: "routes"}, routesBudget)
+	return nil
+}
+
+// fill adds the pods of all nodes.
+func (l *large) fill(ctx context.Context) (err error) {
+	if l.empty, err = l.restingMemory(collected); err != nil {
+		return err
+	}
+	before, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	for n := farNode(1); n <= farNodes && ctx.Err() == nil; n++ {
+		for i := range farPodsOfNode {
+			l.server.Put(n.pod(i))
+		}
+	}
+	if err := l.maps.awaitPods(ctx, farNodes); err != nil {
+		return err
+	}
+	after, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	each := (after - before) / (farNodes * farPodsOfNode)
+	l.report("CPU of the agent for each of "+manyPods+" that appear", show(each), figures.Time(each), unlimited)
+	return nil
+}
+
+// collected is a time in which an agent collects garbage, also one that makes little: the runtime does so every two minutes.
+const collected = 130 * time.Second
+
+// restingMemory returns the least resident memory of the first node's agent within a time, in MB.
+func (l *large) restingMemory(within time.Duration) (float64, error) {
+	least, err := residentMemory(l.one)
+	for end := time.Now().Add(within); time.Now().Before(end) && err == nil; {
+		time.Sleep(5 * time.Second)
+		var now float64
+		now, err = residentMemory(l.one)
+		least = min(least, now)
+	}
+	return least, err
+}
+
+// joinOne reports how long after its objects a node's pods are reached, and how long until the identity of a pod is known.
+func (l *large) joinOne(ctx context.Context) (err error) {
+	if l.pair, err = l.startTwo(ctx); err != nil {
+		return err
+	}
+	pinger, err := startDatagrams(l.pair.path[false].client)
+	if err != nil {
+		return err
+	}
+	defer pinger.stop()
+	const joins = 100
+	var reached, known []time.Duration
+	for n := farNode(farNodes + 1); n <= farNodes+joins; n++ {
+		pod := n.podAddr(0)
+		pinger.to(pod)
+		began := time.Now()
+		l.server.Put(n.objects(0)...)
+		l.server.Put(n.pod(0))
+		var one time.Duration
+		if err := await(ctx, time.Millisecond, func() error {
+			if one == 0 && l.maps.pod(n, 0) {
+				one = time.Since(began)
+			}
+			if one == 0 || l.hosts.reached(pod).IsZero() {
+				return fmt.Errorf("the pod %s of node %s is not reached", pod, n.name())
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		pinger.to(netip.Addr{})
+		reached, known = append(reached, l.hosts.reached(pod).Sub(began)), append(known, one)
+		time.Sleep(150 * time.Millisecond)
+	}
+	for _, row := range []struct {
+		what string
+		took []time.Duration
+	}{{"a node joins, until its pods are reached", reached}, {"a node joins, until the identity of its pod is known", known}} {
+		p99 := percentile(row.took, 99)
+		l.report(fmt.Sprintf("%s, beside %s and %s, p99 of %d (p50)", row.what, manyNodes, manyPods, len(row.took)),
+			fmt.Sprintf("%s (%s)", show(p99), show(median(row.took))), figures.Time(p99), joinBudget)
+	}
+	return nil
+}
+
+// startTwo starts the agent of the second node, and a pod on each.
+func (l *large) startTwo(ctx context.Context) (*nodePair, error) {
+	if err := errors.Join(l.two.StartAgent(), waitReady(ctx, l.two)); err != nil {
+		return nil, err
+	}
+	return l.pods(ctx)
+}
+
+// moveNodes gives nodes another address in the underlay, one after the other, and reports what that costs.
+func (l *large) moveNodes(ctx context.Context) error {
+	var took []time.Duration
+	began := time.Now()
+	before, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	const moves = 20
+	for i := range moves {
+		n, turn := farNode(100), (i+1)%2
+		moved := time.Now()
+		l.server.Put(n.objects(turn)...)
+		if err := await(ctx, time.Millisecond, func() error {
+			if !l.maps.node(n, turn) {
+				return fmt.Errorf("%s is not known by its new address", n.name())
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		took = append(took, time.Since(moved))
+		time.Sleep(time.Second)
+	}
+	after, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	written, err := l.writtenSince(ctx, began)
+	if err != nil {
+		return err
+	}
+	p99 := percentile(took, 99)
+	l.report(fmt.Sprintf("the address of a node changes, until it is in the maps, p99 of %d (p50)", moves), fmt.Sprintf("%s (%s)", show(p99), show(median(took))),
+		figures.Time(p99), joinBudget)
+	l.report("CPU of the agent for each of those changes, and a second of rest", show((after-before)/moves), figures.Time((after-before)/moves), unlimited)
+	l.report(fmt.Sprintf("rows that those changes have written to the maps, with %d pods on the node", farPodsOfNode), fmt.Sprint(written),
+		figures.Value{Number: float64(written), Unit: "rows"}, unlimited)
+	return nil
+}
+
+// traffic compares request-response through the tunnel with that in a cluster of three nodes.
+func (l *large) traffic(ctx context.Context) error {
+	small, err := l.newKubePair()
+	if err != nil {
+		return err
+	}
+	defer small.Close()
+	small.server.Put(farNode(1).objects(0)...)
+	if err := errors.Join(small.one.StartAgent(), small.two.StartAgent(), waitReady(ctx, small.one), waitReady(ctx, small.two)); err != nil {
+		return err
+	}
+	control, err := small.pods(ctx)
+	if err != nil {
+		return err
+	}
+	pairs := []*nodePair{l.pair, control}
+	for round := range 2 * l.rounds { // each begins with the other pair
+		for i := range pairs {
+			if err := pairs[(i+round)%len(pairs)].round(false); err != nil {
+				return err
+			}
+		}
+	}
+	l.compareRates("request-response between nodes by TCP, "+manyNodes+" against 3", l.pair.tcp, control.tcp, largeTrafficBudget)
+	l.compareRates("request-response between nodes by UDP, "+manyNodes+" against 3", l.pair.udp, control.udp, largeTrafficBudget)
+	return nil
+}
+
+// atRest reports the CPU time of an agent that has tested all paths once.
+func (l *large) atRest(ctx context.Context) error {
+	if err := l.two.StopAgent(ctx); err != nil {
+		return err
+	}
+	for unknown := farNodes; unknown > farNodes/100; { // the second node is never known: its agent has ended
+		time.Sleep(10 * time.Second)
+		rows, err := client.Rows[*pathtests.Test](ctx, l.agent, "path-tests")
+		if err != nil {
+			return err
+		}
+		unknown = 0
+		for _, row := range rows {
+			if row.Kind == pathtests.Kinds[0] && row.State == pathtests.Unknown {
+				unknown++
+			}
+		}
+	}
+	time.Sleep(5 * time.Second)
+	began := time.Now()
+	before, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	resident, err := l.restingMemory(collected)
+	if err != nil {
+		return err
+	}
+	after, err := cpuTime(l.one)
+	if err != nil {
+		return err
+	}
+	const pods = farNodes * farPodsOfNode
+	each := (resident - l.empty) * (1 << 20) / 1e3 / pods
+	l.report("resident memory of the agent for each of "+manyPods, fmt.Sprintf("%.2f KB (%.0f MB, without pods %.0f MB)", each, resident, l.empty),
+		figures.Value{Number: each, Unit: "KB"}, podMemoryBudget)
+	share := 100 * (after - before).Seconds() / time.Since(began).Seconds()
+	l.report("agent at rest, CPU, "+manyNodes+" that are probed and "+manyPods, fmt.Sprintf("%.2f %%", share),
+		figures.Value{Number: share, Unit: "% of a core"}, largeRestBudget)
+	return nil
+}
+
+// cpuTime is what a node's agent has used so far.
+func cpuTime(node *nodekit.Node) (time.Duration, error) {
+	const tick = 10 * time.Millisecond // of USER_HZ, fixed by the kernel's interface
+	ticks, err := cpuTicks(node.AgentPID())
+	return time.Duration(ticks) * tick, err
+}
+
+// farMaps are the maps of an agent that have far nodes and their pods.
+type farMaps struct{ addrs, nodes, ipcache, ranges *ebpf.Map }
+
+func openFarMaps(node *nodekit.Node) (m farMaps, err error) {
+	for _, one := range []struct {
+		to   **ebpf.Map
+		name string
+	}{{&m.addrs, bpf.MapNodeAddrs}, {&m.nodes, bpf.MapNodes}, {&m.ipcache, bpf.MapIpcache}, {&m.ranges, bpf.MapIpcachePrefixes}} {
+		if *one.to, err = pinnedMap(node, one.name); err != nil {
+			return m, errors.Join(err, m.Close())
+		}
+	}
+	return m, nil
+}
+
+// Close closes the maps that are open.
+func (m farMaps) Close() (err error) {
+	for _, one := range []*ebpf.Map{m.addrs, m.nodes, m.ipcache, m.ranges} {
+		if one != nil {
+			err = errors.Join(err, one.Close())
+		}
+	}
+	return err
+}
+
+// node reports whether programs find a node at its address.
+func (m farMaps) node(n farNode, turn int) bool {
+	key := bpf.NewAddrKey(n.addr(turn))
+	var owner bpf.NodeAddr
+	var slot bpf.Node
+	return m.addrs.Lookup(key, &owner) == nil && m.nodes.Lookup(uint32(owner.Node), &slot) == nil && slot.Underlay == key.Addr
+}
+
+// pod reports whether programs know the identity and the node of a pod.
+func (m farMaps) pod(n farNode, number int) bool {
+	var entry bpf.IpcacheEntry
+	return m.ipcache.Lookup(bpf.NewAddrKey(n.podAddr(number)), &entry) == nil && entry.Identity != 0 && entry.Node != 0
+}
+
+func (m farMaps) await(ctx context.Context, last farNode) error {
+	next := farNode(1)
+	return await(ctx, 5*time.Millisecond, func() error {
+		for ; next <= last; next++ {
+			if !m.node(next, 0) {
+				return fmt.Errorf("%s is not in the maps", next.name())
+			}
+		}
+		return nil
+	})
+}
+
+func (m farMaps) awaitPods(ctx context.Context, last farNode) error {
+	next := farNode(1)
+	return await(ctx, 20*time.Millisecond, func() error {
+		for ; next <= last; next++ {
+			for i := range farPodsOfNode {
+				if !m.pod(next, i) {
+					return fmt.Errorf("pod %s is not in the maps", next.podAddr(i))
+				}
+			}
+		}
+		return nil
+	})
+}
