@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -245,6 +246,15 @@ func (c *Client) Watch(ctx context.Context, r Resource, namespace string, option
 	request := metadataOnly(c.request(r, namespace, "", rest.Interface.Get).Timeout(0), r, "PartialObjectMetadata")
 	w, err := request.VersionedParams(&options, c.codec).Watch(ctx)
 	return w, c.describe("watch", r, namespace, "", err)
+}
+
+// Stream is [Client.Watch] without a decoder: the body has the events as the server writes them, one JSON object after the other. r must be a resource
+// without protobuf.
+func (c *Client) Stream(ctx context.Context, r Resource, namespace string, options metav1.ListOptions) (io.ReadCloser, error) {
+	options.Watch = true
+	request := c.request(r, namespace, "", rest.Interface.Get).Timeout(0).Throttle(flowcontrol.NewFakeAlwaysRateLimiter()) // as Watch does
+	body, err := request.VersionedParams(&options, c.codec).Stream(ctx)
+	return body, c.describe("watch", r, namespace, "", err)
 }
 
 // ListWatch is what a cache.Reflector asks for. tweak may narrow the options, for instance with a field selector; it may

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
@@ -59,10 +58,14 @@ func (f failover) RoundTrip(request *http.Request) (*http.Response, error) {
 // try sends a request to one server. A watch ends with the era.
 func (f failover) try(request *http.Request, i int, era context.Context, attempt int) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(request.Context())
-	release := cancel
+	release, broke := cancel, func() { f.broke(); f.suspect() }
 	if watches(request) {
 		stop := context.AfterFunc(era, cancel)
 		release = func() { stop(); cancel() }
+	}
+	if gatheringOf(ctx) != nil {
+		before, stop := release, context.AfterFunc(f.unbroken(), cancel)
+		release, broke = func() { stop(); before() }, f.suspect
 	}
 	sent := request.Clone(ctx)
 	sent.URL.Scheme, sent.URL.Host, sent.Host = f.urls[i].Scheme, f.urls[i].Host, ""
@@ -79,7 +82,8 @@ func (f failover) try(request *http.Request, i int, era context.Context, attempt
 		release()
 		return nil, err
 	}
-	response.Body = &body{ReadCloser: response.Body, caller: request.Context(), era: era, release: release, suspect: f.suspect, gather: gatherOf(ctx)}
+	gatheringOf(ctx).begin()
+	response.Body = &body{ReadCloser: response.Body, caller: request.Context(), era: era, release: release, broke: broke}
 	return response, nil
 }
 
@@ -130,23 +134,18 @@ type body struct {
 	caller  context.Context // of the request, to tell who ended it
 	era     context.Context
 	release func()
-	suspect func()
+	broke   func()
 	closed  atomic.Bool // by the caller, who then is told of a broken read as well
-	gather  *gather     // nil for all but watches whose events gather
 }
 
 // Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
-	began := time.Now()
 	n, err := b.ReadCloser.Read(p)
-	if err == nil {
-		b.gather.hold(began)
-	}
 	if err == nil || errors.Is(err, io.EOF) || b.caller.Err() != nil {
 		return n, err
 	}
 	if b.era.Err() == nil && !b.closed.Load() {
-		b.suspect()
+		b.broke()
 	}
 	return n, io.ErrUnexpectedEOF // unwrapped, since client-go compares it
 }

@@ -2,49 +2,254 @@ package kubeapi
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// gathering is the key of the interval in a context.
-type gathering struct{}
-
-// Gathering is a context for watches whose events gather for an interval: in a large cluster one comes every few milliseconds, and to be woken for
-// each costs more than to read it. An event after a pause of that length is read at once, and what there is to read without waiting is never held
-// back.
-func Gathering(ctx context.Context, interval time.Duration) context.Context {
-	return context.WithValue(ctx, gathering{}, interval)
+// Gathering returns a context for a watch whose events gather for an interval: in a large cluster one comes every few milliseconds, and to be woken
+// for each costs several times what reading it costs. An event after a pause of that length is read at once, and what can be read without waiting is
+// never held back.
+//
+// Such a watch has a connection of its own, with HTTP/1.1: on one that others share, every event of each of them wakes the reader. The goroutine that
+// reads the body calls drained before it waits for more; drained may be nil.
+func Gathering(ctx context.Context, interval time.Duration, drained func()) context.Context {
+	return context.WithValue(ctx, gatheringKey{}, &gathering{interval: interval, drained: drained})
 }
 
-// gather holds the answer to one request back.
-type gather struct {
+type gatheringKey struct{}
+
+// gathering is how one request gathers.
+type gathering struct {
 	interval time.Duration
-	last     time.Time       // when something was read that had to be waited for
-	ended    <-chan struct{} // closed with the request
+	drained  func()
+	conn     atomic.Pointer[gatheredConn]
 }
 
-func gatherOf(ctx context.Context) *gather {
-	interval, wanted := ctx.Value(gathering{}).(time.Duration)
-	if !wanted {
-		return nil
+// gatheringOf returns nil for requests that do not gather.
+func gatheringOf(ctx context.Context) *gathering {
+	g, _ := ctx.Value(gatheringKey{}).(*gathering)
+	return g
+}
+
+// over returns the connection for the request.
+func (g *gathering) over(conn net.Conn) net.Conn {
+	c := &gatheredConn{Conn: conn, gathering: g, buffer: make([]byte, gatherBuffer)}
+	c.arrivals = &pauses{Conn: conn, closed: make(chan struct{})}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		if raw, err := tcp.SyscallConn(); err == nil {
+			c.arrivals = &lowWater{TCPConn: tcp, raw: raw}
+		}
 	}
-	return &gather{interval: interval, ended: ctx.Done()}
+	g.conn.Store(c)
+	return c
+}
+
+// begin has the body of the response gather. What came before it, such as the handshake of TLS, does not.
+func (g *gathering) begin() {
+	if g == nil {
+		return
+	}
+	if c := g.conn.Load(); c != nil {
+		c.begun.Store(true)
+	}
+}
+
+// gatherBuffer is how many bytes are read at once. Ten events in an interval have 5 to 40 KB.
+const gatherBuffer = 32 << 10
+
+// gatheredConn reads for one goroutine.
+type gatheredConn struct {
+	net.Conn
+	*gathering
+	arrivals
+
+	begun  atomic.Bool
+	buffer []byte
+	unread []byte    // part of buffer
+	last   time.Time // when something arrived for which the reader had waited
+}
+
+// arrivals are bytes that a connection receives.
+type arrivals interface {
+	// arrived reads what has arrived; 0 when that is nothing.
+	arrived(p []byte) (int, error)
+	// gather reads what has arrived by a time, or earlier if there is much; 0 when that is nothing.
+	gather(p []byte, until time.Time) (int, error)
+	// wait reads what arrives next.
+	wait(p []byte) (int, error)
+	Close() error
+}
+
+// Read implements io.Reader.
+func (c *gatheredConn) Read(p []byte) (n int, err error) {
+	if len(c.unread) == 0 {
+		if !c.begun.Load() {
+			return c.Conn.Read(p)
+		}
+		n, err := c.next()
+		if n == 0 {
+			return 0, err
+		}
+		c.unread = c.buffer[:n]
+	}
+	n = copy(p, c.unread)
+	c.unread = c.unread[n:]
+	return n, nil
+}
+
+// next fills the buffer.
+func (c *gatheredConn) next() (n int, err error) {
+	if n, err = c.arrived(c.buffer); n > 0 || err != nil {
+		return n, err
+	}
+	if c.drained != nil {
+		c.drained()
+	}
+	if until := c.last.Add(c.interval); time.Now().Before(until) {
+		n, err = c.gather(c.buffer, until)
+	}
+	if n == 0 && err == nil {
+		n, err = c.wait(c.buffer)
+	}
+	c.last = time.Now()
+	return n, err
+}
+
+// Close implements io.Closer.
+func (c *gatheredConn) Close() error { return c.arrivals.Close() }
+
+// lowWater has the kernel keep the runtime's poller asleep while bytes gather: it announces them when there are many, or the other side has closed the
+// connection (SO_RCVLOWAT, socket(7)).
+type lowWater struct {
+	*net.TCPConn
+	raw   syscall.RawConn
+	high  bool // the mark is at muchData
+	empty bool // the last read took all that there was
+}
+
+// muchData is read before the end of an interval, so that the first events of a large cluster are not slowed down. The kernel makes the receive buffer
+// twice as large, within tcp_rmem.
+const muchData = 256 << 10
+
+// arrived implements arrivals.
+func (l *lowWater) arrived(p []byte) (n int, err error) {
+	if l.empty {
+		return 0, nil
+	}
+	return l.read(p, func(uintptr, error) bool { return true })
+}
+
+// gather implements arrivals.
+func (l *lowWater) gather(p []byte, until time.Time) (n int, err error) {
+	if !l.high {
+		if err := l.mark(muchData); err != nil {
+			return 0, err
+		}
+		l.high = true
+	}
+	if err := l.SetReadDeadline(until); err != nil {
+		return 0, err
+	}
+	announced := false
+	err = l.raw.Read(func(uintptr) (done bool) {
+		done, announced = announced, true
+		return done
+	})
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		return 0, err
+	}
+	if err := l.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	return l.read(p, func(uintptr, error) bool { return true })
+}
+
+// wait implements arrivals.
+func (l *lowWater) wait(p []byte) (n int, err error) {
+	if l.high {
+		if err := l.mark(1); err != nil {
+			return 0, err
+		}
+		l.high = false
+	}
+	return l.read(p, func(_ uintptr, err error) bool { return !errors.Is(err, unix.EAGAIN) })
+}
+
+// mark sets how many bytes have to be there before they are announced.
+func (l *lowWater) mark(n int) (err error) {
+	if rawErr := l.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) }); rawErr != nil {
+		return rawErr
+	}
+	return os.NewSyscallError("setsockopt", err)
+}
+
+// read reads until done says so of an attempt; 0 when that found nothing.
+func (l *lowWater) read(p []byte, done func(fd uintptr, err error) bool) (n int, err error) {
+	if rawErr := l.raw.Read(func(fd uintptr) bool {
+		for n, err = unix.Read(int(fd), p); errors.Is(err, unix.EINTR); n, err = unix.Read(int(fd), p) {
+		}
+		return done(fd, err)
+	}); rawErr != nil {
+		return 0, rawErr
+	}
+	l.empty = n < len(p)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return 0, nil
+	case err != nil:
+		return 0, &net.OpError{Op: "read", Net: "tcp", Source: l.LocalAddr(), Addr: l.RemoteAddr(), Err: os.NewSyscallError("read", err)}
+	case n == 0:
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// pauses gathers on a connection that is no socket.
+type pauses struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
 }
 
 // waited is how long a read takes, at least, that does not find what it reads.
 const waited = time.Millisecond
 
-// hold waits after a read that began at a time, if that had to wait and the last one that had to is not an interval ago.
-func (g *gather) hold(began time.Time) {
-	if g == nil || time.Since(began) < waited {
-		return
+// arrived implements arrivals.
+func (c *pauses) arrived(p []byte) (n int, err error) {
+	if err := c.SetReadDeadline(time.Now().Add(waited)); err != nil {
+		return 0, err
 	}
-	if rest := g.interval - time.Since(g.last); rest > 0 {
-		timer := time.NewTimer(rest)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-g.ended:
-		}
+	n, err = c.Conn.Read(p)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil
 	}
-	g.last = time.Now()
+	return n, errors.Join(err, c.SetReadDeadline(time.Time{}))
+}
+
+// gather implements arrivals.
+func (c *pauses) gather(p []byte, until time.Time) (int, error) {
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.closed:
+	}
+	return c.arrived(p)
+}
+
+// wait implements arrivals.
+func (c *pauses) wait(p []byte) (int, error) { return c.Conn.Read(p) }
+
+// Close implements arrivals.
+func (c *pauses) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }

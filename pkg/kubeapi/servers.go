@@ -20,6 +20,8 @@ type servers struct {
 	active  int
 	era     context.Context // ends when active changes, and the watches of that time with it
 	endEra  context.CancelFunc
+	whole   context.Context // ends when an answer breaks off, see [servers.broke]
+	endIt   context.CancelFunc
 	changed chan struct{} // closed when a row changes
 	doubt   chan struct{} // holds a token when somebody should ask the active server whether it is ready
 }
@@ -27,6 +29,7 @@ type servers struct {
 func newServers(urls []*url.URL) *servers {
 	s := &servers{urls: urls, changed: make(chan struct{}), doubt: make(chan struct{}, 1)}
 	s.era, s.endEra = context.WithCancel(context.Background())
+	s.whole, s.endIt = context.WithCancel(context.Background())
 	for i, u := range urls {
 		s.rows = append(s.rows, apiservers.Server{Server: u.String(), Active: i == 0, Reachable: apiservers.Unknown})
 	}
@@ -105,6 +108,22 @@ func (s *servers) record(i int, reach apiservers.Reach, reason string) {
 func (s *servers) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// broke ends the watches that gather: an answer on the connection that others share has broken off, perhaps because a ping of HTTP/2 was not answered.
+// Their own connections have no pings; behind a proxy, the keep-alive of TCP asks the proxy alone.
+func (s *servers) broke() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endIt()
+	s.whole, s.endIt = context.WithCancel(context.Background())
+}
+
+// unbroken ends with the next call of broke.
+func (s *servers) unbroken() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.whole
 }
 
 // suspect asks for a look at the active server.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"sync"
 	"time"
@@ -37,9 +38,10 @@ type reloading struct {
 	config     *rest.Config
 	connection Connection
 
-	mu      sync.Mutex // guards what follows
-	current *http.Transport
-	ca      []byte // content of the file, as current knows it
+	mu       sync.Mutex // guards what follows
+	current  *http.Transport
+	gathered *http.Transport // for [Gathering]
+	ca       []byte          // content of the file, as both know it
 }
 
 func newReloading(config *rest.Config, connection Connection) (*reloading, error) {
@@ -69,7 +71,25 @@ func (r *reloading) load() error {
 		MaxIdleConnsPerHost: idlePerServer, ForceAttemptHTTP2: true,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: r.connection.KeepAlive, PingTimeout: r.connection.KeepAlive / 2},
 	}
+	r.gathered = gatheredTransport(r.config.Proxy, dial, secured)
 	return nil
+}
+
+// gatheredTransport makes a connection for each request, which must be of [Gathering]. A dead connection is found by the keep-alive of TCP.
+func gatheredTransport(proxy func(*http.Request) (*url.URL, error), dial dial, secured *tls.Config) *http.Transport {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	return &http.Transport{
+		Proxy: proxy, TLSClientConfig: secured.Clone() /* the other transport adds HTTP/2 to its own */, TLSHandshakeTimeout: handshakeTimeout, ResponseHeaderTimeout: headerTimeout,
+		Protocols: &protocols, DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return gatheringOf(ctx).over(conn), nil
+		},
+	}
 }
 
 // dial makes a connection, as [net.Dialer.DialContext] does.
@@ -99,6 +119,9 @@ func (r *reloading) readCA() ([]byte, error) {
 func (r *reloading) RoundTrip(request *http.Request) (*http.Response, error) {
 	r.mu.Lock()
 	transport := r.current
+	if gatheringOf(request.Context()) != nil {
+		transport = r.gathered
+	}
 	r.mu.Unlock()
 	response, err := transport.RoundTrip(request)
 	var untrusted *tls.CertificateVerificationError

@@ -23,8 +23,9 @@ import (
 type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	row k8sobjects.Row // nil when err is set
-	err error          // why there is no row
+	row    k8sobjects.Row // nil when err is set
+	err    error          // why there is no row
+	before []event        // that came together with this one, see [stream]
 }
 
 // DeepCopyObject implements runtime.Object. Rows never change.
@@ -64,6 +65,8 @@ type listWatch struct {
 	servers  servers
 	quorum   atomic.Bool // the next list must be a quorum read
 	report   *report
+	client   *kubeapi.Client
+	resource kubeapi.Resource
 	gather   time.Duration // see [kubeapi.Gathering]; 0 for never
 }
 
@@ -101,15 +104,12 @@ func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runti
 }
 
 func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	if l.gather > 0 {
-		ctx = kubeapi.Gathering(ctx, l.gather)
-	}
 	stream := options.SendInitialEvents != nil && *options.SendInitialEvents
 	if stream && l.quorum.Load() {
 		return nil, errAskForList
 	}
-	in, err := whileAway(ctx, l.servers, func() (watch.Interface, error) {
-		in, err := l.WatchFuncWithContext(ctx, options)
+	return whileAway(ctx, l.servers, func() (watch.Interface, error) {
+		in, err := l.open(ctx, options, stream)
 		switch {
 		case !stream:
 			l.report.watched(ctx, err)
@@ -118,6 +118,21 @@ func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watc
 		}
 		return in, err
 	})
+}
+
+// open begins to watch.
+func (l *listWatch) open(ctx context.Context, options metav1.ListOptions, initial bool) (watch.Interface, error) {
+	if l.gather > 0 {
+		out := newStream(l.resource, l.nodeName, initial)
+		body, err := l.client.Stream(kubeapi.Gathering(ctx, l.gather, out.drained), l.resource, "", options)
+		if err != nil {
+			return nil, err
+		}
+		out.body = body
+		go out.run()
+		return out, nil
+	}
+	in, err := l.WatchFuncWithContext(ctx, options)
 	if err != nil {
 		return nil, err
 	}

@@ -61,31 +61,43 @@ func (s *store) Delete(in any) error { return s.take(in, true) }
 // Resync implements cache.ReflectorStore. It is never asked for.
 func (s *store) Resync() error { return nil }
 
-// take remembers an event for the next commit. Versions of one resource rise from event to event, so one that is not
-// newer than the last comes twice or too late.
+// take remembers an event, and those that came together with it, for the next commit.
 func (s *store) take(in any, deleted bool) error {
 	o, ok := in.(*object)
 	if !ok {
 		return fmt.Errorf("%s: unexpected %T in a watch", s.resource, in)
 	}
-	if version, err := strconv.ParseUint(o.ResourceVersion, 10, 64); err == nil {
+	before := o.before
+	o.before = nil
+	s.mu.Lock()
+	for _, e := range before {
+		s.add(e)
+	}
+	s.add(event{o, deleted})
+	waiting := len(s.pending)
+	s.mu.Unlock()
+	switch {
+	case waiting >= maxPending:
+		return s.flush()
+	case waiting > 0:
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// add adds an event to those that are pending. Versions of one resource rise from event to event, so one that is not newer than the last comes twice
+// or too late. The caller holds mu.
+func (s *store) add(e event) {
+	if version, err := strconv.ParseUint(e.ResourceVersion, 10, 64); err == nil {
 		if version <= s.seen {
-			return nil
+			return
 		}
 		s.seen = version
 	}
-	s.mu.Lock()
-	s.pending = append(s.pending, event{o, deleted})
-	full := len(s.pending) >= maxPending
-	s.mu.Unlock()
-	if full {
-		return s.flush()
-	}
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-	return nil
+	s.pending = append(s.pending, e)
 }
 
 // commits writes what is pending, a burst at a time, and what is left when ctx ends.
@@ -93,23 +105,20 @@ func (s *store) commits(ctx context.Context) {
 	ctx, end := heartbeat.With(ctx, s.table.Name())
 	defer end()
 	defer func() { s.report.wrote(s.flush()) }()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-pause.C:
-		}
+	for last := (time.Time{}); ; last = time.Now() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.wake:
 		}
+		if rest := commitInterval - time.Since(last); rest > 0 {
+			if pause(ctx, rest); ctx.Err() != nil {
+				return
+			}
+		}
 		heartbeat.Busy(ctx)
 		s.report.wrote(s.flush())
 		heartbeat.Idle(ctx)
-		pause.Reset(commitInterval)
 	}
 }
 

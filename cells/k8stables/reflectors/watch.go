@@ -40,16 +40,27 @@ func (w *shrunkWatch) run() {
 }
 
 func (w *shrunkWatch) shrink(event watch.Event) watch.Event {
+	small, err := shrinkEvent(event, w.nodeName)
+	if err != nil {
+		return event
+	}
+	return small
+}
+
+// shrinkEvent shrinks the object of an event. Of a bookmark its version stays, and an annotation that may say that the initial events are complete.
+func shrinkEvent(event watch.Event, nodeName string) (watch.Event, error) {
 	switch event.Type {
 	case watch.Added, watch.Modified, watch.Deleted:
-		if small, err := shrink(event.Object, w.nodeName); err == nil {
-			event.Object = small
+		small, err := shrink(event.Object, nodeName)
+		if err != nil {
+			return event, err
 		}
-	case watch.Bookmark: // its annotation may say that the initial events are complete
+		event.Object = small
+	case watch.Bookmark:
 		if m, ok := event.Object.(metav1.Object); ok {
 			event.Object = &object{ObjectMeta: metav1.ObjectMeta{ResourceVersion: m.GetResourceVersion(),
 				Annotations: m.GetAnnotations()}}
 		}
 	}
-	return event
+	return event, nil
 }

@@ -1,0 +1,177 @@
+package reflectors
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/jsonscan"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+)
+
+// stream is a watch of CiliumEndpoints that hands over all events that have arrived at once: the last of them, with the others in [object.before]. A
+// watch of client-go hands over each by itself, through three goroutines, and reads its text seven times.
+type stream struct {
+	resource kubeapi.Resource
+	nodeName string
+	body     io.ReadCloser
+	out      chan watch.Event
+	once     sync.Once
+	stop     chan struct{}
+
+	// What follows is of the goroutine that reads.
+	initial bool // events are the first list, which the reflector keeps by name and hands over as a whole
+	batch   []event
+	stopped bool
+}
+
+// newStream makes a stream without a body. With initial set, it begins with all objects and a bookmark.
+func newStream(resource kubeapi.Resource, nodeName string, initial bool) *stream {
+	return &stream{resource: resource, nodeName: nodeName, out: make(chan watch.Event, 1), stop: make(chan struct{}), initial: initial}
+}
+
+// ResultChan implements watch.Interface.
+func (s *stream) ResultChan() <-chan watch.Event { return s.out }
+
+// Stop implements watch.Interface.
+func (s *stream) Stop() {
+	s.once.Do(func() {
+		close(s.stop)
+		_ = s.body.Close()
+	})
+}
+
+// run reads until the body ends.
+func (s *stream) run() {
+	defer close(s.out)
+	defer s.Stop()
+	frames := jsonscan.NewFrames(s.body)
+	for !s.stopped {
+		frame, err := frames.Next()
+		if err != nil { // the reflector asks again
+			s.drained()
+			return
+		}
+		s.take(frame)
+	}
+}
+
+// take decodes one event.
+func (s *stream) take(frame []byte) {
+	e, err := s.decode(frame)
+	switch {
+	case err != nil:
+		s.drained()
+		s.send(watch.Event{Type: watch.Error, Object: apierrors.NewClientErrorReporter(http.StatusInternalServerError, "GET", "ClientWatchDecoding").
+			AsObject(fmt.Errorf("decode an event of a watch: %w", err))})
+		return
+	case e.Type == watch.Added || e.Type == watch.Modified || e.Type == watch.Deleted:
+		s.batch = append(s.batch, event{e.Object.(*object), e.Type == watch.Deleted})
+		if s.initial || len(s.batch) >= maxPending {
+			s.drained()
+		}
+		return
+	}
+	s.drained()
+	if o, ok := e.Object.(metav1.Object); ok && e.Type == watch.Bookmark && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
+		s.initial = false
+	}
+	s.send(e)
+}
+
+// drained hands over what has arrived. See [kubeapi.Gathering].
+func (s *stream) drained() {
+	if len(s.batch) == 0 {
+		return
+	}
+	last := s.batch[len(s.batch)-1]
+	kind := watch.Modified
+	switch {
+	case last.deleted:
+		kind = watch.Deleted
+	case s.initial:
+		kind = watch.Added
+	}
+	last.before = s.batch[:len(s.batch)-1]
+	s.batch = nil
+	s.send(watch.Event{Type: kind, Object: last.object})
+}
+
+func (s *stream) send(e watch.Event) {
+	select {
+	case s.out <- e:
+	case <-s.stop:
+		s.stopped = true
+	}
+}
+
+// decode decodes one event, and shrinks its object.
+func (s *stream) decode(frame []byte) (watch.Event, error) {
+	if e, ok := s.decodeKnown(frame); ok {
+		return e, nil
+	}
+	var raw struct {
+		Type   watch.EventType `json:"type"`
+		Object json.RawMessage `json:"object"`
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(frame, &raw); err != nil {
+		return watch.Event{}, err
+	}
+	e := watch.Event{Type: raw.Type}
+	switch raw.Type {
+	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
+		e.Object = s.resource.New()
+	case watch.Error:
+		e.Object = &metav1.Status{}
+	default:
+		return e, fmt.Errorf("unknown type %.20q", raw.Type)
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(raw.Object, e.Object); err != nil {
+		return e, err
+	}
+	return shrinkEvent(e, s.nodeName)
+}
+
+// decodeKnown decodes most events, at a small part of the cost; it reports whether it could.
+func (s *stream) decodeKnown(frame []byte) (e watch.Event, ok bool) {
+	r := jsonscan.NewReader(frame)
+	var types, objects int
+	var o runtime.Object
+	r.Object(func(name []byte) {
+		switch string(name) {
+		case "type":
+			e.Type = eventType(r.Text())
+			types++
+		case "object":
+			o = ciliumv2.ReadEndpoint(r, s.nodeName)
+			objects++
+		default:
+			r.Skip()
+		}
+	})
+	if !r.Done() || e.Type == "" || types != 1 || objects != 1 {
+		return e, false
+	}
+	e.Object = o
+	e, err := shrinkEvent(e, s.nodeName)
+	return e, err == nil
+}
+
+// eventType returns the type of an event with an object; nothing for others.
+func eventType(text []byte) watch.EventType {
+	for _, t := range []watch.EventType{watch.Modified, watch.Added, watch.Deleted} {
+		if string(text) == string(t) {
+			return t
+		}
+	}
+	return ""
+}

@@ -1,0 +1,156 @@
+package reflectors
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+)
+
+// farEndpoint is a CiliumEndpoint of another node as an API server writes it.
+func farEndpoint(name string, version int) string {
+	return fmt.Sprintf(`{"apiVersion":"cilium.io/v2","kind":"CiliumEndpoint","metadata":{"name":%q,"namespace":"a","resourceVersion":"%d","uid":"u"},`+
+		`"status":{"identity":{"id":40000},"networking":{"addressing":[{"ipv4":"10.51.0.%d"}],"node":"192.0.2.2"}}}`, name, version, version)
+}
+
+func streamText(kind watch.EventType, object string) string {
+	return fmt.Sprintf(`{"type":%q,"object":%s}`, kind, object) + "\n"
+}
+
+const initialEnd = `{"kind":"CiliumEndpoint","apiVersion":"cilium.io/v2","metadata":{"resourceVersion":"3","creationTimestamp":null,` +
+	`"annotations":{"k8s.io/initial-events-end":"true"}}}`
+
+// reading is a body of pieces; before each but the first, as before its end, all is drained.
+type reading struct {
+	pieces  []string
+	drained func()
+	begun   bool
+}
+
+func (r *reading) Read(p []byte) (int, error) {
+	if r.begun {
+		r.drained()
+	}
+	r.begun = true
+	if len(r.pieces) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, r.pieces[0])
+	if r.pieces[0] = r.pieces[0][n:]; r.pieces[0] == "" {
+		r.pieces = r.pieces[1:]
+	}
+	return n, nil
+}
+
+func (r *reading) Close() error { return nil }
+
+// handedOver runs a stream and describes the events that the reflector sees, with those that came before each.
+func handedOver(initial bool, pieces ...string) (out []string) {
+	s := newStream(kubeapi.CiliumEndpoints, "one", initial)
+	s.body = &reading{pieces: pieces, drained: s.drained}
+	go s.run()
+	for e := range s.ResultChan() {
+		text := string(e.Type)
+		switch o := e.Object.(type) {
+		case *object:
+			for _, b := range o.before {
+				text += fmt.Sprintf(" [%s %s deleted=%v]", b.Name, b.ResourceVersion, b.deleted)
+			}
+			text += fmt.Sprintf(" %s %s row=%v", o.Name, o.ResourceVersion, o.row != nil)
+		case *metav1.Status:
+			text += fmt.Sprintf(" %d", o.Code)
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+func TestStream_HandsOverWhatCameTogether(t *testing.T) {
+	t.Parallel()
+	added, modified, deleted := streamText(watch.Added, farEndpoint("a", 4)), streamText(watch.Modified, farEndpoint("b", 5)),
+		streamText(watch.Deleted, farEndpoint("c", 6))
+	own := streamText(watch.Modified, strings.Replace(farEndpoint("own", 7), `"uid":"u"`, `"uid":"u","labels":{"waggle.io/node":"one"}`, 1))
+	for name, c := range map[string]struct {
+		initial bool
+		pieces  []string
+		want    []string
+	}{
+		"one":           {pieces: []string{added}, want: []string{"MODIFIED a 4 row=true"}},
+		"three at once": {pieces: []string{added + modified + deleted}, want: []string{"DELETED [a 4 deleted=false] [b 5 deleted=false] c 6 row=true"}},
+		"in two pieces": {pieces: []string{added + modified[:50], modified[50:] + deleted}, want: []string{"MODIFIED a 4 row=true",
+			"DELETED [b 5 deleted=false] c 6 row=true"}},
+		"of this node": {pieces: []string{added + own}, want: []string{"MODIFIED [a 4 deleted=false] own 7 row=true"}},
+		"the first list by itself": {initial: true, pieces: []string{added + modified + streamText(watch.Bookmark, initialEnd) + deleted + added},
+			want: []string{"ADDED a 4 row=true", "ADDED b 5 row=true", "BOOKMARK  3 row=false", "MODIFIED [c 6 deleted=true] a 4 row=true"}},
+		"an error": {pieces: []string{added + streamText(watch.Error, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":410}`)},
+			want: []string{"MODIFIED a 4 row=true", "ERROR 410"}},
+		"malformed":       {pieces: []string{added + `{"type":"MODIFIED","object":{"metadata":5}}`}, want: []string{"MODIFIED a 4 row=true", "ERROR 500"}},
+		"no event":        {pieces: []string{`{"kind":"Status"}`}, want: []string{"ERROR 500"}},
+		"cut":             {pieces: []string{added + modified[:50]}, want: []string{"MODIFIED a 4 row=true"}},
+		"no JSON":         {pieces: []string{added + "gone"}, want: []string{"MODIFIED a 4 row=true"}},
+		"a row is in err": {pieces: []string{streamText(watch.Added, farEndpoint("UPPER", 8))}, want: []string{"MODIFIED UPPER 8 row=false"}},
+	} {
+		if got := handedOver(c.initial, c.pieces...); strings.Join(got, "\n") != strings.Join(c.want, "\n") {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A stream that is stopped ends although nobody takes its events.
+func TestStream_StopEndsIt(t *testing.T) {
+	t.Parallel()
+	s := newStream(kubeapi.CiliumEndpoints, "one", false)
+	var pieces []string
+	for i := range 100 {
+		pieces = append(pieces, streamText(watch.Added, farEndpoint("a", i)))
+	}
+	s.body = &reading{pieces: pieces, drained: s.drained}
+	ended := make(chan struct{})
+	go func() { defer close(ended); s.run() }()
+	<-s.ResultChan()
+	s.Stop()
+	<-ended
+}
+
+// Most events take the short way.
+func TestStream_KnowsEventsOfOtherNodes(t *testing.T) {
+	t.Parallel()
+	s := newStream(kubeapi.CiliumEndpoints, "one", false)
+	for _, kind := range []watch.EventType{watch.Added, watch.Modified, watch.Deleted} {
+		if e, ok := s.decodeKnown([]byte(streamText(kind, farEndpoint("a", 4)))); !ok || e.Type != kind {
+			t.Errorf("%s: %v, %v", kind, e, ok)
+		}
+	}
+	for _, text := range []string{streamText(watch.Bookmark, initialEnd), streamText(watch.Error, `{}`), `{"type":"ADDED"}`, `{"object":{}}`,
+		`{"type":"ADDED","type":"ADDED","object":` + farEndpoint("a", 4) + `}`} {
+		if _, ok := s.decodeKnown([]byte(text)); ok {
+			t.Errorf("%s is known", text)
+		}
+	}
+}
+
+// TestTake_ABatchIsInOrder: of what came together, the last holds.
+func TestTake_ABatchIsInOrder(t *testing.T) {
+	t.Parallel()
+	s := newStore(t)
+	last := small(t, "a", "192.0.2.3", "3")
+	last.before = []event{{small(t, "a", "192.0.2.1", "1"), false}, {small(t, "b", "192.0.2.2", "2"), false}, {small(t, "b", "192.0.2.2", "1"), true}}
+	if err := s.Update(last); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.flush(); err != nil {
+		t.Fatal(err)
+	}
+	txn := s.set.DB.ReadTxn()
+	if row, _ := s.table.Get(txn, "a"); fmt.Sprint(row) != fmt.Sprint(last.row) {
+		t.Errorf("a is %v", row)
+	}
+	if _, ok := s.table.Get(txn, "b"); !ok {
+		t.Error("an event that came late deleted b")
+	}
+}
