@@ -41,6 +41,9 @@ type controller struct {
 	params
 	initialize initialize
 	complete   bool // the table is initialized
+	// ofEntries are the endpoints whose entries in ipcache have changed since the last pass, and entriesChanged closes when there may be more.
+	ofEntries      endpointfeed.Marks
+	entriesChanged *statedb.WatchSet
 }
 
 // run has no settle time: requests wait for the state that it writes. Commits that come during a pass are one batch.
@@ -53,7 +56,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	report := reporter(health)
 	var again endpointfeed.Marks
 	for full, alive := true, true; alive; {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies, c.Ipcache)
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Facts, c.Links, c.Addresses, c.Attachments, c.Identities, c.Policies)
 		changed := statedb.NewWatchSet()
 		marked, all := c.next(changes, txn, changed)
 		if full || all {
@@ -78,9 +81,25 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			continue
 		}
 		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
-		full, alive = endpointfeed.Wait(ctx, changed)
+		full, alive = c.wait(ctx, changes, changed)
 	}
 	return nil
+}
+
+// wait is [endpointfeed.Wait], and goes on waiting after changes of entries that concern no endpoint of this node: in a large cluster addresses elsewhere
+// change all the time.
+func (c *controller) wait(ctx context.Context, f feed, changed *statedb.WatchSet) (full, alive bool) {
+	limited, cancel := context.WithTimeout(ctx, endpointfeed.FullPassInterval)
+	defer cancel()
+	for {
+		closed, err := changed.Wait(limited, 0)
+		if err != nil || !c.entriesChanged.Has(closed[0]) {
+			return err != nil, ctx.Err() == nil
+		}
+		if c.followEntries(f, c.DB.ReadTxn(), changed); len(c.ofEntries) > 0 {
+			return false, ctx.Err() == nil
+		}
+	}
 }
 
 // inputsComplete tells whether every endpoint and every row about one is known; it watches those that are not. The table ipcache

@@ -169,3 +169,39 @@ func TestRun_FullPassRepairsWhatWasMissed(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 }
+
+// In a large cluster addresses elsewhere change all the time. They begin no pass; those of this node's endpoints do.
+func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := world(t, 3)
+		f, err := c.subscribe()
+		require.NoError(t, err)
+		defer f.close()
+		changed := statedb.NewWatchSet()
+		c.next(f, c.DB.ReadTxn(), changed)
+		known, ok := c.Ipcache.(statedb.RWTable[*ipcache.Entry])
+		require.True(t, ok)
+		put := func(addr string, owner string) {
+			t.Helper()
+			txn := c.DB.WriteTxn(known)
+			defer txn.Commit()
+			insert(t, txn, known, &ipcache.Entry{Prefix: netip.MustParsePrefix(addr), Identity: 7, Owner: owner})
+		}
+		returned := make(chan bool, 1)
+		go func() { full, alive := c.wait(t.Context(), f, changed); returned <- !full && alive }()
+		for i := range 3 {
+			put(fmt.Sprintf("10.9.0.%d/32", i), ipcache.OwnerCiliumEndpoints)
+			put(fmt.Sprintf("10.9.1.%d/32", i), ipcache.OwnerEndpoints) // of an endpoint that is gone
+			synctest.Wait()
+			require.Empty(t, returned, "after an address elsewhere")
+		}
+		put("10.0.0.2/32", ipcache.OwnerEndpoints)
+		require.True(t, <-returned)
+		marked, all := c.next(f, c.DB.ReadTxn(), statedb.NewWatchSet())
+		require.Equal(t, endpointfeed.Marks{2: true}, marked)
+		require.False(t, all)
+		marked, _ = c.next(f, c.DB.ReadTxn(), statedb.NewWatchSet())
+		require.Empty(t, marked)
+	})
+}

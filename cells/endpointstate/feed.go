@@ -2,6 +2,7 @@ package endpointstate
 
 import (
 	"errors"
+	"maps"
 
 	"github.com/cilium/statedb"
 
@@ -53,17 +54,29 @@ func (c *controller) next(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet
 	endpointfeed.Mark(m, f.identities.UpTo(txn, changed), func(r *identities.EndpointIdentity) uint16 { return r.EndpointID })
 	endpointfeed.Mark(m, f.policies.UpTo(txn, changed), func(r *endpointpolicies.EndpointPolicy) uint16 { return r.EndpointID })
 	endpointfeed.Mark(m, f.attachments.UpTo(txn, changed), func(r *attachments.Attachment) uint16 { return r.EndpointID })
-	for _, change := range f.ipcache.UpTo(txn, changed) {
+	c.followEntries(f, txn, changed)
+	maps.Copy(m, c.ofEntries)
+	c.ofEntries = nil
+	all = m[0]
+	delete(m, 0)
+	return m, all
+}
+
+// followEntries marks the endpoints of this node whose entries have changed.
+func (c *controller) followEntries(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	c.entriesChanged = statedb.NewWatchSet()
+	for _, change := range f.ipcache.UpTo(txn, c.entriesChanged) {
 		if change.Object.Owner != ipcache.OwnerEndpoints {
 			continue
 		}
 		if ep, _, found := c.Endpoints.Get(txn, endpoints.ByAddress(change.Object.Prefix.Addr())); found {
-			m[ep.ID] = true
+			if c.ofEntries == nil {
+				c.ofEntries = endpointfeed.Marks{}
+			}
+			c.ofEntries[ep.ID] = true
 		}
 	}
-	all = m[0]
-	delete(m, 0)
-	return m, all
+	changed.Merge(c.entriesChanged)
 }
 
 // everything marks each endpoint and each state.
