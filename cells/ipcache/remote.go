@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	settle   = 10 * time.Millisecond // lets the pods of a burst become one batch, and one change of the epoch
+	settle   = 10 * time.Millisecond // between two rounds: lets the pods of a burst become one batch, and one change of the epoch
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
 )
@@ -110,14 +110,17 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK("waiting for the first policies in the maps")
 		}
+		next := time.Now().Add(settle)
 		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, settle); ctx.Err() != nil {
-			r.close()
-			return nil
-		} else if err != nil {
-			return err
+		if _, err := changed.Wait(ctx, 0); err != nil { // of ctx
+			break
+		}
+		if rest := time.Until(next); rest > 0 && heartbeat.Sleep(ctx, rest) != nil {
+			break
 		}
 	}
+	r.close()
+	return nil
 }
 
 // subscribe follows the objects from the first on; a retry goes on where the attempt before it ended.
@@ -344,6 +347,9 @@ func (r *remote) sumUp() map[refusedclaims.Reason]refusedclaims.Refused {
 }
 
 func (r *remote) commitRefused(rows map[refusedclaims.Reason]refusedclaims.Refused) error {
+	if len(rows) == 0 && r.Refused.NumObjects(r.DB.ReadTxn()) == 0 {
+		return nil
+	}
 	txn := r.DB.WriteTxn(r.Refused)
 	defer txn.Abort()
 	changed := false
