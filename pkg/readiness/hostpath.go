@@ -38,10 +38,7 @@ func hostPath(txn statedb.ReadTxn, t Tables) string {
 	if why := routes(txn, t); why != "" {
 		return why
 	}
-	for s := range t.Sysctls.All(txn) {
-		if s.Owner == sysctls.OwnerPodLinks {
-			continue
-		}
+	for s := range sysctls.Lasting(txn, t.Sysctls) {
 		if why := pending("kernel setting "+s.Name, s.Status); why != "" {
 			return why
 		}

@@ -144,10 +144,7 @@ func hosts(txn statedb.ReadTxn, table statedb.Table[*bpfendpoints.Address]) stri
 // programs wants the filters of the shared blocks: a pod's link that is attached before them passes nothing.
 func programs(txn statedb.ReadTxn, table statedb.Table[*attachments.Attachment]) string {
 	blocks := 0
-	for a := range table.All(txn) {
-		if a.Kind != attachments.Block {
-			continue
-		}
+	for a := range table.Prefix(txn, attachments.ByKind(attachments.Block)) {
 		blocks++
 		if why := pending(fmt.Sprintf("program %s on %s", a.Program, a.Device), a.Status); why != "" {
 			return why

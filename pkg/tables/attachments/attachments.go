@@ -100,7 +100,7 @@ var (
 // Begun reports whether a hook of packets is given to a program of the agent that runs. None is before all maps that the programs read are filled.
 func Begun(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 	for _, kind := range []Kind{Block, TCX} {
-		for a := range table.Prefix(txn, ByKey(string(kind)+"/")) {
+		for a := range table.Prefix(txn, ByKind(kind)) {
 			if a.ProgramID != 0 {
 				return true
 			}
@@ -109,25 +109,22 @@ func Begun(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 	return false
 }
 
+// ByKind finds the rows of a kind, as a prefix: those of pod links are as many as the node has pods.
+func ByKind(kind Kind) statedb.Query[*Attachment] { return ByKey(string(kind) + "/") }
+
 // Replaced tells whether every hook runs the programs of the agent that runs: then no program of an earlier one is left. Of a control group
 // there are rows only when sockets are served.
 func Replaced(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
-	blocks, devices := 0, 0
-	for a := range table.All(txn) {
-		switch a.Kind {
-		case Block:
-			blocks++
-		case TCX:
-			devices++
-		case CGroup:
-		default:
-			continue
-		}
-		if !a.replaced() {
-			return false
+	count := map[Kind]int{}
+	for _, kind := range []Kind{Block, TCX, CGroup} {
+		for a := range table.Prefix(txn, ByKind(kind)) {
+			count[kind]++
+			if !a.replaced() {
+				return false
+			}
 		}
 	}
-	return blocks == 2 && devices > 0
+	return count[Block] == 2 && count[TCX] > 0
 }
 
 // replaced tells it of one hook. Nobody waits for one that takes no program and has none: it may stay so for good.

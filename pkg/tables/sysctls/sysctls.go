@@ -2,6 +2,8 @@
 package sysctls
 
 import (
+	"iter"
+
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
@@ -61,6 +63,25 @@ var (
 	ByName  = nameIndex.Query
 	ByOwner = ownerIndex.Query
 )
+
+// Lasting are the settings that belong to no single pod, of which a node has as many as it has pods.
+func Lasting(txn statedb.ReadTxn, table statedb.Table[*Setting]) iter.Seq[*Setting] {
+	return func(yield func(*Setting) bool) {
+		for s := range table.LowerBound(txn, ByOwner("")) {
+			if s.Owner >= OwnerPodLinks {
+				break
+			}
+			if !yield(s) {
+				return
+			}
+		}
+		for s := range table.LowerBound(txn, ByOwner(OwnerPodLinks+"\x00")) { // the first that follows
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
 
 // NewTable makes the table "sysctls".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Setting], error) {
