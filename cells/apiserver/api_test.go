@@ -133,14 +133,18 @@ func TestWrongMethod_SaysWhichAreAllowed(t *testing.T) {
 func TestConfig_TellsThePluginWhatItNeeds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	r := f.request("GET", "/v1/config", "")
-	body := read(t, r)
+	whole, minimal := read(t, f.request("GET", "/v1/config", "")), read(t, f.request("GET", "/v1/config", "", "Prefer", "return=minimal"))
 	for _, want := range []string{
 		`"addressing":{"ipv4":{"alloc-range":"10.0.1.0/24","enabled":true,"ip":"10.0.1.1"},"ipv6":{"alloc-range":"fd00:1::/64","enabled":true,"ip":"fd00:1::1"}}`,
 		`"deviceMTU":1500`, `"routeMTU":1450`, `"datapathMode":"veth"`, `"ipam-mode":"kubernetes"`, `"state":"ready"`,
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("%s is missing in %s", want, body)
+		if !strings.Contains(whole, want) || !strings.Contains(minimal, want) {
+			t.Errorf("%s is missing in %s or in %s", want, whole, minimal)
+		}
+	}
+	for _, more := range []string{`"SourceIPVerification"`, `"policy-enforcement":"default"`} {
+		if !strings.Contains(whole, more) || strings.Contains(minimal, more) {
+			t.Errorf("%s should be in %s and not in %s", more, whole, minimal)
 		}
 	}
 }

@@ -45,25 +45,27 @@ func (a *api) unchanged(wanted models.StringMap) error {
 	return nil
 }
 
-// GetConfig answers also while the agent starts; the field agent says so.
-func (a *api) GetConfig(w http.ResponseWriter, _ *http.Request) {
+// GetConfig answers also while the agent starts; the field agent says so. With the header "Prefer: return=minimal" (RFC 7240) the answer leaves out
+// flags and options, which take the CNI plugin longer to read than all else that it asks for.
+func (a *api) GetConfig(w http.ResponseWriter, r *http.Request) {
 	txn := a.DB.ReadTxn()
 	mtu, _, _ := a.Ready.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
-	spec := models.DaemonConfigurationSpec{Options: a.options(), PolicyEnforcement: a.policyEnforcement()}
 	mode, _ := a.Flags["ipam"].(string)
-	answer(w, http.StatusOK, models.DaemonConfiguration{
-		Spec: spec,
+	config := models.DaemonConfiguration{
 		Status: models.DaemonConfigurationStatus{
-			Realized:               spec,
-			Addressing:             a.addressing(txn),
-			DeviceMTU:              mtu.DeviceMTU,
-			RouteMTU:               mtu.RouteMTU,
-			DatapathMode:           models.DaemonConfigurationStatusDatapathModeVeth,
-			IPAMMode:               mode,
-			DaemonConfigurationMap: a.Flags,
-			Agent:                  agentState(readiness.Judge(txn, a.Ready)),
+			Addressing:   a.addressing(txn),
+			DeviceMTU:    mtu.DeviceMTU,
+			RouteMTU:     mtu.RouteMTU,
+			DatapathMode: models.DaemonConfigurationStatusDatapathModeVeth,
+			IPAMMode:     mode,
+			Agent:        agentState(readiness.Judge(txn, a.Ready)),
 		},
-	})
+	}
+	if r.Header.Get("Prefer") != "return=minimal" {
+		config.Spec = models.DaemonConfigurationSpec{Options: a.options(), PolicyEnforcement: a.policyEnforcement()}
+		config.Status.Realized, config.Status.DaemonConfigurationMap = config.Spec, a.Flags
+	}
+	answer(w, http.StatusOK, config)
 }
 
 // policyEnforcement is --enable-policy.

@@ -25,7 +25,7 @@ func New(socket string) *Client { return &Client{socket, dialUnix} }
 // Socket is the path of the agent's socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Config is what the plugin needs of the agent's configuration. Decoding all of it takes longer than the call.
+// Config is what the plugin needs of the agent's configuration. An agent of an earlier release answers with all of it.
 type Config struct {
 	Addressing models.NodeAddressing `json:"addressing"`
 	DeviceMTU  int                   `json:"deviceMTU"`
@@ -38,7 +38,7 @@ func (c *Client) Config(ctx context.Context) (*Config, error) {
 	var config struct {
 		Status Config `json:"status"`
 	}
-	err := c.call(ctx, "get the configuration", request{method: "GET", target: "/v1/config"}, &config)
+	err := c.call(ctx, "get the configuration", request{method: "GET", target: "/v1/config", header: "Prefer: return=minimal\r\n"}, &config)
 	return &config.Status, err
 }
 

@@ -69,11 +69,11 @@ func TestCalls_SayWhatTheyWant(t *testing.T) {
 	c := agent(t, func(w http.ResponseWriter, r *http.Request) {
 		body := make([]byte, r.ContentLength)
 		_, _ = r.Body.Read(body)
-		seen.Store(fmt.Sprint(r.Method, " ", r.RequestURI, " ", r.Header.Get("expiration"), r.Header.Get("Content-Type"), string(body)))
+		seen.Store(fmt.Sprint(r.Method, " ", r.RequestURI, " ", r.Header.Get("expiration"), r.Header.Get("Prefer"), r.Header.Get("Content-Type"), string(body)))
 		w.WriteHeader(201)
 	})
 	for want, call := range map[string]func() error{
-		"GET /v1/config ":                         func() error { _, err := c.Config(t.Context()); return err },
+		"GET /v1/config return=minimal":           func() error { _, err := c.Config(t.Context()); return err },
 		"GET /v1/healthz ":                        func() error { _, err := c.Status(t.Context()); return err },
 		"GET /v1/endpoint ":                       func() error { _, err := c.Attachments(t.Context()); return err },
 		"POST /v1/ipam true":                      func() error { _, err := c.AllocateIP(t.Context(), ""); return err },
