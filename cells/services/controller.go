@@ -21,8 +21,7 @@ type controller struct {
 	params
 	in    *inputs
 	world *world
-	here  map[netip.Addr]bool // addresses on this node, whatever slices say
-	alive func()              // says that a pass goes on: after each piece of work of which there is a known number
+	alive func() // says that a pass goes on: after each piece of work of which there is a known number
 
 	frontendIDs, backendIDs *ids
 
@@ -128,7 +127,9 @@ func (c *controller) concern(name string) {
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	first := c.world == nil // then all are on the list
 	c.move(txn, c.in.world(txn, changed, c.world))
-	c.locate(txn, c.in.here(txn, changed, c.world, c.here))
+	for _, a := range c.in.residents.moved(c.world.own) {
+		c.concernBackends(txn, a)
+	}
 	if !c.synced && c.in.complete(txn, changed) {
 		if c.synced = true; !first {
 			c.concernAll(txn) // those that the maps alone had get their rows
@@ -200,19 +201,7 @@ func (c *controller) move(txn statedb.ReadTxn, now *world) {
 	}
 }
 
-// locate takes over who is on this node, and concerns the services of backends of which that is not what it was.
-func (c *controller) locate(txn statedb.ReadTxn, now map[netip.Addr]bool) {
-	before := c.here
-	c.here = now
-	for _, sets := range [][2]map[netip.Addr]bool{{before, now}, {now, before}} {
-		for a := range sets[0] {
-			if !sets[1][a] {
-				c.concernBackends(txn, a)
-			}
-		}
-	}
-}
-
+// concernBackends concerns the services of backends with an address that has come to this node or gone.
 func (c *controller) concernBackends(txn statedb.ReadTxn, a netip.Addr) {
 	for row := range c.Backends.LowerBound(txn, backends.ByAddress(loadbalancer.Address{Addr: a})) {
 		if row.Addr != a {

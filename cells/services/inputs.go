@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -25,20 +26,21 @@ type inputs struct {
 	// strays are the services of slices whose names do not begin with that of their service.
 	strays map[string]string
 	// seen are the revisions of the tables that the world was made from.
-	seen [3]statedb.Revision
-	// located are the revisions of the tables that tell who is on this node.
-	located [3]statedb.Revision
+	seen      [3]statedb.Revision
+	endpoints *changes.Feed[*endpoints.Endpoint]
+	residents residents
 }
 
 // newInputs subscribes. The first [inputs.read] names all that there are.
 func newInputs(p params) (in *inputs, err error) {
-	in = &inputs{params: p, strays: map[string]string{}}
-	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods)
+	in = &inputs{params: p, strays: map[string]string{}, residents: newResidents()}
+	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints)
 	defer txn.Commit()
-	var errs [3]error
+	var errs [4]error
 	in.services, errs[0] = changes.Follow(txn, p.KubernetesServices)
 	in.slices, errs[1] = changes.Follow(txn, p.Slices)
 	in.pods, errs[2] = changes.Follow(txn, p.Pods)
+	in.endpoints, errs[3] = changes.Follow(txn, p.Endpoints)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -46,6 +48,7 @@ func (in *inputs) close() {
 	in.services.Close()
 	in.slices.Close()
 	in.pods.Close()
+	in.endpoints.Close()
 }
 
 // read names the services that what has changed up to a snapshot concerns, and adds to changed what closes when more has.
@@ -58,6 +61,10 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned
 	}
 	for _, change := range in.pods.UpTo(txn, changed) {
 		in.pod(txn, change.Object, concerned)
+		in.residents.pod(change.Object, change.Deleted)
+	}
+	for _, change := range in.endpoints.UpTo(txn, changed) {
+		in.residents.endpoint(change.Object, change.Deleted)
 	}
 }
 
@@ -169,31 +176,4 @@ func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *wor
 		*list = slices.Compact(*list)
 	}
 	return w
-}
-
-// here are the addresses that are on this node, whatever slices say: its own, and those of its endpoints and pods. It is old when they have not changed.
-func (in *inputs) here(txn statedb.ReadTxn, changed *statedb.WatchSet, w *world, old map[netip.Addr]bool) map[netip.Addr]bool {
-	all, more := in.Endpoints.AllWatch(txn)
-	changed.Add(more)
-	now := [3]statedb.Revision{in.NodeAddresses.Revision(txn), in.Endpoints.Revision(txn), in.Pods.Revision(txn)}
-	if old != nil && now == in.located {
-		return old
-	}
-	in.located = now
-	here := map[netip.Addr]bool{}
-	for _, a := range w.own {
-		here[a] = true
-	}
-	for e := range all {
-		here[e.IPv4], here[e.IPv6] = true, true // an invalid one is no backend's
-	}
-	for p := range in.Pods.All(txn) {
-		if p.Ended() {
-			continue
-		}
-		for _, a := range p.PodIPs {
-			here[a] = true
-		}
-	}
-	return here
 }

@@ -168,7 +168,7 @@ func (c *controller) nameBackend(txn statedb.ReadTxn, write statedb.WriteTxn, na
 // putBackend writes what all services that name a backend say of it together: the best state, and node, zone and pod as the first says who
 // knows them. Whether it is on this node none of them is asked: anybody may name the backends of others in a slice.
 func (c *controller) putBackend(txn statedb.ReadTxn, write statedb.WriteTxn, a loadbalancer.Address, old *backends.Backend, names []string) (*backends.Backend, error) {
-	row := backends.Backend{Address: a, State: backends.NotReady, Local: c.here[a.Addr], Services: names}
+	row := backends.Backend{Address: a, State: backends.NotReady, Local: c.in.residents.has(a.Addr), Services: names}
 	for _, name := range names {
 		m := c.model(txn, write, name)
 		if m == nil {
