@@ -67,8 +67,9 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 	if !in.resolver.NamesPortsOfPeers() {
 		if p.told {
 			in.resolver.ForgetPods()
+			slots := p.slots
 			in.peers = newPeers()
-			in.peers.slots = p.slots
+			in.peers.slots = slots
 		}
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // TestFutile_FactsOfADD: the datapath takes over the row of a new endpoint in two writes, and only the second can be of use to a pass.
@@ -79,4 +80,25 @@ func TestPassOver_AddressesElsewhere(t *testing.T) {
 	closed, err = changed.Wait(t.Context(), 0)
 	require.NoError(t, err)
 	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")
+}
+
+// TestPeers_SlotsOutliveTheRule: what the datapath had of endpoints when this run began is known to the next rule that names ports of peers as well.
+func TestPeers_SlotsOutliveTheRule(t *testing.T) {
+	w := newBench(t, 4, 1)
+	read := func() { w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now()) }
+	slots := map[uint16]slot{7: {ifindex: 3}}
+	w.in.peers.slots = slots
+	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+	named := &k8s.NetworkPolicy{Namespace: "ns-0", Name: "to-web", IsEgress: true, Egress: []k8s.PolicyRule{{
+		Peers: []k8s.Peer{{Namespaces: &k8s.Selector{}}}, Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: "web"}}}}}
+	put(t, w.DB, rules, named)
+	read()
+	require.True(t, w.in.peers.told)
+	txn := w.DB.WriteTxn(rules)
+	_, _, err := rules.Delete(txn, named)
+	require.NoError(t, err)
+	txn.Commit()
+	read()
+	require.False(t, w.in.peers.told)
+	require.Equal(t, slots, w.in.peers.slots)
 }
