@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -86,7 +87,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (routes []desiredroutes.Route, problems []error, known bool) {
 	known = changes.Watch(txn, changed, c.Nodes, c.Routes, c.Devices)
 	all := statedb.Collect(c.Nodes.All(txn))
-	network := read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn)))
+	network := onlink.Read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn)))
 	if !c.Agent.Tunnel() {
 		routes, problems = routesTo(all, network)
 		return routes, problems, known

@@ -6,12 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // testNetwork is a node with one device on the link of its neighbours, and a gateway to everything else.
-func testNetwork() *network {
+func testNetwork() *onlink.Network {
 	route := func(dst, gw string) *devices.Route {
 		r := &devices.Route{Table: 254, Dst: netip.MustParsePrefix(dst), LinkIndex: 2, Type: 1, Protocol: 2}
 		if gw != "" {
@@ -21,7 +22,7 @@ func testNetwork() *network {
 	}
 	own := route("10.0.3.0/24", "") // of a previous run; must not count as a connected network
 	own.Protocol = 87
-	return read([]*devices.Route{route("192.0.2.0/24", ""), route("0.0.0.0/0", "192.0.2.254"), route("2001:db8::/64", ""), own},
+	return onlink.Read([]*devices.Route{route("192.0.2.0/24", ""), route("0.0.0.0/0", "192.0.2.254"), route("2001:db8::/64", ""), own},
 		[]*devices.Device{{Index: 2, Name: "eth0"}})
 }
 
@@ -74,7 +75,7 @@ func TestRoutes_OfANode(t *testing.T) {
 // A default route without a gateway makes every node a neighbour, and no pod range a part of a subnet.
 func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
 	t.Parallel()
-	n := read([]*devices.Route{{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: 2, Type: 1, Protocol: 2}}, []*devices.Device{{Index: 2, Name: "eth0"}})
+	n := onlink.Read([]*devices.Route{{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: 2, Type: 1, Protocol: 2}}, []*devices.Device{{Index: 2, Name: "eth0"}})
 	routes, problems := routesTo([]*nodes.Node{nodeWith("a", "198.51.100.1", "10.0.1.0/24")}, n)
 	if len(routes) != 1 || len(problems) > 0 {
 		t.Errorf("routes %v, problems %v", routes, problems)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -18,7 +19,7 @@ import (
 // tunnelRoutes returns routes into waggle_host that cover exactly the pod ranges of the other nodes, and the reasons for ranges without one. The
 // program of waggle_host finds the node of each packet. A family in which this node has no router address gets no routes. Nodes to which the path carries
 // less than mtu, in bytes by name, have routes of their own, by which senders learn what fits.
-func tunnelRoutes(all []*nodes.Node, n *network, self *localnode.LocalNode, mtu int, less map[string]int) (routes []desiredroutes.Route, problems []error) {
+func tunnelRoutes(all []*nodes.Node, n *onlink.Network, self *localnode.LocalNode, mtu int, less map[string]int) (routes []desiredroutes.Route, problems []error) {
 	ranges := map[int][]netip.Prefix{} // by the size that the path carries
 	for _, node := range all {
 		if node.Source == nodes.Local {
@@ -29,7 +30,7 @@ func tunnelRoutes(all []*nodes.Node, n *network, self *localnode.LocalNode, mtu 
 			size = min(size, carried)
 		}
 		for _, p := range node.CIDRs {
-			if taken := n.covers(p); taken != "" {
+			if taken := n.Covers(p); taken != "" {
 				problems = append(problems, fmt.Errorf("range %s of node %s lies in the subnet of %s", p, node.Name, taken))
 				continue
 			}
