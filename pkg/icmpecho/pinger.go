@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -36,6 +37,10 @@ type Request struct {
 	To netip.Addr
 	// Size is the length of the packet in bytes with its IP header, up to [MaxSize]; 0 is the smallest.
 	Size int
+	// Device is the index of the device by which the request leaves, of the routes that lead there; 0 for any.
+	Device int
+	// Hop is the neighbour to which the request is sent, whatever the routes say; nil without one.
+	Hop *Hop
 }
 
 // data is the length of the data after the ICMP header.
@@ -55,6 +60,7 @@ type Pinger struct {
 	whole   bool                 // requests are never fragmented, and may be as long as the MTU of the device
 	mu      sync.Mutex           // guards what follows
 	sockets map[bool]*echoSocket // by whether they are of IPv6
+	frames  *os.File             // socket for requests to a [Hop]; nil before the first
 	readers sync.WaitGroup
 }
 
@@ -98,6 +104,10 @@ func (p *Pinger) Close() {
 	for _, s := range p.sockets {
 		_ = s.conn.Close()
 	}
+	if p.frames != nil {
+		_ = p.frames.Close()
+		p.frames = nil
+	}
 	p.mu.Unlock()
 	p.readers.Wait()
 }
@@ -134,7 +144,7 @@ func (p *Pinger) Echo(ctx context.Context, r Request) (time.Duration, error) {
 	defer s.remove(sequence)
 	began := time.Now()
 	_ = s.conn.SetWriteDeadline(began.Add(writeTimeout)) // later for all who write at the moment, which is right
-	if _, err := s.conn.WriteToIP(s.request(sequence, w), &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()}); err != nil {
+	if err := p.send(s, r, s.request(sequence, w)); err != nil {
 		if errors.Is(err, net.ErrClosed) {
 			err = fmt.Errorf("%w: %w", ErrLocal, net.ErrClosed)
 		}
@@ -146,6 +156,23 @@ func (p *Pinger) Echo(ctx context.Context, r Request) (time.Duration, error) {
 	case <-ctx.Done():
 		return 0, ctx.Err()
 	}
+}
+
+// send sends the ICMP message of a request.
+func (p *Pinger) send(s *echoSocket, r Request, message []byte) error {
+	if r.Hop != nil {
+		return p.sendTo(*r.Hop, r.To, message)
+	}
+	var control []byte
+	switch {
+	case r.Device == 0:
+	case s.ipv6:
+		control = unix.PktInfo6(&unix.Inet6Pktinfo{Ifindex: uint32(r.Device)})
+	default:
+		control = unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: int32(r.Device)})
+	}
+	_, _, err := s.conn.WriteMsgIP(message, control, &net.IPAddr{IP: r.To.AsSlice(), Zone: r.To.Zone()})
+	return err
 }
 
 // CannotOpen is the error of a node that cannot open a raw socket.

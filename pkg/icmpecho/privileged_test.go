@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -28,7 +29,7 @@ func TestPrivilegedPinger_Whole(t *testing.T) {
 	t.Cleanup(whole.Close)
 	t.Cleanup(pieces.Close)
 	for _, to := range hosts {
-		testnet.Await(t, func(ctx context.Context) error { _, err := pieces.Echo(ctx, Request{to, 1501}); return err })
+		testnet.Await(t, func(ctx context.Context) error { _, err := pieces.Echo(ctx, Request{To: to, Size: 1501}); return err })
 	}
 	const mtu = 1400
 	p.Far.Do(func() {
@@ -39,14 +40,14 @@ func TestPrivilegedPinger_Whole(t *testing.T) {
 	})
 	for _, to := range hosts {
 		for _, size := range []int{0, 1281, mtu} {
-			testnet.Await(t, func(ctx context.Context) error { _, err := whole.Echo(ctx, Request{to, size}); return err })
+			testnet.Await(t, func(ctx context.Context) error { _, err := whole.Echo(ctx, Request{To: to, Size: size}); return err })
 		}
 		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if _, err := whole.Echo(short, Request{to, 1500}); err == nil || errors.Is(err, ErrLocal) { // a veth reports some drops at once, as ENOBUFS
+		if _, err := whole.Echo(short, Request{To: to, Size: 1500}); err == nil || errors.Is(err, ErrLocal) { // a veth reports some drops at once, as ENOBUFS
 			t.Errorf("%s: the error of a packet of 1500 bytes is %v, want a loss", to, err)
 		}
 		cancel()
-		if _, err := whole.Echo(t.Context(), Request{to, 1501}); !errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, ErrLocal) {
+		if _, err := whole.Echo(t.Context(), Request{To: to, Size: 1501}); !errors.Is(err, syscall.EMSGSIZE) || errors.Is(err, ErrLocal) {
 			t.Errorf("%s: the error of a packet longer than the device takes is %v, want EMSGSIZE", to, err)
 		}
 	}
@@ -110,6 +111,97 @@ func TestPrivilegedPinger_OtherPings(t *testing.T) {
 		}
 		socket.remove(waiting)
 	}
+}
+
+// A request to a neighbour passes the routes of this node, which lead elsewhere, and has the source that it is given. The reply returns by the routes of the
+// peer.
+func TestPrivilegedPinger_Hop(t *testing.T) {
+	t.Parallel()
+	p := testnet.NewPair(t)
+	from := []string{"198.51.100.1", "2001:db8:5::1"}
+	to := []string{"198.51.100.2", "2001:db8:5::2"}
+	var hop Hop
+	p.Far.Do(func() {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		hop.MAC, err = mac.FromHardwareAddr(link.Attrs().HardwareAddr)
+		for i, near := range []string{"192.0.2.1", "2001:db8::1"} {
+			err = errors.Join(err, onLoopback(to[i]), netlink.RouteAdd(&netlink.Route{Dst: netlink.NewIPNet(net.ParseIP(from[i])), Gw: net.ParseIP(near)}))
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	p.Near.Enter()
+	link, err := netlink.LinkByName("eth0")
+	for i := range to {
+		err = errors.Join(err, onLoopback(from[i]), netlink.RouteAdd(&netlink.Route{Dst: netlink.NewIPNet(net.ParseIP(to[i])), Type: unix.RTN_BLACKHOLE}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	hop.Link = link.Attrs().Index
+	s := NewWhole()
+	t.Cleanup(s.Close)
+	for i := range to {
+		r := Request{To: netip.MustParseAddr(to[i]), Size: 1281}
+		if _, err := s.Echo(t.Context(), r); err == nil {
+			t.Errorf("%s: a request passes the routes", r.To)
+		}
+		own := hop
+		own.From = netip.MustParseAddr(from[i])
+		r.Hop = &own
+		testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, r); return err })
+		gone := own
+		gone.Link = 1 << 20
+		r.Hop = &gone
+		if _, err := s.Echo(t.Context(), r); !errors.Is(err, syscall.ENXIO) {
+			t.Errorf("%s: the error of a link that is gone is %v, want ENXIO", r.To, err)
+		}
+	}
+}
+
+// A request leaves by the device that it names, also where a better route leads elsewhere.
+func TestPrivilegedPinger_Device(t *testing.T) {
+	t.Parallel()
+	p := testnet.NewPair(t)
+	p.Near.Enter()
+	link, err := netlink.LinkByName("eth0")
+	if err := errors.Join(err, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other", Flags: net.FlagUp}, PeerName: "beyond"})); err != nil {
+		t.Fatal(err)
+	}
+	other, err := netlink.LinkByName("other")
+	for _, to := range hosts {
+		err = errors.Join(err, netlink.RouteAdd(&netlink.Route{Dst: netlink.NewIPNet(to.AsSlice()), LinkIndex: other.Attrs().Index}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewWhole()
+	t.Cleanup(s.Close)
+	for _, to := range hosts {
+		testnet.Await(t, func(ctx context.Context) error {
+			_, err := s.Echo(ctx, Request{To: to, Device: link.Attrs().Index})
+			return err
+		})
+		short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if _, err := s.Echo(short, Request{To: to}); err == nil {
+			t.Errorf("%s: a request without a device does not follow the routes", to)
+		}
+		cancel()
+	}
+}
+
+// onLoopback gives lo an address.
+func onLoopback(addr string) error {
+	link, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	return netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(addr)), Flags: syscall.IFA_F_NODAD})
 }
 
 // A process without the right to open a raw socket knows that this is about itself.
