@@ -1,10 +1,12 @@
 package desiredroutes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 
 	"github.com/cilium/statedb"
 
@@ -79,12 +81,13 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables
 
 func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 	type place struct {
-		key      string
+		table    int
+		dst      netip.Prefix
 		priority int
 	}
 	keep := make(map[place]struct{})
 	for row := range rows {
-		keep[place{key(row), wanted(row, 0).Priority}] = struct{}{}
+		keep[place{row.Table, row.Dst, wanted(row, 0).Priority}] = struct{}{}
 	}
 	all, err := o.kernel.List()
 	if err != nil {
@@ -92,7 +95,7 @@ func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 	}
 	var errs []error
 	for _, have := range all {
-		_, ok := keep[place{key(&tables.Route{Table: have.Table, Dst: have.Dst}), have.Priority}]
+		_, ok := keep[place{have.Table, have.Dst, have.Priority}]
 		if ok || have.Protocol != tables.Protocol {
 			continue
 		}
@@ -109,9 +112,9 @@ const ipv6Metric = 1024
 // wanted is the route that a row asks for, as the kernel will show it.
 func wanted(row *tables.Route, link int) route {
 	r := route{Table: row.Table, Dst: row.Dst, Link: link, Gw: row.Gw, Src: row.Src, MTU: row.MTU, Scope: row.Scope,
-		Protocol: tables.Protocol}
+		Priority: row.Metric, Protocol: tables.Protocol}
 	if row.Dst.Addr().Is6() {
-		r.Priority, r.Scope = ipv6Metric, 0
+		r.Priority, r.Scope = cmp.Or(row.Metric, ipv6Metric), 0
 	}
 	return r
 }

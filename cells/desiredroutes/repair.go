@@ -64,12 +64,12 @@ func (r *repair) failed(txn statedb.ReadTxn, tried map[string]needs) (rows []*ta
 	for row := range r.Table.All(txn) {
 		switch row.Status.Kind {
 		case reconciler.StatusKindError:
-			if n := r.needs(txn, row); n.index != 0 && tried[key(row)] != n {
-				tried[key(row)] = n
+			if n := r.needs(txn, row); n.index != 0 && tried[row.Key()] != n {
+				tried[row.Key()] = n
 				rows = append(rows, row)
 			}
 		case reconciler.StatusKindDone:
-			delete(tried, key(row))
+			delete(tried, row.Key())
 		}
 	}
 	return rows
@@ -90,7 +90,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 			recheck = max(recheck, drift.Grace-age)
 			return nil
 		}
-		return drift.If(true, driftrepairs.Route, key(row), r.found(txn, row))
+		return drift.If(true, driftrepairs.Route, row.Key(), r.found(txn, row))
 	})
 	return recheck
 }
@@ -127,7 +127,7 @@ func (r *repair) again(rows []*tables.Route) {
 	txn := r.Drift.DB.WriteTxn(r.Table)
 	defer txn.Abort()
 	for _, row := range rows {
-		now, _, found := r.Table.Get(txn, tables.ByKey(key(row)))
+		now, _, found := r.Table.Get(txn, tables.ByKey(row.Key()))
 		if !found || now != row {
 			continue
 		}

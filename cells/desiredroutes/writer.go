@@ -3,7 +3,6 @@ package desiredroutes
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
@@ -40,8 +39,8 @@ func (w *writer) Replace(owner string, routes []tables.Route) error {
 	var errs []error
 	for _, r := range routes {
 		r.Owner, r.Dst = owner, r.Dst.Masked()
-		wanted[key(&r)] = struct{}{}
-		old, _, found := w.table.Get(txn, tables.ByKey(key(&r)))
+		wanted[r.Key()] = struct{}{}
+		old, _, found := w.table.Get(txn, tables.ByKey(r.Key()))
 		switch {
 		case found && old.Owner != owner:
 			errs = append(errs, fmt.Errorf("want route %s in table %d: %s has one", r.Dst, r.Table, old.Owner))
@@ -54,7 +53,7 @@ func (w *writer) Replace(owner string, routes []tables.Route) error {
 		}
 	}
 	for old := range w.table.List(txn, tables.ByOwner(owner)) {
-		if _, ok := wanted[key(old)]; ok {
+		if _, ok := wanted[old.Key()]; ok {
 			continue
 		}
 		if _, _, err := w.table.Delete(txn, old); err != nil {
@@ -67,6 +66,3 @@ func (w *writer) Replace(owner string, routes []tables.Route) error {
 	txn.Commit()
 	return errors.Join(errs...)
 }
-
-// key is what [tables.ByKey] takes.
-func key(r *tables.Route) string { return strconv.Itoa(r.Table) + "/" + r.Dst.String() }

@@ -26,11 +26,21 @@ type Route struct {
 	Src    netip.Addr        `json:"src"`    // preferred source; invalid: the kernel's choice
 	MTU    int               `json:"mtu"`    // bytes; 0: the device's
 	Scope  uint8             `json:"scope"`  // RT_SCOPE_*; 0 global, 253 link
+	Metric int               `json:"metric"` // the kernel prefers smaller ones; 0: its default, 0 in IPv4 and 1024 in IPv6
 	Status reconciler.Status `json:"status"`
 }
 
 // Clone returns a copy that may be changed and inserted.
 func (r *Route) Clone() *Route { c := *r; return &c }
+
+// Key is what [ByKey] takes.
+func (r *Route) Key() string {
+	key := strconv.Itoa(r.Table) + "/" + r.Dst.String()
+	if r.Metric != 0 {
+		key += "/" + strconv.Itoa(r.Metric)
+	}
+	return key
+}
 
 // Equal compares the desired part.
 func (r *Route) Equal(o *Route) bool {
@@ -47,12 +57,12 @@ func (r *Route) WithStatus(s reconciler.Status) *Route { r.Status = s; return r 
 
 // TableHeader implements statedb.TableWritable.
 func (*Route) TableHeader() []string {
-	return []string{"Destination", "Table", "Device", "Gateway", "Source", "MTU", "Owner", "Status"}
+	return []string{"Destination", "Table", "Device", "Gateway", "Source", "MTU", "Metric", "Owner", "Status"}
 }
 
 // TableRow implements statedb.TableWritable.
 func (r *Route) TableRow() []string {
-	return []string{r.Dst.String(), strconv.Itoa(r.Table), r.Device, addr(r.Gw), addr(r.Src), strconv.Itoa(r.MTU), r.Owner, r.Status.Kind.String()}
+	return []string{r.Dst.String(), strconv.Itoa(r.Table), r.Device, addr(r.Gw), addr(r.Src), strconv.Itoa(r.MTU), strconv.Itoa(r.Metric), r.Owner, r.Status.Kind.String()}
 }
 
 func addr(a netip.Addr) string {
@@ -65,7 +75,7 @@ func addr(a netip.Addr) string {
 var keyIndex = statedb.Index[*Route, string]{
 	Name: "key",
 	FromObject: func(r *Route) index.KeySet {
-		return index.NewKeySet(index.String(strconv.Itoa(r.Table) + "/" + r.Dst.String()))
+		return index.NewKeySet(index.String(r.Key()))
 	},
 	FromKey:    index.String,
 	FromString: index.FromString,
@@ -79,7 +89,7 @@ var ownerIndex = statedb.Index[*Route, string]{
 	FromString: index.FromString,
 }
 
-// Queries. ByKey takes "<table>/<destination>".
+// Queries. ByKey takes "<table>/<destination>", and "/<metric>" behind it unless that is 0.
 var (
 	ByKey   = keyIndex.Query
 	ByOwner = ownerIndex.Query
