@@ -137,7 +137,7 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 // withTunnel makes the verifier walk through what programs do only with a tunnel.
 func withTunnel(t *testing.T, spec *ebpf.CollectionSpec) {
 	t.Helper()
-	for name, value := range map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll} {
+	for name, value := range map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1} {
 		if v := spec.Variables[name]; v != nil {
 			if err := v.Set(value); err != nil {
 				t.Fatal(err)

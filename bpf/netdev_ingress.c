@@ -9,6 +9,7 @@
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "admit.h"
 #include "conntrack.h"
 #include "decap.h"
 #include "drop.h"
@@ -72,7 +73,8 @@ static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flo
 		return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	if ((v = leave_route(skb, flow->family, 0)) != CONTINUE)
 		return v == STEP_TOO_BIG ? DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
-	if (overlay_leads(leave->ifindex))
+	/* A node that is reached without the tunnel may be reached through it later. */
+	if (overlay_leads(leave->ifindex) || admit_target(flow->family))
 		return overlay_address(flow->family, work->entry.saddr) ? CONTINUE : DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	/* A device without an address of its own takes that of the one by which the client came. */
 	if (leave->ifindex != skb->ifindex && !netdev_address(leave->ifindex, flow->family, work->entry.saddr))
@@ -216,7 +218,11 @@ int netdev_ingress(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_INGRESS };
 	verdict v = judge(skb);
-	int action = finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	int action;
+
+	if (v == PASS)
+		admit(skb);
+	action = finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
 
 	return drop_is_aloud(v) ? tell(skb, v) : action;
 }

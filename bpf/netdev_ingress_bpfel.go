@@ -510,6 +510,7 @@ const (
 	netdevIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	netdevIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	netdevIngressVarCtTcpTimeout      = "ct_tcp_timeout"
+	netdevIngressVarDirectAccepted    = "direct_accepted"
 	netdevIngressVarEncapModes        = "encap_modes"
 	netdevIngressVarLinkHeader        = "link_header"
 	netdevIngressVarNatPortFirst      = "nat_port_first"
@@ -633,6 +634,7 @@ type netdevIngressVariableSpecs struct {
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	DirectAccepted    *ebpf.VariableSpec `ebpf:"direct_accepted"`
 	EncapModes        *ebpf.VariableSpec `ebpf:"encap_modes"`
 	LinkHeader        *ebpf.VariableSpec `ebpf:"link_header"`
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
@@ -779,6 +781,7 @@ type netdevIngressVariables struct {
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	DirectAccepted    *ebpf.Variable `ebpf:"direct_accepted"`
 	EncapModes        *ebpf.Variable `ebpf:"encap_modes"`
 	LinkHeader        *ebpf.Variable `ebpf:"link_header"`
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`

@@ -10,9 +10,15 @@
 #define NODE_THIS 0		/* id of this node; in ipcache it says that no other node has the address */
 #define NODE_ADDR_UNDERLAY 1	/* kind of node_addr: the node sends and receives in the tunnel by the address */
 
+/* How packets of pods get to a node. */
+enum node_mode {
+	NODE_TUNNEL = 0,
+	NODE_DIRECT = 1, /* as they are, by the routes of this node */
+};
+
 /* One node. All zero for an id that no node has, and for a node that is not reached. Fields that are not described are 0: they are reserved. */
 struct node {
-	__u8 mode;
+	__u8 mode; /* enum node_mode */
 	__u8 encap;
 	__u8 family; /* of underlay: 4 or 6; 0 when the node is not reached */
 	__u8 flags;

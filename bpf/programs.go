@@ -128,6 +128,9 @@ const (
 // VariableTunnelPort is the UDP port of the tunnel between nodes. It begins as 0: pods of different nodes meet by routes.
 const VariableTunnelPort = "tunnel_port"
 
+// VariableDirectAccepted is 1 when other nodes may send to pods without the tunnel as well. It begins as 0.
+const VariableDirectAccepted = "direct_accepted"
+
 // VariableEncapModes is which frames of the tunnel programs make and take by themselves: the sum of some of the modes below. It begins as 0: the tunnel
 // device makes and takes all.
 const (

@@ -145,7 +145,7 @@ __attribute__((noinline)) int to_node_ends(struct to_node *out)
 	if (bpf_map_lookup_elem(&bpf_endpoints, &to)) /* on this node, although its range may be another node's by now */
 		return 0;
 	id = to_node_id(&to);
-	if (!id || !(node = node_underlay(id, &outer)) || outer.family != 4)
+	if (!id || !(node = node_underlay(id, &outer)) || outer.family != 4 || node->mode == NODE_DIRECT)
 		return 0;
 	out->peer = *(const __be32 *)outer.addr;
 	out->source = *(const __be32 *)node->underlay_source;

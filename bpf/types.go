@@ -96,6 +96,9 @@ const (
 	NodeThis uint16 = 0
 	// NodeUnderlay is the kind in [NodeAddr] of an address by which a node sends and receives in the tunnel.
 	NodeUnderlay uint8 = 1
+	// NodeTunnel and NodeDirect are the modes of a [Node]; nodes.h says what they mean.
+	NodeTunnel uint8 = 0
+	NodeDirect uint8 = 1
 )
 
 // MetricsSlot is the index in metrics of one reason in one direction. Reason 0 counts what was forwarded.

@@ -81,6 +81,9 @@ func (a *api) routing() models.Routing {
 		s.InterHostRoutingMode = models.RoutingInterHostRoutingModeTunnel
 		s.TunnelProtocol = settings.ProtocolVXLAN
 	}
+	if a.Settings.Hybrid {
+		s.InterHostRoutingMode = models.RoutingInterHostRoutingModeHybrid
+	}
 	return s
 }
 

@@ -24,7 +24,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	setting := filepath.Join(procfs, "sys", "net", "ipv4", "ip_local_port_range")
 	require.NoError(t, os.MkdirAll(filepath.Dir(setting), 0o755))
 	require.NoError(t, os.WriteFile(setting, []byte("20000\t30000\n"), 0o644))
-	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true},
+	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Hybrid: true, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true},
 		probe: func() bpf.EncapSupport { return bpf.EncapSupport{Modes: bpf.EncapSends} }}
 	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768, bpf.MapCtNew4: 8192})
 	got := o.constants(maps)

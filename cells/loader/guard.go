@@ -9,21 +9,23 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // guardRule is the rule without which no pod link is attached. A link that waits for its deletion is covered as well, and with a tunnel its device:
-// what comes from there has addresses of pods.
-func guardRule(tunnel bool) nftguard.Rule {
+// what comes from there has addresses of pods. Where nodes may send without the tunnel too, netdev_ingress marks what they send.
+func guardRule(a settings.Agent) nftguard.Rule {
 	groups := []uint32{podlink.Group, podlink.DeletedGroup}
-	if tunnel {
+	if a.Tunnel() {
 		groups = append(groups, podlink.OverlayGroup)
 	}
-	return nftguard.Rule{Groups: groups, Mark: podlink.MarkMagic, Mask: podlink.MarkMask, NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice}
+	return nftguard.Rule{Groups: groups, Mark: podlink.MarkMagic, Mask: podlink.MarkMask, NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice,
+		AnyMarked: a.Hybrid}
 }
 
 // guard is the rule as far as the kernel takes it.
 type guard struct {
-	tunnel    bool
+	agent     settings.Agent
 	mu        sync.Mutex // guards unchecked: one job installs, another reads
 	unchecked error      // why sources are not checked; nil when they are
 }
@@ -35,7 +37,7 @@ func (g *guard) reason() error {
 }
 
 func (g *guard) rule() nftguard.Rule {
-	r := guardRule(g.tunnel)
+	r := guardRule(g.agent)
 	if g.reason() != nil {
 		r.NodeDevice = ""
 	}
@@ -47,9 +49,9 @@ func (g *guard) read() (nftguard.State, error) { return nftguard.Read(g.rule()) 
 // install puts the rule in place. When the kernel refuses it with the check of sources and takes it without, the kernel
 // lacks what that check needs; pods must not wait for it.
 func (g *guard) install(put func(nftguard.Rule) error) error {
-	refused := put(guardRule(g.tunnel))
+	refused := put(guardRule(g.agent))
 	if refused != nil {
-		reduced := guardRule(g.tunnel)
+		reduced := guardRule(g.agent)
 		reduced.NodeDevice = ""
 		if err := put(reduced); err != nil {
 			return errors.Join(refused, err)

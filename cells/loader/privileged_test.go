@@ -274,7 +274,7 @@ func (n *node) setGroup(group uint32) {
 
 func (n *node) dropped() (packets uint64) {
 	n.host.Do(func() {
-		state, err := nftguard.Read(guardRule(false))
+		state, err := nftguard.Read(guardRule(settings.Agent{}))
 		n.check(err)
 		packets = state.Unmarked.Packets
 	})

@@ -22,7 +22,7 @@ import (
 // newKernel is the real kernel.
 func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
 	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets, probe: probe}
-	traffic := &traffic{steps: steps{stepsDir(agent)}, guard: guard{tunnel: agent.Tunnel()}}
+	traffic := &traffic{steps: steps{stepsDir(agent)}, guard: guard{agent: agent}}
 	return kernel{Programs: objects, Pods: traffic, Devices: newTCXLinks(traffic, linkDir(agent), objects.Copy), State: stateMap{maps}},
 		config.check()
 }
@@ -207,6 +207,7 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableVerdictEvents:       one(o.config.Verdicts),
 		bpf.VariableServiceLoopbackIPv4: bpf.IPv4Word(parsed(o.config.LoopbackIPv4)),
 		bpf.VariableTunnelPort:          uint32(o.agent.TunnelPort),
+		bpf.VariableDirectAccepted:      one(o.agent.Hybrid),
 		bpf.VariableNatPortFirst:        uint32(o.agent.NodePortMax) + 1,
 
 		bpf.VariableSockHostOnly:       one(o.sockets.HostOnly),

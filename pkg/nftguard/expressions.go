@@ -23,6 +23,9 @@ func (r Rule) expressions() (rules [][]expr.Any) {
 		for _, group := range r.Groups {
 			rules = append(rules, marked(group))
 		}
+		if r.AnyMarked {
+			rules = append(rules, append(r.mark(expr.CmpOpEq), &expr.Verdict{Kind: expr.VerdictAccept}))
+		}
 		rules = append(rules, r.remoteSource(familyIPv4), r.remoteSource(familyIPv6))
 		rules = append(rules, r.nodeSource(familyIPv4), r.nodeSource(familyIPv6))
 	}
@@ -34,15 +37,20 @@ func (r Rule) expressions() (rules [][]expr.Any) {
 
 // unmarked drops packets of a group without the mark: iifgroup == group, mark & mask != magic, counter, drop.
 func (r Rule) unmarked(group uint32) []expr.Any {
+	exprs := []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(group)},
+	}
+	return append(append(exprs, r.mark(expr.CmpOpNeq)...), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop})
+}
+
+// mark compares the mark of a packet.
+func (r Rule) mark(op expr.CmpOp) []expr.Any {
 	u32 := binaryutil.NativeEndian.PutUint32
 	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: u32(group)},
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: u32(r.Mask), Xor: u32(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: u32(r.Mark)},
-		&expr.Counter{},
-		&expr.Verdict{Kind: expr.VerdictDrop},
+		&expr.Cmp{Op: op, Register: 1, Data: u32(r.Mark)},
 	}
 }
 

@@ -30,6 +30,8 @@ type Rule struct {
 	// PodDevice is the device of the routes to local pods. A packet that comes from no pod link must not have a source whose route uses it. Empty
 	// disables this check; so does an empty NodeDevice.
 	PodDevice string
+	// AnyMarked accepts marked packets of all devices, not only of the groups: programs of other devices have compared their sources.
+	AnyMarked bool
 }
 
 // State is the state of the table in the kernel.

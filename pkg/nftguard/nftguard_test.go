@@ -29,6 +29,13 @@ func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
 		expect(t, "another group than wanted", Rule{Groups: []uint32{8}, Mark: 0x0f00, Mask: 0x0f00, NodeDevice: "own", PodDevice: "pods"}, false)
 		expect(t, "another device than wanted", Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00, NodeDevice: "other", PodDevice: "pods"}, false)
 		expect(t, "a rule too few", Rule{Groups: []uint32{7, 8}, Mark: 0x0f00, Mask: 0x0f00, NodeDevice: "own", PodDevice: "pods"}, false)
+		marked := rule
+		marked.AnyMarked = true
+		expect(t, "marked packets of the groups alone", marked, false)
+		if err := Install(marked); err != nil {
+			t.Error(err)
+		}
+		expect(t, "marked packets of all devices", marked, true)
 		expect(t, "rules too many", Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00}, false)
 		for range 2 { // gone already is success
 			if err := Delete(); err != nil {

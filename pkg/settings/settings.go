@@ -155,6 +155,7 @@ type Agent struct {
 	EndpointShare int // of the tables of flows that one endpoint may fill, in percent, 1 to 100
 
 	TunnelPort   uint16 // UDP port of the VXLAN tunnel between nodes; 0 with --routing-mode=native
+	Hybrid       bool   // nodes on the same link are reached without the tunnel while a test of that passes; false without a tunnel
 	UnderlayIPv6 bool   // the tunnel is sent between IPv6 addresses of nodes; false without a tunnel
 
 	HealthChecking         bool   // the nodes probe each other
@@ -212,6 +213,10 @@ func New(f Flags) (Agent, error) {
 	}
 	if a.UnderlayIPv6, err = f.underlayIPv6(); err != nil {
 		return Agent{}, err
+	}
+	if a.Hybrid = f.RoutingMode == RoutingHybrid; a.Hybrid && !a.HealthChecking {
+		return Agent{}, fmt.Errorf("--routing-mode=%s needs --enable-health-checking=true, without which no path is tested: set it, or use --routing-mode=%s",
+			RoutingHybrid, RoutingTunnel)
 	}
 	for _, p := range []struct {
 		flag, value string

@@ -10,6 +10,7 @@ import (
 const (
 	RoutingNative = "native" // the network, or --auto-direct-node-routes, routes the pods' addresses
 	RoutingTunnel = "tunnel" // nodes encapsulate packets to pods of other nodes
+	RoutingHybrid = "hybrid" // as tunnel, but nodes on the same link are reached without it while a test of that passes
 )
 
 // ProtocolVXLAN is the only value of --tunnel-protocol.
@@ -34,6 +35,17 @@ const (
 // Tunnel reports whether pods of different nodes reach each other through a tunnel.
 func (a Agent) Tunnel() bool { return a.TunnelPort != 0 }
 
+// RoutingMode is the value of --routing-mode.
+func (a Agent) RoutingMode() string {
+	switch {
+	case a.Hybrid:
+		return RoutingHybrid
+	case a.Tunnel():
+		return RoutingTunnel
+	}
+	return RoutingNative
+}
+
 // TunnelOverhead is the length in bytes that the tunnel adds to a packet: 50 over IPv4, 70 over IPv6, and 0 without a tunnel.
 func (a Agent) TunnelOverhead() int {
 	switch {
@@ -54,9 +66,9 @@ func (a Agent) Underlay() string {
 }
 
 func (f Flags) tunnelFlags(flags *pflag.FlagSet) {
-	flags.String("routing-mode", f.RoutingMode, "How packets reach pods of other nodes: tunnel (VXLAN between the nodes) or native (the network, or "+
-		"--auto-direct-node-routes, routes their addresses)")
-	flags.String("tunnel-protocol", f.TunnelProtocol, "Encapsulation with --routing-mode=tunnel: vxlan")
+	flags.String("routing-mode", f.RoutingMode, "How packets reach pods of other nodes: tunnel (VXLAN between the nodes), native (the network, or --auto-direct-node-routes, "+
+		"routes their addresses) or hybrid (tunnel, but without it to nodes on the same link while a test of that passes)")
+	flags.String("tunnel-protocol", f.TunnelProtocol, "Encapsulation with --routing-mode=tunnel and hybrid: vxlan")
 	flags.String("underlay-protocol", f.UnderlayProtocol, "Family of the nodes' addresses between which the tunnel is sent: ipv4, ipv6, or auto, which is ipv4 unless IPv4 is disabled")
 	flags.Int("tunnel-port", f.TunnelPort, "UDP port of the tunnel, the same on all nodes and outside of --node-port-range; 0: 8472")
 }
@@ -66,9 +78,9 @@ func (f Flags) tunnelPort(first, last uint16) (uint16, error) {
 	switch f.RoutingMode {
 	case RoutingNative:
 		return 0, nil
-	case RoutingTunnel:
+	case RoutingTunnel, RoutingHybrid:
 	default:
-		return 0, fmt.Errorf("--routing-mode=%q: use %s or %s", f.RoutingMode, RoutingNative, RoutingTunnel)
+		return 0, fmt.Errorf("--routing-mode=%q: use %s, %s or %s", f.RoutingMode, RoutingNative, RoutingTunnel, RoutingHybrid)
 	}
 	port := f.TunnelPort
 	if port == 0 {
@@ -92,7 +104,7 @@ func (f Flags) underlayIPv6() (bool, error) {
 	switch {
 	case !ipv6 && f.UnderlayProtocol != UnderlayIPv4 && f.UnderlayProtocol != UnderlayAuto:
 		return false, fmt.Errorf("--underlay-protocol=%q: use %s, %s or %s", f.UnderlayProtocol, UnderlayAuto, UnderlayIPv4, UnderlayIPv6)
-	case f.RoutingMode != RoutingTunnel:
+	case f.RoutingMode == RoutingNative:
 		return false, nil
 	case f.UnderlayProtocol == UnderlayAuto:
 		return !f.EnableIPv4, nil

@@ -441,6 +441,7 @@ func (e PortProtocol) Valid() bool {
 
 // Defines values for RoutingInterHostRoutingMode.
 const (
+	RoutingInterHostRoutingModeHybrid RoutingInterHostRoutingMode = "Hybrid"
 	RoutingInterHostRoutingModeNative RoutingInterHostRoutingMode = "Native"
 	RoutingInterHostRoutingModeTunnel RoutingInterHostRoutingMode = "Tunnel"
 )
@@ -448,6 +449,8 @@ const (
 // Valid indicates whether the value is a known member of the RoutingInterHostRoutingMode enum.
 func (e RoutingInterHostRoutingMode) Valid() bool {
 	switch e {
+	case RoutingInterHostRoutingModeHybrid:
+		return true
 	case RoutingInterHostRoutingModeNative:
 		return true
 	case RoutingInterHostRoutingModeTunnel:

@@ -1,0 +1,63 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+)
+
+// What comes from another node or its pods, for this node or a pod here, gets the mark by which the nftables rules let it pass past the tunnel. What comes
+// from elsewhere, has an address of a pod here, or is for elsewhere, gets none; and nothing does where nodes send through the tunnel alone.
+func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
+	t.Parallel()
+	for _, accepted := range []uint32{0, 1} {
+		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort, VariableDirectAccepted: accepted}, nil)
+		n.surround()
+		for _, f := range families {
+			n.update(MapIpcachePrefixes, NewLpmKey(distantRange[f]), IpcacheEntry{Node: otherID})
+			n.update(MapIpcache, NewAddrKey(distantPod[f]), IpcacheEntry{Identity: identityDistant, Node: otherID})
+			n.update(MapIpcache, NewAddrKey(otherNode[f]), IpcacheEntry{Identity: 6, Node: otherID})
+			for name, c := range map[string]struct {
+				from, to netip.Addr
+				want     uint32
+			}{
+				"pod to pod":             {distantPod[f], podA.addr(f), markOf(identityDistant)},
+				"pod to node":            {distantPod[f], nodeOut[f], markOf(identityDistant)},
+				"node to pod":            {otherNode[f], podA.addr(f), markOf(6)},
+				"client to node":         {client[f], nodeOut[f], 0},
+				"client to pod":          {client[f], podA.addr(f), 0},
+				"pod here to pod here":   {podB.addr(f), podA.addr(f), 0},
+				"this node to a pod":     {nodeOut[f], podA.addr(f), 0},
+				"pod to somewhere else":  {distantPod[f], client[f], 0},
+				"pod to the node itself": {distantPod[f], otherNode[f], 0},
+			} {
+				if accepted == 0 {
+					c.want = 0
+				}
+				in := coming(on(c.from, 40000), on(c.to, 4000)).bytes(t)
+				got := n.run(NetdevIngress, ifUplink, in)
+				n.wantPacket(got, actUnspec, in)
+				if got.mark != c.want {
+					t.Errorf("IPv%d, %s, accepted %d: mark %#x, want %#x", f, name, accepted, got.mark, c.want)
+				}
+			}
+		}
+	}
+}
+
+// Packets to pods of a node that is reached past the tunnel are left to the stack. Its routes lead to the tunnel device here, which sends them.
+func TestPrivilegedPodEgress_LeavesDirectNodesToTheStack(t *testing.T) {
+	t.Parallel()
+	s := newTunnelNode(t, encapAll)
+	for _, family := range families {
+		pod, distant := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
+		for _, mode := range []uint8{NodeTunnel, NodeDirect, NodeTunnel} {
+			key := NewAddrKey(otherNode[4])
+			s.update(MapNodes, uint32(otherID), Node{Mode: mode, Family: key.Family, Underlay: key.Addr, UnderlaySource: NewAddrKey(nodeIn[4]).Addr})
+			_, before := s.throughDevice()
+			s.exchange(t, pod, distant, 100)
+			if _, after := s.throughDevice(); (after > before) != (mode == NodeDirect) {
+				t.Errorf("IPv%d, mode %d: the device has sent %d packets", family, mode, after-before)
+			}
+		}
+	}
+}
