@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
@@ -49,14 +50,36 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 	for p := range pathtests.Paths(slices.Values(tests)) {
 		tested[p.Node] = p.Text()
 	}
+	modes, err := modesOf(ctx, c)
+	if err != nil {
+		return err
+	}
 	return a.show(nodes, func(w io.Writer) {
+		header := []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE", "HEALTH", "PATH"}
+		if len(modes) > 0 {
+			header = append(header, "MODE")
+		}
 		var rows [][]string
 		for _, n := range nodes.NodesAdded {
 			v4, v6 := n.PrimaryAddress.Ipv4, n.PrimaryAddress.Ipv6
 			rows = append(rows, []string{n.Name, v4.IP, v4.AllocRange, v6.IP, v6.AllocRange, n.Source, string(health[shortName(n.Name)]), tested[shortName(n.Name)]})
+			if len(modes) > 0 {
+				last := len(rows) - 1
+				rows[last] = append(rows[last], modes[shortName(n.Name)])
+			}
 		}
-		table(w, []string{"NAME", "IPV4", "IPV4 PODS", "IPV6", "IPV6 PODS", "SOURCE", "HEALTH", "PATH"}, rows)
+		table(w, header, rows)
 	})
+}
+
+// modesOf are how packets get to the pods of each other node, by node; none without --routing-mode=hybrid.
+func modesOf(ctx context.Context, c *client.Client) (map[string]string, error) {
+	rows, err := client.Rows[*nodepaths.Path](ctx, c, "node-paths")
+	modes := map[string]string{}
+	for _, p := range rows {
+		modes[p.Node] = string(p.Mode)
+	}
+	return modes, err
 }
 
 // nodeIDCommand is a group of its own under the names of Cilium's command line.
@@ -94,6 +117,10 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 	if err != nil {
 		return err
 	}
+	modes, err := client.Rows[*nodepaths.Path](ctx, c, "node-paths")
+	if err != nil {
+		return err
+	}
 	name = shortName(name)
 	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Name == name })
 	if i < 0 {
@@ -109,6 +136,11 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 			if p.Node == n.Name {
 				rows = append(rows, []string{"Health", strings.Join(slices.DeleteFunc([]string{p.Addr.String(), string(p.State()), p.Problem()},
 					func(s string) bool { return s == "" }), " ")})
+			}
+		}
+		for _, p := range modes {
+			if p.Node == n.Name {
+				rows = append(rows, []string{"Mode", p.Text()})
 			}
 		}
 		for _, t := range tests {

@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
@@ -52,6 +53,7 @@ type statusRows struct {
 	Programs  []bpfprograms.Program `json:"bpf-programs,omitempty"`
 	Paths     []*pathtests.Test     `json:"path-tests,omitempty"`
 	Views     []*nodeviews.View     `json:"node-views,omitempty"`
+	Modes     []*nodepaths.Path     `json:"node-paths,omitempty"`
 	endpoints []models.Endpoint
 	policies  []*policies.Policy
 	config    *models.DaemonConfiguration
@@ -78,6 +80,9 @@ func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err erro
 		return err
 	}
 	if s.Views, err = client.Rows[*nodeviews.View](ctx, c, "node-views"); err != nil {
+		return err
+	}
+	if s.Modes, err = client.Rows[*nodepaths.Path](ctx, c, "node-paths"); err != nil {
 		return err
 	}
 	s.Programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
@@ -131,7 +136,7 @@ func statusText(w io.Writer, s *statusRows) {
 	line("IPAM", orDash(s.IPAM.Status))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
 	line("Programs", programsText(s.Programs))
-	line("Routing", routingText(s.Routing))
+	line("Routing", routingText(s.Routing, s.Modes))
 	line("KubeProxyReplacement", kubeProxyText(s.KubeProxyReplacement))
 	line("Masquerading", masqueradingText(s.Masquerading))
 	line("Devices", devicesText(s.KubeProxyReplacement))
@@ -183,10 +188,13 @@ func viewLines(rows []*nodeviews.View, line func(name, value string)) {
 }
 
 // routingText names the way to pods of other nodes and the way between pods of this node.
-func routingText(r models.Routing) string {
+func routingText(r models.Routing, modes []*nodepaths.Path) string {
 	network := orDash(string(r.InterHostRoutingMode))
 	if r.TunnelProtocol != "" {
 		network += " [" + r.TunnelProtocol + "]"
+	}
+	if summary := nodepaths.Summary(slices.Values(modes)); summary != "" {
+		network += ", " + summary
 	}
 	return "Network: " + network + "   Host: " + orDash(string(r.IntraHostRoutingMode))
 }

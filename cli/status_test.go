@@ -5,6 +5,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 )
 
 func TestProgramsText_SaysWhyAGenerationIsNotLoaded(t *testing.T) {
@@ -48,13 +49,16 @@ func TestRoutingText_OfEachMode(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		routing models.Routing
+		modes   []*nodepaths.Path
 		want    string
 	}{
-		{models.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"}, "Network: Tunnel [vxlan]   Host: BPF"},
-		{models.Routing{InterHostRoutingMode: "Native", IntraHostRoutingMode: "BPF"}, "Network: Native   Host: BPF"},
-		{models.Routing{}, "Network: -   Host: -"}, // of an agent before there was one
+		{models.Routing{InterHostRoutingMode: "Tunnel", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"}, nil, "Network: Tunnel [vxlan]   Host: BPF"},
+		{models.Routing{InterHostRoutingMode: "Hybrid", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"},
+			[]*nodepaths.Path{{Mode: nodepaths.Direct}, {Mode: nodepaths.Tunnel}, {Mode: nodepaths.Direct}}, "Network: Hybrid [vxlan], 2 direct, 1 tunnel   Host: BPF"},
+		{models.Routing{InterHostRoutingMode: "Native", IntraHostRoutingMode: "BPF"}, nil, "Network: Native   Host: BPF"},
+		{models.Routing{}, nil, "Network: -   Host: -"}, // of an agent before there was one
 	} {
-		if got := routingText(tc.routing); got != tc.want {
+		if got := routingText(tc.routing, tc.modes); got != tc.want {
 			t.Errorf("%+v: got %q, want %q", tc.routing, got, tc.want)
 		}
 	}

@@ -89,9 +89,10 @@ var (
 	unreachableNodes     = Definition{"cilium_unreachable_nodes", gauge, "Nodes with an address that does not answer probes.", nil}
 	unreachableEndpoints = Definition{"cilium_unreachable_health_endpoints", gauge, "Nodes with a health address that does not answer probes.", nil}
 	viewsDiffer          = Definition{"waggle_node_views_differing", gauge, "Nodes whose agents have known other nodes of the cluster than this one for more than a minute; see the table node-views.", nil}
-	pathTests            = Definition{"waggle_path_tests", gauge, "Tests of the paths to other nodes through the tunnel, by what is tested and its result.", []string{"test", "result"}}
+	pathTests            = Definition{"waggle_path_tests", gauge, "Tests of the paths to other nodes through the tunnel, and of direct past it, by what is tested and its result.", []string{"test", "result"}}
 	pathFaults           = Definition{"waggle_path_faults", gauge, "Paths to other nodes by their fault: dead (the node does not answer at all), blocked or one-way (UDP to the port of the tunnel " +
-		"is dropped), size (large packets are lost), checksum (TCP is lost and ICMP passes) or aggregates.", []string{"fault"}}
+		"is dropped), size (large packets are lost), checksum (TCP is lost and ICMP passes), aggregates, or not-direct (packets of pods are lost past the tunnel).", []string{"fault"}}
+	nodePaths = Definition{"waggle_node_paths", gauge, "Other nodes by how packets get to their pods with --routing-mode=hybrid: direct or tunnel.", []string{"mode"}}
 
 	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,
 		"Addresses that objects of other nodes claim for pods and that are not believed; see the table refused-claims.", []string{"reason"}}
@@ -141,7 +142,7 @@ func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
-		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, healthStatus, healthLatency, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, healthStatus, healthLatency, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {

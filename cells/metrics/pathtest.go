@@ -4,6 +4,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -34,5 +35,19 @@ func (c *collector) collectPathTests(out chan<- prometheus.Metric, txn statedb.R
 	}
 	for _, fault := range pathtests.Faults {
 		c.send(out, pathFaults, float64(faults[fault]), string(fault))
+	}
+}
+
+// collectNodePaths counts nodes by how they are reached. Without --routing-mode=hybrid there are no series.
+func (c *collector) collectNodePaths(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	if c.NodePaths.NumObjects(txn) == 0 {
+		return
+	}
+	modes := map[nodepaths.Mode]int{}
+	for p := range c.NodePaths.All(txn) {
+		modes[p.Mode]++
+	}
+	for _, mode := range []nodepaths.Mode{nodepaths.Direct, nodepaths.Tunnel} {
+		c.send(out, nodePaths, float64(modes[mode]), string(mode))
 	}
 }

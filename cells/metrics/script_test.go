@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
@@ -56,6 +57,7 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 		nodeviews.NewTable, statedb.RWTable[*nodeviews.View].ToTable,
 		pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
+		nodepaths.NewTable, statedb.RWTable[*nodepaths.Path].ToTable,
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 		refusedclaims.NewTable, statedb.RWTable[refusedclaims.Refused].ToTable,
 		services.NewTable, statedb.RWTable[*services.Service].ToTable,

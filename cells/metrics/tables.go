@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
@@ -50,6 +51,7 @@ type tableParams struct {
 	NodeHealth  statedb.Table[*nodehealth.Path]
 	NodeViews   statedb.Table[*nodeviews.View]
 	PathTests   statedb.Table[*pathtests.Test]
+	NodePaths   statedb.Table[*nodepaths.Path]
 	Flows       statedb.Table[conntrack.Map]
 	Translated  statedb.Table[natusage.Usage]
 	Policies    statedb.Table[*policies.Policy]
@@ -82,7 +84,7 @@ func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
-		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, healthStatus, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, healthStatus, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers} {
 		c.descs[d.Name] = d.desc()
@@ -115,6 +117,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	c.collectNodes(out, txn)
 	c.collectNodeHealth(out, txn)
 	c.collectPathTests(out, txn)
+	c.collectNodePaths(out, txn)
 	c.collectMaps(out, txn)
 	c.collectFlows(out, txn)
 	c.collectPolicies(out, txn)

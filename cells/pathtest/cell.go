@@ -9,6 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -21,10 +22,10 @@ var Cell = cell.Module("path-test", "Tests of the paths to other nodes",
 // implementation is the module without the kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
-		tables.NewTable, // only this cell writes
-		newTester,       // decides which path is tested when
+		tables.NewTable, nodepaths.NewTable, // only this cell writes
+		newTester, // decides which path is tested when
 	),
-	cell.Provide(statedb.RWTable[*tables.Test].ToTable),
+	cell.Provide(statedb.RWTable[*tables.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable),
 	cell.Invoke(register),
 )
 

@@ -1,6 +1,8 @@
-// Package pathtest tests the tunnel to each other node and names what is wrong with it.
+// Package pathtest tests the tunnel to each other node and names what is wrong with it. With --routing-mode=hybrid it also tests whether pods reach the node
+// past the tunnel, and chooses the mode of each node.
 //
-// Tables in: nodes, overlays, mtus, devices, node-health, flows. Table out: path-tests, four rows for each other node.
+// Tables in: nodes, overlays, mtus, devices, node-health, flows. Tables out: path-tests, four rows for each
+// other node, and with --routing-mode=hybrid a fifth, and node-paths, one row for each other node. In that mode it also reads routes and neighbors.
 // A test sends ICMP echo requests to an address of the peer inside the tunnel, small ones and some as large as pods send, and asks the server of node-health there for
 // short and long answers. When nothing comes back it asks the node itself, outside the tunnel.
 //

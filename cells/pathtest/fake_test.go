@@ -39,6 +39,8 @@ type wrong struct {
 	closed     bool // no server
 	old        bool // a server that sends no body
 	impeded    bool // this node cannot send
+	past       bool // what is sent past the tunnel is lost
+	through    bool // what is sent through the tunnel is lost
 }
 
 func newFake() *fake {
@@ -57,18 +59,18 @@ func (f *fake) at(to netip.Addr) wrong {
 	return f.wrong[to]
 }
 
-func (f *fake) Echo(ctx context.Context, to netip.Addr, size int) (time.Duration, error) {
+func (f *fake) Echo(ctx context.Context, r icmpecho.Request) (time.Duration, error) {
 	f.mu.Lock()
 	f.echoes++
-	if size == 0 {
-		f.began[to] = append(f.began[to], time.Now())
+	if r.Size == 0 && r.Hop == nil {
+		f.began[r.To] = append(f.began[r.To], time.Now())
 	}
-	w := f.wrong[to]
+	w := f.wrong[r.To]
 	f.mu.Unlock()
 	switch {
 	case w.impeded:
 		return 0, icmpecho.CannotOpen(syscall.EPERM)
-	case w.silent || w.mtu > 0 && size > w.mtu:
+	case w.silent || w.mtu > 0 && r.Size > w.mtu || w.past && r.Hop != nil || w.through && r.Hop == nil:
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}
@@ -115,7 +117,7 @@ func (f *fake) tests(to netip.Addr) []time.Time {
 
 // commands change the network:
 //
-//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, aggregates, slow, closed, old, impeded
+//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, aggregates, slow, closed, old, impeded, past, through
 //	net/hear ADDR           an address sends this node an echo request
 func (f *fake) commands() upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
@@ -125,7 +127,8 @@ func (f *fake) commands() upstream.ScriptCmdsOut {
 				var w wrong
 				for _, fault := range args[1:] {
 					name, value, _ := strings.Cut(fault, "=")
-					flag := map[string]*bool{"silent": &w.silent, "tcp": &w.tcp, "aggregates": &w.aggregates, "closed": &w.closed, "slow": &w.slow, "old": &w.old, "impeded": &w.impeded}[name]
+					flag := map[string]*bool{"silent": &w.silent, "tcp": &w.tcp, "aggregates": &w.aggregates, "closed": &w.closed, "slow": &w.slow, "old": &w.old, "impeded": &w.impeded,
+						"past": &w.past, "through": &w.through}[name]
 					switch {
 					case flag != nil:
 						*flag = true

@@ -4,15 +4,16 @@ import (
 	"context"
 	"net/netip"
 	"time"
+
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 )
 
 // kernel is what this cell asks of the network.
 type kernel interface {
 	// Open opens the sockets, so that an agent has from its start what it needs. A failure is an error of Echo, which tries again.
 	Open()
-	// Echo sends one ICMP echo request that may not be fragmented and returns the time until its reply. The size is that of the packet with its IP header, 0
-	// for the smallest.
-	Echo(ctx context.Context, to netip.Addr, size int) (time.Duration, error)
+	// Echo sends one ICMP echo request that may not be fragmented and returns the time until its reply.
+	Echo(ctx context.Context, r icmpecho.Request) (time.Duration, error)
 	// Fetch asks the server of node-health at an address for an answer of so many bytes and returns how many came. A server that does
 	// not know the request sends 0 bytes, without an error.
 	Fetch(ctx context.Context, to netip.AddrPort, bytes int) (got int, err error)

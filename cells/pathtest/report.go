@@ -24,10 +24,11 @@ func (t *tester) commit(u update, complete bool) error {
 	if done, _ := t.table.Initialized(t.db.ReadTxn()); len(u.put)+len(u.gone) == 0 && (done || !complete) {
 		return nil
 	}
-	txn := t.db.WriteTxn(t.table)
+	txn := t.db.WriteTxn(t.table, t.in.Paths)
 	defer txn.Abort()
 	for _, row := range u.gone {
-		if _, _, err := t.table.Delete(txn, row); err != nil {
+		_, _, err := t.table.Delete(txn, row)
+		if err := errors.Join(err, t.forgetMode(txn, row)); err != nil {
 			return fmt.Errorf("delete the test of the path to node %s: %w", row.Node, err)
 		}
 	}
@@ -41,7 +42,8 @@ func (t *tester) commit(u update, complete bool) error {
 				next.Next = time.Time{}
 			}
 			to.rows[i] = &next
-			if _, _, err := t.table.Insert(txn, &next); err != nil {
+			_, _, err := t.table.Insert(txn, &next)
+			if err := errors.Join(err, t.commitMode(txn, &next)); err != nil {
 				return fmt.Errorf("insert the test of the path to node %s: %w", row.Node, err)
 			}
 		}

@@ -22,6 +22,8 @@ var inputs = cell.Provide(
 	overlays.NewTable, statedb.RWTable[*overlays.Overlay].ToTable,
 	mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 	devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
+	devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
+	devices.NewNeighborTable, statedb.RWTable[devices.Neighbor].ToTable,
 	flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
 	nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 )

@@ -29,8 +29,8 @@ func (s *sockets) Open() { s.pinger.Open(); s.Listener.Open() }
 func (s *sockets) Close() { s.pinger.Close(); s.Listener.Close() }
 
 // Echo implements [kernel].
-func (s *sockets) Echo(ctx context.Context, to netip.Addr, size int) (time.Duration, error) {
-	return s.pinger.Echo(ctx, icmpecho.Request{To: to, Size: size})
+func (s *sockets) Echo(ctx context.Context, r icmpecho.Request) (time.Duration, error) {
+	return s.pinger.Echo(ctx, r)
 }
 
 // maxHead limits what is read before the body in bytes: the peer may be hostile.

@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
@@ -59,6 +60,11 @@ type params struct {
 	Devices  statedb.Table[*devices.Device]
 	Health   statedb.Table[*nodehealth.Path]
 	Flows    statedb.Table[*flows.Flow]
+
+	// What only --routing-mode=hybrid needs.
+	Paths     statedb.RWTable[*nodepaths.Path]
+	Routes    statedb.Table[*devices.Route]
+	Neighbors statedb.Table[devices.Neighbor]
 }
 
 // tester schedules the tests and writes the table. The loop owns all fields except ended, which other goroutines write.
@@ -73,6 +79,7 @@ type tester struct {
 	seen    seen
 	self    local
 	users   users
+	links   links
 	busy    int            // targets that are being tested
 	running sync.WaitGroup // visits
 
@@ -92,6 +99,7 @@ type local struct {
 	ready    bool   // the tunnel is there
 	tunnel   string // its addresses, and the devices that lead out of the node
 	routeMTU int    // largest packet that pods send to other nodes, in bytes
+	way      int    // index of the device that leads into the tunnel; 0 while there is none
 }
 
 func newTester(p params) *tester {
@@ -153,7 +161,7 @@ func (t *tester) restore() {
 	t.mu.Lock()
 	t.ended = nil
 	t.mu.Unlock()
-	t.busy, t.seen, t.self, t.users = 0, seen{}, local{}, users{}
+	t.busy, t.seen, t.self, t.users, t.links = 0, seen{}, local{}, users{}, links{}
 	for row := range t.table.All(t.db.ReadTxn()) {
 		to := t.targets[row.Node]
 		if to == nil {
@@ -177,6 +185,7 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	rows, overlayChanged := t.in.Overlays.AllWatch(txn)
 	for o := range rows {
 		now.ready = o.Up && o.Status.Kind == reconciler.StatusKindDone
+		now.way = o.Way
 		now.tunnel = fmt.Sprint(o.Port, o.MTU, o.Source, o.Way, o.IPv4, o.IPv6)
 	}
 	mtu, _, mtuChanged, _ := t.in.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
@@ -247,10 +256,13 @@ func (t *tester) follow(txn statedb.ReadTxn, complete bool, u *update) {
 // replace makes a target for a node that is new or has other addresses. Rows of unchanged addresses of the same node keep their verdicts.
 func (t *tester) replace(name string, at peer, joined bool, u *update) {
 	old := t.targets[name]
-	to := &target{name: name, peer: at, rows: newRows(name, at)}
+	to := &target{name: name, peer: at, rows: newRows(name, at, kinds(t.in.Agent))}
 	if old != nil {
 		to.flows = old.flows
 		for i, row := range to.rows {
+			if row.Kind == tables.Direct && old.peer.hops != at.hops {
+				continue // what is past the tunnel now has not been tested
+			}
 			if known := slices.IndexFunc(old.rows, row.Is); known >= 0 {
 				to.rows[i] = old.rows[known]
 			}
@@ -298,9 +310,16 @@ func (t *tester) absorb(u *update) {
 			heard = t.in.Kernel.Heard(to.peer.router)
 		}
 		found := v.findings(t.in.Agent, heard)
+		if row := to.row(tables.Direct); row != nil && v.past != nil {
+			found[tables.Direct] = v.directly(row)
+		}
 		for i, row := range to.rows {
 			if f, tested := found[row.Kind]; tested {
-				to.rows[i] = after(row, f, v.began, v.results.echo.rtt)
+				judge := after
+				if row.Kind == tables.Direct {
+					judge = afterDirect
+				}
+				to.rows[i] = judge(row, f, v.began, v.results.rtt(row.Kind))
 				u.news = u.news || to.rows[i].State != row.State || to.rows[i].Detail != row.Detail
 			}
 		}
@@ -318,6 +337,8 @@ func interval(nodes int) time.Duration {
 // next is the time until the next visit of a target.
 func (t *tester) next(to *target) time.Duration {
 	switch {
+	case doubted(to.row(tables.Direct)):
+		return directSuspectInterval
 	case to.open() && to.fresh():
 		return freshInterval
 	case to.open():
@@ -330,6 +351,7 @@ func (t *tester) next(to *target) time.Duration {
 	case to.flows:
 		after = t.users.interval()
 	}
+	after = min(after, t.nextDirect(to))
 	return after - rand.N(after/10) // agents that were started together drift apart
 }
 
@@ -370,6 +392,9 @@ func (t *tester) visit(ctx context.Context, to *target) {
 	v := &visit{target: to, began: time.Now(), peer: to.peer, size: t.self.routeMTU, port: t.in.Agent.HealthPort}
 	if row := to.row(tables.Size); row != nil {
 		v.search = row.Strikes >= strikes-1
+	}
+	if t.in.Agent.Hybrid {
+		v.way, v.past = t.self.way, t.pastTunnel(to)
 	}
 	to.busy = true
 	t.busy++

@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
@@ -55,8 +56,8 @@ func nodeOf(i int) *nodes.Node {
 	return n
 }
 
-// start runs a tester in a cluster of so many nodes until the test ends. The first one is this node.
-func start(t *testing.T, number int) *rig {
+// start runs a tester in a cluster of so many nodes until the test ends. The first one is this node. All are on one link.
+func start(t *testing.T, number int, changes ...func(*settings.Agent)) *rig {
 	t.Helper()
 	db := statedb.New()
 	r := &rig{net: newFake()}
@@ -70,18 +71,31 @@ func start(t *testing.T, number int) *rig {
 	require.NoError(t, err)
 	r.flows, err = flows.NewTable(db)
 	require.NoError(t, err)
+	paths, err := nodepaths.NewTable(db)
+	require.NoError(t, err)
+	routes, err := devices.NewRouteTable(db)
+	require.NoError(t, err)
+	neighbors, err := devices.NewNeighborTable(db)
+	require.NoError(t, err)
 	tunnel, err := overlays.NewTable(db)
 	require.NoError(t, err)
 	sizes, err := mtus.NewTable(db)
 	require.NoError(t, err)
 	agent := settings.Agent{NodeName: nameOf(0), EnableIPv4: true, HealthChecking: true, TunnelPort: 8472, HealthPort: 4240}
-	r.tester = newTester(params{DB: db, Agent: agent, Kernel: r.net, Table: table, Nodes: r.nodes, Overlays: tunnel, MTUs: sizes, Devices: r.devices, Health: r.probes, Flows: r.flows})
-	txn := db.WriteTxn(table, r.nodes, tunnel, sizes, r.devices)
+	for _, change := range changes {
+		change(&agent)
+	}
+	r.tester = newTester(params{DB: db, Agent: agent, Kernel: r.net, Table: table, Nodes: r.nodes, Overlays: tunnel, MTUs: sizes, Devices: r.devices, Health: r.probes, Flows: r.flows, Paths: paths, Routes: routes, Neighbors: neighbors})
+	txn := db.WriteTxn(table, r.nodes, tunnel, sizes, r.devices, routes)
 	r.initialized = table.RegisterInitializer(txn, "path-test")
 	for i := range number {
 		_, _, err := r.nodes.Insert(txn, nodeOf(i))
 		require.NoError(t, err)
 	}
+	_, _, err = r.devices.Insert(txn, &devices.Device{Index: 2, Name: "eth0", MTU: 1500, Up: true})
+	require.NoError(t, err)
+	_, _, err = routes.Insert(txn, &devices.Route{Table: 254, Dst: netip.PrefixFrom(outer(0), 12).Masked(), LinkIndex: 2, Type: 1})
+	require.NoError(t, err)
 	_, _, err = tunnel.Insert(txn, &overlays.Overlay{Device: "waggle_vxlan", Port: 8472, Up: true, Status: reconciler.StatusDone()})
 	require.NoError(t, err)
 	_, _, err = sizes.Insert(txn, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450})
@@ -107,6 +121,17 @@ func (r *rig) join(t *testing.T, numbers ...int) {
 	txn := r.db.WriteTxn(r.nodes)
 	for _, i := range numbers {
 		_, _, err := r.nodes.Insert(txn, nodeOf(i))
+		require.NoError(t, err)
+	}
+	txn.Commit()
+}
+
+// connect makes pods of this node have flows with pods of so many others, from the second node on.
+func (r *rig) connect(t *testing.T, used int) {
+	t.Helper()
+	txn := r.db.WriteTxn(r.flows)
+	for i := 1; i <= used; i++ {
+		_, _, err := r.flows.Insert(txn, &flows.Flow{Endpoint: 1, Direction: policy.Egress, Port: uint16(i), Src: inner(0), Dst: inner(i), Last: time.Now()})
 		require.NoError(t, err)
 	}
 	txn.Commit()
@@ -238,18 +263,10 @@ func TestTester_Flows_FaultsAreNamedWithin30s(t *testing.T) {
 		const number, used = 300, 100
 		r := start(t, number)
 		time.Sleep(time.Minute)
-		connect := func() {
-			txn := r.db.WriteTxn(r.flows)
-			for i := 1; i <= used; i++ {
-				_, _, err := r.flows.Insert(txn, &flows.Flow{Endpoint: 1, Direction: policy.Egress, Port: uint16(i), Src: inner(0), Dst: inner(i), Last: time.Now()})
-				require.NoError(t, err)
-			}
-			txn.Commit()
-		}
 		for i := 1; i < number; i++ {
 			r.net.set(inner(i), wrong{mtu: 1400})
 		}
-		connect()
+		r.connect(t, used)
 		time.Sleep(named)
 		for i := 1; i <= used; i++ {
 			if got := r.path(i).Text(); got != "1400 bytes" {

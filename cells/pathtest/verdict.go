@@ -32,12 +32,12 @@ func failed(fault tables.Fault) finding  { return finding{state: tables.Failed, 
 func (f finding) says(s string) finding  { f.detail = s; return f }
 func (f finding) needs(s string) finding { f.remedy = s; return f }
 
-// findings are what a visit says about each kind of test. heard is when the peer last sent an echo request through the tunnel.
+// findings are what a visit says about each kind of test but direct. heard is when the peer last sent an echo request through the tunnel.
 func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]finding {
 	if err := v.results.local(); err != nil {
 		found := map[tables.Kind]finding{}
 		for _, row := range v.target.rows {
-			if row.State != tables.Failed { // a fault that is known stays: the routes hold what the path carries
+			if row.State != tables.Failed && row.Kind != tables.Direct { // a fault that is known stays: the routes hold what the path carries
 				found[row.Kind] = unknown(printable.Short(err.Error(), maxDetail))
 			}
 		}
@@ -51,8 +51,11 @@ func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]find
 		}
 		return found
 	}
-	sum, aggregate := v.answers(a.TunnelPort)
-	return map[tables.Kind]finding{tables.Echo: passed(), tables.Size: v.sizes(a.TunnelOverhead()), tables.Checksum: sum, tables.Aggregate: aggregate}
+	found := map[tables.Kind]finding{tables.Echo: passed(), tables.Size: v.sizes(a.TunnelOverhead())}
+	if v.results.fetched {
+		found[tables.Checksum], found[tables.Aggregate] = v.answers(a.TunnelPort)
+	}
+	return found
 }
 
 // lost names why nothing comes back through the tunnel.

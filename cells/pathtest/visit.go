@@ -40,6 +40,8 @@ type visit struct {
 	size   int  // largest packet that pods send to the node, in bytes
 	search bool // when the largest packet is lost, find the largest one that passes
 	port   uint16
+	way    int     // index of the device that leads into the tunnel, where routes may lead past it; 0 elsewhere
+	past   *direct // the test past the tunnel; nil without --routing-mode=hybrid
 
 	results results
 }
@@ -58,6 +60,7 @@ type results struct {
 	got     int     // bytes that came
 	control outcome // ICMP after an answer was lost or slow
 	outside outcome // the same answer from the node itself, outside the tunnel, after one was lost or slow
+	direct  outcome // past the tunnel
 }
 
 // outcome is the outcome of one request.
@@ -79,17 +82,25 @@ func (r results) local() error {
 // do makes the test.
 func (v *visit) do(ctx context.Context, k kernel) {
 	r := &v.results
-	r.echo = echo(ctx, k, v.peer.inner, 0, echoTimeout)
+	if v.past != nil {
+		var past sync.WaitGroup
+		past.Go(func() { r.direct = v.past.do(ctx, k) })
+		defer past.Wait()
+	}
+	r.echo = v.echo(ctx, k, 0, echoTimeout)
 	if r.echo.err != nil {
 		r.host = v.alive(ctx, k)
 		return
 	}
 	r.fits = v.size
-	if r.sized = echo(ctx, k, v.peer.inner, v.size, echoTimeout); r.sized.err != nil {
+	if r.sized = v.echo(ctx, k, v.size, echoTimeout); r.sized.err != nil {
 		r.fits = 0
 		if v.search {
 			r.fits = v.largest(ctx, k)
 		}
+	}
+	if v.past != nil && v.past.used {
+		return // TCP follows the routes, which lead past the tunnel
 	}
 	r.fetched, r.wanted = true, longAnswer
 	if r.sized.err != nil {
@@ -98,7 +109,7 @@ func (v *visit) do(ctx context.Context, k kernel) {
 	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted); r.fetch.err == nil && !r.slow() {
 		return
 	}
-	r.control = echo(ctx, k, v.peer.inner, min(controlSize, v.size), echoTimeout)
+	r.control = v.echo(ctx, k, min(controlSize, v.size), echoTimeout)
 	if v.peer.host.IsValid() {
 		_, r.outside = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), r.wanted)
 	}
@@ -114,7 +125,7 @@ func (v *visit) alive(ctx context.Context, k kernel) outcome {
 	}
 	var icmp, tcp outcome
 	var both sync.WaitGroup
-	both.Go(func() { icmp = echo(ctx, k, v.peer.host, 0, echoTimeout) })
+	both.Go(func() { icmp = echo(ctx, k, icmpecho.Request{To: v.peer.host}, echoTimeout) })
 	both.Go(func() { _, tcp = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), 0) })
 	both.Wait()
 	if icmp.err != nil && (tcp.err == nil || errors.Is(tcp.err, syscall.ECONNREFUSED)) {
@@ -128,7 +139,7 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 	timeout := max(sizeTimeout, 2*v.results.echo.rtt)
 	passes := func(size int) bool {
 		for range 2 {
-			if v.results.found = echo(ctx, k, v.peer.inner, size, timeout); v.results.found.err == nil {
+			if v.results.found = v.echo(ctx, k, size, timeout); v.results.found.err == nil {
 				return true
 			}
 			if errors.Is(v.results.found.err, icmpecho.ErrLocal) {
@@ -151,10 +162,15 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 	return low
 }
 
-func echo(ctx context.Context, k kernel, to netip.Addr, size int, timeout time.Duration) outcome {
+// echo asks the peer through the tunnel.
+func (v *visit) echo(ctx context.Context, k kernel, size int, timeout time.Duration) outcome {
+	return echo(ctx, k, icmpecho.Request{To: v.peer.inner, Size: size, Device: v.way}, timeout)
+}
+
+func echo(ctx context.Context, k kernel, r icmpecho.Request, timeout time.Duration) outcome {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	rtt, err := k.Echo(ctx, to, size)
+	rtt, err := k.Echo(ctx, r)
 	return outcome{rtt, err}
 }
 

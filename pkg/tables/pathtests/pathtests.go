@@ -23,10 +23,11 @@ const (
 	Size      Kind = "size"      // ICMP of the largest size that pods send, which must not be fragmented
 	Checksum  Kind = "checksum"  // TCP with an answer of about 1,200 bytes, where ICMP of that size passes
 	Aggregate Kind = "aggregate" // TCP with an answer of many segments, which devices join and hand over as one packet
+	Direct    Kind = "direct"    // ICMP between addresses of pod ranges past the tunnel, in each family; with --routing-mode=hybrid alone
 )
 
 // Kinds are all of them.
-var Kinds = []Kind{Echo, Size, Checksum, Aggregate}
+var Kinds = []Kind{Echo, Size, Checksum, Aggregate, Direct}
 
 // State is the result of a test.
 type State string
@@ -52,10 +53,11 @@ const (
 	Large      Fault = "size"       // large packets are lost
 	Spoilt     Fault = "checksum"   // TCP is lost, ICMP is not
 	Aggregates Fault = "aggregates" // segments pass one by one and are lost when a device joins them
+	NotDirect  Fault = "not-direct" // packets of pods are lost past the tunnel, and pass through it
 )
 
 // Faults are all of them.
-var Faults = []Fault{Dead, Blocked, OneWay, Large, Spoilt, Aggregates}
+var Faults = []Fault{Dead, Blocked, OneWay, Large, Spoilt, Aggregates, NotDirect}
 
 // Test is one row. It is never changed in place.
 type Test struct {
@@ -73,9 +75,13 @@ type Test struct {
 	RTT     time.Duration `json:"rtt,omitempty"`     // ns of the last echo that was answered
 	Bytes   int           `json:"bytes,omitempty"`   // of size: largest packet that passes, in bytes with its IP header; 0 while unknown, and when it is below 1,280
 	Strikes int           `json:"strikes,omitempty"` // tests without success since the last one with, at most the threshold
-	Tested  time.Time     `json:"tested,omitzero"`   // beginning of the last test
-	Good    time.Time     `json:"good,omitzero"`     // beginning of the last test that passed
-	Next    time.Time     `json:"next,omitzero"`     // time at which the next test is due
+	// Passes is how many tests of direct in a row passed after it failed, and Relapses how often it failed with less than an hour between.
+	Passes   int       `json:"passes,omitempty"`
+	Relapses int       `json:"relapses,omitempty"`
+	Turned   time.Time `json:"turned,omitzero"` // of direct: beginning of the test by which the state became what it is
+	Tested   time.Time `json:"tested,omitzero"` // beginning of the last test
+	Good     time.Time `json:"good,omitzero"`   // beginning of the last test that passed
+	Next     time.Time `json:"next,omitzero"`   // time at which the next test is due
 }
 
 // Is reports whether the row is about the same address of the same node.
@@ -121,7 +127,7 @@ func stamp(at time.Time) string {
 
 // key orders rows by node, then by kind. Names of nodes have no slash.
 func key(node string, kind Kind) string {
-	order := map[Kind]string{Echo: "0", Size: "1", Checksum: "2", Aggregate: "3"}[kind]
+	order := map[Kind]string{Echo: "0", Size: "1", Checksum: "2", Aggregate: "3", Direct: "4"}[kind]
 	return node + "/" + cmp.Or(order, string(kind))
 }
 

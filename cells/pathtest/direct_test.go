@@ -1,0 +1,164 @@
+package pathtest
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
+	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+func hybrid(a *settings.Agent) { a.Hybrid = true }
+
+// direct counts the nodes that are reached past the tunnel.
+func (r *rig) direct() int {
+	nodes, _ := nodepaths.Directs(r.db.ReadTxn(), r.in.Paths)
+	return len(nodes)
+}
+
+// Nodes on the link that flows use are reached through the tunnel within 10 s of the beginning of a fault past it, and past it again within a minute of its end.
+// Two tests that fail in a row change nothing.
+func TestTester_Direct_FaultsChangeTheMode(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const number, used = 100, 10
+		r := start(t, number, hybrid)
+		time.Sleep(time.Minute)
+		if got := r.direct(); got != number-1 {
+			t.Fatalf("%d nodes are reached past the tunnel, want %d", got, number-1)
+		}
+		r.connect(t, used)
+		time.Sleep(time.Minute)
+		fault := func(w wrong) {
+			for i := 1; i <= used; i++ {
+				r.net.set(inner(i), w)
+			}
+		}
+		fault(wrong{past: true})
+		time.Sleep(10 * time.Second)
+		if got := r.direct(); got != number-1-used {
+			t.Errorf("%d nodes are reached past the tunnel 10 s after a fault, want %d", got, number-1-used)
+		}
+		for i := 1; i <= used; i++ {
+			if got := r.path(i).Text(); got != "not-direct" {
+				t.Errorf("the path to %s is %q, want not-direct", nameOf(i), got)
+			}
+		}
+		fault(wrong{})
+		time.Sleep(time.Minute)
+		if got := r.direct(); got != number-1 {
+			t.Errorf("%d nodes are reached past the tunnel a minute after the fault, want %d", got, number-1)
+		}
+		strikesOf := func(i int) int {
+			row, _, found := r.table.Get(r.db.ReadTxn(), tables.ByTest(nameOf(i), tables.Direct))
+			require.True(t, found)
+			return row.Strikes
+		}
+		fault(wrong{past: true})
+		for strikesOf(1) < strikes-1 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		r.net.set(inner(1), wrong{})
+		for strikesOf(1) > 0 {
+			if row, _, _ := r.in.Paths.Get(r.db.ReadTxn(), nodepaths.ByNode(nameOf(1))); row.Mode != nodepaths.Direct {
+				t.Fatal("two tests that failed have changed the mode")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+}
+
+// Each failure within an hour of the recovery before doubles the tests that must pass, up to a limit. An hour that is calm forgives all.
+func TestAfterDirect_Relapses(t *testing.T) {
+	t.Parallel()
+	row := &tables.Test{Kind: tables.Direct, State: tables.Unknown}
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	pass := func() {
+		now = now.Add(time.Second)
+		row = afterDirect(row, passed().says("by way of it"), now, time.Millisecond)
+	}
+	fail := func() {
+		for range strikes {
+			now = now.Add(time.Second)
+			row = afterDirect(row, failed(tables.NotDirect).says("lost"), now, 0)
+		}
+	}
+	recovery := func() (tests int) {
+		for row.State == tables.Failed {
+			pass()
+			tests++
+		}
+		return tests
+	}
+	pass()
+	if mode, why := modeOf(row); mode != nodepaths.Direct || why != "by way of it" {
+		t.Errorf("after the first test that passes the mode is %s: %s", mode, why)
+	}
+	for _, want := range []int{3, 6, 12, 24, 48, 48} {
+		fail()
+		if mode, why := modeOf(row); mode != nodepaths.Tunnel || why != "lost" {
+			t.Errorf("after a failure the mode is %s: %s", mode, why)
+		}
+		if got := recovery(); got != want {
+			t.Errorf("%d tests passed until the recovery, want %d", got, want)
+		}
+	}
+	now = now.Add(calm)
+	fail()
+	pass()
+	fail() // what has passed in between does not count
+	if got := recovery(); got != directAgain {
+		t.Errorf("%d tests passed until the recovery after a calm hour, want %d", got, directAgain)
+	}
+}
+
+// The tests past the tunnel cost little in a large cluster, whether the network passes addresses of pods or not. A fault of a path without known flows is found
+// with the next round of them.
+func TestTester_Direct_ManyNodes_LoadIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		network wrong
+		direct  int
+	}{"all direct": {wrong{}, 999}, "none direct": {wrong{past: true}, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			directLoadIsBounded(t, c.network, c.direct)
+		})
+	}
+}
+
+func directLoadIsBounded(t *testing.T, network wrong, direct int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		const number = 1000
+		r := start(t, number, hybrid)
+		for i := 1; i < number; i++ {
+			r.net.set(inner(i), network)
+		}
+		time.Sleep(10 * time.Minute)
+		if s := tables.Summarize(statedb.ToSeq(r.table.All(r.db.ReadTxn()))); len(s.Failed) != number-1-direct || r.direct() != direct {
+			t.Fatalf("%s, and %d nodes are reached past the tunnel, want %d", s, r.direct(), direct)
+		}
+		count := func() (all int) {
+			for i := 1; i < number; i++ {
+				all += len(r.net.tests(inner(i)))
+			}
+			return all
+		}
+		before, minutes := count(), 10
+		time.Sleep(time.Duration(minutes) * time.Minute)
+		if perSecond := float64(count()-before) / float64(60*minutes); perSecond > 1.2*directRate {
+			t.Errorf("%.1f tests a second, want about %d", perSecond, directRate)
+		}
+		r.net.set(inner(1), wrong{past: true})
+		time.Sleep(number*time.Second/directRate + 10*time.Second)
+		if want := max(0, direct-1); r.direct() != want {
+			t.Errorf("%d nodes are reached past the tunnel after a fault of one, want %d", r.direct(), want)
+		}
+	})
+}

@@ -1,0 +1,84 @@
+package pathtest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
+	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+const (
+	// directAgain is how many tests past the tunnel must pass in a row after it failed before packets go there again. It doubles with each failure that comes
+	// less than calm after the recovery before it, up to maxRelapses of them; after the first of these, tests that pass do not bring the next one forward.
+	directAgain = 3
+	maxRelapses = 5
+	calm        = time.Hour
+)
+
+// needed is how many tests in a row must pass before a node is reached past the tunnel again.
+func needed(row *tables.Test) int { return directAgain << max(0, row.Relapses-1) }
+
+// afterDirect is [after] for the test past the tunnel: it recovers later than it fails.
+func afterDirect(row *tables.Test, f finding, began time.Time, rtt time.Duration) *tables.Test {
+	if f.state == tables.Passed && row.State == tables.Failed && row.Passes+1 < needed(row) {
+		next := *row
+		next.Tested, next.Passes = began, row.Passes+1
+		return &next
+	}
+	next := after(row, f, began, rtt)
+	if next.Passes = 0; next.State == tables.Passed {
+		next.Detail = f.detail
+	}
+	if next.State == row.State {
+		return next
+	}
+	next.Turned = began
+	if next.State == tables.Failed {
+		if row.State == tables.Passed && began.Sub(row.Turned) >= calm {
+			next.Relapses = 0
+		}
+		next.Relapses = min(next.Relapses+1, maxRelapses)
+	}
+	return next
+}
+
+// modeOf is how packets get to a node whose test past the tunnel is row.
+func modeOf(row *tables.Test) (mode nodepaths.Mode, why string) {
+	switch {
+	case row.State == tables.Passed:
+		return nodepaths.Direct, row.Detail
+	case row.State == tables.Failed && row.Passes > 0:
+		return nodepaths.Tunnel, fmt.Sprintf("%d of %d tests in a row have passed after a failure: %s", row.Passes, needed(row), row.Detail)
+	case row.Detail == "":
+		return nodepaths.Tunnel, "not tested yet"
+	}
+	return nodepaths.Tunnel, row.Sentence()
+}
+
+// commitMode writes how packets get to a node.
+func (t *tester) commitMode(txn statedb.WriteTxn, row *tables.Test) error {
+	if row.Kind != tables.Direct {
+		return nil
+	}
+	next := &nodepaths.Path{Node: row.Node, Since: time.Now()}
+	next.Mode, next.Why = modeOf(row)
+	if old, _, found := t.in.Paths.Get(txn, nodepaths.ByNode(row.Node)); found && old.Mode == next.Mode {
+		if next.Since = old.Since; *next == *old {
+			return nil
+		}
+	}
+	_, _, err := t.in.Paths.Insert(txn, next)
+	return err
+}
+
+// forgetMode deletes what commitMode has written.
+func (t *tester) forgetMode(txn statedb.WriteTxn, row *tables.Test) error {
+	if row.Kind != tables.Direct {
+		return nil
+	}
+	_, _, err := t.in.Paths.Delete(txn, &nodepaths.Path{Node: row.Node})
+	return err
+}

@@ -1,0 +1,87 @@
+// Package nodepaths defines the table of how this node sends to the pods of each other node with --routing-mode=hybrid.
+package nodepaths
+
+import (
+	"iter"
+	"strconv"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Mode is how packets get to the pods of a node.
+type Mode string
+
+// Modes.
+const (
+	Direct Mode = "direct" // as they are, to the address of the node on a link of this one
+	Tunnel Mode = "tunnel" // encapsulated
+)
+
+// Path is one row. It is never changed in place.
+type Path struct {
+	Node  string    `json:"node"`
+	Mode  Mode      `json:"mode"`
+	Why   string    `json:"why"`   // a sentence, printable
+	Since time.Time `json:"since"` // time at which the mode was chosen
+}
+
+// Text is the row in a sentence.
+func (p *Path) Text() string {
+	return string(p.Mode) + " since " + p.Since.UTC().Format(time.RFC3339) + ": " + printable.Text(p.Why)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Path) TableHeader() []string { return []string{"Node", "Mode", "Since", "Why"} }
+
+// TableRow implements statedb.TableWritable.
+func (p *Path) TableRow() []string {
+	return []string{printable.Text(p.Node), string(p.Mode), p.Since.UTC().Format(time.RFC3339), printable.Text(p.Why)}
+}
+
+var nodeIndex = statedb.Index[*Path, string]{
+	Name:       "node",
+	FromObject: func(p *Path) index.KeySet { return index.NewKeySet(index.String(p.Node)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// ByNode finds the row of a node.
+var ByNode = nodeIndex.Query
+
+// Directs returns the nodes that are reached directly. changed is closed when the result may be another one.
+func Directs(txn statedb.ReadTxn, table statedb.Table[*Path]) (nodes map[string]bool, changed <-chan struct{}) {
+	rows, changed := table.AllWatch(txn)
+	nodes = map[string]bool{}
+	for p := range rows {
+		if p.Mode == Direct {
+			nodes[p.Node] = true
+		}
+	}
+	return nodes, changed
+}
+
+// Summary counts the modes of rows, such as "2 direct, 1 tunnel"; "" without rows.
+func Summary(rows iter.Seq[*Path]) string {
+	direct, tunnel := 0, 0
+	for p := range rows {
+		if p.Mode == Direct {
+			direct++
+		} else {
+			tunnel++
+		}
+	}
+	if direct+tunnel == 0 {
+		return ""
+	}
+	return strconv.Itoa(direct) + " direct, " + strconv.Itoa(tunnel) + " tunnel"
+}
+
+// NewTable makes the table "node-paths".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Path], error) {
+	return statedb.NewTable(db, "node-paths", nodeIndex)
+}
