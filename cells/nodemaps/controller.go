@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
@@ -38,6 +39,7 @@ type controller struct {
 	IDs      statedb.Table[*nodeids.NodeID]
 	Overlays statedb.Table[*overlays.Overlay]
 	Tests    statedb.Table[*pathtests.Test]
+	Paths    statedb.Table[*nodepaths.Path]
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -70,9 +72,10 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
 		carried, carriedChanged := pathtests.Carried(txn, c.Tests) // they need not be complete: nothing is known of a path until it is tested
-		changed.Add(carriedChanged)
-		if self, known := c.self(txn); known {
-			rows := c.desired(txn, self, carried, complete)
+		direct, directChanged := nodepaths.Directs(txn, c.Paths)   // likewise
+		changed.Add(carriedChanged, directChanged)
+		if self, found := c.self(txn); found {
+			rows := c.desired(txn, self, known{carried, direct, complete})
 			if err := c.commit(rows, complete, initialized); err != nil {
 				return err
 			}
@@ -107,16 +110,23 @@ func (c *controller) self(txn statedb.ReadTxn) (*nodeslots.Slot, bool) {
 	return nil, false
 }
 
+// known is what is known of the paths to the nodes.
+type known struct {
+	carried  map[string]int  // sizes of packets that paths carry, in bytes, by node; none where they carry all
+	direct   map[string]bool // nodes that are reached past the tunnel
+	complete bool            // the tables of nodes, ids and tunnels are
+}
+
 // desired returns the rows of all nodes with an id. Before the tables are complete, nodes without an address are left out: it may be in an object that is
-// still to come, and the maps have it from the previous run. carried are the sizes of packets that paths carry, by node.
-func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, carried map[string]int, complete bool) []*nodeslots.Slot {
+// still to come, and the maps have it from the previous run.
+func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, k known) []*nodeslots.Slot {
 	rows := []*nodeslots.Slot{self}
 	for id := range c.IDs.All(txn) {
 		n, _, found := c.Nodes.Get(txn, nodes.ByName(id.Name))
 		if !found || !id.Released.IsZero() || n.Source == nodes.Local {
 			continue
 		}
-		row := &nodeslots.Slot{ID: id.ID, Node: id.Name, MTU: uint16(min(carried[id.Name], math.MaxUint16))}
+		row := &nodeslots.Slot{ID: id.ID, Node: id.Name, MTU: uint16(min(k.carried[id.Name], math.MaxUint16))}
 		for _, ipv6 := range []bool{false, true} {
 			// An address of this node is no address of another one, whatever objects say.
 			if addr := n.Address(ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
@@ -126,7 +136,8 @@ func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, carried 
 				}
 			}
 		}
-		if complete || row.Underlay.IsValid() {
+		row.Direct = row.Underlay.IsValid() && k.direct[id.Name]
+		if k.complete || row.Underlay.IsValid() {
 			rows = append(rows, row)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
@@ -36,7 +37,7 @@ func TestScripts(t *testing.T) {
 			settings.Cell, account.Cell,
 			cell.Module("inputs", "Tables that other cells write", cell.Provide(
 				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable,
-				statedb.RWTable[*pathtests.Test].ToTable)),
+				statedb.RWTable[*pathtests.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable)),
 			cell.Module("node-maps", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return f }),
 				implementation,
@@ -52,15 +53,17 @@ type inputs struct {
 	IDs      statedb.RWTable[*nodeids.NodeID]
 	Overlays statedb.RWTable[*overlays.Overlay]
 	Tests    statedb.RWTable[*pathtests.Test]
+	Paths    statedb.RWTable[*nodepaths.Path]
 	Complete hive.ScriptCmdOut
 }
 
 func newInputs(db *statedb.DB) (in inputs, err error) {
-	var errs [4]error
+	var errs [5]error
 	in.Nodes, errs[0] = nodes.NewTable(db)
 	in.IDs, errs[1] = nodeids.NewTable(db)
 	in.Overlays, errs[2] = overlays.NewTable(db)
 	in.Tests, errs[3] = pathtests.NewTable(db)
+	in.Paths, errs[4] = nodepaths.NewTable(db)
 	if err := errors.Join(errs[:]...); err != nil {
 		return in, err
 	}
@@ -150,6 +153,9 @@ func (f *fakeKernel) show() string {
 				bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.UnderlaySource}))
 			if s.slot.Mtu > 0 {
 				fmt.Fprint(&out, " mtu ", s.slot.Mtu)
+			}
+			if s.slot.Mode == bpf.NodeDirect {
+				fmt.Fprint(&out, " directly")
 			}
 		}
 		fmt.Fprintln(&out, " owns", s.addrs)

@@ -153,6 +153,9 @@ func slotOf(s *nodeslots.Slot) (slot bpf.Node) {
 	}
 	key := bpf.NewAddrKey(s.Underlay)
 	slot.Family, slot.Underlay, slot.Mtu = key.Family, key.Addr, s.MTU
+	if s.Direct {
+		slot.Mode = bpf.NodeDirect
+	}
 	if s.Source.IsValid() {
 		slot.UnderlaySource = bpf.NewAddrKey(s.Source).Addr
 	}

@@ -34,10 +34,10 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 }
 
 // validate returns an error for contradicting flags.
-func (c Config) validate(tunnel bool) error {
-	if c.AutoDirectNodeRoutes && tunnel {
+func (c Config) validate(a settings.Agent) error {
+	if c.AutoDirectNodeRoutes && a.Tunnel() {
 		return fmt.Errorf("--auto-direct-node-routes contradicts --routing-mode=%s, which needs no routes to nodes: remove it, or set --routing-mode=%s",
-			settings.RoutingTunnel, settings.RoutingNative)
+			a.RoutingMode(), settings.RoutingNative)
 	}
 	if c.DirectRoutingSkipUnreachable && !c.AutoDirectNodeRoutes {
 		return errors.New("--direct-routing-skip-unreachable has no effect without --auto-direct-node-routes: set both flags, or remove it")

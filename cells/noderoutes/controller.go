@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
@@ -42,11 +43,12 @@ type controller struct {
 	LocalNode statedb.Table[*localnode.LocalNode]
 	MTUs      statedb.Table[mtus.MTU]
 	PathTests statedb.Table[*pathtests.Test]
+	Paths     statedb.Table[*nodepaths.Path]
 	Desired   desiredroutes.Writer
 }
 
 func registerController(jobs job.Group, c controller) error {
-	if err := c.Config.validate(c.Agent.Tunnel()); err != nil {
+	if err := c.Config.validate(c.Agent); err != nil {
 		return err
 	}
 	c.Desired.Expect(owner)
@@ -71,7 +73,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			if err := c.Desired.Replace(owner, routes); err != nil {
 				problems = append(problems, err)
 			}
-			c.report(health, len(routes), problems)
+			c.report(health, routes, problems)
 		} else {
 			health.OK("Waiting for the nodes of the cluster and the routes of this node")
 		}
@@ -100,14 +102,22 @@ func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (rou
 		}
 		carried, carriedChanged := pathtests.Carried(txn, c.PathTests)
 		changed.Add(carriedChanged)
-		routes, problems = tunnelRoutes(all, network, self, mtu.RouteMTU, carried)
-		return routes, problems, known
+		t := tunnel{network: network, self: self, mtu: mtu.RouteMTU, less: carried}
+		if c.Agent.Hybrid {
+			t.metric = tunnelMetric
+			direct, directChanged := nodepaths.Directs(txn, c.Paths)
+			changed.Add(directChanged)
+			routes = t.direct(all, direct)
+		}
+		through, problems := t.routes(all)
+		return append(routes, through...), problems, known
 	}
 	return nil, nil, false
 }
 
 // report sets the health of the module. Nodes behind a gateway are not an error with --direct-routing-skip-unreachable.
-func (c *controller) report(health cell.Health, count int, problems []error) {
+func (c *controller) report(health cell.Health, routes []desiredroutes.Route, problems []error) {
+	count := len(routes)
 	skipped := map[string]bool{} // a node has up to two address families
 	var faults []error
 	for _, p := range problems {
@@ -117,8 +127,18 @@ func (c *controller) report(health cell.Health, count int, problems []error) {
 			faults = append(faults, p)
 		}
 	}
+	through := fmt.Sprintf("%d routes into the tunnel", count)
+	if c.Agent.Hybrid {
+		past := 0
+		for _, r := range routes {
+			if r.Gw.IsValid() {
+				past++
+			}
+		}
+		through = fmt.Sprintf("%d routes past the tunnel, %d into it", past, count-past)
+	}
 	if len(faults) > 0 && c.Agent.Tunnel() {
-		health.Degraded(fmt.Sprintf("%d routes into the tunnel, %d ranges without one: give nodes pod ranges that no network of this node has", count, len(faults)),
+		health.Degraded(fmt.Sprintf("%s, %d ranges without one: give nodes pod ranges that no network of this node has", through, len(faults)),
 			errors.Join(faults[:min(len(faults), shownProblems)]...))
 		return
 	}
@@ -128,7 +148,7 @@ func (c *controller) report(health cell.Health, count int, problems []error) {
 		return
 	}
 	if c.Agent.Tunnel() {
-		health.OK(fmt.Sprintf("%d routes into the tunnel", count))
+		health.OK(through)
 		return
 	}
 	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways skipped", count, len(skipped)))

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/onlink"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
@@ -84,13 +85,13 @@ func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
 
 func TestConfig_SkippingNeedsRoutes(t *testing.T) {
 	t.Parallel()
-	if err := (Config{DirectRoutingSkipUnreachable: true}).validate(false); err == nil {
+	if err := (Config{DirectRoutingSkipUnreachable: true}).validate(settings.Agent{}); err == nil {
 		t.Error("no error")
 	}
-	if err := (Config{AutoDirectNodeRoutes: true}).validate(true); err == nil || !strings.Contains(err.Error(), "remove it, or set --routing-mode=native") {
+	if err := (Config{AutoDirectNodeRoutes: true}).validate(settings.Agent{TunnelPort: 8472}); err == nil || !strings.Contains(err.Error(), "remove it, or set --routing-mode=native") {
 		t.Errorf("with a tunnel: %v", err)
 	}
-	if err := (Config{AutoDirectNodeRoutes: true, DirectRoutingSkipUnreachable: true}).validate(false); err != nil {
+	if err := (Config{AutoDirectNodeRoutes: true, DirectRoutingSkipUnreachable: true}).validate(settings.Agent{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
@@ -50,11 +51,18 @@ func (w *wanted) print() string {
 	}
 	var b strings.Builder
 	for _, r := range w.routes {
+		fmt.Fprint(&b, r.Dst)
 		if r.Gw.IsValid() {
-			fmt.Fprintf(&b, "%s via %s dev %s\n", r.Dst, r.Gw, r.Device)
-		} else {
-			fmt.Fprintf(&b, "%s dev %s src %s mtu %d\n", r.Dst, r.Device, r.Src, r.MTU)
+			fmt.Fprint(&b, " via ", r.Gw)
 		}
+		fmt.Fprint(&b, " dev ", r.Device)
+		if r.Src.IsValid() {
+			fmt.Fprintf(&b, " src %s mtu %d", r.Src, r.MTU)
+		}
+		if r.Metric != 0 {
+			fmt.Fprint(&b, " metric ", r.Metric)
+		}
+		fmt.Fprintln(&b)
 	}
 	return b.String()
 }
@@ -90,6 +98,7 @@ func TestScripts(t *testing.T) {
 			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
 			devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 			pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
+			nodepaths.NewTable, statedb.RWTable[*nodepaths.Path].ToTable,
 			func() *wanted { return new(wanted) },
 			func(w *wanted) desiredroutes.Writer { return w },
 			(*wanted).command, complete,

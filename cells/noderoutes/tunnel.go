@@ -16,21 +16,51 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// tunnelRoutes returns routes into waggle_host that cover exactly the pod ranges of the other nodes, and the reasons for ranges without one. The
+// Metrics with --routing-mode=hybrid. Routes into the tunnel hold the ranges of all nodes, and routes past it win beside them, so no packet is without a route
+// while one of those comes or goes. Neither is 0, by which the kernel would delete a route of any metric.
+const (
+	directMetric = 1024
+	tunnelMetric = 2048
+)
+
+// tunnel is what routes with a tunnel are computed from.
+type tunnel struct {
+	network *onlink.Network
+	self    *localnode.LocalNode
+	mtu     int            // of inner packets, in bytes
+	less    map[string]int // the size that paths carry which carry less than mtu, in bytes, by node
+	metric  int            // of routes into the tunnel; 0 for the kernel's
+}
+
+// size is the length in bytes of the largest packet to a node.
+func (t tunnel) size(node string) int {
+	if carried := t.less[node]; carried > 0 {
+		return min(t.mtu, carried)
+	}
+	return t.mtu
+}
+
+// router is the address from which this node sends to pods of other nodes, with and without the tunnel, so that its connections outlive a change of the
+// mode. It is invalid in a family in which this node has none.
+func (t tunnel) router(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return t.self.IPv6.Router
+	}
+	return t.self.IPv4.Router
+}
+
+// routes returns routes into waggle_host that cover exactly the pod ranges of the other nodes, and the reasons for ranges without one. The
 // program of waggle_host finds the node of each packet. A family in which this node has no router address gets no routes. Nodes to which the path carries
-// less than mtu, in bytes by name, have routes of their own, by which senders learn what fits.
-func tunnelRoutes(all []*nodes.Node, n *onlink.Network, self *localnode.LocalNode, mtu int, less map[string]int) (routes []desiredroutes.Route, problems []error) {
+// less have routes of their own, by which senders learn what fits.
+func (t tunnel) routes(all []*nodes.Node) (routes []desiredroutes.Route, problems []error) {
 	ranges := map[int][]netip.Prefix{} // by the size that the path carries
 	for _, node := range all {
 		if node.Source == nodes.Local {
 			continue
 		}
-		size := mtu
-		if carried := less[node.Name]; carried > 0 {
-			size = min(size, carried)
-		}
+		size := t.size(node.Name)
 		for _, p := range node.CIDRs {
-			if taken := n.Covers(p); taken != "" {
+			if taken := t.network.Covers(p); taken != "" {
 				problems = append(problems, fmt.Errorf("range %s of node %s lies in the subnet of %s", p, node.Name, taken))
 				continue
 			}
@@ -39,9 +69,9 @@ func tunnelRoutes(all []*nodes.Node, n *onlink.Network, self *localnode.LocalNod
 	}
 	for _, size := range slices.Sorted(maps.Keys(ranges)) {
 		for _, p := range cover(ranges[size]) {
-			r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: self.IPv6.Router, MTU: size}
+			r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: t.router(p.Addr().Is6()), MTU: size, Metric: t.metric}
 			if p.Addr().Is4() {
-				r.Src, r.Scope = self.IPv4.Router, unix.RT_SCOPE_LINK
+				r.Scope = unix.RT_SCOPE_LINK
 			}
 			if r.Src.IsValid() {
 				routes = append(routes, r)
@@ -49,6 +79,25 @@ func tunnelRoutes(all []*nodes.Node, n *onlink.Network, self *localnode.LocalNod
 		}
 	}
 	return routes, problems
+}
+
+// direct returns the routes past the tunnel to the nodes of a set. A node that has none, because it is no longer on a link of this node, is reached through
+// the tunnel; the tests of its path say why.
+func (t tunnel) direct(all []*nodes.Node, set map[string]bool) (routes []desiredroutes.Route) {
+	for _, node := range all {
+		if node.Source == nodes.Local || !set[node.Name] {
+			continue
+		}
+		for _, ipv6 := range []bool{false, true} {
+			found, _ := routesOf(node, ipv6, t.network)
+			for _, r := range found {
+				if r.Src, r.MTU, r.Metric = t.router(ipv6), t.size(node.Name), directMetric; r.Src.IsValid() {
+					routes = append(routes, r)
+				}
+			}
+		}
+	}
+	return routes
 }
 
 // cover returns the fewest prefixes that hold the addresses of the given ones and no others, sorted.

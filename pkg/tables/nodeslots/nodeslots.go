@@ -18,6 +18,7 @@ import (
 type Slot struct {
 	ID       uint16       `json:"id"` // of the node; 0 is this node
 	Node     string       `json:"node"`
+	Direct   bool         `json:"direct"`          // routes of this node lead to its pods; otherwise they are reached through the tunnel
 	Underlay netip.Addr   `json:"underlay"`        // target of outer headers; invalid when the node is not reached, and of this node
 	Source   netip.Addr   `json:"source"`          // of outer headers to the node; of the family of Underlay, invalid with it
 	MTU      uint16       `json:"mtu,omitempty"`   // largest inner packet that the path carries, in bytes; 0 when it carries all
@@ -31,7 +32,7 @@ func (s *Slot) Clone() *Slot { c := *s; return &c }
 
 // Equal compares the desired part.
 func (s *Slot) Equal(o *Slot) bool {
-	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && s.MTU == o.MTU && slices.Equal(s.Addrs, o.Addrs)
+	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && s.MTU == o.MTU && s.Direct == o.Direct && slices.Equal(s.Addrs, o.Addrs)
 }
 
 // GetStatus returns the status of the row.
@@ -42,7 +43,7 @@ func (s *Slot) WithStatus(status reconciler.Status) *Slot { s.Status = status; r
 
 // TableHeader implements statedb.TableWritable.
 func (*Slot) TableHeader() []string {
-	return []string{"ID", "Node", "Underlay", "Source", "MTU", "Addresses", "Status", "Error"}
+	return []string{"ID", "Node", "Mode", "Underlay", "Source", "MTU", "Addresses", "Status", "Error"}
 }
 
 // TableRow implements statedb.TableWritable.
@@ -55,7 +56,14 @@ func (s *Slot) TableRow() []string {
 	if s.MTU > 0 {
 		mtu = strconv.Itoa(int(s.MTU))
 	}
-	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), show(s.Underlay), show(s.Source), mtu, strings.Join(addrs, ","),
+	mode := "-"
+	switch {
+	case s.Direct:
+		mode = "direct"
+	case s.Underlay.IsValid():
+		mode = "tunnel"
+	}
+	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), mode, show(s.Underlay), show(s.Source), mtu, strings.Join(addrs, ","),
 		s.Status.Kind.String(), s.Status.GetError()}
 }
 
