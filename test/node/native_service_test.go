@@ -28,10 +28,17 @@ func TestPrivilegedNative_ServicesBetweenNodes(t *testing.T) {
 
 func servicesBetweenNodes(t *testing.T, args ...string) {
 	t.Helper()
+	servicesBetweenNodesThat(t, func(*testing.T, []kubeNode) {}, args...)
+}
+
+// servicesBetweenNodesThat is the same with nodes that are ready when a function returns.
+func servicesBetweenNodesThat(t *testing.T, areReady func(*testing.T, []kubeNode), args ...string) {
+	t.Helper()
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
 			all := startKubeCluster(t, 2, append(slices.Clone(args), mode.args...)...)
+			areReady(t, all)
 			one, two := all[0], all[1]
 			server := two.startPod(t, "server", map[string]string{"app": "server"})
 			client := one.startPod(t, "client", map[string]string{"app": "client"})

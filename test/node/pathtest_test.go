@@ -71,24 +71,47 @@ func pathsOf(t *testing.T, n *nodekit.Node, want map[string]string) {
 // underlay replaces what the bridge between the nodes does to packets of the tunnel. Without rules it does nothing.
 func underlay(t *testing.T, n *nodekit.Node, rules ...string) {
 	t.Helper()
-	commands := []string{"add table bridge faults", "delete table bridge faults"}
+	ofTunnel := make([]string, len(rules))
+	for i, rule := range rules {
+		ofTunnel[i] = "udp dport 8472 " + rule
+	}
+	onBridge(t, n, ofTunnel...)
+}
+
+// onBridge replaces the rules of the bridge between the nodes, and returns those that it had, with their counters.
+func onBridge(t *testing.T, n *nodekit.Node, rules ...string) (before string) {
+	t.Helper()
+	const table = "table bridge faults\n"
+	commands := "delete " + table
 	if len(rules) > 0 {
-		commands = append(commands, "add table bridge faults", "add chain bridge faults forward { type filter hook forward priority 0 ; }")
+		commands += "add " + table + "add chain bridge faults forward { type filter hook forward priority 0 ; }\n"
 	}
 	for _, rule := range rules {
-		commands = append(commands, "add rule bridge faults forward udp dport 8472 "+rule)
+		commands += "add rule bridge faults forward " + rule + "\n"
 	}
 	if err := n.Outside(func() error {
-		nft := exec.Command("nft", "-f", "-")
-		nft.Stdin = strings.NewReader(strings.Join(commands, "\n"))
-		out, err := nft.CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("nft: %w\n%s", err, out)
+		if err := nft("add "+table, nil); err != nil {
+			return err
 		}
-		return nil
+		return errors.Join(nft("list "+table, &before), nft(commands, nil))
 	}); err != nil {
 		t.Fatal(err)
 	}
+	return before
+}
+
+// nft executes commands in one transaction. It sets output, unless that is nil.
+func nft(commands string, output *string) error {
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(commands)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("nft: %w\n%s", err, out)
+	}
+	if output != nil {
+		*output = string(out)
+	}
+	return nil
 }
 
 // withoutOffloads makes the device of a node compute checksums and cut segments before a packet is on the wire, as a NIC does.
