@@ -14,6 +14,7 @@ import (
 type EncapSupport struct {
 	Modes uint32 // sum of [EncapSendsIPv4], [EncapReceivesIPv4] and their like of IPv6
 	Err   error  // why Modes does not have all of them
+	Stack error  // why programs may not forward packets of pods past the stack of the node, also without a tunnel; nil when they may
 }
 
 // String says who encapsulates and decapsulates, and why.

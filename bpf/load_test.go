@@ -102,12 +102,16 @@ func TestLoad_UnknownProgram(t *testing.T) {
 func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
+	onModes(t, passTheVerifier)
+}
+
+func passTheVerifier(t *testing.T, constants map[string]uint32) {
 	for _, object := range append(Objects(), L3DevIngress, L3DevEgress) {
 		spec, err := Load(object)
 		if err != nil {
 			t.Fatal(err)
 		}
-		withTunnel(t, spec)
+		setConstants(t, spec, constants)
 		coll, err := ebpf.NewCollection(spec)
 		if err != nil {
 			var verifier *ebpf.VerifierError
@@ -134,10 +138,17 @@ func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	}
 }
 
-// withTunnel makes the verifier walk through what programs do only with a tunnel.
-func withTunnel(t *testing.T, spec *ebpf.CollectionSpec) {
+// onModes runs a test with the constants of each routing mode: of either one the verifier does not walk through what programs do only in the other.
+func onModes(t *testing.T, test func(t *testing.T, constants map[string]uint32)) {
 	t.Helper()
-	for name, value := range map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1} {
+	for mode, constants := range map[string]map[string]uint32{"native": nil, "tunnel": {VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1}} {
+		t.Run(mode, func(t *testing.T) { test(t, constants) })
+	}
+}
+
+func setConstants(t *testing.T, spec *ebpf.CollectionSpec, constants map[string]uint32) {
+	t.Helper()
+	for name, value := range constants {
 		if v := spec.Variables[name]; v != nil {
 			if err := v.Set(value); err != nil {
 				t.Fatal(err)
@@ -155,13 +166,17 @@ const stackBudget = 352
 func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
+	onModes(t, leaveRoomOnTheStack)
+}
+
+func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32) {
 	for _, object := range Objects() {
 		own := firstFrames(t, object)
 		spec, err := Load(object)
 		if err != nil {
 			t.Fatal(err)
 		}
-		withTunnel(t, spec)
+		setConstants(t, spec, constants)
 		for name, p := range spec.Programs {
 			// The first instruction stays the first: it has the symbol of the function, and perhaps a relocation of its own.
 			deep := asm.StoreImm(asm.R10, int16(-(own[name] + 512 - stackBudget)), 0, asm.Word)

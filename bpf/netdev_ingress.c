@@ -12,6 +12,7 @@
 #include "admit.h"
 #include "conntrack.h"
 #include "decap.h"
+#include "direct_receive.h"
 #include "drop.h"
 #include "endpoint.h"
 #include "flow.h"
@@ -171,6 +172,21 @@ __attribute__((noinline)) int tunnelled(const struct flow *flow)
 	return node_of_underlay(&from, &node) && node != NODE_THIS ? PASS : DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
 }
 
+/* translate changes a packet of a translated flow, or one for a service. PASS when the stack, or the program of a pod, gets it. */
+static __always_inline verdict translate(struct __sk_buff *skb, struct flow *flow)
+{
+	verdict v;
+
+	if (flow->l4.role == L4_ERROR)
+		return forward_error(skb, flow);
+	if (netdev_known(flow, NAT_FROM_OUTSIDE))
+		return follow(skb, flow);
+	if (flow->fragment == FRAGMENT_LATER || !is_served(flow->l4.protocol))
+		return PASS;
+	v = serve(skb, flow);
+	return v == CONTINUE ? follow(skb, flow) : v;
+}
+
 static __always_inline verdict judge(struct __sk_buff *skb)
 {
 	struct flow *flow = flow_work(DIRECTION_INGRESS);
@@ -188,14 +204,8 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 		return decapsulate(skb, flow);
 	if (v != CONTINUE)
 		return v;
-	if (flow->l4.role == L4_ERROR)
-		return forward_error(skb, flow);
-	if (netdev_known(flow, NAT_FROM_OUTSIDE))
-		return follow(skb, flow);
-	if (flow->fragment == FRAGMENT_LATER || !is_served(flow->l4.protocol))
-		return PASS;
-	v = serve(skb, flow);
-	return v == CONTINUE ? follow(skb, flow) : v;
+	v = translate(skb, flow);
+	return v == PASS && !tunnel_port ? direct_receive(skb) : v;
 }
 
 /* tell returns a packet, which is as it came, as the reason why it goes no further. */

@@ -23,7 +23,7 @@ struct node {
 	__u8 family; /* of underlay: 4 or 6; 0 when the node is not reached */
 	__u8 flags;
 	__u32 ifindex;
-	__u16 mtu; /* largest inner packet that the path carries, in bytes; 0 when it carries all that the tunnel does */
+	__u16 mtu; /* largest packet of a pod that the path carries, in bytes; 0 when it carries all that the tunnel, or the route, does */
 	__u16 revision;
 	__u8 underlay_source[16]; /* source of outer headers; zero when the kernel chooses */
 	__u8 underlay[16];	  /* target of outer headers; see [node_underlay] */

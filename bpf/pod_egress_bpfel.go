@@ -471,7 +471,7 @@ type podEgressProtocol uint32
 
 const (
 	podEgressProtocolPROTOCOL_LOWEST  podEgressProtocol = 1
-	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 2
+	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 3
 )
 
 type podEgressRate struct {

@@ -10,6 +10,7 @@
 #include <bpf/bpf_helpers.h>
 #include "arp.h"
 #include "deliver.h"
+#include "direct_send.h"
 #include "drop.h"
 #include "endpoint.h"
 #include "eth.h"
@@ -61,7 +62,7 @@ struct {
  * well. */
 static __always_inline void conclude_stack(struct __sk_buff *skb)
 {
-	if (tunnel_port && (encap_modes & ENCAP_SENDS))
+	if (!tunnel_port || (encap_modes & ENCAP_SENDS))
 		bpf_tail_call(skb, &pod_steps, POD_STEP_TO_NODE);
 }
 
@@ -246,7 +247,7 @@ int pod_to_node(struct __sk_buff *skb)
 
 	if (!self)
 		return TC_ACT_OK;
-	v = to_node(skb, self, &mtu);
+	v = tunnel_port ? to_node(skb, self, &mtu) : direct_send(skb, self, &mtu);
 	if (v == PASS)
 		return TC_ACT_OK;
 	if (v == REDIRECTED)

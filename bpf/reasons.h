@@ -95,6 +95,7 @@ enum source_file {
 	FILE_OVERLAY_INNER = 230,
 	FILE_TO_NODE = 231,
 	FILE_DECAP = 232,
+	FILE_DIRECT_SEND = 233,
 };
 
 /* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the

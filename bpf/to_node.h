@@ -24,6 +24,7 @@
 #include "protocol.h"
 #include "reasons.h"
 #include "reject.h"
+#include "whole.h"
 
 #define LOOPBACK_IFINDEX 1 /* in every network namespace */
 
@@ -31,30 +32,19 @@
 volatile const __u32 encap_port_first = 32768;
 volatile const __u32 encap_port_last = 60999;
 
-#define IPV4_MTU_MIN 68
-#define IPV6_MTU_MIN 1280
-#define IPV4_DONT_FRAGMENT 0x4000
-
 #define ECN_MASK 3
 #define ECN_ECT_0 2
 #define ECN_CE 3
 
 /* A packet for another node, and where it goes. */
 struct to_node {
-	struct addr_key from;
-	struct addr_key to;
+	struct whole packet;
 	__be32 source; /* of the outer header */
 	__be32 peer;   /* its target: the node */
-	__u32 length;  /* of the packet without link header */
-	__u32 segment; /* likewise, of the longest part that it will be cut into */
 	__u32 mtu;     /* of inner packets: what the path to the node carries, 0 when it carries all; when the packet is too long, what fits */
 	__u32 ifindex; /* where it leaves */
 	struct bpf_redir_neigh hop;
 	__be16 sport;
-	__u8 family;
-	__u8 protocol;
-	__u8 tos; /* of the outer header */
-	__u8 may_fragment;
 	__u8 pad[2];
 };
 
@@ -65,61 +55,11 @@ static __always_inline __u8 to_node_tos(__u8 inner)
 	return inner == ECN_CE ? ECN_ECT_0 : inner;
 }
 
-static __always_inline int to_node_ipv4(struct __sk_buff *skb, struct to_node *out)
+/* to_node_fits reports whether a packet may be encapsulated here: it fits into an outer packet, and the kernel lets programs send its family. */
+static __always_inline int to_node_fits(const struct whole *packet)
 {
-	void *head = packet_head(skb, ETH_HLEN + sizeof(struct iphdr));
-	struct iphdr *ip;
-
-	if (!head || !(encap_modes & ENCAP_SENDS_IPV4))
-		return 0;
-	ip = head + ETH_HLEN;
-	if (*(__u8 *)ip != 0x45 || ip->ttl <= 1 || (ip->frag_off & bpf_htons(IPV4_MORE_FRAGMENTS | IPV4_FRAGMENT_OFFSET)))
-		return 0;
-	out->from = addr_key_ipv4(ip->saddr);
-	out->to = addr_key_ipv4(ip->daddr);
-	out->family = 4;
-	out->protocol = ip->protocol;
-	out->length = bpf_ntohs(ip->tot_len);
-	out->tos = to_node_tos(ip->tos);
-	out->may_fragment = !(ip->frag_off & bpf_htons(IPV4_DONT_FRAGMENT));
-	return 1;
-}
-
-static __always_inline int to_node_ipv6(struct __sk_buff *skb, struct to_node *out)
-{
-	void *head = packet_head(skb, ETH_HLEN + sizeof(struct ipv6hdr));
-	struct ipv6hdr *ip;
-
-	if (!head || !(encap_modes & ENCAP_SENDS_IPV6))
-		return 0;
-	ip = head + ETH_HLEN;
-	if (ip->version != 6 || ip->hop_limit <= 1 || ipv6_is_extension(ip->nexthdr))
-		return 0;
-	out->from = addr_key_ipv6(&ip->saddr);
-	out->to = addr_key_ipv6(&ip->daddr);
-	out->family = 6;
-	out->protocol = ip->nexthdr;
-	out->length = sizeof(*ip) + bpf_ntohs(ip->payload_len);
-	out->tos = to_node_tos(ip->flow_lbl[0] >> 4);
-	return 1;
-}
-
-/* to_node_cut finds how long the segments of a packet are. It reports whether that is known. */
-static __always_inline int to_node_cut(struct __sk_buff *skb, struct to_node *out)
-{
-	__u32 header = out->family == 6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-	__u8 offset;
-
-	out->segment = out->length;
-	if (!skb->gso_size)
-		return 1;
-	if (out->protocol == IPPROTO_UDP)
-		out->segment = header + sizeof(struct udphdr) + skb->gso_size;
-	else if (out->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, ETH_HLEN + header + 12, &offset, sizeof(offset)))
-		out->segment = header + (offset >> 4) * 4 + skb->gso_size;
-	else
-		return 0;
-	return 1;
+	return !packet->padded && packet->length + ENCAP_LENGTH <= 65535 &&
+	       (encap_modes & (packet->family == 6 ? ENCAP_SENDS_IPV6 : ENCAP_SENDS_IPV4));
 }
 
 /* to_node_id returns the id of the node that has an address, 0 when the packet belongs to no pod of another node: nodes are met without the tunnel. */
@@ -141,7 +81,7 @@ __attribute__((noinline)) int to_node_ends(struct to_node *out)
 
 	if (!out)
 		return 0;
-	to = out->to; /* helpers of Linux 6.1 take no key from the memory of a caller */
+	to = out->packet.to; /* helpers of Linux 6.1 take no key from the memory of a caller */
 	if (bpf_map_lookup_elem(&bpf_endpoints, &to)) /* on this node, although its range may be another node's by now */
 		return 0;
 	id = to_node_id(&to);
@@ -151,17 +91,6 @@ __attribute__((noinline)) int to_node_ends(struct to_node *out)
 	out->source = *(const __be32 *)node->underlay_source;
 	out->mtu = node->mtu;
 	return !!out->source;
-}
-
-/* to_node_read reads a packet, and reports whether it may be encapsulated here: a whole one without options and without bytes behind it, which fits into
- * an outer packet. */
-__attribute__((noinline)) int to_node_read(struct __sk_buff *skb, struct to_node *out)
-{
-	if (!out)
-		return 0;
-	if (skb->protocol == bpf_htons(ETH_P_IP) ? !to_node_ipv4(skb, out) : !to_node_ipv6(skb, out))
-		return 0;
-	return ETH_HLEN + out->length == skb->len && out->length + ENCAP_LENGTH <= 65535 && to_node_cut(skb, out);
 }
 
 /* to_node_port is the source port, by the kernel's formula. */
@@ -184,14 +113,14 @@ __attribute__((noinline)) int to_node_route(struct __sk_buff *skb, struct to_nod
 		return PASS;
 	if (!out->mtu || out->mtu > mtu)
 		out->mtu = mtu;
-	if (out->segment > out->mtu)
+	if (out->packet.segment > out->mtu)
 		return STEP_TOO_BIG;
 	out->sport = to_node_port(skb);
 	fib.sport = out->sport;
 	fib.dport = bpf_htons(tunnel_port);
 	fib.ipv4_src = out->source;
 	fib.ipv4_dst = out->peer;
-	fib.tot_len = out->segment + ENCAP_LENGTH;
+	fib.tot_len = out->packet.segment + ENCAP_LENGTH;
 	found = bpf_fib_lookup(skb, &fib, sizeof(fib), 0);
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED) {
 		out->mtu = fib.mtu_result - ENCAP_LENGTH;
@@ -212,10 +141,10 @@ static __always_inline struct iphdr to_node_outer(const struct to_node *out)
 	union {
 		struct iphdr ip;
 		__u16 words[sizeof(struct iphdr) / 2];
-	} outer = { .ip = { .version = 4, .ihl = 5, .tos = out->tos, .ttl = OVERLAY_TTL, .protocol = IPPROTO_UDP } };
+	} outer = { .ip = { .version = 4, .ihl = 5, .tos = to_node_tos(out->packet.tos), .ttl = OVERLAY_TTL, .protocol = IPPROTO_UDP } };
 	__u32 sum = 0;
 
-	outer.ip.tot_len = bpf_htons(out->length + ENCAP_LENGTH);
+	outer.ip.tot_len = bpf_htons(out->packet.length + ENCAP_LENGTH);
 	outer.ip.id = bpf_get_prandom_u32();
 	outer.ip.saddr = out->source;
 	outer.ip.daddr = out->peer;
@@ -241,19 +170,19 @@ __attribute__((noinline)) int to_node_wrap(struct __sk_buff *skb, const struct t
 	outer.ip = to_node_outer(out);
 	outer.udp.source = out->sport;
 	outer.udp.dest = bpf_htons(tunnel_port);
-	outer.udp.len = bpf_htons(out->length + ENCAP_LENGTH - sizeof(outer.ip));
+	outer.udp.len = bpf_htons(out->packet.length + ENCAP_LENGTH - sizeof(outer.ip));
 	outer.flags = bpf_htonl(VXLAN_FLAGS);
 	outer.vni = bpf_htonl(vni << VXLAN_VNI_SHIFT);
 	mac_copy(outer.eth.h_dest, encap->mac);
 	mac_copy(outer.eth.h_source, encap->mac);
-	outer.eth.h_proto = out->family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	outer.eth.h_proto = out->packet.family == 6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
 	if (!(head = packet_head(skb, ENCAP_INNER + sizeof(struct iphdr))))
 		return DROP(FILE_TO_NODE, REASON_WRITE);
 	eth = head;
 	eth->h_proto = bpf_htons(ETH_P_IP);
 	__builtin_memcpy(head + ETH_HLEN, &outer, sizeof(outer));
 	head += ENCAP_INNER;
-	if (out->family == 6)
+	if (out->packet.family == 6)
 		((struct ipv6hdr *)head)->hop_limit--;
 	else
 		ipv4_hop_at(head);
@@ -271,12 +200,13 @@ __attribute__((noinline)) int to_node(struct __sk_buff *skb, const struct endpoi
 	verdict v;
 
 	/* Before netdev_ingress decapsulates, the node's connection tracking would see the replies alone, and take them for invalid. */
-	if (!self || !mtu || !encap || protocol_written() < PROTOCOL_DECAPSULATES || !to_node_read(skb, &out) || !has_address(self, &out.from) || !to_node_ends(&out))
+	if (!self || !mtu || !encap || protocol_written() < PROTOCOL_DECAPSULATES || !whole_read(skb, &out.packet) || !to_node_fits(&out.packet) ||
+	    !has_address(self, &out.packet.from) || !to_node_ends(&out))
 		return PASS;
 	v = to_node_route(skb, &out, encap->mtu);
 	if (v == STEP_TOO_BIG) {
-		if (out.may_fragment || out.mtu < (out.family == 6 ? IPV6_MTU_MIN : IPV4_MTU_MIN))
-			return PASS; /* the stack or the device cuts it */
+		if (!whole_is_rejected(&out.packet, out.mtu))
+			return PASS;
 		*mtu = out.mtu;
 		return DROP_ALOUD(FILE_TO_NODE, REASON_TOO_BIG);
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Cell keeps the maps nodes and node_addrs.
-var Cell = cell.Module("node-maps", "Addresses of nodes in the underlay",
+var Cell = cell.Module("node-maps", "Paths to other nodes",
 	cell.ProvidePrivate(newKernel), // the real maps
 	implementation,
 )

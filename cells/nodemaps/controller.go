@@ -40,6 +40,7 @@ type controller struct {
 	Overlays statedb.Table[*overlays.Overlay]
 	Tests    statedb.Table[*pathtests.Test]
 	Paths    statedb.Table[*nodepaths.Path]
+	Probe    bpf.EncapProbe
 }
 
 func registerController(jobs job.Group, c controller) {
@@ -47,19 +48,19 @@ func registerController(jobs job.Group, c controller) {
 	initialized := c.Table.RegisterInitializer(txn, "node-maps")
 	txn.Commit()
 	heartbeat.AddRetried(jobs, "want-node-slots", func(ctx context.Context, health cell.Health) error {
-		if !c.Agent.Tunnel() {
-			return c.disable(ctx, health, initialized)
+		if why := c.Probe().Stack; why != nil && !c.Agent.Tunnel() {
+			return c.disable(ctx, health, why, initialized)
 		}
 		return c.run(ctx, health, initialized)
 	}, 100*time.Millisecond, time.Minute)
 }
 
 // disable requests nothing, so that the reconciler empties the maps.
-func (c *controller) disable(ctx context.Context, health cell.Health, initialized func(statedb.WriteTxn)) error {
+func (c *controller) disable(ctx context.Context, health cell.Health, why error, initialized func(statedb.WriteTxn)) error {
 	if err := c.commit(nil, true, initialized); err != nil {
 		return err
 	}
-	health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
+	health.OK(fmt.Sprintf("The stack forwards what pods of different nodes exchange: %v", why))
 	heartbeat.Idle(ctx) // nothing is left to do
 	<-ctx.Done()
 	return nil
@@ -74,7 +75,13 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 		carried, carriedChanged := pathtests.Carried(txn, c.Tests) // they need not be complete: nothing is known of a path until it is tested
 		direct, directChanged := nodepaths.Directs(txn, c.Paths)   // likewise
 		changed.Add(carriedChanged, directChanged)
-		if self, found := c.self(txn); found {
+		if !c.Agent.Tunnel() {
+			rows := c.direct(txn)
+			if err := c.commit(rows, complete, initialized); err != nil {
+				return err
+			}
+			health.OK(fmt.Sprintf("%d nodes, programs forward what their pods and those of this node exchange", len(rows)))
+		} else if self, found := c.self(txn); found {
 			rows := c.desired(txn, self, known{carried, direct, complete})
 			if err := c.commit(rows, complete, initialized); err != nil {
 				return err
@@ -108,6 +115,17 @@ func (c *controller) self(txn statedb.ReadTxn) (*nodeslots.Slot, bool) {
 		}
 	}
 	return nil, false
+}
+
+// direct returns the rows of the nodes with an id to whose pods routes lead.
+func (c *controller) direct(txn statedb.ReadTxn) (rows []*nodeslots.Slot) {
+	for id := range c.IDs.All(txn) {
+		n, _, found := c.Nodes.Get(txn, nodes.ByName(id.Name))
+		if found && id.Released.IsZero() && n.Source != nodes.Local {
+			rows = append(rows, &nodeslots.Slot{ID: id.ID, Node: id.Name, Direct: true})
+		}
+	}
+	return rows
 }
 
 // known is what is known of the paths to the nodes.

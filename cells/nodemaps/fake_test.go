@@ -37,13 +37,23 @@ func TestScripts(t *testing.T) {
 			settings.Cell, account.Cell,
 			cell.Module("inputs", "Tables that other cells write", cell.Provide(
 				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable,
-				statedb.RWTable[*pathtests.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable)),
+				statedb.RWTable[*pathtests.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable, newProbe)),
 			cell.Module("node-maps", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return f }),
 				implementation,
 				cell.Provide((*fakeKernel).commands)),
 		}
 	})
+}
+
+// newProbe is that of a kernel which can all.
+func newProbe(a settings.Agent) bpf.EncapProbe {
+	return func() (s bpf.EncapSupport) {
+		if !a.KubeProxyReplacement {
+			s.Stack = errors.New("kube-proxy")
+		}
+		return s
+	}
 }
 
 // inputs are tables that a script completes.
@@ -148,14 +158,14 @@ func (f *fakeKernel) show() string {
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		s := all[id]
 		fmt.Fprint(&out, id)
+		if s.slot.Mode == bpf.NodeDirect {
+			fmt.Fprint(&out, " direct")
+		}
 		if s.slot.Family != 0 {
 			fmt.Fprint(&out, " to ", bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.Underlay}), " from ",
 				bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.UnderlaySource}))
 			if s.slot.Mtu > 0 {
 				fmt.Fprint(&out, " mtu ", s.slot.Mtu)
-			}
-			if s.slot.Mode == bpf.NodeDirect {
-				fmt.Fprint(&out, " directly")
 			}
 		}
 		fmt.Fprintln(&out, " owns", s.addrs)

@@ -148,14 +148,14 @@ func (o *ops) clear(id uint16) error {
 
 // slotOf returns the slot of a row.
 func slotOf(s *nodeslots.Slot) (slot bpf.Node) {
+	if s.Direct {
+		slot.Mode = bpf.NodeDirect
+	}
 	if !s.Underlay.IsValid() {
 		return slot
 	}
 	key := bpf.NewAddrKey(s.Underlay)
 	slot.Family, slot.Underlay, slot.Mtu = key.Family, key.Addr, s.MTU
-	if s.Direct {
-		slot.Mode = bpf.NodeDirect
-	}
 	if s.Source.IsValid() {
 		slot.UnderlaySource = bpf.NewAddrKey(s.Source).Addr
 	}

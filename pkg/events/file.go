@@ -40,6 +40,7 @@ const (
 	FileOverlayInner   File = 230
 	FileToNode         File = 231
 	FileDecap          File = 232
+	FileDirectSend     File = 233
 )
 
 // String is the name of the file below bpf/.
@@ -91,6 +92,8 @@ func (f File) String() string {
 		return "to_node.h"
 	case FileDecap:
 		return "decap.h"
+	case FileDirectSend:
+		return "direct_send.h"
 	case FilePodSteps:
 		return "pod_steps.h"
 	case FilePodService:

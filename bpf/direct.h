@@ -1,0 +1,63 @@
+/* The path of packets between pods of different nodes that meet by routes: past the stacks of both nodes, by the routes of both. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+#include "endpoint.h"
+#include "ipcache.h"
+#include "leave.h"
+#include "nodes.h"
+#include "reasons.h"
+#include "whole.h"
+
+#define DIRECT_TOS_SHIFT 20 /* of the traffic class in the first word of an IPv6 header */
+
+/* A packet between pods of different nodes, and a route for it or for its reply. */
+struct direct {
+	struct whole packet;
+	__u32 ifindex; /* where the route leads */
+	__u32 mtu;     /* what the path to the node carries, 0 when it carries all; when the packet is too long, what fits */
+	struct bpf_redir_neigh hop;
+};
+
+/* direct_node returns the node of a pod to which routes lead, NULL for other addresses. Nodes themselves are met by the stack, whose sockets speak with
+ * them. */
+static __always_inline struct node *direct_node(const struct addr_key *addr)
+{
+	struct ipcache_entry *entry = bpf_map_lookup_elem(&ipcache, addr);
+	struct node *node;
+	__u32 id;
+
+	if (!entry || identity_is_remote_node(entry->identity))
+		return NULL;
+	id = entry->node;
+	if (id == NODE_THIS || !(node = bpf_map_lookup_elem(&nodes, &id)))
+		return NULL;
+	return node->mode == NODE_DIRECT ? node : NULL;
+}
+
+/* direct_ask makes the question for a route from one end of a packet to the other, as a packet is routed that arrives where this one did. */
+static __always_inline void direct_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct whole *packet, const struct addr_key *from,
+				       const struct addr_key *to)
+{
+	fib->ifindex = skb->ifindex;
+	fib->l4_protocol = packet->protocol;
+	if (packet->family == 6) {
+		fib->family = FAMILY_IPV6;
+		fib->flowinfo = bpf_htonl((__u32)packet->tos << DIRECT_TOS_SHIFT);
+		__builtin_memcpy(fib->ipv6_src, from->addr, sizeof(fib->ipv6_src));
+		__builtin_memcpy(fib->ipv6_dst, to->addr, sizeof(fib->ipv6_dst));
+		return;
+	}
+	fib->family = FAMILY_IPV4;
+	fib->tos = packet->tos;
+	fib->ipv4_src = *(const __be32 *)from->addr;
+	fib->ipv4_dst = *(const __be32 *)to->addr;
+}
+
+/* direct_answered reports whether a route was found. Whose link address is not known yet is asked for when the packet is sent. */
+static __always_inline int direct_answered(long found) { return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH; }

@@ -1,0 +1,90 @@
+package bpf
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/testnet"
+)
+
+// newDirectNode is a real node whose routes lead to the pod of another node. With mode [NodeDirect] programs forward what its pods exchange with that one,
+// otherwise the stack does. The other node is the kernel's own.
+func newDirectNode(t *testing.T, mode uint8) *surroundings {
+	t.Helper()
+	s := newSurroundings(t, ethernetOnly)
+	s.update(MapNodes, uint32(otherID), Node{Mode: mode})
+	for _, f := range families {
+		s.update(MapIpcache, NewAddrKey(distantPod[f]), IpcacheEntry{Identity: identityDistant, Node: otherID})
+		s.update(MapIpcache, NewAddrKey(thirdPod[f]), IpcacheEntry{Identity: identityDistant, Node: thirdID})
+		s.update(MapIpcache, NewAddrKey(otherNode[f]), IpcacheEntry{Identity: 6, Node: otherID})
+	}
+	s.update(MapDatapath, uint32(0), DatapathState{Protocol: podEgressProtocolPROTOCOL_HIGHEST})
+	s.distant.Do(func() { // its pod speaks under its own address
+		link, err := netlink.LinkByName("eth0")
+		check(t, err)
+		for _, f := range families {
+			check(t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: hostNet(podA.addr(f)), Gw: nodeIn[f].AsSlice(), Src: distantPod[f].AsSlice()}))
+		}
+	})
+	return s
+}
+
+// forwarded counts the packets of a family that the stack of the node has forwarded.
+func (s *surroundings) forwarded(t *testing.T, family int) (packets uint64) {
+	t.Helper()
+	s.host.Do(func() {
+		var err error
+		packets, err = testnet.Forwarded(family == 6)
+		check(t, err)
+	})
+	return packets
+}
+
+// onDirect runs a test for each family in the namespace of a node of [newDirectNode], whose device towards the other node has this address.
+func onDirect(t *testing.T, test func(t *testing.T, s *surroundings, family int, device mac.Addr)) {
+	t.Helper()
+	for _, family := range families {
+		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
+			t.Parallel()
+			s := newDirectNode(t, NodeDirect)
+			s.host.Enter()
+			link, err := netlink.LinkByName("backbone")
+			if err != nil {
+				t.Fatal(err)
+			}
+			device, err := mac.FromHardwareAddr(link.Attrs().HardwareAddr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			test(t, s, family, device)
+		})
+	}
+}
+
+// in is the node in a sub-test, whose goroutine enters the namespace too.
+func (s *surroundings) in(t *testing.T) *node {
+	t.Helper()
+	s.host.Enter()
+	n := *s.node
+	n.t = t
+	n.refill(podA.id)
+	return &n
+}
+
+// withoutFragments forbids to cut an IPv4 packet.
+func withoutFragments(frame []byte) []byte {
+	if frame[14]>>4 == 4 {
+		frame[20] = 0x40
+		sumIPv4(frame, 14)
+	}
+	return frame
+}
+
+// writeSetting changes a setting of the network namespace.
+func writeSetting(name, value string) error {
+	return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
+}
