@@ -9,11 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/test/bench/figures"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// nodePair are a pod on each of two nodes.
+// nodePair are a pod on each of two nodes, or two namespaces that one veth pair joins.
 type nodePair struct {
 	cluster *nodekit.Cluster
 	path    map[bool]path // by whether it is IPv6
@@ -55,7 +56,50 @@ func (b *bench) startPair(ctx context.Context, args ...string) (_ *nodePair, err
 			return nil, err
 		}
 	}
-	return p, nil
+	for i, n := range cluster.Nodes {
+		if err := introduce(n, cluster.Nodes[1-i], pods[1-i]); err != nil {
+			return nil, err
+		}
+	}
+	return p, p.pastStack(ctx)
+}
+
+// introduce tells a node of a pod of another one what its CiliumEndpoint would say.
+func introduce(to, of *nodekit.Node, pod *nodekit.Pod) error {
+	return to.WriteManifest("endpoint.yaml", fmt.Sprintf(`{apiVersion: cilium.io/v2, kind: CiliumEndpoint, metadata: {name: %q, namespace: default, uid: far},
+  status: {id: 1, networking: {node: %q, addressing: [{ipv4: %q, ipv6: %q}]}}}
+`, pod.Name, of.UplinkAddr(false), pod.Addr(false), pod.Addr(true)))
+}
+
+// pastStack returns when the stacks of the nodes no longer forward what the pods exchange.
+func (p *nodePair) pastStack(ctx context.Context) error {
+	for begin := time.Now(); ; {
+		before, err := p.forwarded()
+		for _, way := range p.path {
+			err = errors.Join(err, nodekit.Ping(way.client, way.addr, 56))
+		}
+		after, failed := p.forwarded()
+		if err = errors.Join(err, failed); err != nil || after == before {
+			return err
+		}
+		if ctx.Err() != nil || time.Since(begin) > latest {
+			return fmt.Errorf("the stacks of the nodes forward what pods exchange, %d packets of two pings", after-before)
+		}
+	}
+}
+
+// forwarded counts the packets that the stacks of the nodes have forwarded.
+func (p *nodePair) forwarded() (packets uint64, err error) {
+	for _, n := range p.cluster.Nodes {
+		for _, ipv6 := range []bool{false, true} {
+			err = errors.Join(err, n.Do(func() error {
+				count, err := testnet.Forwarded(ipv6)
+				packets += count
+				return err
+			}))
+		}
+	}
+	return packets, err
 }
 
 // reached returns when one pod has an answer of the other.
@@ -68,7 +112,7 @@ func reached(ctx context.Context, from, to *nodekit.Pod, ipv6 bool) error {
 	}
 }
 
-// betweenNodes compares request-response between pods of two nodes, through the tunnel and by routes.
+// betweenNodes compares request-response between pods of two nodes by routes with that over one bare veth pair, and through the tunnel with that by routes.
 func (b *bench) betweenNodes(ctx context.Context) error {
 	var pairs []*nodePair
 	for _, args := range [][]string{{"--routing-mode=native", "--auto-direct-node-routes"}, {"--routing-mode=tunnel"}} {
@@ -79,7 +123,13 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 		defer p.cluster.Close()
 		pairs = append(pairs, p)
 	}
-	native, tunnel := pairs[0], pairs[1]
+	joined, err := nodekit.NewBarePair()
+	if err != nil {
+		return err
+	}
+	defer joined.Close()
+	pairs = append(pairs, &nodePair{path: sideOf("bare veth", joined).path})
+	native, tunnel, bare := pairs[0], pairs[1], pairs[2]
 	for _, ipv6 := range []bool{false, true} {
 		family := map[bool]string{false: "IPv4", true: "IPv6"}[ipv6]
 		for _, p := range pairs {
@@ -96,6 +146,8 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 		if !ipv6 {
 			tcp, udp = tunnelTCPBudget, tunnelUDPBudget
 		}
+		b.compareRates("request-response between nodes by TCP over "+family+", routes against a bare veth", native.tcp, bare.tcp, unlimited)
+		b.compareRates("request-response between nodes by UDP over "+family+", routes against a bare veth", native.udp, bare.udp, unlimited)
 		b.compareRates("request-response between nodes by TCP over "+family+", tunnel against routes", tunnel.tcp, native.tcp, tcp)
 		b.compareRates("request-response between nodes by UDP over "+family+", tunnel against routes", tunnel.udp, native.udp, udp)
 	}
