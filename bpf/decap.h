@@ -14,6 +14,7 @@
 #include "encap.h"
 #include "endpoint.h"
 #include "flow.h"
+#include "goes_on.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "mark.h"
@@ -22,6 +23,7 @@
 #include "packet.h"
 #include "protocol.h"
 #include "reasons.h"
+#include "whole.h"
 
 #define DECAP_ECN_CE 3
 
@@ -144,6 +146,20 @@ __attribute__((noinline)) int decap_node(const struct flow *flow, __u32 *node)
 	return node_of_underlay(&key, node) && *node != NODE_THIS;
 }
 
+/* decap_deliver delivers the inner packet to a pod: one of an established flow straight into its namespace, any other to its program. */
+__attribute__((noinline)) int decap_deliver(struct __sk_buff *skb, const struct endpoint_facts *to, __u32 identity)
+{
+	struct whole packet = {};
+
+	if (!to)
+		return DROP(FILE_DECAP, REASON_NO_ENDPOINT);
+	skb->mark = mark_of(identity); /* that of overlay_ingress */
+	if (whole_read(skb, &packet) && goes_on(skb, &packet, to, 1, mark_identity(mark_of(identity))))
+		return deliver_peer(skb, to);
+	skb->tc_index = ENCAP_TC_INDEX;
+	return deliver_link(skb, to);
+}
+
 /* decapsulate delivers a packet of the tunnel to the pod that it is for, whose program judges it. PASS when the tunnel device takes it. */
 __attribute__((noinline)) int decapsulate(struct __sk_buff *skb, const struct flow *flow)
 {
@@ -158,7 +174,5 @@ __attribute__((noinline)) int decapsulate(struct __sk_buff *skb, const struct fl
 		return PASS;
 	if ((v = decap_strip(skb, in.family)) != CONTINUE)
 		return v;
-	skb->mark = mark_of(sender(skb, &in.from, in.vni)); /* that of overlay_ingress */
-	skb->tc_index = ENCAP_TC_INDEX;
-	return deliver_link(skb, facts);
+	return decap_deliver(skb, facts, sender(skb, &in.from, in.vni));
 }

@@ -11,6 +11,7 @@
 #include "deliver.h"
 #include "direct.h"
 #include "endpoint.h"
+#include "goes_on.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "packet.h"
@@ -52,7 +53,8 @@ static __always_inline verdict direct_hop(struct __sk_buff *skb, __u32 family)
 	return ipv6_hop(skb);
 }
 
-/* direct_receive delivers a packet to the pod that it is for, whose program judges it as if it came from the stack. PASS when the stack does that. */
+/* direct_receive delivers a packet to the pod that it is for, whose program judges it as if it came from the stack; one of an established flow goes
+ * straight into the namespace of the pod. PASS when the stack delivers it. */
 __attribute__((noinline)) int direct_receive(struct __sk_buff *skb)
 {
 	struct endpoint_facts *facts;
@@ -65,5 +67,5 @@ __attribute__((noinline)) int direct_receive(struct __sk_buff *skb)
 		return PASS;
 	if ((v = direct_hop(skb, packet.family)) != CONTINUE)
 		return v;
-	return deliver_link(skb, facts);
+	return goes_on(skb, &packet, facts, 0, IDENTITY_UNKNOWN) ? deliver_peer(skb, facts) : deliver_link(skb, facts);
 }

@@ -76,7 +76,7 @@ const (
 
 // omissions are the tests that do not run on a kernel.
 var omissions = []omission{
-	{"bpf", both, "NatShare_.*|Conntrack_.*|Steps_.*|FlowEntry_.*|Fast_.*|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode|Restores|TheTunnel|Masquerades).*|NetdevIngress_(KeepsTheTunnelForNodes|Decapsulates|DecapsulatesWhenAllHooksAreNew|LeavesTheUnusualToTheDevice|DeliversDirectly|LeavesTheUnusualToTheStack)|Real_Direct(WithoutOffloads|Errors|IsJudged)|Real_Tunnel(FramesEqualThoseOfTheDevice|WithoutOffloads|IsTooNarrow|ByTheDeviceWhereProgramsCannot|Errors)|Service_.*|Services_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
+	{"bpf", both, "NatShare_.*|Conntrack_.*|Steps_.*|FlowEntry_.*|Fast_.*|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode|Restores|TheTunnel|Masquerades).*|NetdevIngress_(KeepsTheTunnelForNodes|Decapsulates|DecapsulatesWhenAllHooksAreNew|LeavesTheUnusualToTheDevice|DeliversDirectly|LeavesTheUnusualToTheStack|EstablishedFlowsGoIntoThePod)|Real_Direct(WithoutOffloads|Errors|IsJudged)|Real_EstablishedFlowsGoIntoThePod|Real_Tunnel(FramesEqualThoseOfTheDevice|WithoutOffloads|IsTooNarrow|ByTheDeviceWhereProgramsCannot|Errors)|Service_.*|Services_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
 		"Fragments|Fragments_.*|Verdict_.*", decision},
 	{"bpf", both, "Real_(ServicesRefuse|Policy|NobodyServesOutside|NobodyOutsideIsTheNode|ClientsOfBackendsElsewhereLeaveRoom|MasqueradeKeepsConnectionsApart|" +
 		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|FirstDatagramIsTooBig|FirstFragmentIsTooBig|ServicesFromOutside)", decision + "; other tests of the group show what the kernel does with the packets"},

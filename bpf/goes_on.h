@@ -1,0 +1,77 @@
+/* Packets from outside that change nothing about an established flow of a pod: they go straight into its namespace, past the program of the pod. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include "conntrack.h"
+#include "endpoint.h"
+#include "flow.h"
+#include "l4.h"
+#include "metrics.h"
+#include "reasons.h"
+#include "whole.h"
+
+#define GOES_ON_TCP_LENGTH 20
+#define GOES_ON_UDP_LENGTH 8
+#define GOES_ON_TCP_FLAGS_AT 13 /* in the header */
+
+/* goes_on_ports reads what names a flow of TCP or UDP. It reports whether the packet may be one that changes nothing about its flow. */
+static __always_inline int goes_on_ports(struct __sk_buff *skb, const struct whole *packet, struct l4 *l4)
+{
+	__u32 at = whole_at(packet), is_tcp = packet->protocol == IPPROTO_TCP;
+	__be16 ports[2];
+	__u8 flags = 0;
+
+	if (!is_tcp && packet->protocol != IPPROTO_UDP)
+		return 0;
+	if (ETH_HLEN + packet->length < at + (is_tcp ? GOES_ON_TCP_LENGTH : GOES_ON_UDP_LENGTH) || bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+		return 0;
+	if (is_tcp && bpf_skb_load_bytes(skb, at + GOES_ON_TCP_FLAGS_AT, &flags, sizeof(flags)))
+		return 0;
+	*l4 = (struct l4){ .sport = ports[0], .dport = ports[1], .protocol = packet->protocol, .role = L4_PLAIN, .tcp_flags = flags };
+	return !(flags & (TCP_SYN | TCP_FIN | TCP_RST));
+}
+
+/* goes_on reports whether the program of the pod would let a packet pass as one that changes nothing about an established flow (track_quickly), and then
+ * counts it as that would. The packet may have become another one since netdev_ingress has read it. identity is that of the sender of a packet that came
+ * through the tunnel. */
+__attribute__((noinline)) int goes_on(struct __sk_buff *skb, const struct whole *packet, const struct endpoint_facts *self, __u32 tunnelled, __u32 identity)
+{
+	struct flow *flow = flow_current();
+	struct ct_entry *entry;
+	__u32 now, expires;
+	union ct_key key;
+
+	if (!packet || !self || !flow || !goes_on_ports(skb, packet, &flow->l4))
+		return 0;
+	flow->from = packet->from;
+	flow->to = packet->to;
+	flow->family = packet->family;
+	flow->foreign = 1;
+	flow->tunnelled = tunnelled;
+	flow->tunnelled_identity = identity;
+	flow_name(flow);
+	flow_date(flow, 1);
+	key = flow->key; /* helpers of Linux 6.1 take no key from the flow */
+	entry = ct_established(&key, flow->family);
+	if (!entry || entry->check != flow->check || (entry->flags & CT_TRANSLATED))
+		return 0;
+	now = ct_now();
+	expires = now + ct_any_timeout;
+	if (flow->l4.protocol == IPPROTO_TCP) {
+		if ((entry->flags & (CT_CLOSING | CT_STANDS)) != CT_STANDS)
+			return 0;
+		expires = now + ct_tcp_timeout;
+	}
+	if (ct_expired(entry, now) || !flow_stands(flow, entry, self))
+		return 0;
+	if (entry->expires != expires)
+		entry->expires = expires;
+	entry->packets++;
+	entry->bytes += skb->len;
+	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
+	return 1;
+}
