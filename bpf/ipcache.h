@@ -122,6 +122,17 @@ static __always_inline __u32 ipcache_node(const struct addr_key *addr)
 	return entry ? entry->node : 0;
 }
 
+/* ipcache_in_range reports whether an address is in the pod range of another node. */
+static __always_inline int ipcache_in_range(const struct addr_key *addr)
+{
+	struct ipcache_entry *range;
+	struct lpm_key key;
+
+	lpm_key_make(&key, addr);
+	range = bpf_map_lookup_elem(&ipcache_prefixes, &key);
+	return range && range->node;
+}
+
 /* identity_is_remote_node reports whether an identity is that of another node, with or without an API server. */
 static __always_inline int identity_is_remote_node(__u32 identity)
 {

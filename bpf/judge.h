@@ -74,20 +74,23 @@ __attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 ide
 	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
 }
 
-/* came_by_tunnel reports whether a packet came through the tunnel: over its device, or decapsulated by netdev_ingress. */
-static __always_inline int came_by_tunnel(struct __sk_buff *skb)
-{
-	return (encap_modes && skb->tc_index == ENCAP_TC_INDEX) || overlay_is_device(skb->ingress_ifindex);
-}
-
-/* ask_tunnel notes who sent a packet for a pod that came through the tunnel: it has the mark of overlay_ingress. */
+/* ask_tunnel notes who sent a packet for a pod that came through the tunnel, over its device or decapsulated by netdev_ingress: it has the mark of
+ * overlay_ingress. What a node sent is answered past the stack of this node when it came past it. So is what came by the device from an address to which no
+ * route into the tunnel leads; otherwise the connection tracking of this node, which has seen the question, is to see the answer. */
 __attribute__((noinline)) int ask_tunnel(struct __sk_buff *skb, struct flow *flow)
 {
-	if (!flow || !came_by_tunnel(skb))
+	struct addr_key from;
+	int by_program;
+
+	if (!flow)
+		return 0;
+	by_program = encap_modes && skb->tc_index == ENCAP_TC_INDEX;
+	if (!by_program && !overlay_is_device(skb->ingress_ifindex))
 		return 0;
 	flow->tunnelled = 1;
 	flow->tunnelled_identity = mark_identity(skb->mark);
-	flow->by_tunnel = identity_is_remote_node(flow->tunnelled_identity);
+	from = flow->from; /* helpers of Linux 6.1 take no key from the flow */
+	flow->by_tunnel = identity_is_remote_node(flow->tunnelled_identity) && (by_program || !ipcache_in_range(&from));
 	return 0;
 }
 
