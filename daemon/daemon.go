@@ -41,6 +41,7 @@ import (
 	"github.com/waggle-net/waggle/cells/mtu"
 	"github.com/waggle-net/waggle/cells/nodeaddresses"
 	"github.com/waggle-net/waggle/cells/nodecidr"
+	"github.com/waggle-net/waggle/cells/nodefirewall"
 	"github.com/waggle-net/waggle/cells/nodehealth"
 	"github.com/waggle-net/waggle/cells/nodeids"
 	"github.com/waggle-net/waggle/cells/nodemaps"
@@ -127,6 +128,7 @@ var Datapath = cell.Group(
 	ctgc.Cell,
 	sockterm.Cell,
 	linkreaper.Cell,
+	nodefirewall.Cell,
 	monitor.Cell,
 )
 

@@ -125,6 +125,7 @@ var omissions = []omission{
 	{"pkg/inventory", newer, ".*", unchanged},
 	{"pkg/mapreconciler", newer, ".*", unchanged},
 	{"pkg/natmap", newer, ".*", unchanged},
+	{"pkg/nftforward", both, ".*", "it needs the program iptables, and reads the rules that the kernel was given"},
 	{"pkg/rtnl", newer, ".*", unchanged},
 	{"pkg/setup", both, ".*", "it is about threads of Go"},
 	{"pkg/sockdiag", both, "List_ManySockets", "it counts what many sockets cost; List asks the kernel for the same"},
@@ -135,10 +136,10 @@ var omissions = []omission{
 	{"test/nodekit/load", both, ".*", "they are about the tests' own traffic"},
 	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pods' links are those of the oldest kernel"},
 	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
-		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Foreign_.*|GC_.*|Generation_.*|Host_.*|Hostile_.*|ICMP_.*|" +
-		"Identity_.*|Kills_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|PathTest_.*|Pins_.*|Plugin_.*|" +
+		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Firewalls_.*|Foreign_.*|GC_.*|Generation_.*|Host_.*|Hostile_.*|ICMP_.*|" +
+		"Identity_.*|Kills_.*|KubeProxy_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|PathTest_.*|Pins_.*|Plugin_.*|" +
 		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Revision_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
-		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|Upgrade_.*|Wedge_.*", node},
+		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|TwoNICs_.*|Upgrade_.*|Wedge_.*", node},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},
 	{"test/node", both, "Hybrid_.*", "packet sockets and metrics of routes are older than the oldest kernel; pkg/icmpecho and cells/desiredroutes ask it for them; " + node},
 	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf OverlayIngress_.* calls; " + node},

@@ -1,0 +1,23 @@
+package nodefirewall
+
+import (
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+)
+
+// Cell reads the node's nftables rules at intervals, and is Degraded while they drop packets of pods.
+var Cell = cell.Module("node-firewall", "Firewalls of the node that drop packets of pods",
+	cell.ProvidePrivate(newKernel), // nftables
+	Watcher,
+)
+
+// Watcher is the cell without its kernel, for tests that have their own.
+var Watcher = cell.Invoke(register)
+
+func register(jobs job.Group, c controller) {
+	heartbeat.AddRetried(jobs, "read-firewall", c.run, time.Second, time.Minute)
+}

@@ -1,0 +1,18 @@
+package nodefirewall
+
+import "github.com/waggle-net/waggle/pkg/nftforward"
+
+// kernel is what this cell reads of the kernel.
+type kernel interface {
+	// Dropping returns the chains that drop one of the packets, and how many chains and rules were read.
+	Dropping([]nftforward.Packet) (chains []nftforward.Chain, read int, err error)
+}
+
+type nftables struct{}
+
+func newKernel() kernel { return nftables{} }
+
+// Dropping implements kernel.
+func (nftables) Dropping(packets []nftforward.Packet) (chains []nftforward.Chain, read int, err error) {
+	return nftforward.Dropping(packets)
+}
