@@ -46,14 +46,16 @@ static __always_inline int decap_outer(struct __sk_buff *skb, const struct flow 
 	       !skb->gso_size; /* an aggregate would stay one of tunnel packets */
 }
 
-/* decap_inner reads the ends of the packet inside, and reports whether it needs nothing from the stack. */
+/* decap_inner reads the ends of the packet inside, and reports whether it needs nothing from the stack. Fragments and extension headers are left to the
+ * stack as pod_to_node leaves them: the node's connection tracking takes a reply for invalid when it has not seen the request. */
 static __always_inline int decap_inner(struct __sk_buff *skb, struct decap *in, void *head, const void *end, __be16 proto)
 {
 	struct iphdr *ipv4 = head + ENCAP_INNER;
 	struct ipv6hdr *ipv6 = head + ENCAP_INNER;
 
 	if (proto == bpf_htons(ETH_P_IP)) {
-		if (!(encap_modes & ENCAP_RECEIVES_IPV4) || *(__u8 *)ipv4 != 0x45 || ipv4->ttl <= 1 || ENCAP_INNER + bpf_ntohs(ipv4->tot_len) != skb->len)
+		if (!(encap_modes & ENCAP_RECEIVES_IPV4) || *(__u8 *)ipv4 != 0x45 || (ipv4->frag_off & ~bpf_htons(IPV4_DONT_FRAGMENT)) ||
+		    ipv4->ttl <= 1 || ENCAP_INNER + bpf_ntohs(ipv4->tot_len) != skb->len)
 			return 0;
 		in->family = 4;
 		in->from = addr_key_ipv4(ipv4->saddr);
@@ -62,7 +64,7 @@ static __always_inline int decap_inner(struct __sk_buff *skb, struct decap *in, 
 	}
 	if (proto != bpf_htons(ETH_P_IPV6) || !(encap_modes & ENCAP_RECEIVES_IPV6) || (void *)(ipv6 + 1) > end)
 		return 0;
-	if (ipv6->version != 6 || ipv6->hop_limit <= 1 || ipv6->nexthdr == NEXT_HOP_BY_HOP ||
+	if (ipv6->version != 6 || ipv6->hop_limit <= 1 || ipv6_is_extension(ipv6->nexthdr) ||
 	    ENCAP_INNER + sizeof(*ipv6) + bpf_ntohs(ipv6->payload_len) != skb->len)
 		return 0;
 	in->family = 6;
