@@ -55,12 +55,12 @@ func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devic
 	return rows
 }
 
-// rank puts the better address first: of a device that leads out, by which Kubernetes knows the node, one that lasts, not
+// rank puts the better address first: by which Kubernetes knows the node, of a device that leads out, one that lasts, not
 // secondary, public before private, of wider scope, on the older device; the last word makes the order complete.
 func rank(a, b candidate) int {
 	return cmp.Or(
+		first(a.kubelet, b.kubelet), // on any device, such as a bridge: other nodes send there
 		first(a.device.Selected, b.device.Selected),
-		first(a.kubelet, b.kubelet),
 		first(!a.fleeting, !b.fleeting),
 		first(!a.secondary, !b.secondary),
 		first(public(a.Addr), public(b.Addr)),

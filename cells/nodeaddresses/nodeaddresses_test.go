@@ -150,7 +150,7 @@ func TestCompute(t *testing.T) {
 		"our gateway is no primary":           {both, []devices.Address{address(5, "10.1.0.1/32", 0), address(5, "fd00::1/128", 0)}, "10.1.0.1@waggle_host fd00::1@waggle_host "},
 		"links of pods and ours":              {both, []devices.Address{address(4, "10.1.0.2/32", 0), address(6, "10.1.0.3/32", 0)}, ""},
 		"by which Kubernetes knows it first":  {both, []devices.Address{address(3, "10.0.0.77/8", 0), address(2, "198.51.100.1/24", 0)}, "10.0.0.77@eth1PNS 198.51.100.1@eth0NS "},
-		"only on a device that leads out":     {both, []devices.Address{address(7, "10.0.0.77/8", 0), address(2, "198.51.100.1/24", 0)}, "198.51.100.1@eth0PNS 10.0.0.77@br0 "},
+		"that first, even on a bridge":        {both, []devices.Address{address(7, "10.0.0.77/8", 0), address(2, "198.51.100.1/24", 0)}, "10.0.0.77@br0P 198.51.100.1@eth0NS "},
 		"what lasts first":                    {both, []devices.Address{fleeting, address(2, "fd00::5/64", 0)}, "fd00::5@eth0PNS 2001:db8::2@eth0 "},
 		"scope of a link":                     {both, []devices.Address{address(2, "fe80::1/64", 253), address(1, "127.0.0.1/8", 254)}, ""},
 		"loopback of a wide scope":            {rules{maxScope: 255, ipv4: true}, []devices.Address{address(1, "127.0.0.1/8", 254), address(1, "192.0.2.7/32", 0)}, "192.0.2.7@loP "},
