@@ -25,6 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // newTable makes the table. It is complete once devices and endpoints are; until then nothing is detached.
@@ -59,6 +60,7 @@ type controller struct {
 	Ipcache     statedb.Table[*ipcache.Entry]
 	NodeSlots   statedb.Table[*nodeslots.Slot]
 	Frontends   statedb.Table[*frontends.Frontend]
+	Sources     statedb.Table[sources.Source]
 	Table       statedb.RWTable[*attachments.Attachment]
 	Initialized initialized
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
@@ -55,7 +56,8 @@ func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
 					statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[*devices.Device].ToTable,
 					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 					statedb.RWTable[*bpfendpoints.Address].ToTable, statedb.RWTable[*bpfmaps.Map].ToTable,
-					statedb.RWTable[*ipcache.Entry].ToTable, frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
+					statedb.RWTable[*ipcache.Entry].ToTable, newFrontends, statedb.RWTable[*frontends.Frontend].ToTable,
+					sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 				),
 			),
 			cell.Module("loader", "Under test",
@@ -106,6 +108,18 @@ func newIpcache(db *statedb.DB) (table statedb.RWTable[*ipcache.Entry], cmd upst
 			done(txn)
 			return nil, nil
 		})), nil
+}
+
+// newFrontends makes the table, which is not complete before the script says so when a first source of objects is there.
+func newFrontends(db *statedb.DB) (statedb.RWTable[*frontends.Frontend], upstream.ScriptCmdOut, error) {
+	table, err := frontends.NewTable(db)
+	return table, upstream.NewScriptCmd("frontends/incomplete", script.Command(script.CmdUsage{Summary: "Let the table of frontends wait for its source"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(table)
+			table.RegisterInitializer(txn, "test")
+			txn.Commit()
+			return nil, nil
+		})), err
 }
 
 // loadErrors are ways in which loading fails, by the argument of kernel/no-load.

@@ -24,16 +24,36 @@ func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool
 	}
 	since, endpoints := opened[bpfmaps.OwnerEndpointMaps]
 	filled := !endpoints || c.endpointsWritten(txn, since, changed)
+	copied := c.copied(txn)
 	since, ipcache := opened[bpfmaps.OwnerIpcache]
-	filled = filled && (!ipcache || c.ipcacheWritten(txn, since, changed))
-	since, services := opened[bpfmaps.OwnerServiceMaps]
-	filled = filled && (!services || c.servicesWritten(txn, since, changed))
+	filled = filled && (!ipcache || written(txn, c.Ipcache, since, copied, changed))
+	since, services := opened[bpfmaps.OwnerServiceMaps] // one is done when the backends that it names are there
+	filled = filled && (!services || written(txn, c.Frontends, since, copied, changed))
 	since, nodes := opened[bpfmaps.OwnerNodeMaps]
-	filled = filled && (!nodes || c.nodesWritten(txn, since, changed))
+	filled = filled && (!nodes || written(txn, c.NodeSlots, since, copied, changed))
 	if !filled {
-		changed.Add(more)
+		_, sources := c.Sources.AllWatch(txn)
+		changed.Add(more, sources)
 	}
 	return filled
+}
+
+// copied reports whether what tables have of a copy of the objects is enough: it is all that there is on a node that boots while the API server is
+// unavailable. No map of a previous run is there, so no hook runs a program that has more in its maps.
+func (c *controller) copied(txn statedb.ReadTxn) bool {
+	for m := range c.Maps.All(txn) {
+		if m.Reused {
+			return false
+		}
+	}
+	known := false
+	for s := range c.Sources.All(txn) {
+		if !s.Usable() {
+			return false
+		}
+		known = true
+	}
+	return known
 }
 
 // endpointsWritten asks whether every endpoint is known and none of its entries waits. The feed wakes the loop for each.
@@ -50,39 +70,15 @@ func (c *controller) endpointsWritten(txn statedb.ReadTxn, since time.Time, chan
 	return !anyWaits(c.Facts.All(txn), since) && !anyWaits(c.Links.All(txn), since) && !anyWaits(c.Addresses.All(txn), since)
 }
 
-func (c *controller) ipcacheWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
-	if known, in := c.Ipcache.Initialized(txn); !known {
+// written reports whether all rows of a table are known, or copied, and none is pending.
+func written[R interface{ GetStatus() reconciler.Status }](txn statedb.ReadTxn, table statedb.Table[R], since time.Time, copied bool,
+	changed *statedb.WatchSet,
+) bool {
+	if known, in := table.Initialized(txn); !known && !copied {
 		changed.Add(in)
 		return false
 	}
-	all, more := c.Ipcache.AllWatch(txn)
-	if anyWaits(all, since) {
-		changed.Add(more)
-		return false
-	}
-	return true
-}
-
-func (c *controller) nodesWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
-	if known, in := c.NodeSlots.Initialized(txn); !known {
-		changed.Add(in)
-		return false
-	}
-	all, more := c.NodeSlots.AllWatch(txn)
-	if anyWaits(all, since) {
-		changed.Add(more)
-		return false
-	}
-	return true
-}
-
-// servicesWritten looks at frontends only: one is done when the backends that it names are there.
-func (c *controller) servicesWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
-	if known, in := c.Frontends.Initialized(txn); !known {
-		changed.Add(in)
-		return false
-	}
-	all, more := c.Frontends.AllWatch(txn)
+	all, more := table.AllWatch(txn)
 	if anyWaits(all, since) {
 		changed.Add(more)
 		return false
