@@ -31,6 +31,10 @@ type contributions struct {
 	settings map[string][]sysctls.Setting
 }
 
+func (c *contributions) Add(owner string, routes []desiredroutes.Route) error {
+	return c.Replace(owner, routes)
+}
+
 func (c *contributions) Expect(o string) { c.expected = append(c.expected, o) }
 
 func (c *contributions) Replace(owner string, routes []desiredroutes.Route) error {

@@ -31,11 +31,39 @@ func (w *writer) Expect(owner string) {
 	txn.Commit()
 }
 
+// Add implements [tables.Writer].
+func (w *writer) Add(owner string, routes []tables.Route) error {
+	txn := w.db.WriteTxn(w.table)
+	defer txn.Abort()
+	_, err := w.insert(txn, owner, routes)
+	txn.Commit()
+	return err
+}
+
 // Replace implements [tables.Writer].
 func (w *writer) Replace(owner string, routes []tables.Route) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
-	wanted := make(map[string]struct{}, len(routes))
+	wanted, err := w.insert(txn, owner, routes)
+	errs := []error{err}
+	for old := range w.table.List(txn, tables.ByOwner(owner)) {
+		if _, ok := wanted[old.Key()]; ok {
+			continue
+		}
+		if _, _, err := w.table.Delete(txn, old); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if done, ok := w.expected[owner]; ok {
+		done(txn)
+	}
+	txn.Commit()
+	return errors.Join(errs...)
+}
+
+// insert writes the routes that differ, and returns the keys of all.
+func (w *writer) insert(txn statedb.WriteTxn, owner string, routes []tables.Route) (wanted map[string]struct{}, err error) {
+	wanted = make(map[string]struct{}, len(routes))
 	var errs []error
 	for _, r := range routes {
 		r.Owner, r.Dst = owner, r.Dst.Masked()
@@ -52,17 +80,5 @@ func (w *writer) Replace(owner string, routes []tables.Route) error {
 			errs = append(errs, err)
 		}
 	}
-	for old := range w.table.List(txn, tables.ByOwner(owner)) {
-		if _, ok := wanted[old.Key()]; ok {
-			continue
-		}
-		if _, _, err := w.table.Delete(txn, old); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if done, ok := w.expected[owner]; ok {
-		done(txn)
-	}
-	txn.Commit()
-	return errors.Join(errs...)
+	return wanted, errors.Join(errs...)
 }

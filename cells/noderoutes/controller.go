@@ -56,7 +56,8 @@ func registerController(jobs job.Group, c controller) error {
 	return nil
 }
 
-// run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel.
+// run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel, and those to nodes of the copy of the objects are
+// added: a node that boots while the API server is unavailable has no others.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if !c.Config.AutoDirectNodeRoutes && !c.Agent.Tunnel() {
 		err := c.Desired.Replace(owner, nil)
@@ -74,8 +75,10 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 				problems = append(problems, err)
 			}
 			c.report(health, routes, problems)
+		} else if err := c.Desired.Add(owner, routes); err != nil {
+			health.Degraded("Waiting for the nodes of the cluster and the routes of this node", err)
 		} else {
-			health.OK("Waiting for the nodes of the cluster and the routes of this node")
+			health.OK(fmt.Sprintf("Waiting for the nodes of the cluster and the routes of this node; %d routes so far", len(routes)))
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -85,9 +88,12 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// routes computes the routes. It returns known=false while a table that they come from is not complete.
+// routes computes the routes. It returns known=false while a table that they come from is not complete, and none before the kernel's are.
 func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (routes []desiredroutes.Route, problems []error, known bool) {
-	known = changes.Watch(txn, changed, c.Nodes, c.Routes, c.Devices)
+	known = changes.Watch(txn, changed, c.Nodes)
+	if !changes.Watch(txn, changed, c.Routes, c.Devices) {
+		return nil, nil, false
+	}
 	all := statedb.Collect(c.Nodes.All(txn))
 	network := onlink.Read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn)))
 	if !c.Agent.Tunnel() {
@@ -95,9 +101,9 @@ func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (rou
 		return routes, problems, known
 	}
 	known = changes.Watch(txn, changed, c.LocalNode, c.MTUs) && known
-	mtu, _, _ := c.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
+	mtu, _, found := c.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
 	for self := range c.LocalNode.All(txn) {
-		if !self.Ready { // its router addresses are not known
+		if !self.Ready || !found { // its router addresses are not known
 			break
 		}
 		carried, carriedChanged := pathtests.Carried(txn, c.PathTests)

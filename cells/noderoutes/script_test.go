@@ -28,9 +28,17 @@ type wanted struct {
 	expected bool
 	said     bool
 	routes   []desiredroutes.Route
+	early    []desiredroutes.Route // added before all is known
 }
 
 func (w *wanted) Expect(string) { w.expected = true }
+
+func (w *wanted) Add(_ string, routes []desiredroutes.Route) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.early = routes
+	return nil
+}
 
 func (w *wanted) Replace(_ string, routes []desiredroutes.Route) error {
 	w.mu.Lock()
@@ -46,11 +54,14 @@ func (w *wanted) print() string {
 	switch {
 	case !w.expected:
 		return "not expected\n"
-	case !w.said:
-		return "not known\n"
 	}
 	var b strings.Builder
-	for _, r := range w.routes {
+	routes := w.routes
+	if !w.said {
+		b.WriteString("not known\n")
+		routes = w.early
+	}
+	for _, r := range routes {
 		fmt.Fprint(&b, r.Dst)
 		if r.Gw.IsValid() {
 			fmt.Fprint(&b, " via ", r.Gw)

@@ -105,6 +105,8 @@ type Writer interface {
 	// Replace makes routes the complete set of owner, in one commit. A route whose key another owner has is left out
 	// and named in the error.
 	Replace(owner string, routes []Route) error
+	// Add inserts or changes routes of owner and deletes none. It does not stand for Replace.
+	Add(owner string, routes []Route) error
 	// Expect says, before the agent starts, that owner will call Replace: until it has, the table is not initialized and
 	// no route is pruned.
 	Expect(owner string)
