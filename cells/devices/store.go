@@ -87,7 +87,7 @@ func (b *batch) apply(c change) {
 	case c.address != nil && c.gone:
 		b.touched[c.address.LinkIndex] = struct{}{}
 		b.note(remove(b.txn, b.addresses, *c.address))
-		b.relist = b.relist || b.routeFrom(c.address.Addr())
+		b.relist = b.relist || c.address.Addr().Is4() && b.hasIPv4Route(c.address.LinkIndex) || b.routeFrom(c.address.Addr())
 	case c.address != nil:
 		b.touched[c.address.LinkIndex] = struct{}{}
 		b.note(put(b.txn, b.addresses, tables.AddressByID, *c.address, c.address.Prefix.String(), c.address.LinkIndex))
