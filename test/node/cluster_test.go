@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"net/netip"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -78,15 +79,22 @@ func newKubeCluster(t *testing.T, nodes int, agentArgs ...string) (*nodekit.Clus
 			t.Fatal(err)
 		}
 		n.AddAgentArgs("--manifests-dir=", "--k8s-api-server="+k.server.URL(), "--ipam=kubernetes")
-		ranges := n.PodRanges()
-		k.server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name(), UID: types.UID("uid-" + n.Name())},
-			Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges},
-			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(false).String()},
-				{Type: corev1.NodeInternalIP, Address: n.UplinkAddr(true).String()}}}})
+		k.putNode(n.UplinkAddr(false), n.UplinkAddr(true))
 		all = append(all, k)
 	}
 	all[0].server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}})
 	return c, all
+}
+
+// putNode makes the Node object with these addresses, or changes them.
+func (n kubeNode) putNode(addrs ...netip.Addr) {
+	ranges := n.PodRanges()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name(), UID: types.UID("uid-" + n.Name())},
+		Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges}}
+	for _, addr := range addrs {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: addr.String()})
+	}
+	n.server.Put(node)
 }
 
 // Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and one

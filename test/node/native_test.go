@@ -55,6 +55,40 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	reachBetween(t, two, one, pods)
 }
 
+// Nodes and their pods have IPv6 alone, and reach each other over the routes between the nodes.
+func TestPrivilegedNative_WithoutIPv4(t *testing.T) {
+	t.Parallel()
+	withoutIPv4(t, "--auto-direct-node-routes")
+}
+
+func withoutIPv4(t *testing.T, arg string) {
+	t.Helper()
+	c := newCluster(t, 2, arg, "--enable-ipv4=false")
+	for _, n := range c.Nodes {
+		if err := n.Do(func() error {
+			return errors.Join(delAddr("eth0", netip.PrefixFrom(n.UplinkAddr(false), 24)), // and the default route with it
+				defaultRouteIPv6("eth0"))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	startAgents(t, c)
+	one, two := c.Nodes[0], c.Nodes[1]
+	client, server := addPod(t, one, "client"), addPod(t, two, "server")
+	for _, n := range c.Nodes {
+		eventually(t, func() error { return routesTo(t, n, 1) })
+	}
+	addr := server.Addr(true)
+	for _, from := range []nodekit.Place{client, one.Host()} {
+		if err := errors.Join(nodekit.Ping(from, addr, 4000), nodekit.TCP(from, server, addr, 1<<20), nodekit.UDP(from, server, addr, 100)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := nodekit.TCP(client, one.OutsideHost(), outsideAddr(true), 1<<16); err != nil {
+		t.Errorf("a pod to the outside: %v", err)
+	}
+}
+
 // A policy on one node selects pods of another node by their labels. It denies the other pods and that node itself, with and without the agent, and after
 // the labels have changed.
 func TestPrivilegedNative_PoliciesBetweenNodes(t *testing.T) {

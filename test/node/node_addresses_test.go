@@ -137,3 +137,10 @@ func defaultRoute(device string) error {
 	return netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: nodekit.OutsideIPv4.Addr().AsSlice(),
 		Flags: int(netlink.FLAG_ONLINK)})
 }
+
+// defaultRouteIPv6 adds the one that nodes of the kit do not have.
+func defaultRouteIPv6(device string) error {
+	return linkNamed(device, func(link netlink.Link) error {
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: nodekit.OutsideIPv6.Addr().AsSlice()})
+	})
+}

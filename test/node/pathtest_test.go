@@ -206,10 +206,7 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 		}
 	}
 	withMTU(1396)
-	// Where br_netfilter is loaded, a bridge would cut packets of the tunnel towards the smaller link, and only drop those that come from there.
-	if err := three.Outside(func() error { return setSysctl("bridge/bridge-nf-call-iptables", "0") }); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
+	bridgesOnly(t, three)
 	for _, n := range c.Nodes {
 		withoutOffloads(t, n) // no device has an MTU for aggregates
 	}
@@ -238,6 +235,17 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// bridgesOnly keeps the bridge between nodes from netfilter: where br_netfilter is loaded, it would cut packets of the tunnel towards a smaller link, and only drop
+// those that come from there.
+func bridgesOnly(t *testing.T, n *nodekit.Node) {
+	t.Helper()
+	for _, setting := range []string{"bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"} {
+		if err := n.Outside(func() error { return setSysctl(setting, "0") }); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -165,15 +165,7 @@ func TestPrivilegedTunnel_NodesOfDifferentUnderlays(t *testing.T) {
 // The tunnel needs one family only: pods with IPv6 alone reach each other.
 func TestPrivilegedTunnel_WithoutIPv4(t *testing.T) {
 	t.Parallel()
-	c := startCluster(t, 2, "--routing-mode=tunnel", "--enable-ipv4=false")
-	one, two := c.Nodes[0], c.Nodes[1]
-	client, server := addPod(t, one, "client"), addPod(t, two, "server")
-	awaitTunnel(t, one, 1)
-	awaitTunnel(t, two, 1)
-	addr := server.Addr(true)
-	if err := errors.Join(nodekit.Ping(client, addr, 56), nodekit.TCP(client, server, addr, 1<<20), nodekit.UDP(client, server, addr, 100)); err != nil {
-		t.Error(err)
-	}
+	withoutIPv4(t, "--routing-mode=tunnel")
 }
 
 // While the API server is away a new pod has a number of its node alone. It reaches pods of other nodes all the same.

@@ -1,0 +1,202 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// The programs that load rules.
+const (
+	rules4 = "iptables-nft-restore"
+	rules6 = "ip6tables-nft-restore"
+	rulesN = "nft"
+)
+
+// ruleText is rules of netfilter: the name of a file of pkg/nftforward/testdata, or what is added to the rules that are there.
+type ruleText struct{ program, text string }
+
+// command returns what loads the rules.
+func (r ruleText) command(t *testing.T) *exec.Cmd {
+	t.Helper()
+	text, args := r.text, []string{"-f", "-"}
+	if r.program != rulesN {
+		text, args = "*filter\n"+text+"\nCOMMIT\n", []string{"--noflush"}
+	}
+	if !strings.Contains(r.text, " ") {
+		file, err := os.ReadFile(filepath.Join("../../pkg/nftforward/testdata", r.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = string(file)
+	}
+	cmd := exec.Command(r.program, args...)
+	cmd.Stdin = strings.NewReader(text)
+	return cmd
+}
+
+func loadRules(t *testing.T, n *nodekit.Node, rules []ruleText) {
+	t.Helper()
+	for _, r := range rules {
+		cmd := r.command(t)
+		if err := n.Do(func() error {
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w\n%s", r.program, err, out)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// othersRules are the rules of all tables but those of the agent, without counters.
+func othersRules(t *testing.T, n *nodekit.Node) (tables []string) {
+	t.Helper()
+	if err := n.Do(func() error {
+		out, err := exec.Command("nft", "-s", "list", "ruleset").Output()
+		for table := range strings.SplitSeq(string(out), "\ntable ") {
+			if !strings.HasPrefix(strings.TrimPrefix(table, "table "), "inet waggle ") {
+				tables = append(tables, strings.TrimPrefix(table, "table "))
+			}
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return tables
+}
+
+// firewalls are those of the nodes of a cluster, one each.
+var firewalls = []struct {
+	name    string
+	rules   []ruleText
+	chain   string              // by which status names it
+	remedy  map[bool][]ruleText // the commands of the guide as rules; with true where nodes reach pods of others without a tunnel
+	blocked bool                // it drops what comes to the port of the tunnel
+}{
+	{name: "Docker", rules: []ruleText{{rules4, "docker.rules"}, {rules6, "docker.rules"}}, chain: "chain FORWARD of nftables table ip filter",
+		remedy: map[bool][]ruleText{false: acceptDevices, true: acceptDevices}},
+	{name: "ufw", rules: []ruleText{{rules4, "ufw.rules"}, {rules6, "ufw6.rules"}}, chain: "chain FORWARD of nftables table ip filter", blocked: true,
+		remedy: map[bool][]ruleText{false: ufwRemedy, true: ufwRemedy}},
+	{name: "firewalld", rules: []ruleText{{rulesN, "firewalld.nft"}}, chain: "chain filter_PREROUTING of nftables table inet firewalld", blocked: true,
+		remedy: map[bool][]ruleText{false: trust("10.244.0.0/16", "fd00:10:244::/48"), true: trust("10.244.0.0/16, 192.0.2.0/24", "fd00:10:244::/48, 2001:db8:2::/64")}},
+}
+
+var (
+	acceptDevices = []ruleText{{rules4, "-I DOCKER-USER -i lxc+ -j ACCEPT\n-I DOCKER-USER -o waggle_host -j ACCEPT"},
+		{rules6, "-I DOCKER-USER -i lxc+ -j ACCEPT\n-I DOCKER-USER -o waggle_host -j ACCEPT"}}
+	ufwRemedy = []ruleText{
+		{rules4, ":FORWARD ACCEPT [0:0]\n-A ufw-user-input -p udp --dport 8472 -j ACCEPT\n-A ufw-user-input -p tcp --dport 4240 -j ACCEPT"},
+		{rules6, ":FORWARD ACCEPT [0:0]\n-A ufw6-user-input -p udp --dport 8472 -j ACCEPT\n-A ufw6-user-input -p tcp --dport 4240 -j ACCEPT"}}
+)
+
+// trust is what firewalld makes of --add-port=8472/udp --add-port=4240/tcp, of trusted sources, and of IPv6_rpfilter=no.
+func trust(sources4, sources6 string) []ruleText {
+	return []ruleText{{rulesN, strings.Join([]string{
+		"flush chain inet firewalld filter_PREROUTING",
+		"add rule inet firewalld filter_IN_public_allow udp dport 8472 accept",
+		"add rule inet firewalld filter_IN_public_allow tcp dport 4240 accept",
+		fmt.Sprintf("insert rule inet firewalld filter_INPUT_ZONES ip saddr { %s } goto filter_IN_trusted", sources4),
+		fmt.Sprintf("insert rule inet firewalld filter_INPUT_ZONES ip6 saddr { %s } goto filter_IN_trusted", sources6),
+		fmt.Sprintf("insert rule inet firewalld filter_FORWARD_ZONES ip saddr { %s } goto filter_FWD_trusted", sources4),
+		fmt.Sprintf("insert rule inet firewalld filter_FORWARD_ZONES ip6 saddr { %s } goto filter_FWD_trusted", sources6),
+	}, "\n")}}
+}
+
+// Three nodes have the firewalls of Docker, ufw and firewalld, as they are installed. Each agent names the chain that drops what its pods send, and the port of
+// the tunnel that is blocked. With the remedies of the guide pods and nodes reach each other and the outside, and the agents have changed no rule of a firewall.
+func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]struct {
+		args           []string
+		tunnel, direct bool // direct: pods reach each other before the remedies
+	}{
+		"tunnel by programs":   {args: []string{"--routing-mode=tunnel"}, tunnel: true, direct: true},
+		"tunnel by the device": {args: []string{"--routing-mode=tunnel", "--kube-proxy-replacement=false"}, tunnel: true},
+		"native":               {args: []string{"--auto-direct-node-routes"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, all := newKubeCluster(t, len(firewalls), append(mode.args, "--verify-interval=1s")...)
+			for i, n := range c.Nodes {
+				loadRules(t, n, firewalls[i].rules)
+			}
+			startAgents(t, c)
+			pods := map[*nodekit.Node]*nodekit.Pod{}
+			for _, n := range all {
+				pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
+			}
+			for i, n := range c.Nodes {
+				shows(t, n, "status", "a firewall of this node drops what pods send to other hosts", firewalls[i].chain)
+				if err := nodekit.PingBriefly(pods[n], outsideAddr(true), 56); err == nil && firewalls[i].name != "ufw" { // which lets pings pass
+					t.Errorf("a pod of the node with %s reaches the outside", firewalls[i].name)
+				}
+			}
+			if mode.direct {
+				eachPair(c, func(from, to *nodekit.Node) {
+					for _, family := range families {
+						if err := nodekit.Ping(pods[from], pods[to].Addr(family.ipv6), 56); err != nil {
+							t.Errorf("%s from %s to %s: %v", family.name, from.Name(), to.Name(), err)
+						}
+					}
+				})
+			}
+			if mode.tunnel {
+				for i, n := range c.Nodes {
+					if firewalls[i].blocked {
+						shows(t, n, "status", "let firewalls between and on the nodes pass UDP port 8472")
+					}
+				}
+			}
+			var rules [][]string
+			for i, n := range c.Nodes {
+				loadRules(t, n, firewalls[i].remedy[!mode.tunnel])
+				rules = append(rules, othersRules(t, n))
+			}
+			for _, n := range c.Nodes {
+				if mode.tunnel {
+					want := map[string]string{"node-1": "ok", "node-2": "ok", "node-3": "ok"}
+					delete(want, n.Name())
+					pathsOf(t, n, want)
+				}
+				eventually(t, func() error {
+					text, err := n.Waggle(t.Context(), "status")
+					if err == nil && strings.Contains(text, "a firewall of this node") {
+						err = errors.New("the firewall is still named:\n" + text)
+					}
+					return err
+				})
+				for _, family := range families {
+					if err := nodekit.TCP(pods[n], n.OutsideHost(), outsideAddr(family.ipv6), 1<<16); err != nil {
+						t.Errorf("%s from %s to the outside: %v", family.name, n.Name(), err)
+					}
+				}
+			}
+			eachPair(c, func(from, to *nodekit.Node) { reachBetween(t, from, to, pods) })
+			for i, n := range c.Nodes {
+				if have := othersRules(t, n); !slices.Equal(have, rules[i]) {
+					t.Errorf("the rules of %s were\n%s\nand are\n%s", firewalls[i].name, strings.Join(rules[i], "\n"), strings.Join(have, "\n"))
+				}
+			}
+		})
+	}
+}
+
+// eachPair calls f for each node and each other one.
+func eachPair(c *nodekit.Cluster, f func(from, to *nodekit.Node)) {
+	for _, from := range c.Nodes {
+		for _, to := range c.Nodes {
+			if from != to {
+				f(from, to)
+			}
+		}
+	}
+}

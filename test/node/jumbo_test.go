@@ -1,0 +1,86 @@
+package node_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Two nodes have an MTU of 9000, the third one of 1500. With the tunnel the paths to the third carry less, which the agents say, and senders learn; without, streams
+// find their size. Large packets pass between the others as they are.
+func TestPrivilegedMTU_OneNodeHasLess(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]struct {
+		args     []string
+		overhead int
+	}{"tunnel": {[]string{"--routing-mode=tunnel"}, 50}, "native": {[]string{"--auto-direct-node-routes"}, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, all := newKubeCluster(t, 3, mode.args...)
+			for _, n := range c.Nodes[:2] {
+				large := func(link netlink.Link) error { return netlink.LinkSetMTU(link, 9000) }
+				if err := errors.Join(n.Do(func() error { return linkNamed("eth0", large) }), n.Outside(func() error { return linkNamed(n.Name(), large) })); err != nil {
+					t.Fatal(err)
+				}
+				withoutOffloads(t, n)
+			}
+			withoutOffloads(t, c.Nodes[2])
+			bridgesOnly(t, c.Nodes[2])
+			// A bridge forwards the 4 bytes of a VLAN header beyond the MTU of its port.
+			if err := c.Nodes[2].Outside(func() error {
+				return linkNamed("node-3", func(link netlink.Link) error { return netlink.LinkSetMTU(link, 1496) })
+			}); err != nil {
+				t.Fatal(err)
+			}
+			startAgents(t, c)
+			pods := map[*nodekit.Node]*nodekit.Pod{}
+			for _, n := range all {
+				pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
+			}
+			one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
+			if mode.overhead > 0 {
+				pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1450 bytes"})
+				shows(t, one, "status", "the path to node node-3 carries 1450 of 8950 bytes")
+			}
+			for _, family := range families {
+				header := 28
+				if family.ipv6 {
+					header = 48
+				}
+				frames, err := nodekit.Capture(two.Host(), "eth0", func() error {
+					return nodekit.Ping(pods[one], pods[two].Addr(family.ipv6), 9000-mode.overhead-header)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				whole := 0
+				for _, frame := range frames {
+					if len(frame) >= 9000 {
+						whole++
+					}
+				}
+				if whole < 2 {
+					t.Errorf("%s: %d packets of 9000 bytes are on the wire, want the echo request and its reply", family.name, whole)
+				}
+				for _, from := range c.Nodes {
+					for _, to := range c.Nodes {
+						if from == to {
+							continue
+						}
+						for sender, place := range map[string]nodekit.Place{"a pod": pods[from], "the node": from.Host()} {
+							if err := nodekit.TCP(place, pods[to], pods[to].Addr(family.ipv6), 1<<20); err != nil {
+								t.Errorf("%s: a stream of %s, %s to %s: %v", family.name, sender, from.Name(), to.Name(), err)
+							}
+						}
+					}
+				}
+				if mode.overhead > 0 { // the first one may tell what fits
+					eventually(t, func() error { return nodekit.PingBriefly(pods[one], pods[three].Addr(family.ipv6), 4000) })
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,222 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// private are the addresses of the first node's second NIC; other nodes have those that follow.
+var private = map[bool]netip.Prefix{false: netip.MustParsePrefix("198.51.100.10/24"), true: netip.MustParsePrefix("2001:db8:7::10/64")}
+
+// privateAddr is the address of the second NIC of a node, counted from 0.
+func privateAddr(node int, ipv6 bool) netip.Prefix {
+	addr := private[ipv6].Addr()
+	for range node {
+		addr = addr.Next()
+	}
+	return netip.PrefixFrom(addr, private[ipv6].Bits())
+}
+
+// secondNICs connects the nodes of a cluster by eth1 with a bridge of their own, which has no host outside.
+func secondNICs(t *testing.T, c *nodekit.Cluster) {
+	t.Helper()
+	const bridge = "private"
+	if err := c.Nodes[0].Outside(func() error {
+		link := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}
+		return errors.Join(netlink.LinkAdd(link), netlink.LinkSetUp(link))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range c.Nodes {
+		var ns *os.File
+		err := n.Do(func() (err error) { ns, err = os.Open("/proc/thread-self/ns/net"); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := n.Name() + "-1"
+		err = errors.Join(
+			n.Outside(func() error {
+				if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: port}, PeerName: "eth1", PeerNamespace: netlink.NsFd(int(ns.Fd()))}); err != nil {
+					return err
+				}
+				return linkNamed(port, func(link netlink.Link) error {
+					return linkNamed(bridge, func(master netlink.Link) error {
+						return errors.Join(netlink.LinkSetMaster(link, master), netlink.LinkSetUp(link))
+					})
+				})
+			}),
+			n.Do(func() error {
+				return errors.Join(addAddr("eth1", privateAddr(i, false)), addAddr("eth1", privateAddr(i, true)), linkNamed("eth1", netlink.LinkSetUp))
+			}), ns.Close())
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The default route of each node leads by one NIC, its InternalIP is on another one, and both check reverse paths strictly. Pods of different nodes use the
+// second NIC, and leave the cluster by the first, under its address. With the tunnel the second NIC is none of the selected devices: a veth without a default
+// route is not detected, as a bridge is not.
+func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel"}, "native": {"--auto-direct-node-routes", "--devices=eth+"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, all := newKubeCluster(t, 2, args...)
+			secondNICs(t, c)
+			for i, n := range all {
+				n.putNode(privateAddr(i, false).Addr(), privateAddr(i, true).Addr())
+				if err := n.Do(func() error {
+					var errs []error
+					for _, device := range []string{"all", "default", "eth0", "eth1"} {
+						errs = append(errs, setSysctl("ipv4/conf/"+device+"/rp_filter", "1"))
+					}
+					return errors.Join(errs...)
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			startAgents(t, c)
+			w := &twoNICs{all: all, pods: map[*nodekit.Node]*nodekit.Pod{}, tunnel: name == "tunnel", second: privateAddr(1, false).Addr()}
+			for _, n := range all {
+				w.pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
+			}
+			answerWithName(t, all[0].OutsideHost(), "outside", 9000)
+			w.reach(t)
+			t.Run("the addresses of the second NIC change", w.readdress)
+			t.Run("a virtual address is added", w.virtualAddress)
+			t.Run("the node boots while the API server is away", w.reboot)
+		})
+	}
+}
+
+type twoNICs struct {
+	all    []kubeNode
+	pods   map[*nodekit.Node]*nodekit.Pod
+	tunnel bool
+	second netip.Addr // IPv4 address of the second node's second NIC
+}
+
+// reach wants pods to reach those of the other node by the second NIC, and the outside by the first.
+func (w *twoNICs) reach(t *testing.T) {
+	t.Helper()
+	one, two := w.all[0].Node, w.all[1].Node
+	for _, n := range w.all {
+		eventually(t, func() error { return routesTo(t, n.Node, 2) })
+	}
+	for _, family := range families { // the other node may not have heard of everything
+		eventually(t, func() error {
+			return errors.Join(nodekit.PingBriefly(w.pods[one], w.pods[two].Addr(family.ipv6), 56), nodekit.PingBriefly(two.Host(), w.pods[one].Addr(family.ipv6), 56))
+		})
+	}
+	reachBetween(t, one, two, w.pods)
+	reachBetween(t, two, one, w.pods)
+	for _, n := range w.all {
+		for _, family := range families {
+			outside := netip.AddrPortFrom(outsideAddr(family.ipv6), 9000)
+			if err := seenAs(answerTimeout, dial(t, w.pods[n.Node], "udp", outside), n.UplinkAddr(family.ipv6)); err != nil {
+				t.Errorf("%s: the outside sees a pod of %s as %v", family.name, n.Name(), err)
+			}
+		}
+	}
+	frames, err := nodekit.Capture(two.Host(), "eth1", func() error { return nodekit.Ping(w.pods[one], w.pods[two].Addr(false), 56) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.tunnel && !slices.ContainsFunc(outers(frames), func(o outer) bool { return o.to == w.second && o.from == privateAddr(0, false).Addr() }) || len(frames) == 0 {
+		t.Errorf("nothing came by the second NIC to %s: %+v", w.second, outers(frames))
+	}
+}
+
+// readdress gives the second NIC of the second node other addresses, which its Node object has afterwards.
+func (w *twoNICs) readdress(t *testing.T) {
+	n := w.all[1]
+	now := map[bool]netip.Prefix{false: netip.MustParsePrefix("198.51.100.77/24"), true: netip.MustParsePrefix("2001:db8:7::77/64")}
+	for _, family := range families {
+		if err := n.Do(func() error {
+			return errors.Join(delAddr("eth1", privateAddr(1, family.ipv6)), addAddr("eth1", now[family.ipv6]))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.putNode(now[false].Addr(), now[true].Addr())
+	w.second = now[false].Addr()
+	for _, n := range w.all {
+		n.awaitRow(t, "nodes", now[false].Addr().String())
+		n.awaitRow(t, "nodes", now[true].Addr().String())
+	}
+	w.reach(t)
+}
+
+// virtualAddress adds an address to the first NIC of the second node, as keepalived does.
+func (w *twoNICs) virtualAddress(t *testing.T) {
+	one, two := w.all[0].Node, w.all[1].Node
+	virtual := map[bool]netip.Prefix{false: netip.MustParsePrefix("192.0.2.200/32"), true: netip.MustParsePrefix("2001:db8:2::200/128")}
+	for _, family := range families {
+		if err := two.Do(func() error { return addAddr("eth0", virtual[family.ipv6]) }); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			return inMaps(t, two, map[string][]string{"bpf_endpoints": {virtual[family.ipv6].Addr().String()}})
+		})
+	}
+	w.reach(t)
+	for _, family := range families {
+		addr := virtual[family.ipv6].Addr()
+		for from, place := range map[string]nodekit.Place{"a pod of the other node": w.pods[one], "a pod of the node": w.pods[two], "the outside": one.OutsideHost()} {
+			if err := errors.Join(nodekit.Ping(place, addr, 56), nodekit.TCP(place, two.Host(), addr, 1<<16)); err != nil {
+				t.Errorf("%s: %s to the virtual address: %v", family.name, from, err)
+			}
+		}
+	}
+}
+
+// reboot stops the agent, which writes its copy of the objects, takes all from the first node that does not outlive a boot, and starts its agent while no API server answers there.
+func (w *twoNICs) reboot(t *testing.T) {
+	n, other := w.all[0], w.all[1].Node
+	n.server.Stop()
+	if err := errors.Join(n.StopAgent(t.Context()), w.pods[n.Node].Close(), forgetBoot(n.Node)); err != nil {
+		t.Fatal(err)
+	}
+	if err := nodekit.PingBriefly(other.Host(), w.pods[n.Node].Addr(false), 56); err == nil {
+		t.Error("a pod is reached while its node boots")
+	}
+	if err := n.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, n.Node)
+	n.allFrom(t, "snapshot")
+	w.pods[n.Node] = addPod(t, n.Node, "pod-"+n.Name())
+	w.reach(t)
+}
+
+// forgetBoot removes what a node's kernel and its tmpfs hold of the agent. Its agent must have ended.
+func forgetBoot(n *nodekit.Node) error {
+	return n.Do(func() error {
+		var err error
+		for _, name := range []string{podlink.HostDevice, podlink.HoldDevice, podlink.OverlayDevice} { // links of pods go with their namespaces
+			if e := linkNamed(name, netlink.LinkDel); !errors.As(e, new(netlink.LinkNotFoundError)) {
+				err = errors.Join(err, e)
+			}
+		}
+		err = errors.Join(err, nftguard.Delete(), unix.Unmount(n.BPFRoot(), unix.MNT_DETACH), os.RemoveAll(n.StateDir()))
+		for _, setting := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+			err = errors.Join(err, setSysctl(setting, "0"))
+		}
+		if err != nil {
+			return fmt.Errorf("forget the boot: %w", err)
+		}
+		return nil
+	})
+}
