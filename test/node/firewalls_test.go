@@ -121,7 +121,7 @@ func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
 	}{
 		"tunnel by programs":   {args: []string{"--routing-mode=tunnel"}, tunnel: true, direct: true},
 		"tunnel by the device": {args: []string{"--routing-mode=tunnel", "--kube-proxy-replacement=false"}, tunnel: true},
-		"native":               {args: []string{"--auto-direct-node-routes"}},
+		"native":               {args: []string{"--routing-mode=native", "--auto-direct-node-routes"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

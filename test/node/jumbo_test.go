@@ -16,7 +16,7 @@ func TestPrivilegedMTU_OneNodeHasLess(t *testing.T) {
 	for name, mode := range map[string]struct {
 		args     []string
 		overhead int
-	}{"tunnel": {[]string{"--routing-mode=tunnel"}, 50}, "native": {[]string{"--auto-direct-node-routes"}, 0}} {
+	}{"tunnel": {[]string{"--routing-mode=tunnel"}, 50}, "native": {[]string{"--routing-mode=native", "--auto-direct-node-routes"}, 0}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, all := newKubeCluster(t, 3, mode.args...)

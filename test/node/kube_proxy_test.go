@@ -39,7 +39,7 @@ func kubeProxyRules(clusterIP, backend netip.Addr, pods string) string {
 // its node port on either node.
 func TestPrivilegedKubeProxy_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
-	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel"}, "native": {"--auto-direct-node-routes"}} {
+	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel"}, "native": {"--routing-mode=native", "--auto-direct-node-routes"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, 2, append(args, "--kube-proxy-replacement=false")...)

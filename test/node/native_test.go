@@ -58,12 +58,12 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 // Nodes and their pods have IPv6 alone, and reach each other over the routes between the nodes.
 func TestPrivilegedNative_WithoutIPv4(t *testing.T) {
 	t.Parallel()
-	withoutIPv4(t, "--auto-direct-node-routes")
+	withoutIPv4(t, "--routing-mode=native", "--auto-direct-node-routes")
 }
 
-func withoutIPv4(t *testing.T, arg string) {
+func withoutIPv4(t *testing.T, args ...string) {
 	t.Helper()
-	c := newCluster(t, 2, arg, "--enable-ipv4=false")
+	c := newCluster(t, 2, append(args, "--enable-ipv4=false")...)
 	for _, n := range c.Nodes {
 		if err := n.Do(func() error {
 			return errors.Join(delAddr("eth0", netip.PrefixFrom(n.UplinkAddr(false), 24)), // and the default route with it

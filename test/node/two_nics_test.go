@@ -70,7 +70,7 @@ func secondNICs(t *testing.T, c *nodekit.Cluster) {
 // route is not detected, as a bridge is not.
 func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
 	t.Parallel()
-	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel"}, "native": {"--auto-direct-node-routes", "--devices=eth+"}} {
+	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel"}, "native": {"--routing-mode=native", "--auto-direct-node-routes", "--devices=eth+"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, all := newKubeCluster(t, 2, args...)
