@@ -7,19 +7,26 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// gitIn is a call of git for the clone in a folder. A git that runs this program, as in "git rebase -x", names its own clone in the environment.
+func gitIn(root string, args ...string) *exec.Cmd {
+	cmd := exec.Command("git", args...)
+	cmd.Dir = root
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GIT_") })
+	return cmd
+}
 
 // setFileTimes gives each file of a clean clone a modification time that follows from its content. Go's test cache compares the
 // times and sizes of the files that a test has read: with these, two clones of one tree share their results. Folders get one
 // time, since the cache compares what they hold. It changes nothing when the clone has changes that are not committed.
 func setFileTimes(root string) error {
 	git := func(args ...string) ([]byte, error) {
-		cmd := exec.Command("git", args...)
-		cmd.Dir = root
-		out, err := cmd.Output()
+		out, err := gitIn(root, args...).Output()
 		if err != nil {
 			return nil, fmt.Errorf("git %s: %w", strings.Join(args, " "), err)
 		}
