@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,28 +16,37 @@ import (
 func TestMemory_ReleasesWhatABurstTook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		now, released := sizes{live: 200 << 20, mapped: 240 << 20}, 0
+		var mu sync.Mutex // guards what follows
+		var now sizes
+		released := 0
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		m := memory{func() sizes { return now }, func() { released++; now.mapped = now.live }}
+		m := memory{func() sizes {
+			mu.Lock()
+			defer mu.Unlock()
+			return now
+		}, func() {
+			mu.Lock()
+			defer mu.Unlock()
+			released++
+		}}
 		go m.run(ctx)
-		pass := func() {
+		// after is how often memory was released when the heap has had these sizes for an interval.
+		after := func(s sizes) int {
+			mu.Lock()
+			now = s
+			mu.Unlock()
 			time.Sleep(releaseInterval)
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			return released
 		}
-		pass()
-		require.Zero(t, released, "40 MB of 240")
-		now.mapped = 400 << 20
-		pass()
-		require.Equal(t, 1, released)
-		pass()
-		require.Equal(t, 1, released, "nothing is left to return")
-		now = sizes{live: 10 << 20, mapped: 25 << 20}
-		pass()
-		require.Equal(t, 1, released, "a small agent")
-		now.mapped = 40 << 20
-		pass()
-		require.Equal(t, 2, released)
+		require.Zero(t, after(sizes{live: 200 << 20, mapped: 240 << 20}), "40 MB of 240")
+		require.Equal(t, 1, after(sizes{live: 200 << 20, mapped: 400 << 20}))
+		require.Equal(t, 1, after(sizes{live: 200 << 20, mapped: 200 << 20}), "nothing is left to return")
+		require.Equal(t, 1, after(sizes{live: 10 << 20, mapped: 25 << 20}), "a small agent")
+		require.Equal(t, 2, after(sizes{live: 10 << 20, mapped: 40 << 20}))
 	})
 }
 
