@@ -46,7 +46,7 @@ func TestPrivilegedFlowEntry_ReservedBitsStay(t *testing.T) {
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
-		const flags, paths, packets = 0xffff0000, 0x0c00, 0xffff << 48
+		const flags, paths, packets = 0xffff0000, 0x0800, 0xffff << 48
 		n.changeFlows("est", family, func(e *CtEntry) { e.Flags |= flags | paths; e.Packets |= packets })
 		before := n.onlyFlow("est", family)
 		n.passes(podB, back.tcp(t, "A"), actRedirect)
