@@ -13,6 +13,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/vishvananda/netlink"
 
+	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -165,6 +166,7 @@ func TestPrivilegedHost_ToAnAddressThatNoPodHas(t *testing.T) {
 	const reason = "No matching local container found"
 	series := fmt.Sprintf(`waggle_datapath_packets_total{direction="egress",reason=%q}`, reason)
 	for _, target := range []netip.Addr{netip.MustParseAddr("10.244.1.251"), netip.MustParseAddr("fd00:10:244:1::bad")} {
+		eventually(t, func() error { return leadsTo(node, target, podlink.HostDevice) }) // a moment after ADD
 		before, err := scrape(node)
 		if err != nil {
 			t.Fatal(err)
@@ -187,6 +189,21 @@ func TestPrivilegedHost_ToAnAddressThatNoPodHas(t *testing.T) {
 			t.Errorf("%s: %s went from %v to %v", target, series, before[series], after[series])
 		}
 	}
+}
+
+// leadsTo returns an error when the route to an address leads to another device.
+func leadsTo(node *nodekit.Node, target netip.Addr, device string) error {
+	return node.Do(func() error {
+		routes, err := netlink.RouteGet(target.AsSlice())
+		if err != nil || len(routes) == 0 {
+			return fmt.Errorf("no route to %s: %w", target, err)
+		}
+		link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+		if err == nil && link.Attrs().Name != device {
+			err = fmt.Errorf("the route to %s leads to %s", target, link.Attrs().Name)
+		}
+		return err
+	})
 }
 
 func routerOf(t *testing.T, node *nodekit.Node, ipv6 bool) (router netip.Addr) {
