@@ -173,10 +173,12 @@ __attribute__((noinline)) int tunnelled(const struct flow *flow)
 }
 
 /* translate changes a packet of a translated flow, or one for a service. PASS when the stack, or the program of a pod, gets it. */
-static __always_inline verdict translate(struct __sk_buff *skb, struct flow *flow)
+__attribute__((noinline)) int translate(struct __sk_buff *skb, struct flow *flow)
 {
 	verdict v;
 
+	if (!flow)
+		return PASS;
 	if (flow->l4.role == L4_ERROR)
 		return forward_error(skb, flow);
 	if (netdev_known(flow, NAT_FROM_OUTSIDE))
