@@ -37,8 +37,8 @@ func newWorld(t *testing.T) *world {
 	var loading errgroup.Group
 	loading.Go(func() error { return c.LoadTalk(t.Context()) })
 	// Without the second, a connected socket of datagrams in a pod stays with a server that the Service has no more, as long as
-	// that one answers. The default install is what test/kube/waggle runs with.
-	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "bpf-lb-sock-terminate-pod-connections=true"); err != nil {
+	// that one answers. Clients of other nodes are seen under their own addresses without a tunnel alone. The default install is what test/kube/waggle runs with.
+	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "routing-mode=native", "--set", "bpf-lb-sock-terminate-pod-connections=true"); err != nil {
 		t.Fatal(err)
 	}
 	if err := loading.Wait(); err != nil {

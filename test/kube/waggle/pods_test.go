@@ -134,9 +134,9 @@ func routePods(t *testing.T, c *kube.Cluster, n *kube.Node) {
 // inventory lists what pods leave on a node when something goes wrong: links, addresses, state files, namespaces.
 func inventory(t *testing.T, n *kube.Node) string {
 	t.Helper()
-	script := `ip -o link | awk -F': ' '{print $2}' | sed 's/@.*//' | sort; ip -o route; ip -6 -o route; ls /run/netns /run/waggle/endpoints /run/waggle/deleteQueue; ` +
+	script := `ip -o link | awk -F': ' '{print $2}' | sed 's/@.*//' | sort; (ip -o route; ip -6 -o route) | grep -v ' mtu 1450'; ls /run/netns /run/waggle/endpoints /run/waggle/deleteQueue; ` +
 		n.Tool("waggle") + ` endpoint list; ` + n.Tool("waggle") + ` ipam list | grep -v quarantine | tr -s ' '; for m in bpf_endpoints bpf_links ipcache; do ` +
-		n.Tool("waggle") + ` map get $m 2>/dev/null; done | grep -v 'identity=[46] \|node=[1-9]' | tr -s ' '` // other nodes, which come and go, their pods, and health checks; columns are as wide as their rows
+		n.Tool("waggle") + ` map get $m 2>/dev/null; done | grep -v 'identity=[46] \|node=[1-9]' | tr -s ' '` // other nodes, which come and go, their routes and pods, and health checks; columns are as wide as their rows
 	out, err := n.Run(t.Context(), "sh", "-c", script+"; true")
 	if err != nil {
 		t.Fatal(err)
