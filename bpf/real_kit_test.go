@@ -269,7 +269,7 @@ func (r *realNode) sendUntilHeard(t *testing.T, from, to *net.UDPConn) {
 			if _, err = leg.from.WriteToUDPAddrPort(message, portOf(leg.to)); err != nil {
 				t.Fatal(err)
 			}
-			check(t, leg.to.SetReadDeadline(time.Now().Add(2*time.Second)))
+			check(t, leg.to.SetReadDeadline(time.Now().Add(2*time.Second))) // wall clock: a datagram that does not come is sent again
 			if _, _, err = leg.to.ReadFromUDPAddrPort(buf); err == nil {
 				break
 			}
