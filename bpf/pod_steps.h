@@ -125,7 +125,7 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	verdict v;
 
 	if (flow->path == PATH_STACK)
-		return flow->by_tunnel && flow->hops > 1 ? deliver_node(skb, flow) : deliver_stack(skb, self);
+		return tunnel_port && flow->by_tunnel && flow->hops > 1 ? deliver_node(skb, flow) : deliver_stack(skb, self);
 	if (!(to = endpoint_by_id(flow->peer)))
 		return DROP(FILE_POD_STEPS, REASON_NO_ENDPOINT);
 	if (flow->hops <= 1)

@@ -177,6 +177,19 @@ func TestPrivilegedVNI_NodesAreAnsweredThroughTheTunnel(t *testing.T) {
 	})
 }
 
+// A connection that began through the tunnel is answered by the stack when there is no tunnel any more.
+func TestPrivilegedVNI_NodesAreAnsweredWithoutTheTunnelThatWas(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		in := outsideTo(podA, client[family], 5000, 80)
+		n.arrives(podA, ifUplink, in.tcp(t, "S"))
+		n.passes(podA, in.back(podA).tcp(t, "SA"), actOK)
+		n.arrives(podA, ifUplink, in.tcp(t, "A"))
+		n.changeFlows("est", family, func(e *CtEntry) { e.Flags |= CtByTunnel })
+		n.passes(podA, in.back(podA).tcp(t, "A"), actOK)
+	})
+}
+
 // A pod opens connections to a pod that ipcache does not know when its policy does not have to know the peer.
 func TestPrivilegedVNI_OfTheResponder(t *testing.T) {
 	t.Parallel()
