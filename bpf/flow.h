@@ -200,3 +200,24 @@ __attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_ent
 	flow->by_tunnel = !!(entry->flags & CT_BY_TUNNEL);
 	return 1;
 }
+
+/* flow_goes_on reports whether a packet changes nothing about an established flow, and then counts it. */
+static __always_inline int flow_goes_on(struct __sk_buff *skb, struct flow *flow, struct ct_entry *entry, const struct endpoint_facts *self)
+{
+	__u32 now, expires;
+
+	now = ct_now();
+	expires = now + ct_any_timeout;
+	if (flow->l4.protocol == IPPROTO_TCP) {
+		if ((entry->flags & (CT_CLOSING | CT_STANDS)) != CT_STANDS)
+			return 0;
+		expires = now + ct_tcp_timeout;
+	}
+	if (ct_expired(entry, now) || !flow_stands(flow, entry, self))
+		return 0;
+	if (entry->expires != expires)
+		entry->expires = expires;
+	entry->packets++;
+	entry->bytes += skb->len;
+	return 1;
+}

@@ -42,7 +42,6 @@ __attribute__((noinline)) int goes_on(struct __sk_buff *skb, const struct whole 
 {
 	struct flow *flow = flow_current();
 	struct ct_entry *entry;
-	__u32 now, expires;
 	union ct_key key;
 
 	if (!packet || !self || !flow || !goes_on_ports(skb, packet, &flow->l4))
@@ -59,19 +58,8 @@ __attribute__((noinline)) int goes_on(struct __sk_buff *skb, const struct whole 
 	entry = ct_established(&key, flow->family);
 	if (!entry || entry->check != flow->check || (entry->flags & CT_TRANSLATED))
 		return 0;
-	now = ct_now();
-	expires = now + ct_any_timeout;
-	if (flow->l4.protocol == IPPROTO_TCP) {
-		if ((entry->flags & (CT_CLOSING | CT_STANDS)) != CT_STANDS)
-			return 0;
-		expires = now + ct_tcp_timeout;
-	}
-	if (ct_expired(entry, now) || !flow_stands(flow, entry, self))
+	if (!flow_goes_on(skb, flow, entry, self))
 		return 0;
-	if (entry->expires != expires)
-		entry->expires = expires;
-	entry->packets++;
-	entry->bytes += skb->len;
 	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
 	return 1;
 }

@@ -183,7 +183,6 @@ static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *
 __attribute__((noinline)) int track_quickly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, int egress)
 {
 	struct ct_entry *entry;
-	__u32 now, expires;
 	union ct_key key;
 
 	if (!flow || !self)
@@ -197,20 +196,7 @@ __attribute__((noinline)) int track_quickly(struct __sk_buff *skb, struct flow *
 	/* Who opened a translated flow sends into it by the service only; this looks the same and is another flow. */
 	if (egress && (entry->flags & CT_TRANSLATED) && !ct_end(entry, flow->second))
 		return 0;
-	now = ct_now();
-	expires = now + ct_any_timeout;
-	if (flow->l4.protocol == IPPROTO_TCP) {
-		if ((entry->flags & (CT_CLOSING | CT_STANDS)) != CT_STANDS)
-			return 0;
-		expires = now + ct_tcp_timeout;
-	}
-	if (ct_expired(entry, now) || !flow_stands(flow, entry, self))
-		return 0;
-	if (entry->expires != expires)
-		entry->expires = expires;
-	entry->packets++;
-	entry->bytes += skb->len;
-	return 1;
+	return flow_goes_on(skb, flow, entry, self);
 }
 
 /* track_rest tracks a packet that track_quickly does not pass. It may be translated already. */
