@@ -2,6 +2,7 @@ package k8sobjects
 
 import (
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -56,7 +57,8 @@ func fromCilium(object runtime.Object, written uint64) (Row, error) {
 	case *ciliumv2.CiliumNode:
 		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumNode(o), nil })
 	case *ciliumv2.CiliumEndpoint:
-		o.Labels, o.Annotations = nil, nil // which nobody reads, and there are many
+		o.Annotations = nil // there are many objects, and nothing reads more of them than the label
+		maps.DeleteFunc(o.Labels, func(name, _ string) bool { return name != ciliumv2.NodeLabel })
 		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumEndpoint(o, written) })
 	case *ciliumv2.CiliumIdentity:
 		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumIdentity(o) })
