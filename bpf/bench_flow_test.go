@@ -84,7 +84,7 @@ func guarded(n *node) {
 // have never seen, which push older ones out of the table of unanswered flows.
 func BenchmarkFlow(b *testing.B) {
 	for _, family := range families {
-		a, peer, known := podA.addr(family), podB.addr(family), benchKnown[family]
+		a, peer, known, world := podA.addr(family), podB.addr(family), benchKnown[family], outside[family]
 		for _, c := range []struct {
 			name   string
 			action uint32
@@ -94,6 +94,7 @@ func BenchmarkFlow(b *testing.B) {
 			hook   string
 		}{
 			{"to-pod", actRedirect, sent(podA, a, peer).withHops(255), sent(podB, peer, a), ifPodB, PodEgress},
+			{"to-world", actOK, sent(podA, a, world), received(podA, world, a), ifLoopback, PodIngress},
 			{"to-remote", actOK, sent(podA, a, known), received(podA, known, a), ifLoopback, PodIngress},
 		} {
 			c.answer.sport, c.answer.dport = 53, 1234
@@ -111,7 +112,8 @@ func BenchmarkFlow(b *testing.B) {
 				}
 				fast := n.programs[PodEgress]
 				n.constants = map[string]uint32{VariableVerdictEvents: 1, VariableFastPath: 0}
-				measureAgainst(b, fast, emptyProgram(b), c.action, c.flow.bytes(b), n.loadProgram(PodEgress))
+				measureAgainst(b, fast, emptyProgram(b), c.action, c.flow.bytes(b), rival{"of-slow-path", n.loadProgram(PodEgress), true},
+					rival{"ns/packet-kernel", n.kernelPart(b, family, c.action), false})
 			})
 			b.Run(fmt.Sprintf("new/%s/IPv%d", c.name, family), func(b *testing.B) {
 				n := newFullNode(b)
@@ -123,10 +125,47 @@ func BenchmarkFlow(b *testing.B) {
 	}
 }
 
+// kernelPart makes a program with nothing but what the kernel does for a packet of the established flow: the look-up of its entry and of its endpoint,
+// and for actRedirect the redirect to the peer. No program that needs both can take less.
+func (n *node) kernelPart(b *testing.B, family int, action uint32) *ebpf.Program {
+	b.Helper()
+	flows := n.maps[ctEstOf(family)]
+	var key []byte
+	if err := flows.NextKey(nil, &key); err != nil {
+		b.Fatal(err)
+	}
+	size := (len(key) + 7) &^ 7 // the stack is written in words of 8 bytes
+	padded := append(key, make([]byte, size-len(key))...)
+	code := asm.Instructions{asm.Mov.Imm(asm.R8, int32(action))}
+	for i := 0; i < size; i += 8 {
+		code = append(code, asm.LoadImm(asm.R3, int64(binary.NativeEndian.Uint64(padded[i:])), asm.DWord),
+			asm.StoreMem(asm.RFP, int16(i-size), asm.R3, asm.DWord))
+	}
+	lookUp := func(m *ebpf.Map, offset int) {
+		code = append(code, asm.LoadMapPtr(asm.R1, m.FD()), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, int32(offset)),
+			asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "miss"))
+	}
+	lookUp(flows, -size)
+	code = append(code, asm.StoreImm(asm.RFP, int16(-size-8), int64(podA.id), asm.Word))
+	lookUp(n.maps[MapEndpointFacts], -size-8)
+	if action == actRedirect {
+		code = append(code, asm.Mov.Imm(asm.R1, int32(ifPodB)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirectPeer.Call(), asm.Mov.Reg(asm.R8, asm.R0))
+	}
+	code = append(code, asm.Mov.Reg(asm.R0, asm.R8), asm.Return(), asm.Mov.Imm(asm.R0, -2).WithSymbol("miss"), asm.Return())
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: code})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = program.Close() })
+	return program
+}
+
+func ctEstOf(family int) string { return map[int]string{4: MapCtEst4, 6: MapCtEst6}[family] }
+
 // established counts the established flows of a family.
 func (n *node) established(family int) (count int) {
 	var key, value []byte
-	all := n.maps[map[int]string{4: MapCtEst4, 6: MapCtEst6}[family]].Iterate()
+	all := n.maps[ctEstOf(family)].Iterate()
 	for all.Next(&key, &value) {
 		count++
 	}

@@ -56,35 +56,42 @@ func measure(b *testing.B, program *ebpf.Program, action uint32, packet []byte) 
 	measureAgainst(b, program, emptyProgram(b), action, packet)
 }
 
-// measureAgainst is [measure] with another program in place of the empty one. Where the program has a variant, it reports what part of the variant's
-// time it takes.
-func measureAgainst(b *testing.B, program, empty *ebpf.Program, action uint32, packet []byte, variant ...*ebpf.Program) {
+// rival is a program whose time for the same packet is measured in turn with that of the program of a benchmark.
+type rival struct {
+	unit    string
+	program *ebpf.Program
+	ratio   bool // report the part of the rival's time that the program takes, else the rival's time, each less the empty program's
+}
+
+// measureAgainst is [measure] with another program in place of the empty one, and with rivals.
+func measureAgainst(b *testing.B, program, empty *ebpf.Program, action uint32, packet []byte, rivals ...rival) {
 	b.Helper()
-	var own, base, other []time.Duration
-	type measured struct {
-		program *ebpf.Program
-		action  uint32
-		into    *[]time.Duration
-	}
-	all := []measured{{program, action, &own}, {empty, actOK, &base}}
-	for _, p := range variant {
-		all = append(all, measured{p, action, &other})
+	var own, base []time.Duration
+	others := make([][]time.Duration, len(rivals))
+	run := func(p *ebpf.Program, action uint32, into *[]time.Duration) {
+		got, took, err := p.Benchmark(packet, benchRepeats, nil)
+		if err != nil || got != action {
+			b.Fatalf("action %d, want %d: %v", int32(got), int32(action), err)
+		}
+		*into = append(*into, took)
 	}
 	for b.Loop() {
-		for _, m := range all {
-			got, took, err := m.program.Benchmark(packet, benchRepeats, nil)
-			if err != nil || got != m.action {
-				b.Fatalf("action %d, want %d: %v", int32(got), int32(m.action), err)
-			}
-			*m.into = append(*m.into, took)
+		run(program, action, &own)
+		run(empty, actOK, &base)
+		for i, r := range rivals {
+			run(r.program, action, &others[i])
 		}
 	}
 	gross := typical(own)
 	net := gross - typical(base)
 	b.ReportMetric(float64(gross.Nanoseconds()), "ns/packet")
 	b.ReportMetric(float64(net.Nanoseconds()), "ns/packet-net")
-	if len(variant) > 0 {
-		b.ReportMetric(float64(net)/float64(typical(other)-typical(base)), "of-slow-path")
+	for i, r := range rivals {
+		value := float64(typical(others[i]) - typical(base))
+		if r.ratio {
+			value = float64(net) / value
+		}
+		b.ReportMetric(value, r.unit)
 	}
 	b.ReportMetric(0, "ns/op") // an operation would be two system calls and 120 packets
 }

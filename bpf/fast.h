@@ -24,6 +24,7 @@
 #include "service_maps.h"
 
 #define NOT_FAST (-1)
+#define FAST_STACK (-2) /* the packet goes to the stack, or past it to another node */
 
 /* 0 leaves every packet to the slow path. */
 volatile const __u32 fast_path = 1;
@@ -202,7 +203,16 @@ static __always_inline int fast_hop(void *header, const __u8 family)
 	return 1;
 }
 
-/* fast_send sends a packet to the stack, or into the pod of the peer. It returns the action, or NOT_FAST; then the packet is unchanged. */
+/* fast_stack returns the action for a packet that the stack forwards. The step that sends to other nodes has nothing to do for an address that only this node or
+ * no node has: when that changes, the epochs of the flow change as well. */
+static __always_inline int fast_stack(const struct ct_entry *entry, __u32 second)
+{
+	__u32 peer = ct_end_identity(entry, !ct_end(entry, second));
+
+	return peer == IDENTITY_HOST || peer == world_ipv4 || peer == world_ipv6 ? TC_ACT_OK : FAST_STACK;
+}
+
+/* fast_send sends a packet to the stack, or into the pod of the peer. It returns the action, FAST_STACK, or NOT_FAST; then the packet is unchanged. */
 static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *packet, const union ct_key *key, const __u8 family)
 {
 	struct ct_entry *entry = ct_established(key, family);
@@ -218,7 +228,7 @@ static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *p
 	if (ct_path(entry) == PATH_STACK) {
 		fast_count(skb, entry, packet->l4.protocol, now);
 		deliver_stack(skb, self);
-		return TC_ACT_OK;
+		return fast_stack(entry, packet->second);
 	}
 	if (!(peer = fast_peer(entry, packet->second)) || *(volatile __u32 *)&entry->check != packet->check || !fast_hop(packet->ip, family))
 		return NOT_FAST; /* the check again: the entry may have become that of another flow meanwhile */
@@ -273,7 +283,7 @@ __attribute__((noinline)) int fast6(struct __sk_buff *skb)
 	return fast_send(skb, &packet, &key, 6);
 }
 
-/* fast returns the action for a packet that a pod sends, or NOT_FAST. */
+/* fast returns the action for a packet that a pod sends, FAST_STACK or NOT_FAST. */
 static __always_inline int fast(struct __sk_buff *skb)
 {
 	if (!fast_path || skb->vlan_present)

@@ -106,11 +106,12 @@ int pod_egress(struct __sk_buff *skb)
 	struct observation seen;
 	verdict v;
 
-	if (action != NOT_FAST) {
-		if (action == TC_ACT_OK)
-			conclude_stack(skb);
-		return action;
+	if (action == FAST_STACK) {
+		conclude_stack(skb);
+		return TC_ACT_OK;
 	}
+	if (action != NOT_FAST)
+		return action;
 	seen = (struct observation){ .direction = DIRECTION_EGRESS };
 	v = judge(skb, &seen);
 	return conclude(skb, v, &seen);

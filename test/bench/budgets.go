@@ -33,11 +33,13 @@ var (
 	requestBudget      = atLeastOf(0.98)
 	oneRuleBudget      = atLeastOf(0.99) // of the rate without policy
 	manyRulesBudget    = atLeastOf(0.98) // with 16,000 entries
+	nativeTCPBudget    = atLeastOf(0.80) // of the rate over one bare veth pair
 	tunnelTCPBudget    = atLeastOf(0.93) // over IPv4, of the rate by routes
 	tunnelUDPBudget    = atLeastOf(0.88)
 	changesBudget      = atLeastOf(0.98) // while addresses elsewhere change
 	changesCPUBudget   = figures.AtMost(figures.Value{Number: 0.5, Unit: "% of a core"})
-	establishedBudget  = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec})
+	establishedBudget  = figures.AtMost(figures.Value{Number: 40, Unit: figures.NanoSec})
+	packetBudget       = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec}) // the whole path, without the entry of a flow
 	newFlowBudget      = figures.AtMost(figures.Value{Number: 1200, Unit: figures.NanoSec})
 	instructionsBudget = figures.AtMost(figures.Value{Number: 14_000, Unit: "instructions"})
 	mapMemoryBudget    = figures.AtMost(megabytes(88)) // all maps at their default sizes

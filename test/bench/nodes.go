@@ -24,7 +24,7 @@ type nodePair struct {
 
 // startPair starts two nodes whose pods reach each other by a routing mode.
 func (b *bench) startPair(ctx context.Context, args ...string) (_ *nodePair, err error) {
-	cluster, err := nodekit.NewCluster(nodekit.Options{BinDir: b.bin, AgentArgs: append([]string{installedStop}, args...)}, 2)
+	cluster, err := nodekit.NewPair(nodekit.Options{BinDir: b.bin, AgentArgs: append([]string{installedStop}, args...)})
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 		if !ipv6 {
 			tcp, udp = tunnelTCPBudget, tunnelUDPBudget
 		}
-		b.compareRates("request-response between nodes by TCP over "+family+", routes against a bare veth", native.tcp, bare.tcp, unlimited)
+		b.compareRates("request-response between nodes by TCP over "+family+", routes against a bare veth", native.tcp, bare.tcp, nativeTCPBudget)
 		b.compareRates("request-response between nodes by UDP over "+family+", routes against a bare veth", native.udp, bare.udp, unlimited)
 		b.compareRates("request-response between nodes by TCP over "+family+", tunnel against routes", tunnel.tcp, native.tcp, tcp)
 		b.compareRates("request-response between nodes by UDP over "+family+", tunnel against routes", tunnel.udp, native.udp, udp)

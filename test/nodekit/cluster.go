@@ -20,6 +20,7 @@ const bridge = "underlay"
 type Cluster struct {
 	Nodes   []*Node
 	outside namespaces
+	joined  bool // no bridge: eth0 of both nodes are the ends of one veth pair
 }
 
 // member says which node of a cluster a node is.
@@ -30,8 +31,17 @@ type member struct {
 
 // NewCluster makes nodes node-1, node-2 and so on with options, which must not name ranges of pods. Node i has the pod ranges
 // 10.244.i.0/24 and fd00:10:244:i::/64, and the i-th addresses from UplinkIPv4 and UplinkIPv6 on. The agents are not started.
-func NewCluster(options Options, nodes int) (_ *Cluster, err error) {
-	c := &Cluster{}
+func NewCluster(options Options, nodes int) (*Cluster, error) {
+	return newCluster(&Cluster{}, options, nodes)
+}
+
+// NewPair makes two nodes as [NewCluster] does, but eth0 of one is the peer of eth0 of the other: a benchmark of what passes between nodes does not
+// measure a bridge. Their default routes lead nowhere.
+func NewPair(options Options) (*Cluster, error) {
+	return newCluster(&Cluster{joined: true}, options, 2)
+}
+
+func newCluster(c *Cluster, options Options, nodes int) (_ *Cluster, err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
@@ -113,15 +123,56 @@ func (n *Node) join(m *member) {
 	}
 }
 
-// plugIn connects eth0 with the bridge. The bridge's port has the name of the node.
+// plugIn connects eth0 with the other nodes of its cluster.
 func (n *Node) plugIn() error {
+	connect := n.plugIntoBridge
+	if n.options.member.cluster.joined {
+		connect = n.joinPeer
+	}
+	if err := connect(); err != nil {
+		return err
+	}
+	return n.Do(func() error { return address("eth0", OutsideIPv4, n.uplinks...) })
+}
+
+// spareEnd is the name of the end of a veth pair that waits outside for the second node.
+const spareEnd = "spare"
+
+// joinPeer makes a veth pair for the first node of a pair, whose other end the second node takes.
+func (n *Node) joinPeer() error {
+	if n.options.member.number == 1 {
+		return n.Do(func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: spareEnd,
+				PeerNamespace: netlink.NsFd(int(n.outside.net.Fd()))})
+		})
+	}
+	if err := n.Outside(func() error {
+		end, err := netlink.LinkByName(spareEnd)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetNsFd(end, int(n.ns.net.Fd()))
+	}); err != nil {
+		return err
+	}
+	return n.Do(func() error {
+		end, err := netlink.LinkByName(spareEnd)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetName(end, "eth0")
+	})
+}
+
+// plugIntoBridge connects eth0 with the bridge, whose port has the name of the node.
+func (n *Node) plugIntoBridge() error {
 	if err := n.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: n.name,
 			PeerNamespace: netlink.NsFd(int(n.outside.net.Fd()))})
 	}); err != nil {
 		return err
 	}
-	if err := n.Outside(func() error {
+	return n.Outside(func() error {
 		port, err := netlink.LinkByName(n.name)
 		if err != nil {
 			return err
@@ -134,10 +185,7 @@ func (n *Node) plugIn() error {
 			return fmt.Errorf("connect %s with bridge %s: %w", n.name, bridge, err)
 		}
 		return netlink.LinkSetUp(port)
-	}); err != nil {
-		return err
-	}
-	return n.Do(func() error { return address("eth0", OutsideIPv4, n.uplinks...) })
+	})
 }
 
 // Name is the name of the Node object.
