@@ -83,7 +83,7 @@ func TestPrivilegedReal_EstablishedFlowsGoIntoThePod(t *testing.T) {
 				pod, distant := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
 				const exchanges = 20
 				before := passed()
-				s.sendUntilHeard(t, pod, distant)
+				s.exchange(t, pod, distant, 100)
 				if passed() == before {
 					t.Errorf("IPv%d: the first datagrams have not passed the link of the pod", family)
 				}

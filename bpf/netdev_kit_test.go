@@ -88,8 +88,10 @@ func newSurroundings(t *testing.T, links nodeLinks, constants ...map[string]uint
 	t.Helper()
 	s := &surroundings{realNode: newRealNode(t, constants...), clients: testnet.New(t), distant: testnet.New(t)}
 	s.surround()
+	for _, ns := range []*testnet.Namespace{s.host, s.clients, s.distant} {
+		ns.Do(func() { check(t, withoutDAD()) })
+	}
 	s.host.Do(func() {
-		check(t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))
 		check(t, s.wireOut("uplink", ifUplink, s.clients, nodeOut, links.uplink))
 		check(t, s.wireOut("backbone", ifBackbone, s.distant, nodeIn, links.backbone))
 	})
@@ -121,6 +123,12 @@ func newSurroundings(t *testing.T, links nodeLinks, constants ...map[string]uint
 		check(t, waitUsable([]string{"eth0"}, otherNode[4], otherNode[6], distantPod[4], distantPod[6]))
 	})
 	return s
+}
+
+// withoutDAD lets links that are made later use their link-local addresses at once. Before that a neighbour with another source than an address of its link
+// asks for nobody, and drops what it has for the node after three seconds: duplicate address detection takes longer while many namespaces are made.
+func withoutDAD() error {
+	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
 // guard puts the rules of the node in place: nobody outside is the node or a pod, and no pod speaks past its programs.

@@ -256,31 +256,6 @@ func listenUDP(t *testing.T, ns *testnet.Namespace, addr netip.Addr) *net.UDPCon
 
 func portOf(conn *net.UDPConn) netip.AddrPort { return conn.LocalAddr().(*net.UDPAddr).AddrPort() }
 
-// sendUntilHeard sends a datagram each way until it arrives, as [realNode.exchange] sends one of 100 bytes. On a busy machine the first may be lost while neighbours are found.
-func (r *realNode) sendUntilHeard(t *testing.T, from, to *net.UDPConn) {
-	t.Helper()
-	message, buf := make([]byte, 100), make([]byte, 100)
-	for i := range message {
-		message[i] = byte(i)
-	}
-	for _, leg := range []struct{ from, to *net.UDPConn }{{from, to}, {to, from}} {
-		var err error
-		for range 10 {
-			if _, err = leg.from.WriteToUDPAddrPort(message, portOf(leg.to)); err != nil {
-				t.Fatal(err)
-			}
-			check(t, leg.to.SetReadDeadline(time.Now().Add(2*time.Second))) // wall clock: a datagram that does not come is sent again
-			if _, _, err = leg.to.ReadFromUDPAddrPort(buf); err == nil {
-				break
-			}
-		}
-		if err != nil {
-			t.Fatalf("from %s to %s: %v; last event %+v", portOf(leg.from), portOf(leg.to), err, r.event())
-		}
-		check(t, leg.to.SetReadDeadline(time.Now().Add(patience)))
-	}
-}
-
 // exchange sends a datagram from one socket to another and its echo back.
 func (r *realNode) exchange(t *testing.T, from, to *net.UDPConn, size int) {
 	t.Helper()
