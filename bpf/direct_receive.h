@@ -26,7 +26,7 @@ static __always_inline struct endpoint_facts *direct_target(struct __sk_buff *sk
 	struct endpoint_ref *ref;
 	__u32 mtu = 0;
 
-	if (!direct_node(&packet->from) || !(ref = bpf_map_lookup_elem(&bpf_endpoints, &packet->to)) || (ref->flags & ADDRESS_HOST) ||
+	if (!(ref = bpf_map_lookup_elem(&bpf_endpoints, &packet->to)) || (ref->flags & ADDRESS_HOST) || !direct_node(&packet->from) ||
 	    !(facts = endpoint_by_id(ref->id)))
 		return NULL;
 	return bpf_check_mtu(skb, facts->ifindex, &mtu, 0, 0) < 0 || packet->segment > mtu ? NULL : facts;
@@ -53,9 +53,9 @@ static __always_inline verdict direct_hop(struct __sk_buff *skb, __u32 family)
 	return ipv6_hop(skb);
 }
 
-/* direct_receive delivers a packet to the pod that it is for, whose program judges it as if it came from the stack; one of an established flow goes
- * straight into the namespace of the pod. PASS when the stack delivers it. */
-__attribute__((noinline)) int direct_receive(struct __sk_buff *skb)
+/* direct_receive delivers a packet to the pod that it is for: one that changes nothing about an established flow straight into the namespace of the pod, and
+ * with established 0 any other, whose program judges it as if it came from the stack. PASS for the rest, which stays as it is. */
+__attribute__((noinline)) int direct_receive(struct __sk_buff *skb, int established)
 {
 	struct endpoint_facts *facts;
 	struct whole packet = {};
@@ -65,7 +65,9 @@ __attribute__((noinline)) int direct_receive(struct __sk_buff *skb)
 		return PASS;
 	if (!(facts = direct_target(skb, &packet)) || !direct_returns(skb, &packet))
 		return PASS;
+	if (established && !goes_on(skb, &packet, facts, 0, IDENTITY_UNKNOWN))
+		return PASS;
 	if ((v = direct_hop(skb, packet.family)) != CONTINUE)
 		return v;
-	return goes_on(skb, &packet, facts, 0, IDENTITY_UNKNOWN) ? deliver_peer(skb, facts) : deliver_link(skb, facts);
+	return established ? deliver_peer(skb, facts) : deliver_link(skb, facts);
 }
