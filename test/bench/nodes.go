@@ -123,13 +123,15 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 		defer p.cluster.Close()
 		pairs = append(pairs, p)
 	}
-	joined, err := nodekit.NewBarePair()
-	if err != nil {
-		return err
+	for _, control := range []func() (*nodekit.BarePair, error){nodekit.NewBarePair, nodekit.NewRedirectedNodes} {
+		joined, err := control()
+		if err != nil {
+			return err
+		}
+		defer joined.Close()
+		pairs = append(pairs, &nodePair{path: sideOf("", joined).path})
 	}
-	defer joined.Close()
-	pairs = append(pairs, &nodePair{path: sideOf("bare veth", joined).path})
-	native, tunnel, bare := pairs[0], pairs[1], pairs[2]
+	native, tunnel, bare, redirected := pairs[0], pairs[1], pairs[2], pairs[3]
 	for _, ipv6 := range []bool{false, true} {
 		family := map[bool]string{false: "IPv4", true: "IPv6"}[ipv6]
 		for _, p := range pairs {
@@ -146,6 +148,8 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 		if !ipv6 {
 			tcp, udp = tunnelTCPBudget, tunnelUDPBudget
 		}
+		b.compareRates("request-response between nodes by TCP over "+family+", programs that redirect against a bare veth", redirected.tcp, bare.tcp, unlimited)
+		b.compareRates("request-response between nodes by TCP over "+family+", routes against programs that redirect", native.tcp, redirected.tcp, unlimited)
 		b.compareRates("request-response between nodes by TCP over "+family+", routes against a bare veth", native.tcp, bare.tcp, nativeTCPBudget)
 		b.compareRates("request-response between nodes by UDP over "+family+", routes against a bare veth", native.udp, bare.udp, unlimited)
 		b.compareRates("request-response between nodes by TCP over "+family+", tunnel against routes", tunnel.tcp, native.tcp, tcp)

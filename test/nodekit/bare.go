@@ -13,11 +13,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// BarePair is two namespaces that one veth pair joins without any program, or two by way of one that only redirects: the controls of
+// BarePair is two namespaces that one veth pair joins without any program, or several by way of programs that only redirect: the controls of
 // benchmarks.
 type BarePair struct {
 	client, server namespaces
-	between        *namespaces     // of the ends of two pairs; nil when one pair joins both namespaces
+	between        []namespaces    // of the ends of several pairs; none when one pair joins both namespaces
 	programs       []*ebpf.Program // at these ends
 }
 
@@ -37,13 +37,70 @@ func NewBarePair() (*BarePair, error) {
 // redirect to the other namespace: no datapath between pods can be faster.
 func NewRedirectedPair() (*BarePair, error) {
 	return newPair(func(b *BarePair) error {
-		between, err := newNamespaces()
+		node, err := b.addBetween()
 		if err != nil {
 			return err
 		}
-		b.between = &between
-		return between.Do(b.redirect)
+		return node.Do(func() error {
+			client, err := endTo(b.client, 0)
+			if err != nil {
+				return err
+			}
+			server, err := endTo(b.server, 1)
+			if err != nil {
+				return err
+			}
+			return errors.Join(b.redirect(client, server, asm.FnRedirectPeer), b.redirect(server, client, asm.FnRedirectPeer))
+		})
 	})
+}
+
+// NewRedirectedNodes makes two namespaces, each with a veth pair to a namespace that stands for its node, and a pair between those two. The programs
+// there do nothing but redirect: no datapath between pods of two nodes can be faster.
+func NewRedirectedNodes() (*BarePair, error) {
+	return newPair(func(b *BarePair) error {
+		var nodes []namespaces
+		for range 2 {
+			node, err := b.addBetween()
+			if err != nil {
+				return err
+			}
+			nodes = append(nodes, node)
+		}
+		if err := nodes[0].Do(func() error {
+			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: wire, HardwareAddr: endMAC(0)}, PeerName: wire,
+				PeerNamespace: netlink.NsFd(int(nodes[1].net.Fd())), PeerHardwareAddr: endMAC(1)})
+		}); err != nil {
+			return err
+		}
+		for i, pod := range []namespaces{b.client, b.server} {
+			if err := nodes[i].Do(func() error {
+				end, err := endTo(pod, i)
+				if err != nil {
+					return err
+				}
+				out, err := upWithClsact(wire)
+				if err != nil {
+					return err
+				}
+				return errors.Join(b.redirect(end, out, asm.FnRedirect), b.redirect(out, end, asm.FnRedirectPeer))
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// wire is the name of both ends of the veth pair between the namespaces of [NewRedirectedNodes].
+const wire = "wire"
+
+func (b *BarePair) addBetween() (namespaces, error) {
+	ns, err := newNamespaces()
+	if err == nil {
+		b.between = append(b.between, ns)
+	}
+	return ns, err
 }
 
 // newPair makes the namespaces, which join connects by links that are called eth0 there.
@@ -73,40 +130,49 @@ func vethTo(peer namespaces, name string, mac net.HardwareAddr) error {
 		PeerNamespace: netlink.NsFd(int(peer.net.Fd())), PeerHardwareAddr: mac})
 }
 
-// redirect joins both namespaces by way of this one. Both ends of a pair have the same address, so that a frame to one is one to the other.
-func (b *BarePair) redirect() error {
+// endMAC is the address of both ends of the pair to the client, number 0, or the server, number 1: a frame to one end is one to the other.
+func endMAC(number int) net.HardwareAddr { return net.HardwareAddr{2, 9, 9, 0, 0, byte(number)} }
+
+// endTo makes a veth pair to the namespace of the client or the server, and returns the index of the end here.
+func endTo(to namespaces, number int) (int, error) {
+	name := fmt.Sprintf("to%d", number)
+	if err := vethTo(to, name, endMAC(number)); err != nil {
+		return 0, err
+	}
+	return upWithClsact(name)
+}
+
+// upWithClsact sets a link up that can have programs, and returns its index.
+func upWithClsact(name string) (int, error) {
+	handle, err := tc.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer handle.Close()
+	link, err := netlink.LinkByName(name)
+	if err == nil {
+		err = errors.Join(netlink.LinkSetUp(link), handle.EnsureClsact(link.Attrs().Index, tc.Blocks{}))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("set up %s: %w", name, err)
+	}
+	return link.Attrs().Index, nil
+}
+
+// redirect lets what arrives at one link continue at another one, by bpf_redirect or bpf_redirect_peer.
+func (b *BarePair) redirect(from, to int, helper asm.BuiltinFunc) error {
 	handle, err := tc.Open()
 	if err != nil {
 		return err
 	}
 	defer handle.Close()
-	var ends []int
-	for i, to := range []namespaces{b.client, b.server} {
-		name := fmt.Sprintf("to%d", i)
-		if err := vethTo(to, name, net.HardwareAddr{2, 9, 9, 0, 0, byte(i)}); err != nil {
-			return err
-		}
-		link, err := netlink.LinkByName(name)
-		if err == nil {
-			err = errors.Join(netlink.LinkSetUp(link), handle.EnsureClsact(link.Attrs().Index, tc.Blocks{}))
-		}
-		if err != nil {
-			return fmt.Errorf("set up %s: %w", name, err)
-		}
-		ends = append(ends, link.Attrs().Index)
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "redirect", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R1, int32(to)), asm.Mov.Imm(asm.R2, 0), helper.Call(), asm.Return()}})
+	if err != nil {
+		return fmt.Errorf("load the program that redirects: %w", err)
 	}
-	for i, end := range ends {
-		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "redirect", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-			asm.Mov.Imm(asm.R1, int32(ends[1-i])), asm.Mov.Imm(asm.R2, 0), asm.FnRedirectPeer.Call(), asm.Return()}})
-		if err != nil {
-			return fmt.Errorf("load the program that redirects: %w", err)
-		}
-		b.programs = append(b.programs, program)
-		if err := handle.ReplaceFilter(tc.Ingress(end), "redirect", program.FD()); err != nil {
-			return err
-		}
-	}
-	return nil
+	b.programs = append(b.programs, program)
+	return handle.ReplaceFilter(tc.Ingress(from), "redirect", program.FD())
 }
 
 // Client and Server are the two ends; Addr is the server's address in a family.
@@ -122,8 +188,8 @@ func (b *BarePair) Addr(ipv6 bool) netip.Addr {
 // Close removes the namespaces, and with them all else.
 func (b *BarePair) Close() error {
 	err := errors.Join(b.client.Close(), b.server.Close())
-	if b.between != nil {
-		err = errors.Join(err, b.between.Close())
+	for _, ns := range b.between {
+		err = errors.Join(err, ns.Close())
 	}
 	for _, p := range b.programs {
 		err = errors.Join(err, p.Close())
