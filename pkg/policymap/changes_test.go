@@ -138,7 +138,7 @@ func replay(options policy.Options, changes []change) string {
 			return fmt.Sprintf("a compiled policy has changed from\n%sto\n%s", p.rendered, now)
 		}
 	}
-	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.counts) + len(r.namedRules) + len(r.podsOf)
+	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.of) + len(r.unsettled) + len(r.namedRules) + len(r.podsOf)
 	if len(s.policies)+len(s.subjects)+len(s.pods) == 0 && left != 0 {
 		return fmt.Sprintf("%d things are left of nothing", left)
 	}
@@ -262,7 +262,7 @@ func TestResolver_NothingOpensWhileCIDRsHaveNoIdentity(t *testing.T) {
 
 // chosen are the identities that each choice of peers by labels or numbers includes, and the policies that make it.
 func chosen(r *Resolver) map[string][]string {
-	r.selectors.resolve()
+	r.settle()
 	all := map[string][]string{}
 	for ref, p := range r.policies {
 		p.eachRule(func(rule *rule) {

@@ -108,17 +108,24 @@ func contains(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }
 
-// prefixCounts counts the users of prefixes.
+// prefixCounts counts the rules that name a prefix, by the namespaces of their policies. The namespace of cluster-wide policies is "".
 type prefixCounts struct {
-	counts  map[netip.Prefix]int
-	changed bool // a prefix has come or gone
+	of      map[string]map[netip.Prefix]int
+	changed bool // a prefix was added or removed
 }
 
-func (c *prefixCounts) add(prefix netip.Prefix, by int) {
-	before := c.counts[prefix]
-	c.counts[prefix] = before + by
-	if before+by == 0 {
-		delete(c.counts, prefix)
+func (c *prefixCounts) add(namespace string, prefix netip.Prefix, by int) {
+	counts := c.of[namespace]
+	if counts == nil {
+		counts = map[netip.Prefix]int{}
+		c.of[namespace] = counts
+	}
+	before := counts[prefix]
+	if counts[prefix] = before + by; before+by == 0 {
+		delete(counts, prefix)
+	}
+	if len(counts) == 0 {
+		delete(c.of, namespace)
 	}
 	c.changed = c.changed || before == 0 || before+by == 0
 }

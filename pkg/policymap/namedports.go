@@ -38,8 +38,11 @@ func (n namedRef) at(ports []policy.NamedPort) (out []span) {
 	return out
 }
 
-// NamesPortsOfPeers tells whether there is a rule for which [Resolver.UpsertPod] makes a difference.
-func (r *Resolver) NamesPortsOfPeers() bool { return len(r.namedRules) > 0 }
+// NamesPortsOfPeers reports whether an endpoint has a rule for which [Resolver.UpsertPod] makes a difference.
+func (r *Resolver) NamesPortsOfPeers() bool {
+	r.settle()
+	return len(r.namedRules) > 0
+}
 
 // UpsertPod says where a pod of the cluster is and which ports it names; the key is the caller's. A pod that may be known by several
 // identities is all of them at once. Of nothing it forgets the pod.

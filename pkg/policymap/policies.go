@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// rule is a rule of a policy, as the compiler needs it.
+// rule is a rule of a policy, as the compiler needs it. Only a rule of a part that is in use has selectors and cidrs.
 type rule struct {
 	*policy.Rule
 	ref       policy.Ref
@@ -56,6 +56,7 @@ type part struct {
 	index  int
 	serial uint64 // rises from part to part
 	rules  map[policy.Direction][]*rule
+	users  map[policy.Direction]int // rule sets of endpoints that have it
 }
 
 // speaksOf tells whether the part says anything of a direction.
@@ -96,7 +97,7 @@ func (r *Resolver) UpsertPolicy(p *policy.Policy) {
 	now := r.adopt(p, old)
 	r.policies[p.Ref] = now
 	r.replaceParts(old, now)
-	r.release(old, now) // after the new one has taken what both use
+	r.release(old, now)
 }
 
 // DeletePolicy forgets a policy.
@@ -124,7 +125,8 @@ func (r *Resolver) adopt(p *policy.Policy, old *policyState) *policyState {
 	s := &policyState{policy: p, cookies: map[string]uint32{}}
 	for i := range p.Parts {
 		r.serial++
-		one := &part{Part: &p.Parts[i], owner: s, index: i, serial: r.serial, rules: map[policy.Direction][]*rule{}}
+		one := &part{Part: &p.Parts[i], owner: s, index: i, serial: r.serial, rules: map[policy.Direction][]*rule{},
+			users: map[policy.Direction]int{}}
 		for k := range one.Rules {
 			in := &one.Rules[k]
 			one.rules[in.Direction] = append(one.rules[in.Direction], r.adoptRule(s, in, old))
@@ -145,27 +147,61 @@ func (r *Resolver) adoptRule(s *policyState, in *policy.Rule, old *policyState) 
 	}
 	s.cookies[in.Path] = out.cookie
 	r.cookies[out.cookie] = struct{}{}
-	if !in.Peers.Any {
-		for i := range in.Peers.List {
-			switch peer := &in.Peers.List[i]; {
-			case peer.CIDR.IsValid():
-				out.cidrs = append(out.cidrs, newCIDRPeer(peer))
-			case peer.Labels != nil:
-				out.selectors = append(out.selectors, r.selectors.ofLabels(peer.Labels))
-			default:
-				out.selectors = append(out.selectors, r.selectors.ofNumbers(peer.Identities))
-			}
-		}
-	}
-	r.countPrefixes(out, 1)
 	if !in.Ports.Any {
 		out.ports, out.named = numbersAndNames(in.Ports.List)
 	}
-	if in.Direction == policy.Egress && len(out.named) > 0 {
-		r.namedRules[out] = struct{}{}
+	return out
+}
+
+// use counts one more rule set that has a part. The first one has the peers of its rules followed and their prefixes named: a part that no endpoint of this
+// node has costs neither.
+func (r *Resolver) use(p *part, d policy.Direction) {
+	if p.users[d]++; p.users[d] > 1 {
+		return
+	}
+	for _, one := range p.rules[d] {
+		r.choosePeers(one)
+	}
+}
+
+// unuse takes back [Resolver.use].
+func (r *Resolver) unuse(p *part, d policy.Direction) {
+	if p.users[d]--; p.users[d] > 0 {
+		return
+	}
+	for _, one := range p.rules[d] {
+		r.releasePeers(one)
+	}
+}
+
+func (r *Resolver) choosePeers(of *rule) {
+	if !of.Peers.Any {
+		for i := range of.Peers.List {
+			switch peer := &of.Peers.List[i]; {
+			case peer.CIDR.IsValid():
+				of.cidrs = append(of.cidrs, newCIDRPeer(peer))
+			case peer.Labels != nil:
+				of.selectors = append(of.selectors, r.selectors.ofLabels(peer.Labels))
+			default:
+				of.selectors = append(of.selectors, r.selectors.ofNumbers(peer.Identities))
+			}
+		}
+	}
+	r.countPrefixes(of, 1)
+	if of.Direction == policy.Egress && len(of.named) > 0 {
+		r.namedRules[of] = struct{}{}
 	}
 	r.podPrefixesStale = true
-	return out
+}
+
+func (r *Resolver) releasePeers(of *rule) {
+	r.countPrefixes(of, -1)
+	for _, s := range of.selectors {
+		r.selectors.release(s)
+	}
+	of.selectors, of.cidrs = nil, nil
+	delete(r.namedRules, of)
+	r.podPrefixesStale = true
 }
 
 func newCIDRPeer(p *policy.Peer) cidrPeer {
@@ -178,9 +214,9 @@ func newCIDRPeer(p *policy.Peer) cidrPeer {
 
 func (r *Resolver) countPrefixes(of *rule, by int) {
 	for _, c := range of.cidrs {
-		r.prefixes.add(c.prefix, by)
+		r.prefixes.add(of.ref.Namespace, c.prefix, by)
 		for _, except := range c.except {
-			r.prefixes.add(except, by)
+			r.prefixes.add(of.ref.Namespace, except, by)
 		}
 	}
 }
@@ -211,7 +247,7 @@ func (r *Resolver) newCookie() uint32 {
 	}
 }
 
-// release gives back what a former version of a policy used, but for the cookies that its successor kept.
+// release gives back the cookies of a previous version of a policy, except those that its successor kept.
 func (r *Resolver) release(old, now *policyState) {
 	if old == nil {
 		return
@@ -220,20 +256,15 @@ func (r *Resolver) release(old, now *policyState) {
 		if now.cookies[gone.Path] != gone.cookie {
 			delete(r.cookies, gone.cookie)
 		}
-		for _, s := range gone.selectors {
-			r.selectors.release(s)
-		}
-		r.countPrefixes(gone, -1)
-		delete(r.namedRules, gone)
 	})
-	r.podPrefixesStale = true
 }
 
 // replaceParts lets the endpoints have the parts of one version of a policy instead of those of another.
 func (r *Resolver) replaceParts(old, now *policyState) {
 	for _, s := range r.subjects {
 		had := old != nil && s.drop(old)
-		has := s.take(now)
-		s.stale = s.stale || had || has
+		if has := s.take(now); had || has {
+			r.unsettled[s] = struct{}{}
+		}
 	}
 }

@@ -15,6 +15,7 @@ type Resolver struct {
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
 	subjects   map[uint16]*subject
+	unsettled  map[*subject]struct{} // whose rule sets must be chosen again
 	rulesets   map[string]*ruleset
 	selectors  *selectors
 	serial     uint64 // of the last part
@@ -23,9 +24,9 @@ type Resolver struct {
 
 	pods       map[string][]*Pod
 	podsOf     map[uint32]*podsOf // by identity
-	namedRules map[*rule]struct{} // those that name ports of peers
+	namedRules map[*rule]struct{} // those in use that name ports of peers
 
-	prefixes         prefixCounts              // that rules name
+	prefixes         prefixCounts              // that rules in use name
 	podPrefix        map[netip.Prefix]struct{} // that named ports need besides
 	podPrefixesStale bool
 	named            []netip.Prefix // both; nil when it must be made anew
@@ -35,9 +36,9 @@ type Resolver struct {
 // New makes one that knows nothing.
 func New(options policy.Options) *Resolver {
 	return &Resolver{options: options, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
-		subjects: map[uint16]*subject{}, rulesets: map[string]*ruleset{}, selectors: newSelectors(),
+		subjects: map[uint16]*subject{}, unsettled: map[*subject]struct{}{}, rulesets: map[string]*ruleset{}, selectors: newSelectors(),
 		cookies: map[uint32]struct{}{}, pods: map[string][]*Pod{}, podsOf: map[uint32]*podsOf{},
-		namedRules: map[*rule]struct{}{}, prefixes: prefixCounts{counts: map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
+		namedRules: map[*rule]struct{}{}, prefixes: prefixCounts{of: map[string]map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
 }
 
 // UpsertIdentity says what labels, "source:key" -> value, a number stands for. The fixed identities must be told as well.
@@ -52,10 +53,10 @@ func (r *Resolver) DeleteIdentity(number uint32) {
 	r.podPrefixesStale = true
 }
 
-// NamedCIDRs are all prefixes that need an identity now, sorted: those that policies name, and the addresses of pods
+// NamedCIDRs are all prefixes that need an identity now, sorted: those that rules of endpoints name, and the addresses of pods
 // whose named port is not that of the others of their identity. The same slice is returned until they change.
 func (r *Resolver) NamedCIDRs() []netip.Prefix {
-	r.selectors.resolve()
+	r.settle()
 	if r.podPrefixesStale && len(r.namedRules)+len(r.podPrefix) > 0 {
 		if now := r.podPrefixes(); !maps.Equal(now, r.podPrefix) {
 			r.podPrefix, r.prefixes.changed = now, true
@@ -64,13 +65,11 @@ func (r *Resolver) NamedCIDRs() []netip.Prefix {
 	r.podPrefixesStale = false
 	if r.prefixes.changed {
 		now := slices.Collect(maps.Keys(r.podPrefix))
-		for prefix := range r.prefixes.counts {
-			if _, both := r.podPrefix[prefix]; !both {
-				now = append(now, prefix)
-			}
+		for _, counts := range r.prefixes.of {
+			now = slices.AppendSeq(now, maps.Keys(counts))
 		}
 		slices.SortFunc(now, comparePrefixes)
-		if !slices.Equal(now, r.named) {
+		if now = slices.Compact(now); !slices.Equal(now, r.named) {
 			r.named = now
 		}
 		r.prefixes.changed = false
@@ -92,9 +91,9 @@ func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
 // Touched reports whether a rule set that endpoints have must be compiled again. Then what holds may change for endpoints that neither
 // [Resolver.UpsertSubject] nor a change of policies is about: an identity or an address range is new to their rules.
 func (r *Resolver) Touched() bool {
-	r.selectors.resolve()
+	r.settle()
 	for _, set := range r.rulesets {
-		if set.stale || len(set.touched) > 0 {
+		if set.compiled != nil && (set.stale || len(set.touched) > 0) { // one that is new concerns those alone that [Resolver.settle] gave it to
 			return true
 		}
 	}
@@ -117,10 +116,7 @@ func (r *Resolver) Compile(id uint16) (ingress, egress Decision) {
 	case r.options.Mode == policy.Never:
 		return Decision{Enforced: r.allowAll}, Decision{Enforced: r.allowAll}
 	}
-	r.selectors.resolve()
-	if s.stale {
-		r.choose(s)
-	}
+	r.settle()
 	return r.decide(&s.sets[0]), r.decide(&s.sets[1])
 }
 

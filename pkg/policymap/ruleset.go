@@ -10,6 +10,8 @@ import (
 // ruleset is all that the policies of some endpoints say of one direction, and what it was compiled to last.
 type ruleset struct {
 	key        string
+	direction  policy.Direction
+	parts      []*part
 	subjects   int // that use it
 	isolated   bool
 	localhost  bool // the local host is allowed, whatever the rules say
@@ -36,10 +38,11 @@ type cidrUse struct {
 }
 
 func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, ports []policy.NamedPort) *ruleset {
-	set := &ruleset{key: key, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
+	set := &ruleset{key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
 		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{},
 		localhost: d == policy.Ingress && r.options.AllowLocalhost}
 	for _, p := range parts {
+		r.use(p, d)
 		set.isolated = set.isolated || p.Isolates(d)
 		set.rules = append(set.rules, p.rules[d]...)
 	}

@@ -20,7 +20,6 @@ type Subject struct {
 type subject struct {
 	Subject
 	parts []*part // that select it, by serial
-	stale bool    // parts or ports have changed since the rule sets were chosen
 	sets  [2]choice
 }
 
@@ -45,7 +44,8 @@ func (r *Resolver) UpsertSubject(s Subject) {
 	case maps.Equal(was.Labels, s.Labels) && slices.Equal(was.Ports, s.Ports):
 		return
 	}
-	was.Subject, was.stale = s, true
+	was.Subject = s
+	r.unsettled[was] = struct{}{}
 	was.dropAll()
 	for _, p := range r.policies {
 		was.take(p)
@@ -65,6 +65,7 @@ func (r *Resolver) DeleteSubject(id uint16) {
 		r.leave(s.sets[d].audited.set)
 	}
 	delete(r.subjects, id)
+	delete(r.unsettled, s)
 }
 
 // take gives a subject the parts of a policy that select it, and tells whether any does.
@@ -103,7 +104,20 @@ func (s *subject) dropAll() {
 	s.parts = nil
 }
 
-// choose finds the rule sets of a subject.
+// settle chooses the rule sets of the subjects whose parts or ports have changed, and the identities of the selectors that are new with them. With
+// [policy.Never] subjects have no rule sets.
+func (r *Resolver) settle() {
+	if r.options.Mode == policy.Never {
+		return
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(r.unsettled), func(a, b *subject) int { return cmp.Compare(a.ID, b.ID) }) {
+		r.choose(s)
+	}
+	clear(r.unsettled)
+	r.selectors.resolve()
+}
+
+// choose finds the rule sets of a subject. It joins the new ones before it leaves the others, so that what both use stays in use.
 func (r *Resolver) choose(s *subject) {
 	for i, d := range policy.Directions {
 		before := s.sets[i]
@@ -125,7 +139,6 @@ func (r *Resolver) choose(s *subject) {
 		r.leave(before.enforced.set)
 		r.leave(before.audited.set)
 	}
-	s.stale = false
 }
 
 // join returns the rule set of some parts, which it makes when nobody has it.
@@ -173,5 +186,8 @@ func (r *Resolver) leave(set *ruleset) {
 	delete(r.rulesets, set.key)
 	for s := range set.bySelector {
 		delete(s.users, set)
+	}
+	for _, p := range set.parts {
+		r.unuse(p, set.direction)
 	}
 }
