@@ -11,6 +11,7 @@ import (
 // Config is what was typed.
 type Config struct {
 	PolicyMax    int `mapstructure:"bpf-policy-map-max"`
+	CIDRsMax     int `mapstructure:"bpf-cidr-map-max"`
 	FlowsMax     int `mapstructure:"bpf-ct-global-tcp-max"`
 	ServicesMax  int `mapstructure:"bpf-lb-map-max"`
 	AffinityMax  int `mapstructure:"bpf-lb-affinity-map-max"`
@@ -20,13 +21,19 @@ type Config struct {
 
 // DefaultConfig are the defaults.
 var DefaultConfig = Config{
-	PolicyMax: 65536, FlowsMax: 131072, ServicesMax: bpf.ServicesMax, AffinityMax: bpf.AffinityMax, MaglevTables: 256, NatMax: bpf.NatMax,
+	PolicyMax: 65536, CIDRsMax: 512000, FlowsMax: 131072, ServicesMax: bpf.ServicesMax, AffinityMax: bpf.AffinityMax, MaglevTables: 256, NatMax: bpf.NatMax,
 }
 
 // Bounds of the size of the map policy: what one policy of a few rules needs, and what takes 100 MB.
 const (
 	leastPolicy = 256
 	mostPolicy  = 1 << 20
+)
+
+// Bounds of the size of the map cidrs: a few rules, and what takes 400 MB when all entries are in use. It grows with its entries.
+const (
+	leastCIDRs = 256
+	mostCIDRs  = 4 << 20
 )
 
 // Bounds of the size of the maps of established flows: a small edge node, and what takes 2 GB a family.
@@ -57,6 +64,7 @@ const rangesShare = 4
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("bpf-policy-map-max", c.PolicyMax, fmt.Sprintf("Entries that all policies of this node share, %d to %d; ranges of "+
 		"ports have a quarter as many of their own", leastPolicy, mostPolicy))
+	flags.Int("bpf-cidr-map-max", c.CIDRsMax, fmt.Sprintf("Address ranges that the policies of endpoints of this node name, %d to %d", leastCIDRs, mostCIDRs))
 	flags.Int("bpf-ct-global-tcp-max", c.FlowsMax, fmt.Sprintf("Established flows of each address family, of all protocols, %d to %d",
 		leastFlows, mostFlows))
 	flags.Int("bpf-lb-map-max", c.ServicesMax, fmt.Sprintf("Frontends of Services, as many backends and source ranges, and half as many again of the "+
@@ -76,6 +84,7 @@ func (c Config) check() error {
 		value, least, most int
 	}{
 		{"bpf-policy-map-max", c.PolicyMax, leastPolicy, mostPolicy},
+		{"bpf-cidr-map-max", c.CIDRsMax, leastCIDRs, mostCIDRs},
 		{"bpf-ct-global-tcp-max", c.FlowsMax, leastFlows, mostFlows},
 		{"bpf-lb-map-max", c.ServicesMax, leastServices, mostServices},
 		{"bpf-lb-affinity-map-max", c.AffinityMax, leastServices, mostServices},

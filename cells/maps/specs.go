@@ -31,6 +31,7 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	all[bpf.MapCtEst6].MaxEntries = uint32(c.FlowsMax)
 	all[bpf.MapPolicy].MaxEntries = uint32(c.PolicyMax)
 	all[bpf.MapPolicyRanges].MaxEntries = uint32(c.PolicyMax / rangesShare)
+	all[bpf.MapCIDRs].MaxEntries = uint32(c.CIDRsMax)
 	all[bpf.MapIpcache].MaxEntries = addresses
 	sizeServices(all, c, agent)
 	cpus, err := ebpf.PossibleCPU()

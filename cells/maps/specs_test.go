@@ -46,6 +46,24 @@ func TestSpecs_IpcacheHoldsALargeCluster(t *testing.T) {
 	}
 }
 
+// The flag sets the size of the map of address ranges.
+func TestSpecs_CIDRs(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		max  int
+		want uint32 // 0 for an error
+	}{{512000, 512000}, {256, 256}, {255, 0}, {4 << 20, 4 << 20}, {4<<20 + 1, 0}} {
+		config := DefaultConfig
+		if c.want != 512000 { // the default
+			config.CIDRsMax = c.max
+		}
+		specs, err := newSpecs(config, settings.Agent{})
+		if got := specs[bpf.MapCIDRs].MapSpec; (err != nil) != (c.want == 0) || err == nil && got.MaxEntries != c.want {
+			t.Errorf("--bpf-cidr-map-max=%d: %v, %v", c.max, got, err)
+		}
+	}
+}
+
 func TestSizeLRU_GrowsWithTheCPUs(t *testing.T) {
 	t.Parallel()
 	for cpus, want := range map[int]uint32{1: 16384, 2: 16384, 64: 16384, 65: 65 * 256, 512: 512 * 256} {

@@ -28,8 +28,9 @@ type cidrs struct {
 	taken   map[uint32]bool         // numbers in use
 	last    uint32                  // the number that was given last
 	named   map[netip.Prefix]bool
-	err     error // why the map is not what it should be
-	raise   bool  // the map has changed, and the epoch has not been raised yet
+	full    map[netip.Prefix]bool // prefixes that are named and have no slot in the map
+	err     error                 // why the map is not what it should be
+	raise   bool                  // the map has changed, and the epoch has not been raised yet
 }
 
 func newCIDRs(kernel cidrMap) *cidrs { return &cidrs{kernel: kernel} }
@@ -43,7 +44,7 @@ func (c *cidrs) restore() (err error) {
 		return err
 	}
 	c.numbers, c.taken, c.named, c.last = map[netip.Prefix]uint32{}, map[uint32]bool{}, map[netip.Prefix]bool{}, firstCIDR-1
-	c.known = map[uint32]bool{}
+	c.known, c.full = map[uint32]bool{}, map[netip.Prefix]bool{}
 	for _, prefix := range slices.SortedFunc(maps.Keys(c.written), comparePrefixes) {
 		number := c.written[prefix]
 		c.known[number] = true
@@ -61,25 +62,25 @@ func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// name gives numbers to those that need one, and says which there are then. What does not fit into the map gets none.
-func (c *cidrs) name(prefixes []netip.Prefix) (all map[netip.Prefix]uint32, err error) {
+// name gives numbers to the prefixes that need one, and returns all numbers. A prefix beyond the quota of its namespaces gets none, nor does one without a
+// slot in the map.
+func (c *cidrs) name(prefixes []netip.Prefix, beyond map[netip.Prefix]bool) (all map[netip.Prefix]uint32, err error) {
 	clear(c.named)
-	var without int
+	clear(c.full)
 	for _, p := range prefixes {
 		c.named[p] = true
-		if c.numbers[p] != 0 {
-			continue
+		switch {
+		case c.numbers[p] != 0 || beyond[p]:
+		case len(c.numbers) >= c.room:
+			c.full[p] = true
+		default:
+			number := c.next()
+			c.numbers[p], c.taken[number] = number, true
 		}
-		if len(c.numbers) >= c.room {
-			without++
-			continue
-		}
-		number := c.next()
-		c.numbers[p], c.taken[number] = number, true
 	}
-	if without > 0 {
+	if without := len(c.full); without > 0 {
 		err = fmt.Errorf("%d of %d address ranges that policies name do not fit into the map cidrs, which holds %d: rules about them "+
-			"grant nothing", without, len(prefixes), c.room)
+			"grant nothing; raise --bpf-cidr-map-max", without, len(prefixes), c.room)
 	}
 	return maps.Clone(c.numbers), err
 }

@@ -15,10 +15,12 @@ type Config struct {
 	AllowLocalhost string   `mapstructure:"allow-localhost"`
 	Kubernetes     bool     `mapstructure:"enable-k8s-networkpolicy"`
 	Cilium         bool     `mapstructure:"enable-cilium-network-policy"`
+	NamespaceCIDRs int      `mapstructure:"policy-cidrs-per-namespace"`
 }
 
 // DefaultConfig are the defaults.
-var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true}
+var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true,
+	NamespaceCIDRs: 64000}
 
 // Values of --allow-localhost and --policy-cidr-match-mode.
 const (
@@ -38,6 +40,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"policies allow) or auto (always)")
 	flags.Bool("enable-k8s-networkpolicy", c.Kubernetes, "Enforce NetworkPolicies of Kubernetes")
 	flags.Bool("enable-cilium-network-policy", c.Cilium, "Enforce CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies")
+	flags.Int("policy-cidrs-per-namespace", c.NamespaceCIDRs, "Address ranges that the policies of one namespace may name on this node, of those that all share "+
+		"(--bpf-cidr-map-max); 0 for no limit")
 }
 
 // newOptions checks what was typed.
@@ -54,6 +58,9 @@ func newOptions(c Config) (policy.Options, error) {
 	case localhostPolicy:
 	default:
 		return o, fmt.Errorf("--allow-localhost=%q: use %s, %s or %s", c.AllowLocalhost, localhostAuto, localhostAlways, localhostPolicy)
+	}
+	if c.NamespaceCIDRs < 0 {
+		return o, fmt.Errorf("--policy-cidrs-per-namespace=%d: use a positive number, or 0 for no limit", c.NamespaceCIDRs)
 	}
 	for _, mode := range c.CIDRMatch {
 		switch mode {

@@ -69,6 +69,7 @@ func TestNewOptions_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"--enable-policy=":                       `--enable-policy="": use default, always or never`,
 		"--enable-policy=Always":                 `--enable-policy="Always": use`,
 		"--enable-policy=true":                   `--enable-policy="true": use`,
+		"--policy-cidrs-per-namespace=-1":        `--policy-cidrs-per-namespace=-1: use a positive number, or 0`,
 		"--allow-localhost=":                     `--allow-localhost="": use auto, always or policy`,
 		"--allow-localhost=never":                `--allow-localhost="never": use`,
 		"--policy-cidr-match-mode=node":          `--policy-cidr-match-mode="node": use nodes, or nothing`,

@@ -49,6 +49,7 @@ type controller struct {
 	first    bool   // nothing has been published yet
 	retry    time.Duration
 	problems []error // of this pass
+	overflow overflow
 	// untaken are the endpoints whose rows the datapath has not taken over, as far as the last pass knows.
 	untaken []uint16
 	// factsChanged closes when the datapath may have taken over something.
@@ -128,6 +129,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	} else {
 		c.enforce(txn, want)
 	}
+	c.findOverflow()
 	c.show()
 	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
 
@@ -202,7 +204,8 @@ type wanted struct {
 
 // compile says what each endpoint shall have.
 func (c *controller) compile(txn statedb.ReadTxn) *wanted {
-	numbers, err := c.cidrs.name(c.in.resolver.NamedCIDRs())
+	named := c.in.resolver.NamedCIDRs()
+	numbers, err := c.cidrs.name(named, c.beyondQuota(named))
 	c.note(err)
 	c.in.resolver.SetCIDRs(numbers)
 	w := &wanted{ids: c.look(txn)}

@@ -3,12 +3,17 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
 
 // addresses is an egress policy for the pods of a namespace with a label, of n addresses from 50.x.0.0 on.
@@ -34,6 +39,20 @@ func (w *bench) cost() (entries, ranges int) {
 		entries += row.Entries
 	}
 	return entries, w.Named.NumObjects(w.DB.ReadTxn())
+}
+
+// failingRound makes one round, which may meet errors.
+func (w *bench) failingRound() {
+	txn := w.DB.ReadTxn()
+	w.in.read(txn, statedb.NewWatchSet(), time.Now())
+	w.pass(txn, statedb.NewWatchSet())
+}
+
+func (w *bench) problemsOf(t *testing.T, ref policy.Ref) []policy.Problem {
+	t.Helper()
+	row, _, found := w.Policies.Get(w.DB.ReadTxn(), policies.ByRef(ref.String()))
+	require.True(t, found, "%s has no row", ref)
+	return row.Problems
 }
 
 // A tenant names 20,000 addresses in policies that select no endpoint of this node. Nothing of them is in a map, and rules of others that
@@ -87,4 +106,69 @@ func TestPolicies_NamedPortsWithoutALocalEndpoint_FollowNoPeers(t *testing.T) {
 	put(t, w.DB, rules, named("app-5"))
 	w.step(t)
 	require.True(t, w.in.peers.told)
+}
+
+// A namespace names more address ranges than its quota. The rest of them is not in the maps, and the policy that names them says so;
+// policies of other namespaces, cluster-wide ones and ranges of the namespace that are in the maps go on.
+func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 10, 0)
+	w.cidrs.room = 1 << 16
+	w.Config.NamespaceCIDRs = 20
+	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+	small, large, other := addresses("ns-5", "small", "app-5", 9, 15), addresses("ns-5", "large", "app-5", 1, 30), addresses("ns-6", "other", "app-6", 1, 10)
+	ref := func(p *k8s.NetworkPolicy) policy.Ref {
+		return policy.Ref{Kind: policy.Kubernetes, Namespace: p.Namespace, Name: p.Name}
+	}
+	put(t, w.DB, rules, small)
+	w.step(t)
+	put(t, w.DB, rules, large, other)
+	w.step(t)
+
+	_, ranges := w.cost()
+	require.Equal(t, 15+10, ranges, "50.1.0.0 to 50.1.0.4 are within the quota of ns-5, and ns-6 names them too")
+	require.Empty(t, w.problemsOf(t, ref(small)))
+	require.Empty(t, w.problemsOf(t, ref(other)))
+	problems := w.problemsOf(t, ref(large))
+	require.Len(t, problems, 1)
+	require.Equal(t, policy.ReasonOverflow, problems[0].Reason)
+	require.True(t, strings.HasPrefix(problems[0].Message, "20 of its address ranges are not in force"), problems[0].Message)
+
+	allowed := func(id uint16, address string) bool {
+		_, egress := w.in.resolver.Compile(id)
+		peer := w.in.resolver.Peer(2, netip.MustParseAddr(address))
+		return egress.Enforced.Lookup(policymap.Peer{Identity: peer.Identity, CIDR: peer.CIDR, Outside: true}, policy.ProtocolTCP, 80).Allowed
+	}
+	require.True(t, allowed(6, "50.9.0.14"))
+	require.True(t, allowed(6, "50.1.0.4"))
+	require.False(t, allowed(6, "50.1.0.29"))
+	require.True(t, allowed(7, "50.1.0.9"))
+
+	put(t, w.DB, rules, addresses("ns-5", "large", "app-5", 1, 5))
+	w.step(t)
+	require.Empty(t, w.problemsOf(t, ref(large)))
+}
+
+// A policy whose entries do not fit into the map, or whose ranges do not, says so; the others do not.
+func TestFullMaps_AreToldOnThePolicy(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 10, 0)
+	w.cidrs.room = 10
+	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+	put(t, w.DB, rules, addresses("ns-5", "first", "app-5", 1, 5))
+	w.step(t)
+	put(t, w.DB, rules, addresses("ns-6", "second", "app-6", 2, 7))
+	w.failingRound()
+	require.Empty(t, w.problemsOf(t, policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-5", Name: "first"}))
+	problems := w.problemsOf(t, policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-6", Name: "second"})
+	require.Len(t, problems, 1)
+	require.Contains(t, problems[0].Message, "2 of its address ranges are not in force")
+	require.Contains(t, problems[0].Message, "--bpf-cidr-map-max")
+
+	w.store.room = w.store.used()
+	put(t, w.DB, rules, internet("ns-7", 443))
+	w.failingRound()
+	problems = w.problemsOf(t, policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-7", Name: "internet"})
+	require.Len(t, problems, 1)
+	require.Equal(t, policy.ReasonOverflow, problems[0].Reason)
 }

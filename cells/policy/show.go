@@ -112,7 +112,7 @@ func (c *controller) showPolicies(txn statedb.WriteTxn) {
 		}
 	}
 	for name, p := range c.in.policies {
-		subjects := c.in.resolver.SubjectsOf(p.Ref)
+		p, subjects := c.overflow.show(p), c.in.resolver.SubjectsOf(p.Ref)
 		if old, _, found := c.Policies.Get(txn, policies.ByRef(name)); found && old.Policy == p && old.Subjects == subjects {
 			continue
 		}

@@ -166,6 +166,7 @@ const (
 	ReasonUnsupported = "Unsupported" // a kind of rule that we do not have: L7, names, services, nodes, groups
 	ReasonInvalid     = "Invalid"     // it contradicts itself or cannot be parsed
 	ReasonLabel       = "LabelNotInIdentity"
+	ReasonOverflow    = "Overflow" // a node has no slots in its maps for it, or its namespace has used up its quota
 )
 
 // Options change what policies mean, for the whole agent.
