@@ -52,6 +52,7 @@ type params struct {
 	Log       *slog.Logger
 	Config    Config
 	Handler   handler
+	Monitor   *heartbeat.Monitor
 }
 
 func register(p params) error {
@@ -65,12 +66,19 @@ func register(p params) error {
 	return nil
 }
 
-func (p params) start(cell.HookContext) error {
-	l, err := net.Listen("tcp", p.Config.Address)
-	if err != nil {
-		return fmt.Errorf("--operator-api-serve-addr: %w: choose another port, or an empty address for none", err)
+func (p params) start(ctx cell.HookContext) error {
+	at := &port{address: p.Config.Address, pause: tryAgain, live: p.Monitor.Live}
+	if err := at.open(ctx); err != nil {
+		return err
 	}
 	heartbeat.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
+		if at.listener == nil {
+			p.Log.Info("Another replica on this node answers probes until it ends", "address", at.address)
+			if err := at.wait(ctx, health); err != nil || at.listener == nil {
+				return err
+			}
+		}
+		l := at.listener
 		health.OK("listening on " + l.Addr().String())
 		heartbeat.Idle(ctx) // each request is a goroutine of its own
 		server := &http.Server{Handler: p.Handler, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
@@ -129,6 +137,7 @@ func judge(txn statedb.ReadTxn, leaders statedb.Table[leadership.Leadership], mo
 func say(w http.ResponseWriter, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set(replicaHeader, replicaRole)
 	if strings.HasPrefix(line, "Failure") {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}

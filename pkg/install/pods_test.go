@@ -177,6 +177,25 @@ func TestCluster_MayDoNothingOnItsNode(t *testing.T) {
 	}
 }
 
+// A cluster of one node runs both replicas: one that must have a node of its own would be Pending for ever.
+func TestCluster_NeedsNoSecondNode(t *testing.T) {
+	t.Parallel()
+	deployment := objects(t, usual())["Deployment waggle-cluster"].(*appsv1.Deployment)
+	pod := deployment.Spec.Template.Spec
+	apart := pod.Affinity.PodAntiAffinity
+	if len(apart.RequiredDuringSchedulingIgnoredDuringExecution) > 0 || len(apart.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+		t.Errorf("%+v", apart)
+	}
+	for _, c := range pod.Containers {
+		if len(c.Ports) > 0 { // the scheduler puts no two pods with one port of the node on it
+			t.Errorf("%s has ports: %+v", c.Name, c.Ports)
+		}
+	}
+	if one := deployment.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue(); one != 1 {
+		t.Errorf("an update takes %d replicas away at once, want 1", one)
+	}
+}
+
 // TestCleanup_SeesTheNode: it has the folders above ours, and is printed only when it is asked for.
 func TestCleanup_SeesTheNode(t *testing.T) {
 	t.Parallel()

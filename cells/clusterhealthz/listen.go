@@ -1,0 +1,87 @@
+package clusterhealthz
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+)
+
+const (
+	// replicaHeader marks the answers of a replica of the cluster role.
+	replicaHeader = "Waggle-Role"
+	replicaRole   = "cluster"
+
+	askTimeout = 2 * time.Second // for the answer of who has the port
+	tryAgain   = time.Second     // between two attempts to get the port
+	// mostHangs is how many attempts in a row a replica without the port may hang before it ends: kubelet asks the one that has it, and cannot tell.
+	mostHangs = 30
+)
+
+// port is the listener of a replica. Two replicas on one node have one port, since they use the node's network: one of them answers the probes of both, and
+// the other waits for the port.
+type port struct {
+	address  string
+	listener net.Listener  // nil while another replica has the port
+	pause    time.Duration // between two attempts to get it
+	live     func(context.Context) (wedge string, live bool)
+}
+
+// open gets the port. It is an error when something else than another replica has it.
+func (p *port) open(ctx context.Context) (err error) {
+	p.listener, err = net.Listen("tcp", p.address)
+	if err == nil || errors.Is(err, syscall.EADDRINUSE) && isReplica(ctx, p.address) {
+		return nil
+	}
+	return fmt.Errorf("--operator-api-serve-addr: %w: choose another port, or an empty address for none", err)
+}
+
+// isReplica reports whether a replica of the cluster role answers at an address.
+func isReplica(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/livez", nil)
+	if err != nil {
+		return false
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	_ = response.Body.Close() // the header says it
+	return response.Header.Get(replicaHeader) == replicaRole
+}
+
+// wait waits until the other replica has left the port.
+func (p *port) wait(ctx context.Context, health cell.Health) error {
+	health.OK("another replica on this node has " + p.address + " and answers probes")
+	hangs := 0
+	for p.listener == nil {
+		if err := heartbeat.Sleep(ctx, p.pause); err != nil {
+			return nil // stopping
+		}
+		wedge, live := p.live(ctx)
+		if hangs++; live {
+			hangs = 0
+		}
+		if hangs == mostHangs {
+			return errors.New(wedge)
+		}
+		l, err := net.Listen("tcp", p.address)
+		switch {
+		case err == nil:
+			p.listener = l
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return fmt.Errorf("--operator-api-serve-addr: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+package clusterhealthz
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+)
+
+func lives(context.Context) (string, bool) { return "", true }
+
+// Two replicas of one node want the same port: the second waits while the first answers for both, and has it when the first ends.
+func TestPort_OfAnotherReplica_IsWaitedFor(t *testing.T) {
+	t.Parallel()
+	first := httptest.NewServer(newHandler(statedb.New(), nil, nil, heartbeat.NewMonitor()))
+	defer first.Close()
+	second := &port{address: first.Listener.Addr().String(), pause: time.Millisecond, live: lives}
+	require.NoError(t, second.open(t.Context()))
+	require.Nil(t, second.listener)
+
+	health, _ := cell.NewSimpleHealth()
+	done := make(chan error, 1)
+	go func() { done <- second.wait(t.Context(), health) }()
+	first.Close()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the second replica has not got the port")
+	}
+	require.NotNil(t, second.listener)
+	require.NoError(t, second.listener.Close())
+}
+
+// A port of another program is an error that names the flag.
+func TestPort_OfAnotherProgram_EndsTheStart(t *testing.T) {
+	t.Parallel()
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	err := (&port{address: other.Listener.Addr().String(), pause: time.Millisecond, live: lives}).open(t.Context())
+	require.ErrorContains(t, err, "--operator-api-serve-addr")
+	require.ErrorContains(t, err, "address already in use")
+}
+
+// Nobody asks a replica without the port whether it hangs, so it ends by itself.
+func TestPort_ReplicaWithoutItThatHangs_Ends(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	asked := 0
+	p := &port{address: l.Addr().String(), pause: time.Millisecond, live: func(context.Context) (string, bool) {
+		asked++
+		return "loop policystatus hangs", asked == 10 // once it goes on, and begins anew
+	}}
+	health, _ := cell.NewSimpleHealth()
+	err = p.wait(t.Context(), health)
+	require.True(t, err != nil && strings.Contains(err.Error(), "loop policystatus hangs"), "%v", err)
+	require.Equal(t, 10+mostHangs, asked)
+}
