@@ -26,8 +26,12 @@ func parse(file, nodeName string, data []byte) []parsed {
 		m := manifest{File: file, Line: d.Line, Item: d.Item, Kind: d.Kind, Name: d.Name, Status: used}
 		if d.Err != nil {
 			m.Status, m.Reason = rejected, printable.Short(d.Err.Error(), maxReason)
-			if skip := k8sobjects.NotForUs(""); errors.As(d.Err, &skip) {
+			skip, partly := k8sobjects.NotForUs(""), k8sobjects.Partly("")
+			switch {
+			case errors.As(d.Err, &skip):
 				m.Status = ignored
+			case errors.As(d.Err, &partly):
+				m.Status = used
 			}
 		}
 		out = append(out, parsed{m, d.Row})

@@ -3,9 +3,14 @@
 package k8sobjects
 
 import (
+	"fmt"
+	"strings"
+
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/waggle-net/waggle/pkg/printable"
 )
 
 // NotForUs says why a well-formed object is not used.
@@ -26,4 +31,35 @@ func list(errs field.ErrorList) error {
 		return nil
 	}
 	return errs[:min(len(errs), MaxErrors)].ToAggregate()
+}
+
+// Partly says what of an object cannot be used although the rest is: it comes with a row.
+type Partly string
+
+func (p Partly) Error() string { return string(p) }
+
+// unusable gathers the parts of an object that cannot be used, of which it names the first [MaxErrors].
+type unusable struct {
+	texts []string
+	more  int
+}
+
+func (u *unusable) add(err error) {
+	if len(u.texts) == MaxErrors {
+		u.more++
+		return
+	}
+	u.texts = append(u.texts, printable.Short(err.Error(), maxInvalid))
+}
+
+// err is nil when everything can be used.
+func (u *unusable) err() error {
+	if len(u.texts) == 0 {
+		return nil
+	}
+	text := strings.Join(u.texts, "; ")
+	if u.more > 0 {
+		text += fmt.Sprintf("; and %d more", u.more)
+	}
+	return Partly(text)
 }

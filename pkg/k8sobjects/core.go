@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Node reads a Node.
+// Node reads a Node. Addresses that cannot be used are left out, with an error of type [Partly]; names of the node are taken as they are.
 func Node(o *corev1.Node) (*k8s.Node, error) {
 	row := &k8s.Node{Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Labels: o.Labels, Annotations: o.Annotations,
 		PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs}
@@ -25,26 +25,29 @@ func Node(o *corev1.Node) (*k8s.Node, error) {
 			row.PathsDegraded = string(condition.Status)
 		}
 	}
+	var without unusable
 	path := field.NewPath("status", "addresses")
 	for i, a := range o.Status.Addresses {
 		at := path.Index(i)
 		switch a.Type {
 		case corev1.NodeInternalIP, corev1.NodeExternalIP:
 			if _, err := parseAddr(at.Child("address"), a.Address); err != nil {
-				return nil, err
+				without.add(err)
+				continue
 			}
 		case corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS:
-			if err := subdomain(at.Child("address"), a.Address); err != nil {
-				return nil, err
+			if a.Address == "" { // cloud providers write it for a name that there is not
+				continue
 			}
 		default:
-			return nil, field.NotSupported(at.Child("type"), a.Type, []corev1.NodeAddressType{
+			without.add(field.NotSupported(at.Child("type"), a.Type, []corev1.NodeAddressType{
 				corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeHostName, corev1.NodeInternalDNS,
-				corev1.NodeExternalDNS})
+				corev1.NodeExternalDNS}))
+			continue
 		}
 		row.Addresses = append(row.Addresses, k8s.NodeAddress{Type: string(a.Type), Address: a.Address})
 	}
-	return row, nil
+	return row, without.err()
 }
 
 // Namespace reads a Namespace.

@@ -1,6 +1,7 @@
 package k8sobjects
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 
@@ -18,7 +19,7 @@ import (
 type Row interface{ Key() string }
 
 // FromServer makes the row of an object that an API server sent. The object is trimmed in place and must be nobody
-// else's. nodeName is that of this node.
+// else's. nodeName is that of this node. An error of type [Partly] comes with a row, any other without.
 func FromServer(object runtime.Object, nodeName string) (Row, error) {
 	meta, ok := object.(metav1.ObjectMetaAccessor)
 	if !ok {
@@ -74,14 +75,14 @@ func fromCilium(object runtime.Object, written uint64) (Row, error) {
 	return nil, NotForUs(fmt.Sprintf("objects of type %T are not read", object))
 }
 
-// checked makes a row when the metadata is well formed. A row that comes with an error is none.
+// checked makes a row when the metadata is well formed. A row that comes with an error is none, unless the error is [Partly].
 func checked(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc, read func() (Row, error)) (Row, error) {
 	if err := Check(meta, namespaced, name); err != nil {
 		return nil, err
 	}
 	row, err := read()
-	if err != nil {
+	if partly := Partly(""); err != nil && !errors.As(err, &partly) {
 		return nil, err
 	}
-	return row, nil
+	return row, err
 }

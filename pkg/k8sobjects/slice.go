@@ -10,8 +10,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// EndpointSlice reads an EndpointSlice. One of names instead of addresses has no endpoints.
+// EndpointSlice reads an EndpointSlice. One of names instead of addresses has no endpoints. Addresses and ports that cannot be used are left out, with an
+// error of type [Partly].
 func EndpointSlice(o *discoveryv1.EndpointSlice) (*k8s.EndpointSlice, error) {
+	if _, headless := o.Labels[corev1.IsHeadlessService]; headless {
+		return nil, NotForUs("a slice with the label " + corev1.IsHeadlessService)
+	}
 	row := &k8s.EndpointSlice{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), AddressType: Intern(string(o.AddressType)),
 		Service: partOf(o.Name, o.Labels[discoveryv1.LabelServiceName])}
 	switch o.AddressType {
@@ -22,21 +26,21 @@ func EndpointSlice(o *discoveryv1.EndpointSlice) (*k8s.EndpointSlice, error) {
 		return nil, field.NotSupported(field.NewPath("addressType"), o.AddressType,
 			[]discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN})
 	}
+	var without unusable
 	for i := range o.Ports {
 		p, err := slicePort(field.NewPath("ports").Index(i), &o.Ports[i])
 		if err != nil {
-			return nil, err
+			without.add(err)
+			continue
 		}
 		row.Ports = append(row.Ports, p)
 	}
 	for i := range o.Endpoints {
-		e, err := sliceEndpoint(field.NewPath("endpoints").Index(i), &o.Endpoints[i], o.AddressType)
-		if err != nil {
-			return nil, err
+		if e := sliceEndpoint(field.NewPath("endpoints").Index(i), &o.Endpoints[i], o.AddressType, &without); len(e.Addrs) > 0 {
+			row.Endpoints = append(row.Endpoints, e)
 		}
-		row.Endpoints = append(row.Endpoints, e)
 	}
-	return row, nil
+	return row, without.err()
 }
 
 // partOf is a text, in the memory of a longer one that begins with it: names of slices begin with that of their service.
@@ -63,14 +67,18 @@ func slicePort(path *field.Path, o *discoveryv1.EndpointPort) (p k8s.SlicePort, 
 	return p, err
 }
 
-func sliceEndpoint(path *field.Path, o *discoveryv1.Endpoint, family discoveryv1.AddressType) (e k8s.SliceEndpoint, err error) {
-	if e.Addrs, err = parseAddrs(path.Child("addresses"), o.Addresses); err != nil {
-		return e, err
-	}
-	for i, addr := range e.Addrs {
-		if addr.Is4() != (family == discoveryv1.AddressTypeIPv4) {
-			return e, field.Invalid(path.Child("addresses").Index(i), addr.String(), "must be an "+string(family)+" address")
+func sliceEndpoint(path *field.Path, o *discoveryv1.Endpoint, family discoveryv1.AddressType, without *unusable) (e k8s.SliceEndpoint) {
+	for i, text := range o.Addresses {
+		at := path.Child("addresses").Index(i)
+		addr, err := parseAddr(at, text)
+		if err == nil && addr.Is4() != (family == discoveryv1.AddressTypeIPv4) {
+			err = field.Invalid(at, text, "must be an "+string(family)+" address")
 		}
+		if err != nil {
+			without.add(err)
+			continue
+		}
+		e.Addrs = append(e.Addrs, addr)
 	}
 	is := func(p *bool, otherwise bool) bool {
 		if p == nil {
@@ -85,7 +93,7 @@ func sliceEndpoint(path *field.Path, o *discoveryv1.Endpoint, family discoveryv1
 		return Intern(*p)
 	}
 	e.Ready, e.Terminating = is(o.Conditions.Ready, true), is(o.Conditions.Terminating, false)
-	e.Serving = is(o.Conditions.Serving, e.Ready)
+	e.Serving = is(o.Conditions.Serving, true)
 	e.NodeName, e.Zone = text(o.NodeName), text(o.Zone)
 	if o.Hints != nil {
 		for _, zone := range o.Hints.ForZones {
@@ -98,5 +106,5 @@ func sliceEndpoint(path *field.Path, o *discoveryv1.Endpoint, family discoveryv1
 	if t := o.TargetRef; t != nil && t.Kind == "Pod" {
 		e.Pod = t.Namespace + "/" + t.Name
 	}
-	return e, nil
+	return e
 }

@@ -29,7 +29,7 @@ type Document struct {
 	Kind string // of the object; printable and short, as is Name
 	Name string // "name" or "namespace/name"
 	Row  k8sobjects.Row
-	// Err says why there is no row; of type [k8sobjects.NotForUs] when nothing is wrong.
+	// Err says why there is no row; of type [k8sobjects.NotForUs] when nothing is wrong. Of type [k8sobjects.Partly] it says what is not in the row.
 	Err error
 }
 
@@ -102,7 +102,7 @@ func (p *parser) object(d document, item int, data []byte) {
 		o.Kind, o.Name = printable.Short(id.Kind, maxText), printable.Short(id.name(), maxText)
 		o.Row, o.Err = decode(id, data, p.nodeName)
 	}
-	if o.Err != nil {
+	if partly := k8sobjects.Partly(""); o.Err != nil && !errors.As(o.Err, &partly) {
 		o.Row = nil
 	}
 	p.out = append(p.out, o)

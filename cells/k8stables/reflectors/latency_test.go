@@ -57,7 +57,7 @@ func TestEvents_AreInTheirTableWithin20Milliseconds(t *testing.T) {
 			inTime("it serves no more")
 			server.Put(slice(ready))
 			inTime("its pod is gone")
-			for i := range int32(100) {
+			for i := int32(1); i <= 100; i++ {
 				burst := slice(ready, ending)
 				*burst.Ports[0].Port = i
 				server.Put(burst)

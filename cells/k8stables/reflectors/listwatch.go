@@ -23,8 +23,8 @@ import (
 type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	row    k8sobjects.Row // nil when err is set
-	err    error          // why there is no row
+	row    k8sobjects.Row // nil when err is set, unless it is of type [k8sobjects.Partly]
+	err    error          // why there is no row, or what is not in it
 	before []event        // that came together with this one, see [stream]
 }
 

@@ -394,22 +394,25 @@ func TestRejects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
-		server.Put(node("one", "192.0.2.1"), node("bad", "not an address"))
+		broken := func(o *corev1.Node) *corev1.Node {
+			o.Labels = map[string]string{"x": "not a value"}
+			return o
+		}
+		server.Put(node("one", "192.0.2.1"), broken(node("bad", "192.0.2.2")))
 		r := follow(t, server, Settings{}, false)
 		r.synced(t)
 		rejected := func(name string) (tables.Reject, bool) {
 			row, _, ok := r.Rejects.Get(r.DB.ReadTxn(), tables.RejectByKey("nodes "+name))
 			return row, ok
 		}
-		if row, ok := rejected("bad"); !ok || !has(row.Reason, "not an address") || len(r.keys("k8s-nodes")) != 1 {
+		if row, ok := rejected("bad"); !ok || !has(row.Reason, "not a value") || len(r.keys("k8s-nodes")) != 1 {
 			t.Errorf("%+v, nodes %v", row, r.keys("k8s-nodes"))
 		}
 		eventually(t, "health says so", func() bool { return r.level("nodes") == cell.StatusDegraded })
 		// A good row outlives a bad state of its object, also over a list.
 		var stored corev1.Node
 		server.Get(kubeapi.Nodes, "", "one", &stored)
-		stored.Status.Addresses[0].Address = "300.0.0.1"
-		server.Put(&stored)
+		server.Put(broken(&stored))
 		eventually(t, "it is rejected", func() bool { row, ok := rejected("one"); return ok && row.Kept })
 		server.Compact()
 		server.Put(node("bad", "192.0.2.2"))
@@ -421,6 +424,28 @@ func TestRejects(t *testing.T) {
 		eventually(t, "health is well again", func() bool { return r.level("nodes") == cell.StatusOK })
 		if _, ok := rejected("one"); ok || len(r.keys("k8s-nodes")) != 1 {
 			t.Error("a deleted object is rejected still")
+		}
+	})
+}
+
+// An object of which only a part cannot be used is used without that, whether a list or an event brings it, and degrades nothing.
+func TestRejects_OfAPart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(node("listed", "not an address"))
+		r := follow(t, server, Settings{}, false)
+		r.synced(t)
+		server.Put(node("told", "300.0.0.1"))
+		for _, name := range []string{"listed", "told"} {
+			noted := func() bool {
+				row, _, ok := r.Rejects.Get(r.DB.ReadTxn(), tables.RejectByKey("nodes "+name))
+				return ok && row.Used && !row.Kept
+			}
+			eventually(t, name+" is used and noted", func() bool { return noted() && r.keys("k8s-nodes")[name] != "" })
+			eventually(t, "health is well", func() bool { return r.level("nodes") == cell.StatusOK })
+			server.Put(node(name, "192.0.2.9"))
+			eventually(t, name+" is healed", func() bool { return !noted() && has(r.keys("k8s-nodes")[name], "192.0.2.9") })
 		}
 	})
 }

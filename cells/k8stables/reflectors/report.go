@@ -23,6 +23,7 @@ type report struct {
 	write       error
 	synced      bool
 	rejected    int
+	partly      int // objects that are used in part
 	first       tables.Reject
 }
 
@@ -53,9 +54,13 @@ func (r *report) rejects(rejected map[string]tables.Reject) {
 }
 
 func (r *report) count(rejected map[string]tables.Reject) {
-	r.rejected, r.first = len(rejected), tables.Reject{}
+	r.rejected, r.partly, r.first = 0, 0, tables.Reject{}
 	for _, row := range rejected {
-		if r.first.Object == "" || row.Object < r.first.Object {
+		if row.Used {
+			r.partly++
+			continue
+		}
+		if r.rejected++; r.first.Object == "" || row.Object < r.first.Object {
 			r.first = row
 		}
 	}
@@ -76,6 +81,8 @@ func (r *report) change(f func()) {
 	case r.rejected > 0:
 		r.health.Degraded(fmt.Sprintf("%d objects rejected, see the table k8s-rejects", r.rejected),
 			fmt.Errorf("%s: %s", r.first.Object, r.first.Reason))
+	case r.synced && r.partly > 0:
+		r.health.OK(fmt.Sprintf("in step; %d objects are used in part, see the table k8s-rejects", r.partly))
 	case r.synced:
 		r.health.OK("in step")
 	}

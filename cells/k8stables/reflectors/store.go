@@ -153,12 +153,18 @@ func (s *store) flush() error {
 // one applies one event.
 func (s *store) one(txn statedb.WriteTxn, e event) error {
 	var skip k8sobjects.NotForUs
+	var partly k8sobjects.Partly
 	switch {
 	case e.deleted || errors.As(e.err, &skip):
 		if err := s.accept(txn, e.key()); err != nil {
 			return err
 		}
 		return s.table.Delete(txn, e.key())
+	case errors.As(e.err, &partly):
+		if err := s.note(txn, e.object, false); err != nil {
+			return err
+		}
+		return s.table.Put(txn, e.row)
 	case e.err != nil:
 		_, err := s.reject(txn, e.object)
 		return err
@@ -179,13 +185,18 @@ func (s *store) reject(txn statedb.WriteTxn, o *object) (kept bool, err error) {
 			return false, err
 		}
 	}
+	return kept, s.note(txn, o, kept)
+}
+
+// note records what is wrong with an object. One with a row is used without that.
+func (s *store) note(txn statedb.WriteTxn, o *object, kept bool) error {
 	row := tables.Reject{Resource: s.resource.String(), Object: o.key(), UID: string(o.UID),
-		Reason: printable.Short(o.err.Error(), maxText), Kept: kept}
+		Reason: printable.Short(o.err.Error(), maxText), Kept: kept, Used: o.row != nil}
 	s.rejected[o.key()] = row
 	if _, _, err := s.set.Rejects.Insert(txn, row); err != nil {
-		return kept, fmt.Errorf("insert a rejected object: %w", err)
+		return fmt.Errorf("insert a rejected object: %w", err)
 	}
-	return kept, nil
+	return nil
 }
 
 // accept forgets that an object was rejected.
@@ -251,6 +262,7 @@ func (s *store) replace(txn statedb.WriteTxn, items []any) error {
 	want := make(map[string]k8sobjects.Row, len(items))
 	listed := make(map[string]bool)
 	var skip k8sobjects.NotForUs
+	var partly k8sobjects.Partly
 	for _, in := range items {
 		o, ok := in.(*object)
 		switch {
@@ -258,6 +270,11 @@ func (s *store) replace(txn statedb.WriteTxn, items []any) error {
 			return fmt.Errorf("%s: unexpected %T in a list", s.resource, in)
 		case o.err == nil:
 			want[o.key()] = o.row
+		case errors.As(o.err, &partly):
+			want[o.key()], listed[o.key()] = o.row, true
+			if err := s.note(txn, o, false); err != nil {
+				return err
+			}
 		case !errors.As(o.err, &skip):
 			listed[o.key()] = true
 			kept, err := s.reject(txn, o)

@@ -59,7 +59,7 @@ func (n *Node) TableRow() []string {
 		addresses[i] = a.Type + "=" + a.Address
 	}
 	return []string{n.Name, printable.Text(n.UID), printable.Text(n.PodCIDR), printable.Text(strings.Join(n.PodCIDRs, ",")),
-		strings.Join(addresses, ",")}
+		printable.Text(strings.Join(addresses, ","))}
 }
 
 var nodeIndex = statedb.Index[*Node, string]{
