@@ -1,12 +1,14 @@
 package k8sobjects
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/waggle-net/waggle/pkg/printable"
@@ -141,12 +143,22 @@ func policyPort(path *field.Path, o *networkingv1.NetworkPolicyPort) (k8s.Policy
 	return p, err
 }
 
-// selector keeps nil, which means something else than an empty one.
+func isNoLabelValue(value string) bool { return len(validation.IsValidLabelValue(value)) > 0 }
+
+// selector keeps nil, which means something else than an empty one. One with a value that no label can have matches no pod.
 func selector(path *field.Path, o *metav1.LabelSelector) (*k8s.Selector, error) {
 	if o == nil {
 		return nil, nil
 	}
-	if err := list(metavalidation.ValidateLabelSelector(o, metavalidation.LabelSelectorValidationOptions{}, path)); err != nil {
+	// Of old objects the API server keeps values that no label can have.
+	valid := *o
+	valid.MatchLabels = maps.Clone(o.MatchLabels)
+	for key, value := range valid.MatchLabels {
+		if isNoLabelValue(value) {
+			valid.MatchLabels[key] = ""
+		}
+	}
+	if err := list(metavalidation.ValidateLabelSelector(&valid, metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: true}, path)); err != nil {
 		return nil, err
 	}
 	s := &k8s.Selector{}
@@ -157,6 +169,9 @@ func selector(path *field.Path, o *metav1.LabelSelector) (*k8s.Selector, error) 
 		expression := k8s.Expression{Key: e.Key, Operator: string(e.Operator)}
 		if len(e.Values) > 0 { // an empty list is none: it would not survive a copy on disk
 			expression.Values = e.Values
+		}
+		if e.Operator == metav1.LabelSelectorOpNotIn && slices.ContainsFunc(e.Values, isNoLabelValue) {
+			expression = k8s.Expression{Key: e.Key, Operator: string(metav1.LabelSelectorOpIn)} // met by no pod, as the others with such a value
 		}
 		s.Expressions = append(s.Expressions, expression)
 	}

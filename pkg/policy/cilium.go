@@ -12,7 +12,8 @@ import (
 )
 
 // FromCilium reads a policy of Cilium's, of either scope. It always returns a policy: what cannot be enforced grants nothing
-// and is one of its problems. What cannot be read at all isolates whomever it may mean.
+// and is one of its problems. What cannot be read at all isolates the namespace of the policy. A policy of the cluster selects no endpoint then: one typing
+// mistake must not cut off every pod.
 func FromCilium(o *cilium.Policy, env Environment) *Policy {
 	ref := Ref{Kind: Cilium, Namespace: o.Namespace, Name: o.Name}
 	if o.Namespace == "" {
@@ -43,8 +44,15 @@ type ciliumParser struct {
 	env    *Environment
 }
 
-// unreadable adds a part that isolates everybody whom the policy may mean.
+// clusterwide reports whether the policy is one of the cluster.
+func (c *ciliumParser) clusterwide() bool { return c.policy.Ref.Kind == Clusterwide }
+
+// unreadable adds a part that isolates the namespace of the policy, if it has one.
 func (c *ciliumParser) unreadable(path string, err error) {
+	if c.clusterwide() {
+		c.policy.invalid(path, "it cannot be read ("+short(err)+"): it selects no endpoint; correct it")
+		return
+	}
 	c.policy.invalid(path, "it cannot be read ("+short(err)+
 		"): everything that it may mean is isolated, and nothing is allowed by it; correct it")
 	c.policy.Parts = append(c.policy.Parts, Part{Path: path, Subject: c.everything(), IsolatesIngress: true, IsolatesEgress: true})
@@ -52,7 +60,7 @@ func (c *ciliumParser) unreadable(path string, err error) {
 
 // everything are the endpoints that the policy may be for at all.
 func (c *ciliumParser) everything() Selector {
-	if c.policy.Ref.Kind == Clusterwide {
+	if c.clusterwide() {
 		return Selector{}
 	}
 	return Selector{Requirements: []Requirement{inNamespace(c.policy.Ref.Namespace)}}
@@ -78,8 +86,8 @@ func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 		c.unreadable(path, err)
 		return
 	}
-	subject, closed, forNodes := c.subject(path, fields)
-	if forNodes {
+	subject, closed, nobody := c.subject(path, fields)
+	if nobody {
 		return
 	}
 	part := Part{Path: path, Subject: subject}
@@ -128,13 +136,14 @@ func (c *ciliumParser) rules(path string, s section, raw json.RawMessage) (rules
 	return rules, len(items) > 0
 }
 
-// subject reads whom a spec is for. A spec for nodes is for no endpoint; closed means that its rules must allow nothing.
-func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (subject Selector, closed, forNodes bool) {
+// subject reads the endpoints that a spec is for. nobody means none: the spec is for nodes, or cannot be read and is one of the cluster. closed means that
+// its rules must allow nothing.
+func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (subject Selector, closed, nobody bool) {
 	subject = c.everything()
 	raw, found := fields["endpointSelector"]
 	_, nodes := fields["nodeSelector"]
 	switch {
-	case nodes && !found && c.policy.Ref.Kind == Clusterwide:
+	case nodes && !found && c.clusterwide():
 		c.policy.add(Problem{Path: path + ".nodeSelector", Reason: ReasonUnsupported,
 			Message: "policies for nodes are not supported: " + path + " does nothing; protect nodes by other means"})
 		return subject, true, true
@@ -144,20 +153,26 @@ func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (
 	case nodes:
 		c.policy.invalid(path, "it has both endpointSelector and nodeSelector: its rules allow nothing; keep one of them")
 		closed = true
+	case !found && c.clusterwide():
+		c.policy.invalid(path, "endpointSelector is missing: "+path+" selects no endpoint; write {} to mean every pod")
+		return subject, true, true
 	case !found:
 		c.policy.invalid(path, "endpointSelector is missing: everything that it may mean is isolated, and its rules allow nothing; "+
 			"write {} to mean every pod")
 		return subject, true, false
 	}
 	chosen, err := ciliumSelector(raw)
+	if err != nil && c.clusterwide() {
+		c.policy.invalid(path+".endpointSelector", short(err)+": "+path+" selects no endpoint; correct it")
+		return subject, true, true
+	}
 	if err != nil {
 		c.policy.invalid(path+".endpointSelector", short(err)+
 			": everything that it may mean is isolated, and its rules allow nothing; correct it")
 		return subject, true, false
 	}
-	if c.policy.Ref.Kind == Cilium && !staysIn(&chosen, c.policy.Ref.Namespace) {
-		c.policy.invalid(path+".endpointSelector", "it asks for another namespace than the policy's own: it chooses nobody; "+
-			"move the policy to that namespace")
+	if !c.clusterwide() {
+		c.stayHome(path, &chosen)
 	}
 	if slices.ContainsFunc(chosen.Requirements, func(r Requirement) bool { return r.Source == endpoint.SourceReserved && r.demands() }) {
 		c.policy.add(Problem{Path: path + ".endpointSelector", Reason: ReasonUnsupported,
@@ -168,12 +183,25 @@ func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (
 	return subject, closed, false
 }
 
-// staysIn tells whether a selector can choose pods of a namespace.
-func staysIn(s *Selector, namespace string) bool {
-	here := map[string]string{sourceK8s + ":" + labels.KeyNamespace: namespace}
-	return !slices.ContainsFunc(s.Requirements, func(r Requirement) bool {
-		return r.Key == labels.KeyNamespace && (r.Source == sourceK8s || r.Source == AnySource) && !r.Matches(here)
+// stayHome takes from the subject of a policy of a namespace that it asks for another one: the policy is enforced in its own, as Cilium does. Where it excludes
+// its own namespace it chooses no endpoint.
+func (c *ciliumParser) stayHome(path string, chosen *Selector) {
+	here := map[string]string{sourceK8s + ":" + labels.KeyNamespace: c.policy.Ref.Namespace}
+	var asks, excludes bool
+	chosen.Requirements = slices.DeleteFunc(chosen.Requirements, func(r Requirement) bool {
+		if r.Key != labels.KeyNamespace || r.Source != sourceK8s && r.Source != AnySource || r.Matches(here) {
+			return false
+		}
+		asks, excludes = asks || r.Operator == In, excludes || r.Operator != In
+		return r.Operator == In
 	})
+	switch {
+	case excludes:
+		c.policy.invalid(path+".endpointSelector", "it excludes the policy's own namespace: it chooses nobody; move the policy to the namespace that it is for")
+	case asks:
+		c.policy.invalid(path+".endpointSelector", "it asks for another namespace than the policy's own: it is enforced in its own; "+
+			"move the policy to that namespace")
+	}
 }
 
 // defaultDeny tells in which directions a spec isolates: those for which it has rules, unless it says otherwise.

@@ -220,7 +220,12 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 		"a null subject":       {"endpointSelector: null, ingress: [{fromEntities: [all]}]", "spec.endpointSelector", invalid, "null", "", "in web>db 80/TCP"},
 		"two subjects":         {"endpointSelector: {}, nodeSelector: {}, ingress: [{fromEntities: [all]}]", "spec", invalid, "both", "", "in web>db 80/TCP"},
 		"nodes as subjects":    {"nodeSelector: {}, ingress: [{fromEntities: [none]}]", "spec.nodeSelector", invalid, "cannot be for nodes", "in web>db 80/TCP", ""},
-		"another namespace":    {"endpointSelector: {matchLabels: {io.kubernetes.pod.namespace: green}}, ingress: [{}]", "spec.endpointSelector", invalid, "chooses nobody", "in web>green 80/TCP", ""},
+		"another namespace":    {"endpointSelector: {matchLabels: {\"k8s:io.kubernetes.pod.namespace\": green, app: db}}, ingress: [{}]", "spec.endpointSelector", invalid, "it is enforced in its own", "in web>green 80/TCP", "in web>db 80/TCP"},
+		"some of a namespace":  {"endpointSelector: {matchLabels: {io.kubernetes.pod.namespace: green, app: db}}, ingress: [{}]", "spec.endpointSelector", invalid, "it is enforced in its own", "in db>web 80/TCP", ""},
+		"other namespaces":     {"endpointSelector: {matchExpressions: [{key: io.kubernetes.pod.namespace, operator: NotIn, values: [red]}]}, ingress: [{}]", "spec.endpointSelector", invalid, "chooses nobody", "in web>db 80/TCP", ""},
+		"no requests":          {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: \"80\"}], rules: {http: [], kafka: [], dns: [], l7: []}}]}]", "", "", "", "in web>db 80/TCP", "in web>db 81/TCP"},
+		"unknown requests":     {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: \"80\"}], rules: {grpc: []}}]}]", "spec.ingress[0].toPorts[0].rules", unsupported, "allows nothing", "", "in web>db 80/TCP"},
+		"a parser of requests": {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: \"80\"}], rules: {l7proto: x, l7: []}}]}]", "spec.ingress[0].toPorts[0].rules", unsupported, "allows nothing", "", "in web>db 80/TCP"},
 		"a reserved subject":   {"endpointSelector: {matchLabels: {\"reserved:init\": \"\"}}, ingress: [{}]", "spec.endpointSelector", unsupported, "chooses nobody", "in web>db 80/TCP", ""},
 		"no reserved subject":  {"endpointSelector: {matchExpressions: [{key: \"reserved:init\", operator: DoesNotExist}]}, ingress: [{}]", "", "", "", "", "in web>db 80/TCP"},
 		"default deny of what": {"endpointSelector: {}, enableDefaultDeny: {ingress: maybe}", "spec.enableDefaultDeny", invalid, "both directions are isolated", "", "in web>db 80/TCP"},
@@ -250,13 +255,22 @@ func TestFromCilium_Clusterwide(t *testing.T) {
 	policies := read(t, policy.Environment{}, ccnp("nodeSelector: {}, ingress: [{fromEntities: [host]}]"))
 	checkProblem(t, "nodes", policies[0], "spec.nodeSelector", policy.ReasonUnsupported, "does nothing")
 	checkVerdict(t, "nodes", policies, "in world>db 80/TCP", policy.Allow)
-	policies = read(t, policy.Environment{}, ccnp("ingress: [{fromEntities: [all]}]"))
-	checkVerdict(t, "no subject", policies, "in web>green 80/TCP", policy.Deny)
+	// One typing mistake must not cut off every pod of the cluster.
+	for name, spec := range map[string]string{"no subject": "ingress: [{fromEntities: [none]}]",
+		"a bad subject":  "endpointSelector: {matchExpressions: [{key: app, operator: In}]}, ingress: [{fromEntities: [none]}]",
+		"a null subject": "endpointSelector: null, egressDeny: [{toEntities: [all]}]"} {
+		policies = read(t, policy.Environment{}, ccnp(spec))
+		if problems := policies[0].Problems; len(problems) != 1 || !problems[0].Invalid || !strings.Contains(problems[0].Message, "selects no endpoint") {
+			t.Errorf("%s: %+v", name, problems)
+		}
+		checkVerdict(t, name, policies, "in web>green 80/TCP", policy.Allow)
+		checkVerdict(t, name, policies, "out web>db 80/TCP", policy.Allow)
+	}
 	policies = read(t, policy.Environment{}, strings.Replace(ccnp(""), "spec: {}", "specs: []", 1))
 	checkProblem(t, "nothing", policies[0], "spec", policy.ReasonInvalid, "the policy does nothing")
 	policies = read(t, policy.Environment{}, strings.Replace(ccnp(""), "spec: {}", "specs: {}", 1))
-	checkProblem(t, "unreadable", policies[0], "specs", policy.ReasonInvalid, "isolated")
-	checkVerdict(t, "unreadable", policies, "in web>green 80/TCP", policy.Deny)
+	checkProblem(t, "unreadable", policies[0], "specs", policy.ReasonInvalid, "selects no endpoint")
+	checkVerdict(t, "unreadable", policies, "in web>green 80/TCP", policy.Allow)
 }
 
 // TestFromCilium_LabelsNotInIdentities: a peer cannot be known by a label that identities leave out.

@@ -60,7 +60,7 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 		return err
 	}
 	for _, field := range inside {
-		if raw, found := fields[field]; found && string(raw) != "{}" && string(raw) != "[]" {
+		if raw, found := fields[field]; found && !saysNothing(raw) {
 			r.unsupported(path+"."+field, "toPorts."+field+" is not supported", "leave it out to mean all connections on the port")
 		}
 	}
@@ -70,6 +70,24 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 	}
 	r.list(path+".ports", fields["ports"], func(_ string, item json.RawMessage) error { return ports.addCilium(item) })
 	return nil
+}
+
+// saysNothing reports whether a field that looks into connections is empty: a list without items, or rules of protocols without a rule.
+func saysNothing(raw json.RawMessage) bool {
+	var list []json.RawMessage
+	if decode(raw, &list) == nil {
+		return len(list) == 0
+	}
+	fields, err := object(raw)
+	if err != nil || len(unknown(fields, "http", "kafka", "dns", "l7")) > 0 {
+		return false
+	}
+	for _, rules := range fields {
+		if decode(rules, &list) != nil || len(list) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // addCilium adds one port, which may stand for several protocols.

@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -189,6 +190,9 @@ func specs(p *cilium.Policy) (all []fields) {
 
 func (n naive) spec(p *cilium.Policy, spec fields) (isolates, allows, denies bool) {
 	selector, found := spec["endpointSelector"].(fields)
+	if p.Namespace != "" {
+		selector = atHome(selector, p.Namespace)
+	}
 	if !found || p.Namespace != "" && p.Namespace != n.namespace() || n.selects(selector, n.q.Subject.Labels, no) != yes {
 		return false, false, false
 	}
@@ -214,6 +218,32 @@ func (n naive) spec(p *cilium.Policy, spec fields) (isolates, allows, denies boo
 		denies = denies || n.rule(p, rule.(fields), side, true)
 	}
 	return isolates, allows, denies
+}
+
+// atHome is the selector of subjects in a policy of a namespace without what it asks for of another namespace.
+func atHome(selector fields, namespace string) fields {
+	elsewhere := func(key string, values ...string) bool {
+		return (key == "io.kubernetes.pod.namespace" || key == "any:io.kubernetes.pod.namespace" || key == "k8s:io.kubernetes.pod.namespace") &&
+			!slices.Contains(values, namespace)
+	}
+	out := maps.Clone(selector)
+	if all, found := selector["matchLabels"].(fields); found {
+		kept := maps.Clone(all)
+		maps.DeleteFunc(kept, func(key string, value any) bool { return elsewhere(key, value.(string)) })
+		out["matchLabels"] = kept
+	}
+	if all, found := selector["matchExpressions"].([]any); found {
+		out["matchExpressions"] = slices.DeleteFunc(slices.Clone(all), func(one any) bool {
+			e := one.(fields)
+			var values []string
+			for _, value := range listOf(e["values"]) {
+				values = append(values, value.(string))
+			}
+			key, _ := e["key"].(string)
+			return e["operator"] == "In" && elsewhere(key, values...)
+		})
+	}
+	return out
 }
 
 // rule tells whether an item of a section has its effect.
