@@ -76,7 +76,7 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 				of[id] = append(of[id], claim.Prefix)
 			}
 		}
-		l.Writer.update(ipcachetable.OwnerEndpoints, put, remove, complete)
+		l.Writer.Update(ipcachetable.OwnerEndpoints, put, remove, complete)
 
 		health.OK(fmt.Sprintf("%d addresses of endpoints", len(claimed)))
 

@@ -227,7 +227,7 @@ func commands(
 					Source: ipcachetable.Source(source)})
 			}
 			if updates(args[0]) {
-				w.update(args[0], claims, nil, true)
+				w.Update(args[0], claims, nil, true)
 			} else {
 				w.Replace(args[0], claims, true)
 			}
@@ -263,7 +263,7 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 			}
 		}
 		if complete := random.IntN(2) == 0; updates(owner) {
-			w.update(owner, list, rest, complete)
+			w.Update(owner, list, rest, complete)
 			model[owner] = slices.DeleteFunc(model[owner], func(c ipcachetable.Claim) bool {
 				return slices.Contains(rest, c.Prefix) || slices.ContainsFunc(list, func(n ipcachetable.Claim) bool { return n.Prefix == c.Prefix })
 			})

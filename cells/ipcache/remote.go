@@ -103,7 +103,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 
 			put, remove := r.compute(txn, touched, complete)
 
-			r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
+			r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
 			if err := r.report(health, complete); err != nil {
 				return err
 			}

@@ -110,7 +110,7 @@ func (r *remoteRig) pass() { r.passWith(false) }
 func (r *remoteRig) passWith(complete bool) {
 	txn := r.DB.ReadTxn()
 	put, remove := r.compute(txn, r.follow(txn, statedb.NewWatchSet()), complete)
-	r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
+	r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
 }
 
 // A copy of the objects is older than what the agent before wrote: pod 0 has another identity by now, and the address of pod 1
@@ -187,7 +187,7 @@ func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
 		touched := r.follow(txn, statedb.NewWatchSet())
 		count := len(touched)
 		put, remove := r.compute(txn, touched, false)
-		r.Writer.update(ipcachetable.OwnerCiliumEndpoints, put, remove, false)
+		r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, false)
 		return count
 	}
 	last := nodeObject(nodes)

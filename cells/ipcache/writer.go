@@ -68,11 +68,15 @@ func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool)
 
 // updates reports whether an owner changes some of its claims at a time and never replaces them all. It may have a claim for each pod of the cluster.
 func updates(owner string) bool {
-	return owner == ipcachetable.OwnerEndpoints || owner == ipcachetable.OwnerCiliumEndpoints
+	switch owner {
+	case ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints:
+		return true
+	}
+	return false
 }
 
-// update changes some claims of an owner that [updates], in one commit.
-func (w *writer) update(owner string, put []ipcachetable.Claim, remove []netip.Prefix, complete bool) {
+// Update implements [ipcachetable.Writer], for owners that update.
+func (w *writer) Update(owner string, put []ipcachetable.Claim, remove []netip.Prefix, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.claims[owner] == nil {
@@ -85,6 +89,8 @@ func (w *writer) update(owner string, put []ipcachetable.Claim, remove []netip.P
 	for _, c := range put {
 		changes[c.Prefix] = c
 	}
+	txn := w.db.ReadTxn() // the table changes under mu alone
+	maps.DeleteFunc(changes, func(p netip.Prefix, c ipcachetable.Claim) bool { return w.claim(txn, owner, p) == c })
 	w.commit(owner, len(changes), complete, func(txn statedb.WriteTxn) {
 		for prefix, claim := range changes {
 			w.settle(txn, prefix, func() {
@@ -100,10 +106,20 @@ func (w *writer) update(owner string, put []ipcachetable.Claim, remove []netip.P
 func (w *writer) identity(owner string, prefix netip.Prefix) uint32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if row, _, found := w.table.Get(w.db.ReadTxn(), ipcachetable.ByPrefix(prefix)); found && row.Owner == owner {
-		return row.Identity
+	return w.claim(w.db.ReadTxn(), owner, prefix).Identity
+}
+
+// claim is what an owner that [updates] claims of a prefix; the zero value when it claims nothing. The caller holds mu.
+func (w *writer) claim(txn statedb.ReadTxn, owner string, prefix netip.Prefix) ipcachetable.Claim {
+	if row, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix)); found && row.Owner == owner {
+		return claimOf(row)
 	}
-	return w.claims[owner][prefix].Identity
+	return w.claims[owner][prefix]
+}
+
+// claimOf is the claim that is in force in a row.
+func claimOf(row *ipcachetable.Entry) ipcachetable.Claim {
+	return ipcachetable.Claim{Prefix: row.Prefix, Identity: row.Identity, Node: row.Node, Source: row.Source}
 }
 
 // commit makes changes of owner. The caller holds mu.
@@ -198,7 +214,7 @@ func (w *writer) mark(differ map[string]bool, complete bool) {
 // recall makes the claim that is in force one of the claims again. Without that it stands in its row alone: a claim takes as much memory as a row.
 func (w *writer) recall(row *ipcachetable.Entry) {
 	if updates(row.Owner) {
-		w.claims[row.Owner][row.Prefix] = ipcachetable.Claim{Prefix: row.Prefix, Identity: row.Identity, Node: row.Node, Source: row.Source}
+		w.claims[row.Owner][row.Prefix] = claimOf(row)
 	}
 }
 

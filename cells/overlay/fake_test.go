@@ -3,6 +3,7 @@ package overlay
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -181,6 +182,15 @@ func (c *contributions) Replace(_ string, claims []ipcache.Claim, complete bool)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.claims, c.complete = claims, complete
+}
+
+func (c *contributions) Update(_ string, put []ipcache.Claim, remove []netip.Prefix, complete bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.claims = slices.DeleteFunc(slices.Clone(c.claims), func(have ipcache.Claim) bool {
+		return slices.Contains(remove, have.Prefix) || slices.ContainsFunc(put, func(p ipcache.Claim) bool { return p.Prefix == have.Prefix })
+	})
+	c.claims, c.complete = append(c.claims, put...), complete
 }
 
 // settingsWriter is the other half of contributions, whose method has the same name.

@@ -74,6 +74,17 @@ func (c *contributions) Replace(owner string, claims []ipcache.Claim, complete b
 	c.whole[owner] = c.whole[owner] || complete
 }
 
+func (c *contributions) Update(owner string, put []ipcache.Claim, remove []netip.Prefix, complete bool) {
+	c.mu.Lock()
+	have := slices.DeleteFunc(slices.Clone(c.claims[owner]), func(have ipcache.Claim) bool {
+		return slices.Contains(remove, have.Prefix) || slices.ContainsFunc(put, func(p ipcache.Claim) bool { return p.Prefix == have.Prefix })
+	})
+	c.mu.Unlock()
+	have = append(have, put...)
+	slices.SortFunc(have, func(x, y ipcache.Claim) int { return x.Prefix.Compare(y.Prefix) })
+	c.Replace(owner, have, complete)
+}
+
 func (c *contributions) command() hive.ScriptCmdOut {
 	return hive.NewScriptCmd("contributed", script.Command(script.CmdUsage{Summary: "print contributed addresses and prefixes"},
 		func(*script.State, ...string) (script.WaitFunc, error) {

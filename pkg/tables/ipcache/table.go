@@ -55,9 +55,11 @@ const (
 )
 
 // Writer lets features contribute prefixes. Where several owners claim a prefix, the highest source wins, then the
-// owner whose name sorts first; the losing claims are remembered and come back when the winner goes.
+// owner whose name sorts first; the losing claims are remembered and come back when the winner goes. An owner calls one of both functions and never the other.
+// Complete says that all inputs are known: what an earlier run left in the maps, and nobody claims, may go.
 type Writer interface {
-	// Replace makes claims the set of owner, in one commit. Complete says that all inputs are known: what an earlier run
-	// left in the maps, and nobody claims, may go.
+	// Replace makes claims the set of owner, in one commit.
 	Replace(owner string, claims []Claim, complete bool)
+	// Update changes some claims of owner, in one commit. What owner claims already, or does not claim, makes no change.
+	Update(owner string, put []Claim, remove []netip.Prefix, complete bool)
 }
