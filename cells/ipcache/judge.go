@@ -13,7 +13,7 @@ import (
 // judge knows what a CiliumEndpoint may say. Whoever can write one could take over any address otherwise.
 type judge struct {
 	self  string // name of this node
-	nodes *clusternodes.Index
+	nodes *clusternodes.Follower
 	local map[netip.Addr]int // how many endpoints of this node have an address
 }
 

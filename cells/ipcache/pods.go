@@ -1,7 +1,6 @@
 package ipcache
 
 import (
-	"iter"
 	"net/netip"
 	"slices"
 
@@ -85,7 +84,7 @@ func forget[K, V comparable](lists map[K][]V, key K, value V) {
 // touch adds the addresses to touched about which something else may hold when a node is another than before: those of pods that name it, its own, and those in
 // its ranges.
 func (p pods) touch(before, after clusternodes.Node, touched map[netip.Addr]struct{}) {
-	for addr := range differing(before.All(), after.All()) {
+	for addr := range clusternodes.Differing(before.All(), after.All()) {
 		for _, ep := range p.byNode[addr] {
 			for _, of := range ep.Addrs {
 				touched[of] = struct{}{}
@@ -95,21 +94,8 @@ func (p pods) touch(before, after clusternodes.Node, touched map[netip.Addr]stru
 			touched[addr] = struct{}{}
 		}
 	}
-	for cidr := range differing(before.CIDRs, after.CIDRs) {
+	for cidr := range clusternodes.Differing(before.CIDRs, after.CIDRs) {
 		p.touchRange(cidr.Prefix, touched)
-	}
-}
-
-// differing returns what one of two lists alone has.
-func differing[V comparable](a, b []V) iter.Seq[V] {
-	return func(yield func(V) bool) {
-		for _, lists := range [][2][]V{{a, b}, {b, a}} {
-			for _, v := range lists[0] {
-				if !slices.Contains(lists[1], v) && !yield(v) {
-					return
-				}
-			}
-		}
 	}
 }
 

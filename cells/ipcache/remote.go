@@ -55,15 +55,12 @@ type remote struct {
 
 	judge
 	pods
-	changes           *changes.Feed[*cilium.Endpoint]
-	here              *changes.Feed[*endpoints.Endpoint]
-	nodeChanges       *changes.Feed[*k8s.Node]
-	ciliumNodeChanges *changes.Feed[*cilium.Node]
-	addrs             map[uint16][2]netip.Addr        // of the endpoints of this node, by local id
-	all               map[string]clusternodes.Node    // that the index has, by name
-	claimed           map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
-	pending           map[netip.Addr]struct{}         // whose identity policies do not know yet
-	refused           map[netip.Addr]refusal
+	changes *changes.Feed[*cilium.Endpoint]
+	here    *changes.Feed[*endpoints.Endpoint]
+	addrs   map[uint16][2]netip.Addr        // of the endpoints of this node, by local id
+	claimed map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
+	pending map[netip.Addr]struct{}         // whose identity policies do not know yet
+	refused map[netip.Addr]refusal
 	// kept are addresses of which the objects, which may be a copy of before, say something else than an earlier run wrote.
 	kept map[netip.Addr]struct{}
 }
@@ -75,9 +72,8 @@ type refusal struct {
 }
 
 func newRemote(p remoteParams) *remote {
-	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName, nodes: clusternodes.NewIndex(), local: map[netip.Addr]int{}}, pods: newPods(),
-		addrs: map[uint16][2]netip.Addr{}, all: map[string]clusternodes.Node{},
-		claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
+	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName, local: map[netip.Addr]int{}}, pods: newPods(),
+		addrs: map[uint16][2]netip.Addr{}, claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
 		kept: map[netip.Addr]struct{}{}}
 }
 
@@ -130,11 +126,10 @@ func (r *remote) subscribe() error {
 	}
 	txn := r.DB.WriteTxn(r.Pods, r.Local, r.Nodes, r.CiliumNodes)
 	defer txn.Commit()
-	var errs [4]error
+	var errs [3]error
 	r.changes, errs[0] = changes.Follow(txn, r.Pods)
 	r.here, errs[1] = changes.Follow(txn, r.Local)
-	r.nodeChanges, errs[2] = changes.Follow(txn, r.Nodes)
-	r.ciliumNodeChanges, errs[3] = changes.Follow(txn, r.CiliumNodes)
+	r.judge.nodes, errs[2] = clusternodes.Follow(txn, r.Nodes, r.CiliumNodes)
 	if err := errors.Join(errs[:]...); err != nil {
 		r.close()
 		r.changes = nil
@@ -146,8 +141,7 @@ func (r *remote) subscribe() error {
 func (r *remote) close() {
 	r.changes.Close()
 	r.here.Close()
-	r.nodeChanges.Close()
-	r.ciliumNodeChanges.Close()
+	r.judge.nodes.Close()
 }
 
 func (r *remote) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
@@ -173,12 +167,8 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 	for _, change := range r.here.UpTo(txn, changed) {
 		r.followLocal(change, touched)
 	}
-	for _, change := range r.nodeChanges.UpTo(txn, changed) {
-		r.followNode(txn, change.Object.Name, touched)
-	}
-	for _, change := range r.ciliumNodeChanges.UpTo(txn, changed) {
-		r.followNode(txn, change.Object.Name, touched)
-	}
+	// Of the addresses of pods on nodes that changed it touches those alone of which something else may hold.
+	r.judge.nodes.UpTo(txn, changed, func(before, after clusternodes.Node) { r.touch(before, after, touched) })
 	return touched
 }
 
@@ -209,19 +199,6 @@ func (r *remote) hold(addr netip.Addr, n int, touched map[netip.Addr]struct{}) {
 	touched[addr] = struct{}{}
 	if r.local[addr] += n; r.local[addr] == 0 {
 		delete(r.local, addr)
-	}
-}
-
-// followNode takes over what has changed of a node. Of the addresses of pods it touches those alone of which something else may hold.
-func (r *remote) followNode(txn statedb.ReadTxn, name string, touched map[netip.Addr]struct{}) {
-	before, after := r.all[name], clusternodes.ReadOne(txn, r.Nodes, r.CiliumNodes, name)
-	if before.Equal(after) {
-		return
-	}
-	r.touch(before, after, touched)
-	r.judge.nodes.Replace(before, after)
-	if r.all[name] = after; after.Name == "" {
-		delete(r.all, name)
 	}
 }
 

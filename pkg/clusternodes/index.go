@@ -1,13 +1,14 @@
 package clusternodes
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 )
 
 // Index answers questions about addresses. [Index.Replace] alone changes it.
 type Index struct {
-	nodes map[netip.Addr][]string  // who says that an address is its own, routers and health included, sorted
+	nodes Names                    // who says that an address is its own, routers and health included
 	cidrs map[netip.Prefix][]owner // whose pods a range is for
 	bits  [2][]int                 // lengths of ranges that there are, or have been: IPv4, IPv6
 }
@@ -19,7 +20,7 @@ type owner struct {
 
 // NewIndex makes an index without nodes.
 func NewIndex() *Index {
-	return &Index{nodes: map[netip.Addr][]string{}, cidrs: map[netip.Prefix][]owner{}}
+	return &Index{cidrs: map[netip.Prefix][]owner{}}
 }
 
 // Index makes one.
@@ -34,11 +35,7 @@ func (a All) Index() *Index {
 // Replace takes a node out, and puts another one in, both of which may be the zero Node. Nobody may ask meanwhile.
 func (x *Index) Replace(before, after Node) {
 	for _, addr := range before.All() {
-		if at, found := slices.BinarySearch(x.nodes[addr], before.Name); found {
-			if x.nodes[addr] = slices.Delete(x.nodes[addr], at, at+1); len(x.nodes[addr]) == 0 {
-				delete(x.nodes, addr)
-			}
-		}
+		x.nodes.Remove(Whole(addr), before.Name)
 	}
 	for _, c := range before.CIDRs {
 		gone := owner{before.Name, c.Spec}
@@ -47,9 +44,7 @@ func (x *Index) Replace(before, after Node) {
 		}
 	}
 	for _, addr := range after.All() {
-		if at, found := slices.BinarySearch(x.nodes[addr], after.Name); !found {
-			x.nodes[addr] = slices.Insert(x.nodes[addr], at, after.Name)
-		}
+		x.nodes.Add(Whole(addr), after.Name)
 	}
 	for _, c := range after.CIDRs {
 		x.cidrs[c.Prefix] = append(x.cidrs[c.Prefix], owner{after.Name, c.Spec})
@@ -70,7 +65,12 @@ func family(addr netip.Addr) int {
 }
 
 // NodesOf names the nodes that say that an address is their own.
-func (x *Index) NodesOf(addr netip.Addr) []string { return x.nodes[addr] }
+func (x *Index) NodesOf(addr netip.Addr) []string { return x.nodes.Of(Whole(addr)) }
+
+// NodesIn names the nodes that say that an address in a range is their own, by address.
+func (x *Index) NodesIn(cidr netip.Prefix) iter.Seq2[netip.Prefix, []string] {
+	return x.nodes.Within(cidr)
+}
 
 // MayHold tells whether a pod with an address may be on a node: it lies in a range of that node, and when that range stands
 // only in the CiliumNode, in none that stands in the Node of another.

@@ -1,0 +1,61 @@
+package clusternodes
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+
+	"github.com/gaissmai/bart"
+)
+
+// Names finds the nodes that claim a prefix or an address, which is a prefix of full length. Several nodes may claim the same one. The zero value is empty.
+type Names struct{ lists bart.Table[[]string] } // sorted
+
+// Add notes that a node claims a prefix.
+func (n *Names) Add(p netip.Prefix, name string) {
+	list, _ := n.lists.Get(p)
+	if at, found := slices.BinarySearch(list, name); !found {
+		n.lists.Insert(p, slices.Insert(slices.Clip(list), at, name))
+	}
+}
+
+// Remove notes that a node no longer claims a prefix.
+func (n *Names) Remove(p netip.Prefix, name string) {
+	list, _ := n.lists.Get(p)
+	at, found := slices.BinarySearch(list, name)
+	switch {
+	case !found:
+	case len(list) == 1:
+		n.lists.Delete(p)
+	default:
+		n.lists.Insert(p, slices.Delete(slices.Clone(list), at, at+1))
+	}
+}
+
+// Of returns the names of the nodes that claim a prefix, sorted. The caller must not change the list.
+func (n *Names) Of(p netip.Prefix) []string {
+	list, _ := n.lists.Get(p)
+	return list
+}
+
+// Around returns the names of the nodes that claim a prefix or one that contains it, of each claim.
+func (n *Names) Around(p netip.Prefix) iter.Seq2[netip.Prefix, []string] { return n.lists.Supernets(p) }
+
+// Within returns the names of the nodes that claim a prefix or one inside it, of each claim.
+func (n *Names) Within(p netip.Prefix) iter.Seq2[netip.Prefix, []string] { return n.lists.Subnets(p) }
+
+// Whole is the prefix of full length of an address.
+func Whole(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
+
+// Differing returns the elements that only one of two lists has.
+func Differing[V comparable](a, b []V) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, lists := range [][2][]V{{a, b}, {b, a}} {
+			for _, v := range lists[0] {
+				if !slices.Contains(lists[1], v) && !yield(v) {
+					return
+				}
+			}
+		}
+	}
+}
