@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
+	"github.com/gaissmai/bart"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -30,9 +31,9 @@ type controller struct {
 
 	clusterIPs map[netip.Addr]int                       // how many Services have it, those that others serve too
 	elsewhere  map[string][]netip.Addr                  // ClusterIPs of Services that have no row, because others serve them
-	external   map[netip.Addr]map[string]bool           // services that want it, in force or not
+	external   bart.Table[map[string]bool]              // services that want an address, in force or not
 	externalOf map[string][]netip.Addr                  // the same by service
-	placed     map[string]bool                          // services that depend on addresses of nodes
+	placed     map[string]bool                          // services that depend on addresses of this node
 	contests   map[loadbalancer.Address][]contender     // of addresses that several claim: all of them, the owner first
 	lost       map[string]map[loadbalancer.Address]bool // the same by service, but for owners
 	models     map[string]*model                        // of this pass
@@ -48,7 +49,7 @@ type controller struct {
 const portion = 2048
 
 func newController(p params) *controller {
-	return &controller{params: p, alive: func() {}, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, elsewhere: map[string][]netip.Addr{}, external: map[netip.Addr]map[string]bool{},
+	return &controller{params: p, alive: func() {}, queued: map[string]bool{}, clusterIPs: map[netip.Addr]int{}, elsewhere: map[string][]netip.Addr{},
 		externalOf: map[string][]netip.Addr{}, placed: map[string]bool{}, contests: map[loadbalancer.Address][]contender{},
 		lost: map[string]map[loadbalancer.Address]bool{}, portion: portion}
 }
@@ -70,7 +71,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.KubernetesServices, c.Slices, c.Pods, c.NodeAddresses)
 		changed := statedb.NewWatchSet()
-		c.in.read(txn, changed, c.concern)
+		c.in.read(txn, changed, c.concern, c.concernWithin)
 		if waiting := c.in.waiting(txn, changed); waiting != "" {
 			health.OK("waits for " + waiting)
 		} else {
@@ -143,8 +144,13 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 	if first {
 		alone = c.uncontested(txn)
 		over := make(chan struct{})
-		defer close(over)
 		ahead = c.ahead(txn, c.queue[:alone], over)
+		defer func() {
+			close(over)
+			for range ahead { // until it ends: the nodes of the world may change now
+				continue
+			}
+		}()
 	}
 	write := c.writeTxn()
 	defer func() { write.Abort() }()
@@ -196,6 +202,15 @@ func (c *controller) move(txn statedb.ReadTxn, now *world) {
 		c.concernAll(txn)
 	case !before.sameAddresses(now):
 		for name := range c.placed {
+			c.concern(name)
+		}
+	}
+}
+
+// concernWithin concerns the services that want an address in a range.
+func (c *controller) concernWithin(p netip.Prefix) {
+	for _, names := range c.external.Subnets(p) {
+		for name := range names {
 			c.concern(name)
 		}
 	}
@@ -263,6 +278,7 @@ func (c *controller) ahead(txn statedb.ReadTxn, names []string, over <-chan stru
 	free := func(netip.Addr) bool { return false }
 	portions, w := make(chan []*model, 1), c.world
 	go func() {
+		defer close(portions)
 		for part := range slices.Chunk(names, c.portion) {
 			models := make([]*model, len(part))
 			for i, name := range part {

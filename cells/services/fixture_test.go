@@ -172,7 +172,7 @@ func (b *bench) step() {
 		b.t.Fatal(err)
 	}
 	txn, changed := b.db.ReadTxn(), statedb.NewWatchSet()
-	b.c.in.read(txn, changed, b.c.concern)
+	b.c.in.read(txn, changed, b.c.concern, b.c.concernWithin)
 	if b.c.in.waiting(txn, changed) != "" {
 		return
 	}

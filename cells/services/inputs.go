@@ -24,23 +24,30 @@ type inputs struct {
 	slices   *changes.Feed[*k8s.EndpointSlice]
 	pods     *changes.Feed[*k8s.Pod]
 	// strays are the services of slices whose names do not begin with that of their service.
-	strays map[string]string
-	// seen are the revisions of the tables that the world was made from.
-	seen      [3]statedb.Revision
+	strays    map[string]string
+	nodes     *clusternodes.Follower
+	seen      seen
 	endpoints *changes.Feed[*endpoints.Endpoint]
 	residents residents
+}
+
+// seen is what the world was made from.
+type seen struct {
+	self      *k8s.Node // nil without one
+	addresses statedb.Revision
 }
 
 // newInputs subscribes. The first [inputs.read] names all that there are.
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, strays: map[string]string{}, residents: newResidents()}
-	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints)
+	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints, p.Nodes, p.CiliumNodes)
 	defer txn.Commit()
-	var errs [4]error
+	var errs [5]error
 	in.services, errs[0] = changes.Follow(txn, p.KubernetesServices)
 	in.slices, errs[1] = changes.Follow(txn, p.Slices)
 	in.pods, errs[2] = changes.Follow(txn, p.Pods)
 	in.endpoints, errs[3] = changes.Follow(txn, p.Endpoints)
+	in.nodes, errs[4] = clusternodes.Follow(txn, p.Nodes, p.CiliumNodes)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -49,10 +56,12 @@ func (in *inputs) close() {
 	in.slices.Close()
 	in.pods.Close()
 	in.endpoints.Close()
+	in.nodes.Close()
 }
 
-// read names the services that what has changed up to a snapshot concerns, and adds to changed what closes when more has.
-func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned func(string)) {
+// read names the services that what has changed up to a snapshot concerns, and the ranges where nodes or their pods are or were, and adds to changed what closes
+// when more has.
+func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned func(string), moved func(netip.Prefix)) {
 	for _, change := range in.services.UpTo(txn, changed) {
 		concerned(change.Object.Key())
 	}
@@ -66,6 +75,14 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned
 	for _, change := range in.endpoints.UpTo(txn, changed) {
 		in.residents.endpoint(change.Object, change.Deleted)
 	}
+	in.nodes.UpTo(txn, changed, func(before, after clusternodes.Node) {
+		for addr := range clusternodes.Differing(before.All(), after.All()) {
+			moved(clusternodes.Whole(addr))
+		}
+		for cidr := range clusternodes.Differing(before.CIDRs, after.CIDRs) {
+			moved(cidr.Prefix)
+		}
+	})
 }
 
 // slice names the service of a slice, and the one that it may have belonged to: names of slices begin with that of their service
@@ -146,23 +163,17 @@ func (in *inputs) needed() []statedb.TableMeta {
 
 // world makes what all services depend on; old is nil when it has not changed.
 func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *world) *world {
-	nodes, more := in.Nodes.AllWatch(txn)
-	changed.Add(more)
-	_, more = in.CiliumNodes.AllWatch(txn)
-	changed.Add(more)
 	addresses, more := in.NodeAddresses.AllWatch(txn)
 	changed.Add(more)
-	now := [3]statedb.Revision{in.Nodes.Revision(txn), in.CiliumNodes.Revision(txn), in.NodeAddresses.Revision(txn)}
+	self, _, _ := in.Nodes.Get(txn, k8s.NodeByName(in.Rules.agent.NodeName)) // a change of nodes wakes the loop
+	now := seen{self, in.NodeAddresses.Revision(txn)}
 	if old != nil && now == in.seen {
 		return old
 	}
 	in.seen = now
-	w := &world{rules: &in.Rules, nodes: clusternodes.Read(txn, in.Nodes, in.CiliumNodes)}
-	w.nodesIndex = w.nodes.Index()
-	for n := range nodes {
-		if n.Name == in.Rules.agent.NodeName {
-			w.zone, w.nodeLabel = n.Labels["topology.kubernetes.io/zone"], n.Labels[annotationNode]
-		}
+	w := &world{rules: &in.Rules, nodes: in.nodes.Index}
+	if self != nil {
+		w.zone, w.nodeLabel = self.Labels["topology.kubernetes.io/zone"], self.Labels[annotationNode]
 	}
 	for a := range addresses {
 		addr := a.Addr.WithZone("")

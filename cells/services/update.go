@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -60,16 +61,19 @@ func (c *controller) remember(name string, before []netip.Addr, m *model) {
 		c.elsewhere[name] = m.row.ClusterIPs
 	}
 	for _, a := range c.externalOf[name] {
-		if delete(c.external[a], name); len(c.external[a]) == 0 {
-			delete(c.external, a)
+		names, _ := c.external.Get(clusternodes.Whole(a))
+		if delete(names, name); len(names) == 0 {
+			c.external.Delete(clusternodes.Whole(a))
 		}
 	}
 	delete(c.externalOf, name)
 	for _, a := range m.external {
-		if c.external[a] == nil {
-			c.external[a] = map[string]bool{}
+		names, found := c.external.Get(clusternodes.Whole(a))
+		if !found {
+			names = map[string]bool{}
+			c.external.Insert(clusternodes.Whole(a), names)
 		}
-		c.external[a][name] = true
+		names[name] = true
 	}
 	if len(m.external) > 0 {
 		c.externalOf[name] = m.external
@@ -82,7 +86,8 @@ func (c *controller) remember(name string, before []netip.Addr, m *model) {
 }
 
 func (c *controller) concernOthers(name string, a netip.Addr) {
-	for other := range c.external[a] {
+	names, _ := c.external.Get(clusternodes.Whole(a))
+	for other := range names {
 		if other != name {
 			c.concern(other)
 		}

@@ -10,23 +10,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// world is what all services depend on. It never changes.
+// world is what all services depend on. It never changes but for the nodes of the cluster, which do so between two passes.
 type world struct {
 	*rules
-	zone       string // of this node, empty when not known
-	nodeLabel  string // value of the node's label service.cilium.io/node
-	nodePorts  []netip.Addr
-	own        []netip.Addr // all addresses of this node, sorted
-	nodes      clusternodes.All
-	nodesIndex *clusternodes.Index
+	zone      string // of this node, empty when not known
+	nodeLabel string // value of the node's label service.cilium.io/node
+	nodePorts []netip.Addr
+	own       []netip.Addr // all addresses of this node, sorted
+	nodes     *clusternodes.Index
 }
 
 // sameNode tells whether two worlds treat services alike that do not depend on addresses.
 func (w *world) sameNode(o *world) bool { return w.zone == o.zone && w.nodeLabel == o.nodeLabel }
 
-// sameAddresses tells whether two worlds have the same addresses.
+// sameAddresses tells whether this node has the same addresses in two worlds.
 func (w *world) sameAddresses(o *world) bool {
-	return slices.Equal(w.nodePorts, o.nodePorts) && slices.Equal(w.own, o.own) && w.nodes.Equal(o.nodes)
+	return slices.Equal(w.nodePorts, o.nodePorts) && slices.Equal(w.own, o.own)
 }
 
 // isOwn tells whether an address is this node's.
@@ -40,7 +39,7 @@ func (w *world) isOwn(addr netip.Addr) bool {
 // find it.
 func (w *world) refuses(e external) string {
 	addr := e.Addr
-	own, nodes := w.isOwn(addr), w.nodesIndex.NodesOf(addr)
+	own, nodes := w.isOwn(addr), w.nodes.NodesOf(addr)
 	switch {
 	case !usable(addr):
 		return "is no address that others could reach"
@@ -48,7 +47,7 @@ func (w *world) refuses(e external) string {
 		return "is an address of this node"
 	case !own && len(nodes) > 0:
 		return "is an address of node " + strings.Join(nodes, ", ")
-	case w.nodesIndex.HoldsPods("", addr):
+	case w.nodes.HoldsPods("", addr):
 		return "lies in the pod CIDR of a node"
 	}
 	for _, p := range w.ranges {
