@@ -1,11 +1,13 @@
 package synchostips
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
@@ -22,8 +24,10 @@ import (
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// nodes claims the addresses of nodes.
-type nodes struct {
+// shownProblems limits the problems in a health message.
+const shownProblems = 3
+
+type nodeParams struct {
 	cell.In
 	DB          *statedb.DB
 	Agent       settings.Agent
@@ -34,81 +38,166 @@ type nodes struct {
 	IPCache     ipcache.Writer
 }
 
-func registerNodes(jobs job.Group, n nodes) {
-	heartbeat.Add(jobs, "claim-nodes", n.run)
+// nodes claims the addresses of nodes. A round decides about those addresses alone of which something else may hold.
+type nodes struct {
+	nodeParams
+	all       *clusternodes.Follower
+	accepted  *clusternodes.Rows      // nil without a tunnel: what nobody reads would keep deleted rows
+	servers   []netip.Addr            // of the API servers
+	undecided map[string]struct{}     // nodes with an object and without a row in the table nodes; empty without a tunnel
+	touched   map[netip.Addr]struct{} // to be decided about
+	claimed   map[netip.Addr]struct{}
+	problems  map[netip.Addr][]problem
+	refused   int // number of problems
+}
+
+// problem is an address of a node that is not believed.
+type problem struct {
+	addr netip.Addr
+	node string
+}
+
+func (p problem) Error() string {
+	return fmt.Sprintf("%s of node %s lies in the pod CIDR of another node", p.addr, p.node)
+}
+
+func newNodes(p nodeParams) *nodes {
+	return &nodes{nodeParams: p, undecided: map[string]struct{}{}, touched: map[netip.Addr]struct{}{}, claimed: map[netip.Addr]struct{}{},
+		problems: map[netip.Addr][]problem{}}
+}
+
+func registerNodes(jobs job.Group, p nodeParams) {
+	heartbeat.AddRetried(jobs, "claim-nodes", newNodes(p).run, 100*time.Millisecond, time.Minute)
 }
 
 // run claims what is known; what an earlier run has left stays until all is.
 func (n *nodes) run(ctx context.Context, health cell.Health) error {
+	if err := n.subscribe(); err != nil {
+		return err
+	}
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
 		// Of the slices one is watched, that of the API servers; changes of others wake nobody.
-		txn := heartbeat.Snapshot(ctx, n.DB, n.Nodes, n.CiliumNodes)
 		changed := statedb.NewWatchSet()
-		complete := n.inputsComplete(txn, changed)
-		servers, serversChanged := clusternodes.APIServers(txn, n.Slices)
-		changed.Add(serversChanged)
-
-		owners, known := n.owners(txn, changed)
-		if !known {
-			// Claims without nodes would replace those of the previous run, and this node would drop all that comes through the tunnel.
-			health.OK("Waiting for the nodes of the cluster")
-			heartbeat.Idle(ctx)
-			if _, err := changed.Wait(ctx, 0); err != nil {
-				return nil // stopping
-			}
-			continue
-		}
-
-		claims, problems := nodeClaims(n.Agent, clusternodes.Read(txn, n.Nodes, n.CiliumNodes), servers, owners)
-
-		n.IPCache.Replace(ipcache.OwnerNodes, claims, complete)
-		if len(problems) > 0 {
-			health.Degraded(fmt.Sprintf("%d addresses of nodes are not believed", len(problems)),
-				errors.Join(problems[:min(len(problems), 3)]...))
-		} else {
-			health.OK(fmt.Sprintf("%d addresses of nodes", len(claims)))
-		}
+		n.report(health, n.round(heartbeat.Snapshot(ctx, n.DB, n.Nodes, n.CiliumNodes), changed))
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
+			break // stopping
 		}
 	}
+	n.close()
 	return nil
 }
 
-// owners finds the node of each address of another node, and reports whether the table nodes has decided about all nodes of which there is an object. It is
-// empty without a tunnel.
-func (n *nodes) owners(txn statedb.ReadTxn, changed *statedb.WatchSet) (_ map[netip.Addr]string, known bool) {
-	if !n.Agent.Tunnel() {
-		return nil, true
+// subscribe follows the tables from their first row on; a retry continues where the previous attempt ended.
+func (n *nodes) subscribe() (err error) {
+	if n.all != nil {
+		return nil
 	}
-	rows, rowsChanged := n.Accepted.AllWatch(txn)
-	changed.Add(rowsChanged)
-	decided := func(name string) bool {
-		_, _, found := n.Accepted.Get(txn, nodetable.ByName(name))
-		return found
-	}
-	for node := range n.Nodes.All(txn) {
-		if !decided(node.Name) {
-			return nil, false
+	txn := n.DB.WriteTxn(n.Nodes, n.CiliumNodes, n.Accepted)
+	defer txn.Commit()
+	if n.Agent.Tunnel() {
+		if n.accepted, err = clusternodes.FollowRows(txn, n.Accepted); err != nil {
+			return err
 		}
 	}
-	for node := range n.CiliumNodes.All(txn) {
-		if !decided(node.Name) {
-			return nil, false
-		}
+	if n.all, err = clusternodes.Follow(txn, n.Nodes, n.CiliumNodes); err != nil {
+		n.accepted.Close()
 	}
-	owners := map[netip.Addr]string{}
-	for row := range rows {
-		if row.Source == nodetable.Local {
+	return err
+}
+
+func (n *nodes) close() {
+	n.all.Close()
+	n.accepted.Close()
+}
+
+// round claims what holds in a snapshot. It reports false while the table nodes has not decided about all nodes of which there is an object: claims without
+// nodes would replace those of the previous run, and this node would drop all that comes through the tunnel.
+func (n *nodes) round(txn statedb.ReadTxn, changed *statedb.WatchSet) (known bool) {
+	complete := n.inputsComplete(txn, changed)
+	n.follow(txn, changed)
+	if len(n.undecided) > 0 {
+		return false
+	}
+	var put []ipcache.Claim
+	var remove []netip.Prefix
+	for addr := range n.touched {
+		n.refused -= len(n.problems[addr])
+		delete(n.problems, addr)
+		prefix := clusternodes.Whole(addr)
+		number, problems := n.identityOf(addr)
+		if len(problems) > 0 {
+			n.problems[addr] = problems
+			n.refused += len(problems)
+		}
+		if number == identity.Unknown {
+			delete(n.claimed, addr)
+			remove = append(remove, prefix)
 			continue
 		}
-		for _, a := range row.Addresses {
-			owners[a.Addr] = row.Name
+		n.claimed[addr] = struct{}{}
+		put = append(put, ipcache.Claim{Prefix: prefix, Identity: number, Node: n.owner(txn, addr), Source: ipcache.SourceNode})
+	}
+	n.touched = map[netip.Addr]struct{}{} // a map that was large stays so
+	n.IPCache.Update(ipcache.OwnerNodes, put, remove, complete)
+	return true
+}
+
+// follow takes over what has changed, and touches the addresses of which something else may hold.
+func (n *nodes) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	servers, serversChanged := clusternodes.APIServers(txn, n.Slices)
+	changed.Add(serversChanged)
+	for addr := range clusternodes.Differing(n.servers, servers) {
+		n.touched[addr] = struct{}{}
+	}
+	n.servers = servers
+	var names []string
+	n.all.UpTo(txn, changed, func(before, after clusternodes.Node) {
+		names = append(names, cmp.Or(after.Name, before.Name))
+		for _, node := range []clusternodes.Node{before, after} {
+			for _, addr := range node.All() {
+				n.touched[addr] = struct{}{}
+			}
+		}
+		for cidr := range clusternodes.Differing(before.CIDRs, after.CIDRs) {
+			for addr := range n.all.NodesIn(cidr.Prefix) { // those that join in this round are touched as well
+				n.touched[addr.Addr()] = struct{}{}
+			}
+		}
+	})
+	if !n.Agent.Tunnel() {
+		return
+	}
+	n.accepted.UpTo(txn, changed, func(before, after *nodetable.Node) {
+		for _, row := range []*nodetable.Node{before, after} {
+			if row == nil {
+				continue
+			}
+			names = append(names, row.Name)
+			for _, a := range row.Addresses {
+				n.touched[a.Addr] = struct{}{}
+			}
+		}
+	})
+	for _, name := range names {
+		if delete(n.undecided, name); n.all.Node(name).Name != "" && n.accepted.All()[name] == nil {
+			n.undecided[name] = struct{}{}
 		}
 	}
-	return owners, true
+}
+
+// owner returns the other node that has an address, by the table nodes; "" without one, and without a tunnel.
+func (n *nodes) owner(txn statedb.ReadTxn, addr netip.Addr) (name string) {
+	if !n.Agent.Tunnel() {
+		return ""
+	}
+	for row := range n.Accepted.List(txn, nodetable.ByAddress(addr)) {
+		if row.Source != nodetable.Local {
+			name = row.Name
+		}
+	}
+	return name
 }
 
 func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
@@ -119,51 +208,77 @@ func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) b
 			changed.Add(initialized)
 		}
 	}
-	_, a := n.Nodes.AllWatch(txn)
-	_, b := n.CiliumNodes.AllWatch(txn)
-	changed.Add(a, b)
 	return complete
 }
 
-// nodeClaims says who nodes are: this one is the host, whoever writes down its addresses, the others are remote nodes, or API
+// identityOf says who has an address: this node is the host, whoever writes down its addresses, the others are remote nodes, or API
 // servers by the addresses of those. An API server outside the cluster stays the world's. An address in the pods' range of
 // another node is nobody's but that pod's. A packet that comes through the tunnel from such an
 // address must come from its peer.
-func nodeClaims(a settings.Agent, all clusternodes.All, servers []netip.Addr, owners map[netip.Addr]string) (claims []ipcache.Claim, problems []error) {
-	index := all.Index()
-	who := map[netip.Addr]uint32{}
-	claim := func(node string, addr netip.Addr, number uint32) {
+func (n *nodes) identityOf(addr netip.Addr) (number uint32, problems []problem) {
+	if addr.Is4() && !n.Agent.EnableIPv4 || addr.Is6() && !n.Agent.EnableIPv6 {
+		return identity.Unknown, nil
+	}
+	names := n.all.NodesOf(addr)
+	if at, found := slices.BinarySearch(names, n.Agent.NodeName); found { // what is ours stays ours
+		names = slices.Concat(names[at:at+1], names[:at], names[at+1:])
+	}
+	for _, name := range names {
+		node := n.all.Node(name)
+		if n.all.HoldsPods(name, addr) {
+			for _, a := range node.All() {
+				if a == addr {
+					problems = append(problems, problem{addr, name})
+				}
+			}
+			continue
+		}
 		switch {
-		case addr.Is4() && !a.EnableIPv4 || addr.Is6() && !a.EnableIPv6:
-		case index.HoldsPods(node, addr):
-			problems = append(problems, fmt.Errorf("%s of node %s lies in the pod CIDR of another node", addr, node))
-		case who[addr] != identity.Host: // what is ours stays ours
-			who[addr] = number
+		case number == identity.Host:
+		case name == n.Agent.NodeName:
+			number = identity.Host
+		case slices.Contains(node.Addrs, addr) || slices.Contains(node.Routers, addr):
+			number = identity.RemoteNode
+		default:
+			number = identity.Health
 		}
 	}
-	slices.SortStableFunc(all, func(x, y clusternodes.Node) int { return first(x.Name == a.NodeName, y.Name == a.NodeName) })
-	for _, n := range all {
-		number, health := identity.RemoteNode, identity.Health
-		if n.Name == a.NodeName {
-			number, health = identity.Host, identity.Host
-		}
-		for _, addr := range n.Health {
-			claim(n.Name, addr, health)
-		}
-		for _, addr := range slices.Concat(n.Addrs, n.Routers) {
-			claim(n.Name, addr, number)
-		}
+	if number == identity.RemoteNode && slices.Contains(n.servers, addr) {
+		number = identity.KubeAPIServer
 	}
-	for _, addr := range servers {
-		if who[addr] == identity.RemoteNode {
-			who[addr] = identity.KubeAPIServer
-		}
+	return number, problems
+}
+
+func (n *nodes) report(health cell.Health, known bool) {
+	switch {
+	case !known:
+		health.OK("Waiting for the nodes of the cluster")
+	case n.refused > 0:
+		health.Degraded(fmt.Sprintf("%d addresses of nodes are not believed", n.refused), errors.Join(n.examples()...))
+	default:
+		health.OK(fmt.Sprintf("%d addresses of nodes", len(n.claimed)))
 	}
-	for addr, number := range who {
-		claims = append(claims, ipcache.Claim{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Identity: number, Node: owners[addr], Source: ipcache.SourceNode})
+}
+
+// examples returns some problems, those of this node first.
+func (n *nodes) examples() (some []error) {
+	all := make([]problem, 0, n.refused)
+	for _, list := range n.problems {
+		all = append(all, list...)
 	}
-	slices.SortFunc(claims, func(x, y ipcache.Claim) int { return x.Prefix.Addr().Compare(y.Prefix.Addr()) })
-	return claims, problems
+	slices.SortFunc(all, func(a, b problem) int {
+		return cmp.Or(first(a.node == n.Agent.NodeName, b.node == n.Agent.NodeName), cmp.Compare(a.node, b.node), cmp.Compare(n.place(a), n.place(b)))
+	})
+	for _, p := range all[:min(len(all), shownProblems)] {
+		some = append(some, p)
+	}
+	return some
+}
+
+// place is the place of an address among those of its node.
+func (n *nodes) place(p problem) int {
+	node := n.all.Node(p.node)
+	return slices.Index(slices.Concat(node.Health, node.Addrs, node.Routers), p.addr)
 }
 
 // first orders what is so before what is not.
