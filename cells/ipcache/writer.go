@@ -69,7 +69,7 @@ func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool)
 // updates reports whether an owner changes some of its claims at a time and never replaces them all. It may have a claim for each pod or node of the cluster.
 func updates(owner string) bool {
 	switch owner {
-	case ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerNodes:
+	case ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerNodes, ipcachetable.OwnerOverlay:
 		return true
 	}
 	return false

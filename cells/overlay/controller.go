@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -54,22 +53,23 @@ func registerController(jobs job.Group, c controller) {
 	txn := c.DB.WriteTxn(c.Table)
 	done := c.Table.RegisterInitializer(txn, owner)
 	txn.Commit()
-	heartbeat.AddRetried(jobs, "want-tunnel", func(ctx context.Context, health cell.Health) error {
+	var all *ranges // a retry continues where the previous attempt ended
+	heartbeat.AddRetried(jobs, "want-tunnel", func(ctx context.Context, health cell.Health) (err error) {
 		if !c.Agent.Tunnel() {
 			return c.disable(ctx, health, done)
 		}
-		return c.run(ctx, health, done)
+		if all == nil {
+			if all, err = followRanges(c.DB, c.Agent, c.Nodes); err != nil {
+				return err
+			}
+		}
+		return c.run(ctx, health, all, done)
 	}, 100*time.Millisecond, time.Minute)
-}
-
-// hasSelf reports whether nodes have that of this agent, from its Node or a copy of it.
-func (c *controller) hasSelf(all []*nodes.Node) bool {
-	return slices.ContainsFunc(all, func(n *nodes.Node) bool { return n.Source == nodes.Local && n.Address(c.Agent.UnderlayIPv6).IsValid() })
 }
 
 // disable requests nothing, so that the reconciler deletes the device of a previous run.
 func (c *controller) disable(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
-	c.IPCache.Replace(owner, nil, true)
+	c.IPCache.Update(owner, nil, nil, true)
 	err := errors.Join(c.Sysctls.Replace(owner, nil), c.commit(nil, done))
 	if err == nil {
 		health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
@@ -79,32 +79,31 @@ func (c *controller) disable(ctx context.Context, health cell.Health, done func(
 	return err
 }
 
-func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, done func(statedb.WriteTxn)) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.LocalNode) // of the other tables only single rows wake the loop
 		changed := statedb.NewWatchSet()
-		rows, nodesChanged := c.Nodes.AllWatch(txn)
 		known, initialized := c.Nodes.Initialized(txn)
-		if changed.Add(nodesChanged); !known {
+		if !known {
 			changed.Add(initialized)
 		}
-		all := statedb.Collect(rows)
+		put, remove := all.upTo(txn, changed)
 		self := c.self(txn, changed)
 		want, exists := c.desired(txn, self, changed)
-		claims, reached, problems := claims(c.Agent, all)
+		problems := all.problems()
 		var waiting string
-		source, err := outerSource(self, all, c.Agent.UnderlayIPv6)
+		source, err := outerSource(self, all.self, c.Agent.UnderlayIPv6)
 		if want.Source = source; err != nil {
 			problems, err = append(problems, err), nil
 		}
 		if c.Agent.EnableIPv4 && c.Agent.EnableIPv6 {
-			want.Second, _ = outerSource(self, all, !c.Agent.UnderlayIPv6) // a problem of it is none of this node's
+			want.Second, _ = outerSource(self, all.self, !c.Agent.UnderlayIPv6) // a problem of it is none of this node's
 		}
 
-		c.IPCache.Replace(owner, claims, known)
+		c.IPCache.Update(owner, put, remove, known)
 		switch {
-		case !known && !c.hasSelf(all): // until then the map may know better, from the previous run
+		case !known && (all.self == nil || !all.self.Address(c.Agent.UnderlayIPv6).IsValid()): // until then the map may know better, from the previous run
 			waiting = "Waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
 			waiting = "Waiting for an " + c.Agent.Underlay() + " address of this node"
@@ -122,13 +121,14 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		if err != nil {
 			return err
 		}
-		report(health, waiting, reached, problems, c.Probe())
+		report(health, waiting, all.reached, problems, c.Probe())
 
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
+			break // stopping
 		}
 	}
+	all.rows.Close()
 	return nil
 }
 

@@ -10,49 +10,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// claims are the pod ranges of other nodes. A pod of which nothing else is known is reached through the tunnel, and its identity is unknown: no policy takes
-// it for the world. Pods of a node without an address for the tunnel are unknown as well, but they are not reached. The ranges lose against every claim to
-// an address itself. reached is the number of ranges of nodes with an address.
-func claims(a agent.Agent, all []*nodes.Node) (claims []ipcache.Claim, reached int, problems []error) {
-	for _, n := range all {
-		if n.Source == nodes.Local || len(n.CIDRs) == 0 {
-			continue
-		}
-		known := n.Address(a.UnderlayIPv6).IsValid()
-		if !known {
-			problems = append(problems, fmt.Errorf("node %s has no %s address for the tunnel: give it an InternalIP of %[2]s, or use another --underlay-protocol "+
-				"or --routing-mode=%[3]s on all nodes", n.Name, a.Underlay(), agent.RoutingNative))
-		}
-		for _, p := range n.CIDRs {
-			if p.Addr().Is4() && a.EnableIPv4 || p.Addr().Is6() && a.EnableIPv6 {
-				claims = append(claims, ipcache.Claim{Prefix: p, Node: n.Name, Source: ipcache.SourceGenerated})
-				if known {
-					reached++
-				}
-			}
-		}
-	}
-	return claims, reached, problems
-}
-
 // outerSource returns the address of a family from which this node sends in the tunnel: the one at which the other nodes expect it, which is that of its own
-// node object. When this node does not have it, its primary address, with an error.
-func outerSource(self *localnode.LocalNode, all []*nodes.Node, ipv6 bool) (netip.Addr, error) {
+// node object, own, which is nil while there is none. When this node does not have it, its primary address, with an error.
+func outerSource(self *localnode.LocalNode, own *nodes.Node, ipv6 bool) (netip.Addr, error) {
 	primary := self.IPv4.NodeIP
 	if ipv6 {
 		primary = self.IPv6.NodeIP
 	}
-	i := slices.IndexFunc(all, func(n *nodes.Node) bool { return n.Source == nodes.Local })
-	if i < 0 {
+	if own == nil {
 		return primary, nil
 	}
-	expected := all[i].Address(ipv6)
+	expected := own.Address(ipv6)
 	if !expected.IsValid() || slices.Contains(self.Addresses, expected) {
 		return cmp.Or(expected, primary), nil
 	}
