@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -26,7 +28,7 @@ const settle = 20 * time.Millisecond
 // shownProblems limits the refused claims in a health message.
 const shownProblems = 3
 
-type controller struct {
+type params struct {
 	cell.In
 	DB          *statedb.DB
 	Agent       settings.Agent
@@ -36,74 +38,186 @@ type controller struct {
 	CiliumNodes statedb.Table[*cilium.Node]
 }
 
-func registerController(jobs job.Group, c controller) {
-	txn := c.DB.WriteTxn(c.Table)
-	initialized := c.Table.RegisterInitializer(txn, "nodes")
-	txn.Commit()
-	heartbeat.AddRetried(jobs, "resolve-nodes", func(ctx context.Context, health cell.Health) error { return c.run(ctx, health, initialized) },
-		100*time.Millisecond, time.Minute)
+// controller follows the objects by their changes. A round costs as much as the nodes whose claims meet those of a node that changed.
+type controller struct {
+	params
+	initialized       func(statedb.WriteTxn)
+	nodeChanges       *changes.Feed[*k8s.Node]
+	ciliumNodeChanges *changes.Feed[*cilium.Node]
+	self              *localnode.LocalNode // nil before the first round
+	resolver          *resolver
+	refused           map[string]*tables.Node // rows with refused claims, by name
+	gone              map[string]struct{}     // nodes without an object whose rows stay until the inputs are complete
 }
 
-func (c *controller) run(ctx context.Context, health cell.Health, initialized func(statedb.WriteTxn)) error {
+func newController(p params) *controller {
+	c := &controller{params: p, resolver: newResolver(), refused: map[string]*tables.Node{}, gone: map[string]struct{}{}}
+	txn := p.DB.WriteTxn(p.Table)
+	defer txn.Commit()
+	c.initialized = p.Table.RegisterInitializer(txn, "nodes")
+	return c
+}
+
+func registerController(jobs job.Group, p params) {
+	heartbeat.AddRetried(jobs, "resolve-nodes", newController(p).run, 100*time.Millisecond, time.Minute)
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if err := c.subscribe(); err != nil {
+		return err
+	}
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.LocalNode, c.Nodes, c.CiliumNodes)
 		changed := statedb.NewWatchSet()
-		complete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.CiliumNodes)
-		self, _, found := c.LocalNode.Get(txn, localnode.ByName(c.Agent.NodeName))
-		if !found {
-			self = &localnode.LocalNode{Name: c.Agent.NodeName}
-		}
-		rows := resolve(self, statedb.Collect(c.Nodes.All(txn)), statedb.Collect(c.CiliumNodes.All(txn)))
-		if err := c.commit(rows, complete, initialized); err != nil {
+		if err := c.round(txn, changed); err != nil {
 			return err
 		}
-		report(health, rows)
+		c.report(health)
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
+			break // stopping
 		}
 	}
+	c.close()
 	return nil
 }
 
-// commit writes changed rows. It deletes rows without an object only when the inputs are complete.
-func (c *controller) commit(rows []*tables.Node, complete bool, initialized func(statedb.WriteTxn)) error {
+// subscribe follows the objects from the first on; a retry continues where the previous attempt ended.
+func (c *controller) subscribe() (err error) {
+	if c.ciliumNodeChanges != nil {
+		return nil
+	}
+	txn := c.DB.WriteTxn(c.Nodes, c.CiliumNodes)
+	defer txn.Commit()
+	if c.nodeChanges, err = changes.Follow(txn, c.Nodes); err != nil {
+		return err
+	}
+	if c.ciliumNodeChanges, err = changes.Follow(txn, c.CiliumNodes); err != nil {
+		c.nodeChanges.Close()
+	}
+	return err
+}
+
+func (c *controller) close() {
+	c.nodeChanges.Close()
+	c.ciliumNodeChanges.Close()
+}
+
+// round resolves the nodes whose rows may be other ones in a snapshot.
+func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
+	complete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.CiliumNodes)
+	c.follow(txn, changed)
+	some := c.resolver.together()
+	var nodes []*k8s.Node
+	var ciliumNodes []*cilium.Node
+	for name := range some {
+		if o := c.object(txn, name); o.node != nil {
+			nodes = append(nodes, o.node)
+		}
+		if row, _, found := c.CiliumNodes.Get(txn, cilium.NodeByName(name)); found {
+			ciliumNodes = append(ciliumNodes, row)
+		}
+	}
+	var rows []*tables.Node
+	if len(some) > 0 {
+		rows = resolve(c.self, nodes, ciliumNodes)
+	}
+	_, own := some[c.self.Name]
+	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node meets theirs
+	if err := c.commit(some, rows, complete); err != nil {
+		return err
+	}
+	c.resolver.touched = map[string]struct{}{} // a map that was large stays so
+	return nil
+}
+
+// follow takes over the objects that changed.
+func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	names := map[string]struct{}{}
+	for _, change := range c.nodeChanges.UpTo(txn, changed) {
+		names[change.Object.Name] = struct{}{}
+	}
+	for _, change := range c.ciliumNodeChanges.UpTo(txn, changed) {
+		names[change.Object.Name] = struct{}{}
+	}
+	self, _, found := c.LocalNode.Get(txn, localnode.ByName(c.Agent.NodeName))
+	if !found {
+		self = &localnode.LocalNode{Name: c.Agent.NodeName}
+	}
+	if self != c.self {
+		c.self = self
+		names[self.Name] = struct{}{}
+	}
+	for name := range names {
+		c.resolver.replace(name, c.object(txn, name))
+	}
+}
+
+// object returns what describes a node; the zero value without anything.
+func (c *controller) object(txn statedb.ReadTxn, name string) (o object) {
+	o.node, _, _ = c.Nodes.Get(txn, k8s.NodeByName(name))
+	o.cilium, _, _ = c.CiliumNodes.Get(txn, cilium.NodeByName(name))
+	if name == c.self.Name {
+		o.local = c.self
+	}
+	return o
+}
+
+// commit writes the changed ones of the rows of some nodes. It deletes rows without an object only when the inputs are complete.
+func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, complete bool) error {
+	known := make(map[string]*tables.Node, len(rows))
+	for _, row := range rows {
+		known[row.Name] = row
+		delete(c.gone, row.Name)
+	}
+	for name := range some {
+		delete(c.refused, name)
+		if row := known[name]; row == nil {
+			c.gone[name] = struct{}{}
+		} else if len(row.Refused) > 0 {
+			c.refused[name] = row
+		}
+	}
+	now := c.DB.ReadTxn() // nobody else writes the table
+	rows = slices.DeleteFunc(rows, func(row *tables.Node) bool {
+		old, _, found := c.Table.Get(now, tables.ByName(row.Name))
+		return found && old.Equal(row)
+	})
+	done, _ := c.Table.Initialized(now)
+	if len(rows) == 0 && (!complete || done && len(c.gone) == 0) {
+		return nil
+	}
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	known := make(map[string]bool, len(rows))
 	for _, row := range rows {
-		known[row.Name] = true
-		if old, _, found := c.Table.Get(txn, tables.ByName(row.Name)); found && old.Equal(row) {
-			continue
-		}
 		if _, _, err := c.Table.Insert(txn, row); err != nil {
 			return fmt.Errorf("insert node %s: %w", row.Name, err)
 		}
 	}
 	if complete {
-		for old := range c.Table.All(txn) {
-			if known[old.Name] {
-				continue
-			}
-			if _, _, err := c.Table.Delete(txn, old); err != nil {
-				return fmt.Errorf("delete node %s: %w", old.Name, err)
+		for name := range c.gone {
+			if _, _, err := c.Table.Delete(txn, &tables.Node{Name: name}); err != nil {
+				return fmt.Errorf("delete node %s: %w", name, err)
 			}
 		}
-		initialized(txn)
+		c.initialized(txn)
 	}
 	txn.Commit()
+	if complete {
+		clear(c.gone)
+	}
 	return nil
 }
 
 // report sets the health of the module: degraded while a claim is refused.
-func report(health cell.Health, rows []*tables.Node) {
+func (c *controller) report(health cell.Health) {
 	var refused []error
 	count := 0
-	for _, row := range rows {
-		for _, r := range row.Refused {
+	for _, name := range slices.Sorted(maps.Keys(c.refused)) {
+		for _, r := range c.refused[name].Refused {
 			if count++; len(refused) < shownProblems {
-				refused = append(refused, fmt.Errorf("node %s claims %s", row.Name, r))
+				refused = append(refused, fmt.Errorf("node %s claims %s", name, r))
 			}
 		}
 	}
@@ -111,5 +225,5 @@ func report(health cell.Health, rows []*tables.Node) {
 		health.Degraded(fmt.Sprintf("%d claims of nodes are refused: `db show nodes` lists them", count), errors.Join(refused...))
 		return
 	}
-	health.OK(fmt.Sprintf("%d nodes", len(rows)))
+	health.OK(fmt.Sprintf("%d nodes", len(c.resolver.claims)))
 }

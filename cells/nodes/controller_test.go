@@ -1,0 +1,182 @@
+package nodes
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// rig is the loop without its goroutine, over tables that a test fills.
+type rig struct {
+	*controller
+	nodes       statedb.RWTable[*k8s.Node]
+	ciliumNodes statedb.RWTable[*cilium.Node]
+	local       statedb.RWTable[*localnode.LocalNode]
+	complete    func(statedb.WriteTxn) // completes the table k8s-nodes
+}
+
+func newRig(tb testing.TB) *rig {
+	tb.Helper()
+	db := statedb.New()
+	table, err1 := tables.NewTable(db)
+	k8sNodes, err2 := k8s.NewNodeTable(db)
+	ciliumNodes, err3 := cilium.NewNodeTable(db)
+	local, err4 := localnode.NewTable(db)
+	for _, err := range []error{err1, err2, err3, err4} {
+		require.NoError(tb, err)
+	}
+	txn := db.WriteTxn(k8sNodes)
+	complete := k8sNodes.RegisterInitializer(txn, "test")
+	txn.Commit()
+	c := newController(params{DB: db, Agent: settings.Agent{NodeName: "self"}, Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes})
+	require.NoError(tb, c.subscribe())
+	tb.Cleanup(c.close)
+	return &rig{c, k8sNodes, ciliumNodes, local, complete}
+}
+
+// write changes objects in one commit, and does a round.
+func (r *rig) write(tb testing.TB, change func(statedb.WriteTxn)) {
+	tb.Helper()
+	txn := r.DB.WriteTxn(r.nodes, r.ciliumNodes, r.local)
+	change(txn)
+	txn.Commit()
+	require.NoError(tb, r.round(r.DB.ReadTxn(), statedb.NewWatchSet()))
+}
+
+func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], row R, deleted bool) {
+	tb.Helper()
+	write := table.Insert
+	if deleted {
+		write = table.Delete
+	}
+	_, _, err := write(txn, row)
+	require.NoError(tb, err)
+}
+
+// change changes one object at random. Few addresses and ranges make claims meet.
+func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
+	t.Helper()
+	addrs := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "198.51.100.1", "10.0.0.7", "10.1.0.7", "10.2.0.7", "fd00::7", "127.0.0.1", "nonsense"}
+	cidrs := []string{"10.0.0.0/24", "10.1.0.0/24", "10.2.0.0/24", "10.2.0.0/25", "10.1.0.0/16", "10.0.0.0/8", "fd00::/64", "fd00:0:0:1::/64", "0.0.0.0/0"}
+	some := func(from []string) (list []string) {
+		for range random.IntN(3) {
+			list = append(list, from[random.IntN(len(from))])
+		}
+		return list
+	}
+	name, deleted := []string{"self", "a", "b", "c", "d", "e"}[random.IntN(6)], random.IntN(5) == 0
+	switch random.IntN(8) {
+	case 0:
+		own := &localnode.LocalNode{Name: "self"}
+		if random.IntN(2) == 0 {
+			own.IPv4 = localnode.Family{AllocRange: netip.MustParsePrefix(cidrs[random.IntN(3)]), NodeIP: netip.MustParseAddr(addrs[random.IntN(4)])}
+			own.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+		}
+		put(t, txn, r.local, own, deleted)
+	case 1, 2, 3, 4:
+		n := &k8s.Node{Name: name, UID: "uid-" + name, Created: random.Int64N(3), PodCIDRs: some(cidrs)}
+		for _, addr := range some(addrs) {
+			n.Addresses = append(n.Addresses, k8s.NodeAddress{Type: []string{tables.InternalIP, tables.ExternalIP}[random.IntN(2)], Address: addr})
+		}
+		put(t, txn, r.nodes, n, deleted)
+	default:
+		n := &cilium.Node{Name: name, UID: "cn-" + name, Created: random.Int64N(3), PodCIDRs: some(cidrs)}
+		for _, addr := range some(addrs) {
+			n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: []string{tables.InternalIP, tables.CiliumInternalIP}[random.IntN(2)], IP: addr})
+		}
+		if health := some(addrs); len(health) > 0 {
+			n.HealthIPv4 = health[0]
+		}
+		put(t, txn, r.ciliumNodes, n, deleted)
+	}
+}
+
+// TestController_AgreesWithAResolutionOfAllNodes changes objects at random. Rows without an object stay until the objects are complete.
+func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	for range 20 {
+		r, refused, alone := newRig(t), 0, 0
+		rows := map[string]*tables.Node{}
+		const rounds = 300
+		for i := range rounds {
+			complete := i >= rounds/3
+			r.write(t, func(txn statedb.WriteTxn) {
+				for range 1 + random.IntN(2) {
+					r.change(t, txn, random)
+				}
+				if complete {
+					r.complete(txn)
+				}
+			})
+			txn := r.DB.ReadTxn()
+			if complete {
+				clear(rows)
+			}
+			count := 0
+			for _, row := range resolve(r.self, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
+				rows[row.Name] = row
+				if count += len(row.Refused); len(row.Refused) > 0 {
+					require.Equal(t, row, r.refused[row.Name])
+				} else {
+					require.NotContains(t, r.refused, row.Name)
+					alone++
+				}
+			}
+			have := map[string]*tables.Node{}
+			for row := range r.Table.All(txn) {
+				have[row.Name] = row
+			}
+			require.Equal(t, rows, have, "round %d", i)
+			done, _ := r.Table.Initialized(txn)
+			require.Equal(t, complete, done)
+			refused += count
+		}
+		require.NotZero(t, refused)
+		require.NotZero(t, alone)
+	}
+}
+
+// cluster are two objects of each of many nodes.
+func cluster(i, turn int) (*k8s.Node, *cilium.Node) {
+	name, cidr := fmt.Sprintf("node-%d", i), fmt.Sprintf("10.%d.%d.0/24", 1+i/256, i%256)
+	addr := fmt.Sprintf("172.%d.%d.%d", 16+turn%2, i/250, 1+i%250)
+	c := ciliumNode(name, int64(i), addr, cidr)
+	c.Addresses = append(c.Addresses, cilium.NodeAddress{Type: tables.CiliumInternalIP, IP: fmt.Sprintf("10.%d.%d.1", 1+i/256, i%256)})
+	c.HealthIPv4 = fmt.Sprintf("10.%d.%d.2", 1+i/256, i%256)
+	return node(name, int64(i), addr, cidr), c
+}
+
+// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others.
+func BenchmarkNodeMoves(b *testing.B) {
+	r := newRig(b)
+	move := func(txn statedb.WriteTxn, i, turn int) {
+		n, c := cluster(i, turn)
+		put(b, txn, r.nodes, n, false)
+		put(b, txn, r.ciliumNodes, c, false)
+	}
+	r.write(b, func(txn statedb.WriteTxn) {
+		for i := range 5000 {
+			move(txn, i, 0)
+		}
+		r.complete(txn)
+	})
+	require.Equal(b, 5001, r.Table.NumObjects(r.DB.ReadTxn()))
+	turn := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		turn++
+		r.write(b, func(txn statedb.WriteTxn) { move(txn, 100, turn) })
+	}
+}
