@@ -1,7 +1,6 @@
 package nodeids
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -10,16 +9,47 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// assigned are the ids as one round computes them. Rows are never changed in place.
+// assigned are the ids of some nodes as one round computes them. Rows are never changed in place.
 type assigned struct {
 	byName map[string]*tables.NodeID
 	// without lists the nodes that get no id, because all are in use.
 	without []string
 }
 
-// assign keeps the ids of nodes that exist, and gives each new node the lowest free one. With complete set, it marks the ids of all other nodes as released
-// at the time now, and frees those that unused reports.
-func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*tables.NodeID) bool) assigned {
+// taken knows which ids are in use.
+type taken struct {
+	ids  [tables.Max + 1]bool
+	free uint16 // no lower id is free, but for 0
+}
+
+func newTaken(rows []*tables.NodeID) *taken {
+	t := &taken{free: 1}
+	for _, row := range rows {
+		t.ids[row.ID] = true
+	}
+	return t
+}
+
+// take takes the lowest free id, 0 when there is none.
+func (t *taken) take() uint16 {
+	for t.free <= tables.Max && t.ids[t.free] {
+		t.free++
+	}
+	if t.free > tables.Max {
+		return 0
+	}
+	t.ids[t.free] = true
+	return t.free
+}
+
+func (t *taken) release(id uint16) {
+	t.ids[id] = false
+	t.free = min(t.free, id)
+}
+
+// assign computes the ids of some nodes, of which it gets the rows and the nodes that exist. It keeps the ids of nodes that exist, and gives each new node the
+// lowest free one. With complete set, it marks the ids of all others as released at the time now, and frees those that unused reports.
+func (t *taken) assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*tables.NodeID) bool) assigned {
 	a := assigned{byName: make(map[string]*tables.NodeID, len(have))}
 	exists := make(map[string]*nodes.Node, len(want))
 	for _, n := range want {
@@ -27,7 +57,6 @@ func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.T
 			exists[n.Name] = n
 		}
 	}
-	taken := make([]bool, tables.Max+1)
 	for _, row := range have {
 		n := exists[row.Name]
 		switch {
@@ -36,39 +65,21 @@ func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.T
 		case n == nil && complete && row.Released.IsZero():
 			row = &tables.NodeID{ID: row.ID, Name: row.Name, UID: row.UID, Released: now}
 		case n == nil && complete && unused(row):
+			t.release(row.ID)
 			continue
 		}
-		a.byName[row.Name], taken[row.ID] = row, true
+		a.byName[row.Name] = row
 	}
-	next := 1
 	for _, name := range slices.Sorted(maps.Keys(exists)) {
 		if a.byName[name] != nil {
 			continue
 		}
-		for next <= tables.Max && taken[next] {
-			next++
-		}
-		if next > tables.Max {
+		id := t.take()
+		if id == 0 {
 			a.without = append(a.without, name)
 			continue
 		}
-		a.byName[name] = &tables.NodeID{ID: uint16(next), Name: name, UID: exists[name].UID}
-		next++
+		a.byName[name] = &tables.NodeID{ID: id, Name: name, UID: exists[name].UID}
 	}
 	return a
-}
-
-// rows are all ids in their order.
-func (a assigned) rows() []*tables.NodeID {
-	return slices.SortedFunc(maps.Values(a.byName), func(x, y *tables.NodeID) int { return cmp.Compare(x.ID, y.ID) })
-}
-
-// waits reports whether an id waits for the collector of flows.
-func (a assigned) waits() bool {
-	for _, row := range a.byName {
-		if !row.Released.IsZero() {
-			return true
-		}
-	}
-	return false
 }

@@ -1,16 +1,15 @@
 package nodeids
 
 import (
+	"cmp"
 	"fmt"
-	"log/slog"
-	"os"
-	"path/filepath"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/waggle-net/waggle/pkg/settings"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
@@ -25,6 +24,21 @@ func named(names ...string) (rows []*nodes.Node) {
 		rows = append(rows, &nodes.Node{Name: n, UID: "uid-" + n, Source: nodes.Kubernetes})
 	}
 	return rows
+}
+
+// assign computes the ids of all nodes.
+func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*tables.NodeID) bool) assigned {
+	return newTaken(have).assign(have, want, complete, now, unused)
+}
+
+// rows are all ids in their order.
+func (a assigned) rows() []*tables.NodeID {
+	return slices.SortedFunc(maps.Values(a.byName), func(x, y *tables.NodeID) int { return cmp.Compare(x.ID, y.ID) })
+}
+
+// waits reports whether an id waits for the collector of flows.
+func (a assigned) waits() bool {
+	return slices.ContainsFunc(a.rows(), func(row *tables.NodeID) bool { return !row.Released.IsZero() })
 }
 
 func ids(a assigned) (list []string) {
@@ -71,44 +85,4 @@ func TestAssign_NamesTheNodesWithoutAnID(t *testing.T) {
 	require.Len(t, full.rows(), tables.Max)
 	require.EqualValues(t, tables.Max, full.byName[names[tables.Max-1]].ID)
 	require.Equal(t, names[tables.Max:], full.without)
-}
-
-func TestFile_RestoresIDs(t *testing.T) {
-	t.Parallel()
-	f := newFile(settings.Agent{StateDir: t.TempDir()})
-	rows, err := f.read(slog.New(slog.DiscardHandler), removal)
-	require.NoError(t, err)
-	require.Empty(t, rows)
-
-	a := assign(nil, named("a", "b"), true, removal, always)
-	a = assign(a.rows(), named("b"), true, removal, never)
-	require.NoError(t, f.write(a.rows()))
-	started := removal.Add(time.Hour)
-	rows, err = f.read(slog.New(slog.DiscardHandler), started)
-	require.NoError(t, err)
-	require.Equal(t, []*tables.NodeID{{ID: 1, Name: "a", UID: "uid-a", Released: started}, {ID: 2, Name: "b", UID: "uid-b"}}, rows)
-}
-
-func TestFile_ThatIsDamagedIsSetAside(t *testing.T) {
-	t.Parallel()
-	damaged := map[string][]*tables.NodeID{
-		"an id twice":     {{ID: 1, Name: "a"}, {ID: 1, Name: "b"}},
-		"a name twice":    {{ID: 1, Name: "a"}, {ID: 2, Name: "a"}},
-		"no id":           {{Name: "a"}},
-		"an id too large": {{ID: tables.Max + 1, Name: "a"}},
-		"no row":          {nil},
-	}
-	for name, rows := range damaged {
-		dir := t.TempDir()
-		f := newFile(settings.Agent{StateDir: dir})
-		require.NoError(t, f.store.Open())
-		require.NoError(t, f.write(rows), name)
-		read, err := f.read(slog.New(slog.DiscardHandler), removal)
-		require.NoError(t, err, name)
-		require.Empty(t, read, name)
-		require.NoFileExists(t, filepath.Join(dir, "nodes", fileName), name)
-		require.NoError(t, f.write(nil), "the next file replaces it")
-		_, err = os.Stat(filepath.Join(dir, "nodes", fileName))
-		require.NoError(t, err, name)
-	}
 }

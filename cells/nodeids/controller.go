@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
@@ -24,7 +26,7 @@ import (
 // settle is the minimum interval between two rounds. A single change is not delayed.
 const settle = 20 * time.Millisecond
 
-type controller struct {
+type params struct {
 	cell.In
 	DB       *statedb.DB
 	Log      *slog.Logger
@@ -35,17 +37,34 @@ type controller struct {
 	Kernel   kernel
 }
 
-func registerController(jobs job.Group, c controller) {
-	txn := c.DB.WriteTxn(c.Table)
-	initialized := c.Table.RegisterInitializer(txn, "nodeids")
-	txn.Commit()
-	heartbeat.AddRetried(jobs, "assign-node-ids", func(ctx context.Context, health cell.Health) error { return c.run(ctx, health, initialized) },
-		100*time.Millisecond, time.Minute)
+// controller follows the nodes by their changes. A round is about those nodes alone that changed, that wait for their id to be freed, or that get none.
+type controller struct {
+	params
+	initialized func(statedb.WriteTxn)
+	files       files
+	restored    bool
+	nodes       *clusternodes.Rows
+	taken       *taken              // nil: the next round is about all nodes
+	complete    bool                // the table nodes was, in the last round
+	touched     map[string]struct{} // nodes that changed since the last round that was committed
+	released    map[string]struct{} // nodes whose ids wait for the collector of flows
+	without     map[string]struct{} // nodes that get no id
+	missing     []int               // numbers of files to be written in any case
 }
 
-func (c *controller) run(ctx context.Context, health cell.Health, initialized func(statedb.WriteTxn)) error {
-	f := newFile(c.Settings)
-	if err := c.restore(f); err != nil {
+func newController(p params) *controller {
+	txn := p.DB.WriteTxn(p.Table)
+	defer txn.Commit()
+	return &controller{params: p, initialized: p.Table.RegisterInitializer(txn, "nodeids"), files: newFiles(p.Settings), touched: map[string]struct{}{},
+		released: map[string]struct{}{}, without: map[string]struct{}{}}
+}
+
+func registerController(jobs job.Group, p params) {
+	heartbeat.AddRetried(jobs, "assign-node-ids", newController(p).run, 100*time.Millisecond, time.Minute)
+}
+
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if err := errors.Join(c.restore(), c.subscribe()); err != nil {
 		health.Degraded("Restore ids", err)
 		return err
 	}
@@ -53,37 +72,32 @@ func (c *controller) run(ctx context.Context, health cell.Health, initialized fu
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes) // the collector's table wakes the loop only at times
 		changed := statedb.NewWatchSet()
-		complete := changes.Watch(txn, changed, c.Nodes)
-		have := statedb.Collect(c.Table.All(txn))
-		var readError error
-		next := assign(have, statedb.Collect(c.Nodes.All(txn)), complete, time.Now(), c.unused(txn, &readError))
-		if next.waits() { // the collector writes every few seconds, which is of interest only then
-			changes.Watch(txn, changed, c.Flows)
-		}
-		if err := errors.Join(c.commit(f, have, next, complete, initialized), readError); err != nil {
+		if err := c.round(txn, changed); err != nil {
 			health.Degraded("Assign ids", err)
+			c.taken = nil
 			return err
 		}
-		if n := len(next.without); n > 0 {
+		if n := len(c.without); n > 0 {
 			health.Degraded("Assign ids", fmt.Errorf("%d nodes get no id, because all %d are in use: their pods are not reached; the first is %s",
-				n, tables.Max, next.without[0]))
+				n, tables.Max, slices.Min(slices.Collect(maps.Keys(c.without)))))
 		} else {
-			health.OK(fmt.Sprintf("%d nodes", len(next.byName)))
+			health.OK(fmt.Sprintf("%d nodes", c.Table.NumObjects(c.DB.ReadTxn())))
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
+			break // stopping
 		}
 	}
+	c.nodes.Close()
 	return nil
 }
 
-// restore fills the table from the file once; a retry of the job finds the rows there.
-func (c *controller) restore(f file) error {
-	if c.Table.NumObjects(c.DB.ReadTxn()) > 0 {
+// restore fills the table from the files once.
+func (c *controller) restore() error {
+	if c.restored {
 		return nil
 	}
-	rows, err := f.read(c.Log, time.Now())
+	rows, missing, err := c.files.read(c.Log, time.Now())
 	if err != nil {
 		return err
 	}
@@ -95,7 +109,81 @@ func (c *controller) restore(f file) error {
 		}
 	}
 	txn.Commit()
+	c.restored, c.missing = true, missing
 	return nil
+}
+
+// subscribe follows the nodes from the first on; a retry continues where the previous attempt ended.
+func (c *controller) subscribe() (err error) {
+	if c.nodes == nil {
+		txn := c.DB.WriteTxn(c.Nodes)
+		defer txn.Commit()
+		c.nodes, err = clusternodes.FollowRows(txn, c.Nodes)
+	}
+	return err
+}
+
+// round assigns and frees ids. After an error [controller.taken] must be nil.
+func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
+	complete := changes.Watch(txn, changed, c.Nodes)
+	some := c.some(txn, changed, complete)
+	var have []*tables.NodeID
+	var want []*nodes.Node
+	for name := range some {
+		if row, _, found := c.Table.Get(txn, tables.ByName(name)); found {
+			have = append(have, row)
+		}
+		if n := c.nodes.All()[name]; n != nil {
+			want = append(want, n)
+		}
+	}
+	var readError error
+	next := c.taken.assign(have, want, complete, time.Now(), c.unused(txn, &readError))
+	if err := errors.Join(c.commit(txn, have, next, complete), readError); err != nil {
+		return err
+	}
+	for name := range some {
+		delete(c.released, name)
+		delete(c.without, name)
+		if row := next.byName[name]; row != nil && !row.Released.IsZero() {
+			c.released[name] = struct{}{}
+		}
+	}
+	for _, name := range next.without {
+		c.without[name] = struct{}{}
+	}
+	c.touched, c.complete = map[string]struct{}{}, complete
+	if len(c.released) > 0 { // the collector writes every few seconds, which is of interest only then
+		changes.Watch(txn, changed, c.Flows)
+	}
+	return nil
+}
+
+// some returns the names of the nodes that a round is about: all of them at first, after an error, and when the nodes become complete.
+func (c *controller) some(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool) map[string]struct{} {
+	c.nodes.UpTo(txn, changed, func(before, after *nodes.Node) {
+		for _, n := range []*nodes.Node{before, after} {
+			if n != nil {
+				c.touched[n.Name] = struct{}{}
+			}
+		}
+	})
+	if c.taken != nil && complete == c.complete {
+		some := maps.Clone(c.touched)
+		maps.Copy(some, c.released)
+		maps.Copy(some, c.without)
+		return some
+	}
+	rows := statedb.Collect(c.Table.All(txn))
+	c.taken = newTaken(rows)
+	some := make(map[string]struct{}, len(rows))
+	for _, row := range rows {
+		some[row.Name] = struct{}{}
+	}
+	for name := range c.nodes.All() {
+		some[name] = struct{}{}
+	}
+	return some
 }
 
 // unused reports whether nothing holds a released id any more: neither entries of flows nor those of ipcache, which is read only when flows hold none. An id
@@ -113,44 +201,76 @@ func (c *controller) unused(txn statedb.ReadTxn, readError *error) func(*tables.
 	}
 }
 
-// commit writes the file, then the table: maps never hold an id that the next run could assign to another node. Without the file the ids stay as they are, and
+// commit writes the files, then the table: maps never hold an id that the next run could assign to another node. Without the files the ids stay as they are, and
 // nodes without one do not keep the others waiting.
-func (c *controller) commit(f file, have []*tables.NodeID, next assigned, complete bool, initialized func(statedb.WriteTxn)) error {
-	rows := next.rows()
-	changed := !slices.Equal(have, rows) // rows that stay are the same pointers
-	if changed {
-		if err := f.write(rows); err != nil {
-			txn := c.DB.WriteTxn(c.Table)
-			defer txn.Commit()
-			if complete {
-				initialized(txn)
-			}
-			return err
+func (c *controller) commit(now statedb.ReadTxn, have []*tables.NodeID, next assigned, complete bool) error {
+	numbers := map[int]struct{}{}
+	for _, number := range c.missing {
+		numbers[number] = struct{}{}
+	}
+	var put, remove []*tables.NodeID
+	had := make(map[string]*tables.NodeID, len(have))
+	for _, row := range have {
+		if had[row.Name] = row; next.byName[row.Name] == nil {
+			remove = append(remove, row)
+			numbers[numberOf(row.ID)] = struct{}{}
 		}
 	}
-	if !changed && !complete {
-		return nil
+	for name, row := range next.byName {
+		if had[name] != row { // rows that stay are the same pointers
+			put = append(put, row)
+			numbers[numberOf(row.ID)] = struct{}{}
+		}
+	}
+	writeError := c.files.write(c.lists(now, numbers, had, next))
+	done, _ := c.Table.Initialized(now)
+	c.missing = nil
+	if writeError != nil { // some of the files may say what the table does not
+		c.missing, put, remove = slices.Collect(maps.Keys(numbers)), nil, nil
+	}
+	if len(put)+len(remove) == 0 && (done || !complete) {
+		return writeError
 	}
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	for _, row := range have {
-		if next.byName[row.Name] == nil {
-			if _, _, err := c.Table.Delete(txn, row); err != nil {
-				return fmt.Errorf("free the id of node %s: %w", row.Name, err)
-			}
+	for _, row := range remove {
+		if _, _, err := c.Table.Delete(txn, row); err != nil {
+			return fmt.Errorf("free the id of node %s: %w", row.Name, err)
 		}
 	}
-	for _, row := range rows {
-		if old, _, found := c.Table.Get(txn, tables.ByName(row.Name)); found && old == row {
-			continue
-		}
+	for _, row := range put {
 		if _, _, err := c.Table.Insert(txn, row); err != nil {
 			return fmt.Errorf("assign an id to node %s: %w", row.Name, err)
 		}
 	}
 	if complete {
-		initialized(txn)
+		c.initialized(txn)
 	}
 	txn.Commit()
-	return nil
+	return writeError
+}
+
+// lists returns the rows of files, by their numbers: those of the table, with the ones of next in the place of the ones that nodes had.
+func (c *controller) lists(now statedb.ReadTxn, numbers map[int]struct{}, had map[string]*tables.NodeID, next assigned) map[int][]*tables.NodeID {
+	lists := make(map[int][]*tables.NodeID, len(numbers))
+	for number := range numbers {
+		lists[number] = nil
+		for row := range c.Table.LowerBound(now, tables.ByID(uint16(number*fileIDs))) {
+			if numberOf(row.ID) != number {
+				break
+			}
+			if had[row.Name] == nil {
+				lists[number] = append(lists[number], row)
+			}
+		}
+	}
+	for _, row := range next.byName {
+		if list, written := lists[numberOf(row.ID)]; written {
+			lists[numberOf(row.ID)] = append(list, row)
+		}
+	}
+	for _, list := range lists {
+		slices.SortFunc(list, func(a, b *tables.NodeID) int { return int(a.ID) - int(b.ID) })
+	}
+	return lists
 }

@@ -5,7 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -15,48 +19,91 @@ import (
 
 const (
 	fileKind = "node-ids"
+	// fileName is the name of the first file. Before there were several it held all ids.
 	fileName = "ids.json"
+	// fileIDs is the number of ids in a file, so that another node costs a write of so many, however many nodes there are.
+	fileIDs = 128
 )
 
-// file is the record of all ids for the next run of the agent.
-type file struct{ store *statefile.Store }
+// numberOf is the number of the file of an id.
+func numberOf(id uint16) int { return int(id) / fileIDs }
 
-func newFile(s settings.Agent) file {
-	return file{statefile.New(filepath.Join(s.StateDir, "nodes"), fileKind)}
+// nameOf is the name of a file: ids.json, ids-1.json, ids-2.json.
+func nameOf(number int) string {
+	if number == 0 {
+		return fileName
+	}
+	return fmt.Sprintf("ids-%d.json", number)
 }
 
-// read returns the rows that the last run wrote. A file that cannot be used is set aside: nodes then get new ids.
-func (f file) read(log *slog.Logger, started time.Time) ([]*tables.NodeID, error) {
+// files are the record of all ids for the next run of the agent.
+type files struct{ store *statefile.Store }
+
+func newFiles(s settings.Agent) files {
+	return files{statefile.New(filepath.Join(s.StateDir, "nodes"), fileKind)}
+}
+
+// read returns the rows that the last run wrote, and the numbers of the files that must be written, because their ids stand in the first file alone. A file that
+// cannot be used is set aside: its nodes then get new ids.
+func (f files) read(log *slog.Logger, started time.Time) (rows []*tables.NodeID, missing []int, err error) {
 	if err := f.store.Open(); err != nil {
-		return nil, fmt.Errorf("restore the ids of nodes: %w", err)
+		return nil, nil, fmt.Errorf("restore the ids of nodes: %w", err)
 	}
 	documents, err := f.store.ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("restore the ids of nodes: %w", err)
+		return nil, nil, fmt.Errorf("restore the ids of nodes: %w", err)
 	}
-	var rows []*tables.NodeID
+	lists := map[int][]*tables.NodeID{}
 	for _, d := range documents {
+		number := 0
 		if d.Err == nil {
-			rows, d.Err = decode(d.Name, d.Document)
+			number, d.Err = parseName(d.Name)
+		}
+		if d.Err == nil {
+			lists[number], d.Err = decode(number, d.Document)
 		}
 		if d.Err != nil {
+			delete(lists, number)
 			kept, err := f.store.SetAside(d.Name)
-			log.Warn("The file of node ids cannot be used; nodes may get other ids", "file", d.Name, "keptAs", kept, "error", errors.Join(d.Err, err))
+			log.Warn("A file of node ids cannot be used; nodes may get other ids", "file", d.Name, "keptAs", kept, "error", errors.Join(d.Err, err))
 		}
 	}
-	for _, row := range rows {
-		if !row.Released.IsZero() {
-			row.Released = started // the collector's passes are known since then
+	names := map[string]bool{}
+	for _, number := range slices.Backward(slices.Sorted(maps.Keys(lists))) { // the first file may be older than the others
+		for _, row := range lists[number] {
+			own := numberOf(row.ID)
+			if _, found := lists[own]; names[row.Name] || own != number && found {
+				continue
+			}
+			if names[row.Name] = true; own != number && !slices.Contains(missing, own) {
+				missing = append(missing, own)
+			}
+			if !row.Released.IsZero() {
+				row.Released = started // the collector's passes are known since then
+			}
+			rows = append(rows, row)
 		}
 	}
-	return rows, nil
+	if len(missing) > 0 {
+		missing = append(missing, 0)
+	}
+	slices.SortFunc(rows, func(a, b *tables.NodeID) int { return int(a.ID) - int(b.ID) })
+	return rows, missing, nil
+}
+
+func parseName(name string) (number int, err error) {
+	text, begins := strings.CutPrefix(name, "ids-")
+	if text, ends := strings.CutSuffix(text, ".json"); begins && ends {
+		number, err = strconv.Atoi(text)
+	}
+	if err != nil || number < 0 || number > numberOf(tables.Max) || name != nameOf(number) {
+		return 0, fmt.Errorf("%w: the name is that of no file of ids", statefile.ErrCorrupt)
+	}
+	return number, nil
 }
 
 // decode checks what a row promises: another agent may have written the file, or a disk changed it.
-func decode(name string, document []byte) (rows []*tables.NodeID, err error) {
-	if name != fileName {
-		return nil, fmt.Errorf("%w: the name is not %s", statefile.ErrCorrupt, fileName)
-	}
+func decode(number int, document []byte) (rows []*tables.NodeID, err error) {
 	if err := json.Unmarshal(document, &rows); err != nil {
 		return nil, fmt.Errorf("%w: %w", statefile.ErrCorrupt, err)
 	}
@@ -65,14 +112,20 @@ func decode(name string, document []byte) (rows []*tables.NodeID, err error) {
 		if row == nil || row.ID == 0 || row.ID > tables.Max || row.Name == "" || ids[row.ID] || names[row.Name] {
 			return nil, fmt.Errorf("%w: an id or a name is missing or there twice", statefile.ErrCorrupt)
 		}
+		if number > 0 && numberOf(row.ID) != number {
+			return nil, fmt.Errorf("%w: id %d belongs to the file %s", statefile.ErrCorrupt, row.ID, nameOf(numberOf(row.ID)))
+		}
 		ids[row.ID], names[row.Name] = true, true
 	}
 	return rows, nil
 }
 
-func (f file) write(rows []*tables.NodeID) error {
-	if err := f.store.Write(fileName, rows); err != nil {
-		return fmt.Errorf("nodes may get other ids after a restart: %w", err)
+// write replaces files by their rows, the first file last: what others lack is still there.
+func (f files) write(lists map[int][]*tables.NodeID) error {
+	for _, number := range slices.Backward(slices.Sorted(maps.Keys(lists))) {
+		if err := f.store.Write(nameOf(number), lists[number]); err != nil {
+			return fmt.Errorf("nodes may get other ids after a restart: %w", err)
+		}
 	}
 	return nil
 }
