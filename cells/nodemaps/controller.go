@@ -17,6 +17,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
@@ -30,7 +31,7 @@ import (
 // settle is the minimum interval between two rounds. A single change is not delayed.
 const settle = 20 * time.Millisecond
 
-type controller struct {
+type params struct {
 	cell.In
 	DB       *statedb.DB
 	Agent    agent.Agent
@@ -43,21 +44,43 @@ type controller struct {
 	Probe    bpf.EncapProbe
 }
 
-func registerController(jobs job.Group, c controller) {
-	txn := c.DB.WriteTxn(c.Table)
-	initialized := c.Table.RegisterInitializer(txn, "node-maps")
-	txn.Commit()
+// controller follows the nodes by their changes. A round decides about the slots of those alone of which something else is known.
+type controller struct {
+	params
+	initialized func(statedb.WriteTxn)
+	nodes       *clusternodes.Rows
+	ids         *changes.Feed[*nodeids.NodeID]
+	paths       *changes.Feed[*nodepaths.Path]
+	known       known
+	touched     map[uint16]struct{} // ids whose slots may be other ones
+}
+
+// known is what is known of all nodes.
+type known struct {
+	self     *nodeslots.Slot // nil while this node has no address in the underlay
+	carried  map[string]int  // sizes of packets that paths carry, in bytes, by node; none where they carry all
+	complete bool            // the tables of nodes, ids and tunnels are
+}
+
+func newController(p params) *controller {
+	txn := p.DB.WriteTxn(p.Table)
+	defer txn.Commit()
+	return &controller{params: p, initialized: p.Table.RegisterInitializer(txn, "node-maps"), touched: map[uint16]struct{}{}}
+}
+
+func registerController(jobs job.Group, p params) {
+	c := newController(p)
 	heartbeat.AddRetried(jobs, "want-node-slots", func(ctx context.Context, health cell.Health) error {
 		if why := c.Probe().Stack; why != nil && !c.Agent.Tunnel() {
-			return c.disable(ctx, health, why, initialized)
+			return c.disable(ctx, health, why)
 		}
-		return c.run(ctx, health, initialized)
+		return c.run(ctx, health)
 	}, 100*time.Millisecond, time.Minute)
 }
 
 // disable requests nothing, so that the reconciler empties the maps.
-func (c *controller) disable(ctx context.Context, health cell.Health, why error, initialized func(statedb.WriteTxn)) error {
-	if err := c.commit(nil, true, initialized); err != nil {
+func (c *controller) disable(ctx context.Context, health cell.Health, why error) error {
+	if err := c.commit(nil, nil, true); err != nil {
 		return err
 	}
 	health.OK(fmt.Sprintf("The stack forwards what pods of different nodes exchange: %v", why))
@@ -66,100 +89,190 @@ func (c *controller) disable(ctx context.Context, health cell.Health, why error,
 	return nil
 }
 
-func (c *controller) run(ctx context.Context, health cell.Health, initialized func(statedb.WriteTxn)) error {
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	if err := c.subscribe(); err != nil {
+		return err
+	}
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.IDs, c.Overlays)
 		changed := statedb.NewWatchSet()
-		complete := changes.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
-		carried, carriedChanged := pathtests.Carried(txn, c.Tests) // they need not be complete: nothing is known of a path until it is tested
-		direct, directChanged := nodepaths.Directs(txn, c.Paths)   // likewise
-		changed.Add(carriedChanged, directChanged)
-		if !c.Agent.Tunnel() {
-			rows := c.direct(txn)
-			if err := c.commit(rows, complete, initialized); err != nil {
-				return err
-			}
-			health.OK(fmt.Sprintf("%d nodes, programs forward what their pods and those of this node exchange", len(rows)))
-		} else if self, found := c.self(txn); found {
-			rows := c.desired(txn, self, known{carried, direct, complete})
-			if err := c.commit(rows, complete, initialized); err != nil {
-				return err
-			}
-			health.OK(fmt.Sprintf("%d nodes", len(rows)))
-		} else {
-			if complete { // the node has none, and its own pods need no other node
-				if err := c.commit(nil, true, initialized); err != nil {
-					return err
-				}
-			}
+		if err := c.round(txn, changed); err != nil {
+			return err
+		}
+		rows := c.Table.NumObjects(c.DB.ReadTxn())
+		switch {
+		case !c.Agent.Tunnel():
+			health.OK(fmt.Sprintf("%d nodes, programs forward what their pods and those of this node exchange", rows))
+		case c.known.self == nil:
 			health.OK("Waiting for the address of this node in the underlay")
+		default:
+			health.OK(fmt.Sprintf("%d nodes", rows))
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
+			break // stopping
 		}
 	}
+	c.close()
 	return nil
 }
 
-// self returns the row of this node. Without the source of outer headers there is none, and no other row either.
-func (c *controller) self(txn statedb.ReadTxn) (*nodeslots.Slot, bool) {
+// subscribe follows the tables from their first row on; a retry continues where the previous attempt ended.
+func (c *controller) subscribe() error {
+	if c.nodes != nil {
+		return nil
+	}
+	txn := c.DB.WriteTxn(c.Nodes, c.IDs, c.Paths)
+	defer txn.Commit()
+	var errs [3]error
+	c.nodes, errs[0] = clusternodes.FollowRows(txn, c.Nodes)
+	c.ids, errs[1] = changes.Follow(txn, c.IDs)
+	c.paths, errs[2] = changes.Follow(txn, c.Paths)
+	err := errors.Join(errs[:]...)
+	if err != nil {
+		c.close()
+		c.nodes = nil
+	}
+	return err
+}
+
+func (c *controller) close() {
+	c.nodes.Close()
+	c.ids.Close()
+	c.paths.Close()
+}
+
+// round writes the slots that are other ones in a snapshot.
+func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
+	c.follow(txn, changed)
+	if c.Agent.Tunnel() && c.known.self == nil && !c.known.complete {
+		return nil // the maps may know better, from the previous run
+	}
+	var put []*nodeslots.Slot
+	var remove []*nodeslots.Slot
+	for id := range c.touched {
+		want := c.slot(txn, id)
+		have, _, found := c.Table.Get(txn, nodeslots.ByID(id)) // nobody else writes the table
+		switch {
+		case want == nil && found:
+			remove = append(remove, have)
+		case want != nil && (!found || !have.Equal(want)):
+			put = append(put, want)
+		}
+	}
+	if err := c.commit(put, remove, c.known.complete); err != nil {
+		return err
+	}
+	c.touched = map[uint16]struct{}{} // a map that was large stays so
+	return nil
+}
+
+// follow takes over what has changed, and touches the ids whose slots may be other ones.
+func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	complete := changes.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
+	c.nodes.UpTo(txn, changed, func(before, after *nodes.Node) {
+		for _, n := range []*nodes.Node{before, after} {
+			if n != nil {
+				c.touch(txn, n.Name)
+			}
+		}
+	})
+	for _, change := range c.ids.UpTo(txn, changed) {
+		c.touched[change.Object.ID] = struct{}{}
+	}
+	// What is known of paths need not be complete: nothing is known of a path until it is tested.
+	for _, change := range c.paths.UpTo(txn, changed) {
+		c.touch(txn, change.Object.Node)
+	}
+	carried, carriedChanged := pathtests.Carried(txn, c.Tests)
+	changed.Add(carriedChanged)
+	for _, sizes := range [][2]map[string]int{{c.known.carried, carried}, {carried, c.known.carried}} {
+		for name, size := range sizes[0] {
+			if sizes[1][name] != size {
+				c.touch(txn, name)
+			}
+		}
+	}
+	before := c.known
+	c.known = known{c.self(txn), carried, complete}
+	if self := c.known.self; complete != before.complete || (self == nil) != (before.self == nil) || self != nil && !self.Equal(before.self) {
+		c.touchAll(txn)
+	}
+}
+
+// touch touches the id of a node, if it has one.
+func (c *controller) touch(txn statedb.ReadTxn, name string) {
+	if row, _, found := c.IDs.Get(txn, nodeids.ByName(name)); found {
+		c.touched[row.ID] = struct{}{}
+	}
+}
+
+// touchAll touches all ids with or without a slot.
+func (c *controller) touchAll(txn statedb.ReadTxn) {
+	c.touched[bpf.NodeThis] = struct{}{}
+	for row := range c.IDs.All(txn) {
+		c.touched[row.ID] = struct{}{}
+	}
+	for row := range c.Table.All(txn) {
+		c.touched[row.ID] = struct{}{}
+	}
+}
+
+// self returns the row of this node, nil without a tunnel. With one and without the source of outer headers it is nil, and there is no other row either.
+func (c *controller) self(txn statedb.ReadTxn) *nodeslots.Slot {
+	if !c.Agent.Tunnel() {
+		return nil
+	}
 	for row := range c.Overlays.All(txn) {
 		if row.Source.IsValid() {
 			self := &nodeslots.Slot{ID: bpf.NodeThis, Node: c.Agent.NodeName, Source: row.Source, Addrs: []netip.Addr{row.Source}}
 			if row.Second.IsValid() {
 				self.Addrs = append(self.Addrs, row.Second)
 			}
-			return self, true
+			return self
 		}
 	}
-	return nil, false
+	return nil
 }
 
-// direct returns the rows of the nodes with an id to whose pods routes lead.
-func (c *controller) direct(txn statedb.ReadTxn) (rows []*nodeslots.Slot) {
-	for id := range c.IDs.All(txn) {
-		n, _, found := c.Nodes.Get(txn, nodes.ByName(id.Name))
-		if found && id.Released.IsZero() && n.Source != nodes.Local {
-			rows = append(rows, &nodeslots.Slot{ID: id.ID, Node: id.Name, Direct: true})
-		}
+// slot returns the row of an id, nil when there is none. Before the tables are complete, a node without an address has none: the address may be in an object that
+// is still to come, and the maps have it from the previous run. Without a tunnel it is that of a node to whose pods routes lead.
+func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
+	self := c.known.self
+	switch {
+	case c.Agent.Tunnel() && self == nil:
+		return nil
+	case id == bpf.NodeThis:
+		return self
 	}
-	return rows
-}
-
-// known is what is known of the paths to the nodes.
-type known struct {
-	carried  map[string]int  // sizes of packets that paths carry, in bytes, by node; none where they carry all
-	direct   map[string]bool // nodes that are reached past the tunnel
-	complete bool            // the tables of nodes, ids and tunnels are
-}
-
-// desired returns the rows of all nodes with an id. Before the tables are complete, nodes without an address are left out: it may be in an object that is
-// still to come, and the maps have it from the previous run.
-func (c *controller) desired(txn statedb.ReadTxn, self *nodeslots.Slot, k known) []*nodeslots.Slot {
-	rows := []*nodeslots.Slot{self}
-	for id := range c.IDs.All(txn) {
-		n, _, found := c.Nodes.Get(txn, nodes.ByName(id.Name))
-		if !found || !id.Released.IsZero() || n.Source == nodes.Local {
-			continue
-		}
-		row := &nodeslots.Slot{ID: id.ID, Node: id.Name, MTU: uint16(min(k.carried[id.Name], math.MaxUint16))}
-		for _, ipv6 := range []bool{false, true} {
-			// An address of this node is no address of another one, whatever objects say.
-			if addr := n.Address(ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
-				row.Addrs = append(row.Addrs, addr)
-				if addr.Is6() == self.Source.Is6() {
-					row.Underlay, row.Source = addr, self.Source
-				}
+	of, _, found := c.IDs.Get(txn, nodeids.ByID(id))
+	if !found || !of.Released.IsZero() {
+		return nil
+	}
+	n, _, found := c.Nodes.Get(txn, nodes.ByName(of.Name))
+	switch {
+	case !found || n.Source == nodes.Local:
+		return nil
+	case !c.Agent.Tunnel():
+		return &nodeslots.Slot{ID: id, Node: n.Name, Direct: true}
+	}
+	row := &nodeslots.Slot{ID: id, Node: n.Name, MTU: uint16(min(c.known.carried[n.Name], math.MaxUint16))}
+	for _, ipv6 := range []bool{false, true} {
+		// An address of this node is no address of another one, whatever objects say.
+		if addr := n.Address(ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
+			row.Addrs = append(row.Addrs, addr)
+			if addr.Is6() == self.Source.Is6() {
+				row.Underlay, row.Source = addr, self.Source
 			}
 		}
-		row.Direct = row.Underlay.IsValid() && k.direct[id.Name]
-		if k.complete || row.Underlay.IsValid() {
-			rows = append(rows, row)
-		}
 	}
-	return rows
+	if !row.Underlay.IsValid() && !c.known.complete {
+		return nil
+	}
+	path, _, tested := c.Paths.Get(txn, nodepaths.ByNode(n.Name))
+	row.Direct = row.Underlay.IsValid() && tested && path.Mode == nodepaths.Direct
+	return row
 }
 
 // enabled reports whether pods have addresses of a family. Of the other one nobody keeps pods from claiming to be a node.
@@ -170,30 +283,27 @@ func (c *controller) enabled(ipv6 bool) bool {
 	return c.Agent.EnableIPv4
 }
 
-// commit makes want the rows of the table. Rows that are equal stay as they are.
-func (c *controller) commit(want []*nodeslots.Slot, complete bool, initialized func(statedb.WriteTxn)) error {
+// commit writes and deletes rows.
+func (c *controller) commit(put, remove []*nodeslots.Slot, complete bool) error {
+	if done, _ := c.Table.Initialized(c.DB.ReadTxn()); len(put)+len(remove) == 0 && (done || !complete) {
+		return nil
+	}
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	wanted := make(map[uint16]bool, len(want))
 	var errs []error
-	for _, row := range want {
-		wanted[row.ID] = true
-		if old, _, found := c.Table.Get(txn, nodeslots.ByID(row.ID)); !found || !old.Equal(row) {
-			_, _, err := c.Table.Insert(txn, row.WithStatus(reconciler.StatusPending()))
-			errs = append(errs, err)
-		}
+	for _, row := range remove {
+		_, _, err := c.Table.Delete(txn, row)
+		errs = append(errs, err)
 	}
-	for old := range c.Table.All(txn) {
-		if !wanted[old.ID] {
-			_, _, err := c.Table.Delete(txn, old)
-			errs = append(errs, err)
-		}
+	for _, row := range put {
+		_, _, err := c.Table.Insert(txn, row.Clone().WithStatus(reconciler.StatusPending()))
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("write node-slots: %w", err)
 	}
 	if complete {
-		initialized(txn)
+		c.initialized(txn)
 	}
 	txn.Commit()
 	return nil
