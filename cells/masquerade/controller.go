@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -49,12 +48,20 @@ func newInitializers(db *statedb.DB, netdevs statedb.RWTable[*tables.Netdev], ex
 }
 
 func registerController(jobs job.Group, c controller) {
-	heartbeat.AddRetried(jobs, "compute-netdevs", c.run, 100*time.Millisecond, time.Minute)
+	var all *exclusions // a retry continues where the previous attempt ended
+	heartbeat.AddRetried(jobs, "compute-netdevs", func(ctx context.Context, health cell.Health) (err error) {
+		if all == nil {
+			if all, err = followExclusions(c.DB, c.Rules, c.Nodes); err != nil {
+				return err
+			}
+		}
+		return c.run(ctx, health, all)
+	}, 100*time.Millisecond, time.Minute)
 }
 
 // run writes exclusions as they become known, and devices once all devices and addresses are: a row without its addresses would take
 // the address from an entry of the previous run. Entries of the previous run stay until the inputs are complete.
-func (c *controller) run(ctx context.Context, health cell.Health) error {
+func (c *controller) run(ctx context.Context, health cell.Health, exclusions *exclusions) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.Nodes, c.IPMasq)
@@ -62,23 +69,25 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		netdevsComplete := changes.Watch(txn, changed, c.Devices, c.Addresses)
 		exclusionsComplete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.IPMasq)
 		netdevs := netdevs(c.Rules, statedb.Collect(c.Devices.All(txn)), statedb.Collect(c.Addresses.All(txn)))
-		exclusions := exclusions(c.Rules, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.Nodes.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
-		if err := c.commitExclusions(exclusions, exclusionsComplete); err != nil {
+		exclusions.upTo(txn, changed, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
+		if err := exclusions.commit(c.DB, c.Exclusions, exclusionsComplete, c.Complete.exclusions); err != nil {
 			return err
 		}
+		excluded := c.Exclusions.NumObjects(c.DB.ReadTxn())
 		if netdevsComplete {
 			if err := c.commitNetdevs(netdevs); err != nil {
 				return err
 			}
-			health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), len(exclusions)))
+			health.OK(fmt.Sprintf("%d devices, %d prefixes excluded", len(netdevs), excluded))
 		} else {
-			health.OK(fmt.Sprintf("Waiting for the devices and addresses of the node, %d prefixes excluded", len(exclusions)))
+			health.OK(fmt.Sprintf("Waiting for the devices and addresses of the node, %d prefixes excluded", excluded))
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
+			break // stopping
 		}
 	}
+	exclusions.rows.Close()
 	return nil
 }
 
@@ -106,30 +115,6 @@ func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) ma
 	return want
 }
 
-// exclusions are the prefixes towards which pods keep their addresses.
-func exclusions(r rules, self []*localnode.LocalNode, all []*nodes.Node, file []tables.IPMasq) map[netip.Prefix]*tables.Exclusion {
-	want := map[netip.Prefix]*tables.Exclusion{}
-	for _, n := range all {
-		for _, p := range n.CIDRs[:min(n.FromNode, len(n.CIDRs))] { // an agent could claim the Internet for its CiliumNode
-			want[p] = &tables.Exclusion{Prefix: p, Reason: tables.OtherPods, Status: reconciler.StatusPending()}
-		}
-	}
-	for _, n := range self {
-		for _, p := range []netip.Prefix{n.IPv4.AllocRange, n.IPv6.AllocRange} {
-			if p.IsValid() {
-				want[p.Masked()] = &tables.Exclusion{Prefix: p.Masked(), Reason: tables.OwnPods, Status: reconciler.StatusPending()}
-			}
-		}
-	}
-	for _, m := range file {
-		want[m.Prefix] = &tables.Exclusion{Prefix: m.Prefix, Reason: tables.ByIPMasqAgent, Status: reconciler.StatusPending()}
-	}
-	for p, reason := range r.excluded {
-		want[p] = &tables.Exclusion{Prefix: p, Reason: reason, Status: reconciler.StatusPending()}
-	}
-	return want
-}
-
 func (c *controller) commitNetdevs(want map[int]*tables.Netdev) error {
 	txn := c.DB.WriteTxn(c.Netdevs)
 	defer txn.Abort()
@@ -137,19 +122,6 @@ func (c *controller) commitNetdevs(want map[int]*tables.Netdev) error {
 		return err
 	}
 	c.Complete.netdevs(txn)
-	txn.Commit()
-	return nil
-}
-
-func (c *controller) commitExclusions(want map[netip.Prefix]*tables.Exclusion, complete bool) error {
-	txn := c.DB.WriteTxn(c.Exclusions)
-	defer txn.Abort()
-	if err := replace(txn, c.Exclusions, want, func(e *tables.Exclusion) netip.Prefix { return e.Prefix }); err != nil {
-		return err
-	}
-	if complete {
-		c.Complete.exclusions(txn)
-	}
 	txn.Commit()
 	return nil
 }
