@@ -106,8 +106,12 @@ func heapSize() uint64 {
 func BenchmarkRound_5000Nodes(b *testing.B) {
 	net := newFake()
 	r := newRig(b, net, 5000)
+	if err := r.subscribe(); err != nil {
+		b.Fatal(err)
+	}
+	defer r.rows.Close()
 	var first update
-	r.follow(r.db.ReadTxn(), true, &first)
+	r.follow(r.db.ReadTxn(), statedb.NewWatchSet(), true, &first)
 	if err := r.commit(first, true); err != nil {
 		b.Fatal(err)
 	}
@@ -136,5 +140,29 @@ func BenchmarkRound_5000Nodes(b *testing.B) {
 		}
 		r.answer()
 		r.start(b.Context())
+	}
+}
+
+// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others.
+func BenchmarkNodeMoves(b *testing.B) {
+	r := newRig(b, newFake(), 5000)
+	if err := r.subscribe(); err != nil {
+		b.Fatal(err)
+	}
+	defer r.rows.Close()
+	round := func() {
+		var u update
+		r.follow(r.db.ReadTxn(), statedb.NewWatchSet(), true, &u)
+		if err := r.commit(u, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+	round()
+	b.ReportAllocs()
+	for turn := 0; b.Loop(); turn++ {
+		txn := r.db.WriteTxn(r.nodes)
+		_, _, _ = r.nodes.Insert(txn, &nodes.Node{Name: nameOf(100), Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{172, 17, byte(turn), 1})}}})
+		txn.Commit()
+		round()
 	}
 }

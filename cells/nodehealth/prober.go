@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -67,7 +69,9 @@ type prober struct {
 
 	calm, urgent *rate.Limiter
 	targets      map[string]*target // by the name of the node
-	seen         seen
+	rows         *clusternodes.Rows // nil between two runs
+	self         *nodes.Node        // the row of this node, nil without one
+	complete     bool               // the table nodes was in the last round
 	heeded       statedb.Revision   // of the table node-traffic in the last round
 	busy         int                // addresses that are being asked
 	running      sync.WaitGroup     // visits
@@ -79,12 +83,6 @@ type prober struct {
 	mu       sync.Mutex // guards ended
 	ended    []*visit
 	wake     chan struct{} // filled when a visit ends
-}
-
-// seen is the state of the table nodes in the last round.
-type seen struct {
-	revision statedb.Revision
-	complete bool
 }
 
 // target is a node, its rows and its schedule.
@@ -124,6 +122,10 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 	defer p.running.Wait()
 	defer cancel()
 	p.restore()
+	if err := p.subscribe(); err != nil {
+		return err
+	}
+	defer p.rows.Close()
 	for {
 		txn := heartbeat.Snapshot(ctx, p.db, p.nodes)
 		changed := statedb.NewWatchSet()
@@ -132,7 +134,7 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 		changed.Add(trafficChanged)
 		var u update
 		p.absorb(&u)
-		p.follow(txn, complete, &u)
+		p.follow(txn, changed, complete, &u)
 		p.heed(txn, &u)
 		p.suspects(&u)
 		if err := p.commit(u, complete); err != nil {
@@ -155,7 +157,8 @@ func (p *prober) restore() {
 	p.ended = nil
 	p.mu.Unlock()
 	clear(p.differing)
-	p.busy, p.followed, p.seen, p.heeded = 0, 0, seen{}, 0
+	p.view.reset()
+	p.busy, p.followed, p.self, p.complete, p.heeded = 0, 0, nil, false, 0
 	txn := p.db.ReadTxn()
 	for row := range p.table.All(txn) {
 		t := p.targets[row.Node]
@@ -185,31 +188,50 @@ type update struct {
 	agreed    []*nodeviews.View // rows of differences that are over
 }
 
-// follow compares targets with the nodes. Nodes that are missing are dropped only when the table is complete.
-func (p *prober) follow(txn statedb.ReadTxn, complete bool, u *update) {
-	now := seen{p.nodes.Revision(txn), complete}
-	if now == p.seen {
-		return
-	}
-	p.seen = now
-	p.view.update(statedb.ToSeq(p.nodes.All(txn)), complete)
-	self, _, _ := p.nodes.Get(txn, nodes.ByName(p.agent.NodeName))
-	for node := range p.nodes.All(txn) {
-		t := p.targets[node.Name]
-		if t == nil {
-			t = &target{name: node.Name, since: time.Now()}
-			p.targets[node.Name] = t
+// subscribe begins without nodes: the first round adds all that exist.
+func (p *prober) subscribe() (err error) {
+	txn := p.db.WriteTxn(p.nodes)
+	defer txn.Commit()
+	p.rows, err = clusternodes.FollowRows(txn, p.nodes)
+	return err
+}
+
+// follow takes over the nodes that changed; all of them when this node is another one, which decides whether they can be asked. Nodes that are missing are dropped
+// only when the table is complete.
+func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool, u *update) {
+	rows := map[string]*nodes.Node{}
+	p.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
+		if after != nil {
+			rows[after.Name] = after
+		} else {
+			rows[before.Name] = nil
 		}
-		p.replace(txn, t, pathsOf(node, self, p.agent), u)
+	})
+	p.view.update(rows, complete)
+	self := p.rows.All()[p.agent.NodeName]
+	if self != p.self {
+		p.self = self
+		maps.Copy(rows, p.rows.All())
 	}
-	if !complete {
-		return
+	if complete && !p.complete {
+		for name := range p.targets {
+			rows[name] = p.rows.All()[name]
+		}
 	}
-	for name, t := range p.targets {
-		if _, _, found := p.nodes.Get(txn, nodes.ByName(name)); !found {
+	p.complete = complete
+	for name, node := range rows {
+		t := p.targets[name]
+		switch {
+		case node == nil && t != nil && complete:
 			u.gone = append(u.gone, t.paths...)
 			p.agree(t, u)
 			delete(p.targets, name)
+		case node != nil && t == nil:
+			t = &target{name: name, since: time.Now()}
+			p.targets[name] = t
+			fallthrough
+		case node != nil:
+			p.replace(txn, t, pathsOf(node, self, p.agent), u)
 		}
 	}
 }

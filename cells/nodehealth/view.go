@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,51 +49,35 @@ type view struct {
 	cluster string
 	self    string // name of this node
 
-	mu       sync.Mutex // guards all below
-	complete bool       // all nodes of the cluster are known
-	known    map[string]hashed
+	mu       sync.Mutex        // guards all below
+	complete bool              // all nodes of the cluster are known
+	known    map[string]uint64 // hashes by name
 	sum      uint64
-	round    uint64
-}
-
-// hashed is a row of the table nodes with its hash, and the last round that saw it.
-type hashed struct {
-	row   *nodes.Node
-	hash  uint64
-	round uint64
 }
 
 func newView(agent settings.Agent) *view {
-	return &view{cluster: agent.ClusterName, self: agent.NodeName, known: map[string]hashed{}}
+	return &view{cluster: agent.ClusterName, self: agent.NodeName, known: map[string]uint64{}}
 }
 
-// update makes the digest that of the given rows. Only rows that are other ones than in the last round are hashed.
-func (v *view) update(rows iter.Seq[*nodes.Node], complete bool) {
+// update takes over the rows of nodes that changed, by name. The row of a node that was removed is nil.
+func (v *view) update(changed map[string]*nodes.Node, complete bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.round++
 	v.complete = complete
-	seen := 0
-	for row := range rows {
-		seen++
-		h := v.known[row.Name]
-		if h.row != row {
-			v.sum ^= h.hash
-			h.row, h.hash = row, hashOf(v.cluster, row)
-			v.sum ^= h.hash
-		}
-		h.round = v.round
-		v.known[row.Name] = h
-	}
-	if len(v.known) == seen {
-		return
-	}
-	for name, h := range v.known {
-		if h.round != v.round {
-			v.sum ^= h.hash
-			delete(v.known, name)
+	for name, row := range changed {
+		v.sum ^= v.known[name]
+		if delete(v.known, name); row != nil {
+			v.known[name] = hashOf(v.cluster, row)
+			v.sum ^= v.known[name]
 		}
 	}
+}
+
+// reset forgets all nodes.
+func (v *view) reset() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.complete, v.known, v.sum = false, map[string]uint64{}, 0
 }
 
 // with returns the digest for the comparison with the agent of another node, nil until all nodes of the cluster are known. An unknown node has no part
@@ -105,7 +88,7 @@ func (v *view) with(other string) *digest {
 	if !v.complete {
 		return nil
 	}
-	return &digest{len(v.known), v.sum ^ v.known[v.self].hash ^ v.known[other].hash}
+	return &digest{len(v.known), v.sum ^ v.known[v.self] ^ v.known[other]}
 }
 
 // hashOf hashes what all agents read of a node in the same objects, whatever the order. It is no protection against a forged digest, which needs none: a
