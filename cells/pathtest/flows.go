@@ -2,11 +2,12 @@ package pathtest
 
 import (
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cilium/statedb"
-	"github.com/gaissmai/bart"
 
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -24,17 +25,25 @@ const (
 
 // users knows which nodes the pods of this node talk to, by the connections that were made lately.
 type users struct {
-	ranges bart.Table[string] // names of nodes by their pod ranges
+	ranges clusternodes.Names // nodes by their pod ranges
 	next   time.Time          // of the next look at the flows
+	used   map[string]bool    // nodes that flows used in the last look
 	count  int                // of the paths that flows use
 }
 
-// nodesChanged reads the pod ranges of all nodes.
-func (u *users) nodesChanged(all []*nodes.Node) {
-	u.ranges = bart.Table[string]{}
-	for _, n := range all {
-		for _, p := range n.CIDRs {
-			u.ranges.Insert(p, n.Name)
+// nodeChanged takes over the pod ranges of a node. Either row may be nil.
+func (u *users) nodeChanged(before, after *nodes.Node) {
+	if before != nil && after != nil && slices.Equal(before.CIDRs, after.CIDRs) {
+		return
+	}
+	if before != nil {
+		for _, p := range before.CIDRs {
+			u.ranges.Remove(p, before.Name)
+		}
+	}
+	if after != nil {
+		for _, p := range after.CIDRs {
+			u.ranges.Add(p, after.Name)
 		}
 	}
 	u.next = time.Time{}
@@ -57,19 +66,26 @@ func (t *tester) look(txn statedb.ReadTxn) time.Duration {
 		if now.Sub(f.Last) > flowsFor {
 			continue
 		}
-		if name, found := t.users.ranges.Lookup(f.Other()); found {
-			used[name] = true
+		if names := t.users.ranges.At(f.Other()); len(names) > 0 {
+			used[names[len(names)-1]] = true
 		}
 	}
-	t.users.count = 0
-	for name, to := range t.targets {
-		if used[name] {
-			t.users.count++
+	for name := range t.users.used {
+		if to := t.targets[name]; to != nil && !used[name] {
+			to.flows = false
 		}
-		if due := now.Add(rand.N(flowsSpread)); used[name] && !to.flows && due.Before(to.due) {
+	}
+	t.users.used, t.users.count = used, 0
+	for name := range used {
+		to := t.targets[name]
+		if to == nil {
+			continue
+		}
+		t.users.count++
+		if due := now.Add(rand.N(flowsSpread)); !to.flows && due.Before(to.due) {
 			to.due, to.urgent = due, true
 		}
-		to.flows = used[name]
+		to.flows = true
 	}
 	return flowsStep
 }

@@ -3,10 +3,11 @@ package pathtest
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
-	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/printable"
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
@@ -52,12 +53,65 @@ func (t *tester) commit(u update, complete bool) error {
 		t.initialized(txn)
 	}
 	txn.Commit()
+	for _, row := range u.gone {
+		if t.targets[row.Node] == nil {
+			t.paths.set(row.Node, nil)
+		}
+	}
+	for _, to := range u.put {
+		if t.targets[to.name] == to {
+			t.paths.set(to.name, to.rows)
+		}
+	}
 	return nil
+}
+
+// verdicts are what the rows of the table say of paths, so that a report need not read them all.
+type verdicts struct {
+	states   map[string]tables.State // by name of the node
+	failed   map[string]*tables.Test
+	passed   int
+	unknown  int
+	troubled map[*target]struct{} // those that this node could not test, and could since, perhaps
+}
+
+func newVerdicts() verdicts {
+	return verdicts{states: map[string]tables.State{}, failed: map[string]*tables.Test{}, troubled: map[*target]struct{}{}}
+}
+
+// set takes over the rows of a path, in the order of the table. A path without rows is none.
+func (v *verdicts) set(name string, rows []*tables.Test) {
+	v.count(v.states[name], -1)
+	delete(v.states, name)
+	delete(v.failed, name)
+	for p := range tables.Paths(slices.Values(rows)) {
+		v.states[name] = p.State
+		if v.count(p.State, 1); p.Fault != nil {
+			v.failed[name] = p.Fault
+		}
+	}
+}
+
+func (v *verdicts) count(s tables.State, n int) {
+	switch s {
+	case tables.Passed:
+		v.passed += n
+	case tables.Unknown:
+		v.unknown += n
+	}
+}
+
+func (v *verdicts) summary() tables.Summary {
+	s := tables.Summary{Paths: len(v.states), Passed: v.passed, Unknown: v.unknown}
+	for _, name := range slices.Sorted(maps.Keys(v.failed)) {
+		s.Failed = append(s.Failed, v.failed[name])
+	}
+	return s
 }
 
 // report sets the health of the module. A node that does not answer at all degrades node-health's view, not the paths.
 func (t *tester) report(health cell.Health) {
-	summary := tables.Summarize(statedb.ToSeq(t.table.All(t.db.ReadTxn())))
+	summary := t.paths.summary()
 	var faults []error
 	for _, row := range summary.Failed {
 		if row.Fault != tables.Dead && len(faults) < shownFaults {
@@ -65,10 +119,12 @@ func (t *tester) report(health cell.Health) {
 		}
 	}
 	var trouble error
-	for _, to := range t.targets {
-		if to.trouble != nil {
-			trouble = errors.New(printable.Short(to.trouble.Error(), maxDetail))
+	for to := range t.paths.troubled {
+		if to.trouble == nil || t.targets[to.name] != to {
+			delete(t.paths.troubled, to)
+			continue
 		}
+		trouble = errors.New(printable.Short(to.trouble.Error(), maxDetail))
 	}
 	switch {
 	case trouble != nil:

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -76,22 +77,18 @@ type tester struct {
 
 	limiter *rate.Limiter
 	targets map[string]*target // by the name of the node
-	seen    seen
+	rows    *clusternodes.Rows
+	known   bool // the table nodes was complete in the last round
 	self    local
 	users   users
 	links   links
+	paths   verdicts
 	busy    int            // targets that are being tested
 	running sync.WaitGroup // visits
 
 	mu    sync.Mutex // guards ended
 	ended []*visit
 	wake  chan struct{} // filled when a visit ends
-}
-
-// seen is the state of the table nodes in the last round.
-type seen struct {
-	revision statedb.Revision
-	complete bool
 }
 
 // local is what this node has for its tunnel. When it changes, what is known of all paths is in doubt.
@@ -115,13 +112,12 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 	defer t.running.Wait()
 	defer cancel()
 	t.restore()
-	txn := t.db.WriteTxn(t.in.Health)
-	feed, err := changes.Follow(txn, t.in.Health)
-	txn.Commit()
+	feed, err := t.subscribe()
 	if err != nil {
 		return err
 	}
 	defer feed.Close()
+	defer t.rows.Close()
 	health.OK("Waiting for the nodes of the cluster")
 	var reported time.Time
 	for news, known := false, false; ; {
@@ -131,7 +127,7 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 		var u update
 		t.absorb(&u)
 		t.observe(txn, changed)
-		t.follow(txn, complete, &u)
+		t.follow(txn, changed, complete, &u)
 		t.alert(feed.UpTo(txn, changed))
 		untilLook := t.look(txn)
 		pause := min(t.start(ctx), untilLook)
@@ -161,7 +157,7 @@ func (t *tester) restore() {
 	t.mu.Lock()
 	t.ended = nil
 	t.mu.Unlock()
-	t.busy, t.seen, t.self, t.users, t.links = 0, seen{}, local{}, users{}, links{}
+	t.busy, t.known, t.self, t.users, t.links, t.paths = 0, false, local{}, users{}, links{}, newVerdicts()
 	for row := range t.table.All(t.db.ReadTxn()) {
 		to := t.targets[row.Node]
 		if to == nil {
@@ -170,6 +166,22 @@ func (t *tester) restore() {
 		}
 		to.rows = append(to.rows, row)
 	}
+	for name, to := range t.targets {
+		t.paths.set(name, to.rows)
+	}
+}
+
+// subscribe follows nodes and their health. It begins without nodes: the first round adds all that exist.
+func (t *tester) subscribe() (health *changes.Feed[*nodehealth.Path], err error) {
+	txn := t.db.WriteTxn(t.in.Nodes, t.in.Health)
+	defer txn.Commit()
+	if t.rows, err = clusternodes.FollowRows(txn, t.in.Nodes); err != nil {
+		return nil, err
+	}
+	if health, err = changes.Follow(txn, t.in.Health); err != nil {
+		t.rows.Close()
+	}
+	return health, err
 }
 
 // update is what a round changes in the table.
@@ -214,47 +226,47 @@ func (t *tester) soon(spread time.Duration) time.Time {
 	return time.Now().Add(rand.N(max(spread, 1)))
 }
 
-// follow compares targets with the nodes. Nodes that are missing are dropped only when the table is complete.
-func (t *tester) follow(txn statedb.ReadTxn, complete bool, u *update) {
-	now := seen{t.in.Nodes.Revision(txn), complete}
-	if now == t.seen {
-		return
-	}
-	joined := t.seen.complete // what comes now has joined; until then it was there before this agent
-	t.seen = now
-	others := map[string]bool{}
-	for node := range t.in.Nodes.All(txn) {
-		if node.Source == nodes.Local || node.Name == t.in.Agent.NodeName {
-			continue
+// follow takes over the nodes that changed. Nodes that are missing are dropped only when the table is complete.
+func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool, u *update) {
+	joined := t.known // what comes now has joined; until then it was there before this agent
+	names := map[string]struct{}{}
+	t.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
+		t.users.nodeChanged(before, after)
+		for _, n := range []*nodes.Node{before, after} {
+			if n != nil {
+				names[n.Name] = struct{}{}
+			}
 		}
-		others[node.Name] = true
-		at := peerOf(node, t.in.Agent)
-		to := t.targets[node.Name]
-		if to != nil && to.peer == at {
-			continue
-		}
-		t.replace(node.Name, at, joined, u)
-	}
-	t.users.nodesChanged(statedb.Collect(t.in.Nodes.All(txn)))
-	// With the number of nodes the first round is known.
-	for _, to := range t.targets {
-		if to.due.IsZero() {
-			to.due = t.soon(t.spread())
+	})
+	if complete && !t.known {
+		for name := range t.targets {
+			names[name] = struct{}{}
 		}
 	}
-	if !complete {
-		return
-	}
-	for name, to := range t.targets {
-		if !others[name] {
+	t.known = complete
+	var replaced []*target
+	for name := range names {
+		node, to := t.rows.All()[name], t.targets[name]
+		switch {
+		case node != nil && node.Source != nodes.Local && name != t.in.Agent.NodeName:
+			if at := peerOf(node, t.in.Agent); to == nil || to.peer != at {
+				replaced = append(replaced, t.replace(name, at, joined, u))
+			}
+		case to != nil && complete:
 			u.gone, u.news = append(u.gone, to.rows...), true
 			delete(t.targets, name)
+		}
+	}
+	// With the number of nodes the first round is known.
+	for _, to := range replaced {
+		if to.due.IsZero() {
+			to.due = t.soon(t.spread())
 		}
 	}
 }
 
 // replace makes a target for a node that is new or has other addresses. Rows of unchanged addresses of the same node keep their verdicts.
-func (t *tester) replace(name string, at peer, joined bool, u *update) {
+func (t *tester) replace(name string, at peer, joined bool, u *update) *target {
 	old := t.targets[name]
 	to := &target{name: name, peer: at, rows: newRows(name, at, kinds(t.in.Agent))}
 	if old != nil {
@@ -273,6 +285,7 @@ func (t *tester) replace(name string, at peer, joined bool, u *update) {
 	}
 	t.targets[name] = to
 	u.put, u.news = append(u.put, to), true
+	return to
 }
 
 // alert makes paths due whose node does not answer probes.
@@ -299,7 +312,9 @@ func (t *tester) absorb(u *update) {
 		}
 		trouble := v.results.local()
 		u.news = u.news || (trouble == nil) != (to.trouble == nil)
-		to.trouble = trouble
+		if to.trouble = trouble; trouble != nil {
+			t.paths.troubled[to] = struct{}{}
+		}
 		if v.results.echo.err == nil {
 			to.suspected = time.Time{}
 		} else if to.suspected.IsZero() {

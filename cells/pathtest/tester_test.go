@@ -56,8 +56,8 @@ func nodeOf(i int) *nodes.Node {
 	return n
 }
 
-// start runs a tester in a cluster of so many nodes until the test ends. The first one is this node. All are on one link.
-func start(t *testing.T, number int, changes ...func(*settings.Agent)) *rig {
+// newRig makes a tester in a cluster of so many nodes. The first one is this node. All are on one link.
+func newRig(t testing.TB, number int, changes ...func(*settings.Agent)) *rig {
 	t.Helper()
 	db := statedb.New()
 	r := &rig{net: newFake()}
@@ -101,7 +101,13 @@ func start(t *testing.T, number int, changes ...func(*settings.Agent)) *rig {
 	_, _, err = sizes.Insert(txn, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450})
 	require.NoError(t, err)
 	txn.Commit()
+	return r
+}
 
+// start makes a tester and runs it until the test ends.
+func start(t *testing.T, number int, changes ...func(*settings.Agent)) *rig {
+	t.Helper()
+	r := newRig(t, number, changes...)
 	ctx, cancel := context.WithCancel(t.Context())
 	health, root := cell.NewSimpleHealth()
 	r.root = root

@@ -38,6 +38,12 @@ func (n *Names) Of(p netip.Prefix) []string {
 	return list
 }
 
+// At returns the names of the nodes that claim the longest prefix around an address, sorted. The caller must not change the list.
+func (n *Names) At(addr netip.Addr) []string {
+	list, _ := n.lists.Lookup(addr)
+	return list
+}
+
 // Around returns the names of the nodes that claim a prefix or one that contains it, of each claim.
 func (n *Names) Around(p netip.Prefix) iter.Seq2[netip.Prefix, []string] { return n.lists.Supernets(p) }
 
