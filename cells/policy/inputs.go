@@ -94,6 +94,7 @@ func (in *inputs) close() {
 	in.ipcache.Close()
 	in.of.Close()
 	in.facts.Close()
+	in.peers.nodes.Close()
 }
 
 // read takes in what has changed up to a snapshot, and adds to changed what closes when more has.

@@ -34,11 +34,9 @@ type peers struct {
 	unsettled map[string]map[uint32]time.Time
 	// misplaced are pods elsewhere with addresses that no pod of their node may have, as far as the nodes are known.
 	misplaced map[string]bool
-	nodes     *clusternodes.Index
-	all       clusternodes.All
-	nodesAt   [2]statedb.Revision // of nodes and cilium-nodes
-	slots     map[uint16]slot     // what the datapath had of endpoints when this run began
-	claims    *podclaims.Claims   // of pods elsewhere; nil unless told
+	nodes     *clusternodes.Follower // nil unless told: it takes memory for each node
+	slots     map[uint16]slot        // what the datapath had of endpoints when this run began
+	claims    *podclaims.Claims      // of pods elsewhere; nil unless told
 }
 
 func newPeers() peers {
@@ -67,6 +65,7 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 	if !in.resolver.NamesPortsOfPeers() {
 		if p.told {
 			in.resolver.ForgetPods()
+			p.nodes.Close()
 			slots := p.slots
 			in.peers = newPeers()
 			in.peers.slots = slots
@@ -97,19 +96,20 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 // followNodes learns where pods may be, and adds those that were misplaced when that is something else now.
 func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, keys map[string]bool) {
 	p := &in.peers
-	_, nodesChanged := in.Nodes.AllWatch(txn)
-	_, ciliumNodesChanged := in.CiliumNodes.AllWatch(txn)
-	changed.Add(nodesChanged, ciliumNodesChanged)
-	at := [2]statedb.Revision{in.Nodes.Revision(txn), in.CiliumNodes.Revision(txn)}
-	if p.nodes != nil && at == p.nodesAt {
+	if p.nodes == nil {
+		write := in.DB.WriteTxn(in.Nodes, in.CiliumNodes)
+		nodes, err := clusternodes.Follow(write, in.Nodes, in.CiliumNodes)
+		write.Commit()
+		if err != nil {
+			panic(err) // the transaction holds both tables
+		}
+		p.nodes, txn = nodes, in.DB.ReadTxn() // of what was deleted before nothing is told
+	}
+	moved := false
+	p.nodes.UpTo(txn, changed, func(_, _ clusternodes.Node) { moved = true })
+	if !moved {
 		return
 	}
-	p.nodesAt = at
-	all := clusternodes.Read(txn, in.Nodes, in.CiliumNodes)
-	if p.nodes != nil && all.Equal(p.all) {
-		return
-	}
-	p.all, p.nodes = all, all.Index()
 	for key := range p.misplaced {
 		keys[key] = true
 	}

@@ -1,11 +1,13 @@
 package synchostips
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/cilium/statedb"
@@ -68,7 +70,19 @@ func newNodesRig(tb testing.TB, tunnel bool) *nodesRig {
 
 // wholeClaims computes from all nodes at once what must be claimed, and how many addresses are not believed. It reports false while that is not known.
 func wholeClaims(txn statedb.ReadTxn, p nodeParams) (claims claimSet, refused int, known bool) {
-	all := clusternodes.Read(txn, p.Nodes, p.CiliumNodes)
+	byName, index := map[string]clusternodes.Node{}, clusternodes.NewIndex()
+	for row := range p.Nodes.All(txn) {
+		byName[row.Name] = clusternodes.ReadOne(txn, p.Nodes, p.CiliumNodes, row.Name)
+	}
+	for row := range p.CiliumNodes.All(txn) {
+		byName[row.Name] = clusternodes.ReadOne(txn, p.Nodes, p.CiliumNodes, row.Name)
+	}
+	for _, n := range byName {
+		index.Replace(clusternodes.Node{}, n)
+	}
+	all := slices.SortedFunc(maps.Values(byName), func(a, b clusternodes.Node) int {
+		return cmp.Or(first(a.Name == p.Agent.NodeName, b.Name == p.Agent.NodeName), strings.Compare(a.Name, b.Name))
+	})
 	owners := map[netip.Addr]string{}
 	if p.Agent.Tunnel() {
 		for _, n := range all {
@@ -84,7 +98,7 @@ func wholeClaims(txn statedb.ReadTxn, p nodeParams) (claims claimSet, refused in
 			}
 		}
 	}
-	index, who := all.Index(), map[netip.Addr]uint32{}
+	who := map[netip.Addr]uint32{}
 	claim := func(node string, addr netip.Addr, number uint32) {
 		switch {
 		case index.HoldsPods(node, addr):
@@ -93,7 +107,6 @@ func wholeClaims(txn statedb.ReadTxn, p nodeParams) (claims claimSet, refused in
 			who[addr] = number
 		}
 	}
-	slices.SortStableFunc(all, func(x, y clusternodes.Node) int { return first(x.Name == p.Agent.NodeName, y.Name == p.Agent.NodeName) })
 	for _, n := range all {
 		number, health := identity.RemoteNode, identity.Health
 		if n.Name == p.Agent.NodeName {

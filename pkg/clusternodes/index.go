@@ -23,15 +23,6 @@ func NewIndex() *Index {
 	return &Index{cidrs: map[netip.Prefix][]owner{}}
 }
 
-// Index makes one.
-func (a All) Index() *Index {
-	x := NewIndex()
-	for _, n := range a {
-		x.Replace(Node{}, n)
-	}
-	return x
-}
-
 // Replace takes a node out, and puts another one in, both of which may be the zero Node. Nobody may ask meanwhile.
 func (x *Index) Replace(before, after Node) {
 	for _, addr := range before.All() {

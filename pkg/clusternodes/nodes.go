@@ -3,7 +3,6 @@ package clusternodes
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/cilium/statedb"
 
@@ -35,26 +34,7 @@ const (
 	shortestIPv6 = 16
 )
 
-// All are the nodes of the cluster, sorted by name.
-type All []Node
-
-// Read collects all nodes. What cannot be read is left out; those who write it say so.
-func Read(txn statedb.ReadTxn, nodes statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node]) All {
-	all := make(All, 0, nodes.NumObjects(txn))
-	for row := range nodes.All(txn) {
-		one, _, _ := ciliumNodes.Get(txn, cilium.NodeByName(row.Name))
-		all = append(all, newNode(row.Name, row, one))
-	}
-	for row := range ciliumNodes.All(txn) {
-		if _, _, found := nodes.Get(txn, k8s.NodeByName(row.Name)); !found {
-			all = append(all, newNode(row.Name, nil, row))
-		}
-	}
-	slices.SortFunc(all, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	return all
-}
-
-// ReadOne reads one node as [Read] does; the zero Node when there is none of that name.
+// ReadOne reads one node; the zero Node when there is none of that name. What cannot be read is left out; those who write it say so.
 func ReadOne(txn statedb.ReadTxn, nodes statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node], name string) Node {
 	node, _, found := nodes.Get(txn, k8s.NodeByName(name))
 	ciliumNode, _, ciliumFound := ciliumNodes.Get(txn, cilium.NodeByName(name))
@@ -147,6 +127,3 @@ func (n Node) Equal(o Node) bool {
 	return n.Name == o.Name && slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.Routers, o.Routers) && slices.Equal(n.Health, o.Health) &&
 		slices.Equal(n.CIDRs, o.CIDRs)
 }
-
-// Equal compares everything.
-func (a All) Equal(b All) bool { return slices.EqualFunc(a, b, Node.Equal) }
