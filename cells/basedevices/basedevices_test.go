@@ -1,6 +1,7 @@
 package basedevices
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -31,8 +32,9 @@ type contributions struct {
 	settings map[string][]sysctls.Setting
 }
 
-func (c *contributions) Add(owner string, routes []desiredroutes.Route) error {
-	return c.Replace(owner, routes)
+// Update is not called by the cell.
+func (c *contributions) Update(string, []desiredroutes.Route, []desiredroutes.Route) error {
+	return errors.ErrUnsupported
 }
 
 func (c *contributions) Expect(o string) { c.expected = append(c.expected, o) }

@@ -31,13 +31,20 @@ func (w *writer) Expect(owner string) {
 	txn.Commit()
 }
 
-// Add implements [tables.Writer].
-func (w *writer) Add(owner string, routes []tables.Route) error {
+// Update implements [tables.Writer].
+func (w *writer) Update(owner string, put, remove []tables.Route) error {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
-	_, err := w.insert(txn, owner, routes)
+	_, err := w.insert(txn, owner, put)
+	errs := []error{err}
+	for _, r := range remove {
+		if old, _, found := w.table.Get(txn, tables.ByKey(r.Key())); found && old.Owner == owner {
+			_, _, err := w.table.Delete(txn, old)
+			errs = append(errs, err)
+		}
+	}
 	txn.Commit()
-	return err
+	return errors.Join(errs...)
 }
 
 // Replace implements [tables.Writer].

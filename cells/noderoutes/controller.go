@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -13,7 +15,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
-	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -32,7 +33,7 @@ const (
 	shownProblems = 3
 )
 
-type controller struct {
+type params struct {
 	cell.In
 	Config    Config
 	Agent     settings.Agent
@@ -47,38 +48,47 @@ type controller struct {
 	Desired   desiredroutes.Writer
 }
 
-func registerController(jobs job.Group, c controller) error {
-	if err := c.Config.validate(c.Agent); err != nil {
+func registerController(jobs job.Group, p params) error {
+	if err := p.Config.validate(p.Agent); err != nil {
 		return err
 	}
-	c.Desired.Expect(owner)
-	heartbeat.Add(jobs, "want-routes", c.run)
+	p.Desired.Expect(owner)
+	heartbeat.Add(jobs, "want-routes", func(ctx context.Context, health cell.Health) error { return run(ctx, health, p) })
 	return nil
 }
 
 // run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel, and those to nodes of the copy of the objects are
 // added: a node that boots while the API server is unavailable has no others.
-func (c *controller) run(ctx context.Context, health cell.Health) error {
-	if !c.Config.AutoDirectNodeRoutes && !c.Agent.Tunnel() {
-		err := c.Desired.Replace(owner, nil)
+func run(ctx context.Context, health cell.Health, p params) error {
+	if !p.Config.AutoDirectNodeRoutes && !p.Agent.Tunnel() {
+		err := p.Desired.Replace(owner, nil)
 		health.OK("Disabled: --auto-direct-node-routes=false, --routing-mode=" + settings.RoutingNative)
 		heartbeat.Idle(ctx)
 		<-ctx.Done()
 		return err
 	}
+	r, err := follow(p)
+	if err != nil {
+		return err
+	}
+	defer r.close()
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.Routes, c.Devices)
+		txn := heartbeat.Snapshot(ctx, p.DB, p.Nodes, p.Routes, p.Devices)
 		changed := statedb.NewWatchSet()
-		if routes, problems, known := c.routes(txn, changed); known {
-			if err := c.Desired.Replace(owner, routes); err != nil {
-				problems = append(problems, err)
-			}
-			c.report(health, routes, problems)
-		} else if err := c.Desired.Add(owner, routes); err != nil {
+		complete := changes.Watch(txn, changed, p.Nodes)
+		usable := r.upTo(txn, changed)
+		var err error
+		if usable {
+			err = r.write(complete)
+		}
+		switch {
+		case usable && complete:
+			r.report(health, err)
+		case err != nil:
 			health.Degraded("Waiting for the nodes of the cluster and the routes of this node", err)
-		} else {
-			health.OK(fmt.Sprintf("Waiting for the nodes of the cluster and the routes of this node; %d routes so far", len(routes)))
+		default:
+			health.OK(fmt.Sprintf("Waiting for the nodes of the cluster and the routes of this node; %d routes so far", len(r.routes)))
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -88,62 +98,21 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// routes computes the routes. It returns known=false while a table that they come from is not complete, and none before the kernel's are.
-func (c *controller) routes(txn statedb.ReadTxn, changed *statedb.WatchSet) (routes []desiredroutes.Route, problems []error, known bool) {
-	known = changes.Watch(txn, changed, c.Nodes)
-	if !changes.Watch(txn, changed, c.Routes, c.Devices) {
-		return nil, nil, false
-	}
-	all := statedb.Collect(c.Nodes.All(txn))
-	network := onlink.Read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn)))
-	if !c.Agent.Tunnel() {
-		routes, problems = routesTo(all, network)
-		return routes, problems, known
-	}
-	known = changes.Watch(txn, changed, c.LocalNode, c.MTUs) && known
-	mtu, _, found := c.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
-	for self := range c.LocalNode.All(txn) {
-		if !self.Ready || !found { // its router addresses are not known
-			break
-		}
-		carried, carriedChanged := pathtests.Carried(txn, c.PathTests)
-		changed.Add(carriedChanged)
-		t := tunnel{network: network, self: self, mtu: mtu.RouteMTU, less: carried}
-		if c.Agent.Hybrid {
-			t.metric = tunnelMetric
-			direct, directChanged := nodepaths.Directs(txn, c.Paths)
-			changed.Add(directChanged)
-			routes = t.direct(all, direct)
-		}
-		through, problems := t.routes(all)
-		return append(routes, through...), problems, known
-	}
-	return nil, nil, false
-}
-
 // report sets the health of the module. Nodes behind a gateway are not an error with --direct-routing-skip-unreachable.
-func (c *controller) report(health cell.Health, routes []desiredroutes.Route, problems []error) {
-	count := len(routes)
-	skipped := map[string]bool{} // a node has up to two address families
+func (r *routing) report(health cell.Health, err error) {
+	count := len(r.routes)
 	var faults []error
-	for _, p := range problems {
-		if u := (unreachable{}); errors.As(p, &u) && c.Config.DirectRoutingSkipUnreachable {
-			skipped[u.node] = true
-		} else {
-			faults = append(faults, p)
-		}
+	for _, name := range slices.Sorted(maps.Keys(r.faults)) {
+		faults = append(faults, r.faults[name]...)
+	}
+	if err != nil {
+		faults = append(faults, err)
 	}
 	through := fmt.Sprintf("%d routes into the tunnel", count)
-	if c.Agent.Hybrid {
-		past := 0
-		for _, r := range routes {
-			if r.Gw.IsValid() {
-				past++
-			}
-		}
-		through = fmt.Sprintf("%d routes past the tunnel, %d into it", past, count-past)
+	if r.Agent.Hybrid {
+		through = fmt.Sprintf("%d routes past the tunnel, %d into it", r.past, count-r.past)
 	}
-	if len(faults) > 0 && c.Agent.Tunnel() {
+	if len(faults) > 0 && r.Agent.Tunnel() {
 		health.Degraded(fmt.Sprintf("%s, %d ranges without one: give nodes pod ranges that no network of this node has", through, len(faults)),
 			errors.Join(faults[:min(len(faults), shownProblems)]...))
 		return
@@ -153,9 +122,9 @@ func (c *controller) report(health cell.Health, routes []desiredroutes.Route, pr
 			count, len(faults)), errors.Join(faults[:min(len(faults), shownProblems)]...))
 		return
 	}
-	if c.Agent.Tunnel() {
+	if r.Agent.Tunnel() {
 		health.OK(through)
 		return
 	}
-	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways skipped", count, len(skipped)))
+	health.OK(fmt.Sprintf("%d routes to nodes, %d nodes behind gateways skipped", count, len(r.skipped)))
 }

@@ -1,6 +1,7 @@
 package noderoutes
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -67,5 +68,49 @@ func TestCover_IsExactAndMinimal(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestCoverage_AgreesWithTheCoverOfAllRanges adds and removes ranges at random, some of them several times.
+func TestCoverage_AgreesWithTheCoverOfAllRanges(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	var c coverage
+	var ranges []netip.Prefix
+	have, most := map[netip.Prefix]bool{}, 0
+	changed := func(p netip.Prefix) {
+		if have[p] = c.has(p); !have[p] {
+			delete(have, p)
+		}
+	}
+	for range 20_000 {
+		if len(ranges) > 0 && random.IntN(40) < len(ranges) {
+			at := random.IntN(len(ranges))
+			c.remove(ranges[at], changed)
+			ranges = slices.Delete(ranges, at, at+1)
+		} else {
+			p, _ := netip.AddrFrom4([4]byte{10, 0, 0, byte(random.UintN(256))}).Prefix(24 + random.IntN(9))
+			if random.IntN(4) == 0 {
+				p, _ = netip.AddrFrom16([16]byte{0xfd, 7: byte(random.UintN(8))}).Prefix(61 + random.IntN(4))
+			}
+			c.add(p, changed)
+			ranges = append(ranges, p)
+		}
+		want := cover(ranges)
+		got := slices.SortedFunc(maps.Keys(have), netip.Prefix.Compare)
+		if !slices.Equal(got, want) {
+			t.Fatalf("the cover of %v is %v, want %v", ranges, got, want)
+		}
+		var all []netip.Prefix
+		for p := range c.cover.AllSorted() {
+			all = append(all, p)
+		}
+		if !slices.Equal(all, want) {
+			t.Fatalf("%v was told of the cover %v", got, all)
+		}
+		most = max(most, len(want))
+	}
+	if most < 10 {
+		t.Errorf("the largest cover has %d prefixes", most)
 	}
 }

@@ -19,16 +19,11 @@ func (u unreachable) Error() string {
 	return fmt.Sprintf("node %s is not on the same link: %v", u.node, u.why)
 }
 
-// routesTo returns a route to each pod range of the other nodes, and the reasons for missing ones.
-func routesTo(all []*nodes.Node, n *onlink.Network) (routes []desiredroutes.Route, problems []error) {
-	for _, node := range all {
-		if node.Source == nodes.Local {
-			continue
-		}
-		for _, ipv6 := range []bool{false, true} {
-			found, err := routesOf(node, ipv6, n)
-			routes, problems = append(routes, found...), append(problems, err...)
-		}
+// routesTo returns a route to each pod range of another node, and the reasons for missing ones.
+func routesTo(node *nodes.Node, n *onlink.Network) (routes []desiredroutes.Route, problems []error) {
+	for _, ipv6 := range []bool{false, true} {
+		found, err := routesOf(node, ipv6, n)
+		routes, problems = append(routes, found...), append(problems, err...)
 	}
 	return routes, problems
 }

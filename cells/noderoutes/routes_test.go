@@ -37,8 +37,6 @@ func nodeWith(name, addr string, cidrs ...string) *nodes.Node {
 
 func TestRoutes_OfANode(t *testing.T) {
 	t.Parallel()
-	local := nodeWith("self", "192.0.2.1", "10.0.0.0/24")
-	local.Source = nodes.Local
 	for name, test := range map[string]struct {
 		node    *nodes.Node
 		want    string
@@ -46,7 +44,6 @@ func TestRoutes_OfANode(t *testing.T) {
 	}{
 		"on the link":             {nodeWith("a", "192.0.2.2", "10.0.1.0/24", "10.0.3.0/24"), "10.0.1.0/24 via 192.0.2.2 eth0, 10.0.3.0/24 via 192.0.2.2 eth0", ""},
 		"IPv6":                    {nodeWith("a", "2001:db8::2", "fd00:1::/64"), "fd00:1::/64 via 2001:db8::2 eth0", ""},
-		"this node":               {local, "", ""},
 		"without pods":            {nodeWith("a", "198.51.100.1"), "", ""},
 		"behind a gateway":        {nodeWith("a", "198.51.100.1", "10.0.1.0/24"), "", "the gateway 192.0.2.254 leads to its address 198.51.100.1"},
 		"no way":                  {nodeWith("a", "2001:db8:9::2", "fd00:1::/64"), "", "no route leads to its address"},
@@ -58,7 +55,7 @@ func TestRoutes_OfANode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			routes, problems := routesTo([]*nodes.Node{test.node}, testNetwork())
+			routes, problems := routesTo(test.node, testNetwork())
 			var got []string
 			for _, r := range routes {
 				got = append(got, r.Dst.String()+" via "+r.Gw.String()+" "+r.Device)
@@ -77,7 +74,7 @@ func TestRoutes_OfANode(t *testing.T) {
 func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
 	t.Parallel()
 	n := onlink.Read([]*devices.Route{{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: 2, Type: 1, Protocol: 2}}, []*devices.Device{{Index: 2, Name: "eth0"}})
-	routes, problems := routesTo([]*nodes.Node{nodeWith("a", "198.51.100.1", "10.0.1.0/24")}, n)
+	routes, problems := routesTo(nodeWith("a", "198.51.100.1", "10.0.1.0/24"), n)
 	if len(routes) != 1 || len(problems) > 0 {
 		t.Errorf("routes %v, problems %v", routes, problems)
 	}

@@ -1,7 +1,9 @@
 package noderoutes
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -33,18 +35,37 @@ type wanted struct {
 
 func (w *wanted) Expect(string) { w.expected = true }
 
-func (w *wanted) Add(_ string, routes []desiredroutes.Route) error {
+func (w *wanted) Update(_ string, put, remove []desiredroutes.Route) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.early = routes
+	into := &w.early
+	if w.said {
+		into = &w.routes
+	}
+	gone := map[string]bool{}
+	for _, r := range append(slices.Clip(put), remove...) {
+		gone[r.Key()] = true
+	}
+	*into = sorted(append(slices.DeleteFunc(slices.Clone(*into), func(r desiredroutes.Route) bool { return gone[r.Key()] }), put...))
 	return nil
 }
 
 func (w *wanted) Replace(_ string, routes []desiredroutes.Route) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.said, w.routes = true, routes
+	w.said, w.routes = true, sorted(routes)
 	return nil
+}
+
+// sorted has routes to next hops first, and then those for the smallest packets.
+func sorted(routes []desiredroutes.Route) []desiredroutes.Route {
+	slices.SortFunc(routes, func(a, b desiredroutes.Route) int {
+		if a.Gw.IsValid() != b.Gw.IsValid() {
+			return -a.Gw.Compare(b.Gw) // no address comes first
+		}
+		return cmp.Or(cmp.Compare(a.MTU, b.MTU), a.Dst.Compare(b.Dst))
+	})
+	return routes
 }
 
 // print says which routes are wanted; nothing is known before the first call, which also permits to prune.

@@ -6,9 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/gaissmai/bart"
-	"golang.org/x/sys/unix"
 
-	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
@@ -25,7 +23,7 @@ func Read(routes []*devices.Route, links []*devices.Device) *Network {
 		n.devices[d.Index] = d
 	}
 	for _, r := range routes {
-		if r.Table != desiredroutes.MainTable || r.Type != unix.RTN_UNICAST || r.Protocol == desiredroutes.Protocol || n.devices[r.LinkIndex] == nil {
+		if !isOthers(r) || n.devices[r.LinkIndex] == nil {
 			continue
 		}
 		if known, found := n.routes.Get(r.Dst); !found || r.Priority < known.Priority {

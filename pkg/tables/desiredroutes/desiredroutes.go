@@ -105,8 +105,9 @@ type Writer interface {
 	// Replace makes routes the complete set of owner, in one commit. A route whose key another owner has is left out
 	// and named in the error.
 	Replace(owner string, routes []Route) error
-	// Add inserts or changes routes of owner and deletes none. It does not stand for Replace.
-	Add(owner string, routes []Route) error
+	// Update inserts or changes some routes of owner and deletes others, in one commit. It does not stand for Replace. A route whose key another owner
+	// has is left out and named in the error.
+	Update(owner string, put, remove []Route) error
 	// Expect says, before the agent starts, that owner will call Replace: until it has, the table is not initialized and
 	// no route is pruned.
 	Expect(owner string)

@@ -1,0 +1,301 @@
+package noderoutes
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/onlink"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+)
+
+// routing follows the routes to all nodes. A round computes those alone to which nodes that changed contribute, and all of them when the tunnel or the networks of
+// this node are other ones.
+type routing struct {
+	params
+	rows    *clusternodes.Rows
+	network *onlink.Follower
+	paths   *changes.Feed[*nodepaths.Path] // nil without --routing-mode=hybrid
+	tunnel  tunnel                         // zero without one
+	carried map[string]int                 // the size that paths carry which carry less than others, in bytes, by node
+	touched map[string]struct{}            // nodes that may contribute something else
+	whole   bool                           // all nodes may
+
+	nodes   map[string]contribution
+	covers  map[int]*coverage                               // of ranges into the tunnel, by the size that the path carries
+	direct  map[netip.Prefix]map[string]desiredroutes.Route // routes to next hops, by range and node
+	faults  map[string][]error                              // reasons for missing routes, by node
+	skipped map[string]struct{}                             // nodes behind gateways that are no faults
+
+	routes map[string]desiredroutes.Route // all that are wanted, by key
+	past   int                            // number of those to next hops
+	put    map[string]struct{}            // keys of routes that the table may not have yet
+	remove map[string]desiredroutes.Route // routes that it may still have, by key
+	said   bool                           // but for those the table has all routes, and no others
+}
+
+// contribution is what the routes have of one node.
+type contribution struct {
+	size   int                   // that the path carries
+	ranges []netip.Prefix        // into the tunnel
+	direct []desiredroutes.Route // to next hops
+}
+
+// follow begins without nodes and networks: the first [routing.upTo] adds all that exist.
+func follow(p params) (*routing, error) {
+	r := &routing{params: p, touched: map[string]struct{}{}, whole: true, routes: map[string]desiredroutes.Route{}, put: map[string]struct{}{},
+		remove: map[string]desiredroutes.Route{}}
+	txn := p.DB.WriteTxn(p.Nodes, p.Routes, p.Devices, p.Paths)
+	defer txn.Commit()
+	var errs [3]error
+	r.rows, errs[0] = clusternodes.FollowRows(txn, p.Nodes)
+	r.network, errs[1] = onlink.Follow(txn, p.Routes, p.Devices)
+	if p.Agent.Hybrid {
+		r.paths, errs[2] = changes.Follow(txn, p.Paths)
+	}
+	if err := errors.Join(errs[:]...); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *routing) close() {
+	r.rows.Close()
+	r.network.Close()
+	r.paths.Close()
+}
+
+// upTo computes the routes that are other ones in a snapshot. It reports false before the networks of this node are known, and with a tunnel its addresses and sizes:
+// then routes stay as they are.
+func (r *routing) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (usable bool) {
+	r.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
+		for _, n := range []*nodes.Node{before, after} {
+			if n != nil {
+				r.touched[n.Name] = struct{}{}
+			}
+		}
+	})
+	r.whole = r.network.UpTo(txn, changed) || r.whole
+	if r.paths != nil {
+		for _, change := range r.paths.UpTo(txn, changed) {
+			r.touched[change.Object.Node] = struct{}{}
+		}
+	}
+	usable = changes.Watch(txn, changed, r.Routes, r.Devices)
+	if r.Agent.Tunnel() {
+		usable = r.readTunnel(txn, changed) && usable
+	}
+	if usable {
+		r.compute(txn)
+	}
+	return usable
+}
+
+// readTunnel reads what routes with a tunnel are computed from. It reports false while that is not known.
+func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (ready bool) {
+	changes.Watch(txn, changed, r.LocalNode, r.MTUs)
+	var now tunnel
+	mtu, _, found := r.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
+	for self := range r.LocalNode.All(txn) {
+		now, ready = tunnel{routers: [2]netip.Addr{self.IPv4.Router, self.IPv6.Router}, mtu: mtu.RouteMTU}, self.Ready && found
+		break
+	}
+	if r.Agent.Hybrid {
+		now.metric = tunnelMetric
+	}
+	if now != r.tunnel {
+		r.tunnel, r.whole = now, true
+	}
+	carried, carriedChanged := pathtests.Carried(txn, r.PathTests)
+	changed.Add(carriedChanged)
+	for _, sizes := range [][2]map[string]int{{r.carried, carried}, {carried, r.carried}} {
+		for name, size := range sizes[0] {
+			if sizes[1][name] != size {
+				r.touched[name] = struct{}{}
+			}
+		}
+	}
+	r.carried = carried
+	return ready
+}
+
+// compute takes over what nodes that were touched contribute, or all.
+func (r *routing) compute(txn statedb.ReadTxn) {
+	places := map[netip.Prefix]struct{}{} // to which another route may lead
+	if r.whole {
+		r.whole, r.nodes, r.covers = false, map[string]contribution{}, map[int]*coverage{}
+		r.direct, r.faults, r.skipped = map[netip.Prefix]map[string]desiredroutes.Route{}, map[string][]error{}, map[string]struct{}{}
+		for _, route := range r.routes {
+			places[route.Dst] = struct{}{}
+		}
+		for name := range r.rows.All() {
+			r.touched[name] = struct{}{}
+		}
+	}
+	for name := range r.touched {
+		r.leave(name, places)
+		if n := r.rows.All()[name]; n != nil && n.Source != nodes.Local {
+			r.join(n, r.goesPast(txn, name), places)
+		}
+	}
+	r.touched = map[string]struct{}{} // a map that was large stays so
+	for p := range places {
+		if !r.Agent.Tunnel() || r.Agent.Hybrid {
+			route, found := r.toNextHop(p)
+			r.want(route, found)
+		}
+		if r.Agent.Tunnel() {
+			route, found := r.intoTunnel(p)
+			r.want(route, found)
+		}
+	}
+}
+
+// goesPast reports whether packets to a node go past the tunnel.
+func (r *routing) goesPast(txn statedb.ReadTxn, name string) bool {
+	row, _, found := r.Paths.Get(txn, nodepaths.ByNode(name))
+	return r.Agent.Hybrid && found && row.Mode == nodepaths.Direct
+}
+
+// join adds what a node contributes.
+func (r *routing) join(n *nodes.Node, past bool, places map[netip.Prefix]struct{}) {
+	var c contribution
+	var problems []error
+	if !r.Agent.Tunnel() {
+		c.direct, problems = routesTo(n, r.network.Network)
+	} else {
+		c.size = r.size(n.Name)
+		c.ranges, problems = rangesOf(n, r.network.Network)
+		if past {
+			c.direct = r.tunnel.direct(n, c.size, r.network.Network)
+		}
+	}
+	for _, err := range problems {
+		if u := (unreachable{}); errors.As(err, &u) && r.Config.DirectRoutingSkipUnreachable {
+			r.skipped[n.Name] = struct{}{}
+		} else {
+			r.faults[n.Name] = append(r.faults[n.Name], err)
+		}
+	}
+	if len(c.ranges)+len(c.direct) == 0 {
+		return
+	}
+	r.nodes[n.Name] = c
+	for _, p := range c.ranges {
+		if r.covers[c.size] == nil {
+			r.covers[c.size] = &coverage{}
+		}
+		r.covers[c.size].add(p, func(p netip.Prefix) { places[p] = struct{}{} })
+	}
+	for _, route := range c.direct {
+		if r.direct[route.Dst] == nil {
+			r.direct[route.Dst] = map[string]desiredroutes.Route{}
+		}
+		r.direct[route.Dst][n.Name] = route
+		places[route.Dst] = struct{}{}
+	}
+}
+
+// leave takes back what a node contributed.
+func (r *routing) leave(name string, places map[netip.Prefix]struct{}) {
+	c := r.nodes[name]
+	delete(r.nodes, name)
+	delete(r.faults, name)
+	delete(r.skipped, name)
+	for _, p := range c.ranges {
+		r.covers[c.size].remove(p, func(p netip.Prefix) { places[p] = struct{}{} })
+	}
+	for _, route := range c.direct {
+		if delete(r.direct[route.Dst], name); len(r.direct[route.Dst]) == 0 {
+			delete(r.direct, route.Dst)
+		}
+		places[route.Dst] = struct{}{}
+	}
+}
+
+// size is the length in bytes of the largest packet to a node, with a tunnel.
+func (r *routing) size(node string) int {
+	if carried := r.carried[node]; carried > 0 {
+		return min(r.tunnel.mtu, carried)
+	}
+	return r.tunnel.mtu
+}
+
+// toNextHop returns the route to the next hop of a range. It reports false when there is none, and then only the key of the route counts.
+func (r *routing) toNextHop(p netip.Prefix) (desiredroutes.Route, bool) {
+	if of := r.direct[p]; len(of) > 0 {
+		return of[slices.Max(slices.Collect(maps.Keys(of)))], true
+	}
+	route := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p}
+	if r.Agent.Hybrid {
+		route.Metric = directMetric
+	}
+	return route, false
+}
+
+// intoTunnel returns the route into the tunnel for a prefix of the covers; that of the largest size when several have it. It reports false as toNextHop does.
+func (r *routing) intoTunnel(p netip.Prefix) (desiredroutes.Route, bool) {
+	for _, size := range slices.Backward(slices.Sorted(maps.Keys(r.covers))) {
+		if r.covers[size].has(p) {
+			route := r.tunnel.route(p, size)
+			return route, route.Src.IsValid()
+		}
+	}
+	return r.tunnel.route(p, 0), false
+}
+
+// want makes a route the one of its key, or that key one without a route.
+func (r *routing) want(route desiredroutes.Route, found bool) {
+	key := route.Key()
+	old, had := r.routes[key]
+	if found == had && (!had || old.Equal(&route)) {
+		return
+	}
+	if had && old.Gw.IsValid() {
+		r.past--
+	}
+	if !found {
+		delete(r.routes, key)
+		delete(r.put, key)
+		r.remove[key] = old
+		return
+	}
+	if r.routes[key] = route; route.Gw.IsValid() {
+		r.past++
+	}
+	r.put[key] = struct{}{}
+	delete(r.remove, key)
+}
+
+// write hands over the routes that are other ones; all of them once the nodes are complete, and after an error. Before, none is removed.
+func (r *routing) write(complete bool) (err error) {
+	switch {
+	case complete && !r.said:
+		err = r.Desired.Replace(owner, slices.Collect(maps.Values(r.routes)))
+	case len(r.put) > 0 || len(r.remove) > 0 && complete:
+		put := make([]desiredroutes.Route, 0, len(r.put))
+		for key := range r.put {
+			put = append(put, r.routes[key])
+		}
+		var remove []desiredroutes.Route
+		if complete {
+			remove = slices.Collect(maps.Values(r.remove))
+		}
+		err = r.Desired.Update(owner, put, remove)
+	}
+	if r.said = complete && err == nil; err == nil {
+		clear(r.put)
+		clear(r.remove)
+	}
+	return err
+}

@@ -1,0 +1,79 @@
+package onlink
+
+import (
+	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+)
+
+// Follower keeps a network as of a snapshot. Routes of the agent, which may be as many as there are nodes, cost nothing when they change. It is for one goroutine.
+type Follower struct {
+	*Network
+	routes        statedb.Table[*devices.Route]
+	links         statedb.Table[*devices.Device]
+	routeChanges  *changes.Feed[*devices.Route]
+	deviceChanges *changes.Feed[*devices.Device]
+}
+
+// Follow begins with an empty network: the first [Follower.UpTo] reads all. The transaction has to hold both tables.
+func Follow(txn statedb.WriteTxn, routes statedb.Table[*devices.Route], links statedb.Table[*devices.Device]) (*Follower, error) {
+	f := &Follower{Network: Read(nil, nil), routes: routes, links: links}
+	var err error
+	if f.routeChanges, err = changes.Follow(txn, routes); err != nil {
+		return nil, err
+	}
+	if f.deviceChanges, err = changes.Follow(txn, links); err != nil {
+		f.routeChanges.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// UpTo takes over what has changed up to a snapshot, and adds to changed what closes when more has. It reports whether the network is another one.
+func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	again := false
+	for _, change := range f.routeChanges.UpTo(txn, changed) {
+		_, known := f.Network.routes.Get(change.Object.Dst)
+		again = again || known || isOthers(change.Object)
+	}
+	for _, change := range f.deviceChanges.UpTo(txn, changed) {
+		known := f.devices[change.Object.Index]
+		again = again || change.Deleted || known == nil || known.Name != change.Object.Name
+	}
+	if !again {
+		return false
+	}
+	before := f.Network
+	f.Network = Read(statedb.Collect(f.routes.All(txn)), statedb.Collect(f.links.All(txn)))
+	return !before.equal(f.Network)
+}
+
+// isOthers reports whether a route is one of the main table that the agent has not made.
+func isOthers(r *devices.Route) bool {
+	return r.Table == desiredroutes.MainTable && r.Type == unix.RTN_UNICAST && r.Protocol != desiredroutes.Protocol
+}
+
+// equal reports whether two networks have the same routes over devices of the same names.
+func (n *Network) equal(o *Network) bool {
+	if n.routes.Size() != o.routes.Size() {
+		return false
+	}
+	for dst, r := range n.routes.All() {
+		s, found := o.routes.Get(dst)
+		if !found || r.Gw != s.Gw || r.LinkIndex != s.LinkIndex || n.devices[r.LinkIndex].Name != o.devices[s.LinkIndex].Name {
+			return false
+		}
+	}
+	return true
+}
+
+// Close ends the subscription. That of nobody ends as well.
+func (f *Follower) Close() {
+	if f != nil {
+		f.routeChanges.Close()
+		f.deviceChanges.Close()
+	}
+}
