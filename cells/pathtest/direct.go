@@ -86,7 +86,7 @@ func (d *direct) ask(ctx context.Context, k kernel, h hop) outcome {
 	if err != nil {
 		return outcome{err: err}
 	}
-	return echo(ctx, k, icmpecho.Request{To: h.to, Hop: &icmpecho.Hop{Link: h.device.Index, MAC: addr, From: h.from}}, echoTimeout)
+	return echo(ctx, k, icmpecho.Request{To: h.to, From: h.from, Hop: &icmpecho.Hop{Link: h.device.Index, MAC: addr}}, echoTimeout)
 }
 
 // pastTunnel returns the test of a node past the tunnel.

@@ -14,15 +14,14 @@ import (
 
 // Hop is a neighbour on a link of this node.
 type Hop struct {
-	Link int        // index of the device
-	MAC  mac.Addr   // of the neighbour; zero on a link without such addresses
-	From netip.Addr // source of the request: an address of this node, to which the reply returns as routes say
+	Link int      // index of the device
+	MAC  mac.Addr // of the neighbour; zero on a link without such addresses
 }
 
 const timeToLive = 64
 
-// sendTo sends an ICMP message to an address by way of a neighbour. The packet passes neither routes nor netfilter.
-func (p *Pinger) sendTo(h Hop, to netip.Addr, message []byte) error {
+// sendTo sends an ICMP message between two addresses by way of a neighbour. The packet passes neither routes nor netfilter.
+func (p *Pinger) sendTo(h Hop, from, to netip.Addr, message []byte) error {
 	socket, err := p.frameSocket()
 	if err != nil {
 		return CannotOpen(err)
@@ -32,9 +31,9 @@ func (p *Pinger) sendTo(h Hop, to netip.Addr, message []byte) error {
 	if err != nil {
 		return err
 	}
-	packet, protocol := packet4(h.From, to, message), uint16(unix.ETH_P_IP)
+	packet, protocol := packet4(from, to, message), uint16(unix.ETH_P_IP)
 	if to.Is6() {
-		packet, protocol = packet6(h.From, to, message), unix.ETH_P_IPV6
+		packet, protocol = packet6(from, to, message), unix.ETH_P_IPV6
 	}
 	at := &unix.SockaddrLinklayer{Protocol: networkOrder(protocol), Ifindex: h.Link}
 	if !h.MAC.IsZero() {

@@ -39,6 +39,8 @@ type Request struct {
 	Size int
 	// Device is the index of the device by which the request leaves, of the routes that lead there; 0 for any.
 	Device int
+	// From is the source, an address of this node, to which the reply returns as routes say. Invalid: the kernel chooses, which it cannot with a Hop.
+	From netip.Addr
 	// Hop is the neighbour to which the request is sent, whatever the routes say; nil without one.
 	Hop *Hop
 }
@@ -50,6 +52,21 @@ func (r Request) data() int {
 		header = ipv6Header
 	}
 	return max(echoNonce, min(r.Size, MaxSize)-header-echoHeader)
+}
+
+// control is the ancillary data by which the kernel sends the request from its source by its device; nil when it chooses both.
+func (r Request) control() []byte {
+	switch {
+	case r.Device == 0 && !r.From.IsValid():
+		return nil
+	case r.To.Is6():
+		info := unix.Inet6Pktinfo{Ifindex: uint32(r.Device)}
+		copy(info.Addr[:], r.From.AsSlice())
+		return unix.PktInfo6(&info)
+	}
+	info := unix.Inet4Pktinfo{Ifindex: int32(r.Device)}
+	copy(info.Spec_dst[:], r.From.AsSlice())
+	return unix.PktInfo4(&info)
 }
 
 // Pinger sends ICMP echo requests through one raw socket of each family. Raw sockets get the replies of all
@@ -161,17 +178,9 @@ func (p *Pinger) Echo(ctx context.Context, r Request) (time.Duration, error) {
 // send sends the ICMP message of a request.
 func (p *Pinger) send(s *echoSocket, r Request, message []byte) error {
 	if r.Hop != nil {
-		return p.sendTo(*r.Hop, r.To, message)
+		return p.sendTo(*r.Hop, r.From, r.To, message)
 	}
-	var control []byte
-	switch {
-	case r.Device == 0:
-	case s.ipv6:
-		control = unix.PktInfo6(&unix.Inet6Pktinfo{Ifindex: uint32(r.Device)})
-	default:
-		control = unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: int32(r.Device)})
-	}
-	_, _, err := s.conn.WriteMsgIP(message, control, &net.IPAddr{IP: r.To.AsSlice(), Zone: r.To.Zone()})
+	_, _, err := s.conn.WriteMsgIP(message, r.control(), &net.IPAddr{IP: r.To.AsSlice(), Zone: r.To.Zone()})
 	return err
 }
 

@@ -3,6 +3,7 @@ package icmpecho
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -151,11 +152,9 @@ func TestPrivilegedPinger_Hop(t *testing.T) {
 		if _, err := s.Echo(t.Context(), r); err == nil {
 			t.Errorf("%s: a request passes the routes", r.To)
 		}
-		own := hop
-		own.From = netip.MustParseAddr(from[i])
-		r.Hop = &own
+		r.From, r.Hop = netip.MustParseAddr(from[i]), &hop
 		testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, r); return err })
-		gone := own
+		gone := hop
 		gone.Link = 1 << 20
 		r.Hop = &gone
 		if _, err := s.Echo(t.Context(), r); !errors.Is(err, syscall.ENXIO) {
@@ -192,6 +191,42 @@ func TestPrivilegedPinger_Device(t *testing.T) {
 			t.Errorf("%s: a request without a device does not follow the routes", to)
 		}
 		cancel()
+	}
+}
+
+// A request has the source that it is given, which must be an address of this node.
+func TestPrivilegedPinger_From(t *testing.T) {
+	t.Parallel()
+	p := testnet.NewPair(t)
+	from := []string{"198.51.100.1", "2001:db8:5::1"}
+	var l Listener
+	p.Far.Do(func() {
+		l.Open()
+		for i, near := range []string{"192.0.2.1", "2001:db8::1"} {
+			if err := netlink.RouteAdd(&netlink.Route{Dst: netlink.NewIPNet(net.ParseIP(from[i])), Gw: net.ParseIP(near)}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Cleanup(l.Close)
+	p.Near.Enter()
+	s := NewWhole()
+	t.Cleanup(s.Close)
+	for i, to := range hosts {
+		r := Request{To: to, From: netip.MustParseAddr(from[i])}
+		if _, err := s.Echo(t.Context(), r); err == nil {
+			t.Errorf("%s: a source that is not on this node has a reply", r.From)
+		}
+		if err := onLoopback(from[i]); err != nil {
+			t.Fatal(err)
+		}
+		testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, r); return err })
+		testnet.Await(t, func(context.Context) error {
+			if l.Heard(r.From).IsZero() {
+				return fmt.Errorf("no request from %s was heard", r.From)
+			}
+			return nil
+		})
 	}
 }
 
