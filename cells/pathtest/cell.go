@@ -34,13 +34,10 @@ const (
 	retryMax = time.Minute
 )
 
-// enabled reports whether paths are tested. Without a tunnel there are none. Without health checking this node may not open a raw socket, and the nodes
+// register starts nothing when paths are not tested: the table is empty then. Without health checking this node may not open a raw socket, and the nodes
 // have no server that answers.
-func enabled(a settings.Agent) bool { return a.Tunnel() && a.HealthChecking }
-
-// register starts nothing when paths are not tested: the table is empty then.
 func register(jobs job.Group, agent settings.Agent, t *tester) {
-	if !enabled(agent) {
+	if !agent.HealthChecking {
 		return
 	}
 	txn := t.db.WriteTxn(t.table)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -14,18 +15,46 @@ import (
 // peer is where a node is reached.
 type peer struct {
 	uid    string     // of its object
-	inner  netip.Addr // its address inside the tunnel; invalid when it publishes none
+	inner  netip.Addr // its address inside the tunnel; without a tunnel, the first valid one of pods; invalid when it publishes none
 	router netip.Addr // address from which it sends into the tunnel itself; invalid when it publishes none
 	host   netip.Addr // its address in the underlay
+	pods   families   // its addresses in its pod ranges; invalid ones with a tunnel
 	// hops are by which it is reached past the tunnel, in IPv4 and IPv6; invalid ones without --routing-mode=hybrid, and in a family in which it has none.
-	hops [2]netip.Addr
+	hops families
+}
+
+// families are addresses in IPv4 and IPv6. Those of a family that is off are invalid.
+type families [2]netip.Addr
+
+// inside are the addresses of a node in its pod ranges.
+func inside(n *nodes.Node, a settings.Agent) (f families) {
+	if a.EnableIPv4 {
+		f[0] = insideOf(n, false)
+	}
+	if a.EnableIPv6 {
+		f[1] = insideOf(n, true)
+	}
+	return f
+}
+
+// requests are the echo requests between the addresses of two nodes, one in each family in which both have one.
+func (f families) requests(to families) (all []icmpecho.Request) {
+	for i, addr := range to {
+		if addr.IsValid() && f[i].IsValid() {
+			all = append(all, icmpecho.Request{From: f[i], To: addr})
+		}
+	}
+	return all
 }
 
 // peerOf returns the addresses of a node. IPv4 is preferred inside the tunnel; one family shows what the other one would, as both have the same outer headers.
 func peerOf(n *nodes.Node, a settings.Agent) (p peer) {
-	p.uid, p.host = n.UID, n.Address(a.UnderlayIPv6)
+	p.uid, p.host = n.UID, n.Address(a.UnderlayIPv6 || !a.EnableIPv4)
 	if a.Hybrid {
-		p.hops = [2]netip.Addr{n.Address(false), n.Address(true)}
+		p.hops = families{n.Address(false), n.Address(true)}
+	}
+	if !a.Tunnel() {
+		p.pods = inside(n, a)
 	}
 	for _, ipv6 := range []bool{false, true} {
 		if ipv6 && !a.EnableIPv6 || !ipv6 && !a.EnableIPv4 {
@@ -92,19 +121,26 @@ func (t *target) fresh() bool {
 
 // kinds are the tests that are made.
 func kinds(a settings.Agent) []tables.Kind {
-	if a.Hybrid {
+	switch {
+	case a.Hybrid:
 		return tables.Kinds
+	case a.Tunnel():
+		return []tables.Kind{tables.Echo, tables.Size, tables.Checksum, tables.Aggregate}
 	}
-	return slices.DeleteFunc(slices.Clone(tables.Kinds), func(k tables.Kind) bool { return k == tables.Direct })
+	return []tables.Kind{tables.Echo, tables.Size}
 }
 
 // newRows are the rows of a node before the first test.
-func newRows(name string, p peer, kinds []tables.Kind) (rows []*tables.Test) {
+func newRows(name string, p peer, a settings.Agent) (rows []*tables.Test) {
 	why := ""
-	if !p.inner.IsValid() {
+	switch {
+	case p.inner.IsValid():
+	case a.Tunnel():
 		why = "the node publishes no address inside the tunnel"
+	default:
+		why = "the node publishes no address in its pod ranges"
 	}
-	for _, kind := range kinds {
+	for _, kind := range kinds(a) {
 		rows = append(rows, &tables.Test{Node: name, UID: p.uid, Kind: kind, Addr: p.inner, State: tables.Unknown, Detail: why})
 	}
 	return rows

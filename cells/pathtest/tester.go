@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/icmpecho"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
@@ -91,12 +92,13 @@ type tester struct {
 	wake  chan struct{} // filled when a visit ends
 }
 
-// local is what this node has for its tunnel. When it changes, what is known of all paths is in doubt.
+// local is by what this node reaches others. When it changes, what is known of all paths is in doubt.
 type local struct {
-	ready    bool   // the tunnel is there
-	tunnel   string // its addresses, and the devices that lead out of the node
-	routeMTU int    // largest packet that pods send to other nodes, in bytes
-	way      int    // index of the device that leads into the tunnel; 0 while there is none
+	ready    bool     // the tunnel is there, or without a tunnel this node has addresses in its pod ranges
+	tunnel   string   // its addresses, and the devices that lead out of the node
+	routeMTU int      // largest packet that pods send to other nodes, in bytes
+	way      int      // index of the device that leads into the tunnel; 0 while there is none
+	pods     families // addresses of this node in its pod ranges; invalid ones with a tunnel
 }
 
 func newTester(p params) *tester {
@@ -191,7 +193,7 @@ type update struct {
 	news bool // a verdict is another one, so the health of the module may be
 }
 
-// observe reads what this node has for its tunnel. A change makes all paths due.
+// observe reads by what this node reaches others. A change makes all paths due.
 func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	var now local
 	rows, overlayChanged := t.in.Overlays.AllWatch(txn)
@@ -199,6 +201,10 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		now.ready = o.Up && o.Status.Kind == reconciler.StatusKindDone
 		now.way = o.Way
 		now.tunnel = fmt.Sprint(o.Port, o.MTU, o.Source, o.Way, o.IPv4, o.IPv6)
+	}
+	if self, _, found := t.in.Nodes.Get(txn, nodes.ByName(t.in.Agent.NodeName)); found && !t.in.Agent.Tunnel() {
+		now.pods = inside(self, t.in.Agent)
+		now.ready = now.pods != families{}
 	}
 	mtu, _, mtuChanged, _ := t.in.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
 	now.routeMTU = mtu.RouteMTU
@@ -268,7 +274,7 @@ func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 // replace makes a target for a node that is new or has other addresses. Rows of unchanged addresses of the same node keep their verdicts.
 func (t *tester) replace(name string, at peer, joined bool, u *update) *target {
 	old := t.targets[name]
-	to := &target{name: name, peer: at, rows: newRows(name, at, kinds(t.in.Agent))}
+	to := &target{name: name, peer: at, rows: newRows(name, at, t.in.Agent)}
 	if old != nil {
 		to.flows = old.flows
 		for i, row := range to.rows {
@@ -374,7 +380,7 @@ func (t *tester) next(to *target) time.Duration {
 func (t *tester) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	if !t.self.ready || t.self.routeMTU == 0 {
-		return time.Hour // a change of the tunnel ends the pause
+		return time.Hour // a change of what this node has ends the pause
 	}
 	var due []*target
 	next := now.Add(time.Hour)
@@ -408,8 +414,15 @@ func (t *tester) visit(ctx context.Context, to *target) {
 	if row := to.row(tables.Size); row != nil {
 		v.search = row.Strikes >= strikes-1
 	}
-	if t.in.Agent.Hybrid {
-		v.way, v.past = t.self.way, t.pastTunnel(to)
+	switch {
+	case t.in.Agent.Hybrid:
+		v.past = t.pastTunnel(to)
+		v.asks = []icmpecho.Request{{To: to.peer.inner, Device: t.self.way}} // routes may lead past the tunnel
+		v.tcp = !v.past.used                                                 // TCP follows the routes
+	case t.in.Agent.Tunnel():
+		v.asks, v.tcp = []icmpecho.Request{{To: to.peer.inner}}, true
+	default:
+		v.asks = t.self.pods.requests(to.peer.pods)
 	}
 	to.busy = true
 	t.busy++

@@ -1,6 +1,7 @@
 package pathtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -32,6 +33,9 @@ func failed(fault tables.Fault) finding  { return finding{state: tables.Failed, 
 func (f finding) says(s string) finding  { f.detail = s; return f }
 func (f finding) needs(s string) finding { f.remedy = s; return f }
 
+// noFamily is why a node is not tested.
+const noFamily = "this node and the other one publish no addresses of one family in their pod ranges"
+
 // findings are what a visit says about each kind of test but direct. heard is when the peer last sent an echo request through the tunnel.
 func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]finding {
 	if err := v.results.local(); err != nil {
@@ -43,8 +47,11 @@ func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]find
 		}
 		return found
 	}
+	if len(v.asks) == 0 {
+		return map[tables.Kind]finding{tables.Echo: unknown(noFamily), tables.Size: unknown(noFamily)}
+	}
 	if v.results.echo.err != nil {
-		found := map[tables.Kind]finding{tables.Echo: v.lost(a.TunnelPort, heard)}
+		found := map[tables.Kind]finding{tables.Echo: v.lost(a, heard)}
 		if v.target.row(tables.Echo).Strikes+1 >= strikes { // until then the other verdicts stay
 			why := unknown("not tested, because echo fails")
 			found[tables.Size], found[tables.Checksum], found[tables.Aggregate] = why, why, why
@@ -58,19 +65,36 @@ func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]find
 	return found
 }
 
-// lost names why nothing comes back through the tunnel.
-func (v *visit) lost(tunnelPort uint16, heard time.Time) finding {
-	name := v.target.shown()
+// lost names why nothing comes back through the tunnel, or without a tunnel from the addresses of pods.
+func (v *visit) lost(a settings.Agent, heard time.Time) finding {
+	name, tunnelPort, where := v.target.shown(), a.TunnelPort, "through the tunnel"
+	if !a.Tunnel() {
+		where = "at its address for pods"
+	}
 	switch {
 	case v.results.host.err != nil:
-		return failed(tables.Dead).says(fmt.Sprintf("node %s does not answer at all, neither through the tunnel nor at its address %s", name, v.peer.host)).
+		return failed(tables.Dead).says(fmt.Sprintf("node %s does not answer at all, neither %s nor at its address %s", name, where, v.peer.host)).
 			needs("see that it runs, and that the network between the nodes is up")
+	case !a.Tunnel():
+		return v.unrouted()
 	case !heard.IsZero() && !heard.Before(v.target.suspected):
 		return failed(tables.OneWay).says(fmt.Sprintf("UDP port %d from this node to node %s is blocked (what it sends arrives here)", tunnelPort, name)).
 			needs(fmt.Sprintf("let firewalls between the nodes and on node %s pass UDP port %d to %s", name, tunnelPort, v.peer.host))
 	}
 	return failed(tables.Blocked).says(fmt.Sprintf("UDP port %d between this node and node %s is blocked (the node itself answers)", tunnelPort, name)).
 		needs(fmt.Sprintf("let firewalls between and on the nodes pass UDP port %d", tunnelPort))
+}
+
+// unrouted names that packets of pods are lost without a tunnel, where those of the nodes pass.
+func (v *visit) unrouted() finding {
+	name, r := v.target.shown(), v.results
+	err := r.echo.err
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = errNoReply
+	}
+	return failed(tables.NotDirect).says(fmt.Sprintf("packets of pods to node %s are lost, from %s to %s: %v (the node itself answers)", name, r.asked.From, r.asked.To, err)).
+		needs(fmt.Sprintf("turn off the check of source and destination of machines in a cloud, let the network route the pod ranges of all nodes and firewalls pass addresses of pods, "+
+			"set rp_filter of the devices of node %s to 0 or 2; or use --routing-mode=tunnel or hybrid", name))
 }
 
 // sizes judges the largest packet. The tunnel adds an overhead in bytes to it.

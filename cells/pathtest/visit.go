@@ -40,19 +40,21 @@ type visit struct {
 	size   int  // largest packet that pods send to the node, in bytes
 	search bool // when the largest packet is lost, find the largest one that passes
 	port   uint16
-	way    int     // index of the device that leads into the tunnel, where routes may lead past it; 0 elsewhere
-	past   *direct // the test past the tunnel; nil without --routing-mode=hybrid
+	asks   []icmpecho.Request // of echo: one through the tunnel; without a tunnel one in each family
+	tcp    bool               // answers by TCP are asked for
+	past   *direct            // the test past the tunnel; nil without --routing-mode=hybrid
 
 	results results
 }
 
 // results are what a visit has found. What was not asked is zero.
 type results struct {
-	echo  outcome
-	host  outcome // the node itself, outside the tunnel; asked when echo is lost
-	sized outcome // the largest packet
-	found outcome // of the last request of the search for the largest size
-	fits  int     // largest packet that passes, in bytes; 0 when not known, or less than the smallest size
+	echo  outcome          // of all requests, or of the first that is lost
+	asked icmpecho.Request // the last request of echo
+	host  outcome          // the node itself, outside the tunnel; asked when echo is lost
+	sized outcome          // the largest packet
+	found outcome          // of the last request of the search for the largest size
+	fits  int              // largest packet that passes, in bytes; 0 when not known, or less than the smallest size
 
 	fetched bool // an answer by TCP was asked for
 	fetch   outcome
@@ -87,9 +89,13 @@ func (v *visit) do(ctx context.Context, k kernel) {
 		past.Go(func() { r.direct = v.past.do(ctx, k) })
 		defer past.Wait()
 	}
-	r.echo = v.echo(ctx, k, 0, echoTimeout)
-	if r.echo.err != nil {
-		r.host = v.alive(ctx, k)
+	for _, r.asked = range v.asks {
+		if r.echo = echo(ctx, k, r.asked, echoTimeout); r.echo.err != nil {
+			r.host = v.alive(ctx, k)
+			return
+		}
+	}
+	if len(v.asks) == 0 {
 		return
 	}
 	r.fits = v.size
@@ -99,8 +105,8 @@ func (v *visit) do(ctx context.Context, k kernel) {
 			r.fits = v.largest(ctx, k)
 		}
 	}
-	if v.past != nil && v.past.used {
-		return // TCP follows the routes, which lead past the tunnel
+	if !v.tcp {
+		return
 	}
 	r.fetched, r.wanted = true, longAnswer
 	if r.sized.err != nil {
@@ -162,9 +168,11 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 	return low
 }
 
-// echo asks the peer through the tunnel.
+// echo asks the peer as the first request of the visit does, with another size.
 func (v *visit) echo(ctx context.Context, k kernel, size int, timeout time.Duration) outcome {
-	return echo(ctx, k, icmpecho.Request{To: v.peer.inner, Size: size, Device: v.way}, timeout)
+	r := v.asks[0]
+	r.Size = size
+	return echo(ctx, k, r, timeout)
 }
 
 func echo(ctx context.Context, k kernel, r icmpecho.Request, timeout time.Duration) outcome {

@@ -19,7 +19,7 @@ type Kind string
 
 // Kinds, in the order of the table.
 const (
-	Echo      Kind = "echo"      // ICMP to an address inside the tunnel; when it is lost, to the node itself
+	Echo      Kind = "echo"      // ICMP to an address inside the tunnel, without a tunnel between addresses of pod ranges, in each family; when it is lost, to the node itself
 	Size      Kind = "size"      // ICMP of the largest size that pods send, which must not be fragmented
 	Checksum  Kind = "checksum"  // TCP with an answer of about 1,200 bytes, where ICMP of that size passes
 	Aggregate Kind = "aggregate" // TCP with an answer of many segments, which devices join and hand over as one packet
@@ -53,7 +53,7 @@ const (
 	Large      Fault = "size"       // large packets are lost
 	Spoilt     Fault = "checksum"   // TCP is lost, ICMP is not
 	Aggregates Fault = "aggregates" // segments pass one by one and are lost when a device joins them
-	NotDirect  Fault = "not-direct" // packets of pods are lost past the tunnel, and pass through it
+	NotDirect  Fault = "not-direct" // packets of pods are lost past the tunnel, or where there is none, and the node answers
 )
 
 // Faults are all of them.
@@ -64,7 +64,7 @@ type Test struct {
 	Node  string     `json:"node"`
 	UID   string     `json:"uid,omitempty"` // of the object of the node: another one is another node
 	Kind  Kind       `json:"kind"`
-	Addr  netip.Addr `json:"addr"` // inside the tunnel; invalid when the node publishes none
+	Addr  netip.Addr `json:"addr"` // inside the tunnel or, without one, in a pod range; invalid when the node publishes none
 	State State      `json:"state"`
 	// Fault is what is wrong, empty unless the test failed.
 	Fault Fault `json:"fault,omitempty"`
