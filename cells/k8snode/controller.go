@@ -14,7 +14,6 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
-	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
@@ -29,19 +28,18 @@ const (
 type controller struct {
 	cell.In
 
-	DB         *statedb.DB
-	Client     *kubeapi.Client
-	Table      statedb.RWTable[nodeupdates.Update]
-	Nodes      statedb.Table[*k8s.Node]
-	Sources    statedb.Table[sources.Source]
-	LocalNode  statedb.Table[*localnode.LocalNode]
-	SelfTests  statedb.Table[selftests.SelfTest]
-	PathTests  statedb.Table[*pathtests.Test]
-	NodeHealth statedb.Table[*nodehealth.Path]
-	Paths      *pathsState
-	Ready      readiness.Tables
-	Settings   settings
-	Agent      agent.Agent
+	DB        *statedb.DB
+	Client    *kubeapi.Client
+	Table     statedb.RWTable[nodeupdates.Update]
+	Nodes     statedb.Table[*k8s.Node]
+	Sources   statedb.Table[sources.Source]
+	LocalNode statedb.Table[*localnode.LocalNode]
+	SelfTests statedb.Table[selftests.SelfTest]
+	PathTests statedb.Table[*pathtests.Test]
+	Paths     *pathsState
+	Ready     readiness.Tables
+	Settings  settings
+	Agent     agent.Agent
 }
 
 // item is one thing that is written to the Node.

@@ -2,7 +2,7 @@
 // NetworkUnavailable, the removal of the taint that keeps pods away until there is a network, and by flag a condition that
 // says which paths to other nodes lose packets.
 //
-// Tables in: k8s-nodes (the row of this node), sources, local-node, self-tests, path-tests, node-health, and those of package
+// Tables in: k8s-nodes (the row of this node), sources, local-node, self-tests, path-tests, and those of package
 // readiness. Table out: node-updates, one row for each thing that is written. Outside the agent it owns, in this node's Node,
 // the annotations that "waggle.io/wrote" lists, and the conditions. It takes away nothing else than taints with the key of
 // --agent-not-ready-taint-key.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
@@ -107,17 +106,13 @@ func (s *pathsState) delay(nodes int, watch *statedb.WatchSet) bool {
 // pathsVerdict is what the tests say of all paths. It waits after the start until each path has a verdict: nothing is kept over a restart, and a condition
 // that says that paths have failed stays until they are known to be well.
 func (c controller) pathsVerdict(txn statedb.ReadTxn, watch *statedb.WatchSet) (v pathsVerdict, waits bool) {
-	if !c.Agent.HealthChecking || !c.Agent.Tunnel() && !c.Agent.EndpointHealthChecking {
+	if !c.Agent.HealthChecking {
 		return pathsVerdict{corev1.ConditionUnknown, pathsUntested, "The flags of the agent turn off the tests of the paths to other nodes"}, false
 	}
-	bad, open := c.tunnelPaths, c.tunnelOpen
-	if !c.Agent.Tunnel() {
-		bad, open = c.nativePaths, c.nativeOpen
-	}
 	if !c.Paths.settled {
-		c.Paths.settled = !open(txn, watch)
+		c.Paths.settled = !c.pathsOpen(txn, watch)
 	}
-	all := bad(txn, watch)
+	all := c.badPaths(txn, watch)
 	if len(all) == 0 {
 		return pathsVerdict{corev1.ConditionFalse, pathsPassed, "No path to another node is known to lose packets"}, !c.Paths.settled
 	}
@@ -136,10 +131,15 @@ func (c controller) pathsVerdict(txn statedb.ReadTxn, watch *statedb.WatchSet) (
 	return v, false
 }
 
-// tunnelPaths are the paths with a fault that loses packets of pods, sorted by node. A node that does not answer at all is not the path's fault.
-func (c controller) tunnelPaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []badPath {
+// badPaths are the paths with a fault that loses packets of pods, sorted by node. A node that does not answer at all is not the path's fault, and where there
+// is a tunnel it carries what is lost past it.
+func (c controller) badPaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []badPath {
 	first := map[string]*pathtests.Test{}
-	for _, fault := range []pathtests.Fault{pathtests.Blocked, pathtests.OneWay, pathtests.Large, pathtests.Spoilt, pathtests.Aggregates} {
+	faults := []pathtests.Fault{pathtests.Blocked, pathtests.OneWay, pathtests.Large, pathtests.Spoilt, pathtests.Aggregates}
+	if !c.Agent.Tunnel() {
+		faults = append(faults, pathtests.NotDirect)
+	}
+	for _, fault := range faults {
 		rows, changed := c.PathTests.ListWatch(txn, pathtests.ByFault(fault))
 		watch.Add(changed)
 		for row := range rows {
@@ -152,11 +152,12 @@ func (c controller) tunnelPaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []
 	for _, row := range first {
 		bad = append(bad, badPath{row.Node, printable.Text(row.Sentence())})
 	}
-	return sorted(bad)
+	slices.SortFunc(bad, func(a, b badPath) int { return cmp.Compare(a.node, b.node) })
+	return bad
 }
 
-// tunnelOpen reports whether a path has no verdict yet.
-func (c controller) tunnelOpen(txn statedb.ReadTxn, watch *statedb.WatchSet) bool {
+// pathsOpen reports whether a path has no verdict yet.
+func (c controller) pathsOpen(txn statedb.ReadTxn, watch *statedb.WatchSet) bool {
 	rows, changed := c.PathTests.AllWatch(txn)
 	watch.Add(changed)
 	for row := range rows {
@@ -167,38 +168,6 @@ func (c controller) tunnelOpen(txn statedb.ReadTxn, watch *statedb.WatchSet) boo
 	return !complete(txn, watch, c.PathTests)
 }
 
-// nativePaths are the nodes that answer at their own address and not at their health address, which is reached as their pods are.
-func (c controller) nativePaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []badPath {
-	known := map[string]bool{}
-	var bad []badPath
-	for _, kinds := range []struct{ health, host nodehealth.Kind }{{nodehealth.Health4, nodehealth.Host4}, {nodehealth.Health6, nodehealth.Host6}} {
-		rows, changed := c.NodeHealth.ListWatch(txn, nodehealth.ByLost(kinds.health))
-		watch.Add(changed)
-		for row := range rows {
-			host, _, found := c.NodeHealth.Get(txn, nodehealth.ByPath(row.Node, kinds.host))
-			if !found || host.State() != nodehealth.Reachable || known[row.Node] || row.Node == c.Agent.NodeName {
-				continue
-			}
-			known[row.Node] = true
-			bad = append(bad, badPath{row.Node, fmt.Sprintf("node %s answers, and its address for pods, %s, does not: let the network route the pod ranges of all nodes, and drop no "+
-				"packets between them that come from pods", printable.Text(row.Node), row.Addr)})
-		}
-	}
-	return sorted(bad)
-}
-
-// nativeOpen reports whether a health address has no verdict yet.
-func (c controller) nativeOpen(txn statedb.ReadTxn, watch *statedb.WatchSet) bool {
-	rows, changed := c.NodeHealth.AllWatch(txn)
-	watch.Add(changed)
-	for row := range rows {
-		if row.Kind.Endpoint() && row.State() == nodehealth.Unknown && row.Unasked == "" && (row.Asked().IsZero() || row.ICMP.Strikes+row.HTTP.Strikes > 0) {
-			return true
-		}
-	}
-	return !complete(txn, watch, c.NodeHealth)
-}
-
 // complete reports whether a table has all its rows, and watches for that when not.
 func complete[R any](txn statedb.ReadTxn, watch *statedb.WatchSet, table statedb.Table[R]) bool {
 	done, initialized := table.Initialized(txn)
@@ -206,11 +175,6 @@ func complete[R any](txn statedb.ReadTxn, watch *statedb.WatchSet, table statedb
 		watch.Add(initialized)
 	}
 	return done
-}
-
-func sorted(bad []badPath) []badPath {
-	slices.SortFunc(bad, func(a, b badPath) int { return cmp.Compare(a.node, b.node) })
-	return bad
 }
 
 // writePaths sets the condition, whose transition time is that of the last change of its status.

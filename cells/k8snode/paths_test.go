@@ -2,7 +2,6 @@ package k8snode
 
 import (
 	"fmt"
-	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,23 +13,19 @@ import (
 
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
 // pathsRig is the decision over tables of its own.
 type pathsRig struct {
 	controller
-	tests  statedb.RWTable[*pathtests.Test]
-	health statedb.RWTable[*nodehealth.Path]
+	tests statedb.RWTable[*pathtests.Test]
 }
 
 func newPathsRig(t *testing.T, a agent.Agent, nodes int) pathsRig {
 	t.Helper()
 	db := statedb.New()
 	tests, err := pathtests.NewTable(db)
-	require.NoError(t, err)
-	health, err := nodehealth.NewTable(db)
 	require.NoError(t, err)
 	all, err := k8s.NewNodeTable(db)
 	require.NoError(t, err)
@@ -41,7 +36,7 @@ func newPathsRig(t *testing.T, a agent.Agent, nodes int) pathsRig {
 	}
 	txn.Commit()
 	a.NodeName = "n0"
-	return pathsRig{controller{DB: db, Nodes: all, PathTests: tests, NodeHealth: health, Paths: &pathsState{}, Agent: a}, tests, health}
+	return pathsRig{controller{DB: db, Nodes: all, PathTests: tests, Paths: &pathsState{}, Agent: a}, tests}
 }
 
 func (r pathsRig) verdict() (pathsVerdict, bool) {
@@ -58,45 +53,30 @@ func put[R any](t *testing.T, db *statedb.DB, table statedb.RWTable[R], rows ...
 	}
 }
 
-func TestPathsVerdict_WithoutATunnel_IsThatOfHealthAddresses(t *testing.T) {
+// What is lost past a tunnel goes through it. Without one it is lost.
+func TestPathsVerdict_NotDirect_IsAFaultWithoutATunnel(t *testing.T) {
 	t.Parallel()
-	r := newPathsRig(t, agent.Agent{HealthChecking: true, EndpointHealthChecking: true}, 5)
-	row := func(node string, kind nodehealth.Kind, state nodehealth.State) *nodehealth.Path {
-		c := nodehealth.Check{State: state, Asked: time.Unix(1, 0)}
-		if state == nodehealth.Unknown {
-			c.Asked = time.Time{}
+	for name, c := range map[string]struct {
+		agent  agent.Agent
+		kind   pathtests.Kind
+		status corev1.ConditionStatus
+	}{
+		"native": {agent.Agent{}, pathtests.Echo, corev1.ConditionTrue},
+		"hybrid": {agent.Agent{TunnelPort: 8472, Hybrid: true}, pathtests.Direct, corev1.ConditionFalse},
+	} {
+		c.agent.HealthChecking = true
+		r := newPathsRig(t, c.agent, 5)
+		put(t, r.DB, r.tests, &pathtests.Test{Node: "n1", Kind: c.kind, State: pathtests.Failed, Fault: pathtests.NotDirect, Detail: "packets of pods to node n1 are lost"},
+			&pathtests.Test{Node: "n2", Kind: pathtests.Echo, State: pathtests.Failed, Fault: pathtests.Dead})
+		if v, waits := r.verdict(); waits || v.status != c.status || strings.Contains(v.message, "to node n1 are lost") != (c.status == corev1.ConditionTrue) {
+			t.Errorf("%s: %v, waits %v, want %s", name, v, waits, c.status)
 		}
-		return &nodehealth.Path{Node: node, Kind: kind, Addr: netip.MustParseAddr("10.0.0.9"), ICMP: c, HTTP: c}
-	}
-	const good, bad, unknown = nodehealth.Reachable, nodehealth.Unreachable, nodehealth.Unknown
-	put(t, r.DB, r.health, row("n1", nodehealth.Host4, good), row("n1", nodehealth.Health4, unknown))
-	if v, waits := r.verdict(); !waits || v.status != corev1.ConditionFalse {
-		t.Errorf("before the first probe: %v, waits %v", v, waits)
-	}
-	// n2 is dead, this node's own address is no path, and n3 and n4 have one family that works.
-	put(t, r.DB, r.health, row("n1", nodehealth.Health4, good), row("n2", nodehealth.Host4, bad), row("n2", nodehealth.Health4, bad),
-		row("n0", nodehealth.Host4, good), row("n0", nodehealth.Health4, bad))
-	if v, waits := r.verdict(); waits || v.status != corev1.ConditionFalse || v.reason != pathsPassed {
-		t.Errorf("with a dead node: %v, waits %v", v, waits)
-	}
-	put(t, r.DB, r.health, row("n3", nodehealth.Host4, good), row("n3", nodehealth.Health4, good), row("n3", nodehealth.Host6, good), row("n3", nodehealth.Health6, bad))
-	v, _ := r.verdict()
-	if v.status != corev1.ConditionTrue || v.reason != pathsFailed || !strings.Contains(v.message, "Paths to 1 nodes") || !strings.Contains(v.message, "node n3 answers") {
-		t.Errorf("with a health address that is lost: %v", v)
-	}
-	// A node that comes later has no verdict yet, and that delays nothing.
-	put(t, r.DB, r.health, row("n4", nodehealth.Health4, unknown), row("n3", nodehealth.Health6, good))
-	if v, waits := r.verdict(); waits || v.status != corev1.ConditionFalse {
-		t.Errorf("after it is well again: %v, waits %v", v, waits)
 	}
 }
 
 func TestPathsVerdict_NothingIsTested_IsUnknown(t *testing.T) {
 	t.Parallel()
-	for name, a := range map[string]agent.Agent{
-		"no health checking":     {TunnelPort: 8472},
-		"no health of endpoints": {HealthChecking: true},
-	} {
+	for name, a := range map[string]agent.Agent{"tunnel": {TunnelPort: 8472}, "native": {}} {
 		if v, waits := newPathsRig(t, a, 1).verdict(); waits || v.status != corev1.ConditionUnknown || v.reason != pathsUntested {
 			t.Errorf("%s: %v, waits %v", name, v, waits)
 		}

@@ -20,7 +20,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
-	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -44,7 +43,6 @@ func inputs(client *kubeapi.Client) cell.Cell {
 		sysctls.NewTable, statedb.RWTable[*sysctls.Setting].ToTable,
 		bpfendpoints.NewAddressTable, statedb.RWTable[*bpfendpoints.Address].ToTable,
 		pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
-		nodehealth.NewTable, statedb.RWTable[*nodehealth.Path].ToTable,
 		health.NewTable, statedb.RWTable[health.Status].ToTable,
 	)
 }

@@ -175,23 +175,7 @@ var pathIndex = statedb.Index[*Path, string]{
 // ByPath finds the row of an address of a node.
 func ByPath(node string, kind Kind) statedb.Query[*Path] { return pathIndex.Query(key(node, kind)) }
 
-// The index holds addresses that are unreachable alone, which few are.
-var lostIndex = statedb.Index[*Path, Kind]{
-	Name: "lost",
-	FromObject: func(p *Path) index.KeySet {
-		if p.State() != Unreachable {
-			return index.KeySet{}
-		}
-		return index.NewKeySet(index.String(string(p.Kind)))
-	},
-	FromKey:    func(k Kind) index.Key { return index.String(string(k)) },
-	FromString: index.FromString,
-}
-
-// ByLost finds the addresses of a kind that are unreachable.
-var ByLost = lostIndex.Query
-
 // NewTable makes the table "node-health".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Path], error) {
-	return statedb.NewTable(db, "node-health", pathIndex, lostIndex)
+	return statedb.NewTable(db, "node-health", pathIndex)
 }
