@@ -251,13 +251,14 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 		return nil
 	}
 	n, _, found := c.Nodes.Get(txn, nodes.ByName(of.Name))
-	switch {
-	case !found || n.Source == nodes.Local:
+	if !found || n.Source == nodes.Local {
 		return nil
-	case !c.Agent.Tunnel():
-		return &nodeslots.Slot{ID: id, Node: n.Name, Direct: true}
 	}
 	row := &nodeslots.Slot{ID: id, Node: n.Name, MTU: uint16(min(c.known.carried[n.Name], math.MaxUint16))}
+	if !c.Agent.Tunnel() {
+		row.Direct = true
+		return row
+	}
 	for _, ipv6 := range []bool{false, true} {
 		// An address of this node is no address of another one, whatever objects say.
 		if addr := n.Address(ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {

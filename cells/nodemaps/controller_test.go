@@ -131,12 +131,11 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 		if !found || !id.Released.IsZero() || n.Source == nodes.Local {
 			continue
 		}
-		row := &nodeslots.Slot{ID: id.ID, Node: id.Name}
+		row := &nodeslots.Slot{ID: id.ID, Node: id.Name, MTU: uint16(carried[id.Name])}
 		if rows = append(rows, row); !r.Agent.Tunnel() {
 			row.Direct = true
 			continue
 		}
-		row.MTU = uint16(carried[id.Name])
 		for _, ipv6 := range []bool{false, true} {
 			if addr := n.Address(ipv6); addr.IsValid() && addr != self.Source {
 				if row.Addrs = append(row.Addrs, addr); ipv6 == self.Source.Is6() {

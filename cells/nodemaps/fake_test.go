@@ -164,9 +164,9 @@ func (f *fakeKernel) show() string {
 		if s.slot.Family != 0 {
 			fmt.Fprint(&out, " to ", bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.Underlay}), " from ",
 				bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.UnderlaySource}))
-			if s.slot.Mtu > 0 {
-				fmt.Fprint(&out, " mtu ", s.slot.Mtu)
-			}
+		}
+		if s.slot.Mtu > 0 {
+			fmt.Fprint(&out, " mtu ", s.slot.Mtu)
 		}
 		fmt.Fprintln(&out, " owns", s.addrs)
 	}

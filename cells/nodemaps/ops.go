@@ -149,7 +149,7 @@ func (o *ops) clear(id uint16) error {
 // slotOf returns the slot of a row.
 func slotOf(s *nodeslots.Slot) (slot bpf.Node) {
 	if s.Direct {
-		slot.Mode = bpf.NodeDirect
+		slot.Mode, slot.Mtu = bpf.NodeDirect, s.MTU
 	}
 	if !s.Underlay.IsValid() {
 		return slot

@@ -92,6 +92,7 @@ func (r *routing) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (usable b
 		}
 	}
 	usable = changes.Watch(txn, changed, r.Routes, r.Devices)
+	r.readSizes(txn, changed)
 	if r.Agent.Tunnel() {
 		usable = r.readTunnel(txn, changed) && usable
 	}
@@ -116,6 +117,11 @@ func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (re
 	if now != r.tunnel {
 		r.tunnel, r.whole = now, true
 	}
+	return ready
+}
+
+// readSizes reads what paths carry.
+func (r *routing) readSizes(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	carried, carriedChanged := pathtests.Carried(txn, r.PathTests)
 	changed.Add(carriedChanged)
 	for _, sizes := range [][2]map[string]int{{r.carried, carried}, {carried, r.carried}} {
@@ -126,7 +132,6 @@ func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (re
 		}
 	}
 	r.carried = carried
-	return ready
 }
 
 // compute takes over what nodes that were touched contribute, or all.
@@ -172,7 +177,7 @@ func (r *routing) join(n *nodes.Node, past bool, places map[netip.Prefix]struct{
 	var c contribution
 	var problems []error
 	if !r.Agent.Tunnel() {
-		c.direct, problems = routesTo(n, r.network.Network)
+		c.direct, problems = routesTo(n, r.carried[n.Name], r.network.Network)
 	} else {
 		c.size = r.size(n.Name)
 		c.ranges, problems = rangesOf(n, r.network.Network)

@@ -55,7 +55,7 @@ func TestRoutes_OfANode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			routes, problems := routesTo(test.node, testNetwork())
+			routes, problems := routesTo(test.node, 0, testNetwork())
 			var got []string
 			for _, r := range routes {
 				got = append(got, r.Dst.String()+" via "+r.Gw.String()+" "+r.Device)
@@ -74,7 +74,7 @@ func TestRoutes_OfANode(t *testing.T) {
 func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
 	t.Parallel()
 	n := onlink.Read([]*devices.Route{{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: 2, Type: 1, Protocol: 2}}, []*devices.Device{{Index: 2, Name: "eth0"}})
-	routes, problems := routesTo(nodeWith("a", "198.51.100.1", "10.0.1.0/24"), n)
+	routes, problems := routesTo(nodeWith("a", "198.51.100.1", "10.0.1.0/24"), 0, n)
 	if len(routes) != 1 || len(problems) > 0 {
 		t.Errorf("routes %v, problems %v", routes, problems)
 	}

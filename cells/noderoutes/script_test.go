@@ -89,7 +89,10 @@ func (w *wanted) print() string {
 		}
 		fmt.Fprint(&b, " dev ", r.Device)
 		if r.Src.IsValid() {
-			fmt.Fprintf(&b, " src %s mtu %d", r.Src, r.MTU)
+			fmt.Fprint(&b, " src ", r.Src)
+		}
+		if r.MTU != 0 {
+			fmt.Fprint(&b, " mtu ", r.MTU)
 		}
 		if r.Metric != 0 {
 			fmt.Fprint(&b, " metric ", r.Metric)
