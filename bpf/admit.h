@@ -20,15 +20,25 @@ volatile const __u32 direct_accepted = 0;
 __attribute__((noinline)) int admit(struct __sk_buff *skb)
 {
 	struct flow *flow = flow_current();
+	struct ipcache_entry *entry, *range;
 	struct addr_key from, to;
+	struct lpm_key key;
 
 	if (!direct_accepted || !flow || !flow->family) /* of a device that does not lead out, and for another host, nothing was read */
 		return 0;
 	from = flow->from; /* helpers of Linux 6.1 take no key from the flow */
 	to = flow->to;
-	if (!bpf_map_lookup_elem(&bpf_endpoints, &to) || bpf_map_lookup_elem(&bpf_endpoints, &from) || !ipcache_node(&from))
+	if (!bpf_map_lookup_elem(&bpf_endpoints, &to) || bpf_map_lookup_elem(&bpf_endpoints, &from))
 		return 0;
-	skb->mark = mark_of(ipcache_identity(&from));
+	entry = bpf_map_lookup_elem(&ipcache, &from);
+	if (!entry || !entry->node) { /* the node of its range, as ipcache_node has it */
+		lpm_key_make(&key, &from);
+		range = bpf_map_lookup_elem(&ipcache_prefixes, &key);
+		if (!range || !range->node)
+			return 0;
+		entry = entry ?: range;
+	}
+	skb->mark = mark_of(entry->identity);
 	return 0;
 }
 

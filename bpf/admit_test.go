@@ -44,7 +44,7 @@ func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
 	}
 }
 
-// Packets to pods of a node that is reached past the tunnel are left to the stack. Its routes lead to the tunnel device here, which sends them.
+// Packets to pods of a node that is reached past the tunnel are left to the stack where programs do not forward them. Its routes lead to the tunnel device here, which sends them.
 func TestPrivilegedPodEgress_LeavesDirectNodesToTheStack(t *testing.T) {
 	t.Parallel()
 	s := newTunnelNode(t, encapAll)

@@ -10,7 +10,7 @@
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "deliver.h"
+#include "deliver_in.h"
 #include "encap.h"
 #include "endpoint.h"
 #include "flow.h"
@@ -152,14 +152,15 @@ __attribute__((noinline)) int decap_node(const struct flow *flow, __u32 *node)
 __attribute__((noinline)) int decap_deliver(struct __sk_buff *skb, const struct endpoint_facts *to, __u32 identity)
 {
 	struct whole packet = {};
+	int established;
 
 	if (!to)
 		return DROP(FILE_DECAP, REASON_NO_ENDPOINT);
 	skb->mark = mark_of(identity); /* that of overlay_ingress */
-	if (whole_read(skb, &packet) && goes_on(skb, &packet, to, 1, mark_identity(mark_of(identity))))
-		return deliver_peer(skb, to);
-	skb->tc_index = ENCAP_TC_INDEX;
-	return deliver_link(skb, to);
+	established = whole_read(skb, &packet) && goes_on(skb, &packet, to, 1, mark_identity(mark_of(identity)));
+	if (!established)
+		skb->tc_index = ENCAP_TC_INDEX;
+	return deliver_in(skb, to, established);
 }
 
 /* decapsulate delivers a packet of the tunnel to the pod that it is for, whose program judges it. PASS when the tunnel device takes it. */

@@ -9,15 +9,19 @@
 #include "mark.h"
 #include "reasons.h"
 
-/* deliver_peer puts a packet into a pod's namespace, past the host end. Only ingress hooks can do that. */
+/* deliver_addressed puts a packet that has the addresses of the link into a pod's namespace, past the host end. Only ingress hooks can do that. */
+static __always_inline verdict deliver_addressed(struct __sk_buff *skb, const struct endpoint_facts *to)
+{
+	skb->mark = 0; /* older kernels keep it over this redirect; it is no business of the pod's */
+	return bpf_redirect_peer(to->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_DELIVER, REASON_WRITE);
+}
+
+/* deliver_peer does the same to any packet. */
 static __always_inline verdict deliver_peer(struct __sk_buff *skb, const struct endpoint_facts *to)
 {
 	verdict v = eth_address(skb, to->pod_mac, to->host_mac);
 
-	if (v != CONTINUE)
-		return v;
-	skb->mark = 0; /* older kernels keep it over this redirect; it is no business of the pod's */
-	return bpf_redirect_peer(to->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_DELIVER, REASON_WRITE);
+	return v == CONTINUE ? deliver_addressed(skb, to) : v;
 }
 
 /* deliver_answer returns to a pod what it asked of its gateway. The question may have been a broadcast, and the pod's

@@ -11,8 +11,12 @@
 #include "ipcache.h"
 #include "leave.h"
 #include "nodes.h"
+#include "protocol.h"
 #include "reasons.h"
 #include "whole.h"
+
+/* 1 when there is a tunnel, and programs forward what pods exchange with those of nodes that are reached past it. */
+volatile const __u32 direct_beside_tunnel = 0;
 
 #define DIRECT_TOS_SHIFT 20 /* of the traffic class in the first word of an IPv6 header */
 
@@ -23,6 +27,16 @@ struct direct {
 	__u32 mtu;     /* what the path to the node carries, 0 when it carries all; when the packet is too long, what fits */
 	struct bpf_redir_neigh hop;
 };
+
+/* direct_possible reports whether slots of nodes may say that programs forward without a tunnel what pods of different nodes exchange. */
+static __always_inline int direct_possible(void) { return !tunnel_port || direct_beside_tunnel; }
+
+/* direct_forwards reports whether they do so now: no hook of a generation before may be attached, as it would leave the replies to the stack, whose
+ * connection tracking would see nothing else and take them for invalid. */
+static __always_inline int direct_forwards(void)
+{
+	return direct_possible() && protocol_written() >= (tunnel_port ? PROTOCOL_HYBRID : PROTOCOL_DIRECT);
+}
 
 /* direct_node returns the node of a pod to which routes lead, NULL for other addresses. Nodes themselves are met by the stack, whose sockets speak with
  * them. */

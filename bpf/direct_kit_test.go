@@ -11,11 +11,24 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
+// directMode is a way in which nodes meet others by routes.
+type directMode struct {
+	constants map[string]uint32
+	since     podEgressProtocol // from here on programs forward: PROTOCOL_DIRECT or PROTOCOL_HYBRID of protocol.h
+}
+
+// alone has no tunnel; beside has one for other nodes.
+var (
+	alone  = directMode{nil, 3}
+	beside = directMode{map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1, VariableDirectBesideTunnel: 1}, 4}
+)
+
 // newDirectNode is a real node whose routes lead to the pod of another node. With mode [NodeDirect] programs forward what its pods exchange with that one,
 // otherwise the stack does. The other node is the kernel's own.
-func newDirectNode(t *testing.T, mode uint8) *surroundings {
+func newDirectNode(t *testing.T, direct directMode, mode uint8) *surroundings {
 	t.Helper()
-	s := newSurroundings(t, ethernetOnly)
+	s := newSurroundings(t, ethernetOnly, direct.constants)
+	s.direct = direct
 	s.update(MapNodes, uint32(otherID), Node{Mode: mode})
 	for _, f := range families {
 		s.update(MapIpcache, NewAddrKey(distantPod[f]), IpcacheEntry{Identity: identityDistant, Node: otherID})
@@ -47,21 +60,23 @@ func (s *surroundings) forwarded(t *testing.T, family int) (packets uint64) {
 // onDirect runs a test for each family in the namespace of a node of [newDirectNode], whose device towards the other node has this address.
 func onDirect(t *testing.T, test func(t *testing.T, s *surroundings, family int, device mac.Addr)) {
 	t.Helper()
-	for _, family := range families {
-		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
-			t.Parallel()
-			s := newDirectNode(t, NodeDirect)
-			s.host.Enter()
-			link, err := netlink.LinkByName("backbone")
-			if err != nil {
-				t.Fatal(err)
-			}
-			device, err := mac.FromHardwareAddr(link.Attrs().HardwareAddr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			test(t, s, family, device)
-		})
+	for name, direct := range map[string]directMode{"without a tunnel": alone, "beside a tunnel": beside} {
+		for _, family := range families {
+			t.Run(fmt.Sprintf("IPv%d %s", family, name), func(t *testing.T) {
+				t.Parallel()
+				s := newDirectNode(t, direct, NodeDirect)
+				s.host.Enter()
+				link, err := netlink.LinkByName("backbone")
+				if err != nil {
+					t.Fatal(err)
+				}
+				device, err := mac.FromHardwareAddr(link.Attrs().HardwareAddr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				test(t, s, family, device)
+			})
+		}
 	}
 }
 

@@ -8,14 +8,13 @@
 #include <linux/types.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
-#include "deliver.h"
+#include "deliver_in.h"
 #include "direct.h"
 #include "endpoint.h"
 #include "goes_on.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "packet.h"
-#include "protocol.h"
 #include "reasons.h"
 #include "whole.h"
 
@@ -44,8 +43,8 @@ __attribute__((noinline)) int direct_returns(struct __sk_buff *skb, const struct
 	return direct_answered(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) && fib.ifindex == skb->ifindex;
 }
 
-/* direct_hop takes one hop from a packet that was received. */
-static __always_inline verdict direct_hop(struct __sk_buff *skb, __u32 family)
+/* direct_hop takes one hop from a packet that was received. Its own function, so that the verifier walks once through what follows. */
+__attribute__((noinline)) int direct_hop(struct __sk_buff *skb, __u32 family)
 {
 	if (family != 6)
 		return ipv4_hop(skb);
@@ -61,7 +60,7 @@ __attribute__((noinline)) int direct_receive(struct __sk_buff *skb, int establis
 	struct whole packet = {};
 	verdict v;
 
-	if (link_header != ETH_HLEN || skb->pkt_type != PACKET_HOST || protocol_written() < PROTOCOL_DIRECT || !whole_read(skb, &packet))
+	if (link_header != ETH_HLEN || skb->pkt_type != PACKET_HOST || !direct_forwards() || !whole_read(skb, &packet))
 		return PASS;
 	if (!(facts = direct_target(skb, &packet)) || !direct_returns(skb, &packet))
 		return PASS;
@@ -69,5 +68,5 @@ __attribute__((noinline)) int direct_receive(struct __sk_buff *skb, int establis
 		return PASS;
 	if ((v = direct_hop(skb, packet.family)) != CONTINUE)
 		return v;
-	return established ? deliver_peer(skb, facts) : deliver_link(skb, facts);
+	return deliver_in(skb, facts, established);
 }

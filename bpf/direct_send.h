@@ -13,7 +13,6 @@
 #include "judge.h"
 #include "leave.h"
 #include "masquerade_maps.h"
-#include "protocol.h"
 #include "reasons.h"
 #include "whole.h"
 
@@ -65,8 +64,7 @@ __attribute__((noinline)) int direct_send(struct __sk_buff *skb, const struct en
 	struct direct out = {};
 	verdict v;
 
-	/* Before netdev_ingress delivers, the node's connection tracking would see the replies alone, and take them for invalid. */
-	if (!self || !mtu || protocol_written() < PROTOCOL_DIRECT || !whole_read(skb, &out.packet) || out.packet.padded ||
+	if (!self || !mtu || !direct_forwards() || !whole_read(skb, &out.packet) || out.packet.padded ||
 	    !has_address(self, &out.packet.from) || !direct_leads(&out))
 		return PASS;
 	v = direct_route(skb, &out);

@@ -23,10 +23,13 @@ import (
 // Datagrams and streams pass between a pod and a pod of another node, and the stack of the node sees what programs leave to it.
 func TestPrivilegedReal_Direct(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]uint8{"the stack": 0, "programs": NodeDirect} {
+	for name, c := range map[string]struct {
+		direct directMode
+		mode   uint8
+	}{"the stack": {alone, 0}, "programs": {alone, NodeDirect}, "programs beside a tunnel": {beside, NodeDirect}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newDirectNode(t, mode)
+			s := newDirectNode(t, c.direct, c.mode)
 			for _, family := range families {
 				before := s.forwarded(t, family)
 				pod, distant := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
@@ -34,7 +37,7 @@ func TestPrivilegedReal_Direct(t *testing.T) {
 					s.exchange(t, pod, distant, size)
 				}
 				s.streamBothWays(t, family, bytes.Repeat([]byte("waggle dance "), 100_000))
-				if by := s.forwarded(t, family) != before; by != (mode != NodeDirect) {
+				if by := s.forwarded(t, family) != before; by != (c.mode != NodeDirect) {
 					t.Errorf("IPv%d: the stack has forwarded %d packets; last event %+v", family, s.forwarded(t, family)-before, s.event())
 				}
 				s.exchange(t, pod, distant, 4000) // in fragments
@@ -67,7 +70,7 @@ func TestPrivilegedReal_DirectWithoutOffloads(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newDirectNode(t, NodeDirect)
+			s := newDirectNode(t, alone, NodeDirect)
 			for _, command := range off {
 				s.host.Do(func() { check(t, withoutOffload("backbone", command)) })
 				s.distant.Do(func() { check(t, withoutOffload("eth0", command)) })
@@ -91,7 +94,7 @@ func TestPrivilegedReal_DirectIsTooNarrow(t *testing.T) {
 	}{"route": {1400, 0, 0, 1400}, "device": {0, 1380, 0, 1380}, "path": {0, 0, 1340, 1340}, "path and device": {0, 1380, 1420, 1380}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newDirectNode(t, NodeDirect)
+			s := newDirectNode(t, alone, NodeDirect)
 			s.update(MapNodes, uint32(otherID), Node{Mode: NodeDirect, Mtu: c.path})
 			s.host.Do(func() {
 				link, err := netlink.LinkByName("backbone")
@@ -155,7 +158,7 @@ func (s *surroundings) dialUDP(t *testing.T, to netip.AddrPort) (conn *net.UDPCo
 // ICMP errors about packets between pods of different nodes reach the pods that sent them.
 func TestPrivilegedReal_DirectErrors(t *testing.T) {
 	t.Parallel()
-	s := newDirectNode(t, NodeDirect)
+	s := newDirectNode(t, alone, NodeDirect)
 	for _, family := range families {
 		for way, c := range map[string]struct {
 			ns *testnet.Namespace
@@ -181,7 +184,7 @@ func TestPrivilegedReal_DirectErrors(t *testing.T) {
 // What a pod of another node sends past the stack is judged by the policy of the pod here. The sender of what follows is known by its address as before.
 func TestPrivilegedReal_DirectIsJudged(t *testing.T) {
 	t.Parallel()
-	s := newDirectNode(t, NodeDirect)
+	s := newDirectNode(t, alone, NodeDirect)
 	for _, family := range families {
 		pod, distant := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])
 		before, stack := s.count(events.PolicyDenied, DirectionIngress), s.forwarded(t, family)
@@ -317,9 +320,9 @@ func TestPrivilegedPodEgress_LeavesTheUnusualToTheStack(t *testing.T) {
 		})
 		t.Run("before all hooks are of this generation", func(t *testing.T) {
 			n := s.in(t)
-			n.update(MapDatapath, uint32(0), DatapathState{Protocol: podEgressProtocolPROTOCOL_HIGHEST - 1})
+			n.update(MapDatapath, uint32(0), DatapathState{Protocol: s.direct.since - 1})
 			stack(t, n, frame)
-			n.update(MapDatapath, uint32(0), DatapathState{Protocol: podEgressProtocolPROTOCOL_HIGHEST})
+			n.update(MapDatapath, uint32(0), DatapathState{Protocol: s.direct.since})
 		})
 		t.Run("a device without programs", func(t *testing.T) {
 			n := s.in(t)
@@ -468,9 +471,9 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheStack(t *testing.T) {
 		})
 		t.Run("before all hooks are of this generation", func(t *testing.T) {
 			n := s.in(t)
-			n.update(MapDatapath, uint32(0), DatapathState{Protocol: podEgressProtocolPROTOCOL_HIGHEST - 1})
+			n.update(MapDatapath, uint32(0), DatapathState{Protocol: s.direct.since - 1})
 			stack(t, n, skBuff{Ifindex: ifBackbone}, frame)
-			n.update(MapDatapath, uint32(0), DatapathState{Protocol: podEgressProtocolPROTOCOL_HIGHEST})
+			n.update(MapDatapath, uint32(0), DatapathState{Protocol: s.direct.since})
 		})
 		t.Run("the device forwards nothing", func(t *testing.T) {
 			n := s.in(t)

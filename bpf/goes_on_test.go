@@ -62,7 +62,7 @@ func TestPrivilegedNetdevIngress_EstablishedFlowsGoIntoThePod(t *testing.T) {
 func TestPrivilegedReal_EstablishedFlowsGoIntoThePod(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *surroundings{
-		"routes": func(t *testing.T) *surroundings { return newDirectNode(t, NodeDirect) },
+		"routes": func(t *testing.T) *surroundings { return newDirectNode(t, alone, NodeDirect) },
 		"tunnel": func(t *testing.T) *surroundings { return newTunnelNode(t, encapAll) },
 	} {
 		t.Run(name, func(t *testing.T) {

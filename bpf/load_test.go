@@ -141,7 +141,7 @@ func passTheVerifier(t *testing.T, constants map[string]uint32) {
 // onModes runs a test with the constants of each routing mode: of either one the verifier does not walk through what programs do only in the other.
 func onModes(t *testing.T, test func(t *testing.T, constants map[string]uint32)) {
 	t.Helper()
-	for mode, constants := range map[string]map[string]uint32{"native": nil, "tunnel": {VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1}} {
+	for mode, constants := range map[string]map[string]uint32{"native": nil, "tunnel": {VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1, VariableDirectBesideTunnel: 1}} {
 		t.Run(mode, func(t *testing.T) { test(t, constants) })
 	}
 }

@@ -201,7 +201,7 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
 		return PASS; /* the stack drops frames that a switch sent to all of its ports, or a bridge sends them on */
 	/* An established flow between pods is no business of services, which look for the flows that begin, and nothing translates its addresses. */
-	if (!tunnel_port && (v = direct_receive(skb, 1)) != PASS)
+	if (direct_possible() && (v = direct_receive(skb, 1)) != PASS)
 		return v;
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
 		return PASS; /* also a later fragment of a datagram that nobody here has seen the beginning of */
@@ -210,7 +210,7 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 	if (v != CONTINUE)
 		return v;
 	v = translate(skb, flow);
-	return v == PASS && !tunnel_port ? direct_receive(skb, 0) : v;
+	return v == PASS && direct_possible() ? direct_receive(skb, 0) : v;
 }
 
 /* tell returns a packet, which is as it came, as the reason why it goes no further. */

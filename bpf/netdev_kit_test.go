@@ -82,6 +82,7 @@ type surroundings struct {
 	*realNode
 	clients, distant *testnet.Namespace
 	spoofed          uint64 // how many packets the rules of the node shall drop
+	direct           directMode
 }
 
 func newSurroundings(t *testing.T, links nodeLinks, constants ...map[string]uint32) *surroundings {

@@ -471,7 +471,7 @@ type podEgressProtocol uint32
 
 const (
 	podEgressProtocolPROTOCOL_LOWEST  podEgressProtocol = 1
-	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 3
+	podEgressProtocolPROTOCOL_HIGHEST podEgressProtocol = 4
 )
 
 type podEgressRate struct {
@@ -595,6 +595,7 @@ const (
 	podEgressVarCtTcpCloseTimeout   = "ct_tcp_close_timeout"
 	podEgressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
 	podEgressVarCtTcpTimeout        = "ct_tcp_timeout"
+	podEgressVarDirectBesideTunnel  = "direct_beside_tunnel"
 	podEgressVarEncapModes          = "encap_modes"
 	podEgressVarEncapPortFirst      = "encap_port_first"
 	podEgressVarEncapPortLast       = "encap_port_last"
@@ -727,6 +728,7 @@ type podEgressVariableSpecs struct {
 	CtTcpCloseTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	DirectBesideTunnel  *ebpf.VariableSpec `ebpf:"direct_beside_tunnel"`
 	EncapModes          *ebpf.VariableSpec `ebpf:"encap_modes"`
 	EncapPortFirst      *ebpf.VariableSpec `ebpf:"encap_port_first"`
 	EncapPortLast       *ebpf.VariableSpec `ebpf:"encap_port_last"`
@@ -878,6 +880,7 @@ type podEgressVariables struct {
 	CtTcpCloseTimeout   *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	DirectBesideTunnel  *ebpf.Variable `ebpf:"direct_beside_tunnel"`
 	EncapModes          *ebpf.Variable `ebpf:"encap_modes"`
 	EncapPortFirst      *ebpf.Variable `ebpf:"encap_port_first"`
 	EncapPortLast       *ebpf.Variable `ebpf:"encap_port_last"`

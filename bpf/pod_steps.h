@@ -62,7 +62,7 @@ struct {
  * well. */
 static __always_inline void conclude_stack(struct __sk_buff *skb)
 {
-	if (!tunnel_port || (encap_modes & ENCAP_SENDS))
+	if (direct_possible() || (encap_modes & ENCAP_SENDS))
 		bpf_tail_call(skb, &pod_steps, POD_STEP_TO_NODE);
 }
 
@@ -247,7 +247,9 @@ int pod_to_node(struct __sk_buff *skb)
 
 	if (!self)
 		return TC_ACT_OK;
-	v = tunnel_port ? to_node(skb, self, &mtu) : direct_send(skb, self, &mtu);
+	v = direct_send(skb, self, &mtu); /* PASS when the node is not met by routes */
+	if (v == PASS && tunnel_port)
+		v = to_node(skb, self, &mtu);
 	if (v == PASS)
 		return TC_ACT_OK;
 	if (v == REDIRECTED)

@@ -131,6 +131,10 @@ const VariableTunnelPort = "tunnel_port"
 // VariableDirectAccepted is 1 when other nodes may send to pods without the tunnel as well. It begins as 0.
 const VariableDirectAccepted = "direct_accepted"
 
+// VariableDirectBesideTunnel is 1 when there is a tunnel, and programs forward what pods exchange with those of nodes that are reached past it. It begins
+// as 0: the stack does.
+const VariableDirectBesideTunnel = "direct_beside_tunnel"
+
 // VariableEncapModes is which frames of the tunnel programs make and take by themselves: the sum of some of the modes below. It begins as 0: the tunnel
 // device makes and takes all.
 const (

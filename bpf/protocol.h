@@ -7,16 +7,17 @@
 
 /* The protocol is everything that one hook leaves for another to read: today the packet mark, which our nftables rule
  * reads, and pod_ingress when the packet came through the tunnel; since protocol 2 ENCAP_TC_INDEX, by which pod_ingress knows what netdev_ingress has
- * decapsulated; and since protocol 3 replies of pods of other nodes to what pod_egress has sent past the stack, which netdev_ingress keeps from it as well. A generation reads all from LOWEST to HIGHEST, and writes the one that the map says. One that changes the protocol
+ * decapsulated; and since protocol 3 replies of pods of other nodes to what pod_egress has sent past the stack, which netdev_ingress keeps from it as well, since protocol 4 also where there is a tunnel. A generation reads all from LOWEST to HIGHEST, and writes the one that the map says. One that changes the protocol
  * raises HIGHEST and keeps LOWEST for one release. The agent changes the value only while every hook, of whichever
  * generation, reads the old and the new one. */
 enum protocol {
 	PROTOCOL_LOWEST = 1,
-	PROTOCOL_HIGHEST = 3,
+	PROTOCOL_HIGHEST = 4,
 };
 
 #define PROTOCOL_DECAPSULATES 2 /* from here on netdev_ingress decapsulates */
-#define PROTOCOL_DIRECT 3	 /* from here on pods of different nodes that meet by routes do so past the stack */
+#define PROTOCOL_DIRECT 3	 /* from here on pods of different nodes that meet by routes do so past the stack, where there is no tunnel */
+#define PROTOCOL_HYBRID 4	 /* from here on they do where there is one as well */
 
 struct datapath_state {
 	enum protocol protocol; /* 0 before an agent has written it */

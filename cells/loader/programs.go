@@ -208,6 +208,7 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableServiceLoopbackIPv4: bpf.IPv4Word(parsed(o.config.LoopbackIPv4)),
 		bpf.VariableTunnelPort:          uint32(o.agent.TunnelPort),
 		bpf.VariableDirectAccepted:      one(o.agent.Hybrid),
+		bpf.VariableDirectBesideTunnel:  one(o.agent.Hybrid && o.probe().Stack == nil),
 		bpf.VariableNatPortFirst:        uint32(o.agent.NodePortMax) + 1,
 
 		bpf.VariableSockHostOnly:       one(o.sockets.HostOnly),

@@ -352,9 +352,9 @@ func TestPrivilegedGeneration_AnotherProtocolBetweenHooks(t *testing.T) {
 	replace, err := builds.Datapath(func(name, text string) string {
 		switch name {
 		case "protocol.h":
-			return strings.Replace(text, "PROTOCOL_HIGHEST = 3", "PROTOCOL_HIGHEST = 4", 1)
+			return strings.Replace(text, "PROTOCOL_HIGHEST = 4", "PROTOCOL_HIGHEST = 5", 1)
 		case "mark.h":
-			return strings.Replace(text, "| MARK_MAGIC_IDENTITY;", "|\n	       (protocol_written() == 4 ? 0x0e00 : MARK_MAGIC_IDENTITY);", 1)
+			return strings.Replace(text, "| MARK_MAGIC_IDENTITY;", "|\n	       (protocol_written() == 5 ? 0x0e00 : MARK_MAGIC_IDENTITY);", 1)
 		}
 		return text
 	})
@@ -365,9 +365,9 @@ func TestPrivilegedGeneration_AnotherProtocolBetweenHooks(t *testing.T) {
 	next := agentWith(t, replace, edited(t, "pkg/podlink/podlink.go", "	MarkMagic uint32 = 0x0f00\n	MarkMask  uint32 = 0x0f00\n",
 		"	MarkMagic uint32 = 0x0e00\n	MarkMask  uint32 = 0x0e00\n"))
 	upAndDown(t, next, func(t *testing.T, node *nodekit.Node, upgraded bool) {
-		want := "protocol=3"
+		want := "protocol=4"
 		if upgraded {
-			want = "protocol=4"
+			want = "protocol=5"
 		}
 		eventually(t, func() error {
 			text, err := node.Waggle(t.Context(), "shell", "--", "maps/dump", "datapath")

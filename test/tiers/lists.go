@@ -61,6 +61,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedHybrid_PoliciesBetweenNodes":                       "two nodes, four times what a policy allows and denies, with and without the agent",
 	"test/node TestPrivilegedHybrid_SourceCheckOfACloud":                        "two nodes; tests that fail, and the next one after 20 s, twice",
 	"test/node TestPrivilegedHybrid_StrictReversePath":                          "tests that fail, and the next one after 20 s",
+	"test/node TestPrivilegedHybrid_UpdateToPastTheStack":                       "two nodes; compiles another datapath and agent",
 	"test/node TestPrivilegedKills_DisturbNobody":                               "ten kinds of kills under traffic",
 	"test/node TestPrivilegedMTU_OneNodeHasLess/*":                              "three nodes; sizes that are lost are searched",
 	"test/node TestPrivilegedMasquerade_AddressThatTheNodeLoses":                "an address counts as gone after 10 s",
