@@ -220,4 +220,19 @@ func BenchmarkNamedPorts(b *testing.B) {
 			w.step(b)
 		}
 	})
+	many := func(i, turn int) *k8s.Node {
+		return &k8s.Node{Name: fmt.Sprint("many-", i), PodCIDRs: []string{netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24).String()},
+			Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: netip.AddrFrom4([4]byte{172, byte(16 + turn%2), byte(i >> 8), byte(i)}).String()}}}
+	}
+	nodes := w.Nodes.(statedb.RWTable[*k8s.Node])
+	for i := range 5000 {
+		put(b, w.DB, nodes, many(i, 0))
+	}
+	w.step(b)
+	b.Run("another address of one of 5,000 nodes", func(b *testing.B) {
+		for turn := 0; b.Loop(); turn++ {
+			put(b, w.DB, nodes, many(100, turn+1))
+			w.step(b)
+		}
+	})
 }
