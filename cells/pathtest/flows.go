@@ -84,6 +84,7 @@ func (t *tester) look(txn statedb.ReadTxn) time.Duration {
 		t.users.count++
 		if due := now.Add(rand.N(flowsSpread)); !to.flows && due.Before(to.due) {
 			to.due, to.urgent = due, true
+			t.waiting.put(to)
 		}
 		to.flows = true
 	}

@@ -80,19 +80,13 @@ type target struct {
 	busy      bool           // a visit is under way
 	flows     bool           // pods of this node have flows with pods there
 	trouble   error          // why this node could not make the last test; nil when it could
+	queue     *queue         // in which it waits for a visit; nil when it does not
+	place     int            // there
 	suspected time.Time      // beginning of the first of the visits in a row in which echo failed
 }
 
 // shown is the name for texts.
 func (t *target) shown() string { return printable.Short(t.name, maxDetail) }
-
-// before reports whether a target is visited before another one when both are due.
-func (t *target) before(o *target) bool {
-	if t.urgent != o.urgent {
-		return t.urgent
-	}
-	return t.due.Before(o.due)
-}
 
 // row returns the row of a kind, nil without one.
 func (t *target) row(kind tables.Kind) *tables.Test {

@@ -78,6 +78,7 @@ type tester struct {
 
 	limiter *rate.Limiter
 	targets map[string]*target // by the name of the node
+	waiting schedule           // of those of them that wait for a visit
 	rows    *clusternodes.Rows
 	known   bool // the table nodes was complete in the last round
 	self    local
@@ -159,7 +160,7 @@ func (t *tester) restore() {
 	t.mu.Lock()
 	t.ended = nil
 	t.mu.Unlock()
-	t.busy, t.known, t.self, t.users, t.links, t.paths = 0, false, local{}, users{}, links{}, newVerdicts()
+	t.busy, t.known, t.self, t.users, t.links, t.paths, t.waiting = 0, false, local{}, users{}, links{}, newVerdicts(), schedule{}
 	for row := range t.table.All(t.db.ReadTxn()) {
 		to := t.targets[row.Node]
 		if to == nil {
@@ -170,6 +171,7 @@ func (t *tester) restore() {
 	}
 	for name, to := range t.targets {
 		t.paths.set(name, to.rows)
+		t.waiting.put(to)
 	}
 }
 
@@ -219,6 +221,7 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	t.self = now
 	for _, to := range t.targets {
 		to.due = t.soon(t.spread())
+		t.waiting.put(to)
 	}
 }
 
@@ -261,6 +264,7 @@ func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 		case to != nil && complete:
 			u.gone, u.news = append(u.gone, to.rows...), true
 			delete(t.targets, name)
+			t.waiting.drop(to)
 		}
 	}
 	// With the number of nodes the first round is known.
@@ -268,6 +272,7 @@ func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 		if to.due.IsZero() {
 			to.due = t.soon(t.spread())
 		}
+		t.waiting.put(to)
 	}
 }
 
@@ -276,6 +281,7 @@ func (t *tester) replace(name string, at peer, joined bool, u *update) *target {
 	old := t.targets[name]
 	to := &target{name: name, peer: at, rows: newRows(name, at, t.in.Agent)}
 	if old != nil {
+		t.waiting.drop(old)
 		to.flows = old.flows
 		for i, row := range to.rows {
 			if row.Kind == tables.Direct && old.peer.hops != at.hops {
@@ -299,6 +305,7 @@ func (t *tester) alert(probes []statedb.Change[*nodehealth.Path]) {
 	for _, c := range probes {
 		if to := t.targets[c.Object.Node]; to != nil && !c.Deleted && c.Object.State() == nodehealth.Unreachable && !to.failed() {
 			to.urgent, to.due = true, time.Now()
+			t.waiting.put(to)
 		}
 	}
 }
@@ -345,6 +352,7 @@ func (t *tester) absorb(u *update) {
 			}
 		}
 		to.due, to.urgent = time.Now().Add(t.next(to)), to.open()
+		t.waiting.put(to)
 		u.put = append(u.put, to)
 	}
 }
@@ -382,31 +390,13 @@ func (t *tester) start(ctx context.Context) (pause time.Duration) {
 	if !t.self.ready || t.self.routeMTU == 0 {
 		return time.Hour // a change of what this node has ends the pause
 	}
-	var due []*target
-	next := now.Add(time.Hour)
-	for _, to := range t.targets {
-		switch {
-		case to.busy || !to.peer.inner.IsValid():
-		case !to.due.After(now):
-			due = append(due, to)
-		case to.due.Before(next):
-			next = to.due
-		}
-	}
-	for len(due) > 0 { // a round begins few of them, so they are not sorted
-		first := 0
-		for i, to := range due {
-			if to.before(due[first]) {
-				first = i
-			}
-		}
+	for to := t.waiting.first(now); to != nil; to = t.waiting.first(now) {
 		if t.busy >= maxBusy || !t.limiter.AllowN(now, 1) {
 			return step
 		}
-		t.visit(ctx, due[first])
-		due = slices.Delete(due, first, first+1)
+		t.visit(ctx, to)
 	}
-	return max(step, next.Sub(now))
+	return max(step, t.waiting.next(now.Add(time.Hour)).Sub(now))
 }
 
 func (t *tester) visit(ctx context.Context, to *target) {
@@ -425,6 +415,7 @@ func (t *tester) visit(ctx context.Context, to *target) {
 		v.asks = t.self.pods.requests(to.peer.pods)
 	}
 	to.busy = true
+	t.waiting.drop(to)
 	t.busy++
 	t.running.Go(func() {
 		v.do(ctx, t.in.Kernel)

@@ -1,0 +1,86 @@
+package pathtest
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// TestSchedule_AgreesWithALookAtAllTargets changes targets at random. The first one is the urgent one that is due for longest, or else another one.
+func TestSchedule_AgreesWithALookAtAllTargets(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	began := time.Unix(1000, 0)
+	var s schedule
+	var targets []*target
+	for i := range byte(30) {
+		targets = append(targets, &target{peer: peer{inner: netip.AddrFrom4([4]byte{10, 0, 0, i})}})
+	}
+	waits := map[*target]bool{}
+	found := 0
+	for range 5000 {
+		for _, to := range targets {
+			switch random.IntN(20) {
+			case 0:
+				s.drop(to)
+				waits[to] = false
+				continue
+			case 1:
+				to.due, to.urgent = began.Add(time.Duration(random.Int64N(int64(time.Hour)))), random.IntN(3) == 0
+			case 2:
+				to.busy = !to.busy
+			default:
+				continue
+			}
+			s.put(to)
+			waits[to] = !to.busy
+		}
+		now, later := began.Add(time.Duration(random.Int64N(int64(time.Hour)))), began.Add(2*time.Hour)
+		var first *target
+		next := later
+		for _, to := range targets {
+			if !waits[to] {
+				continue
+			}
+			if to.due.Before(next) {
+				next = to.due
+			}
+			if !to.due.After(now) && (first == nil || to.urgent && !first.urgent || to.urgent == first.urgent && to.due.Before(first.due)) {
+				first = to
+			}
+		}
+		got := s.first(now)
+		require.Equal(t, first == nil, got == nil)
+		require.Equal(t, next, s.next(later))
+		if first != nil { // several may be due at one time
+			require.Equal(t, []any{first.due, first.urgent}, []any{got.due, got.urgent})
+			require.True(t, waits[got])
+			found++
+		}
+	}
+	require.NotZero(t, found)
+	for _, to := range targets {
+		to.peer.inner = netip.Addr{} // the node no longer publishes an address
+		s.put(to)
+	}
+	require.Nil(t, s.first(began.Add(time.Hour)))
+}
+
+// BenchmarkStart_5000Nodes is a round without anything to do.
+func BenchmarkStart_5000Nodes(b *testing.B) {
+	r := newRig(b, 5000)
+	r.restore()
+	r.self = local{ready: true, routeMTU: 1450}
+	for i := range 5000 {
+		to := &target{name: nameOf(i), peer: peerOf(nodeOf(i), r.in.Agent), due: time.Now().Add(time.Hour)}
+		r.targets[to.name] = to
+		r.waiting.put(to)
+	}
+	for b.Loop() {
+		r.start(b.Context())
+	}
+}
