@@ -112,11 +112,12 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	var nodes []*k8s.Node
 	var ciliumNodes []*cilium.Node
 	for name := range some {
-		if o := c.object(txn, name); o.node != nil {
+		o := c.object(txn, name)
+		if o.node != nil {
 			nodes = append(nodes, o.node)
 		}
-		if row, _, found := c.CiliumNodes.Get(txn, cilium.NodeByName(name)); found {
-			ciliumNodes = append(ciliumNodes, row)
+		if o.cilium != nil {
+			ciliumNodes = append(ciliumNodes, o.cilium)
 		}
 	}
 	var rows []*tables.Node

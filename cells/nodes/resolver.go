@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -63,9 +64,17 @@ func (r *resolver) meet(p netip.Prefix, do func(name string)) {
 	}
 }
 
-// together returns the nodes that were touched, and all those that their claims meet, directly or through others.
+// together returns the nodes that were touched, and all those that their claims meet, directly or through others. When most were touched, as after a start, it
+// returns all.
 func (r *resolver) together() map[string]struct{} {
 	found, queue := map[string]struct{}{}, []string(nil)
+	if len(r.touched) > len(r.claims)/2 {
+		maps.Copy(found, r.touched)
+		for name := range r.claims {
+			found[name] = struct{}{}
+		}
+		return found
+	}
 	add := func(name string) {
 		if _, known := found[name]; !known {
 			found[name] = struct{}{}
@@ -87,10 +96,8 @@ func (r *resolver) together() map[string]struct{} {
 
 // claimsOf returns all that [resolve] could read of a node, in its order. It ends when a node has as many claims as it may.
 func claimsOf(o object) (list []netip.Prefix) {
-	seen := map[netip.Prefix]struct{}{}
 	claim := func(p netip.Prefix) {
-		if _, known := seen[p]; !known && p.IsValid() {
-			seen[p] = struct{}{}
+		if p.IsValid() && !slices.Contains(list, p) {
 			list = append(list, p)
 		}
 	}
