@@ -1,6 +1,6 @@
 // Package ipcache knows which security identity stands behind which prefix.
 //
-// Features contribute claims through [github.com/waggle-net/waggle/pkg/tables/ipcache.Writer], each a complete set of
+// Features contribute claims through [github.com/waggle-net/waggle/pkg/tables/ipcache.Writer], each a set of
 // its own; where several claim a prefix the best one wins and the others are remembered until it goes. The addresses of
 // local endpoints are contributed by a controller in this cell.
 //
