@@ -107,7 +107,8 @@ func (w *world) ciliumSubjects(t *testing.T) {
 		{"an empty list of CIDRs", []string{ciliumPolicy("x", subjectA+"ingress: [{fromCIDR: []}]")}, nil, inbound("x/a", none)},
 		{"an empty list of entities", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEntities: []}]")}, nil, inbound("x/a", none)},
 		// CVE-2023-41333: whatever its selector says, a policy of a namespace is for that namespace.
-		{"a namespace cannot be escaped by its label", []string{ciliumPolicy("x", "endpointSelector: {matchLabels: {'k8s:io.kubernetes.pod.namespace': w}}, "+isolated)}, nil, all},
+		{"a namespace cannot be escaped by its label: the policy is for its own", []string{ciliumPolicy("x", "endpointSelector: {matchLabels: {'k8s:io.kubernetes.pod.namespace': w, app: a}}, "+isolated)}, nil,
+			inbound("x/a", none)},
 		{"a namespace cannot be escaped by expressions", []string{ciliumPolicy("x", "endpointSelector: {matchExpressions: [{key: 'reserved:init', operator: DoesNotExist}]}, "+isolated)}, nil,
 			inbound("x/*", none)},
 		{"a namespace cannot be escaped by a label that is not there", []string{ciliumPolicy("x", "endpointSelector: {matchExpressions: [{key: 'k8s:io.kubernetes.pod.namespace', operator: DoesNotExist}]}, "+isolated)},
