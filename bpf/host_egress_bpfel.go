@@ -20,6 +20,12 @@ type hostEgressAddrKey struct {
 	Pad    [3]uint8
 }
 
+type hostEgressCidr struct {
+	_        structs.HostLayout
+	Identity uint32
+	Bits     uint32
+}
+
 type hostEgressCtEntry struct {
 	_              structs.HostLayout
 	Check          uint32
@@ -155,12 +161,14 @@ type hostEgressFlow struct {
 		Policy   uint32
 		Shape    uint32
 		Identity uint32
-		Cidr     uint32
+		Peer     hostEgressAddrKey
 		Port     uint16
 		Protocol uint8
 		Outside  uint8
 		Match    uint32
+		Found    int32
 	}
+	_ [4]byte
 }
 
 type hostEgressIpcacheEntry struct {

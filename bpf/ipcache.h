@@ -37,7 +37,8 @@ struct lpm_key {
 	__u8 addr[16];
 };
 
-#define LPM_FULL (32 + 128)
+#define LPM_STATIC 32 /* family and pad */
+#define LPM_FULL (LPM_STATIC + 128)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -55,14 +56,18 @@ struct {
 	__type(value, struct ipcache_entry);
 } ipcache_prefixes SEC(".maps");
 
-/* The CIDRs that policies name. Of those that hold an address the longest counts, and none when there is none: entries of
- * policies say which CIDRs lie inside those of their rules. */
+struct cidr {
+	__u32 identity; /* 0x01000001 to 0x01ffffff */
+	__u32 bits;	/* prefixlen of the key, by which a look-up finds the next wider CIDR */
+};
+
+/* The CIDRs that policies name. policy.h says which of those that hold an address count. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct lpm_key);
-	__type(value, __u32); /* identity, 0x01000001 to 0x01ffffff */
+	__type(value, struct cidr);
 } cidrs SEC(".maps");
 
 #define EPOCH_IPCACHE 0 /* raised after each change of ipcache_prefixes; and of ipcache, by agents that know no shards */
@@ -137,17 +142,6 @@ static __always_inline int ipcache_in_range(const struct addr_key *addr)
 static __always_inline int identity_is_remote_node(__u32 identity)
 {
 	return identity == IDENTITY_REMOTE_NODE || identity == IDENTITY_API_SERVER || (identity & IDENTITY_SCOPE) == IDENTITY_SCOPE_REMOTE_NODE;
-}
-
-/* cidr_identity is the identity of the longest named CIDR around an address, 0 when there is none. */
-static __always_inline __u32 cidr_identity(const struct addr_key *addr)
-{
-	struct lpm_key key;
-	__u32 *identity;
-
-	lpm_key_make(&key, addr);
-	identity = bpf_map_lookup_elem(&cidrs, &key);
-	return identity ? *identity : 0;
 }
 
 /* source_identity names the sender of a packet that the stack hands to a pod. What was made on this node has no input

@@ -95,7 +95,7 @@ func TestLayout_MapsHoldTheTypes(t *testing.T) {
 		MapIpcache: {AddrKey{}, IpcacheEntry{}}, MapIpcachePrefixes: {LpmKey{}, IpcacheEntry{}},
 		MapMetrics: {uint32(0), MetricsValue{}}, MapEventsLost: {uint32(0), uint64(0)}, MapDropTokens: {uint32(0), TokenBucket{}},
 		MapDatapath: {uint32(0), DatapathState{}}, MapPolicy: {PolicyKey{}, PolicyEntry{}},
-		MapPolicyRanges: {PolicyRangeKey{}, PolicyEntry{}}, MapCIDRs: {LpmKey{}, uint32(0)}, MapEpochs: {uint32(0), uint32(0)}, MapEpochShards: {uint32(0), uint32(0)},
+		MapPolicyRanges: {PolicyRangeKey{}, PolicyEntry{}}, MapCIDRs: {LpmKey{}, CIDR{}}, MapEpochs: {uint32(0), uint32(0)}, MapEpochShards: {uint32(0), uint32(0)},
 		MapCtEst4: {CtKey4{}, CtEntry{}}, MapCtEst6: {CtKey6{}, CtEntry{}}, MapCtNew4: {CtKey4{}, CtEntry{}},
 		MapNodes: {uint32(0), Node{}}, MapNodeAddrs: {AddrKey{}, NodeAddr{}}, MapCtNew6: {CtKey6{}, CtEntry{}}, MapCtFlows: {uint32(0), uint32(0)}, MapNatFlows: {uint32(0), NatCount{}}, MapFrags: {FragKey{}, FragEntry{}},
 	} {

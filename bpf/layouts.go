@@ -12,7 +12,7 @@ import (
 // layouts. How many entries a map has is no part of it.
 func LayoutVersion(name string) uint32 {
 	switch name {
-	case MapEndpointFacts, MapIpcache, MapIpcachePrefixes:
+	case MapEndpointFacts, MapIpcache, MapIpcachePrefixes, MapCIDRs:
 		return 2
 	}
 	return 1
@@ -47,6 +47,9 @@ func FormerLayout(name string) *Former {
 	case MapIpcachePrefixes:
 		return &Former{Version: 1, Forward: ipcacheIdentity, Back: ipcacheIdentity, Partial: true,
 			Spec: &ebpf.MapSpec{Name: name, Type: ebpf.LPMTrie, KeySize: 24, ValueSize: ipcacheSize, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC}}
+	case MapCIDRs:
+		return &Former{Version: 1, Forward: cidrForward, Back: cidrBack,
+			Spec: &ebpf.MapSpec{Name: name, Type: ebpf.LPMTrie, KeySize: 24, ValueSize: 4, MaxEntries: 65536, Flags: unix.BPF_F_NO_PREALLOC}}
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapDatapath:        {ebpf.Array, 4, 4},
 		MapPolicy:          {ebpf.Hash, 16, 8},
 		MapPolicyRanges:    {ebpf.LPMTrie, 16, 8},
-		MapCIDRs:           {ebpf.LPMTrie, 24, 4},
+		MapCIDRs:           {ebpf.LPMTrie, 24, 8},
 		MapEpochs:          {ebpf.Array, 4, 4},
 		MapEpochShards:     {ebpf.Array, 4, 4},
 		MapCtEst4:          {ebpf.Hash, 16, 56},

@@ -47,6 +47,12 @@ type netdevEgressBackend struct {
 	Flags    uint8
 }
 
+type netdevEgressCidr struct {
+	_        structs.HostLayout
+	Identity uint32
+	Bits     uint32
+}
+
 type netdevEgressCtEntry struct {
 	_              structs.HostLayout
 	Check          uint32
@@ -177,12 +183,14 @@ type netdevEgressFlow struct {
 		Policy   uint32
 		Shape    uint32
 		Identity uint32
-		Cidr     uint32
+		Peer     netdevEgressAddrKey
 		Port     uint16
 		Protocol uint8
 		Outside  uint8
 		Match    uint32
+		Found    int32
 	}
+	_ [4]byte
 }
 
 type netdevEgressFragEntry struct {

@@ -47,6 +47,12 @@ type netdevIngressBackend struct {
 	Flags    uint8
 }
 
+type netdevIngressCidr struct {
+	_        structs.HostLayout
+	Identity uint32
+	Bits     uint32
+}
+
 type netdevIngressCtEntry struct {
 	_              structs.HostLayout
 	Check          uint32
@@ -189,12 +195,14 @@ type netdevIngressFlow struct {
 		Policy   uint32
 		Shape    uint32
 		Identity uint32
-		Cidr     uint32
+		Peer     netdevIngressAddrKey
 		Port     uint16
 		Protocol uint8
 		Outside  uint8
 		Match    uint32
+		Found    int32
 	}
+	_ [4]byte
 }
 
 type netdevIngressFragEntry struct {

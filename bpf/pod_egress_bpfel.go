@@ -47,6 +47,12 @@ type podEgressBackend struct {
 	Flags    uint8
 }
 
+type podEgressCidr struct {
+	_        structs.HostLayout
+	Identity uint32
+	Bits     uint32
+}
+
 type podEgressCtEntry struct {
 	_              structs.HostLayout
 	Check          uint32
@@ -224,12 +230,14 @@ type podEgressFlow struct {
 		Policy   uint32
 		Shape    uint32
 		Identity uint32
-		Cidr     uint32
+		Peer     podEgressAddrKey
 		Port     uint16
 		Protocol uint8
 		Outside  uint8
 		Match    uint32
+		Found    int32
 	}
+	_ [4]byte
 }
 
 type podEgressFragEntry struct {

@@ -47,6 +47,12 @@ type podIngressBackend struct {
 	Flags    uint8
 }
 
+type podIngressCidr struct {
+	_        structs.HostLayout
+	Identity uint32
+	Bits     uint32
+}
+
 type podIngressCtEntry struct {
 	_              structs.HostLayout
 	Check          uint32
@@ -189,12 +195,14 @@ type podIngressFlow struct {
 		Policy   uint32
 		Shape    uint32
 		Identity uint32
-		Cidr     uint32
+		Peer     podIngressAddrKey
 		Port     uint16
 		Protocol uint8
 		Outside  uint8
 		Match    uint32
+		Found    int32
 	}
+	_ [4]byte
 }
 
 type podIngressFragEntry struct {

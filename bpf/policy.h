@@ -31,8 +31,16 @@ enum policy_level {
  * SHAPE_RANGES + kind for policy_ranges. SHAPE_LOCALHOST: the local host is allowed, whatever entries say. */
 #define SHAPE_RANGES 12
 #define SHAPE_LOCALHOST (1U << 16)
+/* SHAPE_NESTED: entries about a CIDR count in all CIDRs inside it, up to one with an entry of POLICY_STOP. Without the bit they count in that CIDR alone, and
+ * the policy has entries about each CIDR inside. SHAPE_STOPS: there are such entries. */
+#define SHAPE_NESTED (1U << 17)
+#define SHAPE_STOPS (1U << 18)
 #define SHAPE_ENTRY(kind, level) (1U << ((kind) * POLICY_LEVELS + (level)))
 #define SHAPE_RANGE(kind) (1U << (SHAPE_RANGES + (kind)))
+
+/* The protocol of an entry about a CIDR that says: the CIDRs around this one do not count in it. No packet that is evaluated has the protocol, which is
+ * reserved, and the entry denies. */
+#define POLICY_STOP 255
 
 struct policy_key {
 	__u32 policy;
@@ -97,11 +105,12 @@ struct policy_question {
 	__u32 policy;
 	__u32 shape;
 	__u32 identity; /* of the peer */
-	__u32 cidr;	/* the longest named CIDR around its address; 0 when there is none or the shape has none */
+	struct addr_key peer;
 	__be16 port;
 	__u8 protocol;
 	__u8 outside; /* the peer is no part of the cluster */
 	enum policy_match match; /* the answer says what decided */
+	verdict found;		 /* of the entries about CIDRs */
 };
 
 /* policy_weigh counts what an entry says. Nothing weighs more than a deny; among allows the first is as good as any. */
@@ -159,6 +168,61 @@ __attribute__((noinline)) int policy_probe(struct policy_question *q, enum polic
 	return CONTINUE;
 }
 
+/* policy_stops reports whether the CIDRs around one do not count in it. Its own function, because of its stack. */
+__attribute__((noinline)) int policy_stops(const struct policy_question *q, __u32 identity)
+{
+	struct policy_key key = { .identity = identity, .kind = POLICY_CIDR, .protocol = POLICY_STOP };
+
+	if (!q)
+		return 1;
+	key.policy = q->policy;
+	return bpf_map_lookup_elem(&policy, &key) != NULL;
+}
+
+/* A walk from the longest CIDR around an address to the widest. */
+struct cidr_walk {
+	struct lpm_key key;
+	struct policy_question *question;
+};
+
+/* policy_step looks up the entries about one CIDR. It returns 1 when the walk is over. */
+static long policy_step(__u32 step, void *context)
+{
+	struct cidr_walk *w = context;
+	struct policy_question *q = w->question;
+	const struct cidr *cidr;
+	__u32 identity, bits;
+
+	(void)step;
+	cidr = bpf_map_lookup_elem(&cidrs, &w->key);
+	if (!cidr || !q)
+		return 1;
+	identity = cidr->identity;
+	bits = cidr->bits;
+	if ((q->shape & SHAPE_KIND(POLICY_CIDR)) && (q->found = policy_probe(q, POLICY_CIDR, identity)) != CONTINUE)
+		return 1;
+	if ((q->shape & SHAPE_KIND(POLICY_CIDR_OUTSIDE)) && q->outside &&
+	    (q->found = policy_probe(q, POLICY_CIDR_OUTSIDE, identity)) != CONTINUE)
+		return 1;
+	if (!(q->shape & SHAPE_NESTED) || bits <= LPM_STATIC || bits > w->key.prefixlen)
+		return 1;
+	if ((q->shape & SHAPE_STOPS) && policy_stops(q, identity))
+		return 1;
+	w->key.prefixlen = bits - 1;
+	return 0;
+}
+
+/* policy_walk looks up the entries about the CIDRs that hold the address of the peer: an allow of one counts, and no deny of any. */
+static __always_inline verdict policy_walk(struct policy_question *q)
+{
+	struct cidr_walk w = { .question = q };
+
+	lpm_key_make(&w.key, &q->peer);
+	q->found = CONTINUE;
+	bpf_loop(128 + 1, policy_step, &w, 0);
+	return q->found;
+}
+
 /* policy_ask judges a peer by a policy: some entry must allow it, and none deny it. Only what the shape has is looked up. Who is
  * not known yet may be anybody, so only a policy without rules allows it. Its own function, so that the verifier walks through
  * it once. */
@@ -185,12 +249,7 @@ __attribute__((noinline)) int policy_ask(struct policy_question *q)
 		return v;
 	if ((q->shape & SHAPE_KIND(POLICY_IDENTITY)) && (v = policy_probe(q, POLICY_IDENTITY, q->identity)) != CONTINUE)
 		return v;
-	if (q->cidr) {
-		if ((q->shape & SHAPE_KIND(POLICY_CIDR)) && (v = policy_probe(q, POLICY_CIDR, q->cidr)) != CONTINUE)
-			return v;
-		if ((q->shape & SHAPE_KIND(POLICY_CIDR_OUTSIDE)) && q->outside &&
-		    (v = policy_probe(q, POLICY_CIDR_OUTSIDE, q->cidr)) != CONTINUE)
-			return v;
-	}
+	if ((q->shape & SHAPE_CIDRS) && (v = policy_walk(q)) != CONTINUE)
+		return v;
 	return q->match == MATCH_NONE ? DROP(FILE_POLICY, REASON_POLICY) : CONTINUE;
 }

@@ -18,10 +18,16 @@ func newPolicyNode(t *testing.T, identity uint32) *node {
 	n := newNode(t)
 	for _, family := range families {
 		n.update(MapIpcache, NewAddrKey(outside[family]), IpcacheEntry{Identity: identity})
-		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(outside[family], 8)), uint32(identityCIDR+1))
-		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(outside[family], 24)), uint32(identityCIDR+2))
+		n.name(netip.PrefixFrom(outside[family], 8), identityCIDR+1)
+		n.name(netip.PrefixFrom(outside[family], 24), identityCIDR+2)
 	}
 	return n
+}
+
+// name names a CIDR.
+func (n *node) name(prefix netip.Prefix, identity uint32) {
+	n.t.Helper()
+	n.update(MapCIDRs, NewLpmKey(prefix), NewCIDR(prefix, identity))
 }
 
 // classes are one rule for each class of keys, all about port 80 of TCP from the world.
@@ -183,7 +189,7 @@ func TestPrivilegedPolicy_CIDRsAndNodes(t *testing.T) {
 				n.ingress(podA, rule{kind: PolicyCIDROutside, identity: identityCIDR + 1})
 				for _, family := range families {
 					n.update(MapIpcache, NewAddrKey(outside[family]), IpcacheEntry{Identity: identity})
-					n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(outside[family], 8)), uint32(identityCIDR+1))
+					n.name(netip.PrefixFrom(outside[family], 8), identityCIDR+1)
 					if got := n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
 						t.Errorf("IPv%d: allowed is %v, want %v", family, got, want)
 					}
@@ -236,7 +242,7 @@ func TestPrivilegedPolicy_BothEnds(t *testing.T) {
 func TestPrivilegedPolicy_CIDRAroundLocalPods(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
-		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(podA.addr(family), 16)), uint32(identityCIDR+1))
+		n.name(netip.PrefixFrom(podA.addr(family), 16), identityCIDR+1)
 		open := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 80)
 		n.ingress(podB, rule{kind: PolicyCIDROutside, identity: identityCIDR + 1})
 		n.refused(podA, open.tcp(t, "S"), events.PolicyDenied)
@@ -268,7 +274,7 @@ func TestPrivilegedPolicy_HostAlwaysAllowed(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		gw := gateways[family]
 		n.update(MapIpcache, NewAddrKey(gw), IpcacheEntry{Identity: 1})
-		n.update(MapCIDRs, NewLpmKey(netip.PrefixFrom(gw, 16)), uint32(identityCIDR+1))
+		n.name(netip.PrefixFrom(gw, 16), identityCIDR+1)
 		shape := n.policy(policyID, rule{}.denying(), rule{kind: PolicyIdentity, identity: 1}.denying(),
 			rule{kind: PolicyCIDR, identity: identityCIDR + 1}.denying())
 		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID, shape })
@@ -298,4 +304,74 @@ func TestPrivilegedPolicy_Loopback(t *testing.T) {
 		}
 		n.passes(podA, outsideTo(podA, gateways[family], 5000, 80).back(podA).tcp(t, "SA"), actOK)
 	})
+}
+
+// With SHAPE_NESTED, what entries say of a CIDR holds in the CIDRs inside it, whatever of them the policy speaks of, up to one that stops them. Without it,
+// entries of the longest CIDR alone count.
+func TestPrivilegedPolicy_NestedCIDRs(t *testing.T) {
+	t.Parallel()
+	const wide, middle, narrow = identityCIDR + 1, identityCIDR + 2, identityCIDR + 3
+	at := func(identity uint32, deny bool) rule {
+		return rule{kind: PolicyCIDROutside, identity: identity, deny: deny}
+	}
+	stop := func(identity uint32) rule {
+		return rule{kind: PolicyCIDR, identity: identity, level: PolicyProtocol, protocol: PolicyStop, deny: true}
+	}
+	for name, c := range map[string]struct {
+		rules  []rule
+		shape  uint32
+		narrow bool // whether an address of the narrow CIDR is allowed
+		wide   bool // whether one outside of the middle CIDR is
+	}{
+		"the wide one":                        {[]rule{at(wide, false)}, ShapeNested, true, true},
+		"the wide one, as the longest":        {[]rule{at(wide, false)}, 0, false, true},
+		"the middle one":                      {[]rule{at(middle, false)}, ShapeNested, true, false},
+		"a deny of the wide one":              {[]rule{at(wide, true), at(narrow, false)}, ShapeNested, false, false},
+		"a deny of the narrow one":            {[]rule{at(wide, false), at(narrow, true)}, ShapeNested, false, true},
+		"the wide one without the middle":     {[]rule{at(wide, false), stop(middle)}, ShapeNested | ShapeStops, false, true},
+		"the wide one without the narrow":     {[]rule{at(wide, false), stop(narrow)}, ShapeNested | ShapeStops, false, true},
+		"an allow inside of what is excepted": {[]rule{at(wide, false), stop(middle), at(narrow, false)}, ShapeNested | ShapeStops, true, true},
+		"a deny, excepted":                    {[]rule{at(wide, true), stop(middle), at(middle, false)}, ShapeNested | ShapeStops, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newPolicyNode(t, 2)
+			for _, family := range families {
+				n.name(netip.PrefixFrom(outside[family], outside[family].BitLen()), narrow)
+			}
+			n.ingress(podA, c.rules...)
+			n.facts(podA, func(f *EndpointFacts) { f.ShapeIngress |= c.shape })
+			for _, family := range families {
+				elsewhere := outside[family].AsSlice()
+				elsewhere[2] ^= 0xff // inside the first 8 bits, outside of the first 24
+				far, _ := netip.AddrFromSlice(elsewhere)
+				n.update(MapIpcache, NewAddrKey(far), IpcacheEntry{Identity: 2})
+				for _, q := range []struct {
+					from netip.Addr
+					want bool
+				}{{outside[family], c.narrow}, {far, c.wide}} {
+					if got := n.judged(podA, outsideTo(podA, q.from, 5000, 80).tcp(t, "S")); got != q.want {
+						t.Errorf("from %s: allowed is %v, want %v", q.from, got, q.want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// However deep CIDRs are nested, those around an address count: 25 of IPv4 and 121 of IPv6.
+func TestPrivilegedPolicy_DeepCIDRs(t *testing.T) {
+	t.Parallel()
+	n := newPolicyNode(t, 2)
+	n.ingress(podA, rule{kind: PolicyCIDROutside, identity: identityCIDR + 1})
+	n.facts(podA, func(f *EndpointFacts) { f.ShapeIngress |= ShapeNested })
+	for _, family := range families {
+		addr := outside[family]
+		for bits := 9; bits <= addr.BitLen(); bits++ {
+			n.name(netip.PrefixFrom(addr, bits).Masked(), identityCIDR+1000+uint32(bits))
+		}
+		if !n.judged(podA, outsideTo(podA, addr, 5000, 80).tcp(t, "S")) {
+			t.Errorf("IPv%d: the widest CIDR does not count", family)
+		}
+	}
 }

@@ -39,6 +39,16 @@ const (
 // ShapeLocalhost is the bit of a shape with which the local host is allowed, whatever entries say.
 const ShapeLocalhost uint32 = 1 << 16
 
+// ShapeNested is the bit of a shape with which entries about a CIDR count in the CIDRs inside it; ShapeStops says that there are entries of
+// [PolicyStop].
+const (
+	ShapeNested uint32 = 1 << 17
+	ShapeStops  uint32 = 1 << 18
+)
+
+// PolicyStop is the protocol of an entry about a CIDR that says: the CIDRs around this one do not count in it.
+const PolicyStop uint8 = 255
+
 // ShapeEntry is the bit that the shape of a policy id has when the map policy holds entries of that kind and level.
 func ShapeEntry(kind PolicyKind, level PolicyLevel) uint32 {
 	return 1 << (uint32(kind)*policyLevels + uint32(level))

@@ -10,6 +10,8 @@ type (
 	AddrKey = podEgressAddrKey
 	// LpmKey is a key of ipcache_prefixes and of cidrs; see [NewLpmKey].
 	LpmKey = podEgressLpmKey
+	// CIDR is a value of cidrs; see [NewCIDR].
+	CIDR = podEgressCidr
 	// IpcacheEntry is a value of ipcache and of ipcache_prefixes.
 	IpcacheEntry = podEgressIpcacheEntry
 	// MetricsValue is a value of metrics, one per CPU; see [MetricsSlot].

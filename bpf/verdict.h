@@ -98,9 +98,7 @@ __attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct end
 	q->port = d->port;
 	q->protocol = d->protocol;
 	q->outside = is_outside(d->identity);
-	q->cidr = 0;
-	if ((q->shape | audited >> 32) & SHAPE_CIDRS)
-		q->cidr = cidr_identity(&d->peer);
+	q->peer = d->peer;
 	v = policy_ask(q);
 	match = q->match;
 	d->audited = 0;

@@ -61,8 +61,8 @@ func (n *node) wantVerdict(packet []byte, want events.Verdict) {
 func TestPrivilegedVerdict_Match(t *testing.T) {
 	t.Parallel()
 	n := newVerdictNode(t)
-	n.update(MapCIDRs, NewLpmKey(prefixOf(outside[4], 24)), uint32(identityCIDR+2))
-	n.update(MapCIDRs, NewLpmKey(prefixOf(outside[6], 24)), uint32(identityCIDR+2))
+	n.name(prefixOf(outside[4], 24), identityCIDR+2)
+	n.name(prefixOf(outside[6], 24), identityCIDR+2)
 	of := func(whole, protocol, port events.Match) []events.Match {
 		return []events.Match{whole, protocol, port, port}
 	}

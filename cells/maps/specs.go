@@ -43,8 +43,10 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	for name, spec := range all {
 		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.FormerLayout(name)}
 	}
-	if former := out[bpf.MapIpcache].Former; former != nil { // all entries are written to both
-		former.Spec.MaxEntries = addresses
+	for _, name := range []string{bpf.MapIpcache, bpf.MapCIDRs} { // all entries are written to both
+		if l := out[name]; l.Former != nil {
+			l.Former.Spec.MaxEntries = l.MaxEntries
+		}
 	}
 	return out, nil
 }

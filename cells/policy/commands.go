@@ -69,6 +69,8 @@ func describe(k policymap.Key) string {
 	switch {
 	case k.Protocol == 0:
 		return who
+	case k.IsStop():
+		return who + ", what is said around it"
 	case k.PortBits == 0:
 		return fmt.Sprintf("%s protocol %d", who, k.Protocol)
 	case k.IsRange():

@@ -118,8 +118,12 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.earlier.settle(c.in.synced(txn))
 	c.store.frozen = !c.earlier.settled
 
+	replaced := c.replaced(txn, changed)
+	if replaced || c.earlier.nested {
+		c.in.resolver.SetNested(true)
+	}
 	want := c.compile(txn)
-	want.replaced = c.replaced(txn, changed)
+	want.replaced = replaced
 
 	if c.announcedTo == 0 {
 		c.known.retain(c.in.known) // of those that the previous run has announced

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
@@ -56,7 +57,8 @@ func (w *bench) problemsOf(t *testing.T, ref policy.Ref) []policy.Problem {
 }
 
 // A tenant names 20,000 addresses in policies that select no endpoint of this node. Nothing of them is in a map, and rules of others that
-// contain these addresses take as many entries as before. With a pod of the tenant they are named, and without it no longer.
+// contain these addresses take as many entries as before. With a pod of the tenant they are named, the rules of others still take as many entries, and
+// without the pod they are named no longer.
 func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
@@ -66,8 +68,9 @@ func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 		put(t, w.DB, rules, internet(fmt.Sprint("ns-", i), 443+i))
 	}
 	w.step(t)
+	const internets = 2 * 4 // each has an entry for all addresses, and one that stops it at the excepted one
 	entries, ranges := w.cost()
-	require.Equal(t, 4, entries)
+	require.Equal(t, internets, entries)
 	require.Equal(t, 2, ranges)
 
 	for i := range 40 {
@@ -75,18 +78,19 @@ func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	}
 	w.step(t)
 	entries, ranges = w.cost()
-	require.Equal(t, 4, entries)
+	require.Equal(t, internets, entries)
 	require.Equal(t, 2, ranges)
 
 	put(t, w.DB, rules, addresses("ns-5", "nobody-0", "app-5", 0, 500)) // endpoint 6
 	w.step(t)
-	_, ranges = w.cost()
+	entries, ranges = w.cost()
+	require.Equal(t, internets+500, entries, "what the tenant names costs the tenant alone")
 	require.Equal(t, 502, ranges)
 
 	put(t, w.DB, rules, addresses("ns-5", "nobody-0", "nobody", 0, 500))
 	w.step(t)
 	entries, ranges = w.cost()
-	require.Equal(t, 4, entries)
+	require.Equal(t, internets, entries)
 	require.Equal(t, 2, ranges)
 }
 
@@ -137,7 +141,7 @@ func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
 	allowed := func(id uint16, address string) bool {
 		_, egress := w.in.resolver.Compile(id)
 		peer := w.in.resolver.Peer(2, netip.MustParseAddr(address))
-		return egress.Enforced.Lookup(policymap.Peer{Identity: peer.Identity, CIDR: peer.CIDR, Outside: true}, policy.ProtocolTCP, 80).Allowed
+		return egress.Enforced.Lookup(policymap.Peer{Identity: peer.Identity, CIDRs: peer.CIDRs, Outside: true}, policy.ProtocolTCP, 80).Allowed
 	}
 	require.True(t, allowed(6, "50.9.0.14"))
 	require.True(t, allowed(6, "50.1.0.4"))
@@ -171,4 +175,33 @@ func TestFullMaps_AreToldOnThePolicy(t *testing.T) {
 	problems = w.problemsOf(t, policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-7", Name: "internet"})
 	require.Len(t, problems, 1)
 	require.Equal(t, policy.ReasonOverflow, problems[0].Reason)
+}
+
+// A rule that comes to except a range that is known already both narrows and opens, so its endpoints get another policy id, written as a whole. One that excepts
+// a range that nobody knows yet is changed in place.
+func TestExcept_OfAKnownRange_IsAnotherPolicy(t *testing.T) {
+	t.Parallel()
+	for _, known := range []bool{false, true} {
+		w := newBench(t, 10, 0)
+		rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+		if known {
+			put(t, w.DB, rules, addresses("ns-6", "other", "app-6", 1, 1))
+		}
+		wide := func(except ...netip.Prefix) *k8s.NetworkPolicy {
+			p := internet("ns-5", 443)
+			p.Egress[0].Peers[0].Except = except
+			return p
+		}
+		id := func() uint32 {
+			row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(6))
+			require.True(t, found)
+			return row.Egress.Enforced.ID
+		}
+		put(t, w.DB, rules, wide(netip.MustParsePrefix("169.254.169.254/32")))
+		w.step(t)
+		before := id()
+		put(t, w.DB, rules, wide(netip.MustParsePrefix("169.254.169.254/32"), netip.MustParsePrefix("50.1.0.0/32")))
+		w.step(t)
+		require.Equal(t, known, id() != before, "known %t", known)
+	}
 }

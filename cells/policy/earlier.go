@@ -14,10 +14,12 @@ type earlier struct {
 	entries map[uint32]map[policymap.Key]bool // whether they deny, by policy id
 	denies  bool                              // some of them deny identities
 	settled bool                              // the sources' own lists are in
+	nested  bool                              // it gave endpoints policies with nested address ranges, so each program knows them
 }
 
 func newEarlier(s *store) earlier {
 	e := earlier{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}}
+	e.nested = len(s.nested) > 0
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
 			e.entries[k.ID] = map[policymap.Key]bool{}

@@ -238,7 +238,7 @@ func (r realEntries) Slots() (map[uint16]slot, error) {
 }
 
 func (r realCIDRs) Put(prefix netip.Prefix, number uint32) error {
-	return r.maps.Put(bpf.MapCIDRs, bpf.NewLpmKey(prefix), number)
+	return r.maps.Put(bpf.MapCIDRs, bpf.NewLpmKey(prefix), bpf.NewCIDR(prefix, number))
 }
 
 func (r realCIDRs) Delete(prefix netip.Prefix) error {
@@ -255,9 +255,14 @@ func (r realCIDRs) Dump() (map[netip.Prefix]uint32, error) {
 	out := make(map[netip.Prefix]uint32)
 	var c ebpf.MapBatchCursor
 	for end := false; !end; {
-		err := some(r.maps, bpf.MapCIDRs, &c, &end, batch, func(k bpf.LpmKey, number uint32) {
-			if p := bpf.PrefixOf(k); p.IsValid() {
-				out[p] = number
+		err := some(r.maps, bpf.MapCIDRs, &c, &end, batch, func(k bpf.LpmKey, v bpf.CIDR) {
+			p := bpf.PrefixOf(k)
+			switch {
+			case !p.IsValid():
+			case v.Bits == k.Prefixlen:
+				out[p] = v.Identity
+			default:
+				out[p] = 0 // it leads to no wider range: it is to be written again
 			}
 		})
 		if err != nil {

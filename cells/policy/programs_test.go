@@ -34,7 +34,7 @@ func TestPrivilegedPrograms_JudgeAsTheReference(t *testing.T) {
 	test := newProgramTest(t)
 	var allowed, denied, local int
 	for n := *programSeed; n < *programSeed+*programWorlds; n++ {
-		w := test.enter(policytest.New(n, policytest.Small))
+		w := test.enter(policytest.New(n, policytest.Small), n%2 == 0)
 		for i := range uint64(questions) {
 			q := w.Question(i)
 			if !sendable(&q) || w.goesOn(&q) {
@@ -180,6 +180,7 @@ type inPrograms struct {
 	written  map[*policymap.Compiled]uint32
 	cidrs    map[netip.Prefix]uint32
 	pairs    map[[2]netip.Addr]bool // that were asked about without ports
+	nested   bool
 }
 
 // goesOn tells whether a packet belongs to a connection that was asked about before. Where there are no ports, that is all
@@ -201,12 +202,13 @@ func (w *inPrograms) goesOn(q *policy.Question) bool {
 	return asked
 }
 
-// enter compiles a world and writes it.
-func (test *programTest) enter(world *policytest.World) *inPrograms {
+// enter compiles a world, with nested address ranges or without, and writes it.
+func (test *programTest) enter(world *policytest.World, nested bool) *inPrograms {
 	test.t.Helper()
 	w := &inPrograms{World: world, test: test, policies: world.Policies(), resolver: policymap.New(world.Options),
-		written: map[*policymap.Compiled]uint32{}, cidrs: map[netip.Prefix]uint32{}, pairs: map[[2]netip.Addr]bool{}}
+		written: map[*policymap.Compiled]uint32{}, cidrs: map[netip.Prefix]uint32{}, pairs: map[[2]netip.Addr]bool{}, nested: nested}
 	test.forget()
+	w.resolver.SetNested(nested)
 	for number, labels := range w.Identities() {
 		w.resolver.UpsertIdentity(number, labels)
 	}
@@ -412,7 +414,7 @@ func (test *programTest) shrunk(w *inPrograms, q *policy.Question) string {
 	test.t.Helper()
 	w.leave()
 	fails := func(smaller *policytest.World) bool {
-		s := test.enter(smaller)
+		s := test.enter(smaller, w.nested)
 		defer s.leave()
 		if s.pod(q.Subject.Addr) < 0 {
 			return false

@@ -26,6 +26,7 @@ type store struct {
 	moved   bool                         // since the last round an id was given, or entries were to be written
 	old     room                         // how many these are
 	slots   map[uint16]slot              // of endpoints of that run
+	nested  map[uint32]bool              // policy ids of that run whose address ranges are nested
 	// Who may be known to anybody: identities that every policy knows, identities that there are, and numbers of address
 	// ranges in the map.
 	announced, identities, ranges map[uint32]bool
@@ -44,9 +45,14 @@ func (s *store) restore() (err error) {
 	if s.slots, err = s.maps.Slots(); err != nil {
 		return err
 	}
-	s.stale, s.last = map[entryKey]policymap.Entry{}, 1
+	s.stale, s.nested, s.last = map[entryKey]policymap.Entry{}, map[uint32]bool{}, 1
 	for _, slot := range s.slots {
 		s.last = max(s.last, slices.Max(slot.ids[:]))
+		for i, id := range slot.ids {
+			if slot.shapes[i]&policymap.ShapeNested != 0 {
+				s.nested[id] = true
+			}
+		}
 	}
 	var c cursor
 	for end := false; !end; {
@@ -197,7 +203,7 @@ func (s *store) inPlace(from, to *policymap.Compiled) bool {
 		return false // the datapath does not look for entries of the new class
 	}
 	d := to.Diff(from)
-	if len(d.Changed) > 0 {
+	if len(d.Changed) > 0 || s.anyStop(d.AddedDenies) || s.anyStop(d.Removed) {
 		return false
 	}
 	opens := s.anyKnown(d.AddedAllows, false) || s.anyKnown(d.Removed, true)
@@ -207,6 +213,12 @@ func (s *store) inPlace(from, to *policymap.Compiled) bool {
 // anyKnown tells whether entries with a verdict are about somebody who may be known already.
 func (s *store) anyKnown(list []policymap.Entry, deny bool) bool {
 	return slices.ContainsFunc(list, func(e policymap.Entry) bool { return e.Deny == deny && !s.fresh(e.Kind, e.Identity) })
+}
+
+// anyStop reports whether entries stop what is said of the address ranges around one that may be known already. That opens what is denied around it, and
+// narrows what is allowed.
+func (s *store) anyStop(list []policymap.Entry) bool {
+	return slices.ContainsFunc(list, func(e policymap.Entry) bool { return e.IsStop() && !s.fresh(e.Kind, e.Identity) })
 }
 
 // narrows tells whether known peers may be denied what they were allowed.

@@ -133,13 +133,13 @@ func (s *store) remove(h *held, list []policymap.Entry) error {
 }
 
 // bequeath gives what an id says of parent to child as well, in each id that endpoints may still have and that does not know
-// child: until they have their new policies, child means to them what parent means. Parent 0 is no CIDR at all.
+// child: until they have their new policies, child means to them what parent means. Where ranges are nested it does so anyway. Parent 0 is no CIDR at all.
 func (s *store) bequeath(parent, child uint32) error {
 	if parent == 0 {
 		return nil
 	}
 	for _, h := range s.byID {
-		if h.is == nil || s.current[h.is] {
+		if h.is == nil || s.current[h.is] || h.is.Nested() {
 			continue
 		}
 		var heirs []policymap.Entry
@@ -172,6 +172,9 @@ func inherit(heirs []policymap.Entry, e policymap.Entry, parent, child uint32) [
 // bequeathBefore does the same for the ids of an earlier run.
 func (s *store) bequeathBefore(parent, child uint32) error {
 	for k, before := range s.stale {
+		if s.nested[k.ID] {
+			continue
+		}
 		for _, e := range inherit(nil, before, parent, child) {
 			heir := entryKey{k.ID, e.Key}
 			if _, there := s.stale[heir]; there {

@@ -54,11 +54,7 @@ func (n *namedCIDRs) set(identities map[netip.Prefix]uint32) (gone, come []named
 // sort brings the sorted list up to date.
 func (n *namedCIDRs) sort(gone, come []named) {
 	if len(gone)+len(come) > many {
-		n.sorted = n.sorted[:0]
-		for prefix, number := range n.number {
-			n.sorted = append(n.sorted, named{prefix, number})
-		}
-		slices.SortFunc(n.sorted, func(a, b named) int { return comparePrefixes(a.prefix, b.prefix) })
+		n.sortAll()
 		return
 	}
 	for _, g := range gone {
@@ -70,6 +66,15 @@ func (n *namedCIDRs) sort(gone, come []named) {
 		i, _ := n.search(c.prefix)
 		n.sorted = slices.Insert(n.sorted, i, c)
 	}
+}
+
+// sortAll makes the sorted list anew.
+func (n *namedCIDRs) sortAll() {
+	n.sorted = n.sorted[:0]
+	for prefix, number := range n.number {
+		n.sorted = append(n.sorted, named{prefix, number})
+	}
+	slices.SortFunc(n.sorted, func(a, b named) int { return comparePrefixes(a.prefix, b.prefix) })
 }
 
 func (n *namedCIDRs) search(prefix netip.Prefix) (int, bool) {
@@ -88,19 +93,19 @@ func (n *namedCIDRs) within(prefix netip.Prefix) []named {
 	return n.sorted[first : first+length]
 }
 
-// longest is the identity of the longest prefix that holds an address; 0 when none does.
-func (n *namedCIDRs) longest(address netip.Addr) uint32 {
+// around are the identities of the prefixes that hold an address, the longest first.
+func (n *namedCIDRs) around(address netip.Addr) (numbers []uint32) {
 	address = address.Unmap().WithZone("")
 	for bits := address.BitLen(); bits >= 0; bits-- {
 		prefix, err := address.Prefix(bits)
 		if err != nil {
-			return 0
+			return nil
 		}
 		if number := n.number[prefix]; number != 0 {
-			return number
+			numbers = append(numbers, number)
 		}
 	}
-	return 0
+	return numbers
 }
 
 // contains tells whether one prefix contains all of another.

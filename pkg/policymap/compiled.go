@@ -21,6 +21,7 @@ type Compiled struct {
 	allowsAll bool
 	isolated  bool
 	localhost bool     // the local host is allowed, whatever the entries say
+	nested    bool     // entries about a named CIDR count in those inside it
 	groups    []*group // sorted, none empty
 	classes   [classes]int
 	rules     []*rule // shared with others
@@ -74,9 +75,12 @@ func (c *Compiled) AllowsAll() bool { return c.allowsAll }
 // the same: denies, and one that allows everything else.
 func (c *Compiled) Isolated() bool { return c.isolated }
 
-// Shape is the set of classes of keys that there are, and [ShapeLocalhost].
+// ofCIDRs are the bits of the classes of keys about named CIDRs.
+const ofCIDRs = (1<<levels-1)<<(int(CIDR)*levels) | (1<<levels-1)<<(int(CIDROutside)*levels) | 1<<(firstRangeClass+int(CIDR)) | 1<<(firstRangeClass+int(CIDROutside))
+
+// Shape is the set of classes of keys that there are, with [ShapeLocalhost], [ShapeNested] and [ShapeStops].
 func (c *Compiled) Shape() (shape uint32) {
-	for class, n := range c.classes {
+	for class, n := range c.classes[:stopClass] {
 		if n > 0 {
 			shape |= 1 << class
 		}
@@ -84,13 +88,22 @@ func (c *Compiled) Shape() (shape uint32) {
 	if c.localhost {
 		shape |= ShapeLocalhost
 	}
+	if c.nested && shape&ofCIDRs != 0 {
+		shape |= ShapeNested
+		if c.classes[stopClass] > 0 {
+			shape |= ShapeStops
+		}
+	}
 	return shape
 }
+
+// Nested reports whether entries about a named CIDR count in those inside it, so that a CIDR that is new to the policy means what those around it mean.
+func (c *Compiled) Nested() bool { return c.nested }
 
 // Len is the number of entries that belong into the map policy, and into policy_ranges.
 func (c *Compiled) Len() (entries, ranges int) {
 	for class, n := range c.classes {
-		if class >= firstRangeClass {
+		if class >= firstRangeClass && class < stopClass {
 			ranges += n
 		} else {
 			entries += n
@@ -175,7 +188,7 @@ func (c *Compiled) reuse(former *Compiled) *Compiled {
 			same++
 		}
 	}
-	if same == len(c.groups) && same == len(former.groups) && c.isolated == former.isolated && !former.allowsAll &&
+	if same == len(c.groups) && same == len(former.groups) && c.isolated == former.isolated && c.nested == former.nested && !former.allowsAll &&
 		slices.Equal(c.missing, former.missing) {
 		return former
 	}

@@ -9,13 +9,15 @@ import (
 
 // work gathers what the rules of a set say of each peer.
 type work struct {
-	peers map[peer]*saying
+	peers  map[peer]*saying
+	nested bool
 }
 
 // saying is what is said of one peer: rules by index, and others with ports of their own.
 type saying struct {
 	rules []int
 	more  []say
+	stop  *rule // that excepts the CIDR, nil for none
 }
 
 func (w *work) of(p peer) *saying {
@@ -38,21 +40,22 @@ func (set *ruleset) all(r *Resolver) *Compiled {
 	if r.options.Mode == policy.Never || !set.isolated && !slices.ContainsFunc(set.rules, func(r *rule) bool { return r.Deny }) {
 		return r.allowAll
 	}
-	w := &work{map[peer]*saying{}}
+	w := &work{peers: map[peer]*saying{}, nested: r.nested}
 	everybody := slices.Clone(set.everybody)
 	set.missing = nil
+	var known []cidrUse
 	for _, use := range set.cidrs {
-		if set.anyMissing(r, use.cidrPeer) {
-			if set.rules[use.rule].Deny {
-				everybody = append(everybody, use.rule)
-			}
-			continue
+		switch {
+		case !set.anyMissing(r, use.cidrPeer):
+			known = append(known, use)
+		case set.rules[use.rule].Deny:
+			everybody = append(everybody, use.rule)
 		}
-		for _, n := range r.cidrs.within(use.prefix) {
-			if use.includes(n.prefix) {
-				w.add(peer{use.kind(), n.identity}, use.rule)
-			}
-		}
+	}
+	if r.nested {
+		set.gatherNested(r, w, known)
+	} else {
+		set.gatherFlat(r, w, known)
 	}
 	for i := range set.rules {
 		for _, s := range set.rules[i].selectors {
@@ -65,6 +68,42 @@ func (set *ruleset) all(r *Resolver) *Compiled {
 		set.gatherServed(r, w)
 	}
 	return set.finish(w, everybody)
+}
+
+// gatherFlat adds what rules say of all named CIDRs inside those that they choose.
+func (set *ruleset) gatherFlat(r *Resolver, w *work, uses []cidrUse) {
+	for _, use := range uses {
+		for _, n := range r.cidrs.within(use.prefix) {
+			if use.includes(n.prefix) {
+				w.add(peer{use.kind(), n.identity}, use.rule)
+			}
+		}
+	}
+}
+
+// gatherNested adds what rules say of the CIDRs that they choose. What one excepts stops what is said of the CIDRs around it, so all that is said of these is
+// said of it again, without the rule that excepts it.
+func (set *ruleset) gatherNested(r *Resolver, w *work, uses []cidrUse) {
+	stops := newNamedCIDRs()
+	for _, use := range uses {
+		w.add(peer{use.kind(), r.cidrs.number[use.prefix]}, use.rule)
+		for _, except := range use.except {
+			number := r.cidrs.number[except]
+			w.of(peer{CIDR, number}).stop = set.rules[use.rule]
+			stops.number[except] = number
+		}
+	}
+	if len(stops.number) == 0 {
+		return
+	}
+	stops.sortAll()
+	for _, use := range uses {
+		for _, n := range stops.within(use.prefix) {
+			if n.prefix != use.prefix && use.includes(n.prefix) {
+				w.add(peer{use.kind(), n.identity}, use.rule)
+			}
+		}
+	}
 }
 
 // anyMissing tells whether a prefix of a choice has no identity yet, and notes those that have none.
@@ -109,7 +148,7 @@ func (set *ruleset) gatherServed(r *Resolver, w *work) {
 func (set *ruleset) finish(w *work, everybody []int) *Compiled {
 	slices.SortFunc(set.missing, comparePrefixes)
 	set.missing = slices.Compact(set.missing)
-	c := &Compiled{isolated: set.isolated, localhost: set.localhost, rules: set.rules, missing: set.missing}
+	c := &Compiled{isolated: set.isolated, localhost: set.localhost, nested: w.nested, rules: set.rules, missing: set.missing}
 	says := set.sayings(&saying{rules: everybody})
 	if !set.isolated {
 		says = append(says, say{rule: len(set.rules), all: true})
@@ -142,7 +181,11 @@ func (set *ruleset) entries(w *work, p peer) []entry {
 			others = others.with(set.sayings(inside))
 		}
 	}
-	return entriesOf(set.sayings(of), others, set.cookies)
+	entries := entriesOf(set.sayings(of), others, set.cookies)
+	if of.stop != nil {
+		entries = append(entries, entry{rule: of.stop.cookie, protocol: Stop, deny: true})
+	}
+	return entries
 }
 
 func (set *ruleset) sayings(s *saying) []say {
@@ -159,7 +202,7 @@ func (set *ruleset) patch(r *Resolver) *Compiled {
 	if set.compiled.allowsAll {
 		return set.compiled
 	}
-	w := &work{map[peer]*saying{}}
+	w := &work{peers: map[peer]*saying{}, nested: r.nested}
 	for p := range set.touched {
 		if p.kind == Identity {
 			set.gatherIdentity(r, w, p)

@@ -39,19 +39,32 @@ const (
 	cookieMin         uint32 = 16 // of rules
 )
 
+// Stop is the protocol of an entry about a named CIDR that says: the CIDRs around this one do not count in it. It is a deny, and no protocol of a packet.
+const Stop uint8 = 255
+
+// IsStop reports whether a key is that of such an entry.
+func (k Key) IsStop() bool { return k.Protocol == Stop && k.Kind == CIDR }
+
 // Classes of keys: a bit of the shape each, as the datapath numbers them.
 const (
 	levels          = 3 // in the map policy, of each kind: everything, a protocol, a port
 	firstRangeClass = 4 * levels
-	classes         = firstRangeClass + 4
+	stopClass       = firstRangeClass + 4 // behind the bits of the others
+	classes         = stopClass + 1
 )
 
-// ShapeLocalhost is the bit of a shape behind those of the classes: the local host is allowed, whatever the entries say.
-const ShapeLocalhost uint32 = 1 << classes
+// Bits of a shape behind those of the classes.
+const (
+	ShapeLocalhost uint32 = 1 << 16 // the local host is allowed, whatever the entries say
+	ShapeNested    uint32 = 1 << 17 // entries about a named CIDR count in those inside it
+	ShapeStops     uint32 = 1 << 18 // there are entries of [Stop]
+)
 
 // class is the one that a key is of.
 func (k Key) class() int {
 	switch {
+	case k.IsStop():
+		return stopClass
 	case k.IsRange():
 		return firstRangeClass + int(k.Kind)
 	case k.PortBits == 16:

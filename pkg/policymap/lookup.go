@@ -1,12 +1,16 @@
 package policymap
 
-import "github.com/waggle-net/waggle/pkg/identity"
+import (
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/identity"
+)
 
 // Peer is whom the datapath takes a packet's other end for.
 type Peer struct {
-	Identity uint32 `json:"identity"`          // of its endpoint, node or world; 0 when unknown, whom no rule allows
-	CIDR     uint32 `json:"cidr"`              // of the longest named CIDR that holds its address; 0 when none does
-	Outside  bool   `json:"outside,omitempty"` // entries of the kind [CIDROutside] count for it
+	Identity uint32   `json:"identity"`          // of its endpoint, node or world; 0 when unknown, whom no rule allows
+	CIDRs    []uint32 `json:"cidrs,omitempty"`   // of the named CIDRs that hold its address, the longest first
+	Outside  bool     `json:"outside,omitempty"` // entries of the kind [CIDROutside] count for it
 }
 
 // Answer is what the datapath says of a new connection.
@@ -30,10 +34,7 @@ func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Answer {
 		return Answer{Allowed: true, Localhost: true}
 	}
 	var answer Answer
-	for _, key := range [...]peer{{Any, 0}, {Identity, p.Identity}, {CIDR, p.CIDR}, {CIDROutside, p.CIDR}} {
-		if key.kind == CIDROutside && !p.Outside || key.kind >= CIDR && p.CIDR == 0 {
-			continue
-		}
+	for _, key := range c.peers(p) {
 		g := c.find(key)
 		if g == nil {
 			continue
@@ -54,11 +55,33 @@ func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Answer {
 	return answer
 }
 
+// peers are those whose entries count for a peer.
+func (c *Compiled) peers(p Peer) []peer {
+	list := []peer{{Any, 0}, {Identity, p.Identity}}
+	for _, number := range p.CIDRs {
+		list = append(list, peer{CIDR, number})
+		if p.Outside {
+			list = append(list, peer{CIDROutside, number})
+		}
+		if !c.nested || c.stops(number) {
+			break
+		}
+	}
+	return list
+}
+
+// stops reports whether the CIDRs around one do not count in it.
+func (c *Compiled) stops(number uint32) bool {
+	g := c.find(peer{CIDR, number})
+	return g != nil && slices.ContainsFunc(g.entries, func(e entry) bool { return e.protocol == Stop })
+}
+
 // hits are what the look-ups of one kind find: everything, the protocol, the port, and the longest range.
 func (g *group) hits(protocol uint8, port uint16) (hits [4]*entry) {
 	for i := range g.entries {
 		e := &g.entries[i]
 		switch key := g.key(*e); {
+		case key.IsStop():
 		case e.protocol != 0 && e.protocol != protocol || port < e.port || port > key.LastPort():
 		case key.IsRange():
 			if hits[3] == nil || hits[3].bits < e.bits {

@@ -21,9 +21,10 @@ type rule struct {
 
 // cidrPeer is a choice of peers by address.
 type cidrPeer struct {
-	prefix netip.Prefix
-	except []netip.Prefix
-	scope  policy.Scope
+	prefix   netip.Prefix
+	except   []netip.Prefix
+	excepted map[netip.Prefix]struct{} // except
+	scope    policy.Scope
 }
 
 func (c *cidrPeer) kind() Kind {
@@ -35,12 +36,15 @@ func (c *cidrPeer) kind() Kind {
 
 // includes tells whether all of a named CIDR is chosen. As the excepted prefixes are named too, it is that or none.
 func (c *cidrPeer) includes(prefix netip.Prefix) bool {
-	for _, except := range c.except {
-		if contains(except, prefix) {
+	if !contains(c.prefix, prefix) {
+		return false
+	}
+	for bits := prefix.Bits(); bits > c.prefix.Bits() && len(c.excepted) > 0; bits-- {
+		if _, found := c.excepted[netip.PrefixFrom(prefix.Addr(), bits).Masked()]; found {
 			return false
 		}
 	}
-	return contains(c.prefix, prefix)
+	return true
 }
 
 // namedRef is a port by name.
@@ -205,9 +209,10 @@ func (r *Resolver) releasePeers(of *rule) {
 }
 
 func newCIDRPeer(p *policy.Peer) cidrPeer {
-	out := cidrPeer{prefix: p.CIDR.Masked(), scope: p.Scope}
+	out := cidrPeer{prefix: p.CIDR.Masked(), scope: p.Scope, excepted: map[netip.Prefix]struct{}{}}
 	for _, except := range p.Except {
 		out.except = append(out.except, except.Masked())
+		out.excepted[except.Masked()] = struct{}{}
 	}
 	return out
 }

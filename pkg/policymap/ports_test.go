@@ -33,6 +33,8 @@ func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
 			require.Equal(t, c.want, of.Shape(), "%+v", c.key)
 		}
 	}
+	require.Equal(t, []uint32{bpf.ShapeLocalhost, bpf.ShapeNested, bpf.ShapeStops, uint32(bpf.PolicyStop)},
+		[]uint32{ShapeLocalhost, ShapeNested, ShapeStops, uint32(Stop)})
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
 		r := run{uint16(random.Uint32()), uint16(random.Uint32())}

@@ -26,6 +26,7 @@ type Resolver struct {
 	podsOf     map[uint32]*podsOf // by identity
 	namedRules map[*rule]struct{} // those in use that name ports of peers
 
+	nested           bool                      // see [Resolver.SetNested]
 	prefixes         prefixCounts              // that rules in use name
 	podPrefix        map[netip.Prefix]struct{} // that named ports need besides
 	podPrefixesStale bool
@@ -83,8 +84,20 @@ func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
 	gone, come := r.cidrs.set(identities)
 	for _, n := range append(gone, come...) {
 		for _, set := range r.rulesets {
-			set.touchCIDR(n.prefix, n.identity)
+			set.touchCIDR(r, n.prefix, n.identity)
 		}
+	}
+}
+
+// SetNested says whether the datapath knows [ShapeNested]. Then a rule about a CIDR has entries about that CIDR alone, and about what it excepts. Otherwise it
+// has entries about each named CIDR inside, whoever names that.
+func (r *Resolver) SetNested(nested bool) {
+	if r.nested == nested {
+		return
+	}
+	r.nested = nested
+	for _, set := range r.rulesets {
+		set.stale = set.stale || len(set.cidrs) > 0
 	}
 }
 
@@ -133,5 +146,5 @@ func (r *Resolver) decide(c *choice) (d Decision) {
 
 // Peer says whom the datapath takes an address of somebody with an identity for.
 func (r *Resolver) Peer(number uint32, address netip.Addr) Peer {
-	return Peer{Identity: number, CIDR: r.cidrs.longest(address), Outside: policy.Outside.Includes(number, r.options)}
+	return Peer{Identity: number, CIDRs: r.cidrs.around(address), Outside: policy.Outside.Includes(number, r.options)}
 }

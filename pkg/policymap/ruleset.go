@@ -103,14 +103,14 @@ func (set *ruleset) touch(number uint32) {
 	}
 }
 
-// touchCIDR does the same for a named CIDR.
-func (set *ruleset) touchCIDR(prefix netip.Prefix, number uint32) {
+// touchCIDR does the same for a named CIDR. Where CIDRs are nested, one that the rules do not name is none of theirs.
+func (set *ruleset) touchCIDR(r *Resolver, prefix netip.Prefix, number uint32) {
 	_, names := set.named[prefix]
 	switch {
 	case set.stale:
 	case set.peersNamed || names || len(set.missing) > 0:
 		set.stale = true
-	case len(set.cidrs) > 0:
+	case len(set.cidrs) > 0 && !r.nested:
 		set.touched[peer{CIDR, number}] = struct{}{}
 	}
 }

@@ -2,6 +2,7 @@ package policymap
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -425,4 +426,41 @@ func TestCompile_APrefixThatComesWhileAnotherIsMissing(t *testing.T) {
 	r.SetCIDRs(some)
 	require.False(t, allowed("10.0.0.1"))
 	require.True(t, allowed("10.0.0.100"))
+}
+
+// TestCompile_NestedCIDRs: with nested CIDRs a rule takes an entry for the CIDR that it chooses, and two for each that it excepts, however many CIDRs inside
+// others name.
+func TestCompile_NestedCIDRs(t *testing.T) {
+	t.Parallel()
+	wide := policyOf("wide", egress(false, cidrPeers(policy.Everyone, "0.0.0.0/0", "169.254.169.254/32"), tcp80))
+	many := policyOf("many")
+	many.Parts[0].Subject.Requirements = []policy.Requirement{label("app", "other")}
+	for i := range 1000 {
+		rule := egress(false, cidrPeers(policy.Outside, netip.PrefixFrom(netip.AddrFrom4([4]byte{50, 0, byte(i >> 8), byte(i)}), 32).String()), anyPorts())
+		rule.Path = fmt.Sprint("spec.egress[", i, "]")
+		many.Parts[0].Rules = append(many.Parts[0].Rules, rule)
+	}
+	r, s := one(policy.Options{Mode: policy.Default}, wide, many)
+	s.subjects[2] = Subject{ID: 2, Labels: map[string]string{"k8s:app": "other"}}
+	for _, nested := range []bool{false, true} {
+		s.nested = nested
+		r = s.resolver()
+		s.nameCIDRs(r, false)
+		_, out := enforced(r)
+		entries, _ := out.Len()
+		require.Equal(t, map[bool]int{false: 1001, true: 2}[nested], entries)
+		require.Equal(t, nested, out.Shape()&(ShapeNested|ShapeStops) == ShapeNested|ShapeStops)
+		for address, want := range map[string]bool{"50.0.0.7": true, "8.8.8.8": true, "169.254.169.254": false} {
+			peer := r.Peer(identity.WorldIPv4, netip.MustParseAddr(address))
+			require.Equal(t, want, out.Lookup(peer, policy.ProtocolTCP, 80).Allowed, address)
+			require.False(t, out.Lookup(peer, policy.ProtocolTCP, 81).Allowed, address)
+		}
+	}
+	// One more CIDR of others changes nothing.
+	_, before := enforced(r)
+	s.cidrs[netip.MustParsePrefix("60.0.0.0/8")] = 0x01ffffff
+	r.SetCIDRs(maps.Clone(s.cidrs))
+	require.False(t, r.Touched())
+	_, after := enforced(r)
+	require.Same(t, before, after)
 }

@@ -19,6 +19,7 @@ type state struct {
 	pods       map[string]Pod
 	subjects   map[uint16]Subject
 	cidrs      map[netip.Prefix]uint32
+	nested     bool // see [Resolver.SetNested]
 }
 
 func newState(options policy.Options) *state {
@@ -47,6 +48,7 @@ func subjectID(pod int) uint16 { return uint16(pod + 1) }
 // resolver tells a new one everything.
 func (s *state) resolver() *Resolver {
 	r := New(s.options)
+	r.SetNested(s.nested)
 	r.SetCIDRs(maps.Clone(s.cidrs))
 	for number, labels := range s.identities {
 		r.UpsertIdentity(number, labels)

@@ -12,6 +12,8 @@ func (k Key) PortText() string {
 	switch {
 	case k.Protocol == 0:
 		return port
+	case k.IsStop():
+		return "nothing of the CIDRs around it"
 	case k.IsRange():
 		port = strconv.Itoa(int(k.Port)) + "-" + strconv.Itoa(int(k.LastPort()))
 	case k.PortBits > 0:

@@ -22,8 +22,9 @@ type compiledWorld struct {
 	resolver *Resolver
 }
 
-func compile(w *policytest.World) *compiledWorld {
+func compile(w *policytest.World, nested bool) *compiledWorld {
 	s := stateOf(w)
+	s.nested = nested
 	r := s.resolver()
 	s.nameCIDRs(r, false)
 	return &compiledWorld{w, w.Policies(), r}
@@ -89,16 +90,25 @@ func disagree(is *Compiled, answer Answer, want policy.Judgement) string {
 // the policies mean.
 func TestCompiled_AnswersAsTheReference(t *testing.T) {
 	t.Parallel()
+	for _, nested := range []bool{false, true} {
+		t.Run(fmt.Sprint("nested ", nested), func(t *testing.T) {
+			t.Parallel()
+			answersAsTheReference(t, nested)
+		})
+	}
+}
+
+func answersAsTheReference(t *testing.T, nested bool) {
 	const questions = 100
 	allowed, denied := 0, 0
 	for n := *seed; n < *seed+*worlds; n++ {
-		w := compile(policytest.New(n, policytest.Small))
+		w := compile(policytest.New(n, policytest.Small), nested)
 		for i := range uint64(questions) {
 			q := w.Question(i)
 			if wrong := w.disagrees(q); wrong != "" {
 				t.Logf("seed %d, question %d: %s", n, i, wrong)
-				fails := func(smaller *policytest.World) bool { return compile(smaller).disagrees(q) != "" }
-				smallest := compile(policytest.Shrink(w.World, fails))
+				fails := func(smaller *policytest.World) bool { return compile(smaller, nested).disagrees(q) != "" }
+				smallest := compile(policytest.Shrink(w.World, fails), nested)
 				t.Fatalf("seed %d, question %d: %s\n%s", n, i, smallest.disagrees(q), smallest)
 			}
 			if policy.Evaluate(w.policies, w.Options, q).Verdict == policy.Allow {

@@ -138,6 +138,7 @@ func newFixture(t testing.TB) *fixture {
 		resolver.UpsertSubject(policymap.Subject{ID: id, Labels: labelsOf(app), Ports: ports})
 		resolver.UpsertPod("shop/"+app, policymap.Pod{Identity: 300 + uint32(id), Addresses: []netip.Addr{addr}, Ports: ports})
 	}
+	resolver.SetNested(true)
 	named := made(t, db, namedcidrs.NewTable)
 	numbers := map[netip.Prefix]uint32{}
 	for i, prefix := range resolver.NamedCIDRs() {
@@ -297,14 +298,13 @@ func (k *fakeKernel) Identity(addr netip.Addr) (uint32, error) {
 	return identity.WorldIPv4, nil
 }
 
-func (k *fakeKernel) CIDR(addr netip.Addr) (id uint32, _ error) {
-	best := -1
-	for prefix, number := range k.cidrs {
-		if prefix.Contains(addr) && prefix.Bits() > best {
-			id, best = number, prefix.Bits()
+func (k *fakeKernel) CIDRs(addr netip.Addr) (ids []uint32, _ error) {
+	for bits := addr.BitLen(); bits >= 0; bits-- {
+		if number := k.cidrs[netip.PrefixFrom(addr, bits).Masked()]; number != 0 {
+			ids = append(ids, number)
 		}
 	}
-	return id, nil
+	return ids, nil
 }
 
 func (k *fakeKernel) Entry(key bpf.PolicyKey) (bpf.PolicyEntry, bool, error) {

@@ -15,9 +15,10 @@ import (
 // Kernel reads the maps of the datapath.
 type Kernel interface {
 	Facts(endpoint uint16) (bpf.EndpointFacts, error)
-	// Identity and CIDR are what an address is taken for; 0 when it is unknown, or in no named CIDR.
+	// Identity is what an address is taken for; 0 when it is unknown.
 	Identity(addr netip.Addr) (uint32, error)
-	CIDR(addr netip.Addr) (uint32, error)
+	// CIDRs are the numbers of the named CIDRs that hold an address, the longest first.
+	CIDRs(addr netip.Addr) ([]uint32, error)
 	// Entry and Range find an entry of a policy.
 	Entry(key bpf.PolicyKey) (e bpf.PolicyEntry, found bool, err error)
 	Range(key bpf.PolicyRangeKey) (e bpf.PolicyEntry, found bool, err error)
@@ -60,7 +61,7 @@ func (s *side) ask(v *View, kernel Kernel) (k models.PolicyKernel, differs []str
 		differs = append(differs, fmt.Sprintf("the endpoint has policy %d (shape %#x) in the kernel and %d (shape %#x) in the table",
 			id, shape, wanted.ID, wanted.Shape))
 	}
-	peer, cidr, more, err := v.taken(kernel, &s.question)
+	peer, cidrs, more, err := v.taken(kernel, &s.question)
 	if err != nil {
 		return k, nil, err
 	}
@@ -76,54 +77,58 @@ func (s *side) ask(v *View, kernel Kernel) (k models.PolicyKernel, differs []str
 		k.Verdict, k.Entry = models.PolicyVerdictAllowed, "the local host is allowed whatever entries say"
 		return k, differs, nil
 	}
-	k.Verdict, k.Entry, err = v.probe(kernel, &lookup{id: id, shape: shape, identity: peer, cidr: cidr,
+	k.Verdict, k.Entry, err = v.probe(kernel, &lookup{id: id, shape: shape, identity: peer, cidrs: cidrs,
 		outside: policy.Outside.Includes(peer, v.Options), protocol: s.question.Protocol, port: s.question.Port})
 	return k, differs, err
 }
 
 // taken is what the kernel takes the peer for, by its address when it has one.
-func (v *View) taken(kernel Kernel, q *policy.Question) (id, cidr uint32, differs []string, err error) {
+func (v *View) taken(kernel Kernel, q *policy.Question) (id uint32, cidrs []uint32, differs []string, err error) {
 	if !q.Peer.Addr.IsValid() {
-		return q.Peer.Identity, 0, nil, nil
+		return q.Peer.Identity, nil, nil, nil
 	}
 	if id, err = kernel.Identity(q.Peer.Addr); err != nil {
-		return id, cidr, nil, err
+		return id, nil, nil, err
 	}
-	if cidr, err = kernel.CIDR(q.Peer.Addr); err != nil {
-		return id, cidr, nil, err
+	if cidrs, err = kernel.CIDRs(q.Peer.Addr); err != nil {
+		return id, nil, nil, err
 	}
 	if id != q.Peer.Identity {
 		differs = append(differs, fmt.Sprintf("the kernel takes %s for identity %d, the tables for %d", q.Peer.Addr, id, q.Peer.Identity))
 	}
-	var want uint32
+	var cidr, want uint32
 	if row, found := v.cidrOf(q.Peer.Addr); found {
 		want = row.Identity
+	}
+	if len(cidrs) > 0 {
+		cidr = cidrs[0]
 	}
 	if cidr != want {
 		differs = append(differs, fmt.Sprintf("the kernel takes %s for CIDR %d, the tables for %d", q.Peer.Addr, cidr, want))
 	}
-	return id, cidr, differs, nil
+	return id, cidrs, differs, nil
 }
 
 // lookup is what the datapath asks of a policy.
 type lookup struct {
-	id, shape      uint32
-	identity, cidr uint32
-	outside        bool
-	protocol       uint8
-	port           uint16
+	id, shape uint32
+	identity  uint32
+	cidrs     []uint32 // the longest first
+	outside   bool
+	protocol  uint8
+	port      uint16
 }
 
 // probe looks at all classes of keys that the shape has. Any deny wins; the entry that it names is the first of those that
 // decide, from the most particular on.
 func (v *View) probe(kernel Kernel, l *lookup) (models.PolicyVerdict, string, error) {
 	var allow, deny string
-	for _, kind := range []bpf.PolicyKind{bpf.PolicyCIDROutside, bpf.PolicyCIDR, bpf.PolicyIdentity, bpf.PolicyAny} {
-		about, asked := l.about(kind)
-		if !asked {
-			continue
-		}
-		found, err := l.entries(kernel, kind, about)
+	asked, err := l.asked(kernel)
+	if err != nil {
+		return "", "", err
+	}
+	for _, one := range asked {
+		found, err := l.entries(kernel, one.kind, one.about)
 		if err != nil {
 			return "", "", err
 		}
@@ -145,17 +150,34 @@ func (v *View) probe(kernel Kernel, l *lookup) (models.PolicyVerdict, string, er
 	return models.PolicyVerdictDenied, "", nil
 }
 
-// about is the identity that entries of a kind are looked up with, and whether they are.
-func (l *lookup) about(kind bpf.PolicyKind) (uint32, bool) {
-	switch kind {
-	case bpf.PolicyIdentity:
-		return l.identity, true
-	case bpf.PolicyCIDR:
-		return l.cidr, l.cidr != 0
-	case bpf.PolicyCIDROutside:
-		return l.cidr, l.cidr != 0 && l.outside
+// about is a kind of entries and the identity that they are looked up with.
+type about struct {
+	kind  bpf.PolicyKind
+	about uint32
+}
+
+// asked lists what the datapath looks up, the most particular first.
+func (l *lookup) asked(kernel Kernel) (list []about, err error) {
+	for _, cidr := range l.cidrs {
+		if l.outside {
+			list = append(list, about{bpf.PolicyCIDROutside, cidr})
+		}
+		list = append(list, about{bpf.PolicyCIDR, cidr})
+		if l.shape&bpf.ShapeNested == 0 {
+			break
+		}
+		if l.shape&bpf.ShapeStops == 0 {
+			continue
+		}
+		_, stops, err := kernel.Entry(bpf.NewPolicyKey(l.id, bpf.PolicyCIDR, cidr, bpf.PolicyProtocol, bpf.PolicyStop, 0))
+		if err != nil {
+			return nil, err
+		}
+		if stops {
+			break
+		}
 	}
-	return 0, true
+	return append(list, about{bpf.PolicyIdentity, l.identity}, about{bpf.PolicyAny, 0}), nil
 }
 
 // hit is an entry that a look-up found.

@@ -37,10 +37,20 @@ func (m Maps) Identity(addr netip.Addr) (uint32, error) {
 	return e.Identity, err
 }
 
-// CIDR implements [Kernel].
-func (m Maps) CIDR(addr netip.Addr) (id uint32, err error) {
-	_, err = m.get(bpf.MapCIDRs, bpf.NewLpmKey(netip.PrefixFrom(addr, addr.BitLen())), &id)
-	return id, err
+// CIDRs implements [Kernel].
+func (m Maps) CIDRs(addr netip.Addr) (ids []uint32, err error) {
+	key, widest := bpf.NewLpmKey(netip.PrefixFrom(addr, addr.BitLen())), bpf.NewLpmKey(netip.PrefixFrom(addr, 0)).Prefixlen
+	for {
+		var v bpf.CIDR
+		found, err := m.get(bpf.MapCIDRs, key, &v)
+		if err != nil || !found {
+			return ids, err
+		}
+		if ids = append(ids, v.Identity); v.Bits <= widest || v.Bits > key.Prefixlen {
+			return ids, nil
+		}
+		key.Prefixlen = v.Bits - 1
+	}
 }
 
 // Entry implements [Kernel].

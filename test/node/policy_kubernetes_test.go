@@ -220,6 +220,11 @@ func (w *world) kubernetesBlocks(t *testing.T) {
 			inbound("x/a", func(f flow) bool { return within("x/c w/* z/*", f.from) || f.from == "x/b" && !f.ipv6 })},
 		{"a whole world less one pod", []string{blocks("{ipBlock: {cidr: 0.0.0.0/0, except: [@w/a/4]}}, {ipBlock: {cidr: '::/0', except: [@w/a/6]}}")}, nil,
 			inbound("x/a", func(f flow) bool { return f.from != "w/a" })},
+		{"a whole world, inside of which another policy names ranges and one pod", []string{
+			blocks("{ipBlock: {cidr: 0.0.0.0/0, except: [@w/a/4]}}, {ipBlock: {cidr: '::/0', except: [@w/a/6]}}"),
+			networkPolicy("w", "podSelector: {matchLabels: {app: b}}, ingress: [{from: [{ipBlock: {cidr: 10.244.0.0/16, except: [10.244.1.0/24]}}, {ipBlock: {cidr: 'fd00::/16', except: ['fd00:10:244:1::/64']}}, "+
+				"{ipBlock: {cidr: @x/b/4}}, {ipBlock: {cidr: @x/b/6}}, {ipBlock: {cidr: @w/a/4}}, {ipBlock: {cidr: @w/a/6}}]}]")}, nil,
+			both(inbound("x/a", func(f flow) bool { return f.from != "w/a" }), inbound("w/b", from("x/b w/a")))},
 		{"egress to the node and outside", []string{networkPolicy("x", selectA+"policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: @node/4}}, {ipBlock: {cidr: @node/6}}]}, "+
 			"{to: [{ipBlock: {cidr: 192.0.2.0/28}}], ports: [{port: 80}]}]")}, nil,
 			outbound("x/a", func(f flow) bool { return f.to == theNode || f.to == theOutside && !f.ipv6 && on("tcp", 80)(f) })},

@@ -188,7 +188,7 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 			return n.onMap(bpf.MapPolicyRanges, func(m *ebpf.Map) error { return clearMap[bpf.PolicyRangeKey, bpf.PolicyEntry](m) })
 		}},
 		{"address ranges are gone", func() error {
-			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error { return clearMap[bpf.LpmKey, uint32](m) })
+			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error { return clearMap[bpf.LpmKey, bpf.CIDR](m) })
 		}},
 		{"an allow becomes a deny", func() error {
 			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error {
@@ -207,16 +207,29 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 		{"an address range has another number", func() error {
 			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
 				var key bpf.LpmKey
-				var value uint32
+				var value bpf.CIDR
 				if all := m.Iterate(); !all.Next(&key, &value) {
 					return errors.Join(errors.New("the map is empty"), all.Err())
 				}
-				return m.Put(key, value+1000)
+				value.Identity += 1000
+				return m.Put(key, value)
+			})
+		}},
+		{"an address range leads to no wider one", func() error {
+			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
+				var key bpf.LpmKey
+				var value bpf.CIDR
+				if all := m.Iterate(); !all.Next(&key, &value) {
+					return errors.Join(errors.New("the map is empty"), all.Err())
+				}
+				value.Bits = 0
+				return m.Put(key, value)
 			})
 		}},
 		{"an address range of nobody is there", func() error {
 			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
-				return m.Put(bpf.NewLpmKey(netip.MustParsePrefix("203.0.113.0/24")), uint32(0x01000001))
+				prefix := netip.MustParsePrefix("203.0.113.0/24")
+				return m.Put(bpf.NewLpmKey(prefix), bpf.NewCIDR(prefix, 0x01000001))
 			})
 		}},
 	} {
