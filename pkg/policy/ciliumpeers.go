@@ -219,13 +219,21 @@ func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
 	case "init":
 		return ids(identity.Init)
 	case "unmanaged":
+		r.matchesNobody(path, name, "every pod on a node with an agent is managed")
 		return ids(identity.Unmanaged)
 	case "ingress":
+		r.matchesNobody(path, name, "there are no proxies of Ingresses")
 		return ids(ingressIdentity)
 	case "cluster":
 		return r.cluster(path), nil
 	}
 	return nil, errors.New("the entity " + quote(name) + " is not known")
+}
+
+// matchesNobody reports an entity that no peer has. The other peers of the rule count.
+func (r *ciliumRule) matchesNobody(path, name, why string) {
+	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonUnsupported, Message: "the entity " + name + " matches no peer: " + why +
+		"; the other peers of the rule count; leave it out"})
 }
 
 // ingressIdentity is that of Cilium's Ingress proxies. Nobody has it here.
