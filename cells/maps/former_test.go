@@ -128,3 +128,34 @@ func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
 		r.end()
 	})
 }
+
+// TestPrivilegedOpen_CIDRsOfTheReleaseBefore: values get the length of their key. That release has fewer entries; what does not fit there is no error here.
+func TestPrivilegedOpen_CIDRsOfTheReleaseBefore(t *testing.T) {
+	t.Parallel()
+	inMapDir(t, func(dir string) {
+		all, err := bpf.MapSpecs()
+		if err != nil {
+			t.Error(err)
+		}
+		now := layout{all[bpf.MapCIDRs].Copy(), bpf.LayoutVersion(bpf.MapCIDRs), bpf.FormerLayout(bpf.MapCIDRs)}
+		now.Name = "numbers"
+		before := layout{now.Former.Spec.Copy(), now.Former.Version, nil}
+		before.Name, before.MaxEntries = "numbers", 2
+		v4, v6, more := netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/16"), netip.MustParsePrefix("192.0.2.0/24")
+		r := startRun(t, dir, before)
+		for i, prefix := range []netip.Prefix{v4, v6} {
+			if err := r.s.Put("numbers", bpf.NewLpmKey(prefix), uint32(i+1)); err != nil {
+				t.Error(err)
+			}
+		}
+		r.end()
+		r = startRun(t, dir, now)
+		if err := r.s.Put("numbers", bpf.NewLpmKey(more), bpf.NewCIDR(more, 3)); err != nil {
+			t.Error(err)
+		}
+		r.end()
+		wantKeys(t, dir, "numbers_v2", map[bpf.LpmKey]bpf.CIDR{bpf.NewLpmKey(v4): bpf.NewCIDR(v4, 1), bpf.NewLpmKey(v6): bpf.NewCIDR(v6, 2),
+			bpf.NewLpmKey(more): bpf.NewCIDR(more, 3)})
+		wantKeys(t, dir, "numbers_v1", map[bpf.LpmKey]uint32{bpf.NewLpmKey(v4): 1, bpf.NewLpmKey(v6): 2})
+	})
+}

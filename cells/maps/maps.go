@@ -277,10 +277,7 @@ func (s *store) PutFormer(name string, key, value, former any) error {
 		if t.resized {
 			return t.put(key, value)
 		}
-		if err := t.m.Put(key, former); err != nil {
-			return fmt.Errorf("write to %s: %w", t.pin, err)
-		}
-		return nil
+		return t.write(key, former)
 	})
 }
 

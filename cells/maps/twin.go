@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // twin is the same map in another form, which programs of another generation may read. Every write goes there as well.
@@ -38,10 +39,16 @@ func (t *twin) put(key, value any) error {
 	if t.m.Type() == ebpf.Array && binary.NativeEndian.Uint32(k) >= t.m.MaxEntries() {
 		return nil // the smaller map cannot have it, and whoever reads that knows that it may be missing
 	}
-	if err := t.m.Put(k, v); err != nil {
-		return fmt.Errorf("write to %s: %w", t.pin, err)
+	return t.write(k, v)
+}
+
+// write writes an entry of the twin's layout.
+func (t *twin) write(key, value any) error {
+	err := t.m.Put(key, value)
+	if full := errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC); err == nil || full && !t.resized {
+		return nil // the release before has a smaller map, and is without the entry as well
 	}
-	return nil
+	return fmt.Errorf("write to %s: %w", t.pin, err)
 }
 
 // remove repeats a deletion; what never was there is no error.

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/waggle-net/waggle/bpf"
 )
 
 // Numbers of named CIDRs: Cilium's scope of identities that mean something to one node alone.
@@ -22,6 +24,7 @@ const (
 type cidrs struct {
 	kernel  cidrMap
 	room    int
+	nested  bool                    // no program of the previous release, whose map may be smaller, runs
 	numbers map[netip.Prefix]uint32 // of those that are named, and of those that are still in the map
 	written map[netip.Prefix]uint32 // what the map has
 	known   map[uint32]bool         // numbers that it has: addresses may be known by them
@@ -71,7 +74,7 @@ func (c *cidrs) name(prefixes []netip.Prefix, beyond map[netip.Prefix]bool) (all
 		c.named[p] = true
 		switch {
 		case c.numbers[p] != 0 || beyond[p]:
-		case len(c.numbers) >= c.room:
+		case len(c.numbers) >= c.limit():
 			c.full[p] = true
 		default:
 			number := c.next()
@@ -80,9 +83,17 @@ func (c *cidrs) name(prefixes []netip.Prefix, beyond map[netip.Prefix]bool) (all
 	}
 	if without := len(c.full); without > 0 {
 		err = fmt.Errorf("%d of %d address ranges that policies name do not fit into the map cidrs, which holds %d: rules about them "+
-			"grant nothing; raise --bpf-cidr-map-max", without, len(prefixes), c.room)
+			"grant nothing; raise --bpf-cidr-map-max", without, len(prefixes), c.limit())
 	}
 	return maps.Clone(c.numbers), err
+}
+
+// limit is how many ranges all programs can read.
+func (c *cidrs) limit() int {
+	if former := bpf.FormerLayout(bpf.MapCIDRs); former != nil && !c.nested {
+		return min(c.room, int(former.Spec.MaxEntries))
+	}
+	return c.room
 }
 
 func (c *cidrs) next() uint32 {

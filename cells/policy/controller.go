@@ -120,6 +120,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 
 	replaced := c.replaced(txn, changed)
 	if replaced || c.earlier.nested {
+		c.cidrs.nested = true
 		c.in.resolver.SetNested(true)
 	}
 	want := c.compile(txn)

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
@@ -204,4 +205,16 @@ func TestExcept_OfAKnownRange_IsAnotherPolicy(t *testing.T) {
 		w.step(t)
 		require.Equal(t, known, id() != before, "known %t", known)
 	}
+}
+
+// While programs of the previous release may run, whose map of address ranges is smaller, no more ranges are named than that has.
+func TestRanges_WhileProgramsOfThePreviousReleaseRun_AreFewer(t *testing.T) {
+	t.Parallel()
+	former := bpf.FormerLayout(bpf.MapCIDRs)
+	require.NotNil(t, former)
+	c := newCIDRs(nil)
+	c.room = int(former.Spec.MaxEntries) + 1000
+	require.Equal(t, int(former.Spec.MaxEntries), c.limit())
+	c.nested = true
+	require.Equal(t, c.room, c.limit())
 }
