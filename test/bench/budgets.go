@@ -36,6 +36,8 @@ var (
 	nativeTCPBudget    = atLeastOf(0.80) // of the rate over one bare veth pair
 	tunnelTCPBudget    = atLeastOf(0.93) // over IPv4, of the rate by routes
 	tunnelUDPBudget    = atLeastOf(0.88)
+	tunnelBulkBudget   = atLeastOf(1 / 1.15)
+	underlayIPv6Budget = atLeastOf(0.65)
 	changesBudget      = atLeastOf(0.98) // while addresses elsewhere change
 	changesCPUBudget   = figures.AtMost(figures.Value{Number: 0.5, Unit: "% of a core"})
 	establishedBudget  = figures.AtMost(figures.Value{Number: 40, Unit: figures.NanoSec})

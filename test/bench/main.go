@@ -86,7 +86,7 @@ func (b *bench) parts() []part {
 	return append([]part{
 		{"attaching and detaching pods", b.attach, []figures.Limit{addIPv4Budget, addDualBudget, addCrowdedBudget, delBudget, addBurstBudget}},
 		{"traffic between pods", b.traffic, []figures.Limit{requestBudget, oneRuleBudget, manyRulesBudget}},
-		{"traffic between nodes", b.betweenNodes, []figures.Limit{nativeTCPBudget, tunnelTCPBudget, tunnelUDPBudget}},
+		{"traffic between nodes", b.betweenNodes, []figures.Limit{nativeTCPBudget, tunnelTCPBudget, tunnelUDPBudget, underlayIPv6Budget, tunnelBulkBudget}},
 		{"addresses that change", b.addressChanges, []figures.Limit{changesBudget, changesCPUBudget}},
 		{"verdicts of changed policies", b.verdicts, []figures.Limit{verdictBudget, mapMemoryBudget}},
 		{"the agent itself", b.agent, []figures.Limit{coldStartBudget, residentBudget, restCPUBudget}},

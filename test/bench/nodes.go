@@ -20,6 +20,7 @@ type nodePair struct {
 	path    map[bool]path // by whether it is IPv6
 	tcp     []time.Duration
 	udp     []time.Duration
+	bulk    []time.Duration
 }
 
 // startPair starts two nodes whose pods reach each other by a routing mode.
@@ -61,7 +62,7 @@ func (b *bench) startPair(ctx context.Context, args ...string) (_ *nodePair, err
 			return nil, err
 		}
 	}
-	return p, p.pastStack(ctx)
+	return p, nil
 }
 
 // introduce tells a node of a pod of another one what its CiliumEndpoint would say.
@@ -115,10 +116,17 @@ func reached(ctx context.Context, from, to *nodekit.Pod, ipv6 bool) error {
 // betweenNodes compares request-response between pods of two nodes by routes with that over one bare veth pair, and through the tunnel with that by routes.
 func (b *bench) betweenNodes(ctx context.Context) error {
 	var pairs []*nodePair
-	for _, args := range [][]string{{"--routing-mode=native", "--auto-direct-node-routes"}, {"--routing-mode=tunnel"}} {
-		p, err := b.startPair(ctx, args...)
+	for _, mode := range []struct {
+		args      []string
+		pastStack bool
+	}{{[]string{"--routing-mode=native", "--auto-direct-node-routes"}, true}, {[]string{"--routing-mode=tunnel"}, true},
+		{[]string{"--routing-mode=tunnel", "--underlay-protocol=ipv6"}, false}} {
+		p, err := b.startPair(ctx, mode.args...)
+		if err == nil && mode.pastStack {
+			err = p.pastStack(ctx)
+		}
 		if err != nil {
-			return fmt.Errorf("two nodes with %s: %w", args[0], err)
+			return fmt.Errorf("two nodes with %v: %w", mode.args, err)
 		}
 		defer p.cluster.Close()
 		pairs = append(pairs, p)
@@ -131,11 +139,9 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 		defer joined.Close()
 		pairs = append(pairs, &nodePair{path: sideOf("", joined).path})
 	}
-	native, tunnel, bare, redirected := pairs[0], pairs[1], pairs[2], pairs[3]
 	for _, ipv6 := range []bool{false, true} {
-		family := map[bool]string{false: "IPv4", true: "IPv6"}[ipv6]
 		for _, p := range pairs {
-			p.tcp, p.udp = nil, nil
+			p.tcp, p.udp, p.bulk = nil, nil, nil
 		}
 		for round := range 2 * b.rounds { // each begins with the other pair
 			for i := range pairs {
@@ -144,18 +150,34 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 				}
 			}
 		}
-		tcp, udp := unlimited, unlimited
-		if !ipv6 {
-			tcp, udp = tunnelTCPBudget, tunnelUDPBudget
-		}
-		b.compareRates("request-response between nodes by TCP over "+family+", programs that redirect against a bare veth", redirected.tcp, bare.tcp, unlimited)
-		b.compareRates("request-response between nodes by TCP over "+family+", routes against programs that redirect", native.tcp, redirected.tcp, unlimited)
-		b.compareRates("request-response between nodes by TCP over "+family+", routes against a bare veth", native.tcp, bare.tcp, nativeTCPBudget)
-		b.compareRates("request-response between nodes by UDP over "+family+", routes against a bare veth", native.udp, bare.udp, unlimited)
-		b.compareRates("request-response between nodes by TCP over "+family+", tunnel against routes", tunnel.tcp, native.tcp, tcp)
-		b.compareRates("request-response between nodes by UDP over "+family+", tunnel against routes", tunnel.udp, native.udp, udp)
+		b.showNodes(ipv6, pairs[0], pairs[1], pairs[2], pairs[3], pairs[4])
 	}
 	return nil
+}
+
+// showNodes prints the ways between nodes beside the bare pair and the pair of programs that redirect. The budgets of tunnels are those of IPv4 inside.
+func (b *bench) showNodes(ipv6 bool, native, tunnel, underlayIPv6, bare, redirected *nodePair) {
+	family, tcp, udp, bulk, underlay := "IPv4", tunnelTCPBudget, tunnelUDPBudget, tunnelBulkBudget, underlayIPv6Budget
+	if ipv6 {
+		family, tcp, udp, bulk, underlay = "IPv6", unlimited, unlimited, unlimited, unlimited
+	}
+	for _, row := range []struct {
+		what          string
+		ours, control []time.Duration
+		budget        figures.Limit
+	}{
+		{"request-response by TCP, programs that redirect against a bare veth", redirected.tcp, bare.tcp, unlimited},
+		{"request-response by TCP, routes against programs that redirect", native.tcp, redirected.tcp, unlimited},
+		{"request-response by TCP, routes against a bare veth", native.tcp, bare.tcp, nativeTCPBudget},
+		{"request-response by UDP, routes against a bare veth", native.udp, bare.udp, unlimited},
+		{"request-response by TCP, tunnel against routes", tunnel.tcp, native.tcp, tcp},
+		{"request-response by UDP, tunnel against routes", tunnel.udp, native.udp, udp},
+		{"request-response by TCP, tunnel over IPv6 against routes", underlayIPv6.tcp, native.tcp, underlay},
+		{"64 MB by TCP, routes against a bare veth", native.bulk, bare.bulk, unlimited},
+		{"64 MB by TCP, tunnel against routes", tunnel.bulk, native.bulk, bulk},
+	} {
+		b.compareRates("between nodes, "+family+": "+row.what, row.ours, row.control, row.budget)
+	}
 }
 
 func (p *nodePair) round(ipv6 bool) error {
@@ -167,7 +189,11 @@ func (p *nodePair) round(ipv6 bool) error {
 	if err != nil {
 		return fmt.Errorf("UDP: %w", err)
 	}
-	p.tcp, p.udp = append(p.tcp, tcp), append(p.udp, median(udp))
+	bulk, err := p.path[ipv6].stream()
+	if err != nil {
+		return fmt.Errorf("stream: %w", err)
+	}
+	p.tcp, p.udp, p.bulk = append(p.tcp, tcp), append(p.udp, median(udp)), append(p.bulk, bulk)
 	return nil
 }
 
