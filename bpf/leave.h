@@ -89,7 +89,7 @@ __attribute__((noinline)) int leave_route(struct __sk_buff *skb, __u32 family, _
 }
 
 /* leave_send sends a packet, which has its new ends already, on the way that was found. */
-static __always_inline verdict leave_send(struct __sk_buff *skb, __u32 family)
+__attribute__((noinline)) int leave_send(struct __sk_buff *skb, __u32 family)
 {
 	struct leave *leave = leave_work();
 	verdict v;

@@ -1,5 +1,5 @@
-/* Entries of translated flows, and the translation under way. What works on a map stands in a function for each family, as the verifier does
- * not keep apart which of the maps memory belongs to; here and in what finds, makes and uses entries (nat_find.h, nat_create.h, nat_rewrite.h,
+/* Entries of translated flows, and the translation under way. Code that uses the memory of a map stands in a branch for each family, as the verifier
+ * does not keep apart which of the maps memory belongs to; here and in what finds, makes and uses entries (nat_find.h, nat_create.h, nat_rewrite.h,
  * nat_error.h) all functions are real ones, so that it walks through each once. */
 #pragma once
 
@@ -138,65 +138,48 @@ static __always_inline void nat_read4(struct nat_entry6 *to, const struct nat_en
 	*nat_rest(to, 6) = *nat_rest((void *)from, 4);
 }
 
-/* nat_load copies the entry of a key, and says whether there is one; memory that serves another one by now is none. */
-__attribute__((noinline)) int nat_load4(__u32 which)
+/* nat_load copies the entry of a key into its slot, and reports whether there is one; memory that serves another key by now is none. */
+__attribute__((noinline)) int nat_load(__u32 family, __u32 which)
 {
 	struct nat_work *work = nat_work();
 	struct nat_slot *slot = nat_slot(work, which);
-	struct nat_entry4 *entry;
+	struct nat_entry4 *entry4;
+	struct nat_entry6 *entry;
 	__u32 check;
 
 	if (!slot)
 		return 0;
+	if (family == 6) {
+		if (!(entry = bpf_map_lookup_elem(&nat6, &slot->key)))
+			return 0;
+		slot->entry = *entry;
+		return slot->entry.check == nat_check6(&slot->key);
+	}
 	check = nat_check4(&work->key4, &slot->key);
-	if (!(entry = bpf_map_lookup_elem(&nat4, &work->key4)))
+	if (!(entry4 = bpf_map_lookup_elem(&nat4, &work->key4)))
 		return 0;
-	nat_read4(&slot->entry, entry);
+	nat_read4(&slot->entry, entry4);
 	return slot->entry.check == check;
 }
 
-__attribute__((noinline)) int nat_load6(__u32 which)
-{
-	struct nat_slot *slot = nat_slot(nat_work(), which);
-	struct nat_entry6 *entry;
-
-	if (!slot || !(entry = bpf_map_lookup_elem(&nat6, &slot->key)))
-		return 0;
-	slot->entry = *entry;
-	return slot->entry.check == nat_check6(&slot->key);
-}
-
-static __always_inline int nat_load(__u32 family, __u32 which) { return family == 6 ? nat_load6(which) : nat_load4(which); }
-
-/* nat_store writes an entry with its check. */
-__attribute__((noinline)) int nat_store4(__u32 which, __u64 how)
+/* nat_store writes the entry of a slot with its check. */
+__attribute__((noinline)) int nat_store(__u32 family, __u32 which, __u64 how)
 {
 	struct nat_work *work = nat_work();
 	struct nat_slot *slot = nat_slot(work, which);
 
 	if (!slot)
 		return -ERRNO_NO_MEMORY;
+	if (family == 6) {
+		slot->entry.check = nat_check6(&slot->key);
+		return bpf_map_update_elem(&nat6, &slot->key, &slot->entry, how);
+	}
 	work->entry4.check = nat_check4(&work->key4, &slot->key);
 	work->entry4.expires = slot->entry.expires;
 	work->entry4.saddr = *(half_word *)slot->entry.saddr;
 	work->entry4.daddr = *(half_word *)slot->entry.daddr;
 	*nat_rest(&work->entry4, 4) = *nat_rest(&slot->entry, 6);
 	return bpf_map_update_elem(&nat4, &work->key4, &work->entry4, how);
-}
-
-__attribute__((noinline)) int nat_store6(__u32 which, __u64 how)
-{
-	struct nat_slot *slot = nat_slot(nat_work(), which);
-
-	if (!slot)
-		return -ERRNO_NO_MEMORY;
-	slot->entry.check = nat_check6(&slot->key);
-	return bpf_map_update_elem(&nat6, &slot->key, &slot->entry, how);
-}
-
-static __always_inline int nat_store(__u32 family, __u32 which, __u64 how)
-{
-	return family == 6 ? nat_store6(which, how) : nat_store4(which, how);
 }
 
 /* nat_delete deletes the entry of a key. The flow counts no more when that was the one of its first direction, as the slot has it. */
@@ -217,6 +200,16 @@ __attribute__((noinline)) int nat_delete(__u32 family, __u32 which)
 	if (!err && !(slot->entry.flags & NAT_REPLY))
 		nat_discharge(&slot->entry, family);
 	return err;
+}
+
+/* nat_set_source makes an address the source of the entry of the work, and reports whether there is one: 0 is none. */
+static __always_inline int nat_set_source(struct nat_work *work, __u32 family, __be32 ipv4, const word *ipv6)
+{
+	word *source = (word *)work->entry.saddr;
+
+	source[0] = family == 6 ? ipv6[0] : ipv4;
+	source[1] = family == 6 ? ipv6[1] : 0;
+	return !!(source[0] | source[1]);
 }
 
 /* nat_twin_key makes the key of the other direction. */

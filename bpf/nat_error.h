@@ -12,9 +12,10 @@
 #include "reasons.h"
 
 /* nat_word replaces 16 bits inside an ICMP message, whose own checksum stands at another offset. */
-static __always_inline long nat_word(struct __sk_buff *skb, __u32 at, __be16 was, __be16 is, __u32 checksum)
+__attribute__((noinline)) int nat_word(struct __sk_buff *skb, __u32 at, __u32 was, __u32 now, __u32 checksum)
 {
-	long err = bpf_l4_csum_replace(skb, checksum, was, is, 2);
+	__be16 is = now;
+	long err = bpf_l4_csum_replace(skb, checksum, (__u16)was, is, 2);
 
 	return err | bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
@@ -23,37 +24,35 @@ static __always_inline long nat_word(struct __sk_buff *skb, __u32 at, __be16 was
 __attribute__((noinline)) int nat_quoted(struct __sk_buff *skb, __u32 at, __u32 end, __s64 difference, __u32 checksum)
 {
 	struct nat_work *work = nat_work();
-	__u32 own, sum;
+	__u32 own, how, sum, is_icmp;
 	__be16 old = 0;
-	__u64 how;
 	int err;
 
 	if (!work)
 		return -1;
-	own = nat_checksum(work->key.protocol, &how);
-	if (!own)
+	how = nat_checksum(work->key.protocol);
+	if (!how)
 		return work->key.sport != work->entry.sport || work->key.dport != work->entry.dport;
-	if (at + own + sizeof(old) > end || bpf_skb_load_bytes(skb, at + own, &old, sizeof(old)))
+	own = at + (how >> 8 & 0xff);
+	if (own + sizeof(old) > end || bpf_skb_load_bytes(skb, own, &old, sizeof(old)))
 		own = 0;
-	sum = (__u16)~old;
-	if (how)
-		sum += (__u32)(difference & 0xffff) + ((__u32)difference >> 16);
+	sum = (__u16)~old + ((__u32)(difference & 0xffff) + ((__u32)difference >> 16)) * !!(how & BPF_F_PSEUDO_HDR);
 	sum += (__u16)~work->key.dport + work->entry.dport;
-	if (l4_is_icmp(work->key.protocol)) {
-		err = nat_word(skb, at + 4, work->key.dport, work->entry.dport, checksum);
-	} else {
+	is_icmp = l4_is_icmp(work->key.protocol);
+	err = nat_word(skb, at + 4 * is_icmp, work->key.dport, work->entry.dport, checksum);
+	if (!is_icmp) {
 		sum += (__u16)~work->key.sport + work->entry.sport;
-		err = nat_word(skb, at, work->key.dport, work->entry.dport, checksum);
 		err |= nat_word(skb, at + 2, work->key.sport, work->entry.sport, checksum);
 	}
-	if (!own || (!old && (how & BPF_F_MARK_MANGLED_0)))
+	how &= BPF_F_MARK_MANGLED_0;
+	if (!own || (!old && how))
 		return err;
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (__u16)~sum;
-	if (!sum && (how & BPF_F_MARK_MANGLED_0))
+	if (!sum && how)
 		sum = 0xffff;
-	return err | nat_word(skb, at + own, old, sum, checksum);
+	return err | nat_word(skb, own, old, sum, checksum);
 }
 
 /* nat_rewrite_error translates an ICMP error about a packet whose IP header is quoted at one offset and whose upper header at another. The

@@ -20,10 +20,14 @@ static __always_inline int nat_is_twin(const struct nat_work *work)
 	return !differ;
 }
 
-/* nat_closed tells from the flags of both directions whether a connection has ended. */
-static __always_inline int nat_closed(__u32 own, __u32 twin)
+/* nat_closed is not 0 when the flags of both directions say that a connection has ended. */
+static __always_inline __u32 nat_closed(__u32 own, __u32 twin) { return ((own | twin) & NAT_SENDER_RESET) | (own & twin & NAT_SENDER_FIN); }
+
+/* nat_reopens reports whether a SYN begins a connection anew that the flags of both directions say has ended. What answers the beginning of a
+ * connection, while its entries say that it has ended, answers one that was not translated. */
+__attribute__((noinline)) int nat_reopens(__u32 tcp_flags, __u32 own, __u32 twin)
 {
-	return ((own | twin) & NAT_SENDER_RESET) || (own & twin & NAT_SENDER_FIN);
+	return (tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(own, twin) : (own | twin) & NAT_SENDER_CLOSING);
 }
 
 /* nat_restore stores the missing entry of the replies to a flow, and returns 0 when it cannot, because another flow uses the port now or the map is
@@ -91,8 +95,7 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 	} else if (lives && !(flags & NAT_REPLY)) {
 		is_twin = lives = nat_restore(family);
 	}
-	/* What answers the beginning of a connection, while its entries say that it has ended, answers one that was not translated. */
-	if ((tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(flags, other) : (flags | other) & NAT_SENDER_CLOSING))
+	if (nat_reopens(tcp_flags, flags, other))
 		lives = 0;
 	if (!lives) {
 		if (is_twin)

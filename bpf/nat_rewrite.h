@@ -50,22 +50,20 @@ static __always_inline long nat_addresses(struct __sk_buff *skb, struct nat_work
 	return err | bpf_l3_csum_replace(skb, at + __builtin_offsetof(struct iphdr, check), 0, difference, 0);
 }
 
-/* Where an upper header has its checksum, and how that is mended; 0 is nowhere. */
-static __always_inline __u32 nat_checksum(__u8 protocol, __u64 *how)
+/* nat_checksum returns where an upper header has its checksum, in bits 8 to 15, and the flags with which helpers mend it below; 0 is nowhere. Its own
+ * function: the verifier would walk its callers once for each protocol. */
+__attribute__((noinline)) int nat_checksum(__u32 protocol)
 {
-	*how = BPF_F_PSEUDO_HDR;
 	switch (protocol) {
 	case IPPROTO_TCP:
-		return 16;
+		return 16 << 8 | BPF_F_PSEUDO_HDR;
 	case IPPROTO_UDP:
 	case IPPROTO_UDPLITE:
-		*how |= BPF_F_MARK_MANGLED_0; /* 0 says that there is none */
-		return 6;
+		return 6 << 8 | BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0; /* 0 says that there is none */
 	case PROTOCOL_ICMPV6:
-		return 2;
+		return 2 << 8 | BPF_F_PSEUDO_HDR;
 	case IPPROTO_ICMP:
-		*how = 0;
-		return 2;
+		return 2 << 8;
 	}
 	return 0;
 }
@@ -87,7 +85,9 @@ __attribute__((noinline)) int nat_rewrite(struct __sk_buff *skb, __u32 family, _
 	was[1] = work->key.dport;
 	is[0] = work->entry.sport;
 	is[1] = work->entry.dport;
-	checksum = nat_checksum(work->key.protocol, &how);
+	how = nat_checksum(work->key.protocol);
+	checksum = how >> 8 & 0xff;
+	how &= 0xff;
 	if (!checksum && (was[0] != is[0] || was[1] != is[1]))
 		return DROP(FILE_NAT_REWRITE, REASON_SERVICE_PROTOCOL); /* SCTP has a checksum that cannot be mended */
 	nat_pair(work->was, work->key.saddr, work->key.daddr, family);

@@ -135,18 +135,12 @@ __attribute__((noinline)) int netdev_quoted(struct __sk_buff *skb, struct flow *
 	       netdev_changes(work);
 }
 
-/* netdev_address copies the address under which packets leave by a device, and says whether it has one of the family. */
-static __always_inline int netdev_address(__u32 ifindex, __u32 family, __u8 *addr)
+/* netdev_source makes the address under which packets leave by a device the source of the entry of the work. It reports whether the device has an
+ * address of the family. */
+__attribute__((noinline)) int netdev_source(__u32 ifindex, __u32 family)
 {
 	struct netdev *dev = bpf_map_lookup_elem(&netdevs, &ifindex);
+	struct nat_work *work = nat_work();
 
-	if (!dev)
-		return 0;
-	if (family == 6) {
-		__builtin_memcpy(addr, dev->ipv6, sizeof(dev->ipv6));
-		return word_at(addr) || word_at(addr + 8);
-	}
-	__builtin_memset(addr, 0, 16);
-	*(__be32 *)addr = dev->ipv4;
-	return !!dev->ipv4;
+	return dev && work ? nat_set_source(work, family, dev->ipv4, (const word *)dev->ipv6) : 0;
 }

@@ -76,7 +76,7 @@ __attribute__((noinline)) int begin(struct __sk_buff *skb, const struct flow *fl
 	};
 	__builtin_memcpy(work->entry.saddr, work->key.saddr, sizeof(work->entry.saddr));
 	__builtin_memcpy(work->entry.daddr, work->key.daddr, sizeof(work->entry.daddr));
-	if (endpoint && !netdev_address(skb->ifindex, flow->family, work->entry.saddr))
+	if (endpoint && !netdev_source(skb->ifindex, flow->family))
 		return DROP(FILE_NETDEV_EGRESS, REASON_NAT_NO_MAPPING);
 	return snat_create(skb, flow->family);
 }

@@ -31,12 +31,12 @@
 #include "snat.h"
 
 /* follow translates a packet whose flow's entry was found or made. */
-static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
+__attribute__((noinline)) int follow(struct __sk_buff *skb, struct flow *flow)
 {
 	struct nat_work *work = nat_work();
 	verdict v;
 
-	if (!work)
+	if (!work || !flow)
 		return DROP(FILE_NETDEV_INGRESS, REASON_WRITE);
 	if (!netdev_changes(work))
 		return PASS;
@@ -62,6 +62,16 @@ static __always_inline __u32 counts_for(const struct addr_key *backend)
 	return ref && !(ref->flags & ADDRESS_HOST) ? ref->id : 0;
 }
 
+/* tunnel_source makes the address under which the node sends into the tunnel, and to which replies come back through it, the source of the entry of the
+ * work. It reports whether there is one. */
+__attribute__((noinline)) int tunnel_source(__u32 family)
+{
+	struct nat_work *work = nat_work();
+	struct overlay *now = overlay_now();
+
+	return now && work ? nat_set_source(work, family, now->ipv4, (const word *)now->ipv6) : 0;
+}
+
 /* elsewhere makes of the entry one towards a backend on another node, which must answer to this one. */
 static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flow, struct nat_work *work)
 {
@@ -70,16 +80,16 @@ static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flo
 
 	work->entry.twin = NAT_FROM_OUTSIDE;
 	work->entry.flags |= NAT_REDIRECT;
-	if (!leave || !netdev_address(skb->ifindex, flow->family, work->entry.saddr))
+	if (!leave || !netdev_source(skb->ifindex, flow->family))
 		return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	if ((v = leave_route(skb, flow->family, 0)) != CONTINUE)
 		return v == STEP_TOO_BIG ? DROP_ALOUD(FILE_NETDEV_INGRESS, REASON_TOO_BIG) : v;
 	/* A node that is reached without the tunnel may be reached through it later. */
 	if (overlay_leads(leave->ifindex) || admit_target(flow->family))
-		return overlay_address(flow->family, work->entry.saddr) ? CONTINUE : DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
+		return tunnel_source(flow->family) ? CONTINUE : DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
 	/* A device without an address of its own takes that of the one by which the client came. */
-	if (leave->ifindex != skb->ifindex && !netdev_address(leave->ifindex, flow->family, work->entry.saddr))
-		netdev_address(skb->ifindex, flow->family, work->entry.saddr);
+	if (leave->ifindex != skb->ifindex && !netdev_source(leave->ifindex, flow->family))
+		netdev_source(skb->ifindex, flow->family);
 	return CONTINUE;
 }
 

@@ -43,23 +43,6 @@ static __always_inline int overlay_leads(__u32 ifindex)
 	return tunnel_port && (now = overlay_now()) && now->way && now->way == ifindex;
 }
 
-/* overlay_address copies the address under which the node sends into the tunnel, and to which replies come back through it. It reports whether
- * there is one. */
-static __always_inline int overlay_address(__u32 family, __u8 *addr)
-{
-	struct overlay *now = overlay_now();
-
-	if (!now)
-		return 0;
-	if (family == 6) {
-		__builtin_memcpy(addr, now->ipv6, sizeof(now->ipv6));
-		return word_at(addr) || word_at(addr + 8);
-	}
-	__builtin_memset(addr, 0, 16);
-	*(__be32 *)addr = now->ipv4;
-	return !!now->ipv4;
-}
-
 /* overlay_vni is the VNI of what an endpoint with an identity sends. A number of this node alone does not fit into a VNI, and nobody else would know whose
  * it is. */
 static __always_inline __u32 overlay_vni(__u32 identity) { return identity & IDENTITY_SCOPE ? IDENTITY_WORLD : identity; }

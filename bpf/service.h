@@ -128,11 +128,24 @@ static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u
 	return member.backend;
 }
 
-/* service_slot is the backend of one try. */
-static __always_inline __u32 service_slot(const struct service *service, const struct choice *choice, __u32 random, __u32 try)
+/* service_take makes a backend that of the choice. */
+__attribute__((noinline)) int service_take(struct choice *choice, __u32 id)
 {
+	if (!choice || !id || !backend_copy(id, &choice->backend))
+		return 0;
+	choice->id = id;
+	return 1;
+}
+
+/* service_try takes the backend of one try, and reports whether there is one. */
+__attribute__((noinline)) int service_try(struct choice *choice, __u32 random, __u32 try)
+{
+	const struct service *service;
 	__u32 *id = NULL, slot;
 
+	if (!choice || !choice->service.count)
+		return 0;
+	service = &choice->service;
 	if ((service->flags & SERVICE_MAGLEV) && service->maglev_size && !choice->internal && !try) {
 		slot = service->maglev + choice->hash % service->maglev_size;
 		id = bpf_map_lookup_elem(&maglev, &slot);
@@ -141,46 +154,31 @@ static __always_inline __u32 service_slot(const struct service *service, const s
 		slot = service->first + (random + try) % service->count;
 		id = bpf_map_lookup_elem(&service_slots, &slot);
 	}
-	return id ? *id : 0;
+	return id && service_take(choice, *id);
 }
 
-/* service_choose chooses a backend of the service that was found, and says whether there is one. */
+/* service_choose chooses a backend of the service that was found, and reports whether there is one. */
 __attribute__((noinline)) int service_choose(struct choice *choice)
 {
+	__u32 random = bpf_get_prandom_u32(), seconds;
 	struct affinity_entry chosen = {};
 	struct affinity_key client;
-	struct service service;
-	struct backend backend = {};
-	__u32 id = 0, random = bpf_get_prandom_u32();
-	int keeps;
+	int keeps, found = 0;
 
-	if (!choice)
+	if (!choice || !choice->service.count)
 		return 0;
-	service = choice->service;
 	client = choice->client;
-	client.service = service.id;
-	if (!service.count)
-		return 0;
-	keeps = (service.flags & SERVICE_AFFINITY) && client.kind;
-	if (keeps)
-		id = affinity_recall(&client, choice->key.scope, service.affinity);
-	if (id && backend_copy(id, &backend)) {
-		choice->id = id;
-		choice->backend = backend;
+	client.service = choice->service.id;
+	seconds = choice->service.affinity;
+	keeps = (choice->service.flags & SERVICE_AFFINITY) && client.kind;
+	if (keeps && service_take(choice, affinity_recall(&client, choice->key.scope, seconds)))
 		return 1;
+	for (int i = 0; i < TRIES && !found; i++)
+		found = service_try(choice, random, i);
+	if (found && keeps) {
+		chosen.backend = choice->id;
+		chosen.used = ct_now();
+		bpf_map_update_elem(&affinity, &client, &chosen, BPF_ANY);
 	}
-	for (int i = 0; i < TRIES; i++) {
-		id = service_slot(&service, choice, random, i);
-		if (!id || !backend_copy(id, &backend))
-			continue;
-		if (keeps) {
-			chosen.backend = id;
-			chosen.used = ct_now();
-			bpf_map_update_elem(&affinity, &client, &chosen, BPF_ANY);
-		}
-		choice->id = id;
-		choice->backend = backend;
-		return 1;
-	}
-	return 0;
+	return found;
 }
