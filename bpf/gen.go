@@ -4,7 +4,7 @@ package bpf
 // architecture; whichever exists is used, and the objects come out the same.
 //
 //go:generate -command build go tool bpf2go -go-package bpf -cc clang-19 -strip llvm-strip-19 -target bpfel -cflags "-O2 -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu"
-//go:generate build -output-stem pod_egress -type drop_event -type token_bucket -type protocol -type ct_flag -type service_flag -type nat_place -type nat_flag podEgress pod_egress.c
+//go:generate build -output-stem pod_egress -type drop_event -type token_bucket -type protocol -type ct_flag -type service_flag -type nat_place -type nat_flag -type nat_total podEgress pod_egress.c
 //go:generate build -output-stem pod_ingress podIngress pod_ingress.c
 //go:generate build -output-stem host_egress hostEgress host_egress.c
 //go:generate build -output-stem netdev_ingress netdevIngress netdev_ingress.c

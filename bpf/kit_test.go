@@ -193,6 +193,8 @@ func (n *node) loadProgram(name string) *ebpf.Program {
 			continue // of another program
 		} else if name == VariableNatShares { // of an endpoint; all others together have three times as much
 			n.set(v, [4]uint32{value, 3 * value, value, 3 * value})
+		} else if name == VariableNatGuarantees || name == VariableNatBeyond { // of both families
+			n.set(v, [2]uint32{value, value})
 		} else {
 			n.set(v, value)
 		}

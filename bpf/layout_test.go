@@ -97,7 +97,7 @@ func TestLayout_MapsHoldTheTypes(t *testing.T) {
 		MapDatapath: {uint32(0), DatapathState{}}, MapPolicy: {PolicyKey{}, PolicyEntry{}},
 		MapPolicyRanges: {PolicyRangeKey{}, PolicyEntry{}}, MapCIDRs: {LpmKey{}, CIDR{}}, MapEpochs: {uint32(0), uint32(0)}, MapEpochShards: {uint32(0), uint32(0)},
 		MapCtEst4: {CtKey4{}, CtEntry{}}, MapCtEst6: {CtKey6{}, CtEntry{}}, MapCtNew4: {CtKey4{}, CtEntry{}},
-		MapNodes: {uint32(0), Node{}}, MapNodeAddrs: {AddrKey{}, NodeAddr{}}, MapCtNew6: {CtKey6{}, CtEntry{}}, MapCtFlows: {uint32(0), uint32(0)}, MapNatFlows: {uint32(0), NatCount{}}, MapFrags: {FragKey{}, FragEntry{}},
+		MapNodes: {uint32(0), Node{}}, MapNodeAddrs: {AddrKey{}, NodeAddr{}}, MapCtNew6: {CtKey6{}, CtEntry{}}, MapCtFlows: {uint32(0), uint32(0)}, MapNatFlows: {uint32(0), NatCount{}}, MapNatTotals: {uint32(0), NatCount{}}, MapFrags: {FragKey{}, FragEntry{}},
 	} {
 		m := specs[name]
 		if uintptr(m.KeySize) != reflect.TypeOf(c.key).Size() || uintptr(m.ValueSize) != reflect.TypeOf(c.value).Size() {

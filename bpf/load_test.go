@@ -66,6 +66,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapNat4:            {ebpf.Hash, 16, 40},
 		MapNat6:            {ebpf.Hash, 40, 64},
 		MapNatFlows:        {ebpf.Array, 4, 8},
+		MapNatTotals:       {ebpf.Array, 4, 8},
 		MapSockConnected:   {ebpf.SkStorage, 4, 64},
 		MapSockSent:        {ebpf.SkStorage, 4, 512},
 		MapNetdevs:         {ebpf.Hash, 4, 24},

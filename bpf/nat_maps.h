@@ -109,11 +109,25 @@ struct nat_count {
 	__s32 ipv6;
 };
 
-/* Translated flows of each endpoint; those of the node itself count for 0. Programs add and take away; the agent, which deletes what is over,
- * writes what it counted in a whole pass. */
+/* Translated flows of each endpoint; those of none count for 0, but for the node's own. Programs add and take away; the agent, which deletes what is
+ * over, writes what it counted in a whole pass. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENDPOINTS_MAX);
 	__type(key, __u32); /* local endpoint id, 0 for none */
 	__type(value, struct nat_count);
 } nat_flows SEC(".maps");
+
+enum nat_total {
+	NAT_BEYOND = 0,	 /* flows beyond guarantees, of all endpoints, of none and of the node */
+	NAT_OF_NODE = 1, /* flows that the node itself opens */
+	NAT_TOTALS = 2,
+};
+
+/* What is counted of translated flows of no one endpoint, in the same way. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, NAT_TOTALS);
+	__type(key, enum nat_total);
+	__type(value, struct nat_count);
+} nat_totals SEC(".maps");

@@ -8,21 +8,35 @@
 #include "nat_maps.h"
 
 /* How many flows one endpoint may have, and how many all those together may be that are of no endpoint: clients from outside whose
- * backends are elsewhere, and what the node itself opens. IPv4 stands first. */
+ * backends are elsewhere; and, apart from those, what the node itself opens. IPv4 stands first. */
 volatile const __u32 nat_shares[4] = { NAT_FLOWS4 / 2 / 4, NAT_FLOWS4 / 2 / 4 * 3, NAT_FLOWS6 / 2 / 4, NAT_FLOWS6 / 2 / 4 * 3 };
+
+/* How many flows each of them can always have, and how many all together may have beyond that. 256 guarantees take a quarter of the flows for which there
+ * is room. A sixteenth is left to more of them, to CPUs that count at the same time, and to entries whose flow does not count any more. */
+volatile const __u32 nat_guarantees[2] = { NAT_FLOWS4 / 2 / 1024, NAT_FLOWS6 / 2 / 1024 };
+volatile const __u32 nat_beyond[2] = { NAT_FLOWS4 / 2 / 16 * 11, NAT_FLOWS6 / 2 / 16 * 11 };
 
 /* The bit by which the families differ makes an index: a condition would double the ways that the verifier goes. */
 #define NAT_FAMILY_BIT 2
 _Static_assert((6 & NAT_FAMILY_BIT) > (4 & NAT_FAMILY_BIT), "IPv4 stands first");
 
+static __always_inline __u32 nat_family(__u32 family) { return (family & NAT_FAMILY_BIT) / NAT_FAMILY_BIT; }
+
+static __always_inline __s32 *nat_count_of(struct nat_count *count, __u32 family)
+{
+	return count ? (void *)count + nat_family(family) * __builtin_offsetof(struct nat_count, ipv6) : NULL;
+}
+
+static __always_inline __s32 *nat_total(__u32 slot, __u32 family) { return nat_count_of(bpf_map_lookup_elem(&nat_totals, &slot), family); }
+
 /* nat_count is the number that a flow counts for. */
 static __always_inline __s32 *nat_count(const struct nat_entry6 *entry, __u32 family)
 {
-	struct nat_count *count = bpf_map_lookup_elem(&nat_flows, &entry->endpoint);
+	__u32 endpoint = entry->endpoint; /* helpers of Linux 6.1 take no key from memory that a function was handed */
 
-	if (!count)
-		return NULL;
-	return (void *)count + (family & NAT_FAMILY_BIT) / 2 * __builtin_offsetof(struct nat_count, ipv6);
+	if (entry->flags & NAT_NODE)
+		return nat_total(NAT_OF_NODE, family);
+	return nat_count_of(bpf_map_lookup_elem(&nat_flows, &endpoint), family);
 }
 
 static __always_inline __u32 nat_share(const struct nat_entry6 *entry, __u32 family)
@@ -30,34 +44,48 @@ static __always_inline __u32 nat_share(const struct nat_entry6 *entry, __u32 fam
 	return nat_shares[(family & NAT_FAMILY_BIT) | !entry->endpoint];
 }
 
-/* nat_spent tells whether there may be no flow more. CPUs may go beyond it by one each. */
-static __always_inline int nat_spent(const struct nat_entry6 *entry, __u32 family)
+/* nat_spent reports whether there may be no flow more: the endpoint has its share, or it has its guarantee and all flows beyond guarantees have what the
+ * guarantees of others leave. CPUs may go beyond it by one each. */
+__attribute__((noinline)) int nat_spent(const struct nat_entry6 *entry, __u32 family)
 {
-	__s32 *count = nat_count(entry, family);
+	__s32 *count, *beyond = nat_total(NAT_BEYOND, family), flows;
 
-	return count && *(volatile __s32 *)count >= (__s32)nat_share(entry, family);
+	if (!entry || !beyond || !(count = nat_count(entry, family)))
+		return 0;
+	flows = *(volatile __s32 *)count;
+	if (flows >= (__s32)nat_share(entry, family))
+		return 1;
+	return flows >= (__s32)nat_guarantees[nat_family(family)] && *(volatile __s32 *)beyond >= (__s32)nat_beyond[nat_family(family)];
 }
 
-/* nat_charge counts a flow more. The agent corrects the number, so it may be off by some for a while, also below 0. It is woken when
- * three quarters are in use, and with each sixteenth beyond: what is over shall go before anybody is refused. */
-static __always_inline void nat_charge(const struct nat_entry6 *entry, __u32 family)
+/* nat_wake wakes the agent when three quarters of a limit are in use, and with each sixteenth beyond: what is over shall go before anybody is refused. */
+static __always_inline void nat_wake(const struct nat_entry6 *entry, __u32 family, __s32 before, __u32 limit)
 {
-	__s32 *count = nat_count(entry, family);
-	__u32 share = nat_share(entry, family);
-	__s32 beyond;
+	__s32 beyond = before - (__s32)(limit - limit / 4);
 
-	if (!count)
-		return;
-	beyond = __sync_fetch_and_add(count, 1) - (__s32)(share - share / 4);
-	if (beyond >= 0 && (__u32)beyond % (share / 16 + 1) == 0)
+	if (beyond >= 0 && (__u32)beyond % (limit / 16 + 1) == 0)
 		ct_signal(NAT_WAKE_SIGNAL + family, entry->endpoint);
+}
+
+/* nat_charge counts a flow more. The agent corrects the numbers, so they may be off by some for a while, also below 0. */
+__attribute__((noinline)) int nat_charge(const struct nat_entry6 *entry, __u32 family)
+{
+	__s32 *count, *beyond = nat_total(NAT_BEYOND, family), before;
+
+	if (!entry || !beyond || !(count = nat_count(entry, family)))
+		return 0;
+	before = __sync_fetch_and_add(count, 1);
+	nat_wake(entry, family, before, nat_share(entry, family));
+	if (before >= (__s32)nat_guarantees[nat_family(family)])
+		nat_wake(entry, family, __sync_fetch_and_add(beyond, 1), nat_beyond[nat_family(family)]);
+	return 0;
 }
 
 /* nat_discharge counts a flow less. */
 static __always_inline void nat_discharge(const struct nat_entry6 *entry, __u32 family)
 {
-	__s32 *count = nat_count(entry, family);
+	__s32 *count = nat_count(entry, family), *beyond = nat_total(NAT_BEYOND, family);
 
-	if (count)
-		__sync_fetch_and_add(count, -1);
+	if (count && beyond && __sync_fetch_and_add(count, -1) > (__s32)nat_guarantees[nat_family(family)])
+		__sync_fetch_and_add(beyond, -1);
 }

@@ -25,15 +25,21 @@ func withShares(t *testing.T, test func(t *testing.T, n *node, family int)) {
 // wantTranslations demands how many translated flows count for an endpoint, 0 for those of none.
 func (n *node) wantTranslations(id uint16, family int, want int32) {
 	n.t.Helper()
+	n.wantCount(MapNatFlows, uint32(id), family, want)
+}
+
+// wantCount demands how many translated flows count in a slot of a map, and that none of the other family does.
+func (n *node) wantCount(name string, slot uint32, family int, want int32) {
+	n.t.Helper()
 	var count NatCount
-	if err := n.maps[MapNatFlows].Lookup(uint32(id), &count); err != nil {
+	if err := n.maps[name].Lookup(slot, &count); err != nil {
 		n.t.Fatal(err)
 	}
 	if got := map[int]int32{4: count.Ipv4, 6: count.Ipv6}[family]; got != want {
-		n.t.Errorf("%d translated flows count for endpoint %d, want %d", got, id, want)
+		n.t.Errorf("%d translated flows count in slot %d of %s, want %d", got, slot, name, want)
 	}
 	if other := map[int]int32{4: count.Ipv6, 6: count.Ipv4}[family]; other != 0 {
-		n.t.Errorf("%d flows of the other family count for endpoint %d", other, id)
+		n.t.Errorf("%d flows of the other family count in slot %d of %s", other, slot, name)
 	}
 }
 
@@ -108,7 +114,8 @@ func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 		n.wantNat(family, 2*(natShare+1+nodes))
 		n.wantTranslations(podA.id, family, natShare)
 		n.wantTranslations(podB.id, family, 1)
-		n.wantTranslations(0, family, nodes)
+		n.wantTranslations(0, family, 0)
+		n.wantCount(MapNatTotals, NatOfNode, family, nodes)
 	})
 }
 

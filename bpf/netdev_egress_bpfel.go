@@ -292,6 +292,14 @@ type netdevEgressNatKey6 struct {
 	Pad      [2]uint8
 }
 
+type netdevEgressNatTotal uint32
+
+const (
+	netdevEgressNatTotalNAT_BEYOND  netdevEgressNatTotal = 0
+	netdevEgressNatTotalNAT_OF_NODE netdevEgressNatTotal = 1
+	netdevEgressNatTotalNAT_TOTALS  netdevEgressNatTotal = 2
+)
+
 type netdevEgressNatWork struct {
 	_      structs.HostLayout
 	Key    netdevEgressNatKey6
@@ -475,6 +483,7 @@ const (
 	netdevEgressMapNat4              = "nat4"
 	netdevEgressMapNat6              = "nat6"
 	netdevEgressMapNatFlows          = "nat_flows"
+	netdevEgressMapNatTotals         = "nat_totals"
 	netdevEgressMapNatWorks          = "nat_works"
 	netdevEgressMapNetdevs           = "netdevs"
 	netdevEgressMapNodeAddrs         = "node_addrs"
@@ -497,6 +506,8 @@ const (
 	netdevEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	netdevEgressVarCtTcpTimeout      = "ct_tcp_timeout"
 	netdevEgressVarLinkHeader        = "link_header"
+	netdevEgressVarNatBeyond         = "nat_beyond"
+	netdevEgressVarNatGuarantees     = "nat_guarantees"
 	netdevEgressVarNatPortFirst      = "nat_port_first"
 	netdevEgressVarNatPortLast       = "nat_port_last"
 	netdevEgressVarNatShares         = "nat_shares"
@@ -586,6 +597,7 @@ type netdevEgressMapSpecs struct {
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
+	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -613,6 +625,8 @@ type netdevEgressVariableSpecs struct {
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
 	LinkHeader        *ebpf.VariableSpec `ebpf:"link_header"`
+	NatBeyond         *ebpf.VariableSpec `ebpf:"nat_beyond"`
+	NatGuarantees     *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatPortFirst      *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
@@ -673,6 +687,7 @@ type netdevEgressMaps struct {
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
+	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
@@ -719,6 +734,7 @@ func (m *netdevEgressMaps) Close() error {
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
+		m.NatTotals,
 		m.NatWorks,
 		m.Netdevs,
 		m.NodeAddrs,
@@ -747,6 +763,8 @@ type netdevEgressVariables struct {
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
 	LinkHeader        *ebpf.Variable `ebpf:"link_header"`
+	NatBeyond         *ebpf.Variable `ebpf:"nat_beyond"`
+	NatGuarantees     *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatPortFirst      *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`

@@ -316,6 +316,14 @@ type netdevIngressNatKey6 struct {
 	Pad      [2]uint8
 }
 
+type netdevIngressNatTotal uint32
+
+const (
+	netdevIngressNatTotalNAT_BEYOND  netdevIngressNatTotal = 0
+	netdevIngressNatTotalNAT_OF_NODE netdevIngressNatTotal = 1
+	netdevIngressNatTotalNAT_TOTALS  netdevIngressNatTotal = 2
+)
+
 type netdevIngressNatWork struct {
 	_      structs.HostLayout
 	Key    netdevIngressNatKey6
@@ -496,6 +504,7 @@ const (
 	netdevIngressMapNat4               = "nat4"
 	netdevIngressMapNat6               = "nat6"
 	netdevIngressMapNatFlows           = "nat_flows"
+	netdevIngressMapNatTotals          = "nat_totals"
 	netdevIngressMapNatWorks           = "nat_works"
 	netdevIngressMapNetdevs            = "netdevs"
 	netdevIngressMapNodeAddrs          = "node_addrs"
@@ -522,6 +531,8 @@ const (
 	netdevIngressVarDirectBesideTunnel = "direct_beside_tunnel"
 	netdevIngressVarEncapModes         = "encap_modes"
 	netdevIngressVarLinkHeader         = "link_header"
+	netdevIngressVarNatBeyond          = "nat_beyond"
+	netdevIngressVarNatGuarantees      = "nat_guarantees"
 	netdevIngressVarNatPortFirst       = "nat_port_first"
 	netdevIngressVarNatPortLast        = "nat_port_last"
 	netdevIngressVarNatShares          = "nat_shares"
@@ -616,6 +627,7 @@ type netdevIngressMapSpecs struct {
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
+	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -647,6 +659,8 @@ type netdevIngressVariableSpecs struct {
 	DirectBesideTunnel *ebpf.VariableSpec `ebpf:"direct_beside_tunnel"`
 	EncapModes         *ebpf.VariableSpec `ebpf:"encap_modes"`
 	LinkHeader         *ebpf.VariableSpec `ebpf:"link_header"`
+	NatBeyond          *ebpf.VariableSpec `ebpf:"nat_beyond"`
+	NatGuarantees      *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatPortFirst       *ebpf.VariableSpec `ebpf:"nat_port_first"`
 	NatPortLast        *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares          *ebpf.VariableSpec `ebpf:"nat_shares"`
@@ -712,6 +726,7 @@ type netdevIngressMaps struct {
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
+	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
@@ -763,6 +778,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
+		m.NatTotals,
 		m.NatWorks,
 		m.Netdevs,
 		m.NodeAddrs,
@@ -795,6 +811,8 @@ type netdevIngressVariables struct {
 	DirectBesideTunnel *ebpf.Variable `ebpf:"direct_beside_tunnel"`
 	EncapModes         *ebpf.Variable `ebpf:"encap_modes"`
 	LinkHeader         *ebpf.Variable `ebpf:"link_header"`
+	NatBeyond          *ebpf.Variable `ebpf:"nat_beyond"`
+	NatGuarantees      *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatPortFirst       *ebpf.Variable `ebpf:"nat_port_first"`
 	NatPortLast        *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares          *ebpf.Variable `ebpf:"nat_shares"`

@@ -49,6 +49,7 @@ const (
 	overlayIngressMapNat4              = "nat4"
 	overlayIngressMapNat6              = "nat6"
 	overlayIngressMapNatFlows          = "nat_flows"
+	overlayIngressMapNatTotals         = "nat_totals"
 	overlayIngressMapNatWorks          = "nat_works"
 	overlayIngressMapNetdevs           = "netdevs"
 	overlayIngressMapNodeAddrs         = "node_addrs"
@@ -70,6 +71,8 @@ const (
 	overlayIngressVarCtTcpCloseTimeout = "ct_tcp_close_timeout"
 	overlayIngressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	overlayIngressVarCtTcpTimeout      = "ct_tcp_timeout"
+	overlayIngressVarNatBeyond         = "nat_beyond"
+	overlayIngressVarNatGuarantees     = "nat_guarantees"
 	overlayIngressVarNatShares         = "nat_shares"
 	overlayIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
 	overlayIngressVarTunnelPort        = "tunnel_port"
@@ -160,6 +163,7 @@ type overlayIngressMapSpecs struct {
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
+	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -186,6 +190,8 @@ type overlayIngressVariableSpecs struct {
 	CtTcpCloseTimeout *ebpf.VariableSpec `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
+	NatBeyond         *ebpf.VariableSpec `ebpf:"nat_beyond"`
+	NatGuarantees     *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
@@ -247,6 +253,7 @@ type overlayIngressMaps struct {
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
+	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
@@ -296,6 +303,7 @@ func (m *overlayIngressMaps) Close() error {
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
+		m.NatTotals,
 		m.NatWorks,
 		m.Netdevs,
 		m.NodeAddrs,
@@ -323,6 +331,8 @@ type overlayIngressVariables struct {
 	CtTcpCloseTimeout *ebpf.Variable `ebpf:"ct_tcp_close_timeout"`
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
+	NatBeyond         *ebpf.Variable `ebpf:"nat_beyond"`
+	NatGuarantees     *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`

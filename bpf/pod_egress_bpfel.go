@@ -374,6 +374,14 @@ const (
 	podEgressNatPlaceNAT_TO_OUTSIDE   podEgressNatPlace = 4
 )
 
+type podEgressNatTotal uint32
+
+const (
+	podEgressNatTotalNAT_BEYOND  podEgressNatTotal = 0
+	podEgressNatTotalNAT_OF_NODE podEgressNatTotal = 1
+	podEgressNatTotalNAT_TOTALS  podEgressNatTotal = 2
+)
+
 type podEgressNatWork struct {
 	_      structs.HostLayout
 	Key    podEgressNatKey6
@@ -575,6 +583,7 @@ const (
 	podEgressMapNat4                = "nat4"
 	podEgressMapNat6                = "nat6"
 	podEgressMapNatFlows            = "nat_flows"
+	podEgressMapNatTotals           = "nat_totals"
 	podEgressMapNatWorks            = "nat_works"
 	podEgressMapNetdevs             = "netdevs"
 	podEgressMapNodeAddrs           = "node_addrs"
@@ -609,6 +618,8 @@ const (
 	podEgressVarEncapPortLast       = "encap_port_last"
 	podEgressVarFastClock           = "fast_clock"
 	podEgressVarFastPath            = "fast_path"
+	podEgressVarNatBeyond           = "nat_beyond"
+	podEgressVarNatGuarantees       = "nat_guarantees"
 	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podEgressVarRejectRate          = "reject_rate"
@@ -708,6 +719,7 @@ type podEgressMapSpecs struct {
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
+	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Netdevs         *ebpf.MapSpec `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -742,6 +754,8 @@ type podEgressVariableSpecs struct {
 	EncapPortLast       *ebpf.VariableSpec `ebpf:"encap_port_last"`
 	FastClock           *ebpf.VariableSpec `ebpf:"fast_clock"`
 	FastPath            *ebpf.VariableSpec `ebpf:"fast_path"`
+	NatBeyond           *ebpf.VariableSpec `ebpf:"nat_beyond"`
+	NatGuarantees       *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.VariableSpec `ebpf:"reject_rate"`
@@ -807,6 +821,7 @@ type podEgressMaps struct {
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
+	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Netdevs         *ebpf.Map `ebpf:"netdevs"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
@@ -859,6 +874,7 @@ func (m *podEgressMaps) Close() error {
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
+		m.NatTotals,
 		m.NatWorks,
 		m.Netdevs,
 		m.NodeAddrs,
@@ -894,6 +910,8 @@ type podEgressVariables struct {
 	EncapPortLast       *ebpf.Variable `ebpf:"encap_port_last"`
 	FastClock           *ebpf.Variable `ebpf:"fast_clock"`
 	FastPath            *ebpf.Variable `ebpf:"fast_path"`
+	NatBeyond           *ebpf.Variable `ebpf:"nat_beyond"`
+	NatGuarantees       *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.Variable `ebpf:"reject_rate"`

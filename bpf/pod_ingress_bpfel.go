@@ -304,6 +304,14 @@ type podIngressNatKey6 struct {
 	Pad      [2]uint8
 }
 
+type podIngressNatTotal uint32
+
+const (
+	podIngressNatTotalNAT_BEYOND  podIngressNatTotal = 0
+	podIngressNatTotalNAT_OF_NODE podIngressNatTotal = 1
+	podIngressNatTotalNAT_TOTALS  podIngressNatTotal = 2
+)
+
 type podIngressNatWork struct {
 	_      structs.HostLayout
 	Key    podIngressNatKey6
@@ -454,6 +462,7 @@ const (
 	podIngressMapNat4                = "nat4"
 	podIngressMapNat6                = "nat6"
 	podIngressMapNatFlows            = "nat_flows"
+	podIngressMapNatTotals           = "nat_totals"
 	podIngressMapNatWorks            = "nat_works"
 	podIngressMapOverlay             = "overlay"
 	podIngressMapPolicy              = "policy"
@@ -472,6 +481,8 @@ const (
 	podIngressVarCtTcpSynTimeout     = "ct_tcp_syn_timeout"
 	podIngressVarCtTcpTimeout        = "ct_tcp_timeout"
 	podIngressVarEncapModes          = "encap_modes"
+	podIngressVarNatBeyond           = "nat_beyond"
+	podIngressVarNatGuarantees       = "nat_guarantees"
 	podIngressVarNatShares           = "nat_shares"
 	podIngressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podIngressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
@@ -564,6 +575,7 @@ type podIngressMapSpecs struct {
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
+	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
@@ -587,6 +599,8 @@ type podIngressVariableSpecs struct {
 	CtTcpSynTimeout     *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
 	EncapModes          *ebpf.VariableSpec `ebpf:"encap_modes"`
+	NatBeyond           *ebpf.VariableSpec `ebpf:"nat_beyond"`
+	NatGuarantees       *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
@@ -650,6 +664,7 @@ type podIngressMaps struct {
 	Nat4            *ebpf.Map `ebpf:"nat4"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
+	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
@@ -695,6 +710,7 @@ func (m *podIngressMaps) Close() error {
 		m.Nat4,
 		m.Nat6,
 		m.NatFlows,
+		m.NatTotals,
 		m.NatWorks,
 		m.Overlay,
 		m.Policy,
@@ -719,6 +735,8 @@ type podIngressVariables struct {
 	CtTcpSynTimeout     *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout        *ebpf.Variable `ebpf:"ct_tcp_timeout"`
 	EncapModes          *ebpf.Variable `ebpf:"encap_modes"`
+	NatBeyond           *ebpf.Variable `ebpf:"nat_beyond"`
+	NatGuarantees       *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`

@@ -107,6 +107,7 @@ const (
 	MapNat4            = "nat4"
 	MapNat6            = "nat6"
 	MapNatFlows        = "nat_flows"
+	MapNatTotals       = "nat_totals"
 	MapSockConnected   = "sock_connected"
 	MapSockSent        = "sock_sent"
 	MapNetdevs         = "netdevs"
@@ -187,6 +188,12 @@ const (
 	// VariableNatShares are four numbers: how many translated IPv4 flows one endpoint may have, how many those of no endpoint may be
 	// together, and the same for IPv6; they begin as a quarter and three quarters of the maps.
 	VariableNatShares = "nat_shares"
+	// VariableNatGuarantees are how many translated flows of each family each endpoint can always have, those of none together, and the node; IPv4
+	// stands first. They begin as 1/2048 of the entries of the maps.
+	VariableNatGuarantees = "nat_guarantees"
+	// VariableNatBeyond are how many translated flows of each family all may have together beyond their guarantees; they begin as 11/16 of the flows
+	// for which the maps have room.
+	VariableNatBeyond = "nat_beyond"
 	// VariablePolicyCIDRNodes is 1 when entries of [PolicyCIDROutside] count for nodes too; it begins as 0.
 	VariablePolicyCIDRNodes = "policy_cidr_nodes"
 	// VariableNatPortFirst and VariableNatPortLast are the range of ports under which flows leave with an address of the node;

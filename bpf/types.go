@@ -58,7 +58,7 @@ type (
 	NatEntry4 = podEgressNatEntry4
 	// NatEntry6 is a value of nat6.
 	NatEntry6 = podEgressNatEntry6
-	// NatCount is a value of nat_flows.
+	// NatCount is a value of nat_flows and nat_totals.
 	NatCount = podEgressNatCount
 	// Netdev is a value of netdevs.
 	Netdev = netdevEgressNetdev
@@ -180,6 +180,12 @@ const (
 	NatRedirect     = podEgressNatFlagNAT_REDIRECT
 	NatDirect       = podEgressNatFlagNAT_DIRECT
 	NatSenderStands = podEgressNatFlagNAT_SENDER_STANDS
+)
+
+// Slots of nat_totals; nat_maps.h says what they count.
+const (
+	NatBeyond = uint32(podEgressNatTotalNAT_BEYOND)
+	NatOfNode = uint32(podEgressNatTotalNAT_OF_NODE)
 )
 
 // Flags of a [Netdev].

@@ -167,7 +167,7 @@ func (c *collector) publish(p *pass) {
 // publishUsage writes a row for each endpoint that has translated flows or was refused some.
 func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 	refused := c.heard.refusals()
-	for id := range p.translations {
+	for id := range p.translations.endpoints {
 		if _, heard := refused[id]; !heard {
 			refused[id] = 0
 		}
@@ -185,7 +185,7 @@ func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 			c.heard.forget(id)
 			continue
 		}
-		flows := p.translations[id]
+		flows := p.translations.endpoints[id]
 		row := natusage.Usage{Endpoint: id, Pod: ep.PodName(), IPv4: flows.Ipv4, IPv6: flows.Ipv6, Refused: n, Percent: used(flows,
 			natmap.Share(p.found[bpf.MapNat4].capacity, c.percent), natmap.Share(p.found[bpf.MapNat6].capacity, c.percent))}
 		if old, _, had := c.usage.Get(txn, natusage.ByEndpoint(id)); !had || old != row {

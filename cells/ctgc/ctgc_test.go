@@ -99,15 +99,16 @@ func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 	}
 }
 
-// The flows of no endpoint have a share of their own: three quarters where each endpoint has one.
+// The flows of no endpoint have a share of their own, three quarters where each endpoint has one, and so has the node.
 func TestShareOf_ThoseOfNoEndpoint(t *testing.T) {
 	t.Parallel()
 	c := &collector{percent: 25}
-	counts := []bpf.NatCount{{Ipv4: 6, Ipv6: 1}, {Ipv4: 2, Ipv6: 1}}
+	counts := natCounts{flows: []bpf.NatCount{{Ipv4: 6, Ipv6: 1}, {Ipv4: 2, Ipv6: 1}}, totals: []bpf.NatCount{bpf.NatBeyond: {}, bpf.NatOfNode: {Ipv4: 3}}}
 	refused := map[uint16]uint64{0: 4, 1: 3}
 	for row, want := range map[natTalker]natTalker{
 		{Flows: 9}:              {Flows: 9, Counted: 7, Percent: 50, Refused: 4},
 		{Endpoint: 1, Flows: 3}: {Endpoint: 1, Flows: 3, Counted: 3, Percent: 50, Refused: 3},
+		{Node: true, Flows: 3}:  {Node: true, Flows: 3, Counted: 3, Percent: 25},
 		{Target: "x", Flows: 3}: {Target: "x", Flows: 3},
 	} {
 		if c.shareOf(&row, counts, [2]uint32{32, 16}, refused); row != want {

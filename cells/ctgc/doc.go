@@ -7,6 +7,6 @@
 // From nodes it learns whose pods the peers of flows are, and writes node-traffic, a row for each node with flows: when its pods have answered.
 //
 // In the kernel it deletes from ct_est4, ct_est6, ct_new4, ct_new6, ct_burst4, ct_burst6, nat4, nat6 and affinity, as the
-// programs do, and corrects ct_flows and nat_flows, by which they count each endpoint's share. After a restart the first pass finds whatever
+// programs do, and corrects ct_flows, nat_flows and nat_totals, by which they count each endpoint's share. After a restart the first pass finds whatever
 // ended meanwhile.
 package ctgc

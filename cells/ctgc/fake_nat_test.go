@@ -44,7 +44,7 @@ func (f fakeNat) ReadNat(m natmap.Map) (natReader, uint32, error) {
 	if m.IPv6 && f.failing["read-nat6"] {
 		return nil, 0, f.fails("read-nat6")
 	}
-	return r, 10, f.fails("read-nat")
+	return r, f.natCapacity, f.fails("read-nat")
 }
 
 func (f fakeNat) LookupNat(key *natmap.Key) (natmap.Flow, bool, error) {
@@ -83,6 +83,19 @@ func (f fakeNat) SetNatCount(id uint16, n bpf.NatCount) error {
 	defer f.mu.Unlock()
 	f.natCounts[id] = n
 	return f.fails("set-nat-count")
+}
+
+func (f fakeNat) NatTotals() ([]bpf.NatCount, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.natTotals[:]), f.fails("nat-totals")
+}
+
+func (f fakeNat) SetNatTotal(slot uint32, n bpf.NatCount) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.natTotals[slot] = n
+	return f.fails("set-nat-total")
 }
 
 func (f fakeNat) Affinities() (all []affinity, capacity uint32, err error) {

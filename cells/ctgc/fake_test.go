@@ -71,11 +71,14 @@ type fakeKernel struct {
 	counts    []uint32
 	capacity  uint32 // of each map
 	natCounts []bpf.NatCount
-	now       uint32
-	failing   map[string]bool // by call
-	signals   chan bpf.CtSignal
-	closed    chan struct{}
-	once      sync.Once
+	natTotals [2]bpf.NatCount
+	// natCapacity is that of each map of translated flows.
+	natCapacity uint32
+	now         uint32
+	failing     map[string]bool // by call
+	signals     chan bpf.CtSignal
+	closed      chan struct{}
+	once        sync.Once
 	// prolong is done to an entry between the moment that it is read and that it is to be deleted.
 	prolong bool
 	reading func()          // is called when translated flows are read; nil for nothing
@@ -84,7 +87,7 @@ type fakeKernel struct {
 
 func newFake() *fakeKernel {
 	f := &fakeKernel{flows: map[string]map[ctmap.Key]bpf.CtEntry{}, nat: map[natmap.Key]natmap.Flow{}, kept: map[bpf.AffinityKey]bpf.AffinityEntry{},
-		counts: make([]uint32, 16), capacity: 10, natCounts: make([]bpf.NatCount, 16), now: 1000, failing: map[string]bool{},
+		counts: make([]uint32, 16), capacity: 10, natCounts: make([]bpf.NatCount, 16), natCapacity: 10, now: 1000, failing: map[string]bool{},
 		signals: make(chan bpf.CtSignal, 1024), closed: make(chan struct{})}
 	for _, m := range ctmap.Maps() {
 		f.flows[m.Name] = map[ctmap.Key]bpf.CtEntry{}
@@ -213,13 +216,11 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 		}),
 		"kernel/nat-count": simple("Set what programs count of translated flows for an endpoint: id IPv4 IPv6", f.setNatCount),
 		"kernel/nat-counts": simple("List what is counted of translated flows", func([]string) (string, error) {
-			var out strings.Builder
-			for id, n := range f.natCounts {
-				if n != (bpf.NatCount{}) {
-					fmt.Fprintf(&out, "%d %d %d\n", id, n.Ipv4, n.Ipv6)
-				}
-			}
-			return out.String(), nil
+			return listNatCounts(f.natCounts), nil
+		}),
+		"kernel/nat-total": simple("Set what programs count of translated flows of no one endpoint: slot IPv4 IPv6", f.setNatTotal),
+		"kernel/nat-totals": simple("List what is counted of translated flows of no one endpoint", func([]string) (string, error) {
+			return listNatCounts(f.natTotals[:]), nil
 		}),
 		"kernel/signal": simple("Send signals: family endpoint number", func(args []string) (string, error) {
 			var n [3]uint64
@@ -287,15 +288,33 @@ func (f *fakeKernel) put(args []string) (string, error) {
 }
 
 func (f *fakeKernel) setNatCount(args []string) (string, error) {
+	return "", setNatCount(f.natCounts, args)
+}
+
+func (f *fakeKernel) setNatTotal(args []string) (string, error) {
+	return "", setNatCount(f.natTotals[:], args)
+}
+
+func setNatCount(counts []bpf.NatCount, args []string) error {
 	var n [3]int
 	for i := range n {
 		var err error
 		if n[i], err = strconv.Atoi(args[i]); err != nil {
-			return "", err
+			return err
 		}
 	}
-	f.natCounts[n[0]] = bpf.NatCount{Ipv4: int32(n[1]), Ipv6: int32(n[2])}
-	return "", nil
+	counts[n[0]] = bpf.NatCount{Ipv4: int32(n[1]), Ipv6: int32(n[2])}
+	return nil
+}
+
+func listNatCounts(counts []bpf.NatCount) string {
+	var out strings.Builder
+	for id, n := range counts {
+		if n != (bpf.NatCount{}) {
+			fmt.Fprintf(&out, "%d %d %d\n", id, n.Ipv4, n.Ipv6)
+		}
+	}
+	return out.String()
 }
 
 func (f *fakeKernel) list() string {

@@ -55,25 +55,41 @@ func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
 // count counts a flow by the entry of its first direction, for the endpoint that it counts for in the programs.
 func (p *pass) count(f *natmap.Flow) {
 	if !f.Reply() {
-		addTranslation(p.translations, f)
+		p.translations.add(f)
 	}
 }
 
 // countDeleted counts a flow whose entry of the first direction this pass has deleted. Either entry of the flow will do.
 func (p *pass) countDeleted(f *natmap.Flow) {
 	if p.deleted != nil { // a sweep does not count; it asks for a pass that does
-		addTranslation(p.deleted, f)
+		p.deleted.add(f)
 	}
 }
 
-func addTranslation(to map[uint16]bpf.NatCount, f *natmap.Flow) {
-	count := to[uint16(f.Endpoint)]
-	if f.Key.IPv6 {
-		count.Ipv6++
-	} else {
-		count.Ipv4++
+// translated are numbers of translated flows, as programs count them.
+type translated struct {
+	endpoints map[uint16]bpf.NatCount // by endpoint, 0 for none
+	node      bpf.NatCount            // opened by the node itself
+}
+
+func newTranslated() *translated { return &translated{endpoints: make(map[uint16]bpf.NatCount)} }
+
+func (t *translated) add(f *natmap.Flow) {
+	if f.Flags&uint32(bpf.NatNode) != 0 {
+		addFlow(&t.node, f)
+		return
 	}
-	to[uint16(f.Endpoint)] = count
+	count := t.endpoints[uint16(f.Endpoint)]
+	addFlow(&count, f)
+	t.endpoints[uint16(f.Endpoint)] = count
+}
+
+func addFlow(to *bpf.NatCount, f *natmap.Flow) {
+	if f.Key.IPv6 {
+		to.Ipv6++
+	} else {
+		to.Ipv4++
+	}
 }
 
 // judgePair tells whether it deleted the entry. The twin of one that is gone is counted when it comes by; it has been deleted

@@ -79,8 +79,15 @@ func (t natTalker) columns() []string {
 		endpoint = strconv.Itoa(int(t.Endpoint))
 	}
 	share := [3]string{"-", "-", "-"}
-	if kind(t) == 0 {
+	if t.Target == "" {
 		share = [3]string{strconv.Itoa(int(t.Counted)), fmt.Sprintf("%d%%", t.Percent), strconv.FormatUint(t.Refused, 10)}
 	}
-	return []string{endpoint, orDash(t.Pod), orDash(t.Target), strconv.Itoa(t.Flows), share[0], share[1], share[2]}
+	pod := orDash(t.Pod)
+	switch {
+	case t.Node:
+		pod = "(node)"
+	case t.Beyond:
+		pod = "(beyond guarantees)"
+	}
+	return []string{endpoint, pod, orDash(t.Target), strconv.Itoa(t.Flows), share[0], share[1], share[2]}
 }

@@ -22,6 +22,9 @@ type natKernel interface {
 	// NatCounts are the translated flows of each endpoint, as the programs count them; those of none stand first.
 	NatCounts() ([]bpf.NatCount, error)
 	SetNatCount(id uint16, flows bpf.NatCount) error
+	// NatTotals are the translated flows beyond guarantees ([bpf.NatBeyond]) and those of the node ([bpf.NatOfNode]), as the programs count them.
+	NatTotals() ([]bpf.NatCount, error)
+	SetNatTotal(slot uint32, flows bpf.NatCount) error
 	// Affinities are all of them, and how many there is room for.
 	Affinities() ([]affinity, uint32, error)
 	// DeleteAffinity deletes one that still is as dead wants it, and tells whether it did.
@@ -77,6 +80,16 @@ func (p pinned) NatCounts() ([]bpf.NatCount, error) {
 // SetNatCount implements natKernel.
 func (p pinned) SetNatCount(id uint16, flows bpf.NatCount) error {
 	return p.maps.Put(bpf.MapNatFlows, uint32(id), flows)
+}
+
+// NatTotals implements natKernel.
+func (p pinned) NatTotals() ([]bpf.NatCount, error) {
+	return readCounts[bpf.NatCount](p, bpf.MapNatTotals)
+}
+
+// SetNatTotal implements natKernel.
+func (p pinned) SetNatTotal(slot uint32, flows bpf.NatCount) error {
+	return p.maps.Put(bpf.MapNatTotals, slot, flows)
 }
 
 // Affinities implements natKernel.

@@ -133,30 +133,38 @@ func translationOf(e, twin natmap.Flow, whole bool, now uint32) translation {
 
 // natTalker is what one endpoint has of translated flows, or what goes to one target: ports are used up for each target.
 type natTalker struct {
-	Endpoint uint16 `json:"endpoint,omitempty"` // 0: none of this node; flows of the node itself are among them, and count for nobody
+	Endpoint uint16 `json:"endpoint,omitempty"` // 0: none of this node
 	Pod      string `json:"pod,omitempty"`
+	Node     bool   `json:"node,omitempty"`   // the node itself opened them
+	Beyond   bool   `json:"beyond,omitempty"` // all together have them beyond their guarantees
 	Target   string `json:"target,omitempty"` // "PROTOCOL SOURCE>TARGET" after the translation: the ports of the source are used up
 	Flows    int    `json:"flows"`
-	// Of an endpoint, or of all flows of none.
+	// Of an endpoint, of all flows of none, of the node, or beyond guarantees.
 	Counted int32  `json:"counted,omitempty"` // flows that count in its share, as programs have it
-	Percent int    `json:"percent,omitempty"` // how much of its share that is, in the family in which it is more
+	Percent int    `json:"percent,omitempty"` // how much of its share, or of what there is beyond guarantees, that is, in the family in which it is more
 	Refused uint64 `json:"refused,omitempty"` // signals that one more found no place
 }
 
-// shareOf fills in what an endpoint has of its share, or what those of no endpoint have together.
-func (c *collector) shareOf(t *natTalker, counts []bpf.NatCount, room [2]uint32, refused map[uint16]uint64) {
-	if kind(*t) != 0 {
+// shareOf fills in how much of its share an endpoint has, or the flows of none together, or the node, whose dropped flows count with those of none.
+func (c *collector) shareOf(t *natTalker, counts natCounts, room [2]uint32, refused map[uint16]uint64) {
+	if t.Target != "" {
 		return
 	}
 	share := natmap.Share
 	if t.Endpoint == 0 {
 		share = natmap.Rest
 	}
-	if int(t.Endpoint) < len(counts) {
-		flows := counts[t.Endpoint]
-		t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, share(room[0], c.percent), share(room[1], c.percent))
+	var flows bpf.NatCount
+	switch {
+	case t.Node:
+		flows = counts.totals[bpf.NatOfNode]
+	case int(t.Endpoint) < len(counts.flows):
+		flows = counts.flows[t.Endpoint]
 	}
-	t.Refused = refused[t.Endpoint]
+	t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, share(room[0], c.percent), share(room[1], c.percent))
+	if !t.Node {
+		t.Refused = refused[t.Endpoint]
+	}
 }
 
 // natRoom is how many entries the maps have room for, that of IPv4 first.
@@ -175,7 +183,7 @@ func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
 	if err != nil {
 		return nil, err
 	}
-	counts, err := c.nat.NatCounts()
+	counts, err := c.natCounts()
 	if err != nil {
 		return nil, err
 	}
@@ -184,17 +192,22 @@ func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
 		return nil, err
 	}
 	refused := c.heard.refusals()
+	beyond := counts.totals[bpf.NatBeyond]
 	by := map[natTalker]int{}
 	for _, row := range rows {
 		if row.State == natmap.Expired {
 			continue
 		}
-		by[natTalker{Endpoint: row.Endpoint, Pod: row.Pod}]++
+		by[natTalker{Endpoint: row.Endpoint, Pod: row.Pod, Node: row.forward.Flags&uint32(bpf.NatNode) != 0}]++
 		if row.NewSource != row.Source {
 			by[natTalker{Target: fmt.Sprintf("%s %s>%s", row.Protocol, row.NewSource.Addr(), row.NewDestination)}]++
 		}
 	}
 	all := []natTalker{}
+	if f.empty() && beyond != (bpf.NatCount{}) {
+		all = append(all, natTalker{Beyond: true, Flows: int(beyond.Ipv4 + beyond.Ipv6), Counted: beyond.Ipv4 + beyond.Ipv6,
+			Percent: used(beyond, natmap.Beyond(room[0]), natmap.Beyond(room[1]))})
+	}
 	for t, n := range by {
 		t.Flows = n
 		c.shareOf(&t, counts, room, refused)
@@ -206,8 +219,14 @@ func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
 	return all, nil
 }
 
+// kind orders endpoints before the node, what is beyond guarantees, and targets.
 func kind(t natTalker) int {
-	if t.Target != "" {
+	switch {
+	case t.Target != "":
+		return 3
+	case t.Beyond:
+		return 2
+	case t.Node:
 		return 1
 	}
 	return 0

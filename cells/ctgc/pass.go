@@ -29,16 +29,16 @@ type pass struct {
 	services *snapshot // nil as long as not all services are known
 	resting  resting
 
-	traffic      *traffic                // with other nodes; nil when this pass does not look at them
-	shares       map[uint16]uint32       // established flows by endpoint
-	translations map[uint16]bpf.NatCount // translated flows by endpoint, 0 for none
-	deleted      map[uint16]bpf.NatCount // translated flows that this pass deleted; nil for one that does not count
+	traffic      *traffic          // with other nodes; nil when this pass does not look at them
+	shares       map[uint16]uint32 // established flows by endpoint
+	translations *translated       // flows that the pass has seen
+	deleted      *translated       // flows that it deleted; nil for one that does not count
 }
 
 // run collects, corrects the shares, and tells what was found. A pass that knew no endpoints left their flows.
 func (p *pass) run(ctx context.Context) error {
 	p.shares, p.found = make(map[uint16]uint32), make(map[string]found)
-	p.translations, p.deleted = make(map[uint16]bpf.NatCount), make(map[uint16]bpf.NatCount)
+	p.translations, p.deleted = newTranslated(), newTranslated()
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
 	p.locals = p.known
 	now, err := p.kernel.Now()
@@ -62,7 +62,7 @@ func (p *pass) run(ctx context.Context) error {
 			return err
 		}
 	}
-	translated, err := p.nat.NatCounts()
+	counts, err := p.natCounts()
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (p *pass) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := p.correctTranslations(translated); err != nil {
+	if err := p.correctTranslations(counts); err != nil {
 		return err
 	}
 	return p.collectAffinities()

@@ -56,7 +56,7 @@ func realMaps(t testing.TB) memoryMaps {
 	}
 	all := memoryMaps{}
 	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6, bpf.MapCtNew4, bpf.MapCtNew6, bpf.MapCtBurst4, bpf.MapCtBurst6, bpf.MapCtFlows, bpf.MapCtSignals,
-		bpf.MapNat4, bpf.MapNat6, bpf.MapNatFlows, bpf.MapAffinity} {
+		bpf.MapNat4, bpf.MapNat6, bpf.MapNatFlows, bpf.MapNatTotals, bpf.MapAffinity} {
 		specs[name].MaxEntries = scaled(specs[name].MaxEntries)
 		if all[name], err = ebpf.NewMap(specs[name]); err != nil {
 			t.Fatal(err)

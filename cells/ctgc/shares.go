@@ -3,6 +3,7 @@ package ctgc
 import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
 // manyCame is the part of a table beyond which so many flows of one endpoint came during a pass that another one follows soon.
@@ -49,20 +50,47 @@ func (p *pass) correctShares(before []uint32) error {
 // it has seen count twice until then; when that uses the share up, the program's signal brings it at once.
 func came(before, now int32) uint32 { return uint32(max(now-before, 0)) }
 
-// correctTranslations writes how many translated flows each endpoint has where programs count otherwise: they cannot know what is
-// deleted here. Before is what they counted when the pass began.
-func (p *pass) correctTranslations(before []bpf.NatCount) error {
-	counts, err := p.nat.NatCounts()
+// natCounts are the translated flows as programs count them: of each endpoint, and in all.
+type natCounts struct{ flows, totals []bpf.NatCount }
+
+func (c *collector) natCounts() (n natCounts, err error) {
+	if n.flows, err = c.nat.NatCounts(); err != nil {
+		return n, err
+	}
+	n.totals, err = c.nat.NatTotals()
+	return n, err
+}
+
+// correctTranslations writes how many translated flows each endpoint and the node have, and all together beyond their guarantees, where programs count
+// otherwise: they cannot know what is deleted here. Before is what they counted when the pass began.
+func (p *pass) correctTranslations(before natCounts) error {
+	counts, err := p.natCounts()
 	if err != nil {
 		return err
 	}
-	for id, have := range counts {
-		seen, gone := p.translations[uint16(id)], p.deleted[uint16(id)]
-		want := bpf.NatCount{Ipv4: translations(before[id].Ipv4, have.Ipv4, seen.Ipv4, gone.Ipv4), Ipv6: translations(before[id].Ipv6, have.Ipv6, seen.Ipv6, gone.Ipv6)}
+	guarantee4, guarantee6 := int32(natmap.Guarantee(p.found[bpf.MapNat4].capacity)), int32(natmap.Guarantee(p.found[bpf.MapNat6].capacity))
+	var beyond bpf.NatCount
+	correct := func(before, have, seen, gone bpf.NatCount) bpf.NatCount {
+		want := bpf.NatCount{Ipv4: translations(before.Ipv4, have.Ipv4, seen.Ipv4, gone.Ipv4), Ipv6: translations(before.Ipv6, have.Ipv6, seen.Ipv6, gone.Ipv6)}
+		beyond.Ipv4 += max(want.Ipv4-guarantee4, 0)
+		beyond.Ipv6 += max(want.Ipv6-guarantee6, 0)
+		return want
+	}
+	for id, have := range counts.flows {
+		want := correct(before.flows[id], have, p.translations.endpoints[uint16(id)], p.deleted.endpoints[uint16(id)])
 		if have == want {
 			continue
 		}
 		if err := p.nat.SetNatCount(uint16(id), want); err != nil {
+			return err
+		}
+	}
+	node := correct(before.totals[bpf.NatOfNode], counts.totals[bpf.NatOfNode], p.translations.node, p.deleted.node)
+	for slot, want := range map[uint32]bpf.NatCount{bpf.NatOfNode: node, bpf.NatBeyond: beyond} {
+		if counts.totals[slot] == want {
+			continue
+		}
+		if err := p.nat.SetNatTotal(slot, want); err != nil {
 			return err
 		}
 	}

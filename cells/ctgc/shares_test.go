@@ -107,6 +107,56 @@ func TestPass_FlowsBeyondGuaranteesAreCounted(t *testing.T) {
 	}
 }
 
+// What all have beyond their guarantees is counted for each family, and the node's own flows apart from those of endpoints, whatever programs count.
+func TestPass_TranslationsBeyondGuaranteesAreCounted(t *testing.T) {
+	t.Parallel()
+	for _, ipv6 := range []bool{false, true} {
+		s := newSharing(t)
+		s.fake.natCapacity = 2 * 1024 * 4 // guarantees of 4
+		of := func(n int32) bpf.NatCount {
+			if ipv6 {
+				return bpf.NatCount{Ipv6: n}
+			}
+			return bpf.NatCount{Ipv4: n}
+		}
+		want := func(when string, beyond, node int32) {
+			t.Helper()
+			s.pass()
+			if got, want := s.fake.natTotals, [2]bpf.NatCount{of(beyond), of(node)}; got != want {
+				t.Errorf("IPv6 %v, %s: %+v, want %+v", ipv6, when, got, want)
+			}
+		}
+		s.translate(ipv6, 1000, 4)
+		s.fake.natTotals = [2]bpf.NatCount{{Ipv4: 9, Ipv6: -3}, {Ipv4: -1, Ipv6: 5}}
+		want("with the guarantee of a pod", 0, 0)
+		s.translate(ipv6, 2000, 3)
+		want("with three more", 3, 0)
+		for i := range 6 {
+			s.ofNode(ipv6, 3000+i)
+		}
+		want("with six of the node", 5, 6)
+		s.fake.now += 200
+		want("when all are over", 0, 0)
+	}
+}
+
+// ofNode begins a translated flow of the node, as programs do and count.
+func (s *sharing) ofNode(ipv6 bool, port int) {
+	s.Helper()
+	s.fake.mu.Lock()
+	defer s.fake.mu.Unlock()
+	from, to := "203.0.113.1:"+strconv.Itoa(port), "192.0.2.1:53"
+	count := &s.fake.natTotals[bpf.NatOfNode].Ipv4
+	if ipv6 {
+		from, to = "[2001:db8:1::1]:"+strconv.Itoa(port), "[2001:db8::1]:53"
+		count = &s.fake.natTotals[bpf.NatOfNode].Ipv6
+	}
+	if _, err := s.fake.putPair([]string{"UDP", "to-outside", from, to, from, to, "from-outside", "node=1"}); err != nil {
+		s.Fatal(err)
+	}
+	*count++
+}
+
 // translate begins translated flows of a family from a port on, as programs do and count.
 func (s *sharing) translate(ipv6 bool, from, n int) {
 	s.Helper()

@@ -26,7 +26,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	require.NoError(t, os.WriteFile(setting, []byte("20000\t30000\n"), 0o644))
 	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Hybrid: true, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true},
 		probe: func() bpf.EncapSupport { return bpf.EncapSupport{Modes: bpf.EncapSends} }}
-	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768, bpf.MapCtNew4: 8192})
+	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768, bpf.MapCtNew4: 8192, bpf.MapNat4: 65536, bpf.MapNat6: 32768})
 	got := o.constants(maps)
 	require.Equal(t, uint32(16384), got[bpf.VariableCtShare])
 	require.Equal(t, uint32(32), got[bpf.VariableCtGuarantee])

@@ -145,10 +145,8 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 			return err
 		}
 	}
-	if v, found := spec.Variables[bpf.VariableNatShares]; found {
-		if err := v.Set(o.natShares(maps)); err != nil {
-			return err
-		}
+	if err := o.configureNat(spec, maps); err != nil {
+		return err
 	}
 	if o.agent.TunnelPort != 0 {
 		if err := o.configureTunnel(spec); err != nil {
@@ -214,6 +212,25 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableSockHostOnly:       one(o.sockets.HostOnly),
 		bpf.VariableSockBindProtection: one(o.sockets.BindProtection),
 	}
+}
+
+// configureNat sets how many translated flows there may be.
+func (o *objects) configureNat(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
+	of := func(limit func(entries uint32) uint32) (limits [2]uint32) {
+		for i, m := range natmap.Maps() {
+			limits[i] = limit(maps[m.Name].MaxEntries())
+		}
+		return limits
+	}
+	for name, value := range map[string]any{bpf.VariableNatShares: o.natShares(maps), bpf.VariableNatGuarantees: of(natmap.Guarantee),
+		bpf.VariableNatBeyond: of(natmap.Beyond)} {
+		if v, found := spec.Variables[name]; found {
+			if err := v.Set(value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // natShares are how many translated flows an endpoint may have of each family, and those of none together.

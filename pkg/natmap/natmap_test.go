@@ -166,3 +166,17 @@ func TestShare(t *testing.T) {
 		}
 	}
 }
+
+// What all may have beyond guarantees leaves 256 endpoints, the node and the flows of no endpoint what is guaranteed to them, in tables of all sizes.
+func TestBeyond_LeavesGuarantees(t *testing.T) {
+	t.Parallel()
+	for entries := uint32(2); entries < 1<<24; entries += 1 + entries/7 {
+		flows := entries / 2
+		if sum := (256+2)*Guarantee(entries) + Beyond(entries); sum > flows || Beyond(entries) == 0 {
+			t.Errorf("%d entries: guarantees of %d, %d beyond, which is more than %d flows", entries, Guarantee(entries), Beyond(entries), flows)
+		}
+		if entries >= 2048 && Guarantee(entries) == 0 {
+			t.Errorf("%d entries guarantee nothing", entries)
+		}
+	}
+}

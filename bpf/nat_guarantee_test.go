@@ -1,0 +1,152 @@
+package bpf
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/mac"
+)
+
+// The tables of the tests below have room for natRoom flows, of which each endpoint may have a quarter, and can always have natGuarantee.
+const (
+	natRoom      = 64
+	natGuarantee = 2
+)
+
+// withGuarantees runs a test for each family on a node with five pods, whose table of translated flows four of them may fill by their shares.
+func withGuarantees(t *testing.T, test func(t *testing.T, n *node, family int, pods []pod)) {
+	for _, family := range families {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
+			t.Parallel()
+			n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableNatShares: natRoom / 4, VariableNatGuarantees: natGuarantee,
+				VariableNatBeyond: natRoom / 2}, map[string]uint32{MapNat4: 2 * natRoom, MapNat6: 2 * natRoom})
+			n.surround()
+			pods := make([]pod, 5)
+			for i := range pods {
+				last := byte(20 + i)
+				pods[i] = pod{id: uint16(last), ifindex: 200 + uint32(i), mac: mac.Addr{2, 0, 0, 0, 0, last}, host: mac.Addr{2, 0, 0, 0, 1, last},
+					ipv4: netip.AddrFrom4([4]byte{10, 1, 0, last}), ipv6: netip.AddrFrom16([16]byte{0: 0xfd, 3: 1, 15: last}), policyIn: 1, pOut: 1}
+				n.put(pods[i])
+				n.serve(uint32(i)+1, on(balancer[family], 80+uint16(i)), loadbalancer.UDP, 0, on(pods[i].addr(family), 8080))
+			}
+			n.serve(6, on(balancer[family], 90), loadbalancer.UDP, 0, on(nodeOut[family], 8080)) // as a pod with the network of the node
+			test(t, n, family, pods)
+		})
+	}
+}
+
+// leaves sends a packet of a pod to the outside, from a port of its own for each number.
+func (n *node) leaves(family int, p pod, number int) outcome {
+	n.t.Helper()
+	return n.sendFrom(p, going(on(p.addr(family), 40000+uint16(number)), on(client[family], 53)).bytes(n.t))
+}
+
+// calls sends a packet of a client outside to a service, from an address of its own for each number.
+func (n *node) calls(family int, port uint16, number int) outcome {
+	n.t.Helper()
+	from := client[family].AsSlice()
+	from[len(from)-1] = byte(number)
+	from[len(from)-2] = byte(number >> 8)
+	source, _ := netip.AddrFromSlice(from)
+	return n.run(NetdevIngress, ifUplink, coming(on(source, 4000), on(balancer[family], port)).bytes(n.t))
+}
+
+// wantGuarantees demands that the last pod, the node, and clients of backends with no share of their own get the flows that are guaranteed to them, for which
+// most packets of a flood have no room. Opened is what the flood got.
+func (n *node) wantGuarantees(family int, last pod, opened int) {
+	n.t.Helper()
+	if most := 4*natGuarantee + natRoom/2; opened != most {
+		n.t.Errorf("a flood opens %d flows, want %d", opened, most)
+	}
+	n.forgetEvents()
+	n.did(n.leaves(family, last, 0), actUnspec)
+	n.did(n.calls(family, 84, 1000), actUnspec)
+	n.wantTranslations(last.id, family, natGuarantee)
+	for i := range natGuarantee {
+		n.did(n.calls(family, 90, 1000+i), actUnspec)
+	}
+	n.wantTranslations(0, family, natGuarantee)
+	n.wantCount(MapNatTotals, NatBeyond, family, natRoom/2)
+	for i := range uint16(natGuarantee) {
+		before := n.natFlows(family)
+		ping := going(on(nodeOut[family], 0), on(client[family], 0)).echo(n.t, false, 50000+i)
+		n.did(n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, ping), actUnspec)
+		n.wantNat(family, before+2)
+	}
+	n.wantCount(MapNatTotals, NatOfNode, family, natGuarantee)
+	for i := range 3 {
+		if got := n.leaves(family, last, 10+i); got.action != actShot {
+			n.t.Errorf("a flow beyond the guarantee: action %d, want a drop", int32(got.action))
+		}
+	}
+	n.wantNat(family, 2*(opened+3*natGuarantee))
+	n.forgetEvents()
+}
+
+// forgetEvents reads the events of packets that were dropped.
+func (n *node) forgetEvents() {
+	for n.event() != nil {
+	}
+}
+
+// Four pods that open as many flows as they can leave every other pod, clients of backends without a share and the node what is guaranteed to them.
+func TestPrivilegedNatGuarantee_BesidePodsThatOpenAll(t *testing.T) {
+	t.Parallel()
+	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
+		opened := 0
+		for i := range natRoom {
+			for _, p := range pods[:4] {
+				if n.leaves(family, p, i).action == actUnspec {
+					opened++
+				}
+			}
+		}
+		n.wantGuarantees(family, pods[4], opened)
+
+		// A flow that is over and begins anew has the place that it had.
+		n.natExpire(family)
+		n.did(n.leaves(family, pods[0], 0), actUnspec)
+		n.did(n.leaves(family, pods[4], 0), actUnspec)
+		n.wantCount(MapNatTotals, NatBeyond, family, natRoom/2)
+	})
+}
+
+// So does one host that sends to ports of four pods from sources that it has invented, which no pod needs to answer.
+func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
+	t.Parallel()
+	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
+		opened := 0
+		for i := range natRoom {
+			for port := range uint16(4) {
+				if n.calls(family, 80+port, 256+i).action == actUnspec {
+					opened++
+				}
+			}
+		}
+		n.wantGuarantees(family, pods[4], opened)
+	})
+}
+
+// Clients whose backends have no share of their own leave pods and the node as much.
+func TestPrivilegedNatGuarantee_BesideClientsOfTheNode(t *testing.T) {
+	t.Parallel()
+	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
+		opened := 0
+		for i := range natRoom {
+			if n.calls(family, 90, 256+i).action == actUnspec {
+				opened++
+			}
+		}
+		if want := natGuarantee + natRoom/2; opened != want {
+			t.Errorf("clients of the node open %d flows, want %d", opened, want)
+		}
+		n.forgetEvents()
+		for i := range natGuarantee {
+			n.did(n.leaves(family, pods[0], i), actUnspec)
+		}
+		ping := going(on(nodeOut[family], 0), on(client[family], 0)).echo(t, false, 50000)
+		n.did(n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, ping), actUnspec)
+		n.wantNat(family, 2*(opened+natGuarantee+1))
+	})
+}
