@@ -1,10 +1,13 @@
 package bpf
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/pkg/events"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -199,5 +202,60 @@ func TestPrivilegedFast_ClockGoesOn(t *testing.T) {
 		if left, want := n.onlyFlow("est", family).Expires-now(t), CtTicks(8000*time.Second); left > want || left < want-1 {
 			t.Errorf("the flow ends in %d ticks, want %d", left, want)
 		}
+	})
+}
+
+// isFast reports whether a packet of a pod takes the fast path: it leaves the scratch memory as it is, which every other packet clears.
+func (n *node) isFast(p pod, packet []byte) bool {
+	n.t.Helper()
+	var zero uint32
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	mark := make([][]byte, cpus)
+	for i := range mark {
+		mark[i] = bytes.Repeat([]byte{0xa5}, int(n.work.ValueSize()))
+	}
+	if err := n.work.Put(zero, mark); err != nil {
+		n.t.Fatal(err)
+	}
+	n.run(PodEgress, p.ifindex, packet)
+	var after [][]byte
+	if err := n.work.Lookup(zero, &after); err != nil {
+		n.t.Fatal(err)
+	}
+	return slices.EqualFunc(mark, after, bytes.Equal)
+}
+
+// Packets that change nothing about their flow take the fast path, in both directions and also when nobody answers, and no others do.
+func TestPrivilegedFast_TakesEstablishedFlows(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		want := func(name string, want bool, p pod, packet []byte) {
+			t.Helper()
+			if got := n.isFast(p, packet); got != want {
+				t.Errorf("%s: fast is %v, want %v", name, got, want)
+			}
+			if event := n.event(); event != nil {
+				t.Errorf("%s: dropped for %q", name, event.Reason)
+			}
+		}
+		open, back := opened(t, n, family)
+		want("a SYN", false, podA, open.tcp(t, "S"))
+		want("its reply", false, podB, back.tcp(t, "SA"))
+		want("the segment that establishes", false, podA, open.tcp(t, "A"))
+		want("a segment", true, podA, open.tcp(t, "A"))
+		want("one back", true, podB, back.tcp(t, "A"))
+		want("a FIN", false, podA, open.tcp(t, "FA"))
+		want("a segment back after it", true, podB, back.tcp(t, "A"))
+		want("its acknowledgement", true, podA, open.tcp(t, "A"))
+
+		leaves := sent(podA, podA.addr(family), outside[family]).ports(6000, 53)
+		want("a first datagram", false, podA, leaves.bytes(t))
+		want("a second one without a reply", true, podA, leaves.bytes(t))
+		n.arrives(podA, ifUplink, outsideTo(podA, outside[family], 53, 6000).bytes(t))
+		want("the one that establishes", false, podA, leaves.bytes(t))
+		want("one more", true, podA, leaves.bytes(t))
 	})
 }

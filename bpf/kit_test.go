@@ -78,6 +78,7 @@ type node struct {
 	maps     map[string]*ebpf.Map
 	programs map[string]*ebpf.Program
 	steps    *ebpf.Map // of pod_egress
+	work     *ebpf.Map // flow_works of pod_egress
 	events   *ringbuf.Reader
 	ns       *testnet.Namespace
 	// constants are the load-time constants that differ from those of the objects.
@@ -184,10 +185,17 @@ func (n *node) set(v *ebpf.VariableSpec, value any) {
 
 func (n *node) loadProgram(name string) *ebpf.Program {
 	n.t.Helper()
+	return n.loadChanged(name, func(*ebpf.CollectionSpec) {})
+}
+
+// loadChanged loads a program that is not as its object has it.
+func (n *node) loadChanged(name string, change func(*ebpf.CollectionSpec)) *ebpf.Program {
+	n.t.Helper()
 	spec, err := Load(name)
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	change(spec)
 	for name, value := range n.constants {
 		if v := spec.Variables[name]; v == nil {
 			continue // of another program
@@ -212,7 +220,7 @@ func (n *node) loadProgram(name string) *ebpf.Program {
 	}
 	n.t.Cleanup(coll.Close)
 	if steps := coll.Maps[MapPodSteps]; steps != nil {
-		n.steps = steps
+		n.steps, n.work = steps, coll.Maps["flow_works"]
 	}
 	return coll.Programs[name]
 }

@@ -1,0 +1,47 @@
+package bpf
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/waggle-net/waggle/pkg/events"
+)
+
+// returning makes a function of a program return a number. Its own body, with the calls by which the kernel knows functions, stands behind a condition that
+// never holds.
+func returning(t *testing.T, spec *ebpf.ProgramSpec, function string, number int32) {
+	t.Helper()
+	begin := slices.IndexFunc(spec.Instructions, func(i asm.Instruction) bool { return i.Symbol() == function })
+	if begin < 0 {
+		t.Fatalf("%s has no function %s", spec.Name, function)
+	}
+	body := slices.Clone(spec.Instructions[begin:])
+	first := asm.Mov.Imm(asm.R0, number)
+	first.Metadata, body[0].Metadata = body[0].Metadata, asm.Metadata{}
+	isNil := asm.Instruction{OpCode: asm.JEq.Op(asm.ImmSource), Dst: asm.R1, Offset: 1}
+	spec.Instructions = slices.Concat(spec.Instructions[:begin], asm.Instructions{first, isNil, asm.Return()}, body)
+}
+
+// A code that is no verdict, which only a fault of a program can make one, drops the packet.
+func TestPrivilegedFinish_UnknownCodesDrop(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.surround()
+		packet := coming(on(client[family], 4000), on(nodeOut[family], 53)).bytes(t)
+		n.did(n.run(NetdevIngress, ifUplink, packet), actUnspec)
+		for _, code := range []int32{2, 21, 1 << 30} {
+			n.programs[NetdevIngress] = n.loadChanged(NetdevIngress, func(spec *ebpf.CollectionSpec) {
+				returning(t, spec.Programs[NetdevIngress], "translate", code)
+			})
+			before := n.count(events.InternalError, DirectionIngress)
+			n.refill(0)
+			n.wasRefused(n.run(NetdevIngress, ifUplink, packet), events.InternalError)
+			if after := n.count(events.InternalError, DirectionIngress); after.Packets != before.Packets+1 {
+				t.Errorf("code %d: counted %d times, want once", code, after.Packets-before.Packets)
+			}
+		}
+	})
+}
