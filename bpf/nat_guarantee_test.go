@@ -112,7 +112,8 @@ func TestPrivilegedNatGuarantee_BesidePodsThatOpenAll(t *testing.T) {
 	})
 }
 
-// So does one host that sends to ports of four pods from sources that it has invented, which no pod needs to answer.
+// So does one host that sends to ports of four pods from sources that it has invented, which no pod needs to answer. Those pods themselves open flows
+// from the part that clients leave.
 func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
@@ -124,7 +125,32 @@ func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
 				}
 			}
 		}
+		n.forgetEvents()
+		for i := range natRoom / 2 / 16 {
+			n.did(n.leaves(family, pods[i], 0), actUnspec)
+			opened++
+		}
 		n.wantGuarantees(family, pods[4], opened)
+	})
+}
+
+// One host does not use up the share of a pod, so the pod itself opens flows.
+func TestPrivilegedNatGuarantee_ClientsLeaveAPodPartOfItsShare(t *testing.T) {
+	t.Parallel()
+	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
+		const share, clients = natRoom / 4, natRoom / 4 / 16 * 15
+		for i := range natRoom {
+			n.calls(family, 80, 256+i)
+		}
+		n.wantTranslations(pods[0].id, family, clients)
+		n.forgetEvents()
+		for i := range share - clients {
+			n.did(n.leaves(family, pods[0], i), actUnspec)
+		}
+		if got := n.leaves(family, pods[0], share); got.action != actShot {
+			t.Errorf("a flow beyond the share: action %d, want a drop", int32(got.action))
+		}
+		n.wantTranslations(pods[0].id, family, share)
 	})
 }
 
@@ -138,15 +164,16 @@ func TestPrivilegedNatGuarantee_BesideClientsOfTheNode(t *testing.T) {
 				opened++
 			}
 		}
-		if want := natGuarantee + natRoom/2; opened != want {
+		if want := natGuarantee + natRoom/2/16*15; opened != want {
 			t.Errorf("clients of the node open %d flows, want %d", opened, want)
 		}
 		n.forgetEvents()
-		for i := range natGuarantee {
+		const left = natGuarantee + natRoom/2/16 // of the pod itself
+		for i := range left {
 			n.did(n.leaves(family, pods[0], i), actUnspec)
 		}
 		ping := going(on(nodeOut[family], 0), on(client[family], 0)).echo(t, false, 50000)
 		n.did(n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, ping), actUnspec)
-		n.wantNat(family, 2*(opened+natGuarantee+1))
+		n.wantNat(family, 2*(opened+left+1))
 	})
 }

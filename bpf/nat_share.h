@@ -44,18 +44,26 @@ static __always_inline __u32 nat_share(const struct nat_entry6 *entry, __u32 fam
 	return nat_shares[(family & NAT_FAMILY_BIT) | !entry->endpoint];
 }
 
+/* nat_from_outside reports whether a client outside opens a flow: one of a service that does not go back to a pod. */
+static __always_inline int nat_from_outside(const struct nat_entry6 *entry) { return (entry->flags & NAT_SERVICE) && entry->twin != NAT_TO_POD; }
+
+/* nat_limit returns what of a limit a flow may use. Clients outside, whose addresses may be invented, leave a sixteenth to what pods and the node open. */
+static __always_inline __s32 nat_limit(__u32 limit, int from_outside) { return limit - limit / 16 * from_outside; }
+
 /* nat_spent reports whether there may be no flow more: the endpoint has its share, or it has its guarantee and all flows beyond guarantees have what the
  * guarantees of others leave. CPUs may go beyond it by one each. */
 __attribute__((noinline)) int nat_spent(const struct nat_entry6 *entry, __u32 family)
 {
 	__s32 *count, *beyond = nat_total(NAT_BEYOND, family), flows;
+	int from_outside;
 
 	if (!entry || !beyond || !(count = nat_count(entry, family)))
 		return 0;
+	from_outside = nat_from_outside(entry);
 	flows = *(volatile __s32 *)count;
-	if (flows >= (__s32)nat_share(entry, family))
+	if (flows >= nat_limit(nat_share(entry, family), from_outside))
 		return 1;
-	return flows >= (__s32)nat_guarantees[nat_family(family)] && *(volatile __s32 *)beyond >= (__s32)nat_beyond[nat_family(family)];
+	return flows >= (__s32)nat_guarantees[nat_family(family)] && *(volatile __s32 *)beyond >= nat_limit(nat_beyond[nat_family(family)], from_outside);
 }
 
 /* nat_wake wakes the agent when three quarters of a limit are in use, and with each sixteenth beyond: what is over shall go before anybody is refused. */
