@@ -172,7 +172,8 @@ func TestPolicyList_SaysWhatTheNodeSwitchesOff(t *testing.T) {
 	} {
 		socket := serve(t, answers{"GET /statedb/dump/policies": one, "GET /v1/config": tc.config, "GET /v1/healthz": healthy, "GET /v1/endpoint": `[]`,
 			"GET /statedb/dump/self-tests": `{"self-tests":[]}`, "GET /statedb/dump/drift-repairs": `{"drift-repairs":[]}`, "GET /statedb/dump/bpf-programs": `{"bpf-programs":[]}`,
-			"GET /statedb/dump/path-tests": `{"path-tests":[]}`, "GET /statedb/dump/node-views": `{"node-views":[]}`, "GET /statedb/dump/node-paths": `{"node-paths":[]}`})
+			"GET /statedb/dump/path-tests": `{"path-tests":[]}`, "GET /statedb/dump/node-views": `{"node-views":[]}`, "GET /statedb/dump/node-paths": `{"node-paths":[]}`,
+			"GET /statedb/dump/configs": `{"configs":[]}`})
 		_, out, errs := run(t, socket, "policy", "list")
 		if lines := strings.Split(strings.TrimSpace(out), "\n"); errs != "" || len(lines) < 2 || strings.Fields(lines[1])[2] != tc.mode || !slices.Equal(lines[2:], tc.want) {
 			t.Errorf("%s: %s%s", name, out, errs)

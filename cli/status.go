@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/client"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
+	"github.com/waggle-net/waggle/pkg/tables/configs"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
@@ -54,6 +55,7 @@ type statusRows struct {
 	Paths     []*pathtests.Test     `json:"path-tests,omitempty"`
 	Views     []*nodeviews.View     `json:"node-views,omitempty"`
 	Modes     []*nodepaths.Path     `json:"node-paths,omitempty"`
+	Ignored   []configs.Config      `json:"ignored-options,omitempty"`
 	endpoints []models.Endpoint
 	policies  []*policies.Policy
 	config    *models.DaemonConfiguration
@@ -85,6 +87,11 @@ func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err erro
 	if s.Modes, err = client.Rows[*nodepaths.Path](ctx, c, "node-paths"); err != nil {
 		return err
 	}
+	options, err := client.Rows[configs.Config](ctx, c, "configs")
+	if err != nil {
+		return err
+	}
+	s.Ignored = slices.DeleteFunc(options, func(o configs.Config) bool { return !o.Ignored })
 	s.Programs, err = client.Rows[bpfprograms.Program](ctx, c, "bpf-programs")
 	return err
 }
@@ -105,7 +112,7 @@ func (a *app) status(ctx context.Context, c *client.Client, how statusDetail) er
 			fmt.Fprintln(w, statusLine(s.Cilium))
 			return
 		}
-		statusText(w, s)
+		statusText(w, s, how.verbose)
 		modulesTree(w, s.Modules, how.verbose)
 	})
 	if err == nil && s.Cilium.State == models.StatusStateFailure {
@@ -121,7 +128,7 @@ func statusLine(s models.Status) string {
 	return printable.Text(string(s.State) + " - " + s.Msg)
 }
 
-func statusText(w io.Writer, s *statusRows) {
+func statusText(w io.Writer, s *statusRows, verbose bool) {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(name, value string) { fmt.Fprintf(tw, "%s:\t%s\n", name, printable.Text(value)) }
 	line("Agent", statusLine(s.Cilium))
@@ -149,6 +156,7 @@ func statusText(w io.Writer, s *statusRows) {
 		line("Self-test", statusLine(models.Status{State: models.StatusState(t.Name + " " + string(t.State)), Msg: t.Message}))
 	}
 	line("Repairs", repairsText(s.Repairs))
+	optionLines(s.Ignored, verbose, line)
 	line("Modules", countLevels(s.Modules))
 	_ = tw.Flush()
 }
@@ -169,6 +177,27 @@ func pathLines(rows []*pathtests.Test, line func(name, value string)) {
 	line("Paths", text)
 	for _, t := range summary.Failed[:min(len(summary.Failed), shownPaths)] {
 		line("  "+printable.Text(t.Node), t.Sentence())
+	}
+}
+
+// shownOptions limits the ignored options that the status shows without --verbose.
+const shownOptions = 10
+
+// optionLines names the options of Cilium that the agent ignores, first those that would protect something. Without such options it writes nothing.
+func optionLines(rows []configs.Config, verbose bool, line func(name, value string)) {
+	var ignored []string
+	for _, o := range rows {
+		if o.Unprotected != "" {
+			line("Unprotected", o.Key+": "+o.Unprotected)
+			continue
+		}
+		ignored = append(ignored, o.Key)
+	}
+	if more := len(ignored) - shownOptions; more > 0 && !verbose {
+		ignored = append(ignored[:shownOptions:shownOptions], fmt.Sprintf("and %d more; see waggle status --verbose", more))
+	}
+	if len(ignored) > 0 {
+		line("Ignored options", strings.Join(ignored, ", "))
 	}
 }
 

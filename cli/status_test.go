@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
+	"github.com/waggle-net/waggle/pkg/tables/configs"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 )
 
@@ -60,6 +63,32 @@ func TestRoutingText_OfEachMode(t *testing.T) {
 	} {
 		if got := routingText(tc.routing, tc.modes); got != tc.want {
 			t.Errorf("%+v: got %q, want %q", tc.routing, got, tc.want)
+		}
+	}
+}
+
+func TestOptionLines_NameWhatIsIgnored(t *testing.T) {
+	t.Parallel()
+	rows := []configs.Config{{Key: "enable-wireguard", Ignored: true, Unprotected: "packets between nodes are not encrypted"}}
+	for i := range shownOptions + 2 {
+		rows = append(rows, configs.Config{Key: fmt.Sprintf("k%02d", i), Ignored: true})
+	}
+	const first = "k00, k01, k02, k03, k04, k05, k06, k07, k08, k09, "
+	for name, tc := range map[string]struct {
+		rows    []configs.Config
+		verbose bool
+		want    []string
+	}{
+		"none":                      {nil, false, nil},
+		"one without protection":    {rows[:1], false, []string{"Unprotected: enable-wireguard: packets between nodes are not encrypted"}},
+		"few":                       {rows[1:3], false, []string{"Ignored options: k00, k01"}},
+		"more than the status show": {rows[1:], false, []string{"Ignored options: " + first + "and 2 more; see waggle status --verbose"}},
+		"verbose":                   {rows[1:], true, []string{"Ignored options: " + first + "k10, k11"}},
+	} {
+		var got []string
+		optionLines(tc.rows, tc.verbose, func(name, value string) { got = append(got, name+": "+value) })
+		if !slices.Equal(got, tc.want) {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }

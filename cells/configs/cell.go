@@ -1,4 +1,4 @@
-// Package configs shows the options of the agent, with the values it runs with and where each came from.
+// Package configs shows the options of the agent, with the values it runs with and where each came from, and the options of Cilium that it ignores.
 //
 // It writes the table "configs" once, in its start hook, from what main found ([config.Effective]); it reads no table
 // and owns nothing in the kernel. After a restart the table is written anew. In a hive without main, as in tests of
@@ -39,6 +39,12 @@ func register(p params) {
 			row := tables.Config{Key: o.Key, Value: o.Value, Default: o.Default, Source: o.Source.String(), Origin: o.Origin}
 			if _, _, err := p.Table.Insert(txn, row); err != nil {
 				return fmt.Errorf("insert option %s: %w", o.Key, err)
+			}
+		}
+		for _, o := range p.Config.Ignored {
+			row := tables.Config{Key: o.Key, Source: o.Source.String(), Origin: o.Origin, Ignored: true, Unprotected: o.Unprotected}
+			if _, _, err := p.Table.Insert(txn, row); err != nil {
+				return fmt.Errorf("insert ignored option %s: %w", o.Key, err)
 			}
 		}
 		txn.Commit()

@@ -15,6 +15,9 @@ func TestScripts(t *testing.T) {
 			return config.Effective{Options: []config.Option{
 				{Key: "enable-ipv6", Value: "false", Default: "true", Source: config.Environment, Origin: "WAGGLE_ENABLE_IPV6"},
 				{Key: "node-name", Source: config.Default},
+			}, Ignored: []config.Ignored{
+				{Key: "enable-wireguard", Source: config.Directory, Origin: "/c/enable-wireguard", Unprotected: "packets between nodes are not encrypted"},
+				{Key: "kvstore", Source: config.Flag, Origin: "--kvstore"},
 			}}
 		})}
 	})

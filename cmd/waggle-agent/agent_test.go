@@ -45,6 +45,7 @@ func TestRun_Refuses(t *testing.T) {
 		"bad value of a variable":   {[]string{"hive"}, []string{"WAGGLE_ENABLE_IPV6=2"}, "--enable-ipv6 from WAGGLE_ENABLE_IPV6"},
 		"a value that a cell hates": {[]string{"hive", "--state-dir=relative"}, nil, `--state-dir="relative": must be an absolute path`},
 		"both families off":         {[]string{"hive", "--enable-ipv4=false", "--enable-ipv6=false"}, nil, "enable at least one address family"},
+		"a protection of Cilium":    {[]string{"hive", "--enable-wireguard"}, nil, "--accept-unprotected=enable-wireguard"},
 		"an argument":               {[]string{"start"}, nil, "start"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +64,7 @@ func TestRun_Refuses(t *testing.T) {
 func TestRun_Hive(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
-	if code := run([]string{"hive", "--node-name=bee-1", "--enable-wireguard"}, nil, &stdout, &stderr); code != 0 {
+	if code := run([]string{"hive", "--node-name=bee-1", "--enable-wireguard", "--accept-unprotected=enable-wireguard"}, nil, &stdout, &stderr); code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr.String())
 	}
 	for _, want := range []string{"Cells:", "health (Health of modules and duration of start hooks)", `NodeName: (string) (len=5) "bee-1"`,

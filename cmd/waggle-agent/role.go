@@ -57,6 +57,16 @@ func (a *agent) checkRole() error {
 	return nil
 }
 
+// checkProtection ends the start of the agent of a node that would not protect what the options require. The cluster role, which reads the same ConfigMap,
+// protects nothing in Cilium either.
+func (a *agent) checkProtection() error {
+	accepted, err := a.flags.GetStringSlice(config.AcceptFlag)
+	if err != nil || a.role == config.RoleCluster {
+		return err
+	}
+	return a.config.CheckProtection(accepted)
+}
+
 // short describes the command in its role.
 func (a *agent) short() string {
 	if a.role == config.RoleCluster {

@@ -26,7 +26,8 @@ import (
 func TestRole_HasItsOwnFlags(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	for key, value := range map[string]string{"role": "cluster", "bpf-root": "/x", "cluster-pool-ipv4-mask-size": "25"} {
+	for key, value := range map[string]string{"role": "cluster", "bpf-root": "/x", "cluster-pool-ipv4-mask-size": "25",
+		"enable-wireguard": "true"} { // which the agents of nodes refuse
 		if err := os.WriteFile(filepath.Join(dir, key), []byte(value), 0o644); err != nil {
 			t.Fatal(err)
 		}

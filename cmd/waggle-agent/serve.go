@@ -73,6 +73,9 @@ func (a *agent) prepare(cmd *cobra.Command) (*slog.Logger, error) {
 	if err := a.checkRole(); err != nil {
 		return nil, err
 	}
+	if err := a.checkProtection(); err != nil {
+		return nil, err
+	}
 	level := slog.LevelInfo
 	if verbose, err := cmd.Flags().GetBool("debug"); err == nil && verbose {
 		level = slog.LevelDebug

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,6 +18,8 @@ const DirFlag = "config-dir"
 func AddFlags(flags *pflag.FlagSet) {
 	flags.String(DirFlag, "", "Directory with one file for each option (a mounted ConfigMap)")
 	flags.Bool("debug", false, "Log decisions with their inputs")
+	flags.StringSlice(AcceptFlag, nil, "Options of Cilium that the agent may ignore although they protect something in Cilium, "+
+		"e.g. enable-wireguard,enable-host-firewall")
 	flags.String(RoleFlag, RoleNode, "What this process does: node (the agent of a node) or cluster (work for the whole cluster, one of several replicas)")
 }
 
@@ -46,9 +49,18 @@ type Option struct {
 
 // Effective is the outcome.
 type Effective struct {
-	Options  []Option // by key
-	Ignored  []string // origins of keys that only Cilium knows, sorted
-	Warnings []string // one sentence each
+	Options  []Option  // by key
+	Ignored  []Ignored // by key
+	Warnings []string  // one sentence each
+}
+
+// Ignored is an option of Cilium that means nothing here.
+type Ignored struct {
+	Key         string
+	Source      Source
+	Origin      string // as in [Option]
+	Unprotected string // what the option would protect in Cilium, and is not protected; empty when it protects nothing
+	Remedy      string // what protects it instead
 }
 
 // entry is a value that was found somewhere.
@@ -71,21 +83,21 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 	}
 
 	var errs []error
-	origins := map[string]entry{}
+	origins, ignored := map[string]entry{}, map[string]entry{}
 	for _, e := range slices.Concat(typed(flags), fromEnv, fromDir) {
 		flag := flags.Lookup(e.key)
 		switch {
 		case e.source == Directory && e.key == DirFlag:
 			errs = append(errs, fmt.Errorf("%s: the directory cannot name a directory; set --%s", e.origin, DirFlag))
-		case flag == nil && foreign(e.key):
-			eff.Ignored = append(eff.Ignored, e.origin)
+		case flag == nil && foreign(e.key), flag != nil && isForeign(flag):
+			if first, decided := ignored[e.key]; !decided || first.value == "" {
+				ignored[e.key] = e
+			}
 		case flag == nil:
 			errs = append(errs, unknownKey(e, flags))
 		case otherRole(flag) != "" && e.source == Flag:
 			errs = append(errs, wrongRole(e, otherRole(flag)))
 		case otherRole(flag) != "":
-		case isForeign(flag):
-			eff.Ignored = append(eff.Ignored, e.origin)
 		default:
 			if _, decided := origins[e.key]; decided || e.value == "" && flag.Value.Type() != "string" {
 				continue // an earlier source won; an empty value for what is no string is no value
@@ -102,12 +114,29 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 		return Effective{}, err
 	}
 	eff.Options = realized(flags, origins)
-	slices.Sort(eff.Ignored)
-	eff.Ignored = slices.Compact(eff.Ignored)
-	if len(eff.Ignored) > 0 {
-		eff.Warnings = append(eff.Warnings, "options of Cilium that mean nothing here are ignored: "+strings.Join(eff.Ignored, ", "))
-	}
+	eff.ignore(ignored)
 	return eff, nil
+}
+
+// ignore records the options that mean nothing here, and warns of them.
+func (e *Effective) ignore(options map[string]entry) {
+	var meaningless, unprotected []string
+	for _, key := range slices.Sorted(maps.Keys(options)) {
+		o := options[key]
+		p := protective(key, o.value)
+		e.Ignored = append(e.Ignored, Ignored{Key: key, Source: o.source, Origin: o.origin, Unprotected: p.lost, Remedy: p.remedy})
+		if p.lost != "" {
+			unprotected = append(unprotected, fmt.Sprintf("%s (%s)", o.origin, p.lost))
+		} else {
+			meaningless = append(meaningless, o.origin)
+		}
+	}
+	if len(meaningless) > 0 {
+		e.Warnings = append(e.Warnings, "options of Cilium that mean nothing here are ignored: "+strings.Join(meaningless, ", "))
+	}
+	if len(unprotected) > 0 {
+		e.Warnings = append(e.Warnings, "options of Cilium protect what Waggle does not: "+strings.Join(unprotected, ", "))
+	}
 }
 
 // typed lists the flags of the command line.

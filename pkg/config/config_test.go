@@ -176,7 +176,7 @@ func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	t.Parallel()
 	dir := directory(t, map[string]string{"route-metric": "1", "ces-slice-mode": "fcfs", "node-name": "bee"})
 	flags := newFlags()
-	must(t, flags.Parse([]string{"--enable-wireguard", "--tunnel-source-port-range", "0-0", "--config-dir", dir}))
+	must(t, flags.Parse([]string{"--enable-gops", "--tunnel-source-port-range", "0-0", "--config-dir", dir}))
 	if flags.NArg() != 0 {
 		t.Fatalf("arguments are left: %q", flags.Args())
 	}
@@ -185,7 +185,7 @@ func TestLoad_ForeignKeysAreOneWarning(t *testing.T) {
 	if len(eff.Warnings) != 1 || len(eff.Ignored) != 5 {
 		t.Fatalf("warnings %q, ignored %q", eff.Warnings, eff.Ignored)
 	}
-	for _, want := range []string{"--enable-wireguard", "--tunnel-source-port-range", "WAGGLE_KVSTORE", "/route-metric", "/ces-slice-mode"} {
+	for _, want := range []string{"--enable-gops", "--tunnel-source-port-range", "WAGGLE_KVSTORE", "/route-metric", "/ces-slice-mode"} {
 		if !strings.Contains(eff.Warnings[0], want) {
 			t.Errorf("%q does not name %s", eff.Warnings[0], want)
 		}

@@ -32,7 +32,7 @@ func isForeign(f *pflag.Flag) bool {
 	return ok
 }
 
-// foreign tells whether Cilium has the key, for flag sets without [AddForeign] and for keys of Cilium's operator.
+// foreign reports whether Cilium has the key, for flag sets without [AddForeign] and for keys of Cilium's operator.
 func foreign(key string) bool {
 	for _, list := range []string{foreignSwitches, foreignValues, foreignOperator} {
 		for name := range strings.FieldsSeq(list) {

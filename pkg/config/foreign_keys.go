@@ -18,7 +18,7 @@ egress-multi-home-ip-rule-compat enable-active-connection-tracking enable-auto-p
 enable-bandwidth-manager enable-bbr enable-bbr-hostns-only enable-bgp-control-plane enable-bpf-clock-probe
 enable-bpf-masquerade enable-bpf-tproxy enable-cilium-clusterwide-network-policy enable-cilium-endpoint-slice
 enable-cilium-network-policy enable-custom-calls enable-drift-checker enable-dynamic-config
-enable-dynamic-lifecycle-manager enable-encryption-strict-mode
+enable-dynamic-lifecycle-manager enable-encryption-strict-mode enable-encryption-strict-mode-egress enable-encryption-strict-mode-ingress
 enable-endpoint-lockdown-on-policy-overflow enable-endpoint-routes enable-envoy-config enable-experimental-lb
 enable-extended-ip-protocols enable-external-ips enable-gateway-api enable-gateway-api-alpn
 enable-gateway-api-app-protocol enable-gateway-api-proxy-protocol enable-gateway-api-secrets-sync enable-gops
@@ -41,7 +41,8 @@ enable-session-affinity enable-socket-lb-pod-connection-termination enable-socke
 enable-source-ip-verification enable-srv6 enable-stale-cilium-endpoint-cleanup enable-standalone-dns-proxy
 enable-svc-source-range-check enable-tcx enable-tracing enable-unreachable-routes enable-vtep
 enable-well-known-identities enable-wireguard enable-wireguard-userspace-fallback enable-xdp-prefilter
-enable-xt-socket-fallback encrypt-node encryption-strict-mode-allow-remote-node-identities
+enable-xt-socket-fallback enable-ztunnel encrypt-node encryption-strict-egress-allow-remote-node-identities
+encryption-strict-mode-allow-remote-node-identities
 envoy-keep-cap-netbindservice external-envoy-proxy force-device-detection force-local-policy-eval-at-source
 gateway-api-hostnetwork-enabled gateway-api-xff-enabled hubble-disable-tls hubble-drop-events hubble-export-allow-all
 hubble-export-fieldmask-enabled hubble-export-file-compress hubble-metrics-server-enable-tls
@@ -120,7 +121,7 @@ mesh-auth-rotated-identities-queue-size mesh-auth-signal-backoff-duration mesh-a
 mesh-auth-spire-admin-socket mesh-auth-spire-agent-socket metrics metrics-sampling-interval monitor-aggregation
 monitor-aggregation-flags monitor-aggregation-interval monitor-queue-size mtu nat-map-stats-entries
 nat-map-stats-interval netns-cookie-map-max node-labels node-port-acceleration node-port-algorithm node-port-mode
-node-port-range nodeport-addresses nodes-gc-interval operator-prometheus-serve-addr
+node-encryption-opt-out-labels node-port-range nodeport-addresses nodes-gc-interval operator-prometheus-serve-addr
 policy-cidr-match-mode policy-deny-response policy-queue-size policy-restore-timeout policy-trigger-interval
 pprof-address pprof-block-profile-rate pprof-mutex-profile-fraction pprof-port prefilter-device prefilter-mode procfs
 prometheus-serve-addr proxy-admin-port proxy-cluster-max-connections proxy-cluster-max-requests proxy-connect-timeout

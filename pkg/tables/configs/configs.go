@@ -1,4 +1,4 @@
-// Package configs holds the options of the agent with the values it runs with.
+// Package configs holds the options of the agent with the values it runs with, and the options of Cilium that it ignores.
 package configs
 
 import (
@@ -13,14 +13,30 @@ type Config struct {
 	Default string `json:"default"`          // what it would use if nobody had set it
 	Source  string `json:"source"`           // "flag", "environment", "directory" or "default"
 	Origin  string `json:"origin,omitempty"` // flag, variable or file that set it; empty for a default
+
+	Ignored     bool   `json:"ignored,omitempty"`     // it is an option of Cilium that means nothing here; Value and Default are empty
+	Unprotected string `json:"unprotected,omitempty"` // what an ignored option would protect in Cilium, and is not protected; empty when it protects nothing
+}
+
+// State is "used", "ignored" or "unprotected".
+func (c Config) State() string {
+	switch {
+	case c.Unprotected != "":
+		return "unprotected"
+	case c.Ignored:
+		return "ignored"
+	}
+	return "used"
 }
 
 // TableHeader implements statedb.TableWritable.
-func (Config) TableHeader() []string { return []string{"Key", "Value", "Default", "Source", "Origin"} }
+func (Config) TableHeader() []string {
+	return []string{"Key", "Value", "Default", "Source", "Origin", "State"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (c Config) TableRow() []string {
-	return []string{c.Key, orDash(c.Value), orDash(c.Default), c.Source, orDash(c.Origin)}
+	return []string{c.Key, orDash(c.Value), orDash(c.Default), c.Source, orDash(c.Origin), c.State()}
 }
 
 func orDash(s string) string {
