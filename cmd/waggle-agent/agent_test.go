@@ -46,6 +46,7 @@ func TestRun_Refuses(t *testing.T) {
 		"a value that a cell hates": {[]string{"hive", "--state-dir=relative"}, nil, `--state-dir="relative": must be an absolute path`},
 		"both families off":         {[]string{"hive", "--enable-ipv4=false", "--enable-ipv6=false"}, nil, "enable at least one address family"},
 		"a protection of Cilium":    {[]string{"hive", "--enable-wireguard"}, nil, "--accept-unprotected=enable-wireguard"},
+		"an old key of Cilium":      {[]string{"hive", "--tunnel=geneve"}, nil, "--tunnel=geneve: is not supported: use vxlan on all nodes"},
 		"an argument":               {[]string{"start"}, nil, "start"},
 	} {
 		t.Run(name, func(t *testing.T) {

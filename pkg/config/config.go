@@ -82,9 +82,9 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 		return Effective{}, err
 	}
 
-	var errs []error
+	entries, errs := translate(flags, slices.Concat(typed(flags), fromEnv, fromDir))
 	origins, ignored := map[string]entry{}, map[string]entry{}
-	for _, e := range slices.Concat(typed(flags), fromEnv, fromDir) {
+	for _, e := range entries {
 		flag := flags.Lookup(e.key)
 		switch {
 		case e.source == Directory && e.key == DirFlag:
@@ -103,7 +103,7 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 				continue // an earlier source won; an empty value for what is no string is no value
 			}
 			origins[e.key] = e
-			if e.source != Flag {
+			if e.source != Flag || e.origin != "--"+e.key { // typed under this name, it is set already
 				if err := flags.Set(e.key, e.value); err != nil {
 					errs = append(errs, badValue(e, flag, err))
 				}

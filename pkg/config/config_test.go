@@ -24,6 +24,7 @@ func newFlags() *pflag.FlagSet {
 	flags.Duration("ipam-quarantine", 30*time.Second, "")
 	flags.String("node-name", "", "")
 	flags.StringSlice("exclude-devices", []string{"lo"}, "")
+	flags.String("routing-mode", "tunnel", "")
 	AddForeign(flags)
 	return flags
 }

@@ -6,5 +6,7 @@
 // accepted, so that an existing ConfigMap can be mounted as it is. One that protects something in Cilium ends the start
 // of the agent of a node, unless --accept-unprotected names it.
 //
+// The key tunnel of Cilium 1.14 and older sets routing-mode.
+//
 // Values end up in the flag set itself: whoever reads flags, hive among them, sees the winner and needs no second rule.
 package config
