@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/mac"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -171,12 +172,13 @@ func TestHealthz_SaysWhatBecameOfTheCNIFile(t *testing.T) {
 
 func TestHealthz_Routing_FollowsTheMode(t *testing.T) {
 	t.Parallel()
-	for want, port := range map[string]uint16{
-		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"BPF"}`:                           0,
-		`"routing":{"inter-host-routing-mode":"Tunnel","intra-host-routing-mode":"BPF","tunnel-protocol":"vxlan"}`: 8472,
+	for want, mode := range map[string]settings.Agent{
+		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"BPF"}`:                           {},
+		`"routing":{"inter-host-routing-mode":"Tunnel","intra-host-routing-mode":"BPF","tunnel-protocol":"vxlan"}`: {TunnelPort: 8472},
+		`"routing":{"inter-host-routing-mode":"Native","intra-host-routing-mode":"Legacy"}`:                        {HostLegacyRouting: true},
 	} {
 		f := newFixture(t)
-		f.api.Settings.TunnelPort = port
+		f.api.Settings.TunnelPort, f.api.Settings.HostLegacyRouting = mode.TunnelPort, mode.HostLegacyRouting
 		f.handler = newHandler(f.api)
 		if body := read(t, f.request("GET", "/v1/healthz", "")); !strings.Contains(body, want) {
 			t.Errorf("%s is missing in %s", want, body)

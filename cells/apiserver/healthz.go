@@ -74,7 +74,8 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	}
 }
 
-// routing returns how packets reach pods. Programs redirect packets between pods of this node.
+// routing returns how packets reach pods. As in Cilium the mode within the host is Legacy when the stack forwards what pods of different nodes exchange;
+// programs redirect packets between pods of this node in either mode.
 func (a *api) routing() models.Routing {
 	s := models.Routing{IntraHostRoutingMode: models.RoutingIntraHostRoutingModeBPF, InterHostRoutingMode: models.RoutingInterHostRoutingModeNative}
 	if a.Settings.Tunnel() {
@@ -83,6 +84,9 @@ func (a *api) routing() models.Routing {
 	}
 	if a.Settings.Hybrid {
 		s.InterHostRoutingMode = models.RoutingInterHostRoutingModeHybrid
+	}
+	if a.Settings.HostLegacyRouting {
+		s.IntraHostRoutingMode = models.RoutingIntraHostRoutingModeLegacy
 	}
 	return s
 }

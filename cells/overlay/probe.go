@@ -28,6 +28,9 @@ func newProbe(settings agent.Agent) bpf.EncapProbe {
 
 // hindrance says why packets of pods have to pass the stack whatever the kernel lets programs do. A kernel without IPsec has no policies to list.
 func hindrance(settings agent.Agent, policies func(family int) ([]netlink.XfrmPolicy, error)) error {
+	if settings.HostLegacyRouting {
+		return errors.New("--enable-host-legacy-routing=true")
+	}
 	if !settings.KubeProxyReplacement {
 		return errors.New("--kube-proxy-replacement=false: replies to Services of kube-proxy have to pass netfilter")
 	}

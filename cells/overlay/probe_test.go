@@ -20,6 +20,7 @@ func TestHindrance_WhatHasToSeePackets(t *testing.T) {
 	}{
 		"nothing":    {agent.Agent{KubeProxyReplacement: true}, none, ""},
 		"kube-proxy": {agent.Agent{}, none, "--kube-proxy-replacement=false"},
+		"the user":   {agent.Agent{KubeProxyReplacement: true, HostLegacyRouting: true}, none, "--enable-host-legacy-routing=true"},
 		"IPsec": {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return make([]netlink.XfrmPolicy, 2), nil },
 			"2 IPsec policies"},
 		"a kernel without IPsec": {agent.Agent{KubeProxyReplacement: true}, func(int) ([]netlink.XfrmPolicy, error) { return nil, unix.EPROTONOSUPPORT }, ""},

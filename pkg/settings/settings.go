@@ -51,6 +51,8 @@ type Flags struct {
 
 	UnderlayProtocol string `mapstructure:"underlay-protocol"`
 
+	HostLegacyRouting bool `mapstructure:"enable-host-legacy-routing"`
+
 	HealthChecking         bool `mapstructure:"enable-health-checking"`
 	EndpointHealthChecking bool `mapstructure:"enable-endpoint-health-checking"`
 	HealthPort             int  `mapstructure:"cluster-health-port"`
@@ -158,6 +160,8 @@ type Agent struct {
 	Hybrid       bool   // nodes on the same link are reached without the tunnel while a test of that passes; false without a tunnel
 	UnderlayIPv6 bool   // the tunnel is sent between IPv6 addresses of nodes; false without a tunnel
 
+	HostLegacyRouting bool // the stack of this node forwards what its pods exchange with pods of other nodes, in every routing mode
+
 	HealthChecking         bool   // the nodes probe each other
 	EndpointHealthChecking bool   // nodes have health addresses, which are probed too; false without HealthChecking
 	HealthPort             uint16 // TCP port on which the nodes answer probes, the same on all
@@ -181,7 +185,7 @@ func New(f Flags) (Agent, error) {
 		MasqueradeIPv4: f.EnableIPv4 && f.EnableIPv4Masquerade && f.EnableBPFMasquerade,
 		MasqueradeIPv6: f.EnableIPv6 && f.EnableIPv6Masquerade && f.EnableBPFMasquerade,
 		HealthChecking: f.HealthChecking, EndpointHealthChecking: f.HealthChecking && f.EndpointHealthChecking,
-		HealthPort: uint16(f.HealthPort)}
+		HealthPort: uint16(f.HealthPort), HostLegacyRouting: f.HostLegacyRouting}
 	if f.HealthPort < 1 || f.HealthPort > 65535 {
 		return Agent{}, fmt.Errorf("--cluster-health-port=%d: use 1 to 65535", f.HealthPort)
 	}

@@ -70,6 +70,8 @@ func (f Flags) tunnelFlags(flags *pflag.FlagSet) {
 		"routes their addresses) or hybrid (tunnel, but without it to nodes on the same link while a test of that passes)")
 	flags.String("tunnel-protocol", f.TunnelProtocol, "Encapsulation with --routing-mode=tunnel and hybrid: vxlan")
 	flags.String("underlay-protocol", f.UnderlayProtocol, "Family of the nodes' addresses between which the tunnel is sent: ipv4, ipv6, or auto, which is ipv4 unless IPv4 is disabled")
+	flags.Bool("enable-host-legacy-routing", f.HostLegacyRouting, "Forward what pods of this node exchange with pods of other nodes by the stack of this node, so that netfilter "+
+		"(chain FORWARD) sees it; programs forward it past the stack otherwise")
 	flags.Int("tunnel-port", f.TunnelPort, "UDP port of the tunnel, the same on all nodes and outside of --node-port-range; 0: 8472")
 }
 

@@ -63,6 +63,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedHybrid_StrictReversePath":                          "tests that fail, and the next one after 20 s",
 	"test/node TestPrivilegedHybrid_UpdateToPastTheStack":                       "two nodes; compiles another datapath and agent",
 	"test/node TestPrivilegedKills_DisturbNobody":                               "ten kinds of kills under traffic",
+	"test/node TestPrivilegedLegacyRouting_RulesOfForwardHold/*":                "two nodes; pings that rules drop, and the time until they count as lost",
 	"test/node TestPrivilegedMTU_OneNodeHasLess/*":                              "three nodes; sizes that are lost are searched",
 	"test/node TestPrivilegedMasquerade_AddressThatTheNodeLoses":                "an address counts as gone after 10 s",
 	"test/node TestPrivilegedModel_EveryCallFailsOnce/*":                        "commands whose calls fail one after the other",

@@ -1608,7 +1608,7 @@ type Routing struct {
 	// InterHostRoutingMode To and from pods of other nodes
 	InterHostRoutingMode RoutingInterHostRoutingMode `json:"inter-host-routing-mode,omitempty,omitzero"`
 
-	// IntraHostRoutingMode Between pods of this node
+	// IntraHostRoutingMode Legacy when the stack of the node forwards what its pods exchange with pods of other nodes
 	IntraHostRoutingMode RoutingIntraHostRoutingMode `json:"intra-host-routing-mode,omitempty,omitzero"`
 
 	// TunnelProtocol Encapsulation of the tunnel; empty without a tunnel
@@ -1618,7 +1618,7 @@ type Routing struct {
 // RoutingInterHostRoutingMode To and from pods of other nodes
 type RoutingInterHostRoutingMode string
 
-// RoutingIntraHostRoutingMode Between pods of this node
+// RoutingIntraHostRoutingMode Legacy when the stack of the node forwards what its pods exchange with pods of other nodes
 type RoutingIntraHostRoutingMode string
 
 // SelectorCache defines model for SelectorCache.
