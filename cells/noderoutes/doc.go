@@ -6,6 +6,6 @@
 //
 // Without a tunnel the next hop is the address of the node. A node behind a gateway gets no route, because the gateway would have to route the pod range
 // as well; with --direct-routing-skip-unreachable such a node is not an error. With a tunnel the routes lead into waggle_host, whose program finds the node
-// of each packet; adjacent ranges share a route. A pod range inside the subnet of a local device gets no route: it would redirect the traffic of
+// of each packet; adjacent ranges share a route, and beyond 64 routes neighbouring ranges as well. A pod range inside the subnet of a local device gets no route: it would redirect the traffic of
 // neighbours.
 package noderoutes

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/cilium/statedb"
+	"github.com/gaissmai/bart"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
@@ -32,6 +33,9 @@ type routing struct {
 
 	nodes   map[string]contribution
 	covers  map[int]*coverage                               // of ranges into the tunnel, by the size that the path carries
+	addrs   bart.Table[int]                                 // how many nodes have an address by which others send to them, with a tunnel
+	limit   int                                             // of routes into the tunnel
+	merged  map[netip.Prefix]int                            // size of each route into the tunnel when the covers have more prefixes than the limit; otherwise nil
 	direct  map[netip.Prefix]map[string]desiredroutes.Route // routes to next hops, by range and node
 	faults  map[string][]error                              // reasons for missing routes, by node
 	skipped map[string]struct{}                             // nodes behind gateways that are no faults
@@ -47,12 +51,13 @@ type routing struct {
 type contribution struct {
 	size   int                   // that the path carries
 	ranges []netip.Prefix        // into the tunnel
+	addrs  []netip.Prefix        // by which other nodes send to it, with a tunnel
 	direct []desiredroutes.Route // to next hops
 }
 
 // follow begins without nodes and networks: the first [routing.upTo] adds all that exist.
 func follow(p params) (*routing, error) {
-	r := &routing{params: p, touched: map[string]struct{}{}, whole: true, routes: map[string]desiredroutes.Route{}, put: map[string]struct{}{},
+	r := &routing{params: p, limit: maxRoutes, touched: map[string]struct{}{}, whole: true, routes: map[string]desiredroutes.Route{}, put: map[string]struct{}{},
 		remove: map[string]desiredroutes.Route{}}
 	txn := p.DB.WriteTxn(p.Nodes, p.Routes, p.Devices, p.Paths)
 	defer txn.Commit()
@@ -137,8 +142,9 @@ func (r *routing) readSizes(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 // compute takes over what nodes that were touched contribute, or all.
 func (r *routing) compute(txn statedb.ReadTxn) {
 	places := map[netip.Prefix]struct{}{} // to which another route may lead
+	again := r.whole || len(r.touched) > 0
 	if r.whole {
-		r.whole, r.nodes, r.covers = false, map[string]contribution{}, map[int]*coverage{}
+		r.whole, r.nodes, r.covers, r.addrs = false, map[string]contribution{}, map[int]*coverage{}, bart.Table[int]{}
 		r.direct, r.faults, r.skipped = map[netip.Prefix]map[string]desiredroutes.Route{}, map[string][]error{}, map[string]struct{}{}
 		for _, route := range r.routes {
 			places[route.Dst] = struct{}{}
@@ -152,6 +158,9 @@ func (r *routing) compute(txn statedb.ReadTxn) {
 		if n := r.rows.All()[name]; n != nil && n.Source != nodes.Local {
 			r.join(n, r.goesPast(txn, name), places)
 		}
+	}
+	if again && r.Agent.Tunnel() {
+		r.limitRoutes(places)
 	}
 	r.touched = map[string]struct{}{} // a map that was large stays so
 	for p := range places {
@@ -181,6 +190,7 @@ func (r *routing) join(n *nodes.Node, past bool, places map[netip.Prefix]struct{
 	} else {
 		c.size = r.size(n.Name)
 		c.ranges, problems = rangesOf(n, r.network.Network)
+		c.addrs = addrsOf(n)
 		if past {
 			c.direct = r.tunnel.direct(n, c.size, r.network.Network)
 		}
@@ -192,10 +202,14 @@ func (r *routing) join(n *nodes.Node, past bool, places map[netip.Prefix]struct{
 			r.faults[n.Name] = append(r.faults[n.Name], err)
 		}
 	}
-	if len(c.ranges)+len(c.direct) == 0 {
+	if len(c.ranges)+len(c.direct)+len(c.addrs) == 0 {
 		return
 	}
 	r.nodes[n.Name] = c
+	for _, p := range c.addrs {
+		count, _ := r.addrs.Get(p)
+		r.addrs.Insert(p, count+1)
+	}
 	for _, p := range c.ranges {
 		if r.covers[c.size] == nil {
 			r.covers[c.size] = &coverage{}
@@ -217,6 +231,13 @@ func (r *routing) leave(name string, places map[netip.Prefix]struct{}) {
 	delete(r.nodes, name)
 	delete(r.faults, name)
 	delete(r.skipped, name)
+	for _, p := range c.addrs {
+		if count, _ := r.addrs.Get(p); count > 1 {
+			r.addrs.Insert(p, count-1)
+		} else {
+			r.addrs.Delete(p)
+		}
+	}
 	for _, p := range c.ranges {
 		r.covers[c.size].remove(p, func(p netip.Prefix) { places[p] = struct{}{} })
 	}
@@ -248,8 +269,13 @@ func (r *routing) toNextHop(p netip.Prefix) (desiredroutes.Route, bool) {
 	return route, false
 }
 
-// intoTunnel returns the route into the tunnel for a prefix of the covers; that of the largest size when several have it. It reports false as toNextHop does.
+// intoTunnel returns the route into the tunnel for a prefix of the covers, that of the largest size when several have it, or for one that they are merged to. It
+// reports false as toNextHop does.
 func (r *routing) intoTunnel(p netip.Prefix) (desiredroutes.Route, bool) {
+	if r.merged != nil {
+		size, found := r.merged[p]
+		return r.tunnel.route(p, size), found
+	}
 	for _, size := range slices.Backward(slices.Sorted(maps.Keys(r.covers))) {
 		if r.covers[size].has(p) {
 			route := r.tunnel.route(p, size)

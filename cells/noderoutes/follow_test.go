@@ -168,9 +168,12 @@ func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			random := testseed.New(t)
-			routes, faults, skipped, past := 0, 0, 0, 0
-			for range 20 {
+			routes, faults, skipped, past, merged := 0, 0, 0, 0, 0
+			for run := range 30 {
 				r := newRig(t, mode)
+				if run%3 == 0 {
+					r.limit = 4 // which the covers exceed at times
+				}
 				for i := range 300 {
 					complete := i >= 100
 					now := r.set(func(txn statedb.WriteTxn) {
@@ -181,6 +184,7 @@ func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
 					usable := r.upTo(now, statedb.NewWatchSet())
 					whole, err := follow(r.params)
 					require.NoError(t, err)
+					whole.limit = r.limit
 					require.Equal(t, usable, whole.upTo(now, statedb.NewWatchSet()))
 					whole.close()
 					if !usable {
@@ -205,22 +209,28 @@ func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
 					require.False(t, idle && calls != r.table.calls)
 					r.table.broken = false
 					routes, faults, skipped, past = routes+len(whole.routes), faults+len(whole.faults), skipped+len(whole.skipped), past+whole.past
+					merged += len(r.merged)
 				}
 			}
 			require.NotZero(t, routes)
 			require.NotZero(t, faults)
 			require.Equal(t, mode == settings.RoutingNative, skipped > 0)
 			require.Equal(t, mode != settings.RoutingTunnel, past > 0)
+			require.Equal(t, mode != settings.RoutingNative, merged > 0)
 		})
 	}
 }
 
-// BenchmarkNodeJoins is what a node that joins and leaves costs beside 5,000 others, with a tunnel.
+// BenchmarkNodeJoins is what a node that joins and leaves costs beside 5,000 others, with a tunnel also when their ranges are fragmented.
 func BenchmarkNodeJoins(b *testing.B) {
-	for _, mode := range []string{settings.RoutingNative, settings.RoutingTunnel} {
-		b.Run(mode, func(b *testing.B) {
-			r := newRig(b, mode)
+	for _, c := range []struct {
+		name, mode string
+		step       int
+	}{{"native", settings.RoutingNative, 1}, {"tunnel", settings.RoutingTunnel, 1}, {"tunnel, no ranges adjoin", settings.RoutingTunnel, 3}} {
+		b.Run(c.name, func(b *testing.B) {
+			r := newRig(b, c.mode)
 			row := func(i int) *nodes.Node {
+				i *= c.step
 				return &nodes.Node{Name: fmt.Sprint("node-", i), Source: nodes.Kubernetes, CIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)},
 					Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}}
 			}
@@ -238,6 +248,9 @@ func BenchmarkNodeJoins(b *testing.B) {
 				require.NoError(b, r.routing.write(true))
 			}
 			round()
+			if c.mode == settings.RoutingTunnel {
+				require.LessOrEqual(b, len(r.wanted()), maxRoutes)
+			}
 			b.ReportAllocs()
 			for b.Loop() {
 				for _, deleted := range []bool{false, true} {

@@ -49,7 +49,8 @@ func rangesOf(n *nodes.Node, network *onlink.Network) (ranges []netip.Prefix, pr
 }
 
 // route returns a route into waggle_host for packets of a size. The program of waggle_host finds the node of each packet. A family in which this node has no
-// router address gets no routes. Nodes to which the path carries less have routes of their own, by which senders learn what fits.
+// router address gets no routes. Nodes to which the path carries less have routes of their own while there are no more than
+// [maxRoutes], by which senders learn what fits.
 func (t tunnel) route(p netip.Prefix, size int) desiredroutes.Route {
 	r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: t.router(p.Addr().Is6()), MTU: size, Metric: t.metric}
 	if p.Addr().Is4() {

@@ -3,6 +3,7 @@ package onlink
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 
 	"github.com/gaissmai/bart"
@@ -45,10 +46,24 @@ func (n *Network) Device(addr netip.Addr) (*devices.Device, error) {
 	return n.devices[r.LinkIndex], nil
 }
 
+// Subnets returns the subnets of the devices: where routes without a gateway lead, but the default route.
+func (n *Network) Subnets() iter.Seq[netip.Prefix] {
+	return func(yield func(netip.Prefix) bool) {
+		for p, r := range n.routes.All() {
+			if isSubnet(r) && !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// isSubnet reports whether a route leads to neighbours. A default route without a gateway is no subnet.
+func isSubnet(r *devices.Route) bool { return !r.Gw.IsValid() && r.Dst.Bits() != 0 }
+
 // Covers returns the name of the device whose subnet contains a range, or "".
 func (n *Network) Covers(p netip.Prefix) string {
 	r, found := n.routes.LookupPrefix(p)
-	if !found || r.Gw.IsValid() || r.Dst.Bits() == 0 { // a default route without a gateway is no subnet
+	if !found || !isSubnet(r) {
 		return ""
 	}
 	return n.devices[r.LinkIndex].Name
