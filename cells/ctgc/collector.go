@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	clusternodes "github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -39,22 +40,23 @@ const (
 
 // collector makes passes over the maps of flows.
 type collector struct {
-	kernel    kernel
-	nat       natKernel
-	db        *statedb.DB
-	table     statedb.RWTable[conntrack.Map]
-	usage     statedb.RWTable[natusage.Usage]
-	endpoints statedb.Table[*endpoints.Endpoint]
-	addresses statedb.Table[ipamaddresses.Address]
-	nodes     statedb.Table[nodeaddresses.Address]
-	devices   statedb.Table[devices.Address]
-	grace     grace
-	served    *served
-	agent     settings.Agent
-	cluster   statedb.Table[*clusternodes.Node]
-	answers   statedb.RWTable[*nodetraffic.Traffic]
-	percent   int // of the translated flows that one endpoint may have
-	heard     heard
+	kernel     kernel
+	nat        natKernel
+	db         *statedb.DB
+	table      statedb.RWTable[conntrack.Map]
+	usage      statedb.RWTable[natusage.Usage]
+	endpoints  statedb.Table[*endpoints.Endpoint]
+	addresses  statedb.Table[ipamaddresses.Address]
+	nodes      statedb.Table[nodeaddresses.Address]
+	devices    statedb.Table[devices.Address]
+	grace      grace
+	exclusions statedb.Table[*masquerade.Exclusion]
+	served     *served
+	agent      settings.Agent
+	cluster    statedb.Table[*clusternodes.Node]
+	answers    statedb.RWTable[*nodetraffic.Traffic]
+	percent    int // of the translated flows that one endpoint may have
+	heard      heard
 
 	pace  pace
 	began time.Time // the last pass; zero before the first
@@ -68,21 +70,22 @@ type collector struct {
 type params struct {
 	cell.In
 
-	Config    Config
-	Settings  settings.Agent
-	Kernel    kernel
-	Nat       natKernel
-	DB        *statedb.DB
-	Table     statedb.RWTable[conntrack.Map]
-	Usage     statedb.RWTable[natusage.Usage]
-	Endpoints statedb.Table[*endpoints.Endpoint]
-	Addresses statedb.Table[ipamaddresses.Address]
-	Nodes     statedb.Table[nodeaddresses.Address]
-	Devices   statedb.Table[devices.Address]
-	Cluster   statedb.Table[*clusternodes.Node]
-	Traffic   statedb.RWTable[*nodetraffic.Traffic]
-	Grace     grace
-	Serving   serving.Tables
+	Config     Config
+	Settings   settings.Agent
+	Kernel     kernel
+	Nat        natKernel
+	DB         *statedb.DB
+	Table      statedb.RWTable[conntrack.Map]
+	Usage      statedb.RWTable[natusage.Usage]
+	Endpoints  statedb.Table[*endpoints.Endpoint]
+	Addresses  statedb.Table[ipamaddresses.Address]
+	Nodes      statedb.Table[nodeaddresses.Address]
+	Devices    statedb.Table[devices.Address]
+	Cluster    statedb.Table[*clusternodes.Node]
+	Traffic    statedb.RWTable[*nodetraffic.Traffic]
+	Grace      grace
+	Exclusions statedb.Table[*masquerade.Exclusion]
+	Serving    serving.Tables
 }
 
 func newCollector(p params) (*collector, error) {
@@ -90,7 +93,7 @@ func newCollector(p params) (*collector, error) {
 		return nil, err
 	}
 	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
-		addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices, grace: p.Grace, served: &served{tables: p.Serving}, percent: p.Settings.EndpointShare,
+		addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices, grace: p.Grace, exclusions: p.Exclusions, served: &served{tables: p.Serving}, percent: p.Settings.EndpointShare,
 		agent: p.Settings, cluster: p.Cluster, answers: p.Traffic,
 		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
 }
@@ -99,6 +102,7 @@ func register(jobs job.Group, c *collector) {
 	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "collect-lost-addresses", c.followNode, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "collect-kept-addresses", c.followKept, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
 }
 

@@ -138,8 +138,12 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 	left, single := uint64(100), false
 	for _, field := range args[7:] {
 		name, text, _ := strings.Cut(field, "=")
-		if name == "single" {
+		switch name {
+		case "single":
 			single = true
+			continue
+		case "stands":
+			flow.Flags |= uint32(bpf.NatSenderStands)
 			continue
 		}
 		v, err := strconv.ParseUint(text, 10, 32)

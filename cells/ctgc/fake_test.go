@@ -29,6 +29,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -52,6 +53,7 @@ func cells(fake *fakeKernel) []cell.Cell {
 			services.NewTable, statedb.RWTable[*services.Service].ToTable,
 			nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 			nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
+			masquerade.NewExclusionTable, statedb.RWTable[*masquerade.Exclusion].ToTable,
 			devices.NewAddressTable, statedb.RWTable[devices.Address].ToTable,
 			fake.commands,
 			func() settings.Agent { return settings.Agent{NodeName: "one", EndpointShare: 50, HealthChecking: true} },

@@ -102,7 +102,13 @@ func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
 		n, err := p.deletePair(f, func(e *natmap.Flow) bool { return e.Endpoint == f.Endpoint })
 		sum.orphaned += n
 		return true, err
-	case f.Expired(now):
+	case p.kept != nil && p.kept.has(f.Key.Tuple().Target.Addr()):
+		n, err := p.kept.end(p, f)
+		if sum.orphaned += n; err != nil || n > 0 {
+			return n > 0, err
+		}
+	}
+	if f.Expired(now) {
 		expired := func(e *natmap.Flow) bool { return e.Expired(now) }
 		twin, found, err := p.nat.LookupNat(&f.Twin)
 		if err != nil || found && twin.Twin == f.Key && !twin.Expired(now) {

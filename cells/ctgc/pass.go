@@ -28,6 +28,7 @@ type pass struct {
 	locals   *locals   // nil as long as not all endpoints are known
 	services *snapshot // nil as long as not all services are known
 	resting  resting
+	kept     *keptPrefixes // nil in a sweep, which judges by other things
 
 	traffic      *traffic          // with other nodes; nil when this pass does not look at them
 	shares       map[uint16]uint32 // established flows by endpoint
@@ -40,7 +41,7 @@ func (p *pass) run(ctx context.Context) error {
 	p.shares, p.found = make(map[uint16]uint32), make(map[string]found)
 	p.translations, p.deleted = newTranslated(), newTranslated()
 	p.known = readLocals(p.db.ReadTxn(), p.endpoints)
-	p.locals = p.known
+	p.locals, p.kept = p.known, &keptPrefixes{table: p.exclusions}
 	now, err := p.kernel.Now()
 	if err != nil {
 		return err
@@ -114,6 +115,9 @@ func (p *pass) refresh() (err error) {
 	}
 	if p.resting.changed == nil || !open(p.resting.changed) {
 		p.resting = readResting(txn, p.addresses)
+	}
+	if p.kept != nil {
+		p.kept.read(txn)
 	}
 	p.services, err = p.served.now(p.db)
 	return err

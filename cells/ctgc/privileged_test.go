@@ -22,6 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -82,7 +83,8 @@ func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoi
 	backs, err6 := backends.NewTable(db)
 	nodes, err7 := nodeaddresses.NewTable(db)
 	named, err8 := services.NewTable(db)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8); err != nil {
+	exclusions, err9 := masquerade.NewExclusionTable(db)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil {
 		t.Fatal(err)
 	}
 	txn := db.WriteTxn(all)
@@ -93,7 +95,7 @@ func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoi
 	}
 	txn.Commit()
 	c, err := newCollector(params{Config: DefaultConfig, Settings: settings.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
-		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Serving: serving.Tables{Services: named, Frontends: fronts, Backends: backs}})
+		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: serving.Tables{Services: named, Frontends: fronts, Backends: backs}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,6 +109,16 @@ func (o *ownAddresses) strands(f *natmap.Flow) bool {
 	return !o.has(addr)
 }
 
+// end ends a flow that is stranded, and returns how many entries it deleted. Addresses are read after flows: a flow comes after the address that it leaves
+// under.
+func (o *ownAddresses) end(p *pass, f *natmap.Flow) (uint64, error) {
+	o.read(p.db.ReadTxn())
+	if !o.strands(f) {
+		return 0, nil
+	}
+	return p.deletePair(f, o.strands)
+}
+
 // followNode ends translated flows whose address the node has lost, so that what is sent next gets another one.
 func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for the addresses of the node")
@@ -138,7 +148,7 @@ func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 			due = due[1:]
 		}
 		heartbeat.Busy(ctx)
-		ended, err := c.collectStranded(own)
+		ended, err := c.collectStranded(own.end)
 		if err != nil {
 			return fmt.Errorf("collect flows under addresses that the node has lost: %w", err)
 		}
@@ -146,10 +156,10 @@ func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// collectStranded tells how many entries it deleted.
-func (c *collector) collectStranded(own *ownAddresses) (ended uint64, err error) {
+// collectStranded looks through all translated flows, of which end deletes those that are stranded, and tells how many entries that were.
+func (c *collector) collectStranded(end func(*pass, *natmap.Flow) (uint64, error)) (ended uint64, err error) {
 	for _, m := range natmap.Maps() {
-		n, err := c.collectStrandedOf(m, own)
+		n, err := c.collectStrandedOf(m, end)
 		c.publishStranded(m.Name, n)
 		ended += n
 		if err != nil {
@@ -159,8 +169,8 @@ func (c *collector) collectStranded(own *ownAddresses) (ended uint64, err error)
 	return ended, nil
 }
 
-// collectStrandedOf looks through one map. Addresses are read after flows: a flow comes after the address that it leaves under.
-func (c *collector) collectStrandedOf(m natmap.Map, own *ownAddresses) (deleted uint64, err error) {
+// collectStrandedOf looks through one map.
+func (c *collector) collectStrandedOf(m natmap.Map, end func(*pass, *natmap.Flow) (uint64, error)) (deleted uint64, err error) {
 	p := &pass{collector: c}
 	r, _, err := c.nat.ReadNat(m)
 	if err != nil {
@@ -171,12 +181,8 @@ func (c *collector) collectStrandedOf(m natmap.Map, own *ownAddresses) (deleted 
 		if flows, last, err = r.Next(); err != nil {
 			return deleted, err
 		}
-		own.read(c.db.ReadTxn())
 		for i := range flows {
-			if !own.strands(&flows[i]) {
-				continue
-			}
-			n, err := p.deletePair(&flows[i], own.strands)
+			n, err := end(p, &flows[i])
 			deleted += n
 			if err != nil {
 				return deleted, err

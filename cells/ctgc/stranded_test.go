@@ -187,11 +187,11 @@ func TestCollectStranded_AddressComesMeanwhile(t *testing.T) {
 	own := &ownAddresses{table: a.nodes, devices: a.devices, grace: awayTime}
 	own.read(a.db.ReadTxn())
 	a.fake.reading = a.comes
-	if ended, err := a.collectStranded(own); ended != 0 || err != nil || len(a.fake.nat) != 4 {
+	if ended, err := a.collectStranded(own.end); ended != 0 || err != nil || len(a.fake.nat) != 4 {
 		t.Errorf("%d ended, %v; %d entries are left", ended, err, len(a.fake.nat))
 	}
 	a.fake.reading = a.goes
-	if ended, err := a.collectStranded(own); ended != 0 || err != nil {
+	if ended, err := a.collectStranded(own.end); ended != 0 || err != nil {
 		t.Errorf("as soon as it is gone %d ended, %v", ended, err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -86,6 +88,53 @@ func withoutIPv4(t *testing.T, args ...string) {
 	}
 	if err := nodekit.TCP(client, one.OutsideHost(), outsideAddr(true), 1<<16); err != nil {
 		t.Errorf("a pod to the outside: %v", err)
+	}
+}
+
+// While an agent is dead, another node gets pod ranges of which it does not know. Datagrams to a pod there leave under the address of the node, as those to the
+// world do. Once the agent runs again they have that of the pod, although the flow goes on.
+func TestPrivilegedNative_FlowThatBeganBeforeTheRangeWasKnown(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
+	one, two := all[0], all[1]
+	client := one.startPod(t, "client", map[string]string{"app": "client"})
+	if err := errors.Join(one.KillAgent(t.Context()), two.StopAgent(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: two.Name(), UID: "other"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.99.0.0/24", "fd00:99::/64"}}}
+	for _, family := range families {
+		object.Status.Addresses = append(object.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: two.UplinkAddr(family.ipv6).String()})
+	}
+	two.server.Put(object)
+	if err := two.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, two.Node)
+	server := two.startPod(t, "server", map[string]string{"app": "server"})
+	heard := listenAll(t, server)
+	socket := dial(t, client, "udp", netip.AddrPortFrom(server.Addr(false), 2222))
+	send := func() error {
+		if _, err := socket.Write([]byte("?")); !errors.Is(err, unix.ECONNREFUSED) { // the server has no such port
+			return err
+		}
+		return nil
+	}
+	if err := send(); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, one.Node)
+	eventually(t, func() error {
+		err := send()
+		if err == nil && heard.from(client.Addr(false)) == 0 {
+			err = fmt.Errorf("the server has heard %v, and not the client", heard.sources())
+		}
+		return err
+	})
+	if heard.from(one.UplinkAddr(false)) == 0 {
+		t.Errorf("the server has heard %v: the flow has not begun under the address of the node", heard.sources())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -83,6 +84,13 @@ func (tp *tap) from(addrs ...netip.Addr) (sum int) {
 		sum += tp.count[addr]
 	}
 	return sum
+}
+
+// sources are the addresses of all whose packets came.
+func (tp *tap) sources() []netip.Addr {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(tp.count), netip.Addr.Compare)
 }
 
 // targets are addresses that are flooded, which may become more meanwhile.

@@ -68,6 +68,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedMasquerade_AddressThatTheNodeLoses":                "an address counts as gone after 10 s",
 	"test/node TestPrivilegedModel_EveryCallFailsOnce/*":                        "commands whose calls fail one after the other",
 	"test/node TestPrivilegedModel_RandomSequences/*":                           "restarts and crashes in a random sequence",
+	"test/node TestPrivilegedNative_FlowThatBeganBeforeTheRangeWasKnown":        "two nodes; flows are looked through 6 s after the range is known",
 	"test/node TestPrivilegedNative_PastTheStack":                               "two nodes; builds another agent",
 	"test/node TestPrivilegedNative_PoliciesBetweenNodes":                       "two nodes, four times what a policy allows and denies, with and without the agent",
 	"test/node TestPrivilegedNative_SourceCheckOfACloud":                        "two nodes; tests that fail, and the next one after 20 s, twice",

@@ -1,0 +1,124 @@
+package ctgc
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
+)
+
+// answerTicks is how much longer what a pod sends may last than the answers to it, of a flow that is answered.
+const answerTicks = 1
+
+// lateKept is how long after a prefix became one towards which pods keep their addresses flows are looked through again. Those that are translated began
+// before; who begins right before it has sent nothing for ticks that is not answered.
+var lateKept = []time.Duration{3 * time.Second, 6 * time.Second}
+
+// keptPrefixes are those towards which pods keep their addresses, as programs know them.
+type keptPrefixes struct {
+	table    statedb.Table[*masquerade.Exclusion]
+	prefixes map[netip.Prefix]struct{}
+	bits     []int           // the different lengths of the prefixes
+	changed  <-chan struct{} // closed when the table has others
+	news     bool            // until somebody takes notice that there are more
+}
+
+// read brings them up to date.
+func (k *keptPrefixes) read(txn statedb.ReadTxn) {
+	if k.changed != nil && open(k.changed) {
+		return
+	}
+	rows, changed := k.table.AllWatch(txn)
+	prefixes := make(map[netip.Prefix]struct{})
+	k.bits = nil
+	for row := range rows {
+		if row.Status.Kind != reconciler.StatusKindDone {
+			continue
+		}
+		prefixes[row.Prefix] = struct{}{}
+		if !slices.Contains(k.bits, row.Prefix.Bits()) {
+			k.bits = append(k.bits, row.Prefix.Bits())
+		}
+		if _, had := k.prefixes[row.Prefix]; !had {
+			k.news = true
+		}
+	}
+	k.prefixes, k.changed = prefixes, changed
+}
+
+func (k *keptPrefixes) has(addr netip.Addr) bool {
+	return slices.ContainsFunc(k.bits, func(bits int) bool {
+		prefix, err := addr.Prefix(bits)
+		_, found := k.prefixes[prefix]
+		return err == nil && found
+	})
+}
+
+// strays tells whether a pod sends under an address of the node to where it keeps its own by now, and nobody answers: a flow begins so while the pod range of
+// another node is not known, and goes on for as long as the pod sends. Whoever answers knows the flow by the address of the node, so such a flow stays as it is.
+func (k *keptPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
+	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderStands) != 0 || !k.has(f.Key.Tuple().Target.Addr()) {
+		return false, nil
+	}
+	if f.Key.Tuple().Protocol == unix.IPPROTO_TCP {
+		return true, nil // without a segment behind the first one
+	}
+	answers, found, err := nat.LookupNat(&f.Twin)
+	return err == nil && (!found || int32(f.Expires-answers.Expires) > answerTicks), err
+}
+
+// followKept ends translated flows that the node would not translate any more, and that nobody answers.
+func (c *collector) followKept(ctx context.Context, health cell.Health) error {
+	health.OK("Waiting for the prefixes towards which pods keep their addresses")
+	kept := &keptPrefixes{table: c.exclusions}
+	var due []time.Time // looks, of the last change
+	for {
+		heartbeat.Busy(ctx)
+		kept.read(c.db.ReadTxn())
+		if kept.news {
+			kept.news, due = false, []time.Time{time.Now()}
+			for _, late := range lateKept {
+				due = append(due, due[0].Add(late))
+			}
+		}
+		var timer <-chan time.Time
+		if len(due) > 0 {
+			timer = time.After(time.Until(due[0]))
+		}
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-kept.changed:
+			continue
+		case <-timer:
+			due = due[1:]
+		}
+		heartbeat.Busy(ctx)
+		ended, err := c.collectStranded(kept.end)
+		if err != nil {
+			return fmt.Errorf("collect flows to where pods keep their addresses: %w", err)
+		}
+		health.OK(fmt.Sprintf("Pods keep their addresses towards %d prefixes; %d entries of flows ended that did not", len(kept.prefixes), ended))
+	}
+}
+
+// end ends a flow that strays, and returns how many entries it deleted.
+func (k *keptPrefixes) end(p *pass, f *natmap.Flow) (uint64, error) {
+	strays, err := k.strays(p.nat, f)
+	if err != nil || !strays {
+		return 0, err
+	}
+	return p.deletePair(f, func(e *natmap.Flow) bool { return e.Endpoint == f.Endpoint && e.Flags&uint32(bpf.NatSenderStands) == 0 })
+}
