@@ -142,7 +142,7 @@ func (k *fakeKernel) commands(w tables.Writer) hive.ScriptCmdsOut {
 				k.mu.Lock()
 				defer k.mu.Unlock()
 				if r.Dst.Addr().Is6() {
-					r.Priority = ipv6Metric
+					r.Priority = 1024
 				}
 				if args[0] == "del" {
 					k.unset(k.routes[k.id(r)])

@@ -1,7 +1,6 @@
 package desiredroutes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,15 +105,12 @@ func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 	return errors.Join(errs...)
 }
 
-// ipv6Metric is the metric that the kernel gives to IPv6 routes that name none.
-const ipv6Metric = 1024
-
 // wanted is the route that a row asks for, as the kernel will show it.
 func wanted(row *tables.Route, link int) route {
 	r := route{Table: row.Table, Dst: row.Dst, Link: link, Gw: row.Gw, Src: row.Src, MTU: row.MTU, Scope: row.Scope,
-		Priority: row.Metric, Protocol: tables.Protocol}
+		Priority: row.Priority(), Protocol: tables.Protocol}
 	if row.Dst.Addr().Is6() {
-		r.Priority, r.Scope = cmp.Or(row.Metric, ipv6Metric), 0
+		r.Scope = 0
 	}
 	return r
 }

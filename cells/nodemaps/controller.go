@@ -42,6 +42,7 @@ type params struct {
 	Tests    statedb.Table[*pathtests.Test]
 	Paths    statedb.Table[*nodepaths.Path]
 	Probe    bpf.EncapProbe
+	Kernel   kernel
 }
 
 // controller follows the nodes by their changes. A round decides about the slots of those alone of which something else is known.
@@ -52,6 +53,7 @@ type controller struct {
 	ids         *changes.Feed[*nodeids.NodeID]
 	paths       *changes.Feed[*nodepaths.Path]
 	known       known
+	before      left                // nothing once the tables are complete
 	touched     map[uint16]struct{} // ids whose slots may be other ones
 }
 
@@ -93,6 +95,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.subscribe(); err != nil {
 		return err
 	}
+	if err := c.readLeft(); err != nil {
+		return err
+	}
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.IDs, c.Overlays)
@@ -116,6 +121,45 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	c.close()
 	return nil
+}
+
+// left is which addresses of other nodes the previous run has left in the maps.
+type left struct {
+	addrs  map[uint16][]netip.Addr
+	owners map[netip.Addr]uint16
+}
+
+// readLeft reads them before this run writes any.
+func (c *controller) readLeft() error {
+	if !c.Agent.Tunnel() || c.before.addrs != nil || c.known.complete {
+		return nil
+	}
+	states, err := c.Kernel.Dump()
+	if err != nil {
+		return fmt.Errorf("read the addresses of the previous run: %w", err)
+	}
+	c.before = left{map[uint16][]netip.Addr{}, map[netip.Addr]uint16{}}
+	for id, s := range states {
+		c.before.addrs[id] = s.addrs
+		for _, addr := range s.addrs {
+			c.before.owners[addr] = id
+		}
+	}
+	return nil
+}
+
+// address returns the address of a node in a family, as it is left or by its objects.
+func (l left) address(id uint16, n *nodes.Node, ipv6 bool) netip.Addr {
+	for _, addr := range l.addrs[id] {
+		if addr.Is6() == ipv6 {
+			return addr
+		}
+	}
+	addr := n.Address(ipv6)
+	if owner, found := l.owners[addr]; found && owner != bpf.NodeThis {
+		return netip.Addr{} // it has gone to another node since
+	}
+	return addr
 }
 
 // subscribe follows the tables from their first row on; a retry continues where the previous attempt ended.
@@ -196,6 +240,9 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 	before := c.known
 	c.known = known{c.self(txn), carried, complete}
+	if complete {
+		c.before = left{}
+	}
 	if self := c.known.self; complete != before.complete || (self == nil) != (before.self == nil) || self != nil && !self.Equal(before.self) {
 		c.touchAll(txn)
 	}
@@ -237,7 +284,7 @@ func (c *controller) self(txn statedb.ReadTxn) *nodeslots.Slot {
 }
 
 // slot returns the row of an id, nil when there is none. Before the tables are complete, a node without an address has none: the address may be in an object that
-// is still to come, and the maps have it from the previous run. Without a tunnel it is that of a node to whose pods routes lead.
+// is still to come. Objects come from a copy on disk until then, which is older than the maps: a node that has an address there keeps it. Without a tunnel it is that of a node to whose pods routes lead.
 func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 	self := c.known.self
 	switch {
@@ -261,7 +308,7 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 	}
 	for _, ipv6 := range []bool{false, true} {
 		// An address of this node is no address of another one, whatever objects say.
-		if addr := n.Address(ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
+		if addr := c.before.address(id, n, ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
 			row.Addrs = append(row.Addrs, addr)
 			if addr.Is6() == self.Source.Is6() {
 				row.Underlay, row.Source = addr, self.Source

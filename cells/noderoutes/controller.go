@@ -57,8 +57,8 @@ func registerController(jobs job.Group, p params) error {
 	return nil
 }
 
-// run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel, and those to nodes of the copy of the objects are
-// added: a node that boots while the API server is unavailable has no others.
+// run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel as they are, and others to nodes of the copy of the
+// objects are added: a node that boots while the API server is unavailable has no others.
 func run(ctx context.Context, health cell.Health, p params) error {
 	if !p.Config.AutoDirectNodeRoutes && !p.Agent.Tunnel() {
 		err := p.Desired.Replace(owner, nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -315,8 +316,15 @@ func (r *routing) write(complete bool) (err error) {
 		err = r.Desired.Replace(owner, slices.Collect(maps.Values(r.routes)))
 	case len(r.put) > 0 || len(r.remove) > 0 && complete:
 		put := make([]desiredroutes.Route, 0, len(r.put))
+		var left map[string]netip.Addr
+		if !complete {
+			left = r.left()
+		}
 		for key := range r.put {
-			put = append(put, r.routes[key])
+			route := r.routes[key]
+			if gateway, found := left[kernelKey(route)]; !found || !route.Gw.IsValid() || gateway == route.Gw {
+				put = append(put, route)
+			}
 		}
 		var remove []desiredroutes.Route
 		if complete {
@@ -329,4 +337,20 @@ func (r *routing) write(complete bool) (err error) {
 		clear(r.remove)
 	}
 	return err
+}
+
+// left returns the gateways of our routes in the kernel. Those of the previous run count as long as the nodes come from the copy of the objects, which is older.
+func (r *routing) left() map[string]netip.Addr {
+	left := map[string]netip.Addr{}
+	for route := range r.Routes.All(r.DB.ReadTxn()) {
+		if route.Protocol == desiredroutes.Protocol {
+			left[route.Destination()] = route.Gw
+		}
+	}
+	return left
+}
+
+// kernelKey is what the kernel knows a route by.
+func kernelKey(r desiredroutes.Route) string {
+	return (&devices.Route{Table: r.Table, Dst: r.Dst, Priority: r.Priority()}).Destination()
 }

@@ -2,6 +2,7 @@
 package desiredroutes
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 
@@ -40,6 +41,17 @@ func (r *Route) Key() string {
 		key += "/" + strconv.Itoa(r.Metric)
 	}
 	return key
+}
+
+// ipv6Metric is the metric that the kernel gives to IPv6 routes that name none.
+const ipv6Metric = 1024
+
+// Priority is the metric as the kernel shows it.
+func (r *Route) Priority() int {
+	if r.Dst.Addr().Is6() {
+		return cmp.Or(r.Metric, ipv6Metric)
+	}
+	return r.Metric
 }
 
 // Equal compares the desired part.
