@@ -135,7 +135,7 @@ var omissions = []omission{
 	{"test/nodekit", both, ".*", "they are about the tests' own kit"},
 	{"test/nodekit/load", both, ".*", "they are about the tests' own traffic"},
 	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pods' links are those of the oldest kernel"},
-	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
+	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Churn_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
 		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Firewalls_.*|Foreign_.*|GC_.*|Generation_.*|Host_.*|Hostile_.*|ICMP_.*|" +
 		"Identity_.*|Kills_.*|KubeProxy_.*|LegacyRouting_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|PathTest_.*|Pins_.*|Plugin_.*|" +
 		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Revision_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +

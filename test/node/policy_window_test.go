@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,14 +25,15 @@ type tap struct {
 	fd   int
 	done chan struct{}
 
-	mu    sync.Mutex // guards count
+	mu    sync.Mutex // guards count and first
 	count map[netip.Addr]int
+	first map[netip.Addr][]byte // the beginning of the first packet that is no ICMP error
 }
 
 // listenAll taps a place until the test ends.
 func listenAll(t *testing.T, at nodekit.Place) *tap {
 	t.Helper()
-	tp := &tap{done: make(chan struct{}), count: map[netip.Addr]int{}}
+	tp := &tap{done: make(chan struct{}), count: map[netip.Addr]int{}, first: map[netip.Addr][]byte{}}
 	if err := at.Do(func() (err error) {
 		const all = 0x0300 // ETH_P_ALL in network order
 		if tp.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all); err != nil {
@@ -60,6 +62,9 @@ func (tp *tap) read(ctx context.Context) {
 		if source := sourceOf(buffer[:n]); source.IsValid() {
 			tp.mu.Lock()
 			tp.count[source]++
+			if tp.first[source] == nil && !isICMPError(buffer[:n]) {
+				tp.first[source] = bytes.Clone(buffer[:n])
+			}
 			tp.mu.Unlock()
 		}
 	}
@@ -76,6 +81,15 @@ func sourceOf(packet []byte) netip.Addr {
 	return netip.Addr{}
 }
 
+// isICMPError tells whether an IP packet reports what became of another one.
+func isICMPError(packet []byte) bool {
+	if packet[0]>>4 == 6 {
+		return packet[6] == unix.IPPROTO_ICMPV6 && len(packet) > 40 && packet[40] < 128
+	}
+	at := int(packet[0]&0xf) * 4
+	return packet[9] == unix.IPPROTO_ICMP && len(packet) > at && packet[at] != 0 && packet[at] != 8
+}
+
 // from is how many packets came from either address of a pod.
 func (tp *tap) from(addrs ...netip.Addr) (sum int) {
 	tp.mu.Lock()
@@ -86,11 +100,11 @@ func (tp *tap) from(addrs ...netip.Addr) (sum int) {
 	return sum
 }
 
-// sources are the addresses of all whose packets came.
+// sources are the addresses of all whose packets came, ICMP errors left out.
 func (tp *tap) sources() []netip.Addr {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(tp.count), netip.Addr.Compare)
+	return slices.SortedFunc(maps.Keys(tp.first), netip.Addr.Compare)
 }
 
 // targets are addresses that are flooded, which may become more meanwhile.

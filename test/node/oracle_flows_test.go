@@ -1,0 +1,496 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// oraclePort is where pods receive what they may be sent. What is denied goes to another port, see [begin].
+const oraclePort = 7000
+
+const (
+	oracleTick    = 5 * time.Millisecond
+	oracleSlots   = 10                     // ticks between two datagrams of a flow
+	betweenWords  = 200 * time.Millisecond // messages of a long connection
+	betweenDials  = time.Second            // short connections
+	oracleBuffer  = 16 << 20               // bytes; all datagrams of some minutes, so that none is lost for want of a CPU
+	oracleMessage = 1200                   // bytes at most, which fits into a tunnel
+	// wordTimeout is longer than TCP waits before it sends again, once a node that was cut off for half a minute is back.
+	wordTimeout = 90 * time.Second
+)
+
+// oracleFlow is what a pod sends to another one in one family: numbered datagrams, one long connection, and short ones. While it is owed, all must arrive. While it
+// is not, datagrams may be lost, but no connection that is there may end.
+type oracleFlow struct {
+	traffic  *oracleTraffic
+	id       uint64
+	name     string
+	from, to *nodekit.Pod
+	addr     netip.AddrPort // of to
+	streams  bool           // has connections
+	client   *net.UDPConn
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	owed    bool
+	turns   int                      // how often owed has changed
+	next    uint64                   // datagram
+	last    uint64                   // datagram that arrived, one more than its number
+	missing map[uint64]time.Duration // datagrams that were sent while the flow was owed, and when
+	words   int                      // messages that were answered
+}
+
+// oracleTraffic is the traffic of pods that come and go.
+type oracleTraffic struct {
+	began time.Time
+
+	mu        sync.Mutex
+	flows     map[uint64]*oracleFlow // those that live
+	made      uint64
+	faults    []string
+	sent      int // datagrams that had to arrive
+	words     int // messages of long connections
+	connects  int
+	forbidden int // tries
+}
+
+func startOracleTraffic(t *testing.T) *oracleTraffic {
+	tr := &oracleTraffic{began: time.Now(), flows: map[uint64]*oracleFlow{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	var sender sync.WaitGroup
+	sender.Go(func() { tr.send(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		sender.Wait()
+		for _, f := range tr.all() {
+			f.end()
+		}
+	})
+	return tr
+}
+
+// at is how long the traffic has been running.
+func (tr *oracleTraffic) at() time.Duration { return time.Since(tr.began).Round(time.Millisecond) }
+
+func (tr *oracleTraffic) fault(format string, args ...any) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.faults = append(tr.faults, fmt.Sprintf("%v ", tr.at())+fmt.Sprintf(format, args...))
+}
+
+// takeFaults returns what went wrong since the last call.
+func (tr *oracleTraffic) takeFaults() (faults []string) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	faults, tr.faults = tr.faults, nil
+	return faults
+}
+
+func (tr *oracleTraffic) count(counter *int) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	*counter++
+}
+
+// all are the flows that live, in the order in which they began.
+func (tr *oracleTraffic) all() []*oracleFlow {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	var all []*oracleFlow
+	for _, id := range slices.Sorted(maps.Keys(tr.flows)) {
+		all = append(all, tr.flows[id])
+	}
+	return all
+}
+
+// send sends one datagram of each flow in oracleSlots ticks.
+func (tr *oracleTraffic) send(ctx context.Context) {
+	ticker := time.NewTicker(oracleTick)
+	defer ticker.Stop()
+	for slot := uint64(0); ; slot++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, f := range tr.all() {
+			if f.id%oracleSlots == slot%oracleSlots {
+				f.send()
+			}
+		}
+	}
+}
+
+// serve has a pod receive the datagrams of flows and echo what connections send, until stop is called.
+func (tr *oracleTraffic) serve(p *nodekit.Pod) (stop func(), err error) {
+	var closers []io.Closer
+	var running sync.WaitGroup
+	stop = func() {
+		for _, c := range closers {
+			_ = c.Close()
+		}
+		running.Wait()
+	}
+	for _, addr := range addrsOf(p) {
+		at := netip.AddrPortFrom(addr, oraclePort)
+		if err := p.Do(func() error {
+			conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			closers = append(closers, conn)
+			running.Go(func() { tr.receive(conn) })
+			listener, err := net.Listen("tcp", at.String())
+			if err != nil {
+				return err
+			}
+			closers = append(closers, listener)
+			running.Go(func() {
+				for conn, err := listener.Accept(); err == nil; conn, err = listener.Accept() {
+					go func() { _, _ = io.Copy(conn, conn); _ = conn.Close() }()
+				}
+			})
+			return forceReceiveBuffer(conn, oracleBuffer)
+		}); err != nil {
+			stop()
+			return nil, fmt.Errorf("serve at %s: %w", at, err)
+		}
+	}
+	return stop, nil
+}
+
+func forceReceiveBuffer(conn *net.UDPConn, size int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, size) })
+	return errors.Join(err, failed)
+}
+
+// receive notes datagrams until the socket is closed.
+func (tr *oracleTraffic) receive(conn *net.UDPConn) {
+	buffer := make([]byte, 2*oracleMessage)
+	for {
+		n, _, err := conn.ReadFromUDPAddrPort(buffer)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil || n < 16 {
+			continue
+		}
+		tr.mu.Lock()
+		f := tr.flows[binary.BigEndian.Uint64(buffer)]
+		tr.mu.Unlock()
+		if f != nil {
+			f.arrived(binary.BigEndian.Uint64(buffer[8:]))
+		}
+	}
+}
+
+// talk begins a flow, which is not owed yet.
+func (tr *oracleTraffic) talk(from, to *nodekit.Pod, ipv6, streams bool) (*oracleFlow, error) {
+	f := &oracleFlow{traffic: tr, name: from.Name + " to " + to.Name, from: from, to: to, addr: netip.AddrPortFrom(to.Addr(ipv6), oraclePort), streams: streams, missing: map[uint64]time.Duration{}}
+	if err := from.Do(func() (err error) {
+		f.client, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(f.addr))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	f.cancel = cancel
+	tr.mu.Lock()
+	tr.made++
+	f.id = tr.made
+	f.name += fmt.Sprintf(" (%s)", f.addr.Addr())
+	tr.flows[f.id] = f
+	tr.mu.Unlock()
+	if streams {
+		random := rand.New(rand.NewPCG(f.id, 0)) // of bytes, whose echo is compared
+		f.running.Go(func() { f.converse(ctx, random) })
+		f.running.Go(func() { f.dialOften(ctx) })
+	}
+	return f, nil
+}
+
+func (f *oracleFlow) send() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	buffer := make([]byte, 16+int(f.next)*31%(oracleMessage-16))
+	binary.BigEndian.PutUint64(buffer, f.id)
+	binary.BigEndian.PutUint64(buffer[8:], f.next)
+	if f.owed {
+		f.missing[f.next] = f.traffic.at()
+		f.traffic.count(&f.traffic.sent)
+	}
+	if _, err := f.client.Write(buffer); err != nil && f.owed && !errors.Is(err, net.ErrClosed) {
+		f.traffic.fault("%s: datagram %d is refused: %v", f.name, f.next, err)
+	}
+	f.next++
+}
+
+func (f *oracleFlow) arrived(number uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.missing, number)
+	f.last = max(f.last, number+1)
+}
+
+// held returns which turn the flow is in, if it is owed; else -1.
+func (f *oracleFlow) held() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.owed {
+		return -1
+	}
+	return f.turns
+}
+
+// converse keeps up a long connection and sends messages over it, which are echoed. Once it is there, it may not end.
+func (f *oracleFlow) converse(ctx context.Context, random *rand.Rand) {
+	var conn net.Conn
+	defer func() {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}()
+	for ctx.Err() == nil {
+		if conn == nil {
+			if conn = f.dial(ctx); conn == nil {
+				pauseFor(ctx, betweenWords)
+				continue
+			}
+			defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+		}
+		if err := sayWord(conn, random, wordTimeout); err != nil {
+			if ctx.Err() == nil {
+				f.traffic.fault("%s: the connection from %s has ended after %d messages: %v", f.name, conn.LocalAddr(), f.words, err)
+			}
+			return
+		}
+		f.traffic.count(&f.traffic.words)
+		f.mu.Lock()
+		f.words++
+		f.mu.Unlock()
+		pauseFor(ctx, betweenWords)
+	}
+}
+
+// dialOften begins short connections, one after the other.
+func (f *oracleFlow) dialOften(ctx context.Context) {
+	random := rand.New(rand.NewPCG(f.id, 1))
+	for pauseFor(ctx, betweenDials); ctx.Err() == nil; pauseFor(ctx, betweenDials) {
+		conn := f.dial(ctx)
+		if conn == nil {
+			continue
+		}
+		turn := f.held()
+		if err := sayWord(conn, random, answerTimeout); err != nil && ctx.Err() == nil && turn >= 0 && turn == f.held() {
+			f.traffic.fault("%s: a short connection from %s: %v", f.name, conn.LocalAddr(), err)
+		}
+		_ = conn.Close()
+		f.traffic.count(&f.traffic.connects)
+	}
+}
+
+// dial returns a connection; nil when there is none, which is a fault while the flow is owed.
+func (f *oracleFlow) dial(ctx context.Context) (conn net.Conn) {
+	turn := f.held()
+	err := f.from.Do(func() (err error) {
+		conn, err = (&net.Dialer{Timeout: answerTimeout}).DialContext(ctx, "tcp", f.addr.String())
+		return err
+	})
+	if err != nil {
+		if ctx.Err() == nil && turn >= 0 && turn == f.held() {
+			f.traffic.fault("%s: connect: %v", f.name, err)
+		}
+		return nil
+	}
+	return conn
+}
+
+// sayWord sends random bytes and wants them back.
+func sayWord(conn net.Conn, random *rand.Rand, limit time.Duration) error {
+	sent := make([]byte, 1+random.IntN(2*oracleMessage))
+	for i := range sent {
+		sent[i] = byte(random.Uint32())
+	}
+	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	if _, err := conn.Write(sent); err != nil {
+		return err
+	}
+	received := make([]byte, len(sent))
+	if _, err := io.ReadFull(conn, received); err != nil {
+		return err
+	}
+	if !bytes.Equal(sent, received) {
+		return errors.New("the echo differs from what was sent")
+	}
+	return nil
+}
+
+// pauseFor sleeps until the context ends.
+func pauseFor(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// owe waits until flows work, and has all arrive from then on.
+func (tr *oracleTraffic) owe(t *testing.T, flows []*oracleFlow) {
+	t.Helper()
+	type mark struct {
+		next  uint64
+		words int
+	}
+	marks := map[*oracleFlow]mark{}
+	for _, f := range flows {
+		f.mu.Lock()
+		marks[f] = mark{f.next, f.words}
+		f.mu.Unlock()
+	}
+	eventually(t, func() error {
+		var errs []error
+		for f, m := range marks {
+			f.mu.Lock()
+			switch {
+			case f.last <= m.next:
+				errs = append(errs, fmt.Errorf("%s: no datagram arrives", f.name))
+			case f.streams && f.words <= m.words:
+				errs = append(errs, fmt.Errorf("%s: no message is answered", f.name))
+			default:
+				f.owed = true
+				f.turns++
+				delete(marks, f)
+			}
+			f.mu.Unlock()
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// release lets flows lose datagrams from now on. All that was sent before must have arrived.
+func (tr *oracleTraffic) release(flows []*oracleFlow) {
+	for _, f := range flows {
+		f.mu.Lock()
+		if f.owed {
+			f.owed = false
+			f.turns++
+		}
+		f.mu.Unlock()
+	}
+	tr.judge(flows)
+}
+
+// judge waits for the datagrams that were sent until now and had to arrive.
+func (tr *oracleTraffic) judge(flows []*oracleFlow) {
+	due := map[*oracleFlow]uint64{}
+	for _, f := range flows {
+		f.mu.Lock()
+		due[f] = f.next
+		f.mu.Unlock()
+	}
+	for deadline := time.Now().Add(answerTimeout); len(due) > 0 && time.Now().Before(deadline); time.Sleep(oracleTick) {
+		for f, next := range due {
+			if len(f.lost(next)) == 0 {
+				delete(due, f)
+			}
+		}
+	}
+	for f, next := range due {
+		lost := f.lost(next)
+		f.mu.Lock()
+		first, last := f.missing[lost[0]], f.missing[lost[len(lost)-1]]
+		for _, number := range lost {
+			delete(f.missing, number)
+		}
+		f.mu.Unlock()
+		tr.fault("%s: %d datagrams of %d to %d did not arrive, sent at %v to %v", f.name, len(lost), lost[0], lost[len(lost)-1], first, last)
+	}
+}
+
+// lost are the datagrams below a number that had to arrive and have not.
+func (f *oracleFlow) lost(below uint64) (numbers []uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for number := range f.missing {
+		if number < below {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// end ends a flow, of which nothing must be on its way.
+func (f *oracleFlow) end() {
+	f.traffic.mu.Lock()
+	delete(f.traffic.flows, f.id)
+	f.traffic.mu.Unlock()
+	f.cancel()
+	f.running.Wait()
+	_ = f.client.Close()
+}
+
+// forbid has somebody try to reach addresses that it may not reach, which may change, until stop is called.
+func (tr *oracleTraffic) forbid(from nodekit.Place, addrs func() []netip.Addr) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := from.Do(func() error {
+			for n := 0; ctx.Err() == nil; n++ {
+				if all := addrs(); len(all) > 0 {
+					kind := []int{unix.SOCK_DGRAM, unix.SOCK_STREAM}[n/len(all)%2]
+					if begin(kind, all[n%len(all)]) == nil {
+						tr.count(&tr.forbidden)
+					}
+				}
+				pauseFor(ctx, 2*betweenTries)
+			}
+			return nil
+		}); err != nil {
+			tr.fault("try what is denied: %v", err)
+		}
+	})
+	return func() { cancel(); running.Wait() }
+}
+
+// beginning is that of the first packet from an address.
+func (tp *tap) beginning(addr netip.Addr) []byte {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	return tp.first[addr]
+}
+
+// forget has packets from addresses count as new ones.
+func (tp *tap) forget(addrs ...netip.Addr) {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	for _, addr := range addrs {
+		delete(tp.count, addr)
+		delete(tp.first, addr)
+	}
+}

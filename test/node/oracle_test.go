@@ -1,0 +1,607 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/testseed"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// oracleMode is a way in which pods of different nodes reach each other.
+type oracleMode struct {
+	name     string
+	args     []string
+	tunnel   bool // nodes have the maps of a tunnel
+	gateways bool // all routes lead to the addresses of nodes
+	underlay int  // index of the family of outer headers
+}
+
+var (
+	oracleTunnel = oracleMode{name: "tunnel", args: []string{"--routing-mode=tunnel"}, tunnel: true}
+	oracleIPv6   = oracleMode{name: "tunnel over IPv6", args: []string{"--routing-mode=tunnel", "--underlay-protocol=ipv6"}, tunnel: true, underlay: 1}
+	oracleNative = oracleMode{name: "native", args: []string{"--routing-mode=native", "--auto-direct-node-routes"}, gateways: true}
+	oracleHybrid = oracleMode{name: "hybrid", args: []string{"--routing-mode=hybrid"}, tunnel: true}
+)
+
+// Sizes of pod ranges, and addresses of the underlay that each node has beside its own.
+const oracleBits4, oracleBits6 = 24, 64
+
+var (
+	oracleBroadcast = netip.MustParseAddr("192.0.2.255")
+	oracleAnycast   = netip.MustParseAddr("2001:db8:2::")
+)
+
+// Four nodes come and go in a random sequence, are replaced, change their pod ranges and their addresses, and get other agents, while pods of all of them talk to
+// each other, and often while the agent of another node is dead. An oracle knows at each moment which of them must reach each other: between those, not a
+// datagram is lost and no connection ends. No packet arrives that policy denies. After each event every node holds in the kernel exactly what is.
+func TestPrivilegedChurn_FourNodesUnderTraffic(t *testing.T) {
+	t.Parallel()
+	needBuilds(t)
+	other, err := builds.Agent(nodekit.Build{Generation: otherGeneration})
+	if err != nil {
+		t.Fatal(err)
+	}
+	modes := oneOf(t, oracleTunnel, oracleNative)
+	if soaks() {
+		modes = append(modes, oracleHybrid, oracleIPv6)
+	}
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
+			churnOfNodes(t, mode, other, func(n kubeNode, upgraded bool) {
+				generation := thisGeneration
+				if upgraded {
+					generation = otherGeneration
+				}
+				requireGeneration(t, n.Node, generation)
+			})
+		})
+	}
+}
+
+// The same with nodes that go to the agent of another revision, and back.
+func TestPrivilegedRevision_FourNodesUnderTraffic(t *testing.T) {
+	t.Parallel()
+	churnOfNodes(t, oracleTunnel, agentBefore(t), func(n kubeNode, _ bool) { requireReplaced(t, n.Node) })
+}
+
+// churnOfNodes lets nodes change. replaced waits until all hooks of a node run the programs of the agent that it has got.
+func churnOfNodes(t *testing.T, mode oracleMode, other string, replaced func(n kubeNode, upgraded bool)) {
+	t.Helper()
+	o := newOracle(t, mode)
+	o.other, o.replaced = other, replaced
+	for range times(t, 1, 2) {
+		o.round(t)
+	}
+	for _, n := range o.nodes { // what was named is over
+		shows(t, n.Node, "status", "4/4 reachable\n")
+	}
+	o.traffic.mu.Lock()
+	defer o.traffic.mu.Unlock()
+	t.Logf("in %v: %d datagrams and %d messages that had to arrive, %d short connections, %d tries of what is denied",
+		o.traffic.at(), o.traffic.sent, o.traffic.words, o.traffic.connects, o.traffic.forbidden)
+	if min(o.traffic.sent, o.traffic.words, o.traffic.connects, o.traffic.forbidden) == 0 {
+		t.Error("there was no traffic of some kind")
+	}
+}
+
+// oracle knows which nodes and pods there are.
+type oracle struct {
+	mode    oracleMode
+	random  *rand.Rand
+	nodes   []*oracleNode
+	traffic *oracleTraffic
+	other   string // agent to which nodes go
+	made    int    // names so far
+	young   bool   // flows have begun on a node whose agent was dead
+
+	replaced func(n kubeNode, upgraded bool) // waits until the programs of that agent run
+
+	mu      sync.Mutex          // guards what follows, and the pods of nodes
+	talkers []netip.Addr        // addresses that nobody but talkers may reach
+	were    map[netip.Addr]bool // addresses of talkers, and of those that were: what they sent last may be on its way
+}
+
+// oracleNode is a node that may be away.
+type oracleNode struct {
+	kubeNode
+	away     bool // from the cluster
+	blind    bool // no agent runs
+	upgraded bool
+	addrs    [2]netip.Addr   // of eth0, of IPv4 and IPv6
+	ranges   [2]netip.Prefix // of pods
+	// The talker may be reached by talkers alone, the outcast by everybody.
+	talker, outcast *nodekit.Pod
+	heard           *tap // at the talker
+	stops           []func()
+}
+
+func newOracle(t *testing.T, mode oracleMode) *oracle {
+	t.Helper()
+	c, all := newKubeCluster(t, 4, append([]string{noProvisional}, mode.args...)...)
+	o := &oracle{mode: mode, random: testseed.New(t), traffic: startOracleTraffic(t), were: map[netip.Addr]bool{}}
+	all[0].server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "talkers", UID: "u"},
+		Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "talker"}},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+				PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "talker"}}}}}}}})
+	for _, k := range all {
+		n := &oracleNode{kubeNode: k, addrs: [2]netip.Addr{k.UplinkAddr(false), k.UplinkAddr(true)}}
+		for i, text := range k.PodRanges() {
+			n.ranges[i] = netip.MustParsePrefix(text)
+		}
+		o.nodes = append(o.nodes, n)
+		o.put(n)
+	}
+	t.Cleanup(func() {
+		for _, n := range o.nodes {
+			n.stop()
+		}
+	})
+	startAgents(t, c)
+	for _, n := range o.nodes {
+		o.populate(t, n)
+	}
+	for _, n := range o.nodes {
+		t.Cleanup(o.traffic.forbid(n.Host(), func() []netip.Addr { return o.talkersBut(n) }))
+	}
+	o.check(t)
+	return o
+}
+
+// here are the nodes that are not away.
+func (o *oracle) here() (here []*oracleNode) {
+	for _, n := range o.nodes {
+		if !n.away {
+			here = append(here, n)
+		}
+	}
+	return here
+}
+
+func (n *oracleNode) pods() (pods []*nodekit.Pod) {
+	for _, p := range []*nodekit.Pod{n.talker, n.outcast} {
+		if p != nil {
+			pods = append(pods, p)
+		}
+	}
+	return pods
+}
+
+// number is one that nothing has had yet.
+func (o *oracle) number() int { o.made++; return o.made }
+
+// put makes the Node object of a node, or changes it.
+func (o *oracle) put(n *oracleNode) { o.putAs(n, types.UID("uid-"+n.Name())) }
+
+func (o *oracle) putAs(n *oracleNode, uid types.UID) {
+	ranges := []string{n.ranges[0].String(), n.ranges[1].String()}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name(), UID: uid}, Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges}}
+	for _, addr := range n.addrs {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: addr.String()})
+	}
+	n.server.Put(node)
+}
+
+// round has each event once, in a random order.
+func (o *oracle) round(t *testing.T) {
+	t.Helper()
+	type event struct {
+		what string
+		do   func(*testing.T, *oracleNode)
+	}
+	const upgrade = "gets another agent"
+	events := []event{{"leaves and comes back", o.leavesAndReturns}, {"is replaced", o.isReplaced}, {"gets other pod ranges", o.getsRanges},
+		{"exchanges its pod ranges with the next", o.exchangesRanges}, {"gets other addresses", o.getsAddresses}, {"has its agent killed", o.agentIsKilled},
+		{upgrade, o.getsAnotherAgent}, {upgrade, o.getsAnotherAgent}}
+	if soaks() && o.mode.tunnel { // without a tunnel others name it later, see TestPrivilegedNodeHealth_ANodeIsLostAndReturns
+		events = append(events, event{"loses its link", o.losesItsLink})
+	}
+	o.random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	for _, event := range events {
+		i := o.random.IntN(len(o.nodes))
+		if upgraded := slices.IndexFunc(o.nodes, func(n *oracleNode) bool { return n.upgraded }); event.what == upgrade && upgraded >= 0 {
+			i = upgraded // it goes back
+		}
+		n, other := o.nodes[i], o.nodes[(i+2)%len(o.nodes)] // neither the node nor the next
+		other.blind = o.random.IntN(2) == 0
+		t.Logf("%v %s %s; the agent of %s is dead: %v", o.traffic.at(), n.Name(), event.what, other.Name(), other.blind)
+		if other.blind {
+			if err := other.KillAgent(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		event.do(t, n)
+		if other.blind {
+			other.blind = false
+			o.start(t, other)
+		}
+		o.check(t)
+		if t.Failed() {
+			t.FailNow() // one fault would show as many
+		}
+	}
+}
+
+// start starts the agent of a node.
+func (o *oracle) start(t *testing.T, n *oracleNode) {
+	t.Helper()
+	if err := n.StartAgent(); err != nil {
+		t.Fatal(err)
+	}
+	waitReady(t, n.Node)
+}
+
+// oracleYouth is longer than a node takes to end a flow that began under its own address, because it did not know the range of the other pod. Such a flow goes on by
+// the tunnel, and would stop to work on the way past it (cells/ctgc).
+const oracleYouth = 7 * time.Second
+
+// check wants all that is there to be held by the kernels, all flows to be owed and to have lost nothing, and nothing denied to have arrived.
+func (o *oracle) check(t *testing.T) {
+	t.Helper()
+	var waiting []*oracleFlow
+	for _, f := range o.traffic.all() {
+		if f.held() < 0 {
+			waiting = append(waiting, f)
+		}
+	}
+	if o.young && o.mode.name == oracleHybrid.name {
+		time.Sleep(oracleYouth)
+	}
+	o.young = false
+	began := time.Now()
+	o.traffic.owe(t, waiting)
+	reached := time.Since(began).Round(time.Millisecond)
+	o.settled(t)
+	settled := time.Since(began).Round(time.Millisecond)
+	o.traffic.judge(o.traffic.all())
+	t.Logf("%v all nodes hold what is, after %v; %d flows were awaited for %v", o.traffic.at(), settled, len(waiting), reached)
+	o.judgeDenied(t)
+	for _, fault := range o.traffic.takeFaults() {
+		t.Error(fault)
+	}
+}
+
+// judgeDenied wants talkers to have heard talkers alone, and their own node.
+func (o *oracle) judgeDenied(t *testing.T) {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, n := range o.nodes {
+		if n.heard == nil {
+			continue
+		}
+		own := append(n.addrs[:], n.talker.Gateway(false), n.talker.Gateway(true))
+		talkers := 0
+		for _, source := range n.heard.sources() {
+			switch {
+			case o.were[source]:
+				talkers++
+			case !slices.Contains(own, source) && !source.IsLinkLocalUnicast() && !source.IsUnspecified():
+				t.Errorf("%s has heard %s, %d packets, of which the first is %x", n.talker.Name, source, n.heard.from(source), n.heard.beginning(source))
+			}
+		}
+		if talkers == 0 {
+			t.Errorf("%s has heard nobody", n.talker.Name)
+		}
+	}
+}
+
+// talkersBut are the addresses of the talkers of other nodes.
+func (o *oracle) talkersBut(n *oracleNode) []netip.Addr {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(o.talkers), func(a netip.Addr) bool { return n.talker != nil && slices.Contains(addrsOf(n.talker), a) })
+}
+
+// populate starts the pods of a node, which begin to talk with all others.
+func (o *oracle) populate(t *testing.T, n *oracleNode) {
+	t.Helper()
+	number := o.number()
+	start := func(app string) *nodekit.Pod {
+		return n.startPod(t, fmt.Sprintf("%s-%s-%d", app, n.Name(), number), map[string]string{"app": app})
+	}
+	talker, outcast := start("talker"), start("outcast")
+	o.mu.Lock()
+	n.talker, n.outcast, n.heard = talker, outcast, listenAll(t, talker)
+	for _, addr := range addrsOf(talker) {
+		o.talkers = append(o.talkers, addr)
+		o.were[addr] = true
+	}
+	for _, addr := range addrsOf(outcast) { // a talker may have had it
+		delete(o.were, addr)
+		for _, m := range o.here() {
+			if m.heard != nil {
+				m.heard.forget(addr)
+			}
+		}
+	}
+	o.mu.Unlock()
+	for _, p := range n.pods() {
+		stop, err := o.traffic.serve(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.stops = append(n.stops, stop)
+	}
+	n.stops = append(n.stops, o.traffic.forbid(outcast, func() []netip.Addr {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return slices.Clone(o.talkers)
+	}))
+	talk := func(from, to *nodekit.Pod, streams bool) {
+		for _, family := range families {
+			if _, err := o.traffic.talk(from, to, family.ipv6, streams); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, m := range o.nodes {
+		if m == n || m.talker == nil {
+			continue
+		}
+		o.young = o.young || m.blind
+		talk(n.talker, m.talker, true)
+		talk(m.talker, n.talker, true)
+		talk(n.outcast, m.outcast, false)
+		talk(m.outcast, n.outcast, false)
+	}
+}
+
+// stop ends what the pods of a node do.
+func (n *oracleNode) stop() {
+	for _, stop := range n.stops {
+		stop()
+	}
+	n.stops = nil
+}
+
+// flowsOf are those of the pods of a node.
+func (o *oracle) flowsOf(n *oracleNode) (flows []*oracleFlow) {
+	for _, f := range o.traffic.all() {
+		if slices.Contains(n.pods(), f.from) || slices.Contains(n.pods(), f.to) {
+			flows = append(flows, f)
+		}
+	}
+	return flows
+}
+
+// silence ends all that the pods of a node do and hear, and returns the pods, which are about to end.
+func (o *oracle) silence(t *testing.T, n *oracleNode) []*nodekit.Pod {
+	t.Helper()
+	flows := o.flowsOf(n)
+	o.traffic.release(flows)
+	for _, f := range flows {
+		f.end()
+	}
+	n.stop()
+	o.judgeDenied(t)
+	pods := n.pods()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.talkers = slices.DeleteFunc(o.talkers, func(a netip.Addr) bool { return slices.Contains(addrsOf(n.talker), a) })
+	n.talker, n.outcast, n.heard = nil, nil, nil
+	return pods
+}
+
+// forgetPods deletes the objects of pods, as Kubernetes does.
+func (n *oracleNode) forgetPods(pods []*nodekit.Pod) {
+	for _, p := range pods {
+		n.server.Remove(kubeapi.Pods, "default", p.Name)
+		n.server.Remove(kubeapi.CiliumEndpoints, "default", p.Name)
+	}
+}
+
+// drain ends the pods of a node in order.
+func (o *oracle) drain(t *testing.T, n *oracleNode) {
+	t.Helper()
+	pods := o.silence(t, n)
+	for _, p := range pods {
+		if err := errors.Join(p.Detach(t.Context()), p.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.forgetPods(pods)
+}
+
+// leavesAndReturns drains a node, which leaves the cluster, and joins it again.
+func (o *oracle) leavesAndReturns(t *testing.T, n *oracleNode) {
+	o.leave(t, n)
+	n.away = true
+	o.check(t)
+	n.away = false
+	o.rejoin(t, n)
+}
+
+// leave drains a node and deletes its objects. That of its agent may stay: nobody else deletes it at once.
+func (o *oracle) leave(t *testing.T, n *oracleNode) {
+	t.Helper()
+	o.drain(t, n)
+	t.Logf("%v %s has no pods", o.traffic.at(), n.Name())
+	if err := n.StopAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.server.Remove(kubeapi.Nodes, "", n.Name())
+	n.server.Remove(kubeapi.CiliumNodes, "", n.Name())
+}
+
+// rejoin makes the object of a node that is new to the cluster, starts its agent, and its pods.
+func (o *oracle) rejoin(t *testing.T, n *oracleNode) {
+	t.Helper()
+	o.putAs(n, types.UID(fmt.Sprintf("uid-%s-%d", n.Name(), o.number())))
+	o.start(t, n)
+	t.Logf("%v %s is ready", o.traffic.at(), n.Name())
+	o.populate(t, n)
+	t.Logf("%v %s has pods", o.traffic.at(), n.Name())
+}
+
+// isReplaced ends a machine with all that it holds. Another one with its name and an empty disk takes its place, with the same addresses or others.
+func (o *oracle) isReplaced(t *testing.T, n *oracleNode) {
+	pods := o.silence(t, n)
+	if err := n.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods {
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	number := o.number()
+	if o.random.IntN(2) == 0 {
+		o.readdress(t, n)
+	}
+	if err := errors.Join(forgetBoot(n.Node), os.RemoveAll(filepath.Join(n.Dir, "lib")), os.RemoveAll(filepath.Join(n.Dir, "cni-cache"))); err != nil {
+		t.Fatal(err)
+	}
+	o.announce(t, n, net.HardwareAddr{2, 0, 0, 0, byte(number >> 8), byte(number)})
+	n.forgetPods(pods)
+	if o.random.IntN(2) == 0 {
+		n.ranges = o.otherRanges()
+	}
+	n.server.Remove(kubeapi.CiliumNodes, "", n.Name())
+	o.rejoin(t, n)
+}
+
+// getsRanges has a node join again with other pod ranges. The machine stays.
+func (o *oracle) getsRanges(t *testing.T, n *oracleNode) {
+	o.leave(t, n)
+	n.ranges = o.otherRanges()
+	o.rejoin(t, n)
+}
+
+// exchangesRanges has two nodes join again, each with the pod ranges of the other.
+func (o *oracle) exchangesRanges(t *testing.T, n *oracleNode) {
+	next := o.nodes[(slices.Index(o.nodes, n)+1)%len(o.nodes)]
+	o.leave(t, n)
+	o.leave(t, next)
+	n.ranges, next.ranges = next.ranges, n.ranges
+	o.rejoin(t, n)
+	o.rejoin(t, next)
+}
+
+// oracleRanges is how many pod ranges and addresses there are: what a node had before is given to others.
+const oracleRanges = 7
+
+// otherRanges are pod ranges that no node has.
+func (o *oracle) otherRanges() (ranges [2]netip.Prefix) {
+	for {
+		number := 1 + o.random.IntN(oracleRanges)
+		ranges[0] = netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/%d", number, oracleBits4))
+		ranges[1] = netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%x::/%d", number, oracleBits6))
+		if !slices.ContainsFunc(o.nodes, func(n *oracleNode) bool { return n.ranges == ranges }) {
+			return ranges
+		}
+	}
+}
+
+// readdress gives eth0 of a node addresses that no node has, though another one may have had them.
+func (o *oracle) readdress(t *testing.T, n *oracleNode) {
+	t.Helper()
+	var now [2]netip.Addr
+	for taken := true; taken; taken = slices.ContainsFunc(o.nodes, func(m *oracleNode) bool { return m.addrs[0] == now[0] }) {
+		number := o.random.IntN(oracleRanges)
+		now = [2]netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 10+number)), netip.MustParseAddr(fmt.Sprintf("2001:db8:2::%x", 0x10+number))}
+	}
+	if err := n.Do(func() error {
+		var errs []error
+		for i, bits := range []int{nodekit.UplinkIPv4.Bits(), nodekit.UplinkIPv6.Bits()} {
+			errs = append(errs, delAddr("eth0", netip.PrefixFrom(n.addrs[i], bits)), addAddr("eth0", netip.PrefixFrom(now[i], bits)))
+		}
+		return errors.Join(append(errs, linkNamed("eth0", func(link netlink.Link) error { // it went with the former address
+			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: nodekit.OutsideIPv4.Addr().AsSlice()})
+		}))...)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	n.addrs = now
+}
+
+// announce has all other nodes learn the addresses of a node and of its NIC, as machines do that get an address.
+func (o *oracle) announce(t *testing.T, n *oracleNode, nic net.HardwareAddr) {
+	t.Helper()
+	err := n.Do(func() error {
+		return errors.Join(setSysctl("ipv4/conf/eth0/arp_notify", "1"), setSysctl("ipv6/conf/eth0/ndisc_notify", "1"),
+			linkNamed("eth0", func(link netlink.Link) error {
+				if nic == nil {
+					nic = link.Attrs().HardwareAddr
+				}
+				return netlink.LinkSetHardwareAddr(link, nic)
+			}))
+	})
+	for _, m := range o.nodes {
+		for i := range families {
+			if m != n {
+				err = errors.Join(err, nodekit.Ping(n.Host(), m.addrs[i], 56))
+			}
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// getsAddresses changes the addresses of a node under its pods, whose connections live on.
+func (o *oracle) getsAddresses(t *testing.T, n *oracleNode) {
+	o.traffic.release(o.flowsOf(n))
+	o.readdress(t, n)
+	o.announce(t, n, nil)
+	var object corev1.Node
+	if !n.server.Get(kubeapi.Nodes, "", n.Name(), &object) {
+		t.Fatal("there is no Node")
+	}
+	o.putAs(n, object.UID)
+}
+
+// agentIsKilled starts the agent again after a while.
+func (o *oracle) agentIsKilled(t *testing.T, n *oracleNode) {
+	if err := n.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Duration(o.random.Int64N(int64(time.Second))))
+	o.start(t, n)
+}
+
+// getsAnotherAgent upgrades a node, or takes it back.
+func (o *oracle) getsAnotherAgent(t *testing.T, n *oracleNode) {
+	n.upgraded = !n.upgraded
+	agent := ""
+	if n.upgraded {
+		agent = o.other
+	}
+	if err := n.UpgradeAgent(t.Context(), agent); err != nil {
+		t.Fatal(err)
+	}
+	o.replaced(n.kubeNode, n.upgraded)
+}
+
+// losesItsLink cuts a node off, which all that run an agent name, and connects it again. Connections outlast that.
+func (o *oracle) losesItsLink(t *testing.T, n *oracleNode) {
+	o.traffic.release(o.flowsOf(n))
+	if err := setPort(n.Node, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range o.here() {
+		if m != n && !m.blind {
+			shows(t, m.Node, "status", "node "+n.Name()+" does not answer at all")
+		}
+	}
+	if err := setPort(n.Node, true); err != nil {
+		t.Fatal(err)
+	}
+}
