@@ -278,9 +278,9 @@ func (f *oracleFlow) converse(ctx context.Context, random *rand.Rand) {
 				pauseFor(ctx, betweenWords)
 				continue
 			}
-			defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })()
+			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 		}
-		if err := sayWord(conn, random, wordTimeout); err != nil {
+		if err := sayWord(conn, random); err != nil {
 			if ctx.Err() == nil {
 				f.traffic.fault("%s: the connection from %s has ended after %d messages: %v", f.name, conn.LocalAddr(), f.words, err)
 			}
@@ -303,7 +303,10 @@ func (f *oracleFlow) dialOften(ctx context.Context) {
 			continue
 		}
 		turn := f.held()
-		if err := sayWord(conn, random, answerTimeout); err != nil && ctx.Err() == nil && turn >= 0 && turn == f.held() {
+		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+		err := sayWord(conn, random)
+		stop()
+		if err != nil && ctx.Err() == nil && turn >= 0 && turn == f.held() {
 			f.traffic.fault("%s: a short connection from %s: %v", f.name, conn.LocalAddr(), err)
 		}
 		_ = conn.Close()
@@ -328,12 +331,12 @@ func (f *oracleFlow) dial(ctx context.Context) (conn net.Conn) {
 }
 
 // sayWord sends random bytes and wants them back.
-func sayWord(conn net.Conn, random *rand.Rand, limit time.Duration) error {
+func sayWord(conn net.Conn, random *rand.Rand) error {
 	sent := make([]byte, 1+random.IntN(2*oracleMessage))
 	for i := range sent {
 		sent[i] = byte(random.Uint32())
 	}
-	if err := conn.SetDeadline(time.Now().Add(limit)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(wordTimeout)); err != nil {
 		return err
 	}
 	if _, err := conn.Write(sent); err != nil {
