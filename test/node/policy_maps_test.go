@@ -194,11 +194,13 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error {
 				var key bpf.PolicyKey
 				var value bpf.PolicyEntry
-				if all := m.Iterate(); !all.Next(&key, &value) {
-					return errors.Join(errors.New("the map is empty"), all.Err())
+				for all := m.Iterate(); all.Next(&key, &value); {
+					if value.Deny == 0 && key.Protocol != bpf.PolicyStop { // other entries would stay what they are
+						value.Deny = 1
+						return m.Put(key, value)
+					}
 				}
-				value.Deny = 1
-				return m.Put(key, value)
+				return errors.New("the map has no entry that allows")
 			})
 		}},
 		{"entries of nobody are there", func() error {
