@@ -1,8 +1,10 @@
 package main
 
 import (
+	"runtime"
 	"runtime/debug"
 	"testing"
+	"time"
 )
 
 // Not parallel: the setting is the process's.
@@ -14,12 +16,36 @@ func TestBoundHeap_LeavesTheUsersSetting(t *testing.T) {
 		debug.SetGCPercent(percent)
 		return percent
 	}
-	(&agent{environ: []string{"PATH=/bin", "GOGC=200"}}).boundHeap()
+	(&agent{environ: []string{"PATH=/bin", "GOGC=200"}}).boundHeap()()
 	if got := current(); got != 200 {
 		t.Errorf("with GOGC=200 it is %d", got)
 	}
-	(&agent{environ: []string{"PATH=/bin"}}).boundHeap()
+	(&agent{environ: []string{"PATH=/bin"}}).boundHeap()()
 	if got := current(); got != heapGrowth {
 		t.Errorf("without it is %d, want %d", got, heapGrowth)
+	}
+}
+
+// The growth is set after each collection, not only after the first. Not parallel, see above.
+func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
+	before := debug.SetGCPercent(200)
+	defer debug.SetGCPercent(before)
+	stop := (&agent{}).boundHeap()
+	defer stop()
+	for range 3 {
+		debug.SetGCPercent(33)
+		for debug.SetGCPercent(33) == 33 { // of an earlier turn
+			runtime.GC()
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+func TestGrowth(t *testing.T) {
+	t.Parallel()
+	for live, want := range map[uint64]int{0: 75, 1 << 20: 75, 64 << 20: 75, 96 << 20: 50, 192 << 20: 25, 1 << 30: 20, 1 << 40: 20} {
+		if got := growth(live); got != want {
+			t.Errorf("%d bytes: it grows by %d %%, want %d %%", live, got, want)
+		}
 	}
 }

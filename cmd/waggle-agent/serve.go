@@ -5,9 +5,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,20 +45,9 @@ func (a *agent) serve(cmd *cobra.Command) error {
 
 	kubeapi.LogTo(log.With("source", "client-go")) // for the whole process, so only now that it is certain to be the agent
 	defer a.watchSignals(log, times)()
-	a.boundHeap()
+	defer a.boundHeap()()
 	log.Info("Starting waggle-agent", "version", version.String(), "role", a.role)
 	return a.hive.Run(log, upstream.WithStopTimeout(times.hooks))
-}
-
-// heapGrowth is by how much of what is in use the heap grows until it is collected, in percent. Half of the memory of an agent at rest was what Go's
-// default of 100 keeps free. Collections are a tenth of its CPU, and come a third more often.
-const heapGrowth = 75
-
-// boundHeap leaves GOGC of the environment alone.
-func (a *agent) boundHeap() {
-	if !slices.ContainsFunc(a.environ, func(v string) bool { return strings.HasPrefix(v, "GOGC=") }) {
-		debug.SetGCPercent(heapGrowth)
-	}
 }
 
 // prepare reads the configuration and makes the logger.
