@@ -200,6 +200,9 @@ func (l *large) firstSync(ctx context.Context) (err error) {
 
 // fill adds the pods of all nodes.
 func (l *large) fill(ctx context.Context) (err error) {
+	if err := l.awaitPathTests(ctx); err != nil { // their rows are not of pods
+		return err
+	}
 	if l.empty, err = l.restingMemory(collected); err != nil {
 		return err
 	}
@@ -366,18 +369,8 @@ func (l *large) atRest(ctx context.Context) error {
 	if err := l.two.StopAgent(ctx); err != nil {
 		return err
 	}
-	for unknown := farNodes; unknown > farNodes/100; { // the second node is never known: its agent has ended
-		time.Sleep(10 * time.Second)
-		rows, err := client.Rows[*pathtests.Test](ctx, l.agent, "path-tests")
-		if err != nil {
-			return err
-		}
-		unknown = 0
-		for _, row := range rows {
-			if row.Kind == pathtests.Kinds[0] && row.State == pathtests.Unknown {
-				unknown++
-			}
-		}
+	if err := l.awaitPathTests(ctx); err != nil {
+		return err
 	}
 	time.Sleep(5 * time.Second)
 	began := time.Now()
@@ -400,6 +393,24 @@ func (l *large) atRest(ctx context.Context) error {
 	share := 100 * (after - before).Seconds() / time.Since(began).Seconds()
 	l.report("agent at rest, CPU, "+manyNodes+" that are probed and "+manyPods, fmt.Sprintf("%.2f %%", share),
 		figures.Value{Number: share, Unit: "% of a core"}, largeRestBudget)
+	return nil
+}
+
+// awaitPathTests waits until the agent of the first node has tested the paths to all but some nodes.
+func (l *large) awaitPathTests(ctx context.Context) error {
+	for unknown := farNodes; unknown > farNodes/100; { // the second node is never known while it has no agent
+		time.Sleep(10 * time.Second)
+		rows, err := client.Rows[*pathtests.Test](ctx, l.agent, "path-tests")
+		if err != nil {
+			return err
+		}
+		unknown = 0
+		for _, row := range rows {
+			if row.Kind == pathtests.Kinds[0] && row.State == pathtests.Unknown {
+				unknown++
+			}
+		}
+	}
 	return nil
 }
 
