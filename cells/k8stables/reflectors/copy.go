@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -175,7 +176,7 @@ func (s *Source) copy(txn statedb.ReadTxn, names []string) error {
 		for _, name := range names {
 			table, _ := s.set.ByName(name)
 			for row := range table.All(txn) {
-				if !yield(name, row) {
+				if !yield(name, shown(row)) {
 					return
 				}
 			}
@@ -188,6 +189,14 @@ func (s *Source) copy(txn statedb.ReadTxn, names []string) error {
 		return err
 	}
 	return s.stamp(names, h.Written)
+}
+
+// shown is what a row is stored as. The encoder would encode a row that encodes itself twice.
+func shown(row k8sobjects.Row) any {
+	if ep, ok := row.(*cilium.Endpoint); ok {
+		return ep.Fields()
+	}
+	return row
 }
 
 // stamp says in sources how old the copy is.

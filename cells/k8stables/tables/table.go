@@ -114,7 +114,11 @@ func (t *table[S, T]) UID(r k8sobjects.Row) string {
 
 func (t *table[S, T]) Decode(text []byte) (k8sobjects.Row, error) {
 	row := T(new(S))
-	if err := json.Unmarshal(text, row); err != nil {
+	decode := func(text []byte) error { return json.Unmarshal(text, row) }
+	if own, ok := any(row).(json.Unmarshaler); ok {
+		decode = own.UnmarshalJSON
+	}
+	if err := decode(text); err != nil {
 		return nil, fmt.Errorf("decode a row of %s: %w", t.Name(), err)
 	}
 	k8sobjects.InternRow(row)
