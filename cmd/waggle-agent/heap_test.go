@@ -44,8 +44,11 @@ func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
 func TestGrowth(t *testing.T) {
 	t.Parallel()
 	for live, want := range map[uint64]int{0: 75, 1 << 20: 75, 42 << 20: 75, 64 << 20: 50, 128 << 20: 25, 200 << 20: 16, 1 << 30: 15, 1 << 40: 15} {
-		if got := growth(live); got != want {
+		if got := growth(live, time.Second); got != want {
 			t.Errorf("%d bytes: it grows by %d %%, want %d %%", live, got, want)
+		}
+		if got := growth(live, time.Minute); got != heapGrowth {
+			t.Errorf("%d bytes at rest: it grows by %d %%, want %d %%", live, got, heapGrowth)
 		}
 	}
 }
