@@ -43,9 +43,9 @@ func (m memory) run(ctx context.Context) {
 	}
 }
 
-// excessive reports whether more than a quarter of the live heap could be returned.
+// excessive reports whether more than an eighth of the live heap could be returned.
 func (s sizes) excessive() bool {
-	return s.mapped > s.live+max(s.live/4, leastExcess)
+	return s.mapped > s.live+max(s.live/8, leastExcess)
 }
 
 // readSizes asks the runtime.
