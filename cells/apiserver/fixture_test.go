@@ -229,10 +229,10 @@ func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 		NamedCIDRs: filled(t, db, namedcidrs.NewTable,
 			&namedcidrs.CIDR{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Identity: 0x01000001}),
 		IPCache: filled(t, db, ipcache.NewTable,
-			&ipcache.Entry{Prefix: netip.MustParsePrefix("10.0.1.8/32"), Identity: 300, Source: ipcache.SourceRemote,
-				Node: "node-2", Owner: "test"}),
+			ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.0.1.8/32"), Identity: 300, Source: ipcache.SourceRemote,
+				Node: "node-2"}, "test")),
 		Pods: table(t, db, k8s.NewPodTable), CiliumEndpoints: filled(t, db, cilium.NewEndpointTable,
-			&cilium.Endpoint{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.8")}}),
+			cilium.NewEndpoint(cilium.EndpointFields{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.8")}})),
 		Frontends: a.Frontends, Backends: a.Backends,
 		Environment: policyenvironment.Inputs{Agent: a.Settings, Filter: filter, Slices: table(t, db, k8s.NewEndpointSliceTable),
 			NodeAddresses: a.NodeAddresses}}

@@ -49,12 +49,12 @@ func (a *api) ips(txn statedb.ReadTxn, within netip.Prefix) []models.IPListEntry
 	pods := a.podsByAddr(txn)
 	list := []models.IPListEntry{}
 	for row := range a.Policy.IPCache.All(txn) {
-		if !inside(row.Prefix) {
+		if !inside(row.Prefix()) {
 			continue
 		}
 		entry := a.ipModel(txn, row)
-		if row.Prefix.IsSingleIP() {
-			entry.Metadata.Namespace, entry.Metadata.Name, _ = strings.Cut(pods[row.Prefix.Addr()], "/")
+		if row.Prefix().IsSingleIP() {
+			entry.Metadata.Namespace, entry.Metadata.Name, _ = strings.Cut(pods[row.Prefix().Addr()], "/")
 		}
 		list = append(list, entry)
 	}
@@ -70,7 +70,7 @@ func (a *api) ips(txn statedb.ReadTxn, within netip.Prefix) []models.IPListEntry
 func (a *api) podsByAddr(txn statedb.ReadTxn) map[netip.Addr]string {
 	pods := map[netip.Addr]string{}
 	for row := range a.Policy.CiliumEndpoints.All(txn) {
-		for _, addr := range row.Addrs {
+		for _, addr := range row.Addrs() {
 			pods[addr] = row.Key()
 		}
 	}
@@ -83,9 +83,9 @@ func (a *api) podsByAddr(txn statedb.ReadTxn) map[netip.Addr]string {
 }
 
 func (a *api) ipModel(txn statedb.ReadTxn, row *ipcache.Entry) models.IPListEntry {
-	entry := models.IPListEntry{CIDR: row.Prefix.String(), Identity: int64(row.Identity),
+	entry := models.IPListEntry{CIDR: row.Prefix().String(), Identity: int64(row.Identity),
 		Metadata: models.IPListEntryMetadata{Source: row.Source.String()}}
-	if node, _, found := a.Nodes.Get(txn, nodes.ByName(row.Node)); found {
+	if node, _, found := a.Nodes.Get(txn, nodes.ByName(row.Node())); found {
 		entry.HostIP = text(cmp.Or(node.Address(false), node.Address(true)))
 	}
 	return entry

@@ -73,8 +73,8 @@ func (o *ops) write(ctx context.Context, do func(context.Context) error) error {
 // own writes. It spares a restart a request for each pod.
 func (o *ops) Update(ctx context.Context, txn statedb.ReadTxn, _ statedb.Revision, row *object) error {
 	shown, _, found := o.published.Get(txn, cilium.EndpointByName(row.Key()))
-	if row.UID == "" && found && shown.Written == ciliumv2.Digest(build(row, o.node)) {
-		row.UID = shown.UID
+	if row.UID == "" && found && shown.Written() == ciliumv2.Digest(build(row, o.node)) {
+		row.UID = shown.UID()
 		return nil
 	}
 	if row.UID == "" && !found {
@@ -209,7 +209,7 @@ func (o *ops) Prune(ctx context.Context, txn statedb.ReadTxn, objects iter.Seq2[
 		if wanted[row.Key()] || !o.here(txn, row) {
 			continue
 		}
-		left := &object{Namespace: row.Namespace, Name: row.Name}
+		left := &object{Namespace: row.Namespace(), Name: row.Name()}
 		have, err := o.get(ctx, left)
 		switch {
 		case apierrors.IsNotFound(err):
@@ -232,7 +232,8 @@ func (o *ops) Prune(ctx context.Context, txn statedb.ReadTxn, objects iter.Seq2[
 // here tells whether an object says that its pod is on this node.
 func (o *ops) here(txn statedb.ReadTxn, row *cilium.Endpoint) bool {
 	for n := range o.local.All(txn) {
-		return row.Node.IsValid() && (row.Node == n.IPv4.NodeIP || row.Node == n.IPv6.NodeIP)
+		node := row.Node()
+		return node.IsValid() && (node == n.IPv4.NodeIP || node == n.IPv6.NodeIP)
 	}
 	return false
 }

@@ -79,7 +79,7 @@ func (p params) markDrift(now time.Time) {
 		if !found {
 			return drift.If(true, driftrepairs.Cilium, o.Key(), "missing")
 		}
-		return drift.If(have.Identity != o.Identity || have.Node != o.Node || !sameAddrs(have.Addrs, o.addrs()),
+		return drift.If(have.Identity() != o.Identity || have.Node() != o.Node || !sameAddrs(have.Addrs(), o.addrs()),
 			driftrepairs.Cilium, o.Key(), "changed")
 	})
 }

@@ -103,7 +103,7 @@ func replace(db *statedb.DB, table statedb.RWTable[*cilium.Endpoint], list *cili
 	defer txn.Commit()
 	_ = table.DeleteAll(txn)
 	for _, o := range list.Items {
-		row := &cilium.Endpoint{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID)}
+		row := cilium.EndpointFields{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID)}
 		if o.Labels[ciliumv2.NodeLabel] != "" { // tests have several names for this node
 			row.Written = ciliumv2.Digest(&o)
 		}
@@ -120,7 +120,7 @@ func replace(db *statedb.DB, table statedb.RWTable[*cilium.Endpoint], list *cili
 				}
 			}
 		}
-		_, _, _ = table.Insert(txn, row)
+		_, _, _ = table.Insert(txn, cilium.NewEndpoint(row))
 	}
 	done(txn)
 }

@@ -58,8 +58,8 @@ func world(tb testing.TB, n int) *controller {
 		insert(tb, txn, facts, &bpfendpoints.Facts{ID: id, IfIndex: uint32(i), IPv4: addr, Identity: 5, Status: ok})
 		insert(tb, txn, links, &bpfendpoints.Link{IfIndex: uint32(i), ID: id, Status: ok})
 		insert(tb, txn, addresses, &bpfendpoints.Address{Addr: addr, ID: id, Owner: "endpoint", Status: ok})
-		insert(tb, txn, known, &ipcache.Entry{Prefix: netip.PrefixFrom(addr, 32), Identity: 5, Source: ipcache.SourceLocal,
-			Owner: ipcache.OwnerEndpoints, Status: ok})
+		insert(tb, txn, known, ipcache.NewEntry(ipcache.Claim{Prefix: netip.PrefixFrom(addr, 32), Identity: 5, Source: ipcache.SourceLocal},
+			ipcache.OwnerEndpoints).WithStatus(ok))
 		insert(tb, txn, attached, &attachments.Attachment{Kind: attachments.PodLink, Device: name, IfIndex: i, Hook: "both",
 			EndpointID: id, Status: ok})
 	}
@@ -186,7 +186,7 @@ func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
 			t.Helper()
 			txn := c.DB.WriteTxn(known)
 			defer txn.Commit()
-			insert(t, txn, known, &ipcache.Entry{Prefix: netip.MustParsePrefix(addr), Identity: 7, Owner: owner})
+			insert(t, txn, known, ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix(addr), Identity: 7}, owner))
 		}
 		returned := make(chan bool, 1)
 		go func() { full, alive := c.wait(t.Context(), f, changed); returned <- !full && alive }()

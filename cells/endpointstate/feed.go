@@ -66,10 +66,10 @@ func (c *controller) next(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet
 func (c *controller) followEntries(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	c.entriesChanged = statedb.NewWatchSet()
 	for _, change := range f.ipcache.UpTo(txn, c.entriesChanged) {
-		if change.Object.Owner != ipcache.OwnerEndpoints {
+		if change.Object.Owner() != ipcache.OwnerEndpoints {
 			continue
 		}
-		if ep, _, found := c.Endpoints.Get(txn, endpoints.ByAddress(change.Object.Prefix.Addr())); found {
+		if ep, _, found := c.Endpoints.Get(txn, endpoints.ByAddress(change.Object.Prefix().Addr())); found {
 			if c.ofEntries == nil {
 				c.ofEntries = endpointfeed.Marks{}
 			}

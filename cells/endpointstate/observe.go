@@ -121,7 +121,7 @@ func (c *controller) observeIdentity(txn statedb.ReadTxn, a netip.Addr, policy *
 		return
 	}
 	row, _, found := c.Ipcache.Get(txn, ipcache.ByPrefix(netip.PrefixFrom(a, a.BitLen())))
-	found = found && row.Owner == ipcache.OwnerEndpoints && row.Identity == policy.Identity
+	found = found && row.Owner() == ipcache.OwnerEndpoints && row.Identity == policy.Identity
 	if status := statusOf(row, found); !settled(found, status) {
 		o.add("ipcache of "+a.String(), found, status)
 	}

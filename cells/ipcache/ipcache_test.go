@@ -278,21 +278,30 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 			model[owner] = list
 		}
 		compareWithModel(t, db, table, model)
-		byNode := map[string]map[netip.Prefix]struct{}{}
+		byNode, have := map[string]map[ipcachetable.Key]struct{}{}, map[string]map[ipcachetable.Key]struct{}{}
 		for e := range table.All(db.ReadTxn()) {
-			if e.Node != "" && byNode[e.Node] == nil {
-				byNode[e.Node] = map[netip.Prefix]struct{}{}
+			if e.Node() != "" && byNode[e.Node()] == nil {
+				byNode[e.Node()] = map[ipcachetable.Key]struct{}{}
 			}
-			if e.Node != "" {
-				byNode[e.Node][e.Prefix] = struct{}{}
+			if e.Node() != "" {
+				byNode[e.Node()][e.Key()] = struct{}{}
 			}
 		}
-		if !reflect.DeepEqual(byNode, w.byNode) {
-			t.Fatalf("rows by node: have %v, want %v", w.byNode, byNode)
+		for _, node := range w.byNode.nodes() {
+			have[node] = map[ipcachetable.Key]struct{}{}
+			for key := range w.byNode.keys(node) {
+				if _, twice := have[node][key]; twice {
+					t.Fatalf("node %s has the row %x twice", node, key)
+				}
+				have[node][key] = struct{}{}
+			}
+		}
+		if !reflect.DeepEqual(byNode, have) {
+			t.Fatalf("rows by node: have %v, want %v", have, byNode)
 		}
 		for _, owner := range all {
 			for prefix := range w.claims[owner] {
-				if row, _, found := table.Get(db.ReadTxn(), ipcachetable.ByPrefix(prefix)); updates(owner) && found && row.Owner == owner {
+				if row, _, found := table.Get(db.ReadTxn(), ipcachetable.ByPrefix(prefix)); updates(owner) && found && row.Owner() == owner {
 					t.Fatalf("the claim of %s for %s is kept beside its row", owner, prefix)
 				}
 			}
@@ -302,19 +311,19 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 
 func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcachetable.Entry], model map[string][]ipcachetable.Claim) {
 	t.Helper()
-	want := map[netip.Prefix]ipcachetable.Entry{}
+	want := map[netip.Prefix]*ipcachetable.Entry{}
 	for _, owner := range slices.Sorted(maps.Keys(model)) { // in this order a later owner must be strictly better
 		for _, c := range model[owner] {
 			if have, found := want[c.Prefix]; !found || c.Source > have.Source {
-				want[c.Prefix] = ipcachetable.Entry{Prefix: c.Prefix, Identity: c.Identity, Node: c.Node, Source: c.Source, Owner: owner}
+				want[c.Prefix] = ipcachetable.NewEntry(c, owner)
 			}
 		}
 	}
 	n := 0
 	for e := range table.All(db.ReadTxn()) {
 		n++
-		if w, found := want[e.Prefix]; !found || !w.Equal(e) {
-			t.Fatalf("%s: have %+v, want %+v", e.Prefix, e, w)
+		if w, found := want[e.Prefix()]; !found || !w.Equal(e) {
+			t.Fatalf("%s: have %+v, want %+v", e.Prefix(), e, w)
 		}
 	}
 	if n != len(want) {

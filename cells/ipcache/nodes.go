@@ -28,10 +28,10 @@ type nodes struct {
 // that the previous run wrote.
 func (n nodes) value(txn statedb.ReadTxn, e *ipcachetable.Entry, have value) value {
 	v := value{Identity: e.Identity}
-	if e.Node == "" {
+	if e.Node() == "" {
 		return v
 	}
-	v.Node = n.id(txn, e.Node)
+	v.Node = n.id(txn, e.Node())
 	if complete, _ := n.IDs.Initialized(txn); v.Node == 0 && !complete && have.Identity == e.Identity {
 		v.Node = have.Node
 	}
@@ -50,10 +50,10 @@ func (n nodes) id(txn statedb.ReadTxn, name string) uint16 {
 // peer returns the IPv4 address by which programs of the release before know the node of a row. For pods it is invalid: those programs take the node of the
 // range around them.
 func (n nodes) peer(txn statedb.ReadTxn, e *ipcachetable.Entry) netip.Addr {
-	if e.Node == "" || e.Owner == ipcachetable.OwnerCiliumEndpoints {
+	if e.Node() == "" || e.Owner() == ipcachetable.OwnerCiliumEndpoints {
 		return netip.Addr{}
 	}
-	return n.address(txn, e.Node)
+	return n.address(txn, e.Node())
 }
 
 func (n nodes) address(txn statedb.ReadTxn, name string) netip.Addr {

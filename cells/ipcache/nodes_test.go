@@ -87,8 +87,8 @@ func (r *followerRig) next() (pending map[string]int, initialized bool) {
 	txn := r.db.ReadTxn()
 	pending = map[string]int{}
 	for e := range r.table.All(txn) {
-		if e.Status.Kind == reconciler.StatusKindPending {
-			pending[e.Node]++
+		if e.GetStatus().Kind == reconciler.StatusKindPending {
+			pending[e.Node()]++
 		}
 	}
 	initialized, _ = r.table.Initialized(txn)

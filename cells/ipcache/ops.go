@@ -49,7 +49,7 @@ func (o *ops) UpdateBatch(_ context.Context, txn statedb.ReadTxn, batch []reconc
 
 // DeleteBatch implements reconciler.BatchOperations.
 func (o *ops) DeleteBatch(_ context.Context, _ statedb.ReadTxn, batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
-	o.each(batch, func(e *ipcachetable.Entry) error { return o.remove(e.Prefix) })
+	o.each(batch, func(e *ipcachetable.Entry) error { return o.remove(e.Prefix()) })
 }
 
 // each works on a batch. When epochs cannot be raised, nothing of the batch has succeeded: all of it is tried again.
@@ -70,7 +70,7 @@ func (o *ops) Update(_ context.Context, txn statedb.ReadTxn, _ statedb.Revision,
 
 // Delete implements reconciler.Operations.
 func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e *ipcachetable.Entry) error {
-	return errors.Join(o.remove(e.Prefix), o.raise())
+	return errors.Join(o.remove(e.Prefix()), o.raise())
 }
 
 // Prune implements reconciler.Operations. All entries of the two maps are ours.
@@ -80,7 +80,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcach
 		return fmt.Errorf("read the map ipcache: %w", err)
 	}
 	for e := range rows {
-		delete(have, e.Prefix)
+		delete(have, e.Prefix())
 	}
 	var errs []error
 	for prefix := range have {
@@ -90,17 +90,17 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcach
 }
 
 func (o *ops) put(txn statedb.ReadTxn, e *ipcachetable.Entry) error {
-	have, found, err := o.kernel.Get(e.Prefix)
+	have, found, err := o.kernel.Get(e.Prefix())
 	want, peer := o.nodes.value(txn, e, have), o.nodes.peer(txn, e)
 	same := err == nil && found && have == want
 	if same && !peer.IsValid() { // a peer is only in the former map, which is not read
 		return nil
 	}
-	if err := o.kernel.Put(e.Prefix, want, peer); err != nil {
-		return fmt.Errorf("write %s to the map ipcache: %w", e.Prefix, err)
+	if err := o.kernel.Put(e.Prefix(), want, peer); err != nil {
+		return fmt.Errorf("write %s to the map ipcache: %w", e.Prefix(), err)
 	}
 	if !same {
-		o.changed(e.Prefix)
+		o.changed(e.Prefix())
 	}
 	return nil
 }

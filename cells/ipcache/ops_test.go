@@ -16,7 +16,7 @@ import (
 func batchOf(identity uint32, prefixes ...string) (batch []reconciler.BatchEntry[*ipcachetable.Entry]) {
 	for _, p := range prefixes {
 		batch = append(batch, reconciler.BatchEntry[*ipcachetable.Entry]{
-			Object: &ipcachetable.Entry{Prefix: netip.MustParsePrefix(p), Identity: identity}})
+			Object: ipcachetable.NewEntry(ipcachetable.Claim{Prefix: netip.MustParsePrefix(p), Identity: identity}, "")})
 	}
 	return batch
 }

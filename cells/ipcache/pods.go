@@ -7,21 +7,25 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/podclaims"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// pods are the CiliumEndpoints, by address. A pod that was replaced may be there beside the one that has its address now.
+// pods are the CiliumEndpoints: by name, by address, and by what has them touched when a node changes. A cluster may have 150,000, so nothing is kept of a
+// pod but its row.
 type pods struct {
-	byName map[string]*cilium.Endpoint
-	byAddr map[netip.Addr][]*cilium.Endpoint // the one that was made last comes last, of equal ones the one that changed last
+	podclaims.Claims
 	// byNode has the objects by the address of the node that they name.
 	byNode map[netip.Addr][]*cilium.Endpoint
-	// byRange has the keys of byAddr by the block of addresses around each, see [block].
-	byRange map[netip.Prefix][]netip.Addr
+	// byRange has the objects by the blocks of addresses around theirs, see [block].
+	byRange map[netip.Prefix][]*cilium.Endpoint
+	// decided has the objects by which addresses were claimed last, unless it is the only one of the address: that is marked. Almost all are.
+	decided   map[netip.Addr]*cilium.Endpoint
+	addresses int // that are claimed
 }
 
 func newPods() pods {
-	return pods{map[string]*cilium.Endpoint{}, map[netip.Addr][]*cilium.Endpoint{}, map[netip.Addr][]*cilium.Endpoint{}, map[netip.Prefix][]netip.Addr{}}
+	return pods{byNode: map[netip.Addr][]*cilium.Endpoint{}, byRange: map[netip.Prefix][]*cilium.Endpoint{}, decided: map[netip.Addr]*cilium.Endpoint{}}
 }
 
 // blockBits are the lengths of the blocks of [pods], IPv4 and IPv6: the usual lengths of the range of a node.
@@ -37,38 +41,83 @@ func block(addr netip.Addr) netip.Prefix {
 }
 
 // apply takes over a change, and adds the addresses of which it may say something to touched.
-func (p pods) apply(change statedb.Change[*cilium.Endpoint], touched map[netip.Addr]struct{}) {
-	ep := change.Object
-	name := ep.Key()
-	if old := p.byName[name]; old != nil {
-		for _, addr := range old.Addrs {
-			if forget(p.byAddr, addr, old); p.byAddr[addr] == nil {
-				forget(p.byRange, block(addr), addr)
-			}
-			touched[addr] = struct{}{}
+func (p *pods) apply(change statedb.Change[*cilium.Endpoint], touched map[netip.Addr]struct{}) {
+	p.unmark(p.Get(change.Object))
+	if !change.Deleted {
+		p.unmark(change.Object)
+	}
+	if old := p.replace(change); old != nil {
+		for i := range old.NumAddrs() {
+			forget(p.byRange, block(old.Addr(i)), old)
+			touched[old.Addr(i)] = struct{}{}
 		}
-		forget(p.byNode, old.Node, old)
-		delete(p.byName, name)
+		forget(p.byNode, old.Node(), old)
 	}
 	if change.Deleted {
 		return
 	}
-	p.byName[name] = ep
-	if ep.Node.IsValid() {
-		p.byNode[ep.Node] = append(p.byNode[ep.Node], ep)
+	ep := change.Object
+	if node := ep.Node(); node.IsValid() {
+		remember(p.byNode, node, ep)
 	}
-	for _, addr := range ep.Addrs {
-		list := p.byAddr[addr]
-		if list == nil {
-			p.byRange[block(addr)] = append(p.byRange[block(addr)], addr)
-		}
-		at := len(list)
-		for at > 0 && list[at-1].Created > ep.Created {
-			at--
-		}
-		p.byAddr[addr] = slices.Insert(list, at, ep)
-		touched[addr] = struct{}{}
+	for i := range ep.NumAddrs() {
+		around := block(ep.Addr(i))
+		remember(p.byRange, around, ep)
+		touched[ep.Addr(i)] = struct{}{}
 	}
+}
+
+// unmark keeps what is known by marks of the addresses of an object, which may be nil, before it is put or deleted.
+func (p *pods) unmark(ep *cilium.Endpoint) {
+	if ep == nil {
+		return
+	}
+	for i := range ep.NumAddrs() {
+		if by := p.Sole().Marked(ep.Addr(i)); by != nil {
+			p.decided[ep.Addr(i)] = by
+			p.Sole().Mark(ep.Addr(i), false)
+		}
+	}
+}
+
+// claimedBy returns the object by which an address was claimed last; nil when it is not claimed.
+func (p *pods) claimedBy(addr netip.Addr) *cilium.Endpoint {
+	if by := p.decided[addr]; by != nil {
+		return by
+	}
+	return p.Sole().Marked(addr)
+}
+
+// claim notes the object by which an address is claimed; nil when it is no longer.
+func (p *pods) claim(addr netip.Addr, by *cilium.Endpoint) {
+	if p.claimedBy(addr) != nil {
+		p.addresses--
+	}
+	delete(p.decided, addr)
+	sole := p.Sole().Get(addr)
+	p.Sole().Mark(addr, by != nil && by == sole)
+	if by == nil {
+		return
+	}
+	if p.addresses++; by != sole {
+		p.decided[addr] = by
+	}
+}
+
+func (p *pods) replace(change statedb.Change[*cilium.Endpoint]) (old *cilium.Endpoint) {
+	if change.Deleted {
+		return p.Delete(change.Object)
+	}
+	return p.Put(change.Object)
+}
+
+// remember adds a value to the list of a key. There are many lists that stay as they are, so they grow by an eighth and not to the double.
+func remember[K, V comparable](lists map[K][]V, key K, value V) {
+	list := lists[key]
+	if len(list) == cap(list) {
+		list = append(make([]V, 0, len(list)+len(list)/8+1), list...)
+	}
+	lists[key] = append(list, value)
 }
 
 // forget takes a value out of the list of a key.
@@ -83,14 +132,14 @@ func forget[K, V comparable](lists map[K][]V, key K, value V) {
 
 // touch adds the addresses to touched about which something else may hold when a node is another than before: those of pods that name it, its own, and those in
 // its ranges.
-func (p pods) touch(before, after clusternodes.Node, touched map[netip.Addr]struct{}) {
+func (p *pods) touch(before, after clusternodes.Node, touched map[netip.Addr]struct{}) {
 	for addr := range clusternodes.Differing(before.All(), after.All()) {
 		for _, ep := range p.byNode[addr] {
-			for _, of := range ep.Addrs {
-				touched[of] = struct{}{}
+			for i := range ep.NumAddrs() {
+				touched[ep.Addr(i)] = struct{}{}
 			}
 		}
-		if p.byAddr[addr] != nil {
+		if p.Claimed(addr) {
 			touched[addr] = struct{}{}
 		}
 	}
@@ -100,11 +149,13 @@ func (p pods) touch(before, after clusternodes.Node, touched map[netip.Addr]stru
 }
 
 // touchRange adds the addresses of pods in a range. Of a range with more blocks than have pods it looks at all blocks.
-func (p pods) touchRange(cidr netip.Prefix, touched map[netip.Addr]struct{}) {
-	within := func(list []netip.Addr) {
-		for _, addr := range list {
-			if cidr.Contains(addr) {
-				touched[addr] = struct{}{}
+func (p *pods) touchRange(cidr netip.Prefix, touched map[netip.Addr]struct{}) {
+	within := func(list []*cilium.Endpoint) {
+		for _, ep := range list {
+			for i := range ep.NumAddrs() {
+				if addr := ep.Addr(i); cidr.Contains(addr) {
+					touched[addr] = struct{}{}
+				}
 			}
 		}
 	}

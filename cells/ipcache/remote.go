@@ -57,9 +57,8 @@ type remote struct {
 	pods
 	changes *changes.Feed[*cilium.Endpoint]
 	here    *changes.Feed[*endpoints.Endpoint]
-	addrs   map[uint16][2]netip.Addr        // of the endpoints of this node, by local id
-	claimed map[netip.Addr]*cilium.Endpoint // the object by which an address was claimed last
-	pending map[netip.Addr]struct{}         // whose identity policies do not know yet
+	addrs   map[uint16][2]netip.Addr // of the endpoints of this node, by local id
+	pending map[netip.Addr]struct{}  // whose identity policies do not know yet
 	refused map[netip.Addr]refusal
 	// kept are addresses of which the objects, which may be a copy of before, say something else than an earlier run wrote.
 	kept map[netip.Addr]struct{}
@@ -73,7 +72,7 @@ type refusal struct {
 
 func newRemote(p remoteParams) *remote {
 	return &remote{remoteParams: p, judge: judge{self: p.Settings.NodeName, local: map[netip.Addr]int{}}, pods: newPods(),
-		addrs: map[uint16][2]netip.Addr{}, claimed: map[netip.Addr]*cilium.Endpoint{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
+		addrs: map[uint16][2]netip.Addr{}, pending: map[netip.Addr]struct{}{}, refused: map[netip.Addr]refusal{},
 		kept: map[netip.Addr]struct{}{}}
 }
 
@@ -214,8 +213,8 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 		prefix := netip.PrefixFrom(addr, addr.BitLen())
 		ep := r.believed(addr)
 		if ep == nil {
-			if r.claimed[addr] != nil {
-				delete(r.claimed, addr)
+			if r.claimedBy(addr) != nil {
+				r.claim(addr, nil)
 				remove = append(remove, prefix)
 			}
 			continue
@@ -225,7 +224,7 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 			continue
 		}
 		identity := r.identity(txn, addr, ep) // looks at the object of before
-		r.claimed[addr] = ep
+		r.claim(addr, ep)
 		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.host(ep, addr), Source: ipcachetable.SourceRemote})
 	}
 	return put, remove
@@ -234,11 +233,11 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 // keeps tells whether an address stays what an earlier run wrote: that was never older than a copy of the objects, which may name whoever
 // had the address, or what the pod was, before.
 func (r *remote) keeps(prefix netip.Prefix, ep *cilium.Endpoint) bool {
-	if r.claimed[prefix.Addr()] != nil {
+	if r.claimedBy(prefix.Addr()) != nil {
 		return false
 	}
 	have, found, err := r.Kernel.Get(prefix)
-	return err != nil || found && have.Identity != ep.Identity
+	return err != nil || found && have.Identity != ep.Identity()
 }
 
 // believed is the object that says whose an address is, of those that may the one that was made last; nil when there is none.
@@ -246,14 +245,13 @@ func (r *remote) believed(addr netip.Addr) *cilium.Endpoint {
 	if addr.Is4() && !r.Settings.EnableIPv4 || addr.Is6() && !r.Settings.EnableIPv6 {
 		return nil
 	}
-	list := r.byAddr[addr]
-	for i := len(list) - 1; i >= 0; i-- {
-		why, ours := r.refuses(list[i], addr)
+	for ep := range r.At(addr) {
+		why, ours := r.refuses(ep, addr)
 		switch {
 		case why != "":
-			r.refused[addr] = refusal{why, list[i]}
+			r.refused[addr] = refusal{why, ep}
 		case !ours:
-			return list[i]
+			return ep
 		}
 	}
 	return nil
@@ -264,25 +262,25 @@ func (r *remote) believed(addr netip.Addr) *cilium.Endpoint {
 // the same number; without either the pod is unknown, and nothing of it passes.
 func (r *remote) identity(txn statedb.ReadTxn, addr netip.Addr, ep *cilium.Endpoint) uint32 {
 	switch {
-	case ep.Identity == 0:
+	case ep.Identity() == 0:
 		return 0
-	case !isOfCluster(ep.Identity):
+	case !isOfCluster(ep.Identity()):
 		r.refused[addr] = refusal{refusedclaims.Identity, ep}
 		return 0
-	case policyprogress.Resolved(txn, r.Progress, r.Identities, ep.Identity):
-		return ep.Identity
+	case policyprogress.Resolved(txn, r.Progress, r.Identities, ep.Identity()):
+		return ep.Identity()
 	}
 	r.pending[addr] = struct{}{}
 	prefix := netip.PrefixFrom(addr, addr.BitLen())
-	before := r.claimed[addr]
+	before := r.claimedBy(addr)
 	if before != nil {
-		if before.Key() == ep.Key() && before.UID == ep.UID {
+		if before.SameObject(ep) {
 			return r.Writer.identity(ipcachetable.OwnerCiliumEndpoints, prefix)
 		}
 		return 0 // the former number is another pod's
 	}
-	if have, found, err := r.Kernel.Get(prefix); err == nil && found && have.Identity == ep.Identity {
-		return ep.Identity
+	if have, found, err := r.Kernel.Get(prefix); err == nil && found && have.Identity == ep.Identity() {
+		return ep.Identity()
 	}
 	return 0
 }
@@ -302,7 +300,7 @@ func (r *remote) report(health cell.Health, complete bool) error {
 			errors.Join(errs...))
 		return nil
 	}
-	health.OK(fmt.Sprintf("%d addresses of pods elsewhere, %d wait for policies", len(r.claimed), len(r.pending)))
+	health.OK(fmt.Sprintf("%d addresses of pods elsewhere, %d wait for policies", r.addresses, len(r.pending)))
 	return nil
 }
 

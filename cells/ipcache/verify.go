@@ -82,25 +82,25 @@ func (v *verifier) rows() error {
 	v.row = netip.Prefix{}
 	for e := range next {
 		if n++; n > slice {
-			v.row = e.Prefix
+			v.row = e.Prefix()
 			break
 		}
-		if e.Status.Kind != reconciler.StatusKindDone {
+		if e.GetStatus().Kind != reconciler.StatusKindDone {
 			continue
 		}
-		have, there, err := v.kernel.Get(e.Prefix)
+		have, there, err := v.kernel.Get(e.Prefix())
 		switch {
 		case err != nil:
 			return err
 		case !there:
-			found[e.Prefix] = e.Prefix.String() + " is missing"
+			found[e.Prefix()] = e.Prefix().String() + " is missing"
 		case have != v.nodes.value(before, e, have):
-			found[e.Prefix] = e.Prefix.String() + " has another value"
+			found[e.Prefix()] = e.Prefix().String() + " has another value"
 		}
 	}
 	if len(found) > 0 {
 		drift.Mark(v.watch, v.table, before, func(e *ipcachetable.Entry) []driftrepairs.Finding {
-			return drift.If(found[e.Prefix] != "", driftrepairs.MapEntry, bpf.MapIpcache, found[e.Prefix])
+			return drift.If(found[e.Prefix()] != "", driftrepairs.MapEntry, bpf.MapIpcache, found[e.Prefix()])
 		})
 	}
 	return nil

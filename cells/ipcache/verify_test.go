@@ -50,7 +50,7 @@ func large(t testing.TB, n int) (v *verifier, l *ledger) {
 	defer txn.Commit()
 	for i := range n {
 		for _, p := range []netip.Prefix{numbered(i, 32), numbered(i, 30)} {
-			row := (&ipcachetable.Entry{Prefix: p, Identity: uint32(i + 1)}).WithStatus(reconciler.StatusDone())
+			row := ipcachetable.NewEntry(ipcachetable.Claim{Prefix: p, Identity: uint32(i + 1)}, "").WithStatus(reconciler.StatusDone())
 			_, _, _ = table.Insert(txn, row)
 			if err := v.kernel.Put(p, v.nodes.value(txn, row, value{}), netip.Addr{}); err != nil {
 				t.Fatal(err)
@@ -117,7 +117,7 @@ func (v *verifier) settle(t *testing.T, prefixes ...netip.Prefix) {
 	defer txn.Commit()
 	for _, p := range prefixes {
 		row, _, _ := v.table.Get(txn, ipcachetable.ByPrefix(p))
-		if row.Status.Kind != reconciler.StatusKindPending {
+		if row.GetStatus().Kind != reconciler.StatusKindPending {
 			t.Errorf("the row of %s is not pending", p)
 		}
 		if err := v.kernel.Put(p, v.nodes.value(txn, row, value{}), netip.Addr{}); err != nil {

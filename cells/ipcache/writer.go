@@ -20,8 +20,8 @@ type writer struct {
 	// mu guards claims and byNode. It is taken before the table's lock and held until the commit, so that the table always
 	// agrees with them.
 	mu     sync.Mutex
-	claims map[string]claims                    // by owner; owners are few. Those of an owner that updates are only the ones that are not in force: see [writer.recall]
-	byNode map[string]map[netip.Prefix]struct{} // rows with a node, by its name: an index of the table would take five times the memory
+	claims map[string]claims // by owner; owners are few. Those of an owner that updates are only the ones that are not in force: see [writer.recall]
+	byNode byNode
 
 	// complete are the table's initializers, by owner. A second call does nothing.
 	complete map[string]func(statedb.WriteTxn)
@@ -38,7 +38,7 @@ var owners = []string{ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpo
 	ipcachetable.OwnerOverlay}
 
 func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writer {
-	w := &writer{db: db, table: table, claims: make(map[string]claims), byNode: make(map[string]map[netip.Prefix]struct{}),
+	w := &writer{db: db, table: table, claims: make(map[string]claims), byNode: newByNode(),
 		complete: make(map[string]func(statedb.WriteTxn))}
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
@@ -111,7 +111,7 @@ func (w *writer) identity(owner string, prefix netip.Prefix) uint32 {
 
 // claim is what an owner that [updates] claims of a prefix; the zero value when it claims nothing. The caller holds mu.
 func (w *writer) claim(txn statedb.ReadTxn, owner string, prefix netip.Prefix) ipcachetable.Claim {
-	if row, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix)); found && row.Owner == owner {
+	if row, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix)); found && row.Owner() == owner {
 		return claimOf(row)
 	}
 	return w.claims[owner][prefix]
@@ -119,7 +119,7 @@ func (w *writer) claim(txn statedb.ReadTxn, owner string, prefix netip.Prefix) i
 
 // claimOf is the claim that is in force in a row.
 func claimOf(row *ipcachetable.Entry) ipcachetable.Claim {
-	return ipcachetable.Claim{Prefix: row.Prefix, Identity: row.Identity, Node: row.Node, Source: row.Source}
+	return ipcachetable.Claim{Prefix: row.Prefix(), Identity: row.Identity, Node: row.Node(), Source: row.Source}
 }
 
 // commit makes changes of owner. The caller holds mu.
@@ -145,8 +145,8 @@ func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()
 	}
 	change()
 	want := best(w.claims, prefix)
-	if want != nil && updates(want.Owner) {
-		delete(w.claims[want.Owner], prefix)
+	if want != nil && updates(want.Owner()) {
+		delete(w.claims[want.Owner()], prefix)
 	}
 	switch {
 	case want == nil && found:
@@ -161,16 +161,14 @@ func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()
 
 // index takes a row that is replaced by another one from its node to that of the other. Either may be nil.
 func (w *writer) index(have, want *ipcachetable.Entry) {
-	if have != nil && have.Node != "" {
-		if delete(w.byNode[have.Node], have.Prefix); len(w.byNode[have.Node]) == 0 {
-			delete(w.byNode, have.Node)
-		}
+	if have != nil && want != nil && have.Node() == want.Node() {
+		return
 	}
-	if want != nil && want.Node != "" {
-		if w.byNode[want.Node] == nil {
-			w.byNode[want.Node] = make(map[netip.Prefix]struct{})
-		}
-		w.byNode[want.Node][want.Prefix] = struct{}{}
+	if have != nil && have.Node() != "" {
+		w.byNode.remove(have)
+	}
+	if want != nil && want.Node() != "" {
+		w.byNode.add(want)
 	}
 }
 
@@ -178,7 +176,7 @@ func (w *writer) index(have, want *ipcachetable.Entry) {
 func (w *writer) nodes() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Collect(maps.Keys(w.byNode))
+	return w.byNode.nodes()
 }
 
 // mark makes rows pending whose node has another id, for a name with true, or only another address. What pods have of their node is its id alone. With complete
@@ -194,9 +192,9 @@ func (w *writer) mark(differ map[string]bool, complete bool) {
 	txn := w.db.WriteTxn(w.table)
 	defer txn.Abort()
 	for name, id := range differ {
-		for prefix := range w.byNode[name] {
-			e, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix))
-			if found && (id || e.Owner != ipcachetable.OwnerCiliumEndpoints) {
+		for key := range w.byNode.keys(name) {
+			e, _, found := w.table.Get(txn, ipcachetable.ByKey(key))
+			if found && (id || e.Owner() != ipcachetable.OwnerCiliumEndpoints) {
 				_, _, _ = w.table.Insert(txn, e.Clone().WithStatus(reconciler.StatusPending()))
 				changed = true
 			}
@@ -213,8 +211,8 @@ func (w *writer) mark(differ map[string]bool, complete bool) {
 
 // recall makes the claim that is in force one of the claims again. Without that it stands in its row alone: a claim takes as much memory as a row.
 func (w *writer) recall(row *ipcachetable.Entry) {
-	if updates(row.Owner) {
-		w.claims[row.Owner][row.Prefix] = claimOf(row)
+	if updates(row.Owner()) {
+		w.claims[row.Owner()][row.Prefix()] = claimOf(row)
 	}
 }
 
@@ -239,11 +237,13 @@ func best(all map[string]claims, prefix netip.Prefix) *ipcachetable.Entry {
 	var winner *ipcachetable.Entry
 	for owner, set := range all {
 		c, found := set[prefix]
-		if !found || (winner != nil && (c.Source < winner.Source || c.Source == winner.Source && owner > winner.Owner)) {
+		if !found || (winner != nil && (c.Source < winner.Source || c.Source == winner.Source && owner > winner.Owner())) {
 			continue
 		}
-		winner = &ipcachetable.Entry{Prefix: prefix, Identity: c.Identity, Node: c.Node, Source: c.Source,
-			Owner: owner, Status: reconciler.StatusPending()}
+		winner = ipcachetable.NewEntry(ipcachetable.Claim{Prefix: prefix, Identity: c.Identity, Node: c.Node, Source: c.Source}, owner)
+	}
+	if winner != nil {
+		winner.WithStatus(reconciler.StatusPending())
 	}
 	return winner
 }

@@ -179,11 +179,11 @@ func BenchmarkNamedPorts(b *testing.B) {
 	}
 	far := func(i int) (*cilium.Endpoint, *ipcache.Entry) {
 		addr, node := netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), netip.AddrFrom4([4]byte{192, 168, 0, byte(i)})
-		o := &cilium.Endpoint{Namespace: "far", Name: fmt.Sprint(i), Identity: uint32(1000 + i%apps), Node: node, Addrs: []netip.Addr{addr}}
+		o := cilium.EndpointFields{Namespace: "far", Name: fmt.Sprint(i), Identity: uint32(1000 + i%apps), Node: node, Addrs: []netip.Addr{addr}}
 		if i%apps < 10 {
 			o.Ports = []k8s.ContainerPort{{Name: "web", Protocol: "TCP", Number: 80}}
 		}
-		return o, &ipcache.Entry{Prefix: netip.PrefixFrom(addr, 32), Identity: o.Identity, Node: nodeName(i), Owner: ipcache.OwnerCiliumEndpoints}
+		return cilium.NewEndpoint(o), ipcache.NewEntry(ipcache.Claim{Prefix: netip.PrefixFrom(addr, 32), Identity: o.Identity, Node: nodeName(i)}, ipcache.OwnerCiliumEndpoints)
 	}
 	for i := range apps {
 		put(b, w.DB, w.identities, &identities.Identity{ID: uint32(1000 + i), Labels: labelsOf(1000+i, 99)})

@@ -140,7 +140,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 		in.claimants(addr, keys)
 	}
 	for _, change := range in.ipcache.UpTo(txn, in.ofPeers) {
-		addr := change.Object.Prefix.Addr()
+		addr := change.Object.Prefix().Addr()
 		in.claimants(addr, keys)
 		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {
 			keys[ep.AttachmentID()] = true

@@ -20,7 +20,7 @@ func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := &ipcache.Entry{Prefix: netip.MustParsePrefix("10.2.0.5/32"), Identity: 301}
+	row := ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.2.0.5/32"), Identity: 301}, "")
 	txn := db.WriteTxn(table)
 	_, _, _ = table.Insert(txn, row)
 	txn.Commit()

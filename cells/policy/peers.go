@@ -53,7 +53,7 @@ func (p *peers) claim(o *cilium.Endpoint, gone bool) []netip.Addr {
 	default:
 		p.claims.Put(o)
 	}
-	return o.Addrs
+	return o.Addrs()
 }
 
 // An endpoint of this node has the key of its attachment, and a pod elsewhere "namespace/name": no attachment has a slash.
@@ -78,7 +78,7 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 		for _, ep := range in.subjects {
 			keys[ep.AttachmentID()] = true
 		}
-		p.claims = podclaims.New()
+		p.claims = &podclaims.Claims{}
 		for o := range in.Remote.All(txn) {
 			p.claims.Put(o)
 			keys[o.Key()] = true
@@ -217,7 +217,7 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 	if !found || len(in.ofPod[name]) > 0 { // of one of this node its endpoint says more than its object
 		return nil
 	}
-	ports := portsOf(o.Ports)
+	ports := portsOf(o.Ports())
 	add := func(number uint32, addr netip.Addr, denyOnly bool) {
 		i := slices.IndexFunc(as, func(p policymap.Pod) bool { return p.Identity == number && p.DenyOnly == denyOnly })
 		if i < 0 {
@@ -226,11 +226,11 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 		}
 		as[i].Addresses = append(as[i].Addresses, addr)
 	}
-	for _, addr := range o.Addrs {
+	for _, addr := range o.Addrs() {
 		e, known := in.at(txn, addr)
 		switch {
-		case known && in.believes(e, o, o.Identity):
-			add(o.Identity, addr, false)
+		case known && in.believes(e, o, o.Identity()):
+			add(o.Identity(), addr, false)
 			continue
 		case !in.claimed(txn, o, addr, e):
 			continue
@@ -239,7 +239,7 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 				return p.Identity == e.Identity && !p.DenyOnly && slices.Contains(p.Addresses, addr)
 			}))
 		}
-		add(o.Identity, addr, true)
+		add(o.Identity(), addr, true)
 	}
 	return as
 }
@@ -248,15 +248,15 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 // its entry may name none.
 func (in *inputs) believes(e *ipcache.Entry, o *cilium.Endpoint, number uint32) bool {
 	hosts := in.peers.nodes.HostsOf(o)
-	return e.Owner == ipcache.OwnerCiliumEndpoints && e.Identity == number && (slices.Contains(hosts, e.Node) || e.Node == "" && len(hosts) > 1)
+	return e.Owner() == ipcache.OwnerCiliumEndpoints && e.Identity == number && (slices.Contains(hosts, e.Node()) || e.Node() == "" && len(hosts) > 1)
 }
 
 // claimed tells whether an address may become that of a pod elsewhere, so that denies have to hold there: it is one of its node's pods,
 // and neither ipcache nor an endpoint of this node says that it is somebody else's. An entry of a map denies an address to whoever has it,
 // so a liar can have denied no more than addresses of pods that nobody has.
 func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Addr, e *ipcache.Entry) bool {
-	if o.Identity < identity.ClusterMin || o.Identity > identity.ClusterMax || !clusternodes.Usable(addr) ||
-		e != nil && e.Owner != ipcache.OwnerCiliumEndpoints {
+	if o.Identity() < identity.ClusterMin || o.Identity() > identity.ClusterMax || !clusternodes.Usable(addr) ||
+		e != nil && e.Owner() != ipcache.OwnerCiliumEndpoints {
 		return false
 	}
 	nodes := in.peers.nodes
@@ -272,7 +272,7 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 		return false
 	}
 	for other := range in.peers.claims.At(addr) {
-		if e != nil && other.Key() != o.Key() && in.believes(e, other, other.Identity) {
+		if e != nil && other.Key() != o.Key() && in.believes(e, other, other.Identity()) {
 			return false
 		}
 	}

@@ -65,7 +65,7 @@ func TestPassOver_AddressesElsewhere(t *testing.T) {
 	cache, changed := w.IPCache.(statedb.RWTable[*ipcache.Entry]), statedb.NewWatchSet()
 	w.in.read(w.DB.ReadTxn(), changed, time.Now())
 	for i := range 3 {
-		put(t, w.DB, cache, &ipcache.Entry{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), 32), Identity: 256})
+		put(t, w.DB, cache, ipcache.NewEntry(ipcache.Claim{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 9, 0, byte(i)}), 32), Identity: 256}, ""))
 		closed, err := changed.Wait(t.Context(), 0)
 		require.NoError(t, err)
 		require.True(t, w.in.passOver(closed[0], changed))
@@ -76,7 +76,7 @@ func TestPassOver_AddressesElsewhere(t *testing.T) {
 	require.False(t, w.in.passOver(closed[0], changed), "an endpoint of this node")
 
 	w.in.peers.told = true
-	put(t, w.DB, cache, &ipcache.Entry{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256})
+	put(t, w.DB, cache, ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("10.9.1.0/32"), Identity: 256}, ""))
 	closed, err = changed.Wait(t.Context(), 0)
 	require.NoError(t, err)
 	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")

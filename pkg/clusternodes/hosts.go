@@ -9,12 +9,13 @@ import (
 
 // HostsOf names the nodes that a CiliumEndpoint may mean: by the address that it gives, and the name of who wrote it when it has one.
 func (x *Index) HostsOf(ep *cilium.Endpoint) []string {
-	named := x.NodesOf(ep.Node)
+	node, host := ep.Node(), ep.Host()
+	named := x.NodesOf(node)
 	switch {
-	case ep.Host == "":
+	case host == "":
 		return named
-	case !ep.Node.IsValid() || slices.Contains(named, ep.Host):
-		return []string{ep.Host}
+	case !node.IsValid() || slices.Contains(named, host):
+		return []string{host}
 	}
 	return nil
 }

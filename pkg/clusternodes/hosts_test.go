@@ -36,7 +36,7 @@ func TestHostOf_OneOfSeveralIsNone(t *testing.T) {
 		{other, "", "10.1.0.7", "", false},
 		{netip.Addr{}, "", "10.1.0.7", "", false},
 	} {
-		name, found := x.HostOf(&cilium.Endpoint{Node: c.node, Host: c.host}, netip.MustParseAddr(c.addr))
+		name, found := x.HostOf(cilium.NewEndpoint(cilium.EndpointFields{Node: c.node, Host: c.host}), netip.MustParseAddr(c.addr))
 		require.Equal(t, c.want, name, "%+v", c)
 		require.Equal(t, c.found, found, "%+v", c)
 	}

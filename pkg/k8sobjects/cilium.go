@@ -30,8 +30,8 @@ func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
 // CiliumEndpoint reads a CiliumEndpoint, with the digest of one that this node writes. One without status is a pod of which
 // nothing is known yet.
 func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoint, error) {
-	row := &cilium.Endpoint{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Written: written,
-		Ports: ciliumPorts(o.Status.NamedPorts), Host: Intern(o.Labels[ciliumv2.NodeLabel])}
+	row := cilium.EndpointFields{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Written: written,
+		Ports: ciliumPorts(o.Status.NamedPorts), Host: o.Labels[ciliumv2.NodeLabel]}
 	status := field.NewPath("status")
 	if i := o.Status.Identity; i != nil {
 		if i.ID < 0 || i.ID > math.MaxUint32 {
@@ -41,7 +41,7 @@ func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoin
 	}
 	n := o.Status.Networking
 	if n == nil {
-		return row, nil
+		return cilium.NewEndpoint(row), nil
 	}
 	var err error
 	if n.Node != "" {
@@ -57,8 +57,10 @@ func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoin
 			}
 		}
 	}
-	row.Addrs, err = parseAddrs(status.Child("networking", "addressing"), texts)
-	return row, err
+	if row.Addrs, err = parseAddrs(status.Child("networking", "addressing"), texts); err != nil {
+		return nil, err
+	}
+	return cilium.NewEndpoint(row), nil
 }
 
 // CiliumIdentity reads a CiliumIdentity, whose name is its number.

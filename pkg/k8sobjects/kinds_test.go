@@ -29,7 +29,7 @@ func TestFromServer_EndpointNamesItsNode(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", test.name, err)
 		}
-		if ep, ok := row.(*cilium.Endpoint); !ok || ep.Host != test.want {
+		if ep, ok := row.(*cilium.Endpoint); !ok || ep.Host() != test.want {
 			t.Errorf("%s: the row is %+v, want node %q", test.name, row, test.want)
 		}
 		if len(o.Labels) > 1 || len(o.Annotations) > 0 {

@@ -73,9 +73,6 @@ func InternRow(row Row) {
 		r.Namespace, r.NodeName, r.Labels = Intern(r.Namespace), Intern(r.NodeName), internAll(r.Labels)
 	case *k8s.Namespace:
 		r.Labels = internAll(r.Labels)
-	case *cilium.Endpoint:
-		r.Namespace, r.Host = Intern(r.Namespace), Intern(r.Host)
-		internPorts(r.Ports)
 	case *cilium.Identity:
 		r.Labels = internAll(r.Labels)
 	}
@@ -87,10 +84,4 @@ func created(meta *metav1.ObjectMeta) int64 {
 		return 0
 	}
 	return meta.CreationTimestamp.Unix()
-}
-
-func internPorts(ports []k8s.ContainerPort) {
-	for i := range ports {
-		ports[i].Name = Intern(ports[i].Name)
-	}
 }

@@ -25,12 +25,12 @@ func TestCheck_LargeMapsAreReadLessOften(t *testing.T) {
 		for i := range c.entries {
 			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)
 			have[prefix] = true
-			_, _, err := table.Insert(txn, (&ipcache.Entry{Prefix: prefix}).WithStatus(reconciler.StatusDone()))
+			_, _, err := table.Insert(txn, ipcache.NewEntry(ipcache.Claim{Prefix: prefix}, "test").WithStatus(reconciler.StatusDone()))
 			require.NoError(t, err)
 		}
 		txn.Commit()
 		read, failing := 0, errors.New("cannot be read, says the test")
-		check := Check[*ipcache.Entry, netip.Prefix, bool]{Watch: drift.Watch{DB: db}, Table: table, Key: func(e *ipcache.Entry) netip.Prefix { return e.Prefix },
+		check := Check[*ipcache.Entry, netip.Prefix, bool]{Watch: drift.Watch{DB: db}, Table: table, Key: func(e *ipcache.Entry) netip.Prefix { return e.Prefix() },
 			Dump: func() (map[netip.Prefix]bool, error) {
 				if failing != nil {
 					return nil, failing
@@ -42,7 +42,9 @@ func TestCheck_LargeMapsAreReadLessOften(t *testing.T) {
 				}
 				return all, nil
 			},
-			Differs: func(all map[netip.Prefix]bool, e *ipcache.Entry) string { return Difference(e.Prefix, true, all[e.Prefix]) }}
+			Differs: func(all map[netip.Prefix]bool, e *ipcache.Entry) string {
+				return Difference(e.Prefix(), true, all[e.Prefix()])
+			}}
 		require.ErrorIs(t, check.Run(t.Context()), failing)
 		failing = nil
 		for range c.runs {

@@ -21,13 +21,14 @@ func addr(i int) netip.Addr {
 func TestClaims_AreThoseOfAList(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
-	c := New()
+	c := &Claims{}
 	var rows []*cilium.Endpoint // in the order in which they were put
 	for range 5000 {
-		ep := &cilium.Endpoint{Namespace: "default", Name: fmt.Sprint("pod-", random.IntN(20)), Created: random.Int64N(3)}
+		f := cilium.EndpointFields{Namespace: "default", Name: fmt.Sprint("pod-", random.IntN(20)), Created: random.Int64N(3)}
 		for range random.IntN(3) {
-			ep.Addrs = append(ep.Addrs, addr(random.IntN(6)))
+			f.Addrs = append(f.Addrs, addr(random.IntN(6)))
 		}
+		ep := cilium.NewEndpoint(f)
 		before := slices.IndexFunc(rows, func(o *cilium.Endpoint) bool { return o.Key() == ep.Key() })
 		var want, got *cilium.Endpoint
 		if before >= 0 {
@@ -42,8 +43,8 @@ func TestClaims_AreThoseOfAList(t *testing.T) {
 		}
 		require.Same(t, want, got)
 		for i := range 6 {
-			list := slices.DeleteFunc(slices.Clone(rows), func(o *cilium.Endpoint) bool { return !slices.Contains(o.Addrs, addr(i)) })
-			slices.SortStableFunc(list, func(a, b *cilium.Endpoint) int { return cmp.Compare(a.Created, b.Created) })
+			list := slices.DeleteFunc(slices.Clone(rows), func(o *cilium.Endpoint) bool { return !o.Has(addr(i)) })
+			slices.SortStableFunc(list, func(a, b *cilium.Endpoint) int { return cmp.Compare(a.Created(), b.Created()) })
 			slices.Reverse(list)
 			require.Equal(t, list, append([]*cilium.Endpoint{}, slices.Collect(c.At(addr(i)))...))
 		}
@@ -55,10 +56,10 @@ func TestClaims_PodsAllocateNothing(t *testing.T) {
 	const pods = 20000
 	rows := make([]*cilium.Endpoint, pods)
 	for i := range rows {
-		rows[i] = &cilium.Endpoint{Namespace: "default", Name: fmt.Sprint("pod-", i), Addrs: []netip.Addr{addr(i)}}
+		rows[i] = cilium.NewEndpoint(cilium.EndpointFields{Namespace: "default", Name: fmt.Sprint("pod-", i), Addrs: []netip.Addr{addr(i)}})
 	}
 	allocations := testing.AllocsPerRun(1, func() {
-		c := New()
+		c := &Claims{}
 		for _, ep := range rows {
 			c.Put(ep)
 		}

@@ -114,7 +114,7 @@ func newFixture(t testing.TB) *fixture {
 		resolver.UpsertIdentity(id, labels)
 		insert(t, db, ids, &identities.Identity{ID: id, Labels: labels})
 		p := netip.MustParsePrefix(prefix)
-		insert(t, db, cache, &ipcache.Entry{Prefix: p, Identity: id, Owner: prefix})
+		insert(t, db, cache, ipcache.NewEntry(ipcache.Claim{Prefix: p, Identity: id}, prefix))
 		if p.IsSingleIP() {
 			f.kernel.identities[p.Addr()] = id
 		}
@@ -173,7 +173,7 @@ func newFixture(t testing.TB) *fixture {
 			PolicyEgress: row.Egress.Enforced.ID, ShapeEgress: row.Egress.Enforced.Shape}
 	}
 	remote := made(t, db, cilium.NewEndpointTable)
-	insert(t, db, remote, &cilium.Endpoint{Namespace: "shop", Name: "far", Identity: 304, Addrs: []netip.Addr{netip.MustParseAddr("10.0.9.9")}})
+	insert(t, db, remote, cilium.NewEndpoint(cilium.EndpointFields{Namespace: "shop", Name: "far", Identity: 304, Addrs: []netip.Addr{netip.MustParseAddr("10.0.9.9")}}))
 	f.policies, f.published, f.remote = policyTable, published, remote
 	f.serve(t, db)
 	f.tables.Policies, f.tables.Entries, f.tables.EndpointPolicies, f.tables.NamedCIDRs = policyTable, entries, published, named

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -107,8 +106,8 @@ func (v *View) byPod(name string) (Party, error) {
 	if youngest != nil {
 		return v.ofEndpoint(youngest), nil
 	}
-	if ep, _, found := v.CiliumEndpoints.Get(v.txn, cilium.EndpointByName(name)); found && len(ep.Addrs) > 0 {
-		return Party{Pod: name, Addrs: ep.Addrs, Identity: v.identityOf(ep.Addrs[0]), Ports: namedPorts(ep.Ports)}, nil
+	if ep, _, found := v.CiliumEndpoints.Get(v.txn, cilium.EndpointByName(name)); found && ep.NumAddrs() > 0 {
+		return Party{Pod: name, Addrs: ep.Addrs(), Identity: v.identityOf(ep.Addr(0)), Ports: namedPorts(ep.Ports())}, nil
 	}
 	if pod, _, found := v.Pods.Get(v.txn, k8s.PodByName(name)); found && len(pod.PodIPs) > 0 { // of the host network
 		return Party{Pod: name, Addrs: pod.PodIPs, Identity: v.identityOf(pod.PodIPs[0]), Ports: namedPorts(pod.Ports)}, nil
@@ -121,7 +120,7 @@ func (v *View) podAt(addr netip.Addr) (string, []policy.NamedPort) {
 	ep, found := v.remote[addr]
 	if v.remote == nil {
 		for ep = range v.CiliumEndpoints.All(v.txn) {
-			if found = slices.Contains(ep.Addrs, addr); found {
+			if found = ep.Has(addr); found {
 				break
 			}
 		}
@@ -129,14 +128,14 @@ func (v *View) podAt(addr netip.Addr) (string, []policy.NamedPort) {
 	if !found {
 		return "", nil
 	}
-	return ep.Key(), namedPorts(ep.Ports)
+	return ep.Key(), namedPorts(ep.Ports())
 }
 
 // indexPods makes [View.podAt] quick, which takes one pass over all pods elsewhere.
 func (v *View) indexPods() {
 	v.remote = map[netip.Addr]*cilium.Endpoint{}
 	for ep := range v.CiliumEndpoints.All(v.txn) {
-		for _, addr := range ep.Addrs {
+		for _, addr := range ep.Addrs() {
 			v.remote[addr] = ep
 		}
 	}

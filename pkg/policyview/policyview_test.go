@@ -280,7 +280,7 @@ func BenchmarkWhy(b *testing.B) {
 			Parts: []policy.Part{{Path: "spec", Subject: web, IsolatesIngress: true, Rules: []policy.Rule{rule, rule, rule}}}}})
 	}
 	for i := range 10000 {
-		insert(b, f.tables.DB, f.remote, &cilium.Endpoint{Namespace: "far", Name: fmt.Sprint(i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}})
+		insert(b, f.tables.DB, f.remote, cilium.NewEndpoint(cilium.EndpointFields{Namespace: "far", Name: fmt.Sprint(i), Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}}))
 	}
 	p := Packet{Endpoint: webID, Direction: policy.Ingress, Protocol: policy.ProtocolTCP, Port: 82, Peer: 304,
 		Own: netip.AddrFrom4([4]byte{10, 0, 0, 1}), Other: netip.AddrFrom4([4]byte{10, 0, 9, 9})}

@@ -26,7 +26,7 @@ func relabelled(t *testing.T) *fixture {
 			Src: netip.MustParseAddr("10.0.0.2"), Dst: netip.MustParseAddr(dst), Peer: 302, Count: 1, First: now, Last: now})
 	}
 	cart := netip.MustParsePrefix("10.0.0.2/32")
-	insert(t, f.tables.DB, f.tables.IPCache.(statedb.RWTable[*ipcache.Entry]), &ipcache.Entry{Prefix: cart, Identity: 303, Owner: cart.String()})
+	insert(t, f.tables.DB, f.tables.IPCache.(statedb.RWTable[*ipcache.Entry]), ipcache.NewEntry(ipcache.Claim{Prefix: cart, Identity: 303}, cart.String()))
 	for row := range f.tables.EndpointPolicies.All(f.tables.DB.ReadTxn()) {
 		if row.EndpointID == cartID {
 			changed := *row

@@ -38,8 +38,8 @@ func (l *large) written(ctx context.Context) (times []time.Time, err error) {
 		return nil, err
 	}
 	for _, row := range entries {
-		if row.Node != "" {
-			times = append(times, row.Status.UpdatedAt)
+		if row.Node() != "" {
+			times = append(times, row.GetStatus().UpdatedAt)
 		}
 	}
 	routes, err := client.Rows[*desiredroutes.Route](ctx, l.agent, "desired-routes")

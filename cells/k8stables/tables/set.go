@@ -52,7 +52,7 @@ func New(p Params) *Set {
 		newTable(p.NetworkPolicies, k8s.NetworkPolicyByName, func(r *k8s.NetworkPolicy) string { return r.UID }),
 		newTable(p.Ingresses, k8s.IngressByName, func(r *k8s.Ingress) string { return r.UID }),
 		newTable(p.CiliumNodes, cilium.NodeByName, func(r *cilium.Node) string { return r.UID }),
-		newTable(p.CiliumEndpoints, cilium.EndpointByName, func(r *cilium.Endpoint) string { return r.UID }),
+		newTable(p.CiliumEndpoints, cilium.EndpointByName, func(r *cilium.Endpoint) string { return r.UID() }),
 		newTable(p.Identities, cilium.IdentityByName, func(r *cilium.Identity) string { return r.UID }),
 		newTable(p.CiliumPolicies, cilium.PolicyByName, func(r *cilium.Policy) string { return r.UID }),
 	}}

@@ -85,8 +85,13 @@ func (t *table[S, T]) Put(txn statedb.WriteTxn, r k8sobjects.Row) error {
 	if !ok {
 		return fmt.Errorf("insert %s into %s: it is a %T", r.Key(), t.Name(), r)
 	}
-	if old, _, ok := t.RWTable.Get(txn, t.byKey(row.Key())); ok && row.Equal(old) {
-		return nil
+	if old, _, ok := t.RWTable.Get(txn, t.byKey(row.Key())); ok {
+		if row.Equal(old) {
+			return nil
+		}
+		if sharing, ok := any(row).(interface{ Replaces(T) }); ok {
+			sharing.Replaces(old)
+		}
 	}
 	if _, _, err := t.Insert(txn, row); err != nil {
 		return fmt.Errorf("insert %s into %s: %w", row.Key(), t.Name(), err)

@@ -1,10 +1,15 @@
 package cilium
 
 import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"unique"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -12,9 +17,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Endpoint is a CiliumEndpoint: a pod anywhere in the cluster, this node's own among them. There may be tens of
-// thousands, so a row holds no more than the datapath needs. Slices are never changed in place.
-type Endpoint struct {
+// EndpointFields is what a row says of a CiliumEndpoint, as it is shown and stored.
+type EndpointFields struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
 	UID       string       `json:"uid,omitempty"`
@@ -30,13 +34,277 @@ type Endpoint struct {
 	Written uint64 `json:"written,omitempty"`
 }
 
+// Endpoint is a CiliumEndpoint: a pod anywhere in the cluster, this node's own among them. A cluster may have 150,000, so a row is two allocations: itself
+// (64 bytes) and its text. It has no more than the datapath needs, and shares what the pods of a node or of a deployment have in common. Rows never change;
+// [NewEndpoint] makes them.
+type Endpoint struct {
+	text                   string // "namespace/name", the UID behind it, of which a UUID is 16 bytes, and the 16 bytes of the IPv6 address if there is one
+	node                   unique.Handle[endpointNode]
+	ports                  unique.Handle[endpointPorts]
+	rare                   *rareFields // nil for almost all
+	created                int64
+	identity               uint32
+	ipv4                   [4]byte
+	namespaceEnd, nameEnd  uint16 // in text
+	hasIPv4, hasIPv6, turn bool   // turn: the IPv6 address is the first
+	uuid                   bool   // the UID is a UUID
+}
+
+// endpointNode is what the pods of one node have in common.
+type endpointNode struct {
+	addr netip.Addr
+	host string
+}
+
+// endpointPorts is a list of ports, of which there are few different ones.
+type endpointPorts struct {
+	first k8s.ContainerPort
+	rest  unique.Handle[endpointPorts] // zero at the end
+}
+
+// rareFields are those that pods of other nodes do not have.
+type rareFields struct {
+	addrs   []netip.Addr // all of them, unless they are one of each family at most
+	written uint64
+}
+
+// errLongName cannot happen to an object of an API server, whose names have at most 253 bytes.
+var errLongName = errors.New("namespace and name must not have more than 65,535 bytes")
+
+// NewEndpoint makes a row. Namespace and name must not have more than 65,535 bytes together.
+func NewEndpoint(f EndpointFields) *Endpoint {
+	e := &Endpoint{created: f.Created, identity: f.Identity, namespaceEnd: uint16(len(f.Namespace)), nameEnd: uint16(len(f.Namespace) + 1 + len(f.Name))}
+	var id, ipv6 [16]byte
+	holds := !slices.ContainsFunc(f.Addrs, func(addr netip.Addr) bool { return !e.hold(addr, &ipv6) })
+	address := ipv6[:]
+	if !e.hasIPv6 {
+		address = nil
+	}
+	if id, e.uuid = parseUUID(f.UID); e.uuid {
+		e.text = f.Namespace + "/" + f.Name + string(id[:]) + string(address)
+	} else {
+		e.text = f.Namespace + "/" + f.Name + f.UID + string(address)
+	}
+	if f.Node.IsValid() || f.Host != "" {
+		e.node = unique.Make(endpointNode{f.Node, f.Host})
+	}
+	for _, port := range slices.Backward(f.Ports) {
+		e.ports = unique.Make(endpointPorts{port, e.ports})
+	}
+	if !holds || f.Written != 0 {
+		e.rare = &rareFields{written: f.Written}
+	}
+	if !holds {
+		e.rare.addrs = slices.Clone(f.Addrs)
+	}
+	return e
+}
+
+// hold adds an address if the row itself has a place for it. That of an IPv6 address is the end of the text.
+func (e *Endpoint) hold(addr netip.Addr, ipv6 *[16]byte) bool {
+	switch {
+	case addr.Is4() && !e.hasIPv4:
+		e.ipv4, e.hasIPv4 = addr.As4(), true
+	case addr.Is6() && addr.Zone() == "" && !e.hasIPv6:
+		*ipv6, e.hasIPv6, e.turn = addr.As16(), true, !e.hasIPv4
+	default:
+		return false
+	}
+	return true
+}
+
 // Key is "namespace/name".
-func (e *Endpoint) Key() string { return e.Namespace + "/" + e.Name }
+func (e *Endpoint) Key() string { return e.text[:e.nameEnd] }
+
+// Namespace is that of the pod.
+func (e *Endpoint) Namespace() string { return e.text[:e.namespaceEnd] }
+
+// Name is that of the pod.
+func (e *Endpoint) Name() string { return e.text[min(e.namespaceEnd+1, e.nameEnd):e.nameEnd] }
+
+// UID is that of the object.
+func (e *Endpoint) UID() string {
+	uid := e.text[e.nameEnd:e.uidEnd()]
+	if e.uuid {
+		return formatUUID([16]byte([]byte(uid)))
+	}
+	return uid
+}
+
+func (e *Endpoint) uidEnd() int {
+	if e.hasIPv6 {
+		return len(e.text) - 16
+	}
+	return len(e.text)
+}
+
+// SameObject reports whether two rows are of one object: with the same name and the same UID.
+func (e *Endpoint) SameObject(o *Endpoint) bool {
+	return e.text[:e.uidEnd()] == o.text[:o.uidEnd()] && e.nameEnd == o.nameEnd && e.namespaceEnd == o.namespaceEnd && e.uuid == o.uuid
+}
+
+// Created is the time at which the API server made the object, in seconds since 1970; 0 when not known.
+func (e *Endpoint) Created() int64 { return e.created }
+
+// Identity is 0 when the pod has none yet.
+func (e *Endpoint) Identity() uint32 { return e.identity }
+
+// Node is the address of the pod's node; invalid when not known.
+func (e *Endpoint) Node() netip.Addr { return e.onNode().addr }
+
+// Host names the node that wrote the object; empty when it has no label.
+func (e *Endpoint) Host() string { return e.onNode().host }
+
+func (e *Endpoint) onNode() (n endpointNode) {
+	if e.node != (unique.Handle[endpointNode]{}) {
+		n = e.node.Value()
+	}
+	return n
+}
+
+// Ports are the named ports of the pod's containers. Of one name and protocol the first counts.
+func (e *Endpoint) Ports() (list []k8s.ContainerPort) {
+	for rest := e.ports; rest != (unique.Handle[endpointPorts]{}); {
+		ports := rest.Value()
+		list, rest = append(list, ports.first), ports.rest
+	}
+	return list
+}
+
+// Written is the [Digest] of an object that this node writes; 0 for those of others.
+func (e *Endpoint) Written() uint64 {
+	if e.rare == nil {
+		return 0
+	}
+	return e.rare.written
+}
+
+// NumAddrs counts the addresses of the pod.
+func (e *Endpoint) NumAddrs() (n int) {
+	if e.rare != nil && e.rare.addrs != nil {
+		return len(e.rare.addrs)
+	}
+	if e.hasIPv4 {
+		n++
+	}
+	if e.hasIPv6 {
+		n++
+	}
+	return n
+}
+
+// Addr is an address of the pod, by its number from 0.
+func (e *Endpoint) Addr(i int) netip.Addr {
+	if e.rare != nil && e.rare.addrs != nil {
+		return e.rare.addrs[i]
+	}
+	if e.hasIPv6 && (i == 0) == e.turn {
+		return netip.AddrFrom16([16]byte([]byte(e.text[e.uidEnd():])))
+	}
+	return netip.AddrFrom4(e.ipv4)
+}
+
+// Addrs is a list of all addresses, which is made for the caller.
+func (e *Endpoint) Addrs() (list []netip.Addr) {
+	for i := range e.NumAddrs() {
+		list = append(list, e.Addr(i))
+	}
+	return list
+}
+
+// Has reports whether an address is one of the pod.
+func (e *Endpoint) Has(addr netip.Addr) bool { return e.IndexOf(addr) >= 0 }
+
+// IndexOf returns the number of an address of the pod; -1 when it has no such address.
+func (e *Endpoint) IndexOf(addr netip.Addr) int {
+	for i := range e.NumAddrs() {
+		if e.Addr(i) == addr {
+			return i
+		}
+	}
+	return -1
+}
+
+// Fields is all that the row says.
+func (e *Endpoint) Fields() EndpointFields {
+	return EndpointFields{Namespace: e.Namespace(), Name: e.Name(), UID: e.UID(), Created: e.created, Identity: e.identity, Node: e.Node(), Addrs: e.Addrs(),
+		Ports: e.Ports(), Host: e.Host(), Written: e.Written()}
+}
+
+// Replaces shares with the row that a new one replaces what both have. The tree of the table goes on with the text of the first row of a name.
+func (e *Endpoint) Replaces(old *Endpoint) {
+	if e.text == old.text {
+		e.text = old.text
+	}
+}
 
 // Equal compares everything.
 func (e *Endpoint) Equal(o *Endpoint) bool {
-	return e.Namespace == o.Namespace && e.Name == o.Name && e.UID == o.UID && e.Created == o.Created && e.Identity == o.Identity && e.Node == o.Node && e.Written == o.Written &&
-		e.Host == o.Host && slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Ports, o.Ports)
+	a, b := *e, *o
+	a.rare, b.rare = nil, nil
+	return a == b && e.Written() == o.Written() && slices.Equal(e.manyAddrs(), o.manyAddrs())
+}
+
+func (e *Endpoint) manyAddrs() []netip.Addr {
+	if e.rare == nil {
+		return nil
+	}
+	return e.rare.addrs
+}
+
+// parseUUID reads the form in which an API server writes UIDs; other texts are none, also if they mean the same.
+func parseUUID(text string) (id [16]byte, ok bool) {
+	if len(text) != 36 {
+		return id, false
+	}
+	var digits [32]byte
+	n := 0
+	for i := range len(text) {
+		switch c := text[i]; {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return id, false
+			}
+		case c >= '0' && c <= '9' || c >= 'a' && c <= 'f':
+			digits[n] = c
+			n++
+		default:
+			return id, false
+		}
+	}
+	_, err := hex.Decode(id[:], digits[:])
+	return id, err == nil
+}
+
+func formatUUID(id [16]byte) string {
+	d := hex.EncodeToString(id[:])
+	return d[:8] + "-" + d[8:12] + "-" + d[12:16] + "-" + d[16:20] + "-" + d[20:]
+}
+
+// MarshalJSON implements json.Marshaler.
+func (e *Endpoint) MarshalJSON() ([]byte, error) { return json.Marshal(e.Fields()) }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *Endpoint) UnmarshalJSON(text []byte) error {
+	return e.read(func(f any) error { return json.Unmarshal(text, f) })
+}
+
+// MarshalYAML implements yaml.Marshaler.
+func (e *Endpoint) MarshalYAML() (any, error) { return e.Fields(), nil }
+
+// UnmarshalYAML is what a decoder of YAML calls.
+func (e *Endpoint) UnmarshalYAML(decode func(any) error) error { return e.read(decode) }
+
+func (e *Endpoint) read(decode func(any) error) error {
+	var f EndpointFields
+	if err := decode(&f); err != nil {
+		return err
+	}
+	if len(f.Namespace)+1+len(f.Name) > math.MaxUint16 {
+		return errLongName
+	}
+	*e = *NewEndpoint(f)
+	return nil
 }
 
 // TableHeader implements statedb.TableWritable.
@@ -46,20 +314,20 @@ func (*Endpoint) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (e *Endpoint) TableRow() []string {
-	addrs := make([]string, len(e.Addrs))
-	for i, a := range e.Addrs {
-		addrs[i] = a.String()
+	var addrs []string
+	for _, a := range e.Addrs() {
+		addrs = append(addrs, a.String())
 	}
 	node := "-"
-	if e.Node.IsValid() {
-		node = e.Node.String()
+	if addr := e.Node(); addr.IsValid() {
+		node = addr.String()
 	}
-	return []string{e.Key(), strconv.FormatUint(uint64(e.Identity), 10), strings.Join(addrs, ","), node}
+	return []string{e.Key(), strconv.FormatUint(uint64(e.identity), 10), strings.Join(addrs, ","), node}
 }
 
 var endpointIndex = statedb.Index[*Endpoint, string]{
 	Name:       "name",
-	FromObject: func(o *Endpoint) index.KeySet { return index.NewKeySet(index.String(o.Key())) },
+	FromObject: func(o *Endpoint) index.KeySet { return index.NewKeySet(index.String(o.Key())) }, // the key is in the memory of the row
 	FromKey:    index.String,
 	FromString: index.FromString,
 	Unique:     true,

@@ -9,7 +9,7 @@ import (
 func TestEqual_SeesEveryField(t *testing.T) {
 	t.Parallel()
 	everyField(t, Node{}, func(a, b *Node) bool { return a.Equal(b) })
-	everyField(t, Endpoint{}, func(a, b *Endpoint) bool { return a.Equal(b) })
+	everyField(t, EndpointFields{}, func(a, b *EndpointFields) bool { return NewEndpoint(*a).Equal(NewEndpoint(*b)) })
 	everyField(t, Identity{}, func(a, b *Identity) bool { return a.Equal(b) })
 	everyField(t, Policy{}, func(a, b *Policy) bool { return a.Equal(b) })
 }

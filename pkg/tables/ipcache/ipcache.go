@@ -2,7 +2,10 @@
 package ipcache
 
 import (
+	"encoding/json"
 	"net/netip"
+	"time"
+	"unique"
 
 	"github.com/cilium/statedb/reconciler"
 )
@@ -32,26 +35,113 @@ func (s Source) String() string {
 	return "unspec"
 }
 
-// Entry is one prefix.
+// Entry is one prefix. There is one for each pod of the cluster, so a row takes no more than it has to, which is 64 bytes. [NewEntry] makes them.
 type Entry struct {
-	Prefix   netip.Prefix      `json:"prefix"`         // masked; /32 and /128 go to the hash, others to the LPM map
-	Identity uint32            `json:"identity"`       // 0: it is not known yet, and the programs drop
-	Node     string            `json:"node,omitempty"` // the other node that has it; empty when none has it. Its id is looked up when the row is written
+	key      Key
+	ipv4     bool
+	Source   Source
+	kind     reconciler.StatusKind
+	Identity uint32 // 0: it is not known yet, and the programs drop
+	node     unique.Handle[string]
+	owner    unique.Handle[string]
+	updated  int64 // in nanoseconds since 1970; 0 when never
+	id       uint64
+	problem  *string
+}
+
+// NewEntry makes a row without a status.
+func NewEntry(c Claim, owner string) *Entry {
+	e := &Entry{key: KeyOf(c.Prefix), ipv4: c.Prefix.Addr().Is4(), Source: c.Source, Identity: c.Identity, owner: unique.Make(owner)}
+	if c.Node != "" {
+		e.node = unique.Make(c.Node)
+	}
+	return e
+}
+
+// Prefix is masked; /32 and /128 go to the hash, others to the LPM map.
+func (e *Entry) Prefix() netip.Prefix {
+	addr := netip.AddrFrom16([16]byte(e.key[:16]))
+	if e.ipv4 {
+		addr = addr.Unmap()
+	}
+	return netip.PrefixFrom(addr, int(e.key[16]))
+}
+
+// Node is the other node that has the prefix; empty when none has it. Its id is looked up when the row is written.
+func (e *Entry) Node() string { return textOf(e.node) }
+
+// Owner is who contributed the row.
+func (e *Entry) Owner() string { return textOf(e.owner) }
+
+func textOf(h unique.Handle[string]) string {
+	if h == (unique.Handle[string]{}) {
+		return ""
+	}
+	return h.Value()
+}
+
+// Key is that of the row.
+func (e *Entry) Key() Key { return e.key }
+
+// shown is a row in JSON and YAML.
+type shown struct {
+	Prefix   netip.Prefix      `json:"prefix"`
+	Identity uint32            `json:"identity"`
+	Node     string            `json:"node,omitempty"`
 	Source   Source            `json:"source"`
-	Owner    string            `json:"owner"` // who contributed the row
+	Owner    string            `json:"owner"`
 	Status   reconciler.Status `json:"status"`
 }
+
+func (e *Entry) show() shown {
+	return shown{e.Prefix(), e.Identity, e.Node(), e.Source, e.Owner(), e.GetStatus()}
+}
+
+func (e *Entry) read(decode func(any) error) error {
+	var s shown
+	if err := decode(&s); err != nil {
+		return err
+	}
+	*e = *NewEntry(Claim{s.Prefix, s.Identity, s.Node, s.Source}, s.Owner).WithStatus(s.Status)
+	return nil
+}
+
+// MarshalJSON implements json.Marshaler.
+func (e *Entry) MarshalJSON() ([]byte, error) { return json.Marshal(e.show()) }
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *Entry) UnmarshalJSON(text []byte) error {
+	return e.read(func(s any) error { return json.Unmarshal(text, s) })
+}
+
+// MarshalYAML implements yaml.Marshaler.
+func (e *Entry) MarshalYAML() (any, error) { return e.show(), nil }
+
+// UnmarshalYAML is what a decoder of YAML calls.
+func (e *Entry) UnmarshalYAML(decode func(any) error) error { return e.read(decode) }
 
 // Clone returns a copy that may be changed and inserted.
 func (e *Entry) Clone() *Entry { c := *e; return &c }
 
 // Equal compares the desired part.
 func (e *Entry) Equal(o *Entry) bool {
-	return e.Prefix == o.Prefix && e.Identity == o.Identity && e.Node == o.Node && e.Source == o.Source && e.Owner == o.Owner
+	return e.key == o.key && e.ipv4 == o.ipv4 && e.Identity == o.Identity && e.node == o.node && e.Source == o.Source && e.owner == o.owner
 }
 
 // GetStatus returns the status of the row.
-func (e *Entry) GetStatus() reconciler.Status { return e.Status }
+func (e *Entry) GetStatus() reconciler.Status {
+	s := reconciler.Status{Kind: e.kind, ID: e.id, Error: e.problem}
+	if e.updated != 0 {
+		s.UpdatedAt = time.Unix(0, e.updated)
+	}
+	return s
+}
 
 // WithStatus sets the status of a clone.
-func (e *Entry) WithStatus(s reconciler.Status) *Entry { e.Status = s; return e }
+func (e *Entry) WithStatus(s reconciler.Status) *Entry {
+	e.kind, e.id, e.problem, e.updated = s.Kind, s.ID, s.Error, 0
+	if !s.UpdatedAt.IsZero() {
+		e.updated = s.UpdatedAt.UnixNano()
+	}
+	return e
+}
