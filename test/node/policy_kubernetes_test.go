@@ -106,7 +106,8 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
-			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreJudgedAgain}},
+			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreJudgedAgain},
+			{"RevokedClientsStayOut", (*world).revokedClientsStayOut}},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,178 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/testseed"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// revocable is a connection with both of its ends, and its flow in the datapath.
+type revocable struct {
+	name           string
+	client, server net.Conn
+	flows          *ebpf.Map
+	key            ctmap.Key
+	forgotten      bool // the flow is removed; otherwise its time is over
+	lives          bool // with the policy
+}
+
+// Connections whose flow is expired or forgotten go on with the next segment, whichever end sends it, while policies allow them. A client whose access
+// was revoked gets nothing back, neither by what its server sends first, which the server might send if it opened the connection itself, nor by
+// a reset that both ends ignore.
+func (w *world) revokedClientsStayOut(t *testing.T) {
+	w.apply(t, "")
+	server := w.party("x/a")
+	var all []*revocable
+	for i, f := range families {
+		name := bpf.MapCtEst4
+		if f.ipv6 {
+			name = bpf.MapCtEst6
+		}
+		flows := ctMap(t, w.Node, name)
+		for from, lives := range map[string]bool{"z/a": false, theOutside: false, "x/b": true} {
+			for _, forgotten := range []bool{false, true} {
+				c := bothEnds(t, w.party(from), server, server.addrs[i])
+				c.name = fmt.Sprintf("%s over %s, forgotten: %t", from, f.name, forgotten)
+				c.flows, c.forgotten, c.lives = flows, forgotten, lives
+				w.ignoresResets(t, c, w.party(from), server)
+				all = append(all, c)
+			}
+		}
+	}
+	w.apply(t, networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
+	var group errgroup.Group
+	for _, c := range all {
+		group.Go(func() error {
+			if err := c.end(); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			for _, way := range []struct {
+				name     string
+				from, to net.Conn
+			}{{"from its server", c.server, c.client}, {"from the client", c.client, c.server}} {
+				if err := passes(way.from, way.to, c.lives); (err == nil) != c.lives {
+					t.Errorf("%s: what comes %s: %v, and policies allow it: %t", c.name, way.name, err, c.lives)
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bothEnds opens a TCP connection that stays until the test ends, and exchanges what establishes its flow.
+func bothEnds(t *testing.T, from, to nodekit.Place, addr netip.Addr) *revocable {
+	t.Helper()
+	var listener net.Listener
+	if err := to.Do(func() (err error) {
+		listener, err = net.Listen("tcp", netip.AddrPortFrom(addr, 0).String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	c := &revocable{client: connect(t, from, "tcp", netip.MustParseAddrPort(listener.Addr().String()))}
+	var err error
+	if c.server, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.server.Close() })
+	if err := errors.Join(passes(c.client, c.server, true), passes(c.server, c.client, true)); err != nil {
+		t.Fatal(err)
+	}
+	c.key, _ = ctmap.KeyOf(bpf.CtFlow{Opener: netip.MustParseAddrPort(c.client.LocalAddr().String()),
+		Target: netip.MustParseAddrPort(c.client.RemoteAddr().String()), Protocol: unix.IPPROTO_TCP})
+	return c
+}
+
+// passes sends one byte from one end to the other, where it must arrive, or must not.
+func passes(from, to net.Conn, must bool) error {
+	limit := answerTimeout
+	if !must {
+		limit = patience
+	}
+	if err := errors.Join(from.SetWriteDeadline(time.Now().Add(limit)), to.SetReadDeadline(time.Now().Add(limit))); err != nil {
+		return err
+	}
+	if _, err := from.Write([]byte{'!'}); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(to, make([]byte, 1))
+	return err
+}
+
+// ignoresResets sends resets within a connection from both of its ends, with numbers that the other end ignores. They shorten the life of the flow
+// until the connection goes on.
+func (w *world) ignoresResets(t *testing.T, c *revocable, client, server *party) {
+	t.Helper()
+	random := testseed.New(t)
+	ends := []netip.AddrPort{netip.MustParseAddrPort(c.client.LocalAddr().String()), netip.MustParseAddrPort(c.client.RemoteAddr().String())}
+	for i, p := range []*party{client, server} {
+		sender := attacker{t: t, random: random}
+		if p.pod == nil {
+			sender.source, sender.via = macOf(t, w.OutsideHost()), macOf(t, w.Host())
+		} else {
+			e := endsOf(t, p.pod)
+			sender.source, sender.via = e.pod, e.peer
+		}
+		before := c.expires(t)
+		if err := nodekit.SendFrame(p, "eth0", sender.tcp(ends[i], ends[1-i], &layers.TCP{RST: true})); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			if int32(c.expires(t)-before) >= 0 {
+				return fmt.Errorf("%s: the flow lives as long as before the reset of %s", c.name, p.name)
+			}
+			return nil
+		})
+		if err := errors.Join(passes(c.client, c.server, true), passes(c.server, c.client, true)); err != nil {
+			t.Fatalf("%s: after a reset of %s that its peer ignores: %v", c.name, p.name, err)
+		}
+		if after := c.expires(t); int32(after-before) < 0 {
+			t.Errorf("%s: the flow has %d ticks less than before the reset of %s, although the connection went on", c.name, before-after, p.name)
+		}
+	}
+}
+
+// expires is when the flow ends, in ticks.
+func (c *revocable) expires(t *testing.T) uint32 {
+	t.Helper()
+	var entry bpf.CtEntry
+	if err := c.flows.Lookup(c.key.Value(), &entry); err != nil {
+		t.Fatalf("%s: the flow is not established: %v", c.name, err)
+	}
+	return entry.Expires
+}
+
+// end removes the flow, or lets its time be over.
+func (c *revocable) end() error {
+	if c.forgotten {
+		return c.flows.Delete(c.key.Value())
+	}
+	now, err := bpf.CtNow()
+	if err != nil {
+		return err
+	}
+	var entry bpf.CtEntry
+	if err := c.flows.Lookup(c.key.Value(), &entry); err != nil {
+		return err
+	}
+	entry.Expires = now + bpf.CtTicks(expired)
+	return c.flows.Update(c.key.Value(), &entry, ebpf.UpdateExist)
+}
