@@ -32,8 +32,9 @@ func TestPrivilegedService_Groups(t *testing.T) {
 		{"BackendElsewhere", (*market).backendElsewhere},
 	}
 	further := map[bool][]serviceGroup{
-		false: {{"SandboxedPods", (*market).sandboxedPods}, {"SourceRanges", (*market).sourceRanges}, {"HostPortFollowsThePod", (*market).hostPortFollowsThePod}},
-		true:  {{"NodePortLocal", (*market).nodePortLocal}, {"NoAnswerIsLostWhenEndpointsChange", (*market).noAnswerIsLostWhenEndpointsChange}},
+		false: {{"SandboxedPods", (*market).sandboxedPods}, {"SourceRanges", (*market).sourceRanges}, {"SourceRangesNarrow", (*market).sourceRangesNarrow},
+			{"RefusalsAreLimited", (*market).refusalsAreLimited}, {"HostPortFollowsThePod", (*market).hostPortFollowsThePod}},
+		true: {{"NodePortLocal", (*market).nodePortLocal}, {"NoAnswerIsLostWhenEndpointsChange", (*market).noAnswerIsLostWhenEndpointsChange}},
 	}
 	for _, mode := range modes {
 		t.Run(mode.name, func(t *testing.T) {

@@ -1,0 +1,195 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Connections and datagram flows of clients outside end when the source ranges leave their addresses out, and those of other clients go on.
+func (m *market) sourceRangesNarrow(t *testing.T, _ bool) {
+	stranger, friend := []netip.Prefix{nodekit.OutsideIPv4, nodekit.OutsideIPv6}, []netip.Prefix{
+		netip.MustParsePrefix("192.0.2.5/24"), netip.MustParsePrefix("2001:db8:2::5/64")}
+	m.moreOutside(t, friend)
+	m.balancer(t, "loadBalancerSourceRanges: [192.0.2.0/29, \"2001:db8:2::/125\"]")
+	m.backends(t, "one")
+	leave := map[bool][]*line{} // by whether they are those of the friend
+	for i, addr := range balancerAddrs {
+		for _, network := range networks {
+			m.served(t, netip.AddrPortFrom(addr, 80).String()+"/"+strings.ToUpper(network), 1)
+			for isFriend, own := range map[bool]netip.Prefix{false: stranger[i], true: friend[i]} {
+				l := &line{network: network, to: netip.AddrPortFrom(addr, 80)}
+				l.dialFrom(t, m.OutsideHost(), own.Addr())
+				t.Cleanup(func() { _ = l.Close() })
+				l.server = l.ask(t)
+				l.ask(t) // the second datagram establishes the flow
+				leave[isFriend] = append(leave[isFriend], l)
+			}
+		}
+	}
+	m.balancer(t, "loadBalancerSourceRanges: [192.0.2.5/32, \"2001:db8:2::5/128\"]")
+	for _, l := range leave[false] {
+		eventually(t, func() error {
+			if a, err := askWithin(l.Conn, patience); err == nil {
+				return fmt.Errorf("%s over %s goes on outside of the source ranges: %+v", l.to, l.network, a)
+			}
+			return nil
+		})
+	}
+	for _, l := range leave[false] {
+		if a, err := askWithin(l.Conn, patience); err == nil {
+			t.Errorf("%s over %s goes on again outside of the source ranges: %+v", l.to, l.network, a)
+		}
+	}
+	for _, l := range leave[true] {
+		l.ask(t)
+	}
+}
+
+// moreOutside gives the host outside further addresses until the test ends.
+func (m *market) moreOutside(t *testing.T, addrs []netip.Prefix) {
+	t.Helper()
+	change := func(f func(netlink.Link, *netlink.Addr) error) error {
+		return m.Outside(func() error {
+			link, err := netlink.LinkByName("eth0")
+			for _, addr := range addrs {
+				if err != nil {
+					return err
+				}
+				// Without the detection of duplicates it can be used at once.
+				err = f(link, &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(addr.Bits(), addr.Addr().BitLen())}, Flags: unix.IFA_F_NODAD})
+			}
+			return err
+		})
+	}
+	if err := change(netlink.AddrAdd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := change(netlink.AddrDel); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// dialFrom is [line.dial] from one of the addresses of a place.
+func (l *line) dialFrom(t *testing.T, from nodekit.Place, own netip.Addr) {
+	t.Helper()
+	dialer := net.Dialer{Timeout: answerTimeout}
+	if dialer.LocalAddr = net.Addr(&net.UDPAddr{IP: own.AsSlice()}); l.network == "tcp" {
+		dialer.LocalAddr = &net.TCPAddr{IP: own.AsSlice()}
+	}
+	if err := from.Do(func() (err error) {
+		l.Conn, err = dialer.Dial(l.network, l.to.String())
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Clients outside hear that a service has nobody, by resets and ICMP errors; not those who sent to a group of the link, and those who flood only so often.
+func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
+	m.balancer(t, "externalTrafficPolicy: Cluster")
+	m.backends(t)
+	host := hostOutside(t, m.Node)
+	group, broadcast := host, host
+	group.via, broadcast.via = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}, net.HardwareAddr{255, 255, 255, 255, 255, 255}
+	var flood [][]byte
+	for i, addr := range balancerAddrs {
+		own := []netip.Addr{nodekit.OutsideIPv4.Addr(), nodekit.OutsideIPv6.Addr()}[i]
+		service := netip.AddrPortFrom(addr, 80)
+		for _, network := range networks {
+			m.served(t, service.String()+"/"+strings.ToUpper(network), 0)
+			m.refused(t, m.OutsideHost(), network, service)
+			request := func(a attacker, from netip.Addr) []byte {
+				if network == "tcp" {
+					return a.tcp(a.from(from), service, &layers.TCP{SYN: true})
+				}
+				return a.datagram(a.from(from), service)
+			}
+			for _, to := range []struct {
+				name     string
+				attacker attacker
+				answers  int
+			}{{"the node", host, 1}, {"a group of the link", group, 0}, {"all of the link", broadcast, 0}} {
+				from := host.spoof(addr.Is6())
+				frames, err := nodekit.Capture(m.OutsideHost(), "eth0", func() error {
+					return nodekit.SendFrame(m.OutsideHost(), "eth0", request(to.attacker, from))
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				answers := 0
+				for _, f := range frames {
+					if bytes.Equal(f[:6], host.source) && bytes.Contains(f, from.AsSlice()) {
+						answers++
+					}
+				}
+				if answers != to.answers {
+					t.Errorf("%s over %s: what was sent to %s has %d answers, want %d", service, network, to.name, answers, to.answers)
+				}
+			}
+			for range 1024 {
+				flood = append(flood, request(host, own))
+			}
+		}
+	}
+	began, err := bpf.CtNow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := m.receivedOutside(t)
+	var sent int
+	eventually(t, func() error {
+		ctx, stop := context.WithTimeout(t.Context(), time.Second)
+		defer stop()
+		n, err := nodekit.Flood(ctx, m.OutsideHost(), "eth0", 50000, flood)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent += n
+		ended, err := bpf.CtNow()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// All clients outside have one limit for each tick that has begun, and CPUs that race when one begins may exceed it.
+		limit := refusalsInATick * int(ended-began+2)
+		if sent < 2*limit {
+			return fmt.Errorf("%d requests were sent, too few for a limit of %d", sent, limit)
+		}
+		if n := m.receivedOutside(t) - before; n == 0 || n > uint64(limit) {
+			t.Errorf("%d requests were answered %d times, want 1 to %d", sent, n, limit)
+		}
+		return nil
+	})
+}
+
+// refusalsInATick is how many resets and ICMP errors the datapath sends to clients outside in a tick: reject_rate in bpf/reject.h.
+const refusalsInATick = 1024
+
+// receivedOutside is how many packets the host outside has received from the node.
+func (m *market) receivedOutside(t *testing.T) (n uint64) {
+	t.Helper()
+	if err := m.Outside(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			n = link.Attrs().Statistics.RxPackets
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
