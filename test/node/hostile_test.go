@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,8 +23,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// A host outside and a pod attack the node in all ways at once, and the other pods lose nothing: not what they send each other, and not the connections
-// that they begin with a host outside. The soak has 50 pods, and takes ten minutes.
+// A host outside and a pod attack the node in all ways at once, and the other pods lose nothing: not what they send each other, not the connections
+// that they begin with a host outside, and not those that the host tries to reset. No address of the node leads the pod, which may speak with the world,
+// to a process of the node. The soak has 50 pods, and takes ten minutes.
 func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 	t.Parallel()
 	options := roomy()
@@ -34,19 +36,31 @@ func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 	if err := node.RouteFromOutside("10.244.0.0/16", "fd00:10:244:1::/64"); err != nil {
 		t.Fatal(err)
 	}
-	pods, length := 6, 5*time.Second
+	count, length := 6, 5*time.Second
 	if soaks() { // in a soak of any length, for the attacks hold the machine's load generator until they end
-		pods, length = 50, 10*time.Minute
+		count, length = 50, 10*time.Minute
 	}
-	paths := ring(t, node, pods)
-	attacks := attacksOn(t, node, addPod(t, node, "hostile"), paths)
+	pods, paths := ring(t, node, count)
+	hostile, heard := hostilePod(t, node)
+	standing, attacks := attacksOn(t, node, hostile, pods[:4]) // the shares of four pods are the whole table
 	l := load.StartFor(t, gentle(), paths, nil)
 
 	ctx, stop := context.WithTimeout(t.Context(), length)
 	defer stop()
-	var floods sync.WaitGroup
+	var all sync.WaitGroup
+	for _, c := range standing {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if err := c.talks(); err != nil {
+					t.Errorf("a connection %s that the host outside resets: %v", c.name, err)
+					return
+				}
+				time.Sleep(10 * callEvery)
+			}
+		})
+	}
 	for _, a := range attacks {
-		floods.Go(func() {
+		all.Go(func() {
 			const perSecond = 1000
 			sent, err := nodekit.Flood(ctx, a.from, "eth0", perSecond, a.frames)
 			if err != nil {
@@ -57,19 +71,53 @@ func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 			}
 		})
 	}
-	floods.Wait()
-	for _, name := range []string{bpf.MapCtNew4, bpf.MapCtNew6} {
-		if n, _ := spoofedFlows(t, ctMap(t, node, name)); n < 100 {
-			t.Errorf("%s has %d entries of spoofed connections: the attacks do not reach the pods", name, n)
+	all.Wait()
+	for _, f := range families {
+		halfOpen(t, node, f.ipv6)
+		got := 0
+		for heard(f.ipv6, false) != nil {
+			got++
+		}
+		if got > 0 {
+			t.Errorf("a process of the node has got %d packets of the pod that may not reach it, over %s", got, f.name)
 		}
 	}
 	lostNothing(t, l)
 }
 
-// ring makes pods of which each talks to the next one, and every third to the host outside.
-func ring(t *testing.T, node *nodekit.Node, count int) (paths []load.Path) {
+// hostilePod may speak with the world and ping the node, and reach no process of the node, whose ears are returned.
+func hostilePod(t *testing.T, node *nodekit.Node) (pod *nodekit.Pod, heard func(ipv6, want bool) error) {
 	t.Helper()
-	var pods []*nodekit.Pod
+	write := func(manifests ...string) {
+		if err := node.WriteManifest("hostile.yaml", strings.Join(manifests, "\n---\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	objects := []string{"{apiVersion: v1, kind: Namespace, metadata: {name: hostile, labels: {kubernetes.io/metadata.name: hostile}}}",
+		"{apiVersion: v1, kind: Pod, metadata: {namespace: hostile, name: hostile, labels: {app: hostile}}, spec: {containers: [{name: c}]}}"}
+	write(objects...)
+	pod, heard = addPod(t, node, "hostile/hostile"), listenOnTheNode(t, node)
+	hear := func(ipv6, want bool) error {
+		a := attackerAt(t, node, pod)
+		frame := a.datagram(a.from(pod.Addr(ipv6)), netip.AddrPortFrom(node.UplinkAddr(ipv6), 2222))
+		return errors.Join(nodekit.SendFrame(pod, "eth0", frame), heard(ipv6, want))
+	}
+	for _, f := range families {
+		if err := hear(f.ipv6, true); err != nil {
+			t.Fatalf("before there is a policy, over %s: %v", f.name, err)
+		}
+	}
+	write(append(objects, ciliumPolicy("hostile", "endpointSelector: {}, egress: [{toEntities: [world]}, "+
+		"{toEntities: [host], icmps: [{fields: [{family: IPv4, type: 8}, {family: IPv6, type: 128}]}]}]"))...)
+	for _, f := range families {
+		eventually(t, func() error { return hear(f.ipv6, false) })
+	}
+	return pod, heard
+}
+
+// ring makes pods of which each talks to the next one, and every third to the host outside.
+func ring(t *testing.T, node *nodekit.Node, count int) (pods []*nodekit.Pod, paths []load.Path) {
+	t.Helper()
 	for i := range count {
 		pods = append(pods, addPod(t, node, fmt.Sprintf("honest-%d", i)))
 	}
@@ -82,7 +130,7 @@ func ring(t *testing.T, node *nodekit.Node, count int) (paths []load.Path) {
 			}
 		}
 	}
-	return paths
+	return pods, paths
 }
 
 // A host outside begins connections from addresses that are not its own, to ports on which pods listen. The pods answer, and the connections stay half
@@ -132,24 +180,28 @@ func TestPrivilegedHostile_HalfOpenConnectionsAreNotEstablished(t *testing.T) {
 			if err := <-flooded; err != nil {
 				t.Fatal(err)
 			}
-			established, begun := []string{bpf.MapCtEst4}, []string{bpf.MapCtNew4, bpf.MapCtBurst4}
-			if f.ipv6 {
-				established, begun = []string{bpf.MapCtEst6}, []string{bpf.MapCtNew6, bpf.MapCtBurst6}
-			}
-			for _, name := range established {
-				if n, _ := spoofedFlows(t, ctMap(t, node, name)); n != 0 {
-					t.Errorf("%s has %d entries of connections that are half open", name, n)
-				}
-			}
-			var answered int
-			for _, name := range begun {
-				_, n := spoofedFlows(t, ctMap(t, node, name))
-				answered += n
-			}
-			if answered < 100 {
-				t.Errorf("the pods have answered %d of the connections that there are: the attack does not reach them", answered)
-			}
+			halfOpen(t, node, f.ipv6)
 		})
+	}
+}
+
+// halfOpen wants that pods have answered connections from spoofed addresses, and that none of these is established.
+func halfOpen(t *testing.T, node *nodekit.Node, ipv6 bool) {
+	t.Helper()
+	established, begun := bpf.MapCtEst4, []string{bpf.MapCtNew4, bpf.MapCtBurst4}
+	if ipv6 {
+		established, begun = bpf.MapCtEst6, []string{bpf.MapCtNew6, bpf.MapCtBurst6}
+	}
+	if n, _ := spoofedFlows(t, ctMap(t, node, established)); n != 0 {
+		t.Errorf("%s has %d entries of connections that are half open", established, n)
+	}
+	answered := 0
+	for _, name := range begun {
+		_, n := spoofedFlows(t, ctMap(t, node, name))
+		answered += n
+	}
+	if answered < 100 {
+		t.Errorf("the pods have answered %d of the connections in %q: the attack does not reach them", answered, begun)
 	}
 }
 
@@ -201,35 +253,60 @@ type attacker struct {
 // hostOutside attacks the node.
 func hostOutside(t *testing.T, node *nodekit.Node) attacker {
 	t.Helper()
-	return attacker{t, testseed.New(t), macOf(t, node.OutsideHost()), macOf(t, node.Host())}
+	return attackerAt(t, node, node.OutsideHost())
 }
 
-// attacksOn are those of the host outside and of a pod.
-func attacksOn(t *testing.T, node *nodekit.Node, hostile *nodekit.Pod, paths []load.Path) (all []attack) {
+// attackerAt attacks from a pod, or from the host outside.
+func attackerAt(t *testing.T, node *nodekit.Node, at nodekit.Place) attacker {
 	t.Helper()
-	e := endsOf(t, hostile)
-	host := hostOutside(t, node)
-	pod := attacker{t, host.random, e.pod, e.peer}
+	if pod, is := at.(*nodekit.Pod); is {
+		e := endsOf(t, pod)
+		return attacker{t, testseed.New(t), e.pod, e.peer}
+	}
+	return attacker{t, testseed.New(t), macOf(t, at), macOf(t, node.Host())}
+}
+
+// attacksOn are those of the host outside, on open ports and on connections of victims, and those of a pod, on the node and its tables. standing are the
+// connections, which must outlive them.
+func attacksOn(t *testing.T, node *nodekit.Node, hostile *nodekit.Pod, victims []*nodekit.Pod) (standing []*revocable, all []attack) {
+	t.Helper()
+	loopbackIsRouted(t, node)
+	host, pod := hostOutside(t, node), attackerAt(t, node, hostile)
 	for _, f := range families {
-		uplink, target := node.UplinkAddr(f.ipv6), paths[0].Addr
-		for _, p := range paths {
-			if p.To != node.OutsideHost() && p.Addr.Is6() == f.ipv6 {
-				target = p.Addr
+		var servers []netip.AddrPort
+		var resets [][]byte
+		for _, victim := range victims {
+			server, done := echoServer(t, "tcp", victim, victim.Addr(f.ipv6))
+			t.Cleanup(done)
+			servers = append(servers, server)
+			in := bothEnds(t, node, node.OutsideHost(), victim, victim.Addr(f.ipv6))
+			out := bothEnds(t, node, victim, node.OutsideHost(), outsideAddr(f.ipv6))
+			for c, end := range map[*revocable]net.Conn{in: in.client, out: out.server} {
+				c.ignoresReset(t, node.OutsideHost(), host.reset(end))
+				standing = append(standing, c)
+				for range 256 {
+					resets = append(resets, host.reset(end))
+				}
 			}
 		}
-		own, gateway := hostile.Addr(f.ipv6), hostile.Gateway(f.ipv6)
+		uplink, own, gateway := node.UplinkAddr(f.ipv6), hostile.Addr(f.ipv6), hostile.Gateway(f.ipv6)
+		others := []netip.Addr{uplink, netip.MustParseAddr("192.0.2.255"), netip.MustParseAddr("127.0.0.1")}
+		if f.ipv6 {
+			others = []netip.Addr{uplink, netip.MustParseAddr("2001:db8:2::"), linkLocalOf(t, node, endsOf(t, hostile).host)}
+		}
 		all = append(all,
 			attack{"the host pings the node " + f.name, node.OutsideHost(), many(func() []byte { return host.ping(host.spoof(f.ipv6), uplink) })},
 			attack{"the host begins connections as others " + f.name, node.OutsideHost(), many(func() []byte {
-				return host.tcp(host.from(host.spoof(f.ipv6)), host.from(target), &layers.TCP{SYN: true})
+				return host.tcp(host.from(host.spoof(f.ipv6)), servers[host.random.IntN(len(servers))], &layers.TCP{SYN: true})
 			})},
-			attack{"the host resets ports " + f.name, node.OutsideHost(), many(func() []byte {
-				return host.tcp(host.from(outsideAddr(f.ipv6)), host.from(target), &layers.TCP{RST: true})
-			})},
+			attack{"the host resets connections " + f.name, node.OutsideHost(), resets},
 			attack{"the pod begins flows " + f.name, hostile, many(func() []byte { return pod.tcp(pod.from(own), pod.from(outsideAddr(f.ipv6)), &layers.TCP{SYN: true}) })},
-			attack{"the pod pings the node " + f.name, hostile, many(func() []byte { return pod.ping(own, gateway) })})
+			attack{"the pod pings the node " + f.name, hostile, many(func() []byte { return pod.ping(own, gateway) })},
+			attack{"the pod tries addresses of the node " + f.name, hostile, many(func() []byte {
+				return pod.datagram(pod.from(own), netip.AddrPortFrom(others[pod.random.IntN(len(others))], 2222))
+			})})
 	}
-	return all
+	return standing, all
 }
 
 // many makes different frames, of which each is sent again after the last.

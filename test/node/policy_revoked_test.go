@@ -16,7 +16,6 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/ctmap"
-	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -38,17 +37,14 @@ func (w *world) revokedClientsStayOut(t *testing.T) {
 	server := w.party("x/a")
 	var all []*revocable
 	for i, f := range families {
-		name := bpf.MapCtEst4
-		if f.ipv6 {
-			name = bpf.MapCtEst6
-		}
-		flows := ctMap(t, w.Node, name)
 		for from, lives := range map[string]bool{"z/a": false, theOutside: false, "x/b": true} {
 			for _, forgotten := range []bool{false, true} {
-				c := bothEnds(t, w.party(from), server, server.addrs[i])
+				client := w.party(from).Place
+				c := bothEnds(t, w.Node, client, server.Place, server.addrs[i])
 				c.name = fmt.Sprintf("%s over %s, forgotten: %t", from, f.name, forgotten)
-				c.flows, c.forgotten, c.lives = flows, forgotten, lives
-				w.ignoresResets(t, c, w.party(from), server)
+				c.forgotten, c.lives = forgotten, lives
+				c.ignoresReset(t, client, attackerAt(t, w.Node, client).reset(c.client))
+				c.ignoresReset(t, server, attackerAt(t, w.Node, server.Place).reset(c.server))
 				all = append(all, c)
 			}
 		}
@@ -77,7 +73,7 @@ func (w *world) revokedClientsStayOut(t *testing.T) {
 }
 
 // bothEnds opens a TCP connection that stays until the test ends, and exchanges what establishes its flow.
-func bothEnds(t *testing.T, from, to nodekit.Place, addr netip.Addr) *revocable {
+func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.Place, addr netip.Addr) *revocable {
 	t.Helper()
 	var listener net.Listener
 	if err := to.Do(func() (err error) {
@@ -93,9 +89,14 @@ func bothEnds(t *testing.T, from, to nodekit.Place, addr netip.Addr) *revocable 
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.server.Close() })
-	if err := errors.Join(passes(c.client, c.server, true), passes(c.server, c.client, true)); err != nil {
+	if err := c.talks(); err != nil {
 		t.Fatal(err)
 	}
+	name := bpf.MapCtEst4
+	if addr.Is6() {
+		name = bpf.MapCtEst6
+	}
+	c.name, c.flows = "to "+c.client.RemoteAddr().String(), ctMap(t, node, name)
 	c.key, _ = ctmap.KeyOf(bpf.CtFlow{Opener: netip.MustParseAddrPort(c.client.LocalAddr().String()),
 		Target: netip.MustParseAddrPort(c.client.RemoteAddr().String()), Protocol: unix.IPPROTO_TCP})
 	return c
@@ -117,36 +118,34 @@ func passes(from, to net.Conn, must bool) error {
 	return err
 }
 
-// ignoresResets sends resets within a connection from both of its ends, with numbers that the other end ignores. They shorten the life of the flow
-// until the connection goes on.
-func (w *world) ignoresResets(t *testing.T, c *revocable, client, server *party) {
+// talks sends one byte each way, which must arrive.
+func (c *revocable) talks() error {
+	return errors.Join(passes(c.client, c.server, true), passes(c.server, c.client, true))
+}
+
+// reset makes a segment that claims to break a connection, from its end at the attacker's place, with a number that the other end ignores.
+func (a attacker) reset(end net.Conn) []byte {
+	return a.tcp(netip.MustParseAddrPort(end.LocalAddr().String()), netip.MustParseAddrPort(end.RemoteAddr().String()), &layers.TCP{RST: true})
+}
+
+// ignoresReset sends a reset within a connection. It shortens the life of the flow until the connection goes on.
+func (c *revocable) ignoresReset(t *testing.T, from nodekit.Place, reset []byte) {
 	t.Helper()
-	random := testseed.New(t)
-	ends := []netip.AddrPort{netip.MustParseAddrPort(c.client.LocalAddr().String()), netip.MustParseAddrPort(c.client.RemoteAddr().String())}
-	for i, p := range []*party{client, server} {
-		sender := attacker{t: t, random: random}
-		if p.pod == nil {
-			sender.source, sender.via = macOf(t, w.OutsideHost()), macOf(t, w.Host())
-		} else {
-			e := endsOf(t, p.pod)
-			sender.source, sender.via = e.pod, e.peer
+	before := c.expires(t)
+	if err := nodekit.SendFrame(from, "eth0", reset); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if int32(c.expires(t)-before) >= 0 {
+			return fmt.Errorf("%s: the flow lives as long as before the reset", c.name)
 		}
-		before := c.expires(t)
-		if err := nodekit.SendFrame(p, "eth0", sender.tcp(ends[i], ends[1-i], &layers.TCP{RST: true})); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, func() error {
-			if int32(c.expires(t)-before) >= 0 {
-				return fmt.Errorf("%s: the flow lives as long as before the reset of %s", c.name, p.name)
-			}
-			return nil
-		})
-		if err := errors.Join(passes(c.client, c.server, true), passes(c.server, c.client, true)); err != nil {
-			t.Fatalf("%s: after a reset of %s that its peer ignores: %v", c.name, p.name, err)
-		}
-		if after := c.expires(t); int32(after-before) < 0 {
-			t.Errorf("%s: the flow has %d ticks less than before the reset of %s, although the connection went on", c.name, before-after, p.name)
-		}
+		return nil
+	})
+	if err := c.talks(); err != nil {
+		t.Fatalf("%s: after a reset that its peer ignores: %v", c.name, err)
+	}
+	if after := c.expires(t); int32(after-before) < 0 {
+		t.Errorf("%s: the flow has %d ticks less than before the reset, although the connection went on", c.name, before-after)
 	}
 }
 
