@@ -120,6 +120,12 @@ func (n *nodes) round(txn statedb.ReadTxn, changed *statedb.WatchSet) (known boo
 	if len(n.undecided) > 0 {
 		return false
 	}
+	servers := map[string][]netip.Addr{} // of the API servers, by the other node that has them
+	for _, addr := range n.servers {
+		owner := n.owner(txn, addr)
+		servers[owner] = append(servers[owner], addr)
+	}
+	delete(servers, "")
 	var put []ipcache.Claim
 	var remove []netip.Prefix
 	for addr := range n.touched {
@@ -131,13 +137,18 @@ func (n *nodes) round(txn statedb.ReadTxn, changed *statedb.WatchSet) (known boo
 			n.problems[addr] = problems
 			n.refused += len(problems)
 		}
+		owner := n.owner(txn, addr)
+		if number == identity.RemoteNode && slices.Contains(n.all.Node(owner).Routers, addr) &&
+			slices.ContainsFunc(servers[owner], func(server netip.Addr) bool { return server.Is4() == addr.Is4() }) {
+			number = identity.KubeAPIServer // its processes send from there through the tunnel
+		}
 		if number == identity.Unknown {
 			delete(n.claimed, addr)
 			remove = append(remove, prefix)
 			continue
 		}
 		n.claimed[addr] = struct{}{}
-		put = append(put, ipcache.Claim{Prefix: prefix, Identity: number, Node: n.owner(txn, addr), Source: ipcache.SourceNode})
+		put = append(put, ipcache.Claim{Prefix: prefix, Identity: number, Node: owner, Source: ipcache.SourceNode})
 	}
 	n.touched = map[netip.Addr]struct{}{} // a map that was large stays so
 	n.IPCache.Update(ipcache.OwnerNodes, put, remove, complete)
@@ -150,6 +161,9 @@ func (n *nodes) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	changed.Add(serversChanged)
 	for addr := range clusternodes.Differing(n.servers, servers) {
 		n.touched[addr] = struct{}{}
+		for _, router := range n.all.Node(n.owner(txn, addr)).Routers {
+			n.touched[router] = struct{}{}
+		}
 	}
 	n.servers = servers
 	var names []string

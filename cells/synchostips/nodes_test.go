@@ -124,6 +124,11 @@ func wholeClaims(txn statedb.ReadTxn, p nodeParams) (claims claimSet, refused in
 		if who[addr] == identity.RemoteNode {
 			who[addr] = identity.KubeAPIServer
 		}
+		for _, router := range byName[owners[addr]].Routers {
+			if owners[router] == owners[addr] && router.Is4() == addr.Is4() && who[router] == identity.RemoteNode {
+				who[router] = identity.KubeAPIServer
+			}
+		}
 	}
 	claims = claimSet{}
 	for addr, number := range who {
