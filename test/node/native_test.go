@@ -201,6 +201,7 @@ func policiesBetweenNodes(t *testing.T, all []kubeNode) {
 		}
 	}
 	t.Run("labels have changed", verdicts)
+	t.Run("processes of the nodes", func(t *testing.T) { processesOfNodes(t, all, true) })
 }
 
 // awaitIdentity waits until a node knows the identity of an address.

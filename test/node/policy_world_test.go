@@ -25,7 +25,7 @@ type world struct {
 type party struct {
 	nodekit.Place
 	name  string        // "namespace/pod", "node" or "outside"
-	addrs [2]netip.Addr // IPv4, IPv6
+	addrs [2]netip.Addr // IPv4, IPv6; not valid without the family
 	pod   *nodekit.Pod  // nil for the node and the host outside
 }
 
@@ -245,7 +245,11 @@ func (w *world) flows(services []service) (all []flow) {
 				continue
 			}
 			for _, s := range services {
-				all = append(all, flow{from.name, to.name, false, s.protocol, s.port}, flow{from.name, to.name, true, s.protocol, s.port})
+				for i, addr := range to.addrs {
+					if addr.IsValid() {
+						all = append(all, flow{from.name, to.name, i == 1, s.protocol, s.port})
+					}
+				}
 			}
 		}
 	}
