@@ -44,35 +44,45 @@ func servicesBetweenNodesThat(t *testing.T, areReady func(*testing.T, []kubeNode
 			client := one.startPod(t, "client", map[string]string{"app": "client"})
 			neighbour := two.startPod(t, "neighbour", map[string]string{"app": "client"})
 			for _, family := range families {
-				clusterIP := serveFar(t, one, server, family.ipv6)
-				for _, n := range all {
-					n.awaitRow(t, "frontends", netip.AddrPortFrom(n.UplinkAddr(family.ipv6), farNodePort).String())
-				}
-				at := netip.AddrPortFrom(server.Addr(family.ipv6), farPort)
-				for name, path := range map[string]struct {
-					from nodekit.Place
-					to   netip.AddrPort
-				}{
-					"a pod of the other node":          {client, netip.AddrPortFrom(clusterIP, farService)},
-					"a pod of the same node":           {neighbour, netip.AddrPortFrom(clusterIP, farService)},
-					"the other node":                   {one.Host(), netip.AddrPortFrom(clusterIP, farService)},
-					"the same node":                    {two.Host(), netip.AddrPortFrom(clusterIP, farService)},
-					"a pod by the node port of a node": {client, netip.AddrPortFrom(two.UplinkAddr(family.ipv6), farNodePort)},
-					"outside by the other node":        {one.OutsideHost(), netip.AddrPortFrom(one.UplinkAddr(family.ipv6), farNodePort)},
-					"outside by the same node":         {one.OutsideHost(), netip.AddrPortFrom(two.UplinkAddr(family.ipv6), farNodePort)},
-				} {
-					if _, isPod := path.from.(*nodekit.Pod); mode.packets && !isPod && path.to.Port() == farService {
-						continue // a process of a node needs the translation at sockets, or kube-proxy
-					}
-					if err := nodekit.TCPThrough(path.from, path.to, server, at, 1<<16); err != nil {
-						t.Errorf("%s, TCP from %s to %s: %v", family.name, name, path.to, err)
-					}
-					if err := nodekit.UDPThrough(path.from, path.to, server, at, 100); err != nil {
-						t.Errorf("%s, UDP from %s to %s: %v", family.name, name, path.to, err)
-					}
-				}
+				t.Run(family.name, func(t *testing.T) { serveBetweenNodes(t, all, client, neighbour, server, family.ipv6, mode.packets) })
 			}
 		})
+	}
+}
+
+// serveBetweenNodes tries a service of one family whose only backend is a server of the second node, as its neighbour is. packets says that sockets are left alone.
+func serveBetweenNodes(t *testing.T, all []kubeNode, client, neighbour, server *nodekit.Pod, ipv6, packets bool) {
+	t.Helper()
+	one, two := all[0], all[1]
+	clusterIP := serveFar(t, one, server, ipv6)
+	for _, n := range all {
+		n.awaitRow(t, "frontends", netip.AddrPortFrom(n.UplinkAddr(ipv6), farNodePort).String())
+	}
+	at := netip.AddrPortFrom(server.Addr(ipv6), farPort)
+	for name, path := range map[string]struct {
+		from nodekit.Place
+		to   netip.AddrPort
+	}{
+		"a pod of the other node":                         {client, netip.AddrPortFrom(clusterIP, farService)},
+		"a pod of the same node":                          {neighbour, netip.AddrPortFrom(clusterIP, farService)},
+		"the backend itself":                              {server, netip.AddrPortFrom(clusterIP, farService)},
+		"the other node":                                  {one.Host(), netip.AddrPortFrom(clusterIP, farService)},
+		"the same node":                                   {two.Host(), netip.AddrPortFrom(clusterIP, farService)},
+		"a pod by the node port of a node":                {client, netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
+		"the backend itself by the node port of its node": {server, netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
+		"the backend itself by that of the other node":    {server, netip.AddrPortFrom(one.UplinkAddr(ipv6), farNodePort)},
+		"outside by the other node":                       {one.OutsideHost(), netip.AddrPortFrom(one.UplinkAddr(ipv6), farNodePort)},
+		"outside by the same node":                        {one.OutsideHost(), netip.AddrPortFrom(two.UplinkAddr(ipv6), farNodePort)},
+	} {
+		if _, isPod := path.from.(*nodekit.Pod); packets && !isPod && path.to.Port() == farService {
+			continue // a process of a node needs the translation at sockets, or kube-proxy
+		}
+		if err := nodekit.TCPThrough(path.from, path.to, server, at, 1<<16); err != nil {
+			t.Errorf("TCP from %s to %s: %v", name, path.to, err)
+		}
+		if err := nodekit.UDPThrough(path.from, path.to, server, at, 100); err != nil {
+			t.Errorf("UDP from %s to %s: %v", name, path.to, err)
+		}
 	}
 }
 
