@@ -2,6 +2,8 @@ package node_test
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,9 +88,11 @@ func newKubeCluster(t *testing.T, nodes int, agentArgs ...string) (*nodekit.Clus
 	return c, all
 }
 
-// putNode makes the Node object with these addresses, or changes them.
+// putNode makes the Node object with these addresses, and ranges of their families, or changes them.
 func (n kubeNode) putNode(addrs ...netip.Addr) {
-	ranges := n.PodRanges()
+	ranges := slices.DeleteFunc(n.PodRanges(), func(cidr string) bool {
+		return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is6() == strings.Contains(cidr, ":") })
+	})
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name(), UID: types.UID("uid-" + n.Name())},
 		Spec: corev1.NodeSpec{PodCIDR: ranges[0], PodCIDRs: ranges}}
 	for _, addr := range addrs {

@@ -57,7 +57,7 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	reachBetween(t, two, one, pods)
 }
 
-// Nodes and their pods have IPv6 alone, and reach each other over the routes between the nodes.
+// Nodes and their pods have IPv6 alone, and reach each other over the routes between the nodes, also by services and under policies.
 func TestPrivilegedNative_WithoutIPv4(t *testing.T) {
 	t.Parallel()
 	withoutIPv4(t, "--routing-mode=native", "--auto-direct-node-routes")
@@ -65,8 +65,9 @@ func TestPrivilegedNative_WithoutIPv4(t *testing.T) {
 
 func withoutIPv4(t *testing.T, args ...string) {
 	t.Helper()
-	c := newCluster(t, 2, append(args, "--enable-ipv4=false")...)
-	for _, n := range c.Nodes {
+	c, all := newKubeCluster(t, 2, append(args, "--enable-ipv4=false")...)
+	for _, n := range all {
+		n.putNode(n.UplinkAddr(true))
 		if err := n.Do(func() error {
 			return errors.Join(delAddr("eth0", netip.PrefixFrom(n.UplinkAddr(false), 24)), // and the default route with it
 				defaultRouteIPv6("eth0"))
@@ -75,8 +76,10 @@ func withoutIPv4(t *testing.T, args ...string) {
 		}
 	}
 	startAgents(t, c)
-	one, two := c.Nodes[0], c.Nodes[1]
-	client, server := addPod(t, one, "client"), addPod(t, two, "server")
+	one, two := all[0], all[1]
+	client := one.startPod(t, "client", map[string]string{"app": "client"})
+	neighbour := two.startPod(t, "neighbour", map[string]string{"app": "client"})
+	server := two.startPod(t, "server", map[string]string{"app": "server"})
 	for _, n := range c.Nodes {
 		eventually(t, func() error { return routesTo(t, n, 1) })
 	}
@@ -89,6 +92,8 @@ func withoutIPv4(t *testing.T, args ...string) {
 	if err := nodekit.TCP(client, one.OutsideHost(), outsideAddr(true), 1<<16); err != nil {
 		t.Errorf("a pod to the outside: %v", err)
 	}
+	t.Run("services", func(t *testing.T) { serveBetweenNodes(t, all, client, neighbour, server, true, false) })
+	t.Run("policies", func(t *testing.T) { processesOfNodes(t, all, false) })
 }
 
 // While an agent is dead, another node gets pod ranges of which it does not know. Datagrams to a pod there leave under the address of the node, as those to the

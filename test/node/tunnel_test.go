@@ -162,7 +162,7 @@ func TestPrivilegedTunnel_NodesOfDifferentUnderlays(t *testing.T) {
 	}
 }
 
-// The tunnel needs one family only: pods with IPv6 alone reach each other.
+// The tunnel needs one family only: pods with IPv6 alone reach each other, also by services and under policies.
 func TestPrivilegedTunnel_WithoutIPv4(t *testing.T) {
 	t.Parallel()
 	withoutIPv4(t, "--routing-mode=tunnel")
