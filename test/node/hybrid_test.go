@@ -230,6 +230,12 @@ func TestPrivilegedHybrid_ServicesBetweenNodes(t *testing.T) {
 	servicesBetweenNodesThat(t, bothDirect, "--routing-mode=hybrid")
 }
 
+// Nodes with IPv6 alone test the path past the tunnel, and take it.
+func TestPrivilegedHybrid_WithoutIPv4(t *testing.T) {
+	t.Parallel()
+	withoutIPv4(t, bothDirect, "--routing-mode=hybrid")
+}
+
 // A policy on one node selects pods of another node by their labels, whose packets come past the tunnel.
 func TestPrivilegedHybrid_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()

@@ -60,10 +60,19 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 // Nodes and their pods have IPv6 alone, and reach each other over the routes between the nodes, also by services and under policies.
 func TestPrivilegedNative_WithoutIPv4(t *testing.T) {
 	t.Parallel()
-	withoutIPv4(t, "--routing-mode=native", "--auto-direct-node-routes")
+	withoutIPv4(t, haveARoute, "--routing-mode=native", "--auto-direct-node-routes")
 }
 
-func withoutIPv4(t *testing.T, args ...string) {
+// haveARoute waits until each of two nodes has one route to the other.
+func haveARoute(t *testing.T, all []kubeNode) {
+	t.Helper()
+	for _, n := range all {
+		eventually(t, func() error { return routesTo(t, n.Node, 1) })
+	}
+}
+
+// withoutIPv4 starts nodes with IPv6 alone, which are ready when a function returns, and sends between them.
+func withoutIPv4(t *testing.T, areReady func(*testing.T, []kubeNode), args ...string) {
 	t.Helper()
 	c, all := newKubeCluster(t, 2, append(args, "--enable-ipv4=false")...)
 	for _, n := range all {
@@ -80,9 +89,7 @@ func withoutIPv4(t *testing.T, args ...string) {
 	client := one.startPod(t, "client", map[string]string{"app": "client"})
 	neighbour := two.startPod(t, "neighbour", map[string]string{"app": "client"})
 	server := two.startPod(t, "server", map[string]string{"app": "server"})
-	for _, n := range c.Nodes {
-		eventually(t, func() error { return routesTo(t, n, 1) })
-	}
+	areReady(t, all)
 	addr := server.Addr(true)
 	for _, from := range []nodekit.Place{client, one.Host()} {
 		if err := errors.Join(nodekit.Ping(from, addr, 4000), nodekit.TCP(from, server, addr, 1<<20), nodekit.UDP(from, server, addr, 100)); err != nil {

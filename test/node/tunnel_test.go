@@ -165,7 +165,7 @@ func TestPrivilegedTunnel_NodesOfDifferentUnderlays(t *testing.T) {
 // The tunnel needs one family only: pods with IPv6 alone reach each other, also by services and under policies.
 func TestPrivilegedTunnel_WithoutIPv4(t *testing.T) {
 	t.Parallel()
-	withoutIPv4(t, "--routing-mode=tunnel")
+	withoutIPv4(t, haveARoute, "--routing-mode=tunnel")
 }
 
 // While the API server is away a new pod has a number of its node alone. It reaches pods of other nodes all the same.
