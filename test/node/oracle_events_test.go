@@ -43,9 +43,7 @@ func (o *oracle) round(t *testing.T) {
 		other.blind = o.random.IntN(2) == 0
 		t.Logf("%v %s %s; the agent of %s is dead: %v", o.traffic.at(), n.Name(), event.what, other.Name(), other.blind)
 		if other.blind {
-			if err := other.KillAgent(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			o.kill(t, other)
 		}
 		event.do(t, n)
 		if other.blind {
@@ -99,6 +97,7 @@ func (o *oracle) leave(t *testing.T, n *oracleNode) {
 	}
 	n.server.Remove(kubeapi.Nodes, "", n.Name())
 	n.server.Remove(kubeapi.CiliumNodes, "", n.Name())
+	o.changed = time.Now()
 }
 
 // rejoin makes the object of a node that is new to the cluster, starts its agent, and its pods.
@@ -230,9 +229,7 @@ func (o *oracle) getsAddresses(t *testing.T, n *oracleNode) {
 
 // agentIsKilled starts the agent again after a while.
 func (o *oracle) agentIsKilled(t *testing.T, n *oracleNode) {
-	if err := n.KillAgent(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	o.kill(t, n)
 	time.Sleep(time.Duration(o.random.Int64N(int64(time.Second))))
 	o.start(t, n)
 }

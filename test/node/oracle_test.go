@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -103,9 +105,10 @@ type oracle struct {
 	random  *rand.Rand
 	nodes   []*oracleNode
 	traffic *oracleTraffic
-	other   string // agent to which nodes go
-	made    int    // names so far
-	young   bool   // flows have begun on a node whose agent was dead
+	other   string    // agent to which nodes go
+	made    int       // names so far
+	changed time.Time // when nodes did last
+	young   bool      // flows have begun on a node whose agent was dead
 
 	replaced func(n kubeNode, upgraded bool) // waits until the programs of that agent run
 
@@ -130,7 +133,7 @@ type oracleNode struct {
 
 func newOracle(t *testing.T, mode oracleMode) *oracle {
 	t.Helper()
-	c, all := newKubeCluster(t, 4, append([]string{noProvisional}, mode.args...)...)
+	c, all := newKubeCluster(t, 4, append([]string{noProvisional, "--k8s-snapshot-interval=1s"}, mode.args...)...)
 	o := &oracle{mode: mode, random: testseed.New(t), traffic: startOracleTraffic(t), were: map[netip.Addr]bool{}}
 	all[0].server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "talkers", UID: "u"},
 		Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "talker"}},
@@ -192,6 +195,23 @@ func (o *oracle) putAs(n *oracleNode, uid types.UID) {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: addr.String()})
 	}
 	n.server.Put(node)
+	o.changed = time.Now()
+}
+
+// kill ends the agent of a node once its copy of the objects on disk is as new as the nodes. An agent that begins with an older one believes that it still has its
+// former pod ranges, which may be another node's by now, until the API server has answered.
+func (o *oracle) kill(t *testing.T, n *oracleNode) {
+	t.Helper()
+	eventually(t, func() error {
+		file, err := os.Stat(filepath.Join(n.Dir, "lib", "k8s-snapshot"))
+		if err == nil && file.ModTime().Before(o.changed) {
+			err = fmt.Errorf("the copy on disk of %s is of %v", n.Name(), file.ModTime())
+		}
+		return err
+	})
+	if err := n.KillAgent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // oracleYouth is longer than a node takes to end a flow that began under its own address, because it did not know the range of the other pod. Such a flow goes on by
