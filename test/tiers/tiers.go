@@ -41,7 +41,7 @@ var tiers = []tier{
 	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, noSeed, false},
 	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, constantSeed, false},
 	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 230 * time.Second, machine, treeSeed, true},
-	{"node", "the real agent and plugin on private nodes", 640 * time.Second, node, treeSeed, true},
+	{"node", "the real agent and plugin on private nodes", 760 * time.Second, node, treeSeed, true},
 	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, constantSeed, true},
 	{"kube", "a real Kubernetes", 550 * time.Second, kube, treeSeed, true},
 }
