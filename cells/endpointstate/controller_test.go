@@ -205,3 +205,31 @@ func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
 		require.Empty(t, marked)
 	})
 }
+
+// TestWait_AChangeBesideOneOfEntries: an endpoint that goes changes its attachment and its entry in ipcache at once, after the snapshot of a pass. The next pass must
+// not wait for the full one, a minute later.
+func TestWait_AChangeBesideOneOfEntries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := world(t, 1)
+		f, err := c.subscribe()
+		require.NoError(t, err)
+		defer f.close()
+		c.next(f, c.DB.ReadTxn(), statedb.NewWatchSet())
+		touch := func() {
+			entry := ipcache.NewEntry(ipcache.Claim{Prefix: netip.MustParsePrefix("192.0.2.1/32"), Identity: 7, Source: ipcache.SourceLocal}, ipcache.OwnerHost)
+			txn := c.DB.WriteTxn(c.Attachments, c.Ipcache)
+			defer txn.Commit()
+			insert(t, txn, c.Attachments.(statedb.RWTable[*attachments.Attachment]), &attachments.Attachment{Kind: attachments.PodLink, Device: "lxc1", IfIndex: 1, Hook: "both", EndpointID: 1})
+			insert(t, txn, c.Ipcache.(statedb.RWTable[*ipcache.Entry]), entry)
+		}
+		touch()
+		txn, changed := c.DB.ReadTxn(), statedb.NewWatchSet()
+		touch()
+		c.next(f, txn, changed)
+		began := time.Now()
+		full, alive := c.wait(t.Context(), f, changed)
+		require.True(t, alive)
+		require.False(t, full, "the change was slept over for %v", time.Since(began))
+	})
+}

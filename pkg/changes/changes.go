@@ -29,7 +29,7 @@ func Follow[R any](txn statedb.WriteTxn, table statedb.Table[R]) (*Feed[R], erro
 }
 
 // UpTo hands over all changes that a snapshot has and that were not handed over yet, of each row the last, and adds to changed
-// what closes when there is more. It may wait for the commit of somebody else to come to its end, so the snapshot must not be a
+// what closes when there is more. No other feed adds the same channel, so whoever waits for several feeds can tell which of them has more. It may wait for the commit of somebody else to come to its end, so the snapshot must not be a
 // transaction that writes to the table.
 func (f *Feed[R]) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (list []statedb.Change[R]) {
 	if revision := f.table.Revision(txn); revision > f.upTo {
@@ -42,8 +42,19 @@ func (f *Feed[R]) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (list []s
 		list = append(list, change)
 	}
 	_, more := f.rows.Next(txn) // the first call after the last row says what to wait for
+	select {
+	case <-more: // there is more already; then all iterators of statedb return one channel that is closed
+		more = closedChannel()
+	default:
+	}
 	changed.Add(more)
 	return list
+}
+
+func closedChannel() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
 }
 
 // Close ends the subscription. That of nobody ends as well.

@@ -134,3 +134,36 @@ func TestUpTo_WaitsWhenThereIsNothing(t *testing.T) {
 	require.Empty(t, f.UpTo(old, statedb.NewWatchSet()), "an older snapshot has nothing new")
 	quiet()
 }
+
+// TestUpTo_ChannelsAreOfOneFeed: a commit to both tables after the snapshot closes what both feeds wait for. With one channel for both, who asks which of them has
+// more after each wait takes the change of the one for that of the other, and sleeps over it.
+func TestUpTo_ChannelsAreOfOneFeed(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	a, b := newTable(t, db, "a"), newTable(t, db, "b")
+	feeds := []*changes.Feed[row]{follow(t, db, a), follow(t, db, b)}
+	insert := func(version uint64) {
+		txn := db.WriteTxn(a, b)
+		defer txn.Commit()
+		for _, table := range []statedb.RWTable[row]{a, b} {
+			_, _, err := table.Insert(txn, row{id: 1, version: version})
+			require.NoError(t, err)
+		}
+	}
+	insert(1)
+	for _, f := range feeds {
+		f.UpTo(db.ReadTxn(), statedb.NewWatchSet())
+	}
+	insert(2)
+	txn := db.ReadTxn()
+	insert(3)
+	sets := []*statedb.WatchSet{statedb.NewWatchSet(), statedb.NewWatchSet()}
+	for i, f := range feeds {
+		require.Equal(t, uint64(2), f.UpTo(txn, sets[i])[0].Object.version)
+	}
+	closed, err := sets[0].Wait(t.Context(), 0)
+	require.NoError(t, err)
+	require.False(t, sets[1].HasAny(closed), "both feeds wait for the same channel")
+	_, err = sets[1].Wait(t.Context(), 0)
+	require.NoError(t, err)
+}
