@@ -98,8 +98,13 @@ func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 	}
 	var has [Egress + 1]bool
 	for _, s := range sections {
-		rules, given := c.rules(path, s, fields[s.field])
+		rules, required, given := c.rules(path, s, fields[s.field])
 		has[s.direction] = has[s.direction] || given
+		for _, r := range required {
+			if !r.Deny || !closed { // what is denied is not narrowed by what may mean something else
+				part.Requirements = append(part.Requirements, r)
+			}
+		}
 		for _, r := range rules {
 			if r.Deny || !closed {
 				part.Rules = append(part.Rules, r)
@@ -114,26 +119,27 @@ func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 }
 
 // rules reads one section. A section that is absent, null or empty is not given: it has no effect at all.
-func (c *ciliumParser) rules(path string, s section, raw json.RawMessage) (rules []Rule, given bool) {
+func (c *ciliumParser) rules(path string, s section, raw json.RawMessage) (rules []Rule, required []PeerRequirement, given bool) {
 	path += "." + s.field
 	var items []json.RawMessage
 	if len(raw) == 0 {
-		return nil, false
+		return nil, nil, false
 	}
 	if err := decode(raw, &items); err != nil {
 		c.policy.invalid(path, "it cannot be read ("+short(err)+"): "+outcome(s.deny)+"; correct it")
 		if s.deny {
 			rules = []Rule{{Path: path, Direction: s.direction, Deny: true, Peers: Peers{Any: true}, Ports: Ports{Any: true}}}
 		}
-		return rules, true
+		return rules, nil, true
 	}
 	for i, item := range items {
 		r := ciliumRule{ciliumParser: c, path: fmt.Sprintf("%s[%d]", path, i), section: s}
 		if rule, ok := r.parse(item); ok {
 			rules = append(rules, rule)
 		}
+		required = append(required, r.required...)
 	}
-	return rules, len(items) > 0
+	return rules, required, len(items) > 0
 }
 
 // subject reads the endpoints that a spec is for. nobody means none: the spec is for nodes, or cannot be read and is one of the cluster. closed means that

@@ -18,22 +18,24 @@ type kind struct {
 	read  func(r *ciliumRule, path string, item json.RawMessage) ([]Peer, error) // nil: not supported
 	// advice is what to write instead of a kind that is not supported.
 	advice string
-	// narrows: it only takes away from what the other kinds choose.
-	narrows bool
+}
+
+// side begins the names of the fields that choose peers.
+func (r *ciliumRule) side() string {
+	if r.direction == Egress {
+		return "to"
+	}
+	return "from"
 }
 
 // kinds are those of the rule's direction.
 func (r *ciliumRule) kinds() []kind {
-	side := "from"
-	if r.direction == Egress {
-		side = "to"
-	}
+	side := r.side()
 	kinds := []kind{
 		{field: side + "Endpoints", read: (*ciliumRule).endpoints},
 		{field: side + "CIDR", read: (*ciliumRule).cidr},
 		{field: side + "CIDRSet", read: (*ciliumRule).cidrSet},
 		{field: side + "Entities", read: (*ciliumRule).entity},
-		{field: side + "Requires", advice: "put the labels into " + side + "Endpoints", narrows: true},
 		{field: side + "Nodes", advice: "use " + side + "Entities or CIDRs"},
 		{field: side + "Groups", advice: "use CIDRs"},
 	}
@@ -58,10 +60,6 @@ func (r *ciliumRule) peers() Peers {
 		if err := decode(raw, &items); err != nil {
 			r.invalid(kind.field, short(err))
 			r.anyPeers = true
-			continue
-		}
-		if kind.narrows { // what it takes away is not known, even when it is empty
-			r.unsupported(kind.field, kind.field+" is not supported", kind.advice)
 			continue
 		}
 		given = true
@@ -117,16 +115,24 @@ func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error
 	if selector.isAPIServer() {
 		return r.env.apiServers(), nil
 	}
-	for _, q := range selector.Requirements {
-		if slices.Contains([]string{"cidr", "cidrgroup", "fqdn"}, q.Source) {
-			r.unsupported(path, "choosing peers by a label of the source "+q.Source+" is not supported", "use CIDRs")
-			return nil, errReported
-		}
+	if r.asksForOtherSources(path, selector) {
+		return nil, errReported
 	}
 	if !r.policy.onlyKept(r.path+"."+path, selector, r.deny, r.env) {
 		r.closed = true
 	}
 	return []Peer{{Labels: selector}}, nil
+}
+
+// asksForOtherSources reports labels of peers outside the cluster, which identities here do not have.
+func (r *ciliumRule) asksForOtherSources(path string, s *Selector) bool {
+	for _, q := range s.Requirements {
+		if slices.Contains([]string{"cidr", "cidrgroup", "fqdn"}, q.Source) {
+			r.unsupported(path, "choosing peers by a label of the source "+q.Source+" is not supported", "use CIDRs")
+			return true
+		}
+	}
+	return false
 }
 
 func (r *ciliumRule) cidr(_ string, item json.RawMessage) ([]Peer, error) {
@@ -246,6 +252,6 @@ func (r *ciliumRule) cluster(path string) []Peer {
 		pods.Requirements = []Requirement{{Source: sourceK8s, Key: labels.KeyCluster, Operator: In, Values: []string{r.env.Cluster}}}
 	}
 	r.policy.onlyKept(r.path+"."+path, pods, r.deny, r.env)
-	return append(r.env.apiServers(), Peer{Labels: pods}, Peer{Identities: []uint32{identity.Host, identity.RemoteNode, identity.Health,
+	return append(r.env.apiServers(), Peer{Labels: pods, Entity: true}, Peer{Identities: []uint32{identity.Host, identity.RemoteNode, identity.Health,
 		identity.Init, identity.Unmanaged, ingressIdentity}})
 }

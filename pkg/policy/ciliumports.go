@@ -52,7 +52,7 @@ func (r *ciliumRule) list(field string, raw json.RawMessage, read func(path stri
 }
 
 // inside are fields of toPorts that look into connections. A rule that denies denies all of them.
-var inside = []string{"rules", "serverNames", "terminatingTLS", "originatingTLS", "listener"}
+var inside = []string{"rules", "terminatingTLS", "originatingTLS", "listener"}
 
 func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) error {
 	fields, err := object(item)
@@ -64,11 +64,17 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 			r.unsupported(path+"."+field, "toPorts."+field+" is not supported", "leave it out to mean all connections on the port")
 		}
 	}
-	for _, field := range unknown(fields, append([]string{"ports"}, inside...)...) {
+	for _, field := range unknown(fields, append([]string{"ports", "serverNames"}, inside...)...) {
 		r.unsupported(path+"."+field, "the field is not known here", "leave it out")
 		r.anyPorts = true
 	}
-	r.list(path+".ports", fields["ports"], func(_ string, item json.RawMessage) error { return ports.addCilium(item) })
+	var these Ports
+	r.list(path+".ports", fields["ports"], func(_ string, item json.RawMessage) error { return these.addCilium(item) })
+	ports.Any = ports.Any || these.Any
+	ports.List = append(ports.List, these.List...)
+	if names, found := fields["serverNames"]; found && !saysNothing(names) {
+		r.refuse(path+".serverNames", "toPorts.serverNames is not supported", "leave it out to mean all connections on the port", these)
+	}
 	return nil
 }
 

@@ -2,6 +2,8 @@ package policy
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 )
 
 // ciliumRule reads one item of a section. What it cannot enforce is a problem. Then a rule that allows is left out, and one
@@ -14,6 +16,10 @@ type ciliumRule struct {
 	fields map[string]json.RawMessage
 	// closed: the rule must not allow anything. anyPeers and anyPorts: what it denies cannot be narrowed by them.
 	closed, anyPeers, anyPorts bool
+	// refused are ports of which the rule allows only connections that the datapath cannot tell from others: all of them are denied.
+	refused Ports
+	// required is what peers must have besides, in all rules.
+	required []PeerRequirement
 }
 
 func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
@@ -26,16 +32,23 @@ func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
 		}
 		r.invalid("", why)
 		r.anyPeers, r.anyPorts = true, true
+		if _, found := r.fields[r.side()+"Requires"]; found {
+			r.unmet(r.side() + "Requires")
+		}
 	} else {
 		rule.Peers = r.peers()
 		rule.Ports = r.ports()
-		r.others()
+		r.requirements()
+		r.others(rule.Ports)
 	}
+	refuses := !r.closed && (r.refused.Any || len(r.refused.List) > 0)
 	switch {
 	case r.closed && !r.deny:
 		return Rule{}, false
 	case !r.closed && rule.Peers.Any && rule.Ports.Any && !r.given():
-		return Rule{}, false // an item that says nothing isolates and does nothing else
+		return Rule{}, false // an item that says nothing about peers and ports isolates and does nothing else
+	case refuses:
+		rule.Deny, rule.Ports = true, r.refused
 	}
 	if r.anyPeers {
 		rule.Peers = Peers{Any: true}
@@ -58,9 +71,60 @@ func (r *ciliumRule) given() bool {
 	return ports || icmps
 }
 
+// requirements reads fromRequires or toRequires, which select nobody by themselves.
+func (r *ciliumRule) requirements() {
+	field := r.side() + "Requires"
+	raw, found := r.fields[field]
+	if !found {
+		return
+	}
+	var items []json.RawMessage
+	if err := decode(raw, &items); err != nil {
+		r.invalid(field, short(err))
+		r.unmet(field)
+	}
+	for i, item := range items {
+		path := fmt.Sprintf("%s[%d]", field, i)
+		selector, err := r.peerSelector(item)
+		if err != nil {
+			r.invalid(path, short(err))
+			r.unmet(path)
+			continue
+		}
+		if r.asksForOtherSources(path, selector) || r.asksForHidden(path, selector) {
+			r.unmet(path)
+			continue
+		}
+		r.required = append(r.required, PeerRequirement{Path: r.path + "." + path, Direction: r.direction, Deny: r.deny, Labels: *selector})
+	}
+	if len(items) > 0 && r.given() && !slices.ContainsFunc(r.kinds(), func(k kind) bool { return r.fields[k.field] != nil }) {
+		r.invalid(field, field+" selects no peer by itself, and there is none beside it")
+	}
+}
+
+// asksForHidden reports a requirement about a label that is not part of identities, so that no peer can be held to it.
+func (r *ciliumRule) asksForHidden(path string, s *Selector) bool {
+	i := slices.IndexFunc(s.Requirements, func(q Requirement) bool { return !r.env.keeps(&q) })
+	if i < 0 {
+		return false
+	}
+	r.closed = true
+	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonLabel, Message: "the label " + quote(s.Requirements[i].Source+":"+s.Requirements[i].Key) +
+		" is not part of identities: " + outcome(r.deny) + "; require another label, or add it to --labels"})
+	return true
+}
+
+// unmet adds a requirement that no peer has, in place of one that cannot be checked. What rules deny is not narrowed by it.
+func (r *ciliumRule) unmet(field string) {
+	if !r.deny {
+		r.required = append(r.required, PeerRequirement{Path: r.path + "." + field, Direction: r.direction,
+			Labels: Selector{Requirements: []Requirement{{Source: AnySource, Key: "a requirement that cannot be checked", Operator: In}}}})
+	}
+}
+
 // others reads what is neither peers nor ports.
-func (r *ciliumRule) others() {
-	known := []string{"toPorts", "icmps", "authentication"}
+func (r *ciliumRule) others(ports Ports) {
+	known := []string{"toPorts", "icmps", "authentication", r.side() + "Requires"}
 	for _, kind := range r.kinds() {
 		known = append(known, kind.field)
 	}
@@ -76,8 +140,21 @@ func (r *ciliumRule) others() {
 		Mode string `json:"mode"`
 	}
 	if err := decode(raw, &authentication); err != nil || authentication.Mode != "disabled" {
-		r.unsupported("authentication", "authentication of peers is not supported", "leave it out, or set its mode to disabled")
+		r.refuse("authentication", "authentication of peers is not supported", "leave it out, or set its mode to disabled", ports)
 	}
+}
+
+// refuse says that a rule that allows asks for a property of connections that the datapath cannot check. In Cilium it holds for the rule's peers and ports
+// whatever other rules allow, so their connections are denied.
+func (r *ciliumRule) refuse(field, what, advice string, ports Ports) {
+	if r.deny {
+		r.unsupported(field, what, advice)
+		return
+	}
+	r.refused.Any = r.refused.Any || ports.Any
+	r.refused.List = append(r.refused.List, ports.List...)
+	r.policy.add(Problem{Path: r.path + "." + field, Reason: ReasonUnsupported,
+		Message: what + ": the rule allows nothing, and connections with its peers on these ports are denied, also where another rule allows them; " + advice})
 }
 
 // unsupported says that a field asks for something that is not enforced.

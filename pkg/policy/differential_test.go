@@ -58,7 +58,8 @@ func TestEvaluate_AgreesWithANaiveEvaluator(t *testing.T) {
 			}
 			small := policytest.Shrink(w, func(w *policytest.World) bool { what, _ := disagreement(w, w.Policies(), i); return what != "" })
 			what, _ = disagreement(small, small.Policies(), i)
-			t.Fatalf("%s\n%s", what, small)
+			first, _ := disagreement(w, policies, i)
+			t.Fatalf("%s\n%s\nbefore it was made smaller: %s\n%s", what, small, first, w)
 		}
 	}
 	t.Logf("%d verdicts, by what they rest on: %v", worlds*questionsPerWorld, count)

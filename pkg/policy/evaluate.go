@@ -83,16 +83,26 @@ func judge(policies []*Policy, options Options, q *Question, audited bool) Judge
 	case options.AllowLocalhost && q.Direction == Ingress && q.Peer.Identity == identity.Host:
 		return Judgement{Verdict: Allow, Basis: LocalHost}
 	}
-	var t tally
+	type selecting struct {
+		policy *Policy
+		part   *Part
+	}
+	var parts []selecting
+	var required Requirements
 	for _, p := range policies {
 		if p.Audit && !audited {
 			continue
 		}
 		for i := range p.Parts {
 			if part := &p.Parts[i]; part.Subject.Matches(q.Subject.Labels) {
-				t.add(p, part, options, q)
+				parts = append(parts, selecting{p, part})
+				required.Add(p.Ref, part, q.Direction)
 			}
 		}
+	}
+	var t tally
+	for _, one := range parts {
+		t.add(one.policy, one.part, &required, options, q)
 	}
 	return t.judgement(options, q.Peer.Identity == identity.Unknown)
 }
@@ -104,15 +114,15 @@ type tally struct {
 	mayDeny                    bool // some rule of the direction denies somebody
 }
 
-func (t *tally) add(p *Policy, part *Part, options Options, q *Question) {
+func (t *tally) add(p *Policy, part *Part, required *Requirements, options Options, q *Question) {
 	if part.Isolates(q.Direction) {
 		t.isolatedBy = append(t.isolatedBy, Match{Policy: p.Ref, Path: part.Path, Deny: true, Audit: p.Audit})
 	}
 	for i := range part.Rules {
-		rule := &part.Rules[i]
-		if rule.Direction != q.Direction {
+		if part.Rules[i].Direction != q.Direction {
 			continue
 		}
+		rule := required.Narrow(p.Ref, &part.Rules[i])
 		t.mayDeny = t.mayDeny || rule.Deny
 		match := Match{Policy: p.Ref, Path: rule.Path, Deny: rule.Deny, Audit: p.Audit}
 		switch hit, why := rule.matches(options, q); {

@@ -76,6 +76,17 @@ type Part struct {
 	IsolatesIngress bool   `json:"isolatesIngress,omitempty"`
 	IsolatesEgress  bool   `json:"isolatesEgress,omitempty"`
 	Rules           []Rule `json:"rules,omitempty"`
+	// Requirements are what peers must have besides, in rules of any policy of the same subject.
+	Requirements []PeerRequirement `json:"requirements,omitempty"`
+}
+
+// PeerRequirement narrows the peers that rules choose by their labels: fromRequires and toRequires of Cilium. It selects no peer itself. Peers that
+// rules choose by an address, a number or an entity are not narrowed.
+type PeerRequirement struct {
+	Path      string    `json:"path"` // where it stands in the object: "spec.ingress[0].fromRequires[0]"
+	Direction Direction `json:"direction"`
+	Deny      bool      `json:"deny,omitempty"` // it narrows rules that deny, otherwise those that allow
+	Labels    Selector  `json:"labels"`
 }
 
 // Isolates tells whether the part sets its subjects to default deny in a direction.
@@ -117,6 +128,7 @@ const (
 type Peer struct {
 	// Labels chooses identities by their labels.
 	Labels *Selector `json:"labels,omitempty"`
+	Entity bool      `json:"entity,omitempty"` // Labels are what an entity stands for
 	// CIDR chooses addresses, less those in Except; invalid when it is not this kind of peer.
 	CIDR   netip.Prefix   `json:"cidr,omitzero"`
 	Except []netip.Prefix `json:"except,omitempty"`

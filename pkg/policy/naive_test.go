@@ -62,7 +62,8 @@ func (n naive) allowed() bool {
 				rules, on = p.Egress, p.IsEgress
 			}
 			isolated = isolated || on
-			allow = allow || on && p.Invalid == "" && slices.ContainsFunc(rules, func(r k8s.PolicyRule) bool { return n.kubernetesRule(p, r) })
+			demanded := n.meets(p.Namespace, false)
+			allow = allow || on && p.Invalid == "" && slices.ContainsFunc(rules, func(r k8s.PolicyRule) bool { return n.kubernetesRule(p, r, demanded) })
 		}
 	}
 	for _, p := range n.w.Cilium {
@@ -100,7 +101,7 @@ func (n naive) kubernetesSelects(s *k8s.Selector, labels map[string]string, pref
 	return true
 }
 
-func (n naive) kubernetesRule(p *k8s.NetworkPolicy, r k8s.PolicyRule) bool {
+func (n naive) kubernetesRule(p *k8s.NetworkPolicy, r k8s.PolicyRule, demanded bool) bool {
 	if r.Invalid != "" {
 		return false
 	}
@@ -118,7 +119,7 @@ func (n naive) kubernetesRule(p *k8s.NetworkPolicy, r k8s.PolicyRule) bool {
 		}
 		namespace, isPod := who.Labels["k8s:io.kubernetes.pod.namespace"]
 		switch {
-		case !isPod:
+		case !isPod || !demanded:
 			return false
 		case o.Namespaces == nil && namespace != p.Namespace:
 			return false
@@ -189,11 +190,7 @@ func specs(p *cilium.Policy) (all []fields) {
 }
 
 func (n naive) spec(p *cilium.Policy, spec fields) (isolates, allows, denies bool) {
-	selector, found := spec["endpointSelector"].(fields)
-	if p.Namespace != "" {
-		selector = atHome(selector, p.Namespace)
-	}
-	if !found || p.Namespace != "" && p.Namespace != n.namespace() || n.selects(selector, n.q.Subject.Labels, no) != yes {
+	if !n.isFor(p, spec) {
 		return false, false, false
 	}
 	name, side := "ingress", "from"
@@ -213,6 +210,7 @@ func (n naive) spec(p *cilium.Policy, spec fields) (isolates, allows, denies boo
 	}
 	for _, rule := range allow {
 		allows = allows || !odd && n.rule(p, rule.(fields), side, false)
+		denies = denies || n.refuses(p, rule.(fields), side)
 	}
 	for _, rule := range deny {
 		denies = denies || n.rule(p, rule.(fields), side, true)
@@ -254,17 +252,122 @@ func (n naive) rule(p *cilium.Policy, rule fields, side string, deny bool) bool 
 	if _, odd := rule[side+"Nobody"]; odd {
 		return deny
 	}
-	peers, ports := n.peers(p, rule, side, deny), n.ports(rule, deny)
-	if len(rule) == 0 {
+	peers, ports := n.peers(p, rule, side, deny, deny), n.ports(rule, deny)
+	if !says(rule, side) && !(deny && odd(rule, side)) {
 		return false
 	}
 	if deny {
 		return peers != no && ports != no
 	}
-	return both(peers, ports) == yes
+	return both(peers, ports) == yes && !asksForAuthentication(rule) && len(namesOfTLS(rule)) == 0
 }
 
-func (n naive) peers(p *cilium.Policy, rule fields, side string, deny bool) answer {
+// says tells whether an item has anything to say about peers or ports.
+func says(rule fields, side string) bool {
+	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Nodes", side + "Groups"}
+	return slices.ContainsFunc(fields, func(field string) bool { return rule[field] != nil })
+}
+
+// odd tells whether an item asks beside peers and ports for what nobody can tell.
+func odd(rule fields, side string) bool {
+	return asksForAuthentication(rule) || slices.ContainsFunc(listOf(rule[side+"Requires"]), aboutHidden)
+}
+
+func aboutHidden(selector any) bool {
+	return wordsAbout(selector.(fields), policytest.HiddenKey) != silence
+}
+
+func asksForAuthentication(rule fields) bool {
+	a, found := rule["authentication"].(fields)
+	return found && a["mode"] != "disabled"
+}
+
+// namesOfTLS are the items of toPorts with names of servers.
+func namesOfTLS(rule fields) (items []any) {
+	for _, item := range listOf(rule["toPorts"]) {
+		if _, found := item.(fields)["serverNames"]; found {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// refuses tells whether an item that allows denies, as it allows only what cannot be told from the rest.
+func (n naive) refuses(p *cilium.Policy, rule fields, side string) bool {
+	if _, odd := rule[side+"Nobody"]; odd || rule["toPorts"] == nil && slices.Contains(slices.Collect(maps.Keys(rule)), "toPorts") {
+		return false
+	}
+	about := namesOfTLS(rule)
+	if asksForAuthentication(rule) {
+		about = listOf(rule["toPorts"])
+	} else if len(about) == 0 {
+		return false
+	}
+	if !says(rule, side) || n.peers(p, rule, side, false, false) == untold || n.ports(rule, false) == untold {
+		return false
+	}
+	some := maps.Clone(rule)
+	if _, found := rule["toPorts"]; found {
+		some["toPorts"] = about
+	}
+	return both(n.peers(p, rule, side, false, true), n.ports(some, false)) == yes
+}
+
+// meets tells whether the peer has all labels that policies demand of it besides, in rules of a namespace.
+func (n naive) meets(namespace string, deny bool) bool {
+	section, side := "ingress", "from"
+	if n.q.Direction == policy.Egress {
+		section, side = "egress", "to"
+	}
+	if deny {
+		section += "Deny"
+	}
+	for _, p := range n.w.Cilium {
+		if !n.counts(p.Annotations) || deny && p.Namespace != "" && p.Namespace != namespace {
+			continue
+		}
+		for _, spec := range specs(p) {
+			_, odd := spec["during"]
+			if !n.isFor(p, spec) || odd && deny {
+				continue
+			}
+			for _, item := range listOf(spec[section]) {
+				rule := item.(fields)
+				demands := listOf(rule[side+"Requires"])
+				if ports, found := rule["toPorts"]; found && ports == nil {
+					if _, found := rule[side+"Requires"]; found && !deny {
+						return false
+					}
+					continue
+				}
+				for _, demand := range demands {
+					if aboutHidden(demand) {
+						if !deny {
+							return false
+						}
+						continue
+					}
+					if got := n.endpoint(p, demand.(fields), deny); got == no || got == untold && !deny {
+						return false
+					}
+				}
+			}
+		}
+	}
+	return true
+}
+
+// isFor tells whether the subject is one of a spec.
+func (n naive) isFor(p *cilium.Policy, spec fields) bool {
+	selector, found := spec["endpointSelector"].(fields)
+	if p.Namespace != "" {
+		selector = atHome(selector, p.Namespace)
+	}
+	return found && (p.Namespace == "" || p.Namespace == n.namespace()) && n.selects(selector, n.q.Subject.Labels, no) == yes
+}
+
+// peers judges whom a rule speaks of. narrowedAsDeny tells by which demands its peers are narrowed.
+func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedAsDeny bool) answer {
 	result, given := no, false
 	kinds := 0
 	each := func(kind string, judge func(any) answer) {
@@ -278,7 +381,13 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny bool) answ
 			}
 		}
 	}
-	each("Endpoints", func(item any) answer { return n.endpoint(p, item.(fields), deny) })
+	each("Endpoints", func(item any) answer {
+		chosen := n.endpoint(p, item.(fields), deny)
+		if chosen == yes && !n.meets(p.Namespace, narrowedAsDeny) {
+			return no
+		}
+		return chosen
+	})
 	each("CIDR", func(item any) answer { return n.cidr(item.(string), nil) })
 	each("CIDRSet", func(item any) answer { return n.cidr(item.(fields)["cidr"].(string), listOf(item.(fields)["except"])) })
 	each("Entities", func(item any) answer { return of(n.entity(item.(string))) })
@@ -287,8 +396,12 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny bool) answ
 	}
 	each("Nodes", func(any) answer { return untold })
 	each("Groups", func(any) answer { return untold })
-	if _, found := rule[side+"Requires"]; found && !deny {
+	requires := listOf(rule[side+"Requires"])
+	switch {
+	case !deny && slices.ContainsFunc(requires, aboutHidden):
 		return untold
+	case !given && len(requires) > 0:
+		return of(deny && (says(rule, side) || odd(rule, side)))
 	}
 	if !given {
 		return yes

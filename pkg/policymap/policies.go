@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/waggle-net/waggle/pkg/policy"
 )
@@ -64,7 +65,10 @@ type part struct {
 }
 
 // speaksOf tells whether the part says anything of a direction.
-func (p *part) speaksOf(d policy.Direction) bool { return p.Isolates(d) || len(p.rules[d]) > 0 }
+func (p *part) speaksOf(d policy.Direction) bool {
+	return p.Isolates(d) || len(p.rules[d]) > 0 ||
+		slices.ContainsFunc(p.Requirements, func(r policy.PeerRequirement) bool { return r.Direction == d })
+}
 
 // compare orders parts by their policies.
 func (p *part) compare(o *part) int {

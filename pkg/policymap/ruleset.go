@@ -16,6 +16,7 @@ type ruleset struct {
 	isolated   bool
 	localhost  bool // the local host is allowed, whatever the rules say
 	rules      []*rule
+	narrowed   []*rule  // of rules: copies whose peers are fewer, because of other policies of the endpoints
 	says       []say    // of the rules, to those they speak of
 	cookies    []uint32 // of the rules, and at the end that of what allows everything when nothing isolates
 	bySelector map[*selector][]int
@@ -41,11 +42,14 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 	set := &ruleset{key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
 		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{},
 		localhost: d == policy.Ingress && r.options.AllowLocalhost}
+	var required policy.Requirements
 	for _, p := range parts {
 		r.use(p, d)
 		set.isolated = set.isolated || p.Isolates(d)
 		set.rules = append(set.rules, p.rules[d]...)
+		required.Add(p.owner.policy.Ref, p.Part, d)
 	}
+	set.narrow(r, &required)
 	for i, rule := range set.rules {
 		says := say{rule: i, deny: rule.Deny, all: rule.Ports.Any, ports: rule.ports}
 		switch {
@@ -67,6 +71,19 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 		s.users[set] = struct{}{}
 	}
 	return set
+}
+
+// narrow takes copies in place of the rules whose peers must meet requirements.
+func (set *ruleset) narrow(r *Resolver, required *policy.Requirements) {
+	for i, one := range set.rules {
+		narrow := required.Narrow(one.ref, one.Rule)
+		if narrow == one.Rule {
+			continue
+		}
+		set.rules[i] = &rule{Rule: narrow, ref: one.ref, cookie: one.cookie, ports: one.ports, named: one.named}
+		r.choosePeers(set.rules[i])
+		set.narrowed = append(set.narrowed, set.rules[i])
+	}
 }
 
 // index files a rule under those it speaks of.

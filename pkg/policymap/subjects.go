@@ -190,4 +190,7 @@ func (r *Resolver) leave(set *ruleset) {
 	for _, p := range set.parts {
 		r.unuse(p, set.direction)
 	}
+	for _, one := range set.narrowed {
+		r.releasePeers(one)
+	}
 }

@@ -202,13 +202,21 @@ func (v *View) considered(q *policy.Question) []models.PolicyRuleUse {
 	if q.Direction == policy.Egress {
 		server = &q.Peer
 	}
+	var required policy.Requirements
+	for _, p := range v.policies {
+		for i := range p.Parts {
+			if p.Parts[i].Subject.Matches(q.Subject.Labels) {
+				required.Add(p.Ref, &p.Parts[i], q.Direction)
+			}
+		}
+	}
 	for _, p := range v.policies {
 		for i := range p.Parts {
 			if !p.Parts[i].Subject.Matches(q.Subject.Labels) {
 				continue
 			}
 			for k := range p.Parts[i].Rules {
-				rule := &p.Parts[i].Rules[k]
+				rule := required.Narrow(p.Ref, &p.Parts[i].Rules[k])
 				if rule.Direction == q.Direction {
 					uses = append(uses, models.PolicyRuleUse{Policy: p.Ref.String(), Path: rule.Path, Audit: p.Audit, Deny: rule.Deny,
 						Matches: rule.Peers.Matches(&q.Peer, v.Options) && rule.Ports.Matches(q.Protocol, q.Port, server.Ports), Text: does(rule)})

@@ -131,6 +131,9 @@ func (r *random) ciliumRule(side string, deny bool) object {
 			rule["icmps"] = list(some(r, 2, func() object { return object{"fields": list(some(r, 2, r.icmp))} }))
 		}
 	}
+	if r.oneIn(8) {
+		rule[side+"Requires"] = list(some(r, 2, r.ciliumSelector))
+	}
 	if r.oneIn(12) {
 		r.unsupported(rule, side, deny)
 	}
@@ -180,9 +183,9 @@ func (r *random) icmp() object {
 
 // unsupported adds what is not enforced, or what is wrong.
 func (r *random) unsupported(rule object, side string, deny bool) {
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0:
-		rule[side+"Requires"] = []object{{"matchLabels": object{"app": "web"}}}
+		rule["authentication"] = object{"mode": pick(r, "required", "disabled")}
 	case 1:
 		rule[side+"Nodes"] = []object{{}}
 	case 2:
@@ -201,5 +204,8 @@ func (r *random) unsupported(rule object, side string, deny bool) {
 		rule["toPorts"] = nil
 	case 7:
 		rule[side+"Endpoints"] = []object{{"matchExpressions": []object{{"key": "app", "operator": "Like", "values": []string{"web"}}}}}
+	case 8:
+		rule["toPorts"] = []object{{"ports": []object{{"port": "80", "protocol": "TCP"}}, "serverNames": []string{"a.example"}},
+			{"ports": []object{{"port": "8080", "protocol": "TCP"}}}}
 	}
 }
