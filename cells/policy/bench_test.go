@@ -72,8 +72,8 @@ func newBench(b testing.TB, n, m int) *bench {
 		of: must(b, identities.NewEndpointTable, db), facts: must(b, bpfendpoints.NewFactsTable, db)}
 	kubernetes, tables := must(b, k8s.NewNetworkPolicyTable, db), must(b, sources.NewTable, db)
 	published := must(b, endpointpolicies.NewTable, db)
-	w.controller = newController(params{DB: db, Config: DefaultConfig, Options: policy.Options{Mode: policy.Default, AllowLocalhost: true},
-		Inputs: policyenvironment.Inputs{Agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, Filter: filter,
+	w.controller = newController(params{DB: db, Config: DefaultConfig,
+		Inputs: policyenvironment.Inputs{Options: policy.Options{Mode: policy.Default, AllowLocalhost: true}, Agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, Filter: filter,
 			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db)}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake}, Numbers: fakeIdentities{fake},
 		KubernetesPolicies: kubernetes, CiliumPolicies: must(b, cilium.NewPolicyTable, db), Namespaces: must(b, k8s.NewNamespaceTable, db),
 		Pods: must(b, k8s.NewPodTable, db), Remote: must(b, cilium.NewEndpointTable, db),

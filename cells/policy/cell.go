@@ -10,7 +10,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
-	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policyenvironment"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -65,7 +64,6 @@ type params struct {
 	Log     *slog.Logger
 	DB      *statedb.DB
 	Config  Config
-	Options policy.Options
 	Drift   drift.Watch
 	Entries entryMaps
 	CIDRs   cidrMap

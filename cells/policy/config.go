@@ -15,12 +15,13 @@ type Config struct {
 	AllowLocalhost string   `mapstructure:"allow-localhost"`
 	Kubernetes     bool     `mapstructure:"enable-k8s-networkpolicy"`
 	Cilium         bool     `mapstructure:"enable-cilium-network-policy"`
+	L7Rules        string   `mapstructure:"l7-rules"`
 	NamespaceCIDRs int      `mapstructure:"policy-cidrs-per-namespace"`
 }
 
 // DefaultConfig are the defaults.
 var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true,
-	NamespaceCIDRs: 64000}
+	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000}
 
 // Values of --allow-localhost and --policy-cidr-match-mode.
 const (
@@ -40,6 +41,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"policies allow) or auto (always)")
 	flags.Bool("enable-k8s-networkpolicy", c.Kubernetes, "Enforce NetworkPolicies of Kubernetes")
 	flags.Bool("enable-cilium-network-policy", c.Cilium, "Enforce CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies")
+	flags.String("l7-rules", c.L7Rules, policy.L7RulesUsage)
 	flags.Int("policy-cidrs-per-namespace", c.NamespaceCIDRs, "Address ranges that the policies of one namespace may name on this node, of those that all share "+
 		"(--bpf-cidr-map-max); 0 for no limit")
 }
@@ -61,6 +63,10 @@ func newOptions(c Config) (policy.Options, error) {
 	}
 	if c.NamespaceCIDRs < 0 {
 		return o, fmt.Errorf("--policy-cidrs-per-namespace=%d: use a positive number, or 0 for no limit", c.NamespaceCIDRs)
+	}
+	var err error
+	if o.L7Rules, err = policy.ParseL7Mode(c.L7Rules); err != nil {
+		return o, err
 	}
 	for _, mode := range c.CIDRMatch {
 		switch mode {

@@ -33,7 +33,7 @@ func typed(t *testing.T, args ...string) (c Config, o policy.Options, err error)
 
 func TestNewOptions_WhatIsTyped(t *testing.T) {
 	t.Parallel()
-	usual := policy.Options{Mode: policy.Default, AllowLocalhost: true}
+	usual := policy.Options{Mode: policy.Default, AllowLocalhost: true, L7Rules: policy.DenyL7}
 	with := func(change func(*policy.Options)) policy.Options {
 		o := usual
 		change(&o)
@@ -46,6 +46,7 @@ func TestNewOptions_WhatIsTyped(t *testing.T) {
 	}{
 		"nothing":                 {nil, usual},
 		"default":                 {[]string{"--enable-policy=default"}, usual},
+		"ports of requests":       {[]string{"--l7-rules=allow-port"}, with(func(o *policy.Options) { o.L7Rules = policy.AllowL7Ports })},
 		"always":                  {[]string{"--enable-policy=always"}, with(func(o *policy.Options) { o.Mode = policy.Always })},
 		"never":                   {[]string{"--enable-policy=never"}, with(func(o *policy.Options) { o.Mode = policy.Never })},
 		"localhost auto":          {[]string{"--allow-localhost=auto"}, usual},
@@ -70,6 +71,7 @@ func TestNewOptions_RefusesWhatItDoesNotKnow(t *testing.T) {
 		"--enable-policy=Always":                 `--enable-policy="Always": use`,
 		"--enable-policy=true":                   `--enable-policy="true": use`,
 		"--policy-cidrs-per-namespace=-1":        `--policy-cidrs-per-namespace=-1: use a positive number, or 0`,
+		"--l7-rules=allow":                       `--l7-rules="allow": use deny or allow-port`,
 		"--allow-localhost=":                     `--allow-localhost="": use auto, always or policy`,
 		"--allow-localhost=never":                `--allow-localhost="never": use`,
 		"--policy-cidr-match-mode=node":          `--policy-cidr-match-mode="node": use nodes, or nothing`,

@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
@@ -23,6 +24,7 @@ var Cell = cell.Module("policy-status", "Conditions and Events of policies",
 	cell.ProvidePrivate(
 		newTable, // only this cell may write
 		newKeeps, // which labels policies can ask for
+		newL7Mode,
 	),
 	cell.Invoke(
 		registerFollowers, // jobs: objects into statements
@@ -34,17 +36,21 @@ var Cell = cell.Module("policy-status", "Conditions and Events of policies",
 type Config struct {
 	Labels          string `mapstructure:"labels"`
 	LabelPrefixFile string `mapstructure:"label-prefix-file"`
+	L7Rules         string `mapstructure:"l7-rules"`
 }
 
 // DefaultConfig are the defaults.
-var DefaultConfig = Config{}
+var DefaultConfig = Config{L7Rules: string(policy.DenyL7)}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
 		"labels whose key begins so in identities; one that includes leaves out all that none includes")
 	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules in the place of the default ones")
+	flags.String("l7-rules", c.L7Rules, policy.L7RulesUsage)
 }
+
+func newL7Mode(c Config) (policy.L7Mode, error) { return policy.ParseL7Mode(c.L7Rules) }
 
 // keeps tells whether a label is part of identities. When nil, nobody can tell.
 type keeps func(label string) bool
@@ -67,6 +73,7 @@ type params struct {
 	Table      statedb.RWTable[*statement]
 	Leadership statedb.Table[leadership.Leadership]
 	Keeps      keeps
+	L7Mode     policy.L7Mode
 	Client     *kubeapi.Client
 }
 

@@ -103,7 +103,7 @@ func (f *follower) list(ctx context.Context) (rows []*statement, version string,
 // environment is that of agents as far as problems go: those depend on which labels identities have, and on clusters having a
 // name, but not on which.
 func (f *follower) environment() policy.Environment {
-	return policy.Environment{Keeps: f.Keeps, Cluster: "any"}
+	return policy.Environment{Keeps: f.Keeps, Cluster: "any", AllowL7Ports: f.L7Mode == policy.AllowL7Ports}
 }
 
 // follow applies changes from a version on, in one watch after the other, until one cannot go on.

@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -346,5 +347,27 @@ func TestEnvironment(t *testing.T) {
 		if got := policy.Evaluate(policies, policy.Options{}, q); got.Verdict != policy.Allow {
 			t.Errorf("%s of the only family: %+v", entity, got)
 		}
+	}
+}
+
+// TestFromCilium_PortsOfL7Rules: with --l7-rules=allow-port rules about requests allow their ports, and say so. Denies are as wide as ever.
+func TestFromCilium_PortsOfL7Rules(t *testing.T) {
+	t.Parallel()
+	env := policy.Environment{AllowL7Ports: true}
+	policies := read(t, env, cnp("endpointSelector: {}, egress: [{toEndpoints: [{}], toPorts: [{ports: [{port: \"53\", protocol: UDP}], rules: {dns: [{matchPattern: \"*\"}]}}]}]"))
+	checkProblem(t, "DNS", policies[0], "spec.egress[0].toPorts[0].rules", policy.ReasonUnsupported, "the rule allows all connections on the port")
+	checkVerdict(t, "DNS", policies, "out web>db 53/UDP", policy.Allow)
+	checkVerdict(t, "DNS", policies, "out web>db 80/TCP", policy.Deny)
+	for name, c := range map[string]struct{ spec, path, verdict string }{
+		"a deny":           {"endpointSelector: {}, ingress: [{fromEntities: [all]}], ingressDeny: [{toPorts: [{ports: [{port: \"80\"}], rules: {http: [{}]}}]}]", "spec.ingressDeny[0].toPorts[0].rules", "in web>db 80/TCP"},
+		"no rules":         {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\"}], rules: 5}]}]", "spec.ingress[0].toPorts[0].rules", "in web>db 80/TCP"},
+		"names of servers": {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\"}], serverNames: [a.example]}]}]", "spec.ingress[0].toPorts[0].serverNames", "in web>db 80/TCP"},
+		"a listener":       {"endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"80\"}], listener: {name: x}, rules: {http: [{}]}}]}]", "spec.ingress[0].toPorts[0].listener", "in web>db 80/TCP"},
+	} {
+		policies := read(t, env, cnp(c.spec))
+		if !slices.ContainsFunc(policies[0].Problems, func(p policy.Problem) bool { return p.Path == c.path && p.Reason == policy.ReasonUnsupported }) {
+			t.Errorf("%s: %+v", name, policies[0].Problems)
+		}
+		checkVerdict(t, name, policies, c.verdict, policy.Deny)
 	}
 }

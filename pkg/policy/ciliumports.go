@@ -60,7 +60,12 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 		return err
 	}
 	for _, field := range inside {
-		if raw, found := fields[field]; found && !saysNothing(raw) {
+		raw, found := fields[field]
+		switch {
+		case !found || saysNothing(raw):
+		case field == "rules":
+			r.l7Rules(path+"."+field, raw)
+		default:
 			r.unsupported(path+"."+field, "toPorts."+field+" is not supported", "leave it out to mean all connections on the port")
 		}
 	}
@@ -76,6 +81,17 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 		r.refuse(path+".serverNames", "toPorts.serverNames is not supported", "leave it out to mean all connections on the port", these)
 	}
 	return nil
+}
+
+// l7Rules reports rules about requests. What a rule denies is not narrowed by them.
+func (r *ciliumRule) l7Rules(path string, raw json.RawMessage) {
+	_, err := object(raw)
+	if r.deny || err != nil || !r.env.AllowL7Ports {
+		r.unsupported(path, "toPorts.rules is not supported", "leave it out to mean all connections on the port, which --l7-rules=allow-port does for all policies")
+		return
+	}
+	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonUnsupported,
+		Message: "toPorts.rules is not supported: the rule allows all connections on the port, because of --l7-rules=allow-port; leave toPorts.rules out"})
 }
 
 // saysNothing reports whether a field that looks into connections is empty: a list without items, or rules of protocols without a rule.

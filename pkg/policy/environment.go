@@ -19,6 +19,8 @@ type Environment struct {
 	// APIServers are the other addresses of the API server. Outside the cluster they are known by nothing else; on other nodes
 	// they have an identity of their own as well.
 	APIServers []netip.Addr
+	// AllowL7Ports is --l7-rules=allow-port: rules that allow some requests on a port allow all of its connections, as requests are not inspected.
+	AllowL7Ports bool
 	// IPv4Only and IPv6Only say that one family alone is enabled, whose world is identity 2.
 	IPv4Only, IPv6Only bool
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 )
@@ -188,6 +189,29 @@ type Options struct {
 	AllowLocalhost bool
 	// CIDRMatchesNodes is --policy-cidr-match-mode=nodes.
 	CIDRMatchesNodes bool
+	// L7Rules is --l7-rules.
+	L7Rules L7Mode
+}
+
+// L7Mode is --l7-rules: what becomes of a rule that allows only some requests on a port (HTTP, DNS, Kafka), which are not inspected.
+type L7Mode string
+
+const (
+	DenyL7       L7Mode = "deny"       // the rule allows nothing
+	AllowL7Ports L7Mode = "allow-port" // the rule allows all connections on the port
+)
+
+// L7RulesUsage explains --l7-rules, which the roles of a node and of the cluster have.
+const L7RulesUsage = "What rules of Cilium's policies do that allow only some requests on a port (HTTP, DNS, Kafka), which are not inspected: " +
+	"deny (they allow nothing) or allow-port (they allow all connections on the port)"
+
+// ParseL7Mode checks what was typed.
+func ParseL7Mode(text string) (L7Mode, error) {
+	switch mode := L7Mode(text); mode {
+	case DenyL7, AllowL7Ports:
+		return mode, nil
+	}
+	return "", fmt.Errorf("--l7-rules=%q: use %s or %s", text, DenyL7, AllowL7Ports)
 }
 
 // Mode is --enable-policy.

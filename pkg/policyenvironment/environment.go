@@ -22,6 +22,7 @@ type Inputs struct {
 	cell.In
 
 	Agent         settings.Agent
+	Options       policy.Options
 	Filter        *labels.Filter
 	Slices        statedb.Table[*k8s.EndpointSlice]
 	NodeAddresses statedb.Table[nodeaddresses.Address]
@@ -29,7 +30,7 @@ type Inputs struct {
 
 // Read makes it from a snapshot, and adds to changed what closes when it may be another.
 func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
-	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps,
+	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps, AllowL7Ports: in.Options.L7Rules == policy.AllowL7Ports,
 		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}
 	servers, more := clusternodes.APIServers(txn, in.Slices)
 	ours, moreOurs := in.NodeAddresses.AllWatch(txn)

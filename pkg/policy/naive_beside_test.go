@@ -1,0 +1,114 @@
+package policy_test
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policy/policytest"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// says tells whether an item has anything to say about peers or ports.
+func says(rule fields, side string) bool {
+	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Nodes", side + "Groups"}
+	return slices.ContainsFunc(fields, func(field string) bool { return rule[field] != nil })
+}
+
+// odd tells whether an item asks beside peers and ports for what nobody can tell.
+func odd(rule fields, side string) bool {
+	return asksForAuthentication(rule) || slices.ContainsFunc(listOf(rule[side+"Requires"]), aboutHidden)
+}
+
+func aboutHidden(selector any) bool {
+	return wordsAbout(selector.(fields), policytest.HiddenKey) != silence
+}
+
+func asksForAuthentication(rule fields) bool {
+	a, found := rule["authentication"].(fields)
+	return found && a["mode"] != "disabled"
+}
+
+// namesOfTLS are the items of toPorts with names of servers.
+func namesOfTLS(rule fields) (items []any) {
+	for _, item := range listOf(rule["toPorts"]) {
+		if _, found := item.(fields)["serverNames"]; found {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
+// refuses tells whether an item that allows denies, as it allows only what cannot be told from the rest.
+func (n naive) refuses(p *cilium.Policy, rule fields, side string) bool {
+	if _, odd := rule[side+"Nobody"]; odd || rule["toPorts"] == nil && slices.Contains(slices.Collect(maps.Keys(rule)), "toPorts") {
+		return false
+	}
+	about := namesOfTLS(rule)
+	if asksForAuthentication(rule) {
+		about = listOf(rule["toPorts"])
+	} else if len(about) == 0 {
+		return false
+	}
+	if !says(rule, side) || n.peers(p, rule, side, false, false) == untold || n.ports(rule, false) == untold {
+		return false
+	}
+	some := maps.Clone(rule)
+	if _, found := rule["toPorts"]; found {
+		some["toPorts"] = about
+	}
+	return both(n.peers(p, rule, side, false, true), n.ports(some, false)) == yes
+}
+
+// meets tells whether the peer has all labels that policies demand of it besides, in rules of a namespace.
+func (n naive) meets(namespace string, deny bool) bool {
+	section, side := "ingress", "from"
+	if n.q.Direction == policy.Egress {
+		section, side = "egress", "to"
+	}
+	if deny {
+		section += "Deny"
+	}
+	for _, p := range n.w.Cilium {
+		if !n.counts(p.Annotations) || deny && p.Namespace != "" && p.Namespace != namespace {
+			continue
+		}
+		for _, spec := range specs(p) {
+			_, odd := spec["during"]
+			if !n.isFor(p, spec) || odd && deny {
+				continue
+			}
+			for _, item := range listOf(spec[section]) {
+				rule := item.(fields)
+				demands := listOf(rule[side+"Requires"])
+				if ports, found := rule["toPorts"]; found && ports == nil {
+					if _, found := rule[side+"Requires"]; found && !deny {
+						return false
+					}
+					continue
+				}
+				for _, demand := range demands {
+					if aboutHidden(demand) {
+						if !deny {
+							return false
+						}
+						continue
+					}
+					if got := n.endpoint(p, demand.(fields), deny); got == no || got == untold && !deny {
+						return false
+					}
+				}
+			}
+		}
+	}
+	return true
+}
+
+// isFor tells whether the subject is one of a spec.
+func (n naive) isFor(p *cilium.Policy, spec fields) bool {
+	selector, found := spec["endpointSelector"].(fields)
+	if p.Namespace != "" {
+		selector = atHome(selector, p.Namespace)
+	}
+	return found && (p.Namespace == "" || p.Namespace == n.namespace()) && n.selects(selector, n.q.Subject.Labels, no) == yes
+}
