@@ -13,10 +13,13 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -38,7 +41,7 @@ var DefaultConfig = Config{Address: "127.0.0.1:9234"}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("operator-api-serve-addr", c.Address, "Address (host:port) on which the cluster role answers probes of health; empty for none")
+	flags.String("operator-api-serve-addr", c.Address, "Address (host:port) on which the cluster role answers probes of health and serves its metrics; empty for none")
 }
 
 // timeout bounds reading a probe and writing its answer.
@@ -95,16 +98,30 @@ func (p params) start(ctx cell.HookContext) error {
 // handler answers probes from tables.
 type handler struct{ http.Handler }
 
-func newHandler(db *statedb.DB, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status], monitor *heartbeat.Monitor) handler {
+// inputs are what answers are made of.
+type inputs struct {
+	cell.In
+
+	DB      *statedb.DB
+	Leaders statedb.Table[leadership.Leadership]
+	Modules statedb.Table[health.Status]
+	Rounds  statedb.Table[identityrounds.Round]
+	Monitor *heartbeat.Monitor
+}
+
+func newHandler(in inputs) handler {
 	mux := http.NewServeMux()
-	ready := func(w http.ResponseWriter, _ *http.Request) { say(w, judge(db.ReadTxn(), leaders, modules)) }
+	ready := func(w http.ResponseWriter, _ *http.Request) { say(w, judge(in.DB.ReadTxn(), in.Leaders, in.Modules)) }
 	live := func(w http.ResponseWriter, r *http.Request) {
-		if wedge, live := monitor.Live(r.Context()); !live {
+		if wedge, live := in.Monitor.Live(r.Context()); !live {
 			say(w, "Failure - "+version.String()+": "+wedge)
 			return
 		}
 		say(w, "Ok - "+version.String())
 	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector{in})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 3}))
 	mux.HandleFunc("GET /readyz", ready)
 	mux.HandleFunc("GET /livez", live)
 	mux.HandleFunc("GET /healthz", live)

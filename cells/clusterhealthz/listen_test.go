@@ -21,7 +21,7 @@ func lives(context.Context) (string, bool) { return "", true }
 // Two replicas of one node want the same port: the second waits while the first answers for both, and has it when the first ends.
 func TestPort_OfAnotherReplica_IsWaitedFor(t *testing.T) {
 	t.Parallel()
-	first := httptest.NewServer(newHandler(statedb.New(), nil, nil, heartbeat.NewMonitor()))
+	first := httptest.NewServer(newHandler(inputs{DB: statedb.New(), Monitor: heartbeat.NewMonitor()}))
 	defer first.Close()
 	second := &port{address: first.Listener.Addr().String(), pause: time.Millisecond, live: lives}
 	require.NoError(t, second.open(t.Context()))

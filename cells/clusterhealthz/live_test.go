@@ -16,7 +16,7 @@ import (
 // TestLive_IsRedWhenALoopHangs, and green again when it goes on. Readiness is about the Lease alone.
 func TestLive_IsRedWhenALoopHangs(t *testing.T) {
 	monitor, db := heartbeat.NewMonitor(), statedb.New()
-	h := newHandler(db, nil, nil, monitor)
+	h := newHandler(inputs{DB: db, Monitor: monitor})
 	probe := func(want int, text string) {
 		t.Helper()
 		for _, path := range []string{"/livez", "/healthz"} {

@@ -15,12 +15,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/tables/health"
+	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
 var tables = cell.Provide(leadership.NewTable, statedb.RWTable[leadership.Leadership].ToTable,
-	health.NewTable, statedb.RWTable[health.Status].ToTable)
+	health.NewTable, statedb.RWTable[health.Status].ToTable,
+	identityrounds.NewTable, statedb.RWTable[identityrounds.Round].ToTable)
 
 func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {

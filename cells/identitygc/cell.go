@@ -12,12 +12,15 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
 // Cell collects garbage.
 var Cell = cell.Module("identity-gc", "Removal of CiliumIdentities that nobody has",
 	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(identityrounds.NewTable), // only this cell may write
+	cell.Provide(statedb.RWTable[identityrounds.Round].ToTable),
 	cell.Invoke(register), // job: rounds while this replica leads
 )
 
@@ -25,15 +28,20 @@ var Cell = cell.Module("identity-gc", "Removal of CiliumIdentities that nobody h
 type Config struct {
 	Interval time.Duration `mapstructure:"identity-gc-interval"`
 	Timeout  time.Duration `mapstructure:"identity-heartbeat-timeout"`
+	// Deletions are at most Limit in each LimitInterval.
+	Limit         int           `mapstructure:"identity-gc-rate-limit"`
+	LimitInterval time.Duration `mapstructure:"identity-gc-rate-interval"`
 }
 
 // DefaultConfig are the defaults, which are Cilium's.
-var DefaultConfig = Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute}
+var DefaultConfig = Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Limit: 2500, LimitInterval: time.Minute}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("identity-gc-interval", c.Interval, "Time between two looks for CiliumIdentities that nobody has; 0 never looks")
 	flags.Duration("identity-heartbeat-timeout", c.Timeout, "After how long without a CiliumEndpoint that has it a CiliumIdentity is deleted")
+	flags.Int("identity-gc-rate-limit", c.Limit, "CiliumIdentities that are deleted at most in --identity-gc-rate-interval")
+	flags.Duration("identity-gc-rate-interval", c.LimitInterval, "The time that --identity-gc-rate-limit is for")
 }
 
 type params struct {
@@ -42,6 +50,7 @@ type params struct {
 	Log        *slog.Logger
 	DB         *statedb.DB
 	Leadership statedb.Table[leadership.Leadership]
+	Rounds     statedb.RWTable[identityrounds.Round]
 	Config     Config
 	Client     *kubeapi.Client
 }
@@ -52,6 +61,8 @@ func register(group job.Group, p params) error {
 		return fmt.Errorf("--identity-gc-interval=%s: must not be negative", p.Config.Interval)
 	case p.Config.Timeout <= 0:
 		return fmt.Errorf("--identity-heartbeat-timeout=%s: must be positive", p.Config.Timeout)
+	case p.Config.Limit <= 0 || p.Config.LimitInterval <= 0:
+		return fmt.Errorf("--identity-gc-rate-limit=%d, --identity-gc-rate-interval=%s: both must be positive", p.Config.Limit, p.Config.LimitInterval)
 	case p.Client == nil || p.Config.Interval == 0:
 		return nil
 	}

@@ -2,12 +2,12 @@ package identitygc
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/cilium/hive/cell"
+	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -15,25 +15,28 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
 const (
-	pageSize       = 500
-	mostInOneRound = 500 // writes; the rest has time until the next
+	pageSize = 500
+	// fresh is how old the list of CiliumEndpoints may be when an identity is deleted that it does not name.
+	fresh = 30 * time.Second
 )
 
 // collector does the work while this replica leads.
 type collector struct {
 	params
-	now func() time.Time
-	// rounds counts for each identity, by UID, the rounds in a row that found nobody with it. Clocks of replicas differ, and
-	// jump: what a clock says is old must have been seen twice as well.
-	rounds map[types.UID]int
+	now     func() time.Time
+	limiter *rate.Limiter // of deletions
+	// unused is what rounds of this replica have found, by UID. Nothing of it is written to the objects: that would be a request for each.
+	unused map[types.UID]unused
 }
 
 func newCollector(p params) *collector {
-	return &collector{params: p, now: time.Now, rounds: map[types.UID]int{}}
+	return &collector{params: p, now: time.Now, unused: map[types.UID]unused{},
+		limiter: rate.NewLimiter(rate.Limit(float64(p.Config.Limit)/p.Config.LimitInterval.Seconds()), 1)}
 }
 
 // run works whenever this replica leads.
@@ -44,88 +47,110 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 			return nil
 		},
 		func() error {
-			clear(c.rounds)
+			clear(c.unused)
 			health.OK("another replica leads")
-			return nil
+			return c.note(nil)
 		})
 }
 
 // lead makes rounds until ctx ends. One that fails counts for nothing.
 func (c *collector) lead(ctx context.Context, health cell.Health) {
+	var before identityrounds.Round
 	for ctx.Err() == nil {
+		began := c.now()
 		heartbeat.Busy(ctx)
-		sum, err := c.round(ctx)
+		round, blind, err := c.round(ctx)
+		if err == nil {
+			err = c.note(&round)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
 			health.Degraded("look for CiliumIdentities that nobody has", err)
-		case sum.blind:
+		case blind:
 			health.OK("no CiliumEndpoint has an identity: nothing is known of who has which, and nothing is deleted")
+		case round.Overdue > before.Overdue:
+			health.Degraded("delete CiliumIdentities that nobody has", fmt.Errorf("%d are overdue, %d were after the round before, and %d were deleted: "+
+				"raise --identity-gc-rate-limit", round.Overdue, before.Overdue, round.Deleted))
 		default:
-			health.OK(fmt.Sprintf("%d identities, nobody has %d of them, %d deleted in the last round", sum.all, sum.unused, sum.deleted))
+			health.OK(fmt.Sprintf("%d identities, nobody has %d of them, %d deleted in the last round", round.All, round.Unused, round.Deleted))
 		}
-		heartbeat.IdleFor(ctx, c.Config.Interval)
+		if err == nil {
+			before = round
+		}
+		pause := max(c.Config.Interval-c.now().Sub(began), 0)
+		heartbeat.IdleFor(ctx, pause)
 		select {
-		case <-time.After(c.Config.Interval):
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// summary is what a round has seen and done.
-type summary struct {
-	all, unused, deleted int
-	blind                bool
+// note keeps what a round found, nil for none.
+func (c *collector) note(round *identityrounds.Round) error {
+	txn := c.DB.WriteTxn(c.Rounds)
+	defer txn.Abort()
+	err := c.Rounds.DeleteAll(txn)
+	if err == nil && round != nil {
+		_, _, err = c.Rounds.Insert(txn, *round)
+	}
+	if err != nil {
+		return fmt.Errorf("note what a round found: %w", err)
+	}
+	txn.Commit()
+	return nil
 }
 
-// round looks once. Identities are listed first: whoever took one before that is among the endpoints.
-func (c *collector) round(ctx context.Context) (sum summary, err error) {
+// round looks once and deletes what is overdue, for no longer than until the next round. It is blind, and deletes nothing, when no CiliumEndpoint has an
+// identity.
+func (c *collector) round(ctx context.Context) (round identityrounds.Round, blind bool, err error) {
+	began := c.now()
 	identities, err := c.identities(ctx)
 	if err != nil {
-		return sum, err
+		return round, false, err
 	}
 	used, err := c.used(ctx)
 	if err != nil {
-		return sum, err
+		return round, false, err
 	}
-	sum.all = len(identities)
-	if sum.blind = len(used) == 0; sum.blind { // they may be switched off
-		return sum, nil
+	defer func() { round.Ended = c.now() }()
+	round.All = len(identities)
+	if len(used) == 0 { // they may be switched off
+		return round, true, nil
 	}
-	plan := c.plan(identities, used)
-	sum.unused = len(c.rounds)
-	if len(plan.remove) > 0 {
-		if used, err = c.used(ctx); err != nil {
-			return sum, err
+	overdue := c.overdue(identities, used)
+	round.Unused = len(c.unused)
+	round.Overdue = len(overdue)
+	var listed time.Time // never for a deletion
+	for _, o := range overdue {
+		if err := c.limiter.Wait(ctx); err != nil {
+			return round, false, err
 		}
-	}
-	writes := 0
-	for _, o := range plan.mark {
-		if writes++; writes > mostInOneRound {
-			return sum, nil
+		now := c.now()
+		if now.Sub(began) >= c.Config.Interval {
+			break
 		}
-		if err := c.mark(ctx, o.object, o.heartbeat); err != nil {
-			return sum, err
+		if listed.IsZero() || now.Sub(listed) >= fresh {
+			if used, err = c.used(ctx); err != nil || len(used) == 0 {
+				return round, err == nil, err
+			}
+			listed = now
 		}
-	}
-	for _, o := range plan.remove {
-		if used[o.Name] {
-			continue
+		gone := false
+		if !used[o.Name] {
+			if gone, err = c.remove(ctx, o); err != nil {
+				return round, false, err
+			}
 		}
-		if writes++; writes > mostInOneRound {
-			return sum, nil
-		}
-		gone, err := c.remove(ctx, o)
-		if err != nil {
-			return sum, err
-		}
+		round.Overdue--
 		if gone {
 			c.Log.Info("Deleted a CiliumIdentity that nobody has", "identity", o.Name)
-			sum.deleted++
+			round.Deleted++
 		}
 	}
-	return sum, nil
+	return round, false, nil
 }
 
 type object = metav1.PartialObjectMetadata
@@ -142,8 +167,7 @@ func (c *collector) identities(ctx context.Context) (list []object, err error) {
 		for i := range page.Items {
 			o := &page.Items[i]
 			if o.Labels[ciliumv2.ManagedByLabel] == ciliumv2.ManagedByUs {
-				list = append(list, object{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
-					Annotations: map[string]string{ciliumv2.HeartbeatAnnotation: o.Annotations[ciliumv2.HeartbeatAnnotation]}}})
+				list = append(list, object{ObjectMeta: metav1.ObjectMeta{Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}})
 			}
 		}
 		if options.Continue = page.Continue; options.Continue == "" {
@@ -171,28 +195,6 @@ func (c *collector) used(ctx context.Context) (map[string]bool, error) {
 			return used, nil
 		}
 	}
-}
-
-// mark writes the time since when nobody has an identity, or takes it away, if the object has not changed.
-func (c *collector) mark(ctx context.Context, o object, heartbeatTime string) error {
-	if err := leadership.Check(c.DB, c.Leadership); err != nil {
-		return err
-	}
-	var value any
-	if heartbeatTime != "" {
-		value = heartbeatTime
-	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion,
-		"annotations": map[string]any{ciliumv2.HeartbeatAnnotation: value}}})
-	if err != nil {
-		return err
-	}
-	heartbeat.Busy(ctx)
-	err = c.Client.Patch(ctx, kubeapi.CiliumIdentities, "", o.Name, types.MergePatchType, body, nil)
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // somebody has changed it: the next round looks again
-	}
-	return err
 }
 
 // remove deletes an identity if it is what was listed; otherwise somebody has just changed it.

@@ -1,13 +1,14 @@
 package identitygc
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -20,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/tables/identityrounds"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
@@ -50,76 +52,71 @@ func newRig(t *testing.T, s *kubetest.Server) *rig {
 	db := statedb.New()
 	leaders, err := leadership.NewTable(db)
 	require.NoError(t, err)
+	rounds, err := identityrounds.NewTable(db)
+	require.NoError(t, err)
 	txn := db.WriteTxn(leaders)
 	defer txn.Abort()
-	_, _, err = leaders.Insert(txn, leadership.Leadership{Lease: "x", Until: time.Now().Add(time.Hour)})
+	_, _, err = leaders.Insert(txn, leadership.Leadership{Lease: "x", Until: time.Now().Add(1000 * time.Hour)})
 	require.NoError(t, err)
 	txn.Commit()
 	r := &rig{server: s, time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	r.collector = newCollector(params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leaders, Config: DefaultConfig, Client: s.Client(t)})
+	config := DefaultConfig
+	config.Limit = 1e6 // the clock of these tests stands still while a round waits
+	r.collector = newCollector(params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leaders, Rounds: rounds, Config: config, Client: s.Client(t)})
 	r.now = func() time.Time { return r.time }
 	return r
 }
 
 // after makes a round some time later.
-func (r *rig) after(t *testing.T, d time.Duration) summary {
+func (r *rig) after(t *testing.T, d time.Duration) identityrounds.Round {
 	t.Helper()
 	r.time = r.time.Add(d)
-	sum, err := r.round(t.Context())
+	round, _, err := r.round(t.Context())
 	require.NoError(t, err)
-	return sum
+	round.Ended = time.Time{}
+	return round
 }
 
 func (r *rig) names() string {
 	var out []string
 	for _, o := range r.server.List(kubeapi.CiliumIdentities) {
-		id := o.(*ciliumv2.CiliumIdentity)
-		name := id.Name
-		if id.Annotations[ciliumv2.HeartbeatAnnotation] != "" {
-			name += "!"
-		}
-		out = append(out, name)
+		out = append(out, o.(*ciliumv2.CiliumIdentity).Name)
 	}
 	return strings.Join(out, " ")
 }
 
-func TestRound_MarksThenDeletesWhatNobodyHas(t *testing.T) {
+func TestRound_DeletesWhatNobodyHas(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(300, ciliumv2.ManagedByUs), identity(301, ciliumv2.ManagedByUs), identity(302, "other"), identity(303, ciliumv2.ManagedByUs),
 		endpoint("web", 300), endpoint("bare", 0))
 	r := newRig(t, s)
-	require.Equal(t, summary{all: 3, unused: 2}, r.after(t, 0))
-	require.Equal(t, "300 301! 302 303!", r.names())
-	require.Equal(t, summary{all: 3, unused: 2}, r.after(t, 29*time.Minute))
+	require.Equal(t, identityrounds.Round{All: 3, Unused: 2}, r.after(t, 0))
+	require.Equal(t, identityrounds.Round{All: 3, Unused: 2}, r.after(t, 29*time.Minute))
 
 	// One that somebody takes again begins anew.
 	s.Put(endpoint("db", 303))
-	require.Equal(t, summary{all: 3, unused: 1, deleted: 1}, r.after(t, time.Minute))
+	require.Equal(t, identityrounds.Round{All: 3, Unused: 1, Deleted: 1}, r.after(t, time.Minute))
 	require.Equal(t, "300 302 303", r.names())
 	s.Remove(kubeapi.CiliumEndpoints, "ns", "db")
-	require.Zero(t, r.after(t, time.Minute).deleted)
-	require.Zero(t, r.after(t, 29*time.Minute).deleted)
-	require.Equal(t, 1, r.after(t, time.Minute).deleted)
+	require.Zero(t, r.after(t, time.Minute).Deleted)
+	require.Zero(t, r.after(t, 29*time.Minute).Deleted)
+	require.Equal(t, 1, r.after(t, time.Minute).Deleted)
 	require.Equal(t, "300 302", r.names())
 }
 
-// A replica whose clock is ahead, or that has just begun to lead, does not believe a time that another wrote.
-func TestRound_TwiceBeforeAnythingGoes(t *testing.T) {
+// A replica that begins to lead knows nothing of what another has found.
+func TestRound_AnotherReplicaBeginsAnew(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
-	old := identity(301, ciliumv2.ManagedByUs)
-	old.Annotations = map[string]string{ciliumv2.HeartbeatAnnotation: "2001-01-01T00:00:00Z"}
-	future := identity(302, ciliumv2.ManagedByUs)
-	future.Annotations = map[string]string{ciliumv2.HeartbeatAnnotation: "2999-01-01T00:00:00Z"}
-	broken := identity(303, ciliumv2.ManagedByUs)
-	broken.Annotations = map[string]string{ciliumv2.HeartbeatAnnotation: "soon"}
-	s.Put(old, future, broken, identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
+	s.Put(identity(301, ciliumv2.ManagedByUs), identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
 	r := newRig(t, s)
-	require.Zero(t, r.after(t, 0).deleted)
-	require.Equal(t, 1, r.after(t, time.Minute).deleted)
-	require.Equal(t, "300 302! 303!", r.names())
-	require.Equal(t, 2, r.after(t, 30*time.Minute).deleted, "their times were written anew")
+	r.after(t, 0)
+	next := newRig(t, s)
+	next.time = r.time.Add(time.Hour)
+	require.Zero(t, next.after(t, 0).Deleted)
+	require.Zero(t, next.after(t, 29*time.Minute).Deleted)
+	require.Equal(t, 1, next.after(t, time.Minute).Deleted)
 }
 
 // Whoever takes an identity while a round goes on keeps it.
@@ -139,9 +136,9 @@ func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
 		}
 		return 0, ""
 	})
-	require.Zero(t, r.after(t, 10*time.Minute).deleted)
+	require.Zero(t, r.after(t, 10*time.Minute).Deleted)
 	require.Equal(t, 2, lists)
-	require.Equal(t, "300 301!", r.names())
+	require.Equal(t, "300 301", r.names())
 
 	// Likewise when the object has changed.
 	s.Remove(kubeapi.CiliumEndpoints, "ns", "late")
@@ -153,7 +150,7 @@ func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
 		}
 		return 0, ""
 	})
-	require.Zero(t, r.after(t, time.Minute).deleted)
+	require.Zero(t, r.after(t, time.Minute).Deleted)
 	require.Equal(t, "300 301", r.names())
 }
 
@@ -175,38 +172,127 @@ func TestRound_AServerThatMisbehaves(t *testing.T) {
 			r.after(t, 29*time.Minute)
 			fault(s)
 			r.time = r.time.Add(time.Hour)
-			sum, err := r.round(t.Context())
-			if sum.deleted != 0 || err == nil && !sum.blind {
-				t.Fatalf("%+v, error %v", sum, err)
+			round, blind, err := r.round(t.Context())
+			if round.Deleted != 0 || err == nil && !blind {
+				t.Fatalf("%+v, error %v", round, err)
 			}
 			require.Len(t, s.List(kubeapi.CiliumIdentities), 2)
 		})
 	}
 }
 
-// When most would go, one more round must agree; and a round has an end.
+// When most would go, one more round must agree.
 func TestRound_Many(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
 	s.Put(identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
-	for i := range mostInOneRound + 100 {
-		o := identity(1000+i, ciliumv2.ManagedByUs)
-		o.Annotations = map[string]string{ciliumv2.HeartbeatAnnotation: "2001-01-01T00:00:00Z"}
-		s.Put(o)
+	for i := range 600 {
+		s.Put(identity(1000+i, ciliumv2.ManagedByUs))
 	}
 	r := newRig(t, s)
-	require.Zero(t, r.after(t, 0).deleted)
-	require.Zero(t, r.after(t, time.Minute).deleted)
-	require.Equal(t, mostInOneRound, r.after(t, time.Minute).deleted)
-	require.Equal(t, 100, r.after(t, time.Minute).deleted)
+	require.Zero(t, r.after(t, 0).Deleted)
+	require.Zero(t, r.after(t, 30*time.Minute).Deleted)
+	require.Equal(t, 600, r.after(t, time.Minute).Deleted)
 	require.Equal(t, "300", r.names())
+}
+
+// TestLead_KeepsUpWithManyLabelSets: label sets come and go for two hours, a quarter of what the limit lets be deleted. What is unused stays bounded, and so do
+// requests. 600 a minute with the default limit do as well, and take minutes of CPU time in the test's server.
+func TestLead_KeepsUpWithManyLabelSets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := kubetest.New(t, kubetest.InMemory())
+		s.Put(identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
+		r := newRig(t, s)
+		const each = 20 // minute
+		r.now, r.Config = time.Now, DefaultConfig
+		r.Config.Limit = 4 * each
+		r.limiter = newCollector(r.params).limiter
+		var writes, lists, most int
+		s.Fault(func(q *http.Request) (int, string) {
+			if q.Method == http.MethodGet {
+				lists++
+			} else {
+				writes++
+			}
+			return 0, ""
+		})
+		health, _ := cell.NewSimpleHealth()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			r.lead(ctx, health)
+		}()
+		const minutes = 120
+		for minute := range minutes {
+			for i := range each {
+				s.Put(identity(1000+each*minute+i, ciliumv2.ManagedByUs))
+			}
+			time.Sleep(time.Minute)
+			most = max(most, len(s.List(kubeapi.CiliumIdentities)))
+		}
+		cancel()
+		<-done
+		// The oldest are as old as the timeout, an interval, and what a round takes.
+		if limit := each * (30 + 15 + 15); most > limit {
+			t.Errorf("%d identities at once, want at most %d", most, limit)
+		}
+		if limit := each * minutes; writes > limit {
+			t.Errorf("%d writes in %d minutes, want at most one for each identity, %d", writes, minutes, limit)
+		}
+		t.Logf("%d identities at once, %d writes, %d requests for pages", most, writes, lists)
+		if writes < each*(minutes-60) {
+			t.Errorf("%d writes: the collector does not work", writes)
+		}
+	})
+}
+
+// TestLead_ABacklogThatGrowsIsDegraded: more identities become overdue than the limit lets be deleted.
+func TestLead_ABacklogThatGrowsIsDegraded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := kubetest.New(t, kubetest.InMemory())
+		s.Put(identity(300, ciliumv2.ManagedByUs), endpoint("web", 300))
+		r := newRig(t, s)
+		r.now, r.Config = time.Now, Config{Interval: time.Minute, Timeout: time.Minute, Limit: 10, LimitInterval: time.Minute}
+		r.limiter = newCollector(r.params).limiter
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		health, last := cell.NewSimpleHealth()
+		go func() {
+			defer close(done)
+			r.lead(ctx, health)
+		}()
+		for minute := range 10 {
+			for i := range 20 {
+				s.Put(identity(1000+20*minute+i, ciliumv2.ManagedByUs))
+			}
+			time.Sleep(time.Minute)
+		}
+		synctest.Wait()
+		require.ErrorContains(t, last.Error, "raise --identity-gc-rate-limit")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.NoError(t, last.Error)
+		require.Contains(t, last.Status, "1 identities, nobody has 0 of them", "without new identities")
+		cancel()
+		<-done
+	})
 }
 
 func TestRegister_RefusesOptionsThatCannotBeMeant(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, register(nil, params{Config: Config{-1, 1}}), "--identity-gc-interval")
-	require.ErrorContains(t, register(nil, params{Config: Config{1, 0}}), "--identity-heartbeat-timeout")
-	require.NoError(t, errors.Join(register(nil, params{Config: Config{0, 1}})))
+	with := func(change func(*Config)) params {
+		p := params{Config: DefaultConfig}
+		change(&p.Config)
+		return p
+	}
+	require.ErrorContains(t, register(nil, with(func(c *Config) { c.Interval = -1 })), "--identity-gc-interval")
+	require.ErrorContains(t, register(nil, with(func(c *Config) { c.Timeout = 0 })), "--identity-heartbeat-timeout")
+	require.ErrorContains(t, register(nil, with(func(c *Config) { c.Limit = 0 })), "--identity-gc-rate-limit")
+	require.ErrorContains(t, register(nil, with(func(c *Config) { c.LimitInterval = 0 })), "--identity-gc-rate-interval")
+	require.NoError(t, register(nil, with(func(c *Config) { c.Interval = 0 })))
 }
 
 func TestScripts(t *testing.T) {

@@ -4,49 +4,38 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/waggle-net/waggle/pkg/ciliumv2"
 )
 
-// How many rounds in a row must have found that nobody has an identity before it is deleted.
+// How many rounds in a row must have found an identity unused before it is deleted.
 const (
 	enough        = 2
 	enoughForMany = 3 // when more than half of all would go
 	fewAreNoMany  = 10
 )
 
-// plan is what to do about identities.
-type plan struct {
-	mark   []mark
-	remove []object
+// unused is what is known of an identity to which no CiliumEndpoint refers.
+type unused struct {
+	since  time.Time // of the first round that found it so
+	rounds int       // in a row
 }
 
-// mark is an identity whose annotation should be another.
-type mark struct {
-	object
-	heartbeat string // the time; empty to take it away
-}
-
-// plan compares identities with the names of those that endpoints have, and counts the round.
-func (c *collector) plan(identities []object, used map[string]bool) (out plan) {
+// overdue compares identities with the names of those that endpoints have, counts the round, and returns those to delete.
+func (c *collector) overdue(identities []object, used map[string]bool) (list []object) {
 	now := c.now()
-	before := c.rounds
-	c.rounds = map[types.UID]int{}
+	before := c.unused
+	c.unused = map[types.UID]unused{}
 	var old []object
 	for _, o := range identities {
-		text := o.Annotations[ciliumv2.HeartbeatAnnotation]
 		if used[o.Name] {
-			if text != "" {
-				out.mark = append(out.mark, mark{o, ""})
-			}
 			continue
 		}
-		c.rounds[o.UID] = before[o.UID] + 1
-		since, err := time.Parse(time.RFC3339Nano, text)
-		switch {
-		case err != nil || since.After(now): // none yet, or none that can be
-			out.mark = append(out.mark, mark{o, now.UTC().Format(time.RFC3339Nano)})
-		case now.Sub(since) >= c.Config.Timeout:
+		u, found := before[o.UID]
+		if !found {
+			u.since = now
+		}
+		u.rounds++
+		c.unused[o.UID] = u
+		if now.Sub(u.since) >= c.Config.Timeout {
 			old = append(old, o)
 		}
 	}
@@ -55,9 +44,9 @@ func (c *collector) plan(identities []object, used map[string]bool) (out plan) {
 		need = enoughForMany
 	}
 	for _, o := range old {
-		if c.rounds[o.UID] >= need {
-			out.remove = append(out.remove, o)
+		if c.unused[o.UID].rounds >= need {
+			list = append(list, o)
 		}
 	}
-	return out
+	return list
 }

@@ -12,9 +12,6 @@ const (
 	ManagedByUs    = "waggle"
 )
 
-// HeartbeatAnnotation of a CiliumIdentity says since when nobody has it, as RFC 3339 with nanoseconds; it is Cilium's.
-const HeartbeatAnnotation = "io.cilium.heartbeat"
-
 // Digest stands for all that a node writes into a CiliumEndpoint: labels, the pod that owns it and the status. It is never 0.
 func Digest(o *CiliumEndpoint) uint64 {
 	var owners []string

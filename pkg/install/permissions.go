@@ -90,7 +90,7 @@ func clusterPermissions() []Permission {
 		all("policystatus", ciliumGroup, "ciliumclusterwidenetworkpolicies/status", patch, "the condition Valid"),
 		all("policystatus", "", "events", create, "Events on policies that are not enforced as they ask"),
 		all("identitygc", ciliumGroup, "ciliumendpoints", []string{"list"}, "who has which identity"),
-		all("identitygc", ciliumGroup, "ciliumidentities", []string{"list", "patch", "delete"}, "those that nobody has: the time since when, and removal"),
+		all("identitygc", ciliumGroup, "ciliumidentities", []string{"list", "delete"}, "removal of those that nobody has"),
 		{Account: Cluster, Cell: "leaderelection", Group: "coordination.k8s.io", Resource: "leases", Verbs: create, Within: true, Why: "one replica leads"},
 		{Account: Cluster, Cell: "leaderelection", Group: "coordination.k8s.io", Resource: "leases", Verbs: []string{"get", "update"}, Within: true,
 			Names: []string{"waggle-cluster"}, Why: "one replica leads"},

@@ -1,0 +1,52 @@
+package clusterhealthz
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/waggle-net/waggle/pkg/tables/health"
+)
+
+// Names and labels of the first are those of Cilium's operator.
+var (
+	identityEntries = prometheus.NewDesc("cilium_operator_identity_gc_entries", "CiliumIdentities of the last round of their collection, by what became of them: alive or deleted.", []string{"status"}, nil)
+	identityUnused  = prometheus.NewDesc("waggle_cluster_identities_unused", "CiliumIdentities to which no CiliumEndpoint refers, at the last round.", nil, nil)
+	identityOverdue = prometheus.NewDesc("waggle_cluster_identities_overdue", "CiliumIdentities that the last round should have deleted and did not.", nil, nil)
+	leads           = prometheus.NewDesc("waggle_cluster_leader", "1 for the replica that leads, 0 for others.", nil, nil)
+	degraded        = prometheus.NewDesc("waggle_cluster_modules_degraded", "Degraded parts of modules.", nil, nil)
+)
+
+// collector is a prometheus.Collector of what this replica's tables hold. What only the leader knows is missing from the others.
+type collector struct{ inputs }
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(all chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{identityEntries, identityUnused, identityOverdue, leads, degraded} {
+		all <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	txn := c.DB.ReadTxn()
+	gauge := func(d *prometheus.Desc, n int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), labels...)
+	}
+	for r := range c.Rounds.All(txn) {
+		gauge(identityEntries, r.All-r.Deleted, "alive")
+		gauge(identityEntries, r.Deleted, "deleted")
+		gauge(identityUnused, r.Unused)
+		gauge(identityOverdue, r.Overdue)
+	}
+	leading := 0
+	for l := range c.Leaders.All(txn) {
+		if !l.Until.IsZero() {
+			leading = 1
+		}
+	}
+	gauge(leads, leading)
+	count := 0
+	for range c.Modules.List(txn, health.ByLevel(health.Degraded)) {
+		count++
+	}
+	gauge(degraded, count)
+}

@@ -1,0 +1,40 @@
+// Package identityrounds holds what the last round of the collection of CiliumIdentities found.
+package identityrounds
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+)
+
+// Round is a round of the replica that leads. There is one row at most; a replica that does not lead has none.
+type Round struct {
+	Ended   time.Time `json:"ended"`
+	All     int       `json:"all"`     // CiliumIdentities that agents of Waggle have made, at the beginning of the round
+	Unused  int       `json:"unused"`  // of them, those to which no CiliumEndpoint refers
+	Deleted int       `json:"deleted"` // of the unused
+	Overdue int       `json:"overdue"` // unused for long enough to be deleted, and not deleted in the round
+}
+
+// TableHeader implements statedb.TableWritable.
+func (Round) TableHeader() []string { return []string{"Ended", "All", "Unused", "Deleted", "Overdue"} }
+
+// TableRow implements statedb.TableWritable.
+func (r Round) TableRow() []string {
+	return []string{r.Ended.UTC().Format(time.RFC3339), strconv.Itoa(r.All), strconv.Itoa(r.Unused), strconv.Itoa(r.Deleted), strconv.Itoa(r.Overdue)}
+}
+
+var onlyIndex = statedb.Index[Round, string]{
+	Name:       "only",
+	FromObject: func(Round) index.KeySet { return index.NewKeySet(index.String("last")) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// NewTable makes the table "identity-rounds".
+func NewTable(db *statedb.DB) (statedb.RWTable[Round], error) {
+	return statedb.NewTable(db, "identity-rounds", onlyIndex)
+}
