@@ -203,15 +203,15 @@ func (o *oracle) announce(t *testing.T, n *oracleNode, nic net.HardwareAddr) {
 				return netlink.LinkSetHardwareAddr(link, nic)
 			}))
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, m := range o.nodes {
 		for i := range families {
 			if m != n {
-				err = errors.Join(err, nodekit.Ping(n.Host(), m.addrs[i], 56))
+				eventually(t, func() error { return nodekit.PingBriefly(n.Host(), m.addrs[i], 56) })
 			}
 		}
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
