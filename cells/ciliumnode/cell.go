@@ -28,7 +28,7 @@ func register(group job.Group, p params) {
 	if p.Client == nil {
 		return
 	}
-	c := &controller{params: p}
+	c := &controller{params: p, machine: thisMachine(p.Agent.Procfs)}
 	heartbeat.AddRetried(group, "update-cilium-node", func(ctx context.Context, health cell.Health) error {
 		return writeback.Loop(ctx, health, c.DB, c.Table, c.pass)
 	}, retryMin, retryMax)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
+	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
@@ -37,7 +35,11 @@ type params struct {
 	Agent       agent.Agent
 }
 
-type controller struct{ params }
+type controller struct {
+	params
+	machine  machine
+	conflict conflict
+}
 
 // pass compares the CiliumNode on the server with what is wanted, and writes what differs. It runs when either may have
 // changed; the row of the CiliumNode is trimmed, so it only says when to look.
@@ -64,13 +66,15 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 		update.Message = "somebody to make it (--auto-create-cilium-node-resource=false)"
 		return nil
 	case apierrors.IsNotFound(err):
-		return c.Client.Create(ctx, kubeapi.CiliumNodes, "", want.object(), nil)
+		return c.wrote(c.Client.Create(ctx, kubeapi.CiliumNodes, "", want.object(), nil))
 	case err != nil:
 		return err
+	case c.conflict.observe(c.machine, live, time.Now()):
+		return c.conflict.err(c.Agent.NodeName)
 	}
 	changes := want.changes(live)
 	if len(changes) == 0 {
-		return nil
+		return c.conflict.err(c.Agent.NodeName)
 	}
 	// The version goes along, so that what somebody else writes meanwhile is judged first.
 	metadata, _ := changes["metadata"].(map[string]any)
@@ -83,7 +87,16 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 	if err != nil {
 		return fmt.Errorf("make the patch of CiliumNode %s: %w", live.Name, err)
 	}
-	return c.Client.Patch(ctx, kubeapi.CiliumNodes, "", live.Name, types.MergePatchType, patch, nil)
+	return c.wrote(c.Client.Patch(ctx, kubeapi.CiliumNodes, "", live.Name, types.MergePatchType, patch, nil))
+}
+
+// wrote takes note of the result of a write, and returns it, or the conflict with another agent.
+func (c *controller) wrote(err error) error {
+	if err != nil {
+		return err
+	}
+	c.conflict.hold(time.Now())
+	return c.conflict.err(c.Agent.NodeName)
 }
 
 // wanted collects what the CiliumNode shall hold, or says what must come before.
@@ -101,20 +114,9 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	case node.UID == "":
 		return wanted{}, "the UID of the Node " + c.Agent.NodeName
 	}
-	w := wanted{node: node, bootID: bootID(c.Agent.Procfs), writesCIDRs: c.Agent.IPAM == agent.IPAMKubernetes}
+	w := wanted{node: node, machine: c.machine, writesCIDRs: c.Agent.IPAM == agent.IPAMKubernetes}
 	if local != nil && local.Ready {
 		w.local = local
 	}
 	return w, ""
-}
-
-// bootID tells one boot of the machine from the next; empty when the kernel does not say. In the DaemonSet's pod --procfs
-// has the settings of networks alone, and the container's own procfs knows the rest.
-func bootID(procfs string) string {
-	for _, dir := range []string{procfs, "/proc"} {
-		if text, err := os.ReadFile(filepath.Join(dir, "sys/kernel/random/boot_id")); err == nil {
-			return strings.TrimSpace(string(text))
-		}
-	}
-	return ""
 }

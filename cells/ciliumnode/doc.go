@@ -7,5 +7,6 @@
 //
 // The object is made as soon as the Node is known, before any CIDR is, and made again when somebody deletes it. It belongs
 // to the Node by an owner reference, and follows when the Node is made anew under the same name. After a restart what stands
-// there stays until this node knows better. Without an API server the cell does nothing.
+// there stays until this node knows better. An agent on another machine with the same node name is named, and not written
+// against without end. Without an API server the cell does nothing.
 package ciliumnode

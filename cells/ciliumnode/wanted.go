@@ -26,7 +26,7 @@ const (
 type wanted struct {
 	node        *k8s.Node
 	local       *localnode.LocalNode // nil while this node does not know its addresses
-	bootID      string
+	machine     machine
 	writesCIDRs bool // the pod CIDRs are ours to write
 }
 
@@ -71,7 +71,7 @@ func (w wanted) annotations() map[string]string {
 
 // spec is what this node knows of itself. Without local it is what the Node says.
 func (w wanted) spec() ciliumv2.NodeSpec {
-	spec := ciliumv2.NodeSpec{BootID: w.bootID}
+	spec := ciliumv2.NodeSpec{BootID: w.machine.bootID}
 	for _, a := range w.node.Addresses {
 		if a.Type == "InternalIP" || a.Type == "ExternalIP" {
 			spec.Addresses = append(spec.Addresses, ciliumv2.NodeAddress{Type: a.Type, IP: a.Address})
@@ -103,6 +103,9 @@ func text(addr netip.Addr) string {
 func (w wanted) object() *ciliumv2.CiliumNode {
 	annotations := w.annotations()
 	annotations[wrote.Annotation] = w.record(nil).String()
+	if text := w.machine.annotation("", w.local); text != "" {
+		annotations[machineAnnotation] = text
+	}
 	return &ciliumv2.CiliumNode{Spec: w.spec(), ObjectMeta: metav1.ObjectMeta{Name: w.node.Name, Labels: w.labels(),
 		Annotations: annotations, OwnerReferences: []metav1.OwnerReference{w.owner()}}}
 }
@@ -149,6 +152,9 @@ func (w wanted) metadata(have *ciliumv2.CiliumNode) map[string]any {
 	annotations := difference(have.Annotations, w.annotations(), written[recordAnnotations])
 	if record := w.record(have).String(); record != have.Annotations[wrote.Annotation] {
 		annotations[wrote.Annotation] = record
+	}
+	if old := have.Annotations[machineAnnotation]; w.machine.annotation(old, w.local) != old {
+		annotations[machineAnnotation] = w.machine.annotation(old, w.local)
 	}
 	if len(annotations) > 0 {
 		metadata["annotations"] = annotations

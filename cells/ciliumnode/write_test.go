@@ -20,7 +20,7 @@ import (
 )
 
 func complete() wanted {
-	return wanted{bootID: "b", node: &k8s.Node{Name: "one", UID: "u", Labels: map[string]string{"a": "b"}},
+	return wanted{machine: machine{id: "m", bootID: "b", host: "h"}, node: &k8s.Node{Name: "one", UID: "u", Labels: map[string]string{"a": "b"}},
 		local: &localnode.LocalNode{IPv4: localnode.Family{AllocRange: netip.MustParsePrefix("10.1.0.0/24"),
 			Router: netip.MustParseAddr("10.1.0.1"), Health: netip.MustParseAddr("10.1.0.2")}}}
 }
@@ -41,7 +41,7 @@ func TestWrite_ConflictsAreSeen(t *testing.T) {
 		}
 		return 0, ""
 	})
-	c := &controller{params{Client: s.Client(t), Agent: agent.Agent{NodeName: "one"}}}
+	c := &controller{params: params{Client: s.Client(t), Agent: agent.Agent{NodeName: "one"}}}
 	if err := c.write(t.Context(), complete(), &nodeupdates.Update{}); !apierrors.IsConflict(err) {
 		t.Errorf("the first attempt: %v", err)
 	}

@@ -1,0 +1,111 @@
+package ciliumnode
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/localnode"
+)
+
+// machineAnnotation of a CiliumNode names the machine whose agent wrote it: its id, its host name and, once they are known, its addresses, with spaces between.
+const machineAnnotation = "waggle.io/machine"
+
+// machine is where this agent runs. It is the same after a restart of the agent, and another one after a reboot.
+type machine struct {
+	id     string // of this boot and network namespace; empty when the kernel does not say
+	bootID string // empty when the kernel does not say
+	host   string // host name
+}
+
+// thisMachine reads what tells this machine from others. Nodes that are containers (kind) share a boot, and differ by their network namespaces.
+func thisMachine(procfs string) machine {
+	m := machine{bootID: bootID(procfs), host: "unknown"}
+	if host := strings.Join(strings.Fields(hostName()), ""); host != "" {
+		m.host = host
+	}
+	namespace, err := os.Readlink("/proc/self/ns/net")
+	if err != nil || m.bootID == "" {
+		return m
+	}
+	sum := sha256.Sum256([]byte(m.bootID + " " + namespace))
+	m.id = hex.EncodeToString(sum[:8])
+	return m
+}
+
+func hostName() string {
+	name, _ := os.Hostname() // empty when the kernel does not say
+	return name
+}
+
+// bootID tells one boot of the machine from the next; empty when the kernel does not say. In the DaemonSet's pod --procfs
+// has the settings of networks alone, and the container's own procfs knows the rest.
+func bootID(procfs string) string {
+	for _, dir := range []string{procfs, "/proc"} {
+		if text, err := os.ReadFile(filepath.Join(dir, "sys/kernel/random/boot_id")); err == nil {
+			return strings.TrimSpace(string(text))
+		}
+	}
+	return ""
+}
+
+// annotation returns the value of machineAnnotation; empty without an id. While the addresses of this node are not known, what an earlier run of the agent on this
+// machine wrote stays.
+func (m machine) annotation(have string, local *localnode.LocalNode) string {
+	fields := []string{m.id, m.host}
+	if local != nil {
+		for _, addr := range []netip.Addr{local.IPv4.NodeIP, local.IPv6.NodeIP} {
+			if addr.IsValid() {
+				fields = append(fields, addr.String())
+			}
+		}
+	}
+	if m.id == "" || len(fields) == 2 && idOf(have) == m.id {
+		return have
+	}
+	return strings.Join(fields, " ")
+}
+
+// idOf returns the id in a value of machineAnnotation; empty without one.
+func idOf(annotation string) string {
+	id, _, _ := strings.Cut(annotation, " ")
+	return id
+}
+
+// wrote reports whether an agent on this machine wrote a CiliumNode last.
+func (m machine) wrote(n *ciliumv2.CiliumNode) bool {
+	return idOf(n.Annotations[machineAnnotation]) == m.id && n.Spec.BootID == m.bootID
+}
+
+// rival describes the other machine whose agent wrote a CiliumNode last. It is empty when this machine did, or when the object does not say: it was made by hand, or
+// by an agent that writes neither annotation nor boot id.
+func (m machine) rival(n *ciliumv2.CiliumNode) string {
+	annotation := n.Annotations[machineAnnotation]
+	switch {
+	case annotation != "" && idOf(annotation) != m.id:
+		fields := strings.Fields(annotation)
+		text := "host " + strings.Join(fields[min(1, len(fields)):min(2, len(fields))], "")
+		if addrs := fields[min(2, len(fields)):]; len(addrs) > 0 {
+			text += " (" + strings.Join(addrs, ", ") + ")"
+		}
+		return printable.Short(text, maxRival)
+	case n.Spec.BootID != "" && n.Spec.BootID != m.bootID:
+		var addrs []string // of an agent that does not write the annotation
+		for _, a := range n.Spec.Addresses {
+			if !slices.Contains(addrs, a.IP) {
+				addrs = append(addrs, a.IP)
+			}
+		}
+		return printable.Short("a host that publishes "+strings.Join(addrs, ", "), maxRival)
+	}
+	return ""
+}
+
+// maxRival limits the text about another machine, in bytes.
+const maxRival = 200
