@@ -39,6 +39,7 @@ import (
 	"github.com/waggle-net/waggle/cells/metrics"
 	"github.com/waggle-net/waggle/cells/monitor"
 	"github.com/waggle-net/waggle/cells/mtu"
+	"github.com/waggle-net/waggle/cells/neighborlimits"
 	"github.com/waggle-net/waggle/cells/nodeaddresses"
 	"github.com/waggle-net/waggle/cells/nodecidr"
 	"github.com/waggle-net/waggle/cells/nodefirewall"
@@ -129,6 +130,7 @@ var Datapath = cell.Group(
 	sockterm.Cell,
 	linkreaper.Cell,
 	nodefirewall.Cell,
+	neighborlimits.Cell,
 	monitor.Cell,
 )
 

@@ -81,6 +81,12 @@ var (
 		"Changes of nodes (add, update, delete), by the kind of object that describes the node.", []string{"event_type", "source"}}
 	nodesRefused = Definition{"waggle_nodes_refused_claims", gauge, "Addresses and pod ranges of nodes that belong to another node.", nil}
 
+	neighborEntries = Definition{"waggle_neighbor_entries", gauge,
+		"Entries of the neighbour tables of the kernel: kernel (of all network namespaces) and expected (other nodes on links of this node, and its pods).", []string{"family", "kind"}}
+	neighborLimit = Definition{"waggle_neighbor_limit", gauge,
+		"Entries of a neighbour table beyond which the kernel removes idle ones early (soft) or refuses new ones (hard).", []string{"family", "limit"}}
+	neighborOverflows = Definition{"waggle_neighbor_overflows_total", counter, "New neighbours that the kernel has refused since it booted.", []string{"family"}}
+
 	healthStatus = Definition{"cilium_node_health_connectivity_status", gauge,
 		"Nodes by what the probes of their addresses (type node) and of their health addresses (type endpoint) have found: reachable, unreachable or unknown.",
 		[]string{"type", "status"}}
@@ -142,7 +148,7 @@ func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
 		endpointsByState, endpointsCollected, ipamAddresses, ipamCapacity, ipamEvents, policyObjects, policyEntries,
-		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, healthStatus, healthLatency, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		policyStuck, policyNotEnforced, policyFlows, policyRevision, driftRepaired, claimsRefused, nodesAll, nodesEvents, nodesRefused, neighborEntries, neighborLimit, neighborOverflows, healthStatus, healthLatency, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers, scrapeErrors}
 	slices.SortFunc(all, func(a, b Definition) int {

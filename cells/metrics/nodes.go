@@ -87,3 +87,14 @@ func (c *collector) collectNodes(out chan<- prometheus.Metric, txn statedb.ReadT
 	c.send(out, nodesAll, float64(c.Nodes.NumObjects(txn)))
 	c.send(out, nodesRefused, float64(refused))
 }
+
+// collectNeighbors reads the sizes of the neighbour tables of the kernel. Where it does not show them there are no series.
+func (c *collector) collectNeighbors(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
+	for row := range c.Neighbors.All(txn) {
+		c.send(out, neighborEntries, float64(row.Entries), row.Family, "kernel")
+		c.send(out, neighborEntries, float64(row.Expected), row.Family, "expected")
+		c.send(out, neighborLimit, float64(row.Soft), row.Family, "soft")
+		c.send(out, neighborLimit, float64(row.Hard), row.Family, "hard")
+		c.send(out, neighborOverflows, float64(row.Overflows), row.Family)
+	}
+}

@@ -26,6 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -59,6 +60,7 @@ func inputs(maps bpfmaps.Maps) cell.Cell {
 		pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
 		nodepaths.NewTable, statedb.RWTable[*nodepaths.Path].ToTable,
 		nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
+		neighborlimits.NewTable, statedb.RWTable[neighborlimits.Limit].ToTable,
 		refusedclaims.NewTable, statedb.RWTable[refusedclaims.Refused].ToTable,
 		services.NewTable, statedb.RWTable[*services.Service].ToTable,
 		frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,

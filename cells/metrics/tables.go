@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -48,6 +49,7 @@ type tableParams struct {
 	Maps        statedb.Table[*bpfmaps.Map]
 	Refused     statedb.Table[refusedclaims.Refused]
 	Nodes       statedb.Table[*nodes.Node]
+	Neighbors   statedb.Table[neighborlimits.Limit]
 	NodeHealth  statedb.Table[*nodehealth.Path]
 	NodeViews   statedb.Table[*nodeviews.View]
 	PathTests   statedb.Table[*pathtests.Test]
@@ -84,7 +86,7 @@ func newCollector(p tableParams) *collector {
 	c := &collector{tableParams: p, descs: map[string]*prometheus.Desc{}}
 	for _, d := range []Definition{hiveStatus, tableObjects, tableRevision, endpointsByState, ipamAddresses, ipamCapacity, ipamEvents,
 		policyObjects, policyEntries, policyStuck, policyNotEnforced, policyFlows, policyRevision,
-		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, healthStatus, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
+		endpointsCollected, driftRepaired, claimsRefused, nodesAll, nodesRefused, neighborEntries, neighborLimit, neighborOverflows, healthStatus, unreachableNodes, unreachableEndpoints, viewsDiffer, pathTests, pathFaults, nodePaths, flowEntries, flowDeleted, flowSignals, natShareUsed, natShareRefused, guardPackets,
 		serviceCount, serviceProblems, serviceFrontends, serviceFailed, serviceRefused, serviceBackends, serviceMapEntries, serviceMapRefused,
 		mapMaxEntries, mapMemory, packets, packetBytes, vniDiffers} {
 		c.descs[d.Name] = d.desc()
@@ -115,6 +117,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		c.send(out, claimsRefused, float64(row.Count), string(row.Reason))
 	}
 	c.collectNodes(out, txn)
+	c.collectNeighbors(out, txn)
 	c.collectNodeHealth(out, txn)
 	c.collectPathTests(out, txn)
 	c.collectNodePaths(out, txn)
