@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -106,11 +107,18 @@ func (s *store) listVersion(query url.Values) (string, error) {
 	case err != nil:
 		return "", apierrors.NewBadRequest(fmt.Sprintf("invalid resourceVersion %q", asked))
 	case version > s.version:
-		return "", apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", version, s.version), 1)
+		return "", tooLarge(version, s.version)
 	case query.Get("resourceVersionMatch") == "Exact" && version < s.compacted:
 		return "", gone(version, s.compacted)
 	}
 	return asked, nil
+}
+
+// tooLarge is the error for a version that the server has not reached. Clients know it by its cause, and then ask by quorum.
+func tooLarge(version, newest int64) error {
+	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", version, newest), 1)
+	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
+	return err
 }
 
 // token says where a page ended, and of which version the pages are.
