@@ -17,6 +17,7 @@ type kind struct {
 	table    string
 	mine     func(k8sobjects.Row) bool // which rows of the table are of this resource
 	narrow   func(*metav1.ListOptions) // what is asked for; nil means all
+	holds    bool                      // rows of objects that a list lacks stay for a while, see [store.hold]
 }
 
 // remoteInterval is how long events of CiliumEndpoints gather. In a large cluster one of them changes every few milliseconds; woken for each, the agent
@@ -39,17 +40,17 @@ func kinds(nodeName string) []kind {
 	}
 	namespaced := func(r k8sobjects.Row) bool { return strings.Contains(r.Key(), "/") }
 	return []kind{
-		{kubeapi.Nodes, "k8s-nodes", all, nil},
-		{kubeapi.Pods, "k8s-pods", all, thisNode},
-		{kubeapi.Namespaces, "k8s-namespaces", all, nil},
-		{kubeapi.Services, "k8s-services", all, nil},
-		{kubeapi.EndpointSlices, "k8s-endpointslices", all, nil},
-		{kubeapi.NetworkPolicies, "k8s-networkpolicies", all, nil},
-		{kubeapi.Ingresses, "k8s-ingresses", all, nil},
-		{kubeapi.CiliumNodes, "cilium-nodes", all, nil},
-		{kubeapi.CiliumEndpoints, "cilium-endpoints", all, nil},
-		{kubeapi.CiliumIdentities, "cilium-identities", all, nil},
-		{kubeapi.CiliumNetworkPolicies, "cilium-networkpolicies", namespaced, nil},
-		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r k8sobjects.Row) bool { return !namespaced(r) }, nil},
+		{kubeapi.Nodes, "k8s-nodes", all, nil, true},
+		{kubeapi.Pods, "k8s-pods", all, thisNode, false},
+		{kubeapi.Namespaces, "k8s-namespaces", all, nil, false},
+		{kubeapi.Services, "k8s-services", all, nil, false},
+		{kubeapi.EndpointSlices, "k8s-endpointslices", all, nil, false},
+		{kubeapi.NetworkPolicies, "k8s-networkpolicies", all, nil, false},
+		{kubeapi.Ingresses, "k8s-ingresses", all, nil, false},
+		{kubeapi.CiliumNodes, "cilium-nodes", all, nil, true},
+		{kubeapi.CiliumEndpoints, "cilium-endpoints", all, nil, false},
+		{kubeapi.CiliumIdentities, "cilium-identities", all, nil, false},
+		{kubeapi.CiliumNetworkPolicies, "cilium-networkpolicies", namespaced, nil, false},
+		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r k8sobjects.Row) bool { return !namespaced(r) }, nil, false},
 	}
 }

@@ -111,7 +111,7 @@ func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watc
 	return whileAway(ctx, l.servers, func() (watch.Interface, error) {
 		in, err := l.open(ctx, options, stream)
 		switch {
-		case !stream:
+		case !stream || err == nil: // a stream goes on as a watch
 			l.report.watched(ctx, err)
 		case err != nil && (!refused(err) || apierrors.IsTooManyRequests(err)):
 			l.report.listed(ctx, err) // the stream is tried again; after other refusals comes a list, which tells more

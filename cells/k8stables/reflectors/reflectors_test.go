@@ -37,6 +37,7 @@ type rig struct {
 	*tables.Set
 	health *recorder
 	ended  ended
+	stores []*store
 	stop   func()
 }
 
@@ -90,6 +91,7 @@ func followWith(t testing.TB, client *kubeapi.Client, settings Settings, carryOn
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.stores = source.stores
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -146,6 +148,18 @@ func (r *rig) synced(t testing.TB) {
 		}
 		return true
 	})
+}
+
+// lacks returns how many rows of a table the last list lacked.
+func (r *rig) lacks(table string) int {
+	for _, s := range r.stores {
+		if s.table.Name() == table {
+			s.report.mu.Lock()
+			defer s.report.mu.Unlock()
+			return s.report.held.rows
+		}
+	}
+	return 0
 }
 
 func (r *rig) level(name string) cell.Level { return r.health.level(name) }
@@ -301,6 +315,7 @@ func TestReplace_EmptyListIsConfirmed(t *testing.T) {
 		server.Remove(kubeapi.Nodes, "", "three")
 		server.Compact()
 		server.Start(t)
+		time.Sleep(holdFor)
 		r.becomesSame(t, server)
 	})
 }
@@ -339,6 +354,10 @@ func TestFromSnapshot_WithTheServerDown(t *testing.T) {
 		server.EmptyLists(kubeapi.Nodes, 1) // an empty first list is not believed either
 		server.Start(t)
 		again.synced(t)
+		if _, held := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "two"); !held {
+			t.Error("a node that the first list lacks was removed at once")
+		}
+		time.Sleep(holdFor)
 		again.becomesSame(t, server)
 		if after, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one"); after != row {
 			t.Error("a row that equals the copy's was written again")

@@ -24,6 +24,7 @@ type report struct {
 	synced      bool
 	rejected    int
 	partly      int // objects that are used in part
+	held        lacking
 	first       tables.Reject
 }
 
@@ -42,15 +43,19 @@ func (r *report) watched(ctx context.Context, err error) {
 
 func (r *report) wrote(err error) { r.change(func() { r.write = err }) }
 
-func (r *report) replaced(rejected map[string]tables.Reject) {
+// replaced records that a list was applied, with the objects that are rejected and the rows that the list lacks.
+func (r *report) replaced(rejected map[string]tables.Reject, held lacking) {
 	r.change(func() {
-		r.list, r.write, r.synced = nil, nil, true
+		r.list, r.write, r.synced, r.held = nil, nil, true, held
 		r.count(rejected)
 	})
 }
 
-func (r *report) rejects(rejected map[string]tables.Reject) {
-	r.change(func() { r.count(rejected) })
+func (r *report) rejects(rejected map[string]tables.Reject, held lacking) {
+	r.change(func() {
+		r.held = held
+		r.count(rejected)
+	})
 }
 
 func (r *report) count(rejected map[string]tables.Reject) {
@@ -78,9 +83,13 @@ func (r *report) change(f func()) {
 		r.waiting(r.list)
 	case r.watch != nil:
 		r.health.Degraded("watch", r.watch)
+	case r.held.many():
+		r.health.Degraded(r.held.String(), errHeld)
 	case r.rejected > 0:
 		r.health.Degraded(fmt.Sprintf("%d objects rejected, see the table k8s-rejects", r.rejected),
 			fmt.Errorf("%s: %s", r.first.Object, r.first.Reason))
+	case r.synced && r.held.rows > 0:
+		r.health.OK("in step; " + r.held.String() + ", for some minutes")
 	case r.synced && r.partly > 0:
 		r.health.OK(fmt.Sprintf("in step; %d objects are used in part, see the table k8s-rejects", r.partly))
 	case r.synced:

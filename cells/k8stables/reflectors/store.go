@@ -39,8 +39,10 @@ type store struct {
 	pending []event
 	wake    chan struct{} // holds a token when there is something pending
 
-	apply    sync.Mutex               // held over commits, so that none overtakes another; guards rejected
+	apply    sync.Mutex               // held over commits, so that none overtakes another; guards what follows
 	rejected map[string]tables.Reject // by key of the object
+	held     map[string]time.Time     // rows that the last list lacked, by key, and when they are removed
+	all      int                      // rows after that list
 }
 
 // event is a change that is not in the table yet.
@@ -80,12 +82,17 @@ func (s *store) take(in any, deleted bool) error {
 	case waiting >= maxPending:
 		return s.flush()
 	case waiting > 0:
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+		s.awake()
 	}
 	return nil
+}
+
+// awake has pending events committed, and rows removed that are no longer held.
+func (s *store) awake() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
 }
 
 // add adds an event to those that are pending. Versions of one resource rise from event to event, so one that is not newer than the last comes twice
@@ -135,7 +142,7 @@ func (s *store) flush() error {
 	s.apply.Lock()
 	defer s.apply.Unlock()
 	events := s.takePending()
-	if len(events) == 0 {
+	if len(events) == 0 && len(s.held) == 0 {
 		return nil
 	}
 	txn := s.set.Write(s.table)
@@ -145,8 +152,11 @@ func (s *store) flush() error {
 			return err
 		}
 	}
+	if err := s.release(txn, events); err != nil {
+		return err
+	}
 	txn.Commit()
-	s.report.rejects(s.rejected)
+	s.report.rejects(s.rejected, lacking{len(s.held), s.all})
 	return nil
 }
 
@@ -234,7 +244,7 @@ func (s *store) Replace(items []any, version string) error {
 	txn.Commit()
 	s.asks.quorum.Store(false)
 	s.seen, _ = strconv.ParseUint(version, 10, 64) // 0 when versions are no numbers: then nothing counts as old
-	s.report.replaced(s.rejected)
+	s.report.replaced(s.rejected, lacking{len(s.held), s.all})
 	return nil
 }
 
@@ -293,6 +303,7 @@ func (s *store) replace(txn statedb.WriteTxn, items []any) error {
 			}
 		}
 	}
+	s.hold(txn, want)
 	return tables.Replace(txn, s.table, want, s.mine)
 }
 

@@ -51,6 +51,7 @@ func TestReplace_WhoseListLostMostIsConfirmed(t *testing.T) {
 		believed      bool
 	}{{0, 0, true}, {1, 0, false}, {30, 0, false}, {30, 14, false}, {30, 15, true}, {10, 1, true}, {30, 31, true}} {
 		s := newStore(t)
+		s.holds = false
 		if err := s.Replace(list(t, c.before), "10"); err != nil {
 			t.Fatal(err)
 		}

@@ -99,6 +99,17 @@ func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
 	return nil
 }
 
+// Lacking returns the rows of a table that a set of rows lacks, by key.
+func Lacking(txn statedb.ReadTxn, t Table, set map[string]k8sobjects.Row) map[string]k8sobjects.Row {
+	lacking := map[string]k8sobjects.Row{}
+	for row := range t.All(txn) {
+		if _, found := set[row.Key()]; !found {
+			lacking[row.Key()] = row
+		}
+	}
+	return lacking
+}
+
 // Replace makes the part of a table that mine selects hold exactly want.
 func Replace(txn statedb.WriteTxn, t Table, want map[string]k8sobjects.Row, mine func(k8sobjects.Row) bool) error {
 	var gone []string
