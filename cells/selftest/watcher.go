@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -33,8 +34,8 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
 		watching := events.Add(w.Agent.StateDir) // before reading, so that no change falls between
-		row, unreadable := w.judge(boot)
-		if err := w.commit(row); err != nil {
+		row, folders, unreadable := w.judge(boot)
+		if err := w.commit(row, folders); err != nil {
 			return err
 		}
 		switch {
@@ -42,6 +43,8 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 			health.Degraded("the report of the self-test cannot be read", unreadable)
 		case row.State == selftests.Failed:
 			health.Degraded("the self-test failed", errors.New(row.Message))
+		case folders != "":
+			health.Degraded("the container runtime may not find the plugin", errors.New(folders))
 		default:
 			health.OK(string(row.State))
 		}
@@ -56,8 +59,8 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// judge turns the file into a row. A file that cannot be read is no outcome.
-func (w *watcher) judge(boot string) (row selftests.SelfTest, unreadable error) {
+// judge turns the file into a row, and what is wrong with the folders of the container runtime. A file that cannot be read is no outcome.
+func (w *watcher) judge(boot string) (row selftests.SelfTest, folders string, unreadable error) {
 	row = selftests.SelfTest{Name: selftests.Attach, State: selftests.Waiting}
 	report, err := selftest.Read(w.Agent.StateDir)
 	switch {
@@ -65,21 +68,43 @@ func (w *watcher) judge(boot string) (row selftests.SelfTest, unreadable error) 
 		row.Message = "waggle-agent setup to report an attach"
 	case err != nil:
 		row.Message = err.Error()
-		return row, err
+		return row, "", err
 	case report.BootID != boot:
 		row.Message = "waggle-agent setup to report an attach of this boot"
+		return row, "", nil
 	case report.Error != "":
 		row.State, row.At, row.Message = selftests.Failed, report.At, report.Error
 	default:
 		row.State, row.At = selftests.Passed, report.At
 	}
-	return row, nil
+	return row, report.Folders, nil
 }
 
-// commit keeps the one row; an equal row is not written again.
-func (w *watcher) commit(row selftests.SelfTest) error {
+// commit keeps the row of the attach, and one of the folders when they are wrong; an equal row is not written again.
+func (w *watcher) commit(row selftests.SelfTest, folders string) error {
 	txn := w.DB.WriteTxn(w.Table)
 	defer txn.Abort()
+	if err := w.put(txn, row); err != nil {
+		return err
+	}
+	wrong := selftests.SelfTest{Name: selftests.Folders, State: selftests.Failed, At: row.At, Message: folders}
+	_, _, known := w.Table.Get(txn, selftests.ByName(wrong.Name))
+	var err error
+	switch {
+	case folders != "":
+		err = w.put(txn, wrong)
+	case known:
+		_, _, err = w.Table.Delete(txn, wrong)
+	}
+	if err != nil {
+		return fmt.Errorf("write the folders of the container runtime: %w", err)
+	}
+	txn.Commit()
+	return nil
+}
+
+// put writes a row unless it is there.
+func (w *watcher) put(txn statedb.WriteTxn, row selftests.SelfTest) error {
 	old, _, found := w.Table.Get(txn, selftests.ByName(row.Name))
 	if found && old.State == row.State && old.Message == row.Message && old.At.Equal(row.At) {
 		return nil
@@ -87,9 +112,8 @@ func (w *watcher) commit(row selftests.SelfTest) error {
 	if _, _, err := w.Table.Insert(txn, row); err != nil {
 		return fmt.Errorf("insert the outcome of the self-test: %w", err)
 	}
-	txn.Commit()
 	if !found || old.State != row.State {
-		w.Log.Info("Self-test", "state", row.State, "message", row.Message)
+		w.Log.Info("Self-test", "name", row.Name, "state", row.State, "message", row.Message)
 	}
 	return nil
 }

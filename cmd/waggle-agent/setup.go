@@ -17,8 +17,8 @@ const defaultCNIBinDir = "/opt/cni/bin"
 
 // setupFlags are the flags of the command alone; the agent's own say where its state and socket are.
 type setupFlags struct {
-	cniBinDir, pluginPath string
-	prepared, once        bool
+	cniBinDir, pluginPath, hostRoot string
+	prepared, once                  bool
 }
 
 // setupCommand prepares the node with the agent's own configuration, so that both mean the same paths.
@@ -35,6 +35,7 @@ func (a *agent) setupCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.cniBinDir, "cni-bin-dir", defaultCNIBinDir, "Directory in which container runtimes look for CNI plugins")
 	flags.StringVar(&f.pluginPath, "cni-plugin-path", "", "CNI plugin to install; default: waggle-cni beside this program")
+	flags.StringVar(&f.hostRoot, "host-root", "/", "Directory in which this program sees the root of the host, or its etc alone, which is unmounted after one look unless this is /; to find out where the container runtime looks for CNI plugins")
 	flags.BoolVar(&f.prepared, "prepared", false, "Do nothing; exit 0 when bpffs is mounted and the plugin is installed, for a startup probe")
 	flags.BoolVar(&f.once, "once", false, "Exit after one self-test, with its outcome")
 	return cmd
@@ -58,8 +59,9 @@ func (a *agent) setup(cmd *cobra.Command, f setupFlags) error {
 }
 
 func setupOptions(cmd *cobra.Command, f setupFlags) (o setup.Options, err error) {
-	o = setup.Options{PluginPath: f.pluginPath, CNIBinDir: f.cniBinDir, Once: f.once}
-	for flag, to := range map[string]*string{"state-dir": &o.StateDir, "bpf-root": &o.BPFRoot, "socket-path": &o.SocketPath, "cni-log-file": &o.LogFile} {
+	o = setup.Options{PluginPath: f.pluginPath, CNIBinDir: f.cniBinDir, HostRoot: f.hostRoot, Once: f.once}
+	for flag, to := range map[string]*string{"state-dir": &o.StateDir, "bpf-root": &o.BPFRoot, "socket-path": &o.SocketPath, "cni-log-file": &o.LogFile,
+		"write-cni-conf-when-ready": &o.CNIConf} {
 		if *to, err = cmd.Flags().GetString(flag); err != nil {
 			return o, err
 		}
@@ -74,7 +76,7 @@ func setupOptions(cmd *cobra.Command, f setupFlags) (o setup.Options, err error)
 	if o.SocketPath == "" {
 		o.SocketPath = filepath.Join(o.StateDir, "waggle.sock")
 	}
-	for flag, path := range map[string]string{"state-dir": o.StateDir, "bpf-root": o.BPFRoot, "socket-path": o.SocketPath, "cni-bin-dir": o.CNIBinDir} {
+	for flag, path := range map[string]string{"state-dir": o.StateDir, "bpf-root": o.BPFRoot, "socket-path": o.SocketPath, "cni-bin-dir": o.CNIBinDir, "host-root": o.HostRoot} {
 		if !filepath.IsAbs(path) {
 			return o, fmt.Errorf("--%s=%q: must be an absolute path", flag, path)
 		}

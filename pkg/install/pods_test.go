@@ -45,7 +45,7 @@ func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
 	setup := pod.InitContainers[0]
 	if got, want := mounts(pod, setup), []string{
 		"config -> /etc/waggle read-only", "/sys/fs/bpf -> /sys/fs/bpf Bidirectional", "/var/run/waggle -> /var/run/waggle",
-		"/opt/cni/bin -> /opt/cni/bin",
+		"/opt/cni/bin -> /opt/cni/bin", "/etc -> /host/etc read-only",
 	}; !slices.Equal(got, want) || len(pod.InitContainers) != 1 || *setup.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 		t.Errorf("setup mounts %q, want %q", got, want)
 	}

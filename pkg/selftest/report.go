@@ -24,11 +24,12 @@ const (
 
 // Report is the outcome of one attempt.
 type Report struct {
-	BootID  string    `json:"bootID"`          // of the kernel that was running; another one proves nothing
-	Version string    `json:"version"`         // of the program that tried
-	At      time.Time `json:"at"`              // when the attempt ended
-	Steps   []Step    `json:"steps,omitempty"` // in order; the last one is the one that failed
-	Error   string    `json:"error,omitempty"` // empty: all steps went through
+	BootID  string    `json:"bootID"`            // of the kernel that was running; another one proves nothing
+	Version string    `json:"version"`           // of the program that tried
+	At      time.Time `json:"at"`                // when the attempt ended
+	Steps   []Step    `json:"steps,omitempty"`   // in order; the last one is the one that failed
+	Error   string    `json:"error,omitempty"`   // empty: all steps went through
+	Folders string    `json:"folders,omitempty"` // why the container runtime does not find the plugin or its configuration; empty: it does, or nothing is known
 }
 
 // Step is one thing that was tried.
@@ -42,8 +43,10 @@ func Path(stateDir string) string { return filepath.Join(stateDir, fileName) }
 
 // Write replaces the report. Readers see the old one or the new one.
 func Write(stateDir string, r Report) error {
-	if len(r.Error) > maxText {
-		r.Error = strings.ToValidUTF8(r.Error[:maxText], "")
+	for _, text := range []*string{&r.Error, &r.Folders} {
+		if len(*text) > maxText {
+			*text = strings.ToValidUTF8((*text)[:maxText], "")
+		}
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -111,6 +114,8 @@ func parse(text []byte, r *Report) error {
 		return errors.New("at: missing")
 	case len(r.Error) > maxText:
 		return fmt.Errorf("error: has more than %d bytes", maxText)
+	case len(r.Folders) > maxText:
+		return fmt.Errorf("folders: has more than %d bytes", maxText)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 func TestReport_SurvivesTheFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	want := Report{BootID: "b", Version: "v1", At: time.Unix(7, 0).UTC(), Steps: []Step{{"ADD", time.Millisecond}}, Error: "why"}
+	want := Report{BootID: "b", Version: "v1", At: time.Unix(7, 0).UTC(), Steps: []Step{{"ADD", time.Millisecond}}, Error: "why", Folders: "elsewhere"}
 	if _, err := Read(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
@@ -23,12 +23,12 @@ func TestReport_SurvivesTheFile(t *testing.T) {
 	if got, err := Read(dir); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v, want %+v", got, err, want)
 	}
-	want.Error = strings.Repeat("ü", maxText)
+	want.Error, want.Folders = strings.Repeat("ü", maxText), strings.Repeat("ü", maxText)
 	if err := Write(dir, want); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := Read(dir); err != nil || len(got.Error) > maxText || len(got.Error) < maxText-3 {
-		t.Errorf("a long error: %d bytes, %v", len(got.Error), err)
+	if got, err := Read(dir); err != nil || len(got.Error) > maxText || len(got.Error) < maxText-3 || got.Folders != got.Error {
+		t.Errorf("long texts: %d and %d bytes, %v", len(got.Error), len(got.Folders), err)
 	}
 	if names, _ := os.ReadDir(dir); len(names) != 1 {
 		t.Errorf("files are left: %v", names)
@@ -40,6 +40,7 @@ func TestRead_RefusesHostileFiles(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "half": `{"bootID":"x"`, "another document": `[]`, "two": `{"bootID":"x","at":"2020-01-01T00:00:00Z"}{}`,
 		"no boot id": `{"at":"2020-01-01T00:00:00Z"}`, "no time": `{"bootID":"x"}`, "huge": strings.Repeat(" ", maxSize+1),
+		"long folders": `{"bootID":"x","at":"2020-01-01T00:00:00Z","folders":"` + strings.Repeat("e", maxText+1) + `"}`,
 		"long": `{"bootID":"x","at":"2020-01-01T00:00:00Z","error":"` + strings.Repeat("e", maxText+1) + `"}`,
 	} {
 		dir := t.TempDir()

@@ -27,7 +27,7 @@ const (
 )
 
 // attempt waits for the agent, tries once, and reports unless ctx ended.
-func attempt(ctx context.Context, log *slog.Logger, o Options) error {
+func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) error {
 	boot, err := selftest.BootID()
 	if err != nil {
 		return err
@@ -41,7 +41,7 @@ func attempt(ctx context.Context, log *slog.Logger, o Options) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	report := selftest.Report{BootID: boot, Version: version.String(), At: time.Now().UTC(), Steps: steps}
+	report := selftest.Report{BootID: boot, Version: version.String(), At: time.Now().UTC(), Steps: steps, Folders: folders}
 	if tried != nil {
 		report.Error = tried.Error()
 	}

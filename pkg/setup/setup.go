@@ -2,10 +2,13 @@ package setup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/bpffs"
 	"github.com/waggle-net/waggle/pkg/capabilities"
@@ -18,6 +21,8 @@ type Options struct {
 	SocketPath string // of the agent's API
 	PluginPath string // the plugin to install
 	CNIBinDir  string // where runtimes look for plugins
+	CNIConf    string // file that the agent writes for runtimes; empty for none
+	HostRoot   string // root directory of the host, as this program sees it, to find out where runtimes look
 	LogFile    string // of the plugin; empty for none
 	Once       bool   // return after the self-test instead of waiting for the end of ctx
 }
@@ -38,7 +43,7 @@ func Run(ctx context.Context, log *slog.Logger, o Options) error {
 	if err := prepare(log, o); err != nil {
 		return err
 	}
-	if err := test(ctx, log, o); err != nil {
+	if err := test(ctx, log, o, lookAtFolders(log, o)); err != nil {
 		return err
 	}
 	if ctx.Err() != nil || o.Once {
@@ -71,6 +76,25 @@ func prepare(log *slog.Logger, o Options) error {
 	return nil
 }
 
+// lookAtFolders returns the reason why the container runtime may not find what is installed; empty when it does. A mount below --host-root is for this alone, and is
+// removed: it may hold keys.
+func lookAtFolders(log *slog.Logger, o Options) string {
+	confDir := ""
+	if o.CNIConf != "" {
+		confDir = filepath.Dir(o.CNIConf)
+	}
+	wrong := wrongFolders(o.HostRoot, o.CNIBinDir, confDir)
+	if wrong != "" {
+		log.Warn("The container runtime may not find the CNI plugin", "why", wrong)
+	}
+	if mount := filepath.Join(o.HostRoot, "etc"); filepath.Clean(o.HostRoot) != "/" {
+		if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // EINVAL: not a mount
+			log.Warn("The directory of the host stays mounted", "path", mount, "error", err)
+		}
+	}
+	return wrong
+}
+
 // Prepared tells whether the steps before the agent's start are done; nil means yes. It changes nothing.
 func Prepared(o Options) error {
 	if is, err := bpffs.Is(o.BPFRoot); err != nil {
@@ -86,10 +110,10 @@ func Prepared(o Options) error {
 	return err
 }
 
-// test tries until the self-test passes, and reports each outcome.
-func test(ctx context.Context, log *slog.Logger, o Options) error {
+// test tries until the self-test passes, and reports each outcome, with what is wrong with the folders of runtimes.
+func test(ctx context.Context, log *slog.Logger, o Options, folders string) error {
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
-		err := attempt(ctx, log, o)
+		err := attempt(ctx, log, o, folders)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}

@@ -3,7 +3,9 @@ package node_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,13 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
 // setupCommand is "waggle-agent setup" for a node.
 func setupCommand(ctx context.Context, node *nodekit.Node, args ...string) *exec.Cmd {
-	args = append([]string{"setup", "--state-dir", node.StateDir(), "--bpf-root", node.BPFRoot(), "--cni-bin-dir", pluginDir(node)}, args...)
+	args = append([]string{"setup", "--state-dir", node.StateDir(), "--bpf-root", node.BPFRoot(), "--cni-bin-dir", pluginDir(node), "--host-root", node.Dir}, args...)
 	return exec.CommandContext(ctx, filepath.Join(binDir, "waggle-agent"), args...)
 }
 
@@ -120,6 +124,49 @@ func TestPrivilegedSetup_SaysWhatFails(t *testing.T) {
 	wantSelfTest(t, node, "passed")
 	if endpoints, err := node.Waggle(t.Context(), "endpoint", "list", "-o", "json"); err != nil || strings.Contains(endpoints, leave) {
 		t.Errorf("the endpoint of a killed self-test is still there: %v\n%s", err, endpoints)
+	}
+}
+
+// TestPrivilegedSetup_NamesTheFoldersOfTheRuntime: the runtime looks for plugins in another folder. Pods can be attached, status names the folder and the option, and the
+// setup keeps no mount of the host.
+func TestPrivilegedSetup_NamesTheFoldersOfTheRuntime(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, nodekit.Options{})
+	etc := filepath.Join(node.Dir, "host", "etc")
+	config := filepath.Join(etc, "containerd", "config.toml")
+	if err := os.MkdirAll(etc, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []struct {
+		path  string
+		wrong bool
+	}{{"/usr/lib/cni", true}, {pluginDir(node), false}} {
+		text := fmt.Sprintf("[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = %q\n", folder.path)
+		if err := node.Do(func() error {
+			return errors.Join(unix.Mount("none", etc, "tmpfs", 0, ""), os.MkdirAll(filepath.Dir(config), 0o755), os.WriteFile(config, []byte(text), 0o600))
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := node.Do(func() error {
+			if out, err := setupCommand(t.Context(), node, "--host-root", filepath.Dir(etc), "--once").CombinedOutput(); err != nil {
+				return fmt.Errorf("%w\n%s", err, out)
+			}
+			if _, err := os.Stat(config); !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("the folder of the host is still mounted: %v", err)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		wantSelfTest(t, node, "passed")
+		eventually(t, func() error {
+			status, err := node.Waggle(t.Context(), "status")
+			named := strings.Contains(status, "cni-folders failed") && strings.Contains(status, "use --cni-bin-dir "+folder.path)
+			if err == nil && named != folder.wrong {
+				err = fmt.Errorf("with plugins in %s status says:\n%s", folder.path, status)
+			}
+			return err
+		})
 	}
 }
 

@@ -1,4 +1,5 @@
-// Package selftests holds the outcome of the last real attach that was tried on this node: a namespace, ADD, a ping and DEL.
+// Package selftests holds the outcome of the last real attach that was tried on this node: a namespace, ADD, a ping and DEL; and whether the container runtime finds
+// the plugin.
 package selftests
 
 import (
@@ -8,8 +9,11 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Attach is the name of the one self-test there is.
-const Attach = "attach"
+// Names of self-tests.
+const (
+	Attach  = "attach"      // a real attach
+	Folders = "cni-folders" // whether the container runtime looks where the plugin and its configuration are; there is a row only when it does not
+)
 
 // State of a self-test.
 type State string
