@@ -41,7 +41,7 @@ func TestRead_RefusesHostileFiles(t *testing.T) {
 		"empty": "", "half": `{"bootID":"x"`, "another document": `[]`, "two": `{"bootID":"x","at":"2020-01-01T00:00:00Z"}{}`,
 		"no boot id": `{"at":"2020-01-01T00:00:00Z"}`, "no time": `{"bootID":"x"}`, "huge": strings.Repeat(" ", maxSize+1),
 		"long folders": `{"bootID":"x","at":"2020-01-01T00:00:00Z","folders":"` + strings.Repeat("e", maxText+1) + `"}`,
-		"long": `{"bootID":"x","at":"2020-01-01T00:00:00Z","error":"` + strings.Repeat("e", maxText+1) + `"}`,
+		"long":         `{"bootID":"x","at":"2020-01-01T00:00:00Z","error":"` + strings.Repeat("e", maxText+1) + `"}`,
 	} {
 		dir := t.TempDir()
 		if err := os.WriteFile(Path(dir), []byte(text), 0o600); err != nil {
