@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"reflect"
 
 	"github.com/cilium/ebpf"
 
@@ -45,32 +46,51 @@ type seen map[uint64]struct{}
 // seed is of all hashes of this process.
 var seed = maphash.MakeSeed()
 
-// fillMissing copies the entries of a hash table that the other one, which programs use, does not have and no earlier call has seen: programs may have deleted
-// those there since. Other maps have no entries that programs make. It goes on when the other one is full, and returns an error then.
-func fillMissing(to, from *ebpf.Map, before seen) error {
-	if from.Type() != ebpf.Hash && from.Type() != ebpf.LRUHash {
+// copyBatch is how many entries one system call reads. It is more than any bucket of a hash table holds.
+const copyBatch = 4096
+
+// exchange copies to each of two hash tables that programs use the entries that only the other one has and that no call before has seen: a program may have
+// deleted the copies of the others since. Other maps have no entries that programs make. It continues when a table is full, and returns an error then.
+func exchange(a, b *ebpf.Map, before seen) error {
+	if a.Type() != ebpf.Hash && a.Type() != ebpf.LRUHash {
 		return nil
 	}
-	var key, value []byte
-	lost, all := 0, from.Iterate()
+	return errors.Join(fillMissing(a, b, before), fillMissing(b, a, before))
+}
+
+// fillMissing copies the unseen entries of one table to the other. A batch is of whole buckets: unlike an iteration from key to key, it neither begins again nor
+// ends early when programs delete entries meanwhile.
+func fillMissing(to, from *ebpf.Map, before seen) error {
+	keys, values := rawSlice(from.KeySize()), rawSlice(from.ValueSize())
+	lost := 0
+	var cursor ebpf.MapBatchCursor
 	var why error
-	for all.Next(&key, &value) {
-		hash := maphash.Bytes(seed, key)
-		if _, found := before[hash]; found {
-			continue
+	for last := false; !last; {
+		n, err := from.BatchLookup(&cursor, keys.Interface(), values.Interface(), nil)
+		if last = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !last {
+			return fmt.Errorf("read the entries that were made since the map was copied: %w", err)
 		}
-		before[hash] = struct{}{}
-		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-			lost, why = lost+1, err
+		for i := range n {
+			key := keys.Index(i).Bytes()
+			hash := maphash.Bytes(seed, key)
+			if _, found := before[hash]; found {
+				continue
+			}
+			before[hash] = struct{}{}
+			if err := to.Update(key, values.Index(i).Bytes(), ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+				lost, why = lost+1, err
+			}
 		}
-	}
-	if err := all.Err(); err != nil {
-		return fmt.Errorf("read the entries that were made since the map was copied: %w", err)
 	}
 	if lost > 0 {
 		return fmt.Errorf("%d entries that were made since the map was copied do not fit into the map of %d entries: %w", lost, to.MaxEntries(), why)
 	}
 	return nil
+}
+
+// rawSlice makes a slice of arrays of size bytes, as the library wants it for a batch.
+func rawSlice(size uint32) reflect.Value {
+	return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), copyBatch, copyBatch)
 }
 
 // fillPerCPU knows only counters, whose layouts do not change.

@@ -27,8 +27,8 @@ type kernel interface {
 	Create(spec *ebpf.MapSpec) (*ebpf.Map, error)
 	// Fill copies the entries of a map; see [fill].
 	Fill(to, from *ebpf.Map, convert convert) error
-	// FillMissing copies the entries that a map does not have; see [fillMissing].
-	FillMissing(to, from *ebpf.Map, before seen) error
+	// Exchange copies the entries that only one of two maps has; see [exchange].
+	Exchange(a, b *ebpf.Map, before seen) error
 	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it. Unpin also removes a mark; what is not there is no error.
 	Pin(m *ebpf.Map, path string) error
 	Move(from, to string) error
@@ -113,9 +113,7 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 
 func (realKernel) Fill(to, from *ebpf.Map, convert convert) error { return fill(to, from, convert) }
 
-func (realKernel) FillMissing(to, from *ebpf.Map, before seen) error {
-	return fillMissing(to, from, before)
-}
+func (realKernel) Exchange(a, b *ebpf.Map, before seen) error { return exchange(a, b, before) }
 
 // Pin pins a copy of the handle: the library remembers where it has pinned one, and does nothing there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {

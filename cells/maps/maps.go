@@ -132,41 +132,48 @@ func (s *store) failures() error {
 	return errors.Join(errs...)
 }
 
-// dropResized gives up maps of another size once every hook runs this generation. Until then programs of the generation before make entries there,
-// which are copied again and again: a flow that began at a hook of theirs may go on at one of this generation a moment later.
+// dropResized gives up maps of another size once every hook runs this generation. Until then programs of both generations make entries, each in its own map, and
+// these are exchanged again and again: a flow that began at a hook of one generation may continue at a hook of the other a moment later.
 func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
-	began, next := time.Now(), time.Now()
+	began, next, replacing := time.Now(), time.Now(), false
 	for {
 		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
 		_, changed := s.Attachments.AllWatch(txn)
 		if attachments.Replaced(txn, s.Attachments) {
 			return s.dropTwins(ctx)
 		}
-		var refill <-chan time.Time
+		if begun := attachments.Begun(txn, s.Attachments); begun != replacing {
+			replacing, next = begun, time.Now() // the first hook is being replaced
+		}
+		var again <-chan time.Time
 		if s.hasResized() {
 			if before := time.Now(); !before.Before(next) {
-				s.fillFromTwins(ctx)
-				next = time.Now().Add(refillPause(time.Since(before), time.Since(began)))
+				s.exchangeAll(ctx)
+				next = time.Now().Add(exchangePause(replacing, time.Since(before), time.Since(began)))
 			}
-			refill = time.After(time.Until(next))
+			again = time.After(time.Until(next))
 		}
 		heartbeat.Idle(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
-		case <-refill:
+		case <-again:
 		}
 	}
 }
 
-// refillPause is how long to wait after entries were copied, which took so long, so long after the start: 20 ms, or more where the copying would take more
-// than a twentieth of a CPU. Hooks that are not replaced within a minute have something that keeps them from it.
-func refillPause(took, sinceStart time.Duration) time.Duration {
-	if pause := max(20*time.Millisecond, 20*took); sinceStart < time.Minute {
-		return pause
+// exchangePause returns the pause after an exchange that took so long, so long after the start. A flow that begins at a hook of one generation and continues at
+// one of the other within the pause and the exchange after it is not found there, so while hooks are replaced the pause is what the exchange took, half of a
+// CPU, and before that 20 ms if that is longer. Hooks that are not replaced within a minute have something that keeps them from it.
+func exchangePause(replacing bool, took, sinceStart time.Duration) time.Duration {
+	switch {
+	case sinceStart >= time.Minute:
+		return max(5*time.Second, 20*took)
+	case replacing:
+		return took
 	}
-	return max(5*time.Second, 20*took)
+	return max(20*time.Millisecond, took)
 }
 
 func (s *store) hasResized() bool {
@@ -181,7 +188,7 @@ func (s *store) hasResized() bool {
 }
 
 func (s *store) dropTwins(ctx context.Context) error {
-	s.fillFromTwins(ctx)
+	s.exchangeAll(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
@@ -196,18 +203,18 @@ func (s *store) dropTwins(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fillFromTwins copies the entries that programs of the generation before made since they were copied first. What cells write is in both maps.
-func (s *store) fillFromTwins(ctx context.Context) {
+// exchangeAll exchanges the entries that programs made in maps of another size since the last time. What cells write is in both maps.
+func (s *store) exchangeAll(ctx context.Context) {
 	for name := range s.Specs {
 		heartbeat.Busy(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		s.fillFromTwin(name)
+		s.exchange(name)
 	}
 }
 
-func (s *store) fillFromTwin(name string) {
+func (s *store) exchange(name string) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	o := s.open[name]
@@ -216,7 +223,7 @@ func (s *store) fillFromTwin(name string) {
 	}
 	s.copying.Lock()
 	defer s.copying.Unlock()
-	if err := s.Kernel.FillMissing(o.m, o.twin.m, o.twin.seen); err != nil && !o.twin.warned {
+	if err := s.Kernel.Exchange(o.m, o.twin.m, o.twin.seen); err != nil && !o.twin.warned {
 		o.twin.warned = true
 		s.Log.Warn("Entries of a map that had another size cannot be copied", "map", name, "error", err)
 	}

@@ -129,7 +129,7 @@ func (f *fakeKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	return f.handle(spec), nil
 }
 
-func (f *fakeKernel) FillMissing(_, _ *ebpf.Map, _ seen) error { return nil }
+func (f *fakeKernel) Exchange(_, _ *ebpf.Map, _ seen) error { return nil }
 
 func (f *fakeKernel) Fill(to, from *ebpf.Map, _ convert) error {
 	f.mu.Lock()

@@ -250,8 +250,7 @@ func TestPrivilegedResize(t *testing.T) {
 	})
 }
 
-// What a program of the generation before makes in a map of another size, one of this generation finds a moment later, although hooks are still
-// replaced.
+// What a program of one generation makes in a map of another size, one of the other generation finds a moment later, although hooks are still replaced.
 func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
@@ -269,31 +268,120 @@ func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- r.s.dropResized(ctx, nil) }()
 		defer func() { stop(); <-ended }()
-		for k := range uint32(3) {
-			if err := r.s.open["numbers"].twin.m.Put(k, k+5); err != nil {
-				t.Error(err)
+		present, former := r.s.open["numbers"].m, r.s.open["numbers"].twin.m
+		for k := range uint32(4) {
+			from, to := former, present
+			if k == 3 {
+				from, to = present, former
 			}
-			present, err := r.s.Get("numbers")
-			if err != nil {
+			if err := from.Put(k, k+5); err != nil {
 				t.Error(err)
-				return
 			}
 			if k == 2 { // what a program of this generation deletes does not come back
 				if err := present.Delete(uint32(1)); err != nil {
 					t.Error(err)
 				}
 			}
-			for begin := time.Now(); present.Lookup(k, new(uint32)) != nil; time.Sleep(time.Millisecond) {
+			for begin := time.Now(); to.Lookup(k, new(uint32)) != nil; time.Sleep(time.Millisecond) {
 				if time.Since(begin) > 15*time.Second { // wall clock: what must come is awaited
 					t.Errorf("entry %d does not come", k)
 					return
 				}
 			}
 		}
-		if present, err := r.s.Get("numbers"); err != nil || present.Lookup(uint32(1), new(uint32)) == nil {
-			t.Errorf("the entry that was deleted has come back (%v)", err)
+		if err := present.Lookup(uint32(1), new(uint32)); err == nil {
+			t.Error("the entry that was deleted has come back")
 		}
 	})
+}
+
+// Tables of more entries than one batch are exchanged whole, those of programs that delete entries meanwhile as well.
+func TestPrivilegedExchange_ManyEntries(t *testing.T) {
+	t.Parallel()
+	const each = copyBatch + copyBatch/2
+	for _, kind := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash} {
+		a, b := numbersOf(t, kind, 8*each), numbersOf(t, kind, 16*each)
+		for k := range uint32(each) {
+			if err := errors.Join(a.Put(k, k), b.Put(each+k, k)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := make(seen)
+		if err := exchange(b, a, before); err != nil {
+			t.Error(err)
+		}
+		for _, m := range []*ebpf.Map{a, b} {
+			for k := range uint32(2 * each) {
+				if err := m.Lookup(k, new(uint32)); err != nil {
+					t.Fatalf("%s: entry %d: %v", m, k, err)
+				}
+			}
+		}
+		deleted := make(chan error)
+		go func() { // programs delete entries of one table
+			var err error
+			for k := range uint32(each) {
+				err = errors.Join(err, a.Delete(k))
+			}
+			deleted <- err
+		}()
+		if err := a.Put(uint32(2*each), uint32(1)); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(exchange(b, a, before), <-deleted, exchange(b, a, before)); err != nil {
+			t.Error(err)
+		}
+		if err := b.Lookup(uint32(2*each), new(uint32)); err != nil {
+			t.Errorf("%s: the new entry: %v", b, err)
+		}
+		for k := range uint32(each) {
+			if err := a.Lookup(k, new(uint32)); err == nil {
+				t.Fatalf("%s: the deleted entry %d has come back", a, k)
+			}
+		}
+	}
+}
+
+func numbersOf(tb testing.TB, kind ebpf.MapType, entries uint32) *ebpf.Map {
+	tb.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: kind, KeySize: 4, ValueSize: 4, MaxEntries: entries})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// BenchmarkExchange_524288Flows measures an exchange of translated flows of which all are known, as many as the map of them has room for.
+func BenchmarkExchange_524288Flows(b *testing.B) {
+	all, err := bpf.MapSpecs()
+	if err != nil {
+		b.Fatal(err)
+	}
+	spec := all[bpf.MapNat4]
+	spec.Pinning = ebpf.PinNone
+	var both [2]*ebpf.Map
+	for i := range both {
+		if both[i], err = ebpf.NewMap(spec); err != nil {
+			b.Fatal(err)
+		}
+		defer both[i].Close()
+		for at := uint32(0); at < bpf.NatMax; at += copyBatch {
+			keys, values := make([]bpf.NatKey4, copyBatch), make([]bpf.NatEntry4, copyBatch)
+			for i := range keys {
+				keys[i].Saddr = at + uint32(i)
+			}
+			if _, err := both[i].BatchUpdate(keys, values, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	before := make(seen)
+	for b.Loop() {
+		if err := exchange(both[0], both[1], before); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 // Whatever else is found at the place of a map is moved out of the way, and the map is made anew.

@@ -19,7 +19,7 @@ type twin struct {
 	resized  bool
 	unpinned bool // until the present map is filled: the release before would take it for filled
 	warned   bool // that entries were not copied
-	seen     seen // entries that were copied
+	seen     seen // entries that both maps have had
 }
 
 // put repeats a write.

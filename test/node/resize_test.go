@@ -1,0 +1,172 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Flows that begin while maps of flows and of translations get another size continue afterwards, in both families: between pods, of a pod and of a client outside
+// to a service, and of a pod to the outside under the node's address. The policies allow no packet that belongs to no flow. Only flows whose first packets meet
+// programs of both generations may be disturbed, see "Upgrade and downgrade" in Documentation/datapath.md: these are few.
+func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
+	t.Parallel()
+	m := newMarketOff(t, "--bpf-lb-sock=false")
+	m.write(t, "shop.yaml", shopManifests+fmt.Sprintf(shopPolicies, "{ipBlock: {cidr: 192.0.2.1/32}}, {ipBlock: {cidr: \"2001:db8:2::1/128\"}}"))
+	m.start(t)
+	friend, stranger := m.pod(t, "friend"), m.pod(t, "stranger")
+	answerWithName(t, m.OutsideHost(), "outside", 8080)
+	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
+	m.backends(t, "one")
+	var starts []start
+	for i, f := range families {
+		for _, network := range networks {
+			m.ready(t, netip.AddrPortFrom(uplinks[i], webNodePort), 1)
+			for from, to := range map[nodekit.Place][]netip.AddrPort{
+				friend:          {netip.AddrPortFrom(webAddrs[i], 80), netip.AddrPortFrom(m.pods["one"].Addr(f.ipv6), 8080)},
+				stranger:        {netip.AddrPortFrom(outsideAddr(f.ipv6), 8080)},
+				m.OutsideHost(): {netip.AddrPortFrom(uplinks[i], webNodePort)},
+			} {
+				for _, to := range to {
+					starts = append(starts, start{from, network, to})
+				}
+			}
+		}
+	}
+	for _, s := range starts {
+		eventually(t, func() error { _, err := askBriefly(t.Context(), s.from, s.network, s.to); return err }) // the policies are in force
+	}
+	for _, size := range []struct{ flows, translations uint32 }{{262144, 1048576}, {131072, 524288}, {65536, 262144}, {131072, 524288}} {
+		m.AddAgentArgs(fmt.Sprintf("--bpf-ct-global-tcp-max=%d", size.flows), fmt.Sprintf("--bpf-nat-global-max=%d", size.translations))
+		opening := startFlows(starts)
+		err := m.UpgradeAgent(t.Context(), "")
+		if err == nil {
+			requireReplaced(t, m.Node)
+			eventually(t, func() error {
+				pins, err := mapPins(m.Node)
+				for pin, want := range map[string]uint32{"ct_est4_v1": size.flows, "ct_est6_v1": size.flows, "nat4_v1": size.translations, "nat6_v1": size.translations / 2} {
+					if err == nil && (pins[pin] != want || pins[pin+"_resized"] != 0) {
+						err = fmt.Errorf("want one map %s of %d entries: %v", pin, want, pins)
+					}
+				}
+				return err
+			})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		all, again, failed := opening.end()
+		t.Logf("%d flows began while the maps were resized, %d of them sent something again, and %d failed: %v", len(all), again, len(failed), errors.Join(failed...))
+		if len(all) < 3*len(starts) {
+			t.Errorf("only %d flows began", len(all))
+		}
+		if len(failed)+again > len(all)/20 {
+			t.Error("that is more than one in twenty")
+		}
+		for _, l := range all {
+			if got := l.ask(t); got != l.server {
+				t.Errorf("%s over %s is answered by %q, at first by %q", l.to, l.network, got, l.server)
+			}
+			_ = l.Close()
+		}
+	}
+}
+
+// start is how a flow begins.
+type start struct {
+	from    nodekit.Place
+	network string
+	to      netip.AddrPort
+}
+
+// opening begins one flow after the other until it is ended.
+type opening struct {
+	stop    chan struct{}
+	stopped chan struct{}
+
+	mu     sync.Mutex // guards the following
+	all    []*line
+	again  int
+	failed []error
+}
+
+// startFlows begins flows in turn, one in 2 ms. Each stays open after its first answer.
+func startFlows(starts []start) *opening {
+	o := &opening{stop: make(chan struct{}), stopped: make(chan struct{})}
+	go func() {
+		defer close(o.stopped)
+		var running sync.WaitGroup
+		defer running.Wait()
+		for tick := time.Tick(2 * time.Millisecond); ; {
+			for _, s := range starts {
+				select {
+				case <-o.stop:
+					return
+				case <-tick:
+				}
+				running.Go(func() { o.begin(s) })
+			}
+		}
+	}()
+	return o
+}
+
+func (o *opening) begin(s start) {
+	l, again, err := s.begin()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil {
+		o.failed = append(o.failed, fmt.Errorf("begin a flow to %s over %s: %w", s.to, s.network, err))
+		return
+	}
+	o.all = append(o.all, l)
+	if again {
+		o.again++
+	}
+}
+
+// begin opens a flow, waits for its first answer, and reports whether something was sent again until it came.
+func (s start) begin() (l *line, again bool, err error) {
+	l = &line{network: s.network, to: s.to}
+	if err := s.from.Do(func() (err error) {
+		l.Conn, err = net.DialTimeout(s.network, s.to.String(), answerTimeout)
+		return err
+	}); err != nil {
+		return nil, false, err
+	}
+	if tcp, is := l.Conn.(*net.TCPConn); is {
+		raw, err := tcp.SyscallConn()
+		if err != nil {
+			return nil, false, err
+		}
+		if err := raw.Control(func(fd uintptr) {
+			if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+				again = info.Total_retrans > 0
+			}
+		}); err != nil {
+			return nil, false, err
+		}
+	}
+	a, err := askWithin(l.Conn, askBrief)
+	if err != nil {
+		again = true
+		a, err = askOn(l.Conn)
+	}
+	l.server = a.server
+	return l, again, err
+}
+
+// end stops, and returns the open flows, how many of them sent something again, and what failed.
+func (o *opening) end() (all []*line, again int, failed []error) {
+	close(o.stop)
+	<-o.stopped
+	return o.all, o.again, o.failed
+}
