@@ -2,14 +2,19 @@ package bpf
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
@@ -41,7 +46,9 @@ func newFullNode(b *testing.B) *node {
 			NewPolicyKey(1000+random.Uint32N(1000), PolicyIdentity, random.Uint32N(1<<16), PolicyPort, 6, uint16(random.Uint32())))
 	}
 	for _, identity := range []uint32{podA.facts().Identity, podB.facts().Identity, benchIdentity, 2} {
-		policies = append(policies, NewPolicyKey(benchPolicy, PolicyIdentity, identity, PolicyPort, 17, 53))
+		for _, protocol := range []uint8{protoTCP, protoUDP} {
+			policies = append(policies, NewPolicyKey(benchPolicy, PolicyIdentity, identity, PolicyPort, protocol, 53))
+		}
 	}
 	putAll(b, n.maps[MapPolicy], policies, PolicyEntry{})
 	var addresses []AddrKey
@@ -123,6 +130,116 @@ func BenchmarkFlow(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkFlow_OneSided measures packets of flows that are not established, or no longer in both directions: datagrams that nobody answers, and segments
+// to a peer that has closed its side.
+func BenchmarkFlow_OneSided(b *testing.B) {
+	for _, family := range families {
+		ask := sent(podA, podA.addr(family), podB.addr(family)).withHops(255).ports(1234, 53)
+		answer := sent(podB, podB.addr(family), podA.addr(family))
+		answer.from, answer.to = podA.host, podA.mac // newBenchNode swaps pod b's
+		answer.sport, answer.dport = 53, 1234
+		for name, before := range map[string]struct {
+			of     []flow
+			flags  []string // "" is a datagram
+			packet []byte
+		}{
+			"one-way-UDP":     {[]flow{ask}, []string{""}, ask.bytes(b)},
+			"half-closed-TCP": {[]flow{ask, answer, ask, answer}, []string{"S", "SA", "A", "FA"}, ask.tcp(b, "A")},
+		} {
+			b.Run(fmt.Sprintf("%s/IPv%d", name, family), func(b *testing.B) {
+				n := newFullNode(b)
+				guarded(n)
+				for i, f := range before.of {
+					packet, from := f.bytes(b), uint32(ifLoopback)
+					if before.flags[i] != "" {
+						packet = f.tcp(b, before.flags[i])
+					}
+					if f.src == answer.src {
+						from = ifPodB
+					}
+					n.run(PodEgress, from, packet)
+				}
+				fast := n.programs[PodEgress]
+				n.constants = map[string]uint32{VariableVerdictEvents: 1, VariableFastPath: 0}
+				measureAgainst(b, fast, emptyProgram(b), actRedirect, before.packet, rival{"of-slow-path", n.loadProgram(PodEgress), true})
+			})
+		}
+	}
+}
+
+// cpuRepeats is how many packets a CPU processes in a row: milliseconds, so that the two CPUs work at the same time.
+const cpuRepeats = 50_000
+
+// BenchmarkTwoCPUs measures packets of established flows on two CPUs at the same time: of one flow, whose counters the CPUs share, and of a flow for each. The
+// ratio is what counters for each CPU could gain at most.
+func BenchmarkTwoCPUs(b *testing.B) {
+	var allowed unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		b.Fatal(err)
+	}
+	if allowed.Count() < 2 {
+		b.Skip("needs two CPUs")
+	}
+	for _, family := range families {
+		b.Run(fmt.Sprintf("IPv%d", family), func(b *testing.B) {
+			n := newFullNode(b)
+			guarded(n)
+			var packets [2][]byte
+			for i := range packets {
+				out := sent(podA, podA.addr(family), outside[family]).ports(1234+uint16(i), 53)
+				packets[i] = out.bytes(b)
+				n.run(PodEgress, ifLoopback, packets[i])
+				n.run(PodIngress, ifLoopback, received(podA, outside[family], podA.addr(family)).ports(53, 1234+uint16(i)).bytes(b))
+				n.run(PodEgress, ifLoopback, packets[i])
+			}
+			if flows := n.established(family); flows != len(packets) {
+				b.Fatalf("%d established flows", flows)
+			}
+			var one, each []time.Duration
+			for b.Loop() {
+				one = append(one, onTwoCPUs(b, n.programs[PodEgress], allowed, [2][]byte{packets[0], packets[0]}))
+				each = append(each, onTwoCPUs(b, n.programs[PodEgress], allowed, packets))
+			}
+			shared, apart := typical(one), typical(each)
+			b.ReportMetric(float64(shared.Nanoseconds()), "ns/packet-one-flow")
+			b.ReportMetric(float64(apart.Nanoseconds()), "ns/packet-flow-each")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// onTwoCPUs runs a program on two of the allowed CPUs at the same time, each with its packet, and returns the mean time of a packet.
+func onTwoCPUs(b *testing.B, program *ebpf.Program, allowed unix.CPUSet, packets [2][]byte) time.Duration {
+	b.Helper()
+	var took [2]time.Duration
+	var failed [2]error
+	var ready, done sync.WaitGroup
+	ready.Add(len(packets))
+	cpu := -1
+	for i, packet := range packets {
+		for cpu++; !allowed.IsSet(cpu); cpu++ {
+		}
+		var own unix.CPUSet
+		own.Set(cpu)
+		done.Go(func() {
+			runtime.LockOSThread() // without an unlock, the thread ends with the goroutine, and its CPU with it
+			failed[i] = unix.SchedSetaffinity(0, &own)
+			ready.Done()
+			ready.Wait()
+			action, each, err := program.Benchmark(packet, cpuRepeats, nil)
+			if took[i] = each; err == nil && action != actOK {
+				err = fmt.Errorf("action %d, want %d", int32(action), actOK)
+			}
+			failed[i] = errors.Join(failed[i], err)
+		})
+	}
+	done.Wait()
+	if err := errors.Join(failed[:]...); err != nil {
+		b.Fatal(err)
+	}
+	return (took[0] + took[1]) / 2
 }
 
 // kernelPart makes a program with nothing but what the kernel does for a packet of the established flow: the look-up of its entry and of its endpoint,

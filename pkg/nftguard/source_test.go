@@ -18,7 +18,7 @@ import (
 
 // neighbours are a node and a machine beside it, which has addresses of its own and one of the node's in each family.
 type neighbours struct {
-	t              *testing.T
+	t              testing.TB
 	node, neighbor *testnet.Namespace
 }
 
@@ -29,7 +29,7 @@ var (
 	nodeLinkIP = netip.MustParsePrefix("fe80::10/64")
 )
 
-func newNeighbours(t *testing.T) neighbours {
+func newNeighbours(t testing.TB) neighbours {
 	t.Helper()
 	n := neighbours{t, testnet.New(t), testnet.New(t)}
 	n.node.Do(func() {
@@ -211,7 +211,7 @@ func (n neighbours) throughOwnDevice() {
 	})
 }
 
-func received(t *testing.T, device string) uint64 {
+func received(t testing.TB, device string) uint64 {
 	t.Helper()
 	link, err := netlink.LinkByName(device)
 	if err != nil {

@@ -41,9 +41,11 @@ var (
 	changesBudget      = atLeastOf(0.98) // while addresses elsewhere change
 	changesCPUBudget   = figures.AtMost(figures.Value{Number: 0.5, Unit: "% of a core"})
 	establishedBudget  = figures.AtMost(figures.Value{Number: 40, Unit: figures.NanoSec})
+	oneSidedBudget     = figures.AtMost(figures.Value{Number: 90, Unit: figures.NanoSec})  // what an established flow took when these took up to 289 ns
 	packetBudget       = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec}) // the whole path, without the entry of a flow
 	newFlowBudget      = figures.AtMost(figures.Value{Number: 1200, Unit: figures.NanoSec})
 	instructionsBudget = figures.AtMost(figures.Value{Number: 14_000, Unit: "instructions"})
+	stackBudget        = figures.AtMost(figures.Value{Number: 352, Unit: "bytes"})
 	mapMemoryBudget    = figures.AtMost(megabytes(88)) // all maps at their default sizes
 )
 

@@ -11,9 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cilium/ebpf"
-
-	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/test/bench/figures"
 )
 
@@ -52,40 +49,52 @@ func valueIn(unit string, scale float64) func(float64) figures.Value {
 	return func(v float64) figures.Value { return figures.Value{Number: v * scale, Unit: unit} }
 }
 
-// programs measures what the programs take for a packet, and what they are to the verifier.
+// programs measures what the programs and the rules beside them take for a packet, and what the programs are to the verifier.
 func (b *bench) programs(ctx context.Context) error {
-	if err := b.verified(); err != nil {
+	if err := b.verified(ctx); err != nil {
 		return err
 	}
-	return b.goBench(ctx, "./bpf", ".", []figure{
+	if err := b.goBench(ctx, "./bpf", ".", []figure{
 		{"Flow/established/", "ns/packet-net", "per packet, established flow", establishedBudget, nanoseconds},
 		{"Flow/established/", "ns/packet-kernel", "of which the kernel's look-ups and redirect", unlimited, nanoseconds},
+		{"Flow_OneSided/", "ns/packet-net", "per packet", oneSidedBudget, nanoseconds},
 		{"Flow/new/", "ns/packet-net", "per packet, new flow", newFlowBudget, nanoseconds},
 		{"Prog/", "ns/packet-net", "per packet", packetBudget, nanoseconds},
+		{"TwoCPUs/", "ns/packet-one-flow", "per packet, two CPUs with one flow", unlimited, nanoseconds},
+		{"TwoCPUs/", "ns/packet-flow-each", "the same with a flow each", unlimited, nanoseconds},
+	}); err != nil {
+		return err
+	}
+	return b.goBench(ctx, "./pkg/nftguard", "FromNetwork", []figure{
+		{"FromNetwork/", "ns/packet-one-lookup", "rules, per packet from the network", unlimited, nanoseconds},
+		{"FromNetwork/", "ns/packet-two-lookups", "the same with a look-up for each check", unlimited, nanoseconds},
 	})
 }
 
-// verified loads each program, and prints how many instructions the verifier processed.
-func (b *bench) verified() error {
-	for _, name := range bpf.Programs() {
-		spec, err := bpf.Load(name)
-		if err != nil {
-			return err
+// attribute is what the tests of the programs say of one: by routing mode the instructions that the verifier processed, and the bytes of its deepest stack.
+var attribute = regexp.MustCompile(`(?m)^ *=== ATTR +Test[^/ ]*/?(\S*) (verifier|stack):(\S+) (\d+) `)
+
+// verified prints what the verifier makes of each program of packets, steps included. Those of sockets are far below all budgets.
+func (b *bench) verified(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, "go", "test", "-count", "1", "-v", "-run", "Programs_(PassTheVerifier|FitTheStackOfLinux61)$", "./bpf").CombinedOutput()
+	found := attribute.FindAllStringSubmatch(string(out), -1)
+	slices.SortFunc(found, func(x, y []string) int { return slices.Compare(x[1:4], y[1:4]) })
+	for _, f := range found {
+		mode, kind, program := f[1], f[2], f[3]
+		value, parsed := strconv.ParseFloat(f[4], 64)
+		if parsed != nil {
+			return fmt.Errorf("read %q: %w", f[0], parsed)
 		}
-		loaded, err := ebpf.NewCollection(spec)
-		if err != nil {
-			return fmt.Errorf("load %s: %w", name, err)
+		switch {
+		case strings.HasPrefix(program, "sock_"):
+		case kind == "stack":
+			b.report("stack on Linux 6.1, "+program, f[4], figures.Value{Number: value, Unit: "bytes"}, stackBudget)
+		default:
+			b.report("instructions verified, "+mode+", "+program, f[4], figures.Value{Number: value, Unit: "instructions"}, instructionsBudget)
 		}
-		defer loaded.Close()
-		info, err := loaded.Programs[name].Info()
-		if err != nil {
-			return fmt.Errorf("ask the kernel about %s: %w", name, err)
-		}
-		n, told := info.VerifiedInstructions()
-		if !told {
-			continue // the kernel is too old
-		}
-		b.report("instructions verified, "+name, strconv.Itoa(int(n)), figures.Value{Number: float64(n), Unit: "instructions"}, instructionsBudget)
+	}
+	if err != nil || len(found) == 0 {
+		return fmt.Errorf("ask the verifier about the programs: %w\n%s", err, out)
 	}
 	return nil
 }

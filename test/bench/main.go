@@ -92,7 +92,7 @@ func (b *bench) parts() []part {
 		{"the agent itself", b.agent, []figures.Limit{coldStartBudget, residentBudget, restCPUBudget}},
 		{"5,000 nodes", b.largeCluster, []figures.Limit{syncBudget, syncKernelBudget, routesBudget, joinBudget, podMemoryBudget, largeTrafficBudget, largeRestBudget}},
 		{"restoring endpoints", b.restore, []figures.Limit{restoreBudget}},
-		{"programs", b.programs, []figures.Limit{instructionsBudget, establishedBudget, packetBudget, newFlowBudget}},
+		{"programs", b.programs, []figures.Limit{instructionsBudget, stackBudget, establishedBudget, oneSidedBudget, packetBudget, newFlowBudget}},
 		{"the policy compiler", b.compiler, []figures.Limit{resolveBudget, oneIdentityBudget}},
 		{"maps of services", b.serviceMaps, []figures.Limit{servicesBudget, serviceHeapBudget, serviceChangeBudget}},
 		{"connections through services", b.services, []figures.Limit{iptablesBudget, crowdConnectBudget, throughBudget}},
