@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -73,5 +74,39 @@ func TestPrivilegedConntrack_ConnectionWithoutAnEntry(t *testing.T) {
 		n.refused(podA, open.tcp(t, "A"), events.PolicyDenied)
 		n.refused(podA, open.tcp(t, "S"), events.PolicyDenied)
 		n.passes(podB, sent(podB, podB.addr(family), podA.addr(family)).ports(4001, 80).tcp(t, "S"), actRedirect)
+	})
+}
+
+// The same holds for connections with a peer outside or on another node, whose segments reach the pod through the stack.
+func TestPrivilegedConntrack_ConnectionWithoutAnEntryToAnotherHost(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		n.update(MapIpcache, NewAddrKey(distantPod[family]), IpcacheEntry{Identity: identityDistant})
+		for name, peer := range map[string]netip.Addr{"outside": outside[family], "on another node": distantPod[family]} {
+			out, in := sent(podA, podA.addr(family), peer).ports(4000, 80), outsideTo(podA, peer, 80, 4000)
+			n.passes(podA, out.tcp(t, "A"), actOK)
+			clearMaps(t, n, family)
+			n.arrives(podA, ifUplink, in.tcp(t, "A"))
+			clearMaps(t, n, family)
+
+			n.closed(podA)
+			n.stopped(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
+			n.refused(podA, out.tcp(t, "A"), events.PolicyDenied)
+			n.stopped(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
+			n.passes(podA, out.tcp(t, "S"), actOK)
+			n.arrives(podA, ifUplink, in.tcp(t, "SA"))
+			clearMaps(t, n, family)
+
+			n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
+			n.egress(podA)
+			n.stopped(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
+			n.refused(podA, out.tcp(t, "A"), events.PolicyDenied)
+			n.arrives(podA, ifUplink, in.tcp(t, "S"))
+			clearMaps(t, n, family)
+			n.facts(podA, func(f *EndpointFacts) { f.PolicyEgress, f.ShapeEgress = PolicyAllowAll, 0 })
+			if t.Failed() {
+				t.Fatal(name)
+			}
+		}
 	})
 }

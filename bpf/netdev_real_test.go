@@ -308,7 +308,8 @@ func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSurroundings(t, ethernetOnly)
+			const rate = 4 // of answers; these are not limited
+			s := newSurroundings(t, ethernetOnly, map[string]uint32{VariableVerdictEvents: 0, VariableRejectRate: rate})
 			s.host.Do(func() { check(t, limit()) })
 			s.host.Enter()
 			for _, family := range families {
@@ -324,6 +325,11 @@ func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 				kind, code, mtu := got.packet[l4At(family)], got.packet[l4At(family)+1], binary.BigEndian.Uint32(got.packet[l4At(family)+4:])
 				if want := map[int][2]byte{4: {3, 4}, 6: {2, 0}}[family]; kind != want[0] || code != want[1] || mtu != 1300 {
 					t.Errorf("IPv%d: ICMP type %d, code %d, MTU %d", family, kind, code, mtu)
+				}
+				for range 20 * rate {
+					if got := s.run(NetdevIngress, ifUplink, datagram.bytes(t)); got.action != actRedirect {
+						t.Fatalf("IPv%d: a further datagram is not answered: action %d", family, int32(got.action))
+					}
 				}
 			}
 		})

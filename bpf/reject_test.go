@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -14,14 +15,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// newRejecting is a node with a service without backends, which answers each connection with a reset.
+// newRejecting is a node with a service without backends, which answers each connection with a reset and each datagram with an ICMP error.
 func newRejecting(t *testing.T, family int, rate uint32) (n *node, service netip.AddrPort) {
 	t.Helper()
 	n = newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableRejectRate: rate}, nil)
 	n.surround()
 	service = on(balancer[family], 80)
 	n.serve(40, service, loadbalancer.TCP, 0)
+	n.serve(41, service, loadbalancer.UDP, 0)
 	return n, service
+}
+
+// rejected are packets that a node answers by themselves: with a reset, and with an ICMP error.
+var rejected = map[string]func(t testing.TB, f flow) []byte{
+	"SYN":      func(t testing.TB, f flow) []byte { return f.tcp(t, "S") },
+	"datagram": func(t testing.TB, f flow) []byte { return f.bytes(t) },
 }
 
 // However many packets come that the node refuses, it sends a bounded number of resets and errors: to senders outside, and to each pod.
@@ -30,14 +38,17 @@ func TestPrivilegedReject_IsLimited(t *testing.T) {
 	const rate, packets = 16, 400
 	for _, family := range families {
 		n, service := newRejecting(t, family, rate)
-		for name, send := range map[string]func(port uint16) outcome{
-			"from outside": func(port uint16) outcome {
-				return n.run(NetdevIngress, ifUplink, coming(on(client[family], port), service).tcp(t, "S"))
-			},
-			"from a pod": func(port uint16) outcome {
-				return n.run(PodEgress, ifPodA, sent(podA, podA.addr(family), service.Addr()).ports(port, service.Port()).tcp(t, "S"))
-			},
-		} {
+		sends := map[string]func(port uint16) outcome{}
+		for kind, packet := range rejected {
+			sends[kind+"s from outside"] = func(port uint16) outcome {
+				return n.run(NetdevIngress, ifUplink, packet(t, coming(on(client[family], port), service)))
+			}
+			sends[kind+"s from a pod"] = func(port uint16) outcome {
+				return n.run(PodEgress, ifPodA, packet(t, sent(podA, podA.addr(family), service.Addr()).ports(port, service.Port())))
+			}
+		}
+		for name, send := range sends {
+			nextTick(t) // another kind of packets from there has used up the rate
 			before, began, answered := n.count(events.NoBackend, DirectionIngress).Packets+n.count(events.NoBackend, DirectionEgress).Packets, now(t), 0
 			for i := range uint16(packets) {
 				if got := send(1000 + i); got.action == actRedirect {
@@ -56,6 +67,13 @@ func TestPrivilegedReject_IsLimited(t *testing.T) {
 	}
 }
 
+// nextTick waits until a tick begins: all rates are whole again.
+func nextTick(t *testing.T) {
+	t.Helper()
+	for began := now(t); now(t) == began; time.Sleep(5 * time.Millisecond) {
+	}
+}
+
 // A packet that was sent to a group of the link, or comes from no single host, is never answered.
 func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
 	t.Parallel()
@@ -70,13 +88,15 @@ func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
 		for _, addr := range map[int][]string{4: {"224.0.0.1", "255.255.255.255", "0.0.0.0", "127.0.0.1"}, 6: {"ff02::1", "::"}}[family] {
 			cases["from "+addr] = coming(from(addr), service)
 		}
-		for name, f := range cases {
-			if got := n.run(NetdevIngress, ifUplink, f.tcp(t, "S")); got.action == actRedirect {
-				t.Errorf("IPv%d: a SYN %s is answered", family, name)
+		for kind, packet := range rejected {
+			for name, f := range cases {
+				if got := n.run(NetdevIngress, ifUplink, packet(t, f)); got.action == actRedirect {
+					t.Errorf("IPv%d: a %s %s is answered", family, kind, name)
+				}
 			}
-		}
-		if got := n.run(NetdevIngress, ifUplink, coming(on(client[family], 4000), service).tcp(t, "S")); got.action != actRedirect {
-			t.Errorf("IPv%d: a SYN to the node is not answered: action %d", family, int32(got.action))
+			if got := n.run(NetdevIngress, ifUplink, packet(t, coming(on(client[family], 4000), service))); got.action != actRedirect {
+				t.Errorf("IPv%d: a %s to the node is not answered: action %d", family, kind, int32(got.action))
+			}
 		}
 	}
 }

@@ -1,9 +1,14 @@
 package ctgc
 
 import (
+	"net/netip"
 	"testing"
 
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
 // renewing is a kernel in which a packet of the initiator comes right before an entry of the first direction is deleted.
@@ -19,19 +24,59 @@ func (r renewing) DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool
 	return r.fakeNat.DeleteNat(key, dead)
 }
 
-// The entry that translates replies stays as long as a packet of the initiator may still be translated.
+// The entry that translates replies stays as long as a packet of the initiator may still be translated, also of a flow to a service.
 func TestDeletePair_RepliesStayWithTheirFlow(t *testing.T) {
 	t.Parallel()
-	for _, renewed := range []bool{true, false} {
-		s := newSharing(t)
-		s.translate(false, 1000, 1)
-		s.fake.now += 1 << 20 // all is over
-		if renewed {
-			s.nat = renewing{fakeNat{s.fake}}
+	for name, put := range map[string]func(s *sharing){
+		"masqueraded, IPv4": func(s *sharing) { s.translate(false, 1000, 1) },
+		"masqueraded, IPv6": func(s *sharing) { s.translate(true, 1000, 1) },
+		"to a service, IPv4": func(s *sharing) {
+			s.pair("TCP", "from-pod", "10.1.0.7:1000", "10.96.0.1:80", "10.1.0.7:1000", "10.1.0.21:8080", "to-pod", "endpoint=7", "service=1", "backend=11")
+		},
+		"to a service, IPv6": func(s *sharing) {
+			s.pair("TCP", "from-outside", "[2001:db8::1]:1000", "[2001:db8:113::7]:80", "[2001:db8::1]:1000", "[fd00::7]:8080", "to-outside", "endpoint=7",
+				"service=2", "backend=12")
+		},
+	} {
+		for _, renewed := range []bool{true, false} {
+			s := newSharing(t)
+			s.backend(11, "10.1.0.21:8080")
+			s.backend(12, "[fd00::7]:8080")
+			put(s)
+			s.fake.now += 1 << 20 // all is over
+			if renewed {
+				s.nat = renewing{fakeNat{s.fake}}
+			}
+			s.pass()
+			if left := len(s.fake.nat); left != map[bool]int{true: 2, false: 0}[renewed] {
+				t.Errorf("%s, renewed %v: %d entries are left", name, renewed, left)
+			}
 		}
-		s.pass()
-		if left := len(s.fake.nat); left != map[bool]int{true: 2, false: 0}[renewed] {
-			t.Errorf("renewed %v: %d entries are left", renewed, left)
-		}
+	}
+}
+
+// pair puts a translated flow into the kernel; see kernel/pair.
+func (s *sharing) pair(args ...string) {
+	s.Helper()
+	s.fake.mu.Lock()
+	defer s.fake.mu.Unlock()
+	if _, err := s.fake.putPair(args); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// backend adds a backend of TCP to the tables.
+func (s *sharing) backend(id uint32, addr string) {
+	s.Helper()
+	table, is := s.served.tables.Backends.(statedb.RWTable[*backends.Backend])
+	if !is {
+		s.Fatal("the table of backends cannot be written")
+	}
+	at := netip.MustParseAddrPort(addr)
+	txn := s.db.WriteTxn(table)
+	defer txn.Commit()
+	if _, _, err := table.Insert(txn, &backends.Backend{Address: loadbalancer.Address{Addr: at.Addr(), Port: at.Port(), Protocol: loadbalancer.TCP}, ID: id,
+		State: backends.Active}); err != nil {
+		s.Fatal(err)
 	}
 }
