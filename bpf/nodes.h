@@ -22,7 +22,7 @@ struct node {
 	__u8 encap;
 	__u8 family; /* of underlay: 4 or 6; 0 when the node is not reached */
 	__u8 flags;
-	__u32 ifindex;
+	__u32 ifindex; /* device of this node that completes the checksums of packets to the node before they enter the tunnel; 0: a device of the underlay does */
 	__u16 mtu; /* largest packet of a pod that the path carries, in bytes; 0 when it carries all that the tunnel, or the route, does */
 	__u16 revision;
 	__u8 underlay_source[16]; /* source of outer headers; zero when the kernel chooses */

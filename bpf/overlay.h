@@ -16,6 +16,10 @@
 
 #define OVERLAY_TTL 64 /* of the outer header */
 
+/* In the priority of a packet of the node: its checksum is left to the device of the underlay, whatever the slot of the peer says, so that a test finds out whether that
+ * device makes it right. */
+#define OVERLAY_UNCOMPLETED 0x57470001
+
 /* overlay_has_outer reports whether a packet has the form of one in the tunnel: a UDP datagram to the port of the tunnel. */
 static __always_inline int overlay_has_outer(const struct flow *flow)
 {
@@ -65,6 +69,13 @@ static __always_inline verdict overlay_identity(const struct addr_key *from, __u
 	return CONTINUE;
 }
 
+/* overlay_completes reports whether a packet has to get its checksum before it enters the tunnel. The device for that hands it to its peer, whose program is the same as
+ * that of waggle_host. */
+static __always_inline int overlay_completes(struct __sk_buff *skb, const struct overlay *now, const struct node *node)
+{
+	return node->ifindex && skb->ifindex == now->way && skb->priority != OVERLAY_UNCOMPLETED;
+}
+
 /* overlay_send sends a packet through the tunnel to the node of its destination. */
 __attribute__((noinline)) int overlay_send(struct __sk_buff *skb, const struct addr_key *source, const struct addr_key *destination)
 {
@@ -86,9 +97,13 @@ __attribute__((noinline)) int overlay_send(struct __sk_buff *skb, const struct a
 		return v;
 	if (!now || !now->ifindex || !(node = node_underlay(id, &outer)))
 		return DROP(FILE_OVERLAY, REASON_NO_TUNNEL);
+	if (overlay_completes(skb, now, node))
+		return bpf_redirect(node->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_OVERLAY, REASON_WRITE);
 	flags = overlay_key(&key, node, &outer);
 	if (bpf_skb_set_tunnel_key(skb, &key, sizeof(key), flags))
 		return DROP(FILE_OVERLAY, REASON_WRITE);
 	skb->mark = 0; /* the outer packet is one of the node and follows its ordinary routes */
+	if (skb->priority == OVERLAY_UNCOMPLETED)
+		skb->priority = 0;
 	return bpf_redirect(now->ifindex, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_OVERLAY, REASON_WRITE);
 }

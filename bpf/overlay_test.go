@@ -93,6 +93,13 @@ func (n *node) reach(id uint16, addr, source netip.Addr) {
 	n.update(MapNodes, uint32(id), Node{Family: key.Family, Underlay: key.Addr, UnderlaySource: NewAddrKey(source).Addr})
 }
 
+// completes does the same for a node to which a device completes the checksums of packets.
+func (n *node) completes(id uint16, addr, source netip.Addr, device uint32) {
+	n.t.Helper()
+	key := NewAddrKey(addr)
+	n.update(MapNodes, uint32(id), Node{Family: key.Family, Underlay: key.Addr, UnderlaySource: NewAddrKey(source).Addr, Ifindex: device})
+}
+
 // policiesKnow makes these identities all that policies know.
 func (n *node) policiesKnow(identities ...uint32) {
 	n.t.Helper()
@@ -317,6 +324,26 @@ func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
 	}
 	// To pods of this node as without a tunnel.
 	n.wantPacket(n.run(HostEgress, ifHost, fromStack(gateways[family], pod).bytes(t)), actRedirect, received(podA, gateways[family], pod).bytes(t))
+
+	// A device completes checksums of packets to the node first. What comes out of that, and what tests the underlay, enters the tunnel at once.
+	n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel, Way: ifHost})
+	n.completes(otherID, otherNode[underlay], nodeIn[underlay], ifCompleter)
+	for name, c := range map[string]struct {
+		at, priority uint32
+		tunnelled    bool
+	}{
+		"from the stack":                 {at: ifHost, priority: 5},
+		"a test of the underlay":         {at: ifHost, priority: OverlayUncompleted, tunnelled: true},
+		"from the device that completes": {at: ifUplink, tunnelled: true},
+	} {
+		in := fromStack(pod, distantPod[family]).bytes(t)
+		got := n.runSkb(HostEgress, skBuff{Ifindex: c.at, Mark: 0xf00, Priority: c.priority}, in)
+		n.wantPacket(got, actRedirect, in)
+		if (got.mark == 0) != c.tunnelled {
+			t.Errorf("%s: mark %#x, want that of the tunnel: %v", name, got.mark, c.tunnelled)
+		}
+	}
+	n.reach(otherID, otherNode[underlay], nodeIn[underlay])
 
 	n.wantDrop(HostEgress, ifHost, fromStack(pod, podB.addr(family).Next()).bytes(t), events.NoEndpoint, DirectionEgress)
 	n.wantDrop(HostEgress, ifHost, fromStack(client[family], distantPod[family]).bytes(t), events.SourceIP, DirectionEgress)

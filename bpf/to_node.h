@@ -43,6 +43,7 @@ struct to_node {
 	__be32 peer;   /* its target: the node */
 	__u32 mtu;     /* of inner packets: what the path to the node carries, 0 when it carries all; when the packet is too long, what fits */
 	__u32 ifindex; /* where it leaves */
+	__u32 completer; /* device that completes its checksum; 0 without one */
 	struct bpf_redir_neigh hop;
 	__be16 sport;
 	__u8 pad[2];
@@ -90,6 +91,7 @@ __attribute__((noinline)) int to_node_ends(struct to_node *out)
 	out->peer = *(const __be32 *)outer.addr;
 	out->source = *(const __be32 *)node->underlay_source;
 	out->mtu = node->mtu;
+	out->completer = node->ifindex;
 	return !!out->source;
 }
 
@@ -191,6 +193,20 @@ __attribute__((noinline)) int to_node_wrap(struct __sk_buff *skb, const struct t
 	return CONTINUE;
 }
 
+/* to_node_complete sends a packet to the device that completes its checksum. The program behind that encapsulates it by the tunnel device. */
+__attribute__((noinline)) int to_node_complete(struct __sk_buff *skb, const struct to_node *out)
+{
+	verdict v;
+
+	if (!out)
+		return DROP(FILE_TO_NODE, REASON_INTERNAL);
+	if ((v = out->packet.family == 6 ? ipv6_hop(skb) : ipv4_hop(skb)) != CONTINUE)
+		return v;
+	skb->mark = 0;
+	skb->priority = 0; /* that of a pod's socket is no business of the node's queues */
+	return bpf_redirect(out->completer, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_TO_NODE, REASON_WRITE);
+}
+
 /* to_node sends what a pod sends to the node of its destination: REDIRECTED, PASS when the stack shall do that, or a drop, also when the packet is too
  * long; then *mtu bytes would fit. Its own function, so that its caller has little on the stack. */
 __attribute__((noinline)) int to_node(struct __sk_buff *skb, const struct endpoint_facts *self, __u32 *mtu)
@@ -212,6 +228,8 @@ __attribute__((noinline)) int to_node(struct __sk_buff *skb, const struct endpoi
 	}
 	if (v != CONTINUE || !bpf_map_lookup_elem(&netdevs, &out.ifindex))
 		return PASS;
+	if (out.completer)
+		return to_node_complete(skb, &out);
 	if ((v = to_node_wrap(skb, &out, overlay_vni(self->identity), encap)) != CONTINUE)
 		return v;
 	return bpf_redirect_neigh(out.ifindex, &out.hop, sizeof(out.hop), 0) == REDIRECTED ? REDIRECTED : DROP(FILE_TO_NODE, REASON_WRITE);

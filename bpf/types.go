@@ -74,6 +74,10 @@ type (
 	DatapathState = podEgressDatapathState
 )
 
+// OverlayUncompleted in the priority of a packet of the node (SO_PRIORITY) leaves its checksum to the device of the underlay, whatever [Node] says of the peer. It is
+// OVERLAY_UNCOMPLETED in overlay.h.
+const OverlayUncompleted = 0x57470001
+
 // What hooks of this generation can read from each other; protocol.h says what that is.
 const (
 	ProtocolLowest  = uint32(podEgressProtocolPROTOCOL_LOWEST)
