@@ -164,18 +164,19 @@ func statusText(w io.Writer, s *statusRows, verbose bool) {
 // shownPaths limits the paths with a fault, and the agents that know other nodes, that the status shows.
 const shownPaths = 5
 
-// pathLines sums up the tests of the paths to other nodes and says what is wrong. Without tests it writes nothing.
+// pathLines sums up the tests of the paths to other nodes and says what is wrong, and what is healed. Without tests it writes nothing.
 func pathLines(rows []*pathtests.Test, line func(name, value string)) {
 	summary := pathtests.Summarize(slices.Values(rows))
 	if summary.Paths == 0 {
 		return
 	}
 	text := summary.String()
-	if len(summary.Failed) > shownPaths {
+	shown := slices.Concat(summary.Failed, summary.Healed)
+	if len(shown) > shownPaths {
 		text += "; see waggle db show path-tests"
 	}
 	line("Paths", text)
-	for _, t := range summary.Failed[:min(len(summary.Failed), shownPaths)] {
+	for _, t := range shown[:min(len(shown), shownPaths)] {
 		line("  "+printable.Text(t.Node), t.Sentence())
 	}
 }

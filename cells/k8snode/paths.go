@@ -143,7 +143,7 @@ func (c controller) badPaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []bad
 		rows, changed := c.PathTests.ListWatch(txn, pathtests.ByFault(fault))
 		watch.Add(changed)
 		for row := range rows {
-			if old := first[row.Node]; old == nil || slices.Index(pathtests.Kinds, row.Kind) < slices.Index(pathtests.Kinds, old.Kind) {
+			if old := first[row.Node]; row.State == pathtests.Failed && (old == nil || slices.Index(pathtests.Kinds, row.Kind) < slices.Index(pathtests.Kinds, old.Kind)) {
 				first[row.Node] = row
 			}
 		}

@@ -97,7 +97,7 @@ var (
 	viewsDiffer          = Definition{"waggle_node_views_differing", gauge, "Nodes whose agents have known other nodes of the cluster than this one for more than a minute; see the table node-views.", nil}
 	pathTests            = Definition{"waggle_path_tests", gauge, "Tests of the paths to other nodes, through the tunnel where there is one, and of direct past it, by what is tested and its result.", []string{"test", "result"}}
 	pathFaults           = Definition{"waggle_path_faults", gauge, "Paths to other nodes by their fault: dead (the node does not answer at all), blocked or one-way (UDP to the port of the tunnel " +
-		"is dropped), size (large packets are lost), checksum (TCP is lost and ICMP passes), aggregates, or not-direct (packets of pods are lost past the tunnel, or where there is none).", []string{"fault"}}
+		"is dropped), size (large packets are lost), checksum (TCP is lost and ICMP passes), aggregates, or not-direct (packets of pods are lost past the tunnel, or where there is none). Paths that are healed do not count.", []string{"fault"}}
 	nodePaths = Definition{"waggle_node_paths", gauge, "Other nodes by how packets get to their pods with --routing-mode=hybrid: direct or tunnel.", []string{"mode"}}
 
 	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,

@@ -29,7 +29,7 @@ func (c *collector) collectPathTests(out chan<- prometheus.Metric, txn statedb.R
 	}
 	faults := map[pathtests.Fault]int{}
 	for path := range pathtests.Paths(statedb.ToSeq(c.PathTests.All(txn))) {
-		if path.Fault != nil {
+		if path.State == pathtests.Failed {
 			faults[path.Fault.Fault]++
 		}
 	}

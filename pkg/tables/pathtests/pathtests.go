@@ -37,10 +37,11 @@ const (
 	Unknown State = "unknown" // not tested yet, or it says nothing about the path
 	Passed  State = "passed"
 	Failed  State = "failed"
+	Healed  State = "healed" // the fault is there, and packets of pods pass by another way
 )
 
 // States are all of them.
-var States = []State{Passed, Failed, Unknown}
+var States = []State{Passed, Failed, Healed, Unknown}
 
 // Fault names what is wrong with a path.
 type Fault string
@@ -66,7 +67,7 @@ type Test struct {
 	Kind  Kind       `json:"kind"`
 	Addr  netip.Addr `json:"addr"` // inside the tunnel or, without one, in a pod range; invalid when the node publishes none
 	State State      `json:"state"`
-	// Fault is what is wrong, empty unless the test failed.
+	// Fault is what is wrong, empty unless the state is failed or healed.
 	Fault Fault `json:"fault,omitempty"`
 	// Detail says what is wrong in a sentence, or why nothing is known. It is printable.
 	Detail string `json:"detail,omitempty"`
@@ -145,7 +146,7 @@ var testIndex = statedb.Index[*Test, string]{
 // ByTest finds a test of the path to a node.
 func ByTest(node string, kind Kind) statedb.Query[*Test] { return testIndex.Query(key(node, kind)) }
 
-// The index holds tests that have failed alone, which few are.
+// The index holds tests with a fault alone, which few are.
 var faultIndex = statedb.Index[*Test, Fault]{
 	Name: "fault",
 	FromObject: func(t *Test) index.KeySet {
@@ -158,7 +159,7 @@ var faultIndex = statedb.Index[*Test, Fault]{
 	FromString: index.FromString,
 }
 
-// ByFault finds the tests that failed with a fault.
+// ByFault finds the tests with a fault, those that are healed as well.
 var ByFault = faultIndex.Query
 
 // Carried returns the largest packet, in bytes with its IP header, that each path carries which loses large packets, by the name of the node: 0 when even
@@ -170,6 +171,17 @@ func Carried(txn statedb.ReadTxn, table statedb.Table[*Test]) (bytes map[string]
 		bytes[t.Node] = t.Bytes
 	}
 	return bytes, changed
+}
+
+// SpoiltPaths returns the names of the nodes to which a device of the underlay spoils the checksums of packets, healed or not. changed is closed when the result may be
+// another one.
+func SpoiltPaths(txn statedb.ReadTxn, table statedb.Table[*Test]) (nodes map[string]bool, changed <-chan struct{}) {
+	spoilt, changed := table.ListWatch(txn, ByFault(Spoilt))
+	nodes = map[string]bool{}
+	for t := range spoilt {
+		nodes[t.Node] = true
+	}
+	return nodes, changed
 }
 
 // NewTable makes the table "path-tests".

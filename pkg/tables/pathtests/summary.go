@@ -9,11 +9,11 @@ import (
 type Path struct {
 	Node  string
 	State State
-	Fault *Test // the first test that failed; nil without one
+	Fault *Test // the first test that failed, otherwise the first that is healed; nil without one
 }
 
-// Paths groups rows by node. The rows must be in the order of the table. A path has failed when one of its tests has, and it has passed when its echo
-// has.
+// Paths groups rows by node. The rows must be in the order of the table. A path has failed when one of its tests has, otherwise it is healed when one of them is, and
+// otherwise it has passed when its echo has.
 func Paths(rows iter.Seq[*Test]) iter.Seq[Path] {
 	return func(yield func(Path) bool) {
 		var p Path
@@ -25,8 +25,8 @@ func Paths(rows iter.Seq[*Test]) iter.Seq[Path] {
 				p = Path{Node: t.Node, State: Unknown}
 			}
 			switch {
-			case t.State == Failed && p.Fault == nil:
-				p.State, p.Fault = Failed, t
+			case t.State == Failed && p.State != Failed, t.State == Healed && p.Fault == nil:
+				p.State, p.Fault = t.State, t
 			case t.State == Passed && t.Kind == Echo:
 				p.State = Passed
 			}
@@ -37,12 +37,12 @@ func Paths(rows iter.Seq[*Test]) iter.Seq[Path] {
 	}
 }
 
-// Text is the result in a few words for a list of nodes: "ok", "blocked", "1400 bytes", "unknown".
+// Text is the result in a few words for a list of nodes: "ok", "blocked", "1400 bytes", "healed", "unknown".
 func (p Path) Text() string {
 	switch {
 	case p.Fault == nil && p.State == Passed:
 		return "ok"
-	case p.Fault == nil:
+	case p.Fault == nil, p.State == Healed:
 		return string(p.State)
 	case p.Fault.Fault == Large && p.Fault.Bytes > 0:
 		return fmt.Sprintf("%d bytes", p.Fault.Bytes)
@@ -53,7 +53,8 @@ func (p Path) Text() string {
 // Summary counts paths.
 type Summary struct {
 	Paths, Passed, Unknown int
-	Failed                 []*Test // the first fault of each path, in the order of the table
+	Failed                 []*Test // the first fault of each path that has failed, in the order of the table
+	Healed                 []*Test // likewise of each that is healed
 }
 
 // Summarize counts the paths of rows in the order of the table.
@@ -67,6 +68,8 @@ func Summarize(rows iter.Seq[*Test]) (s Summary) {
 			s.Unknown++
 		case Failed:
 			s.Failed = append(s.Failed, p.Fault)
+		case Healed:
+			s.Healed = append(s.Healed, p.Fault)
 		}
 	}
 	return s
@@ -77,6 +80,9 @@ func (s Summary) String() string {
 	text := fmt.Sprintf("%d/%d passed", s.Passed, s.Paths)
 	if s.Unknown > 0 {
 		text += fmt.Sprintf(", %d unknown", s.Unknown)
+	}
+	if len(s.Healed) > 0 {
+		text += fmt.Sprintf(", %d healed", len(s.Healed))
 	}
 	if len(s.Failed) > 0 {
 		text += fmt.Sprintf(", %d failed", len(s.Failed))
