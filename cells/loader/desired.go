@@ -45,7 +45,7 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 		_, more := c.Table.PrefixWatch(txn, attachments.ByKey(string(kind)+"/"))
 		changed.Add(more)
 	}
-	for _, name := range []string{podlink.HoldDevice, podlink.HostDevice, podlink.OverlayDevice} {
+	for _, name := range []string{podlink.HoldDevice, podlink.HostDevice, podlink.OverlayDevice, podlink.ChecksumPeer} {
 		_, more := c.Devices.ListWatch(txn, devices.ByName(name))
 		changed.Add(more)
 	}
@@ -66,6 +66,9 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	}
 	if d, found := c.device(txn, podlink.OverlayDevice); found && d.Group == podlink.OverlayGroup {
 		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: ingress, Program: bpf.OverlayIngress})
+	}
+	if d, found := c.device(txn, podlink.ChecksumPeer); found && d.Group == podlink.OverlayGroup {
+		add(attachments.Attachment{Kind: attachments.TCX, Device: d.Name, IfIndex: d.Index, Hook: ingress, Program: bpf.HostEgress})
 	}
 	for _, a := range c.netdevs(txn, changed) {
 		add(a)

@@ -22,7 +22,7 @@ type candidate struct {
 }
 
 // ours are links whose addresses, if any, are not the node's. The host end of a pod's link has a link-local one.
-var ours = []string{podlink.NetDevice, podlink.HoldDevice, podlink.HoldPeer}
+var ours = []string{podlink.NetDevice, podlink.HoldDevice, podlink.HoldPeer, podlink.ChecksumDevice, podlink.ChecksumPeer}
 
 func belongs(d *devices.Device) bool {
 	return !strings.HasPrefix(d.Name, podlink.Prefix) && !slices.Contains(ours, d.Name)

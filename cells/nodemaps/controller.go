@@ -19,7 +19,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -41,6 +43,7 @@ type params struct {
 	Overlays statedb.Table[*overlays.Overlay]
 	Tests    statedb.Table[*pathtests.Test]
 	Paths    statedb.Table[*nodepaths.Path]
+	Devices  statedb.Table[*devices.Device]
 	Probe    bpf.EncapProbe
 	Kernel   kernel
 }
@@ -54,6 +57,7 @@ type controller struct {
 	paths       *changes.Feed[*nodepaths.Path]
 	known       known
 	before      left                // nothing once the tables are complete
+	completed   map[uint16]uint32   // what the previous run has left of checksums, by ids of nodes to which they have not been tested since; nil until it is read
 	touched     map[uint16]struct{} // ids whose slots may be other ones
 }
 
@@ -61,7 +65,15 @@ type controller struct {
 type known struct {
 	self     *nodeslots.Slot // nil while this node has no address in the underlay
 	carried  map[string]int  // sizes of packets that paths carry, in bytes, by node; none where they carry all
-	complete bool            // the tables of nodes, ids and tunnels are
+	spoilt   map[string]bool // nodes to which checksums are spoilt
+	device   completer
+	complete bool // the tables of nodes, ids and tunnels are
+}
+
+// completer is the device that completes checksums.
+type completer struct {
+	known bool
+	index uint32 // 0 while there is none that is up
 }
 
 func newController(p params) *controller {
@@ -131,7 +143,7 @@ type left struct {
 
 // readLeft reads them before this run writes any.
 func (c *controller) readLeft() error {
-	if !c.Agent.Tunnel() || c.before.addrs != nil || c.known.complete {
+	if !c.Agent.Tunnel() || c.completed != nil {
 		return nil
 	}
 	states, err := c.Kernel.Dump()
@@ -139,7 +151,11 @@ func (c *controller) readLeft() error {
 		return fmt.Errorf("read the addresses of the previous run: %w", err)
 	}
 	c.before = left{map[uint16][]netip.Addr{}, map[netip.Addr]uint16{}}
+	c.completed = map[uint16]uint32{}
 	for id, s := range states {
+		if s.slot.Ifindex != 0 {
+			c.completed[id] = s.slot.Ifindex
+		}
 		c.before.addrs[id] = s.addrs
 		for _, addr := range s.addrs {
 			c.before.owners[addr] = id
@@ -238,14 +254,76 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 			}
 		}
 	}
+	spoilt, spoiltChanged := pathtests.SpoiltPaths(txn, c.Tests)
+	changed.Add(spoiltChanged)
+	for _, names := range [][2]map[string]bool{{c.known.spoilt, spoilt}, {spoilt, c.known.spoilt}} {
+		for name := range names[0] {
+			if !names[1][name] {
+				c.touch(txn, name)
+			}
+		}
+	}
+	c.forget(txn, changed)
 	before := c.known
-	c.known = known{c.self(txn), carried, complete}
+	c.known = known{c.self(txn), carried, spoilt, c.completer(txn, changed), complete}
 	if complete {
 		c.before = left{}
 	}
-	if self := c.known.self; complete != before.complete || (self == nil) != (before.self == nil) || self != nil && !self.Equal(before.self) {
+	if self := c.known.self; complete != before.complete || c.known.device != before.device || (self == nil) != (before.self == nil) || self != nil && !self.Equal(before.self) {
 		c.touchAll(txn)
 	}
+}
+
+// forget drops what the previous run has left of the checksums to nodes that have been tested since, or are not tested.
+func (c *controller) forget(txn statedb.ReadTxn, changed *statedb.WatchSet) {
+	if len(c.completed) == 0 {
+		return
+	}
+	all, initialized := c.Tests.Initialized(txn)
+	if !all {
+		changed.Add(initialized)
+	}
+	for id := range c.completed {
+		of, _, idChanged, named := c.IDs.GetWatch(txn, nodeids.ByID(id))
+		changed.Add(idChanged)
+		if !named {
+			continue
+		}
+		test, _, testChanged, found := c.Tests.GetWatch(txn, pathtests.ByTest(of.Name, pathtests.Checksum))
+		changed.Add(testChanged)
+		if found && test.State != pathtests.Unknown || !found && all {
+			delete(c.completed, id)
+			c.touched[id] = struct{}{}
+		}
+	}
+}
+
+// completer finds the device that completes checksums.
+func (c *controller) completer(txn statedb.ReadTxn, changed *statedb.WatchSet) (d completer) {
+	known, initialized := c.Devices.Initialized(txn)
+	rows, more := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumDevice))
+	if changed.Add(more); !known {
+		changed.Add(initialized)
+	}
+	d.known = known
+	for row := range rows {
+		if row.Up && row.Group == podlink.OverlayGroup {
+			d.index = uint32(row.Index)
+		}
+	}
+	return d
+}
+
+// checksums returns the device that completes the checksums of packets to a node.
+func (c *controller) checksums(id uint16, name string) uint32 {
+	left, untested := c.completed[id]
+	switch {
+	case !untested && !c.known.spoilt[name]:
+		return 0
+	case untested && !c.known.device.known:
+		return left
+	}
+	return c.known.device.index
 }
 
 // touch touches the id of a node, if it has one.
@@ -311,7 +389,7 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 		if addr := c.before.address(id, n, ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
 			row.Addrs = append(row.Addrs, addr)
 			if addr.Is6() == self.Source.Is6() {
-				row.Underlay, row.Source = addr, self.Source
+				row.Underlay, row.Source, row.Checksums = addr, self.Source, c.checksums(id, n.Name)
 			}
 		}
 	}

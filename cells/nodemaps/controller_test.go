@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -37,7 +38,8 @@ func newRig(tb testing.TB, tunnel bool) *rig {
 	tunnels, err4 := overlays.NewTable(db)
 	tests, err5 := pathtests.NewTable(db)
 	paths, err6 := nodepaths.NewTable(db)
-	for _, err := range []error{err1, err2, err3, err4, err5, err6} {
+	links, err7 := devices.NewTable(db)
+	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
 		require.NoError(tb, err)
 	}
 	txn := db.WriteTxn(all)
@@ -47,10 +49,10 @@ func newRig(tb testing.TB, tunnel bool) *rig {
 	if tunnel {
 		a.TunnelPort = 8472
 	}
-	c := newController(params{DB: db, Agent: a, Table: table, Nodes: all, IDs: ids, Overlays: tunnels, Tests: tests, Paths: paths})
+	c := newController(params{DB: db, Agent: a, Table: table, Nodes: all, IDs: ids, Overlays: tunnels, Tests: tests, Paths: paths, Devices: links})
 	require.NoError(tb, c.subscribe())
 	tb.Cleanup(c.close)
-	return &rig{c, inputs{Nodes: all, IDs: ids, Overlays: tunnels, Tests: tests, Paths: paths}, complete}
+	return &rig{c, inputs{Nodes: all, IDs: ids, Overlays: tunnels, Tests: tests, Paths: paths, Devices: links}, complete}
 }
 
 // write changes tables in one commit, and does a round.

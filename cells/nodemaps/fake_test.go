@@ -21,6 +21,7 @@ import (
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -37,7 +38,7 @@ func TestScripts(t *testing.T) {
 			settings.Cell, account.Cell,
 			cell.Module("inputs", "Tables that other cells write", cell.Provide(
 				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable,
-				statedb.RWTable[*pathtests.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable, newProbe)),
+				statedb.RWTable[*pathtests.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable, statedb.RWTable[*devices.Device].ToTable, newProbe)),
 			cell.Module("node-maps", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return f }),
 				implementation,
@@ -64,16 +65,18 @@ type inputs struct {
 	Overlays statedb.RWTable[*overlays.Overlay]
 	Tests    statedb.RWTable[*pathtests.Test]
 	Paths    statedb.RWTable[*nodepaths.Path]
+	Devices  statedb.RWTable[*devices.Device]
 	Complete hive.ScriptCmdOut
 }
 
 func newInputs(db *statedb.DB) (in inputs, err error) {
-	var errs [5]error
+	var errs [6]error
 	in.Nodes, errs[0] = nodes.NewTable(db)
 	in.IDs, errs[1] = nodeids.NewTable(db)
 	in.Overlays, errs[2] = overlays.NewTable(db)
 	in.Tests, errs[3] = pathtests.NewTable(db)
 	in.Paths, errs[4] = nodepaths.NewTable(db)
+	in.Devices, errs[5] = devices.NewTable(db)
 	if err := errors.Join(errs[:]...); err != nil {
 		return in, err
 	}
@@ -165,6 +168,9 @@ func (f *fakeKernel) show() string {
 			fmt.Fprint(&out, " to ", bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.Underlay}), " from ",
 				bpf.AddrOf(bpf.AddrKey{Family: s.slot.Family, Addr: s.slot.UnderlaySource}))
 		}
+		if s.slot.Ifindex > 0 {
+			fmt.Fprint(&out, " checksums by ", s.slot.Ifindex)
+		}
 		if s.slot.Mtu > 0 {
 			fmt.Fprint(&out, " mtu ", s.slot.Mtu)
 		}
@@ -193,10 +199,15 @@ func (f *fakeKernel) commands() hive.ScriptCmdsOut {
 			id, err := strconv.ParseUint(args[1], 10, 16)
 			return "", errors.Join(err, f.PutAddr(netip.MustParseAddr(args[0]), uint16(id)))
 		}),
-		"kernel/slot": simple("Give a slot an address: id address", func(args ...string) (string, error) {
+		"kernel/slot": simple("Give a slot an address, and a device that completes checksums: id address [ifindex]", func(args ...string) (string, error) {
 			id, err := strconv.ParseUint(args[0], 10, 16)
 			key := bpf.NewAddrKey(netip.MustParseAddr(args[1]))
-			return "", errors.Join(err, f.PutSlot(uint16(id), bpf.Node{Family: key.Family, Underlay: key.Addr}))
+			slot := bpf.Node{Family: key.Family, Underlay: key.Addr}
+			if len(args) > 2 {
+				index, bad := strconv.ParseUint(args[2], 10, 32)
+				slot.Ifindex, err = uint32(index), errors.Join(err, bad)
+			}
+			return "", errors.Join(err, f.PutSlot(uint16(id), slot))
 		}),
 		"kernel/fail": simple("Let the next n writes fail", func(args ...string) (string, error) {
 			n, err := strconv.Atoi(args[0])

@@ -155,7 +155,7 @@ func slotOf(s *nodeslots.Slot) (slot bpf.Node) {
 		return slot
 	}
 	key := bpf.NewAddrKey(s.Underlay)
-	slot.Family, slot.Underlay, slot.Mtu = key.Family, key.Addr, s.MTU
+	slot.Family, slot.Underlay, slot.Mtu, slot.Ifindex = key.Family, key.Addr, s.MTU, s.Checksums
 	if s.Source.IsValid() {
 		slot.UnderlaySource = bpf.NewAddrKey(s.Source).Addr
 	}

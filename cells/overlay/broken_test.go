@@ -14,3 +14,5 @@ var errBroken = errors.New("netlink is tired")
 type brokenKernel struct{ *fakeKernel }
 
 func (brokenKernel) Get(string) (device, bool, error) { return device{}, false, errBroken }
+
+func (brokenKernel) EndCompletion() error { return nil }

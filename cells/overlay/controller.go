@@ -22,7 +22,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
@@ -44,6 +46,8 @@ type controller struct {
 	MTUs        statedb.Table[mtus.MTU]
 	Devices     statedb.Table[*devices.Device]
 	Attachments statedb.Table[*attachments.Attachment]
+	Tests       statedb.Table[*pathtests.Test]
+	Slots       statedb.Table[*nodeslots.Slot]
 	IPCache     ipcache.Writer
 	Sysctls     sysctls.Writer
 	Probe       bpf.EncapProbe
@@ -91,6 +95,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 		put, remove := all.upTo(txn, changed)
 		self := c.self(txn, changed)
 		want, exists := c.desired(txn, self, changed)
+		pair := c.checksums(txn, want, changed)
 		problems := all.problems()
 		var waiting string
 		source, err := outerSource(self, all.self, c.Agent.UnderlayIPv6)
@@ -116,7 +121,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 			err = c.commit(want, done)
 		}
 		if exists { // the kernel has the settings of a device as long as it has the device
-			err = errors.Join(err, c.Sysctls.Replace(owner, desiredSysctls(c.Agent)))
+			err = errors.Join(err, c.Sysctls.Replace(owner, desiredSysctls(c.Agent, pair)))
 		}
 		if err != nil {
 			return err
@@ -161,6 +166,41 @@ func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, cha
 		want.Up = found && program.Status.Kind == reconciler.StatusKindDone && program.IfIndex == d.Index
 	}
 	return want, exists
+}
+
+// checksums adds to a row whether a pair of devices completes checksums, and reports whether there is one. It stays until no slot of a node leads to it, as what programs
+// send to a device that is gone is lost.
+func (c *controller) checksums(txn statedb.ReadTxn, want *tables.Overlay, changed *statedb.WatchSet) (exists bool) {
+	spoilt, spoiltChanged := pathtests.SpoiltPaths(txn, c.Tests)
+	firsts, firstChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumDevice))
+	peers, peerChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumPeer))
+	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.ChecksumPeer, Hook: "ingress"}
+	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
+	changed.Add(spoiltChanged, firstChanged, peerChanged, hookChanged)
+	for range firsts {
+		exists = true
+	}
+	want.Checksums = len(spoilt) > 0 || exists && c.completed(txn, changed)
+	for d := range peers {
+		want.ChecksumsUp = want.Checksums && found && program.Status.Kind == reconciler.StatusKindDone && program.IfIndex == d.Index
+	}
+	return exists
+}
+
+// completed reports whether slots of nodes may lead to the device that completes checksums.
+func (c *controller) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	known, initialized := c.Slots.Initialized(txn)
+	rows, more := c.Slots.AllWatch(txn)
+	if changed.Add(more); !known {
+		changed.Add(initialized)
+		return true
+	}
+	for row := range rows {
+		if row.Checksums != 0 || row.Status.Kind != reconciler.StatusKindDone {
+			return true
+		}
+	}
+	return false
 }
 
 // commit makes want the only row; nil is none.

@@ -44,8 +44,9 @@ func macOf(node string) (addr mac.Addr) {
 	return addr
 }
 
-// desiredSysctls let packets from the tunnel pass the stack: the way back to their sources leads into waggle_host.
-func desiredSysctls(a agent.Agent) []sysctls.Setting {
+// desiredSysctls let packets from the tunnel pass the stack: the way back to their sources leads into waggle_host. The pair that completes checksums, while there is
+// one, sends nothing of its own.
+func desiredSysctls(a agent.Agent, pair bool) []sysctls.Setting {
 	const device = podlink.OverlayDevice
 	all := []sysctls.Setting{
 		{Name: "net/ipv4/conf/" + device + "/forwarding", Value: "1"},
@@ -59,6 +60,11 @@ func desiredSysctls(a agent.Agent) []sysctls.Setting {
 			sysctls.Setting{Name: "net/ipv6/conf/" + device + "/accept_dad", Value: "0"}, // no neighbours
 			sysctls.Setting{Name: "net/ipv6/conf/" + device + "/accept_ra", Value: "0"},
 		)
+	}
+	if pair && a.EnableIPv6 {
+		for _, end := range []string{podlink.ChecksumDevice, podlink.ChecksumPeer} {
+			all = append(all, sysctls.Setting{Name: "net/ipv6/conf/" + end + "/disable_ipv6", Value: "1"})
+		}
 	}
 	return all
 }

@@ -27,11 +27,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// fakeKernel is a [kernel] with one device, and an observer of itself: the device stands in the table devices.
+// fakeKernel is a [kernel] with one device and one pair, and an observer of itself: they stand in the table devices.
 type fakeKernel struct {
 	db    *statedb.DB
 	table statedb.RWTable[*devices.Device]
@@ -39,6 +41,7 @@ type fakeKernel struct {
 	mu        sync.Mutex
 	device    *device // waggle_vxlan; nil without one
 	next      int     // ifindex
+	pair      *device // waggle_csum, whose peer has the index after it; nil without the pair
 	foreign   bool    // vxlan0 has port 8472
 	process   bool    // a process has it
 	published string
@@ -57,8 +60,15 @@ func (k *fakeKernel) change(f func() error) error {
 	}
 	txn := k.db.WriteTxn(k.table)
 	defer txn.Commit()
-	for old := range k.table.List(txn, devices.ByName(podlink.OverlayDevice)) {
-		_, _, _ = k.table.Delete(txn, old)
+	for _, name := range []string{podlink.OverlayDevice, podlink.ChecksumDevice, podlink.ChecksumPeer} {
+		for old := range k.table.List(txn, devices.ByName(name)) {
+			_, _, _ = k.table.Delete(txn, old)
+		}
+	}
+	if d := k.pair; d != nil {
+		for i, name := range []string{podlink.ChecksumDevice, podlink.ChecksumPeer} {
+			_, _, _ = k.table.Insert(txn, &devices.Device{Index: d.Index + i, Name: name, Type: "veth", MTU: d.MTU, Up: d.Up, Group: podlink.OverlayGroup})
+		}
 	}
 	if d := k.device; d != nil {
 		_, _, _ = k.table.Insert(txn, &devices.Device{Index: d.Index, Name: podlink.OverlayDevice, Type: d.Type, MTU: d.MTU, MAC: d.MAC, Up: d.Up, Group: d.Group})
@@ -106,6 +116,21 @@ func (k *fakeKernel) Delete(string) error {
 	return k.change(func() error { k.device = nil; return nil })
 }
 
+func (k *fakeKernel) Complete(mtu int, up bool) error {
+	return k.change(func() error {
+		d := device{Index: 20, MTU: mtu, Up: up}
+		if k.pair != nil {
+			d.Up = up || k.pair.Up
+		}
+		k.pair = &d
+		return nil
+	})
+}
+
+func (k *fakeKernel) EndCompletion() error {
+	return k.change(func() error { k.pair = nil; return nil })
+}
+
 func (k *fakeKernel) HolderOf(uint16, string) (string, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,7 +154,7 @@ func (k *fakeKernel) Publish(index int, row *tables.Overlay) error {
 // commands let scripts change the fake and print it.
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
-		"device": script.Command(script.CmdUsage{Summary: "change the kernel as another program does", Args: "add type group|del|down|foreign|process|free"},
+		"device": script.Command(script.CmdUsage{Summary: "change the kernel as another program does", Args: "add type group|del|down|foreign|process|free|pair|unpair"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				return nil, k.change(func() error { return k.do(args) })
 			}),
@@ -153,6 +178,10 @@ func (k *fakeKernel) do(args []string) error {
 		d := *k.device
 		d.Up = false
 		k.device = &d
+	case "pair":
+		k.pair = &device{Index: 20, MTU: 1500, Up: true}
+	case "unpair":
+		k.pair = nil
 	case "foreign", "process", "free":
 		k.foreign, k.process = args[0] == "foreign", args[0] == "process"
 	default:
@@ -164,10 +193,14 @@ func (k *fakeKernel) do(args []string) error {
 func (k *fakeKernel) print() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.device == nil {
-		return fmt.Sprintf("no device, published %s\n", k.published)
+	pair := ""
+	if k.pair != nil {
+		pair = fmt.Sprintf("; pair %d mtu %d up %t", k.pair.Index, k.pair.MTU, k.pair.Up)
 	}
-	return fmt.Sprintf("%s %d port %d mtu %d up %t, published %s\n", k.device.Type, k.device.Index, k.device.Port, k.device.MTU, k.device.Up, k.published)
+	if k.device == nil {
+		return fmt.Sprintf("no device, published %s%s\n", k.published, pair)
+	}
+	return fmt.Sprintf("%s %d port %d mtu %d up %t, published %s%s\n", k.device.Type, k.device.Index, k.device.Port, k.device.MTU, k.device.Up, k.published, pair)
 }
 
 // contributions records what the cell hands to the writers of other tables.
@@ -241,6 +274,24 @@ func newNodes(db *statedb.DB) (statedb.RWTable[*nodes.Node], hive.ScriptCmdOut, 
 		})), nil
 }
 
+// newSlots makes the table of slots, which a script completes.
+func newSlots(db *statedb.DB) (statedb.RWTable[*nodeslots.Slot], hive.ScriptCmdOut, error) {
+	table, err := nodeslots.NewTable(db)
+	if err != nil {
+		return nil, hive.ScriptCmdOut{}, err
+	}
+	txn := db.WriteTxn(table)
+	defer txn.Commit()
+	done := table.RegisterInitializer(txn, "test")
+	return table, hive.NewScriptCmd("slots/complete", script.Command(script.CmdUsage{Summary: "complete the table node-slots"},
+		func(*script.State, ...string) (script.WaitFunc, error) {
+			txn := db.WriteTxn(table)
+			defer txn.Commit()
+			done(txn)
+			return nil, nil
+		})), nil
+}
+
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return underTest() })
@@ -257,6 +308,8 @@ func underTest() []cell.Cell {
 			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 			mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable,
 			attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+			pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
+			newSlots, statedb.RWTable[*nodeslots.Slot].ToTable,
 			func() ipcache.Writer { return c },
 			func() sysctls.Writer { return settingsWriter{c} },
 			func() bpf.EncapProbe { return func() bpf.EncapSupport { return bpf.EncapSupport{Modes: 7} } },

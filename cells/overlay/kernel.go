@@ -44,6 +44,10 @@ type kernel interface {
 	Delete(name string) error // gone is success
 	// HolderOf names the device other than own, or the process, that has a UDP port; "" when none is found.
 	HolderOf(port uint16, own string) (string, error)
+	// Complete makes the pair of devices that completes checksums, or takes it over, gives it an MTU in bytes, and sets it up when up is true. It never sets it down.
+	Complete(mtu int, up bool) error
+	// EndCompletion deletes it. Gone is success.
+	EndCompletion() error
 	// Publish tells programs the number of the device, 0 for none, and what the row says of addresses, of the way into the tunnel and of frames.
 	Publish(index int, row *tables.Overlay) error
 }

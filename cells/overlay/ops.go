@@ -59,6 +59,20 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, r
 	if err := o.kernel.Publish(index, row); err != nil {
 		return fmt.Errorf("write device %s to the map overlay: %w", row.Device, err)
 	}
+	if !row.Checksums {
+		return o.uncomplete()
+	}
+	if err := o.kernel.Complete(row.MTU, row.ChecksumsUp); err != nil {
+		return fmt.Errorf("create device %s: %w", podlink.ChecksumDevice, err)
+	}
+	return nil
+}
+
+// uncomplete deletes the pair that completes checksums.
+func (o *ops) uncomplete() error {
+	if err := o.kernel.EndCompletion(); err != nil {
+		return fmt.Errorf("delete device %s: %w", podlink.ChecksumDevice, err)
+	}
 	return nil
 }
 
@@ -117,7 +131,7 @@ func (o *ops) remove(name string) error {
 		err = o.kernel.Delete(name)
 	}
 	if err != nil {
-		return fmt.Errorf("delete device %s: %w", name, err)
+		err = fmt.Errorf("delete device %s: %w", name, err)
 	}
-	return nil
+	return errors.Join(err, o.uncomplete())
 }

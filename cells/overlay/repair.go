@@ -47,6 +47,9 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 			break
 		}
 		wrong := difference(row, d)
+		if wrong == "" && row.Checksums {
+			wrong = r.pairDifference(txn, row)
+		}
 		if age := now.Sub(row.Status.UpdatedAt); wrong != "" && age < drift.Grace {
 			recheck = drift.Grace - age
 			return nil
@@ -54,6 +57,25 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 		return drift.If(wrong != "", driftrepairs.Link, row.Device, wrong)
 	})
 	return recheck
+}
+
+// pairDifference says what of the pair that completes checksums is not as wanted, or nothing.
+func (r *repair) pairDifference(txn statedb.ReadTxn, row *tables.Overlay) string {
+	for _, name := range []string{podlink.ChecksumDevice, podlink.ChecksumPeer} {
+		var d *devices.Device
+		for d = range r.Devices.List(txn, devices.ByName(name)) {
+			break
+		}
+		switch {
+		case d == nil:
+			return name + " missing"
+		case row.ChecksumsUp && !d.Up:
+			return name + " down"
+		case row.MTU != 0 && d.MTU != row.MTU:
+			return fmt.Sprintf("%s has MTU %d", name, d.MTU)
+		}
+	}
+	return ""
 }
 
 // difference says what of the device is not as wanted, or nothing.

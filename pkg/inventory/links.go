@@ -48,7 +48,7 @@ func (m *Machine) pairs() (found []Object, err error) {
 	for _, p := range ourPairs(links) {
 		own := func(l netlink.Link) bool { return l.Attrs().Index == p[0].Attrs().Index }
 		for i, end := range p {
-			o := Object{Name: end.Attrs().Name, Owner: "cell basedevices", Proof: "both names on one veth pair", Note: "other end is " + p[1-i].Attrs().Name}
+			o := Object{Name: end.Attrs().Name, Owner: ownerOf(p), Proof: "both names on one veth pair", Note: "other end is " + p[1-i].Attrs().Name}
 			if i == 0 {
 				o.remove = func() error { return m.deleteLink(p[0].Attrs().Name, own) }
 			}
@@ -58,12 +58,20 @@ func (m *Machine) pairs() (found []Object, err error) {
 	return found, nil
 }
 
+// ownerOf names the cell that makes a pair.
+func ownerOf(pair [2]netlink.Link) string {
+	if pair[0].Attrs().Name == podlink.ChecksumDevice {
+		return "cell overlay"
+	}
+	return "cell basedevices"
+}
+
 func ourPairs(links []netlink.Link) (pairs [][2]netlink.Link) {
 	byName := make(map[string]netlink.Link, len(links))
 	for _, l := range links {
 		byName[l.Attrs().Name] = l
 	}
-	for _, names := range [][2]string{{podlink.HostDevice, podlink.NetDevice}, {podlink.HoldDevice, podlink.HoldPeer}} {
+	for _, names := range [][2]string{{podlink.HostDevice, podlink.NetDevice}, {podlink.HoldDevice, podlink.HoldPeer}, {podlink.ChecksumDevice, podlink.ChecksumPeer}} {
 		a, b := byName[names[0]], byName[names[1]]
 		if a != nil && b != nil && a.Type() == "veth" && b.Type() == "veth" &&
 			a.Attrs().ParentIndex == b.Attrs().Index && b.Attrs().ParentIndex == a.Attrs().Index {

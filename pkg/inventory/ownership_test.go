@@ -31,6 +31,8 @@ var kindOf = map[string]string{
 	"nftables table `inet waggle`":                  "nft-table",
 	"tunnel device `waggle_vxlan`":                  "tunnel",
 	"program on `waggle_vxlan`":                     "pin",
+	"veth pair `waggle_csum`, `waggle_csum2`":       "link",
+	"program on `waggle_csum2`":                     "pin",
 	"entries of `nodes`, `node_addrs`":              "pin", // they go with their maps
 	"entries of `overlay` and `encap`":              "pin", // they go with their maps
 	"veth pairs `waggle_host`/`waggle_net`":         "link",

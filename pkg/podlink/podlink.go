@@ -14,7 +14,7 @@ const (
 	// DeletedGroup is where DEL puts a host end; the agent empties the group in one request.
 	DeletedGroup uint32 = 0x574147ff
 
-	// OverlayGroup is the link group of the tunnel device; our nftables rule matches it too.
+	// OverlayGroup is the link group of the tunnel device and of the pair that completes checksums; our nftables rule matches it too.
 	OverlayGroup uint32 = 0x57414702
 
 	// IngressBlock and EgressBlock are the numbers of the two tc blocks that all pod links share.
@@ -35,6 +35,9 @@ const (
 	HoldPeer   = "waggle_hold2" // its peer
 
 	OverlayDevice = "waggle_vxlan" // the tunnel to other nodes
+
+	ChecksumDevice = "waggle_csum"  // completes the checksums of packets to nodes to which devices of the underlay spoil them
+	ChecksumPeer   = "waggle_csum2" // its peer, from which they enter the tunnel
 )
 
 // HostName names the host end of an attachment. The attempt makes a repeated ADD differ from a link whose deletion is

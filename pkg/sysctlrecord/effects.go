@@ -53,7 +53,7 @@ func ofOurDevice(name string) bool {
 		return false
 	}
 	switch parts[3] {
-	case podlink.HostDevice, podlink.NetDevice, podlink.HoldDevice, podlink.HoldPeer:
+	case podlink.HostDevice, podlink.NetDevice, podlink.HoldDevice, podlink.HoldPeer, podlink.ChecksumDevice, podlink.ChecksumPeer:
 		return true
 	}
 	return podlink.IsHostName(parts[3])

@@ -23,6 +23,8 @@ type Slot struct {
 	Source   netip.Addr   `json:"source"`          // of outer headers to the node; of the family of Underlay, invalid with it
 	MTU      uint16       `json:"mtu,omitempty"`   // largest inner packet that the path carries, in bytes; 0 when it carries all
 	Addrs    []netip.Addr `json:"addrs,omitempty"` // by which the node sends and receives in the tunnel, at most one of each family
+	// Checksums is the index of the device that completes the checksums of packets to the node before they enter the tunnel; 0 when devices of the underlay may.
+	Checksums uint32 `json:"checksums,omitempty"`
 
 	Status reconciler.Status `json:"status"`
 }
@@ -32,7 +34,7 @@ func (s *Slot) Clone() *Slot { c := *s; return &c }
 
 // Equal compares the desired part.
 func (s *Slot) Equal(o *Slot) bool {
-	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && s.MTU == o.MTU && s.Direct == o.Direct && slices.Equal(s.Addrs, o.Addrs)
+	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && s.MTU == o.MTU && s.Direct == o.Direct && s.Checksums == o.Checksums && slices.Equal(s.Addrs, o.Addrs)
 }
 
 // GetStatus returns the status of the row.
@@ -43,7 +45,7 @@ func (s *Slot) WithStatus(status reconciler.Status) *Slot { s.Status = status; r
 
 // TableHeader implements statedb.TableWritable.
 func (*Slot) TableHeader() []string {
-	return []string{"ID", "Node", "Mode", "Underlay", "Source", "MTU", "Addresses", "Status", "Error"}
+	return []string{"ID", "Node", "Mode", "Underlay", "Source", "MTU", "Checksums", "Addresses", "Status", "Error"}
 }
 
 // TableRow implements statedb.TableWritable.
@@ -56,6 +58,10 @@ func (s *Slot) TableRow() []string {
 	if s.MTU > 0 {
 		mtu = strconv.Itoa(int(s.MTU))
 	}
+	checksums := "-"
+	if s.Checksums > 0 {
+		checksums = "kernel"
+	}
 	mode := "-"
 	switch {
 	case s.Direct:
@@ -63,7 +69,7 @@ func (s *Slot) TableRow() []string {
 	case s.Underlay.IsValid():
 		mode = "tunnel"
 	}
-	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), mode, show(s.Underlay), show(s.Source), mtu, strings.Join(addrs, ","),
+	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), mode, show(s.Underlay), show(s.Source), mtu, checksums, strings.Join(addrs, ","),
 		s.Status.Kind.String(), s.Status.GetError()}
 }
 

@@ -26,9 +26,12 @@ type Overlay struct {
 	Up     bool       `json:"up"`     // false keeps a new device down, and leaves one of a previous run as it is
 	// RouteMTU and HostMAC are what programs need to encapsulate by themselves: how long inner packets may be in bytes, 0 while that is not known, and the
 	// MAC address of waggle_host.
-	RouteMTU int               `json:"routeMTU"`
-	HostMAC  mac.Addr          `json:"hostMAC"`
-	Status   reconciler.Status `json:"status"`
+	RouteMTU int      `json:"routeMTU"`
+	HostMAC  mac.Addr `json:"hostMAC"`
+	// Checksums says that a pair of devices completes the checksums of packets to some nodes, and ChecksumsUp that it may be up; one that is up stays so.
+	Checksums   bool              `json:"checksums"`
+	ChecksumsUp bool              `json:"checksumsUp"`
+	Status      reconciler.Status `json:"status"`
 }
 
 // Clone returns a copy that may be changed and inserted.
