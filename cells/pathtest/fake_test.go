@@ -34,6 +34,7 @@ type wrong struct {
 	silent     bool // nothing is answered
 	mtu        int  // larger packets are lost; 0 for no limit
 	tcp        bool // TCP is lost
+	spoils     bool // TCP is lost, unless the kernel makes its checksums
 	aggregates bool // what needs more than one segment is sent again in parts
 	slow       bool // TCP is slow
 	closed     bool // no server
@@ -78,10 +79,10 @@ func (f *fake) Echo(ctx context.Context, r icmpecho.Request) (time.Duration, err
 	return time.Millisecond, nil
 }
 
-func (f *fake) Fetch(ctx context.Context, to netip.AddrPort, bytes int) (int, error) {
+func (f *fake) Fetch(ctx context.Context, to netip.AddrPort, bytes int, by checksums) (int, error) {
 	w := f.at(to.Addr())
 	switch {
-	case w.silent || w.tcp:
+	case w.silent || w.tcp || w.spoils && by == byUnderlay:
 		<-ctx.Done()
 		return 0, ctx.Err()
 	case w.closed:
@@ -117,7 +118,7 @@ func (f *fake) tests(to netip.Addr) []time.Time {
 
 // commands change the network:
 //
-//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, aggregates, slow, closed, old, impeded, past, through
+//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, spoils, aggregates, slow, closed, old, impeded, past, through
 //	net/hear ADDR           an address sends this node an echo request
 func (f *fake) commands() upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
@@ -127,7 +128,7 @@ func (f *fake) commands() upstream.ScriptCmdsOut {
 				var w wrong
 				for _, fault := range args[1:] {
 					name, value, _ := strings.Cut(fault, "=")
-					flag := map[string]*bool{"silent": &w.silent, "tcp": &w.tcp, "aggregates": &w.aggregates, "closed": &w.closed, "slow": &w.slow, "old": &w.old, "impeded": &w.impeded,
+					flag := map[string]*bool{"silent": &w.silent, "tcp": &w.tcp, "spoils": &w.spoils, "aggregates": &w.aggregates, "closed": &w.closed, "slow": &w.slow, "old": &w.old, "impeded": &w.impeded,
 						"past": &w.past, "through": &w.through}[name]
 					switch {
 					case flag != nil:

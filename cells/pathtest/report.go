@@ -69,25 +69,25 @@ func (t *tester) commit(u update, complete bool) error {
 // verdicts are what the rows of the table say of paths, so that a report need not read them all.
 type verdicts struct {
 	states   map[string]tables.State // by name of the node
-	failed   map[string]*tables.Test
+	faulty   map[string]*tables.Test // of paths that have failed or are healed
 	passed   int
 	unknown  int
 	troubled map[*target]struct{} // those that this node could not test, and could since, perhaps
 }
 
 func newVerdicts() verdicts {
-	return verdicts{states: map[string]tables.State{}, failed: map[string]*tables.Test{}, troubled: map[*target]struct{}{}}
+	return verdicts{states: map[string]tables.State{}, faulty: map[string]*tables.Test{}, troubled: map[*target]struct{}{}}
 }
 
 // set takes over the rows of a path, in the order of the table. A path without rows is none.
 func (v *verdicts) set(name string, rows []*tables.Test) {
 	v.count(v.states[name], -1)
 	delete(v.states, name)
-	delete(v.failed, name)
+	delete(v.faulty, name)
 	for p := range tables.Paths(slices.Values(rows)) {
 		v.states[name] = p.State
 		if v.count(p.State, 1); p.Fault != nil {
-			v.failed[name] = p.Fault
+			v.faulty[name] = p.Fault
 		}
 	}
 }
@@ -103,8 +103,12 @@ func (v *verdicts) count(s tables.State, n int) {
 
 func (v *verdicts) summary() tables.Summary {
 	s := tables.Summary{Paths: len(v.states), Passed: v.passed, Unknown: v.unknown}
-	for _, name := range slices.Sorted(maps.Keys(v.failed)) {
-		s.Failed = append(s.Failed, v.failed[name])
+	for _, name := range slices.Sorted(maps.Keys(v.faulty)) {
+		if row := v.faulty[name]; row.State == tables.Healed {
+			s.Healed = append(s.Healed, row)
+		} else {
+			s.Failed = append(s.Failed, row)
+		}
 	}
 	return s
 }

@@ -9,8 +9,12 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 )
 
@@ -33,12 +37,28 @@ func (s *sockets) Echo(ctx context.Context, r icmpecho.Request) (time.Duration, 
 	return s.pinger.Echo(ctx, r)
 }
 
+// uncompleted leaves the checksums of what a socket sends into the tunnel to the devices of the underlay.
+func uncompleted(_, _ string, conn syscall.RawConn) error {
+	var failed error
+	err := conn.Control(func(fd uintptr) {
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PRIORITY, bpf.OverlayUncompleted)
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return fmt.Errorf("set the priority of a socket: %w", err)
+	}
+	return nil
+}
+
 // maxHead limits what is read before the body in bytes: the peer may be hostile.
 const maxHead = 4 << 10
 
 // Fetch implements [kernel]. The connection ends with the context, or with the answer.
-func (*sockets) Fetch(ctx context.Context, to netip.AddrPort, bytes int) (got int, err error) {
-	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
+func (*sockets) Fetch(ctx context.Context, to netip.AddrPort, bytes int, by checksums) (got int, err error) {
+	dialer := net.Dialer{KeepAlive: -1}
+	if by == byUnderlay {
+		dialer.Control = uncompleted
+	}
+	conn, err := dialer.DialContext(ctx, "tcp", to.String())
 	if err != nil {
 		return 0, icmpecho.Local(err)
 	}

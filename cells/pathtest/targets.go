@@ -82,6 +82,7 @@ type target struct {
 	trouble   error          // why this node could not make the last test; nil when it could
 	queue     *queue         // in which it waits for a visit; nil when it does not
 	place     int            // there
+	unhealed  int            // visits since checksums were found to be spoilt, while the path is not healed
 	suspected time.Time      // beginning of the first of the visits in a row in which echo failed
 }
 
@@ -101,6 +102,12 @@ func (t *target) open() bool {
 	return slices.ContainsFunc(t.rows, func(r *tables.Test) bool {
 		return r.Strikes > 0 && r.Strikes < strikes || r.Passes > 0 && r.Relapses <= 1
 	})
+}
+
+// spoilt reports whether checksums are spoilt and the path is not healed.
+func (t *target) spoilt() bool {
+	row := t.row(tables.Checksum)
+	return row != nil && row.State == tables.Failed && row.Fault == tables.Spoilt
 }
 
 // failed reports whether a test of the tunnel has failed.

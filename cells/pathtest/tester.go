@@ -43,6 +43,8 @@ const (
 	failedInterval = 20 * time.Second
 	// suspectInterval is the time between two tests of a path that was good and whose last test failed, until there is a verdict.
 	suspectInterval = 2 * time.Second
+	// healTries is how many visits come at that interval after checksums were found to be spoilt, until the path is healed.
+	healTries = 5
 	// freshInterval is the same for a path that was never good: its node may be starting.
 	freshInterval = 5 * time.Second
 	// joinSpread is the time within which all agents test a new node.
@@ -200,7 +202,7 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	var now local
 	rows, overlayChanged := t.in.Overlays.AllWatch(txn)
 	for o := range rows {
-		now.ready = o.Up && o.Status.Kind == reconciler.StatusKindDone
+		now.ready = o.Up && (o.Status.Kind == reconciler.StatusKindDone || t.self.ready) // what heals checksums comes and goes beside a tunnel that is there
 		now.way = o.Way
 		now.tunnel = fmt.Sprint(o.Port, o.MTU, o.Source, o.Way, o.IPv4, o.IPv6)
 	}
@@ -351,6 +353,9 @@ func (t *tester) absorb(u *update) {
 				u.news = u.news || to.rows[i].State != row.State || to.rows[i].Detail != row.Detail
 			}
 		}
+		if to.unhealed++; !to.spoilt() {
+			to.unhealed = 0
+		}
 		to.due, to.urgent = time.Now().Add(t.next(to)), to.open()
 		t.waiting.put(to)
 		u.put = append(u.put, to)
@@ -370,7 +375,7 @@ func (t *tester) next(to *target) time.Duration {
 		return directSuspectInterval
 	case to.open() && to.fresh():
 		return freshInterval
-	case to.open():
+	case to.open(), to.spoilt() && to.unhealed <= healTries:
 		return suspectInterval
 	}
 	after := interval(len(t.targets) + 1)
@@ -403,6 +408,9 @@ func (t *tester) visit(ctx context.Context, to *target) {
 	v := &visit{target: to, began: time.Now(), peer: to.peer, size: t.self.routeMTU, port: t.in.Agent.HealthPort}
 	if row := to.row(tables.Size); row != nil {
 		v.search = row.Strikes >= strikes-1
+	}
+	if row := to.row(tables.Checksum); row != nil {
+		v.heals = row.Fault == tables.Spoilt
 	}
 	switch {
 	case t.in.Agent.Hybrid:

@@ -139,11 +139,24 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		why := unknown("TCP to the agent of the node fails outside the tunnel as well")
 		return why, why
 	case r.got < shortAnswer:
-		return failed(tables.Spoilt).says(fmt.Sprintf("TCP to node %s is lost inside the tunnel, where ICMP passes: a device between spoils checksums of packets inside the tunnel", name)).
-			needs("turn off its offloads for tunnels on both nodes: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off tx-checksum-ip-generic off"), unknown("not tested, because checksums are spoilt")
+		return v.spoilt(), unknown("not tested, because checksums are spoilt")
 	}
 	return passed(), failed(tables.Aggregates).says(fmt.Sprintf("of what node %s sends by TCP only single segments pass, aggregates that a device makes of them are lost", name)).
 		needs(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off", tunnelPort))
+}
+
+// spoilt is that TCP is lost where ICMP passes: healed where it passes with checksums that the kernel makes.
+func (v *visit) spoilt() finding {
+	f := failed(tables.Spoilt).needs("turn off its offloads for tunnels on both nodes: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off tx-checksum-ip-generic off")
+	cause := "a device between spoils checksums of packets inside the tunnel"
+	if v.heals && v.results.healed.err == nil {
+		f.state = tables.Healed
+		return f.says(fmt.Sprintf("the path to node %s is healed by checksums that the kernel makes: %s", v.target.shown(), cause))
+	}
+	if v.heals {
+		cause += ", also those that the kernel makes"
+	}
+	return f.says(fmt.Sprintf("TCP to node %s is lost inside the tunnel, where ICMP passes: %s", v.target.shown(), cause))
 }
 
 // after returns the row after a test that began at a time.
@@ -151,6 +164,9 @@ func after(row *tables.Test, f finding, began time.Time, rtt time.Duration) *tab
 	next := *row
 	next.Tested = began
 	switch {
+	case f.state == tables.Healed:
+		next.State, next.Fault, next.Detail, next.Remedy, next.Strikes, next.Good = tables.Healed, f.fault, f.detail, f.remedy, 0, began
+	case f.state == tables.Unknown && row.Fault == tables.Spoilt: // it stays, and so does what heals it
 	case f.state == tables.Passed:
 		next.State, next.Fault, next.Detail, next.Remedy, next.Bytes, next.Strikes, next.Good = tables.Passed, "", "", "", f.bytes, 0, began
 		next.RTT = rtt

@@ -42,6 +42,7 @@ type visit struct {
 	port   uint16
 	asks   []icmpecho.Request // of echo: one through the tunnel; without a tunnel one in each family
 	tcp    bool               // answers by TCP are asked for
+	heals  bool               // packets of pods get their checksums from the kernel, as the path has spoilt them
 	past   *direct            // the test past the tunnel; nil without --routing-mode=hybrid
 
 	results results
@@ -62,6 +63,7 @@ type results struct {
 	got     int     // bytes that came
 	control outcome // ICMP after an answer was lost or slow
 	outside outcome // the same answer from the node itself, outside the tunnel, after one was lost or slow
+	healed  outcome // the same answer through the tunnel with the checksums of pods, after one was lost where the path is healed
 	direct  outcome // past the tunnel
 }
 
@@ -73,7 +75,7 @@ type outcome struct {
 
 // local returns an error that this node causes, which says nothing about the path.
 func (r results) local() error {
-	for _, o := range []outcome{r.echo, r.host, r.sized, r.found, r.fetch, r.control, r.outside} {
+	for _, o := range []outcome{r.echo, r.host, r.sized, r.found, r.fetch, r.control, r.outside, r.healed} {
 		if errors.Is(o.err, icmpecho.ErrLocal) {
 			return o.err
 		}
@@ -112,12 +114,15 @@ func (v *visit) do(ctx context.Context, k kernel) {
 	if r.sized.err != nil {
 		r.wanted = shortAnswer // the rest comes in segments of that size
 	}
-	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted); r.fetch.err == nil && !r.slow() {
+	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted, byUnderlay); r.fetch.err == nil && !r.slow() {
 		return
 	}
 	r.control = v.echo(ctx, k, min(controlSize, v.size), echoTimeout)
 	if v.peer.host.IsValid() {
-		_, r.outside = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), r.wanted)
+		_, r.outside = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), r.wanted, asPods)
+	}
+	if v.heals {
+		_, r.healed = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted, asPods)
 	}
 }
 
@@ -132,7 +137,7 @@ func (v *visit) alive(ctx context.Context, k kernel) outcome {
 	var icmp, tcp outcome
 	var both sync.WaitGroup
 	both.Go(func() { icmp = echo(ctx, k, icmpecho.Request{To: v.peer.host}, echoTimeout) })
-	both.Go(func() { _, tcp = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), 0) })
+	both.Go(func() { _, tcp = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), 0, asPods) })
 	both.Wait()
 	if icmp.err != nil && (tcp.err == nil || errors.Is(tcp.err, syscall.ECONNREFUSED)) {
 		return outcome{rtt: tcp.rtt}
@@ -182,10 +187,10 @@ func echo(ctx context.Context, k kernel, r icmpecho.Request, timeout time.Durati
 	return outcome{rtt, err}
 }
 
-func fetch(ctx context.Context, k kernel, to netip.AddrPort, bytes int) (got int, o outcome) {
+func fetch(ctx context.Context, k kernel, to netip.AddrPort, bytes int, by checksums) (got int, o outcome) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	began := time.Now()
-	got, err := k.Fetch(ctx, to, bytes)
+	got, err := k.Fetch(ctx, to, bytes, by)
 	return got, outcome{time.Since(began), err}
 }
