@@ -117,26 +117,29 @@ func nft(commands string, output *string) error {
 // withoutOffloads makes the device of a node compute checksums and cut segments before a packet is on the wire, as a NIC does.
 func withoutOffloads(t *testing.T, n *nodekit.Node) {
 	t.Helper()
-	if err := n.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		value := struct{ command, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
-		request := struct {
-			name [unix.IFNAMSIZ]byte
-			data unsafe.Pointer
-			_    [16]byte
-		}{data: unsafe.Pointer(&value)}
-		copy(request.name[:], "eth0")
-		if _, _, number := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); number != 0 {
-			return fmt.Errorf("turn off the checksums of eth0: %w", number)
-		}
-		return nil
-	}); err != nil {
+	if err := n.Do(func() error { return withoutChecksums("eth0") }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// withoutChecksums leaves the checksums of what a device of this namespace sends to the kernel.
+func withoutChecksums(device string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	value := struct{ command, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
+	request := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&value)}
+	copy(request.name[:], device)
+	if _, _, number := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); number != 0 {
+		return fmt.Errorf("turn off the checksums of %s: %w", device, number)
+	}
+	return nil
 }
 
 // Two nodes join while something between them is wrong. Each names it, and notices that it is over.

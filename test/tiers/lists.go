@@ -76,6 +76,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedNative_SourceCheckOfACloud":                        "two nodes; tests that fail, and the next one after 20 s, twice",
 	"test/node TestPrivilegedNodeHealth_ANodeIsLostAndReturns":                  "three probes of 5 s without an answer, and two starts of an agent",
 	"test/node TestPrivilegedPathTest_FaultsOfTheUnderlay/*":                    "tests in which nothing comes back, and the next one after 20 s",
+	"test/node TestPrivilegedPathTest_SpoiltChecksumsAreHealed":                 "three nodes; tests in which nothing comes back, twice, and the next one after 15 s",
 	"test/node TestPrivilegedPathTest_SmallerLinkBetween":                       "three nodes; sizes that are lost, and the next test after 20 s",
 	"test/node TestPrivilegedPolicy_Groups/Cilium":                              "all policies of one kind on a node; denied traffic is watched",
 	"test/node TestPrivilegedPolicy_Groups/Kubernetes":                          "all policies of one kind on a node; denied traffic is watched",

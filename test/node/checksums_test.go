@@ -1,0 +1,279 @@
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/vishvananda/netlink"
+
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/pkg/tables/pathtests"
+	"github.com/waggle-net/waggle/pkg/tc"
+	"github.com/waggle-net/waggle/test/nodekit"
+)
+
+// Offsets in a frame of the tunnel over IPv4, and of fields in headers.
+const (
+	innerIPAt     = 64
+	tcpChecksumAt = 16
+	udpChecksumAt = 6
+)
+
+// spoiler is a device that gets packets of the tunnel whose inner checksums it has to complete, and completes wrong ones: it changes what the kernel has put into the
+// field of the checksum for that, which is the sum of addresses, protocol and length. It leaves alone what has its checksum.
+func spoiler() (*ebpf.Program, error) {
+	const (
+		sums  = -48 // 40 bytes: addresses, length, protocol
+		field = -2
+	)
+	load := func(at asm.Instruction, stack int32, size int32) asm.Instructions {
+		return asm.Instructions{asm.Mov.Reg(asm.R1, asm.R6), at, asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, stack), asm.Mov.Imm(asm.R4, size),
+			asm.FnSkbLoadBytes.Call(), asm.JNE.Imm(asm.R0, 0, "out")}
+	}
+	read := func(at, size int32, to asm.Register) asm.Instructions { // in the order of the host
+		width, swap := asm.Half, asm.HostTo(asm.BE, to, asm.Half)
+		if size == 1 {
+			width, swap = asm.Byte, asm.Mov.Reg(to, to)
+		}
+		return append(load(asm.Mov.Imm(asm.R2, at), field, size), asm.LoadMem(to, asm.RFP, field, width), swap)
+	}
+	code := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Imm(asm.R7, 0)}
+	for at := int16(sums); at < sums+40; at += 8 {
+		code = append(code, asm.StoreMem(asm.RFP, at, asm.R7, asm.DWord))
+	}
+	code = append(code, read(12, 2, asm.R7)...)
+	code = append(code, asm.JNE.Imm(asm.R7, 0x0800, "out"))
+	code = append(code, read(23, 1, asm.R7)...)
+	code = append(code, asm.JNE.Imm(asm.R7, 17, "out"))
+	code = append(code, read(36, 2, asm.R7)...)
+	code = append(code, asm.JNE.Imm(asm.R7, 8472, "out"))
+	code = append(code, read(innerIPAt-2, 2, asm.R7)...)
+	code = append(code, asm.JEq.Imm(asm.R7, 0x86dd, "ipv6"), asm.JNE.Imm(asm.R7, 0x0800, "out"))
+	code = append(code, load(asm.Mov.Imm(asm.R2, innerIPAt+12), sums, 8)...)
+	code = append(code, read(innerIPAt+9, 1, asm.R8)...)
+	code = append(code, read(innerIPAt+2, 2, asm.R7)...)
+	code = append(code, asm.Sub.Imm(asm.R7, 20), asm.Mov.Imm(asm.R9, innerIPAt+20), asm.Ja.Label("sum"))
+	ipv6 := load(asm.Mov.Imm(asm.R2, innerIPAt+8), sums, 32)
+	ipv6[0] = ipv6[0].WithSymbol("ipv6")
+	code = append(code, ipv6...)
+	code = append(code, read(innerIPAt+6, 1, asm.R8)...)
+	code = append(code, read(innerIPAt+4, 2, asm.R7)...)
+	code = append(code, asm.Mov.Imm(asm.R9, innerIPAt+40),
+		asm.HostTo(asm.BE, asm.R7, asm.Half).WithSymbol("sum"),
+		asm.StoreMem(asm.RFP, sums+34, asm.R7, asm.Half),
+		asm.StoreMem(asm.RFP, sums+39, asm.R8, asm.Byte),
+		asm.JEq.Imm(asm.R8, 6, "tcp"),
+		asm.JNE.Imm(asm.R8, 17, "out"),
+		asm.Add.Imm(asm.R9, udpChecksumAt),
+		asm.Ja.Label("fold"),
+		asm.Add.Imm(asm.R9, tcpChecksumAt).WithSymbol("tcp"),
+		asm.Mov.Imm(asm.R1, 0).WithSymbol("fold"),
+		asm.Mov.Imm(asm.R2, 0),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, sums),
+		asm.Mov.Imm(asm.R4, 40),
+		asm.Mov.Imm(asm.R5, 0),
+		asm.FnCsumDiff.Call(),
+		asm.Mov.Reg32(asm.R7, asm.R0))
+	for range 2 {
+		code = append(code, asm.Mov.Reg(asm.R1, asm.R7), asm.RSh.Imm(asm.R1, 16), asm.And.Imm(asm.R7, 0xffff), asm.Add.Reg(asm.R7, asm.R1))
+	}
+	code = append(code, load(asm.Mov.Reg(asm.R2, asm.R9), field, 2)...)
+	code = append(code, asm.LoadMem(asm.R1, asm.RFP, field, asm.Half),
+		asm.JNE.Reg(asm.R1, asm.R7, "out"),
+		asm.Xor.Imm(asm.R1, 0xff),
+		asm.StoreMem(asm.RFP, field, asm.R1, asm.Half),
+		asm.Mov.Reg(asm.R1, asm.R6),
+		asm.Mov.Reg(asm.R2, asm.R9),
+		asm.Mov.Reg(asm.R3, asm.RFP),
+		asm.Add.Imm(asm.R3, field),
+		asm.Mov.Imm(asm.R4, 2),
+		asm.Mov.Imm(asm.R5, 0),
+		asm.FnSkbStoreBytes.Call(),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("out"),
+		asm.Return())
+	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "spoiler", Type: ebpf.SchedCLS, License: "GPL", Instructions: code})
+}
+
+// spoilChecksums makes the devices between a node and the others complete wrong checksums of packets inside the tunnel, in both directions, until end is called.
+func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node) (end func()) {
+	t.Helper()
+	program, err := spoiler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	onPort := func(f func(handle *tc.Handle, port int) error) {
+		t.Helper()
+		if err := n.Outside(func() error {
+			handle, err := tc.Open()
+			if err != nil {
+				return err
+			}
+			defer handle.Close()
+			return linkNamed(n.Name(), func(l netlink.Link) error { return f(handle, l.Attrs().Index) })
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, other := range c.Nodes { // the bridge computes what nodes leave to it
+		if err := other.Outside(func() error { return withoutChecksums(other.Name()) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	onPort(func(handle *tc.Handle, port int) error {
+		return errors.Join(handle.EnsureClsact(port, tc.Blocks{}), handle.ReplaceFilter(tc.Ingress(port), "spoiler", program.FD()),
+			handle.ReplaceFilter(tc.Egress(port), "spoiler", program.FD()))
+	})
+	return func() {
+		t.Helper()
+		onPort(func(handle *tc.Handle, port int) error { return handle.DeleteClsact(port) })
+	}
+}
+
+// completedBy waits until a node completes the checksums of packets to these nodes, and to no others.
+func completedBy(t *testing.T, n *nodekit.Node, nodes ...string) {
+	t.Helper()
+	eventually(t, func() error {
+		var rows []*nodeslots.Slot
+		text, err := n.Waggle(t.Context(), "db", "show", "node-slots", "-o", "json")
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &rows)
+		}
+		var have []string
+		for _, row := range rows {
+			if row.Checksums != 0 {
+				have = append(have, row.Node)
+			}
+		}
+		if fmt.Sprint(have) != fmt.Sprint(nodes) {
+			err = errors.Join(err, fmt.Errorf("%s completes the checksums of packets to %v, want %v:\n%s", n.Name(), have, nodes, text))
+		}
+		return err
+	})
+	eventually(t, func() error {
+		return n.Do(func() error {
+			_, err := netlink.LinkByName(podlink.ChecksumDevice)
+			if len(nodes) == 0 && errors.As(err, new(netlink.LinkNotFoundError)) {
+				return nil
+			}
+			if len(nodes) == 0 && err == nil {
+				err = errors.New("it is there")
+			}
+			if err != nil {
+				return fmt.Errorf("%s: device %s: %w", n.Name(), podlink.ChecksumDevice, err)
+			}
+			return nil
+		})
+	})
+}
+
+// Devices between one of three nodes and the others spoil the checksums of packets inside the tunnel that they complete. Each node heals the path by itself, the others keep
+// their way, and so it is while an agent is dead and after it has started again.
+func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
+	t.Parallel()
+	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
+	one, two, three := all[0].Node, all[1].Node, all[2].Node
+	end := spoilChecksums(t, c, three)
+	startAgents(t, c)
+	for _, happens := range []func(*pathtests.Test) bool{ // each within the time that this takes at most
+		func(row *pathtests.Test) bool { return row.Strikes > 0 || row.Fault != "" },
+		func(row *pathtests.Test) bool { return row.Fault == pathtests.Spoilt },
+	} {
+		for _, n := range c.Nodes {
+			eventually(t, func() error {
+				rows, text, err := testsOf(t, n)
+				for _, row := range rows {
+					if (row.Node == three.Name() || n == three) && row.Kind == pathtests.Checksum && !happens(row) {
+						err = errors.Join(err, fmt.Errorf("%s: checksums to %s are not spoilt yet:\n%s", n.Name(), row.Node, text))
+					}
+				}
+				return err
+			})
+		}
+	}
+	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "healed"})
+	pathsOf(t, two, map[string]string{"node-1": "ok", "node-3": "healed"})
+	pathsOf(t, three, map[string]string{"node-1": "healed", "node-2": "healed"})
+	completedBy(t, one, "node-3")
+	completedBy(t, three, "node-1", "node-2")
+	shows(t, one, "status", "1/2 passed, 1 healed", "the path to node node-3 is healed by checksums that the kernel makes")
+	shows(t, one, "node list", "healed")
+	eventually(t, func() error {
+		samples, err := scrape(one)
+		if name := `waggle_path_tests{result="healed",test="checksum"}`; err == nil && samples[name] != 1 {
+			err = fmt.Errorf("%s is %v, want 1", name, samples[name])
+		}
+		return err
+	})
+
+	pods := map[*nodekit.Node]*nodekit.Pod{}
+	for i, n := range c.Nodes {
+		pods[n] = all[i].startPod(t, "pod", map[string]string{"app": "pod"})
+	}
+	pass := func(from, to nodekit.Place, pod *nodekit.Pod) (err error) {
+		for _, family := range families {
+			err = errors.Join(err, nodekit.TCP(from, to, pod.Addr(family.ipv6), 1<<20), nodekit.UDP(from, to, pod.Addr(family.ipv6), 1000))
+		}
+		return err
+	}
+	all3 := func() {
+		t.Helper()
+		for from, client := range pods {
+			for to, server := range pods {
+				if err := errors.Join(pass(client, server, server), pass(from.Host(), server, server)); err != nil {
+					t.Errorf("from %s to %s: %v", from.Name(), to.Name(), err)
+				}
+			}
+		}
+	}
+	all3()
+
+	// Between an agent and the next one, and until that has tested the path, packets keep their way.
+	var traffic sync.WaitGroup
+	done := make(chan struct{})
+	traffic.Go(func() {
+		for count := 0; ; count++ {
+			select {
+			case <-done:
+				if count == 0 {
+					t.Error("nothing was sent")
+				}
+				return
+			default:
+			}
+			if err := errors.Join(pass(pods[one], pods[three], pods[three]), pass(pods[three], pods[one], pods[one])); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	err := errors.Join(one.KillAgent(t.Context()), one.StartAgent())
+	if err == nil {
+		began := time.Now()
+		pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "healed"})
+		t.Logf("healed again after %v", time.Since(began))
+	}
+	close(done)
+	traffic.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// It is over. Each node notices by itself, and the devices go.
+	end()
+	for _, n := range c.Nodes {
+		want := map[string]string{"node-1": "ok", "node-2": "ok", "node-3": "ok"}
+		delete(want, n.Name())
+		pathsOf(t, n, want)
+		completedBy(t, n)
+	}
+	all3()
+}
