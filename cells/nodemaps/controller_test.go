@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
@@ -58,7 +59,7 @@ func newRig(tb testing.TB, tunnel bool) *rig {
 // write changes tables in one commit, and does a round.
 func (r *rig) write(tb testing.TB, change func(statedb.WriteTxn)) {
 	tb.Helper()
-	txn := r.DB.WriteTxn(r.in.Nodes, r.in.IDs, r.in.Overlays, r.in.Tests, r.in.Paths)
+	txn := r.DB.WriteTxn(r.in.Nodes, r.in.IDs, r.in.Overlays, r.in.Tests, r.in.Paths, r.in.Devices)
 	change(txn)
 	txn.Commit()
 	require.NoError(tb, r.round(r.DB.ReadTxn(), statedb.NewWatchSet()))
@@ -80,7 +81,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	name, deleted := string(rune('a'+random.IntN(5))), random.IntN(4) == 0
 	addrs := []nodes.Address{{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(random.IntN(4))})},
 		{Type: nodes.InternalIP, Addr: netip.AddrFrom16([16]byte{0xfd, 15: byte(random.IntN(4))})}}
-	switch random.IntN(6) {
+	switch random.IntN(7) {
 	case 0, 1:
 		n := &nodes.Node{Name: name, Source: nodes.Kubernetes, Addresses: addrs[random.IntN(2) : 1+random.IntN(2)]}
 		if name == "a" {
@@ -99,6 +100,14 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	case 4:
 		mode := []nodepaths.Mode{nodepaths.Direct, nodepaths.Tunnel}[random.IntN(2)]
 		put(t, txn, r.in.Paths, &nodepaths.Path{Node: name, Mode: mode}, deleted)
+	case 5:
+		if random.IntN(3) == 0 {
+			d := &devices.Device{Index: 20, Name: podlink.ChecksumDevice, Group: podlink.OverlayGroup, Up: random.IntN(3) > 0}
+			put(t, txn, r.in.Devices, d, deleted)
+			return
+		}
+		test := &pathtests.Test{Node: name, Kind: pathtests.Checksum, State: pathtests.Failed, Fault: pathtests.Spoilt}
+		put(t, txn, r.in.Tests, test, deleted)
 	default:
 		if random.IntN(3) > 0 {
 			test := &pathtests.Test{Node: name, Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large, Bytes: 1300 + random.IntN(2)}
@@ -118,6 +127,13 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	complete, _ := r.Nodes.Initialized(txn)
 	carried, _ := pathtests.Carried(txn, r.Tests)
 	direct, _ := nodepaths.Directs(txn, r.Paths)
+	spoilt, _ := pathtests.SpoiltPaths(txn, r.Tests)
+	var completer uint32
+	for d := range r.Devices.All(txn) {
+		if d.Up {
+			completer = uint32(d.Index)
+		}
+	}
 	var self *nodeslots.Slot
 	for o := range r.Overlays.All(txn) {
 		if o.Source.IsValid() && r.Agent.Tunnel() {
@@ -142,6 +158,9 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 			if addr := n.Address(ipv6); addr.IsValid() && addr != self.Source {
 				if row.Addrs = append(row.Addrs, addr); ipv6 == self.Source.Is6() {
 					row.Underlay, row.Source, row.Direct = addr, self.Source, direct[id.Name]
+					if spoilt[id.Name] {
+						row.Checksums = completer
+					}
 				}
 			}
 		}
