@@ -3,7 +3,6 @@ package sockterm
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -11,11 +10,9 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/sockdiag"
 )
-
-// errNamespaceGone is all that may be passed over in silence: with the namespace went its sockets.
-var errNamespaceGone = errors.New("the network namespace is gone")
 
 // kernel is what this cell asks of the kernel.
 type kernel interface {
@@ -25,7 +22,7 @@ type kernel interface {
 
 // list opens network namespaces. The caller must close it.
 type list interface {
-	// Open opens the network namespace of the node, or that at a path, which is [errNamespaceGone] unless it has the inode.
+	// Open opens the network namespace of the node, or that at a path, which is [podns.ErrGone] unless it has the inode.
 	Open(path string, inode uint64) (namespace, error)
 	Close()
 }
@@ -68,7 +65,7 @@ func (l lister) Open(path string, inode uint64) (namespace, error) {
 	ns := netns.None()
 	if path != "" {
 		var err error
-		if ns, err = handle(path, inode); err != nil {
+		if ns, err = podns.Open(path, inode); err != nil {
 			return nil, err
 		}
 	}
@@ -128,26 +125,6 @@ func (d diagnosis) Terminate(s *socket) (bool, error) { return d.conn.Destroy(&s
 func (d diagnosis) Close() {
 	d.conn.Close()
 	_ = release(d.ns)
-}
-
-// handle opens the network namespace at a path if it has the inode. The caller must release it.
-func handle(path string, inode uint64) (netns.NsHandle, error) {
-	ns, err := netns.GetFromPath(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return ns, fmt.Errorf("%w: %w", errNamespaceGone, err)
-	}
-	if err != nil {
-		return ns, fmt.Errorf("open the network namespace %s: %w", path, err)
-	}
-	var stat unix.Stat_t
-	err = unix.Fstat(int(ns), &stat)
-	if err == nil && stat.Ino != inode {
-		err = fmt.Errorf("%w: it is another one by now", errNamespaceGone)
-	}
-	if err != nil {
-		return ns, errors.Join(fmt.Errorf("open the network namespace %s: %w", path, err), release(ns))
-	}
-	return ns, nil
 }
 
 // release closes a handle of a network namespace; it does nothing for [netns.None].

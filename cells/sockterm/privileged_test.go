@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
@@ -86,10 +87,10 @@ func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	if _, err := k.Open(path, stat.Ino+1); !errors.Is(err, errNamespaceGone) {
+	if _, err := k.Open(path, stat.Ino+1); !errors.Is(err, podns.ErrGone) {
 		t.Errorf("another namespace at the path: %v", err)
 	}
-	if _, err := k.Open(filepath.Join(t.TempDir(), "gone"), stat.Ino); !errors.Is(err, errNamespaceGone) {
+	if _, err := k.Open(filepath.Join(t.TempDir(), "gone"), stat.Ino); !errors.Is(err, podns.ErrGone) {
 		t.Errorf("nothing at the path: %v", err)
 	}
 	inside, err := k.Open(path, stat.Ino)

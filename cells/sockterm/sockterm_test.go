@@ -18,6 +18,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -90,7 +91,7 @@ func (f *fakeKernel) Open(path string, inode uint64) (namespace, error) {
 	case f.failing == "namespaces" && inode != 0:
 		return nil, fmt.Errorf("enter %s: %w", path, unix.EPERM)
 	case inode == 6:
-		return nil, fmt.Errorf("%s: %w", path, errNamespaceGone)
+		return nil, fmt.Errorf("%s: %w", path, podns.ErrGone)
 	}
 	return fakeNamespace{f, path, inode}, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
@@ -149,7 +150,7 @@ func (t *terminator) terminateInPods(list list, done *tally) error {
 		}
 		err := t.terminate(list, ep.NetnsPath, ep.NetnsInode, done)
 		switch {
-		case err == nil || errors.Is(err, errNamespaceGone):
+		case err == nil || errors.Is(err, podns.ErrGone): // with the namespace went its sockets
 		case errors.Is(err, unix.EPERM):
 			return errors.Join(append(errs, err)...)
 		case len(errs) < maxFailures:

@@ -35,6 +35,22 @@ func Open() (*Handle, error) {
 	return &Handle{Handle: h, ns: ns}, nil
 }
 
+// OpenAt opens a handle in another network namespace, for which entering it needs CAP_SYS_ADMIN. The caller keeps ns.
+func OpenAt(ns netns.NsHandle) (*Handle, error) {
+	fd, err := unix.FcntlInt(uintptr(ns), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("duplicate the handle of a network namespace: %w", err)
+	}
+	h := &Handle{ns: netns.NsHandle(fd)}
+	if err := h.within(func() (err error) {
+		h.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	}); err != nil {
+		return nil, errors.Join(fmt.Errorf("open a route netlink socket: %w", err), h.ns.Close())
+	}
+	return h, nil
+}
+
 // Close ends the handle. Subscriptions end with their contexts.
 func (h *Handle) Close() {
 	h.Handle.Close()
