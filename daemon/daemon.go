@@ -50,6 +50,7 @@ import (
 	"github.com/waggle-net/waggle/cells/nodes"
 	"github.com/waggle-net/waggle/cells/overlay"
 	"github.com/waggle-net/waggle/cells/pathtest"
+	"github.com/waggle-net/waggle/cells/podmtu"
 	"github.com/waggle-net/waggle/cells/policy"
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/servicehealth"
@@ -111,6 +112,7 @@ var Datapath = cell.Group(
 	devices.Cell,
 	nodeaddresses.Cell,
 	mtu.Cell,
+	podmtu.Cell,
 	basedevices.Cell,
 	desiredroutes.Cell,
 	noderoutes.Cell,

@@ -28,6 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/pkg/tables/podmtus"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/tc"
 )
@@ -57,6 +58,7 @@ func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
 					statedb.RWTable[*bpfendpoints.Facts].ToTable, statedb.RWTable[*bpfendpoints.Link].ToTable,
 					statedb.RWTable[*bpfendpoints.Address].ToTable, statedb.RWTable[*bpfmaps.Map].ToTable,
 					statedb.RWTable[*ipcache.Entry].ToTable, newFrontends, statedb.RWTable[*frontends.Frontend].ToTable,
+					podmtus.NewTable, statedb.RWTable[podmtus.PodMTU].ToTable,
 					sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 				),
 			),

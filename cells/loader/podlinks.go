@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/podmtus"
 )
 
 // pause is the least time between two looks; the first after a pause does not wait.
@@ -31,6 +32,7 @@ type linkWatch struct {
 	Drift   drift.Watch
 	Table   statedb.RWTable[*attachments.Attachment]
 	Devices statedb.Table[*devices.Device]
+	MTUs    statedb.Table[podmtus.PodMTU]
 }
 
 func registerLinks(jobs job.Group, w linkWatch) {
@@ -40,7 +42,7 @@ func registerLinks(jobs job.Group, w linkWatch) {
 // known is what a look needs beyond the tables.
 type known struct {
 	suspects map[int]bool // by ifindex: links that changed and were not judged yet
-	mtus     map[int]int  // by ifindex: what a link had when it was first judged
+	mtus     map[int]int  // by ifindex: what a link had when it was first judged, or what the cell podmtu gave it since
 }
 
 func (w linkWatch) run(ctx context.Context, health cell.Health) error {
@@ -96,6 +98,7 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later boo
 		}
 	}
 	found := make(map[int][]driftrepairs.Finding)
+	outdated := false // a row has an MTU that the agent has changed since
 	for index := range k.suspects {
 		row, d := rows[index], w.device(txn, index)
 		switch {
@@ -108,6 +111,11 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later boo
 			if _, judged := k.mtus[index]; !judged {
 				k.mtus[index] = d.MTU
 			}
+			if given, _, _ := w.MTUs.Get(txn, podmtus.ByID(row.EndpointID)); given.HostMTU != 0 && given.HostIfIndex == index &&
+				d.MTU != k.mtus[index] { // otherwise the change that the row announces may not be observed yet
+				k.mtus[index] = given.HostMTU
+			}
+			outdated = outdated || row.MTU != 0 && row.MTU != k.mtus[index]
 			if all := k.findings(row, d); len(all) > 0 {
 				found[index] = all
 				continue
@@ -115,7 +123,9 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later boo
 			delete(k.suspects, index)
 		}
 	}
-	w.mark(k, found)
+	if outdated || len(found) > 0 {
+		w.mark(k, found)
+	}
 	return later
 }
 
@@ -140,12 +150,10 @@ func (k known) findings(row *attachments.Attachment, d *devices.Device) (all []d
 
 // mark puts into the rows what only this job knows, and makes them pending.
 func (w linkWatch) mark(k known, found map[int][]driftrepairs.Finding) {
-	if len(found) == 0 {
-		return
-	}
 	wtxn := w.Drift.DB.WriteTxn(w.Table)
 	for row, revision := range w.Table.All(wtxn) {
-		if mtu := k.mtus[row.IfIndex]; len(found[row.IfIndex]) > 0 && row.Kind == attachments.PodLink && mtu != 0 && row.MTU != mtu {
+		changed := row.MTU != 0 || len(found[row.IfIndex]) > 0
+		if mtu := k.mtus[row.IfIndex]; changed && row.Kind == attachments.PodLink && mtu != 0 && row.MTU != mtu {
 			c := row.Clone()
 			c.MTU = mtu
 			_, _, _ = w.Table.CompareAndSwap(wtxn, revision, c)

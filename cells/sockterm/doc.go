@@ -5,5 +5,5 @@
 //
 // In the kernel it owns nothing but the programs that list sockets, which are gone with the agent; closing a socket needs NET_ADMIN.
 // Sockets inside pods' namespaces are closed only with --bpf-lb-sock-terminate-pod-connections: entering these needs SYS_ADMIN,
-// which nothing else of the agent does. After a restart the first pass closes the sockets that lost their backend meanwhile.
+// which the agent has only with this flag and the one of podmtu. After a restart the first pass closes the sockets that lost their backend meanwhile.
 package sockterm

@@ -15,8 +15,10 @@ func (a *agent) needed() capabilities.Set {
 	if probes, err := a.flags.GetBool("enable-health-checking"); err == nil && probes {
 		keep |= capabilities.Probes
 	}
-	if pods, err := a.flags.GetBool("bpf-lb-sock-terminate-pod-connections"); err == nil && pods {
-		keep |= capabilities.Namespaces
+	for _, flag := range []string{"bpf-lb-sock-terminate-pod-connections", "enable-pod-mtu-updates"} {
+		if pods, err := a.flags.GetBool(flag); err == nil && pods {
+			keep |= capabilities.Namespaces
+		}
 	}
 	return keep
 }

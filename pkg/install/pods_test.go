@@ -81,22 +81,23 @@ func TestAgent_RawSocketsOnlyForProbes(t *testing.T) {
 	}
 }
 
-// To close sockets inside pods it has to find and enter their network namespaces, and only then it may.
+// To close sockets inside pods, or to change their MTU, it has to find and enter their network namespaces, and only then it may.
 func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
 	t.Parallel()
-	for value, enters := range map[string]bool{"true": true, "1": true, "false": false} {
+	for set, enters := range map[string]bool{"bpf-lb-sock-terminate-pod-connections=true": true, "bpf-lb-sock-terminate-pod-connections=1": true,
+		"bpf-lb-sock-terminate-pod-connections=false": false, "enable-pod-mtu-updates=true": true, "enable-pod-mtu-updates=false": false} {
 		options := usual()
-		options.Set = []string{"bpf-lb-sock-terminate-pod-connections=" + value}
+		options.Set = []string{set}
 		pod := objects(t, options)["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
 		agent, want := pod.Containers[0], []corev1.Capability{"NET_ADMIN", "BPF", "PERFMON", "NET_RAW"}
 		if enters {
 			want = append(want, "SYS_ADMIN")
 		}
 		if got := agent.SecurityContext.Capabilities; !slices.Equal(got.Add, want) || !slices.Equal(got.Drop, []corev1.Capability{"ALL"}) {
-			t.Errorf("%s: the agent may do %+v, want %q", value, got, want)
+			t.Errorf("%s: the agent may do %+v, want %q", set, got, want)
 		}
 		if got := slices.Contains(mounts(pod, agent), "/var/run/netns -> /var/run/netns read-only HostToContainer"); got != enters {
-			t.Errorf("%s: the agent sees namespaces of pods: %v", value, got)
+			t.Errorf("%s: the agent sees namespaces of pods: %v", set, got)
 		}
 	}
 }

@@ -109,7 +109,7 @@ type values struct {
 	ClusterAt  hostPort // where the cluster role answers probes
 	CNIConfDir string   // of the node; empty when the agent writes no configuration
 	TaintKey   string
-	EntersPods bool   // to close sockets there
+	EntersPods bool   // to close sockets there, or to change links and routes
 	Probes     bool   // of other nodes, by ICMP
 	MasqDir    string // where the file of the ip-masq-agent is, MasqFile; empty when it is not read
 	MasqFile   string
@@ -149,7 +149,10 @@ func newValues(o Options) (values, error) {
 		v.CNIConfDir = path.Dir(conflist)
 	}
 	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")
-	v.EntersPods, _ = strconv.ParseBool(v.Settings.value("bpf-lb-sock-terminate-pod-connections")) // what is no bool is reported above
+	for _, flag := range []string{"bpf-lb-sock-terminate-pod-connections", "enable-pod-mtu-updates"} {
+		enters, _ := strconv.ParseBool(v.Settings.value(flag)) // what is no bool is reported above
+		v.EntersPods = v.EntersPods || enters
+	}
 	v.Probes, _ = strconv.ParseBool(v.Settings.value("enable-health-checking"))
 	v.MasqDir, v.MasqFile, err = v.masqFile()
 	errs = append(errs, err)

@@ -20,6 +20,7 @@ var stateNames = []struct{ name, owner string }{
 	{"deleteQueue", "plugin and cell endpointmanager"},
 	{"ipam", "cell ipam"},
 	{"identities", "cell identity"},
+	{"mtus", "cell podmtu"},
 	{"nodes", "cell nodeids"},
 	{"service-holders", "cell services"},
 	{"sysctls", "cell sysctl"},

@@ -63,6 +63,7 @@ var kindOf = map[string]string{
 	"`<cni-bin-dir>/waggle-cni`":                    "cni-plugin",
 	"endpoints `waggle-self-test-*`":                "pod-link",
 	"`--cni-log-file`":                              "file",
+	"`<state-dir>/mtus/given.json`":                 "file",
 	"`<state-dir>/nodes/`":                          "file",
 	"`<state-dir>/identities/`":                     "file",
 	"`<state-dir>/service-holders/`":                "file",

@@ -46,6 +46,7 @@ var suites = []suite{
 	{pkg: "cells/nodehealth", kernels: oldest, tests: ".*"},
 	{pkg: "cells/nodemaps", kernels: oldest, tests: ".*"},
 	{pkg: "cells/overlay", kernels: oldest, tests: ".*"},
+	{pkg: "cells/podmtu", kernels: oldest, tests: ".*"},
 	{pkg: "cells/servicemaps", kernels: oldest, tests: "Maps_.*"},
 	{pkg: "cells/sockterm", kernels: oldest, tests: ".*"},
 	{pkg: "cni", kernels: oldest, tests: "Add_DualStack|Check_FindsWhatIsMissing|Del_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain|" +
@@ -108,6 +109,7 @@ var omissions = []omission{
 	{"cells/nodehealth", newer, ".*", unchanged},
 	{"cells/nodemaps", newer, ".*", unchanged},
 	{"cells/overlay", newer, ".*", unchanged},
+	{"cells/podmtu", newer, ".*", unchanged},
 	{"cells/servicemaps", newer, "Maps_.*", unchanged},
 	{"cells/servicemaps", both, "Chain_.*", "it is about the cells in front of the maps; Maps_ asks the kernel for the same calls"},
 	{"cells/sockterm", newer, ".*", unchanged},

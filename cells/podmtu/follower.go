@@ -1,0 +1,226 @@
+package podmtu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/podns"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/mtus"
+	tables "github.com/waggle-net/waggle/pkg/tables/podmtus"
+)
+
+const (
+	settle   = 20 * time.Millisecond // a burst of changes becomes one pass
+	minRetry = 100 * time.Millisecond
+	maxRetry = time.Minute
+
+	maxFailures = 3 // pods that health names
+)
+
+type params struct {
+	cell.In
+
+	Config    Config
+	Kernel    kernel
+	Record    *record
+	DB        *statedb.DB
+	Table     statedb.RWTable[tables.PodMTU]
+	MTUs      statedb.Table[mtus.MTU]
+	Endpoints statedb.Table[*endpoints.Endpoint]
+	Devices   statedb.Table[*devices.Device]
+}
+
+// follower visits the pods whose MTU may differ from that of the node: all when that changes, and each new one. A pod that has its MTU costs nothing.
+type follower struct{ params }
+
+func (f *follower) run(ctx context.Context, health cell.Health) error {
+	health.OK("Waiting for the MTU of the node")
+	retry := minRetry
+	var last size
+	follows := []statedb.TableMeta{f.MTUs}
+	if f.Config.Enabled {
+		follows = append(follows, f.Endpoints)
+	}
+	for {
+		txn := heartbeat.Snapshot(ctx, f.DB, follows...)
+		changed := statedb.NewWatchSet()
+		_, mtuChanged := f.MTUs.AllWatch(txn)
+		changed.Add(mtuChanged)
+		if f.Config.Enabled {
+			_, endpointsChanged := f.Endpoints.AllWatch(txn)
+			changed.Add(endpointsChanged)
+		}
+
+		open := false
+		if row, _, known := f.MTUs.Get(txn, mtus.ByPrefix(mtus.Default)); known {
+			want := sizeOf(row)
+			if want != last {
+				last, retry = want, minRetry
+			}
+			if err := f.Record.add(want); err != nil {
+				return err
+			}
+			if f.Config.Enabled {
+				if f.pass(ctx, txn, want) {
+					retry = minRetry
+				}
+				open = f.report(want, health)
+			} else {
+				health.OK("Running pods keep the MTU that they were attached with: --enable-pod-mtu-updates is off")
+			}
+		}
+
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		heartbeat.Idle(ctx)
+		if open {
+			heartbeat.IdleFor(ctx, retry)
+			wait, cancel = context.WithTimeout(ctx, retry)
+			retry = min(2*retry, maxRetry)
+		}
+		_, _ = changed.Wait(wait, settle) // an error is the time-out's or the agent's end
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+// pass does both stages for all pods that have not got the size yet. It reports whether any of them is new.
+func (f *follower) pass(ctx context.Context, txn statedb.ReadTxn, want size) (fresh bool) {
+	due, fresh := f.due(txn, want)
+	due = f.visitAll(ctx, due, want, visit.prepare)
+	if sends := f.nodeSends(want); sends != "" {
+		for _, ep := range due {
+			f.put(ep, want, tables.Waiting, fmt.Sprintf("%v: %s", errWaiting, sends), 0)
+		}
+		return fresh
+	}
+	for _, ep := range f.visitAll(ctx, due, want, visit.complete) {
+		f.put(ep, want, tables.Follows, "", want.Device)
+	}
+	return fresh
+}
+
+// visitAll does one stage for pods, and returns those for which it succeeded. A pod that fails does not keep the others, unless the agent lacks
+// a capability, which it lacks for all of them.
+func (f *follower) visitAll(ctx context.Context, due []*endpoints.Endpoint, want size, stage func(visit) error) (done []*endpoints.Endpoint) {
+	for _, ep := range due {
+		heartbeat.Busy(ctx)
+		err := f.visit(ep, want, stage)
+		if errors.Is(err, unix.EPERM) {
+			return nil
+		}
+		if err == nil {
+			done = append(done, ep)
+		}
+	}
+	return done
+}
+
+// due lists the endpoints without a row that says what became of this size, and reports whether any of them has no row at all. It deletes the rows of
+// endpoints that are gone.
+func (f *follower) due(txn statedb.ReadTxn, want size) (due []*endpoints.Endpoint, fresh bool) {
+	wtxn := f.DB.WriteTxn(f.Table)
+	defer wtxn.Commit()
+	for row := range f.Table.All(wtxn) {
+		if ep, _, found := f.Endpoints.Get(txn, endpoints.ByID(row.ID)); !found || ep.HostIfIndex != row.HostIfIndex {
+			_, _, _ = f.Table.Delete(wtxn, row)
+		}
+	}
+	for ep := range f.Endpoints.All(txn) {
+		row, _, found := f.Table.Get(wtxn, tables.ByID(ep.ID))
+		done := found && want == (size{row.DeviceMTU, row.RouteMTU}) && (row.State == tables.Follows || row.State == tables.ByHand || row.State == tables.Gone)
+		if !done && ep.Quarantine == "" { // the endpoint manager reports what is wrong with those
+			due, fresh = append(due, ep), fresh || !found
+		}
+	}
+	return due, fresh
+}
+
+// nodeSends says why links of pods may not be lowered yet: what the node sends to pods passes the device waggle_host, which another cell lowers.
+func (f *follower) nodeSends(want size) string {
+	for d := range f.Devices.List(f.DB.ReadTxn(), devices.ByName(podlink.HostDevice)) {
+		if d.MTU > want.Device {
+			return fmt.Sprintf("%s still has an MTU of %d", d.Name, d.MTU)
+		}
+	}
+	return ""
+}
+
+// visit does one stage for one pod, and writes its row unless that succeeds.
+func (f *follower) visit(ep *endpoints.Endpoint, want size, stage func(visit) error) error {
+	err := f.stage(ep, want, stage)
+	state := tables.Failed
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errByHand):
+		state = tables.ByHand
+	case errors.Is(err, errWaiting):
+		state = tables.Waiting
+	case errors.Is(err, podns.ErrGone):
+		state = tables.Gone
+	}
+	f.put(ep, want, state, strings.ReplaceAll(err.Error(), "\n", "; "), 0)
+	return err
+}
+
+func (f *follower) stage(ep *endpoints.Endpoint, want size, stage func(visit) error) error {
+	if ep.NetnsPath == "" || ep.NetnsInode == 0 {
+		return fmt.Errorf("%w: its path is not known", podns.ErrGone)
+	}
+	pod, err := f.Kernel.Open(ep)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	return stage(visit{pod, ep, want, f.Record, func() { f.put(ep, want, tables.Waiting, "", want.Device) }})
+}
+
+// put writes the row of an endpoint. Without a new MTU of the host end the one that was given last stays.
+func (f *follower) put(ep *endpoints.Endpoint, want size, state tables.State, detail string, host int) {
+	txn := f.DB.WriteTxn(f.Table)
+	defer txn.Abort()
+	had, _, found := f.Table.Get(txn, tables.ByID(ep.ID))
+	if host == 0 {
+		host = had.HostMTU
+	}
+	row := tables.PodMTU{ID: ep.ID, Pod: ep.PodName(), HostIfIndex: ep.HostIfIndex, HostMTU: host, DeviceMTU: want.Device,
+		RouteMTU: want.Route, State: state, Detail: detail}
+	if !found || had != row {
+		_, _, _ = f.Table.Insert(txn, row)
+		txn.Commit()
+	}
+}
+
+// report sums the rows up, and returns whether any pod must be visited again.
+func (f *follower) report(want size, health cell.Health) (open bool) {
+	counts := map[tables.State]int{}
+	var errs []error
+	for row := range f.Table.All(f.DB.ReadTxn()) {
+		if counts[row.State]++; row.State == tables.Failed && len(errs) < maxFailures {
+			errs = append(errs, fmt.Errorf("endpoint %d: %s", row.ID, row.Detail))
+		}
+	}
+	if failed := counts[tables.Failed]; failed > 0 {
+		if failed > maxFailures {
+			errs = append(errs, fmt.Errorf("and %d more", failed-maxFailures))
+		}
+		health.Degraded(fmt.Sprintf("Pods may keep another MTU than %d, and %d of routes", want.Device, want.Route), errors.Join(errs...))
+		return true
+	}
+	health.OK(fmt.Sprintf("%d pods have an MTU of %d, and %d of routes; %d have one that was set by hand, %d are gone, %d not ready",
+		counts[tables.Follows], want.Device, want.Route, counts[tables.ByHand], counts[tables.Gone], counts[tables.Waiting]))
+	return counts[tables.Waiting] > 0
+}
