@@ -30,9 +30,11 @@ func (p *plugin) check(ctx context.Context, conf *netConf, args *skel.CmdArgs) e
 		return failed
 	}
 	agent := agentcall.New(conf.SocketPath)
-	if _, failed := waitReady(ctx, agent); failed != nil {
+	config, failed := waitReady(ctx, agent)
+	if failed != nil {
 		return failed
 	}
+	want.deviceMTU = config.DeviceMTU
 	if failed := checkEndpoint(ctx, agent, args); failed != nil {
 		return failed
 	}
@@ -66,6 +68,7 @@ func checkEndpoint(ctx context.Context, agent *agentcall.Client, args *skel.CmdA
 // expected is what a result says about one attachment.
 type expected struct {
 	host, pod *types100.Interface
+	deviceMTU int // bytes, that the agent gives to links now; it may have changed them since the ADD
 	ips       []*types100.IPConfig
 	routes    []*types.Route
 }
@@ -121,7 +124,7 @@ func (e *expected) checkKernel(ns *podNamespace) error {
 	if link == nil || link.group != podlink.Group {
 		return fmt.Errorf("host end %s: is gone", e.host.Name)
 	}
-	if err := checkLink("host end "+e.host.Name, link.attrs, e.host); err != nil {
+	if err := e.checkLink("host end "+e.host.Name, link.attrs, e.host); err != nil {
 		return err
 	}
 	pod, err := ns.enter()
@@ -137,18 +140,18 @@ func (e *expected) checkKernel(ns *podNamespace) error {
 	if attrs.ParentIndex != link.index || link.peer != attrs.Index {
 		return fmt.Errorf("interface %s in the pod: is not the other end of %s", e.pod.Name, e.host.Name)
 	}
-	if err := checkLink("interface "+e.pod.Name+" in the pod", attrs, e.pod); err != nil {
+	if err := e.checkLink("interface "+e.pod.Name+" in the pod", attrs, e.pod); err != nil {
 		return err
 	}
 	return errors.Join(e.checkAddresses(pod, end), e.checkRoutes(pod, end), e.checkNeighbors(pod, end))
 }
 
 // checkLink compares one end with the result. Versions before 1.1 do not tell the MTU.
-func checkLink(what string, have *netlink.LinkAttrs, want *types100.Interface) error {
+func (e *expected) checkLink(what string, have *netlink.LinkAttrs, want *types100.Interface) error {
 	switch {
 	case want.Mac != "" && have.HardwareAddr.String() != want.Mac:
 		return fmt.Errorf("%s: has address %s, not %s", what, have.HardwareAddr, want.Mac)
-	case want.Mtu != 0 && have.MTU != want.Mtu:
+	case want.Mtu != 0 && have.MTU != want.Mtu && have.MTU != e.deviceMTU:
 		return fmt.Errorf("%s: has MTU %d, not %d", what, have.MTU, want.Mtu)
 	case have.Flags&net.FlagUp == 0:
 		return fmt.Errorf("%s: is down", what)
