@@ -42,6 +42,8 @@ func TestPrivilegedMTU_OneNodeHasLess(t *testing.T) {
 				pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
 			}
 			one, two, three := c.Nodes[0], c.Nodes[1], c.Nodes[2]
+			requirePodMTU(t, pods[one], 9000, 9000-mode.overhead)
+			requirePodMTU(t, pods[three], 1500, 1500-mode.overhead)
 			fits := 1500 - mode.overhead
 			pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": fmt.Sprint(fits, " bytes")})
 			shows(t, one, "status", fmt.Sprintf("the path to node node-3 carries %d of %d bytes", fits, 9000-mode.overhead))

@@ -55,7 +55,7 @@ func wholeLife(t *testing.T, cni *libcni.CNIConfig, list *libcni.NetworkConfigLi
 		return err
 	}
 	requireResult(t, result, pod, 1400, version)
-	requirePodMTU(t, pod, 1400)
+	requirePodMTU(t, pod, 1400, 1400)
 	if version != "0.3.1" {
 		if err := cni.CheckNetworkList(ctx, list, rt); err != nil {
 			t.Errorf("CHECK: %v", err)
@@ -118,35 +118,43 @@ func requireResult(t *testing.T, r *types100.Result, pod *nodekit.Pod, mtu int, 
 	}
 }
 
-// requirePodMTU wants it on both ends of the link and on the default routes.
-func requirePodMTU(t *testing.T, pod *nodekit.Pod, mtu int) {
+// requirePodMTU wants an MTU of the link of a pod, and one of its default routes.
+func requirePodMTU(t *testing.T, pod *nodekit.Pod, link, routes int) {
 	t.Helper()
-	if err := pod.Do(func() error {
+	if err := podMTU(pod, link, routes); err != nil {
+		t.Error(err)
+	}
+}
+
+// podMTU returns an error unless the end of the link in a pod has an MTU, and both default routes have theirs.
+func podMTU(pod *nodekit.Pod, mtu, routeMTU int) error {
+	return pod.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
 			return err
 		}
-		if link.Attrs().MTU != mtu {
-			t.Errorf("eth0 has MTU %d, want %d", link.Attrs().MTU, mtu)
-		}
 		routes, err := netlink.RouteList(link, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		if have := link.Attrs().MTU; have != mtu {
+			return fmt.Errorf("pod %s: eth0 has MTU %d, want %d", pod.Name, have, mtu)
+		}
 		defaults := 0
 		for _, r := range routes {
 			if ones, _ := r.Dst.Mask.Size(); ones != 0 {
 				continue
 			}
 			defaults++
-			if r.MTU != mtu {
-				t.Errorf("route %s has MTU %d, want %d", r, r.MTU, mtu)
+			if r.MTU != routeMTU {
+				return fmt.Errorf("pod %s: route %s has MTU %d, want %d", pod.Name, r, r.MTU, routeMTU)
 			}
 		}
 		if defaults != 2 {
-			t.Errorf("%d default routes", defaults)
+			return fmt.Errorf("pod %s: %d default routes", pod.Name, defaults)
 		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+		return nil
+	})
 }
 
 func TestPrivilegedMTU_OfDeviceAndRoutes(t *testing.T) {
@@ -156,7 +164,7 @@ func TestPrivilegedMTU_OfDeviceAndRoutes(t *testing.T) {
 			t.Parallel()
 			node := startNode(t, nodekit.Options{AgentArgs: []string{"--routing-mode=native", "--mtu", fmt.Sprint(mtu)}})
 			a, b := addPod(t, node, "a"), addPod(t, node, "b")
-			requirePodMTU(t, a, mtu)
+			requirePodMTU(t, a, mtu, mtu)
 			for _, family := range families {
 				if err := errors.Join(nodekit.Ping(a, b.Addr(family.ipv6), mtu-48), nodekit.TCP(a, b, b.Addr(family.ipv6), 1<<20)); err != nil {
 					t.Error(err)
