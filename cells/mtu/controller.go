@@ -80,21 +80,32 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	}
 }
 
-// compute finds the row. Pods leave the node through the device that has the node's address, so its size is theirs.
+// compute finds the row. Pods leave the node through the device that has the node's address, so its size is theirs. Without one the row is provisional
+// until the local node is ready, and always when no device tells.
 func (c *controller) compute(txn statedb.ReadTxn) tables.MTU {
-	row := func(mtu int, source string) tables.MTU {
+	row := func(mtu int, source string, provisional bool) tables.MTU {
 		// Below 1280 the outer packets are fragmented: IPv6 wants no less of a link.
-		return tables.MTU{Prefix: tables.Default, DeviceMTU: mtu, RouteMTU: max(mtu-c.Settings.overhead, min(mtu, smallest)), Source: source}
+		return tables.MTU{Prefix: tables.Default, DeviceMTU: mtu, RouteMTU: max(mtu-c.Settings.overhead, min(mtu, smallest)), Source: source, Provisional: provisional}
 	}
 	if c.Settings.flag != 0 {
-		return row(c.Settings.flag, "flag")
+		return row(c.Settings.flag, "flag", false)
 	}
-	for _, index := range []int{c.withNodeIP(txn), c.withDefaultRoute(txn)} {
-		if d, _, found := c.Devices.Get(txn, devices.ByIndex(index)); found && d.MTU >= smallest {
-			return row(min(d.MTU, detectedLimit), d.Name)
+	for _, by := range []struct {
+		index       int
+		provisional bool
+	}{{c.withNodeIP(txn), false}, {c.withDefaultRoute(txn), !c.nodeIsReady(txn)}} {
+		if d, _, found := c.Devices.Get(txn, devices.ByIndex(by.index)); found && d.MTU >= smallest {
+			return row(min(d.MTU, detectedLimit), d.Name, by.provisional)
 		}
 	}
-	return row(fallback, "default")
+	return row(fallback, "default", true)
+}
+
+func (c *controller) nodeIsReady(txn statedb.ReadTxn) bool {
+	for n := range c.LocalNode.All(txn) {
+		return n.Ready
+	}
+	return false
 }
 
 // withNodeIP finds the device that has the node's address: that of IPv4 before that of IPv6.

@@ -71,13 +71,16 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 			if err := f.Record.add(want); err != nil {
 				return err
 			}
-			if f.Config.Enabled {
+			switch {
+			case !f.Config.Enabled:
+				health.OK("Running pods keep the MTU that they were attached with: --enable-pod-mtu-updates is off")
+			case row.Provisional:
+				health.OK("Running pods keep their MTU until it is certain which device counts")
+			default:
 				if f.pass(ctx, txn, want) {
 					retry = minRetry
 				}
 				open = f.report(want, health)
-			} else {
-				health.OK("Running pods keep the MTU that they were attached with: --enable-pod-mtu-updates is off")
 			}
 		}
 

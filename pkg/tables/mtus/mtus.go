@@ -15,14 +15,18 @@ type MTU struct {
 	DeviceMTU int          `json:"deviceMTU"` // bytes, of pod links
 	RouteMTU  int          `json:"routeMTU"`  // bytes, of the pods' default routes; smaller behind a tunnel
 	Source    string       `json:"source"`    // "flag", the device it was read from, or "default"
+	// Provisional is true while the device that counts may not be known yet. New pods get the value; it is no reason to change running ones.
+	Provisional bool `json:"provisional,omitempty"`
 }
 
 // TableHeader implements statedb.TableWritable.
-func (MTU) TableHeader() []string { return []string{"Prefix", "DeviceMTU", "RouteMTU", "Source"} }
+func (MTU) TableHeader() []string {
+	return []string{"Prefix", "DeviceMTU", "RouteMTU", "Source", "Provisional"}
+}
 
 // TableRow implements statedb.TableWritable.
 func (m MTU) TableRow() []string {
-	return []string{m.Prefix.String(), strconv.Itoa(m.DeviceMTU), strconv.Itoa(m.RouteMTU), m.Source}
+	return []string{m.Prefix.String(), strconv.Itoa(m.DeviceMTU), strconv.Itoa(m.RouteMTU), m.Source, strconv.FormatBool(m.Provisional)}
 }
 
 var prefixIndex = statedb.Index[MTU, netip.Prefix]{
