@@ -66,6 +66,7 @@ func TestPrivilegedMTU_RunningPodsFollowTheNode(t *testing.T) {
 		}
 	}
 	follow(1500, 1430)
+	setDownAndRepaired(t, c.Nodes[0], one)
 	deviceMTU(t, c, 1400)
 	follow(1400, 1330)
 	if err := byHand.Do(func() error {
@@ -90,7 +91,10 @@ func TestPrivilegedMTU_RunningPodsFollowTheNode(t *testing.T) {
 	follow(9000, 9000)
 	podMTURow(t, c.Nodes[0], "one", "follows")
 	podMTURow(t, c.Nodes[0], "by-hand", "by-hand", "the link has 1350 bytes")
+	setDownAndRepaired(t, c.Nodes[0], one)
 	deviceMTU(t, c, 1500)
+	follow(1500, 1500)
+	setDownAndRepaired(t, c.Nodes[0], one)
 	follow(1500, 1500)
 	for _, n := range c.Nodes {
 		repairs, err := n.Waggle(t.Context(), "db", "show", "drift-repairs")
@@ -103,6 +107,25 @@ func TestPrivilegedMTU_RunningPodsFollowTheNode(t *testing.T) {
 			}
 		}
 	}
+}
+
+// setDownAndRepaired sets the host end of a pod's link down, and waits until the agent has set it up again, with the MTU that it takes for the right one.
+func setDownAndRepaired(t *testing.T, n *nodekit.Node, pod *nodekit.Pod) {
+	t.Helper()
+	name := pod.Result.Interfaces[0].Name
+	if err := n.Do(func() error { return linkNamed(name, netlink.LinkSetDown) }); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		return n.Do(func() error {
+			return linkNamed(name, func(link netlink.Link) error {
+				if link.Attrs().Flags&net.FlagUp == 0 {
+					return fmt.Errorf("%s is down", name)
+				}
+				return nil
+			})
+		})
+	})
 }
 
 // deviceMTU sets the MTU of the devices between the nodes of a cluster.
