@@ -143,6 +143,9 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 				rows = append(rows, []string{"Mode", p.Text()})
 			}
 		}
+		if n.Receives.Known {
+			rows = append(rows, []string{"Receives", n.Receives.String()})
+		}
 		for _, t := range tests {
 			if t.Node == n.Name {
 				rows = append(rows, []string{"Path", strings.TrimSpace(fmt.Sprintf("%s %s %s", t.Kind, t.State, t.Sentence()))})

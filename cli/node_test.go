@@ -17,7 +17,7 @@ func TestNodes(t *testing.T) {
 			{"node":"b","kind":"size","state":"failed","fault":"size","bytes":1400,"detail":"the path to node b carries 1400 of 1450 bytes","remedy":"raise it"}]}`,
 		"GET /statedb/dump/node-paths": `{"node-paths":[{"node":"b","mode":"tunnel","why":"not on the link \u001b[2J","since":"2026-01-02T03:04:05Z"}]}`,
 		"GET /statedb/dump/nodes": `{"nodes":[{"name":"b","source":"custom-resource","addresses":[{"type":"InternalIP","addr":"192.0.2.2"}],
-			"cidrs":["10.0.2.0/24"],"refused":[{"claim":"192.0.2.1","why":"is an address","by":"a\u001b[2J"}]}]}`,
+			"cidrs":["10.0.2.0/24"],"receives":{"known":true,"direct":true},"refused":[{"claim":"192.0.2.1","why":"is an address","by":"a\u001b[2J"}]}]}`,
 	})
 	for args, want := range map[string]string{
 		"node list": "NAME       IPV4       IPV4 PODS    IPV6  IPV6 PODS  SOURCE           HEALTH       PATH        MODE\n" +
@@ -26,7 +26,7 @@ func TestNodes(t *testing.T) {
 		"node get default/b": "NAME        b\nSource      custom-resource\nInternalIP  192.0.2.2\nHealth      192.0.2.2 reachable\n" +
 			"Health      10.0.2.9 unreachable ICMP: Connection timed out\n" +
 			`Mode        tunnel since 2026-01-02T03:04:05Z: not on the link \x1b[2J` + "\n" +
-			"Path        echo passed\nPath        size failed the path to node b carries 1400 of 1450 bytes: raise it\nPods        10.0.2.0/24\n" +
+			"Receives    direct\nPath        echo passed\nPath        size failed the path to node b carries 1400 of 1450 bytes: raise it\nPods        10.0.2.0/24\n" +
 			`Refused     192.0.2.1: is an address of node a\x1b[2J` + "\n",
 	} {
 		if code, out, errs := run(t, socket, strings.Fields(args)...); code != 0 || out != want {

@@ -8,16 +8,21 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -31,14 +36,18 @@ type params struct {
 	CiliumNodes statedb.Table[*cilium.Node]
 	Sources     statedb.Table[sources.Source]
 	LocalNode   statedb.Table[*localnode.LocalNode]
+	Overlays    statedb.Table[*overlays.Overlay]
+	Slots       statedb.Table[*nodeslots.Slot]
+	Attachments statedb.Table[*attachments.Attachment]
 	Config      Config
 	Agent       agent.Agent
 }
 
 type controller struct {
 	params
-	machine  machine
-	conflict conflict
+	machine   machine
+	conflict  conflict
+	receiving bool // programs of this run receive the tunnel; it is not taken back
 }
 
 // pass compares the CiliumNode on the server with what is wanted, and writes what differs. It runs when either may have
@@ -114,9 +123,51 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	case node.UID == "":
 		return wanted{}, "the UID of the Node " + c.Agent.NodeName
 	}
-	w := wanted{node: node, machine: c.machine, writesCIDRs: c.Agent.IPAM == agent.IPAMKubernetes}
+	w := wanted{receives: c.receives(txn, watch), node: node, machine: c.machine, writesCIDRs: c.Agent.IPAM == agent.IPAMKubernetes}
 	if local != nil && local.Ready {
 		w.local = local
 	}
 	return w, ""
+}
+
+// receives returns the annotation for what this node takes from other nodes. It is "" before programs of this run receive the tunnel: what the previous run has
+// published stays until then.
+func (c *controller) receives(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
+	r := nodes.Receives{Direct: true}
+	if c.Agent.Tunnel() {
+		r = nodes.Receives{Direct: c.Agent.Hybrid, Port: c.Agent.TunnelPort, IPv4: c.Agent.EnableIPv4, IPv6: c.Agent.EnableIPv6}
+		if c.receiving = c.receiving || c.tunnelled(txn, watch); !c.receiving {
+			return ""
+		}
+	}
+	return r.String()
+}
+
+// tunnelled reports whether programs of this run receive the tunnel, and send into it. It watches the first that is missing: each wake asks the API server.
+func (c *controller) tunnelled(txn statedb.ReadTxn, watch *statedb.WatchSet) bool {
+	rows, changed := c.Overlays.AllWatch(txn)
+	up := false
+	for o := range rows {
+		up = o.Up && o.Status.Kind == reconciler.StatusKindDone
+	}
+	if !up {
+		watch.Add(changed)
+	}
+	return up && tried(txn, watch, c.Slots) && tried(txn, watch, c.Attachments)
+}
+
+// tried reports whether a table is complete and no row is pending. One that failed does not keep all others from the tunnel.
+func tried[R interface{ GetStatus() reconciler.Status }](txn statedb.ReadTxn, watch *statedb.WatchSet, table statedb.Table[R]) bool {
+	if complete, initialized := table.Initialized(txn); !complete {
+		watch.Add(initialized)
+		return false
+	}
+	rows, changed := table.AllWatch(txn)
+	for row := range rows {
+		if row.GetStatus().Kind == reconciler.StatusKindPending {
+			watch.Add(changed)
+			return false
+		}
+	}
+	return true
 }

@@ -13,9 +13,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/pkg/tables/overlays"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -33,25 +36,33 @@ func procfs(t testing.TB) string {
 	return dir
 }
 
-func inputs(t testing.TB, client *kubeapi.Client, mode string) cell.Cell {
+func inputs(t testing.TB, client *kubeapi.Client, a agent.Agent) cell.Cell {
 	t.Helper()
-	dir := procfs(t)
+	a.NodeName, a.Procfs = "one", procfs(t)
 	return cell.Provide(
 		func() *kubeapi.Client { return client },
-		func() agent.Agent { return agent.Agent{NodeName: "one", IPAM: mode, Procfs: dir} },
+		func() agent.Agent { return a },
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 		localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+		overlays.NewTable, statedb.RWTable[*overlays.Overlay].ToTable,
+		nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable,
+		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 	)
 }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{agent.IPAMKubernetes, agent.IPAMClusterPool} {
-		celltest.RunVirtual(t, "testdata/"+mode+"/*.txtar", func(t testing.TB) []cell.Cell {
+	for dir, a := range map[string]agent.Agent{
+		agent.IPAMKubernetes:  {IPAM: agent.IPAMKubernetes},
+		agent.IPAMClusterPool: {IPAM: agent.IPAMClusterPool},
+		agent.RoutingTunnel:   {IPAM: agent.IPAMClusterPool, TunnelPort: 8472, EnableIPv4: true, EnableIPv6: true},
+		agent.RoutingHybrid:   {IPAM: agent.IPAMClusterPool, TunnelPort: 8472, EnableIPv4: true, Hybrid: true},
+	} {
+		celltest.RunVirtual(t, "testdata/"+dir+"/*.txtar", func(t testing.TB) []cell.Cell {
 			server := kubetest.New(t, kubetest.InMemory())
-			return []cell.Cell{Cell, inputs(t, server.Client(t), mode),
+			return []cell.Cell{Cell, inputs(t, server.Client(t), a),
 				cell.Provide(func() hive.ScriptCmdsOut { return server.Commands(t) })}
 		})
 	}
@@ -61,6 +72,6 @@ func TestScripts(t *testing.T) {
 func TestScripts_Off(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		return []cell.Cell{Cell, inputs(t, nil, agent.IPAMClusterPool)}
+		return []cell.Cell{Cell, inputs(t, nil, agent.Agent{IPAM: agent.IPAMClusterPool})}
 	})
 }

@@ -1,6 +1,7 @@
 package ciliumnode
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -27,7 +28,8 @@ type wanted struct {
 	node        *k8s.Node
 	local       *localnode.LocalNode // nil while this node does not know its addresses
 	machine     machine
-	writesCIDRs bool // the pod CIDRs are ours to write
+	writesCIDRs bool   // the pod CIDRs are ours to write
+	receives    string // value of [ciliumv2.ReceivesAnnotation]; "" when what is there is to stay
 }
 
 // String is what matters of it, for people.
@@ -39,6 +41,9 @@ func (w wanted) String() string {
 	}
 	if len(spec.IPAM.PodCIDRs) > 0 {
 		parts = append(parts, "podCIDRs="+strings.Join(spec.IPAM.PodCIDRs, ","))
+	}
+	if w.receives != "" {
+		parts = append(parts, "receives="+w.receives)
 	}
 	return strings.Join(parts, " ")
 }
@@ -57,9 +62,12 @@ func (w wanted) labels() map[string]string {
 	return labels
 }
 
-// annotations are those of the Node in the domain cilium.io.
-func (w wanted) annotations() map[string]string {
+// annotations are those of the Node in the domain cilium.io, and what this node receives. have are those of the object; nil for a new one.
+func (w wanted) annotations(have map[string]string) map[string]string {
 	out := map[string]string{}
+	if receives := cmp.Or(w.receives, have[ciliumv2.ReceivesAnnotation]); receives != "" {
+		out[ciliumv2.ReceivesAnnotation] = receives
+	}
 	for key, value := range w.node.Annotations {
 		domain, _, hasDomain := strings.Cut(key, "/")
 		if hasDomain && (domain == "cilium.io" || strings.HasSuffix(domain, ".cilium.io")) {
@@ -101,7 +109,7 @@ func text(addr netip.Addr) string {
 
 // object is a CiliumNode for a node that has none.
 func (w wanted) object() *ciliumv2.CiliumNode {
-	annotations := w.annotations()
+	annotations := w.annotations(nil)
 	annotations[wrote.Annotation] = w.record(nil).String()
 	if text := w.machine.annotation("", w.local); text != "" {
 		annotations[machineAnnotation] = text
@@ -113,7 +121,11 @@ func (w wanted) object() *ciliumv2.CiliumNode {
 // record is what the agent wrote, once have is as wanted; have is nil for a new object.
 func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
 	record := wrote.Values{recordLabels: keys(w.labels())}
-	if names := keys(w.annotations()); names != "" {
+	var annotations map[string]string
+	if have != nil {
+		annotations = have.Annotations
+	}
+	if names := keys(w.annotations(annotations)); names != "" {
 		record[recordAnnotations] = names
 	}
 	spec := w.spec()
@@ -149,7 +161,7 @@ func (w wanted) metadata(have *ciliumv2.CiliumNode) map[string]any {
 	if labels := difference(have.Labels, w.labels(), written[recordLabels]); len(labels) > 0 {
 		metadata["labels"] = labels
 	}
-	annotations := difference(have.Annotations, w.annotations(), written[recordAnnotations])
+	annotations := difference(have.Annotations, w.annotations(have.Annotations), written[recordAnnotations])
 	if record := w.record(have).String(); record != have.Annotations[wrote.Annotation] {
 		annotations[wrote.Annotation] = record
 	}

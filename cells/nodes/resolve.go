@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
 // maxClaims bounds the addresses and ranges of one node, refused ones included: its agent writes the object.
@@ -64,6 +65,7 @@ func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*c
 			c = &candidate{row: &tables.Node{Name: n.Name, UID: n.UID}, created: n.Created}
 			byName[n.Name] = c
 		}
+		c.row.Receives = receivesOf(n)
 		if c.cilium = n; n.Name != self {
 			c.row.Source = tables.CiliumNode
 		}
@@ -76,6 +78,13 @@ func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*c
 		return cmp.Or(cmp.Compare(a.created, b.created), cmp.Compare(a.row.UID, b.row.UID), cmp.Compare(a.row.Name, b.row.Name))
 	})
 	return all
+}
+
+// receivesOf returns what the agent of a node takes from other nodes.
+func receivesOf(n *cilium.Node) tables.Receives {
+	r := tables.ParseReceives(n.Annotations[ciliumv2.ReceivesAnnotation])
+	_, r.Agent = n.Annotations[wrote.Annotation]
+	return r
 }
 
 // local assigns the local node's own addresses and range.

@@ -12,6 +12,9 @@ const (
 	ManagedByUs    = "waggle"
 )
 
+// ReceivesAnnotation of a CiliumNode says what its agent takes from other nodes; pkg/tables/nodes has its words. Agents of releases that do not know it delete it.
+const ReceivesAnnotation = "waggle.io/receives"
+
 // Digest stands for all that a node writes into a CiliumEndpoint: labels, the pod that owns it and the status. It is never 0.
 func Digest(o *CiliumEndpoint) uint64 {
 	var owners []string

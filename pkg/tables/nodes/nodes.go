@@ -53,13 +53,14 @@ type Node struct {
 	Addresses []Address      `json:"addresses,omitempty"` // of the Node first, then of the CiliumNode
 	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // pod ranges, masked; of the Node first, then of the CiliumNode
 	FromNode  int            `json:"fromNode,omitempty"`  // the first FromNode ranges are those of the Node, which no agent can write
+	Receives  Receives       `json:"receives,omitzero"`   // of the local node as well: what the others know of it
 	Refused   []Refusal      `json:"refused,omitempty"`
 }
 
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.UID == o.UID && n.Source == o.Source && slices.Equal(n.Addresses, o.Addresses) &&
-		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && slices.Equal(n.Refused, o.Refused)
+		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && n.Receives == o.Receives && slices.Equal(n.Refused, o.Refused)
 }
 
 // Address is the address by which other nodes reach the node in one family: the first InternalIP, otherwise the first ExternalIP. It is
@@ -85,7 +86,7 @@ func (n *Node) Typed(kind string, ipv6 bool) netip.Addr {
 
 // TableHeader implements statedb.TableWritable.
 func (*Node) TableHeader() []string {
-	return []string{"Name", "Source", "Addresses", "PodCIDRs", "Refused"}
+	return []string{"Name", "Source", "Addresses", "PodCIDRs", "Receives", "Refused"}
 }
 
 // TableRow implements statedb.TableWritable.
@@ -103,7 +104,7 @@ func (n *Node) TableRow() []string {
 	if more := len(n.Refused) - shownRefusals; more > 0 {
 		refused = append(refused, strconv.Itoa(more)+" more")
 	}
-	return []string{printable.Text(n.Name), string(n.Source), strings.Join(addrs, ","), strings.Join(cidrs, ","), strings.Join(refused, "; ")}
+	return []string{printable.Text(n.Name), string(n.Source), strings.Join(addrs, ","), strings.Join(cidrs, ","), n.Receives.String(), strings.Join(refused, "; ")}
 }
 
 // shownRefusals bounds a line of the table: an object may hold thousands of claims.
